@@ -1,0 +1,1 @@
+"""Reference package of the course: everything the labs teach, each topic in one place."""

@@ -1,0 +1,30 @@
+"""One short exception tree: every message says what was wrong, got, expected, and what to do."""
+
+from __future__ import annotations
+
+
+class CourseError(Exception):
+    """A mistake that a person can mend; its text is one line.
+
+    >>> print(CourseError("unknown lab", got="autogard", expected="one of autograd", help="did you mean 'autograd'?"))
+    unknown lab: got autogard, expected one of autograd; help: did you mean 'autograd'?
+    """
+
+    def __init__(self, what: str, *, got: object = None, expected: object = None, help: str = "") -> None:
+        self.what, self.got, self.expected, self.help = what, got, expected, help
+        found = [f"got {got}"] if got is not None else []
+        wanted = [f"expected {expected}"] if expected is not None else []
+        text = what + (": " + ", ".join(found + wanted) if found or wanted else "")
+        super().__init__(text + (f"; help: {help}" if help else ""))
+
+
+class InputError(CourseError):
+    """An argument, file or field has the wrong name, type, shape or value."""
+
+
+class MissingToolError(CourseError):
+    """Something that has to be on this machine is not: a program, a device, a library."""
+
+
+class UnfinishedError(CourseError):
+    """A task of a lab has not been written yet."""
