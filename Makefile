@@ -1,0 +1,65 @@
+# The one list of commands: the README, CI and the workflows call exactly these.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help start test book linkcheck labs check-labs lint format bench wheel screenshots packages allow-sandbox clean
+
+help: ## List these commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python is too old: got %d.%d, expected 3.11 or newer; help: make PYTHON=python3.11" % sys.version_info[:2])'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+start: $(READY) ## Set up, build the site, serve it beside a JupyterLab with the labs
+	$(BIN)/python book/build.py
+	$(BIN)/python book/serve.py
+
+test: lint ## Set up and run every test (make test PYTEST_ARGS='-k autograd' for some)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+book: $(READY) ## Build the site into book/_build/html
+	$(BIN)/python book/build.py
+
+linkcheck: book ## Check every link of the built site; other hosts too with EXTERNAL=1
+	$(BIN)/python book/linkcheck.py $(if $(EXTERNAL),--external)
+
+labs: $(READY) ## Release the labs: solutions/ -> labs/
+	$(BIN)/mlsys-grader release
+
+check-labs: $(READY) ## Are labs/ up to date, do the checks tell right from wrong?
+	$(BIN)/mlsys-grader release --check
+	$(BIN)/python -m pytest tests/labs
+
+lint: $(READY) ## Style, types, and which package may import which
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY) ## Let ruff put the style right
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY) ## Measure what the course promises, as ratios within one run
+	for script in tests/bench/*.py; do $(BIN)/python $$script || exit 1; done
+
+wheel: $(READY) ## Build the wheel, with the released labs inside, into dist/
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+screenshots: book ## Take the README's pictures again
+	$(BIN)/python book/screenshots.py
+
+packages: ## Install the Debian packages that the tests need (Chromium, bubblewrap, fonts); asks for root
+	.ci/packages
+
+allow-sandbox: ## Let bubblewrap make user namespaces where the system forbids it (Ubuntu 24.04); asks for root
+	.ci/allow-sandbox
+
+clean: ## Remove what can be made again, the virtual environment too
+	rm -rf .venv build dist book/_build book/labs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
