@@ -6,7 +6,8 @@ process. In grading `run` happens in a sandbox, and only arrays cross between th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import difflib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,8 +15,19 @@ import numpy as np
 
 from mlsys_lab.errors import InputError
 
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A suggestion for a misspelt name, or "" where nothing is near.
+
+    >>> did_you_mean("autogard", ["autograd", "cuda"])
+    "did you mean 'autograd'?"
+    """
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {near[0]!r}?" if near else ""
+
+
 Arrays = dict[str, np.ndarray]
-"""Named arrays. A name that begins with an underscore stays with whoever decides: it never reaches the learner's code."""
+"""Named arrays. One whose name begins with an underscore stays with whoever decides, away from the learner's code."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +93,12 @@ class Lab:
         for check in self.checks:
             if check.name == name:
                 return check
+        names = [check.name for check in self.checks]
         raise InputError(
-            f"lab {self.topic!r} has no such check", got=repr(name), expected=", ".join(c.name for c in self.checks)
+            f"lab {self.topic!r} has no such check",
+            got=repr(name),
+            expected=f"one of {', '.join(names)}",
+            help=did_you_mean(name, names),
         )
 
     @property

@@ -1,0 +1,82 @@
+"""From a saved notebook to the learner's artifact: the cells that begin with `#| export`, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.stack.artifact import Artifact, ArtifactError, Cell, load
+
+__all__ = ["Artifact", "ArtifactError", "Cell", "Notebook", "export_cells", "load", "read_notebook"]
+
+EXPORT = re.compile(r"\A\s*#\|\s*export\b")
+LAB_CALL = re.compile(r"""^[^#\n]*\blab\(\s*["']([\w-]+)["']""", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """The code of a notebook (format 4): cells by their place, counted from 1 over cells of every kind."""
+
+    name: str
+    code: tuple[Cell, ...]
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Topics of this course whose checks the notebook calls up, by its `lab("…")` lines."""
+        return tuple(dict.fromkeys(topic for cell in self.code for topic in LAB_CALL.findall(cell.source)))
+
+
+def read_notebook(path: Path) -> Notebook:
+    """Read a saved notebook; `InputError` says in one line why a file is none."""
+    try:
+        document = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise InputError("no such notebook", got=path, help="save it in JupyterLab first, or mend the path") from None
+    except IsADirectoryError:
+        raise InputError("that is a folder, not a notebook", got=path) from None
+    except OSError as error:
+        raise InputError(f"cannot read {path}", got=error.strerror) from None
+    except (ValueError, RecursionError):
+        raise InputError(f"{path.name} is damaged", got="no JSON", expected="a saved notebook") from None
+    return parse_notebook(document, path.name)
+
+
+def parse_notebook(document: object, name: str) -> Notebook:
+    """The code cells of a notebook's JSON; `InputError` where its form is not notebook format 4."""
+    if not isinstance(document, Mapping) or not isinstance(document.get("cells"), list):
+        raise InputError(f"{name} is not a notebook of format 4", help="open it in JupyterLab and save it again")
+    code = []
+    for number, cell in enumerate(document["cells"], start=1):
+        if not isinstance(cell, Mapping):
+            raise InputError(f"{name}: cell {number} is damaged", got=type(cell).__name__, expected="a JSON object")
+        if cell.get("cell_type") == "code":
+            code.append(Cell(number, _text(cell.get("source", ""), name, number)))
+    return Notebook(name, tuple(code))
+
+
+def export_cells(notebook: Path | Notebook) -> Artifact:
+    """The artifact of a notebook; `InputError` when the file is none or no cell is marked for export."""
+    if isinstance(notebook, Path):
+        notebook = read_notebook(notebook)
+    cells = tuple(cell for cell in notebook.code if EXPORT.match(cell.source))
+    if not cells:
+        raise InputError(
+            f"{notebook.name} exports nothing",
+            expected="cells whose first line is `#| export`",
+            help="put the marker back, or take the notebook from `mlsys-lab start`",
+        )
+    return Artifact(notebook.name, cells)
+
+
+def _text(source: Any, name: str, number: int) -> str:
+    """A cell's text; notebooks store it as one string or as a list of lines."""
+    if isinstance(source, list) and all(isinstance(line, str) for line in source):
+        return "".join(source)
+    if isinstance(source, str):
+        return source
+    raise InputError(f"{name}: cell {number} is damaged", got=type(source).__name__, expected="text")

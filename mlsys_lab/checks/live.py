@@ -1,0 +1,63 @@
+"""`check("name")` in a live notebook: try the public cases on what the notebook defines now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mlsys_lab.checks.render import show
+from mlsys_lab.checks.runner import CheckFailed, run_check
+from mlsys_lab.checks.spec import Check, Lab
+from mlsys_lab.errors import CourseError
+from mlsys_lab.stack.workspace import Workspace
+
+
+class LiveNamespace:
+    """A notebook's definitions as attributes, as a module of exported cells would have them."""
+
+    def __init__(self, names: Mapping[str, Any]) -> None:
+        self._names = names
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self._names[name]
+        except KeyError:
+            raise AttributeError(f"the notebook does not define {name!r}") from None
+
+
+class LiveChecks:
+    """The checks of one lab, bound to a notebook: call it with a check's name."""
+
+    def __init__(self, lab: Lab, names: Mapping[str, Any]) -> None:
+        self.lab, self._artifact = lab, LiveNamespace(names)
+        self._passed: set[str] = set()
+
+    def __repr__(self) -> str:
+        names = "\n".join(f"  check({c.name!r})  {c.title} ({c.points:g} points)" for c in self.lab.checks)
+        return f"checks of lab {self.lab.topic!r}, {self.lab.points:g} points:\n{names}"
+
+    def __call__(self, name: str) -> None:
+        """Show how the check went and note it in the workspace; raise `CheckFailed` unless it passed."""
+        check = self.lab[name]
+        report = run_check(check, self._artifact)
+        (self._passed.add if report.passed else self._passed.discard)(name)
+        show(report, self._tally() + _recorded(self.lab, check, report.passed))
+        if not report.passed:
+            raise CheckFailed(report.line)
+
+    def _tally(self) -> str:
+        points = sum(self.lab[name].points for name in self._passed)
+        return (
+            f"{len(self._passed)} of {len(self.lab.checks)} checks passed in this session, "
+            f"{points:g} of {self.lab.points:g} points"
+        )
+
+
+def _recorded(lab: Lab, check: Check, passed: bool) -> str:
+    """Note the outcome where there is a workspace; "" or why that could not be done (a verdict is shown either way)."""
+    try:
+        if (workspace := Workspace.find()) is not None:
+            workspace.record_check(lab.topic, check.name, passed)
+    except CourseError as error:
+        return f" · progress not noted: {error}"
+    return ""

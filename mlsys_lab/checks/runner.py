@@ -1,0 +1,71 @@
+"""Run a check on a learner's code in this process: in a notebook, and behind `mlsys-lab check`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from mlsys_lab.checks.attempt import attempt
+from mlsys_lab.checks.spec import Case, Check, Mismatch
+from mlsys_lab.checks.verdict import draw_inputs, judge_case, public_inputs
+from mlsys_lab.errors import CourseError
+
+PUBLIC_SEED = 0
+"""Public cases draw the same numbers every time, so that a learner who changes one line sees what that line changed."""
+
+
+class CheckFailed(CourseError):
+    """A check in a notebook was not passed. Notebooks show its one line and no traceback."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"CheckFailed: {self}"]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Outcome of one check. `case` and `mismatch` tell the first case that failed; both are None when it passed.
+
+    `time_s` is the time spent in the learner's code over all cases tried.
+    """
+
+    check: Check
+    passed: bool
+    case: Case | None
+    mismatch: Mismatch | None
+    time_s: float
+    unfinished: bool = False
+    cases: int = 0
+
+    @property
+    def points(self) -> float:
+        """All of the check's points or none."""
+        return self.check.points if self.passed else 0.0
+
+    @property
+    def line(self) -> str:
+        """The outcome in one line of plain text."""
+        if self.mismatch is None:
+            return f"passed: {self.check.title}"
+        if self.unfinished:
+            return f"still to do: {self.check.title} ({self.mismatch.what})"
+        return f"not right yet: {self.check.title} ({self.mismatch.what})"
+
+
+def run_check(check: Check, artifact: Any, *, seed: int = PUBLIC_SEED, hidden: bool = False) -> Report:
+    """Try a check's public cases (and the hidden ones if asked) until one fails.
+
+    `artifact` is the module of exported cells, or anything that has the learner's definitions as attributes.
+    """
+    time_s, tried = 0.0, 0
+    for case in check.cases:
+        if case.hidden and not hidden:
+            continue
+        inputs = draw_inputs(check, case, seed)
+        outcome = attempt(check, artifact, public_inputs(inputs))
+        time_s, tried = time_s + outcome.time_s, tried + 1
+        mismatch = outcome.problem
+        if outcome.arrays is not None:
+            mismatch = judge_case(check, case, inputs, outcome.arrays)
+        if mismatch is not None:
+            return Report(check, False, case, mismatch, time_s, outcome.unfinished, tried)
+    return Report(check, True, None, None, time_s, cases=tried)

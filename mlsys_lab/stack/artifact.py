@@ -1,0 +1,154 @@
+"""A learner's artifact: the exported cells of a lab's notebook as one plain Python module.
+
+The text of an artifact marks where each cell begins (`# %% cell 5`), so that an error in it can always be told as
+"cell 5, line 3", also when the text was read back from the learner's workspace.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import re
+import sys
+import traceback
+from dataclasses import dataclass
+from types import FrameType, ModuleType
+
+from mlsys_lab.errors import CourseError, UnfinishedError
+
+MARKER = re.compile(r"^# %% cell (\d+)$")
+
+
+class ArtifactError(CourseError):
+    """The exported cells do not make a module: a syntax error, or an exception while they ran."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One exported cell: its place in the notebook, counted from 1 over cells of every kind, and its text."""
+
+    number: int
+    source: str
+
+    @property
+    def label(self) -> str:
+        """The cell's first line of code, by which a person finds it."""
+        for line in self.source.splitlines():
+            if line.strip() and not line.lstrip().startswith("#"):
+                return line.strip()
+        return ""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of a cell, as a person would look for it."""
+
+    cell: Cell
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        code = f": `{self.text.strip()}`" if self.text.strip() else ""
+        begins = f" (begins `{self.cell.label}`)" if self.cell.label and self.cell.label != self.text.strip() else ""
+        return f"cell {self.cell.number}{begins}, line {self.line}{code}"
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """Exported cells, and the name by which messages call them (the notebook's file name)."""
+
+    name: str
+    cells: tuple[Cell, ...]
+
+    @property
+    def source(self) -> str:
+        """The module's text: each cell below a line that marks its number."""
+        return "\n".join(f"# %% cell {cell.number}\n{cell.source.rstrip()}\n" for cell in self.cells)
+
+    @classmethod
+    def parse(cls, name: str, text: str) -> Artifact:
+        """Read back what `source` wrote; text above the first marker (a hand-written module) counts as cell 0."""
+        cells: list[tuple[int, list[str]]] = [(0, [])]
+        for line in text.split("\n"):
+            if mark := MARKER.match(line):
+                cells.append((int(mark[1]), []))
+            else:
+                cells[-1][1].append(line)
+        return cls(name, tuple(Cell(n, "\n".join(lines)) for n, lines in cells if "".join(lines).strip()))
+
+    def where(self, line: int) -> Place | None:
+        """The cell that holds a line (from 1) of `source`; None past its end."""
+        first = 2  # line 1 is the first cell's marker
+        for cell in self.cells:
+            lines = cell.source.rstrip().split("\n")
+            if first <= line < first + len(lines):
+                return Place(cell, line - first + 1, lines[line - first])
+            first += len(lines) + 2  # the blank line and the next marker
+        return None
+
+
+class ArtifactLoader(importlib.abc.InspectLoader):
+    """Import machinery for an artifact, so that tracebacks and `inspect.getsource` find the learner's lines."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        self.artifact = artifact
+        self.filename = f"{artifact.name} (exported cells)"
+
+    def get_source(self, fullname: str) -> str:
+        """The artifact's text."""
+        return self.artifact.source
+
+    def get_code(self, fullname: str):  # type: ignore[no-untyped-def]  # noqa: D102 (typed Any by the base class)
+        return compile(self.artifact.source, self.filename, "exec")
+
+
+def place_of(frame: FrameType, line: int) -> Place | None:
+    """Where in the learner's exported cells a frame stands; None for a frame of anybody else."""
+    loader = frame.f_globals.get("__loader__")
+    if isinstance(loader, ArtifactLoader) and frame.f_code.co_filename == loader.filename:
+        return loader.artifact.where(line)
+    return None
+
+
+def load(artifact: Artifact, module_name: str = "learner_artifact") -> ModuleType:
+    """Run the exported cells as a module.
+
+    Raises `ArtifactError` naming cell and line for a syntax error or an exception while the cells run, and
+    `UnfinishedError` where a cell itself runs into a task that has not been written.
+    """
+    loader = ArtifactLoader(artifact)
+    spec = importlib.util.spec_from_loader(module_name, loader, origin=loader.filename)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    module.__file__ = loader.filename
+    sys.modules[module_name] = module  # dataclasses and pickle look a class's module up by name
+    try:
+        loader.exec_module(module)
+    except SyntaxError as error:
+        raise _syntax_error(artifact, loader.filename, error) from None
+    except NotImplementedError as error:
+        raise UnfinishedError(f"{_place(error) or artifact.name} calls a task that is not written yet") from error
+    except (Exception, SystemExit) as error:
+        raise ArtifactError(
+            f"{artifact.name}: {_place(error) or 'an exported cell'} stops the import",
+            got=f"{type(error).__name__}: {error}",
+            help="exported cells must run on their own, top to bottom, with nothing from the other cells",
+        ) from error
+    return module
+
+
+def _place(error: BaseException) -> Place | None:
+    """The deepest of the learner's lines that an error passed through."""
+    places = [place_of(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    return next((place for place in reversed(places) if place is not None), None)
+
+
+def _syntax_error(artifact: Artifact, filename: str, error: SyntaxError) -> ArtifactError:
+    place = artifact.where(error.lineno) if error.lineno and error.filename == filename else None
+    text = place.text.lstrip() if place else ""
+    magic = text.startswith(("%", "!"))
+    return ArtifactError(
+        f"{artifact.name}: syntax error in {place or 'an exported cell'}",
+        got="a notebook command" if magic else error.msg,
+        help="move it to a cell without `#| export`" if magic else "run the cell in the notebook and mend it",
+    )
