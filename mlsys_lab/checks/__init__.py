@@ -37,8 +37,13 @@ DEFINES_LAB = re.compile(r"^LAB\b[^=\n]*=", re.MULTILINE)
 
 def topics() -> tuple[str, ...]:
     """Topics that have checks, by their modules' text: nothing is imported."""
-    modules = sorted(Path(__file__).parent.glob("*.py"))
-    return tuple(m.stem.replace("_", "-") for m in modules if DEFINES_LAB.search(m.read_text(encoding="utf-8")))
+    here = Path(__file__).parent
+    modules = {path.stem: path for path in here.glob("*.py")} | {p.parent.name: p for p in here.glob("*/__init__.py")}
+    return tuple(
+        name.replace("_", "-")
+        for name, path in sorted(modules.items())
+        if DEFINES_LAB.search(path.read_text(encoding="utf-8"))
+    )
 
 
 def module_name(topic: str) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlsys_lab.checks.render import show
-from mlsys_lab.checks.runner import CheckFailed, run_check
-from mlsys_lab.checks.spec import Check, Lab
+from mlsys_lab.checks.runner import CheckFailed, Report, run_check
+from mlsys_lab.checks.spec import Lab
 from mlsys_lab.errors import CourseError
 from mlsys_lab.stack.workspace import Workspace
 
@@ -41,7 +41,7 @@ class LiveChecks:
         check = self.lab[name]
         report = run_check(check, self._artifact)
         (self._passed.add if report.passed else self._passed.discard)(name)
-        show(report, self._tally() + _recorded(self.lab, check, report.passed))
+        show(report, self._tally() + _recorded(self.lab, report))
         if not report.passed:
             raise CheckFailed(report.line)
 
@@ -53,11 +53,11 @@ class LiveChecks:
         )
 
 
-def _recorded(lab: Lab, check: Check, passed: bool) -> str:
+def _recorded(lab: Lab, report: Report) -> str:
     """Note the outcome where there is a workspace; "" or why that could not be done (a verdict is shown either way)."""
     try:
         if (workspace := Workspace.find()) is not None:
-            workspace.record_check(lab.topic, check.name, passed)
+            workspace.record(lab.topic, {report.check.name: report.points})
     except CourseError as error:
         return f" · progress not noted: {error}"
     return ""

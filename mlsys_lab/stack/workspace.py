@@ -66,7 +66,7 @@ class Workspace:
         return self.root / MARK / "progress.json"
 
     def progress(self) -> dict[str, Any]:
-        """What has been passed and accepted, by topic: `{"autograd": {"checks": {...}, "accepted": {...}}}`.
+        """What has been earned and accepted, by topic: `{"autograd": {"checks": {...}, "accepted": {...}}}`.
 
         A damaged file is set aside under another name and said in one `InputError`; the next call starts afresh.
         """
@@ -82,15 +82,11 @@ class Workspace:
         except ValueError as error:
             raise self._set_aside(error) from None
 
-    def record_check(self, topic: str, name: str, passed: bool) -> None:
-        """Note the latest outcome of one check."""
-        self.record_checks(topic, {name: passed})
-
-    def record_checks(self, topic: str, outcomes: Mapping[str, bool]) -> None:
-        """Note the latest outcomes of several checks of a lab."""
+    def record(self, topic: str, points: Mapping[str, float]) -> None:
+        """Note the points that checks of a lab earned when they were last tried, by the checks' names."""
         labs = self.progress()
         checks = labs.setdefault(topic, {}).setdefault("checks", {})
-        checks.update({name: {"passed": passed, "at": _now()} for name, passed in outcomes.items()})
+        checks.update({name: {"points": earned, "at": _now()} for name, earned in points.items()})
         self._write(labs)
 
     def accept(self, topic: str, artifact: Artifact) -> Path:
@@ -137,7 +133,9 @@ def _validated(labs: object) -> dict[str, Any]:
         checks = lab.get("checks", {}) if isinstance(lab, dict) else None
         if not isinstance(checks, dict) or not isinstance(lab.get("accepted", {}), dict):
             raise ValueError(f"lab {topic!r} is not a record")
-        if not all(isinstance(entry, dict) and isinstance(entry.get("passed"), bool) for entry in checks.values()):
+        if not all(
+            isinstance(entry, dict) and isinstance(entry.get("points"), int | float) for entry in checks.values()
+        ):
             raise ValueError(f"a check of lab {topic!r} is not a record")
     return labs
 

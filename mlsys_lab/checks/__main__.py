@@ -1,0 +1,59 @@
+"""The child of `mlsys_lab.checks.fresh`: run a lab's public checks on a saved notebook, one JSON line per event."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from mlsys_lab.checks.artifact import export_cells, load
+from mlsys_lab.checks.limits import OutOfTimeError, time_limit
+from mlsys_lab.checks.runner import run_check
+from mlsys_lab.errors import CourseError, UnfinishedError
+
+IMPORT_LIMIT_S = 30.0
+
+
+def main(checks_module: str, notebook: str, results: str) -> None:
+    """Write to `results` the plan (all checks), then either why the artifact does not load or each check's report."""
+    with Path(results).open("w", encoding="utf-8", buffering=1) as file:
+
+        def tell(**event: Any) -> None:
+            file.write(json.dumps(event) + "\n")
+
+        lab = importlib.import_module(checks_module).LAB
+        public = {check.name: sum(not case.hidden for case in check.cases) for check in lab.checks}
+        plan = [
+            {"name": c.name, "title": c.title, "points": c.points, "limit_s": c.time_limit_s * public[c.name]}
+            for c in lab.checks
+        ]
+        tell(plan=plan)
+        try:
+            with time_limit(IMPORT_LIMIT_S):
+                artifact = load(export_cells(Path(notebook)))
+        except OutOfTimeError:
+            tell(refused=f"the exported cells did not come to an end within {IMPORT_LIMIT_S:g} s", unfinished=False)
+            return
+        except CourseError as error:
+            tell(refused=str(error), unfinished=isinstance(error, UnfinishedError))
+            return
+        for check in lab.checks:
+            report = run_check(check, artifact)
+            mismatch = report.mismatch
+            tell(
+                name=check.name,
+                passed=report.passed,
+                unfinished=report.unfinished,
+                case=report.case.name if report.case else "",
+                what=mismatch.what if mismatch else "",
+                got=mismatch.got if mismatch else "",
+                expected=mismatch.expected if mismatch else "",
+                hint="" if report.passed else check.hint,
+                time_s=report.time_s,
+            )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,137 @@
+"""Check a lab: run all its public checks on the saved notebook, without opening it.
+
+The cells that begin with `#| export` run in a fresh process. When every check passes, your code is accepted:
+later labs run on it.
+
+examples:
+  mlsys-lab check autograd
+  mlsys-lab check 01-autograd/01-autograd.ipynb
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from mlsys_lab.checks.artifact import Notebook, export_cells, read_notebook
+from mlsys_lab.checks.fresh import SavedReport, check_saved
+from mlsys_lab.checks.labinfo import LabInfo, find_lab, released_labs
+from mlsys_lab.errors import InputError
+from mlsys_lab.stack.workspace import Workspace
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The lab, as a name or as a path."""
+    parser.add_argument("lab", metavar="LAB", help="a lab's name, its folder, or a saved notebook")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print a table of checks and what was wrong; accept the artifact when all pass."""
+    path, lab = find_notebook(args.lab)
+    notebook = read_notebook(path)
+    lab = lab_of(notebook, lab)
+    artifact = export_cells(notebook)
+    console = Console(highlight=False)
+    console.print(f"checking {escape(str(path))} in a fresh process …")
+    reports = list(check_saved(lab.checks_module, path))
+    console.print(_table(reports))
+    for line in _reasons(reports):
+        console.print(escape(line), soft_wrap=True)
+    earned, passed = sum(report.earned for report in reports), all(report.passed for report in reports)
+    console.print(f"\n{earned:g} of {sum(report.points for report in reports):g} points", style="bold")
+    workspace = Workspace.find(path.parent)
+    if workspace is None:
+        console.print("not noted: this notebook is in no workspace; `mlsys-lab start` makes one")
+    else:
+        workspace.record(lab.topic, {report.name: report.earned for report in reports})
+        if passed:
+            workspace.accept(lab.topic, artifact)
+            console.print(f"accepted: later labs now run on your {lab.topic}")
+    return 0 if passed else 1
+
+
+def find_notebook(name: str) -> tuple[Path, LabInfo | None]:
+    """The notebook that LAB stands for, and the lab if it was given by name; `InputError` where there is none."""
+    path = Path(name)
+    if path.is_file() or path.suffix == ".ipynb":
+        return path, None
+    if path.is_dir():
+        return _notebook_in(path), None
+    lab = find_lab(name)
+    workspace = Workspace.find()
+    for root in [Path.cwd(), *([workspace.root] if workspace else [])]:
+        for candidate in (root / lab.name / lab.notebook.name, root / lab.notebook.name):
+            if candidate.is_file():
+                return candidate, lab
+    raise InputError(
+        f"no notebook of lab {lab.name} here",
+        got=Path.cwd(),
+        help=f"`mlsys-lab start {lab.topic}`, or give the notebook's path",
+    )
+
+
+def lab_of(notebook: Notebook, named: LabInfo | None) -> LabInfo:
+    """The lab that a notebook belongs to; `InputError` when that is none of this course or not the named one."""
+    labs = released_labs()
+    by_topic = {lab.topic: lab for lab in labs}
+    if named is not None and (not notebook.topics or named.topic in notebook.topics):
+        return named
+    if named is not None:
+        raise InputError(
+            f"{notebook.name} is not the notebook of lab {named.name}",
+            got=f"one that checks {', '.join(notebook.topics)}",
+            expected=f'a line `check = lab("{named.topic}")`',
+        )
+    if found := [by_topic[topic] for topic in notebook.topics if topic in by_topic]:
+        return found[0]
+    if stem := [lab for lab in labs if not notebook.topics and f"{lab.name}.ipynb" == notebook.name]:
+        return stem[0]
+    known = ", ".join(lab.name for lab in labs) or "none is released"
+    got = f"one that checks {', '.join(notebook.topics)}" if notebook.topics else "no line `check = lab(…)`"
+    raise InputError(f"{notebook.name} is not a notebook of this course", got=got, expected=f"one of the labs: {known}")
+
+
+def _notebook_in(folder: Path) -> Path:
+    named = folder / f"{folder.resolve().name}.ipynb"
+    if named.is_file():
+        return named
+    found = sorted(folder.glob("*.ipynb"))
+    if len(found) != 1:
+        what = "no notebook" if not found else "more than one notebook"
+        raise InputError(f"{what} in {folder}", expected=named.name, help="give the notebook's path")
+    return found[0]
+
+
+def _table(reports: list[SavedReport]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for heading in ("", "check", "task", "points", "time"):
+        table.add_column(heading, justify="right" if heading in ("points", "time") else "left")
+    for report in reports:
+        sign, style = ("✓", "green") if report.passed else ("○", "yellow") if report.unfinished else ("✗", "red")
+        table.add_row(
+            f"[{style}]{sign}[/]",
+            escape(report.name),
+            escape(report.title),
+            f"{report.earned:g}/{report.points:g}",
+            f"{report.time_s * 1e3:.0f} ms",
+        )
+    return table
+
+
+def _reasons(reports: list[SavedReport]) -> list[str]:
+    """Why points were lost; one reason that all checks share is told once."""
+    failed = [report for report in reports if not report.passed]
+    if len(failed) > 1 and len({report.what for report in failed}) == 1 and not failed[0].case:
+        return ["", failed[0].what]
+    lines = []
+    for report in failed:
+        word = "still to do" if report.unfinished else "not right yet"
+        case = f" (case: {report.case})" if report.case and not report.unfinished else ""
+        lines += ["", f"{report.name}, {word}{case}: {report.what}"]
+        facts = (("got", report.got), ("expected", report.expected), ("hint", report.hint))
+        lines += [f"  {label + ':':<9} " + said.replace("\n", "\n" + " " * 12) for label, said in facts if said]
+    return lines

@@ -1,0 +1,164 @@
+"""Say what this machine can run, and how to mend what is missing.
+
+Everything in the course runs without a GPU; a GPU adds measurements.
+
+examples:
+  mlsys-lab doctor
+  mlsys-lab doctor --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+OLDEST_PYTHON = (3, 11)
+PROBE_LIMIT_S = 20
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that a part of the course needs: whether it is here, what was found, and the fix if it is not."""
+
+    name: str
+    ok: bool
+    found: str
+    needed_for: str
+    required: bool = False
+    fix: str = ""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Only the form of the answer."""
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the findings; exit code 1 when something that every lab needs is missing."""
+    findings = [probe() for probe in PROBES]
+    if args.json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=1))
+    else:
+        _print(findings)
+    return 0 if all(finding.ok for finding in findings if finding.required) else 1
+
+
+def _print(findings: list[Finding]) -> None:
+    table = Table(box=None, pad_edge=False)
+    for heading in ("", "what", "found", "for"):
+        table.add_column(heading)
+    for finding in findings:
+        sign = "[green]✓[/]" if finding.ok else "[red]✗[/]" if finding.required else "[yellow]–[/]"
+        table.add_row(sign, finding.name, escape(finding.found), finding.needed_for)
+    console = Console(highlight=False)
+    console.print(table)
+    for finding in findings:
+        if not finding.ok and finding.fix:
+            console.print(f"\n{finding.name}: {escape(finding.fix)}")
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _python() -> Finding:
+    ok = sys.version_info[:2] >= OLDEST_PYTHON
+    wanted = ".".join(map(str, OLDEST_PYTHON))
+    return Finding("Python", ok, platform.python_version(), "everything", True, f"install Python {wanted} or later")
+
+
+def _torch() -> Finding:
+    found = _version("torch")
+    return Finding("torch", bool(found), found or "not installed", "every lab", True, "pip install torch")
+
+
+def _jupyterlab() -> Finding:
+    found = _version("jupyterlab")
+    fix = 'pip install "mlsys-lab[lab]", or open the labs in Colab or VS Code'
+    return Finding("JupyterLab", bool(found), found or "not installed", "working on labs on this machine", fix=fix)
+
+
+def _gpu() -> Finding:
+    name, purpose = "GPU (CUDA)", "performance points; every lab runs without"
+    if not _version("torch"):
+        return Finding(name, False, "unknown without torch", purpose, fix="pip install torch")
+    import torch
+
+    if torch.cuda.is_available():
+        props = torch.cuda.get_device_properties(0)
+        found = f"{torch.cuda.device_count()} × {props.name}, {props.total_memory / 2**30:.0f} GiB"
+        return Finding(name, True, f"{found}, CUDA {torch.version.cuda}", purpose)
+    if torch.version.cuda is None:
+        found, fix = "this torch is built without CUDA", "on a machine with an NVIDIA GPU, install torch's CUDA build"
+    else:
+        found, fix = "none is visible", "check the driver with `nvidia-smi`, or use a GPU runtime in Colab"
+    return Finding(name, False, found, purpose, fix=fix)
+
+
+def _triton() -> Finding:
+    found = _version("triton") if find_spec("triton") else ""
+    purpose = "the Triton lab: compiled on a GPU, interpreted on any CPU"
+    fix = 'pip install "mlsys-lab[gpu]" (Linux)'
+    return Finding("Triton", bool(found), found or "not installed", purpose, fix=fix)
+
+
+def _numba() -> Finding:
+    found, purpose = _version("numba"), "the CUDA lab: on a GPU, or in Numba's simulator"
+    if not found:
+        return Finding("Numba CUDA", False, "not installed", purpose, fix="pip install numba numba-cuda")
+    return Finding("Numba CUDA", True, found, purpose)
+
+
+def _ranks() -> Finding:
+    name, purpose = "ranks (gloo)", "collectives and parallel training on one machine"
+    fix = "install a torch build with torch.distributed"
+    if not _version("torch"):
+        return Finding(name, False, "unknown without torch", purpose, fix=fix)
+    import torch.distributed as dist
+
+    if not (dist.is_available() and dist.is_gloo_available()):
+        return Finding(name, False, "torch has no gloo", purpose, fix=fix)
+    return Finding(name, True, f"{os.cpu_count()} cores", purpose)
+
+
+def _bubblewrap() -> Finding:
+    name, purpose = "bubblewrap", "grading other people's code (instructors)"
+    program = shutil.which("bwrap")
+    if program is None:
+        fix = "apt install bubblewrap (Linux); elsewhere the grader uses docker or podman"
+        return Finding(name, False, "not installed", purpose, fix=fix)
+    probe = [program, "--ro-bind", "/", "/", "--unshare-user", "--unshare-net", "true"]
+    done = subprocess.run(probe, capture_output=True, text=True, timeout=PROBE_LIMIT_S, check=False)
+    if done.returncode != 0:
+        fix = "allow unprivileged user namespaces: sysctl kernel.apparmor_restrict_unprivileged_userns=0"
+        return Finding(name, False, done.stderr.strip() or "does not start", purpose, fix=fix)
+    shown = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=PROBE_LIMIT_S, check=False)
+    return Finding(name, True, shown.stdout.strip(), purpose)
+
+
+PROBES: tuple[Callable[[], Finding], ...] = (
+    _python,
+    _torch,
+    _jupyterlab,
+    _gpu,
+    _triton,
+    _numba,
+    _ranks,
+    _bubblewrap,
+)

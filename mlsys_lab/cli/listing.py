@@ -1,0 +1,46 @@
+"""List the labs: what each is about, its minutes and points, and how far you are.
+
+example:
+  mlsys-lab list
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.console import Console
+from rich.table import Table
+
+from mlsys_lab.checks.labinfo import LabInfo, labs_root, released_labs
+from mlsys_lab.errors import InputError
+from mlsys_lab.stack.workspace import Workspace
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """It takes none."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print a table of the released labs."""
+    labs = released_labs()
+    if not labs:
+        raise InputError("no released labs", expected=f"notebooks in {labs_root()}", help="in a checkout: `make labs`")
+    workspace = Workspace.find()
+    table = Table(box=None, pad_edge=False)
+    for heading in ("lab", "title", "minutes", "points", "you"):
+        table.add_column(heading, justify="right" if heading in ("minutes", "points") else "left")
+    for lab in labs:
+        table.add_row(lab.name, lab.title, str(lab.minutes), f"{lab.points:g}", _state(lab, workspace))
+    console = Console()
+    console.print(table)
+    console.print(f"\nbegin one with: mlsys-lab start {labs[0].topic}", highlight=False)
+    return 0
+
+
+def _state(lab: LabInfo, workspace: Workspace | None) -> str:
+    record = workspace.progress().get(lab.topic, {}) if workspace else {}
+    if "accepted" in record:
+        return "accepted"
+    if workspace and (workspace.root / lab.name).is_dir():
+        return "started"
+    return ""

@@ -1,0 +1,70 @@
+"""Start a lab: put its notebook into a folder of your own.
+
+The folder you are in becomes your workspace, unless it lies in one already. An existing lab folder is never
+overwritten.
+
+examples:
+  mlsys-lab start autograd
+  mlsys-lab start 1 --into ~/mlsys
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from mlsys_lab.checks.labinfo import LabInfo, find_lab
+from mlsys_lab.errors import InputError
+from mlsys_lab.stack.workspace import Workspace
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The lab, and the workspace if it is not the current folder."""
+    parser.add_argument("lab", metavar="LAB", help="01-autograd, autograd or 1")
+    parser.add_argument(
+        "--into", metavar="DIR", type=Path, help="your workspace (default: the one you are in, or here)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Copy the released notebook, then say what to do next."""
+    lab = find_lab(args.lab)
+    existing = Workspace.find(args.into)
+    root = args.into or (existing.root if existing else Path.cwd())
+    target = copy_lab(lab, root)
+    Workspace.create(existing.root if existing else root)
+    print(f"{lab.name}: {lab.title} ({lab.minutes} minutes, {lab.points:g} points)")
+    print(f"notebook: {target / lab.notebook.name}")
+    if lab.prerequisite_chapters:
+        print(f"read before: {', '.join(lab.prerequisite_chapters)}")
+    if lab.prerequisite_labs:
+        print(f"builds on: {', '.join(lab.prerequisite_labs)}")
+    print(f"next: jupyter lab {_short(target / lab.notebook.name)}")
+    return 0
+
+
+def copy_lab(lab: LabInfo, root: Path) -> Path:
+    """Copy a released lab (all but lab.toml) to `root/NN-topic`, whole or not at all; `InputError` where it cannot."""
+    target = root / lab.name
+    if target.exists():
+        help_ = f"go on with {_short(target / lab.notebook.name)}, or move it away to begin again"
+        raise InputError(f"lab {lab.name} has been started already", got=target, help=help_)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=root, prefix=f".{lab.name}-") as scratch:
+            copy = Path(scratch) / lab.name
+            shutil.copytree(lab.folder, copy, ignore=shutil.ignore_patterns("lab.toml", ".*", "__pycache__"))
+            copy.rename(target)
+    except OSError as error:
+        raise InputError(
+            f"cannot write into {root}", got=error.strerror, help="choose another folder with --into DIR"
+        ) from None
+    return target
+
+
+def _short(path: Path) -> str:
+    """A path as one would type it here."""
+    return os.path.relpath(path) if path.resolve().is_relative_to(Path.cwd()) else str(path)

@@ -1,0 +1,80 @@
+"""What the learner built so far: `load("autograd")` gives their accepted code where there is any, else the course's."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Mapping
+from types import ModuleType
+from typing import Any
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.stack.artifact import load as load_artifact
+from mlsys_lab.stack.workspace import Workspace
+
+__all__ = ["Layer", "load"]
+
+YOURS, COURSE = "yours", "the course's"
+
+
+class Layer:
+    """One topic of the stack: names as attributes, and in `sources` whose each one is (`yours` or `the course's`)."""
+
+    def __init__(self, topic: str, names: Mapping[str, Any], sources: Mapping[str, str]) -> None:
+        self.topic, self.sources = topic, dict(sources)
+        self._names = dict(names)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name not in self._names:
+            raise AttributeError(f"the {self.topic} layer has no {name!r}; it has {', '.join(sorted(self._names))}")
+        return self._names[name]
+
+    def __dir__(self) -> Iterable[str]:
+        return [*super().__dir__(), *self._names]
+
+    def __repr__(self) -> str:
+        told = []
+        for source in (YOURS, COURSE):
+            if names := sorted(name for name, whose in self.sources.items() if whose == source):
+                told.append(f"{source}: {', '.join(names)}")
+        return f"{self.topic}: {'; '.join(told)}"
+
+
+def load(topic: str, workspace: Workspace | None = None) -> Layer:
+    """Load a topic: the names of the learner's accepted artifact first, the reference's for the rest.
+
+    Prints one line that says which is whose. `workspace` is the nearest around the current folder if None. Raises
+    `InputError` for a topic that the course does not have, and what `stack.artifact.load` raises when accepted code
+    no longer runs. A name that the learner defined never replaces the one that the reference's own classes use inside.
+    """
+    reference = _reference(topic)
+    names = {name: getattr(reference, name) for name in _public(reference)}
+    sources = dict.fromkeys(names, COURSE)
+    workspace = workspace or Workspace.find()
+    artifact = workspace.artifact(topic) if workspace else None
+    if artifact is not None:
+        built = load_artifact(artifact, f"mlsys_stack_{topic.replace('-', '_')}")
+        own = {name: getattr(built, name) for name in _public(built) if _defined_by(built, getattr(built, name))}
+        names.update(own)
+        sources.update(dict.fromkeys(own, YOURS))
+    layer = Layer(topic, names, sources)
+    print(layer if artifact is not None else f"{topic}: {COURSE} (no accepted artifact of yours)")
+    return layer
+
+
+def _reference(topic: str) -> ModuleType:
+    name = f"mlsys_lab.{topic.replace('-', '_')}"
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        raise InputError("the course has no such topic", got=repr(topic), expected="a lab's topic") from None
+
+
+def _public(module: ModuleType) -> list[str]:
+    return [str(name) for name in getattr(module, "__all__", vars(module)) if not name.startswith("_")]
+
+
+def _defined_by(module: ModuleType, value: Any) -> bool:
+    """Whether a module made a value itself; what it merely imported is not the learner's."""
+    return not isinstance(value, ModuleType) and getattr(value, "__module__", module.__name__) == module.__name__
