@@ -1,0 +1,25 @@
+"""Interactive figures: one source of JavaScript for the site, where no server runs, and for live notebooks.
+
+On the site: `write_modules(folder)` writes the ES modules, a page loads `load.js`, and cells print
+`element(name, **data)` or `show(figure, alt=…)`. In a notebook: `Roofline` and `BackwardGraph` (anywidget) run the same
+modules, and `show` leaves the drawing to Plotly's own renderer.
+"""
+
+from mlsys_lab.widgets.graph import graph_data
+from mlsys_lab.widgets.modules import element, esm, write_modules
+from mlsys_lab.widgets.notebook import BackwardGraph, Roofline
+from mlsys_lab.widgets.plots import show
+from mlsys_lab.widgets.roofline import Bound, bound, matmul
+
+__all__ = [
+    "BackwardGraph",
+    "Bound",
+    "Roofline",
+    "bound",
+    "element",
+    "esm",
+    "graph_data",
+    "matmul",
+    "show",
+    "write_modules",
+]

@@ -1,0 +1,47 @@
+"""The figures as anywidgets, for live notebooks."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import anywidget
+import traitlets
+
+from mlsys_lab.widgets.graph import graph_data
+from mlsys_lab.widgets.modules import esm
+
+
+class BackwardGraph(anywidget.AnyWidget):
+    """A backward pass over a recorded graph, step by step.
+
+    `BackwardGraph.from_value(f, x=x, y=y)` draws the graph behind `f`. `step` follows the figure, and can be set.
+    """
+
+    _esm = esm("backward")
+    graph: traitlets.List[Any] = traitlets.List().tag(sync=True)
+    step = traitlets.Int(0).tag(sync=True)
+
+    @classmethod
+    def from_value(cls, root: Any, **names: Any) -> Self:
+        """Draw the graph that `root` was computed by; see `graph_data` for what `root` may be."""
+        return cls(graph=graph_data(root, names))
+
+
+class Roofline(anywidget.AnyWidget):
+    """A device's roofline with one piece of work on it, moved by sliders.
+
+    devices: `[{"name": str, "bandwidth": B/s, "peaks": {precision: FLOP/s}}]`; device, precision: the one shown.
+    work: "matmul" of (m,k)·(k,n), or "intensity" in FLOP/B.
+    points: measured work to show beside the bound, `[{"label": str, "intensity": FLOP/B, "flops_per_s": FLOP/s}]`.
+    """
+
+    _esm = esm("roofline")
+    devices: traitlets.List[Any] = traitlets.List(minlen=1).tag(sync=True)
+    device = traitlets.Unicode("").tag(sync=True)
+    precision = traitlets.Unicode("").tag(sync=True)
+    work = traitlets.Enum(["matmul", "intensity"], default_value="matmul").tag(sync=True)
+    m = traitlets.Int(512).tag(sync=True)
+    n = traitlets.Int(4096).tag(sync=True)
+    k = traitlets.Int(4096).tag(sync=True)
+    intensity = traitlets.Float(16.0).tag(sync=True)
+    points: traitlets.List[Any] = traitlets.List().tag(sync=True)

@@ -1,0 +1,35 @@
+"""Plotly figures that the site draws with its one copy of Plotly and that live notebooks draw with theirs."""
+
+from __future__ import annotations
+
+import html
+import json
+import sys
+from typing import Any
+
+from IPython.display import display
+
+from mlsys_lab.widgets.modules import script_json
+
+
+def show(figure: Any, *, alt: str, height: int = 420) -> None:
+    """Display a Plotly figure. The site draws it in its reader's theme and width: set no background and no width.
+
+    alt: what the figure shows, in a sentence, for those who cannot see it; height: in CSS pixels.
+    """
+    # Colab's front end draws neither Plotly's MIME type nor our markup; Plotly knows how to reach it.
+    if "google.colab" in sys.modules:
+        figure.show()
+        return
+    figure.update_layout(height=height)
+    spec = json.loads(figure.to_json())
+    # The site has its own light and dark looks in place of the template, which is most of a small figure's size.
+    site = {"data": spec["data"], "layout": {k: v for k, v in spec["layout"].items() if k != "template"}}
+    markup = (
+        f'<div class="mlsys-plot" role="img" aria-label="{html.escape(alt)}" style="min-height:{height}px">'
+        f'<script type="application/json">{script_json(site)}</script>'
+        f"<noscript><p>{html.escape(alt)}</p></noscript></div>"
+    )
+    display(  # type: ignore[no-untyped-call]
+        {"application/vnd.plotly.v1+json": spec, "text/html": markup, "text/plain": alt}, raw=True
+    )

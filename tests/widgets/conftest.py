@@ -1,0 +1,89 @@
+"""A page in real Chromium whose every request is answered from memory; anything else is recorded and refused."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import plotly
+import pytest
+from playwright.sync_api import Browser, Page, Route, sync_playwright
+
+from mlsys_lab.widgets import esm
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
+ORIGIN = "http://book.test"
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        # A run that others rely on must not pass by leaving the browser out.
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(
+            "Chromium is not installed: the figures were NOT run in a browser"
+        )
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
+    """open_page(body) opens a page of the site that holds `body`; no page may err or send a request elsewhere."""
+    problems: list[str] = []
+    contexts = []
+
+    def open_page(
+        body: str,
+        *,
+        theme: str = "light",
+        width: int = 1280,
+        folder: str = "chapters/",
+        script: str = "",
+        **context: str,
+    ) -> Page:
+        load = '<script type="module" src="/_static/widgets/load.js"></script>'
+        html = (
+            f'<!doctype html><html lang="en"{f" data-theme={theme}" if theme else ""}><meta charset="utf-8">'
+            f'<meta name="viewport" content="width=device-width"><link rel="icon" href="data:,">'
+            f"<body>{body}{load}{script}"
+        )
+
+        def answer(route: Route) -> None:
+            path = route.request.url.removeprefix(ORIGIN)
+            if path == f"/{folder}page.html":
+                route.fulfill(body=html, content_type="text/html")
+            elif path == "/_static/plotly.min.js":
+                route.fulfill(path=PLOTLY, content_type="text/javascript")
+            elif path.startswith("/_static/widgets/"):
+                route.fulfill(body=esm(Path(path).stem), content_type="text/javascript")
+            else:
+                problems.append(f"request for {route.request.url}")
+                route.abort()
+
+        contexts.append(browser.new_context(viewport={"width": width, "height": 900}, **context))  # type: ignore[arg-type]
+        page = contexts[-1].new_page()
+        page.set_default_timeout(15_000)
+        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.route("**/*", answer)
+        page.goto(f"{ORIGIN}/{folder}page.html")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert problems == []

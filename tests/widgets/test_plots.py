@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import json
+
+import plotly.graph_objects as go
+import pytest
+
+from mlsys_lab.widgets import plots, show
+
+INK = "() => getComputedStyle(document.querySelector('.mlsys-plot .xtick text')).fill"
+
+
+@pytest.fixture
+def bundle(monkeypatch):
+    """bundle(alt): what `show` gives to the front end, by MIME type."""
+    shown = []
+    monkeypatch.setattr(plots, "display", lambda data, raw: shown.append(data))
+
+    def bundle(alt: str = "a line") -> dict:
+        show(line(), alt=alt, height=300)
+        return shown.pop()
+
+    return bundle
+
+
+def line() -> go.Figure:
+    figure = go.Figure(go.Scatter(x=[1, 2, 3], y=[3, 1, 2], name="</script>"))
+    figure.update_layout(xaxis_title="segments", yaxis_title="bytes held")
+    return figure
+
+
+def test_notebooks_get_plotly_s_own_type_and_the_site_gets_html(bundle) -> None:
+    data = bundle('"quoted" & <b>')
+    assert list(data["application/vnd.plotly.v1+json"]["data"][0]["y"]) == [3, 1, 2]
+    html = data["text/html"]
+    assert 'aria-label="&quot;quoted&quot; &amp; &lt;b&gt;"' in html
+    assert html.count("</script>") == 1
+    spec = json.loads(html.split('application/json">')[1].split("</script>")[0])
+    assert spec["data"][0]["name"] == "</script>"
+    assert "template" not in spec["layout"]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("folder", ["", "chapters/", "labs/deep/"])
+def test_a_page_in_any_folder_finds_plotly(open_page, bundle, folder: str) -> None:
+    page = open_page(bundle()["text/html"], folder=folder)
+    page.locator(".mlsys-plot svg.main-svg").first.wait_for()
+    assert page.locator(".mlsys-plot .xtitle").text_content() == "segments"
+
+
+@pytest.mark.browser
+def test_the_theme_can_change_while_reading(open_page, bundle) -> None:
+    page = open_page(bundle()["text/html"])
+    page.locator(".mlsys-plot .xtick text").first.wait_for()
+    light = page.evaluate(INK)
+    page.evaluate("document.documentElement.dataset.theme = 'dark'")
+    page.wait_for_function(f"({INK})() !== {light!r}")
+    assert (light, page.evaluate(INK)) == ("rgb(29, 39, 51)", "rgb(230, 235, 241)")
+
+
+@pytest.mark.browser
+def test_it_follows_the_width_of_the_screen(open_page, bundle) -> None:
+    page = open_page(bundle()["text/html"], width=1280)
+    page.locator(".mlsys-plot svg.main-svg").first.wait_for()
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.wait_for_function("document.querySelector('.mlsys-plot svg.main-svg').getBoundingClientRect().width < 390")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
