@@ -1,0 +1,46 @@
+"""Automatic differentiation: scalar engine (`Value`), array engine (`Tensor`), checkpointing, modules, optimizers."""
+
+from mlsys_lab.autograd import nn, optim
+from mlsys_lab.autograd.accounting import held_bytes, held_storages
+from mlsys_lab.autograd.checkpointing import best_segments, checkpoint, checkpoint_sequential, peak_units, split
+from mlsys_lab.autograd.finite_differences import gradcheck
+from mlsys_lab.autograd.graph import Node, no_grad, nodes
+from mlsys_lab.autograd.ops.elementwise import gelu, relu, where
+from mlsys_lab.autograd.ops.matmul import linear, matmul
+from mlsys_lab.autograd.ops.network import cross_entropy, dropout, embedding, layer_norm, log_softmax, rms_norm, softmax
+from mlsys_lab.autograd.ops.shaping import cat
+from mlsys_lab.autograd.tensor import Tensor, record
+from mlsys_lab.autograd.value import Value, topological_order
+
+__all__ = [
+    "Node",
+    "Tensor",
+    "Value",
+    "best_segments",
+    "cat",
+    "checkpoint",
+    "checkpoint_sequential",
+    "cross_entropy",
+    "dropout",
+    "embedding",
+    "gelu",
+    "gradcheck",
+    "held_bytes",
+    "held_storages",
+    "layer_norm",
+    "linear",
+    "log_softmax",
+    "matmul",
+    "nn",
+    "no_grad",
+    "nodes",
+    "optim",
+    "peak_units",
+    "record",
+    "relu",
+    "rms_norm",
+    "softmax",
+    "split",
+    "topological_order",
+    "where",
+]

@@ -1,0 +1,56 @@
+"""How many bytes a graph keeps alive for its backward pass, counted from what its closures hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import FunctionType
+
+import torch
+
+from mlsys_lab.autograd.graph import nodes
+from mlsys_lab.autograd.tensor import Tensor
+
+
+def held_storages(root: Tensor) -> dict[int, int]:
+    """Address and size in bytes of every storage that the graph behind `root` holds, each once.
+
+    Storage of leaves (parameters) does not count: it is alive with or without the graph. A view counts with all
+    of its storage, since that is what it keeps alive. A checkpointed function counts with its inputs.
+    """
+    leaves: set[int] = set()
+    held: dict[int, int] = {}
+    for node in nodes(root.node):
+        leaves.update(_address(target.data) for target in node.targets() if isinstance(target, Tensor))
+        for tensor in _tensors(node.held()):
+            storage = tensor.untyped_storage()
+            held[storage.data_ptr()] = storage.nbytes()
+    return {address: size for address, size in held.items() if size and address not in leaves}
+
+
+def held_bytes(root: Tensor) -> int:
+    """Bytes of all storages that the graph behind `root` holds for its backward pass; 0 once that has released it.
+
+    >>> x = Tensor([1.0, 2.0, 3.0], requires_grad=True)
+    >>> held_bytes(x + 1), held_bytes(x.exp())
+    (0, 12)
+    """
+    return sum(held_storages(root).values())
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _tensors(held: object) -> Iterator[torch.Tensor]:
+    """Every torch tensor inside: in containers, in Tensors, and in what closures have captured."""
+    if isinstance(held, torch.Tensor):
+        yield held
+    elif isinstance(held, Tensor):
+        yield held.data
+    elif isinstance(held, FunctionType):
+        for cell in held.__closure__ or ():
+            yield from _tensors(cell.cell_contents)
+        yield from _tensors(held.__defaults__ or ())
+    elif isinstance(held, (tuple, list, Iterator)):
+        for part in held:
+            yield from _tensors(part)

@@ -1,0 +1,157 @@
+"""Checkpointing: keep a function's inputs instead of its graph, and compute the graph again when it is needed.
+
+Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost", arXiv:1604.06174: with n equal layers in k segments
+the pass holds k inputs and one segment's n/k layers at a time, least at k = √n, for at most one more forward pass.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+
+from mlsys_lab.autograd import graph
+from mlsys_lab.autograd.graph import Node, no_grad, propagate, recording, recording_is, released
+from mlsys_lab.autograd.tensor import Tensor
+from mlsys_lab.errors import InputError
+
+RngState = tuple[torch.Tensor, dict[torch.device, torch.Tensor]]
+
+
+class Recompute(Node):
+    """A node that stands for a whole function: it holds the function and its inputs, and no array in between."""
+
+    __slots__ = ("function", "inputs", "rng_state")
+
+    def __init__(self, function: Callable[..., Tensor], inputs: tuple[Tensor, ...], rng_state: RngState) -> None:
+        super().__init__(())
+        self.function, self.inputs, self.rng_state = function, inputs, rng_state
+
+    @property
+    def op(self) -> str:
+        """What a drawing of the graph calls this node."""
+        return "checkpoint"
+
+    def gradients(self, grad: torch.Tensor) -> Iterator[tuple[Node | Tensor, torch.Tensor]]:
+        """Record the function as if for the first time, and go back through that record, up to what was there before.
+
+        What the function uses without being passed it, parameters above all, gets its gradient in the same pass.
+        """
+        if self.edges is None:
+            raise released()
+        started = next(graph.numbers)
+        with recording_is(True), _rng_state_is(self.rng_state):
+            out = self.function(*self.inputs)
+        if out.requires_grad:
+            yield from propagate(out.node or out, grad, older_than=started)
+
+    def release(self) -> None:
+        """Let go of the function and its inputs."""
+        super().release()
+        self.function, self.inputs = _gone, ()
+
+    def targets(self) -> Iterator[Node | Tensor]:
+        """Where the inputs came from."""
+        return (tensor.node or tensor for tensor in self.inputs if tensor.requires_grad)
+
+    def held(self) -> Iterator[object]:
+        """The inputs."""
+        return iter(self.inputs)
+
+
+def _gone(*inputs: Tensor) -> Tensor:
+    raise released()
+
+
+def checkpoint(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """function(*inputs), of which the graph keeps the inputs only; the backward pass calls the function a second time.
+
+    The function must return one Tensor and do the same when called again; torch's random state is put back for the
+    second call, so that dropout drops the same elements. Calls may be nested. Raises InputError for other results.
+    """
+    devices = {tensor.device for tensor in inputs}
+    rng_state = _rng_state(devices)
+    with no_grad():
+        out = function(*inputs)
+    if not isinstance(out, Tensor):
+        raise InputError("checkpoint needs a function that returns one Tensor", got=type(out).__name__)
+    if not recording.get():
+        return out
+    result = Tensor(out.data)
+    result.requires_grad = True
+    result.node = Recompute(function, inputs, rng_state)
+    return result
+
+
+def checkpoint_sequential(
+    functions: Sequence[Callable[[Tensor], Tensor]], x: Tensor, segments: int | None = None
+) -> Tensor:
+    """Apply the functions one after the other, in segments that are checkpointed; √n segments when not told.
+
+    The last segment is recorded as usual, since the backward pass would rebuild it at once.
+    """
+    *checkpointed, last = split(len(functions), best_segments(len(functions)) if segments is None else segments)
+    for segment in checkpointed:
+        x = checkpoint(_chain(functions[segment.start : segment.stop]), x)
+    return _chain(functions[last.start : last.stop])(x)
+
+
+def _chain(functions: Sequence[Callable[[Tensor], Tensor]]) -> Callable[[Tensor], Tensor]:
+    def chain(x: Tensor) -> Tensor:
+        for function in functions:
+            x = function(x)
+        return x
+
+    return chain
+
+
+def split(layers: int, segments: int) -> list[range]:
+    """Consecutive ranges that cover the layers, as equal as can be, longer ones first.
+
+    >>> split(7, 3)
+    [range(0, 3), range(3, 5), range(5, 7)]
+    """
+    if not 1 <= segments <= layers:
+        raise InputError(
+            "cannot split so", got=f"{layers} layers, {segments} segments", expected="1 <= segments <= layers"
+        )
+    share, longer = divmod(layers, segments)
+    bounds = itertools.accumulate([share + (i < longer) for i in range(segments)], initial=0)
+    return [range(start, stop) for start, stop in itertools.pairwise(bounds)]
+
+
+def peak_units(layers: int, segments: int) -> int:
+    """Most that a pass holds at a time, in units of one layer's activations: k inputs and a segment of ⌈n/k⌉ layers."""
+    return math.ceil(layers / segments) + segments
+
+
+def best_segments(layers: int) -> int:
+    """The number of segments, √n up to rounding, for which `peak_units` is least (Chen et al. 2016, section 4)."""
+    root = math.isqrt(layers)
+    return min((k for k in (root, root + 1) if 1 <= k <= layers), key=lambda k: peak_units(layers, k))
+
+
+def _rng_state(devices: set[torch.device]) -> RngState:
+    cuda = {device: torch.cuda.get_rng_state(device) for device in devices if device.type == "cuda"}
+    return torch.get_rng_state(), cuda
+
+
+def _set_rng_state(state: RngState) -> None:
+    cpu, cuda = state
+    torch.set_rng_state(cpu)
+    for device, state_of_device in cuda.items():
+        torch.cuda.set_rng_state(state_of_device, device)
+
+
+@contextlib.contextmanager
+def _rng_state_is(state: RngState) -> Iterator[None]:
+    """torch's random state as it was, for the body of a `with`; after it, as if nothing had been drawn."""
+    before = _rng_state(set(state[1]))
+    _set_rng_state(state)
+    try:
+        yield
+    finally:
+        _set_rng_state(before)

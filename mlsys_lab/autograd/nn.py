@@ -1,0 +1,198 @@
+"""Modules: parameters with a structure. Names of parameters and the shapes of their arrays are torch.nn's.
+
+Dimension letters: ... any leading axes, I inputs, O outputs, V rows of a table, C channels.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from mlsys_lab.autograd.ops import elementwise, matmul, network
+from mlsys_lab.autograd.tensor import Tensor
+from mlsys_lab.errors import InputError
+
+
+class Parameter(Tensor):
+    """A Tensor that needs a gradient and that modules list as theirs."""
+
+    __slots__ = ()
+
+    def __init__(self, data: Any) -> None:
+        super().__init__(data, requires_grad=True)
+
+
+class Module:
+    """Something with parameters, which are found where they stand: in attributes, and in lists that are attributes.
+
+    A subclass defines `forward`; calling the module calls it.
+    """
+
+    training: bool = True
+
+    def forward(self, *inputs: Any) -> Tensor:
+        """What the module computes."""
+        raise NotImplementedError(f"{type(self).__name__} does not define forward")
+
+    def __call__(self, *inputs: Any) -> Tensor:
+        """Same as forward."""
+        return self.forward(*inputs)
+
+    def _members(self) -> Iterator[tuple[str, Parameter | Module]]:
+        for name, value in vars(self).items():
+            if isinstance(value, (Parameter, Module)):
+                yield name, value
+            elif isinstance(value, (list, tuple)):
+                yield from (
+                    (f"{name}.{i}", part) for i, part in enumerate(value) if isinstance(part, (Parameter, Module))
+                )
+
+    def modules(self) -> Iterator[Module]:
+        """This module and all modules inside it."""
+        yield self
+        for _, member in self._members():
+            if isinstance(member, Module):
+                yield from member.modules()
+
+    def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
+        """Dotted name and parameter; one that is used in two places comes under both names."""
+        for name, member in self._members():
+            if isinstance(member, Module):
+                yield from member.named_parameters(f"{prefix}{name}.")
+            else:
+                yield prefix + name, member
+
+    def parameters(self) -> list[Parameter]:
+        """All parameters, each once."""
+        return list({id(parameter): parameter for _, parameter in self.named_parameters()}.values())
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of all parameters."""
+        for parameter in self.parameters():
+            parameter.grad = None
+
+    def train(self, mode: bool = True) -> Module:
+        """Set training mode, which dropout looks at, here and in all modules inside."""
+        for module in self.modules():
+            module.training = mode
+        return self
+
+    def eval(self) -> Module:
+        """Leave training mode."""
+        return self.train(False)
+
+    def to(self, target: torch.dtype | torch.device | str) -> Module:
+        """Convert all parameters in place to a dtype or move them to a device; gradients are forgotten."""
+        for parameter in self.parameters():
+            parameter.data, parameter.grad = parameter.data.to(target), None
+        return self
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """A copy of every parameter by name."""
+        return {name: parameter.data.clone() for name, parameter in self.named_parameters()}
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Copy arrays into the parameters of the same names. InputError, with nothing changed, if any misfits."""
+        own = dict(self.named_parameters())
+        missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
+        if missing or unknown:
+            raise InputError(
+                "state does not name this module's parameters",
+                got=f"unknown: {', '.join(unknown) or 'none'}; missing: {', '.join(missing) or 'none'}",
+                expected=f"exactly the {len(own)} names of state_dict()",
+            )
+        for name, parameter in own.items():
+            if state[name].shape != parameter.shape:
+                raise InputError(
+                    f"state has another shape for {name}", got=tuple(state[name].shape), expected=tuple(parameter.shape)
+                )
+        for name, parameter in own.items():
+            parameter.data.copy_(state[name].detach())
+
+
+class Linear(Module):
+    """x @ weightᵀ + bias: (..., I) -> (..., O). Both start uniform in ±1/√I, drawn in the order of torch.nn.Linear."""
+
+    def __init__(self, inputs: int, outputs: int, bias: bool = True) -> None:
+        bound = 1 / math.sqrt(inputs)
+        self.weight = Parameter(torch.empty(outputs, inputs).uniform_(-bound, bound))  # (O, I)
+        self.bias = Parameter(torch.empty(outputs).uniform_(-bound, bound)) if bias else None  # (O,)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., I) -> (..., O)."""
+        return matmul.linear(x, self.weight, self.bias)
+
+
+class Embedding(Module):
+    """Rows of a table by number: ints (...) -> (..., C). Starts as N(0, 1)."""
+
+    def __init__(self, rows: int, channels: int) -> None:
+        self.weight = Parameter(torch.randn(rows, channels))  # (V, C)
+
+    def forward(self, indices: Any) -> Tensor:
+        """(...) -> (..., C)."""
+        return network.embedding(self.weight, indices)
+
+
+class LayerNorm(Module):
+    """`layer_norm` over the last axis with weight 1 and bias 0 to start from."""
+
+    def __init__(self, channels: int, eps: float = 1e-5) -> None:
+        self.weight, self.bias = Parameter(torch.ones(channels)), Parameter(torch.zeros(channels))  # (C,)
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., C) -> (..., C)."""
+        return network.layer_norm(x, self.weight, self.bias, self.eps)
+
+
+class RMSNorm(Module):
+    """`rms_norm` over the last axis with weight 1 to start from."""
+
+    def __init__(self, channels: int, eps: float = 1e-6) -> None:
+        self.weight = Parameter(torch.ones(channels))  # (C,)
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., C) -> (..., C)."""
+        return network.rms_norm(x, self.weight, self.eps)
+
+
+class Dropout(Module):
+    """`dropout` in training mode, the identity outside it."""
+
+    def __init__(self, p: float = 0.5) -> None:
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(...) -> (...)."""
+        return network.dropout(x, self.p, self.training)
+
+
+class Sequential(Module):
+    """Modules, or functions of one Tensor, applied one after the other."""
+
+    def __init__(self, *layers: Callable[[Tensor], Tensor]) -> None:
+        self.layers = list(layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The last layer's result."""
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class MLP(Sequential):
+    """Linear layers with relu between them. MLP(64, 128, 10): (..., 64) -> (..., 128) -> (..., 10)."""
+
+    def __init__(self, *sizes: int) -> None:
+        if len(sizes) < 2:
+            raise InputError("an MLP needs sizes of input and output", got=sizes, expected="two numbers or more")
+        layers: list[Callable[[Tensor], Tensor]] = []
+        for inputs, outputs in itertools.pairwise(sizes):
+            layers += [Linear(inputs, outputs), elementwise.relu]
+        super().__init__(*layers[:-1])

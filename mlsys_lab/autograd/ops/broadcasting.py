@@ -1,0 +1,74 @@
+"""Operands of different shapes: broadcasting on the way forward, summation on the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+
+from mlsys_lab.autograd.tensor import Tensor, as_torch
+from mlsys_lab.errors import InputError
+
+Shape = tuple[int, ...]
+
+
+def storage(operand: Any) -> torch.Tensor | int | float:
+    """The torch tensor of an operand; plain numbers stay numbers and take on the other operand's dtype and device."""
+    if isinstance(operand, Tensor):
+        return operand.data
+    if isinstance(operand, (int, float)):
+        return operand
+    return as_torch(operand)
+
+
+def combine(
+    function: Callable[..., torch.Tensor], a: Any, b: Any
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Shape, Shape]:
+    """Apply a binary function: the result, both operands' storage and both operands' shapes.
+
+    Raises InputError when shapes do not broadcast, devices differ, or dtypes differ where a gradient has to cross.
+    """
+    x: Any = storage(a)
+    y: Any = storage(b)
+    try:
+        out = function(x, y)
+    except RuntimeError as problem:
+        refuse(function.__name__, problem, x, y)
+    for operand in (a, b):
+        if isinstance(operand, Tensor) and operand.requires_grad and operand.data.dtype != out.dtype:
+            raise InputError(
+                f"{function.__name__}: operands of different dtypes",
+                got=f"{_describe(x)} and {_describe(y)}",
+                expected="one dtype",
+                help=f"convert one with tensor.to({out.dtype})",
+            )
+    return out, x, y, getattr(x, "shape", ()), getattr(y, "shape", ())
+
+
+def refuse(name: str, problem: RuntimeError, *operands: Any) -> NoReturn:
+    """Say in one line which operands do not go together; raises a lack of memory as it is."""
+    if isinstance(problem, torch.OutOfMemoryError):
+        raise problem
+    described = " and ".join(_describe(operand) for operand in operands)
+    raise InputError(f"{name}: these do not go together", got=described, help=str(problem).splitlines()[0]) from problem
+
+
+def unbroadcast(grad: torch.Tensor, shape: Shape) -> torch.Tensor:
+    """Sum a gradient down to the shape that was broadcast: the adjoint of broadcasting.
+
+    An element that was used n times receives the sum of n gradients. Axes that broadcasting put in front and axes that
+    it stretched from length 1 are the ones to sum over.
+    """
+    if grad.shape == shape:
+        return grad
+    lead = grad.ndim - len(shape)
+    stretched = [lead + i for i, n in enumerate(shape) if n == 1 and grad.shape[lead + i] != 1]
+    return grad.sum([*range(lead), *stretched], keepdim=True).reshape(shape)
+
+
+def _describe(operand: Any) -> str:
+    if not isinstance(operand, torch.Tensor):
+        return repr(operand)
+    dtype = str(operand.dtype).removeprefix("torch.")
+    return f"{dtype} {tuple(operand.shape)}" + ("" if operand.device.type == "cpu" else f" on {operand.device}")

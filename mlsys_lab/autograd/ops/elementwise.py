@@ -1,0 +1,140 @@
+"""Operations on each element by itself. g is the gradient of the result, of the result's shape.
+
+A vjp keeps alive what it names, so it names what it needs and no more: `add` keeps shapes only, `exp` its result,
+`mul` each factor for the other's sake.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import torch
+
+from mlsys_lab.autograd.ops.broadcasting import combine, unbroadcast
+from mlsys_lab.autograd.tensor import Tensor, as_torch, record
+
+
+def add(a: Any, b: Any) -> Tensor:
+    """a + b, broadcast."""
+    out, _, _, shape_a, shape_b = combine(operator.add, a, b)
+    return record(out, (a, lambda g: unbroadcast(g, shape_a)), (b, lambda g: unbroadcast(g, shape_b)))
+
+
+def sub(a: Any, b: Any) -> Tensor:
+    """a - b, broadcast."""
+    out, _, _, shape_a, shape_b = combine(operator.sub, a, b)
+    return record(out, (a, lambda g: unbroadcast(g, shape_a)), (b, lambda g: -unbroadcast(g, shape_b)))
+
+
+def mul(a: Any, b: Any) -> Tensor:
+    """a · b elementwise, broadcast."""
+    out, x, y, shape_a, shape_b = combine(operator.mul, a, b)
+    return record(out, (a, lambda g: unbroadcast(g * y, shape_a)), (b, lambda g: unbroadcast(g * x, shape_b)))
+
+
+def div(a: Any, b: Any) -> Tensor:
+    """a / b elementwise, broadcast; division by zero gives inf or NaN, as in IEEE arithmetic."""
+    out, x, y, shape_a, shape_b = combine(operator.truediv, a, b)
+    return record(
+        out,
+        (a, lambda g: unbroadcast(g / y, shape_a)),
+        (b, lambda g: unbroadcast(-g * x / (y * y), shape_b)),
+    )
+
+
+def pow(a: Any, b: Any) -> Tensor:
+    """a to the power b elementwise, broadcast; NaN where it is not real.
+
+    ∂/∂a = b·aᵇ⁻¹, and 0 where b = 0. ∂/∂b = aᵇ·log a, and 0 where a = 0 and b ≥ 0.
+    """
+    out, x, y, shape_a, shape_b = combine(operator.pow, a, b)
+
+    def pow_base(g: torch.Tensor) -> torch.Tensor:
+        if not isinstance(y, torch.Tensor):
+            return torch.zeros_like(x) if y == 0 else g * (y * x ** (y - 1))
+        return unbroadcast(g * torch.where(y == 0, 0.0, y * x ** (y - 1)), shape_a)
+
+    def pow_exponent(g: torch.Tensor) -> torch.Tensor:
+        base = torch.as_tensor(x, dtype=g.dtype, device=g.device)
+        return unbroadcast(g * torch.where((base == 0) & (y >= 0), 0.0, out * base.log()), shape_b)
+
+    return record(out, (a, pow_base), (b, pow_exponent))
+
+
+def neg(a: Tensor) -> Tensor:
+    """-a."""
+    return record(-a.data, (a, lambda g: -g))
+
+
+def exp(a: Tensor) -> Tensor:
+    """eᵃ, its own derivative."""
+    out = a.data.exp()
+    return record(out, (a, lambda g: g * out))
+
+
+def log(a: Tensor) -> Tensor:
+    """Natural logarithm; -inf at 0 and NaN below, as in IEEE arithmetic."""
+    x = a.data
+    return record(x.log(), (a, lambda g: g / x))
+
+
+def sqrt(a: Tensor) -> Tensor:
+    """Square root; its slope at 0 is infinite."""
+    out = a.data.sqrt()
+    return record(out, (a, lambda g: g / (2 * out)))
+
+
+def tanh(a: Tensor) -> Tensor:
+    """Hyperbolic tangent, slope 1 - tanh²."""
+    out = a.data.tanh()
+    return record(out, (a, lambda g: g * (1 - out * out)))
+
+
+def sigmoid(a: Tensor) -> Tensor:
+    """1 / (1 + e⁻ᵃ), slope σ(1 - σ)."""
+    out = a.data.sigmoid()
+    return record(out, (a, lambda g: g * out * (1 - out)))
+
+
+def relu(a: Tensor) -> Tensor:
+    """max(0, a), with slope 0 at 0. The result tells where a was positive, so a itself need not be kept."""
+    out = a.data.relu()
+    return record(out, (a, lambda g: g.masked_fill(out <= 0, 0.0)))
+
+
+def gelu(a: Tensor) -> Tensor:
+    """a·Φ(a), Φ the normal distribution function (Hendrycks and Gimpel 2016, arXiv:1606.08415); slope Φ(a) + a·φ(a)."""
+    x = a.data
+    return record(torch.nn.functional.gelu(x), (a, lambda g: g * (_normal_cdf(x) + x * _normal_pdf(x))))
+
+
+def _normal_cdf(x: torch.Tensor) -> torch.Tensor:
+    return 0.5 * (1 + torch.erf(x / math.sqrt(2)))
+
+
+def _normal_pdf(x: torch.Tensor) -> torch.Tensor:
+    return torch.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+
+
+def where(condition: Any, a: Any, b: Any) -> Tensor:
+    """a where the condition holds, b elsewhere, all three broadcast. The other side receives the gradient 0."""
+    device = next((operand.device for operand in (a, b) if isinstance(operand, Tensor)), None)
+    mask = as_torch(condition, torch.bool, device)
+
+    def choose(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.where(mask, x, y)
+
+    out, _, _, shape_a, shape_b = combine(choose, a, b)
+    return record(
+        out,
+        (a, lambda g: unbroadcast(g.masked_fill(~mask, 0.0), shape_a)),
+        (b, lambda g: unbroadcast(g.masked_fill(mask, 0.0), shape_b)),
+    )
+
+
+def to(a: Tensor, target: torch.dtype | torch.device | str) -> Tensor:
+    """a in another dtype or on another device; the gradient travels back to where a is."""
+    dtype, device = a.dtype, a.device
+    return record(a.data.to(target), (a, lambda g: g.to(device=device, dtype=dtype)))

@@ -1,0 +1,164 @@
+"""Operations of neural networks that are worth a vjp of their own: more exact or leaner than a chain of small ones.
+
+Dimension letters: ... any leading axes, C classes or channels (the last axis), V rows of a table, N targets.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from mlsys_lab.autograd.ops.broadcasting import refuse, unbroadcast
+from mlsys_lab.autograd.tensor import Tensor, as_torch, record
+from mlsys_lab.errors import InputError
+
+
+def softmax(a: Tensor, axis: int = -1) -> Tensor:
+    """eᵃ / Σeᵃ along an axis, with the maximum taken off first. ∂a = s·(g - Σ g·s), s the result."""
+    s = a.data.softmax(axis)
+
+    def softmax_vjp(g: torch.Tensor) -> torch.Tensor:
+        gs = g * s
+        return gs - s * gs.sum(axis, keepdim=True)
+
+    return record(s, (a, softmax_vjp))
+
+
+def log_softmax(a: Tensor, axis: int = -1) -> Tensor:
+    """a - log Σeᵃ along an axis. ∂a = g - softmax(a)·Σg."""
+    out = a.data.log_softmax(axis)
+    return record(out, (a, lambda g: g - out.exp() * g.sum(axis, keepdim=True)))
+
+
+def cross_entropy(logits: Tensor, targets: Any) -> Tensor:
+    """Mean over targets of -log softmax(logits)[target]. logits: (..., C), targets: (...) of ints in [0, C).
+
+    ∂logits = (softmax(logits) - onehot(targets)) / N. Raises InputError for other shapes, dtypes, classes, or N = 0.
+    """
+    classes = as_torch(targets, device=logits.device)
+    if classes.is_floating_point() or classes.dtype == torch.bool:
+        raise InputError("targets are class numbers", got=f"dtype {classes.dtype}", expected="integers")
+    if not logits.shape or classes.shape != logits.shape[:-1] or classes.numel() == 0:
+        raise InputError(
+            "cross_entropy needs one target for each row of logits",
+            got=f"logits {tuple(logits.shape)} and targets {tuple(classes.shape)}",
+            expected="(..., C) and (...), at least one row",
+        )
+    log_p = logits.data.log_softmax(-1)  # (..., C)
+    column = classes.long().unsqueeze(-1)  # (..., 1)
+    try:
+        loss = -log_p.gather(-1, column).mean()
+    except RuntimeError as problem:
+        refuse("cross_entropy", problem, log_p, classes)
+
+    def cross_entropy_vjp(g: torch.Tensor) -> torch.Tensor:
+        scale = g / column.numel()
+        grad = log_p.exp().mul_(scale)
+        return grad.scatter_add_(-1, column, (-scale).expand(column.shape))
+
+    return record(loss, (logits, cross_entropy_vjp))
+
+
+def layer_norm(a: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
+    """(a - mean) / √(var + eps) · weight + bias over the last axis, var with divisor C. a: (..., C), the others: (C,).
+
+    With n the normalised input and h = g·weight: ∂a = (h - mean(h) - n·mean(h·n)) / σ (arXiv:1607.06450).
+    """
+    x = a.data
+    _check_affine("layer_norm", x, weight, bias)
+    var, mean = torch.var_mean(x, -1, correction=0, keepdim=True)
+    rstd = (var + eps).rsqrt()  # (..., 1)
+    normed = (x - mean) * rstd  # (..., C)
+    w = None if weight is None else weight.data
+    out = normed if w is None else normed * w
+    out = out if bias is None else out + bias.data
+
+    def layer_norm_vjp(g: torch.Tensor) -> torch.Tensor:
+        h = g if w is None else g * w
+        return rstd * (h - h.mean(-1, keepdim=True) - normed * (h * normed).mean(-1, keepdim=True))
+
+    channels = x.shape[-1:]
+    return record(
+        out,
+        (a, layer_norm_vjp),
+        (weight, lambda g: unbroadcast(g * normed, channels)),
+        (bias, lambda g: unbroadcast(g, channels)),
+    )
+
+
+def rms_norm(a: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Tensor:
+    """a / √(mean(a²) + eps) · weight over the last axis. a: (..., C), weight: (C,).
+
+    With n the normalised input and h = g·weight: ∂a = (h - n·mean(h·n)) / rms (arXiv:1910.07467).
+    """
+    x = a.data
+    _check_affine("rms_norm", x, weight)
+    rrms = (x.square().mean(-1, keepdim=True) + eps).rsqrt()  # (..., 1)
+    normed = x * rrms  # (..., C)
+    w = None if weight is None else weight.data
+
+    def rms_norm_vjp(g: torch.Tensor) -> torch.Tensor:
+        h = g if w is None else g * w
+        return rrms * (h - normed * (h * normed).mean(-1, keepdim=True))
+
+    channels = x.shape[-1:]
+    return record(
+        normed if w is None else normed * w,
+        (a, rms_norm_vjp),
+        (weight, lambda g: unbroadcast(g * normed, channels)),
+    )
+
+
+def _check_affine(name: str, x: torch.Tensor, *parameters: Tensor | None) -> None:
+    for parameter in parameters:
+        if not x.shape or (parameter is not None and parameter.shape != x.shape[-1:]):
+            raise InputError(
+                f"{name}: weight and bias have one number for each channel",
+                got=f"input {tuple(x.shape)} and parameter {() if parameter is None else tuple(parameter.shape)}",
+                expected="(..., C) and (C,)",
+            )
+
+
+def embedding(table: Tensor, indices: Any) -> Tensor:
+    """Rows of a table. table: (V, C), indices: (...) of ints in [0, V) -> (..., C).
+
+    The gradient of a row is the sum over all the places that it was taken to.
+    """
+    rows = as_torch(indices, device=table.device)
+    if rows.is_floating_point() or rows.dtype == torch.bool or table.ndim != 2:
+        raise InputError(
+            "embedding takes rows of a table by number",
+            got=f"table {tuple(table.shape)} and indices of dtype {rows.dtype}",
+            expected="table (V, C) and integers",
+        )
+    rows = rows.long()
+    try:
+        out = torch.nn.functional.embedding(rows, table.data)
+    except IndexError as problem:
+        raise InputError(
+            "a row that the table does not have",
+            got=f"indices from {rows.min().item()} to {rows.max().item()}",
+            expected=f"0 to {table.shape[0] - 1}",
+        ) from problem
+    shape = table.shape
+
+    def embedding_vjp(g: torch.Tensor) -> torch.Tensor:
+        return g.new_zeros(shape).index_add_(0, rows.reshape(-1), g.reshape(-1, shape[1]))
+
+    return record(out, (table, embedding_vjp))
+
+
+def dropout(a: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
+    """Each element zeroed with probability p and the rest divided by 1 - p; the identity outside training.
+
+    Draws from torch's generator of the tensor's device; keeps one byte an element for the way back.
+    """
+    if not 0 <= p < 1:
+        raise InputError("dropout probability out of range", got=p, expected="0 <= p < 1")
+    if not training or p == 0:
+        return a
+    dropped = torch.rand_like(a.data) < p
+    scale = 1 / (1 - p)
+    out = a.data.masked_fill(dropped, 0.0).mul_(scale)
+    return record(out, (a, lambda g: g.masked_fill(dropped, 0.0).mul_(scale)))

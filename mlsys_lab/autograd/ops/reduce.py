@@ -1,0 +1,78 @@
+"""Reductions over axes. On the way back a gradient is spread over the elements that were reduced.
+
+axis is an int, a sequence of ints or None for all; keepdims leaves reduced axes in place with length 1.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from mlsys_lab.autograd.tensor import Axes, Tensor, record
+from mlsys_lab.errors import InputError
+
+
+def _axes(x: torch.Tensor, axis: Axes) -> tuple[int, ...]:
+    """The axes to reduce, counted from the front."""
+    chosen = range(x.ndim) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
+    if any(not -x.ndim <= i < x.ndim for i in chosen):
+        raise InputError("no such axis", got=axis, expected=f"axes of shape {tuple(x.shape)}")
+    counted = tuple(sorted(i % x.ndim for i in chosen))
+    if len(set(counted)) < len(counted):
+        raise InputError("an axis is named twice", got=axis, expected="each axis once")
+    return counted
+
+
+def _kept(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that keepdims gives, in which a reduced array broadcasts against its source."""
+    return tuple(1 if i in axes else n for i, n in enumerate(shape))
+
+
+def sum(a: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """Sum. Every element receives the gradient of its sum; it is a broadcast view, so this costs no memory."""
+    x = a.data
+    axes = _axes(x, axis)
+    shape, kept = x.shape, _kept(x.shape, axes)
+    out = x.sum(axes, keepdim=keepdims) if axes else x.clone()
+    return record(out, (a, lambda g: g.reshape(kept).expand(shape)))
+
+
+def mean(a: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """Arithmetic mean; NaN over no elements."""
+    x = a.data
+    axes = _axes(x, axis)
+    shape, kept = x.shape, _kept(x.shape, axes)
+    count = math.prod(shape[i] for i in axes)
+    out = x.mean(axes, keepdim=keepdims) if axes else x.clone()
+    return record(out, (a, lambda g: (g / count).reshape(kept).expand(shape)))
+
+
+def max(a: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """Largest element. Elements that tie share the gradient equally. Raises InputError over no elements."""
+    x = a.data
+    axes = _axes(x, axis)
+    kept = _kept(x.shape, axes)
+    if any(x.shape[i] == 0 for i in axes):
+        raise InputError("max over no elements", got=f"shape {tuple(x.shape)}, axis {axis}")
+    out = x.amax(axes, keepdim=keepdims) if axes else x.clone()
+
+    def max_vjp(g: torch.Tensor) -> torch.Tensor:
+        winners = x == out.reshape(kept)
+        return g.reshape(kept) * winners / winners.sum(axes, keepdim=True) if axes else g
+
+    return record(out, (a, max_vjp))
+
+
+def var(a: Tensor, axis: Axes = None, keepdims: bool = False, correction: int = 1) -> Tensor:
+    """Variance with divisor n - correction: 1 for the unbiased estimate, 0 as layer norm takes it."""
+    x = a.data
+    axes = _axes(x, axis)
+    if not axes:
+        raise InputError("variance needs an axis", got=f"shape {tuple(x.shape)}")
+    kept = _kept(x.shape, axes)
+    divisor = math.prod(x.shape[i] for i in axes) - correction
+    if divisor <= 0:
+        raise InputError("variance over too few elements", got=divisor + correction, expected=f"above {correction}")
+    out = x.var(axes, correction=correction, keepdim=keepdims)
+    return record(out, (a, lambda g: g.reshape(kept) * (x - x.mean(axes, keepdim=True)) * (2 / divisor)))

@@ -1,0 +1,111 @@
+"""Operations that move elements and change none. Their vjps move gradients back; where an element was used more than
+once (broadcasting, repeated indices) its gradients are added up.
+
+Like torch's, results of reshape, permute, transpose, broadcast_to and slicing are views of the operand's storage.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from mlsys_lab.autograd.ops.broadcasting import refuse, unbroadcast
+from mlsys_lab.autograd.tensor import Tensor, as_torch, record
+from mlsys_lab.errors import InputError
+
+
+def reshape(a: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The same elements, in the same order, in another shape; one length may be -1."""
+    old = a.data.shape
+    try:
+        out = a.data.reshape(shape)
+    except RuntimeError as problem:
+        refuse(f"reshape to {shape}", problem, a.data)
+    return record(out, (a, lambda g: g.reshape(old)))
+
+
+def permute(a: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """Axis i of the result is axis axes[i] of a; the inverse permutation brings gradients back."""
+    ndim = a.data.ndim
+    if sorted(i % ndim if -ndim <= i < ndim else ndim for i in axes) != list(range(ndim)):
+        raise InputError("permute needs every axis once", got=axes, expected=f"an order of {tuple(range(ndim))}")
+    inverse = [0] * ndim
+    for new, old in enumerate(axes):
+        inverse[old % ndim] = new
+    return record(a.data.permute(axes), (a, lambda g: g.permute(inverse)))
+
+
+def transpose(a: Tensor, first: int = -2, second: int = -1) -> Tensor:
+    """Two axes exchanged; doing it again undoes it."""
+    try:
+        out = a.data.transpose(first, second)
+    except IndexError as problem:
+        raise InputError("no such axis", got=(first, second), expected=f"axes of shape {tuple(a.shape)}") from problem
+    return record(out, (a, lambda g: g.transpose(first, second)))
+
+
+def broadcast_to(a: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The elements repeated along new axes in front and along axes of length 1; a view of stride 0."""
+    old = a.data.shape
+    try:
+        out = a.data.broadcast_to(shape)
+    except RuntimeError as problem:
+        refuse(f"broadcast to {shape}", problem, a.data)
+    return record(out, (a, lambda g: unbroadcast(g, old)))
+
+
+def cat(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
+    """Tensors joined along an axis; each gets its piece of the gradient back."""
+    if not tensors:
+        raise InputError("cat of no tensors", expected="at least one")
+    parts = [tensor.data for tensor in tensors]
+    try:
+        out = torch.cat(parts, axis)
+    except (RuntimeError, IndexError) as problem:
+        refuse(f"cat along axis {axis}", RuntimeError(str(problem)), *parts)
+    lengths = [part.shape[axis] for part in parts]
+    starts = itertools.accumulate(lengths, initial=0)
+    return record(
+        out,
+        *(
+            (tensor, lambda g, start=start, length=length: g.narrow(axis, start, length))
+            for tensor, start, length in zip(tensors, starts, lengths, strict=False)
+        ),
+    )
+
+
+def getitem(a: Tensor, index: Any) -> Tensor:
+    """a[index] with ints, slices, None, `...`, and arrays or lists of ints or bools.
+
+    The vjp puts gradients where the elements came from; elements that an array of indices takes twice get the sum.
+    """
+    x = a.data
+    shape = x.shape
+    index = tuple(_index(i, x.device) for i in index) if isinstance(index, tuple) else _index(index, x.device)
+    try:
+        out = x[index]
+    except (IndexError, ValueError, TypeError) as problem:
+        raise InputError(
+            f"cannot index a tensor of shape {tuple(shape)} so", got=index, help=str(problem).splitlines()[0]
+        ) from problem
+    parts = index if isinstance(index, tuple) else (index,)
+    takes_once = not any(isinstance(part, torch.Tensor) for part in parts)
+
+    def scatter(g: torch.Tensor) -> torch.Tensor:
+        full = g.new_zeros(shape)
+        if takes_once:
+            full[index] = g
+            return full
+        source = torch.arange(full.numel(), device=g.device).reshape(shape)[index]  # where each element came from
+        return full.reshape(-1).index_add_(0, source.reshape(-1), g.reshape(-1)).reshape(shape)
+
+    return record(out, (a, scatter))
+
+
+def _index(part: Any, device: torch.device) -> Any:
+    """One part of an index in a form that torch takes."""
+    return as_torch(part, device=device) if isinstance(part, (Tensor, np.ndarray, np.generic, list)) else part

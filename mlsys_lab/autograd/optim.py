@@ -1,0 +1,100 @@
+"""Optimizers: a step changes the data of parameters in place, outside the tape.
+
+A graph recorded before a step holds the parameters' old storage with new numbers in it, so go backward before stepping.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+
+from mlsys_lab.autograd.tensor import Tensor
+from mlsys_lab.errors import InputError
+
+
+class Optimizer:
+    """The parameters to update and how to clear their gradients."""
+
+    def __init__(self, parameters: Iterable[Tensor], lr: float) -> None:
+        self.parameters = list(parameters)
+        if not self.parameters:
+            raise InputError("an optimizer needs at least one parameter")
+        if lr < 0:
+            raise InputError("learning rate out of range", got=lr, expected="lr >= 0")
+        self.lr = lr
+
+    def zero_grad(self) -> None:
+        """Forget the gradients; their memory is free until the next backward pass."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def step(self) -> None:
+        """Update every parameter that has a gradient."""
+        raise NotImplementedError
+
+
+class SGD(Optimizer):
+    """v ← momentum·v + g, p ← p - lr·v, with g = ∇ + weight_decay·p. State: v, if momentum is not 0.
+
+    The form of Sutskever et al. 2013 without the lr inside v, as torch.optim.SGD has it.
+    """
+
+    def __init__(
+        self, parameters: Iterable[Tensor], lr: float, momentum: float = 0.0, weight_decay: float = 0.0
+    ) -> None:
+        super().__init__(parameters, lr)
+        self.momentum, self.weight_decay = momentum, weight_decay
+        self.velocity: list[torch.Tensor | None] = [None] * len(self.parameters)
+
+    def step(self) -> None:
+        """One update; parameters without a gradient stay as they are."""
+        for i, parameter in enumerate(self.parameters):
+            g = parameter.grad
+            if g is None:
+                continue
+            if self.weight_decay:
+                g = g + self.weight_decay * parameter.data
+            if self.momentum:
+                v = self.velocity[i]
+                self.velocity[i] = g = g.clone() if v is None else v.mul_(self.momentum).add_(g)
+            parameter.data.sub_(g, alpha=self.lr)
+
+
+class AdamW(Optimizer):
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2).
+
+    m ← β₁m + (1-β₁)g, v ← β₂v + (1-β₂)g², p ← p·(1 - lr·weight_decay) - lr·m̂ / (√v̂ + eps), with m̂ = m/(1-β₁ᵗ) and
+    v̂ = v/(1-β₂ᵗ). State: two arrays a parameter.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+    ) -> None:
+        super().__init__(parameters, lr)
+        if not all(0 <= beta < 1 for beta in betas):
+            raise InputError("betas out of range", got=betas, expected="0 <= beta < 1")
+        self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
+        self.moments: list[tuple[int, torch.Tensor, torch.Tensor] | None] = [None] * len(self.parameters)
+
+    def step(self) -> None:
+        """One update; parameters without a gradient stay as they are, decay included."""
+        beta1, beta2 = self.betas
+        for i, parameter in enumerate(self.parameters):
+            g = parameter.grad
+            if g is None:
+                continue
+            t, m, v = self.moments[i] or (0, torch.zeros_like(g), torch.zeros_like(g))
+            t += 1
+            m.mul_(beta1).add_(g, alpha=1 - beta1)
+            v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
+            self.moments[i] = (t, m, v)
+            root = (v.sqrt() / math.sqrt(1 - beta2**t)).add_(self.eps)
+            parameter.data.mul_(1 - self.lr * self.weight_decay)
+            parameter.data.addcdiv_(m, root, value=-self.lr / (1 - beta1**t))

@@ -1,0 +1,299 @@
+"""`Tensor`: an array that remembers how it was computed. torch gives storage and kernels; the derivatives are ours.
+
+What an operation computes and what it sends back stand side by side in `mlsys_lab.autograd.ops`; here is the class and
+the list of what it can do. Gradients are plain torch tensors and cannot be differentiated again: second derivatives
+would need every vjp to be written in recorded operations, at several times the overhead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from mlsys_lab.autograd.graph import Edge, Node, Vjp, propagate, recording
+from mlsys_lab.autograd.storage import to_storage
+from mlsys_lab.errors import InputError
+
+Axes = int | Sequence[int] | None
+
+
+class Tensor:
+    """An array with a gradient.
+
+    `data` is a torch tensor on any device, and never one that torch's autograd watches. A torch tensor that is given
+    is shared; numpy arrays and lists are copied. `grad` is None or a torch tensor of the same shape; `backward` fills
+    it in leaves, tensors made with `requires_grad=True`. `node` is the operation on the tape that made this tensor,
+    None for a leaf.
+
+    Raises InputError for data that is no array of numbers, for integers that should have a gradient, and for torch
+    tensors with `requires_grad` set.
+
+    >>> x = Tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    >>> (x * x).sum().backward()
+    >>> x.grad
+    tensor([[2., 4.],
+            [6., 8.]])
+    """
+
+    __slots__ = ("data", "grad", "node", "requires_grad")
+    __array_ufunc__ = None  # makes `numpy_array * tensor` call Tensor.__rmul__
+
+    def __init__(
+        self,
+        data: Any,
+        requires_grad: bool = False,
+        *,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        self.data = as_torch(data, dtype, device)
+        self.grad: torch.Tensor | None = None
+        self.node: Node | None = None
+        self.requires_grad = requires_grad
+        if requires_grad and not self.data.is_floating_point():
+            raise InputError(
+                "only real numbers have gradients", got=f"dtype {self.data.dtype}", expected="float32 or float64"
+            )
+
+    # --- the array ----------------------------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> torch.Size:
+        """Length of each axis."""
+        return self.data.shape
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return self.data.ndim
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the elements."""
+        return self.data.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the storage is."""
+        return self.data.device
+
+    def item(self) -> float:
+        """The only element, as a Python number."""
+        if self.data.numel() != 1:
+            raise InputError("item() is for tensors of one element", got=f"shape {tuple(self.shape)}")
+        return float(self.data)
+
+    def numpy(self) -> np.ndarray:
+        """The elements as a numpy array; on the CPU it shares the storage."""
+        return self.data.cpu().numpy()
+
+    def detach(self) -> Tensor:
+        """A tensor with the same storage and no history."""
+        return Tensor(self.data)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise InputError("a tensor without axes has no length")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[i] for i in range(len(self)))
+
+    def __repr__(self) -> str:
+        made_by = f", op={self.node.op}" if self.node else ", requires_grad=True" if self.requires_grad else ""
+        return f"Tensor({np.array2string(self.numpy(), precision=4, separator=', ', prefix='Tensor(')}{made_by})"
+
+    # --- the backward pass --------------------------------------------------------------------------------------------
+
+    def backward(self, grad: Any = None, *, retain_graph: bool = False) -> None:
+        """Add to every leaf's `grad` the vector-Jacobian product of `grad` with the Jacobian of this tensor.
+
+        grad: gradient with respect to this tensor, of its shape; 1 when left out, which only a single element allows.
+        The graph is released on the way, so memory falls as the pass goes; `retain_graph` keeps it for another pass.
+        Raises InputError when there is nothing to differentiate, `grad` is missing or misshapen, or the graph is gone.
+        """
+        if not self.requires_grad:
+            raise InputError(
+                "backward() on a tensor that needs no gradient",
+                help="make an input with requires_grad=True, and compute outside no_grad()",
+            )
+        if grad is None:
+            if self.data.numel() != 1:
+                raise InputError(
+                    "backward() without a gradient is for tensors of one element",
+                    got=f"shape {tuple(self.shape)}",
+                    help="reduce with sum() or mean(), or pass backward(grad) of the same shape",
+                )
+            seed = torch.ones_like(self.data)
+        else:
+            seed = as_torch(grad, self.dtype, self.device)
+            if seed.shape != self.shape:
+                raise InputError(
+                    "backward(grad) needs a gradient of this tensor's shape",
+                    got=tuple(seed.shape),
+                    expected=tuple(self.shape),
+                )
+        propagate(self.node or self, seed, retain_graph=retain_graph)
+
+    # --- operators ----------------------------------------------------------------------------------------------------
+
+    def __add__(self, other: Any) -> Tensor:
+        return elementwise.add(self, other)
+
+    def __radd__(self, other: Any) -> Tensor:
+        return elementwise.add(other, self)
+
+    def __sub__(self, other: Any) -> Tensor:
+        return elementwise.sub(self, other)
+
+    def __rsub__(self, other: Any) -> Tensor:
+        return elementwise.sub(other, self)
+
+    def __mul__(self, other: Any) -> Tensor:
+        return elementwise.mul(self, other)
+
+    def __rmul__(self, other: Any) -> Tensor:
+        return elementwise.mul(other, self)
+
+    def __truediv__(self, other: Any) -> Tensor:
+        return elementwise.div(self, other)
+
+    def __rtruediv__(self, other: Any) -> Tensor:
+        return elementwise.div(other, self)
+
+    def __pow__(self, other: Any) -> Tensor:
+        return elementwise.pow(self, other)
+
+    def __rpow__(self, other: Any) -> Tensor:
+        return elementwise.pow(other, self)
+
+    def __neg__(self) -> Tensor:
+        return elementwise.neg(self)
+
+    def __matmul__(self, other: Any) -> Tensor:
+        return matmul.matmul(self, other)
+
+    def __rmatmul__(self, other: Any) -> Tensor:
+        return matmul.matmul(other, self)
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return shaping.getitem(self, index)
+
+    # --- methods: the functions of `ops` with this tensor as the first argument ---------------------------------------
+
+    def exp(self) -> Tensor:
+        """Elementwise eˣ."""
+        return elementwise.exp(self)
+
+    def log(self) -> Tensor:
+        """Elementwise natural logarithm."""
+        return elementwise.log(self)
+
+    def sqrt(self) -> Tensor:
+        """Elementwise square root."""
+        return elementwise.sqrt(self)
+
+    def tanh(self) -> Tensor:
+        """Elementwise hyperbolic tangent."""
+        return elementwise.tanh(self)
+
+    def sigmoid(self) -> Tensor:
+        """Elementwise 1 / (1 + e⁻ˣ)."""
+        return elementwise.sigmoid(self)
+
+    def relu(self) -> Tensor:
+        """Elementwise max(0, x)."""
+        return elementwise.relu(self)
+
+    def gelu(self) -> Tensor:
+        """Elementwise x·Φ(x), Φ the normal distribution function."""
+        return elementwise.gelu(self)
+
+    def to(self, target: torch.dtype | torch.device | str) -> Tensor:
+        """This tensor in another dtype or on another device."""
+        return elementwise.to(self, target)
+
+    def sum(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
+        """Sum over the axes; over all of them by default."""
+        return reduce.sum(self, axis, keepdims)
+
+    def mean(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
+        """Mean over the axes; over all of them by default."""
+        return reduce.mean(self, axis, keepdims)
+
+    def max(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
+        """Largest element over the axes; over all of them by default."""
+        return reduce.max(self, axis, keepdims)
+
+    def var(self, axis: Axes = None, keepdims: bool = False, correction: int = 1) -> Tensor:
+        """Variance over the axes, with divisor n - correction."""
+        return reduce.var(self, axis, keepdims, correction)
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """The same elements, in the same order, in another shape; one length may be -1."""
+        return shaping.reshape(self, _flat(shape))
+
+    def permute(self, *axes: Any) -> Tensor:
+        """The axes in another order."""
+        return shaping.permute(self, _flat(axes))
+
+    def transpose(self, first: int = -2, second: int = -1) -> Tensor:
+        """Two axes exchanged; the last two by default."""
+        return shaping.transpose(self, first, second)
+
+    @property
+    def T(self) -> Tensor:
+        """The last two axes exchanged, the transpose of a matrix or of a batch of them."""
+        return shaping.transpose(self, -2, -1)
+
+    def broadcast_to(self, *shape: Any) -> Tensor:
+        """The elements repeated along new axes and along axes of length 1."""
+        return shaping.broadcast_to(self, _flat(shape))
+
+    def softmax(self, axis: int = -1) -> Tensor:
+        """Exponentials normalised to sum 1 along the axis."""
+        return network.softmax(self, axis)
+
+    def log_softmax(self, axis: int = -1) -> Tensor:
+        """Logarithm of the softmax along the axis."""
+        return network.log_softmax(self, axis)
+
+
+def record(data: torch.Tensor, *edges: tuple[Any, Vjp]) -> Tensor:
+    """A tensor with these elements, computed from operands each given with its vjp.
+
+    Operands that need no gradient (constants among them) leave no edge; without edges, or within `no_grad`, nothing is
+    put on the tape.
+    """
+    out: Tensor = Tensor.__new__(Tensor)
+    out.data = data
+    out.grad = None
+    out.node = None
+    out.requires_grad = False
+    if recording.get():
+        live: list[Edge] = [
+            (operand.node or operand, vjp)
+            for operand, vjp in edges
+            if isinstance(operand, Tensor) and operand.requires_grad
+        ]
+        if live:
+            out.requires_grad = True
+            out.node = Node(tuple(live))
+    return out
+
+
+def as_torch(data: Any, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> torch.Tensor:
+    """The storage behind `data`, which may be a Tensor or anything that a Tensor can be made of."""
+    return to_storage(data.data if isinstance(data, Tensor) else data, dtype, device)
+
+
+def _flat(arguments: tuple[Any, ...]) -> tuple[int, ...]:
+    """Let `f(2, 3)` and `f((2, 3))` mean the same."""
+    return tuple(arguments[0] if len(arguments) == 1 and not isinstance(arguments[0], int) else arguments)
+
+
+# The operations make Tensors, so they can be imported only after the class.
+from mlsys_lab.autograd.ops import elementwise, matmul, network, reduce, shaping  # noqa: E402
