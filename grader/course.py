@@ -1,0 +1,92 @@
+"""An instructor's course folder.
+
+    submitted/STUDENT/LAB/LAB.ipynb     what was handed in, untouched; timestamp.txt beside it when it is known
+    records/LAB/STUDENT.json            verdicts (grader.records)
+    released/LAB/LAB.ipynb              the notebook that was given out, for nbgrader
+    sanitised/STUDENT/LAB/LAB.ipynb     the submission as nbgrader gets to see it
+    autograded/STUDENT/LAB/LAB.ipynb    the same with marks, by nbgrader
+    feedback/STUDENT/LAB/LAB.html       the page for the student
+    gradebook.db, nbgrader_config.py, nbgrader.log
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlsys_lab.errors import InputError
+
+STUDENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
+CONFIG = """\
+# Makes nbgrader's own tools (formgrader, export, ...) work in this folder.
+from grader.nbgrader_config import configure
+
+configure(get_config())  # noqa: F821
+"""
+
+
+@dataclass(frozen=True)
+class Course:
+    """Paths of one course folder."""
+
+    root: Path
+
+    @classmethod
+    def open(cls, root: Path, *, create: bool = False) -> Course:
+        """The course at `root`. Raises `InputError` when there is none, or it cannot be written to."""
+        root = root.absolute()
+        if not create and not (root / "submitted").is_dir():
+            raise InputError("no course folder", got=root, help="mlsys-grader collect makes one; --course names another")
+        try:
+            (root / "submitted").mkdir(parents=True, exist_ok=True)
+            if not (root / "nbgrader_config.py").exists():
+                (root / "nbgrader_config.py").write_text(CONFIG, encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"cannot write to the course folder {root}", got=error.strerror) from None
+        return cls(root)
+
+    def submission(self, student: str, lab: str) -> Path:
+        """The notebook that a student handed in."""
+        return self.root / "submitted" / student / lab / f"{lab}.ipynb"
+
+    def sanitised(self, student: str, lab: str) -> Path:
+        """The same notebook as nbgrader gets it."""
+        return self.root / "sanitised" / student / lab / f"{lab}.ipynb"
+
+    def released(self, lab: str) -> Path:
+        """The notebook that was given out."""
+        return self.root / "released" / lab / f"{lab}.ipynb"
+
+    def record(self, student: str, lab: str) -> Path:
+        """The grading record."""
+        return self.root / "records" / lab / f"{student}.json"
+
+    def feedback(self, student: str, lab: str) -> Path:
+        """The page for the student; the name is the one that nbgrader's release_feedback looks for."""
+        return self.root / "feedback" / student / lab / f"{lab}.html"
+
+    @property
+    def gradebook(self) -> Path:
+        """nbgrader's database."""
+        return self.root / "gradebook.db"
+
+    def students(self, lab: str) -> list[str]:
+        """Students with a folder for a lab, whatever is in it; `InputError` for a folder that cannot be an id."""
+        found = sorted(path.parent.name for path in self.root.glob(f"submitted/*/{lab}") if path.is_dir())
+        for student in found:
+            valid_student(student)
+        return found
+
+    def labs(self) -> list[str]:
+        """Labs of which anything was handed in."""
+        return sorted({path.name for path in self.root.glob("submitted/*/*") if path.is_dir()})
+
+
+def valid_student(student: str) -> str:
+    """The same id, if it can be a folder's and a gradebook's."""
+    if not STUDENT.fullmatch(student):
+        raise InputError(
+            "not a student id", got=repr(student), expected="letters, digits and . _ @ -", help="rename the folder below submitted/"
+        )
+    return student

@@ -1,0 +1,88 @@
+"""The feedback page of one submission: marks per check, the reason for each lost point, a hint. Inert HTML.
+
+Whatever came out of a submission is escaped; the page holds no script, loads nothing, and its policy forbids both.
+"""
+
+from __future__ import annotations
+
+from html import escape
+
+from grader.judge import Verdict
+from grader.labs import GradedLab
+from grader.records import Record
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+STYLE = """
+:root { color-scheme: light dark; --line: #8885; --good: #1a7f37; --bad: #b3261e; }
+@media (prefers-color-scheme: dark) { :root { --good: #4ac26b; --bad: #ff8a80; } }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 52rem; margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere; }
+h1 { font-size: 1.5rem; margin-bottom: 0; }
+.sum { font-size: 1.25rem; margin: .25rem 0 1.5rem; }
+progress { width: 100%; height: .6rem; accent-color: var(--good); }
+article { border: 1px solid var(--line); border-left: .4rem solid var(--good); border-radius: .4rem; padding: .6rem 1rem; margin: .6rem 0; }
+article.lost { border-left-color: var(--bad); }
+article h2 { font-size: 1.05rem; margin: 0; display: flex; justify-content: space-between; gap: 1rem; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; margin: .5rem 0 0; }
+dt { opacity: .75; }
+dd { margin: 0; white-space: pre-wrap; }
+code { font: .92em ui-monospace, monospace; }
+footer { margin-top: 2rem; font-size: .85rem; opacity: .75; }
+"""
+
+
+def page(record: Record, lab: GradedLab) -> str:
+    """The page as HTML."""
+    title = f"{lab.info.title}: {record.earned:g} of {record.points:g} points"
+    notes = "".join(f"<li>{_text(note)}</li>" for note in record.notes)
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{_text(title)}</title>
+<style>{STYLE}</style>
+</head>
+<body>
+<h1>{_text(lab.info.title)}</h1>
+<p class="sum">{record.earned:g} of {record.points:g} points</p>
+<progress max="{record.points:g}" value="{record.earned:g}" aria-label="points"></progress>
+{_common(record)}
+{"".join(_check(verdict) for verdict in record.verdicts)}
+{f"<h2>About the file</h2><ul>{notes}</ul>" if notes else ""}
+<footer>{_text(record.student)}, lab {_text(record.lab)}, judged {_text(record.judged_at)}, version {_text(record.version)},
+submission {_text(record.digest[:12] or "missing")}</footer>
+</body>
+</html>
+"""
+
+
+def _check(verdict: Verdict) -> str:
+    if verdict.passed:
+        marks, rows = f"{verdict.points:g} of {verdict.points:g}", ""
+    else:
+        marks = f"{verdict.earned:g} of {verdict.points:g}"
+        case = f"{verdict.case} (not shown)" if verdict.hidden else verdict.case
+        told = (
+            ("what", verdict.what),
+            ("got", verdict.got),
+            ("expected", verdict.expected),
+            ("case", case),
+            ("hint", verdict.hint),
+        )
+        rows = "".join(f"<dt>{name}</dt><dd>{_text(text)}</dd>" for name, text in told if text)
+    kind = "" if verdict.passed else ' class="lost"'
+    heading = f"<h2><span>{_text(verdict.title)} <code>{_text(verdict.check)}</code></span><span>{marks}</span></h2>"
+    return f"<article{kind}>{heading}{f'<dl>{rows}</dl>' if rows else ''}</article>\n"
+
+
+def _common(record: Record) -> str:
+    """One sentence where every check failed for one reason."""
+    reasons = {verdict.reason for verdict in record.verdicts}
+    if record.earned or len(reasons) != 1:
+        return ""
+    return f"<p>Every check failed for one reason: <strong>{_text(reasons.pop())}</strong></p>"
+
+
+def _text(text: str) -> str:
+    return escape(text, quote=True)

@@ -1,0 +1,172 @@
+"""Frames between the judge and the process that runs a submission: a JSON header, then the arrays' raw bytes.
+
+    magic  b"MLS1"  |  header length, uint32 little-endian  |  header, UTF-8 JSON  |  array bytes, in the header's order
+
+The header is `{"kind": str, "meta": {...}, "arrays": [[name, dtype, shape], ...]}`. Whatever comes from the other side is
+hostile: every length is checked against `Limits` before anything is allocated, dtypes come from a short list, and nothing is
+ever unpickled or evaluated. Waiting in either direction ends at a deadline (`time.monotonic` seconds).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import socket
+import struct
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+MAGIC = b"MLS1"
+PREFIX = struct.Struct("<4sI")
+DTYPES = {
+    name: np.dtype(name)
+    for name in ("bool", "int8", "int16", "int32", "int64", "uint8", "float16", "float32", "float64")
+}
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+
+
+class WireError(Exception):
+    """The other side broke the protocol: its frame is refused whole."""
+
+
+class ClosedError(WireError):
+    """The other side is gone."""
+
+
+class DeadlineError(WireError):
+    """The deadline passed before a whole frame had crossed."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one frame may hold at most. A header carries the submission's source on its way in, only messages on its way out."""
+
+    header_bytes: int = 4 << 20
+    array_bytes: int = 256 << 20  # all arrays of the frame together
+    arrays: int = 256
+    dims: int = 8
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One message: its kind, small JSON values, and named arrays."""
+
+    kind: str
+    meta: dict[str, Any] = field(default_factory=dict)
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+def send(sock: socket.socket, frame: Frame, *, deadline: float = math.inf) -> None:
+    """Write one frame.
+
+    Raises `WireError` for a value that may not cross, `ClosedError` and `DeadlineError` as they say.
+    """
+    listed, bodies = [], []
+    for name, value in frame.arrays.items():
+        array = np.ascontiguousarray(np.asarray(value)) if np.ndim(value) else np.asarray(value)
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise WireError(f"array name {name!r} may not cross the wire")
+        if array.dtype.name not in DTYPES:
+            raise WireError(f"array {name!r} has dtype {array.dtype}, which may not cross the wire")
+        listed.append([name, array.dtype.name, list(array.shape)])
+        bodies.append(array.astype(DTYPES[array.dtype.name], copy=False).tobytes())
+    header = json.dumps({"kind": frame.kind, "meta": frame.meta, "arrays": listed}, allow_nan=False).encode()
+    message = memoryview(b"".join([PREFIX.pack(MAGIC, len(header)), header, *bodies]))
+    while message:
+        _arm(sock, deadline)
+        try:
+            message = message[sock.send(message[: 1 << 20]) :]
+        except TimeoutError:
+            raise DeadlineError("the other side did not read in time") from None
+        except OSError as error:
+            raise ClosedError(str(error)) from None
+
+
+def receive(sock: socket.socket, *, limits: Limits | None = None, deadline: float = math.inf) -> Frame:
+    """Read one frame; the arrays are fresh, writable and own their memory.
+
+    Raises `WireError` for a malformed or oversized frame, `ClosedError` and `DeadlineError` as they say.
+    """
+    limits = limits or Limits()
+    magic, length = PREFIX.unpack(_read(sock, PREFIX.size, deadline))
+    if magic != MAGIC or length > limits.header_bytes:
+        raise WireError("not a frame, or its header is too long")
+    kind, meta, listed = _header(bytes(_read(sock, length, deadline)), limits)
+    arrays: dict[str, np.ndarray] = {}
+    for name, dtype, shape in listed:
+        raw = _read(sock, math.prod(shape) * dtype.itemsize, deadline)
+        if dtype == np.bool_:  # a byte other than 0 and 1 is no bool
+            arrays[name] = np.frombuffer(raw, np.uint8).reshape(shape) != 0
+        else:
+            arrays[name] = np.frombuffer(raw, dtype).reshape(shape)
+    return Frame(kind, meta, arrays)
+
+
+def _header(raw: bytes, limits: Limits) -> tuple[str, dict[str, Any], list[tuple[str, np.dtype[Any], tuple[int, ...]]]]:
+    def refuse(token: str) -> None:
+        raise ValueError(token)
+
+    try:
+        header = json.loads(raw.decode("utf-8"), parse_constant=refuse)
+    except (ValueError, RecursionError):
+        raise WireError("the header is not JSON") from None
+    if not isinstance(header, dict) or set(header) != {"kind", "meta", "arrays"}:
+        raise WireError("the header has other fields than kind, meta, arrays")
+    kind, meta, arrays = header["kind"], header["meta"], header["arrays"]
+    if not isinstance(kind, str) or not isinstance(meta, dict) or not isinstance(arrays, list):
+        raise WireError("a field of the header has the wrong type")
+    if len(arrays) > limits.arrays:
+        raise WireError(f"more than {limits.arrays} arrays")
+    listed, total = [], 0
+    for entry in arrays:
+        name, dtype, shape = _array_entry(entry, limits)
+        total += math.prod(shape) * dtype.itemsize
+        if total > limits.array_bytes:
+            raise WireError(f"more than {limits.array_bytes} bytes of arrays")
+        listed.append((name, dtype, shape))
+    if len({name for name, _, _ in listed}) != len(listed):
+        raise WireError("an array's name comes twice")
+    return kind, meta, listed
+
+
+def _array_entry(entry: object, limits: Limits) -> tuple[str, np.dtype[Any], tuple[int, ...]]:
+    if not isinstance(entry, list) or len(entry) != 3:
+        raise WireError("an array is listed as [name, dtype, shape]")
+    name, dtype, shape = entry
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise WireError("an array's name is not an identifier")
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise WireError(f"array {name!r} has a dtype that may not cross the wire")
+    if not isinstance(shape, list) or len(shape) > limits.dims:
+        raise WireError(f"array {name!r} has more than {limits.dims} dimensions")
+    # A zero elsewhere in the shape would hide an absurd extent from the byte count: each is bounded by itself.
+    if not all(type(extent) is int and 0 <= extent <= limits.array_bytes for extent in shape):
+        raise WireError(f"array {name!r} has an impossible shape")
+    return name, DTYPES[dtype], tuple(shape)
+
+
+def _read(sock: socket.socket, count: int, deadline: float) -> bytearray:
+    buffer = bytearray()
+    while len(buffer) < count:
+        _arm(sock, deadline)
+        try:
+            piece = sock.recv(min(count - len(buffer), 1 << 20))
+        except TimeoutError:
+            raise DeadlineError("nothing more came in time") from None
+        except OSError as error:
+            raise ClosedError(str(error)) from None
+        if not piece:
+            raise ClosedError("the connection ended")
+        buffer += piece
+    return buffer
+
+
+def _arm(sock: socket.socket, deadline: float) -> None:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise DeadlineError("the deadline has passed")
+    sock.settimeout(None if math.isinf(left) else left)
