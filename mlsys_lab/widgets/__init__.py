@@ -6,8 +6,9 @@ modules, and `show` leaves the drawing to Plotly's own renderer.
 """
 
 from mlsys_lab.widgets.graph import graph_data
-from mlsys_lab.widgets.modules import element, esm, write_modules
+from mlsys_lab.widgets.modules import esm, write_modules
 from mlsys_lab.widgets.notebook import BackwardGraph, Roofline
+from mlsys_lab.widgets.page import element
 from mlsys_lab.widgets.plots import show
 from mlsys_lab.widgets.roofline import Bound, bound, matmul
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from IPython.display import display
 
-from mlsys_lab.widgets.modules import script_json
+from mlsys_lab.widgets.page import script_json
 
 
 def show(figure: Any, *, alt: str, height: int = 420) -> None:

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import micrograd.engine as micrograd
 import pytest
 
+from mlsys_lab import autograd
 from mlsys_lab.errors import InputError
 from mlsys_lab.widgets import graph_data
 from mlsys_lab.widgets.graph import MAX_NODES
@@ -68,3 +69,14 @@ def test_what_cannot_be_drawn_is_refused_in_words() -> None:
         graph_data(1.5)
     with pytest.raises(InputError, match="not finite"):
         graph_data(value(float("nan")))
+
+
+def test_this_course_s_engine_is_read_with_its_labels() -> None:
+    x, y = autograd.Value(3.0, label="x"), autograd.Value(2.0)
+    f = (x - y) ** 2 / y.exp()
+    f.backward()
+    nodes = graph_data(f, {"y": y})
+    assert [(node["label"], node["op"]) for node in nodes] == [
+        ("x", ""), ("y", ""), ("v1", "-"), ("v2", "**2"), ("v3", "exp"), ("v4", "/"),
+    ]  # fmt: skip
+    assert nodes[-1]["parents"] == ["n3", "n4"] and nodes[0]["grad"] == x.grad

@@ -1,0 +1,88 @@
+"""The HTML that places a figure on a page of the site, with a table for where no script runs."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.widgets.modules import FIGURES
+
+
+def script_json(data: Any) -> str:
+    """JSON that may stand inside a `<script>` element: no `<`, so that nothing in it can end the element.
+
+    Raises `InputError` for values that JSON does not have (NaN, infinity, foreign objects).
+    """
+    try:
+        text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        raise InputError("a figure's data must be plain JSON", got=str(error)) from error
+    return text.replace("<", "\\u003c")
+
+
+def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
+    """An HTML table with escaped cells."""
+    lines = "".join("<tr>" + "".join(f"<td>{html.escape(str(c))}</td>" for c in row) + "</tr>" for row in rows)
+    return "<table><tr>" + "".join(f"<th>{html.escape(str(c))}</th>" for c in head) + f"</tr>{lines}</table>"
+
+
+class Element:
+    """A figure on a page: a custom element around its data, and a table where no script runs."""
+
+    def __init__(self, name: str, data: dict[str, Any], fallback: str) -> None:
+        self._html = (
+            f'<mlsys-{name}><script type="application/json">{script_json(data)}</script>{fallback}</mlsys-{name}>'
+        )
+
+    def _repr_html_(self) -> str:
+        return self._html
+
+
+def element(name: str, *, fallback: str = "", **data: Any) -> Element:
+    """The figure `name` with its data, for a page of the site. `data` is what the anywidget of that name takes.
+
+    fallback: HTML that shows until the figure runs; for `backward` and `roofline` a table of the data when left out.
+
+    >>> print(element("strides", cells=4, fallback="<p>none</p>")._repr_html_())
+    <mlsys-strides><script type="application/json">{"cells":4}</script><p>none</p></mlsys-strides>
+    """
+    if name not in FIGURES:
+        raise InputError("no such figure", got=repr(name), expected="one of " + ", ".join(FIGURES))
+    if not fallback and name in _TABLES:
+        fallback = _TABLES[name](data)
+    return Element(name, data, fallback)
+
+
+def _graph_table(data: dict[str, Any]) -> str:
+    labels = {node["id"]: node["label"] or f"{node['data']:.4g}" for node in data["graph"]}
+    rows = (
+        (
+            labels[node["id"]],
+            f"{node['op']}({', '.join(labels[parent] for parent in node['parents'])})" if node["parents"] else "input",
+            f"{node['data']:.4g}",
+            "" if node["grad"] is None else f"{node['grad']:.4g}",
+        )
+        for node in data["graph"]
+    )
+    return table(("node", "computed as", "value", "gradient"), rows)
+
+
+def _device_table(data: dict[str, Any]) -> str:
+    rows = (
+        (
+            one["name"],
+            precision,
+            f"{peak / 1e12:.4g}",
+            f"{one['bandwidth'] / 1e9:.4g}",
+            f"{peak / one['bandwidth']:.3g}",
+        )
+        for one in data["devices"]
+        for precision, peak in one["peaks"].items()
+    )
+    return table(("device", "precision", "peak, TFLOP/s", "bandwidth, GB/s", "ridge, FLOP/B"), rows)
+
+
+_TABLES = {"backward": _graph_table, "roofline": _device_table}

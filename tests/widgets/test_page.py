@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import json
+
+import micrograd.engine as micrograd
+import pytest
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.widgets import element, graph_data
+from mlsys_lab.widgets.page import script_json, table
+
+
+@pytest.mark.parametrize("text", ["</script><b>", "<!--<script>", "a&b\"'", "Größe → ∂", "\u2028"])
+def test_data_cannot_leave_its_script_element(text: str) -> None:
+    encoded = script_json({"label": text})
+    assert "<" not in encoded
+    assert json.loads(encoded) == {"label": text}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), object(), {1, 2}])
+def test_data_that_json_does_not_have_is_refused(value: object) -> None:
+    with pytest.raises(InputError, match="plain JSON"):
+        element("roofline", devices=value, fallback="-")
+
+
+def test_the_fallback_stands_inside_the_element_and_is_escaped() -> None:
+    html = element("roofline", devices=[], fallback=table(["a<b"], [["x&y"]]))._repr_html_()
+    assert html.endswith("<table><tr><th>a&lt;b</th></tr><tr><td>x&amp;y</td></tr></table></mlsys-roofline>")
+
+
+def test_figures_bring_a_table_of_their_data() -> None:
+    html = element("roofline", devices=[{"name": "A<1>", "bandwidth": 2e12, "peaks": {"bf16": 800e12}}])._repr_html_()
+    assert "<td>A&lt;1&gt;</td><td>bf16</td><td>800</td><td>2000</td><td>400</td>" in html
+    x = micrograd.Value(3.0)
+    html = element("backward", graph=graph_data(x * 2, {"x": x}))._repr_html_()
+    assert "<td>v1</td>" in html and "<td>x</td><td>input</td><td>3</td><td></td>" in html
+
+
+def test_an_unknown_figure_is_refused() -> None:
+    with pytest.raises(InputError, match="no such figure: got 'plots', expected one of backward, roofline"):
+        element("plots")
