@@ -1,0 +1,214 @@
+"""The reading list and the syllabus as typed data: `load` reads readings.yml, `load_syllabus` reads syllabus.yml.
+
+The file keeps the order of the course. A reading's first chapter is its home; `for_chapter` puts a chapter's own
+readings first, then those whose home is elsewhere, each group in the order of the file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from course_yaml import Record, part, records
+
+DATA = Path(__file__).parent.parent / "data"
+READINGS = DATA / "readings.yml"
+SYLLABUS = DATA / "syllabus.yml"
+
+KINDS = ("course", "book", "paper", "blog", "video", "code", "slides", "docs", "forum")
+LANGUAGES = {"en": "English", "zh": "Chinese"}
+LEVELS = ("beginner", "intermediate", "advanced")
+# The five lists that the course was made from.
+SEEDS = ("models-in-depth", "machine-learning-systems", "course-topics", "zh-mlsys", "ml-systems-engineering")
+
+_SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One resource of the list. `url` is empty where no public address is known; `also` are further addresses of it."""
+
+    id: str
+    title: str
+    authors: tuple[str, ...]
+    url: str
+    also: tuple[str, ...]
+    kind: str
+    language: str
+    level: str
+    minutes: int
+    star: bool
+    topics: tuple[str, ...]
+    chapters: tuple[str, ...]
+    seeds: tuple[str, ...]
+    why: str
+    note: str
+
+    @property
+    def home(self) -> str:
+        """The chapter under which the full list shows this reading."""
+        return self.chapters[0]
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A lab of the syllabus; `number` is None until the lab is written."""
+
+    topic: str
+    title: str
+    number: int | None
+
+    @property
+    def page(self) -> str:
+        """The lab's page of the book, without suffix."""
+        return f"labs/{self.number:02d}-{self.topic}" if self.number else ""
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """A chapter of the syllabus; `number` is None for one that is planned for a later edition."""
+
+    topic: str
+    title: str
+    about: str
+    number: int | None
+    lab: Lab | None
+
+    @property
+    def page(self) -> str:
+        """The chapter's page of the book, without suffix."""
+        return f"chapters/{self.number:02d}-{self.topic}" if self.number else ""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A named part of the course and its chapters, in order."""
+
+    title: str
+    chapters: tuple[Chapter, ...]
+
+
+@dataclass(frozen=True)
+class Syllabus:
+    """All parts of the course, in order."""
+
+    parts: tuple[Part, ...]
+
+    @property
+    def chapters(self) -> tuple[Chapter, ...]:
+        """Every chapter, those of later editions included."""
+        return tuple(chapter for part in self.parts for chapter in part.chapters)
+
+    def chapter(self, name: str) -> Chapter | None:
+        """The chapter with this number ("02") or topic ("automatic-differentiation"), or None."""
+        return next((c for c in self.chapters if name == c.topic or (c.number and name == f"{c.number:02d}")), None)
+
+
+def load(path: Path = READINGS) -> tuple[Reading, ...]:
+    """Every reading of the list at `path`, in order.
+
+    Raises InputError, one line naming file, line, entry and field, for anything that a reading may not hold.
+    """
+    readings: list[Reading] = []
+    seen: dict[str, str] = {}
+    for record in records(path, name="id"):
+        reading = _reading(record)
+        for key in filter(None, (reading.id, reading.url, *reading.also)):
+            if key in seen:
+                raise record.wrong(
+                    "id" if key == reading.id else "url", key, f"one entry for it; {seen[key]} has it already"
+                )
+            seen[key] = record.where
+        readings.append(reading)
+    return tuple(readings)
+
+
+def load_syllabus(path: Path = SYLLABUS) -> Syllabus:
+    """The syllabus at `path`. Raises InputError as `load` does."""
+    parts: list[Part] = []
+    seen: set[str] = set()
+    for record in records(path, name="part"):
+        record.only(("part", "chapters"))
+        listed = record.values.get("chapters")
+        if not isinstance(listed, list) or not listed:
+            raise record.wrong("chapters", listed, "a list of chapters")
+        inner = [part(record, "chapter", entry, "topic") for entry in listed]
+        chapters = tuple(_chapter(entry) for entry in inner)
+        for entry, chapter in zip(inner, chapters, strict=True):
+            for key in filter(None, (chapter.topic, chapter.page, chapter.lab and chapter.lab.page)):
+                if key in seen:
+                    raise entry.wrong("topic", key, "each topic and number once")
+                seen.add(key)
+        parts.append(Part(record.text("part"), chapters))
+    return Syllabus(tuple(parts))
+
+
+def for_chapter(readings: Iterable[Reading], topic: str) -> tuple[Reading, ...]:
+    """The chapter's readings in the order to read them: its own first, then those that live in another chapter."""
+    listed = [reading for reading in readings if topic in reading.chapters]
+    return tuple(sorted(listed, key=lambda reading: reading.home != topic))
+
+
+def time_label(minutes: int) -> str:
+    """A reading time as a person says it.
+
+    >>> [time_label(m) for m in (20, 60, 75, 241, 960, 3000)]
+    ['20 min', '1 h', '1 h 15', '4 h', '16 h', '50 h']
+    """
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, rest = divmod(minutes, 60)
+    return f"{hours} h {rest:02d}" if rest and hours < 4 else f"{round(minutes / 60)} h"
+
+
+def _reading(record: Record) -> Reading:
+    record.only(tuple(field.name for field in fields(Reading)))
+    for field in ("id", "topics", "chapters"):
+        for slug in (record.text(field),) if field == "id" else record.texts(field):
+            if not _SLUG.fullmatch(slug):
+                raise record.wrong(field, slug, "lower-case words joined by hyphens")
+    url = record.text("url", optional=True)
+    note = record.text("note", optional=True)
+    if not url and not note:
+        raise record.wrong("url", None, "an address, or a note that says why there is none")
+    also = record.texts("also", optional=True)
+    for address in filter(None, (url, *also)):
+        if not re.fullmatch(r"https?://[^\s\\]+", address):
+            raise record.wrong("url", address, "http:// or https://, without spaces or backslashes")
+    seeds = record.texts("seeds")
+    for seed in seeds:
+        if seed not in SEEDS:
+            raise record.wrong("seeds", seed, "one of " + ", ".join(SEEDS))
+    return Reading(
+        id=record.text("id"),
+        title=record.text("title"),
+        authors=record.texts("authors"),
+        url=url,
+        also=also,
+        kind=record.text("kind", one_of=KINDS),
+        language=record.text("language", one_of=tuple(LANGUAGES)),
+        level=record.text("level", one_of=LEVELS),
+        minutes=record.number("minutes"),
+        star=record.flag("star"),
+        topics=record.texts("topics"),
+        chapters=record.texts("chapters"),
+        seeds=seeds,
+        why=record.text("why"),
+        note=note,
+    )
+
+
+def _chapter(record: Record) -> Chapter:
+    record.only(("topic", "number", "title", "about", "lab"))
+    lab = None
+    if "lab" in record.values:
+        entry = part(record, "lab", record.values["lab"], "topic")
+        entry.only(("topic", "number", "title"))
+        lab = Lab(entry.text("topic"), entry.text("title"), _optional(entry, "number"))
+    return Chapter(record.text("topic"), record.text("title"), record.text("about"), _optional(record, "number"), lab)
+
+
+def _optional(record: Record, field: str) -> int | None:
+    return record.number(field) if field in record.values else None

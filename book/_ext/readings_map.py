@@ -1,0 +1,70 @@
+"""The HTML of the syllabus map: the course at a glance, a band per part, a card per chapter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from html import escape
+
+from readings import Chapter, Part, Reading, Syllabus
+from readings_html import count, load_label, progress
+
+Uri = Callable[[str], str | None]  # page -> relative address, None where the book has no such page
+
+
+def syllabus_map(readings: Sequence[Reading], syllabus: Syllabus, uri: Uri) -> str:
+    """The course as a map: a band per part, a card per chapter, with its lab, readings and progress."""
+    labs = sum(1 for chapter in syllabus.chapters if chapter.lab)
+    totals = " · ".join(
+        [
+            count(len(syllabus.parts), "part"),
+            count(len(syllabus.chapters), "chapter"),
+            count(labs, "lab"),
+            f"{len(readings)} readings",
+        ]
+    )
+    bands = "\n".join(_band(part, readings, uri) for part in syllabus.parts)
+    head = f'<div class="syllabus-totals"><p>{totals}</p>{progress(readings)}</div>'
+    return f'<div class="syllabus">\n{head}\n{bands}\n</div>'
+
+
+def _band(part: Part, readings: Sequence[Reading], uri: Uri) -> str:
+    cards = "\n".join(_card(chapter, readings, uri) for chapter in part.chapters)
+    heading = f"<h2>{escape(part.title)}</h2>"
+    return f'<section class="syllabus-part">{heading}\n<ol class="syllabus-cards">\n{cards}\n</ol></section>'
+
+
+def _card(chapter: Chapter, readings: Sequence[Reading], uri: Uri) -> str:
+    page = uri(chapter.page) if chapter.page else None
+    title = escape(chapter.title)
+    if page:
+        state, title = "ready", f'<a href="{page}">{title}</a>'
+    else:
+        state = "soon" if chapter.number else "later"
+    badge = {"ready": "", "soon": "In preparation", "later": "Later edition"}[state]
+    own = [reading for reading in readings if reading.home == chapter.topic]
+    lines = [
+        f'<li class="syllabus-card syllabus-{state}" data-topic="{chapter.topic}">',
+        '<p class="syllabus-top">'
+        + (f'<span class="syllabus-number">{chapter.number:02d}</span>' if chapter.number else "")
+        + (f'<span class="syllabus-badge">{badge}</span>' if badge else "")
+        + "</p>",
+        f"<h3>{title}</h3>",
+        f'<p class="syllabus-about">{escape(chapter.about)}</p>',
+        _lab_line(chapter, uri),
+    ]
+    if own:
+        lines.append(
+            f'<p class="syllabus-line"><span class="syllabus-key">Read</span>'
+            f'<a href="{uri("readings")}#chapter={chapter.topic}">{load_label(own)}</a></p>'
+        )
+        lines.append(progress(own))
+    return "\n".join(filter(None, lines)) + "\n</li>"
+
+
+def _lab_line(chapter: Chapter, uri: Uri) -> str:
+    if not chapter.lab:
+        return ""
+    name = escape(f"{chapter.lab.number}. {chapter.lab.title}" if chapter.lab.number else chapter.lab.title)
+    page = uri(chapter.lab.page) if chapter.lab.page else None
+    shown = f'<a href="{page}">{name}</a>' if page else name
+    return f'<p class="syllabus-line"><span class="syllabus-key">Lab</span><span>{shown}</span></p>'

@@ -1,0 +1,121 @@
+"""Directives for the reading list and the syllabus.
+
+    {readings-table}      the whole list, one table that readings.js makes searchable
+    {readings} 02         a chapter's "Read next"; takes a number or a topic
+    {syllabus-map}        parts, chapters, labs and readings as a map
+
+A page that uses one is rebuilt when the data or this code changes, one with a map also when a chapter or lab page comes
+or goes.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import course_yaml
+import readings
+import readings_html
+import readings_map
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.util.docutils import SphinxDirective
+
+from mlsys_lab.errors import InputError
+
+_CODE = (__file__, course_yaml.__file__, readings.__file__, readings_html.__file__, readings_map.__file__)
+# The pages' own assets; a builder that already adds everything in _static lists the same files once.
+_MAP = "syllabus_map"  # marks a page with a map in the environment's metadata
+_ASSETS = {"css": ("readings.css", "syllabus.css"), "js": ("readings.js",)}
+
+
+class _CourseDirective(SphinxDirective):
+    """Loads the course data, notes what the page depends on, makes a mistake in the data one line at the directive."""
+
+    def run(self) -> list[nodes.Node]:
+        for path in (readings.READINGS, readings.SYLLABUS, *_CODE):
+            self.env.note_dependency(str(path))
+        try:
+            html = self.html(_readings(), _syllabus())
+        except InputError as error:
+            raise self.severe(str(error)) from error
+        return [nodes.raw("", html, format="html")]
+
+    def html(self, listed: tuple[readings.Reading, ...], syllabus: readings.Syllabus) -> str:
+        """The directive's HTML."""
+        raise NotImplementedError
+
+    def uri(self, page: str) -> str | None:
+        """The address of `page` from this one; None where the book has no such page."""
+        if page not in self.env.found_docs:
+            return None
+        return self.env.app.builder.get_relative_uri(self.env.docname, page)
+
+
+class ReadingsTable(_CourseDirective):
+    """The whole reading list."""
+
+    def html(self, listed: tuple[readings.Reading, ...], syllabus: readings.Syllabus) -> str:
+        """The list as a table."""
+        return readings_html.table(listed, syllabus)
+
+
+class ReadNext(_CourseDirective):
+    """A chapter's readings, in order."""
+
+    required_arguments: ClassVar[int] = 1
+
+    def html(self, listed: tuple[readings.Reading, ...], syllabus: readings.Syllabus) -> str:
+        """The chapter's list. Raises InputError for a chapter that the syllabus does not have."""
+        chapter = syllabus.chapter(self.arguments[0])
+        if chapter is None:
+            known = ", ".join(chapter.topic for chapter in syllabus.chapters)
+            raise InputError(
+                "unknown chapter in {readings}", got=self.arguments[0], expected=f"a number or one of {known}"
+            )
+        return readings_html.read_next(listed, chapter, self.uri("readings") or "")
+
+
+class SyllabusMap(_CourseDirective):
+    """The map of the course."""
+
+    def html(self, listed: tuple[readings.Reading, ...], syllabus: readings.Syllabus) -> str:
+        """The map, with links to the pages that the book has so far."""
+        self.env.metadata[self.env.docname][_MAP] = True
+        return readings_map.syllabus_map(listed, syllabus, self.uri)
+
+
+def _readings() -> tuple[readings.Reading, ...]:
+    return _cached(readings.load, readings.READINGS.stat().st_mtime_ns)
+
+
+def _syllabus() -> readings.Syllabus:
+    return _cached(readings.load_syllabus, readings.SYLLABUS.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=8)
+def _cached(load: Any, changed: int) -> Any:  # `changed` is the file's time: a saved edit is read again
+    return load()
+
+
+def _outdated_maps(
+    app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]
+) -> list[str]:
+    """Pages whose links depend on which chapters and labs exist, when one came or went."""
+    if not any(page.startswith(("chapters/", "labs/")) for page in added | removed):
+        return []
+    return [page for page in env.found_docs if env.metadata[page].get(_MAP)]
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Add the three directives and their assets."""
+    app.add_directive("readings-table", ReadingsTable)
+    app.add_directive("readings", ReadNext)
+    app.add_directive("syllabus-map", SyllabusMap)
+    app.connect("env-get-outdated", _outdated_maps)
+    for name in _ASSETS["css"]:
+        app.add_css_file(name, priority=800)
+    for name in _ASSETS["js"]:
+        app.add_js_file(name, priority=800)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
