@@ -1,0 +1,136 @@
+"""The front page's pieces: ```{front} hero``` renders front/hero.html with numbers computed when the book is built."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import readings
+from docutils import nodes
+from front_figure import roofline_svg
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from lab_header import duration
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from book.project import BOOK, LABS
+from mlsys_lab import hardware
+from mlsys_lab.checks.labinfo import released_labs
+from mlsys_lab.widgets import Bound, bound
+
+TEMPLATES = Path(__file__).parent / "front"
+PARAMETERS = 8e9  # the front page's example model
+BYTES_PER_PARAMETER = 2  # bf16
+DEVICE, PRECISION = "H100", "bf16"
+BATCHES = (1, 32, 2048)  # one request, a busy server, a prompt
+WORDS_PER_MINUTE = 200
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer of what the labs build, with the topics of its labs."""
+
+    name: str
+    what: str
+    topics: frozenset[str]
+
+
+STACK = (
+    Layer(
+        "Serve",
+        "prefill and decode, paged KV cache, continuous batching, diffusion",
+        frozenset({"kv-cache", "serving", "diffusion"}),
+    ),
+    Layer(
+        "Scale out",
+        "collectives, data, tensor and pipeline parallelism",
+        frozenset({"collectives", "data-parallel", "model-parallel"}),
+    ),
+    Layer(
+        "Plan",
+        "FLOPs, bytes and memory of a transformer, scaling laws",
+        frozenset({"transformer-arithmetic", "scaling-laws"}),
+    ),
+    Layer("Kernels", "the GPU's memory hierarchy, CUDA, Triton", frozenset({"gpu-model", "cuda", "triton"})),
+    Layer("Engine", "tensors, reverse-mode differentiation, checkpointing", frozenset({"autograd"})),
+)
+
+
+def decode(batch: int) -> Bound:
+    """The least that a forward pass of the example model costs for `batch` tokens.
+
+    2 FLOPs for each parameter and token, and one read of all weights. Leaves out the KV cache, attention and
+    activations, which only add to it.
+    """
+    device = hardware.device(DEVICE)
+    return bound(
+        2 * PARAMETERS * batch,
+        BYTES_PER_PARAMETER * PARAMETERS,
+        peak_flops_per_s=device.peak(PRECISION),
+        bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s,
+    )
+
+
+def prose_minutes(markdown: str) -> int:
+    """Minutes to read a page's prose, without its front matter and code cells."""
+    prose = re.sub(r"\A---\n.*?\n---\n", "", markdown, flags=re.DOTALL)
+    prose = re.sub(r"^(`{3,})\{code-cell\}.*?^\1$", "", prose, flags=re.DOTALL | re.MULTILINE)
+    return max(1, round(len(prose.split()) / WORDS_PER_MINUTE))
+
+
+def percent(fraction: float) -> str:
+    """Two significant digits.
+
+    >>> percent(0.0033857), percent(0.2167), percent(1.0)
+    ('0.34 %', '22 %', '100 %')
+    """
+    return f"{float(f'{100 * fraction:.2g}'):g} %"
+
+
+def context() -> dict[str, Any]:
+    """Everything that the templates may name."""
+    labs = released_labs(LABS)
+    chapters = sorted((BOOK / "chapters").glob("[0-9][0-9]-*.md"))
+    device = hardware.device(DEVICE)
+    peak, bandwidth = device.peak(PRECISION), device.memory_bandwidth_bytes_per_s
+    bounds = {batch: decode(batch) for batch in BATCHES}
+    released = {lab.topic for lab in labs}
+    return {
+        "labs": labs,
+        "lab_time": duration(sum(lab.minutes for lab in labs)),
+        "chapters": [path.stem for path in chapters],
+        "chapter_minutes": [prose_minutes(path.read_text(encoding="utf-8")) for path in chapters],
+        "readings": len(readings.load()),
+        "duration": duration,
+        "device": device,
+        "peak": peak,
+        "bandwidth": bandwidth,
+        "weights_bytes": PARAMETERS * BYTES_PER_PARAMETER,
+        "bounds": bounds,
+        "percent": percent,
+        "figure": roofline_svg(peak, bandwidth, list(bounds.values())),
+        "stack": [(layer, bool(layer.topics & released)) for layer in STACK],
+    }
+
+
+class Front(SphinxDirective):
+    """One piece of the front page."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Render the template named by the argument."""
+        pages = (BOOK / "chapters").glob("*.md")
+        for path in (*TEMPLATES.iterdir(), *LABS.glob("*/lab.toml"), *pages, readings.READINGS):
+            self.env.note_dependency(str(path))
+        environment = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, autoescape=True)
+        html = environment.get_template(f"{self.arguments[0]}.html").render(context())
+        return [nodes.raw("", html, format="html")]
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register with Sphinx."""
+    app.add_directive("front", Front)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,60 @@
+"""Where things lie in this checkout, and the course's public address (from pyproject.toml, its only home)."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlsys_lab.errors import InputError
+
+ROOT = Path(__file__).resolve().parents[1]
+BOOK = ROOT / "book"
+LABS = ROOT / "labs"
+BUILD = ROOT / "build"
+BRANCH = "main"
+
+
+@dataclass(frozen=True)
+class Address:
+    """The public repository and site.
+
+    `repository` is a GitHub address such as https://github.com/owner/name: Colab and Binder open notebooks from there.
+    """
+
+    repository: str
+    site: str
+
+    def __post_init__(self) -> None:
+        if not self.repository.startswith("https://github.com/") or self.repository.count("/") != 4:
+            raise InputError(
+                "[project.urls] Repository in pyproject.toml",
+                got=self.repository,
+                expected="https://github.com/owner/name without a slash at the end",
+            )
+
+    @property
+    def slug(self) -> str:
+        """owner/name."""
+        return self.repository.removeprefix("https://github.com/")
+
+    def colab(self, path: str) -> str:
+        """Address that opens the notebook at `path` (from the repository's root) in Colab."""
+        return f"https://colab.research.google.com/github/{self.slug}/blob/{BRANCH}/{path}"
+
+    def binder(self, path: str) -> str:
+        """Address that opens the notebook at `path` in JupyterLab on Binder."""
+        return f"https://mybinder.org/v2/gh/{self.slug}/{BRANCH}?urlpath=lab/tree/{path}"
+
+
+def read_address(pyproject: Path = ROOT / "pyproject.toml") -> Address:
+    """Read the public address.
+
+    Raises:
+        InputError: pyproject.toml names no repository or no site.
+    """
+    urls = tomllib.loads(pyproject.read_text(encoding="utf-8")).get("project", {}).get("urls", {})
+    missing = [name for name in ("Repository", "Site") if name not in urls]
+    if missing:
+        raise InputError(f"[project.urls] in {pyproject.name}", got=sorted(urls), expected=f"an entry {missing[0]}")
+    return Address(repository=urls["Repository"], site=urls["Site"])
