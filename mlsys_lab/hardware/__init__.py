@@ -1,0 +1,41 @@
+"""Devices and what they can do at best: `device("H100").ridge_point("bf16")`, and this machine's CPU, measured."""
+
+from __future__ import annotations
+
+import difflib
+import re
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.hardware.cpu import measure_cpu
+from mlsys_lab.hardware.device import PRECISIONS, Device, Link
+from mlsys_lab.hardware.devices import DEVICES
+
+__all__ = ["DEVICES", "PRECISIONS", "Device", "Link", "device", "measure_cpu"]
+
+OTHER_CARDS = {"pcie", "nvl"}
+"""Words in a driver's device name that tell a slower card of the same chip from the SXM module of the table."""
+
+
+def device(name: str) -> Device:
+    """The device of this name, also as a driver spells it; `InputError` with a suggestion where the table has none.
+
+    >>> device("NVIDIA A100-SXM4-80GB").name
+    'A100 80GB'
+    >>> round(device("h100").ridge_point("bf16"))
+    295
+    """
+    words = _words(name)
+    fitting = [entry for entry in DEVICES if _words(entry.name) <= words]
+    if fitting and not words & OTHER_CARDS:
+        return max(fitting, key=lambda entry: len(_words(entry.name)))
+    names = [entry.name for entry in DEVICES]
+    near = [known for known in names if words and words <= _words(known)]
+    near = near or difflib.get_close_matches(name.upper(), names, n=1)
+    help_ = f"did you mean {' or '.join(map(repr, near))}?" if near else ""
+    if fitting:
+        help_ = f"the table has {fitting[0].name} as its SXM module only, which is faster"
+    raise InputError("no such device in the table", got=repr(name), expected=f"one of {', '.join(names)}", help=help_)
+
+
+def _words(name: str) -> frozenset[str]:
+    return frozenset(re.findall(r"[a-z0-9]+", name.lower()))

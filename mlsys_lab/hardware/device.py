@@ -1,0 +1,111 @@
+"""What an accelerator can do at best: a validated record, and the ratio that every roofline turns on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from types import MappingProxyType
+from typing import Literal
+
+from mlsys_lab.errors import InputError
+
+PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
+
+
+@dataclass(frozen=True)
+class Link:
+    """A way to other devices or to the host: `count` links, each with this bandwidth in EACH direction.
+
+    Vendors mostly print the sum of both directions over all links, which is `total_bytes_per_s`.
+    """
+
+    kind: str
+    count: int
+    bytes_per_s_each_way: float
+
+    def __post_init__(self) -> None:
+        if self.count < 1 or not self.bytes_per_s_each_way > 0:
+            raise InputError(f"link {self.kind!r} needs a positive count and bandwidth")
+
+    @property
+    def per_direction_bytes_per_s(self) -> float:
+        """All links together, one direction."""
+        return self.count * self.bytes_per_s_each_way
+
+    @property
+    def total_bytes_per_s(self) -> float:
+        """All links together, both directions added."""
+        return 2 * self.per_direction_bytes_per_s
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device. Peaks are DENSE operations per second (a multiply-add is two), by precision.
+
+    A peak is that of the fastest unit which takes the precision, tensor cores included and accumulating in fp32;
+    `fp32` is full single precision on the vector units, since tensor cores round it to `tf32`. A unit is a GPU's
+    streaming multiprocessor, a TPU's TensorCore, a CPU's core; sizes that are not published or do not apply are None.
+    `checked` is the day on which the figures were last compared with what `source` says.
+    """
+
+    name: str
+    kind: Literal["gpu", "tpu", "cpu"]
+    year: int
+    peaks: Mapping[str, float]
+    memory_bytes: float
+    memory_bandwidth_bytes_per_s: float
+    units: int
+    source: str
+    checked: date
+    links: tuple[Link, ...] = ()
+    fp32_lanes_per_unit: int | None = None
+    clock_hz: float | None = None
+    l2_bytes: int | None = None
+    shared_bytes_per_unit: int | None = None
+    register_bytes_per_unit: int | None = None
+    note: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        if unknown := [name for name in self.peaks if name not in PRECISIONS]:
+            raise InputError(f"{self.name}: unknown precision", got=unknown[0], expected=f"of {', '.join(PRECISIONS)}")
+        amounts = {
+            "peaks": min(self.peaks.values(), default=0.0),
+            "memory_bytes": self.memory_bytes,
+            "memory_bandwidth_bytes_per_s": self.memory_bandwidth_bytes_per_s,
+            "units": self.units,
+            "clock_hz": 1 if self.clock_hz is None else self.clock_hz,
+        }
+        for what, amount in amounts.items():
+            if not amount > 0:
+                raise InputError(f"{self.name}: {what} must be positive", got=amount)
+        if self.kind != "cpu" and not self.source.startswith("https://"):
+            raise InputError(f"{self.name}: figures need a source", got=repr(self.source), expected="an https address")
+        object.__setattr__(self, "peaks", MappingProxyType(dict(self.peaks)))
+
+    def peak(self, precision: str) -> float:
+        """Dense operations per second at a precision; `InputError` where the device has no unit for it."""
+        if precision not in self.peaks:
+            raise InputError(f"{self.name} has no {precision} peak", expected=f"one of {', '.join(self.peaks)}")
+        return self.peaks[precision]
+
+    def ridge_point(self, precision: str) -> float:
+        """Operations per byte of memory traffic above which compute, not memory, is the limit (FLOP/byte).
+
+        Williams, Waterman and Patterson, "Roofline" (2009).
+        """
+        return self.peak(precision) / self.memory_bandwidth_bytes_per_s
+
+    def attainable(self, precision: str, intensity: float) -> float:
+        """The roofline: most operations per second at an arithmetic intensity (FLOP/byte)."""
+        if not intensity >= 0:
+            raise InputError("arithmetic intensity must not be negative", got=intensity, expected="FLOP per byte")
+        return min(self.peak(precision), intensity * self.memory_bandwidth_bytes_per_s)
+
+    def link(self, kind: str) -> Link:
+        """The link whose kind begins so ("NVLink", "PCIe", "ICI"); `InputError` where there is none."""
+        for link in self.links:
+            if link.kind.lower().startswith(kind.lower()):
+                return link
+        has = ", ".join(link.kind for link in self.links) or "no link in the table"
+        raise InputError(f"{self.name} has no {kind}", expected=has)
