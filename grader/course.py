@@ -1,12 +1,12 @@
 """An instructor's course folder.
 
-    submitted/STUDENT/LAB/LAB.ipynb     what was handed in, untouched; timestamp.txt beside it when it is known
-    records/LAB/STUDENT.json            verdicts (grader.records)
-    released/LAB/LAB.ipynb              the notebook that was given out, for nbgrader
-    sanitised/STUDENT/LAB/LAB.ipynb     the submission as nbgrader gets to see it
-    autograded/STUDENT/LAB/LAB.ipynb    the same with marks, by nbgrader
-    feedback/STUDENT/LAB/LAB.html       the page for the student
-    gradebook.db, nbgrader_config.py, nbgrader.log
+submitted/STUDENT/LAB/LAB.ipynb     what was handed in, untouched; timestamp.txt beside it when it is known
+records/LAB/STUDENT.json            verdicts (grader.records)
+released/LAB/LAB.ipynb              the notebook that was given out, for nbgrader
+sanitised/STUDENT/LAB/LAB.ipynb     the submission as nbgrader gets to see it
+autograded/STUDENT/LAB/LAB.ipynb    the same with marks, by nbgrader
+feedback/STUDENT/LAB/LAB.html       the page for the student
+gradebook.db, nbgrader_config.py, nbgrader.log
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ class Course:
         """The course at `root`. Raises `InputError` when there is none, or it cannot be written to."""
         root = root.absolute()
         if not create and not (root / "submitted").is_dir():
-            raise InputError("no course folder", got=root, help="mlsys-grader collect makes one; --course names another")
+            raise InputError(
+                "no course folder", got=root, help="mlsys-grader collect makes one; --course names another"
+            )
         try:
             (root / "submitted").mkdir(parents=True, exist_ok=True)
             if not (root / "nbgrader_config.py").exists():
@@ -87,6 +89,9 @@ def valid_student(student: str) -> str:
     """The same id, if it can be a folder's and a gradebook's."""
     if not STUDENT.fullmatch(student):
         raise InputError(
-            "not a student id", got=repr(student), expected="letters, digits and . _ @ -", help="rename the folder below submitted/"
+            "not a student id",
+            got=repr(student),
+            expected="letters, digits and . _ @ -",
+            help="rename the folder below submitted/",
         )
     return student

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from grader.course import Course
 from grader.feedback import page
 from grader.gradebook import GradebookWriter
 from grader.judge import judge, refused
 from grader.labs import GradedLab
-from grader.records import Record, read_record, write_atomically
+from grader.records import Record, write_atomically
 from grader.sandbox import Sandbox
 from grader.sanitise import Submission, read_submission, rebuild
+from grader.status import standing
 from mlsys_lab.errors import CourseError
 
 
@@ -37,49 +37,52 @@ class Options:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one student's submission; `judged` tells a fresh verdict from one that was on record."""
+    """What became of one student's submission: the record, whether it was judged just now, or why it could not be."""
 
-    record: Record
+    student: str
+    record: Record | None
     judged: bool
+    error: str = ""
 
 
 def grade(course: Course, lab: GradedLab, options: Options, students: Sequence[str] | None = None) -> Iterator[Outcome]:
     """Bring records, gradebook and feedback of a lab up to date; yields each student's outcome once all three hold it.
 
-    A submission whose content was judged under this version of the lab is not judged again. The sandbox is started for the first
-    submission that needs it.
+    A submission whose content was judged under this version of the lab is not judged again. One submission that cannot be dealt with
+    is one outcome with an error; the others go on.
     """
     _publish(course, lab)
     students = course.students(lab.name) if students is None else students
+    standings = [standing(course, lab, student) for student in students]
+    waiting = [s.student for s in standings if options.again or s.state not in ("graded", "judged")]
+    done = [s.record for s in standings if s.student not in waiting and s.record is not None]
+    yield from (Outcome(record.student, record, judged=False) for record in done if record.entered)
+    unentered = [record for record in done if not record.entered]
+    if not waiting and not unentered:
+        return
     with ExitStack() as stack:
         gradebook = stack.enter_context(GradebookWriter(course))
+        futures: dict[Future[Record], str] = {}
+        if waiting:
+            sandbox = stack.enter_context(Sandbox(lab, unsafe=options.unsafe))
+            pool = ThreadPoolExecutor(options.threads)
+            stack.callback(pool.shutdown, wait=True, cancel_futures=True)
+            futures = {pool.submit(_judge, course, lab, student, sandbox, options): student for student in waiting}
         gradebook.enter(lab.name)
-        waiting = [student for student in students if options.again or not _settled(course, lab, student)]
-        for student in sorted(set(students) - set(waiting)):
-            record = read_record(course.record(student, lab.name))
-            assert record is not None
-            yield Outcome(_enter(course, lab, record, gradebook), judged=False)
-        if not waiting:
-            return
-        sandbox = stack.enter_context(Sandbox(lab, unsafe=options.unsafe))
-        pool = stack.enter_context(ThreadPoolExecutor(options.threads))
-        futures = [pool.submit(_judge, course, lab, student, sandbox, options) for student in waiting]
-        try:
-            for future in as_completed(futures):
-                yield Outcome(_enter(course, lab, future.result(), gradebook), judged=True)
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+        for record in unentered:
+            yield _enter(course, lab, record, gradebook, judged=False)
+        for future in as_completed(futures):
+            try:
+                record = future.result()
+            except Exception as error:  # one submission must not stop the others; the instructor is told
+                yield Outcome(futures[future], None, judged=False, error=f"{type(error).__name__}: {error}")
+            else:
+                yield _enter(course, lab, record, gradebook, judged=True)
 
 
 def _publish(course: Course, lab: GradedLab) -> None:
     """Give nbgrader the released notebook."""
     write_atomically(course.released(lab.name), lab.info.notebook.read_bytes())
-
-
-def _settled(course: Course, lab: GradedLab, student: str) -> bool:
-    record = read_record(course.record(student, lab.name))
-    submission = read_submission(course.submission(student, lab.name), lab)
-    return record is not None and record.holds_for(submission.digest, lab.version)
 
 
 def _judge(course: Course, lab: GradedLab, student: str, sandbox: Sandbox, options: Options) -> Record:
@@ -114,13 +117,15 @@ def _write_sanitised(course: Course, lab: GradedLab, student: str, submission: S
         write_atomically(target.with_name("timestamp.txt"), stamp.read_bytes()[:64])
 
 
-def _enter(course: Course, lab: GradedLab, record: Record, gradebook: GradebookWriter) -> Record:
+def _enter(course: Course, lab: GradedLab, record: Record, gradebook: GradebookWriter, *, judged: bool) -> Outcome:
     """Bring gradebook and feedback to what the record says. Doing it twice changes nothing."""
     if record.faults:
-        return record
-    if not record.entered:
+        return Outcome(record.student, record, judged, error=record.faults[0])
+    try:
         gradebook.enter(lab.name, record.student)
-        record = replace(record, entered=True)
-        write_atomically(course.feedback(record.student, lab.name), page(record, lab).encode())
-        record.write(course.record(record.student, lab.name))
-    return record
+    except CourseError as error:
+        return Outcome(record.student, record, judged, error=str(error))
+    write_atomically(course.feedback(record.student, lab.name), page(record, lab).encode())
+    record = replace(record, entered=True)
+    record.write(course.record(record.student, lab.name))
+    return Outcome(record.student, record, judged)

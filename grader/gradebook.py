@@ -27,7 +27,9 @@ class GradebookWriter:
     def __init__(self, course: Course) -> None:
         command = [sys.executable, "-W", "ignore", "-m", "grader.gradebook", str(course.root)]
         # nbgrader starts `alembic` by its bare name, which an environment that is not activated does not have on its path.
-        environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+        environment = os.environ | {
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+        }
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -54,9 +56,22 @@ class GradebookWriter:
             self._process.stdin.flush()
             answer = json.loads(self._process.stdout.readline())
         except (OSError, ValueError):
-            raise CourseError("the gradebook's process has died", help="see nbgrader.log in the course folder") from None
+            raise CourseError(
+                "the gradebook's process has died", help="see nbgrader.log in the course folder"
+            ) from None
         if answer["error"]:
             raise CourseError(f"the gradebook refused {lab} {student or ''}".rstrip(), got=answer["error"])
+
+
+def create(course: Course) -> None:
+    """Make an empty gradebook, whole or not at all: nbgrader's own way leaves half a database when it is cut off."""
+    from nbgrader.api import Gradebook
+
+    if not course.gradebook.exists():
+        unfinished = course.gradebook.with_name(".new-gradebook.db")
+        unfinished.unlink(missing_ok=True)
+        Gradebook(f"sqlite:///{unfinished}").close()
+        unfinished.replace(course.gradebook)
 
 
 def enter_lab(course: Course, lab: str, config: Any) -> None:
@@ -95,10 +110,14 @@ def main() -> None:
     replies, sys.stdout = sys.stdout, sys.stderr  # nothing that nbgrader prints may get among the answers
     logging.basicConfig(filename=course.root / "nbgrader.log", level=logging.WARNING)
     config = configure(Config(), course.root)
+    created = False
     for line in sys.stdin:
         request = json.loads(line)
         error = ""
         try:
+            if not created:
+                create(course)
+                created = True
             if request["student"] is None:
                 enter_lab(course, request["lab"], config)
             else:

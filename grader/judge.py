@@ -66,7 +66,7 @@ class Verdict:
         return f"{self.what}{found}{wanted}"
 
 
-class Fault(Exception):  # noqa: N818 - not the submission's error
+class Fault(Exception):
     """A check's own code raised while it drew inputs, computed what is expected, or compared."""
 
 

@@ -26,7 +26,9 @@ class TrustedMarks(NbGraderPreprocessor):  # type: ignore[misc]
         root = Path(place["db_url"].removeprefix("sqlite:///")).parent
         record = read_record(Course(root).record(place["student"], place["assignment"]))
         if record is None or record.faults:
-            raise InputError("no verdict on this submission", got=place["student"], help="run `mlsys-grader grade` first")
+            raise InputError(
+                "no verdict on this submission", got=place["student"], help="run `mlsys-grader grade` first"
+            )
         verdicts = {verdict.check: verdict for verdict in record.verdicts}
         for cell in nb.cells:
             fields = cell.metadata.get("nbgrader", {})

@@ -87,7 +87,9 @@ def release(folder: Path, project: Path) -> Released:
     nbformat.validate(notebook)
     text = nbformat.writes(notebook, version=nbformat.NO_CONVERT) + "\n"
     if leak := find_leak(solved, [str(cell.source) for cell in notebook.cells], text):
-        raise CourseError(f"{lab.name} would give a solution away", got=leak, help="keep it inside a solution region only")
+        raise CourseError(
+            f"{lab.name} would give a solution away", got=leak, help="keep it inside a solution region only"
+        )
     files = {f"{lab.name}.ipynb": text.encode(), "lab.toml": (folder / "lab.toml").read_bytes()}
     return Released(lab.name, files)
 
@@ -119,10 +121,14 @@ def _fill_metadata(notebook: Notebook, lab: GradedLab) -> None:
     if sorted(graded) != sorted(expected):
         odd = sorted(set(expected) ^ set(graded)) or [name for name in graded if graded.count(name) > 1]
         raise InputError(
-            f"{lab.name}: grade cells and checks do not pair up", got=", ".join(odd), expected="one grade cell per check"
+            f"{lab.name}: grade cells and checks do not pair up",
+            got=", ".join(odd),
+            expected="one grade cell per check",
         )
     if lab.info.points != lab.checks.points:
-        raise InputError(f"{lab.name}: lab.toml has the wrong points", got=lab.info.points, expected=f"{lab.checks.points:g}")
+        raise InputError(
+            f"{lab.name}: lab.toml has the wrong points", got=lab.info.points, expected=f"{lab.checks.points:g}"
+        )
 
 
 def _through_nbgrader(notebook: Notebook, lab: GradedLab) -> Notebook:

@@ -51,7 +51,9 @@ class Job:
             return "its process is gone"
         if not isinstance(code, int):
             return "its process is gone"
-        return f"its process was killed by signal {-code}" if code < 0 else f"its process ended itself with status {code}"
+        return (
+            f"its process was killed by signal {-code}" if code < 0 else f"its process ended itself with status {code}"
+        )
 
 
 class Sandbox:
@@ -71,7 +73,12 @@ class Sandbox:
         if not unsafe:
             command = [*_bubblewrap(package, lab, extra), *command]
         self._process = subprocess.Popen(
-            command, stdin=inner, stdout=subprocess.DEVNULL, stderr=self._stderr, env=_environment(tempfile.gettempdir() if unsafe else SCRATCH), close_fds=True
+            command,
+            stdin=inner,
+            stdout=subprocess.DEVNULL,
+            stderr=self._stderr,
+            env=_environment(tempfile.gettempdir() if unsafe else SCRATCH),
+            close_fds=True,
         )
         inner.close()
         start = {"checks": lab.info.checks_module, "path": extra, "jailed": not unsafe}
@@ -106,7 +113,9 @@ class Sandbox:
         except OSError:
             channel.close()
             life.close()
-            raise CourseError("the sandbox has died", help="start `mlsys-grader grade` again: it goes on where it stood") from None
+            raise CourseError(
+                "the sandbox has died", help="start `mlsys-grader grade` again: it goes on where it stood"
+            ) from None
         finally:
             inner_channel.close()
             inner_life.close()
@@ -137,7 +146,14 @@ class Sandbox:
 def _environment(scratch: str) -> dict[str, str]:
     """Nothing of the instructor's environment reaches a submission."""
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    return {"PATH": "/usr/bin:/bin", "HOME": scratch, "TMPDIR": scratch, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0", **one_thread}
+    return {
+        "PATH": "/usr/bin:/bin",
+        "HOME": scratch,
+        "TMPDIR": scratch,
+        "LANG": "C.UTF-8",
+        "PYTHONHASHSEED": "0",
+        **one_thread,
+    }
 
 
 def _bubblewrap(package: Path, lab: GradedLab, extra: list[str]) -> list[str]:
@@ -160,7 +176,9 @@ def _bubblewrap(package: Path, lab: GradedLab, extra: list[str]) -> list[str]:
         elif Path(folder).is_dir():
             command += ["--ro-bind", folder, folder]
     command += ["--proc", "/proc", "--dev", "/dev", "--dir", SCRATCH]
-    prefixes = [prefix for prefix in dict.fromkeys((sys.base_prefix, sys.prefix)) if not Path(prefix).is_relative_to("/usr")]
+    prefixes = [
+        prefix for prefix in dict.fromkeys((sys.base_prefix, sys.prefix)) if not Path(prefix).is_relative_to("/usr")
+    ]
     own = Path(__file__).parent
     binds = [(folder, folder) for folder in ("/etc/ld.so.cache", *prefixes, *extra) if Path(folder).exists()]
     binds.append((str(package), str(HOME / "mlsys_lab")))

@@ -47,7 +47,9 @@ def read_submission(path: Path, lab: GradedLab) -> Submission:
         document = json.loads(content)
         notebook = parse_notebook(document, path.name)
     except (ValueError, RecursionError):
-        return Submission(digest, None, Mismatch("the file is damaged", "something that is not JSON", "a saved notebook"))
+        return Submission(
+            digest, None, Mismatch("the file is damaged", "something that is not JSON", "a saved notebook")
+        )
     except InputError as error:
         return Submission(digest, None, Mismatch(error.what, _text(error.got), _text(error.expected or error.help)))
     cells = tuple(_cells(document))
@@ -59,7 +61,9 @@ def read_submission(path: Path, lab: GradedLab) -> Submission:
     except InputError as error:
         return Submission(digest, None, Mismatch(error.what, _text(error.got), _text(error.expected)), notes, cells)
     if len(artifact.source) > SOURCE_CHARACTERS:
-        too_long = Mismatch("the exported cells are too long", f"{len(artifact.source):,} characters", f"{SOURCE_CHARACTERS:,} at most")
+        too_long = Mismatch(
+            "the exported cells are too long", f"{len(artifact.source):,} characters", f"{SOURCE_CHARACTERS:,} at most"
+        )
         return Submission(digest, None, too_long, notes, cells)
     return Submission(digest, artifact, None, notes, cells)
 
@@ -140,7 +144,9 @@ def _notes(cells: tuple[tuple[str, str, str], ...], lab: GradedLab) -> tuple[str
         if not sources:
             notes.append(f"Cell `{grade_id}` is missing from the notebook.")
         if len(sources) > 1:
-            notes.append(f"Cell `{grade_id}` is in the notebook {len(sources)} times; where they define the same name, the last counts.")
+            notes.append(
+                f"Cell `{grade_id}` is in the notebook {len(sources)} times; where they define the same name, the last counts."
+            )
         if cell["metadata"]["nbgrader"]["grade"] and any(source != "".join(cell["source"]) for source in sources):
             notes.append(f"Check cell `{grade_id}` was changed. Marks come from the grader's own copy of the check.")
     return tuple(notes)

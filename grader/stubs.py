@@ -79,4 +79,3 @@ def enclosing(before: str) -> str:
             names.insert(0, match[2])
             indent = depth
     return ".".join(names)
-

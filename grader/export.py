@@ -1,0 +1,31 @@
+"""Marks for other programs: a CSV for a gradebook, and every verdict as JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from grader.labs import GradedLab
+from grader.records import Record
+
+
+def to_csv(records: Sequence[Record], lab: GradedLab) -> str:
+    """A row per student: id, lab, marks, points to be had, percent, then marks per check."""
+    names = [check.name for check in lab.checks.checks]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["student", "lab", "earned", "points", "percent", "judged_at", *names])
+    for record in records:
+        marks = {verdict.check: f"{verdict.earned:g}" for verdict in record.verdicts}
+        percent = f"{100 * record.earned / record.points:.1f}"
+        head = [record.student, record.lab, f"{record.earned:g}", f"{record.points:g}", percent, record.judged_at]
+        writer.writerow([*head, *(marks.get(name, "") for name in names)])
+    return out.getvalue()
+
+
+def to_json(records: Sequence[Record]) -> str:
+    """The records as they are, a list with one entry per student; seeds included, so not for students."""
+    return json.dumps([asdict(record) for record in records], indent=1, ensure_ascii=False) + "\n"
