@@ -1,0 +1,318 @@
+"""Task 7: a network that learns. Oracles: torch.nn, torch.optim, a count of FLOPs, and labels that the judge keeps."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import torch
+
+from mlsys_lab.checks.autograd.common import answer, array, gradients, leaf, number, storage_only, whole
+from mlsys_lab.checks.compare import close
+from mlsys_lab.checks.spec import Arrays, Case, Check, Mismatch
+from mlsys_lab.errors import InputError
+
+TARGET = 0.95
+"""Share of unseen digits that must be read correctly."""
+
+
+def _network(rng: np.random.Generator, widths: tuple[int, ...]) -> Arrays:
+    arrays = {"widths": np.array(widths, dtype=np.int64)}
+    for i, (n_in, n_out) in enumerate(itertools.pairwise(widths)):
+        arrays[f"weight {i}"] = (rng.standard_normal((n_in, n_out)) / np.sqrt(n_in)).astype(np.float32)
+        arrays[f"bias {i}"] = rng.standard_normal(n_out).astype(np.float32)
+    return arrays
+
+
+def _learners_mlp(artifact: Any, arrays: Arrays) -> Any:
+    model = artifact.MLP(*arrays["widths"].tolist())
+    for i, layer in enumerate(model.layers):
+        layer.weight.data = torch.from_numpy(arrays[f"weight {i}"])
+        layer.bias.data = torch.from_numpy(arrays[f"bias {i}"])
+    return model
+
+
+def _oracles_mlp(arrays: Arrays) -> torch.nn.Sequential:
+    layers: list[torch.nn.Module] = []
+    for i in range(len(arrays["widths"]) - 1):
+        weight = arrays[f"weight {i}"]
+        linear = torch.nn.Linear(weight.shape[0], weight.shape[1], dtype=torch.float64)
+        linear.weight.data = torch.from_numpy(weight.T).double()
+        linear.bias.data = torch.from_numpy(arrays[f"bias {i}"]).double()
+        layers += [linear, torch.nn.ReLU()]
+    return torch.nn.Sequential(*layers[:-1])
+
+
+# --- mlp_forward ----------------------------------------------------------------------------------------------------
+
+
+def _mlp_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    widths, batch = case.params["widths"], case.params["batch"]
+    x = rng.standard_normal((batch, widths[0])).astype(np.float32)
+    return _network(rng, widths) | {"x": x, "g": rng.standard_normal((batch, widths[-1])).astype(np.float32)}
+
+
+@storage_only
+def _mlp_run(artifact: Any, arrays: Arrays) -> Arrays:
+    model = _learners_mlp(artifact, arrays)
+    logits = model(artifact.Tensor(torch.from_numpy(arrays["x"])))
+    artifact.backward(logits, torch.from_numpy(arrays["g"]))
+    got = {"logits": array("logits", logits)}
+    for i, layer in enumerate(model.layers):
+        got[f"gradient of weight {i}"] = array(f"gradient of weight {i}", layer.weight.grad)
+        got[f"gradient of bias {i}"] = array(f"gradient of bias {i}", layer.bias.grad)
+    return got
+
+
+def _mlp_expect(arrays: Arrays) -> Arrays:
+    model = _oracles_mlp(arrays)
+    logits = model(torch.from_numpy(arrays["x"]).double())
+    expected = {"logits": answer(logits, np.float32)}
+    for i, layer in enumerate(layer for layer in model if isinstance(layer, torch.nn.Linear)):
+        weight, bias = gradients(logits, (layer.weight, layer.bias), arrays["g"])
+        expected[f"gradient of weight {i}"] = answer(weight.T, np.float32)
+        expected[f"gradient of bias {i}"] = answer(bias, np.float32)
+    return expected
+
+
+# --- sgd ------------------------------------------------------------------------------------------------------------
+
+
+def _sgd_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    steps = case.params["steps"]
+    return {
+        "p": rng.standard_normal((3, 4)).astype(np.float32),
+        "q": rng.standard_normal(5).astype(np.float32),
+        "gradients of p": rng.standard_normal((steps, 3, 4)).astype(np.float32),
+        "gradients of q": rng.standard_normal((steps, 5)).astype(np.float32),
+        "lr": np.array(case.params["lr"]),
+        "momentum": np.array(case.params["momentum"]),
+    }
+
+
+@storage_only
+def _sgd_run(artifact: Any, arrays: Arrays) -> Arrays:
+    p, q, idle = (artifact.Tensor(torch.from_numpy(arrays[n].copy()), requires_grad=True) for n in ("p", "q", "q"))
+    optimiser = artifact.SGD([p, q, idle], lr=float(arrays["lr"]), momentum=float(arrays["momentum"]))
+    for grad_p, grad_q in zip(arrays["gradients of p"], arrays["gradients of q"], strict=True):
+        p.grad, q.grad = torch.from_numpy(grad_p.copy()), torch.from_numpy(grad_q.copy())
+        optimiser.step()
+    return {
+        "p": array("p", p),
+        "q": array("q", q),
+        "the last gradient of q": array("q.grad", q.grad),
+        "a parameter without gradient": array("a parameter without gradient", idle),
+    }
+
+
+def _sgd_expect(arrays: Arrays) -> Arrays:
+    p, q = leaf(arrays["p"]), leaf(arrays["q"])
+    optimiser = torch.optim.SGD([p, q], lr=float(arrays["lr"]), momentum=float(arrays["momentum"]))
+    for grad_p, grad_q in zip(arrays["gradients of p"], arrays["gradients of q"], strict=True):
+        p.grad, q.grad = torch.from_numpy(grad_p).double(), torch.from_numpy(grad_q).double()
+        optimiser.step()
+    return {
+        "p": answer(p, np.float32),
+        "q": answer(q, np.float32),
+        "the last gradient of q": arrays["gradients of q"][-1],
+        "a parameter without gradient": arrays["q"],
+    }
+
+
+# --- train_step -----------------------------------------------------------------------------------------------------
+
+
+def _step_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    widths, batch, steps = (6, 9, 4), 8, case.params["steps"]
+    return _network(rng, widths) | {
+        "x": rng.standard_normal((steps, batch, widths[0])).astype(np.float32),
+        "y": rng.integers(0, widths[-1], (steps, batch)),
+        "momentum": np.array(case.params["momentum"]),
+    }
+
+
+@storage_only
+def _step_run(artifact: Any, arrays: Arrays) -> Arrays:
+    model = _learners_mlp(artifact, arrays)
+    optimiser = artifact.SGD(model.parameters(), lr=0.1, momentum=float(arrays["momentum"]))
+    losses = [
+        number("the loss", artifact.train_step(model, optimiser, torch.from_numpy(x), torch.from_numpy(y)))
+        for x, y in zip(arrays["x"], arrays["y"], strict=True)
+    ]
+    got = {"loss of each step": np.array(losses, dtype=np.float32)}
+    return got | {f"weight {i} after": array(f"weight {i}", layer.weight) for i, layer in enumerate(model.layers)}
+
+
+def _step_expect(arrays: Arrays) -> Arrays:
+    model, losses = _oracles_mlp(arrays), []
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=float(arrays["momentum"]))
+    for x, y in zip(arrays["x"], arrays["y"], strict=True):
+        loss = torch.nn.functional.cross_entropy(model(torch.from_numpy(x).double()), torch.from_numpy(y))
+        parameters = tuple(model.parameters())
+        for p, grad in zip(parameters, gradients(loss, parameters, np.ones(())), strict=True):
+            p.grad = grad
+        optimiser.step()
+        losses.append(loss.item())
+    linears = [layer for layer in model if isinstance(layer, torch.nn.Linear)]
+    expected = {"loss of each step": np.array(losses, dtype=np.float32)}
+    return expected | {f"weight {i} after": answer(layer.weight.T, np.float32) for i, layer in enumerate(linears)}
+
+
+# --- step_flops -----------------------------------------------------------------------------------------------------
+
+
+def _flops_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    depth = case.params["depth"]
+    return {"batch": rng.integers(1, 100, ()), "widths": rng.integers(1, 300, depth + 1)}
+
+
+@storage_only
+def _flops_run(artifact: Any, arrays: Arrays) -> Arrays:
+    flops = artifact.predict_step_flops(int(arrays["batch"]), tuple(arrays["widths"].tolist()))
+    return {"FLOPs": whole("FLOPs", flops)}
+
+
+def _flops_expect(arrays: Arrays) -> Arrays:
+    """Two FLOPs for each multiply-add: forward, for the weight, and for the input unless it is the data."""
+    batch, widths, total = int(arrays["batch"]), arrays["widths"].tolist(), 0
+    for i in range(len(widths) - 1):
+        products = 2 if i == 0 else 3
+        total += products * 2 * batch * widths[i] * widths[i + 1]
+    return {"FLOPs": np.array(total, dtype=np.int64)}
+
+
+# --- train_digits ---------------------------------------------------------------------------------------------------
+
+
+def _digits_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    """A random split of scikit-learn's 1,797 digits, with noise; "scrambled" also moves pixels and renames classes.
+
+    To a fully connected network one scramble of all images changes nothing; weights from elsewhere fail.
+    """
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    images = images / 16 + rng.normal(0, 0.02, images.shape)
+    if case.params["scrambled"]:
+        images, labels = images[:, rng.permutation(64)], rng.permutation(10)[labels]
+    order = rng.permutation(len(images))
+    test, train = order[:360], order[360:]
+    return {
+        "x_train": images[train].astype(np.float32),
+        "y_train": labels[train].astype(np.int64),
+        "x_test": images[test].astype(np.float32),
+        "_y_test": labels[test].astype(np.int64),
+    }
+
+
+@storage_only
+def _digits_run(artifact: Any, arrays: Arrays) -> Arrays:
+    x_train, y_train, x_test = (torch.from_numpy(arrays[name]) for name in ("x_train", "y_train", "x_test"))
+    got = artifact.train_classifier(x_train, y_train, x_test)
+    if not isinstance(got, tuple) or len(got) != 2:
+        raise InputError("train_classifier", got=type(got).__name__, expected="a pair: labels, losses")
+    return {"labels": array("the predicted labels", got[0])}
+
+
+def _digits_expect(arrays: Arrays) -> Arrays:
+    return {"labels": arrays["_y_test"]}
+
+
+def _digits_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
+    labels, truth = got["labels"], expected["labels"]
+    if labels.shape != truth.shape or labels.dtype.kind not in "iu":
+        found = f"{labels.dtype} of shape {labels.shape}"
+        return Mismatch("the predicted labels have the wrong form", found, f"integers of shape {truth.shape}")
+    accuracy = float((labels == truth).mean())
+    if accuracy < TARGET:
+        return Mismatch("too many digits are misread", f"accuracy {accuracy:.1%}", f"at least {TARGET:.0%}")
+    return None
+
+
+CHECKS = (
+    Check(
+        name="mlp_forward",
+        title="A network of your own layers, forward and back",
+        points=3,
+        cases=(
+            Case("two layers", {"widths": (5, 7, 3), "batch": 4}),
+            Case("one layer: no relu after it", {"widths": (4, 2), "batch": 3}),
+            Case("four layers", {"widths": (3, 8, 5, 6, 2), "batch": 1}, hidden=True),
+        ),
+        inputs=_mlp_inputs,
+        run=_mlp_run,
+        expect=_mlp_expect,
+        compare=close,
+        hint="relu stands between layers: after each but the last, whose outputs are logits and may be negative.",
+        uses=("Tensor", "MLP", "backward"),
+    ),
+    Check(
+        name="sgd",
+        title="Gradient descent with momentum",
+        points=3,
+        cases=(
+            Case("without momentum", {"steps": 1, "lr": 0.1, "momentum": 0.0}),
+            Case("with momentum, three steps", {"steps": 3, "lr": 0.1, "momentum": 0.9}),
+            Case("with momentum, many steps", {"steps": 20, "lr": 0.02, "momentum": 0.5}, hidden=True),
+        ),
+        inputs=_sgd_inputs,
+        run=_sgd_run,
+        expect=_sgd_expect,
+        compare=close,
+        hint="v ← μ v + gradient, then p ← p − η v, with a v of its own for each parameter. Leave p.grad as it is; "
+        "skip a parameter whose grad is None.",
+        uses=("Tensor", "SGD"),
+    ),
+    Check(
+        name="train_step",
+        title="One step of training",
+        points=3,
+        cases=(
+            Case("two steps", {"steps": 2, "momentum": 0.0}),
+            Case("five steps with momentum", {"steps": 5, "momentum": 0.9}),
+            Case("ten steps", {"steps": 10, "momentum": 0.5}, hidden=True),
+        ),
+        inputs=_step_inputs,
+        run=_step_run,
+        expect=_step_expect,
+        compare=lambda got, expected: close(got, expected, scale=5),
+        hint="In this order: zero_grad, loss, backward, step. Gradients of the step before add up unless you clear "
+        "them. Return loss.item().",
+        uses=("Tensor", "MLP", "SGD", "cross_entropy", "train_step"),
+    ),
+    Check(
+        name="step_flops",
+        title="FLOPs of a training step, predicted",
+        points=3,
+        cases=(
+            Case("two layers", {"depth": 2}),
+            Case("one layer", {"depth": 1}),
+            Case("five layers", {"depth": 5}, hidden=True),
+        ),
+        inputs=_flops_inputs,
+        run=_flops_run,
+        expect=_flops_expect,
+        compare=close,
+        hint="2 · B · n · m for each product. Each layer has three (forward, weight, input), but the first has no "
+        "input gradient. Return an int.",
+        uses=("predict_step_flops",),
+    ),
+    Check(
+        name="train_digits",
+        title="Read unseen digits: at least 95 %",
+        points=6,
+        cases=(
+            Case("a random split", {"scrambled": False}),
+            Case("pixels and classes in another order", {"scrambled": True}, hidden=True),
+        ),
+        inputs=_digits_inputs,
+        run=_digits_run,
+        expect=_digits_expect,
+        compare=_digits_compare,
+        hint="Does the loss fall? If not, try other learning rates, in factors of 3. If it falls and the test is "
+        "still poor, train for more epochs or widen the hidden layer. Predict with argmax over the classes.",
+        uses=("Tensor", "MLP", "SGD", "train_step", "train_classifier"),
+        time_limit_s=60,
+    ),
+)
