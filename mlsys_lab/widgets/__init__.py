@@ -10,13 +10,14 @@ from mlsys_lab.widgets.modules import esm, write_modules
 from mlsys_lab.widgets.notebook import BackwardGraph, Roofline
 from mlsys_lab.widgets.page import element
 from mlsys_lab.widgets.plots import show
-from mlsys_lab.widgets.roofline import Bound, bound, matmul
+from mlsys_lab.widgets.roofline import Bound, bound, device_data, matmul
 
 __all__ = [
     "BackwardGraph",
     "Bound",
     "Roofline",
     "bound",
+    "device_data",
     "element",
     "esm",
     "graph_data",

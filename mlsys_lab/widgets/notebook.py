@@ -9,6 +9,7 @@ import traitlets
 
 from mlsys_lab.widgets.graph import graph_data
 from mlsys_lab.widgets.modules import esm
+from mlsys_lab.widgets.roofline import device_data
 
 
 class BackwardGraph(anywidget.AnyWidget):
@@ -30,15 +31,16 @@ class BackwardGraph(anywidget.AnyWidget):
 class Roofline(anywidget.AnyWidget):
     """A device's roofline with one piece of work on it, moved by sliders.
 
-    devices: `[{"name": str, "bandwidth": B/s, "peaks": {precision: FLOP/s}}]`; device, precision: the one shown.
+    devices: `[{"name": str, "bandwidth": B/s, "peaks": {precision: FLOP/s}}]`, the course's table when not given.
+    device, precision: the ones shown; a name that is not there shows the first.
     work: "matmul" of (m,k)·(k,n), or "intensity" in FLOP/B.
     points: measured work to show beside the bound, `[{"label": str, "intensity": FLOP/B, "flops_per_s": FLOP/s}]`.
     """
 
     _esm = esm("roofline")
-    devices: traitlets.List[Any] = traitlets.List(minlen=1).tag(sync=True)
-    device = traitlets.Unicode("").tag(sync=True)
-    precision = traitlets.Unicode("").tag(sync=True)
+    devices: traitlets.List[Any] = traitlets.List(device_data(), minlen=1).tag(sync=True)
+    device = traitlets.Unicode("H100").tag(sync=True)
+    precision = traitlets.Unicode("bf16").tag(sync=True)
     work = traitlets.Enum(["matmul", "intensity"], default_value="matmul").tag(sync=True)
     m = traitlets.Int(512).tag(sync=True)
     n = traitlets.Int(4096).tag(sync=True)

@@ -5,7 +5,11 @@ The figure repeats this arithmetic in JavaScript, and a test holds the two equal
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
+
+from mlsys_lab.hardware import DEVICES, Device
 
 
 @dataclass(frozen=True)
@@ -37,3 +41,10 @@ def bound(flops: float, size_bytes: float, *, peak_flops_per_s: float, bandwidth
         fraction=flops / time_s / peak_flops_per_s,
         limit="compute" if compute_s >= memory_s else "memory",
     )
+
+
+def device_data(devices: Iterable[Device] = DEVICES) -> list[dict[str, Any]]:
+    """What the figure needs of each device: its name, its memory bandwidth in B/s, its dense peaks in FLOP/s."""
+    return [
+        {"name": one.name, "bandwidth": one.memory_bandwidth_bytes_per_s, "peaks": dict(one.peaks)} for one in devices
+    ]

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import math
 import random
+import re
 
 import pytest
 
-from mlsys_lab.widgets import bound, element, esm, matmul
+from mlsys_lab import hardware
+from mlsys_lab.widgets import Roofline, bound, device_data, element, esm, matmul
 
 DEVICES = [
     {"name": "Big", "bandwidth": 2e12, "peaks": {"bf16": 800e12, "fp32": 50e12}},
@@ -34,6 +36,20 @@ def test_a_matrix_multiply_by_hand() -> None:
     assert (slow.limit, slow.intensity, slow.ridge, slow.time_s, slow.flops_per_s, slow.fraction) == (
         "memory", 0.5, 2.5, 3.0, 20.0, 0.2,
     )  # fmt: skip
+
+
+def test_devices_of_the_table_can_all_be_drawn() -> None:
+    data = {one["name"]: one for one in device_data()}
+    assert len(data) == len(hardware.DEVICES) > 10
+    h100 = hardware.device("H100")
+    assert data["H100"] == {
+        "name": "H100", "bandwidth": h100.memory_bandwidth_bytes_per_s, "peaks": dict(h100.peaks)
+    }  # fmt: skip
+    assert Roofline().devices == device_data()
+    # The figure needs the width of every precision, and has it in JavaScript.
+    assert set(hardware.PRECISIONS) <= set(
+        re.findall(r"(\w+): [\d.]+[,}]", re.search("FORMAT_BYTES = (.*);", esm("roofline"))[1] + ",")
+    )
 
 
 @pytest.mark.browser
