@@ -92,7 +92,7 @@ def strides_table(data: Mapping[str, Any]) -> str:
 
 
 class Strides(anywidget.AnyWidget):
-    """Views of one storage and the cells they touch, for a live notebook: `Strides.from_views({"t": t, "t.T": t.T})`."""
+    """Views of one storage and the cells they touch, in a notebook: `Strides.from_views({"t": t, "t.T": t.T})`."""
 
     _esm = esm("strides")
     cells = traitlets.Int(1).tag(sync=True)
