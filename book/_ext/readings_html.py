@@ -68,7 +68,7 @@ def table(readings: Sequence[Reading], syllabus: Syllabus) -> str:
             f'<tr class="readings-group"><th colspan="4" scope="rowgroup">{escape(chapter_label(chapter))}</th></tr>'
         )
         if own:
-            groups.append(f'<tbody data-group="{chapter.topic}">\n{heading}\n{rows}\n</tbody>')
+            groups.append(f'<tbody id="chapter={chapter.topic}">\n{heading}\n{rows}\n</tbody>')
     return "\n".join(
         [
             '<div class="readings" data-readings>',
@@ -124,7 +124,7 @@ def _row(reading: Reading, syllabus: Syllabus) -> str:
     }
     attributes = " ".join(f'data-{name}="{escape(value)}"' for name, value in data.items())
     chapters = ", ".join(_chapter_link(chapter) for chapter in syllabus.chapters if chapter.topic in reading.chapters)
-    topics = ", ".join(f'<a href="#topic={topic}">{escape(topic_label(topic))}</a>' for topic in reading.topics)
+    topics = ", ".join(f'<span data-topic="{topic}">{escape(topic_label(topic))}</span>' for topic in reading.topics)
     note = f"<details><summary>About this entry</summary>{escape(reading.note)}</details>" if reading.note else ""
     by = escape(", ".join(reading.authors))
     return (

@@ -11,6 +11,7 @@ or goes.
 from __future__ import annotations
 
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, ClassVar
 
 import course_yaml
@@ -87,16 +88,20 @@ class SyllabusMap(_CourseDirective):
 
 
 def _readings() -> tuple[readings.Reading, ...]:
-    return _cached(readings.load, readings.READINGS.stat().st_mtime_ns)
+    return _loaded(readings.load, readings.READINGS, _changed(readings.READINGS))
 
 
 def _syllabus() -> readings.Syllabus:
-    return _cached(readings.load_syllabus, readings.SYLLABUS.stat().st_mtime_ns)
+    return _loaded(readings.load_syllabus, readings.SYLLABUS, _changed(readings.SYLLABUS))
 
 
 @lru_cache(maxsize=8)
-def _cached(load: Any, changed: int) -> Any:  # `changed` is the file's time: a saved edit is read again
-    return load()
+def _loaded(load: Any, path: Path, changed: int) -> Any:  # `changed` makes a saved edit be read again
+    return load(path)
+
+
+def _changed(path: Path) -> int:
+    return path.stat().st_mtime_ns if path.exists() else 0  # a missing file is for `load` to report
 
 
 def _outdated_maps(

@@ -144,6 +144,8 @@
       this.rows = [...root.querySelectorAll("tr[data-id]")];
       this.words = new Map(this.rows.map((row) => [row, fold(row.textContent)]));
       this.form.hidden = false;
+      for (const group of root.querySelectorAll("tbody")) group.removeAttribute("id"); // a filter from now on, no place to jump to
+      for (const topic of root.querySelectorAll("span[data-topic]")) this.linkTopic(topic);
       root.querySelector(".readings-bar").hidden = false;
       this.form.addEventListener("submit", (event) => event.preventDefault());
       this.form.addEventListener("input", () => this.chosen());
@@ -155,6 +157,14 @@
       root.querySelector("[data-import]").addEventListener("click", () => file.click());
       file.addEventListener("change", () => this.importFile(file));
       this.fromAddress();
+      if (location.hash.includes("=")) window.scrollTo(0, 0);
+    }
+
+    linkTopic(span) {
+      const link = document.createElement("a");
+      link.href = `#topic=${span.dataset.topic}`;
+      link.textContent = span.textContent;
+      span.replaceWith(link);
     }
 
     get filters() {
