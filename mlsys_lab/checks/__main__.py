@@ -17,7 +17,7 @@ IMPORT_LIMIT_S = 30.0
 
 
 def main(checks_module: str, notebook: str, results: str) -> None:
-    """Write to `results` the plan (all checks), then either why the artifact does not load or each check's report."""
+    """Write to `results` the plan (all checks); then why the artifact does not load, or that it did and each report."""
     with Path(results).open("w", encoding="utf-8", buffering=1) as file:
 
         def tell(**event: Any) -> None:
@@ -39,6 +39,7 @@ def main(checks_module: str, notebook: str, results: str) -> None:
         except CourseError as error:
             tell(refused=str(error), unfinished=isinstance(error, UnfinishedError))
             return
+        tell(loaded=True)
         for check in lab.checks:
             report = run_check(check, artifact)
             mismatch = report.mismatch

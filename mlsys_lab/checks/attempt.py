@@ -80,7 +80,7 @@ def attempt(check: Check, artifact: Any, inputs: Arrays) -> Attempt:
         problem = _raised(error)
     time_s = time.perf_counter() - start
     peak_bytes = tracker.peak_bytes if tracker is not None else None
-    if arrays is not None:
+    if problem is None:
         problem = _not_arrays(arrays) or _over_budget(check, peak_bytes)
     return Attempt(None if problem else arrays, problem, unfinished, time_s, peak_bytes)
 

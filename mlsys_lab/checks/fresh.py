@@ -89,7 +89,7 @@ def _reports(
         elif "silent_s" in event:
             yield from _cut_short(plan[done:], f"it did not come to an end within {event['silent_s']:.0f} s")
             return
-        else:
+        elif "loaded" not in event:
             yield _planned(plan[done], **{key: event[key] for key in event if key != "name"})
             done += 1
     if not plan:
@@ -110,10 +110,8 @@ def _events(process: subprocess.Popen[bytes], results: Path, start_limit_s: floa
             event = json.loads(line)
             if "plan" in event:
                 limits_s = [check["limit_s"] + GRACE_S for check in event["plan"]]
-                allowed_s += limits_s[0]  # the exported cells load first
-            else:
-                done = len(lines) - 1
-                allowed_s = limits_s[done] if done < len(limits_s) else GRACE_S
+            else:  # the artifact has loaded, or a check has ended
+                allowed_s = limits_s.pop(0) if limits_s else GRACE_S
             since = time.monotonic()
             yield event
         seen = len(lines)

@@ -1,0 +1,157 @@
+"""`check("name")` where a learner works: in a notebook's kernel and in plain Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+
+from mlsys_lab import checks
+from mlsys_lab.checks import CheckFailed, lab, labs, render, topics
+from mlsys_lab.checks.runner import Report
+from mlsys_lab.checks.spec import Mismatch
+from mlsys_lab.errors import InputError
+from mlsys_lab.stack.workspace import Workspace
+
+
+def test_plain_python_prints_and_raises(
+    fakes: ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    check = lab("fake", names)
+    with pytest.raises(CheckFailed, match="still to do: Add one"):
+        check("add_one")
+    names["add_one"] = lambda x: x + 2
+    with pytest.raises(CheckFailed, match="not right yet: Add one"):
+        check("add_one")
+    names["add_one"] = lambda x: x + 1
+    capsys.readouterr()
+    check("add_one")
+    said = capsys.readouterr().out
+    assert said.startswith("✓ passed: Add one (3 of 3 points · 2 cases")
+    assert "1 of 2 checks passed in this session, 3 of 5 points" in said
+
+
+def test_the_callers_own_names_are_the_default(fakes: ModuleType) -> None:
+    scope: dict[str, Any] = {"lab": lab, "add_one": lambda x: x + 1}
+    exec("check = lab('fake')\ncheck('add_one')", scope)
+
+
+def test_outcomes_are_noted_in_the_workspace(
+    fakes: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workspace = Workspace.create(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    check = lab("fake", {"add_one": lambda x: x + 1})
+    check("add_one")
+    with pytest.raises(CheckFailed):
+        check("twice")
+    noted = workspace.progress()["fake"]["checks"]
+    assert {name: entry["points"] for name, entry in noted.items()} == {"add_one": 3.0, "twice": 0.0}
+    workspace.progress_path.write_text("{")
+    capsys.readouterr()
+    check("add_one")  # a damaged record does not take the verdict away
+    assert "progress not noted" in capsys.readouterr().out
+
+
+def test_a_misspelt_check_or_lab_is_one_line_that_helps(fakes: ModuleType) -> None:
+    with pytest.raises(InputError, match=r"did you mean 'twice'\?"):
+        lab("fake", {})("twise")
+    for topic in ("artifact", "no-such", "../etc", "", "Fake"):
+        with pytest.raises(InputError, match="no lab of this name"):
+            lab(topic, {})
+
+
+def test_the_bound_checks_list_themselves(fakes: ModuleType) -> None:
+    assert "check('twice')  Twice (2 points)" in repr(lab("fake", {}))
+
+
+@pytest.fixture(scope="module")
+def shell() -> InteractiveShell:
+    return InteractiveShell.instance()
+
+
+def _cell(shell: InteractiveShell, source: str) -> tuple[Any, list[Any]]:
+    with capture_output(stdout=True, stderr=True, display=True) as captured:
+        result = shell.run_cell(source, store_history=True)
+    return result, captured.outputs
+
+
+def test_a_notebook_shows_a_card_and_one_line(fakes: ModuleType, shell: InteractiveShell) -> None:
+    _cell(shell, "from mlsys_lab.checks import lab\ncheck = lab('fake')")
+    _cell(shell, "#| export\ndef add_one(x):\n    return 1 / 0")
+    result, outputs = _cell(shell, "check('add_one')")
+    assert isinstance(result.error_in_exec, CheckFailed)
+    assert result.error_in_exec._render_traceback_() == [f"CheckFailed: {result.error_in_exec}"]
+    (card,) = outputs
+    assert "not right yet" in card.data["text/html"] and "ZeroDivisionError" in card.data["text/html"]
+    assert "line 3" in card.data["text/html"]
+    assert card.data["text/plain"].startswith("✗ not right yet: Add one")
+    _cell(shell, "def add_one(x):\n    return x + 1")
+    result, outputs = _cell(shell, "check('add_one')")
+    assert result.success and "passed" in outputs[0].data["text/html"]
+
+
+def _report(fakes: ModuleType, mismatch: Mismatch | None, **changes: Any) -> Report:
+    case = fakes.ADD_ONE.cases[0] if mismatch else None
+    return Report(fakes.ADD_ONE, mismatch is None, case, mismatch, 0.0123, cases=1, **changes)
+
+
+def test_nothing_from_the_learner_is_live_html(fakes: ModuleType) -> None:
+    report = _report(fakes, Mismatch("`<script>` is wrong", "<img onerror=x>", "a & b"))
+    page = render.html(report, "<footer>")
+    assert "<script" not in page and "<img" not in page and "<footer" not in page
+    assert "<code>&lt;script&gt;</code>" in page and "a &amp; b" in page
+    assert "<b>does</b>" not in page  # the hint's text is text too
+
+
+def test_the_card_keeps_the_themes_own_text_colour(fakes: ModuleType) -> None:
+    for report in (_report(fakes, None), _report(fakes, Mismatch("w")), _report(fakes, Mismatch("w"), unfinished=True)):
+        page = render.html(report)
+        assert "color:var(--jp-ui-font-color1,inherit)" in page
+        assert "<style" not in page and "class=" not in page
+
+
+@pytest.mark.parametrize("ground", ["#ffffff", "#111111"])
+def test_verdict_colours_stand_out_on_light_and_dark(ground: str) -> None:
+    for colour in (render.PASSED, render.UNFINISHED, render.WRONG):
+        lighter, darker = sorted((_luminance(colour), _luminance(ground)), reverse=True)
+        assert (lighter + 0.05) / (darker + 0.05) >= 3  # WCAG 2.2, 1.4.11 and large text of 1.4.3
+
+
+def _luminance(colour: str) -> float:
+    parts = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+def test_plain_text_lines_up(fakes: ModuleType) -> None:
+    said = render.text(_report(fakes, Mismatch("`y` is wrong", "[1,\n 2]", "[3]"))).splitlines()
+    assert said[1:] == [
+        "  case:     single",
+        "  what:     `y` is wrong",
+        "  got:      [1,",
+        "             2]",
+        "  expected: [3]",
+        "  hint:     `x + 1` <b>does</b> it",
+    ]
+
+
+def test_registry_finds_modules_and_packages_that_define_a_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "__init__.py").touch()
+    (tmp_path / "one_topic.py").write_text("LAB = 1\n")
+    (tmp_path / "two.py").write_text("x = 'LAB = 1'\nLABEL = 2\n")
+    (tmp_path / "three").mkdir()
+    (tmp_path / "three" / "__init__.py").write_text("LAB: Lab = 1\n")
+    monkeypatch.setattr(checks, "__file__", str(tmp_path / "__init__.py"))
+    assert topics() == ("one-topic", "three")
+
+
+def test_every_topic_that_is_found_loads() -> None:
+    assert {topic: found.topic for topic, found in labs().items()} == {topic: topic for topic in topics()}

@@ -1,0 +1,184 @@
+"""Checks on the code of learners who did all that learners do."""
+
+from __future__ import annotations
+
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mlsys_lab.checks.attempt import attempt
+from mlsys_lab.checks.runner import Report, run_check
+from mlsys_lab.checks.spec import Case, Check, Lab
+from mlsys_lab.checks.verdict import draw_inputs, judge_case, public_inputs
+from mlsys_lab.errors import InputError, UnfinishedError
+from mlsys_lab.stack.artifact import Artifact, Cell, load
+
+
+def _run(fakes: ModuleType, source: str, **options: Any) -> Report:
+    artifact = load(Artifact("n.ipynb", (Cell(5, f"#| export\nimport numpy as np\n{source}"),)))
+    return run_check(fakes.ADD_ONE, artifact, **options)
+
+
+def test_right_code_passes_all_public_cases(fakes: ModuleType) -> None:
+    report = _run(fakes, "def add_one(x): return x + 1")
+    assert (report.passed, report.points, report.cases, report.mismatch, report.case) == (True, 3.0, 2, None, None)
+    assert report.line == "passed: Add one"
+
+
+WRONG = {
+    "x + 2": "`y` is wrong in 1 of 1 entry, most at [0]",
+    "x[:0]": "`y` has the wrong shape",
+    "(x + 1).astype('float32')": "`y` has the wrong dtype",
+    "x * np.nan": "`y` has 1 NaN in 1 entry",
+    "None": "`y` does not hold numbers",
+    "'text'": "`y` does not hold numbers",
+    "1 / 0": "your code stopped with an exception",
+    "exit()": "your code stopped with an exception",
+    "add_one(x)": "your code stopped with an exception",
+    "[0 for _ in iter(int, 1)]": "it did not come to an end",
+}
+
+
+@pytest.mark.parametrize("body", WRONG)
+def test_wrong_code_gets_a_reason_and_no_points(fakes: ModuleType, body: str) -> None:
+    report = _run(fakes, f"def add_one(x): return {body}")
+    assert not report.passed and not report.unfinished and report.points == 0
+    assert report.mismatch is not None and report.mismatch.what == WRONG[body]
+    assert report.case is not None and report.case.name == "single"
+
+
+def test_an_exception_is_placed_in_the_learners_cell(fakes: ModuleType) -> None:
+    report = _run(fakes, "def add_one(x):\n    return helper(x)\ndef helper(x):\n    return x.no_such_thing")
+    assert report.mismatch is not None
+    assert "AttributeError" in report.mismatch.got and "cell 5" in report.mismatch.got
+    assert "line 6: `return x.no_such_thing`" in report.mismatch.got
+
+
+@pytest.mark.parametrize(
+    "source", ["def add_one(x): raise NotImplementedError", "def add_one(x): raise NotImplementedError('later')", ""]
+)
+def test_unfinished_is_not_wrong(fakes: ModuleType, source: str) -> None:
+    report = _run(fakes, source)
+    assert not report.passed and report.unfinished
+    assert report.line.startswith("still to do: Add one")
+
+
+def test_unfinished_from_an_earlier_topic_counts_too(fakes: ModuleType) -> None:
+    def add_one(x: np.ndarray) -> np.ndarray:
+        raise UnfinishedError("the tensor engine is not accepted yet")
+
+    assert run_check(fakes.ADD_ONE, SimpleNamespace(add_one=add_one)).unfinished
+
+
+def test_hidden_cases_run_only_when_asked_and_show_no_values(fakes: ModuleType) -> None:
+    source = "def add_one(x): return x + 1 if x.size else np.zeros(1)"
+    assert _run(fakes, source).passed
+    report = _run(fakes, source, hidden=True)
+    assert not report.passed and report.case is not None and report.case.name == "empty"
+    assert report.mismatch is not None and (report.mismatch.got, report.mismatch.expected) == ("", "")
+
+
+def test_private_inputs_do_not_reach_the_learner(fakes: ModuleType) -> None:
+    seen: list[str] = []
+    check = _with_run(fakes.ADD_ONE, lambda artifact, arrays: seen.extend(arrays) or {"y": arrays["x"] + 1})
+    assert run_check(check, SimpleNamespace(add_one=None)).passed
+    assert set(seen) == {"x"}
+
+
+def test_changing_the_inputs_in_place_does_not_change_the_answer_key(fakes: ModuleType) -> None:
+    report = _run(fakes, "def add_one(x):\n    x += 1\n    return x + 1")
+    assert not report.passed
+
+
+def test_public_cases_draw_the_same_numbers_every_time_and_seeds_differ(fakes: ModuleType) -> None:
+    case = fakes.ADD_ONE.cases[1]
+    first, again, other = (draw_inputs(fakes.ADD_ONE, case, seed)["x"] for seed in (0, 0, 1))
+    assert np.array_equal(first, again) and not np.array_equal(first, other)
+    assert not np.array_equal(draw_inputs(fakes.TWICE, Case("many", {"n": 7}), 0)["x"], first)
+
+
+def test_judging_needs_no_artifact(fakes: ModuleType) -> None:
+    case = fakes.ADD_ONE.cases[1]
+    inputs = draw_inputs(fakes.ADD_ONE, case, 7)
+    assert set(public_inputs(inputs)) == {"x"}
+    assert judge_case(fakes.ADD_ONE, case, inputs, {"y": inputs["x"] + 1}) is None
+    assert judge_case(fakes.ADD_ONE, case, inputs, {"y": inputs["x"]}) is not None
+
+
+def test_a_check_may_say_itself_what_is_wrong_with_an_answer(fakes: ModuleType) -> None:
+    def run(artifact: Any, arrays: Any) -> Any:
+        raise InputError("add_one gave a list", got="list", expected="an array")
+
+    outcome = attempt(_with_run(fakes.ADD_ONE, run), SimpleNamespace(add_one=None), {})
+    assert outcome.problem is not None
+    assert (outcome.problem.what, outcome.problem.got, outcome.problem.expected) == (
+        "add_one gave a list",
+        "list",
+        "an array",
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "what"),
+    [
+        (None, "the answer is not a set of named arrays"),
+        ({"y": 1.0}, "`y` is not an array"),
+        ({"y": np.zeros(2, complex)}, "`y` does not hold numbers"),
+        ({"y": np.ma.zeros(2)}, "`y` is not an array"),
+    ],
+)
+def test_only_plain_arrays_of_numbers_come_back(fakes: ModuleType, answer: Any, what: str) -> None:
+    outcome = attempt(_with_run(fakes.ADD_ONE, lambda *_: answer), SimpleNamespace(add_one=None), {})
+    assert outcome.arrays is None and outcome.problem is not None and outcome.problem.what == what
+
+
+def test_an_interrupt_by_the_person_passes_through(fakes: ModuleType) -> None:
+    def run(artifact: Any, arrays: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        attempt(_with_run(fakes.ADD_ONE, run), SimpleNamespace(add_one=None), {})
+
+
+@pytest.mark.parametrize(("limit", "passes"), [(2**12, True), (2**11, False)])
+def test_a_memory_budget_is_held_to_the_byte(fakes: ModuleType, limit: int, passes: bool) -> None:
+    import torch
+
+    def run(artifact: Any, arrays: Any) -> Any:
+        held = torch.zeros(2**10 - 2, dtype=torch.float32) + 0  # two of 4 · (2^10 − 2) bytes while adding
+        return {"y": held[:1].double().numpy() * 0 + arrays["x"] + 1}
+
+    check = _with_run(fakes.ADD_ONE, run, memory_bytes=2 * limit)
+    report = run_check(check, SimpleNamespace(add_one=None))
+    assert report.passed is passes
+    if not passes:
+        assert report.mismatch is not None and report.mismatch.what == "it holds too much memory"
+        assert report.mismatch.expected == f"at most {2 * limit:,} bytes"
+
+
+def _with_run(check: Check, run: Any, **changes: Any) -> Check:
+    from dataclasses import replace
+
+    return replace(check, run=run, **changes)
+
+
+def test_a_check_is_validated_when_it_is_made(fakes: ModuleType) -> None:
+    from dataclasses import replace
+
+    for changes, said in [
+        ({"cases": (Case("a", hidden=True),)}, "no public case"),
+        ({"cases": (Case("a"), Case("a"))}, "names a case twice"),
+        ({"points": 0}, "positive points"),
+        ({"time_limit_s": 0}, "positive points and time limit"),
+    ]:
+        with pytest.raises(InputError, match=said):
+            replace(fakes.ADD_ONE, **changes)
+
+
+def test_a_lab_adds_up_and_suggests(fakes: ModuleType) -> None:
+    lab: Lab = fakes.LAB
+    assert lab.points == 5.0 and lab["twice"].title == "Twice"
+    with pytest.raises(InputError, match=r"expected one of add_one, twice; help: did you mean 'add_one'\?"):
+        lab["add_won"]
