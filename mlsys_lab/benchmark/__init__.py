@@ -1,0 +1,6 @@
+"""Time, memory and the records of both. `track_memory` is in `mlsys_lab.benchmark.memory`, since it imports torch."""
+
+from mlsys_lab.benchmark.records import Bound, Record, load, load_all, new_record
+from mlsys_lab.benchmark.timing import Comparison, Ratio, Timing, compare, measure
+
+__all__ = ["Bound", "Comparison", "Ratio", "Record", "Timing", "compare", "load", "load_all", "measure", "new_record"]

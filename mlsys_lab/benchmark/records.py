@@ -1,0 +1,224 @@
+"""Measurement records: what was run, on what, with which result, as JSON that prose and tests read.
+
+A record keeps its samples, so that every figure drawn from it can be worked out again; loading does so.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.hardware.cpu import cpu_name
+
+NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+PACKAGES = ("torch", "triton", "numpy", "numba", "transformers")
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The limit that a measurement is held against, in the record's unit, and how it was worked out or measured."""
+
+    value: float
+    how: str
+
+
+@dataclass(frozen=True)
+class Record:
+    """One measurement.
+
+    `better` says whether a higher or a lower figure is the better one, and so how far it is from `bound`:
+    `fraction_of_bound` is 1 at the bound and below 1 short of it. `power_limit_w` is None where there is none to read.
+    """
+
+    name: str
+    what: str
+    command: str
+    unit: str
+    better: Literal["higher", "lower"]
+    samples: tuple[float, ...]
+    device: str
+    power_limit_w: float | None
+    versions: Mapping[str, str]
+    seed: int
+    taken: str
+    bound: Bound | None = None
+    notes: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not NAME.fullmatch(self.name):
+            raise InputError("a record is misnamed", got=repr(self.name), expected="words joined by hyphens")
+        for what in ("what", "command", "unit", "device", "taken"):
+            if not isinstance(getattr(self, what), str) or not getattr(self, what).strip():
+                raise InputError(f"record {self.name}: {what!r} is empty")
+        if not self.samples or not all(_is_number(value) for value in self.samples):
+            raise InputError(f"record {self.name}: samples must be finite numbers, one or more")
+        if self.better not in ("higher", "lower"):
+            raise InputError(f"record {self.name}: 'better' is wrong", got=self.better, expected="higher or lower")
+        if self.bound is not None and not (_is_number(self.bound.value) and self.bound.value > 0 and self.bound.how):
+            raise InputError(f"record {self.name}: the bound needs a positive value and a word on how it came about")
+
+    @property
+    def p20(self) -> float:
+        """20th percentile of the samples."""
+        return float(np.percentile(self.samples, 20))
+
+    @property
+    def p50(self) -> float:
+        """The median."""
+        return float(np.percentile(self.samples, 50))
+
+    @property
+    def p80(self) -> float:
+        """80th percentile of the samples."""
+        return float(np.percentile(self.samples, 80))
+
+    @property
+    def fraction_of_bound(self) -> float | None:
+        """How near the median comes to the bound; None without one."""
+        if self.bound is None:
+            return None
+        return self.p50 / self.bound.value if self.better == "higher" else self.bound.value / self.p50
+
+    def to_json(self) -> str:
+        """All fields and, for people who read the file, what follows from the samples."""
+        derived = {name: getattr(self, name) for name in DERIVED}
+        return json.dumps(asdict(self) | derived, indent=1, ensure_ascii=False) + "\n"
+
+    def save(self, folder: Path) -> Path:
+        """Write `folder/NAME.json`, whole or not at all."""
+        path = folder / f"{self.name}.json"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            part = path.with_suffix(".part")
+            part.write_text(self.to_json(), encoding="utf-8")
+            part.replace(path)
+        except OSError as error:
+            raise InputError(f"cannot write {path}", got=error.strerror) from None
+        return path
+
+
+DERIVED = ("p20", "p50", "p80", "fraction_of_bound")
+
+
+def new_record(
+    name: str,
+    what: str,
+    samples: Sequence[float],
+    *,
+    unit: str,
+    better: Literal["higher", "lower"],
+    command: str,
+    seed: int,
+    device: str = "cpu",
+    bound: Bound | None = None,
+    notes: str = "",
+    parameters: Mapping[str, Any] | None = None,
+) -> Record:
+    """A record of samples just taken on "cpu" or "cuda": device, power limit, versions and time are filled in."""
+    device_name, power_limit_w = _device(device)
+    return Record(
+        name=name,
+        what=what,
+        command=command,
+        unit=unit,
+        better=better,
+        samples=tuple(float(value) for value in samples),
+        device=device_name,
+        power_limit_w=power_limit_w,
+        versions=versions(),
+        seed=seed,
+        taken=datetime.now(UTC).isoformat(timespec="seconds"),
+        bound=bound,
+        notes=notes,
+        parameters=dict(parameters or {}),
+    )
+
+
+def load(path: Path) -> Record:
+    """Read and validate one record; `InputError` names the file and what is wrong with it."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError("no such measurement record", got=path) from None
+    except OSError as error:
+        raise InputError(f"cannot read {path}", got=error.strerror) from None
+    except ValueError as error:
+        raise InputError(f"{path} is not JSON", got=error) from None
+    if not isinstance(document, dict):
+        raise InputError(f"{path} is not a measurement record", got=type(document).__name__, expected="an object")
+    known = {f.name for f in fields(Record)}
+    wrong = sorted(set(document) ^ (known | set(DERIVED)))
+    if wrong:
+        state = "unknown" if wrong[0] in document else "missing"
+        raise InputError(f"{path}: field {wrong[0]!r} is {state}")
+    try:
+        given = {name: document[name] for name in known}
+        given["samples"] = tuple(document["samples"])
+        given["bound"] = Bound(**document["bound"]) if document["bound"] is not None else None
+        record = Record(**given)
+    except TypeError as error:
+        raise InputError(f"{path} is malformed", got=error) from None
+    if record.name != path.stem:
+        raise InputError(f"{path}: the record has another name", got=record.name, expected=path.stem)
+    for name in DERIVED:
+        stored, worked_out = document[name], getattr(record, name)
+        if (stored is None) != (worked_out is None) or (
+            worked_out is not None and not (_is_number(stored) and math.isclose(stored, worked_out, rel_tol=1e-9))
+        ):
+            raise InputError(f"{path}: {name!r} does not follow from the samples", got=stored, expected=worked_out)
+    return record
+
+
+def load_all(folder: Path) -> dict[str, Record]:
+    """All records of a folder by name."""
+    return {path.stem: load(path) for path in sorted(folder.glob("*.json"))}
+
+
+def versions() -> dict[str, str]:
+    """Python, the system, and those packages that measurements depend on and that are installed here."""
+    found = {"python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _device(device: str) -> tuple[str, float | None]:
+    """The device's name and its power limit in watts."""
+    if device == "cpu":
+        return f"{cpu_name()}, {os.cpu_count()} cores", None
+    if device != "cuda":
+        raise InputError("no record for this device", got=repr(device), expected="'cpu' or 'cuda'")
+    import torch
+
+    name = torch.cuda.get_device_name()
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return name, None
+    query = [tool, "--query-gpu=power.limit", "--format=csv,noheader,nounits", f"--id={torch.cuda.current_device()}"]
+    done = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
+    try:
+        return name, float(done.stdout.strip())
+    except ValueError:  # "[N/A]" on devices that do not tell
+        return name, None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
