@@ -25,7 +25,9 @@ def gradcheck(function: Callable[..., Tensor], *inputs: Tensor, step: float = 1e
     for tensor in inputs:
         if tensor.requires_grad and tensor.dtype != torch.float64:
             raise InputError("finite differences need float64", got=tensor.dtype, help="tensor.to(torch.float64)")
-    copies = [Tensor(tensor.data.clone(), tensor.requires_grad) for tensor in inputs]
+    copies = [
+        Tensor(tensor.data.clone(memory_format=torch.contiguous_format), tensor.requires_grad) for tensor in inputs
+    ]
     out = function(*copies)
     generator = torch.Generator().manual_seed(0)
     cotangent = torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out.device)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mlsys_lab.errors import InputError
+from mlsys_lab.errors import InputError, MissingToolError
 
 
 def to_storage(data: Any, dtype: torch.dtype | None, device: torch.device | str | None) -> torch.Tensor:
@@ -23,7 +23,7 @@ def to_storage(data: Any, dtype: torch.dtype | None, device: torch.device | str 
         except (TypeError, ValueError, RuntimeError) as problem:
             raise InputError(
                 "cannot make a tensor of this",
-                got=f"{type(data).__name__} ({problem})",
+                got=f"{type(data).__name__} ({first_line(problem)})",
                 expected="a number, nested lists of numbers, a numpy array or a torch tensor",
             ) from problem
     elif data.requires_grad:
@@ -32,5 +32,33 @@ def to_storage(data: Any, dtype: torch.dtype | None, device: torch.device | str 
             got="a torch tensor with requires_grad=True",
             help="pass tensor.detach()",
         )
-    tensor: torch.Tensor = data.to(device=device, dtype=dtype)
-    return tensor
+    return move(data, dtype, device)
+
+
+def move(tensor: torch.Tensor, dtype: torch.dtype | None, device: torch.device | str | None) -> torch.Tensor:
+    """The tensor in this dtype on this device; itself if it is so already. MissingToolError without such a device."""
+    try:
+        return tensor.to(device=device, dtype=dtype)
+    except torch.OutOfMemoryError:
+        raise
+    except (AssertionError, RuntimeError) as problem:
+        raise MissingToolError(
+            "cannot put a tensor there", got=device, expected="a device of this machine", help=first_line(problem)
+        ) from problem
+
+
+def require_real(operation: str, tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or InputError if it holds integers or bools."""
+    if tensor.is_floating_point():
+        return tensor
+    raise InputError(
+        f"{operation} needs real numbers",
+        got=f"dtype {tensor.dtype}",
+        expected="float32 or float64",
+        help="tensor.to()",
+    )
+
+
+def first_line(problem: Exception) -> str:
+    """What torch said, without the stack that it may append."""
+    return str(problem).splitlines()[0]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import matmul
 from typing import Any, NoReturn
 
 import torch
 
+from mlsys_lab.autograd.storage import first_line
 from mlsys_lab.autograd.tensor import Tensor, as_torch
 from mlsys_lab.errors import InputError
 
@@ -34,7 +36,8 @@ def combine(
     try:
         out = function(x, y)
     except RuntimeError as problem:
-        refuse(function.__name__, problem, x, y)
+        rule = "(..., n, k) and (..., k, m)" if function is matmul else "lengths equal or 1, counted from the last axis"
+        refuse(function.__name__, problem, x, y, expected=rule)
     for operand in (a, b):
         if isinstance(operand, Tensor) and operand.requires_grad and operand.data.dtype != out.dtype:
             raise InputError(
@@ -46,12 +49,12 @@ def combine(
     return out, x, y, getattr(x, "shape", ()), getattr(y, "shape", ())
 
 
-def refuse(name: str, problem: RuntimeError, *operands: Any) -> NoReturn:
-    """Say in one line which operands do not go together; raises a lack of memory as it is."""
+def refuse(operation: str, problem: Exception, *operands: Any, expected: str | None = None) -> NoReturn:
+    """Say which operands do not go together, and why in torch's words; a lack of memory is raised as it is."""
     if isinstance(problem, torch.OutOfMemoryError):
         raise problem
-    described = " and ".join(_describe(operand) for operand in operands)
-    raise InputError(f"{name}: these do not go together", got=described, help=str(problem).splitlines()[0]) from problem
+    got = " and ".join(_describe(operand) for operand in operands)
+    raise InputError(f"{operation}: {first_line(problem)}", got=got, expected=expected) from problem
 
 
 def unbroadcast(grad: torch.Tensor, shape: Shape) -> torch.Tensor:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from mlsys_lab.autograd.ops.broadcasting import combine, unbroadcast
+from mlsys_lab.autograd.storage import move, require_real
 from mlsys_lab.autograd.tensor import Tensor, as_torch, record
 
 
@@ -106,7 +107,7 @@ def relu(a: Tensor) -> Tensor:
 
 def gelu(a: Tensor) -> Tensor:
     """a·Φ(a), Φ the normal distribution function (Hendrycks and Gimpel 2016, arXiv:1606.08415); slope Φ(a) + a·φ(a)."""
-    x = a.data
+    x = require_real("gelu", a.data)
     return record(torch.nn.functional.gelu(x), (a, lambda g: g * (_normal_cdf(x) + x * _normal_pdf(x))))
 
 
@@ -137,4 +138,5 @@ def where(condition: Any, a: Any, b: Any) -> Tensor:
 def to(a: Tensor, target: torch.dtype | torch.device | str) -> Tensor:
     """a in another dtype or on another device; the gradient travels back to where a is."""
     dtype, device = a.dtype, a.device
-    return record(a.data.to(target), (a, lambda g: g.to(device=device, dtype=dtype)))
+    wanted = (target, None) if isinstance(target, torch.dtype) else (None, target)
+    return record(move(a.data, *wanted), (a, lambda g: g.to(device=device, dtype=dtype)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
@@ -31,7 +32,7 @@ def matmul(a: Any, b: Any) -> Tensor:
     def matmul_right(g: torch.Tensor) -> torch.Tensor:
         g = as_matrix(g)
         if len(shape_b) == 2 and len(shape_a) > 2:  # one product over all rows, not a batch of products to be summed
-            return x.reshape(-1, shape_b[0]).mT @ g.reshape(-1, shape_b[1])
+            return _rows(x).mT @ _rows(g)
         x_t = x.unsqueeze(1) if len(shape_a) == 1 else x.mT  # (..., k, n)
         grad = x_t @ g  # (..., k, m)
         return unbroadcast(grad, shape_b) if len(shape_b) > 1 else unbroadcast(grad.squeeze(-1), shape_b)
@@ -48,11 +49,17 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     try:
         out = torch.nn.functional.linear(x_data, w, None if bias is None else bias.data)
     except RuntimeError as problem:
-        refuse("linear", problem, x_data, w, *([] if bias is None else [bias.data]))
-    outputs, inputs = w.shape
+        refuse(
+            "linear", problem, x_data, w, *([] if bias is None else [bias.data]), expected="(..., i), (o, i) and (o,)"
+        )
     return record(
         out,
         (x, lambda g: g @ w),
-        (weight, lambda g: g.reshape(-1, outputs).mT @ x_data.reshape(-1, inputs)),
-        (bias, lambda g: g.reshape(-1, outputs).sum(0)),
+        (weight, lambda g: _rows(g).mT @ _rows(x_data)),
+        (bias, lambda g: _rows(g).sum(0)),
     )
+
+
+def _rows(x: torch.Tensor) -> torch.Tensor:
+    """All leading axes as one: (..., n) -> (rows, n). Spelled out because -1 is ambiguous for empty tensors."""
+    return x if x.ndim == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])

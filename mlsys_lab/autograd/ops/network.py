@@ -10,13 +10,16 @@ from typing import Any
 import torch
 
 from mlsys_lab.autograd.ops.broadcasting import refuse, unbroadcast
+from mlsys_lab.autograd.ops.reduce import counted
+from mlsys_lab.autograd.storage import require_real
 from mlsys_lab.autograd.tensor import Tensor, as_torch, record
 from mlsys_lab.errors import InputError
 
 
 def softmax(a: Tensor, axis: int = -1) -> Tensor:
     """eᵃ / Σeᵃ along an axis, with the maximum taken off first. ∂a = s·(g - Σ g·s), s the result."""
-    s = a.data.softmax(axis)
+    (axis,) = counted(a.data, axis)
+    s = require_real("softmax", a.data).softmax(axis)
 
     def softmax_vjp(g: torch.Tensor) -> torch.Tensor:
         gs = g * s
@@ -27,7 +30,8 @@ def softmax(a: Tensor, axis: int = -1) -> Tensor:
 
 def log_softmax(a: Tensor, axis: int = -1) -> Tensor:
     """a - log Σeᵃ along an axis. ∂a = g - softmax(a)·Σg."""
-    out = a.data.log_softmax(axis)
+    (axis,) = counted(a.data, axis)
+    out = require_real("log_softmax", a.data).log_softmax(axis)
     return record(out, (a, lambda g: g - out.exp() * g.sum(axis, keepdim=True)))
 
 
@@ -45,12 +49,12 @@ def cross_entropy(logits: Tensor, targets: Any) -> Tensor:
             got=f"logits {tuple(logits.shape)} and targets {tuple(classes.shape)}",
             expected="(..., C) and (...), at least one row",
         )
-    log_p = logits.data.log_softmax(-1)  # (..., C)
+    log_p = require_real("cross_entropy", logits.data).log_softmax(-1)  # (..., C)
     column = classes.long().unsqueeze(-1)  # (..., 1)
     try:
         loss = -log_p.gather(-1, column).mean()
     except RuntimeError as problem:
-        refuse("cross_entropy", problem, log_p, classes)
+        refuse("cross_entropy", problem, log_p, classes, expected=f"classes 0 to {log_p.shape[-1] - 1}")
 
     def cross_entropy_vjp(g: torch.Tensor) -> torch.Tensor:
         scale = g / column.numel()
@@ -65,11 +69,11 @@ def layer_norm(a: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
 
     With n the normalised input and h = g·weight: ∂a = (h - mean(h) - n·mean(h·n)) / σ (arXiv:1607.06450).
     """
-    x = a.data
+    x = require_real("layer_norm", a.data)
     _check_affine("layer_norm", x, weight, bias)
-    var, mean = torch.var_mean(x, -1, correction=0, keepdim=True)
-    rstd = (var + eps).rsqrt()  # (..., 1)
-    normed = (x - mean) * rstd  # (..., C)
+    centred = x - x.mean(-1, keepdim=True)  # (..., C)
+    rstd = (centred.square().mean(-1, keepdim=True) + eps).rsqrt()  # (..., 1)
+    normed = centred * rstd  # (..., C)
     w = None if weight is None else weight.data
     out = normed if w is None else normed * w
     out = out if bias is None else out + bias.data
@@ -92,7 +96,7 @@ def rms_norm(a: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Tens
 
     With n the normalised input and h = g·weight: ∂a = (h - n·mean(h·n)) / rms (arXiv:1910.07467).
     """
-    x = a.data
+    x = require_real("rms_norm", a.data)
     _check_affine("rms_norm", x, weight)
     rrms = (x.square().mean(-1, keepdim=True) + eps).rsqrt()  # (..., 1)
     normed = x * rrms  # (..., C)
@@ -112,11 +116,11 @@ def rms_norm(a: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Tens
 
 def _check_affine(name: str, x: torch.Tensor, *parameters: Tensor | None) -> None:
     for parameter in parameters:
-        if not x.shape or (parameter is not None and parameter.shape != x.shape[-1:]):
+        if x.shape[-1:] in [(), (0,)] or (parameter is not None and parameter.shape != x.shape[-1:]):
             raise InputError(
                 f"{name}: weight and bias have one number for each channel",
                 got=f"input {tuple(x.shape)} and parameter {() if parameter is None else tuple(parameter.shape)}",
-                expected="(..., C) and (C,)",
+                expected="(..., C) and (C,), C at least 1",
             )
 
 
@@ -144,7 +148,7 @@ def embedding(table: Tensor, indices: Any) -> Tensor:
     shape = table.shape
 
     def embedding_vjp(g: torch.Tensor) -> torch.Tensor:
-        return g.new_zeros(shape).index_add_(0, rows.reshape(-1), g.reshape(-1, shape[1]))
+        return g.new_zeros(shape).index_add_(0, rows.reshape(-1), g.reshape(rows.numel(), shape[1]))
 
     return record(out, (table, embedding_vjp))
 
@@ -158,7 +162,7 @@ def dropout(a: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
         raise InputError("dropout probability out of range", got=p, expected="0 <= p < 1")
     if not training or p == 0:
         return a
-    dropped = torch.rand_like(a.data) < p
+    dropped = torch.rand_like(require_real("dropout", a.data)) < p
     scale = 1 / (1 - p)
     out = a.data.masked_fill(dropped, 0.0).mul_(scale)
     return record(out, (a, lambda g: g.masked_fill(dropped, 0.0).mul_(scale)))

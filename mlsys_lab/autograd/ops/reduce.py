@@ -9,11 +9,12 @@ import math
 
 import torch
 
+from mlsys_lab.autograd.storage import require_real
 from mlsys_lab.autograd.tensor import Axes, Tensor, record
 from mlsys_lab.errors import InputError
 
 
-def _axes(x: torch.Tensor, axis: Axes) -> tuple[int, ...]:
+def counted(x: torch.Tensor, axis: Axes) -> tuple[int, ...]:
     """The axes to reduce, counted from the front."""
     chosen = range(x.ndim) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
     if any(not -x.ndim <= i < x.ndim for i in chosen):
@@ -32,7 +33,7 @@ def _kept(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
 def sum(a: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Sum. Every element receives the gradient of its sum; it is a broadcast view, so this costs no memory."""
     x = a.data
-    axes = _axes(x, axis)
+    axes = counted(x, axis)
     shape, kept = x.shape, _kept(x.shape, axes)
     out = x.sum(axes, keepdim=keepdims) if axes else x.clone()
     return record(out, (a, lambda g: g.reshape(kept).expand(shape)))
@@ -40,8 +41,8 @@ def sum(a: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
 
 def mean(a: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Arithmetic mean; NaN over no elements."""
-    x = a.data
-    axes = _axes(x, axis)
+    x = require_real("mean", a.data)
+    axes = counted(x, axis)
     shape, kept = x.shape, _kept(x.shape, axes)
     count = math.prod(shape[i] for i in axes)
     out = x.mean(axes, keepdim=keepdims) if axes else x.clone()
@@ -51,7 +52,7 @@ def mean(a: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
 def max(a: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Largest element. Elements that tie share the gradient equally. Raises InputError over no elements."""
     x = a.data
-    axes = _axes(x, axis)
+    axes = counted(x, axis)
     kept = _kept(x.shape, axes)
     if any(x.shape[i] == 0 for i in axes):
         raise InputError("max over no elements", got=f"shape {tuple(x.shape)}, axis {axis}")
@@ -66,8 +67,8 @@ def max(a: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
 
 def var(a: Tensor, axis: Axes = None, keepdims: bool = False, correction: int = 1) -> Tensor:
     """Variance with divisor n - correction: 1 for the unbiased estimate, 0 as layer norm takes it."""
-    x = a.data
-    axes = _axes(x, axis)
+    x = require_real("var", a.data)
+    axes = counted(x, axis)
     if not axes:
         raise InputError("variance needs an axis", got=f"shape {tuple(x.shape)}")
     kept = _kept(x.shape, axes)

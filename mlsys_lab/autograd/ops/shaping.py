@@ -44,7 +44,7 @@ def transpose(a: Tensor, first: int = -2, second: int = -1) -> Tensor:
     try:
         out = a.data.transpose(first, second)
     except IndexError as problem:
-        raise InputError("no such axis", got=(first, second), expected=f"axes of shape {tuple(a.shape)}") from problem
+        refuse(f"transpose of axes {first} and {second}", problem, a.data)
     return record(out, (a, lambda g: g.transpose(first, second)))
 
 
@@ -66,7 +66,7 @@ def cat(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
     try:
         out = torch.cat(parts, axis)
     except (RuntimeError, IndexError) as problem:
-        refuse(f"cat along axis {axis}", RuntimeError(str(problem)), *parts)
+        refuse(f"cat along axis {axis}", problem, *parts)
     lengths = [part.shape[axis] for part in parts]
     starts = itertools.accumulate(lengths, initial=0)
     return record(
@@ -89,9 +89,7 @@ def getitem(a: Tensor, index: Any) -> Tensor:
     try:
         out = x[index]
     except (IndexError, ValueError, TypeError) as problem:
-        raise InputError(
-            f"cannot index a tensor of shape {tuple(shape)} so", got=index, help=str(problem).splitlines()[0]
-        ) from problem
+        refuse(f"getitem [{index}]", problem, x)
     parts = index if isinstance(index, tuple) else (index,)
     takes_once = not any(isinstance(part, torch.Tensor) for part in parts)
 

@@ -1,0 +1,106 @@
+"""A small GPT on our own tensors: enough of a transformer to train, to differentiate and to checkpoint.
+
+Dimension letters: B batch, T tokens, C channels, H heads, D = C/H channels a head, V vocabulary.
+Pre-norm blocks as in GPT-2 (Radford et al. 2019).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mlsys_lab.autograd import nn
+from mlsys_lab.autograd.checkpointing import checkpoint_sequential
+from mlsys_lab.autograd.ops.elementwise import gelu, where
+from mlsys_lab.autograd.tensor import Tensor, as_torch
+from mlsys_lab.errors import InputError
+
+
+@dataclass(frozen=True)
+class GPTConfig:
+    """Sizes of a GPT. `segments` is into how many checkpointed pieces its blocks are cut; None records all of them."""
+
+    vocabulary: int
+    context: int
+    layers: int
+    heads: int
+    channels: int
+    dropout: float = 0.0
+    segments: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("vocabulary", "context", "layers", "heads", "channels"):
+            if getattr(self, name) < 1:
+                raise InputError(f"GPTConfig.{name} out of range", got=getattr(self, name), expected="at least 1")
+        if self.channels % self.heads:
+            raise InputError("channels must divide among heads", got=f"{self.channels} channels, {self.heads} heads")
+
+
+class CausalSelfAttention(nn.Module):
+    """softmax(q @ kᵀ / √D, past only) @ v in each head: (B, T, C) -> (B, T, C)."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        c = config.channels
+        self.heads = config.heads
+        self.query, self.key, self.value, self.out = (nn.Linear(c, c) for _ in range(4))
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, C) -> (B, T, C); token t sees tokens 0..t."""
+        B, T, C = x.shape
+
+        def split(y: Tensor) -> Tensor:
+            return y.reshape(B, T, self.heads, C // self.heads).permute(0, 2, 1, 3)  # (B, H, T, D)
+
+        q, k, v = split(self.query(x)), split(self.key(x)), split(self.value(x))
+        scores = (q @ k.T) * (1 / math.sqrt(C // self.heads))  # (B, H, T, T)
+        past = torch.ones(T, T, dtype=torch.bool, device=x.device).tril()
+        weights = self.dropout(where(past, scores, -math.inf).softmax())  # (B, H, T, T)
+        heads = (weights @ v).permute(0, 2, 1, 3).reshape(B, T, C)
+        return self.out(heads)
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + feed-forward(norm(x)): (B, T, C) -> (B, T, C)."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        c = config.channels
+        self.norm1, self.attention = nn.LayerNorm(c), CausalSelfAttention(config)
+        self.norm2 = nn.LayerNorm(c)
+        self.feed_forward = nn.Sequential(nn.Linear(c, 4 * c), gelu, nn.Linear(4 * c, c), nn.Dropout(config.dropout))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, C) -> (B, T, C)."""
+        x = x + self.attention(self.norm1(x))
+        return x + self.feed_forward(self.norm2(x))
+
+
+class GPT(nn.Module):
+    """Tokens to logits of the next token: ints (B, T) -> (B, T, V)."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        self.config = config
+        self.tokens = nn.Embedding(config.vocabulary, config.channels)
+        self.positions = nn.Embedding(config.context, config.channels)
+        self.blocks = [Block(config) for _ in range(config.layers)]
+        self.norm = nn.LayerNorm(config.channels)
+        self.head = nn.Linear(config.channels, config.vocabulary, bias=False)
+
+    def forward(self, tokens: Any) -> Tensor:
+        """(B, T) -> (B, T, V). Raises InputError when T is longer than the context."""
+        ids = as_torch(tokens, device=self.head.weight.device)  # (B, T)
+        if ids.ndim != 2 or ids.shape[1] > self.config.context:
+            raise InputError(
+                "tokens of another shape", got=tuple(ids.shape), expected=f"(B, T), T up to {self.config.context}"
+            )
+        places = torch.arange(ids.shape[1], device=ids.device)  # (T,)
+        x = self.tokens(ids) + self.positions(places)  # (B, T, C)
+        if self.config.segments is None:
+            for block in self.blocks:
+                x = block(x)
+        else:
+            x = checkpoint_sequential(self.blocks, x, self.config.segments)
+        return self.head(self.norm(x))
