@@ -193,7 +193,7 @@ def _filters(readings: Sequence[Reading], syllabus: Syllabus) -> str:
     return "\n".join(
         [
             '<form class="readings-filters" role="search" aria-label="Filter the reading list" hidden>',
-            '<label class="readings-search">Search<input type="search" name="q" autocomplete="off" '
+            '<label class="readings-search">Search the list<input type="search" name="find" autocomplete="off" '
             'placeholder="Title, author, topic …"></label>',
             _select("chapter", "Chapter", "All chapters", [(c.topic, chapter_label(c)) for c in chapters]),
             _select("topic", "Topic", "All topics", [(topic, topic_label(topic)) for topic in topics]),

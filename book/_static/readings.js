@@ -157,7 +157,6 @@
       root.querySelector("[data-import]").addEventListener("click", () => file.click());
       file.addEventListener("change", () => this.importFile(file));
       this.fromAddress();
-      if (location.hash.includes("=")) window.scrollTo(0, 0);
     }
 
     linkTopic(span) {
@@ -173,13 +172,14 @@
 
     /** A hash such as #topic=triton&time=60 sets the form; one without "=" is an ordinary anchor and leaves it alone. */
     fromAddress() {
-      const hash = decodeURI(location.hash.slice(1));
+      const hash = location.hash.slice(1);
       if (hash.includes("=") || hash === "") {
         const wanted = new URLSearchParams(hash);
         for (const field of this.form.querySelectorAll("[name]")) field.value = wanted.get(field.name) ?? "";
         for (const field of this.form.querySelectorAll("select")) if (field.selectedIndex < 0) field.value = "";
       }
       this.show();
+      if (hash.includes("=")) this.root.scrollIntoView();
     }
 
     chosen() {
@@ -190,7 +190,7 @@
 
     show() {
       const filters = this.filters;
-      const words = fold(filters.q ?? "").split(/\s+/).filter(Boolean);
+      const words = fold(filters.find ?? "").split(/\s+/).filter(Boolean);
       const fits = (row) => {
         const data = row.dataset;
         return words.every((word) => this.words.get(row).includes(word))

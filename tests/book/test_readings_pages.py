@@ -1,4 +1,4 @@
-"""The reading list's pages as Sphinx writes them: complete without JavaScript, linked, rebuilt when the data changes."""
+"""The pages of the reading list: complete without a script, linked, rebuilt when the data changes."""
 
 from __future__ import annotations
 
