@@ -1,0 +1,77 @@
+"""What chapter 03 counts and derives, against other ways of finding the same number."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+PAGE = "03-inside-pytorch"
+
+
+def test_a_block_costs_72_d_squared_flops_a_token(page) -> None:
+    """6 FLOPs for each of 12 D² weights and token: torch's own counter, attention's scores left out."""
+    B, T, D, H = 2, 16, 64, 4
+    block, x = page.Block(D, H), torch.randn(B, T, D, requires_grad=True)
+    with FlopCounterMode(display=False) as counter:
+        block(x).sum().backward()
+    counts = {str(op): flops for op, flops in counter.get_flop_counts()["Global"].items()}
+    weights = sum(flops for op, flops in counts.items() if op in ("aten.addmm", "aten.mm"))
+    assert weights == 72 * D**2 * B * T
+    matrices = sum(p.numel() for p in block.parameters() if p.dim() == 2)
+    assert matrices == 12 * D**2
+
+
+def test_the_host_s_work_does_not_depend_on_the_sizes(page) -> None:
+    counts = []
+    for B, T, D in ((1, 2, 8), (3, 8, 32)):
+        block, x = page.Block(D, 1), torch.randn(B, T, D, requires_grad=True)
+        upstream = torch.ones(B, T, D)
+        block(x).backward(upstream)
+        with page.Log() as log:
+            block(x).backward(upstream)
+        counts.append(len(log.ops))
+    assert counts == [len(page.step_log.ops)] * 2
+
+
+def test_the_share_of_peak_meets_the_answer_s_two_sizes(page) -> None:
+    assert page.share_of_peak(page.tokens_30) == pytest.approx(0.30, rel=1e-12)
+    assert page.share_of_peak(page.tokens_full) == pytest.approx(1.0, rel=1e-12)
+    assert page.share_of_peak(page.tokens_full * 8) == 1.0
+
+
+def test_saved_bytes_are_what_the_formulas_need(page) -> None:
+    assert page.per_element == {
+        "u + v": 0,
+        "u * 2": 0,
+        "u * v": 8,
+        "relu(u)": 4,
+        "gelu(u)": 4,
+        "softmax(u)": 4,
+        "layer_norm(u)": 4 + 2 * 4 / 128,  # and a mean and a reciprocal deviation for each row of 128
+    }
+    assert page.per_token_width == 9
+
+
+def test_the_route_ends_where_the_tensor_lives(page) -> None:
+    x = torch.ones(2, 2)
+    assert page.route(torch.ops.aten.add.Tensor, x, x)[-1][0] == "CPU"
+    meta = x.to("meta")
+    assert [key for key, *_ in page.route(torch.ops.aten.add.Tensor, meta, meta)] == ["AutogradMeta", "Meta"]
+    # Composite operators dissolve at their first kernel: nothing of theirs is ever reached on the device.
+    assert len(page.route(torch.ops.aten.linear.default, x, x)) == 1
+
+
+def test_problem_1_by_reading_the_elements(page) -> None:
+    shape, stride, offset = page.picked.shape, page.picked.stride(), page.picked.storage_offset()
+    again = torch.as_strided(page.cube, shape, stride, offset)
+    by_index = [[[page.cube[j, 2 * k, i + 1] for k in range(2)] for j in range(2)] for i in range(3)]
+    assert torch.equal(again, torch.tensor(by_index))
+
+
+def test_gpt2_small_has_as_many_tensors_as_problem_5_says(page) -> None:
+    block = page.Block(8, 1)
+    embeddings, final_norm = 2, 2
+    assert len(page.parameters) == 12 * len(list(block.parameters())) + embeddings + final_norm
+    ops = page.optimiser_ops
+    assert ops["fused=True"] < ops["foreach=True"] < len(page.parameters) < ops["foreach=False"]
