@@ -1,0 +1,103 @@
+"""Timing that can be trusted."""
+
+from __future__ import annotations
+
+import gc
+import time
+
+import numpy as np
+import pytest
+
+from mlsys_lab.benchmark import Timing, compare, measure
+from mlsys_lab.errors import InputError, MissingToolError
+
+
+def test_a_sleep_takes_as_long_as_it_says() -> None:
+    timing = measure(lambda: time.sleep(0.01), samples=5)
+    assert 0.0099 <= timing.p20_s <= timing.p50_s <= timing.p80_s
+    assert timing.p20_s < 0.1 and len(timing.samples_s) == 5
+
+
+def test_quick_calls_are_timed_many_in_a_row() -> None:
+    calls = 0
+
+    def quick() -> None:
+        nonlocal calls
+        calls += 1
+
+    timing = measure(quick, samples=3, warmup=0)
+    assert calls > 1000
+    assert timing.p50_s < 1e-4
+
+
+def test_the_ratio_of_twice_the_work_is_two() -> None:
+    comparison = compare(
+        {"one": lambda: time.sleep(0.005), "two": lambda: (time.sleep(0.005), time.sleep(0.005))}, samples=9
+    )
+    ratio = comparison.ratio("two", "one")
+    assert ratio.p20 <= ratio.p50 <= ratio.p80
+    assert ratio.p50 == pytest.approx(2, rel=0.3)
+    assert comparison.ratio("one", "one").samples == (1.0,) * 9
+
+
+def test_calls_take_turns_and_each_goes_first() -> None:
+    order: list[str] = []
+    compare({n: lambda n=n: (order.append(n), time.sleep(0.002)) for n in "abc"}, samples=3, warmup=0)
+    rounds = order[-9:]
+    assert [rounds[0:3], rounds[3:6], rounds[6:9]] == [list("abc"), list("bca"), list("cab")]
+
+
+def test_warm_up_comes_first_and_is_not_counted() -> None:
+    slow_first = [0.2]
+
+    def call() -> None:
+        time.sleep(slow_first.pop() if slow_first else 0.002)
+
+    assert max(measure(call, samples=3, warmup=1).samples_s) < 0.1
+
+
+def test_garbage_collection_is_off_while_timing_and_on_again_after() -> None:
+    states = []
+    measure(lambda: (states.append(gc.isenabled()), time.sleep(0.002)), samples=2, warmup=0)
+    assert states[-2:] == [False, False] and gc.isenabled()
+    with pytest.raises(ZeroDivisionError):
+        measure(lambda: 1 // 0, warmup=0)
+    assert gc.isenabled()
+
+
+def test_percentiles_are_numpys() -> None:
+    samples = tuple(np.random.default_rng(0).random(11))
+    timing = Timing(samples)
+    assert [timing.p20_s, timing.p50_s, timing.p80_s] == pytest.approx(np.percentile(samples, [20, 50, 80]))
+    assert "11 samples" in str(timing)
+
+
+def test_bad_arguments_are_told() -> None:
+    with pytest.raises(InputError, match="nothing to time: got 0 calls"):
+        compare({})
+    with pytest.raises(InputError, match="0 samples"):
+        measure(lambda: None, samples=0)
+    with pytest.raises(InputError, match="expected 'cpu' or 'cuda'"):
+        measure(lambda: None, device="gpu")
+
+
+def test_no_cuda_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(MissingToolError, match="no CUDA device.*mlsys-lab doctor"):  # noqa: RUF043
+        measure(lambda: None, device="cuda")
+
+
+@pytest.mark.gpu
+def test_cuda_waits_for_the_device_and_flushes_its_cache() -> None:
+    import torch
+
+    n = 4096
+    a = torch.randn(n, n, device="cuda", dtype=torch.bfloat16)
+    matmul = measure(lambda: a @ a, device="cuda")
+    assert 2 * n**3 / matmul.p50_s < 5e15  # no device is that fast: a launch alone would seem to be
+    small = torch.ones(2**20, device="cuda")
+    cold = measure(lambda: small.sum(), device="cuda", flush_l2=True)
+    warm = measure(lambda: small.sum(), device="cuda", flush_l2=False)
+    assert cold.p50_s > warm.p50_s

@@ -1,0 +1,82 @@
+"""`mlsys-lab doctor`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlsys_lab.cli import doctor
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def findings(call: Call) -> dict[str, dict[str, Any]]:
+    code, out, err = call("doctor", "--json")
+    assert (code, err) == (0, "")
+    return {finding["name"]: finding for finding in json.loads(out)}
+
+
+def test_it_tells_what_is_here(findings: dict[str, dict[str, Any]]) -> None:
+    import torch
+
+    assert findings["Python"]["ok"] and findings["torch"]["found"] == torch.__version__
+    assert findings["GPU (CUDA)"]["ok"] == torch.cuda.is_available()
+    assert findings["ranks (gloo)"]["ok"]
+
+
+def test_everything_that_is_missing_comes_with_a_fix(findings: dict[str, dict[str, Any]]) -> None:
+    assert all(finding["ok"] or finding["fix"] for finding in findings.values())
+    assert all(finding["needed_for"] and finding["found"] for finding in findings.values())
+
+
+def test_the_table_says_the_same(call: Call) -> None:
+    code, out, _ = call("doctor")
+    assert code == 0
+    for probe in doctor.PROBES:
+        assert probe().name in out
+
+
+def test_without_torch_the_fix_is_named_and_the_exit_code_is_1(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_version", lambda package: "")
+    code, out, _ = call("doctor")
+    assert code == 1 and "torch: pip install torch" in out
+    assert 'pip install "mlsys-lab[lab]"' in out  # square brackets are not taken for markup
+
+
+def test_an_old_python_is_told(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.sys, "version_info", (3, 10, 0))
+    code, out, _ = call("doctor")
+    assert code == 1 and "Python: install Python 3.11 or later" in out
+
+
+@pytest.mark.parametrize(
+    ("cuda", "said"), [(None, "this torch is built without CUDA"), ("13.0", "check the driver with `nvidia-smi`")]
+)
+def test_why_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch, cuda: str | None, said: str) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    finding = doctor._gpu()
+    assert not finding.ok and said in finding.found + finding.fix
+
+
+def test_bubblewrap_that_may_not_start_is_told_from_one_that_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
+    assert "apt install bubblewrap" in doctor._bubblewrap().fix
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: "/usr/bin/bwrap")
+
+    def denied(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, 1, "", "bwrap: setting up uid map: Permission denied\n")
+
+    monkeypatch.setattr(doctor.subprocess, "run", denied)
+    finding = doctor._bubblewrap()
+    assert not finding.ok and "Permission denied" in finding.found and "user namespaces" in finding.fix

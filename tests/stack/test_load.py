@@ -1,0 +1,69 @@
+"""`stack.load`: the learner's accepted code first, the course's for the rest."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.stack import load
+from mlsys_lab.stack.artifact import Artifact, ArtifactError, Cell
+from mlsys_lab.stack.workspace import Workspace
+
+
+@pytest.fixture
+def reference(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    module = ModuleType("mlsys_lab.fake_topic")
+    exec("class Tensor: pass\ndef add(a, b): return a + b\nimport math\n_hidden = 1", module.__dict__)
+    module.__all__ = ["Tensor", "add"]  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "mlsys_lab.fake_topic", module)
+    return module
+
+
+def _accept(root: Path, source: str) -> Workspace:
+    workspace = Workspace.create(root)
+    workspace.accept("fake-topic", Artifact("n.ipynb", (Cell(4, f"#| export\n{source}"),)))
+    return workspace
+
+
+def test_without_a_workspace_all_is_the_courses(
+    reference: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    layer = load("fake-topic")
+    assert layer.Tensor is reference.Tensor
+    assert capsys.readouterr().out == "fake-topic: the course's (no accepted artifact of yours)\n"
+
+
+def test_the_learners_names_come_first_and_it_says_which(
+    reference: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _accept(tmp_path, "import math\nfrom os import getcwd\ndef add(a, b): return 'mine'\nEPS = 3\n_x = 1")
+    (tmp_path / "02-next").mkdir()
+    monkeypatch.chdir(tmp_path / "02-next")
+    layer = load("fake-topic")
+    assert layer.add(1, 2) == "mine" and layer.EPS == 3 and layer.Tensor is reference.Tensor
+    assert layer.sources == {"Tensor": "the course's", "add": "yours", "EPS": "yours"}
+    assert capsys.readouterr().out == "fake-topic: yours: EPS, add; the course's: Tensor\n"
+    assert {"add", "Tensor", "EPS"} <= set(dir(layer))
+
+
+def test_a_name_that_neither_has_is_an_error_that_lists_them(reference: ModuleType, tmp_path: Path) -> None:
+    layer = load("fake-topic", Workspace.create(tmp_path))
+    with pytest.raises(AttributeError, match="the fake-topic layer has no 'tensor'; it has Tensor, add"):
+        _ = layer.tensor
+    with pytest.raises(AttributeError):
+        _ = layer.math
+
+
+def test_accepted_code_that_no_longer_runs_says_where(reference: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"\.mlsys-lab/artifacts/fake-topic\.py: cell 4.*line 2: `1 / 0`"):
+        load("fake-topic", _accept(tmp_path, "1 / 0"))
+
+
+def test_a_topic_that_the_course_does_not_have(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such topic: got 'no-such'"):
+        load("no-such", Workspace.create(tmp_path))
