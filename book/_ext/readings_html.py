@@ -105,7 +105,7 @@ def read_next(readings: Sequence[Reading], chapter: Chapter, list_uri: str) -> s
                 f"<details{opened}><summary>{title} ({len(group)})</summary>{_items(group, ordered=False)}</details>"
             )
     blocks.append(
-        f'<p class="read-next-all"><a href="{list_uri}#chapter={chapter.topic}">These in the reading list</a></p>'
+        f'<p class="read-next-all"><a href="{list_uri}#chapter={chapter.topic}">Find these in the reading list</a></p>'
     )
     blocks.append("</div>")
     return "\n".join(blocks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
+import tomllib
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -96,9 +97,7 @@ def test_every_chapter_has_readings_of_its_own_and_in_order() -> None:
         assert own and list(listed[: len(own)]) == own
     homes = [reading.home for reading in LIST]
     assert list(dict.fromkeys(homes)) == [chapter.topic for chapter in SYLLABUS.chapters], "homes follow the course"
-    assert sum(a != b for a, b in pairwise(homes)) == len(SYLLABUS.chapters) - 1, (
-        "homes stay together"
-    )
+    assert sum(a != b for a, b in pairwise(homes)) == len(SYLLABUS.chapters) - 1, "homes stay together"
 
 
 def test_our_reasons_are_our_own() -> None:
@@ -136,6 +135,20 @@ def test_stars_are_what_the_lists_single_out() -> None:
         "jones-how-gpu-computing-works",
         "stanford-cs329s",
     }
+
+
+def test_chapters_and_labs_are_called_the_same_everywhere() -> None:
+    for chapter in SYLLABUS.chapters:
+        page = BOOK / f"{chapter.page}.md"
+        if chapter.page and page.exists():
+            heading = re.search("^# (.+)$", page.read_text("utf-8"), re.MULTILINE)
+            assert heading and heading[1] == chapter.title
+        if chapter.lab and chapter.lab.number:
+            source = BOOK.parent / "solutions" / f"{chapter.lab.number:02d}-{chapter.lab.topic}" / "lab.toml"
+            if source.exists():
+                lab = tomllib.loads(source.read_text("utf-8"))
+                assert lab["title"] == chapter.lab.title
+                assert set(lab["readings"]) <= set(BY_ID)
 
 
 def test_papers_stand_in_the_bibliography_under_the_same_ids() -> None:
