@@ -111,6 +111,10 @@ function stage(el, label, style) {
   const root = el.shadowRoot ?? el.attachShadow({ mode: "open" });
   const box = make("div", { class: "figure", role: "group", "aria-label": label });
   root.replaceChildren(make("style", {}, STYLE + style), box);
+  // Outside the shadow root a key typed into a field looks like a key typed at the page: JupyterLab would delete cells
+  // by it and the book would turn pages. Combinations, such as the book's Ctrl+K, go on as ever.
+  el.setAttribute("data-lm-suppress-shortcuts", "true");
+  box.addEventListener("keydown", (event) => event.ctrlKey || event.metaKey || event.stopPropagation());
   return { box, stop: watchTheme((dark) => (box.dataset.theme = dark ? "dark" : "light")) };
 }
 

@@ -21,7 +21,7 @@ svg .memory { fill: var(--value); opacity: 0.12; } svg .compute { fill: var(--gr
 svg .drop { stroke: var(--muted); stroke-width: 1.2; stroke-dasharray: 4 4; }
 svg .dot { stroke: var(--surface); stroke-width: 2; } svg .dot.memory-point { fill: var(--value); } svg .dot.compute-point { fill: var(--gradient); }
 svg .measured { fill: var(--raised); stroke: var(--ink); stroke-width: 2; }
-svg .muted { fill: var(--muted); } svg .halo { paint-order: stroke; stroke: var(--surface); stroke-width: 4; }
+svg .muted { fill: var(--muted); } svg .halo { paint-order: stroke; stroke: var(--surface); stroke-width: 6; }
 `;
 
 // Sizes that the sliders stop at: 1, 2, 3, 4, 6, 8, 12, …, 16384.
@@ -156,8 +156,15 @@ function render({ model, el }) {
       text({ x: (x0 + x1) / 2, y: height - 8, "text-anchor": "middle" }, "arithmetic intensity, FLOP/B"),
       text({ x: 13, y: (edge.top + y0) / 2, "text-anchor": "middle", transform: `rotate(-90 13 ${(edge.top + y0) / 2})` }, "FLOP/s"),
     );
-    for (const [name, other] of Object.entries(device().peaks)) {
-      if (name !== precision()) picture.append(draw("path", { class: "other", d: roof(other) }));
+    // The chosen peak is named first; others where there is room for a line of text above theirs.
+    const named = [y(peak)];
+    for (const other of new Set(Object.values(device().peaks))) {
+      if (other === peak) continue;
+      picture.append(draw("path", { class: "other", d: roof(other) }));
+      if (named.some((place) => Math.abs(place - y(other)) < 17)) continue;
+      named.push(y(other));
+      const names = Object.keys(device().peaks).filter((name) => device().peaks[name] === other);
+      picture.append(text({ x: x1 - 4, y: y(other) - 5, "text-anchor": "end", "font-size": 12, class: "muted" }, names.join(", ")));
     }
     const [px, py] = [Math.min(x1, Math.max(x0, x(point.intensity))), y(point.rate)];
     const seen = Math.min(y0, py);

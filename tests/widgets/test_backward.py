@@ -160,6 +160,18 @@ def test_without_a_script_the_fallback_is_what_shows(open_page) -> None:
     assert not page.get_by_text("as a table").is_visible()
 
 
+def test_keys_typed_into_a_figure_stay_there(open_page) -> None:
+    f, names = neuron()
+    page = open_page(element("backward", graph=graph_data(f, names))._repr_html_())
+    page.evaluate("heard = []; document.addEventListener('keydown', (event) => heard.push(event.key))")
+    page.get_by_label("z", exact=True).focus()
+    for key in ("1", "ArrowRight", "Control+k"):
+        page.keyboard.press(key)
+    assert page.evaluate("heard") == ["Control", "k"]
+    # JupyterLab listens before the figure can: this is how it is told to keep its shortcuts to itself.
+    assert page.locator("mlsys-backward").get_attribute("data-lm-suppress-shortcuts") == "true"
+
+
 def test_reduced_motion_stops_the_flow_along_edges(open_page) -> None:
     f, names = neuron()
     html = element("backward", graph=graph_data(f, names), step=4)._repr_html_()
