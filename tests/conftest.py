@@ -11,6 +11,10 @@ SLOW_LAST = ("labs", "grader", "book", "e2e")
 NO_GPU = "no CUDA device on this machine"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--pictures", metavar="DIR", help="where the browser tests leave the README's pictures")
+
+
 def _slowness(item: pytest.Item) -> int:
     folder = item.path.relative_to(Path(__file__).parent).parts[0]
     return SLOW_LAST.index(folder) + 1 if folder in SLOW_LAST else 0

@@ -1,0 +1,116 @@
+"""A learner's whole way: open the released lab in JupyterLab, type the answers, hand in, be graded, read the feedback."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import jupytext
+import nbformat
+import pytest
+from playwright.sync_api import Page, expect
+
+from book import serve
+from book.project import ROOT
+from grader.cli import main as grader
+from mlsys_lab.checks import load_lab
+
+LAB = "01-autograd"
+CHECKS = load_lab("autograd").checks
+SOURCE = jupytext.read(ROOT / "solutions" / LAB / f"{LAB}.py")
+ANSWERS = {
+    cell.metadata.nbgrader.grade_id: cell.source
+    for cell in SOURCE.cells
+    if cell.metadata.get("nbgrader", {}).get("solution")
+}
+RUN_S = 300
+"""Longest that one cell may take."""
+
+Workspace = tuple[Path, str]
+
+
+@pytest.fixture(scope="module")
+def jupyterlab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
+    """A learner's folder, and the address of the lab in the JupyterLab that `make start` would start there."""
+    home = tmp_path_factory.mktemp("learner")
+    assert serve.prepare_workspace(home / "workspace") == [LAB]
+    port, token = serve.free_port(None, 0), secrets.token_urlsafe(8)
+    process = serve.start_jupyterlab(home / "workspace", port, token, home / "jupyterlab.log")
+    yield home, f"http://{serve.HOST}:{port}/lab/tree/{LAB}/{LAB}.ipynb?token={token}"
+    serve.stop(process)
+
+
+def type_and_run(page: Page, notebook: Path) -> nbformat.NotebookNode:
+    """Cell by cell: type the answer where the lab asks for one, run it, wait for it. Returns the saved notebook."""
+    active = page.locator(".jp-Notebook .jp-Cell.jp-mod-active")
+    prompt = active.locator(".jp-InputPrompt")
+    page.locator(".jp-Notebook .jp-Cell").first.locator(".jp-InputPrompt").click()
+    page.keyboard.press("Escape")
+    cells = nbformat.read(notebook, as_version=4).cells
+    for number, cell in enumerate(cells):
+        expect(active).to_have_attribute("data-windowed-list-index", str(number))
+        answer = ANSWERS.get(cell.metadata.get("nbgrader", {}).get("grade_id"))
+        if answer is not None:
+            page.keyboard.press("Enter")
+            page.keyboard.press("Control+A")
+            page.keyboard.insert_text(answer)
+        if cell.cell_type == "code":
+            page.keyboard.press("Control+Enter")
+            expect(prompt).to_have_text(re.compile(r"\[\d+\]"), timeout=RUN_S * 1000)
+        page.keyboard.press("Escape")
+        page.keyboard.press("ArrowDown")
+    page.keyboard.press("Control+s")
+    expect(page.locator(".lm-TabBar-tab.jp-mod-dirty")).to_have_count(0)
+    return nbformat.read(notebook, as_version=4)
+
+
+def verdicts(notebook: nbformat.NotebookNode) -> dict[str, str]:
+    """What each check's card says, by the check's name."""
+    said = {}
+    for cell in notebook.cells:
+        if cell.metadata.get("nbgrader", {}).get("grade"):
+            texts = [output.data["text/plain"] for output in cell.outputs if output.output_type == "display_data"]
+            said[cell.metadata.nbgrader.grade_id] = " ".join(texts)
+    return said
+
+
+@pytest.mark.browser
+@pytest.mark.sandbox
+@pytest.mark.timeout(900)
+def test_from_the_released_notebook_to_the_feedback_page(page: Page, jupyterlab: Workspace, request) -> None:
+    home, address = jupyterlab
+    notebook = home / "workspace" / LAB / f"{LAB}.ipynb"
+    pictures = request.config.getoption("--pictures")
+
+    page.goto(address)
+    page.locator(".jp-Notebook").wait_for(timeout=120_000)
+    expect(page.locator("#jp-main-statusbar")).to_contain_text("Python 3 (ipykernel) | Idle", timeout=120_000)
+    said = verdicts(type_and_run(page, notebook))
+    assert {name: text.split(":")[0] for name, text in said.items()} == {c.name: "✓ passed" for c in CHECKS}
+    last_card = page.locator(".jp-Notebook [role=status]", has_text="passed").last
+    last_card.scroll_into_view_if_needed()
+    assert last_card.evaluate("card => getComputedStyle(card).borderLeftColor") == "rgb(46, 158, 91)"
+    if pictures:
+        page.screenshot(path=Path(pictures) / "lab.png")
+
+    accepted = subprocess.run(
+        [ROOT / ".venv/bin/mlsys-lab", "check", "autograd"],
+        cwd=home / "workspace", capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert accepted.returncode == 0, accepted.stdout + accepted.stderr
+
+    (home / "hand-ins" / "ada").mkdir(parents=True)
+    shutil.copy(notebook, home / "hand-ins" / "ada")
+    course = ["--course", str(home / "course")]
+    assert grader([*course, "collect", str(home / "hand-ins"), "--lab", "autograd"]) == 0
+    assert grader([*course, "grade", "autograd"]) == 0
+    page.goto((home / "course" / "feedback" / "ada" / LAB / f"{LAB}.html").as_uri())
+    expect(page.locator(".sum")).to_have_text(re.compile(r"^100 of 100 points$"))
+    expect(page.locator("article")).to_have_count(len(CHECKS))
+    expect(page.locator("article.lost")).to_have_count(0)
+    if pictures:
+        page.screenshot(path=Path(pictures) / "feedback.png")
