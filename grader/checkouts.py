@@ -21,7 +21,7 @@ LIMIT_S = 60
 
 
 def look_in_checkouts(checkouts: Iterable[Path]) -> tuple[list[Found], set[str], list[tuple[str, str]]]:
-    """Notebooks at HEAD with the time of the commit that last changed them; checkouts without one; those git cannot read."""
+    """Notebooks at HEAD with the time of their last commit; checkouts without one; those that git cannot read."""
     if shutil.which("git") is None:
         raise MissingToolError("git is not installed", help="`apt install git`")
     found, empty, skipped = [], set(), []

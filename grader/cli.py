@@ -17,20 +17,21 @@ from mlsys_lab.errors import CourseError, InputError
 DESCRIPTION = """\
 Release labs, take in what students hand in, grade it, and give them feedback.
 
-Submissions run in a sandbox (bubblewrap) without network and without your files. The marks are decided outside it, against
-inputs drawn at that moment. nbgrader's gradebook, formgrader and exports work on the result.
+Submissions run in a sandbox (bubblewrap) without network and without your files. The marks are decided outside it,
+against inputs drawn at that moment. nbgrader's gradebook, formgrader and exports work on the result.
 """
 EXAMPLES = """\
 a class, from its hand-ins to its marks:
-  mlsys-grader collect hand-ins.zip --lab autograd    a Moodle or Canvas export; or a folder; or a folder of git checkouts
-  mlsys-grader grade autograd                         judge what is new; stop it whenever you like, it goes on where it stood
-  mlsys-grader status autograd                        who is graded, who is waiting, who handed in something odd
-  mlsys-grader export autograd --csv marks.csv        a row per student, a column per check
+  mlsys-grader collect hand-ins.zip --lab autograd    a Moodle or Canvas export; or a folder; or a folder of git
+  checkouts mlsys-grader grade autograd                         judge what is new; stop it whenever you like, it goes
+  on where it stood mlsys-grader status autograd                        who is graded, who is waiting, who handed in
+  something odd mlsys-grader export autograd --csv marks.csv        a row per student, a column per check
   mlsys-grader feedback autograd --to pages           the page for each student, ready to be sent or uploaded
 
 all of it lies in ./course (elsewhere with --course DIR):
   submitted/STUDENT/LAB/LAB.ipynb   as handed in       records/LAB/STUDENT.json         every verdict, reason and seed
-  feedback/STUDENT/LAB/LAB.html     for the student    gradebook.db, nbgrader_config.py  for `nbgrader` run in that folder
+  feedback/STUDENT/LAB/LAB.html     for the student    gradebook.db, nbgrader_config.py  for `nbgrader` run in that
+  folder
 
 exit codes: 0 done, 1 something needs you (one line says what), 2 a command line that is not understood
 """
@@ -104,8 +105,8 @@ def build_parser() -> argparse.ArgumentParser:
 
 RELEASE = """\
 examples:
-  mlsys-grader release            solutions/NN-topic/NN-topic.py -> labs/NN-topic/NN-topic.ipynb, the same bytes every time
-  mlsys-grader release --check    in CI: has somebody forgotten to release?
+  mlsys-grader release            solutions/NN-topic/NN-topic.py -> labs/NN-topic/NN-topic.ipynb, the same bytes
+  every time mlsys-grader release --check    in CI: has somebody forgotten to release?
 """
 COLLECT = """\
 understood are:
@@ -125,8 +126,9 @@ examples:
   mlsys-grader grade autograd --again              everybody anew
   mlsys-grader grade autograd --time-factor 3      a slow machine: limits three times as long
 
-A submission is judged once for its content and this version of the lab. Kill the command at any moment and start it again: nothing
-is lost and nothing is judged twice. A submission that cannot be read gets no points and a reason; it never stops the others.
+A submission is judged once for its content and this version of the lab. Kill the command at any moment and start it
+again: nothing is lost and nothing is judged twice. A submission that cannot be read gets no points and a reason; it
+never stops the others.
 """
 FEEDBACK = """\
 examples:

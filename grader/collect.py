@@ -1,6 +1,7 @@
 """Take in what students handed in: a folder, a zip as an LMS exports it, or a folder of git checkouts.
 
-Only notebooks are taken, under names that the grader makes: no path, link or permission out of an archive reaches the disk.
+Only notebooks are taken, under names that the grader makes: no path, link or permission out of an archive reaches
+the disk.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ARCHIVE_ENTRIES = 100_000
 
 @dataclass(frozen=True)
 class Found:
-    """A notebook that somebody handed in: `read` gives at most FILE_BYTES + 1 bytes, so that what is too large shows as such."""
+    """A notebook that was handed in. `read` gives at most FILE_BYTES + 1 bytes: what is too large shows as such."""
 
     student: str
     file: str
@@ -170,7 +171,7 @@ def whose(path: PurePosixPath) -> tuple[str, str]:
 
 
 def _choose(found: list[Found], lab: str) -> Found:
-    """The one that counts: of the lab's name before any other, then the last in the order of names (LMSs number resubmissions)."""
+    """The one that counts: named after the lab, else the last by name, since an LMS numbers what is handed in again."""
     return max(found, key=lambda entry: (entry.file.startswith(lab), entry.file == f"{lab}.ipynb", entry.file))
 
 

@@ -15,11 +15,13 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-a
 STYLE = """
 :root { color-scheme: light dark; --line: #8885; --good: #1a7f37; --bad: #b3261e; }
 @media (prefers-color-scheme: dark) { :root { --good: #4ac26b; --bad: #ff8a80; } }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 52rem; margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 52rem; margin: 2rem auto; padding: 0 1rem; }
+body { overflow-wrap: anywhere; }
 h1 { font-size: 1.5rem; margin-bottom: 0; }
 .sum { font-size: 1.25rem; margin: .25rem 0 1.5rem; }
 progress { width: 100%; height: .6rem; accent-color: var(--good); }
-article { border: 1px solid var(--line); border-left: .4rem solid var(--good); border-radius: .4rem; padding: .6rem 1rem; margin: .6rem 0; }
+article { border: 1px solid var(--line); border-left: .4rem solid var(--good); border-radius: .4rem; }
+article { padding: .6rem 1rem; margin: .6rem 0; }
 article.lost { border-left-color: var(--bad); }
 article h2 { font-size: 1.05rem; margin: 0; display: flex; justify-content: space-between; gap: 1rem; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; margin: .5rem 0 0; }
@@ -50,8 +52,8 @@ def page(record: Record, lab: GradedLab) -> str:
 {_common(record)}
 {"".join(_check(verdict) for verdict in record.verdicts)}
 {f"<h2>About the file</h2><ul>{notes}</ul>" if notes else ""}
-<footer>{_text(record.student)}, lab {_text(record.lab)}, judged {_text(record.judged_at)}, version {_text(record.version)},
-submission {_text(record.digest[:12] or "missing")}</footer>
+<footer>{_text(record.student)}, lab {_text(record.lab)}, judged {_text(record.judged_at)},
+version {_text(record.version)}, submission {_text(record.digest[:12] or "missing")}</footer>
 </body>
 </html>
 """

@@ -1,4 +1,4 @@
-"""Grade a lab's submissions: read, judge, record, enter into the gradebook, write feedback; each step can be cut off and resumed."""
+"""Grade a lab's submissions: judge, record, enter into the gradebook, write feedback; cut off anywhere, it resumes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
+from grader import notebooks
 from grader.course import Course
 from grader.feedback import page
 from grader.gradebook import GradebookWriter
@@ -48,8 +49,8 @@ class Outcome:
 def grade(course: Course, lab: GradedLab, options: Options, students: Sequence[str] | None = None) -> Iterator[Outcome]:
     """Bring records, gradebook and feedback of a lab up to date; yields each student's outcome once all three hold it.
 
-    A submission whose content was judged under this version of the lab is not judged again. One submission that cannot be dealt with
-    is one outcome with an error; the others go on.
+    A submission whose content was judged under this version of the lab is not judged again. One submission that
+    cannot be dealt with is one outcome with an error; the others go on.
     """
     _publish(course, lab)
     students = course.students(lab.name) if students is None else students
@@ -108,10 +109,8 @@ def _judge(course: Course, lab: GradedLab, student: str, sandbox: Sandbox, optio
 
 
 def _write_sanitised(course: Course, lab: GradedLab, student: str, submission: Submission) -> None:
-    import nbformat
-
     target = course.sanitised(student, lab.name)
-    write_atomically(target, nbformat.writes(rebuild(submission, lab)).encode())
+    write_atomically(target, notebooks.to_bytes(rebuild(submission, lab)))
     stamp = course.submission(student, lab.name).with_name("timestamp.txt")
     if stamp.is_file() and not stamp.is_symlink():
         write_atomically(target.with_name("timestamp.txt"), stamp.read_bytes()[:64])

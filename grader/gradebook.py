@@ -1,8 +1,8 @@
 """The one process that writes the gradebook.
 
 nbgrader changes the working directory, takes seconds to import and warns a lot, so it lives in a process of its own:
-`python -m grader.gradebook COURSE` reads a request per line from standard input, `{"lab": ...}` to enter a lab's cells or
-`{"lab": ..., "student": ...}` to enter the marks that the student's record holds, and answers with a line each.
+`python -m grader.gradebook COURSE` reads a request per line from standard input, `{"lab": ..., "student": null}` to
+enter a lab's cells or `{"lab": ..., "student": ...}` to enter the marks of a student's record, and answers each with a line.
 Entering the same twice changes nothing.
 """
 
@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from grader import notebooks
 from grader.course import Course
 from mlsys_lab.errors import CourseError
 
@@ -26,7 +27,7 @@ class GradebookWriter:
 
     def __init__(self, course: Course) -> None:
         command = [sys.executable, "-W", "ignore", "-m", "grader.gradebook", str(course.root)]
-        # nbgrader starts `alembic` by its bare name, which an environment that is not activated does not have on its path.
+        # nbgrader starts `alembic` by its bare name: an environment that is not activated lacks it on its path.
         environment = os.environ | {
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
         }
@@ -75,15 +76,14 @@ def create(course: Course) -> None:
 
 
 def enter_lab(course: Course, lab: str, config: Any) -> None:
-    """Tell the gradebook a released notebook's cells and points; raises what nbgrader raises when they may not change any more."""
-    import nbformat
+    """Tell the gradebook a lab's cells and points; raises what nbgrader does when they may not change any more."""
     from nbgrader.api import Gradebook
     from nbgrader.preprocessors import SaveCells
 
     url = config.CourseDirectory.db_url
     with Gradebook(url) as gradebook:
         gradebook.update_or_create_assignment(lab)
-    notebook = nbformat.read(course.released(lab), as_version=4)
+    notebook = notebooks.read(course.released(lab))
     SaveCells(config=config).preprocess(notebook, {"nbgrader": {"assignment": lab, "notebook": lab, "db_url": url}})
 
 

@@ -1,9 +1,9 @@
 """What a process takes from itself before it runs a submission's code.
 
 The launching process stands inside bubblewrap: no network, a read-only root with Python, the environment and the course
-package only. Each submission's process then gets namespaces of its own on top, so that no two of them share processes, shared
-memory, temporary files or sockets, and gives up every privilege. Linux only; sources: unshare(2), mount(2),
-capabilities(7), prctl(2).
+package only. Each submission's process then gets namespaces of its own on top, so that no two of them share
+processes, shared memory, temporary files or sockets, and gives up every privilege. Linux only; sources: unshare(2),
+mount(2), capabilities(7), prctl(2).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWPID, CLONE_NEWNET = (
 )
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REC, MS_PRIVATE = 0x1, 0x2, 0x4, 0x4000, 0x40000
 PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_SET_DUMPABLE = 24, 38, 4
+M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES = -3, 1 << 20
 CAPABILITY_VERSION_3 = 0x20080522
 SCRATCH = "/scratch"
 """The one folder that a submission may write to."""
@@ -92,7 +93,7 @@ def limit(*, cpu_s: int, file_bytes: int, processes: int) -> None:
 
 
 def data_bytes() -> int:
-    """Bytes of private writable memory that this process has mapped: what RLIMIT_DATA counts. Reads /proc/self/status."""
+    """Bytes of private writable memory that this process has mapped, which is what RLIMIT_DATA counts."""
     with open("/proc/self/status") as status:  # noqa: PTH123 - pathlib is slower and this runs per check
         for line in status:
             if line.startswith("VmData:"):
@@ -101,6 +102,11 @@ def data_bytes() -> int:
 
 
 def cap_memory(budget_bytes: int, already_bytes: int) -> None:
-    """Let this process map `budget_bytes` of private memory beyond `already_bytes`; further requests fail with MemoryError."""
+    """Let this process map `budget_bytes` of private memory beyond `already_bytes`; further requests fail.
+
+    glibc keeps freed blocks of up to 32 MiB for later use, and the kernel counts what is kept: large blocks are made
+    to go back at once, or four times the memory in use would count.
+    """
+    _libc().mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
     cap = already_bytes + budget_bytes
     resource.setrlimit(resource.RLIMIT_DATA, (cap, cap))

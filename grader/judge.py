@@ -1,7 +1,7 @@
 """Form the verdict on a submission, in a process that never runs a line of it.
 
-For each case the judge draws the inputs from a secret seed, sends those without an underscore into the sandbox, waits by its own
-clock for arrays, and compares them with an oracle that the sandbox never sees.
+For each case the judge draws the inputs from a secret seed, sends those without an underscore into the sandbox,
+waits by its own clock for arrays, and compares them with an oracle that the sandbox never sees.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import TypeVar
 from grader import wire
 from grader.sandbox import Job, Sandbox
 from mlsys_lab.checks.artifact import Artifact
-from mlsys_lab.checks.spec import Case, Check, Mismatch
-from mlsys_lab.checks.verdict import draw_inputs, judge_case, public_inputs
+from mlsys_lab.checks.spec import Arrays, Case, Check, Mismatch
+from mlsys_lab.checks.verdict import draw_inputs, public_inputs
 
 T = TypeVar("T")
 
@@ -35,8 +35,8 @@ TEXT = 400
 class Verdict:
     """Outcome of one check: all of its points or none, and for none the reason.
 
-    Of a hidden case `case` names the kind only, and `got` and `expected` are empty. `fault` tells that the course's own code
-    failed: then nothing is decided, and the instructor has to look.
+    Of a hidden case `case` names the kind only, and `got` and `expected` are empty. `fault` tells that the course's
+    own code failed: then nothing is decided, and the instructor has to look.
     """
 
     check: str
@@ -72,7 +72,7 @@ class Fault(Exception):
 
 @dataclass(frozen=True)
 class Problem:
-    """A mismatch, and whether the submission can be asked anything further (`fatal`: no, its code cannot even be loaded)."""
+    """A mismatch, and in which case; `fatal` when the code cannot even be loaded, so that no check can pass."""
 
     mismatch: Mismatch
     case: Case | None = None
@@ -165,10 +165,19 @@ def _try(check: Check, artifact: Artifact, sandbox: Sandbox, seed: int, time_fac
                 return Problem(_silence(job, error, limit_s, "it"), case)
             if reply.kind != "answer":
                 return Problem(_told(reply), case)
-            mismatch = _guarded(check, judge_case, check, case, inputs, reply.arrays)
-            if mismatch is not None:
+            expected = _guarded(check, check.expect, inputs)
+            if (mismatch := _compare(check, reply.arrays, expected)) is not None:
                 return Problem(mismatch, case)
     return None
+
+
+def _compare(check: Check, got: Arrays, expected: Arrays) -> Mismatch | None:
+    """A comparison may stumble over arrays that no honest `run` returns: then they are not accepted."""
+    try:
+        return check.compare(got, expected)
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        return Mismatch("the answer cannot be compared", said, "the arrays that the check asks for")
 
 
 def _ask(job: Job, question: wire.Frame, limit_s: float) -> wire.Frame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 MARKERS = ("BEGIN SOLUTION", "END SOLUTION", "HIDDEN TESTS", "MARK SCHEME")
 REGION = re.compile(r"[^\n]*BEGIN SOLUTION[^\n]*\n(.*?)[^\n]*END SOLUTION", re.DOTALL)
@@ -32,7 +33,7 @@ def _needles(solved: Iterable[str]) -> Iterator[str]:
             lines = list(_lines(region))
             if len(lines) == 1:
                 yield lines[0]
-            yield from ("\n".join(pair) for pair in zip(lines, lines[1:], strict=False))
+            yield from ("\n".join(pair) for pair in pairwise(lines))
 
 
 def _lines(source: str) -> Iterator[str]:

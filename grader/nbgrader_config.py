@@ -1,4 +1,4 @@
-"""How nbgrader works in a course folder: which folders, which database, and the judge's marks in place of its own execution."""
+"""How nbgrader works in a course folder: its folders, its database, the judge's marks in place of its own execution."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ def configure(config: Any, root: Path | None = None) -> Any:
     config.CourseDirectory.submitted_directory = "sanitised"
     config.CourseDirectory.autograded_directory = "autograded"
     config.CourseDirectory.feedback_directory = "feedback"
-    # The submission's code never runs under nbgrader: in Execute's place stands a step that copies verdicts out of the records.
+    # The submission's code never runs under nbgrader: in Execute's place stands a step that copies verdicts out of
+    # the records.
     config.Autograde.sanitize_preprocessors = [
         "nbgrader.preprocessors.ClearOutput",
         "nbgrader.preprocessors.OverwriteCells",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from nbformat.v4 import new_output
 from nbgrader.preprocessors import NbGraderPreprocessor
 
 from grader.course import Course
+from grader.notebooks import new_output
 from grader.records import read_record
 from mlsys_lab.errors import InputError
 
@@ -16,12 +16,13 @@ from mlsys_lab.errors import InputError
 class TrustedMarks(NbGraderPreprocessor):  # type: ignore[misc]
     """Stands in the place of nbgrader's Execute.
 
-    nbgrader takes a grade cell's only result as its marks when it is a number in [0, points], and gives FULL marks for anything else. So
-    every grade cell gets exactly one such number, and a submission without a record is an error, never a mark.
+    nbgrader takes a grade cell's only result as its marks when it is a number in [0, points], and gives FULL marks
+    for anything else. So every grade cell gets exactly one such number, and a submission without a record is an
+    error, never a mark.
     """
 
     def preprocess(self, nb: Any, resources: Any) -> Any:
-        """Write the recorded marks into the grade cells; raises `InputError` when the judge has not seen this submission."""
+        """Write the recorded marks into the grade cells; `InputError` when the judge has not seen the submission."""
         place = resources["nbgrader"]
         root = Path(place["db_url"].removeprefix("sqlite:///")).parent
         record = read_record(Course(root).record(place["student"], place["assignment"]))

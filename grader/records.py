@@ -1,7 +1,7 @@
 """The grading record of one submission: what was handed in, what came of it, under which version and seeds.
 
-A record is one JSON file, written whole or not at all. It is the only thing that says a submission has been judged, so a run that
-was killed starts again where it stood. `entered` says that the gradebook has it too.
+A record is one JSON file, written whole or not at all. It is the only thing that says a submission has been judged,
+so a run that was killed starts again where it stood. `entered` says that the gradebook has it too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Build the released notebooks: solutions/NN-topic/NN-topic.py → labs/NN-topic/NN-topic.ipynb, the same bytes every time.
+"""Build the released notebooks: solutions/NN-topic/NN-topic.py → labs/NN-topic/NN-topic.ipynb, the same bytes every
+time.
 
-The source is a py:percent notebook with nbgrader's cell metadata. It passes through the same preprocessors as nbgrader's
-`generate_assignment`; around them stand what nbgrader leaves open: points from the checks, stubs that name the task, cell ids
-that do not change, an install cell for Colab, and a search for anything of a solution that was left over.
+The source is a py:percent notebook with nbgrader's cell metadata. It passes through the same preprocessors as
+nbgrader's
+`generate_assignment`; around them stand what nbgrader leaves open: points from the checks, stubs that name the task,
+cell ids that do not change, an install cell for Colab, and a search for anything of a solution that was left over.
 """
 
 from __future__ import annotations
@@ -12,12 +14,11 @@ import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import nbformat
-
+from grader import notebooks
 from grader.labs import GradedLab
 from grader.leaks import find_leak
+from grader.notebooks import Notebook
 from grader.records import write_atomically
 from mlsys_lab.checks.labinfo import read_lab
 from mlsys_lab.errors import CourseError, InputError
@@ -33,9 +34,6 @@ import sys
 
 if "google.colab" in sys.modules and importlib.util.find_spec("mlsys_lab") is None:
     subprocess.run([sys.executable, "-m", "pip", "install", "-q", "{package} @ git+{repository}"], check=True)"""
-
-Notebook = Any  # nbformat's NotebookNode, which carries no types
-Cell = Any
 
 
 @dataclass(frozen=True)
@@ -74,8 +72,8 @@ def sources(solutions: Path) -> list[Path]:
 def release(folder: Path, project: Path) -> Released:
     """Build one lab from its folder in solutions/; `project` is the pyproject.toml that names package and address.
 
-    Raises `InputError` for a slip in the source: a grade cell without a check, a check without a grade cell, points that do not
-    add up, and for anything of a solution that the release would give away.
+    Raises `InputError` for a slip in the source: a grade cell without a check, a check without a grade cell, points
+    that do not add up, and for anything of a solution that the release would give away.
     """
     lab = GradedLab(read_lab(folder))
     notebook = _read(folder / f"{lab.name}.py")
@@ -84,8 +82,7 @@ def release(folder: Path, project: Path) -> Released:
     notebook = _through_nbgrader(notebook, lab)
     _insert_install_cell(notebook, project)
     _clean(notebook)
-    nbformat.validate(notebook)
-    text = nbformat.writes(notebook, version=nbformat.NO_CONVERT) + "\n"
+    text = notebooks.to_bytes(notebook).decode()
     if leak := find_leak(solved, [str(cell.source) for cell in notebook.cells], text):
         raise CourseError(
             f"{lab.name} would give a solution away", got=leak, help="keep it inside a solution region only"
@@ -103,7 +100,7 @@ def _read(path: Path) -> Notebook:
 
 
 def _fill_metadata(notebook: Notebook, lab: GradedLab) -> None:
-    """Complete nbgrader's fields: what the source leaves out follows from `grade`, `solution` and the check's points."""
+    """Complete nbgrader's fields: what the source leaves out follows from `grade`, `solution` and the checks."""
     graded: list[str] = []
     for cell in notebook.cells:
         given = cell.metadata.get("nbgrader")
@@ -156,12 +153,12 @@ def _insert_install_cell(notebook: Notebook, project: Path) -> None:
     """Second cell, below the title: the only place of a lab that knows where the course lives, filled in at release."""
     metadata = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
     source = INSTALL.format(package=metadata["name"], repository=metadata["urls"]["Repository"])
-    notebook.cells.insert(1, nbformat.v4.new_code_cell(source, id=INSTALL_ID))
+    notebook.cells.insert(1, notebooks.new_cell("code", source, INSTALL_ID))
 
 
 def _clean(notebook: Notebook) -> None:
     """Drop what differs from one conversion to the next, and give every cell an id that does not."""
-    notebook.metadata = nbformat.from_dict({"kernelspec": KERNELSPEC, "language_info": {"name": "python"}})
+    notebook.metadata = notebooks.node({"kernelspec": KERNELSPEC, "language_info": {"name": "python"}})
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     taken: set[str] = set()
     for position, cell in enumerate(notebook.cells):

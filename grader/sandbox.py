@@ -1,8 +1,8 @@
 """Bubblewrap around the launcher of submissions (`grader.worker`), and jobs in it.
 
-Inside: no network; a read-only root that holds the system's libraries, Python, its environment and the course package, without
-the modules that the lab asks learners to write; nothing of the course folder, of other submissions, of the home folder.
-Each job then runs in namespaces of its own (`grader.jail`).
+Inside: no network; a read-only root that holds the system's libraries, Python, its environment and the course
+package, without the modules that the lab asks learners to write; nothing of the course folder, of other submissions,
+of the home folder. Each job then runs in namespaces of its own (`grader.jail`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ UNSAFE = "--unsafe: submissions run with your rights: they can read your files, 
 
 @dataclass
 class Job:
-    """One child that answers cases: `channel` carries frames; `ending()` tells how it ended once the channel is closed."""
+    """One child that answers cases over `channel`; `ending()` tells how it ended once the channel is closed."""
 
     channel: socket.socket
     life: socket.socket
@@ -74,7 +74,7 @@ class Sandbox:
             command = [*_bubblewrap(package, lab, extra), *command]
         self._process = subprocess.Popen(
             command,
-            stdin=inner,
+            stdin=inner.fileno(),
             stdout=subprocess.DEVNULL,
             stderr=self._stderr,
             env=_environment(tempfile.gettempdir() if unsafe else SCRATCH),
@@ -168,11 +168,11 @@ def _bubblewrap(package: Path, lab: GradedLab, extra: list[str]) -> list[str]:
     if os.geteuid() != 0:
         command += ["--unshare-user", "--uid", "0", "--gid", "0"]
     command += ["--cap-drop", "ALL"]
-    for capability in ("CAP_SYS_ADMIN", "CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):  # for grader.jail; given up there
+    for capability in ("CAP_SYS_ADMIN", "CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP", "CAP_KILL"):  # for grader.jail
         command += ["--cap-add", capability]
     for folder in ("/usr", "/lib", "/lib64", "/bin"):
         if Path(folder).is_symlink():
-            command += ["--symlink", os.readlink(folder), folder]
+            command += ["--symlink", str(Path(folder).readlink()), folder]
         elif Path(folder).is_dir():
             command += ["--ro-bind", folder, folder]
     command += ["--proc", "/proc", "--dev", "/dev", "--dir", SCRATCH]

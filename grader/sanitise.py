@@ -1,7 +1,7 @@
 """Read a submission that may be anything, and make of it what the judge and nbgrader may see.
 
-Nothing here trusts the file: not its size, its form, its metadata, its outputs. What cannot be judged gets a reason and no points; it
-never stops the batch.
+Nothing here trusts the file: not its size, its form, its metadata, its outputs. What cannot be judged gets a reason
+and no points; it never stops the batch.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grader import notebooks
 from grader.labs import GradedLab
 from mlsys_lab.checks.artifact import Artifact, export_cells, parse_notebook
 from mlsys_lab.checks.spec import Mismatch
 from mlsys_lab.errors import InputError
 
 FILE_BYTES = 64 << 20
-"""A larger file is not read. Outputs (pictures, tables) make honest notebooks of 20 MB, so the bound lies well above."""
+"""A larger file is not read. Pictures in outputs make honest notebooks of 20 MB, so the bound lies well above."""
 SOURCE_CHARACTERS = 1 << 20
 """Longest code that the exported cells may hold together."""
 
@@ -134,7 +135,7 @@ def _released_ids(lab: GradedLab) -> dict[str, dict[str, Any]]:
 
 
 def _notes(cells: tuple[tuple[str, str, str], ...], lab: GradedLab) -> tuple[str, ...]:
-    """What its author should know about the file: cells that are gone, came twice or were changed. None of it costs points."""
+    """What its author should know: cells that are gone, came twice or were changed. None of it costs points."""
     notes = []
     handed_in: dict[str, list[str]] = {}
     for _, source, grade_id in cells:
@@ -144,9 +145,7 @@ def _notes(cells: tuple[tuple[str, str, str], ...], lab: GradedLab) -> tuple[str
         if not sources:
             notes.append(f"Cell `{grade_id}` is missing from the notebook.")
         if len(sources) > 1:
-            notes.append(
-                f"Cell `{grade_id}` is in the notebook {len(sources)} times; where they define the same name, the last counts."
-            )
+            notes.append(f"Cell `{grade_id}` is in the notebook {len(sources)} times; of equal names the last counts.")
         if cell["metadata"]["nbgrader"]["grade"] and any(source != "".join(cell["source"]) for source in sources):
             notes.append(f"Check cell `{grade_id}` was changed. Marks come from the grader's own copy of the check.")
     return tuple(notes)
@@ -155,26 +154,22 @@ def _notes(cells: tuple[tuple[str, str, str], ...], lab: GradedLab) -> tuple[str
 def rebuild(submission: Submission, lab: GradedLab) -> Any:
     """The notebook that nbgrader gets: the submission's text in the released notebook's frame.
 
-    Metadata, outputs, ids and check cells are the release's; a cell's first appearance keeps its place, repeats lose their id; what
-    is missing comes back at the end.
+    Metadata, outputs, ids and check cells are the release's; a cell's first appearance keeps its place, repeats lose
+    their id; what is missing comes back at the end.
     """
-    import nbformat
-    from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
-
     released = _released_ids(lab)
-    notebook = new_notebook()
-    notebook.metadata = nbformat.from_dict(json.loads(lab.info.notebook.read_bytes())["metadata"])
+    notebook = notebooks.new_notebook(json.loads(lab.info.notebook.read_bytes())["metadata"])
     left = dict(released)
     for number, (kind, source, grade_id) in enumerate(submission.cells):
         frame = left.pop(grade_id, None)
         if frame is not None:
-            cell = nbformat.from_dict(json.loads(json.dumps(frame)))
+            cell = notebooks.node(frame)
             cell.source = source if frame["metadata"]["nbgrader"]["solution"] else "".join(frame["source"])
         else:
-            cell = (new_code_cell if kind == "code" else new_markdown_cell)(source, id=f"cell-{number}")
+            cell = notebooks.new_cell(kind, source, f"cell-{number}")
         notebook.cells.append(cell)
     for frame in left.values():
-        cell = nbformat.from_dict(json.loads(json.dumps(frame)))
+        cell = notebooks.node(frame)
         cell.source = "".join(frame["source"])
         notebook.cells.append(cell)
     return notebook

@@ -1,11 +1,13 @@
 """The process that submissions run in: a launcher that imports torch once, and forks a jailed child for every check.
 
     judge ── control ──▶ launcher          imports the lab's checks, runs no learner's code, ever
-              job: two sockets ──▶ attendant     a fork that waits: kills the child when the judge lets go, tells its end
+              job: two sockets ──▶ attendant     a fork that waits: kills the child when the judge lets go, tells its
+              end
                                       └─▶ child      a fork in namespaces of its own: loads the artifact, answers cases
 
 The child decides nothing: arrays come in, the learner's code is called, arrays or a description of the trouble go out.
-Runs inside bubblewrap as `python -c "from grader.worker import main; main()"` with the control socket as standard input.
+Runs inside bubblewrap as `python -c "from grader.worker import main; main()"` with the control socket as standard
+input.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ from mlsys_lab.stack.artifact import Artifact, load
 POLL_S = 0.01
 FILE_BYTES = 16 << 20
 PROCESSES = 256
+OUT_OF_MEMORY = ("MemoryError", "can't allocate memory")
+"""How NumPy and torch say that the kernel refused them memory."""
 TEXT = 2000
 """Longest text about a failure that is worth sending, in characters."""
 
@@ -52,7 +56,10 @@ def main() -> NoReturn:
         channel, life = (socket.socket(fileno=fd) for fd in descriptors)
         if os.fork() == 0:
             control.close()
-            _attend(lab, channel, life, jailed=start["jailed"])
+            try:
+                _attend(lab, channel, life, jailed=start["jailed"])
+            finally:  # whatever happened, a fork never goes on as a second launcher
+                os._exit(1)
         channel.close()
         life.close()
 
@@ -74,7 +81,7 @@ def _standard_streams_to_null() -> None:
     os.close(null)
 
 
-def _attend(lab: Lab, channel: socket.socket, life: socket.socket, *, jailed: bool) -> NoReturn:
+def _attend(lab: Lab, channel: socket.socket, life: socket.socket, *, jailed: bool) -> None:
     """Fork the child and wait for its end or the judge's; whoever is left then is killed."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if jailed:
@@ -89,16 +96,15 @@ def _attend(lab: Lab, channel: socket.socket, life: socket.socket, *, jailed: bo
         if select.select([life], [], [], POLL_S)[0]:
             _kill(pid, jailed=jailed)
             os.waitpid(pid, 0)
-            os._exit(0)
+            return
         ended, status = os.waitpid(pid, os.WNOHANG)
     _kill(pid, jailed=jailed)
     with contextlib.suppress(wire.WireError):
         wire.send(life, wire.Frame("ended", {"code": os.waitstatus_to_exitcode(status)}))
-    os._exit(0)
 
 
 def _kill(pid: int, *, jailed: bool) -> None:
-    """In the jail the child is process 1 of its namespace, and takes everything it started along; outside it leads a group."""
+    """In the jail the child is process 1 of its namespace and takes all it started along; outside it leads a group."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL) if jailed else os.killpg(pid, signal.SIGKILL)
 
@@ -121,6 +127,7 @@ def _run_child(lab: Lab, channel: socket.socket, *, jailed: bool) -> NoReturn:
             jail.drop_privileges()
         else:
             os.setsid()
+        # CPU time is the kernel's own word on an endless loop, in case nobody is left to kill by the clock.
         seconds = check.time_limit_s * (len(check.cases) + 1)
         jail.limit(cpu_s=int(seconds) + 5, file_bytes=FILE_BYTES, processes=PROCESSES)
         if jailed:
@@ -174,7 +181,10 @@ def _frame(outcome: Attempt) -> wire.Frame:
     if outcome.arrays is not None:
         return wire.Frame("answer", arrays=outcome.arrays)
     assert outcome.problem is not None
-    return _told("trouble", outcome.problem, outcome.unfinished)
+    problem = outcome.problem
+    if any(sign in problem.got for sign in OUT_OF_MEMORY):
+        problem = Mismatch("it needs too much memory", "a request for more that was refused", problem.expected)
+    return _told("trouble", problem, outcome.unfinished)
 
 
 def _told(kind: str, problem: Mismatch, unfinished: bool) -> wire.Frame:
