@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mlsys_lab.checks.artifact import export_cells, load
+from mlsys_lab.checks.artifact import defined_elsewhere, export_cells, load, read_notebook
 from mlsys_lab.checks.limits import OutOfTimeError, time_limit
 from mlsys_lab.checks.runner import run_check
 from mlsys_lab.errors import CourseError, UnfinishedError
@@ -32,7 +32,8 @@ def main(checks_module: str, notebook: str, results: str) -> None:
         tell(plan=plan)
         try:
             with time_limit(IMPORT_LIMIT_S):
-                artifact = load(export_cells(Path(notebook)))
+                saved = read_notebook(Path(notebook))
+                artifact = load(export_cells(saved))
         except OutOfTimeError:
             tell(refused=f"the exported cells did not come to an end within {IMPORT_LIMIT_S:g} s", unfinished=False)
             return
@@ -43,6 +44,10 @@ def main(checks_module: str, notebook: str, results: str) -> None:
         for check in lab.checks:
             report = run_check(check, artifact)
             mismatch = report.mismatch
+            missing = [name for name in check.uses if not hasattr(artifact, name)]
+            hint = "" if report.passed or report.unfinished else check.hint
+            for name, number in defined_elsewhere(saved, missing).items():
+                hint = f"cell {number} defines `{name}`: begin it with the line `#| export`"
             tell(
                 name=check.name,
                 passed=report.passed,
@@ -51,7 +56,7 @@ def main(checks_module: str, notebook: str, results: str) -> None:
                 what=mismatch.what if mismatch else "",
                 got=mismatch.got if mismatch else "",
                 expected=mismatch.expected if mismatch else "",
-                hint="" if report.passed else check.hint,
+                hint=hint,
                 time_s=report.time_s,
             )
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,17 @@ from typing import Any
 from mlsys_lab.errors import InputError
 from mlsys_lab.stack.artifact import Artifact, ArtifactError, Cell, load
 
-__all__ = ["Artifact", "ArtifactError", "Cell", "Notebook", "export_cells", "load", "read_notebook"]
+__all__ = [
+    "Artifact",
+    "ArtifactError",
+    "Cell",
+    "Notebook",
+    "defined_elsewhere",
+    "export_cells",
+    "load",
+    "read_notebook",
+    "refuse_withheld",
+]
 
 EXPORT = re.compile(r"\A\s*#\|\s*export\b")
 LAB_CALL = re.compile(r"""^[^#\n]*\blab\(\s*["']([\w-]+)["']""", re.MULTILINE)
@@ -71,6 +82,44 @@ def export_cells(notebook: Path | Notebook) -> Artifact:
             help="put the marker back, or take the notebook from `mlsys-lab start`",
         )
     return Artifact(notebook.name, cells)
+
+
+def defined_elsewhere(notebook: Notebook, names: Iterable[str]) -> dict[str, int]:
+    """Which of `names` a cell that is NOT exported defines at its top level, and the number of that cell."""
+    found: dict[str, int] = {}
+    for cell in notebook.code:
+        if EXPORT.match(cell.source):
+            continue
+        for node in _statements(cell.source):
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            defined = {target.id for target in targets if isinstance(target, ast.Name)}
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                defined.add(node.name)
+            found.update(dict.fromkeys(defined & set(names), cell.number))
+    return found
+
+
+def refuse_withheld(artifact: Artifact, withheld: Iterable[str]) -> None:
+    """Raise `InputError` where exported cells import a module that the lab asks learners to write."""
+    for cell in artifact.cells:
+        for node in (inner for statement in _statements(cell.source) for inner in ast.walk(statement)):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                modules = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            for module in withheld:
+                if any(f"{name}.".startswith(f"{module}.") for name in modules):
+                    raise InputError(
+                        f"cell {cell.number} imports {module}, which this lab asks you to write",
+                        help="take the import out of the exported cells",
+                    )
+
+
+def _statements(source: str) -> list[ast.stmt]:
+    """A cell's statements; none where it is not plain Python, which running it tells in other words."""
+    try:
+        return ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError):
+        return []
 
 
 def _text(source: Any, name: str, number: int) -> str:

@@ -75,7 +75,7 @@ def attempt(check: Check, artifact: Any, inputs: Arrays) -> Attempt:
         limit = f"{check.time_limit_s:g} s"
         problem = Mismatch("it did not come to an end", f"no answer after {limit}", f"an answer within {limit}")
     except (NotImplementedError, UnfinishedError) as error:
-        problem, unfinished = Mismatch(f"not written yet: {_where(error) or 'the task itself'}"), True
+        problem, unfinished = _unwritten(error), True
     except BaseException as error:  # a learner's code may raise anything, SystemExit included
         problem = _raised(error)
     time_s = time.perf_counter() - start
@@ -111,6 +111,14 @@ def _not_arrays(arrays: object) -> Mismatch | None:
     return None
 
 
+def _unwritten(error: Exception) -> Mismatch:
+    """Which task is to do: a released stub names it ("still to do: Task 1 · …"); else by its line alone."""
+    task = str(error).removeprefix("still to do").lstrip(": ")
+    where = _where(error, brief=bool(task))
+    told = f"{task} ({where})" if task and where else task or where or "the task itself"
+    return Mismatch(f"not written yet: {told}")
+
+
 def _raised(error: BaseException) -> Mismatch:
     """An exception in words: at whose line, of which kind."""
     where = _where(error)
@@ -122,18 +130,18 @@ def _raised(error: BaseException) -> Mismatch:
     return Mismatch("the check could not use what your code gave back", said, "what the task describes")
 
 
-def _where(error: BaseException) -> str:
-    """The learner's deepest line that an exception passed through, or ""."""
+def _where(error: BaseException, brief: bool = False) -> str:
+    """The learner's deepest line that an exception passed through, with its text unless `brief`; "" if none."""
     frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     for frame, line in reversed(frames):
-        if place := _learners_line(frame, line):
+        if place := _learners_line(frame, line, brief):
             return place
     return ""
 
 
-def _learners_line(frame: FrameType, line: int) -> str:
+def _learners_line(frame: FrameType, line: int, brief: bool) -> str:
     if (place := place_of(frame, line)) is not None:
-        return str(place)
+        return f"cell {place.cell.number}, line {place.line}" if brief else str(place)
     filename = frame.f_code.co_filename
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if shell is not None and (named := getattr(shell.compile, "format_code_name", lambda _: None)(filename)):

@@ -26,10 +26,10 @@ def _facts(report: Report) -> list[tuple[str, str, bool]]:
     facts = [("what", report.mismatch.what, False)]
     if report.case is not None and not report.unfinished:
         facts.insert(0, ("case", report.case.name, False))
-    facts += [(label, text, True) for label, text in (("got", report.mismatch.got),) if text]
-    facts += [("expected", report.mismatch.expected, True)] if report.mismatch.expected else []
-    facts += [("hint", report.check.hint, False)]
-    return facts
+    values = (("got", report.mismatch.got), ("expected", report.mismatch.expected))
+    facts += [(label, value, True) for label, value in values if value]
+    # What is not written yet needs no hint: the task's text says what to do, and a hint may give the answer away.
+    return facts if report.unfinished else [*facts, ("hint", report.check.hint, False)]
 
 
 def _tally(report: Report) -> str:

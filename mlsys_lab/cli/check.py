@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mlsys_lab.checks.artifact import Notebook, export_cells, read_notebook
+from mlsys_lab.checks.artifact import Notebook, export_cells, read_notebook, refuse_withheld
 from mlsys_lab.checks.fresh import SavedReport, check_saved
 from mlsys_lab.checks.labinfo import LabInfo, find_lab, released_labs
 from mlsys_lab.errors import InputError
@@ -35,9 +35,13 @@ def run(args: argparse.Namespace) -> int:
     notebook = read_notebook(path)
     lab = lab_of(notebook, lab)
     artifact = export_cells(notebook)
+    refuse_withheld(artifact, lab.withheld)
     console = Console(highlight=False)
-    console.print(f"checking {escape(str(path))} in a fresh process …")
-    reports = list(check_saved(lab.checks_module, path))
+    reports = []
+    with console.status(f"checking {escape(str(path))} in a fresh process …") as status:
+        for report in check_saved(lab.checks_module, path):
+            reports.append(report)
+            status.update(f"{len(reports)} checks done; the last was {escape(report.title)}")
     console.print(_table(reports))
     for line in _reasons(reports):
         console.print(escape(line), soft_wrap=True)
@@ -123,15 +127,23 @@ def _table(reports: list[SavedReport]) -> Table:
 
 
 def _reasons(reports: list[SavedReport]) -> list[str]:
-    """Why points were lost; one reason that all checks share is told once."""
+    """Why points were lost. A reason that all checks share is told once; of what is still to do, the first in full."""
     failed = [report for report in reports if not report.passed]
     if len(failed) > 1 and len({report.what for report in failed}) == 1 and not failed[0].case:
         return ["", failed[0].what]
     lines = []
     for report in failed:
-        word = "still to do" if report.unfinished else "not right yet"
-        case = f" (case: {report.case})" if report.case and not report.unfinished else ""
-        lines += ["", f"{report.name}, {word}{case}: {report.what}"]
-        facts = (("got", report.got), ("expected", report.expected), ("hint", report.hint))
-        lines += [f"  {label + ':':<9} " + said.replace("\n", "\n" + " " * 12) for label, said in facts if said]
+        if report.unfinished:
+            continue
+        case = f" (case: {report.case})" if report.case else ""
+        lines += ["", f"{report.name}, not right yet{case}: {report.what}", *_facts(report)]
+    if to_do := [report for report in failed if report.unfinished]:
+        lines += ["", f"still to do: {', '.join(report.name for report in to_do)}"]
+        for report in [report for report in to_do if report.hint] or to_do[:1]:
+            lines += [f"{report.name}: {report.what}", *_facts(report)]
     return lines
+
+
+def _facts(report: SavedReport) -> list[str]:
+    facts = (("got", report.got), ("expected", report.expected), ("hint", report.hint))
+    return [f"  {label + ':':<9} " + said.replace("\n", "\n" + " " * 12) for label, said in facts if said]

@@ -115,7 +115,11 @@ def _triton() -> Finding:
     found = _version("triton") if find_spec("triton") else ""
     purpose = "the Triton lab: compiled on a GPU, interpreted on any CPU"
     fix = 'pip install "mlsys-lab[gpu]" (Linux)'
-    return Finding("Triton", bool(found), found or "not installed", purpose, fix=fix)
+    if not found:
+        return Finding("Triton", False, "not installed", purpose, fix=fix)
+    import torch
+
+    return Finding("Triton", True, f"{found}, {'compiled' if torch.cuda.is_available() else 'interpreted'}", purpose)
 
 
 def _numba() -> Finding:
@@ -134,6 +138,11 @@ def _ranks() -> Finding:
 
     if not (dist.is_available() and dist.is_gloo_available()):
         return Finding(name, False, "torch has no gloo", purpose, fix=fix)
+    try:
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+        dist.destroy_process_group()
+    except RuntimeError as error:  # most often a host name that does not resolve
+        return Finding(name, False, str(error).splitlines()[0], purpose, fix="export GLOO_SOCKET_IFNAME=lo")
     return Finding(name, True, f"{os.cpu_count()} cores", purpose)
 
 
@@ -144,12 +153,20 @@ def _bubblewrap() -> Finding:
         fix = "apt install bubblewrap (Linux); elsewhere the grader uses docker or podman"
         return Finding(name, False, "not installed", purpose, fix=fix)
     probe = [program, "--ro-bind", "/", "/", "--unshare-user", "--unshare-net", "true"]
-    done = subprocess.run(probe, capture_output=True, text=True, timeout=PROBE_LIMIT_S, check=False)
-    if done.returncode != 0:
+    started, said = _output(probe)
+    if not started:
         fix = "allow unprivileged user namespaces: sysctl kernel.apparmor_restrict_unprivileged_userns=0"
-        return Finding(name, False, done.stderr.strip() or "does not start", purpose, fix=fix)
-    shown = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=PROBE_LIMIT_S, check=False)
-    return Finding(name, True, shown.stdout.strip(), purpose)
+        return Finding(name, False, said or "does not start", purpose, fix=fix)
+    return Finding(name, True, _output([program, "--version"])[1], purpose)
+
+
+def _output(command: list[str]) -> tuple[bool, str]:
+    """Whether a program ended well, and what it said."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_LIMIT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return False, str(error)
+    return done.returncode == 0, (done.stdout or done.stderr).strip()
 
 
 PROBES: tuple[Callable[[], Finding], ...] = (

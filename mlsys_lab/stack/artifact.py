@@ -126,8 +126,9 @@ def load(artifact: Artifact, module_name: str = "learner_artifact") -> ModuleTyp
         loader.exec_module(module)
     except SyntaxError as error:
         raise _syntax_error(artifact, loader.filename, error) from None
-    except NotImplementedError as error:
-        raise UnfinishedError(f"{_place(error) or artifact.name} calls a task that is not written yet") from error
+    except (NotImplementedError, UnfinishedError) as error:
+        place = _place(error) or artifact.name
+        raise UnfinishedError(f"a task that runs on import is not written yet: {place}") from error
     except (Exception, SystemExit) as error:
         raise ArtifactError(
             f"{artifact.name}: {_place(error) or 'an exported cell'} stops the import",

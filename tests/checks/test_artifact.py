@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mlsys_lab.checks.artifact import export_cells, parse_notebook, read_notebook
+from mlsys_lab.checks.artifact import defined_elsewhere, export_cells, parse_notebook, read_notebook, refuse_withheld
 from mlsys_lab.errors import InputError
 
 
@@ -84,3 +84,28 @@ def test_a_notebook_that_exports_nothing(tmp_path: Path) -> None:
     path.write_text(json.dumps(_document(_cell("x = 1"))))
     with pytest.raises(InputError, match=r"n\.ipynb exports nothing.*#\| export"):
         export_cells(path)
+
+
+def test_what_a_cell_without_the_marker_defines_is_found() -> None:
+    notebook = parse_notebook(
+        _document(_cell("#| export\na = 1"), _cell("def f(): pass\nclass C:\n    b = 1\nd = e = 2"), _cell("def (:")),
+        "n.ipynb",
+    )
+    assert defined_elsewhere(notebook, ["a", "b", "C", "d", "e", "f", "g"]) == {"C": 2, "d": 2, "e": 2, "f": 2}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import mlsys_lab.autograd",
+        "import mlsys_lab.autograd.nn as nn",
+        "from mlsys_lab import flops, autograd",
+        "from mlsys_lab.autograd import Tensor",
+        "def f():\n    from mlsys_lab.autograd.value import Value",
+    ],
+)
+def test_exported_cells_may_not_import_what_the_lab_asks_for(source: str) -> None:
+    artifact = export_cells(parse_notebook(_document(_cell(f"#| export\n{source}")), "n.ipynb"))
+    with pytest.raises(InputError, match=r"cell 1 imports mlsys_lab\.autograd, which this lab asks you to write"):
+        refuse_withheld(artifact, ["mlsys_lab.autograd"])
+    refuse_withheld(artifact, ["mlsys_lab.auto", "mlsys_lab.autograd_next"])

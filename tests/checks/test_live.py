@@ -118,6 +118,11 @@ def test_the_card_keeps_the_themes_own_text_colour(fakes: ModuleType) -> None:
         assert "<style" not in page and "class=" not in page
 
 
+def test_the_hint_waits_for_a_first_try(fakes: ModuleType) -> None:
+    assert "hint" in render.text(_report(fakes, Mismatch("w")))
+    assert "hint" not in render.text(_report(fakes, Mismatch("w"), unfinished=True))
+
+
 @pytest.mark.parametrize("ground", ["#ffffff", "#111111"])
 def test_verdict_colours_stand_out_on_light_and_dark(ground: str) -> None:
     for colour in (render.PASSED, render.UNFINISHED, render.WRONG):

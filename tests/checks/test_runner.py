@@ -36,7 +36,7 @@ WRONG = {
     "'text'": "`y` does not hold numbers",
     "1 / 0": "your code stopped with an exception",
     "exit()": "your code stopped with an exception",
-    "add_one(x)": "your code stopped with an exception",
+    "[][0]": "your code stopped with an exception",
     "[0 for _ in iter(int, 1)]": "it did not come to an end",
 }
 
@@ -63,6 +63,12 @@ def test_unfinished_is_not_wrong(fakes: ModuleType, source: str) -> None:
     report = _run(fakes, source)
     assert not report.passed and report.unfinished
     assert report.line.startswith("still to do: Add one")
+
+
+def test_a_released_stub_names_its_task(fakes: ModuleType) -> None:
+    report = _run(fakes, "def add_one(x):\n    raise NotImplementedError('still to do: Task 1 · Add, `add_one`')")
+    assert report.mismatch is not None
+    assert report.mismatch.what == "not written yet: Task 1 · Add, `add_one` (cell 5, line 4)"
 
 
 def test_unfinished_from_an_earlier_topic_counts_too(fakes: ModuleType) -> None:

@@ -57,13 +57,35 @@ def test_an_accepted_lab_stays_accepted_when_a_later_try_fails(
 def test_the_untouched_notebook_is_still_to_do(call: Call, started: Path) -> None:
     code, out, _ = call("check", "fake")
     assert code == 1 and "0 of 5 points" in out
-    assert out.count("still to do") == 2 and "not right yet" not in out
+    assert "still to do: add_one, twice" in out and "not right yet" not in out
+    assert "add_one: not written yet: cell 3" in out and "hint" not in out
 
 
 def test_what_all_checks_share_is_told_once(call: Call, started: Path, write: Write) -> None:
     write(started, "def f(:")
     code, out, _ = call("check", "fake")
     assert code == 1 and out.count("syntax error in cell 3, line 2") == 1
+
+
+def test_a_forgotten_marker_is_found(call: Call, started: Path, write: Write) -> None:
+    write(started)
+    started.write_text(started.read_text().replace("#| export\\ndef", "def").replace('"# Fake"', '"#| export"'))
+    code, _, err = call("check", "fake")
+    assert code == 1 and "exports nothing" in err
+    write(started, "x = 1")
+    document = started.read_text().replace('check(\\"add_one\\")', "def twice(x):\\n    return x + x")
+    started.write_text(document)
+    code, out, _ = call("check", "fake")
+    assert code == 1 and "cell 4 defines `twice`: begin it with the line `#| export`" in out
+
+
+def test_importing_what_the_lab_asks_for_is_one_line(call: Call, released: Path, started: Path, write: Write) -> None:
+    toml = released / "07-fake" / "lab.toml"
+    toml.write_text(toml.read_text() + 'withheld = ["mlsys_lab.autograd"]\n')
+    write(started, "from mlsys_lab.autograd import Value")
+    code, out, err = call("check", "fake")
+    assert (code, out) == (1, "")
+    assert "cell 3 imports mlsys_lab.autograd, which this lab asks you to write" in err and err.count("\n") == 1
 
 
 @pytest.mark.parametrize("name", ["fake", "07-fake", "7", "07-fake/", "07-fake/07-fake.ipynb"])
@@ -126,7 +148,7 @@ def test_the_notebook_of_another_lab_is_one_line(call: Call, here: Path, started
 def test_a_notebook_that_lost_its_check_lines_is_known_by_its_name(call: Call, started: Path) -> None:
     started.write_text('{"cells": [{"cell_type": "code", "source": "#| export\\nx = 1"}]}')
     code, out, _ = call("check", "07-fake/07-fake.ipynb")
-    assert code == 1 and "`add_one` is not defined" in out and "`twice` is not defined" in out
+    assert code == 1 and "still to do: add_one, twice" in out and "`add_one` is not defined" in out
 
 
 def test_progress_without_a_workspace_is_one_line(call: Call, here: Path) -> None:

@@ -67,6 +67,18 @@ def test_why_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch, cuda: str | None, 
     assert not finding.ok and said in finding.found + finding.fix
 
 
+def test_gloo_that_cannot_start_comes_with_the_usual_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch.distributed as dist
+
+    def unresolved(*args: object, **options: object) -> None:
+        raise RuntimeError("unable to resolve hostname\nException raised from …")
+
+    monkeypatch.setattr(dist, "init_process_group", unresolved)
+    finding = doctor._ranks()
+    assert (finding.ok, finding.found) == (False, "unable to resolve hostname")
+    assert finding.fix == "export GLOO_SOCKET_IFNAME=lo"
+
+
 def test_bubblewrap_that_may_not_start_is_told_from_one_that_is_missing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -80,3 +92,9 @@ def test_bubblewrap_that_may_not_start_is_told_from_one_that_is_missing(
     monkeypatch.setattr(doctor.subprocess, "run", denied)
     finding = doctor._bubblewrap()
     assert not finding.ok and "Permission denied" in finding.found and "user namespaces" in finding.fix
+
+    def hangs(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        raise subprocess.TimeoutExpired(command, 20)
+
+    monkeypatch.setattr(doctor.subprocess, "run", hangs)
+    assert "timed out" in doctor._bubblewrap().found
