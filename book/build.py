@@ -28,6 +28,11 @@ from mlsys_lab.errors import CourseError, InputError
 # Jupyter Book always loads these: Thebe declares a global twice on every page, and the others are not used here.
 UNUSED_EXTENSIONS = {"sphinx_thebe", "sphinx_comments", "sphinx.ext.intersphinx", "sphinx_jupyterbook_latex"}
 
+FOOTER = (
+    '<p>An open course: <a href="{repository}">source</a>, <a href="{repository}/issues">mistakes and ideas</a>. '
+    "Every number on these pages is computed, measured or cited.</p>"
+)
+
 
 def cache_key() -> str:
     """Hash of all that a page's cells can read besides the page: the package, the measurements, the pinned versions."""
@@ -57,6 +62,7 @@ def settings(address: Address, static: Path, cache: Path) -> dict[str, Any]:
             "repository_url": address.repository,
             "repository_branch": BRANCH,
             "path_to_docs": "book",
+            "extra_footer": FOOTER.format(repository=address.repository),
             "use_repository_button": True,
             "use_edit_page_button": True,
             "use_issues_button": True,

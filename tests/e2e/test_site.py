@@ -1,0 +1,190 @@
+"""Every page of the built site, as a visitor's browser has it: narrow and wide, light and dark, with no network."""
+
+from __future__ import annotations
+
+import re
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, Route
+
+from book.linkcheck import internal_problems, pages
+from book.project import LABS, read_address
+from book.serve import HOST, site_server
+from mlsys_lab.checks.labinfo import released_labs
+
+pytestmark = pytest.mark.timeout(900)  # the first test builds the site
+
+PROBE = Path(__file__).with_name("probe.js").read_text(encoding="utf-8")
+WIDTHS, THEMES = (390, 1280), ("light", "dark")
+# Formulas, Plotly figures and custom elements that the page still has to draw.
+PENDING = """() => document.querySelectorAll(".math:not(:has(mjx-container))").length === 0
+  && [...document.querySelectorAll(".mlsys-plot")].every((plot) => plot.querySelector(".main-svg"))
+  && [...document.querySelectorAll("*")].every((node) => !node.localName.startsWith("mlsys-") || node.shadowRoot)"""
+
+
+@dataclass
+class Visit:
+    """What one page did and looked like; `states` by (width, theme)."""
+
+    name: str
+    elsewhere: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    states: dict[tuple[int, str], dict[str, Any]] = field(default_factory=dict)
+
+
+def look(browser: Browser, url: str, visit: Visit, width: int, theme: str) -> None:
+    """Open the page in this width and theme, then change both, since a reader may turn a phone or switch the theme."""
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
+    page = context.new_page()
+
+    def request(route: Route) -> None:
+        if route.request.url.startswith((url, "data:", "blob:")):
+            route.continue_()
+        else:
+            visit.elsewhere.append(route.request.url)
+            route.abort()
+
+    page.route("**/*", request)
+    page.on("console", lambda message: visit.errors.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: visit.errors.append(str(error)))
+    page.on("response", lambda answer: visit.errors.append(f"{answer.status} {answer.url}") if not answer.ok else None)
+    page.goto(url + visit.name)
+    page.wait_for_load_state("networkidle")
+    page.wait_for_function(PENDING, timeout=20_000)
+    turned = (sum(WIDTHS) - width, THEMES[1 - THEMES.index(theme)])
+    for now_width, now_theme in ((width, theme), turned):
+        page.set_viewport_size({"width": now_width, "height": 900})
+        page.emulate_media(color_scheme=now_theme, reduced_motion="reduce")
+        page.wait_for_timeout(350)  # the theme's colours fade in, figures draw themselves anew
+        visit.states[now_width, now_theme] = page.evaluate(PROBE)
+    context.close()
+
+
+@pytest.fixture(scope="module")
+def visits(site: Path, site_url: str, browser: Browser) -> list[Visit]:
+    """Every page, opened narrow and dark and turned wide and light, then opened wide and dark and turned."""
+    found = [Visit(str(path.relative_to(site))) for path in pages(site)]
+    for visit in found:
+        look(browser, site_url, visit, 390, "dark")
+        look(browser, site_url, visit, 1280, "dark")
+    return found
+
+
+def seen(visits: list[Visit], key: str) -> list[str]:
+    """What the pages' states say under this key, each line with its page and state."""
+    return [
+        f"{visit.name} at {width} px, {theme}: {said}"
+        for visit in visits
+        for (width, theme), state in visit.states.items()
+        for said in ([state[key]] if isinstance(state[key], str) else state[key])
+        if said
+    ]
+
+
+def test_every_page_was_seen_in_all_states(visits: list[Visit]) -> None:
+    names = {visit.name for visit in visits}
+    assert {"index.html", "syllabus.html", "readings.html", "glossary.html", "search.html"} <= names
+    assert any(name.startswith("chapters/") for name in names) and any(name.startswith("labs/") for name in names)
+    assert all(set(visit.states) == {(w, t) for w in WIDTHS for t in THEMES} for visit in visits)
+
+
+def test_no_page_asks_another_host(visits: list[Visit]) -> None:
+    assert [(visit.name, url) for visit in visits for url in visit.elsewhere] == []
+
+
+def test_no_page_has_an_error_on_its_console(visits: list[Visit]) -> None:
+    assert [(visit.name, error) for visit in visits for error in visit.errors] == []
+
+
+def test_no_page_is_wider_than_the_screen(visits: list[Visit]) -> None:
+    assert seen(visits, "overflow") == []
+
+
+def test_mathematics_is_set(visits: list[Visit]) -> None:
+    assert sum(visit.states[1280, "light"]["formulas"] for visit in visits) > 0
+    assert seen(visits, "unset") + seen(visits, "wrong") == []
+
+
+def test_plotly_figures_are_drawn(visits: list[Visit]) -> None:
+    assert sum(visit.states[1280, "light"]["plots"] for visit in visits) > 0
+    assert seen(visits, "blank") == []
+
+
+def test_our_figures_are_alive(visits: list[Visit]) -> None:
+    present = {name for visit in visits for name in visit.states[1280, "light"]["figures"]}
+    assert {"mlsys-roofline", "mlsys-backward"} <= present
+    assert seen(visits, "dead") == []
+
+
+def test_text_stands_out_from_its_background(visits: list[Visit]) -> None:
+    assert seen(visits, "faint") == []
+
+
+def test_search_finds_a_word_of_a_chapter(page: Page, site: Path, site_url: str) -> None:
+    chapter = sorted((site / "chapters").glob("*.html"))[0]
+    page.goto(f"{site_url}chapters/{chapter.name}")
+    words = set(re.findall(r"\b[a-z]{9,}\b", " ".join(page.locator("article section p").all_inner_texts())))
+    word = max(words, key=lambda one: (len(one), one))
+    page.locator(".search-button-field:visible, .search-button:visible").first.click()
+    page.locator("input[type=search]:visible").fill(word)
+    page.keyboard.press("Enter")
+    hits = page.locator("#search-results li a")
+    hits.first.wait_for(timeout=10_000)
+    assert any(f"chapters/{chapter.name}" in str(hit.get_attribute("href")) for hit in hits.all()), word
+
+
+def test_links_within_the_site_lead_somewhere(site: Path) -> None:
+    assert internal_problems(site) == []
+
+
+def test_no_solution_is_published(site: Path) -> None:
+    text = {".html", ".ipynb", ".js", ".md", ".py", ".txt", ".json"}
+    files = [path for path in site.rglob("*") if path.suffix in text]
+    assert any(path.suffix == ".ipynb" for path in files)
+    marks = ("BEGIN SOLUTION", "END SOLUTION", "BEGIN HIDDEN TESTS")
+    assert [path for path in files if any(mark in path.read_text(encoding="utf-8") for mark in marks)] == []
+
+
+def test_a_lab_page_offers_the_released_notebook(page: Page, site: Path, site_url: str) -> None:
+    for lab in released_labs(LABS):
+        page.goto(f"{site_url}labs/{lab.name}.html")
+        link = str(page.locator(".lab-download").get_attribute("href"))
+        assert (site / "labs" / link).resolve().read_bytes() == lab.notebook.read_bytes()
+        path = f"/{read_address().slug}/blob/main/labs/{lab.name}/{lab.name}.ipynb"
+        assert str(page.locator(".lab-colab").get_attribute("href")).endswith(path)
+        assert page.locator(".lab-colab").is_visible() and page.locator(".lab-local").count() == 0
+        assert page.locator("a[href*='/edit/']").count() == 0  # the page is generated
+        assert page.locator("a[href*='/issues/new']").count() > 0
+
+
+def test_the_local_site_leads_into_jupyterlab(page: Page, site: Path) -> None:
+    lab = released_labs(LABS)[0]
+    server = site_server(site, 0, "http://127.0.0.1:1/lab/tree/{notebook}?token=secret")
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        page.goto(f"http://{HOST}:{server.server_port}/labs/{lab.name}.html")
+        button = page.locator(".lab-local")
+        button.wait_for()
+        address = f"http://127.0.0.1:1/lab/tree/{lab.name}/{lab.name}.ipynb?token=secret"
+        assert button.get_attribute("href") == address
+        assert not page.locator(".lab-colab").is_visible()
+    finally:
+        page.close()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_a_guess_on_the_front_page_is_answered(page: Page, site_url: str) -> None:
+    page.goto(site_url)
+    answer = page.locator(".front-answer")
+    assert not answer.is_visible()
+    page.locator(".front-guess input").nth(1).focus()
+    page.keyboard.press("Space")
+    assert answer.is_visible()
+    assert "tokens a second" in answer.inner_text()
