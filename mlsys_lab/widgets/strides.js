@@ -120,9 +120,11 @@ function render({ model, el }) {
     const [rows, columns] = shape;
     const tensorLeft = Math.floor((width - columns * side) / 2);
     const storageLeft = Math.floor((width - cells * side) / 2);
-    const hopHeight = Math.min(96, Math.max(24, side * 2.6));
+    const hops = order.slice(1).map((to, k) => [order[k], to]).filter(([from, to]) => from !== to && Math.max(from, to) < cells);
+    const rise = ([from, to]) => 8 + (Math.abs(to - from) / cells) * side * 3;
+    const hopHeight = Math.max(0, ...hops.map(rise));
     const tensorTop = 22;
-    const storageTop = tensorTop + rows * side + 26 + hopHeight;
+    const storageTop = tensorTop + rows * side + 30 + hopHeight;
     const height = storageTop + side + 8;
     const picture = draw("svg", {
       viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": `A ${rows} by ${columns} view that reads storage cells ${order.join(", ")}`,
@@ -138,12 +140,10 @@ function render({ model, el }) {
         draw("rect", { class: `cell ${p < cells ? "touched" : "outside"}${picked ? " here" : ""}`, x, y, width: side - 2, height: side - 2, rx: 4 }),
         text(x + side / 2 - 1, y + side / 2 + 4, p, { class: picked ? "here-text" : "" })));
     });
-    const middle = (p) => storageLeft + (Math.min(p, cells) + 0.5) * side;
-    for (let k = 1; k < order.length; k++) {
-      const [from, to] = [order[k - 1], order[k]];
-      if (from === to || Math.max(from, to) >= cells) continue;
-      const rise = Math.min(hopHeight, 10 + (Math.abs(to - from) / cells) * hopHeight * 1.5);
-      picture.append(draw("path", { class: "hop", d: `M${middle(from)} ${storageTop - 2} Q${(middle(from) + middle(to)) / 2} ${storageTop - 2 - 2 * rise} ${middle(to)} ${storageTop - 2}` }));
+    for (const hop of hops) {
+      const [x0, x1] = hop.map((p) => storageLeft + (p + 0.5) * side);
+      const y = storageTop - 2;
+      picture.append(draw("path", { class: "hop", d: `M${x0} ${y} Q${(x0 + x1) / 2} ${y - 2 * rise(hop)} ${x1} ${y}` }));
     }
     const touched = new Set(order);
     for (let p = 0; p < cells; p++) {
