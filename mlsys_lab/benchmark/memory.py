@@ -35,6 +35,11 @@ class track_memory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.peak_bytes = 0
         self._held: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}  # by address of the storage
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: it would import the compiler, for seconds, at the first op that is counted."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one op, then count the storages that it made or resized."""
         out = func(*args, **(kwargs or {}))

@@ -123,7 +123,8 @@ def _raised(error: BaseException) -> Mismatch:
     """An exception in words: at whose line, of which kind."""
     where = _where(error)
     if isinstance(error, CourseError) and not where:  # the check itself says what is wrong with an answer
-        return Mismatch(error.what, str(error.got or ""), str(error.expected or ""))
+        got, expected = ("" if value is None else str(value) for value in (error.got, error.expected))
+        return Mismatch(error.what, got, expected)
     said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if where:
         return Mismatch("your code stopped with an exception", f"{said}, at {where}", "an answer")

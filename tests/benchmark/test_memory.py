@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -123,3 +125,12 @@ def test_device_memory_counts_as_torch_allocates_it() -> None:
         x = torch.zeros(2**20, device="cuda")
         y = x + 1
         assert torch.cuda.memory_allocated() - start == m.current_bytes == x.nbytes + y.nbytes
+
+
+def test_the_first_op_does_not_import_torchs_compiler() -> None:
+    code = (
+        "import sys, torch\nfrom mlsys_lab.benchmark.memory import track_memory\n"
+        "with track_memory() as m:\n    torch.zeros(3) + 1\nprint('torch._dynamo' in sys.modules, m.peak_bytes)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "24"]
