@@ -13,15 +13,11 @@ Uri = Callable[[str], str | None]  # page -> relative address, None where the bo
 
 def syllabus_map(readings: Sequence[Reading], syllabus: Syllabus, uri: Uri) -> str:
     """The course as a map: a band per part, a card per chapter, with its lab, readings and progress."""
-    labs = sum(1 for chapter in syllabus.chapters if chapter.lab)
-    totals = " · ".join(
-        [
-            count(len(syllabus.parts), "part"),
-            count(len(syllabus.chapters), "chapter"),
-            count(labs, "lab"),
-            f"{len(readings)} readings",
-        ]
-    )
+    chapters = syllabus.chapters
+    labs = [chapter.lab for chapter in chapters if chapter.lab]
+    ready = sum(1 for chapter in chapters if chapter.page and uri(chapter.page))
+    labs_ready = sum(1 for lab in labs if lab.page and uri(lab.page))
+    totals = f"Ready: {ready} of {len(chapters)} chapters, {labs_ready} of {len(labs)} labs · {count(len(readings), 'reading')}"
     bands = "\n".join(_band(part, readings, uri) for part in syllabus.parts)
     head = f'<div class="syllabus-totals"><p>{totals}</p>{progress(readings)}</div>'
     return f'<div class="syllabus">\n{head}\n{bands}\n</div>'
