@@ -17,7 +17,8 @@ def syllabus_map(readings: Sequence[Reading], syllabus: Syllabus, uri: Uri) -> s
     labs = [chapter.lab for chapter in chapters if chapter.lab]
     ready = sum(1 for chapter in chapters if chapter.page and uri(chapter.page))
     labs_ready = sum(1 for lab in labs if lab.page and uri(lab.page))
-    totals = f"Ready: {ready} of {len(chapters)} chapters, {labs_ready} of {len(labs)} labs · {count(len(readings), 'reading')}"
+    done = f"{ready} of {len(chapters)} chapters, {labs_ready} of {len(labs)} labs"
+    totals = f"Ready: {done} · {count(len(readings), 'reading')}"
     bands = "\n".join(_band(part, readings, uri) for part in syllabus.parts)
     head = f'<div class="syllabus-totals"><p>{totals}</p>{progress(readings)}</div>'
     return f'<div class="syllabus">\n{head}\n{bands}\n</div>'
