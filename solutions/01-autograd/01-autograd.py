@@ -18,7 +18,7 @@
 #
 # Every framework that trains a neural network stands on one idea: remember what was computed, then walk back over it
 # and multiply local derivatives. You will write that engine yourself, from a single multiplication to a classifier of
-# handwritten digits, and then make it fit into a quarter of the memory.
+# handwritten digits, and then make it fit into a fraction of the memory.
 #
 # **You will build**
 #
@@ -81,7 +81,7 @@ import torch
 # | operation | value | derivative |
 # |---|---|---|
 # | `a * b` | $ab$ | $b$ and $a$ |
-# | `a ** p`, $p$ a plain number | $a^p$ | $p\,a^{p-1}$ |
+# | `a ** p`, $p$ a plain number | $a^p$ | $p\,a^{p-1}$; $0$ if $p = 0$, at $a = 0$ too |
 # | `a.exp()` | $e^a$ | $e^a$ |
 # | `a.tanh()` | $\tanh a$ | $1 - \tanh^2 a$ |
 # | `a.relu()` | $\max(a, 0)$ | $1$ where $a > 0$, else $0$ |
@@ -102,7 +102,7 @@ class Value:
 
     data    the number
     grad    d(result) / d(this number), added up by `backward`; 0.0 at first
-    edges  one pair (operand, vjp) for each use of an operand; none for an input
+    edges   one pair (operand, vjp) for each use of an operand; none for an input
     """
 
     def __init__(self, data: float, edges: tuple = (), op: str = "", label: str = "") -> None:
@@ -201,11 +201,12 @@ check("value_functions")
 # %% [markdown]
 # ## Task 2 · Walk back
 #
-# *About 40 minutes.*
+# *About 35 minutes.*
 #
-# The graph for $e = ab + a$ uses $a$ twice. Its gradient is the sum over both ways back: $\partial e/\partial a = b +
-# 1$. A node may pass its gradient on only when *every* gradient it will ever get has arrived. An order in which each
-# node stands after all of its operands (a **topological order**) makes that easy: walk it from the end.
+# The graph for $e = ab + a$ uses $a$ twice. Its gradient is the sum over both ways back:
+# $\partial e/\partial a = b + 1$. A node may pass its gradient on only when *every* gradient it will ever get has
+# arrived. An order in which each node stands after all of its operands (a **topological order**) makes that easy: walk
+# it from the end.
 #
 # **2a.** `topological_order(root)`: a list of every node that `root` depends on, each once, operands before results,
 # `root` last. Two traps, both seen in real engines: a recursive search dies at a depth of about a thousand, and a
@@ -360,7 +361,7 @@ class Tensor:
 
     grad           a torch.Tensor like data, added up by `backward`; None before. Only inputs that require one keep it.
     requires_grad  whether anything is to flow back to here
-    edges         one pair (operand, vjp) for each use of an operand; vjp maps this tensor's gradient (a torch.Tensor
+    edges          one pair (operand, vjp) for each use of an operand; vjp maps this tensor's gradient (a torch.Tensor
                    of this shape) to that use's share of the operand's gradient (of the operand's shape)
     """
 
@@ -515,22 +516,22 @@ def permute(x: Tensor, axes: Sequence[int]) -> Tensor:
 
 
 # %% [markdown]
-# **Write** `mul`, `exp`, `log`, `tanh`, `relu` and `matmul`. For `matmul`, with $Z = XY$ and $G = \partial L/\partial
-# Z$,
+# **Write** `mul`, `exp`, `log`, `tanh`, `relu` and `matmul`. For `matmul`, with $Z = XY$ and
+# $G = \partial L/\partial Z$,
 #
 # $$\frac{\partial L}{\partial X} = G\,Y^{\mathsf T}, \qquad \frac{\partial L}{\partial Y} = X^{\mathsf T} G .$$
 #
 # You need not remember that: the shapes leave no other choice. Both operands have at least two axes; axes in front of
 # the last two are a batch and broadcast, so a weight of shape (k, n) may meet a batch of shape (b, m, k).
 #
-# **Size:** about 2 lines each, 4 for `matmul`. **Cost:** for (m, k) @ (k, n), $2mkn$ FLOPs forward and twice that back:
-# one product of the same size for each operand. This is where "backward costs twice the forward" comes from.
+# **Size:** about 2 lines each, 5 for `mul` and `matmul`. **Cost:** for (m, k) @ (k, n), $2mkn$ FLOPs forward and twice
+# that back: one product of the same size for each operand. This is where "backward costs twice the forward" comes from.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-4-tensor"}
 #| export
 def mul(x: Tensor, y: Tensor) -> Tensor:
-    """x · y elementwise, broadcast. About 3 lines."""
+    """x · y elementwise, broadcast. About 5 lines."""
     ### BEGIN SOLUTION
     return node(
         x.data * y.data,
@@ -572,7 +573,7 @@ def relu(x: Tensor) -> Tensor:
 
 
 def matmul(x: Tensor, y: Tensor) -> Tensor:
-    """x (…, m, k) @ y (…, k, n) → (…, m, n); batch axes in front broadcast. About 4 lines."""
+    """x (…, m, k) @ y (…, k, n) → (…, m, n); batch axes in front broadcast. About 5 lines."""
     ### BEGIN SOLUTION
     return node(
         x.data @ y.data,
@@ -943,14 +944,14 @@ figure.update_layout(xaxis_title="batch", yaxis_title="seconds", xaxis_type="log
 show(figure, alt="Time of a training step and its bound against the batch size", height=320)
 
 # %% [markdown]
-# A small batch pays for Python, for one launch of a kernel after the other, and for updating every weight however few
+# A small batch pays for Python, for starting one operation after the other, and for updating every weight however few
 # images there were. None of that shrinks with the batch; the products grow with it. That is why the large batch comes
 # closer.
 
 # %% [markdown]
 # ## Task 8 · Fewer bytes, one more forward
 #
-# *About 50 minutes.*
+# *About 45 minutes.*
 #
 # The way back needs what the way forward computed, so the graph holds it all until the end. Below is a stack of $n$
 # layers $h \leftarrow \tanh(hW + b)$. Each layer makes three results of $B \times D$ numbers (product, sum, tanh), and
@@ -1110,8 +1111,8 @@ show(figure, alt="Most bytes held against the number of segments, predicted and 
 print(f"least predicted at {best} segments; √(3n) = {math.sqrt(3 * 64):.1f}")
 
 # %% [markdown]
-# What lies between the points and the line is what your formula left out: gradients in flight, a few arrays of $B
-# \times D$, and the gradients of the weights.
+# What lies between the points and the line is what your formula left out: gradients in flight, a few arrays of
+# $B \times D$, and the gradients of the weights.
 #
 # ## Answer for yourself
 #

@@ -211,7 +211,7 @@ def _digits_run(artifact: Any, arrays: Arrays) -> Arrays:
     x_train, y_train, x_test = (torch.from_numpy(arrays[name]) for name in ("x_train", "y_train", "x_test"))
     got = artifact.train_classifier(x_train, y_train, x_test)
     if not isinstance(got, tuple) or len(got) != 2:
-        raise InputError("train_classifier", got=type(got).__name__, expected="a pair: labels, losses")
+        raise InputError("train_classifier gives no pair", got=type(got).__name__, expected="(labels, losses)")
     return {"labels": array("the predicted labels", got[0])}
 
 

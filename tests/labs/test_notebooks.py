@@ -1,0 +1,57 @@
+"""The notebooks as people run them, top to bottom in a kernel: solved, and as released."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from tests.labs.harness import LabUnderTest, labs, reference_notebook, released_notebook
+
+LABS = labs()
+each_lab = pytest.mark.parametrize("lab", LABS, ids=[lab.info.topic for lab in LABS])
+
+
+def executed(notebook: dict[str, Any], folder: Path, *, allow_errors: bool) -> Any:
+    node = nbformat.reads(json.dumps(notebook), as_version=4)
+    client = NotebookClient(
+        node,
+        timeout=280,
+        allow_errors=allow_errors,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(folder)}},
+    )
+    client.execute()
+    return node
+
+
+def outputs(notebook: Any) -> list[Any]:
+    return [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+
+
+@each_lab
+def test_the_solved_notebook_runs_top_to_bottom_and_earns_all_points(lab: LabUnderTest, tmp_path: Path) -> None:
+    shown = outputs(executed(reference_notebook(lab), tmp_path, allow_errors=False))
+    texts = [str(output.get("data", {}).get("text/plain", "")) for output in shown]
+    assert sum("✓ passed" in text for text in texts) == len(lab.checks.checks)
+    total = f"{lab.checks.points:g}"
+    assert any(f"{total} of {total} points" in text for text in texts)
+    kinds = {kind for output in shown for kind in output.get("data", {})}
+    assert "application/vnd.plotly.v1+json" in kinds or "application/vnd.jupyter.widget-view+json" in kinds
+    assert not [output.text for output in shown if output.output_type == "stream" and output.name == "stderr"]
+
+
+@each_lab
+def test_every_cell_of_the_release_runs_or_names_the_task_still_to_do(lab: LabUnderTest, tmp_path: Path) -> None:
+    notebook = executed(released_notebook(lab), tmp_path, allow_errors=True)
+    errors = [output for output in outputs(notebook) if output.output_type == "error"]
+    assert len(errors) >= len(lab.checks.checks)
+    for error in errors:
+        assert error.ename in ("CheckFailed", "NotImplementedError"), error.evalue
+        assert re.match(r"still to do: ", error.evalue)
+        assert error.ename == "CheckFailed" or re.search(r"Task \d+ · ", error.evalue)
