@@ -3,7 +3,6 @@
 const BACKWARD_STYLE = `
 .tools { margin-bottom: 10px; }
 .tools input[type="range"] { flex: 1 1 120px; }
-@media (max-width: 560px) { .tools input[type="range"] { flex-basis: 100%; order: 1; } }
 .said { min-height: 6.2em; margin-top: 10px; padding: 8px 12px; background: var(--raised); border-left: 4px solid var(--line); border-radius: 4px; }
 .said[data-phase="forward"] { border-color: var(--value); }
 .said[data-phase="backward"] { border-color: var(--gradient); }
@@ -11,6 +10,13 @@ const BACKWARD_STYLE = `
 .inputs { margin-top: 10px; }
 .inputs label { display: flex; gap: 6px; align-items: center; }
 .inputs input { width: 6.2em; }
+.inputs i { min-width: 1.4em; }
+@media (max-width: 560px) {
+  .tools input[type="range"] { flex-basis: 100%; order: 1; }
+  .inputs span { flex-basis: 100%; }
+  .inputs label { flex: 1 1 38%; }
+  .inputs input { width: 100%; min-width: 0; }
+}
 .legend { color: var(--muted); font-size: 0.87em; margin-left: auto; }
 .v { color: var(--value); fill: var(--value); } .g { color: var(--gradient); fill: var(--gradient); }
 svg .v { fill: var(--value); } svg .g { fill: var(--gradient); } svg .muted { fill: var(--muted); } svg .bad { fill: var(--bad); }
