@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from mlsys_lab.autograd import Tensor, cross_entropy, held_bytes, optim
+from mlsys_lab.autograd import Tensor, cross_entropy, held_bytes, no_grad, optim
 from mlsys_lab.autograd.gpt import GPT, GPTConfig
 from mlsys_lab.errors import InputError
 
@@ -74,7 +74,7 @@ def test_a_batch_is_overfitted(tokens):
         loss = cross_entropy(model(tokens[:, :-1]), tokens[:, 1:])
         loss.backward()
         optimizer.step()
-    with torch.no_grad():
+    with no_grad():
         predicted = model(tokens[:, :-1]).data.argmax(-1)
     assert loss.item() < 0.1 < math.log(11)
     assert torch.equal(predicted[:, 1:], tokens[:, 2:])
