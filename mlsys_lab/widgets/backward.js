@@ -41,6 +41,12 @@ const ICONS = {
   pause: "M4 2h3v12H4zM10 2h3v12h-3z",
 };
 
+// Operations without a name of their own are called v1, v2, … in the order in which they ran.
+function named(graph) {
+  let count = 0;
+  return graph.map((node) => ({ ...node, label: node.label || (node.parents.length ? `v${++count}` : "") }));
+}
+
 // start, one step for each operation forward, the seed, one for each operation backward, end.
 function plan(graph) {
   const operations = graph.filter((node) => node.parents.length);
@@ -54,7 +60,7 @@ function plan(graph) {
 }
 
 function render({ model, el }) {
-  const graph = model.get("graph");
+  const graph = named(model.get("graph"));
   const steps = plan(graph);
   const byId = Object.fromEntries(graph.map((node) => [node.id, node]));
   const leaves = graph.filter((node) => !node.parents.length);

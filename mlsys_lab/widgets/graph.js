@@ -1,5 +1,5 @@
 // A computation graph: what each operation computes, its local derivatives, and where its nodes stand on the page.
-// A graph is [{id, label, op, parents: [ids], data, grad}], parents before children; the last node is the root.
+// A graph is [{id, label, op, parents: [ids], data, grad}], parents before children; the last node is the root. `label` may be "".
 
 // value: the operation; partials: its derivative by each parent; rule: the same in words. `v` is the operation's own value or name.
 const OPERATIONS = {

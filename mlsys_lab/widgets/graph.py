@@ -19,8 +19,7 @@ def graph_data(root: Any, names: dict[str, Any] | None = None) -> list[dict[str,
     `root` may come from any engine whose values have `data`, `grad`, and how they were computed: `edges`, pairs of
     (operand, slope), and `op`, as this course's have, or `_prev` (operands) and `_op`, as micrograd's have; an input's
     op is "". A `_prev` without order (a set) holds `x` once for `x * x`; such a parent is taken twice.
-    `names` labels values: `{"x": x}`. Operations without a name are called v1, v2, …; `grad` is None before a backward
-    pass.
+    `names` labels values: `{"x": x}`; `grad` is None before a backward pass.
 
     Raises `InputError` for another kind of object, for more than `MAX_NODES` nodes, and for values that are not finite.
     """
@@ -29,7 +28,7 @@ def graph_data(root: Any, names: dict[str, Any] | None = None) -> list[dict[str,
     ids = {id(value): f"n{i}" for i, value in enumerate(order)}
     # A backward pass leaves 1 at the root; before it there is nothing to show or to compare.
     passed = bool(root.grad)
-    nodes: list[dict[str, Any]] = []
+    nodes = []
     for value in order:
         op, operands = _recorded(value)
         parents = [ids[id(operand)] for operand in operands]
@@ -38,13 +37,10 @@ def graph_data(root: Any, names: dict[str, Any] | None = None) -> list[dict[str,
                 parents *= 2
             elif len(parents) == 2 and op in _ORDERED:
                 op = f"{op} (order not recorded)"
-        label = labels.get(id(value)) or getattr(value, "label", "")
-        if not label and parents:
-            label = f"v{sum(bool(node['parents']) for node in nodes) + 1}"
         nodes.append(
             {
                 "id": ids[id(value)],
-                "label": label,
+                "label": labels.get(id(value)) or getattr(value, "label", ""),
                 "op": "neg" if op == "-" and len(parents) == 1 else op,
                 "parents": parents,
                 "data": _finite(value.data),

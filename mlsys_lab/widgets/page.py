@@ -57,7 +57,7 @@ def element(name: str, *, fallback: str = "", **data: Any) -> Element:
 
 
 def _graph_table(data: dict[str, Any]) -> str:
-    labels = {node["id"]: node["label"] or f"{node['data']:.4g}" for node in data["graph"]}
+    labels = {node["id"]: node["label"] or node["id"] for node in data["graph"]}
     rows = (
         (
             labels[node["id"]],

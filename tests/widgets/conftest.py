@@ -24,6 +24,7 @@ FLAGS = [
 ]
 PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 ORIGIN = "http://book.test"
+UPGRADED = "![...document.querySelectorAll(':not(:defined)')].some((node) => node.localName.startsWith('mlsys-'))"
 
 
 @pytest.fixture(scope="session")
@@ -81,6 +82,8 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.route("**/*", answer)
         page.goto(f"{ORIGIN}/{folder}page.html")
+        # `load.js` fetches the figures' modules, which the page's load event does not wait for.
+        page.wait_for_function(UPGRADED)
         return page
 
     yield open_page

@@ -45,7 +45,7 @@ def test_widgets_carry_the_site_s_modules() -> None:
 def test_a_graph_is_taken_from_a_value_with_its_names() -> None:
     x = micrograd.Value(2.0)
     widget = BackwardGraph.from_value(x * x, x=x)
-    assert [node["label"] for node in widget.graph] == ["x", "v1"]
+    assert [node["label"] for node in widget.graph] == ["x", ""]
 
 
 @pytest.mark.browser

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import json
 
-import micrograd.engine as micrograd
 import pytest
 
+from mlsys_lab.autograd import Value
 from mlsys_lab.errors import InputError
 from mlsys_lab.widgets import element, graph_data
 from mlsys_lab.widgets.page import script_json, table
@@ -31,9 +31,9 @@ def test_the_fallback_stands_inside_the_element_and_is_escaped() -> None:
 def test_figures_bring_a_table_of_their_data() -> None:
     html = element("roofline", devices=[{"name": "A<1>", "bandwidth": 2e12, "peaks": {"bf16": 800e12}}])._repr_html_()
     assert "<td>A&lt;1&gt;</td><td>bf16</td><td>800</td><td>2000</td><td>400</td>" in html
-    x = micrograd.Value(3.0)
+    x = Value(3.0)
     html = element("backward", graph=graph_data(x * 2, {"x": x}))._repr_html_()
-    assert "<td>v1</td>" in html and "<td>x</td><td>input</td><td>3</td><td></td>" in html
+    assert "<td>x</td><td>input</td><td>3</td><td></td>" in html and "<td>n2</td><td>*(x, n1)</td><td>6</td>" in html
 
 
 def test_an_unknown_figure_is_refused() -> None:
