@@ -88,6 +88,9 @@ def test_the_answer_holds_what_the_prose_concludes(page) -> None:
     assert page.by_time < page.by_memory
     assert page.by_time == pytest.approx(sqrt(0.4 * 989.4e12 * 30 * 86400 / 120), rel=1e-12)
     assert 1 < page.balance < 4
+    assert page.tokens_in_node == pytest.approx(989.4e12 / 450e9, rel=1e-12)
+    assert page.flops_missed == pytest.approx(page.overhead_s * 989.4e12, rel=1e-12)
+    assert page.p1_N == pytest.approx(page.by_time * sqrt(page.p1_hours / 720), rel=1e-12)
     ridge = page.ridge
     assert ridge["V100"] < ridge["A100 80GB"] < ridge["H100"] > ridge["B200"] > ridge["H200"]
     # Problem 6: with every state on each GPU memory comes first, divided among them time does.
