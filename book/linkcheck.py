@@ -20,7 +20,7 @@ from book.project import BOOK
 from mlsys_lab.errors import CourseError, InputError
 
 ATTRIBUTES = {"a": "href", "img": "src", "script": "src", "link": "href", "source": "src", "iframe": "src"}
-SITE = "site:///"  # stands for the site's root, so that paths resolve as in a browser
+SITE = "http://site.invalid/"  # stands for the site's root, so that paths resolve as in a browser
 HEADERS = {"User-Agent": "Mozilla/5.0 (link check of a textbook)"}
 
 
@@ -58,8 +58,10 @@ def pages(site: Path) -> list[Path]:
 def broken(site: Path, source: Path, link: str) -> str | None:
     """Why a link from the page `source` leads nowhere on the site; None if it leads somewhere or to another host."""
     target = urlsplit(urljoin(SITE + source.relative_to(site).as_posix(), link))
-    if target.scheme != "site":
+    if target.netloc != urlsplit(SITE).netloc or target.scheme not in ("http", "https"):
         return None
+    if link.startswith("/"):
+        return "leads out of the folder that the site is published in"
     path = site / unquote(target.path).lstrip("/")
     if path.is_dir():
         path /= "index.html"

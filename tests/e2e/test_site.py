@@ -127,7 +127,7 @@ def test_text_stands_out_from_its_background(visits: list[Visit]) -> None:
 def test_search_finds_a_word_of_a_chapter(page: Page, site: Path, site_url: str) -> None:
     chapter = sorted((site / "chapters").glob("*.html"))[0]
     page.goto(f"{site_url}chapters/{chapter.name}")
-    words = set(re.findall(r"\b[a-z]{9,}\b", " ".join(page.locator("article section p").all_inner_texts())))
+    words = set(re.findall(r"\b[a-z]{9,}\b", " ".join(page.locator("article section > p").all_inner_texts())))
     word = max(words, key=lambda one: (len(one), one))
     page.locator(".search-button-field:visible, .search-button:visible").first.click()
     page.locator("input[type=search]:visible").fill(word)

@@ -1,0 +1,123 @@
+"""The builder on a small book of its own, in processes of their own: Sphinx keeps state."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from book import build
+
+CONFIG = """title: T
+only_build_toc_files: true
+execute:
+  execute_notebooks: cache
+  stderr_output: warn
+  show_tb: true
+"""
+HEADER = """---
+jupytext:
+  text_representation:
+    extension: .md
+    format_name: myst
+kernelspec:
+  name: python3
+---
+"""
+DRIVER = """
+import sys
+from pathlib import Path
+from book import assets, build, lab_pages
+from book.project import Address
+from mlsys_lab.errors import CourseError
+root = Path(sys.argv[1])
+build.BOOK, build.BUILD = root / "book", root / "build"
+lab_pages.stage = assets.stage = lambda *folders: folders[0].mkdir(parents=True, exist_ok=True)
+try:
+    build.build(root / "out", Address("https://github.com/owner/name", "https://example.org/"), quiet=True)
+except CourseError as error:
+    sys.exit(f"error: {error}")
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "book" / "_static").mkdir(parents=True)
+    (tmp_path / "book" / "_config.yml").write_text(CONFIG)
+    write(tmp_path, index="# Front", page=f"{HEADER}\n# Page\n\n```{{code-cell}}\nprint('com' + 'puted')\n```\n")
+    return tmp_path
+
+
+def write(root: Path, **pages: str) -> None:
+    for name, text in pages.items():
+        (root / "book" / f"{name}.md").write_text(text)
+    chapters = [path.stem for path in (root / "book").glob("*.md") if path.stem != "index"]
+    toc = {"format": "jb-book", "root": "index", "chapters": [{"file": name} for name in chapters]}
+    (root / "book" / "_toc.yml").write_text(json.dumps(toc))
+
+
+def run(root: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", DRIVER, str(root)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+
+
+def test_a_page_is_executed_and_an_old_one_goes(root: Path) -> None:
+    write(root, old="# Old")
+    assert run(root).returncode == 0
+    html = root / "out" / "html"
+    assert "computed" in (html / "page.html").read_text()
+    assert "https://github.com/owner/name/edit/main/book/page.md" in (html / "page.html").read_text()
+    assert (html / "old.html").is_file()
+    (root / "book" / "old.md").unlink()
+    write(root)
+    assert run(root).returncode == 0
+    assert not (html / "old.html").exists() and (html / "page.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("page", "said"),
+    [
+        (f"{HEADER}\n# Page\n\n```{{code-cell}}\n1 / 0\n```\n", "ZeroDivisionError"),
+        (f"{HEADER}\n# Page\n\n```{{code-cell}}\nimport sys; print('oops', file=sys.stderr)\n```\n", "stderr"),
+    ],
+)
+def test_a_faulty_page_fails_the_build_and_leaves_no_half_site(root: Path, page: str, said: str) -> None:
+    write(root, page=page)
+    result = run(root)
+    assert result.returncode == 1
+    assert said in result.stderr
+    assert "error: the book has warnings" in result.stderr
+    assert not (root / "out" / "html").exists()
+
+
+def test_an_unmended_page_fails_again(root: Path) -> None:
+    write(root, page="# Page\n\n[nowhere](gone.md)\n")
+    assert [run(root).returncode for _ in range(2)] == [1, 1]
+
+
+def test_the_cache_follows_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mlsys_lab").mkdir()
+    source = tmp_path / "mlsys_lab" / "a.py"
+    source.write_text("x = 1")
+    record = tmp_path / "book" / "data" / "measurements" / "a.json"
+    record.parent.mkdir(parents=True)
+    record.write_text("{}")
+    (tmp_path / "constraints.txt").write_text("a==1")
+    monkeypatch.setattr(build, "ROOT", tmp_path)
+    monkeypatch.setattr(build, "BOOK", tmp_path / "book")
+    keys = [build.cache_key()]
+    for path in (source, record, tmp_path / "constraints.txt"):
+        path.write_text("changed")
+        keys.append(build.cache_key())
+    assert len(set(keys)) == 4
+
+
+def test_old_caches_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "BUILD", tmp_path)
+    (tmp_path / "book-cache" / "old").mkdir(parents=True)
+    (tmp_path / "book-cache" / "now").mkdir()
+    assert build.execution_cache("now") == tmp_path / "book-cache" / "now"
+    assert [path.name for path in (tmp_path / "book-cache").iterdir()] == ["now"]
