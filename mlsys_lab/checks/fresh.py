@@ -20,8 +20,8 @@ from mlsys_lab.errors import CourseError
 START_LIMIT_S = 120.0
 """Time for a cold import of torch and for the exported cells, which stop themselves after 30 s."""
 GRACE_S = 120.0
-"""What a check may take beyond its own time limit before the process is killed: inputs and the oracle, on a machine that
-is busy with other work too. Code that merely loops is stopped at the limit, by its alarm."""
+"""What a check may take beyond its own time limit before the process is killed: inputs and the oracle, on a machine
+that is busy with other work too. Code that merely loops is stopped at the limit, by its alarm."""
 POLL_S = 0.05
 
 

@@ -113,15 +113,20 @@ def released_labs(root: Path | None = None) -> tuple[LabInfo, ...]:
     return tuple(info for info in infos if info.notebook.is_file())
 
 
+def require_labs(root: Path | None = None) -> tuple[LabInfo, ...]:
+    """The released labs; `InputError` where there are none."""
+    if labs := released_labs(root):
+        return labs
+    where = root or labs_root()
+    raise InputError("no released labs", expected=f"notebooks in {where}", help="in a checkout, run `make labs`")
+
+
 def find_lab(name: str, root: Path | None = None) -> LabInfo:
     """The released lab called `01-autograd`, `autograd` or `1`; `InputError` with a suggestion where there is none."""
-    infos = released_labs(root)
+    infos = require_labs(root)
     for info in infos:
         if name in (info.name, info.topic) or (name.isdecimal() and int(name) == info.number):
             return info
-    if not infos:
-        where = root or labs_root()
-        raise InputError("no released labs", expected=f"notebooks in {where}", help="in a checkout, run `make labs`")
     names = [info.name for info in infos]
     near = did_you_mean(name, [*names, *(info.topic for info in infos)])
     raise InputError("unknown lab", got=repr(name), expected=f"one of {', '.join(names)}", help=near)

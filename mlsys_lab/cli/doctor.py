@@ -25,6 +25,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from mlsys_lab.checks.labinfo import labs_root, released_labs
+
 OLDEST_PYTHON = (3, 11)
 PROBE_LIMIT_S = 20
 
@@ -146,6 +148,12 @@ def _ranks() -> Finding:
     return Finding(name, True, f"{os.cpu_count()} cores", purpose)
 
 
+def _labs() -> Finding:
+    names = [lab.name for lab in released_labs()]
+    found = ", ".join(names) or f"none in {labs_root()}"
+    return Finding("released labs", bool(names), found, "starting a lab", fix="in a checkout, run `make labs`")
+
+
 def _bubblewrap() -> Finding:
     name, purpose = "bubblewrap", "grading other people's code (instructors)"
     program = shutil.which("bwrap")
@@ -173,6 +181,7 @@ PROBES: tuple[Callable[[], Finding], ...] = (
     _python,
     _torch,
     _jupyterlab,
+    _labs,
     _gpu,
     _triton,
     _numba,

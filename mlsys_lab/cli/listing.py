@@ -11,8 +11,7 @@ import argparse
 from rich.console import Console
 from rich.table import Table
 
-from mlsys_lab.checks.labinfo import LabInfo, labs_root, released_labs
-from mlsys_lab.errors import InputError
+from mlsys_lab.checks.labinfo import LabInfo, require_labs
 from mlsys_lab.stack.workspace import Workspace
 
 
@@ -22,9 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print a table of the released labs."""
-    labs = released_labs()
-    if not labs:
-        raise InputError("no released labs", expected=f"notebooks in {labs_root()}", help="in a checkout: `make labs`")
+    labs = require_labs()
     workspace = Workspace.find()
     table = Table(box=None, pad_edge=False)
     for heading in ("lab", "title", "minutes", "points", "you"):

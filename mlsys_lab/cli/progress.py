@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from mlsys_lab.checks.labinfo import LabInfo, released_labs
+from mlsys_lab.checks.labinfo import LabInfo, require_labs
 from mlsys_lab.errors import InputError
 from mlsys_lab.stack.workspace import Workspace
 
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     table = Table(box=None, pad_edge=False)
     for heading in ("lab", "progress", "points", "checks passed", "accepted"):
         table.add_column(heading, justify="right" if heading in ("points", "checks passed") else "left")
-    for lab in released_labs():
+    for lab in require_labs():
         table.add_row(*_row(lab, records.get(lab.topic, {})))
     console = Console(highlight=False)
     console.print(f"workspace: {workspace.root}")

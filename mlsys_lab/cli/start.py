@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import stat
 import tempfile
 from pathlib import Path
 
@@ -56,7 +57,9 @@ def copy_lab(lab: LabInfo, root: Path) -> Path:
         root.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=root, prefix=f".{lab.name}-") as scratch:
             copy = Path(scratch) / lab.name
-            shutil.copytree(lab.folder, copy, ignore=shutil.ignore_patterns("lab.toml", ".*", "__pycache__"))
+            left_out = shutil.ignore_patterns("lab.toml", ".*", "__pycache__")
+            shutil.copytree(lab.folder, copy, ignore=left_out, copy_function=shutil.copyfile)
+            copy.chmod(copy.stat().st_mode | stat.S_IRWXU)  # an installed package may be read-only; the copy is not
             copy.rename(target)
     except OSError as error:
         raise InputError(

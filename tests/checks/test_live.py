@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -73,8 +74,9 @@ def test_the_bound_checks_list_themselves(fakes: ModuleType) -> None:
 
 
 @pytest.fixture(scope="module")
-def shell() -> InteractiveShell:
-    return InteractiveShell.instance()
+def shell() -> Iterator[InteractiveShell]:
+    yield InteractiveShell.instance()
+    InteractiveShell.clear_instance()
 
 
 def _cell(shell: InteractiveShell, source: str) -> tuple[Any, list[Any]]:

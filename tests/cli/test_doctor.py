@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from mlsys_lab.checks import labinfo
 from mlsys_lab.cli import doctor
 
 Call = Callable[..., tuple[int, str, str]]
@@ -53,6 +54,12 @@ def test_an_old_python_is_told(call: Call, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(doctor.sys, "version_info", (3, 10, 0))
     code, out, _ = call("doctor")
     assert code == 1 and "Python: install Python 3.11 or later" in out
+
+
+def test_labs_that_have_not_been_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(labinfo, "labs_root", lambda: tmp_path)
+    finding = doctor._labs()
+    assert not finding.ok and "make labs" in finding.fix
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,18 @@ def test_start_copies_the_notebook_and_its_files_and_makes_a_workspace(call: Cal
     assert sorted(p.name for p in here.iterdir()) == [".mlsys-lab", "07-fake"]
 
 
+def test_the_copy_of_a_read_only_package_can_be_written(call: Call, here: Path, released: Path) -> None:
+    folder = released / "07-fake"
+    (folder / "07-fake.ipynb").chmod(0o444)
+    folder.chmod(0o555)
+    try:
+        assert call("start", "fake")[0] == 0
+    finally:
+        folder.chmod(0o755)
+    assert (here / "07-fake").stat().st_mode & 0o700 == 0o700
+    assert (here / "07-fake" / "07-fake.ipynb").stat().st_mode & 0o600 == 0o600
+
+
 def test_inside_a_workspace_labs_go_side_by_side(call: Call, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     call("start", "7")
     monkeypatch.chdir(here / "07-fake")
