@@ -21,7 +21,7 @@ import mlsys_lab
 from mlsys_lab.checks.limits import OutOfTimeError, time_limit
 from mlsys_lab.checks.spec import Arrays, Check, Mismatch
 from mlsys_lab.errors import CourseError, UnfinishedError
-from mlsys_lab.stack.artifact import place_of
+from mlsys_lab.stack.artifact import describe, place_of
 
 DTYPES = frozenset(
     {"bool", "int8", "int16", "int32", "int64", "uint8", "float16", "float32", "float64"},
@@ -113,7 +113,7 @@ def _not_arrays(arrays: object) -> Mismatch | None:
 
 def _unwritten(error: Exception) -> Mismatch:
     """Which task is to do: a released stub names it ("still to do: Task 1 · …"); else by its line alone."""
-    task = str(error).removeprefix("still to do").lstrip(": ")
+    task = describe(error).removeprefix(type(error).__name__).removeprefix(": still to do").lstrip(": ")
     where = _where(error, brief=bool(task))
     told = f"{task} ({where})" if task and where else task or where or "the task itself"
     return Mismatch(f"not written yet: {told}")
@@ -125,7 +125,7 @@ def _raised(error: BaseException) -> Mismatch:
     if isinstance(error, CourseError) and not where:  # the check itself says what is wrong with an answer
         got, expected = ("" if value is None else str(value) for value in (error.got, error.expected))
         return Mismatch(error.what, got, expected)
-    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    said = describe(error)
     if where:
         return Mismatch("your code stopped with an exception", f"{said}, at {where}", "an answer")
     return Mismatch("the check could not use what your code gave back", said, "what the task describes")

@@ -16,6 +16,8 @@ from types import FrameType, ModuleType
 
 from mlsys_lab.errors import CourseError, UnfinishedError
 
+LONGEST_TEXT = 300
+"""Characters of an exception's text that are shown."""
 MARKER = re.compile(r"^# %% cell (\d+)$")
 
 
@@ -132,10 +134,21 @@ def load(artifact: Artifact, module_name: str = "learner_artifact") -> ModuleTyp
     except (Exception, SystemExit) as error:
         raise ArtifactError(
             f"{artifact.name}: {_place(error) or 'an exported cell'} stops the import",
-            got=f"{type(error).__name__}: {error}",
+            got=describe(error),
             help="exported cells must run on their own, top to bottom, with nothing from the other cells",
         ) from error
     return module
+
+
+def describe(error: BaseException) -> str:
+    """An exception of a learner's code on one line of bounded length, whatever its `__str__` does."""
+    kind = type(error).__name__
+    try:
+        said = " ".join(str(error).split())
+    except Exception as broken:
+        said = f"(its text cannot be shown: {type(broken).__name__})"
+    said = said if len(said) <= LONGEST_TEXT else said[:LONGEST_TEXT] + " …"
+    return f"{kind}: {said}" if said else kind
 
 
 def _place(error: BaseException) -> Place | None:

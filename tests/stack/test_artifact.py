@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlsys_lab.errors import UnfinishedError
-from mlsys_lab.stack.artifact import Artifact, ArtifactError, Cell, load, place_of
+from mlsys_lab.stack.artifact import Artifact, ArtifactError, Cell, describe, load, place_of
 
 
 def _artifact(*sources: str) -> Artifact:
@@ -46,6 +46,17 @@ def test_what_stops_an_import_is_told_by_cell_and_line(source: str, said: str) -
     with pytest.raises(ArtifactError) as caught:
         load(_artifact("x = 2", source))
     assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_exceptions_are_described_in_one_bounded_line() -> None:
+    class Broken(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    assert describe(ValueError("a\n  b")) == "ValueError: a b"
+    assert describe(KeyError()) == "KeyError"
+    assert describe(Broken()) == "Broken: (its text cannot be shown: ValueError)"
+    assert len(describe(ValueError("x" * 10_000))) < 350
 
 
 def test_an_unwritten_task_that_a_cell_calls_is_unfinished() -> None:
