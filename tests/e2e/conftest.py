@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import threading
@@ -10,21 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
+from book.browser import chromium, find_chromium
 from book.project import BOOK, ROOT
 from book.serve import HOST, site_server
-
-CHROMIUM_ARGUMENTS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+from mlsys_lab.errors import MissingToolError
 
 
 @pytest.fixture(scope="session")
@@ -51,13 +41,12 @@ def site_url(site: Path) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """Debian's Chromium."""
-    executable = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if executable is None:
-        pytest.skip("no Chromium on this machine; help: make packages")
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=executable, args=CHROMIUM_ARGUMENTS)
-        yield chromium
-        chromium.close()
+    try:
+        find_chromium()
+    except MissingToolError as error:
+        pytest.skip(str(error))
+    with chromium() as running:
+        yield running
 
 
 @pytest.fixture

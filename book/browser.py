@@ -1,0 +1,47 @@
+"""The browser that looks at the site: the one Chromium of this machine, quiet and without a network of its own."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from playwright.sync_api import Browser, sync_playwright
+
+from mlsys_lab.errors import MissingToolError
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+ARGUMENTS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+def find_chromium() -> str:
+    """The path of Chromium.
+
+    Raises:
+        MissingToolError: there is none on this machine.
+    """
+    for name in NAMES:
+        if path := shutil.which(name):
+            return path
+    raise MissingToolError("no Chromium on this machine", expected=f"one of {', '.join(NAMES)}", help="make packages")
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """A running browser."""
+    path = find_chromium()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+        try:
+            yield browser
+        finally:
+            browser.close()

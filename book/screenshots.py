@@ -1,0 +1,85 @@
+"""Take the pictures of the site that the README shows: `python book/screenshots.py` (after `make book`)."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from book.browser import chromium
+from book.project import BOOK
+from book.serve import HOST, site_server
+from mlsys_lab.errors import CourseError
+
+PICTURES = BOOK / "_static" / "screenshots"
+
+
+@dataclass(frozen=True)
+class Shot:
+    """One picture: a page in a theme, `width` by `height` CSS pixels from the element `at` down."""
+
+    name: str
+    page: str
+    theme: str
+    width: int = 1280
+    height: int = 800
+    at: str = "body"
+
+
+SHOTS = (
+    Shot("front-light", "index.html", "light"),
+    Shot("front-dark", "index.html", "dark"),
+    Shot("chapter-figure", "chapters/02-automatic-differentiation.html", "light", at="mlsys-backward"),
+)
+
+
+def take(site: Path, pictures: Path) -> list[Path]:
+    """Take every picture of the site into the folder `pictures`.
+
+    Raises:
+        InputError: the site has not been built.
+        MissingToolError: this machine has no Chromium.
+    """
+    server = site_server(site, 0)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    pictures.mkdir(parents=True, exist_ok=True)
+    taken = []
+    try:
+        with chromium() as browser:
+            for shot in SHOTS:
+                size = {"width": shot.width, "height": shot.height}
+                page = browser.new_page(viewport=size, color_scheme=shot.theme)
+                page.goto(f"http://{HOST}:{server.server_port}/{shot.page}")
+                page.wait_for_load_state("networkidle")
+                page.locator(shot.at).first.evaluate("node => scrollTo(0, node.getBoundingClientRect().top - 120)")
+                page.wait_for_timeout(500)  # the theme's colours fade in
+                taken.append(pictures / f"{shot.name}.png")
+                page.screenshot(path=taken[-1])
+                page.close()
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    return taken
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(prog="book/screenshots.py", description="Take the README's pictures of the site.")
+    parser.add_argument("--site", type=Path, default=BOOK / "_build" / "html", help="default: book/_build/html")
+    parser.add_argument("--out", type=Path, default=PICTURES, help="default: book/_static/screenshots")
+    options = parser.parse_args(arguments)
+    try:
+        for path in take(options.site, options.out):
+            print(f"{path} ({path.stat().st_size // 1000} kB)")
+    except CourseError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
