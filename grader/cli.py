@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from grader import commands
-from mlsys_lab.checks.spec import did_you_mean
-from mlsys_lab.errors import CourseError, InputError
+from mlsys_lab.errors import CourseError, InputError, did_you_mean
 
 DESCRIPTION = """\
 Release labs, take in what students hand in, grade it, and give them feedback.

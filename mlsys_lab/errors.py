@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class CourseError(Exception):
     """A mistake that a person can mend; its text is one line.
@@ -17,6 +20,10 @@ class CourseError(Exception):
         text = what + (": " + ", ".join(found + wanted) if found or wanted else "")
         super().__init__(text + (f"; help: {help}" if help else ""))
 
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: the one line, without the way through the course's own code."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class InputError(CourseError):
     """An argument, file or field has the wrong name, type, shape or value."""
@@ -28,3 +35,13 @@ class MissingToolError(CourseError):
 
 class UnfinishedError(CourseError):
     """A task of a lab has not been written yet."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A suggestion for a misspelt name, or "" where nothing is near.
+
+    >>> did_you_mean("autogard", ["autograd", "cuda"])
+    "did you mean 'autograd'?"
+    """
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {near[0]!r}?" if near else ""

@@ -14,8 +14,8 @@ from typing import Any
 
 from mlsys_lab.checks.live import LiveChecks
 from mlsys_lab.checks.runner import CheckFailed, Report, run_check
-from mlsys_lab.checks.spec import Case, Check, Lab, Mismatch, did_you_mean
-from mlsys_lab.errors import InputError
+from mlsys_lab.checks.spec import Case, Check, Lab, Mismatch
+from mlsys_lab.errors import InputError, did_you_mean
 
 __all__ = [
     "Case",

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import mlsys_lab
-from mlsys_lab.checks.spec import Lab, did_you_mean
-from mlsys_lab.errors import InputError
+from mlsys_lab.checks.spec import Lab
+from mlsys_lab.errors import InputError, did_you_mean
 
 FOLDER = re.compile(r"(\d{2})-([a-z][a-z0-9]*(?:-[a-z0-9]+)*)")
 FIELDS = {"title", "summary", "minutes", "points", "withheld", "readings", "prerequisites", "checks"}

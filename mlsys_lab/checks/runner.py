@@ -17,9 +17,6 @@ PUBLIC_SEED = 0
 class CheckFailed(CourseError):
     """A check in a notebook was not passed. Notebooks show its one line and no traceback."""
 
-    def _render_traceback_(self) -> list[str]:
-        return [f"CheckFailed: {self}"]
-
 
 @dataclass(frozen=True)
 class Report:

@@ -6,25 +6,13 @@ process. In grading `run` happens in a sandbox, and only arrays cross between th
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from mlsys_lab.errors import InputError
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A suggestion for a misspelt name, or "" where nothing is near.
-
-    >>> did_you_mean("autogard", ["autograd", "cuda"])
-    "did you mean 'autograd'?"
-    """
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"did you mean {near[0]!r}?" if near else ""
-
+from mlsys_lab.errors import InputError, did_you_mean
 
 Arrays = dict[str, np.ndarray]
 """Named arrays. One whose name begins with an underscore stays with whoever decides, away from the learner's code."""

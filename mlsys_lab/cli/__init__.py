@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import NoReturn
 
-from mlsys_lab.checks.spec import did_you_mean
 from mlsys_lab.cli import check, doctor, listing, progress, start
-from mlsys_lab.errors import CourseError, InputError
+from mlsys_lab.errors import CourseError, InputError, did_you_mean
 
 COMMANDS = {"list": listing, "start": start, "check": check, "progress": progress, "doctor": doctor}
 DESCRIPTION = """\

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 
-from mlsys_lab.errors import InputError
+from mlsys_lab.errors import InputError, did_you_mean
 from mlsys_lab.hardware.cpu import measure_cpu
 from mlsys_lab.hardware.device import PRECISIONS, Device, Link
 from mlsys_lab.hardware.devices import DEVICES
@@ -30,8 +29,7 @@ def device(name: str) -> Device:
         return max(fitting, key=lambda entry: len(_words(entry.name)))
     names = [entry.name for entry in DEVICES]
     near = [known for known in names if words and words <= _words(known)]
-    near = near or difflib.get_close_matches(name.upper(), names, n=1)
-    help_ = f"did you mean {' or '.join(map(repr, near))}?" if near else ""
+    help_ = f"did you mean {' or '.join(map(repr, near))}?" if near else did_you_mean(name.upper(), names)
     if fitting:
         help_ = f"the table has {fitting[0].name} as its SXM module only, which is faster"
     raise InputError("no such device in the table", got=repr(name), expected=f"one of {', '.join(names)}", help=help_)
