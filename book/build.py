@@ -72,6 +72,7 @@ def settings(address: Address, static: Path, cache: Path) -> dict[str, Any]:
     del config["comments_config"]
     config["extensions"] = [name for name in config["extensions"] if name not in UNUSED_EXTENSIONS]
     config["html_static_path"] = ["_static", str(static)]
+    config["templates_path"] = ["_templates"]
     config["html_css_files"] = ["theme.css"]
     config["html_js_files"] = [("site.js", {"type": "module"})]
     return config

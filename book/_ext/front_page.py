@@ -130,7 +130,18 @@ class Front(SphinxDirective):
         return [nodes.raw("", html, format="html")]
 
 
+def drop_mathjax(
+    app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: nodes.document | None
+) -> None:
+    """Sphinx loads MathJax on the front page for the formulas of the pages below it; it has none of its own."""
+    formulas = app.env.get_domain("math").data["has_equations"]
+    if pagename == app.config.root_doc and not formulas.get(pagename):
+        keep = [script for script in context["script_files"] if app.config.mathjax_path not in str(script.filename)]
+        context["script_files"] = keep
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register with Sphinx."""
     app.add_directive("front", Front)
+    app.connect("html-page-context", drop_mathjax)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
