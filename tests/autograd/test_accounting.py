@@ -17,6 +17,7 @@ from mlsys_lab.autograd import (
     layer_norm,
     linear,
     no_grad,
+    record,
     rms_norm,
     where,
 )
@@ -89,6 +90,13 @@ def test_leaves_count_for_nothing_and_constant_inputs_do_count():
     x, w = Tensor(torch.ones(4)), Tensor(torch.ones(4), requires_grad=True)
     assert held_storages(w * w) == {}
     assert held_storages(x * w) == {x.data.untyped_storage().data_ptr(): 16}
+
+
+def test_defaults_and_containers_of_a_vjp_of_ones_own_count():
+    x, pair = tensor(4), [torch.ones(2), torch.ones(3)]
+    data, cosine = x.data, x.data.cos()
+    assert held_bytes(record(data.sin(), (x, lambda g, slope=cosine: g * slope))) == 16
+    assert held_bytes(record(data * pair[0][0], (x, lambda g: g * pair[0][0]))) == 8 + 12
 
 
 def test_nothing_is_held_after_backward_nor_within_no_grad():

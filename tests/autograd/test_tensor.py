@@ -47,6 +47,13 @@ def test_leaves_do_not_share_gradient_storage():
     assert b.grad.tolist() == [1.0, 1.0] and seed.tolist() == [1.0, 1.0]
 
 
+def test_leaf_gradients_can_be_changed_element_by_element():
+    x = Tensor(torch.ones(2, 3), requires_grad=True)
+    x.mean().backward()  # the vjp returns one number, broadcast
+    x.grad[0, 0] = 5.0
+    assert x.grad[0, 0] == 5.0 and torch.equal(x.grad.flatten()[1:], torch.full((5,), 1 / 6))
+
+
 def test_second_pass_over_a_released_graph():
     x = Tensor([1.0, 2.0], requires_grad=True)
     y = (x * x).sum()

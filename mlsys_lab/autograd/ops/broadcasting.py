@@ -60,13 +60,13 @@ def refuse(operation: str, problem: Exception, *operands: Any, expected: str | N
 def unbroadcast(grad: torch.Tensor, shape: Shape) -> torch.Tensor:
     """Sum a gradient down to the shape that was broadcast: the adjoint of broadcasting.
 
-    An element that was used n times receives the sum of n gradients. Axes that broadcasting put in front and axes that
-    it stretched from length 1 are the ones to sum over.
+    An element that was used n times receives the sum of n gradients. Axes that broadcasting put in front and axes of
+    length 1, which it may have stretched, are the ones to sum over.
     """
     if grad.shape == shape:
         return grad
     lead = grad.ndim - len(shape)
-    stretched = [lead + i for i, n in enumerate(shape) if n == 1 and grad.shape[lead + i] != 1]
+    stretched = [lead + i for i, n in enumerate(shape) if n == 1]
     return grad.sum([*range(lead), *stretched], keepdim=True).reshape(shape)
 
 
