@@ -171,8 +171,14 @@ def whose(path: PurePosixPath) -> tuple[str, str]:
 
 
 def _choose(found: list[Found], lab: str) -> Found:
-    """The one that counts: named after the lab, else the last by name, since an LMS numbers what is handed in again."""
-    return max(found, key=lambda entry: (entry.file.startswith(lab), entry.file == f"{lab}.ipynb", entry.file))
+    """The one that counts: named after the lab, and of those the last, which LMS and browsers number highest."""
+    return max(found, key=lambda entry: (entry.file.startswith(lab), _copy_number(entry.file, lab), entry.file))
+
+
+def _copy_number(file: str, lab: str) -> int:
+    """2 for `01-autograd-2.ipynb` and `01-autograd (2).ipynb`, 0 for the lab's own name, -1 for any other."""
+    number = re.fullmatch(r"(?:-(\d+)| \((\d+)\))?\.ipynb", file.removeprefix(lab))
+    return int(number[1] or number[2] or 0) if number else -1
 
 
 def _ids(raw: Iterable[str]) -> dict[str, str]:

@@ -2,8 +2,8 @@
 
 nbgrader changes the working directory, takes seconds to import and warns a lot, so it lives in a process of its own:
 `python -m grader.gradebook COURSE` reads a request per line from standard input, `{"lab": ..., "student": null}` to
-enter a lab's cells or `{"lab": ..., "student": ...}` to enter the marks of a student's record, and answers each with a line.
-Entering the same twice changes nothing.
+enter a lab's cells or `{"lab": ..., "student": ...}` to enter the marks of a student's record, and answers each with a
+line. Entering the same twice changes nothing.
 """
 
 from __future__ import annotations

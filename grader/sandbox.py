@@ -63,38 +63,37 @@ class Sandbox:
     """
 
     def __init__(self, lab: GradedLab, *, unsafe: bool = False) -> None:
-        self.lab, self.unsafe = lab, unsafe
-        self._control, inner = socket.socketpair()
-        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
+        self.lab = lab
         package = Path(str(mlsys_lab.__file__)).parent
-        path = [str(package.parent)] if unsafe else [str(HOME)]
+        path = [str(package.parent if unsafe else HOME)]
         extra = [lab.foreign_path] if lab.foreign_path else []
         command = [sys.executable, "-s", "-P", "-B", "-c", ENTRY.format(path=path)]
         if not unsafe:
             command = [*_bubblewrap(package, lab, extra), *command]
-        self._process = subprocess.Popen(
-            command,
-            stdin=inner.fileno(),
-            stdout=subprocess.DEVNULL,
-            stderr=self._stderr,
-            env=_environment(tempfile.gettempdir() if unsafe else SCRATCH),
-            close_fds=True,
-        )
-        inner.close()
-        start = {"checks": lab.info.checks_module, "path": extra, "jailed": not unsafe}
+        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+        self._control, inner = socket.socketpair()
+        with inner:
+            self._process = subprocess.Popen(
+                command,
+                stdin=inner.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=self._stderr,
+                env=_environment(tempfile.gettempdir() if unsafe else SCRATCH),
+            )
+        deadline = time.monotonic() + START_S
         try:
-            wire.send(self._control, wire.Frame("start", start), deadline=time.monotonic() + START_S)
-            wire.receive(self._control, deadline=time.monotonic() + START_S)
+            start = {"checks": lab.info.checks_module, "path": extra, "jailed": not unsafe}
+            wire.send(self._control, wire.Frame("start", start), deadline=deadline)
+            wire.receive(self._control, deadline=deadline)
         except wire.WireError:
             self._process.kill()
-            self._process.wait()
-            raise self._refusal() from None
+            refusal = self._refusal()
+            self.close()
+            raise refusal from None
         self._control.settimeout(None)
 
-    def __enter__(self) -> Sandbox:
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def close(self) -> None:
+        """End the launcher and all that runs under it."""
         self._control.close()
         try:
             self._process.wait(timeout=5)
@@ -102,6 +101,12 @@ class Sandbox:
             self._process.kill()
             self._process.wait()
         self._stderr.close()
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
 
     @contextmanager
     def job(self) -> Iterator[Job]:

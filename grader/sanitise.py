@@ -77,15 +77,17 @@ def _read_file(path: Path) -> bytes:
         raise InputError("no notebook was handed in", expected=path.name) from None
     except OSError:
         raise InputError("what was handed in is not a file", expected=path.name) from None
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise InputError("what was handed in is not a file", expected=path.name)
         if status.st_size > FILE_BYTES:
-            raise InputError(
-                "the file is too large", got=f"{status.st_size >> 20} MB", expected=f"{FILE_BYTES >> 20} MB at most"
-            )
-        return file.read(FILE_BYTES + 1)
+            size, limit = f"{status.st_size >> 20} MB", f"{FILE_BYTES >> 20} MB at most"
+            raise InputError("the file is too large", got=size, expected=limit)
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(FILE_BYTES + 1)
+    finally:
+        os.close(descriptor)
 
 
 def _text(value: object) -> str:

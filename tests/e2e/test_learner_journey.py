@@ -1,4 +1,4 @@
-"""A learner's whole way: open the released lab in JupyterLab, type the answers, hand in, be graded, read the feedback."""
+"""A learner's whole way: open the released lab in JupyterLab, type the answers, hand in, be graded, read feedback."""
 
 from __future__ import annotations
 

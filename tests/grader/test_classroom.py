@@ -1,0 +1,46 @@
+"""A class hands in lab 01; each mark is known beforehand, and each lost point has its reason."""
+
+import pytest
+
+from grader.cli import main as grader
+from grader.course import Course
+from grader.records import read_record
+from tests.grader import classroom
+
+pytestmark = [pytest.mark.sandbox, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory):
+    """The exit codes of `collect` and `grade`, and the course folder they filled."""
+    home = tmp_path_factory.mktemp("class")
+    labs = home / "labs"
+    classroom.released().write(labs)
+    classroom.write(home / "hand-ins")
+    command = ["--course", str(home / "course"), "--labs", str(labs)]
+    codes = [
+        grader([*command, "collect", str(home / "hand-ins"), "--lab", classroom.TOPIC]),
+        grader([*command, "grade", classroom.TOPIC]),
+    ]
+    return codes, Course.open(home / "course")
+
+
+def test_no_submission_stops_the_batch(graded):
+    codes, course = graded
+    assert codes == [0, 0]
+    assert course.students(classroom.LAB) == sorted(student.name for student in classroom.CLASS)
+    assert len(classroom.CLASS) >= 30
+
+
+@pytest.mark.parametrize("student", classroom.CLASS, ids=lambda student: student.name)
+def test_marks_are_exact_and_each_lost_point_has_its_reason(graded, student):
+    _, course = graded
+    record = read_record(course.record(student.name, classroom.LAB))
+    expected = {verdict.check for verdict in record.verdicts} if student.lost == classroom.ALL else student.lost
+    lost = {verdict.check: verdict.reason for verdict in record.verdicts if not verdict.passed}
+    assert set(lost) == set(expected)
+    assert record.earned == 100 - sum(verdict.points for verdict in record.verdicts if verdict.check in expected)
+    assert all(lost.values())
+    assert all(student.reason in reason for reason in lost.values()), lost
+    page = course.feedback(student.name, classroom.LAB).read_text()
+    assert f"{record.earned:g} of 100 points" in page

@@ -1,0 +1,233 @@
+import contextlib
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from grader import sandbox as module
+from grader import wire
+from grader.sandbox import Sandbox
+from mlsys_lab.errors import InputError, MissingToolError
+
+pytestmark = pytest.mark.sandbox
+MEBIBYTE = 1 << 20
+
+
+def ask(sandbox, body, *, memory_bytes=2048 * MEBIBYTE, deadline_s=20.0):
+    """Run `body` as the function `double` in a job of its own; the frames that come back, and the job's ending."""
+    source = "import numpy as np\ndef double(x):\n" + "".join(f"    {line}\n" for line in body.splitlines())
+    order = {
+        "check": "double",
+        "name": "t.ipynb",
+        "source": source,
+        "time_factor": 5.0,
+        "memory_bytes": memory_bytes,
+    }
+    deadline = time.monotonic() + deadline_s
+    with sandbox.job() as job:
+        wire.send(job.channel, wire.Frame("job", order), deadline=deadline)
+        assert wire.receive(job.channel, deadline=deadline).kind == "loaded"
+        wire.send(job.channel, wire.Frame("case", arrays={"x": np.zeros(3)}), deadline=deadline)
+        try:
+            return wire.receive(job.channel, deadline=deadline)
+        except wire.ClosedError:
+            return job.ending()
+
+
+def answer(sandbox, expression, **options):
+    """The text that an expression gives inside the sandbox."""
+    reply = ask(sandbox, f"import os, json\nraise ValueError(json.dumps({expression}))", **options)
+    import json
+
+    return json.loads(reply.meta["got"].removeprefix("ValueError: ").rpartition(", at ")[0])
+
+
+def test_the_code_runs_as_nobody_without_capabilities(sandbox):
+    ids = answer(sandbox, "[os.getuid() if os.getuid() else 'mapped', os.getpid(), os.getgroups()]")
+    if os.geteuid() == 0:
+        assert ids == [65534, 1, []]
+    source = (
+        "import ctypes\nlibc = ctypes.CDLL(None)\nraise ValueError(str([libc.mount(b'none', b'/', b'tmpfs', 0, None),"
+    )
+    source += " libc.prctl(23, 21, 0, 0, 0), libc.prctl(39, 0, 0, 0, 0)]))"
+    assert "[-1, 0, 1]" in ask(sandbox, source).meta["got"]
+
+
+def test_only_what_the_code_needs_is_there(sandbox):
+    seen = answer(
+        sandbox,
+        "[os.listdir('/proc'), os.path.exists('/etc/passwd'), os.listdir('/home') if os.path.exists('/home') else []]",
+    )
+    assert seen == [[], False, []]
+    here = Path(__file__)
+    hidden = [
+        str(here),
+        str(here.parents[2] / "solutions"),
+        str(here.parents[2] / "grader" / "judge.py"),
+        "/root/.bashrc",
+    ]
+    assert answer(sandbox, f"[os.path.exists(p) for p in {hidden}]") == [False] * 4
+    assert set(answer(sandbox, "list(os.environ)")) - {"PWD"} == set(module._environment(""))
+
+
+def test_withheld_modules_are_not_there(sandbox):
+    assert "ImportError" in ask(sandbox, "from mlsys_lab.autograd import Value").meta["got"]
+
+
+def test_there_is_no_network(sandbox):
+    assert "unreachable" in ask(sandbox, "import socket\nsocket.create_connection(('192.0.2.1', 80), 3)").meta["got"]
+    assert answer(sandbox, "[name for _, name in __import__('socket').if_nameindex()]") == ["lo"]
+
+
+def test_nothing_can_be_written_but_in_the_own_scratch_folder(sandbox):
+    for path in ("/x", "/course/mlsys_lab/x", "/usr/x"):
+        assert "Read-only file system" in ask(sandbox, f"open({path!r}, 'w')").meta["got"] or "Permission" in path
+    assert ask(sandbox, "open('/scratch/x', 'w').write('1'); return 2 * x").kind == "answer"
+    assert answer(sandbox, "os.listdir('/scratch')") == []
+
+
+def test_writing_ends_at_the_quota(sandbox):
+    full = ask(sandbox, "for i in range(100):\n    open(f'f{i}', 'wb').write(bytes(10 << 20))")
+    assert "No space left" in full.meta["got"]
+    assert "File too large" in ask(sandbox, "open('f', 'wb').write(bytes(20 << 20))").meta["got"]
+
+
+def alive(marker):
+    """Processes of this machine whose memory of their command or environment holds a marker: by their name."""
+    found = []
+    for comm in Path("/proc").glob("[0-9]*/comm"):
+        try:
+            if comm.read_text().strip() == marker:
+                found.append(comm.parent.name)
+        except OSError:
+            continue
+    return found
+
+
+NAMED = "import ctypes, os, signal, time\nctypes.CDLL(None).prctl(15, b'{name}', 0, 0, 0)\n"
+
+
+STAYS_ALIVE = """\
+for number in range(1, 65):
+    try:
+        signal.signal(number, signal.SIG_IGN)
+    except (OSError, ValueError):
+        pass
+for _ in range(3):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            time.sleep(600)
+return 2 * x"""
+
+
+def test_nothing_is_left_running_after_a_job(sandbox):
+    body = NAMED.format(name="left-over") + STAYS_ALIVE
+    assert ask(sandbox, body).kind == "answer"
+    assert alive("left-over") == []
+
+
+def test_an_endless_loop_is_killed_when_the_judge_lets_go(sandbox):
+    body = NAMED.format(name="endless") + (
+        "import mlsys_lab.checks.limits as limits\nsignal.signal(signal.SIGALRM, signal.SIG_IGN)\nwhile True:\n    pass"
+    )
+    with pytest.raises(wire.DeadlineError):
+        ask(sandbox, body, deadline_s=3.0)
+    assert alive("endless") == []
+
+
+def test_a_fork_bomb_ends(sandbox):
+    body = (
+        NAMED.format(name="bomb")
+        + "while True:\n    try:\n        os.fork()\n    except OSError:\n        break\nreturn 2 * x"
+    )
+    with contextlib.suppress(wire.WireError):  # what matters is what comes after
+        ask(sandbox, body, deadline_s=10.0)
+    assert alive("bomb") == []
+    assert ask(sandbox, "return 2 * x").kind == "answer"
+
+
+@pytest.mark.parametrize(
+    ("body", "ending"),
+    [
+        ("import os; os._exit(3)", "ended itself with status 3"),
+        ("import ctypes; ctypes.string_at(1)", "killed by signal 11"),
+    ],
+)
+def test_how_a_process_ended_is_told(sandbox, body, ending):
+    assert ending in ask(sandbox, body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "np.ones(40 << 20, np.uint8); return 2 * x",
+        "import torch; torch.ones(40 << 20, dtype=torch.uint8); return 2 * x",
+        "for _ in range(20):\n    np.ones(30 << 20, np.uint8)\nreturn 2 * x",
+    ],
+)
+def test_memory_within_the_budget_is_given(sandbox, body):
+    assert ask(sandbox, body, memory_bytes=100 * MEBIBYTE).kind == "answer"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "np.ones(120 << 20, np.uint8)",
+        "import torch; torch.ones(120 << 20, dtype=torch.uint8)",
+        "keep = [np.ones(1 << 20, np.uint8) for _ in range(120)]",
+    ],
+)
+def test_memory_beyond_the_budget_is_refused(sandbox, body):
+    assert ask(sandbox, body, memory_bytes=100 * MEBIBYTE).meta["what"] == "it needs too much memory"
+
+
+def test_jobs_do_not_see_each_other(sandbox):
+    ask(
+        sandbox,
+        "import mlsys_lab, sys\nsys.modules['mlsys_lab'].left = 1\nnp.left = 1\nopen('note', 'w')\nreturn 2 * x",
+    )
+    assert answer(sandbox, "[hasattr(np, 'left'), hasattr(__import__('mlsys_lab'), 'left'), os.listdir('.')]") == [
+        False,
+        False,
+        [],
+    ]
+
+
+def test_without_bubblewrap_it_refuses_in_one_line(tiny, monkeypatch):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(MissingToolError, match=r"bubblewrap is not installed.*--unsafe"):
+        Sandbox(tiny)
+
+
+def test_bubblewrap_that_may_not_work_is_told_in_one_line(tiny, monkeypatch, tmp_path):
+    program = tmp_path / "bwrap"
+    program.write_text("#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(MissingToolError, match="may not build a sandbox here: got bwrap: setting up uid map"):
+        Sandbox(tiny)
+
+
+def test_a_withheld_module_that_does_not_exist_is_refused(tiny_labs, tmp_path):
+    import shutil
+
+    from grader.labs import GradedLab
+    from mlsys_lab.checks.labinfo import read_lab
+
+    shutil.copytree(tiny_labs / "01-tiny", tmp_path / "01-tiny")
+    toml = tmp_path / "01-tiny" / "lab.toml"
+    toml.write_text(toml.read_text().replace("mlsys_lab.autograd", "mlsys_lab.autogard"))
+    with pytest.raises(InputError, match=r"withholds a module that there is not: got mlsys_lab\.autogard"):
+        Sandbox(GradedLab(read_lab(tmp_path / "01-tiny")))
+
+
+def test_unsafe_runs_without_a_sandbox_and_still_ends_what_it_started(tiny):
+    with Sandbox(tiny, unsafe=True) as plain:
+        assert ask(plain, "return 2 * x").kind == "answer"
+        body = NAMED.format(name="unsafe-loop") + "signal.signal(signal.SIGALRM, signal.SIG_IGN)\nwhile True:\n    pass"
+        with pytest.raises(wire.DeadlineError):
+            ask(plain, body, deadline_s=3.0)
+        assert alive("unsafe-loop") == []
