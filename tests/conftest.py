@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+from mlsys_lab.errors import MissingToolError
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 SLOW_LAST = ("labs", "grader", "book", "e2e")
 settings.register_profile("no deadline", deadline=None)  # a busy machine is not a wrong answer
@@ -47,3 +54,16 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in _unexpected_skips(terminalreporter):
         terminalreporter.write_line(f"NOT RUN HERE: {report.nodeid}", red=True, bold=True)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Chromium, started once for all tests that look at a page."""
+    from book.browser import chromium, find_chromium
+
+    try:
+        find_chromium()
+    except MissingToolError as error:
+        pytest.skip(str(error))
+    with chromium() as running:
+        yield running

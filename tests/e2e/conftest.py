@@ -1,4 +1,4 @@
-"""The built site, served, and a browser to look at it with. It is built as by `make book`, so mostly once."""
+"""The built site, served. It is built as by `make book`, so mostly once."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
-from book.browser import chromium, find_chromium
 from book.project import BOOK, ROOT
 from book.serve import HOST, site_server
-from mlsys_lab.errors import MissingToolError
 
 
 @pytest.fixture(scope="session")
@@ -36,17 +34,6 @@ def site_url(site: Path) -> Iterator[str]:
     server.shutdown()
     thread.join()
     server.server_close()
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    """Debian's Chromium."""
-    try:
-        find_chromium()
-    except MissingToolError as error:
-        pytest.skip(str(error))
-    with chromium() as running:
-        yield running
 
 
 @pytest.fixture

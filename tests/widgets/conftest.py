@@ -2,43 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import plotly
 import pytest
-from playwright.sync_api import Browser, Page, Route, sync_playwright
+from playwright.sync_api import Browser, Page, Route
 
 from mlsys_lab.widgets import esm
 
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 ORIGIN = "http://book.test"
 UPGRADED = "![...document.querySelectorAll(':not(:defined)')].some((node) => node.localName.startsWith('mlsys-'))"
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        # A run that others rely on must not pass by leaving the browser out.
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(
-            "Chromium is not installed: the figures were NOT run in a browser"
-        )
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
