@@ -1,0 +1,41 @@
+"""What a learner installs: the wheel holds the package, its figures and the released labs, and starts a lab by itself."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder], cwd=ROOT, check=True)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def test_it_holds_the_figures_and_the_released_labs(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    package = {str(path.relative_to(ROOT)) for path in (ROOT / "mlsys_lab").rglob("*.js")}
+    labs = {"mlsys_lab/_labs/" + str(path.relative_to(ROOT / "labs")) for path in (ROOT / "labs").glob("*/*")}
+    assert package and labs and package | labs <= names
+    assert not [name for name in names if name.startswith(("solutions/", "tests/"))]
+
+
+def test_a_lab_starts_from_the_wheel_alone(wheel: Path, tmp_path: Path) -> None:
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from mlsys_lab.cli import main; sys.exit(main(['start', 'autograd']))",
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    (tmp_path / "home").mkdir()
+    subprocess.run(command, cwd=tmp_path / "home", env=environment, check=True)
+    started = tmp_path / "home" / "01-autograd" / "01-autograd.ipynb"
+    assert started.read_bytes() == (ROOT / "labs" / "01-autograd" / "01-autograd.ipynb").read_bytes()
