@@ -1,4 +1,4 @@
-"""What a learner installs: the wheel holds the package, its figures and the released labs, and starts a lab by itself."""
+"""What a learner installs: the wheel holds the package, its figures and the labs, and starts a lab by itself."""
 
 import os
 import subprocess
@@ -29,13 +29,9 @@ def test_it_holds_the_figures_and_the_released_labs(wheel: Path) -> None:
 
 def test_a_lab_starts_from_the_wheel_alone(wheel: Path, tmp_path: Path) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
-    command = [
-        sys.executable,
-        "-c",
-        "import sys; from mlsys_lab.cli import main; sys.exit(main(['start', 'autograd']))",
-    ]
+    start = "import sys; from mlsys_lab.cli import main; sys.exit(main(['start', 'autograd']))"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
     (tmp_path / "home").mkdir()
-    subprocess.run(command, cwd=tmp_path / "home", env=environment, check=True)
+    subprocess.run([sys.executable, "-c", start], cwd=tmp_path / "home", env=environment, check=True)
     started = tmp_path / "home" / "01-autograd" / "01-autograd.ipynb"
     assert started.read_bytes() == (ROOT / "labs" / "01-autograd" / "01-autograd.ipynb").read_bytes()
