@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from grader import commands
-from mlsys_lab.errors import CourseError, InputError, did_you_mean
+from mlsys_lab.errors import CourseError, InputError, MissingToolError, did_you_mean
+
+EXTRA = ("nbgrader", "jupytext")
+"""Packages that only the extra `grader` brings."""
 
 DESCRIPTION = """\
 Release labs, take in what students hand in, grade it, and give them feedback.
@@ -21,16 +24,17 @@ against inputs drawn at that moment. nbgrader's gradebook, formgrader and export
 """
 EXAMPLES = """\
 a class, from its hand-ins to its marks:
-  mlsys-grader collect hand-ins.zip --lab autograd    a Moodle or Canvas export; or a folder; or a folder of git
-  checkouts mlsys-grader grade autograd                         judge what is new; stop it whenever you like, it goes
-  on where it stood mlsys-grader status autograd                        who is graded, who is waiting, who handed in
-  something odd mlsys-grader export autograd --csv marks.csv        a row per student, a column per check
-  mlsys-grader feedback autograd --to pages           the page for each student, ready to be sent or uploaded
+  mlsys-grader collect hand-ins.zip --lab autograd   a Moodle or Canvas export, a folder, a folder of git checkouts
+  mlsys-grader grade autograd                        judge what is new; stop it whenever you like and start it again
+  mlsys-grader status autograd                       who is graded, who is waiting, who handed in something odd
+  mlsys-grader export autograd --csv marks.csv       a row per student, a column per check
+  mlsys-grader feedback autograd --to pages          the page for each student, ready to be sent or uploaded
 
 all of it lies in ./course (elsewhere with --course DIR):
-  submitted/STUDENT/LAB/LAB.ipynb   as handed in       records/LAB/STUDENT.json         every verdict, reason and seed
-  feedback/STUDENT/LAB/LAB.html     for the student    gradebook.db, nbgrader_config.py  for `nbgrader` run in that
-  folder
+  submitted/STUDENT/LAB/LAB.ipynb    as handed in
+  records/LAB/STUDENT.json           every verdict, reason and seed
+  feedback/STUDENT/LAB/LAB.html      for the student
+  gradebook.db, nbgrader_config.py   for `nbgrader` run in that folder
 
 exit codes: 0 done, 1 something needs you (one line says what), 2 a command line that is not understood
 """
@@ -104,8 +108,8 @@ def build_parser() -> argparse.ArgumentParser:
 
 RELEASE = """\
 examples:
-  mlsys-grader release            solutions/NN-topic/NN-topic.py -> labs/NN-topic/NN-topic.ipynb, the same bytes
-  every time mlsys-grader release --check    in CI: has somebody forgotten to release?
+  mlsys-grader release            solutions/NN-topic/NN-topic.py -> labs/NN-topic/NN-topic.ipynb
+  mlsys-grader release --check    in CI: has somebody forgotten to release?
 """
 COLLECT = """\
 understood are:
@@ -154,8 +158,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args = parser.parse_args(arguments)
         if not hasattr(args, "run"):
+            if arguments:
+                raise InputError("no command given", expected=f"one of {', '.join(names)}")
             parser.print_help()
-            return 0 if not arguments else 2
+            return 0
     except InputError as error:
         if wrong := re.search(r"COMMAND: invalid choice: '([^']*)'", error.what):
             near = did_you_mean(wrong[1], names)
@@ -166,6 +172,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = args.run(args)
     except CourseError as error:
         print(f"mlsys-grader: {error}", file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRA:
+            raise
+        missing = MissingToolError(f"{error.name} is not installed", help="pip install 'mlsys-lab[grader]'")
+        print(f"mlsys-grader: {missing}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"mlsys-grader: cannot use {error.filename}: {error.strerror}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("mlsys-grader: stopped; run the same command again to go on", file=sys.stderr)

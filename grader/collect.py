@@ -14,7 +14,7 @@ import unicodedata
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
 from grader.course import STUDENT, Course
@@ -47,15 +47,18 @@ class Collected:
 
 
 def collect(course: Course, lab: str, source: Path) -> list[Collected]:
-    """Copy everybody's notebook for `lab` into the course folder; doing it again changes nothing.
+    """Copy everybody's notebook for `lab` into the course folder, made if need be; doing it again changes nothing.
 
-    Raises `InputError` when the source is not there or is not a readable archive.
+    Raises `InputError` when the source is not there, is not a readable archive or holds nothing.
     """
     found, empty, skipped = _look(source)
+    if not (found or empty or skipped):
+        raise InputError("no notebook found", got=source, help="mlsys-grader collect --help shows what is understood")
+    course.lay_out()
     by_student: dict[str, list[Found]] = {}
     for entry in found:
         by_student.setdefault(entry.student, []).append(entry)
-    results = [Collected(name, "skipped", why) for name, why in skipped]
+    results = [Collected(_printable(name), "skipped", why) for name, why in skipped]
     ids = _ids({*by_student, *empty})
     for raw, student in sorted(ids.items(), key=lambda pair: pair[1]):
         if raw in by_student:
@@ -105,11 +108,13 @@ def _read(path: Path) -> bytes:
 
 
 def _stamp(notebook: Path) -> datetime | None:
-    """nbgrader's timestamp.txt beside a notebook."""
+    """nbgrader's timestamp.txt beside a notebook; UTC where it names no zone, as nbgrader has it."""
     try:
-        return datetime.fromisoformat(notebook.with_name("timestamp.txt").read_text().strip().replace(" UTC", "+00:00"))
+        text = notebook.with_name("timestamp.txt").read_text().strip()
+        stamp = datetime.fromisoformat(text.replace(" UTC", "+00:00"))
     except (OSError, ValueError):
         return None
+    return stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)
 
 
 def _look_in_zip(source: Path) -> tuple[list[Found], set[str], list[tuple[str, str]]]:
@@ -143,9 +148,9 @@ def _read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
         with archive.open(entry) as file:
             return file.read(FILE_BYTES + 1)
     except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, ValueError) as error:
-        raise InputError("an entry of the archive is damaged", got=f"{entry.filename} ({error})") from None
+        raise InputError("an entry of the archive is damaged", got=f"{_printable(entry.filename)} ({error})") from None
     except Exception as error:  # zlib, bz2 and lzma each raise errors of their own
-        raise InputError("an entry of the archive is damaged", got=f"{entry.filename} ({error})") from None
+        raise InputError("an entry of the archive is damaged", got=f"{_printable(entry.filename)} ({error})") from None
 
 
 def whose(path: PurePosixPath) -> tuple[str, str]:
@@ -193,6 +198,11 @@ def _ids(raw: Iterable[str]) -> dict[str, str]:
     return ids
 
 
+def _printable(name: str) -> str:
+    """A name out of an archive, without what a terminal would obey."""
+    return "".join(c if c.isprintable() else "?" for c in name)
+
+
 def _take(course: Course, lab: str, student: str, found: Found) -> Collected:
     target = course.submission(student, lab)
     try:
@@ -200,13 +210,17 @@ def _take(course: Course, lab: str, student: str, found: Found) -> Collected:
     except (InputError, OSError) as error:
         target.parent.mkdir(parents=True, exist_ok=True)
         return Collected(student, "skipped", str(error))
+    stamp = target.with_name("timestamp.txt")
     if found.handed_in is not None:
-        write_atomically(target.with_name("timestamp.txt"), f"{found.handed_in:%Y-%m-%d %H:%M:%S %z}\n".encode())
+        # In UTC: nbgrader takes an offset like +0100 for a hundred seconds.
+        write_atomically(stamp, f"{found.handed_in.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC\n".encode())
     if target.is_symlink() or not target.exists():
         write_atomically(target, content)
         return Collected(student, "new", found.file)
     if target.read_bytes() == content:
         return Collected(student, "unchanged", found.file)
+    if found.handed_in is None:
+        stamp.unlink(missing_ok=True)  # the time of what was there before
     write_atomically(target, content)
     return Collected(student, "updated", found.file)
 

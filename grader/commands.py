@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from argparse import Namespace
+from math import isfinite
 from pathlib import Path
 
 from rich.console import Console
@@ -12,11 +13,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from grader.course import Course, valid_student
+from grader.course import Course
 from grader.labs import GradedLab
 from grader.records import Record, read_record, write_atomically
-from mlsys_lab.checks.labinfo import find_lab
-from mlsys_lab.errors import InputError
+from mlsys_lab.checks.labinfo import find_lab, require_labs
+from mlsys_lab.errors import InputError, did_you_mean
 
 
 def release(args: Namespace) -> int:
@@ -51,13 +52,13 @@ def collect(args: Namespace) -> int:
     lab = _lab(args)
     if not args.source.exists():
         raise InputError("nothing to collect", got=args.source, help="give a folder or a zip")
-    course = Course.open(args.course, create=True)
+    course = Course(args.course.absolute())
     results = take(course, lab.name, args.source)
     for result in results:
         if result.status in ("missing", "skipped"):
             print(f"{result.status}: {result.student}: {result.detail}")
-    print(", ".join(f"{number} {status}" for status, number in count(results)) or "no notebook found")
-    return 0 if results else 1
+    print(", ".join(f"{number} {status}" for status, number in count(results)))
+    return 0
 
 
 def grade(args: Namespace) -> int:
@@ -66,17 +67,18 @@ def grade(args: Namespace) -> int:
     from grader.grade import grade as run
     from grader.sandbox import UNSAFE
 
-    if args.workers < 0 or not args.time_factor > 0:
-        raise InputError("--workers and --time-factor are positive numbers", got=f"{args.workers}, {args.time_factor}")
+    if args.workers < 0:
+        raise InputError("--workers cannot be that", got=args.workers, expected="1 or more, or 0: one per core")
+    if not (args.time_factor > 0 and isfinite(args.time_factor)):
+        raise InputError("--time-factor cannot be that", got=args.time_factor, expected="a positive number")
     lab, course = _lab(args), Course.open(args.course)
     students = course.students(lab.name)
-    if unknown := sorted(set(args.student or ()) - set(students)):
-        raise InputError(
-            "nothing was handed in by this student", got=unknown[0], expected=", ".join(students[:5]) + " …"
-        )
-    students = args.student or students
     if not students:
         raise InputError(f"nothing was handed in for {lab.name}", help="mlsys-grader collect SOURCE --lab " + lab.topic)
+    if unknown := sorted(set(args.student or ()) - set(students)):
+        near = did_you_mean(unknown[0], students) or f"mlsys-grader status {lab.topic} lists all"
+        raise InputError(f"nothing was handed in for {lab.name} by this student", got=unknown[0], help=near)
+    students = sorted(set(args.student or students))
     if args.unsafe:
         print(UNSAFE, file=sys.stderr)
     options = Options(args.workers, args.time_factor, args.unsafe, args.again)
@@ -84,7 +86,7 @@ def grade(args: Namespace) -> int:
     console = Console(highlight=False, soft_wrap=True)
     with Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
-        console=console, transient=True,
+        console=console, transient=True, disable=not console.is_terminal,
     ) as progress:  # fmt: skip
         bar = progress.add_task(lab.name, total=len(students))
         for outcome in run(course, lab, options, students):
@@ -112,11 +114,12 @@ def feedback(args: Namespace) -> int:
 
     lab, course = _lab(args), Course.open(args.course)
     records = _records(course, lab)
+    if args.to:
+        args.to.mkdir(parents=True, exist_ok=True)
     for record in records:
         path = course.feedback(record.student, lab.name)
         write_atomically(path, page(record, lab).encode())
         if args.to:
-            args.to.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, args.to / f"{record.student}.html")
     print(f"{len(records)} pages in {args.to or course.root / 'feedback'}")
     return 0
@@ -150,7 +153,8 @@ def status(args: Namespace) -> int:
     from grader.status import MEANINGS, standing
 
     course = Course.open(args.course)
-    labs = [_lab(args)] if args.lab else [GradedLab(find_lab(name, args.labs)) for name in course.labs()]
+    known = {info.name: info for info in ([find_lab(args.lab, args.labs)] if args.lab else require_labs(args.labs))}
+    labs = [GradedLab(known[name]) for name in course.labs() if name in known]
     seen: set[str] = set()
     for lab in labs:
         table = Table("student", "state", "marks", "remark", title=lab.name)
@@ -167,6 +171,10 @@ def status(args: Namespace) -> int:
             print(f"{state}: {MEANINGS[state]}")
     if not labs:
         print("nothing has been handed in")
+    if not args.lab and (strange := sorted(set(course.labs()) - set(known))):
+        print(
+            f"not labs of this course: {', '.join(strange)}, in the folders of students below {course.root}/submitted"
+        )
     return 0
 
 
@@ -175,9 +183,12 @@ def _lab(args: Namespace) -> GradedLab:
 
 
 def _records(course: Course, lab: GradedLab) -> list[Record]:
-    """Records of all students of a lab; those that have none are left out."""
-    paths = (course.record(valid_student(student), lab.name) for student in course.students(lab.name))
-    records = [record for path in paths if (record := read_record(path)) is not None]
+    """Records of all students of a lab. One without a verdict, or whose check itself failed, is left out and named."""
+    students = course.students(lab.name)
+    found = [read_record(course.record(student, lab.name)) for student in students]
+    records = [record for record in found if record is not None and not record.faults]
     if not records:
         raise InputError(f"nothing of {lab.name} has been graded", help=f"mlsys-grader grade {lab.topic}")
+    if left_out := sorted(set(students) - {record.student for record in records}):
+        print(f"mlsys-grader: left out, not graded: {', '.join(left_out)}", file=sys.stderr)
     return records

@@ -40,13 +40,18 @@ class Course:
             raise InputError(
                 "no course folder", got=root, help="mlsys-grader collect makes one; --course names another"
             )
+        course = cls(root)
+        course.lay_out()
+        return course
+
+    def lay_out(self) -> None:
+        """Make the folder, and nbgrader's configuration in it. Raises `InputError` when it cannot be written to."""
         try:
-            (root / "submitted").mkdir(parents=True, exist_ok=True)
-            if not (root / "nbgrader_config.py").exists():
-                (root / "nbgrader_config.py").write_text(CONFIG, encoding="utf-8")
+            (self.root / "submitted").mkdir(parents=True, exist_ok=True)
+            if not (self.root / "nbgrader_config.py").exists():
+                (self.root / "nbgrader_config.py").write_text(CONFIG, encoding="utf-8")
         except OSError as error:
-            raise InputError(f"cannot write to the course folder {root}", got=error.strerror) from None
-        return cls(root)
+            raise InputError(f"cannot write to the course folder {self.root}", got=error.strerror) from None
 
     def submission(self, student: str, lab: str) -> Path:
         """The notebook that a student handed in."""
@@ -82,7 +87,8 @@ class Course:
 
     def labs(self) -> list[str]:
         """Labs of which anything was handed in."""
-        return sorted({path.name for path in self.root.glob("submitted/*/*") if path.is_dir()})
+        found = {path.name for path in self.root.glob("submitted/*/*") if path.is_dir()}
+        return sorted(name for name in found if not name.startswith("."))
 
 
 def valid_student(student: str) -> str:

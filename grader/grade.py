@@ -52,7 +52,6 @@ def grade(course: Course, lab: GradedLab, options: Options, students: Sequence[s
     A submission whose content was judged under this version of the lab is not judged again. One submission that
     cannot be dealt with is one outcome with an error; the others go on.
     """
-    _publish(course, lab)
     students = course.students(lab.name) if students is None else students
     standings = [standing(course, lab, student) for student in students]
     waiting = [s.student for s in standings if options.again or s.state not in ("graded", "judged")]
@@ -62,10 +61,12 @@ def grade(course: Course, lab: GradedLab, options: Options, students: Sequence[s
     if not waiting and not unentered:
         return
     with ExitStack() as stack:
+        # The sandbox comes first: where there is none, nothing has been written.
+        sandbox = stack.enter_context(Sandbox(lab, unsafe=options.unsafe)) if waiting else None
+        _publish(course, lab)
         gradebook = stack.enter_context(GradebookWriter(course))
         futures: dict[Future[Record], str] = {}
-        if waiting:
-            sandbox = stack.enter_context(Sandbox(lab, unsafe=options.unsafe))
+        if sandbox is not None:
             pool = ThreadPoolExecutor(options.threads)
             stack.callback(pool.shutdown, wait=True, cancel_futures=True)
             futures = {pool.submit(_judge, course, lab, student, sandbox, options): student for student in waiting}
@@ -114,6 +115,8 @@ def _write_sanitised(course: Course, lab: GradedLab, student: str, submission: S
     stamp = course.submission(student, lab.name).with_name("timestamp.txt")
     if stamp.is_file() and not stamp.is_symlink():
         write_atomically(target.with_name("timestamp.txt"), stamp.read_bytes()[:64])
+    else:
+        target.with_name("timestamp.txt").unlink(missing_ok=True)
 
 
 def _enter(course: Course, lab: GradedLab, record: Record, gradebook: GradebookWriter, *, judged: bool) -> Outcome:
@@ -122,9 +125,9 @@ def _enter(course: Course, lab: GradedLab, record: Record, gradebook: GradebookW
         return Outcome(record.student, record, judged, error=record.faults[0])
     try:
         gradebook.enter(lab.name, record.student)
-    except CourseError as error:
+        write_atomically(course.feedback(record.student, lab.name), page(record, lab).encode())
+    except (CourseError, OSError) as error:
         return Outcome(record.student, record, judged, error=str(error))
-    write_atomically(course.feedback(record.student, lab.name), page(record, lab).encode())
     record = replace(record, entered=True)
     record.write(course.record(record.student, lab.name))
     return Outcome(record.student, record, judged)

@@ -38,6 +38,7 @@ class GradebookWriter:
             text=True,
             cwd=Path(__file__).parent.parent,
             env=environment,
+            start_new_session=True,  # Ctrl-C stops the grader, which then lets this process finish what it is writing
         )
 
     def __enter__(self) -> GradebookWriter:

@@ -10,6 +10,8 @@ FIXTURES = Path(__file__).parent / "fixtures"
 CHECKS = FIXTURES / "checks"
 sys.path.insert(0, str(CHECKS))
 
+from grader.cli import main  # noqa: E402
+from grader.course import Course  # noqa: E402
 from grader.labs import GradedLab  # noqa: E402
 from grader.release import Released, release  # noqa: E402
 from grader.sandbox import Sandbox  # noqa: E402
@@ -58,7 +60,7 @@ SOLUTION = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def hand_in(tiny_release):
     """Builds a submission of the tiny lab: `hand_in(double="def double(x): …")`; one left out is right, None blank."""
 
@@ -72,3 +74,29 @@ def hand_in(tiny_release):
         return notebook
 
     return build
+
+
+@pytest.fixture(scope="session")
+def graded_once(tiny_labs, hand_in, tmp_path_factory):
+    """A course folder with three graded: ada 6 of 6, with the time of handing in; bob 3; cy 0, for a damaged file."""
+    home = tmp_path_factory.mktemp("graded")
+    files = {
+        "ada": json.dumps(hand_in()),
+        "bob": json.dumps(hand_in(total="def total(x):\n    return x.sum()\n")),
+        "cy": "{",
+    }
+    for student, content in files.items():
+        (home / "hand-ins" / student).mkdir(parents=True)
+        (home / "hand-ins" / student / "01-tiny.ipynb").write_text(content)
+    (home / "hand-ins" / "ada" / "timestamp.txt").write_text("2026-03-04 05:06:07 +0100")
+    command = ["--course", str(home / "course"), "--labs", str(tiny_labs)]
+    assert main([*command, "collect", str(home / "hand-ins"), "--lab", "tiny"]) == 0
+    assert main([*command, "grade", "tiny", "--time-factor", "3"]) == 0
+    return home / "course"
+
+
+@pytest.fixture
+def graded(graded_once, tmp_path) -> Course:
+    """A copy of that course to change at will."""
+    shutil.copytree(graded_once, tmp_path / "course")
+    return Course.open(tmp_path / "course")

@@ -80,6 +80,28 @@ def test_again_changes_nothing_and_a_new_version_replaces(course, source):
     assert taken(course) == {"ada": "two"}
 
 
+def test_the_time_goes_with_the_notebook_it_belongs_to(course, source):
+    path = put(source, "ada/01-tiny.ipynb", "one")
+    stamp = put(source, "ada/timestamp.txt", "2026-03-04 05:06:07 +0100")
+    collect(course, LAB, source)
+    kept = course.submission("ada", LAB).with_name("timestamp.txt")
+    assert kept.read_text() == "2026-03-04 04:06:07 UTC\n"
+    stamp.unlink()
+    collect(course, LAB, source)
+    assert kept.exists(), "the same notebook, this time without a time"
+    path.write_text("two")
+    collect(course, LAB, source)
+    assert not kept.exists(), "another notebook must not pass for one handed in then"
+
+
+@pytest.mark.parametrize("written", ["2026-03-04 04:06:07.5 UTC", "2026-03-04 04:06:07", "2026-03-04T05:06:07+01:00"])
+def test_times_as_nbgrader_and_others_write_them(course, source, written):
+    put(source, "ada/01-tiny.ipynb")
+    put(source, "ada/timestamp.txt", written)
+    collect(course, LAB, source)
+    assert course.submission("ada", LAB).with_name("timestamp.txt").read_text() == "2026-03-04 04:06:07 UTC\n"
+
+
 def test_a_moodle_export(course, tmp_path):
     entries = {
         "Ada Lovelace_4711_assignsubmission_file_/01-tiny.ipynb": "a",
@@ -177,7 +199,7 @@ def test_checkouts_count_by_their_last_commit(course, source):
     )
     assert course.submission("ada", LAB).read_text() == "committed"
     stamp = course.submission("ada", LAB).with_name("timestamp.txt").read_text()
-    assert stamp == "2026-03-04 05:06:07 +0100\n"
+    assert stamp == "2026-03-04 04:06:07 UTC\n"
     assert results["bob"] in ("missing", "skipped")
 
 
