@@ -9,12 +9,12 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
 from grader.collect import Found
 from grader.sanitise import FILE_BYTES
-from mlsys_lab.errors import MissingToolError
+from mlsys_lab.errors import InputError, MissingToolError
 
 SAFE = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "safe.directory=*", "--no-pager")
 LIMIT_S = 60
@@ -28,33 +28,50 @@ def look_in_checkouts(checkouts: Iterable[Path]) -> tuple[list[Found], set[str],
     for checkout in checkouts:
         try:
             listed = _git(checkout, "ls-tree", "-r", "-z", "--format=%(objectmode) %(objectsize) %(path)", "HEAD")
+            notebooks = [
+                Found(
+                    checkout.name,
+                    PurePosixPath(path).name,
+                    lambda checkout=checkout, path=path: _blob(checkout, path),  # type: ignore[misc]
+                    _committed(checkout, path),
+                )
+                for path in _notebooks(listed)
+            ]
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
             skipped.append((checkout.name, _why(error)))
             empty.add(checkout.name)
             continue
-        notebooks = []
-        for line in listed.decode(errors="replace").split("\0"):
-            mode, _, rest = line.partition(" ")
-            size, _, path = rest.partition(" ")
-            if mode in ("100644", "100755") and path.endswith(".ipynb") and int(size) <= FILE_BYTES:
-                notebooks.append(path)
-        for path in notebooks:
-            found.append(
-                Found(
-                    checkout.name,
-                    PurePosixPath(path).name,
-                    lambda checkout=checkout, path=path: _git(checkout, "cat-file", "blob", f"HEAD:{path}"),  # type: ignore[misc]
-                    _committed(checkout, path),
-                )
-            )
+        found += notebooks
         if not notebooks:
             empty.add(checkout.name)
     return found, empty, skipped
 
 
-def _committed(checkout: Path, path: str) -> datetime:
-    said = _git(checkout, "log", "-1", "--format=%cI", "HEAD", "--", path).decode().strip()
-    return datetime.fromisoformat(said)
+def _notebooks(listed: bytes) -> list[str]:
+    """Paths of plain files in what `ls-tree` lists, without those that are too large to be read."""
+    paths = []
+    for line in listed.decode(errors="replace").split("\0"):
+        mode, _, rest = line.partition(" ")
+        size, _, path = rest.partition(" ")
+        if mode in ("100644", "100755") and path.endswith(".ipynb") and int(size) <= FILE_BYTES:
+            paths.append(path)
+    return paths
+
+
+def _blob(checkout: Path, path: str) -> bytes:
+    try:
+        return _git(checkout, "cat-file", "blob", f"HEAD:{path}")
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        raise InputError("git cannot read the notebook", got=_why(error)) from None
+
+
+def _committed(checkout: Path, path: str) -> datetime | None:
+    """When the notebook was last committed, as the student's git has it; None for a time that no calendar has."""
+    said = _git(checkout, "log", "-1", "--format=%ct", "HEAD", "--", f":(literal){path}").decode().strip()
+    try:
+        return datetime.fromtimestamp(int(said), UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def _git(checkout: Path, *arguments: str) -> bytes:

@@ -29,7 +29,10 @@ ARCHIVE_ENTRIES = 100_000
 
 @dataclass(frozen=True)
 class Found:
-    """A notebook that was handed in. `read` gives at most FILE_BYTES + 1 bytes: what is too large shows as such."""
+    """A notebook that was handed in. `read` gives at most FILE_BYTES + 1 bytes: what is too large shows as such.
+
+    `handed_in` is in UTC.
+    """
 
     student: str
     file: str
@@ -112,9 +115,9 @@ def _stamp(notebook: Path) -> datetime | None:
     try:
         text = notebook.with_name("timestamp.txt").read_text().strip()
         stamp = datetime.fromisoformat(text.replace(" UTC", "+00:00"))
-    except (OSError, ValueError):
+        return (stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)).astimezone(UTC)
+    except (OSError, ValueError, OverflowError):
         return None
-    return stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)
 
 
 def _look_in_zip(source: Path) -> tuple[list[Found], set[str], list[tuple[str, str]]]:
@@ -213,7 +216,7 @@ def _take(course: Course, lab: str, student: str, found: Found) -> Collected:
     stamp = target.with_name("timestamp.txt")
     if found.handed_in is not None:
         # In UTC: nbgrader takes an offset like +0100 for a hundred seconds.
-        write_atomically(stamp, f"{found.handed_in.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC\n".encode())
+        write_atomically(stamp, f"{found.handed_in:%Y-%m-%d %H:%M:%S} UTC\n".encode())
     if target.is_symlink() or not target.exists():
         write_atomically(target, content)
         return Collected(student, "new", found.file)

@@ -102,6 +102,14 @@ def test_times_as_nbgrader_and_others_write_them(course, source, written):
     assert course.submission("ada", LAB).with_name("timestamp.txt").read_text() == "2026-03-04 04:06:07 UTC\n"
 
 
+@pytest.mark.parametrize("written", ["", "yesterday", "0001-01-01T00:00:00+10:00", "\ud800"])
+def test_a_time_that_is_none_is_left_out(course, source, written):
+    put(source, "ada/01-tiny.ipynb")
+    (source / "ada" / "timestamp.txt").write_bytes(written.encode(errors="surrogatepass"))
+    assert dict(count(collect(course, LAB, source))) == {"new": 1}
+    assert not course.submission("ada", LAB).with_name("timestamp.txt").exists()
+
+
 def test_a_moodle_export(course, tmp_path):
     entries = {
         "Ada Lovelace_4711_assignsubmission_file_/01-tiny.ipynb": "a",
@@ -180,7 +188,8 @@ def test_what_is_no_archive_is_told(course, tmp_path, name, content):
 
 def git(folder, *arguments, **environment):
     command = ["git", "-c", "user.name=x", "-c", "user.email=x@example.org", "-C", str(folder), *arguments]
-    subprocess.run(command, check=True, capture_output=True, env=os.environ | environment)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ | environment)
+    return done.stdout.strip()
 
 
 def test_checkouts_count_by_their_last_commit(course, source):
@@ -192,15 +201,30 @@ def test_checkouts_count_by_their_last_commit(course, source):
     (source / "bob").mkdir()
     git(source, "init", "-q", "bob")
     results = {r.student: r.status for r in collect(course, LAB, source)}
-    assert (
-        taken(course) | {"bob": ""} == {"ada": "committed", "bob": ""}
-        if course.submission("bob", LAB).exists()
-        else True
-    )
+    assert not course.submission("bob", LAB).exists()
     assert course.submission("ada", LAB).read_text() == "committed"
     stamp = course.submission("ada", LAB).with_name("timestamp.txt").read_text()
     assert stamp == "2026-03-04 04:06:07 UTC\n"
     assert results["bob"] in ("missing", "skipped")
+
+
+@pytest.mark.parametrize("name", ["01-tiny.ipynb", "[01]-tiny*.ipynb", ":(top)x.ipynb", "-x.ipynb"])
+def test_a_checkout_with_a_damaged_notebook_or_an_odd_time_does_not_stop_the_others(course, source, name):
+    for student in ("ada", "bob", "cy"):
+        put(source, f"{student}/{name}", student)
+        git(source, "init", "-q", student)
+        git(source / student, "add", ".")
+        date = "@99999999999999 +0000" if student == "bob" else "2026-03-04T05:06:07+01:00"
+        git(source / student, "commit", "-qm", "x", GIT_COMMITTER_DATE=date)
+    blob = git(source / "cy", "rev-parse", f"HEAD:{name}")
+    packed = source / "cy" / ".git" / "objects" / blob[:2] / blob[2:]
+    packed.chmod(0o644)
+    packed.write_bytes(packed.read_bytes()[:-4])  # its size can still be read, its content cannot
+    results = {r.student: (r.status, r.detail) for r in collect(course, LAB, source)}
+    assert results["ada"][0] == results["bob"][0] == "new"
+    assert results["cy"][0] == "skipped" and "git" in results["cy"][1]
+    assert course.submission("ada", LAB).with_name("timestamp.txt").read_text() == "2026-03-04 04:06:07 UTC\n"
+    assert not course.submission("bob", LAB).with_name("timestamp.txt").exists()
 
 
 def test_a_checkout_cannot_make_git_run_anything(course, source, tmp_path):
