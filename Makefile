@@ -54,6 +54,7 @@ wheel: $(READY) ## Build the wheel, with the released labs inside, into dist/
 
 screenshots: book ## Take the README's pictures again
 	$(BIN)/python book/screenshots.py
+	$(BIN)/python -m pytest -q tests/e2e/test_learner_journey.py --pictures book/_static/screenshots
 
 packages: ## Install the Debian packages that the tests need (Chromium, bubblewrap, fonts); asks for root
 	.ci/packages

@@ -113,7 +113,8 @@ def start_jupyterlab(workspace: Path, port: int, token: str, log: Path) -> subpr
     command += [f"--ServerApp.ip={HOST}", f"--ServerApp.port={port}", "--ServerApp.port_retries=0"]
     # Without these JupyterLab asks other hosts for its news and its catalogue of extensions.
     command += ["--LabApp.news_url=None", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
-    command += ["--LabApp.extension_manager=readonly"]
+    # The learner's JupyterLab asks about no news and shows none of nbgrader's panels, which are the instructor's.
+    command += ["--LabApp.extension_manager=readonly", f"--LabApp.app_settings_dir={BOOK / 'jupyterlab'}"]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         command.append("--ServerApp.allow_root=True")  # containers run as root
     log.parent.mkdir(parents=True, exist_ok=True)

@@ -89,6 +89,7 @@ def test_from_the_released_notebook_to_the_feedback_page(page: Page, jupyterlab:
     page.goto(address)
     page.locator(".jp-Notebook").wait_for(timeout=120_000)
     expect(page.locator("#jp-main-statusbar")).to_contain_text("Python 3 (ipykernel) | Idle", timeout=120_000)
+    expect(page.get_by_text("Create Assignment")).to_have_count(0)  # nbgrader's panels are the instructor's
     said = verdicts(type_and_run(page, notebook))
     assert {name: text.split(":")[0] for name, text in said.items()} == {c.name: "✓ passed" for c in CHECKS}
     last_card = page.locator(".jp-Notebook [role=status]", has_text="passed").last
