@@ -42,7 +42,7 @@
 # (`grosse-autodiff`), *Computing Neural Network Gradients* (`clark-gradient-notes`), *Training Deep Nets with Sublinear
 # Memory Cost* (`chen2016sublinear`), *Overview of PyTorch Autograd Engine* (`pytorch-autograd-overview`).
 #
-# **How it works.** Write your code between the signature and the end of the function, run the cell, then run the
+# **How it works.** Put your code in place of each line that raises `NotImplementedError`, run the cell, then run the
 # `check` cell below it: it says at once what was wrong, what it got, what it expected, and gives a hint. Cells that
 # begin with `#| export` make up your engine, the module that is graded and that later labs run on. Scratch cells
 # anywhere else are yours. Grading runs the same checks with other numbers and a few more cases.
@@ -76,7 +76,8 @@ import torch
 #
 # So an edge is a pair `(operand, vjp)`, and `vjp(g)` returns $g \cdot \partial f/\partial x$. (The name stands for
 # vector-Jacobian product, which is what it becomes once values are arrays.) Addition is written out for you: forward
-# and backward stand side by side, in one line. Write the other five in the same way:
+# and backward stand side by side, in one line. Its edges are a tuple of pairs; with one operand that is
+# `((self, vjp),)`, and the comma counts. Write the other five in the same way:
 #
 # | operation | value | derivative |
 # |---|---|---|
@@ -87,9 +88,8 @@ import torch
 # | `a.relu()` | $\max(a, 0)$ | $1$ where $a > 0$, else $0$ |
 #
 # Two things to mind. Nothing may overflow where the answer is finite: `tanh` of 1000 is 1. And a `vjp` should use plain
-# numbers that it computed on the way forward, never the node that it belongs to: node → edge → vjp → node would be a
-# ring, and Python frees a ring late. With scalars nobody notices. With tensors it is the memory you have not got (Task
-# 8).
+# numbers from the way forward, never the node that it belongs to: node → edge → vjp → node would be a ring, and Python
+# frees a ring late. With scalars nobody notices. With tensors it is the memory you have not got (Task 8).
 #
 # **Size:** about 2 lines each. **Cost:** each edge does a constant amount of work, so a backward pass over the whole
 # graph costs a small constant times the forward pass, however many inputs there are.
@@ -241,7 +241,10 @@ def topological_order(root: Any) -> list:
 
 
 def backward(root: Any, seed: Any) -> None:
-    """Call node.accumulate(seed · d root / d node) once for every node that root depends on. About 8 lines."""
+    """Call node.accumulate(seed · d root / d node) once for root and every node that it depends on. About 8 lines.
+
+    seed is what arrives at root: a number for a Value, from Task 4 on a torch.Tensor of root's shape.
+    """
     ### BEGIN SOLUTION
     travelling = {root: seed}
     for node in reversed(topological_order(root)):
@@ -505,7 +508,8 @@ def add(x: Tensor, y: Tensor) -> Tensor:
 
 def power_of(x: Tensor, power: float) -> Tensor:
     """x ** power, elementwise, for a plain number. An example of an operation of one operand."""
-    return node(x.data**power, f"**{power:g}", (x, lambda g: g * power * x.data ** (power - 1)))
+    lower = power - 1 if power else 0  # the slope of x⁰ is 0, at x = 0 too: 0 · 0⁻¹ would be NaN
+    return node(x.data**power, f"**{power:g}", (x, lambda g: g * power * x.data**lower))
 
 
 def permute(x: Tensor, axes: Sequence[int]) -> Tensor:
@@ -516,7 +520,11 @@ def permute(x: Tensor, axes: Sequence[int]) -> Tensor:
 
 
 # %% [markdown]
-# **Write** `mul`, `exp`, `log`, `tanh`, `relu` and `matmul`. For `matmul`, with $Z = XY$ and
+# **Write** `mul`, `exp`, `log`, `tanh`, `relu` and `matmul`. Each returns `node(result, name, (operand, vjp), …)`
+# like the examples above: one pair after the other, and no tuple around them. `x.data` and `g` are `torch.Tensor`s, and
+# again no vjp may use the node that it belongs to.
+#
+# For `matmul`, with $Z = XY$ and
 # $G = \partial L/\partial Z$,
 #
 # $$\frac{\partial L}{\partial X} = G\,Y^{\mathsf T}, \qquad \frac{\partial L}{\partial Y} = X^{\mathsf T} G .$$
@@ -604,7 +612,7 @@ check("tensor_matmul")
 # - `index(x, key)`: `key` is whatever `x.data[key]` takes: ints, slices, masks, integer tensors, tuples of those. On
 #   the way back the picked positions get their gradient and all others 0. An element that was picked twice gets *both*
 #   gradients, and that is the trap: `out[key] += g` counts it once. A neat way round: index an array of positions,
-#   `torch.arange(n).reshape(x.shape)[key]`, and add with `index_add_`, which does count repeats.
+#   `torch.arange(n).reshape(x.shape)[key]` for $n$ elements, and add with `index_add_`, which does count repeats.
 #
 # **Size:** about 7, 1 and 6 lines. **Cost:** bytes, not FLOPs: the way back of `index` writes as many zeros as `x` has
 # elements.
@@ -661,8 +669,9 @@ check("tensor_index")
 #
 # $$\ell = -\log \frac{e^{z_y}}{\sum_c e^{z_c}} = \log\sum_c e^{z_c} - z_y .$$
 #
-# In float32, $e^{89}$ is infinite, and a logit of 89 is nothing unusual. Adding a constant to all logits changes
-# nothing in exact arithmetic, so subtract the largest: every exponent is then at most 0 and at least one is exactly 0.
+# In float32, $e^{89}$ is infinite, and nothing keeps a logit below 89. Adding a constant to all logits of an example
+# changes nothing in exact arithmetic, so subtract the largest: every exponent is then at most 0 and at least one is
+# exactly 0.
 #
 # The gradient is the reason why this loss is one operation and not five:
 #
@@ -670,7 +679,8 @@ check("tensor_index")
 #
 # It is bounded, and it needs no logarithm and no division by a probability that may have become 0.
 #
-# **Write** `cross_entropy(logits, labels)`: the *mean* loss over a batch, as one `node`.
+# **Write** `cross_entropy(logits, labels)`: the *mean* loss over a batch, as one `node`. Its vjp runs once for each
+# backward pass, so it must leave what it reads as it was.
 #
 # **Size:** about 8 lines. **Cost:** a few FLOPs per logit, and $4BC$ bytes of float32 probabilities kept for the way
 # back. With a vocabulary of 100,000 that is often the largest array of a whole training step.
@@ -709,11 +719,13 @@ check("cross_entropy")
 #
 # - `MLP.__call__`: apply the layers in turn, with `relu` after each but the last (its outputs are logits).
 # - `SGD.step`: with momentum $\mu$ and learning rate $\eta$, for each parameter, $v \leftarrow \mu v + \nabla$ and
-#   $\theta \leftarrow \theta - \eta v$, with $v = 0$ at first. Change `p.data` itself; an update is no part of the
-#   graph.
-# - `train_step`: clear the old gradients (they add up!), loss, backward, step. Return the loss as a plain number.
-# - `train_classifier`: choose widths, learning rate, batch size and epochs; fit; return the most likely class for each
-#   test image. Aim: at least 95 % on images that the training has not seen. A few seconds of training are enough.
+#   $\theta \leftarrow \theta - \eta v$, with $v = 0$ at first. Work on `p.data`: an update is no part of the graph.
+#   A parameter whose `grad` is `None` stays as it is.
+# - `train_step`: clear the old gradients (they add up!), loss, backward, step. Images and labels come as plain
+#   `torch.Tensor`s; the model wants `Tensor(x)`. Return the loss as a plain number.
+# - `train_classifier`: choose widths, learning rate, batch size and epochs; `fit`, with a `torch.Generator` of fixed
+#   seed and the given `progress`; return the most likely class for each test image, and the losses. Aim: at least 95 %
+#   on images that the training has not seen. A few seconds of training are enough.
 #
 # **Size:** about 4, 4, 5 and 6 lines.
 
@@ -910,31 +922,24 @@ check("train_digits")
 # not?
 
 # %%
-import statistics
-import time
+from mlsys_lab.benchmark import compare
 
 
-def seconds(work: Callable[[], Any], repeats: int = 5) -> float:
-    """Median time of a few runs after one to warm up."""
-    work()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
-
-
-square = torch.rand(1024, 1024)
-flops_per_s = 2 * 1024**3 / seconds(lambda: square @ square)
-widths, batches = (64, 256, 256, 10), (1, 8, 64, 512, 4096)
-steps, bounds = [], []
-for batch in batches:
+def one_step(batch: int) -> Callable[[], float]:
+    """A training step on random images, ready to be timed."""
     model = MLP(*widths)
     optimiser = SGD(model.parameters(), lr=0.1)
     x, y = torch.rand(batch, widths[0]), torch.randint(0, widths[-1], (batch,))
-    steps.append(seconds(lambda: train_step(model, optimiser, x, y)))  # noqa: B023 (called at once)
-    bounds.append(predict_step_flops(batch, widths) / flops_per_s)
+    return lambda: train_step(model, optimiser, x, y)
+
+
+widths, batches = (64, 256, 256, 10), (1, 8, 64, 512, 4096)
+square = torch.rand(1024, 1024)
+calls = {"product": lambda: square @ square} | {f"batch {batch}": one_step(batch) for batch in batches}
+timings = compare(calls, samples=9).timings  # warmed up, and in turns: a slow moment strikes all alike
+flops_per_s = 2 * 1024**3 / timings["product"].p50_s
+steps = [timings[f"batch {batch}"].p50_s for batch in batches]
+bounds = [predict_step_flops(batch, widths) / flops_per_s for batch in batches]
 print(f"a large matrix product: {flops_per_s / 1e9:.0f} GFLOP/s")
 for batch, step_s, bound_s in zip(batches, steps, bounds, strict=True):
     share = f"{bound_s / step_s:6.1%} of the bound"
@@ -945,8 +950,10 @@ show(figure, alt="Time of a training step and its bound against the batch size",
 
 # %% [markdown]
 # A small batch pays for Python, for starting one operation after the other, and for updating every weight however few
-# images there were. None of that shrinks with the batch; the products grow with it. That is why the large batch comes
-# closer.
+# images there were. None of that grows with the batch, and the products do: the share of the bound rises. Then it
+# levels off, because biases, relu and their gradients grow with the batch as well. They do a FLOP or less for each
+# number that they move, so memory sets their pace, and once the results of a large batch no longer fit into the caches
+# the share may even fall. Where does it turn on your machine?
 
 # %% [markdown]
 # ## Task 8 · Fewer bytes, one more forward
@@ -966,8 +973,8 @@ show(figure, alt="Time of a training step and its bound against the batch size",
 # Weights that `fn` uses get their gradients on the way, as always. One trap, known from real frameworks: if `x` is the
 # data and wants no gradient, `node` would drop the only edge and the weights would learn nothing.
 #
-# **8c. How many segments?** With $k$ segments of $\lceil n/k\rceil$ layers, the worst moment holds $k$ segment outputs
-# and the graph of one segment. Write `predict_checkpointed_bytes` (gradients in flight not counted), and
+# **8c. How many segments?** With $k$ segments of at most $\lceil n/k\rceil$ layers, the worst moment holds $k$ segment
+# outputs and the graph of one whole segment. Write `predict_checkpointed_bytes` (gradients in flight not counted), and
 # `choose_segments`, the $k$ that makes it least; the smaller $k$ if two are equal. For $k + 3n/k$ the minimum lies at
 # $k = \sqrt{3n}$: memory grows with the square root of the depth.
 #
@@ -1097,7 +1104,7 @@ show(figure, alt="Bytes held over a forward and backward pass, plain and checkpo
 # The checkpointed one is a saw, one tooth a segment. Now the worst moment against the number of segments.
 
 # %%
-counts = [1, 2, 4, 8, 12, 16, 24, 32, 64]
+counts = sorted({1, 2, 4, 8, best, 16, 24, 32, 64})
 measured = [run_stack(segments)[1] for segments in counts]
 predicted = [predict_checkpointed_bytes(1024, 64, 64, segments) for segments in counts]
 figure = go.Figure(

@@ -245,7 +245,8 @@ CHECKS = (
         expect=_memory_expect,
         compare=_memory_compare,
         hint="Each layer runs twice, no more. A function made in a loop must keep its own part: lambda h, "
-        "part=part: … And no vjp may hold on to the first run: compute it under no_grad().",
+        "part=part: … No vjp may hold on to the first run: compute it under no_grad(). And memory that is never "
+        "freed points to a vjp that uses its own node, say `out.data` in tanh: keep the array instead (Task 1).",
         uses=("Tensor", "backward", "no_grad", "run_layers", "checkpoint", "checkpoint_sequential"),
         time_limit_s=60,
         memory_bytes=128 * 2**20,

@@ -168,6 +168,7 @@ def _reuse_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     return {
         "x": rng.uniform(-1.5, 1.5, ()),
         "y": rng.uniform(-1.5, 1.5, ()),
+        "seed": np.array(case.params.get("seed", 1.0)),
         "calls": np.array(case.params["calls"], dtype=np.int64),
     }
 
@@ -177,7 +178,7 @@ def _reuse_run(artifact: Any, arrays: Arrays) -> Arrays:
     x, y = artifact.Value(float(arrays["x"])), artifact.Value(float(arrays["y"]))
     product, first, second = _reuse_expression(x, y)
     for which in arrays["calls"]:
-        (first, second)[which].backward()
+        artifact.backward((first, second)[which], float(arrays["seed"]))
     grads = {"x.grad": x.grad, "y.grad": y.grad, "(x * y).grad": product.grad}
     return {name: number(name, grad) for name, grad in grads.items()}
 
@@ -186,7 +187,7 @@ def _reuse_expect(arrays: Arrays) -> Arrays:
     x, y = leaf(arrays["x"]), leaf(arrays["y"])
     product, *results = _reuse_expression(x, y)
     total = sum(results[which] for which in arrays["calls"])
-    shares = gradients(total, (x, y, product), np.ones(()))
+    shares = gradients(total, (x, y, product), arrays["seed"])
     return {
         name: answer(share, float) for name, share in zip(("x.grad", "y.grad", "(x * y).grad"), shares, strict=True)
     }
@@ -254,7 +255,7 @@ CHECKS = (
         expect=_functions_expect,
         compare=close,
         hint="math.tanh and math.exp do not overflow where the answer is finite. Slopes: e^a, 1 − tanh²(a), and 1 "
-        "for a > 0, else 0.",
+        "for a > 0, else 0. Edges are a tuple of pairs, with one operand too: ((self, vjp),).",
         uses=("Value",),
     ),
     Check(
@@ -285,6 +286,7 @@ CHECKS = (
             Case("one backward pass", {"calls": (0,)}),
             Case("the same backward pass twice", {"calls": (0, 0)}),
             Case("two results of one graph", {"calls": (0, 1)}),
+            Case("seed 2.5", {"calls": (0,), "seed": 2.5}),
             Case("three passes", {"calls": (1, 0, 1)}, hidden=True),
         ),
         inputs=_reuse_inputs,
@@ -293,7 +295,7 @@ CHECKS = (
         compare=close,
         hint="Add shares, do not overwrite them; pass a node's gradient on only when all of it has arrived; and "
         "keep what travels in a dictionary of this call, so that a second pass does not pass the first one's "
-        "gradients on again.",
+        "gradients on again. What arrives at the root is the seed.",
         uses=("Value", "topological_order", "backward"),
     ),
     Check(

@@ -163,8 +163,9 @@ CHECKS = (
         run=_elementwise_run,
         expect=_elementwise_expect,
         compare=close,
-        hint="A gradient has the shape of its operand: unbroadcast it. If only the sums `(x + y) + y * y` are "
-        "wrong, `backward` adds in place (+=) to an array that another operand holds as well.",
+        hint="Return node(result, name, (operand, vjp), …). A gradient has the shape of its operand: unbroadcast "
+        "it. If only the sums `(x + y) + y * y` are wrong, `backward` adds in place (+=) to an array that another "
+        "operand holds as well.",
         uses=("Tensor", "backward", "mul", "exp", "log", "tanh", "relu"),
     ),
     Check(
@@ -184,7 +185,7 @@ CHECKS = (
         expect=_matmul_expect,
         compare=close,
         hint="G · Yᵀ for the left operand, Xᵀ · G for the right one; transpose the last two axes only (`.mT`), and "
-        "unbroadcast what comes out.",
+        "unbroadcast what comes out. A vjp works on torch.Tensors: g and x.data, not x.",
         uses=("Tensor", "backward", "matmul"),
     ),
 )

@@ -278,7 +278,7 @@ CHECKS = (
         expect=_step_expect,
         compare=lambda got, expected: close(got, expected, scale=5),
         hint="In this order: zero_grad, loss, backward, step. Gradients of the step before add up unless you clear "
-        "them. Return loss.item().",
+        "them. The images come as a torch.Tensor, and the model wants Tensor(x). Return loss.item().",
         uses=("Tensor", "MLP", "SGD", "cross_entropy", "train_step"),
     ),
     Check(

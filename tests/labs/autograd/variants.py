@@ -146,7 +146,12 @@ WALK = [
 """,
         ("tensor_elementwise",),
     ),
-    Variant("the seed is forgotten", "{root: seed}", "{root: seed * 0 + 1.0}", ("tensor_elementwise", "cross_entropy")),
+    Variant(
+        "the seed is forgotten",
+        "{root: seed}",
+        "{root: seed * 0 + 1.0}",
+        ("backward_reuse", "tensor_elementwise", "cross_entropy"),
+    ),
     Variant(
         "the gradient of the root is doubled",
         "        node.accumulate(grad)\n",
@@ -295,6 +300,12 @@ LOSS = [
     Variant("the gradient is not divided by the batch", "(g / len(labels))", "g", ("cross_entropy",)),
     Variant("the loss is summed", "-log_p[rows, labels].mean()", "-log_p[rows, labels].sum()", ("cross_entropy",)),
     Variant("the loss ignores the gradient that arrives", "(g / len(labels))", "(1 / len(labels))", ("cross_entropy",)),
+    Variant(
+        "the way back changes what it kept",
+        "        grad = log_p.exp()\n",
+        "        grad = log_p.exp_()\n",
+        ("cross_entropy",),
+    ),
     Variant("one-hot is forgotten", "        grad[rows, labels] -= 1.0\n", "", ("cross_entropy", "train_step")),
     Variant(
         "the label's column is cleared in every row",
@@ -521,7 +532,7 @@ MISHAPS = [
         hangs=True,
         says="it did not come to an end | no answer after 1 s",
     ),
-    Variant("nothing comes back", LOSS_NODE, "return None", ("cross_entropy",), says="NoneType"),
+    Variant("nothing comes back", LOSS_NODE, "return None", ("cross_entropy",), says="loss is None"),
     Variant(
         "a plain number comes back",
         LOSS_NODE,
