@@ -1104,6 +1104,7 @@ show(figure, alt="Bytes held over a forward and backward pass, plain and checkpo
 # The checkpointed one is a saw, one tooth a segment. Now the worst moment against the number of segments.
 
 # %%
+best = choose_segments(64)
 counts = sorted({1, 2, 4, 8, best, 16, 24, 32, 64})
 measured = [run_stack(segments)[1] for segments in counts]
 predicted = [predict_checkpointed_bytes(1024, 64, 64, segments) for segments in counts]
