@@ -20,6 +20,7 @@ import readings  # noqa: E402  # a module of the book's extension folder
 
 WORDS = range(1_500, 3_501)
 PROBLEMS = range(4, 9)
+TITLE = 36  # characters of a figure's title that fit a telephone 390 px wide
 PAGES = sorted((BOOK / "chapters").glob("*.md"))
 SYLLABUS = readings.load_syllabus()
 CITABLE = set(parse_file(str(BOOK / "data" / "references.bib")).entries)
@@ -132,10 +133,12 @@ def closing(page: Page) -> list[str]:
 
 
 def figure(page: Page) -> list[str]:
-    """At least one interactive figure is shown."""
+    """At least one interactive figure is shown, and the titles of all fit a telephone."""
     cells = [cell for cell in page.fenced("{code-cell}") if "remove-cell" not in cell and "remove-output" not in cell]
     shown = any(re.search(r"^(?:show|element)\(", cell, re.M) for cell in cells)
-    return [] if shown else ["no interactive figure"]
+    found = [] if shown else ["no interactive figure"]
+    titles = [title for cell in cells for title in re.findall(r"update_layout\(\s*title=\"([^\"]+)\"", cell)]
+    return found + [f"title of {len(title)} characters: {title}" for title in titles if len(title) > TITLE]
 
 
 def lab(page: Page) -> list[str]:
@@ -219,6 +222,7 @@ BROKEN: tuple[tuple[Rule, str, str, str], ...] = (
     (problems, r"\{glue:text\}`p2_\w+`", "six", "Problem 2 · Assigned, not added: nothing in the answer"),
     (closing, r":class: key-result", ":class: note", "no box answers"),
     (figure, r"(?m)^(show|element)\(", "print(", "no interactive figure"),
+    (figure, r"(?m)^show\(", 'figure.update_layout(title="' + 37 * "x" + '")\nshow(', "title of 37 characters"),
     (lab, r":class: lab-box", ":class: note", "no box links labs/01-autograd"),
     (lab, r"\.\./labs/01-autograd", "../labs/01-autogard", "no such lab: labs/01-autogard"),
     (read_next, r"\{readings\} automatic-differentiation", "{readings} introduction", "readings of [['introduction']]"),
