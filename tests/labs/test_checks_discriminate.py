@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mlsys_lab.checks.runner import run_check
 from tests.labs.harness import (
     LabUnderTest,
     Variant,
@@ -22,6 +23,8 @@ from tests.labs.harness import (
 )
 
 LABS = labs()
+SEEDS, QUICK_S = 200, 0.05
+"""Draws of secret inputs to try, on the checks that take no longer than this."""
 NO_ANSWER = "did not come to an end"
 
 
@@ -38,6 +41,20 @@ each_lab = pytest.mark.parametrize("lab", LABS, ids=[lab.info.topic for lab in L
 def test_the_reference_passes_everything(lab: LabUnderTest) -> None:
     module = module_of(reference_source(lab), "reference.ipynb")
     assert [told(r) for check in lab.checks.checks if not (r := tried(check, module)).passed] == []
+
+
+@each_lab
+def test_no_draw_of_secret_inputs_costs_a_right_solution_a_point(lab: LabUnderTest) -> None:
+    module = module_of(reference_source(lab), "reference.ipynb")
+    quick = [check for check in lab.checks.checks if tried(check, module).time_s < QUICK_S]
+    assert len(quick) > len(lab.checks.checks) / 2
+    lost = [
+        (seed, told(report))
+        for seed in range(SEEDS)
+        for check in quick
+        if not (report := run_check(check, module, seed=seed, hidden=True)).passed
+    ]
+    assert lost == []
 
 
 @each_lab

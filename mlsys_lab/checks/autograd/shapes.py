@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from mlsys_lab.checks.autograd.common import answer, array, gradients, leaf, storage_only
-from mlsys_lab.checks.autograd.tensor import F32, F64, draw, inputs_of
+from mlsys_lab.checks.autograd.tensor import F32, F64, draw, draw_positive, inputs_of
 from mlsys_lab.checks.compare import close
 from mlsys_lab.checks.spec import Arrays, Case, Check
 
@@ -22,7 +22,7 @@ def _sum_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     axes = axis if isinstance(axis, tuple) else () if axis is None else (axis,)
     summed = np.zeros(shape).sum(axis=axis, keepdims=keepdims).shape
     return {
-        "x": draw(rng, shape, dtype),
+        "x": draw_positive(rng, shape, dtype),
         "g": draw(rng, summed, dtype),
         "g2": draw(rng, (shape[-1], int(np.prod(shape[:-1]))), dtype),
         "axes": np.array(axes, dtype=np.int64),
