@@ -2,6 +2,10 @@
 
 Vendors print figures with 2:4 sparsity first: those are twice the dense ones and stand nowhere in this table.
 GB is 10⁹ bytes; KiB and MiB are powers of two.
+
+Peaks and memory of the TPUs were read from Google's pages. The GPUs' data sheets could not be opened when the table was
+written: their figures were known ones, some compared with other published tables. Compare a row with its source before
+resting a claim on it.
 """
 
 from __future__ import annotations
