@@ -46,8 +46,8 @@ class Device:
     A peak is that of the fastest unit which takes the precision, tensor cores included and accumulating in fp32;
     `fp32` is full single precision on the vector units, since tensor cores round it to `tf32`. A unit is a GPU's
     streaming multiprocessor, a TPU's TensorCore, a CPU's core; sizes that are not published or do not apply are None.
-    `source` is where the vendor publishes the figures; `checked` is the day on which the row was last gone over, which need
-    not mean that the page itself was open: the table says for which rows it was.
+    `source` is where the vendor publishes the figures; `checked` is the day on which the row was last gone over, which
+    need not mean that the page itself was open: the table says for which rows it was.
     """
 
     name: str
