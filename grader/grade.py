@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from grader import notebooks
 from grader.course import Course
+from grader.engines import Engine, Result, Task
+from grader.engines.local import LocalEngine
 from grader.feedback import page
 from grader.gradebook import GradebookWriter
-from grader.judge import judge, refused
+from grader.judge import refused
 from grader.labs import GradedLab
 from grader.records import Record, write_atomically
 from grader.sandbox import Sandbox
@@ -62,24 +64,29 @@ def grade(course: Course, lab: GradedLab, options: Options, students: Sequence[s
         return
     with ExitStack() as stack:
         # The sandbox comes first: where there is none, nothing has been written.
-        sandbox = stack.enter_context(Sandbox(lab, unsafe=options.unsafe)) if waiting else None
+        engine = stack.enter_context(_engine(lab, options)) if waiting else None
         _publish(course, lab)
         gradebook = stack.enter_context(GradebookWriter(course))
-        futures: dict[Future[Record], str] = {}
-        if sandbox is not None:
-            pool = ThreadPoolExecutor(options.threads)
-            stack.callback(pool.shutdown, wait=True, cancel_futures=True)
-            futures = {pool.submit(_judge, course, lab, student, sandbox, options): student for student in waiting}
         gradebook.enter(lab.name)
         for record in unentered:
             yield _enter(course, lab, record, gradebook, judged=False)
-        for future in as_completed(futures):
-            try:
-                record = future.result()
-            except Exception as error:  # one submission must not stop the others; the instructor is told
-                yield Outcome(futures[future], None, judged=False, error=f"{type(error).__name__}: {error}")
-            else:
-                yield _enter(course, lab, record, gradebook, judged=True)
+        if engine is None:
+            return
+        read = {student: read_submission(course.submission(student, lab.name), lab) for student in waiting}
+        tasks = [Task(student, found.artifact) for student, found in read.items() if found.artifact is not None]
+        results = chain((_refused(lab, student, found) for student, found in read.items()), engine.judge_all(tasks))
+        for result in filter(None, results):
+            if result.error:
+                yield Outcome(result.student, None, judged=False, error=result.error)
+                continue
+            record = _recorded(course, lab, result, read[result.student], options)
+            yield _enter(course, lab, record, gradebook, judged=True)
+
+
+@contextmanager
+def _engine(lab: GradedLab, options: Options) -> Iterator[Engine]:
+    with Sandbox(lab, unsafe=options.unsafe) as sandbox:
+        yield LocalEngine(sandbox, workers=options.threads, time_factor=options.time_factor)
 
 
 def _publish(course: Course, lab: GradedLab) -> None:
@@ -87,25 +94,27 @@ def _publish(course: Course, lab: GradedLab) -> None:
     write_atomically(course.released(lab.name), lab.info.notebook.read_bytes())
 
 
-def _judge(course: Course, lab: GradedLab, student: str, sandbox: Sandbox, options: Options) -> Record:
-    """Judge one submission and put the verdict on record. Runs in a thread; touches this student's files only."""
-    submission = read_submission(course.submission(student, lab.name), lab)
+def _refused(lab: GradedLab, student: str, submission: Submission) -> Result | None:
+    """The result for a submission without an artifact, which no engine needs to see."""
     if submission.artifact is not None:
-        verdicts = judge(submission.artifact, sandbox, time_factor=options.time_factor)
-    else:
-        assert submission.refusal is not None
-        verdicts = refused(lab.checks.checks, submission.refusal)
+        return None
+    assert submission.refusal is not None
+    return Result(student, tuple(refused(lab.checks.checks, submission.refusal)))
+
+
+def _recorded(course: Course, lab: GradedLab, result: Result, submission: Submission, options: Options) -> Record:
+    """Put a result on record, and the submission where nbgrader looks for it."""
     record = Record(
-        student=student,
+        student=result.student,
         lab=lab.name,
         digest=submission.digest,
         version=lab.version,
-        verdicts=tuple(verdicts),
+        verdicts=result.verdicts,
         notes=submission.notes,
         sandbox="none" if options.unsafe else "bubblewrap",
     ).stamped()
-    _write_sanitised(course, lab, student, submission)
-    record.write(course.record(student, lab.name))
+    _write_sanitised(course, lab, result.student, submission)
+    record.write(course.record(result.student, lab.name))
     return record
 
 

@@ -88,7 +88,7 @@ def test_a_record_that_never_reached_the_gradebook_is_entered_without_judging(co
     path = course.record("partial", LAB)
     path.write_text(json.dumps(json.loads(path.read_text()) | {"entered": False}))
     course.feedback("partial", LAB).unlink()
-    monkeypatch.setattr("grader.grade.judge", None)
+    monkeypatch.setattr("grader.engines.local.judge", None)
     outcomes = list(grade(course, tiny, OPTIONS, ["perfect", "partial"]))
     assert not any(outcome.judged or outcome.error for outcome in outcomes)
     assert read_record(path).entered and course.feedback("partial", LAB).exists()

@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grader import sandbox as module
-from grader import wire
+from grader import bubblewrap, wire
 from grader.sandbox import Sandbox
 from mlsys_lab.errors import InputError, MissingToolError
 
@@ -69,7 +68,7 @@ def test_only_what_the_code_needs_is_there(sandbox):
         "/root/.bashrc",
     ]
     assert answer(sandbox, f"[os.path.exists(p) for p in {hidden}]") == [False] * 4
-    assert set(answer(sandbox, "list(os.environ)")) - {"PWD"} == set(module._environment(""))
+    assert set(answer(sandbox, "list(os.environ)")) - {"PWD"} == set(bubblewrap.environment(""))
 
 
 def test_withheld_modules_are_not_there(sandbox):

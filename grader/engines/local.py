@@ -1,0 +1,35 @@
+"""Judge on this machine: one sandbox, and threads that wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+from grader.engines import Result, Task
+from grader.judge import judge
+from grader.sandbox import Sandbox
+
+
+class LocalEngine:
+    """`workers` submissions at a time in a running sandbox; `time_factor` stretches every time limit."""
+
+    def __init__(self, sandbox: Sandbox, *, workers: int = 1, time_factor: float = 1.0) -> None:
+        self.sandbox = sandbox
+        self.workers = workers
+        self.time_factor = time_factor
+
+    def judge_all(self, tasks: Iterable[Task]) -> Iterator[Result]:
+        """One result per task; a task that raises is a result with an error."""
+        pool = ThreadPoolExecutor(self.workers)
+        try:
+            for future in as_completed([pool.submit(self._judge, task) for task in tasks]):
+                yield future.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _judge(self, task: Task) -> Result:
+        try:
+            verdicts = judge(task.artifact, self.sandbox, time_factor=self.time_factor, seeds=task.seeds)
+        except Exception as error:  # one submission must not stop the others; the instructor is told
+            return Result(task.student, error=f"{type(error).__name__}: {error}")
+        return Result(task.student, tuple(verdicts))
