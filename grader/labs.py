@@ -39,10 +39,10 @@ class GradedLab:
 
     @property
     def checks_files(self) -> list[Path]:
-        """The files that define the checks: one module, or all of a package."""
-        self.checks  # noqa: B018 - imports the module
-        file = Path(str(sys.modules[self.info.checks_module].__file__))
-        return sorted(file.parent.rglob("*.py")) if file.name == "__init__.py" else [file]
+        """The files that define the checks: all of a package, or one module and its modules of calls."""
+        modules = (self.info.checks_module, *self.checks.call_modules)
+        files = [Path(str(sys.modules[module].__file__)) for module in modules]
+        return sorted(files[0].parent.rglob("*.py")) if files[0].name == "__init__.py" else files
 
     @property
     def foreign_path(self) -> str | None:

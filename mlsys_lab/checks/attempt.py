@@ -19,7 +19,7 @@ import numpy as np
 
 import mlsys_lab
 from mlsys_lab.checks.limits import OutOfTimeError, time_limit
-from mlsys_lab.checks.spec import Arrays, Check, Mismatch
+from mlsys_lab.checks.spec import Arrays, Call, Check, Mismatch
 from mlsys_lab.errors import CourseError, UnfinishedError
 from mlsys_lab.stack.artifact import describe, place_of
 
@@ -46,7 +46,7 @@ class Attempt:
     peak_bytes: int | None = None
 
 
-def missing_names(check: Check, artifact: Any) -> Mismatch | None:
+def missing_names(check: Call | Check, artifact: Any) -> Mismatch | None:
     """The problem of an artifact that does not define what the check uses, or None."""
     missing = [name for name in check.uses if not hasattr(artifact, name)]
     if not missing:
@@ -55,7 +55,7 @@ def missing_names(check: Check, artifact: Any) -> Mismatch | None:
     return Mismatch(f"{names} is not defined", expected="a definition in a cell that begins with `#| export`")
 
 
-def attempt(check: Check, artifact: Any, inputs: Arrays) -> Attempt:
+def attempt(check: Call | Check, artifact: Any, inputs: Arrays) -> Attempt:
     """Call `check.run` on a copy of `inputs` under the check's time and memory limits.
 
     `inputs` must be public already (`mlsys_lab.checks.verdict.public_inputs`). Only KeyboardInterrupt passes through.
@@ -85,7 +85,7 @@ def attempt(check: Check, artifact: Any, inputs: Arrays) -> Attempt:
     return Attempt(None if problem else arrays, problem, unfinished, time_s, peak_bytes)
 
 
-def _memory_tracker(check: Check) -> Any:
+def _memory_tracker(check: Call | Check) -> Any:
     if check.memory_bytes is None:
         return nullcontext()
     from mlsys_lab.benchmark.memory import track_memory  # imports torch
@@ -93,7 +93,7 @@ def _memory_tracker(check: Check) -> Any:
     return track_memory()
 
 
-def _over_budget(check: Check, peak_bytes: int | None) -> Mismatch | None:
+def _over_budget(check: Call | Check, peak_bytes: int | None) -> Mismatch | None:
     if check.memory_bytes is None or peak_bytes is None or peak_bytes <= check.memory_bytes:
         return None
     return Mismatch("it holds too much memory", f"{peak_bytes:,} bytes", f"at most {check.memory_bytes:,} bytes")

@@ -1,11 +1,23 @@
 """What a check is: one specification that runs in a notebook and in the judge alike.
 
 The learner's side calls `run`; whoever decides calls `inputs`, `expect` and `compare`. In a notebook both happen in one
-process. In grading `run` happens in a sandbox, and only arrays cross between the two.
+process. In grading `run` happens in a sandbox, and only arrays cross between the two. So that no submission can ask the
+oracle, the two sides live in modules of their own, and only the first is in the sandbox:
+
+    mlsys_lab/checks/<topic>/calls/*.py    every `run`: a plain function of a module, decorated or not
+    mlsys_lab/checks/<topic>/*.py          `inputs`, `expect`, `compare`, and LAB; these may import from `calls`
+    a lab outside the package              LAB in one module, every `run` in another beside it (tiny_checks, tiny_calls)
+
+A module of calls imports NumPy, torch, the standard library, `mlsys_lab.errors`, `mlsys_lab.checks.spec` and modules of
+calls of its own lab, nothing else of the checks. It computes no expected value: it builds the learner's objects from
+arrays, calls them, and turns what comes back into arrays (`InputError` where that cannot be done). What only the
+learner's own process can see, say how often a function was called, can be forged there: let the arrays depend on it.
 """
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,6 +48,32 @@ class Mismatch:
     expected: str = ""
 
 
+Run = Callable[[Any, Arrays], Arrays]
+"""run(artifact, arrays) -> arrays, by calling the learner's code; `artifact` is the module of exported cells."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """All that the learner's side knows of a check."""
+
+    run: Run
+    uses: tuple[str, ...] = ()
+    time_limit_s: float = 10.0
+    memory_bytes: int | None = None
+
+
+def call_name(run: Run) -> str:
+    """The name of a check's `run` for another process: "module:function"."""
+    return f"{run.__module__}:{run.__name__}"
+
+
+def find_call(name: str) -> Run:
+    """The function that `call_name` named; imports its module."""
+    module, _, function = name.partition(":")
+    run: Run = getattr(importlib.import_module(module), function)
+    return run
+
+
 @dataclass(frozen=True)
 class Check:
     """Four small functions and a few numbers.
@@ -46,6 +84,7 @@ class Check:
     compare(got, expected) -> None when accepted, else the first `Mismatch`
 
     `uses` names what the artifact must define; `memory_bytes` caps what `run` may hold beyond what was there before it.
+    Raises `InputError` where `run` could not be called without its oracle being at hand.
     """
 
     name: str
@@ -53,7 +92,7 @@ class Check:
     points: float
     cases: tuple[Case, ...]
     inputs: Callable[[np.random.Generator, Case], Arrays]
-    run: Callable[[Any, Arrays], Arrays]
+    run: Run
     expect: Callable[[Arrays], Arrays]
     compare: Callable[[Arrays, Arrays], Mismatch | None]
     hint: str
@@ -68,6 +107,27 @@ class Check:
             raise InputError(f"check {self.name!r} names a case twice")
         if self.points <= 0 or self.time_limit_s <= 0:
             raise InputError(f"check {self.name!r} needs positive points and time limit")
+        self._refuse_mixed_sides()
+
+    @property
+    def call(self) -> Call:
+        """The learner's side of the check."""
+        return Call(self.run, self.uses, self.time_limit_s, self.memory_bytes)
+
+    def _refuse_mixed_sides(self) -> None:
+        name = getattr(self.run, "__qualname__", repr(self.run))
+        module = sys.modules.get(getattr(self.run, "__module__", None) or "")
+        if module is None or getattr(module, name, None) is not self.run:
+            expected = "a function at the top level of a module of calls"
+            raise InputError(f"check {self.name!r}: `run` cannot be found by its name", got=name, expected=expected)
+        for side in ("inputs", "expect", "compare"):
+            decides = getattr(self, side)
+            if decides.__module__ == module.__name__ or any(value is decides for value in vars(module).values()):
+                raise InputError(
+                    f"check {self.name!r}: `run` and `{side}` are in one module",
+                    got=module.__name__,
+                    help="move `run` to a module of calls, the only one that goes into the sandbox",
+                )
 
 
 @dataclass(frozen=True)
@@ -88,6 +148,11 @@ class Lab:
             expected=f"one of {', '.join(names)}",
             help=did_you_mean(name, names),
         )
+
+    @property
+    def call_modules(self) -> tuple[str, ...]:
+        """The modules that hold the checks' `run`s: what a sandbox needs of the lab, with what they import of it."""
+        return tuple(sorted({check.run.__module__ for check in self.checks}))
 
     @property
     def points(self) -> float:

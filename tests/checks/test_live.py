@@ -13,8 +13,8 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 from mlsys_lab import checks
-from mlsys_lab.checks import CheckFailed, lab, labs, render, topics
-from mlsys_lab.checks.runner import Report
+from mlsys_lab.checks import lab, labs, render, topics
+from mlsys_lab.checks.runner import CheckFailed, Report
 from mlsys_lab.checks.spec import Mismatch
 from mlsys_lab.errors import InputError
 from mlsys_lab.stack.workspace import Workspace

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 
 from mlsys_lab.checks.attempt import attempt
 from mlsys_lab.checks.runner import Report, run_check
-from mlsys_lab.checks.spec import Case, Check, Lab
+from mlsys_lab.checks.spec import Call, Case, Check, Lab, call_name, find_call
 from mlsys_lab.checks.verdict import draw_inputs, judge_case, public_inputs
 from mlsys_lab.errors import InputError, UnfinishedError
 from mlsys_lab.stack.artifact import Artifact, Cell, load
@@ -88,8 +90,8 @@ def test_hidden_cases_run_only_when_asked_and_show_no_values(fakes: ModuleType) 
 
 def test_private_inputs_do_not_reach_the_learner(fakes: ModuleType) -> None:
     seen: list[str] = []
-    check = _with_run(fakes.ADD_ONE, lambda artifact, arrays: seen.extend(arrays) or {"y": arrays["x"] + 1})
-    assert run_check(check, SimpleNamespace(add_one=None)).passed
+    answer = lambda arrays: seen.extend(arrays) or {"y": arrays["x"] + 1}  # noqa: E731
+    assert run_check(_hands_all_over(fakes), SimpleNamespace(answer=answer)).passed
     assert set(seen) == {"x"}
 
 
@@ -113,11 +115,11 @@ def test_judging_needs_no_artifact(fakes: ModuleType) -> None:
     assert judge_case(fakes.ADD_ONE, case, inputs, {"y": inputs["x"]}) is not None
 
 
-def test_a_check_may_say_itself_what_is_wrong_with_an_answer(fakes: ModuleType) -> None:
+def test_a_check_may_say_itself_what_is_wrong_with_an_answer() -> None:
     def run(artifact: Any, arrays: Any) -> Any:
         raise InputError("add_one gave a list", got="list", expected="an array")
 
-    outcome = attempt(_with_run(fakes.ADD_ONE, run), SimpleNamespace(add_one=None), {})
+    outcome = attempt(Call(run), SimpleNamespace(), {})
     assert outcome.problem is not None
     assert (outcome.problem.what, outcome.problem.got, outcome.problem.expected) == (
         "add_one gave a list",
@@ -135,49 +137,48 @@ def test_a_check_may_say_itself_what_is_wrong_with_an_answer(fakes: ModuleType) 
         ({"y": np.ma.zeros(2)}, "`y` is not an array"),
     ],
 )
-def test_only_plain_arrays_of_numbers_come_back(fakes: ModuleType, answer: Any, what: str) -> None:
-    outcome = attempt(_with_run(fakes.ADD_ONE, lambda *_: answer), SimpleNamespace(add_one=None), {})
+def test_only_plain_arrays_of_numbers_come_back(answer: Any, what: str) -> None:
+    outcome = attempt(Call(lambda *_: answer), SimpleNamespace(), {})
     assert outcome.arrays is None and outcome.problem is not None and outcome.problem.what == what
 
 
-def test_an_interrupt_by_the_person_passes_through(fakes: ModuleType) -> None:
+def test_an_interrupt_by_the_person_passes_through() -> None:
     def run(artifact: Any, arrays: Any) -> Any:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        attempt(_with_run(fakes.ADD_ONE, run), SimpleNamespace(add_one=None), {})
+        attempt(Call(run), SimpleNamespace(), {})
 
 
 @pytest.mark.parametrize(("limit", "passes"), [(2**12, True), (2**11, False)])
 def test_a_memory_budget_is_held_to_the_byte(fakes: ModuleType, limit: int, passes: bool) -> None:
     import torch
 
-    def run(artifact: Any, arrays: Any) -> Any:
+    def answer(arrays: Any) -> Any:
         held = torch.zeros(2**10 - 2, dtype=torch.float32) + 0  # two of 4 · (2^10 − 2) bytes while adding
         return {"y": held[:1].double().numpy() * 0 + arrays["x"] + 1}
 
-    check = _with_run(fakes.ADD_ONE, run, memory_bytes=2 * limit)
-    report = run_check(check, SimpleNamespace(add_one=None))
+    report = run_check(_hands_all_over(fakes, memory_bytes=2 * limit), SimpleNamespace(answer=answer))
     assert report.passed is passes
     if not passes:
         assert report.mismatch is not None and report.mismatch.what == "it holds too much memory"
         assert report.mismatch.expected == f"at most {2 * limit:,} bytes"
 
 
-def _with_run(check: Check, run: Any, **changes: Any) -> Check:
-    from dataclasses import replace
-
-    return replace(check, run=run, **changes)
+def _hands_all_over(fakes: ModuleType, **changes: Any) -> Check:
+    """ADD_ONE, but the artifact's `answer` is given all arrays at once."""
+    return replace(fakes.ADD_ONE, run=fakes.fake_calls.all_of_it, uses=("answer",), **changes)
 
 
 def test_a_check_is_validated_when_it_is_made(fakes: ModuleType) -> None:
-    from dataclasses import replace
-
     for changes, said in [
         ({"cases": (Case("a", hidden=True),)}, "no public case"),
         ({"cases": (Case("a"), Case("a"))}, "names a case twice"),
         ({"points": 0}, "positive points"),
         ({"time_limit_s": 0}, "positive points and time limit"),
+        ({"run": lambda *_: {}}, "`run` cannot be found by its name: got .*<lambda>"),
+        ({"run": partial(fakes.fake_calls.add_one)}, "`run` cannot be found by its name: got functools.partial"),
+        ({"run": fakes.fake_calls.add_one, "expect": fakes.fake_calls.twice}, "`run` and `expect` are in one module"),
     ]:
         with pytest.raises(InputError, match=said):
             replace(fakes.ADD_ONE, **changes)
@@ -188,3 +189,18 @@ def test_a_lab_adds_up_and_suggests(fakes: ModuleType) -> None:
     assert lab.points == 5.0 and lab["twice"].title == "Twice"
     with pytest.raises(InputError, match=r"expected one of add_one, twice; help: did you mean 'add_one'\?"):
         lab["add_won"]
+
+
+def test_a_run_is_found_again_by_its_name(fakes: ModuleType) -> None:
+    assert call_name(fakes.ADD_ONE.run) == "fake_calls:add_one"
+    assert find_call("fake_calls:add_one") is fakes.ADD_ONE.run
+    assert fakes.LAB.call_modules == ("fake_calls",)
+    assert fakes.ADD_ONE.call == Call(fakes.ADD_ONE.run, ("add_one",), 0.5, None)
+
+
+def test_a_module_of_calls_that_imports_a_decider_is_refused(
+    fakes: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fakes.fake_calls, "close", fakes.close, raising=False)
+    with pytest.raises(InputError, match=r"`run` and `compare` are in one module: got fake_calls; help: move `run`"):
+        replace(fakes.ADD_ONE)

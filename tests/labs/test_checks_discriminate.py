@@ -112,7 +112,7 @@ def test_there_are_enough_variants(lab: LabUnderTest) -> None:
 @each_lab
 def test_neither_artifact_nor_checks_lean_on_what_the_lab_withholds(lab: LabUnderTest) -> None:
     checks = [Path(__file__).parents[2] / "mlsys_lab" / "checks" / lab.info.topic.replace("-", "_")]
-    files = [f for base in checks for f in ([base.with_suffix(".py")] if not base.is_dir() else base.glob("*.py"))]
+    files = [f for base in checks for f in ([base.with_suffix(".py")] if not base.is_dir() else base.rglob("*.py"))]
     assert files
     for text in [reference_source(lab), *(f.read_text(encoding="utf-8") for f in files)]:
         for module in lab.info.withheld:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 
-from mlsys_lab.checks.autograd.common import answer, array, gradients, leaf, storage_only, whole
+from mlsys_lab.checks.autograd.calls import checkpointing as calls
+from mlsys_lab.checks.autograd.oracle import answer, gradients, leaf
 from mlsys_lab.checks.compare import close
 from mlsys_lab.checks.spec import Arrays, Case, Check, Mismatch
 
@@ -28,27 +27,12 @@ def _sizes(rng: np.random.Generator, case: Case) -> Arrays:
 # --- graph_bytes ----------------------------------------------------------------------------------------------------
 
 
-@storage_only
-def _graph_run(artifact: Any, arrays: Arrays) -> Arrays:
-    sizes = (int(arrays[name]) for name in ("batch", "width", "layers"))
-    return {"bytes": whole("bytes", artifact.predict_graph_bytes(*sizes))}
-
-
 def _graph_expect(arrays: Arrays) -> Arrays:
     one = np.empty((int(arrays["batch"]), int(arrays["width"])), dtype=np.float32).nbytes
     return {"bytes": np.array(sum(one for _ in range(int(arrays["layers"])) for _ in ("@", "+", "tanh")))}
 
 
 # --- checkpointed_bytes ---------------------------------------------------------------------------------------------
-
-
-@storage_only
-def _segments_run(artifact: Any, arrays: Arrays) -> Arrays:
-    sizes = (int(arrays[name]) for name in ("batch", "width", "layers", "segments"))
-    return {
-        "bytes": whole("bytes", artifact.predict_checkpointed_bytes(*sizes)),
-        "choose_segments": whole("choose_segments", artifact.choose_segments(int(arrays["layers"]))),
-    }
 
 
 def _segments_expect(arrays: Arrays) -> Arrays:
@@ -64,11 +48,6 @@ def _segments_expect(arrays: Arrays) -> Arrays:
 # --- checkpoint -----------------------------------------------------------------------------------------------------
 
 
-def _stage(h: Any, w: Any, v: Any) -> Any:
-    """Two products and a short cut, so that h is used twice inside."""
-    return ((h @ w).tanh() @ v) + h * 0.5
-
-
 def _checkpoint_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     return {
         "x": rng.standard_normal((5, 4)),
@@ -81,32 +60,9 @@ def _checkpoint_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     }
 
 
-@storage_only
-def _checkpoint_run(artifact: Any, arrays: Arrays) -> Arrays:
-    calls = [0]
-
-    def stage(h: Any) -> Any:
-        calls[0] += 1
-        return _stage(h, w, v)
-
-    def twice(h: Any) -> Any:
-        return artifact.checkpoint(stage, artifact.checkpoint(stage, h))
-
-    w, v = (artifact.Tensor(torch.from_numpy(arrays[name]), requires_grad=True) for name in ("w", "v"))
-    x = artifact.Tensor(torch.from_numpy(arrays["x"]), requires_grad=bool(arrays["x_wants"]))
-    result = artifact.checkpoint(twice, x) if arrays["nested"] else twice(x)
-    forward_calls = calls[0]
-    for _ in range(int(arrays["backwards"])):
-        artifact.backward(result, torch.from_numpy(arrays["g"]))
-    got = {"result": array("the result", result), "w.grad": array("w.grad", w.grad), "v.grad": array("v.grad", v.grad)}
-    if arrays["x_wants"]:
-        got["x.grad"] = array("x.grad", x.grad)
-    return got | {"calls of fn": np.array((forward_calls, calls[0]))}
-
-
 def _checkpoint_expect(arrays: Arrays) -> Arrays:
     x, w, v = (leaf(arrays[name]) for name in ("x", "w", "v"))
-    result = _stage(_stage(x, w, v), w, v)
+    result = calls.stage(calls.stage(x, w, v), w, v)
     backwards = int(arrays["backwards"])
     grad_x, grad_w, grad_v = gradients(result, (x, w, v), arrays["g"] * backwards)
     expected = {"result": answer(result, float), "w.grad": answer(grad_w, float), "v.grad": answer(grad_v, float)}
@@ -129,30 +85,6 @@ def _memory_inputs(rng: np.random.Generator, case: Case) -> Arrays:
         "biases": (0.1 * rng.standard_normal((LAYERS, WIDTH))).astype(np.float32),
         "g": (rng.standard_normal((BATCH, WIDTH)) / BATCH).astype(np.float32),
         "segments": np.array(case.params["segments"]),
-    }
-
-
-@storage_only
-def _memory_run(artifact: Any, arrays: Arrays) -> Arrays:
-    calls = [0] * LAYERS
-    weights = [artifact.Tensor(torch.from_numpy(w), requires_grad=True) for w in arrays["weights"]]
-    biases = [artifact.Tensor(torch.from_numpy(b), requires_grad=True) for b in arrays["biases"]]
-
-    def layer(i: int) -> Any:
-        def apply(h: Any) -> Any:
-            calls[i] += 1
-            return (h @ weights[i] + biases[i]).tanh()
-
-        return apply
-
-    x = artifact.Tensor(torch.from_numpy(arrays["x"]))
-    result = artifact.checkpoint_sequential([layer(i) for i in range(LAYERS)], x, int(arrays["segments"]))
-    artifact.backward(result, torch.from_numpy(arrays["g"]))
-    return {
-        "result": array("the result", result)[::1000],
-        "gradient of the first weight": array("gradient of the first weight", weights[0].grad),
-        "gradients of the biases": np.stack([array("a bias's gradient", b.grad) for b in biases]),
-        "most calls of a layer": np.array(max(calls)),
     }
 
 
@@ -193,7 +125,7 @@ CHECKS = (
             Case("many layers", {"layers": (100, 300)}, hidden=True),
         ),
         inputs=_sizes,
-        run=_graph_run,
+        run=calls.graph_bytes,
         expect=_graph_expect,
         compare=close,
         hint="Three results a layer (product, sum, tanh), each of batch × width numbers of 4 bytes. Return an int.",
@@ -210,7 +142,7 @@ CHECKS = (
             Case("a checkpoint within a checkpoint", {"nested": True}, hidden=True),
         ),
         inputs=_checkpoint_inputs,
-        run=_checkpoint_run,
+        run=calls.checkpoint,
         expect=_checkpoint_expect,
         compare=close,
         hint="In the vjp: a fresh input on x.data that requires a gradient, fn on it, backward(…, g), and return "
@@ -228,7 +160,7 @@ CHECKS = (
             Case("many layers", {"layers": (100, 200)}, hidden=True),
         ),
         inputs=_sizes,
-        run=_segments_run,
+        run=calls.checkpointed_bytes,
         expect=_segments_expect,
         compare=close,
         hint="k outputs, and three results for each of ceil(n/k) layers. choose_segments tries every k from 1 to n, "
@@ -241,7 +173,7 @@ CHECKS = (
         points=5,
         cases=(Case("16 segments", {"segments": 16}), Case("24 segments, the last one short", {"segments": 24})),
         inputs=_memory_inputs,
-        run=_memory_run,
+        run=calls.deep_stack,
         expect=_memory_expect,
         compare=_memory_compare,
         hint="Each layer runs twice, no more. A function made in a loop must keep its own part: lambda h, "

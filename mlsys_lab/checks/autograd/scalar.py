@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import torch
 
-from mlsys_lab.checks.autograd.common import answer, gradients, leaf, number, storage_only
+from mlsys_lab.checks.autograd.calls import scalar as calls
+from mlsys_lab.checks.autograd.oracle import answer, gradients, leaf
 from mlsys_lab.checks.compare import close
 from mlsys_lab.checks.spec import Arrays, Case, Check, Mismatch
-from mlsys_lab.errors import InputError
-
-
-def _share(result: Any, operand: Any, g: float) -> float:
-    """What the edges of `result` pass on to `operand` when `g` arrives."""
-    return sum((vjp(g) for parent, vjp in result.edges if parent is operand), 0.0)
-
 
 # --- value_arithmetic -----------------------------------------------------------------------------------------------
-
-_ARITHMETIC: dict[str, Callable[[Any, Any, float], Any]] = {
-    "x * y": lambda x, y, p: x * y,
-    "x * x": lambda x, y, p: x * x,
-    "3 * x": lambda x, y, p: 3 * x,
-    "x ** p": lambda x, y, p: x**p,
-}
 
 
 def _arithmetic_inputs(rng: np.random.Generator, case: Case) -> Arrays:
@@ -40,23 +24,9 @@ def _arithmetic_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     }
 
 
-@storage_only
-def _arithmetic_run(artifact: Any, arrays: Arrays) -> Arrays:
-    p, g, got = float(arrays["p"]), float(arrays["g"]), {}
-    for name, f in _ARITHMETIC.items():
-        x, y = artifact.Value(float(arrays["x"])), artifact.Value(float(arrays["y"]))
-        result = f(x, y, p)
-        if not isinstance(result, artifact.Value):
-            raise InputError(f"{name} gives no Value", got=type(result).__name__, expected="Value")
-        got[name] = number(name, result.data)
-        got[f"share of x in {name}"] = number(f"share of x in {name}", _share(result, x, g))
-        got[f"share of y in {name}"] = number(f"share of y in {name}", _share(result, y, g))
-    return got
-
-
 def _arithmetic_expect(arrays: Arrays) -> Arrays:
     expected = {}
-    for name, f in _ARITHMETIC.items():
+    for name, f in calls.ARITHMETIC.items():
         x, y = leaf(arrays["x"]), leaf(arrays["y"])
         result = f(x, y, float(arrays["p"]))
         shares = torch.autograd.grad(
@@ -74,21 +44,6 @@ def _arithmetic_expect(arrays: Arrays) -> Arrays:
 def _functions_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     low, high = case.params["x"]
     return {"x": rng.uniform(low, high, ()), "g": rng.uniform(0.5, 2.0, ())}
-
-
-@storage_only
-def _functions_run(artifact: Any, arrays: Arrays) -> Arrays:
-    got = {}
-    for name in ("exp", "tanh", "relu"):
-        # exp of +1000 is no number that a float holds: feed it the negative half only.
-        at = -abs(float(arrays["x"])) if name == "exp" else float(arrays["x"])
-        x = artifact.Value(at)
-        result = getattr(x, name)()
-        if not isinstance(result, artifact.Value):
-            raise InputError(f"{name} gives no Value", got=type(result).__name__, expected="Value")
-        got[name] = number(name, result.data)
-        got[f"share of x in {name}"] = number(f"share of x in {name}", _share(result, x, float(arrays["g"])))
-    return got
 
 
 def _functions_expect(arrays: Arrays) -> Arrays:
@@ -113,18 +68,6 @@ def _order_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     for i in range(3, n):
         operands[i] = rng.integers(0, i, 2)
     return {"operands": operands}
-
-
-@storage_only
-def _order_run(artifact: Any, arrays: Arrays) -> Arrays:
-    nodes: list[Any] = []
-    for i, j in arrays["operands"]:
-        nodes.append(artifact.Value(1.0) if i < 0 else nodes[i] + nodes[j])
-    names = {id(node): i for i, node in enumerate(nodes)}
-    order = artifact.topological_order(nodes[-1])
-    if not isinstance(order, list):
-        raise InputError("topological_order gives no list", got=type(order).__name__, expected="list of nodes")
-    return {"order": np.array([names.get(id(node), -1) for node in order], dtype=np.int64)}
 
 
 def _order_expect(arrays: Arrays) -> Arrays:
@@ -156,14 +99,6 @@ def _order_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
 # --- backward_reuse -------------------------------------------------------------------------------------------------
 
 
-def _reuse_expression(x: Any, y: Any) -> tuple[Any, Any, Any]:
-    """A product that is used three times, and an input that is reached by a short way and a long one."""
-    product = x * y
-    long_way = ((product + 1.0) * 0.5).tanh()
-    first = long_way * product + x * x + product
-    return product, first, first * 0.5 + y * x
-
-
 def _reuse_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     return {
         "x": rng.uniform(-1.5, 1.5, ()),
@@ -173,19 +108,9 @@ def _reuse_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     }
 
 
-@storage_only
-def _reuse_run(artifact: Any, arrays: Arrays) -> Arrays:
-    x, y = artifact.Value(float(arrays["x"])), artifact.Value(float(arrays["y"]))
-    product, first, second = _reuse_expression(x, y)
-    for which in arrays["calls"]:
-        artifact.backward((first, second)[which], float(arrays["seed"]))
-    grads = {"x.grad": x.grad, "y.grad": y.grad, "(x * y).grad": product.grad}
-    return {name: number(name, grad) for name, grad in grads.items()}
-
-
 def _reuse_expect(arrays: Arrays) -> Arrays:
     x, y = leaf(arrays["x"]), leaf(arrays["y"])
-    product, *results = _reuse_expression(x, y)
+    product, *results = calls.reused(x, y)
     total = sum(results[which] for which in arrays["calls"])
     shares = gradients(total, (x, y, product), arrays["seed"])
     return {
@@ -199,18 +124,6 @@ def _reuse_expect(arrays: Arrays) -> Arrays:
 def _deep_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     factors = rng.uniform(0.999, 1.001, case.params["depth"])
     return {"x": rng.uniform(0.5, 1.5, ()), "factors": factors, "doublings": np.array(case.params["doublings"])}
-
-
-@storage_only
-def _deep_run(artifact: Any, arrays: Arrays) -> Arrays:
-    x = artifact.Value(float(arrays["x"]))
-    result = x
-    for factor in arrays["factors"].tolist():
-        result = result * factor
-    for _ in range(int(arrays["doublings"])):
-        result = result + result
-    result.backward()
-    return {"result": number("result", result.data), "x.grad": number("x.grad", x.grad)}
 
 
 def _deep_expect(arrays: Arrays) -> Arrays:
@@ -232,7 +145,7 @@ CHECKS = (
             Case("first power", {"x": (-2.0, 2.0), "p": (1,)}, hidden=True),
         ),
         inputs=_arithmetic_inputs,
-        run=_arithmetic_run,
+        run=calls.arithmetic,
         expect=_arithmetic_expect,
         compare=close,
         hint="Each edge is a pair (operand, vjp), one for each use; vjp(g) returns g times the slope: b for a in a "
@@ -251,7 +164,7 @@ CHECKS = (
             Case("far out on the other side", {"x": (-1000.0, -900.0)}, hidden=True),
         ),
         inputs=_functions_inputs,
-        run=_functions_run,
+        run=calls.functions,
         expect=_functions_expect,
         compare=close,
         hint="math.tanh and math.exp do not overflow where the answer is finite. Slopes: e^a, 1 − tanh²(a), and 1 "
@@ -271,7 +184,7 @@ CHECKS = (
             Case("a random graph of 300 nodes", {"n": 300}, hidden=True),
         ),
         inputs=_order_inputs,
-        run=_order_run,
+        run=calls.order,
         expect=_order_expect,
         compare=_order_compare,
         hint="A node may be listed only when all of its operands are. With a stack: push the node again, marked, "
@@ -290,7 +203,7 @@ CHECKS = (
             Case("three passes", {"calls": (1, 0, 1)}, hidden=True),
         ),
         inputs=_reuse_inputs,
-        run=_reuse_run,
+        run=calls.reuse,
         expect=_reuse_expect,
         compare=close,
         hint="Add shares, do not overwrite them; pass a node's gradient on only when all of it has arrived; and "
@@ -308,7 +221,7 @@ CHECKS = (
             Case("a chain of 100,000", {"depth": 100_000, "doublings": 3}, hidden=True),
         ),
         inputs=_deep_inputs,
-        run=_deep_run,
+        run=calls.deep,
         expect=_deep_expect,
         compare=close,
         hint="Python's own stack holds about a thousand calls: use a list as your stack. And visit a node once, "

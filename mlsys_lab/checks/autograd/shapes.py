@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
-from mlsys_lab.checks.autograd.common import answer, array, gradients, leaf, storage_only
-from mlsys_lab.checks.autograd.tensor import F32, F64, draw, draw_positive, inputs_of
+from mlsys_lab.checks.autograd.calls import shapes as calls
+from mlsys_lab.checks.autograd.oracle import answer, gradients, leaf
+from mlsys_lab.checks.autograd.tensor import F32, F64, draw, draw_positive
 from mlsys_lab.checks.compare import close
 from mlsys_lab.checks.spec import Arrays, Case, Check
 
@@ -31,27 +31,8 @@ def _sum_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     }
 
 
-def _axis_of(arrays: Arrays) -> int | tuple[int, ...] | None:
-    axes = tuple(arrays["axes"].tolist())
-    return axes if arrays["is_tuple"] else axes[0] if axes else None
-
-
-@storage_only
-def _sum_run(artifact: Any, arrays: Arrays) -> Arrays:
-    axis, keepdims, got = _axis_of(arrays), bool(arrays["keepdims"]), {}
-    for name in ("sum", "mean"):
-        (x,) = inputs_of(artifact, arrays, "x")
-        result = getattr(x, name)(axis=axis, keepdims=keepdims)
-        artifact.backward(result, torch.from_numpy(arrays["g"]))
-        got[name], got[f"x.grad of {name}"] = array(name, result), array(f"x.grad of {name}", x.grad)
-    (x,) = inputs_of(artifact, arrays, "x")
-    result = x.reshape(arrays["g2"].shape[0], -1)
-    artifact.backward(result, torch.from_numpy(arrays["g2"]))
-    return got | {"reshape": array("reshape", result), "x.grad of reshape": array("x.grad of reshape", x.grad)}
-
-
 def _sum_expect(arrays: Arrays) -> Arrays:
-    x, axis, keepdims = arrays["x"].astype(float), _axis_of(arrays), bool(arrays["keepdims"])
+    x, axis, keepdims = arrays["x"].astype(float), calls.axis_of(arrays), bool(arrays["keepdims"])
     g = np.broadcast_to(np.reshape(arrays["g"].astype(float), x.sum(axis=axis, keepdims=True).shape), x.shape)
     count = x.size / arrays["g"].size
     expected = {
@@ -67,21 +48,11 @@ def _sum_expect(arrays: Arrays) -> Arrays:
 
 # --- tensor_index ---------------------------------------------------------------------------------------------------
 
-_KEYS: dict[str, Callable[[torch.Tensor], Any]] = {
-    "x[2]": lambda rows: 2,
-    "x[1:4]": lambda rows: slice(1, 4),
-    "x[:, -1]": lambda rows: (slice(None), -1),
-    "x[rows]": lambda rows: rows,
-    "x[rows, 0]": lambda rows: (rows, 0),
-    "x[arange, rows % 3]": lambda rows: (torch.arange(len(rows)) % 5, rows % 3),
-    "x[mask]": lambda rows: torch.arange(5) % 2 == 0,
-}
-
 
 def _index_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     dtype, count = case.params.get("dtype", F32), case.params["count"]
     rows = rng.integers(0, case.params.get("from", 5), count)
-    shapes = {name: np.empty((5, 3))[_numpy_key(key(torch.from_numpy(rows)))].shape for name, key in _KEYS.items()}
+    shapes = {name: np.empty((5, 3))[_numpy_key(key(torch.from_numpy(rows)))].shape for name, key in calls.KEYS.items()}
     return {"x": draw(rng, (5, 3), dtype), "rows": rows} | {
         f"g of {name}": draw(rng, shape, dtype) for name, shape in shapes.items()
     }
@@ -93,20 +64,9 @@ def _numpy_key(key: Any) -> Any:
     return key.numpy() if isinstance(key, torch.Tensor) else key
 
 
-@storage_only
-def _index_run(artifact: Any, arrays: Arrays) -> Arrays:
-    got = {}
-    for name, key in _KEYS.items():
-        (x,) = inputs_of(artifact, arrays, "x")
-        result = x[key(torch.from_numpy(arrays["rows"]))]
-        artifact.backward(result, torch.from_numpy(arrays[f"g of {name}"]))
-        got[name], got[f"x.grad of {name}"] = array(name, result), array(f"x.grad of {name}", x.grad)
-    return got
-
-
 def _index_expect(arrays: Arrays) -> Arrays:
     expected, x = {}, arrays["x"]
-    for name, key in _KEYS.items():
+    for name, key in calls.KEYS.items():
         at = _numpy_key(key(torch.from_numpy(arrays["rows"])))
         grad = np.zeros(x.shape)
         np.add.at(grad, at, arrays[f"g of {name}"].astype(float))
@@ -115,9 +75,6 @@ def _index_expect(arrays: Arrays) -> Arrays:
 
 
 # --- cross_entropy --------------------------------------------------------------------------------------------------
-
-
-_LOSS_GRADS = ("logits.grad", "logits.grad after a second backward pass")
 
 
 def _loss_inputs(rng: np.random.Generator, case: Case) -> Arrays:
@@ -130,22 +87,11 @@ def _loss_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     }
 
 
-@storage_only
-def _loss_run(artifact: Any, arrays: Arrays) -> Arrays:
-    (logits,) = inputs_of(artifact, arrays, "logits")
-    loss = artifact.cross_entropy(logits, torch.from_numpy(arrays["labels"]))
-    got = {"loss": array("loss", loss)}
-    for name in _LOSS_GRADS:
-        artifact.backward(loss, torch.from_numpy(arrays["g"]))
-        got[name] = array(name, logits.grad)
-    return got
-
-
 def _loss_expect(arrays: Arrays) -> Arrays:
     logits, dtype = leaf(arrays["logits"]), arrays["logits"].dtype
     loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(arrays["labels"]))
     (grad,) = gradients(loss, (logits,), arrays["g"])
-    return {"loss": answer(loss, dtype)} | {n: answer(grad * i, dtype) for i, n in enumerate(_LOSS_GRADS, start=1)}
+    return {"loss": answer(loss, dtype)} | {n: answer(grad * i, dtype) for i, n in enumerate(calls.LOSS_GRADS, start=1)}
 
 
 CHECKS = (
@@ -163,7 +109,7 @@ CHECKS = (
             Case("two axes from the end, square", {"axis": (-1, -2), "shape": (3, 3, 3)}, hidden=True),
         ),
         inputs=_sum_inputs,
-        run=_sum_run,
+        run=calls.sums,
         expect=_sum_expect,
         compare=close,
         hint="Reshape the gradient to the shape with size 1 in the summed axes, then expand it to the shape of x.",
@@ -181,7 +127,7 @@ CHECKS = (
             Case("no rows", {"count": 0}, hidden=True),
         ),
         inputs=_index_inputs,
-        run=_index_run,
+        run=calls.index,
         expect=_index_expect,
         compare=close,
         hint="Start from zeros of x's shape, and add: an element that was picked twice gets both gradients. "
@@ -202,7 +148,7 @@ CHECKS = (
             Case("as many classes as examples", {"shape": (9, 9)}, hidden=True),
         ),
         inputs=_loss_inputs,
-        run=_loss_run,
+        run=calls.loss,
         expect=_loss_expect,
         compare=close,
         hint="Subtract each row's largest logit first. The gradient is (p − one-hot) / B, times the gradient g "

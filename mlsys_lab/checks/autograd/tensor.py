@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
-import torch
 
-from mlsys_lab.checks.autograd.common import answer, array, gradients, leaf, storage_only
+from mlsys_lab.checks.autograd.calls import tensor as calls
+from mlsys_lab.checks.autograd.oracle import answer, gradients, leaf
 from mlsys_lab.checks.compare import close
 from mlsys_lab.checks.spec import Arrays, Case, Check
 
@@ -26,23 +23,12 @@ def draw_positive(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) 
     return rng.uniform(0.5, 2.0, shape).astype(dtype)
 
 
-def inputs_of(artifact: Any, arrays: Arrays, *names: str) -> list[Any]:
-    """The named arrays as inputs of the learner's engine that want a gradient."""
-    return [artifact.Tensor(torch.from_numpy(arrays[name]), requires_grad=True) for name in names]
-
-
 # --- unbroadcast ----------------------------------------------------------------------------------------------------
 
 
 def _unbroadcast_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     shape = np.array(case.params["to"], dtype=np.int64)
     return {"grad": draw_positive(rng, case.params["from"], case.params.get("dtype", F32)), "shape": shape}
-
-
-@storage_only
-def _unbroadcast_run(artifact: Any, arrays: Arrays) -> Arrays:
-    shape = tuple(arrays["shape"].tolist())
-    return {"result": array("the result", artifact.unbroadcast(torch.from_numpy(arrays["grad"]), shape))}
 
 
 def _unbroadcast_expect(arrays: Arrays) -> Arrays:
@@ -56,17 +42,6 @@ def _unbroadcast_expect(arrays: Arrays) -> Arrays:
 
 # --- tensor_elementwise ---------------------------------------------------------------------------------------------
 
-_ELEMENTWISE: dict[str, Callable[[Any, Any], Any]] = {
-    "x * y": lambda x, y: x * y,
-    "(x * x).exp()": lambda x, y: (x * x * 0.5).exp(),
-    "(x * x + 1).log()": lambda x, y: (x * x + 1.0).log(),
-    "x.tanh()": lambda x, y: x.tanh(),
-    "x.relu()": lambda x, y: x.relu(),
-    # Sums hand one array on to both operands: whoever adds to it in place spoils the other one's gradient.
-    "(x + y) + y * y": lambda x, y: (x + y) + y * y,
-    "y * y + (x + y)": lambda x, y: y * y + (x + y),
-}
-
 
 def _elementwise_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     dtype = case.params.get("dtype", F32)
@@ -79,23 +54,9 @@ def _elementwise_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     }
 
 
-@storage_only
-def _elementwise_run(artifact: Any, arrays: Arrays) -> Arrays:
-    got = {}
-    for name, f in _ELEMENTWISE.items():
-        x, y = inputs_of(artifact, arrays, "x", "y")
-        result = f(x, y)
-        artifact.backward(result, torch.from_numpy(arrays["g2" if "y" in name else "g1"]))
-        got[name] = array(name, result)
-        got[f"x.grad of {name}"] = array(f"x.grad of {name}", x.grad)
-        if "y" in name:
-            got[f"y.grad of {name}"] = array(f"y.grad of {name}", y.grad)
-    return got
-
-
 def _elementwise_expect(arrays: Arrays) -> Arrays:
     expected, dtype = {}, arrays["x"].dtype
-    for name, f in _ELEMENTWISE.items():
+    for name, f in calls.ELEMENTWISE.items():
         x, y = leaf(arrays["x"]), leaf(arrays["y"])
         result = f(x, y)
         grad_x, grad_y = gradients(result, (x, y), arrays["g2" if "y" in name else "g1"])
@@ -113,14 +74,6 @@ def _matmul_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     x, y = case.params["x"], case.params["y"]
     batch = np.broadcast_shapes(x[:-2], y[:-2])
     return {"x": draw(rng, x, dtype), "y": draw(rng, y, dtype), "g": draw(rng, (*batch, x[-2], y[-1]), dtype)}
-
-
-@storage_only
-def _matmul_run(artifact: Any, arrays: Arrays) -> Arrays:
-    x, y = inputs_of(artifact, arrays, "x", "y")
-    result = x @ y
-    artifact.backward(result, torch.from_numpy(arrays["g"]))
-    return {"x @ y": array("x @ y", result), "x.grad": array("x.grad", x.grad), "y.grad": array("y.grad", y.grad)}
 
 
 def _matmul_expect(arrays: Arrays) -> Arrays:
@@ -146,7 +99,7 @@ CHECKS = (
             Case("four axes", {"from": (2, 3, 5, 7), "to": (3, 1, 7), "dtype": F64}, hidden=True),
         ),
         inputs=_unbroadcast_inputs,
-        run=_unbroadcast_run,
+        run=calls.unbroadcast,
         expect=_unbroadcast_expect,
         compare=close,
         hint="First sum away the axes in front until both have as many; then, where the shape says 1, sum that "
@@ -165,7 +118,7 @@ CHECKS = (
             Case("an empty batch", {"x": (0, 3), "y": (3,)}, hidden=True),
         ),
         inputs=_elementwise_inputs,
-        run=_elementwise_run,
+        run=calls.elementwise,
         expect=_elementwise_expect,
         compare=close,
         hint="Return node(result, name, (operand, vjp), …). A gradient has the shape of its operand: unbroadcast "
@@ -186,7 +139,7 @@ CHECKS = (
             Case("a single row and column", {"x": (1, 9), "y": (9, 1), "dtype": F64}, hidden=True),
         ),
         inputs=_matmul_inputs,
-        run=_matmul_run,
+        run=calls.matmul,
         expect=_matmul_expect,
         compare=close,
         hint="G · Yᵀ for the left operand, Xᵀ · G for the right one; transpose the last two axes only (`.mT`), and "

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import itertools
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 
-from mlsys_lab.checks.autograd.common import answer, array, gradients, leaf, number, storage_only, whole
+from mlsys_lab.checks.autograd.calls import training as calls
+from mlsys_lab.checks.autograd.oracle import answer, gradients, leaf
 from mlsys_lab.checks.compare import close
 from mlsys_lab.checks.spec import Arrays, Case, Check, Mismatch
-from mlsys_lab.errors import InputError
 
 TARGET = 0.95
 """Share of unseen digits that must be read correctly."""
@@ -24,14 +23,6 @@ def _network(rng: np.random.Generator, widths: tuple[int, ...]) -> Arrays:
         arrays[f"weight {i}"] = (rng.standard_normal((n_in, n_out)) / np.sqrt(n_in)).astype(np.float32)
         arrays[f"bias {i}"] = rng.standard_normal(n_out).astype(np.float32)
     return arrays
-
-
-def _learners_mlp(artifact: Any, arrays: Arrays) -> Any:
-    model = artifact.MLP(*arrays["widths"].tolist())
-    for i, layer in enumerate(model.layers):
-        layer.weight.data = torch.from_numpy(arrays[f"weight {i}"])
-        layer.bias.data = torch.from_numpy(arrays[f"bias {i}"])
-    return model
 
 
 def _oracles_mlp(arrays: Arrays) -> torch.nn.Sequential:
@@ -52,18 +43,6 @@ def _mlp_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     widths, batch = case.params["widths"], case.params["batch"]
     x = rng.standard_normal((batch, widths[0])).astype(np.float32)
     return _network(rng, widths) | {"x": x, "g": rng.standard_normal((batch, widths[-1])).astype(np.float32)}
-
-
-@storage_only
-def _mlp_run(artifact: Any, arrays: Arrays) -> Arrays:
-    model = _learners_mlp(artifact, arrays)
-    logits = model(artifact.Tensor(torch.from_numpy(arrays["x"])))
-    artifact.backward(logits, torch.from_numpy(arrays["g"]))
-    got = {"logits": array("logits", logits)}
-    for i, layer in enumerate(model.layers):
-        got[f"gradient of weight {i}"] = array(f"gradient of weight {i}", layer.weight.grad)
-        got[f"gradient of bias {i}"] = array(f"gradient of bias {i}", layer.bias.grad)
-    return got
 
 
 def _mlp_expect(arrays: Arrays) -> Arrays:
@@ -89,21 +68,6 @@ def _sgd_inputs(rng: np.random.Generator, case: Case) -> Arrays:
         "gradients of q": rng.standard_normal((steps, 5)).astype(np.float32),
         "lr": np.array(case.params["lr"]),
         "momentum": np.array(case.params["momentum"]),
-    }
-
-
-@storage_only
-def _sgd_run(artifact: Any, arrays: Arrays) -> Arrays:
-    p, q, idle = (artifact.Tensor(torch.from_numpy(arrays[n].copy()), requires_grad=True) for n in ("p", "q", "q"))
-    optimiser = artifact.SGD([p, q, idle], lr=float(arrays["lr"]), momentum=float(arrays["momentum"]))
-    for grad_p, grad_q in zip(arrays["gradients of p"], arrays["gradients of q"], strict=True):
-        p.grad, q.grad = torch.from_numpy(grad_p.copy()), torch.from_numpy(grad_q.copy())
-        optimiser.step()
-    return {
-        "p": array("p", p),
-        "q": array("q", q),
-        "the last gradient of q": array("q.grad", q.grad),
-        "a parameter without gradient": array("a parameter without gradient", idle),
     }
 
 
@@ -133,18 +97,6 @@ def _step_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     }
 
 
-@storage_only
-def _step_run(artifact: Any, arrays: Arrays) -> Arrays:
-    model = _learners_mlp(artifact, arrays)
-    optimiser = artifact.SGD(model.parameters(), lr=0.1, momentum=float(arrays["momentum"]))
-    losses = [
-        number("the loss", artifact.train_step(model, optimiser, torch.from_numpy(x), torch.from_numpy(y)))
-        for x, y in zip(arrays["x"], arrays["y"], strict=True)
-    ]
-    got = {"loss of each step": np.array(losses, dtype=np.float32)}
-    return got | {f"weight {i} after": array(f"weight {i}", layer.weight) for i, layer in enumerate(model.layers)}
-
-
 def _step_expect(arrays: Arrays) -> Arrays:
     model, losses = _oracles_mlp(arrays), []
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=float(arrays["momentum"]))
@@ -166,12 +118,6 @@ def _step_expect(arrays: Arrays) -> Arrays:
 def _flops_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     depth = case.params["depth"]
     return {"batch": rng.integers(1, 100, ()), "widths": rng.integers(1, 300, depth + 1)}
-
-
-@storage_only
-def _flops_run(artifact: Any, arrays: Arrays) -> Arrays:
-    flops = artifact.predict_step_flops(int(arrays["batch"]), tuple(arrays["widths"].tolist()))
-    return {"FLOPs": whole("FLOPs", flops)}
 
 
 def _flops_expect(arrays: Arrays) -> Arrays:
@@ -207,15 +153,6 @@ def _digits_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     }
 
 
-@storage_only
-def _digits_run(artifact: Any, arrays: Arrays) -> Arrays:
-    x_train, y_train, x_test = (torch.from_numpy(arrays[name]) for name in ("x_train", "y_train", "x_test"))
-    got = artifact.train_classifier(x_train, y_train, x_test)
-    if not isinstance(got, tuple) or len(got) != 2:
-        raise InputError("train_classifier gives no pair", got=type(got).__name__, expected="(labels, losses)")
-    return {"labels": array("the predicted labels", got[0])}
-
-
 def _digits_expect(arrays: Arrays) -> Arrays:
     return {"labels": arrays["_y_test"]}
 
@@ -242,7 +179,7 @@ CHECKS = (
             Case("four layers", {"widths": (3, 8, 5, 6, 2), "batch": 1}, hidden=True),
         ),
         inputs=_mlp_inputs,
-        run=_mlp_run,
+        run=calls.forward_and_back,
         expect=_mlp_expect,
         compare=partial(close, scale=20),  # products of four layers cancel: one entry may be far smaller than its terms
         hint="relu stands between layers: after each but the last, whose outputs are logits and may be negative.",
@@ -258,7 +195,7 @@ CHECKS = (
             Case("with momentum, many steps", {"steps": 20, "lr": 0.02, "momentum": 0.5}, hidden=True),
         ),
         inputs=_sgd_inputs,
-        run=_sgd_run,
+        run=calls.sgd,
         expect=_sgd_expect,
         compare=close,
         hint="v ← μ v + gradient, then p ← p − η v, with a v of its own for each parameter. Leave p.grad as it is; "
@@ -275,7 +212,7 @@ CHECKS = (
             Case("ten steps", {"steps": 10, "momentum": 0.5}, hidden=True),
         ),
         inputs=_step_inputs,
-        run=_step_run,
+        run=calls.train_step,
         expect=_step_expect,
         compare=lambda got, expected: close(got, expected, scale=5),
         hint="In this order: zero_grad, loss, backward, step. Gradients of the step before add up unless you clear "
@@ -292,7 +229,7 @@ CHECKS = (
             Case("five layers", {"depth": 5}, hidden=True),
         ),
         inputs=_flops_inputs,
-        run=_flops_run,
+        run=calls.step_flops,
         expect=_flops_expect,
         compare=close,
         hint="2 · B · n · m for each product. Each layer has three (forward, weight, input), but the first has no "
@@ -308,7 +245,7 @@ CHECKS = (
             Case("pixels and classes in another order", {"scrambled": True}, hidden=True),
         ),
         inputs=_digits_inputs,
-        run=_digits_run,
+        run=calls.digits,
         expect=_digits_expect,
         compare=_digits_compare,
         hint="Does the loss fall? If not, try other learning rates, in factors of 3. If it falls and the test is "

@@ -1,17 +1,22 @@
-"""What the autograd lab's checks share: torch's autograd switched off, and arrays out of the learner's tensors."""
+"""What the autograd calls share: torch's autograd switched off, arrays into and out of the learner's tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from mlsys_lab.checks.spec import Arrays
 from mlsys_lab.errors import InputError
 
 storage_only = torch.inference_mode()
-"""Decorates every `run`: in inference mode torch records nothing, so all gradients come from the learner's engine."""
+"""Decorates every call: in inference mode torch records nothing, so all gradients come from the learner's engine."""
+
+
+def inputs_of(artifact: Any, arrays: Arrays, *names: str) -> list[Any]:
+    """The named arrays as inputs of the learner's engine that want a gradient."""
+    return [artifact.Tensor(torch.from_numpy(arrays[name]), requires_grad=True) for name in names]
 
 
 def array(name: str, got: Any) -> np.ndarray:
@@ -38,19 +43,3 @@ def whole(name: str, got: Any) -> np.ndarray:
     if abs(got) >= 2**63:
         raise InputError(f"{name} is out of range", got=got, expected="less than 2**63")
     return np.array(got, dtype=np.int64)
-
-
-def leaf(values: np.ndarray, *, wanted: bool = True) -> torch.Tensor:
-    """An input of the oracle: a double-precision torch tensor that torch itself differentiates."""
-    return torch.tensor(values, dtype=torch.float64, requires_grad=wanted)
-
-
-def gradients(result: torch.Tensor, of: Sequence[torch.Tensor], g: np.ndarray) -> tuple[torch.Tensor, ...]:
-    """The oracle's way back: torch's gradients of `result` for the array `g`; zeros where nothing flows."""
-    seed = torch.from_numpy(np.asarray(g)).to(result.dtype)
-    return torch.autograd.grad(result, of, seed, retain_graph=True, allow_unused=True, materialize_grads=True)
-
-
-def answer(tensor: torch.Tensor, dtype: np.dtype | type) -> np.ndarray:
-    """The oracle's result in the dtype that the learner's is to have."""
-    return np.asarray(tensor.detach().numpy()).astype(dtype)
