@@ -9,22 +9,27 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from types import TracebackType
 from typing import TypeVar
 
 from grader import wire
-from grader.sandbox import Job, Sandbox
+from grader.sandbox import Job, Sandbox, SandboxDied
 from mlsys_lab.checks.artifact import Artifact
-from mlsys_lab.checks.spec import Arrays, Case, Check, Mismatch
+from mlsys_lab.checks.spec import Arrays, Case, Check, Mismatch, call_name
 from mlsys_lab.checks.verdict import draw_inputs, public_inputs
 
 T = TypeVar("T")
 
 MEMORY_BYTES = 3 << 30
-"""What the process of a check may map when the check sets no budget."""
+"""What a submission's process may map unless a check sets a budget."""
 MEMORY_SLACK_BYTES = 192 << 20
 """Beyond a check's own budget, which counts tensors only: room for the interpreter, inputs and library workspaces."""
+DEATHS = 2
+"""How often the sandbox may die, while a submission is alone in it, before that is taken for the submission's doing."""
 GRACE_S = 2.0
 """Beyond a time limit, before the judge kills: the sandbox's own alarm tells more, so it may come first."""
 TEXT = 400
@@ -37,6 +42,10 @@ class Verdict:
 
     Of a hidden case `case` names the kind only, and `got` and `expected` are empty. `fault` tells that the course's
     own code failed: then nothing is decided, and the instructor has to look.
+
+    `time_s` are the seconds that the check took the judge; during `call_s` of them the judge saw the sandbox at work
+    on it (loading included), so that the rest is the judge's own. Both are by the judge's clock: what a submission
+    says of its own time is worth nothing.
     """
 
     check: str
@@ -52,6 +61,7 @@ class Verdict:
     fault: str = ""
     seed: int = 0
     time_s: float = 0.0
+    call_s: float = 0.0
 
     @property
     def passed(self) -> bool:
@@ -72,11 +82,16 @@ class Fault(Exception):
 
 @dataclass(frozen=True)
 class Problem:
-    """A mismatch, and in which case; `fatal` when the code cannot even be loaded, so that no check can pass."""
+    """A mismatch, and in which case.
+
+    `fatal` when the code cannot even be loaded, so that no check can pass; `harmless` when the task has not been
+    written, so that the process may be asked on.
+    """
 
     mismatch: Mismatch
     case: Case | None = None
     fatal: bool = False
+    harmless: bool = False
 
 
 def secret_seed(check: Check, public_seed: int) -> int:
@@ -96,36 +111,27 @@ def judge(
     """One verdict per check of the sandbox's lab.
 
     `time_factor` stretches every time limit, for a slow machine. An artifact that cannot be loaded is tried once only.
-    `seeds` replays: the secret seed to use for a check, by its name.
+    `seeds` replays: the secret seed to use for a check, by its name. Raises `CourseError` when the sandbox cannot be
+    kept alive, whoever is judged; when it dies of this submission alone, that is a verdict.
     """
-    verdicts: list[Verdict] = []
-    fatal: Problem | None = None
-    for check in sandbox.lab.checks.checks:
-        if fatal is not None:
-            verdicts.append(_lost(check, fatal, seed=0, time_s=0.0))
-            continue
-        seed = (seeds or {}).get(check.name) or secret_seed(check, public_seed)
-        start = time.monotonic()
-        try:
-            problem = _try(check, artifact, sandbox, seed, time_factor)
-        except Fault as fault:
-            verdicts.append(Verdict(check.name, check.title, check.points, 0.0, fault=str(fault), seed=seed))
-            continue
-        time_s = time.monotonic() - start
-        if problem is None:
-            verdicts.append(Verdict(check.name, check.title, check.points, check.points, seed=seed, time_s=time_s))
-        else:
-            verdicts.append(_lost(check, problem, seed=seed, time_s=time_s))
-            fatal = problem if problem.fatal else None
-    return verdicts
+    given = seeds or {}
+    drawn = {
+        check.name: given.get(check.name) or secret_seed(check, public_seed) for check in sandbox.lab.checks.checks
+    }
+    with Oracle(drawn) as oracle:
+        return _Examination(artifact, sandbox, oracle, time_factor).verdicts()
 
 
 def refused(checks: tuple[Check, ...], why: Mismatch) -> list[Verdict]:
     """The verdicts on a submission that has no artifact to judge: no points, one reason."""
-    return [_lost(check, Problem(why, fatal=True), seed=0, time_s=0.0) for check in checks]
+    return [_lost(check, Problem(why, fatal=True)) for check in checks]
 
 
-def _lost(check: Check, problem: Problem, *, seed: int, time_s: float) -> Verdict:
+def _met(check: Check) -> Verdict:
+    return Verdict(check.name, check.title, check.points, check.points)
+
+
+def _lost(check: Check, problem: Problem) -> Verdict:
     mismatch, case = problem.mismatch, problem.case
     hidden = case is not None and case.hidden
     what, got, expected = (_line(text) for text in (mismatch.what, mismatch.got, mismatch.expected))
@@ -142,41 +148,188 @@ def _lost(check: Check, problem: Problem, *, seed: int, time_s: float) -> Verdic
         "" if problem.fatal else _line(check.hint),
         case.name if case else "",
         hidden,
-        seed=seed,
-        time_s=time_s,
     )
 
 
-def _try(check: Check, artifact: Artifact, sandbox: Sandbox, seed: int, time_factor: float) -> Problem | None:
-    """The first thing that is wrong, or None."""
-    limit_s = check.time_limit_s * time_factor
-    budget = MEMORY_BYTES if check.memory_bytes is None else check.memory_bytes + MEMORY_SLACK_BYTES
-    order = {
-        "check": check.name,
-        "name": artifact.name,
-        "source": artifact.source,
-        "time_factor": time_factor,
-        "memory_bytes": budget,
-    }
-    with sandbox.job() as job:
-        try:
-            reply = _ask(job, wire.Frame("job", order), limit_s)
-        except wire.WireError as error:
-            return Problem(_silence(job, error, limit_s, "the exported cells"), fatal=True)
-        if reply.kind != "loaded":
-            return Problem(_told(reply), fatal=True)
-        for case in check.cases:
-            inputs = _guarded(check, draw_inputs, check, case, seed)
+class Oracle:
+    """Draws inputs and computes what is expected in a thread, so that it costs no time while the sandbox works.
+
+    It answers for every check with the seed given for it; what is wrong with a check itself comes out as `Fault`.
+    """
+
+    def __init__(self, seeds: Mapping[str, int]) -> None:
+        self.seeds = seeds
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="oracle")
+        self._drawn: dict[tuple[str, str], Future[Arrays]] = {}
+
+    def __enter__(self) -> Oracle:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def draw_ahead(self, check: Check, case: Case) -> None:
+        """Begin to draw the inputs of a case that will probably be next."""
+        if (check.name, case.name) not in self._drawn:
+            future = self._pool.submit(draw_inputs, check, case, self.seeds[check.name])
+            self._drawn[check.name, case.name] = future
+
+    def inputs(self, check: Check, case: Case) -> Arrays:
+        """The inputs of a case, private ones included."""
+        self.draw_ahead(check, case)
+        return _guarded(check, self._drawn.pop((check.name, case.name)).result)
+
+    def expect_ahead(self, check: Check, inputs: Arrays) -> Future[Arrays]:
+        """Begin to compute what is expected; `inputs` must not be read by anybody else from now on."""
+        return self._pool.submit(check.expect, inputs)
+
+
+class _Examination:
+    """One submission on its way through all checks of a lab, in as few processes as its behaviour allows.
+
+    A process that answered well is asked on. Whatever follows a wrong answer or an exception gets a fresh one, since
+    what a failure left behind must cost no other check; a check with a memory budget has one of its own.
+    """
+
+    def __init__(self, artifact: Artifact, sandbox: Sandbox, oracle: Oracle, time_factor: float) -> None:
+        self.artifact, self.sandbox, self.oracle, self.time_factor = artifact, sandbox, oracle, time_factor
+        self.checks = sandbox.lab.checks.checks
+        self.done: list[Verdict] = []
+        self.fatal: Problem | None = None
+        self.job: Job | None = None
+        self.loaded_once = False
+        self.call_s = 0.0
+
+    def verdicts(self) -> list[Verdict]:
+        """All verdicts. A check during which the sandbox died is tried again alone; `DEATHS` times is its own doing."""
+        deaths: Counter[int] = Counter()
+        alone = False
+        while len(self.done) < len(self.checks):
             try:
-                reply = _ask(job, wire.Frame("case", arrays=public_inputs(inputs)), limit_s)
+                with self.sandbox.turns.turn(alone=alone):
+                    self._go_on()
+            except SandboxDied:
+                deaths[len(self.done)] += alone
+                alone = True
+                if deaths[len(self.done)] == DEATHS:
+                    self.fatal = Problem(Mismatch("it ended the whole sandbox", f"{DEATHS} times", "an answer"))
+        return self.done
+
+    def _go_on(self) -> None:
+        try:
+            for check in self.checks[len(self.done) :]:
+                self.done.append(self._verdict(check))
+        finally:
+            self._drop()
+
+    def _drop(self) -> None:
+        if self.job is not None:
+            self.job.close()
+        self.job = None
+
+    def _verdict(self, check: Check) -> Verdict:
+        if self.fatal is not None:
+            return _lost(check, self.fatal)
+        start, self.call_s = time.monotonic(), 0.0
+        try:
+            problem = self._alone(check) if check.memory_bytes is not None else self._together(check)
+        except Fault as fault:
+            verdict = Verdict(check.name, check.title, check.points, 0.0, fault=str(fault))
+        else:
+            verdict = _met(check) if problem is None else _lost(check, problem)
+            self.fatal = problem if problem is not None and problem.fatal else None
+        time_s = time.monotonic() - start
+        return replace(verdict, seed=self.oracle.seeds[check.name], time_s=time_s, call_s=self.call_s)
+
+    def _together(self, check: Check) -> Problem | None:
+        """Ask the process that answered the checks before, or a new one."""
+        if self.job is None:
+            self.job = self.sandbox.open_job()
+            problem = self._load(self.job, check)
+        else:
+            problem = None
+        problem = problem or self._ask_all(self.job, check)
+        if problem is not None and not problem.harmless:
+            self._drop()
+        return problem
+
+    def _alone(self, check: Check) -> Problem | None:
+        """Ask a process that serves this check only, so that its memory is this check's."""
+        with self.sandbox.job() as job:
+            return self._load(job, check) or self._ask_all(job, check)
+
+    def _load(self, job: Job, check: Check) -> Problem | None:
+        """Have the artifact loaded; nothing of it has run before the limits of its process are set."""
+        limit_s = check.time_limit_s * self.time_factor
+        budget, checks = MEMORY_BYTES, self.checks
+        if check.memory_bytes is not None:
+            budget, checks = check.memory_bytes + MEMORY_SLACK_BYTES, (check,)
+        # CPU time is the kernel's own word on an endless loop, in case nobody is left to kill by the clock.
+        cpu_s = sum(one.time_limit_s * (len(one.cases) + 1) for one in checks) * self.time_factor
+        order = {
+            "name": self.artifact.name,
+            "source": self.artifact.source,
+            "time_limit_s": limit_s,
+            "memory_bytes": budget,
+            "cpu_s": int(cpu_s) + 5,
+        }
+        try:
+            job_start = time.monotonic()
+            job.send("job", order, deadline=job_start + limit_s + GRACE_S)
+            self.oracle.draw_ahead(check, check.cases[0])
+            reply = self._receive(job, job_start, limit_s)
+        except wire.WireError as error:
+            return Problem(_silence(job, error, limit_s, "the exported cells"), fatal=not self.loaded_once)
+        if reply.kind != "loaded":
+            return Problem(_told(reply), fatal=not self.loaded_once)
+        self.loaded_once = True
+        return None
+
+    def _receive(self, job: Job, start: float, limit_s: float) -> wire.Frame:
+        """Wait for the answer to a question that was put at `start`, by the judge's own clock."""
+        try:
+            return job.receive(deadline=start + limit_s + GRACE_S)
+        finally:
+            self.call_s += time.monotonic() - start
+
+    def _ask_all(self, job: Job, check: Check) -> Problem | None:
+        """The first case that goes wrong, or None."""
+        limit_s = check.time_limit_s * self.time_factor
+        for case in check.cases:
+            inputs = self.oracle.inputs(check, case)
+            question = {
+                "call": call_name(check.run),
+                "uses": check.uses,
+                "time_limit_s": limit_s,
+                "memory_bytes": check.memory_bytes,
+                "random_seed": _random_seed(check, case, self.oracle.seeds[check.name]),
+            }
+            start = time.monotonic()
+            try:
+                job.send("case", question, public_inputs(inputs), deadline=start + limit_s + GRACE_S)
+                expected = self.oracle.expect_ahead(check, inputs)
+                self._draw_next(check, case)
+                reply = self._receive(job, start, limit_s)
             except wire.WireError as error:
                 return Problem(_silence(job, error, limit_s, "it"), case)
             if reply.kind != "answer":
-                return Problem(_told(reply), case)
-            expected = _guarded(check, check.expect, inputs)
-            if (mismatch := _compare(check, reply.arrays, expected)) is not None:
+                return Problem(_told(reply), case, harmless=reply.meta.get("unfinished") is True)
+            if (mismatch := _compare(check, reply.arrays, _guarded(check, expected.result))) is not None:
                 return Problem(mismatch, case)
-    return None
+        return None
+
+    def _draw_next(self, check: Check, case: Case) -> None:
+        """Begin to draw what will be asked if this case goes well."""
+        if case is not check.cases[-1]:
+            self.oracle.draw_ahead(check, check.cases[check.cases.index(case) + 1])
+        elif check is not self.checks[-1]:
+            after = self.checks[self.checks.index(check) + 1]
+            self.oracle.draw_ahead(after, after.cases[0])
+
+
+def _random_seed(check: Check, case: Case, seed: int) -> int:
+    """What the submission's own random numbers start from: the same in a replay, and no way back to the secret seed."""
+    return int.from_bytes(hashlib.sha256(f"{check.name}/{case.name}/{seed}".encode()).digest()[:4], "little")
 
 
 def _compare(check: Check, got: Arrays, expected: Arrays) -> Mismatch | None:
@@ -186,12 +339,6 @@ def _compare(check: Check, got: Arrays, expected: Arrays) -> Mismatch | None:
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
         return Mismatch("the answer cannot be compared", said, "the arrays that the check asks for")
-
-
-def _ask(job: Job, question: wire.Frame, limit_s: float) -> wire.Frame:
-    deadline = time.monotonic() + limit_s + GRACE_S
-    wire.send(job.channel, question, deadline=deadline)
-    return wire.receive(job.channel, limits=wire.Limits(header_bytes=64 << 10), deadline=deadline)
 
 
 def _silence(job: Job, error: wire.WireError, limit_s: float, who: str) -> Mismatch:

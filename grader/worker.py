@@ -1,36 +1,42 @@
-"""The process that submissions run in: a launcher that imports torch once, and forks a jailed child for every check.
+"""The process that submissions run in: a launcher that imports torch once, and a jailed child for every submission.
 
-    judge ── control ──▶ launcher          imports the lab's checks, runs no learner's code, ever
-              job: two sockets ──▶ attendant     a fork that waits: kills the child when the judge lets go, tells its
-              end
-                                      └─▶ child      a fork in namespaces of its own: loads the artifact, answers cases
+    judge ── control ──▶ launcher          imports the lab's calls and torch; runs no learner's code, ever
+                            └─▶ attendant    kills the child when the judge lets go, tells its end
+                                  └─▶ child    in namespaces of its own; loads the artifact, answers the judge
+
+The launcher keeps spares: children that have shed all rights and wait for a submission. The judge asks with one byte
+and gets the two ends of a spare; from then on judge and child talk without the launcher.
 
 The child decides nothing: arrays come in, the learner's code is called, arrays or a description of the trouble go out.
-Runs inside bubblewrap as `python -c "from grader.worker import main; main()"` with the control socket as standard
-input.
+Nothing that decides is here either: no oracle, no comparison, no other submission. Runs inside bubblewrap as `python
+-c "from grader.worker import main; main()"` with the control socket as standard input.
 """
 
 from __future__ import annotations
 
 import ast
 import contextlib
+import gc
 import importlib
 import os
+import random
 import select
 import signal
 import socket
 import sys
-from dataclasses import replace
-from typing import Any, NoReturn
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import IO, Any, NoReturn
 
 from grader import jail, wire
 from mlsys_lab.checks.attempt import Attempt, attempt
 from mlsys_lab.checks.limits import OutOfTimeError, time_limit
-from mlsys_lab.checks.spec import Check, Lab, Mismatch
+from mlsys_lab.checks.spec import Call, Mismatch, find_call
 from mlsys_lab.errors import CourseError, UnfinishedError
 from mlsys_lab.stack.artifact import Artifact, load
 
-POLL_S = 0.01
+POLL_S = 0.02
 FILE_BYTES = 16 << 20
 PROCESSES = 256
 OUT_OF_MEMORY = ("MemoryError", "can't allocate memory")
@@ -39,38 +45,53 @@ TEXT = 2000
 """Longest text about a failure that is worth sending, in characters."""
 
 
+@dataclass(frozen=True)
+class Spare:
+    """The judge's ends of a child that waits for a submission."""
+
+    channel: socket.socket
+    life: socket.socket
+
+    def close(self) -> None:
+        """Give the ends up; unless the judge holds them too, the child ends."""
+        self.channel.close()
+        self.life.close()
+
+
 def main() -> NoReturn:
-    """Serve jobs until the judge closes the control socket."""
+    """Hand over children until the judge closes the control socket."""
     control = socket.socket(fileno=os.dup(0))
     _standard_streams_to_null()
+    _warm()
     start = wire.receive(control).meta
     sys.path[:0] = start["path"]
-    lab = _prepare(start["checks"])
+    for module in start["modules"]:
+        importlib.import_module(module)
+    gc.collect()
+    gc.freeze()  # or each child would walk through all of torch whenever it collects garbage
     wire.send(control, wire.Frame("ready"))
     control.settimeout(None)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # attendants are reaped by the kernel
-    while True:
-        byte, descriptors, _, _ = socket.recv_fds(control, 1, 2)
-        if not byte:
-            os._exit(0)
-        channel, life = (socket.socket(fileno=fd) for fd in descriptors)
-        if os.fork() == 0:
-            control.close()
-            try:
-                _attend(lab, channel, life, jailed=start["jailed"])
-            finally:  # whatever happened, a fork never goes on as a second launcher
-                os._exit(1)
-        channel.close()
-        life.close()
+    spares = deque(_fork_spare(jailed=start["jailed"]) for _ in range(start["spares"]))
+    while control.recv(1):
+        spare = spares.popleft()
+        socket.send_fds(control, [b"j"], [spare.channel.fileno(), spare.life.fileno()])
+        spare.close()
+        spares.append(_fork_spare(jailed=start["jailed"]))
+    os._exit(0)
 
 
-def _prepare(checks: str) -> Lab:
-    """Import the lab's checks and what they lean on; one thread, because threads do not survive a fork."""
+def _warm() -> None:
+    """Import torch and what it imports at its first use; with one thread, because threads do not survive a fork."""
     import torch
 
     torch.set_num_threads(1)
-    lab: Lab = importlib.import_module(checks).LAB
-    return lab
+    torch.manual_seed(0)
+    with contextlib.suppress(ImportError):  # a lab may withhold it
+        from mlsys_lab.benchmark.memory import track_memory
+
+        with track_memory(), torch.inference_mode():
+            (torch.ones(2, 2) @ torch.ones(2, 2)).tanh().sum().item()
 
 
 def _standard_streams_to_null() -> None:
@@ -81,26 +102,48 @@ def _standard_streams_to_null() -> None:
     os.close(null)
 
 
-def _attend(lab: Lab, channel: socket.socket, life: socket.socket, *, jailed: bool) -> None:
+def _fork_spare(*, jailed: bool) -> Spare:
+    """Fork an attendant with its child. It dies when nobody holds the spare's ends any more."""
+    channel, inner_channel = socket.socketpair()
+    life, inner_life = socket.socketpair()
+    if os.fork() == 0:
+        try:
+            _keep_only(inner_channel, inner_life)
+            _attend(inner_channel, inner_life, jailed=jailed)
+        finally:  # whatever happened, a fork never goes on as a second launcher
+            os._exit(1)
+    inner_channel.close()
+    inner_life.close()
+    return Spare(channel, life)
+
+
+def _keep_only(*kept: socket.socket | IO[str]) -> None:
+    """Close every other descriptor above standard error: the judge's end of another child must be in no child."""
+    low = 3
+    for descriptor in sorted(thing.fileno() for thing in kept):
+        os.closerange(low, descriptor)
+        low = descriptor + 1
+    os.closerange(low, 1 << 16)
+
+
+def _attend(channel: socket.socket, life: socket.socket, *, jailed: bool) -> None:
     """Fork the child and wait for its end or the judge's; whoever is left then is killed."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if jailed:
         jail.unshare()
     pid = os.fork()
     if pid == 0:
-        life.close()
-        _run_child(lab, channel, jailed=jailed)
+        _run_child(channel, jailed=jailed)
     channel.close()
-    ended = 0
-    while not ended:
-        if select.select([life], [], [], POLL_S)[0]:
-            _kill(pid, jailed=jailed)
-            os.waitpid(pid, 0)
-            return
-        ended, status = os.waitpid(pid, os.WNOHANG)
+    ended = os.pidfd_open(pid)
+    ready: list[int] = []
+    while not ready:
+        ready = select.select([life.fileno(), ended], [], [], POLL_S)[0]
     _kill(pid, jailed=jailed)
-    with contextlib.suppress(wire.WireError):
-        wire.send(life, wire.Frame("ended", {"code": os.waitstatus_to_exitcode(status)}))
+    _, status = os.waitpid(pid, 0)
+    if life.fileno() not in ready:
+        with contextlib.suppress(wire.WireError):
+            wire.send(life, wire.Frame("ended", {"code": os.waitstatus_to_exitcode(status)}))
 
 
 def _kill(pid: int, *, jailed: bool) -> None:
@@ -109,34 +152,52 @@ def _kill(pid: int, *, jailed: bool) -> None:
         os.kill(pid, signal.SIGKILL) if jailed else os.killpg(pid, signal.SIGKILL)
 
 
-def _run_child(lab: Lab, channel: socket.socket, *, jailed: bool) -> NoReturn:
+def _run_child(channel: socket.socket, *, jailed: bool) -> NoReturn:
+    """Shed all rights, say so, and only then take a submission."""
     try:
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 2)
-        os.closerange(3, channel.fileno())
-        os.closerange(channel.fileno() + 1, 4096)
-        job = wire.receive(channel).meta
-        check = lab[job["check"]]
-        check = replace(check, time_limit_s=check.time_limit_s * job["time_factor"])
-        artifact = Artifact.parse(job["name"], job["source"])
-        _import_ahead(job["source"])
-        already = jail.data_bytes() if jailed else 0
+        status = jail.open_status()
+        _keep_only(channel, status)
         if jailed:
             jail.furnish()
             os.chdir(jail.SCRATCH)
             jail.drop_privileges()
         else:
             os.setsid()
-        # CPU time is the kernel's own word on an endless loop, in case nobody is left to kill by the clock.
-        seconds = check.time_limit_s * (len(check.cases) + 1)
-        jail.limit(cpu_s=int(seconds) + 5, file_bytes=FILE_BYTES, processes=PROCESSES)
-        if jailed:
-            jail.cap_memory(job["memory_bytes"], already)
-        _answer(check, artifact, channel)
+        wire.send(channel, wire.Frame("ready"))
+        _serve(channel, status, jailed=jailed)
     except BaseException as error:
         with contextlib.suppress(BaseException):
             wire.send(channel, wire.Frame("broken", {"what": f"{type(error).__name__}: {error}"[:TEXT]}))
     os._exit(0)
+
+
+def _serve(channel: socket.socket, status: IO[str], *, jailed: bool) -> None:
+    """Load the submission that the first frame brings, then answer frame after frame until the judge is gone.
+
+    Every answer repeats the number of its question, so that the judge takes nothing for it that was sent before.
+    """
+    try:
+        order = wire.receive(channel).meta
+        jail.limit(cpu_s=order["cpu_s"], file_bytes=FILE_BYTES, processes=PROCESSES)
+        _import_ahead(order["source"])
+        gc.freeze()
+        already = jail.data_bytes(status)
+        status.close()
+        if jailed:
+            jail.cap_memory(order["memory_bytes"], already)
+        module, reply = _load(Artifact.parse(order["name"], order["source"]), order["time_limit_s"])
+        _answer(channel, order["nonce"], reply)
+        while reply.kind == "loaded":
+            question = wire.receive(channel)
+            _answer(channel, question.meta["nonce"], KINDS[question.kind](module, question))
+    except wire.ClosedError:
+        return
+
+
+def _answer(channel: socket.socket, nonce: str, reply: wire.Frame) -> None:
+    wire.send(channel, wire.Frame(reply.kind, {**reply.meta, "nonce": nonce}, reply.arrays))
 
 
 def _import_ahead(source: str) -> None:
@@ -151,33 +212,42 @@ def _import_ahead(source: str) -> None:
                     importlib.import_module(name)
 
 
-def _answer(check: Check, artifact: Artifact, channel: socket.socket) -> None:
-    """Load the artifact, then answer one case after the other until the judge closes the channel."""
-    module, problem, unfinished = _load(check, artifact)
-    if problem is not None:
-        return wire.send(channel, _told("not loaded", problem, unfinished))
-    wire.send(channel, wire.Frame("loaded"))
-    while True:
-        try:
-            case = wire.receive(channel)
-        except wire.ClosedError:
-            return
-        wire.send(channel, _frame(attempt(check, module, case.arrays)))
-
-
-def _load(check: Check, artifact: Artifact) -> tuple[Any, Mismatch | None, bool]:
+def _load(artifact: Artifact, limit_s: float) -> tuple[Any, wire.Frame]:
+    """The module of exported cells, and what to tell the judge of it."""
     try:
-        with time_limit(check.time_limit_s):
-            return load(artifact), None, False
+        with time_limit(limit_s):
+            return load(artifact), wire.Frame("loaded")
     except OutOfTimeError:
-        limit = f"{check.time_limit_s:g} s"
-        return None, Mismatch("the exported cells do not come to an end", f"nothing after {limit}", "a module"), False
+        problem = Mismatch("the exported cells do not come to an end", f"nothing after {limit_s:g} s", "a module")
+        return None, _told("not loaded", problem, unfinished=False)
     except CourseError as error:
         got, expected = str(error.got or ""), str(error.expected or error.help)
-        return None, Mismatch(error.what, got, expected), isinstance(error, UnfinishedError)
+        return None, _told("not loaded", Mismatch(error.what, got, expected), isinstance(error, UnfinishedError))
 
 
-def _frame(outcome: Attempt) -> wire.Frame:
+def _case(module: Any, question: wire.Frame) -> wire.Frame:
+    """Call the learner's code once, with the same random numbers whatever was called before."""
+    meta = question.meta
+    call = Call(find_call(meta["call"]), tuple(meta["uses"]), meta["time_limit_s"], meta["memory_bytes"])
+    _seed(meta["random_seed"])
+    return _outcome(attempt(call, module, question.arrays))
+
+
+KINDS: dict[str, Callable[[Any, wire.Frame], wire.Frame]] = {"case": _case}
+"""What a judge may ask, by the frame's kind: a function of the loaded module and the question that gives the answer."""
+
+
+def _seed(seed: int) -> None:
+    """Seed the generators that a submission may draw from without seeding them itself."""
+    import numpy as np
+    import torch
+
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def _outcome(outcome: Attempt) -> wire.Frame:
     if outcome.arrays is not None:
         return wire.Frame("answer", arrays=outcome.arrays)
     assert outcome.problem is not None

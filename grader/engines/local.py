@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from grader.engines import Result, Task
 from grader.judge import judge
 from grader.sandbox import Sandbox
+
+AHEAD = 2
+"""Tasks that wait beside those at work. What is not taken from the iterable yet holds no memory here."""
 
 
 class LocalEngine:
@@ -19,11 +22,18 @@ class LocalEngine:
         self.time_factor = time_factor
 
     def judge_all(self, tasks: Iterable[Task]) -> Iterator[Result]:
-        """One result per task; a task that raises is a result with an error."""
-        pool = ThreadPoolExecutor(self.workers)
+        """One result per task; a task that raises is a result with an error. Tasks are taken as they are needed."""
+        pool = ThreadPoolExecutor(self.workers, thread_name_prefix="judge")
+        pending: set[Future[Result]] = set()
         try:
-            for future in as_completed([pool.submit(self._judge, task) for task in tasks]):
-                yield future.result()
+            for task in tasks:
+                pending.add(pool.submit(self._judge, task))
+                if len(pending) >= self.workers + AHEAD:
+                    ready, pending = wait(pending, return_when=FIRST_COMPLETED)
+                    yield from (future.result() for future in ready)
+            while pending:
+                ready, pending = wait(pending, return_when=FIRST_COMPLETED)
+                yield from (future.result() for future in ready)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 

@@ -18,19 +18,18 @@ def ask(sandbox, body, *, memory_bytes=2048 * MEBIBYTE, deadline_s=20.0):
     """Run `body` as the function `double` in a job of its own; the frames that come back, and the job's ending."""
     source = "import numpy as np\ndef double(x):\n" + "".join(f"    {line}\n" for line in body.splitlines())
     order = {
-        "check": "double",
         "name": "t.ipynb",
         "source": source,
-        "time_factor": 5.0,
+        "time_limit_s": 10.0,
         "memory_bytes": memory_bytes,
+        "cpu_s": 60,
     }
+    case = {"call": "tiny_calls:double", "uses": ["double"], "time_limit_s": 10.0, "memory_bytes": None}
     deadline = time.monotonic() + deadline_s
     with sandbox.job() as job:
-        wire.send(job.channel, wire.Frame("job", order), deadline=deadline)
-        assert wire.receive(job.channel, deadline=deadline).kind == "loaded"
-        wire.send(job.channel, wire.Frame("case", arrays={"x": np.zeros(3)}), deadline=deadline)
+        assert job.ask("job", order, deadline=deadline).kind == "loaded"
         try:
-            return wire.receive(job.channel, deadline=deadline)
+            return job.ask("case", {**case, "random_seed": 1}, {"x": np.zeros(3)}, deadline=deadline)
         except wire.ClosedError:
             return job.ending()
 
