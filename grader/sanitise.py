@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grader import notebooks
+from grader import notebooks, shown
 from grader.labs import GradedLab
 from mlsys_lab.checks.artifact import Artifact, export_cells, parse_notebook
 from mlsys_lab.checks.spec import Mismatch
@@ -148,7 +148,9 @@ def _notes(cells: tuple[tuple[str, str, str], ...], lab: GradedLab) -> tuple[str
             notes.append(f"Cell `{grade_id}` is missing from the notebook.")
         if len(sources) > 1:
             notes.append(f"Cell `{grade_id}` is in the notebook {len(sources)} times; of equal names the last counts.")
-        if cell["metadata"]["nbgrader"]["grade"] and any(source != "".join(cell["source"]) for source in sources):
+        fields = cell["metadata"]["nbgrader"]
+        locked = fields["grade"] and not fields["solution"]
+        if locked and any(source != "".join(cell["source"]) for source in sources):
             notes.append(f"Check cell `{grade_id}` was changed. Marks come from the grader's own copy of the check.")
     return tuple(notes)
 
@@ -157,13 +159,15 @@ def rebuild(submission: Submission, lab: GradedLab) -> Any:
     """The notebook that nbgrader gets: the submission's text in the released notebook's frame.
 
     Metadata, outputs, ids and check cells are the release's; a cell's first appearance keeps its place, repeats lose
-    their id; what is missing comes back at the end.
+    their id; what is missing comes back at the end. Text is made inert, since formgrader renders it.
     """
     released = _released_ids(lab)
     notebook = notebooks.new_notebook(json.loads(lab.info.notebook.read_bytes())["metadata"])
     left = dict(released)
     for number, (kind, source, grade_id) in enumerate(submission.cells):
         frame = left.pop(grade_id, None)
+        is_code = (frame["cell_type"] if frame is not None else kind) == "code"
+        source = shown.plain(source) if is_code else shown.markdown(source)
         if frame is not None:
             cell = notebooks.node(frame)
             cell.source = source if frame["metadata"]["nbgrader"]["solution"] else "".join(frame["source"])
