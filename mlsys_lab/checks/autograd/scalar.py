@@ -29,9 +29,7 @@ def _arithmetic_expect(arrays: Arrays) -> Arrays:
     for name, f in calls.ARITHMETIC.items():
         x, y = leaf(arrays["x"]), leaf(arrays["y"])
         result = f(x, y, float(arrays["p"]))
-        shares = torch.autograd.grad(
-            result, (x, y), torch.tensor(arrays["g"]), allow_unused=True, materialize_grads=True
-        )
+        shares = gradients(result, (x, y), arrays["g"])
         expected[name] = answer(result, float)
         expected[f"share of x in {name}"] = answer(shares[0], float)
         expected[f"share of y in {name}"] = answer(shares[1], float)
@@ -213,12 +211,12 @@ CHECKS = (
     ),
     Check(
         name="backward_deep",
-        title="A chain of 50,000 operations, and sixty doublings",
+        title="A chain of 20,000 operations, and sixty doublings",
         points=4,
         cases=(
-            Case("a chain of 50,000", {"depth": 50_000, "doublings": 0}),
+            Case("a chain of 20,000", {"depth": 20_000, "doublings": 0}),
             Case("sixty doublings", {"depth": 1, "doublings": 60}),
-            Case("a chain of 100,000", {"depth": 100_000, "doublings": 3}, hidden=True),
+            Case("a chain of 50,000", {"depth": 50_000, "doublings": 3}, hidden=True),
         ),
         inputs=_deep_inputs,
         run=calls.deep,
@@ -227,6 +225,5 @@ CHECKS = (
         hint="Python's own stack holds about a thousand calls: use a list as your stack. And visit a node once, "
         "not once for each way that leads to it: sixty doublings have 2^60 ways.",
         uses=("Value", "topological_order", "backward"),
-        time_limit_s=20,
     ),
 )

@@ -35,12 +35,16 @@ def stage(h: Any, w: Any, v: Any) -> Any:
 
 @storage_only
 def checkpoint(artifact: Any, arrays: Arrays) -> Arrays:
-    """Two checkpointed stages, or both within a third: the result, the gradients, and how often a stage ran."""
-    calls = [0]
+    """Two checkpointed stages, or both within a third: the result, the gradients, and how often a stage ran.
+
+    Each run of a stage is multiplied by the next of `turns`, so that the arrays tell how often and in which order too.
+    """
+    turns, calls = arrays["turns"].tolist(), [0]
 
     def counted(h: Any) -> Any:
+        turn = turns[min(calls[0], len(turns) - 1)]
         calls[0] += 1
-        return stage(h, w, v)
+        return stage(h, w, v) * turn
 
     def twice(h: Any) -> Any:
         return artifact.checkpoint(counted, artifact.checkpoint(counted, h))
@@ -59,7 +63,7 @@ def checkpoint(artifact: Any, arrays: Arrays) -> Arrays:
 
 @storage_only
 def deep_stack(artifact: Any, arrays: Arrays) -> Arrays:
-    """A deep stack of layers, checkpointed in segments."""
+    """A deep stack of layers, checkpointed in segments. From its third run on, a layer gives something else."""
     calls = [0] * len(arrays["weights"])
     weights = [artifact.Tensor(torch.from_numpy(w), requires_grad=True) for w in arrays["weights"]]
     biases = [artifact.Tensor(torch.from_numpy(b), requires_grad=True) for b in arrays["biases"]]
@@ -67,7 +71,8 @@ def deep_stack(artifact: Any, arrays: Arrays) -> Arrays:
     def layer(i: int) -> Any:
         def apply(h: Any) -> Any:
             calls[i] += 1
-            return (h @ weights[i] + biases[i]).tanh()
+            result = (h @ weights[i] + biases[i]).tanh()
+            return result if calls[i] <= 2 else result * 2.0
 
         return apply
 
