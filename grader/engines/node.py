@@ -1,0 +1,91 @@
+"""A worker on a node of a cluster: one sandbox, one submission at a time. Nothing here knows of Ray."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from grader.judge import judge
+from grader.labs import GradedLab
+from grader.sandbox import Sandbox
+from mlsys_lab.checks.artifact import Artifact
+from mlsys_lab.checks.labinfo import find_lab
+from mlsys_lab.checks.spec import Lab
+from mlsys_lab.errors import CourseError
+
+CODE = ("*.py", "engines/*.py")
+"""What of the grader must be alike on all nodes: what forms verdicts, and what carries them."""
+
+
+@dataclass(frozen=True)
+class PartOfLab(GradedLab):
+    """A lab of which only the checks called `names` are judged; its version is that of the whole."""
+
+    names: tuple[str, ...] = ()
+
+    @cached_property
+    def checks(self) -> Lab:
+        """The lab's checks among `names`."""
+        whole = self.info.load_checks()
+        return Lab(whole.topic, tuple(check for check in whole.checks if check.name in self.names))
+
+
+def fingerprint(lab: GradedLab) -> str:
+    """The lab's version and a hash of the grader's code: nodes with the same one form the same verdicts."""
+    grader = Path(__file__).parent.parent
+    digest = hashlib.sha256()
+    for path in sorted(path for pattern in CODE for path in grader.glob(pattern)):
+        content = path.read_bytes()
+        digest.update(f"{path.name} {len(content)}\n".encode() + content)
+    return f"{lab.version}/{digest.hexdigest()[:16]}"
+
+
+class Judge:
+    """Judges the checks called `checks` of the lab called `lab`, as this node's checkout has it.
+
+    `labs` and `path` are "" but for an instructor's own lab: its folder of labs, and where its checks are imported
+    from, which must be the same on every node.
+    """
+
+    def __init__(self, *, lab: str, labs: str, path: str, checks: list[str], time_factor: float, unsafe: bool) -> None:
+        self._name = lab
+        self._labs = Path(labs) if labs else None
+        self._path = path
+        self._checks = tuple(checks)
+        self._time_factor = time_factor
+        self._unsafe = unsafe
+
+    def ready(self, expected: str) -> str:
+        """Open the sandbox; why this node may not judge in one line, or "". `expected` is the head's `fingerprint`."""
+        node = f"{socket.gethostname()} may not judge"
+        if self._path and self._path not in sys.path:
+            sys.path.append(self._path)
+        try:
+            lab = PartOfLab(find_lab(self._name, self._labs), names=self._checks)
+            if (found := fingerprint(lab)) != expected:
+                stale = CourseError(
+                    f"{node}: its checkout is not the head's",
+                    got=f"{self._name} {found}",
+                    expected=expected,
+                    help="bring both to the same commit and install it there",
+                )
+                return str(stale)
+            self._sandbox = Sandbox(lab, unsafe=self._unsafe)
+        except CourseError as error:
+            return f"{node}: {error}"
+        return ""
+
+    def judge(self, name: str, source: str, seeds: Mapping[str, int]) -> dict[str, Any]:
+        """The verdicts on an artifact's text as plain fields, or the error that kept the judge from forming them."""
+        artifact = Artifact.parse(name, source)
+        try:
+            verdicts = judge(artifact, self._sandbox, time_factor=self._time_factor, seeds=seeds)
+        except Exception as error:  # one submission must not stop the others; the instructor is told
+            return {"error": f"{type(error).__name__}: {error}"}
+        return {"verdicts": [asdict(verdict) for verdict in verdicts]}
