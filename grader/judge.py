@@ -6,23 +6,18 @@ waits by its own clock for arrays, and compares them with an oracle that the san
 
 from __future__ import annotations
 
-import hashlib
-import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import TypeVar
 
 from grader import wire
-from grader.sandbox import Job, Sandbox, SandboxDied
+from grader.launcher import Job, SandboxDied
+from grader.oracle import Fault, Oracle, secret_seed
+from grader.sandbox import Sandbox
 from mlsys_lab.checks.artifact import Artifact
-from mlsys_lab.checks.spec import Arrays, Case, Check, Mismatch, call_name
-from mlsys_lab.checks.verdict import draw_inputs, public_inputs
-
-T = TypeVar("T")
+from mlsys_lab.checks.spec import Case, Check, Mismatch, call_name
+from mlsys_lab.checks.verdict import public_inputs
 
 MEMORY_BYTES = 3 << 30
 """What a submission's process may map unless a check sets a budget."""
@@ -76,10 +71,6 @@ class Verdict:
         return f"{self.what}{found}{wanted}"
 
 
-class Fault(Exception):
-    """A check's own code raised while it drew inputs, computed what is expected, or compared."""
-
-
 @dataclass(frozen=True)
 class Problem:
     """A mismatch, and in which case.
@@ -92,12 +83,6 @@ class Problem:
     case: Case | None = None
     fatal: bool = False
     harmless: bool = False
-
-
-def secret_seed(check: Check, public_seed: int) -> int:
-    """A seed that nobody can foresee: 128 bits from the operating system, hashed with the public seed."""
-    drawn = secrets.token_bytes(16)
-    return int.from_bytes(hashlib.sha256(f"{check.name}/{public_seed}/".encode() + drawn).digest()[:8], "little")
 
 
 def judge(
@@ -149,39 +134,6 @@ def _lost(check: Check, problem: Problem) -> Verdict:
         case.name if case else "",
         hidden,
     )
-
-
-class Oracle:
-    """Draws inputs and computes what is expected in a thread, so that it costs no time while the sandbox works.
-
-    It answers for every check with the seed given for it; what is wrong with a check itself comes out as `Fault`.
-    """
-
-    def __init__(self, seeds: Mapping[str, int]) -> None:
-        self.seeds = seeds
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="oracle")
-        self._drawn: dict[tuple[str, str], Future[Arrays]] = {}
-
-    def __enter__(self) -> Oracle:
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def draw_ahead(self, check: Check, case: Case) -> None:
-        """Begin to draw the inputs of a case that will probably be next."""
-        if (check.name, case.name) not in self._drawn:
-            future = self._pool.submit(draw_inputs, check, case, self.seeds[check.name])
-            self._drawn[check.name, case.name] = future
-
-    def inputs(self, check: Check, case: Case) -> Arrays:
-        """The inputs of a case, private ones included."""
-        self.draw_ahead(check, case)
-        return _guarded(check, self._drawn.pop((check.name, case.name)).result)
-
-    def expect_ahead(self, check: Check, inputs: Arrays) -> Future[Arrays]:
-        """Begin to compute what is expected; `inputs` must not be read by anybody else from now on."""
-        return self._pool.submit(check.expect, inputs)
 
 
 class _Examination:
@@ -302,7 +254,7 @@ class _Examination:
                 "uses": check.uses,
                 "time_limit_s": limit_s,
                 "memory_bytes": check.memory_bytes,
-                "random_seed": _random_seed(check, case, self.oracle.seeds[check.name]),
+                "random_seed": self.oracle.random_seed(check, case),
             }
             start = time.monotonic()
             try:
@@ -314,7 +266,7 @@ class _Examination:
                 return Problem(_silence(job, error, limit_s, "it"), case)
             if reply.kind != "answer":
                 return Problem(_told(reply), case, harmless=reply.meta.get("unfinished") is True)
-            if (mismatch := _compare(check, reply.arrays, _guarded(check, expected.result))) is not None:
+            if (mismatch := self.oracle.compare(check, reply.arrays, expected)) is not None:
                 return Problem(mismatch, case)
         return None
 
@@ -325,20 +277,6 @@ class _Examination:
         elif check is not self.checks[-1]:
             after = self.checks[self.checks.index(check) + 1]
             self.oracle.draw_ahead(after, after.cases[0])
-
-
-def _random_seed(check: Check, case: Case, seed: int) -> int:
-    """What the submission's own random numbers start from: the same in a replay, and no way back to the secret seed."""
-    return int.from_bytes(hashlib.sha256(f"{check.name}/{case.name}/{seed}".encode()).digest()[:4], "little")
-
-
-def _compare(check: Check, got: Arrays, expected: Arrays) -> Mismatch | None:
-    """A comparison may stumble over arrays that no honest `run` returns: then they are not accepted."""
-    try:
-        return check.compare(got, expected)
-    except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-        return Mismatch("the answer cannot be compared", said, "the arrays that the check asks for")
 
 
 def _silence(job: Job, error: wire.WireError, limit_s: float, who: str) -> Mismatch:
@@ -361,10 +299,3 @@ def _line(text: str) -> str:
     """One printable line of bounded length."""
     flat = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return flat if len(flat) <= TEXT else flat[: TEXT - 1] + "…"
-
-
-def _guarded(check: Check, call: Callable[..., T], *arguments: object) -> T:
-    try:
-        return call(*arguments)
-    except Exception as error:
-        raise Fault(f"check {check.name!r} itself failed: {type(error).__name__}: {error}") from error

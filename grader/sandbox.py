@@ -7,101 +7,20 @@ being judged is judged again (`grader.judge`).
 
 from __future__ import annotations
 
-import contextlib
-import secrets
-import socket
-import subprocess
-import sys
-import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
 
-import mlsys_lab
 from grader import wire
-from grader.bubblewrap import HOME, bubblewrap, environment
-from grader.jail import SCRATCH
 from grader.labs import GradedLab
-from mlsys_lab.checks.spec import Arrays
+from grader.launcher import HAND_OVER_S, Job, Launcher
 from mlsys_lab.errors import CourseError, MissingToolError
 
-START_S = 180.0
-HAND_OVER_S = 60.0
-"""A launcher that does not hand over a child within this time is as good as dead."""
-STARTS = 3
-"""Launchers that may die one after the other without having handed over a single child."""
-ANSWER = wire.Limits(header_bytes=64 << 10, array_bytes=64 << 20)
-"""What one answer of a submission may hold."""
-ENTRY = "import sys; sys.path[:0] = {path!r}; from grader.worker import main; main()"
+TRIES = 5
+"""Launchers and children that may die one after the other before one is ready for a submission."""
 UNSAFE = "--unsafe: submissions run with your rights: they can read your files, use the network and change this machine"
-
-
-class SandboxDied(CourseError):
-    """The launcher is gone, and with it all that ran in it."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "the sandbox has died", help="start the command again: it goes on where it stood; is there enough memory?"
-        )
-
-
-@dataclass
-class Job:
-    """One child that answers one question after the other about one submission.
-
-    Every question carries a number drawn for it alone, and only an answer with that number counts: one that was
-    written ahead, or left over from an earlier question, is refused as `wire.WireError`.
-    """
-
-    channel: socket.socket
-    life: socket.socket
-    _nonce: str = ""
-
-    def send(self, kind: str, meta: Mapping[str, Any], arrays: Arrays | None = None, *, deadline: float) -> None:
-        """Put a question. Raises what `wire.send` does."""
-        self._nonce = secrets.token_hex(16)
-        wire.send(self.channel, wire.Frame(kind, {**meta, "nonce": self._nonce}, arrays or {}), deadline=deadline)
-
-    def receive(self, *, deadline: float) -> wire.Frame:
-        """Wait for its answer. Raises what `wire.receive` does, and `wire.WireError` for anything but the answer."""
-        frame = wire.receive(self.channel, limits=ANSWER, deadline=deadline)
-        if frame.meta.get("nonce") != self._nonce:
-            raise wire.WireError("a frame that answers no question")
-        return frame
-
-    def ask(self, kind: str, meta: Mapping[str, Any], arrays: Arrays | None = None, *, deadline: float) -> wire.Frame:
-        """Put a question and wait for its answer."""
-        self.send(kind, meta, arrays, deadline=deadline)
-        return self.receive(deadline=deadline)
-
-    def ending(self) -> str:
-        """How a child that left without an answer ended, in words. Raises `SandboxDied` when nobody is left to tell."""
-        try:
-            code = wire.receive(self.life, deadline=time.monotonic() + 2.0).meta.get("code")
-        except wire.ClosedError:
-            raise SandboxDied from None
-        except wire.WireError:
-            return "its process does not answer any more"
-        if not isinstance(code, int):
-            return "its process is gone"
-        return (
-            f"the process was killed by signal {-code}" if code < 0 else f"the process ended itself with status {code}"
-        )
-
-    def close(self) -> None:
-        """Kill the child with all that it started, and wait until it is dead."""
-        self.channel.close()
-        with contextlib.suppress(OSError):
-            self.life.shutdown(socket.SHUT_WR)  # the attendant sees it, kills the child and leaves
-            self.life.settimeout(5.0)
-            while self.life.recv(4096):
-                pass
-        self.life.close()
 
 
 class Turns:
@@ -138,8 +57,8 @@ class Sandbox:
     """A running launcher for one lab, kept alive. Use it in a `with` block; `job` may be used from several threads.
 
     `spares` children stand ready at any time: as many as submissions are judged at once. Raises `MissingToolError`
-    where bubblewrap is missing or not allowed; `unsafe=True` does without it. With `wait=False` the launcher starts
-    beside whatever comes next, and the first `wait()` or `job()` tells when it cannot.
+    where bubblewrap is missing or not allowed, at once and ever after; `unsafe=True` does without it. With `wait=False`
+    the launcher starts beside whatever comes next, and the first `wait()` or `job()` tells when it cannot.
     """
 
     def __init__(self, lab: GradedLab, *, unsafe: bool = False, spares: int = 1, wait: bool = True) -> None:
@@ -147,8 +66,9 @@ class Sandbox:
         self.turns = Turns()
         self._unsafe, self._spares = unsafe, spares
         self._lock = threading.RLock()
-        self._starts_in_vain = 0
-        self._launcher: _Launcher | None = _Launcher(lab, unsafe=unsafe)
+        self._in_vain = 0
+        self._end: CourseError | None = None
+        self._launcher: Launcher | None = Launcher(lab, unsafe=unsafe)
         if wait:
             self.wait()
 
@@ -160,10 +80,8 @@ class Sandbox:
     def close(self) -> None:
         """End the launcher and all that runs under it."""
         with self._lock:
-            if self._launcher is not None:
-                self._launcher.close()
-            self._launcher = None
-            self._starts_in_vain = STARTS
+            self._end = CourseError("the sandbox is closed")
+            self._bury()
 
     def __enter__(self) -> Sandbox:
         return self
@@ -181,115 +99,53 @@ class Sandbox:
             job.close()
 
     def open_job(self) -> Job:
-        """The same for who closes it himself. A launcher that is found dead is replaced, `STARTS` times in a row."""
+        """The same for who closes it himself. A launcher that is found dead is replaced.
+
+        Raises `CourseError` when that fails, or child after child is dead before it is ready.
+        """
         while True:
             with self._lock:
-                launcher = self._running()
                 try:
-                    job = launcher.hand_over()
+                    job = self._running().hand_over()
                 except OSError:
-                    self._bury(launcher)
+                    self._bury()
+                    self._count(CourseError("the sandbox keeps dying", help="is there enough memory?"))
                     continue
             try:
                 ready = wire.receive(job.channel, deadline=time.monotonic() + HAND_OVER_S)
             except wire.WireError:
-                job.close()
-                self._bury(launcher)
-                continue
-            if ready.kind != "ready":
-                job.close()
-                raise CourseError("the sandbox cannot furnish a cell for a submission", got=ready.meta.get("what"))
-            self._starts_in_vain = 0
-            return job
+                ready = wire.Frame("gone")
+            if ready.kind == "ready":
+                self._in_vain = 0
+                return job
+            job.close()
+            with self._lock:
+                self._count(CourseError("the sandbox takes no submission", got=ready.meta.get("what", ready.kind)))
 
-    def _running(self) -> _Launcher:
-        if self._launcher is None:
-            if self._starts_in_vain >= STARTS:
-                raise SandboxDied
-            self._launcher = _Launcher(self.lab, unsafe=self._unsafe)
-        try:
-            self._launcher.wait(self._spares)
-        except CourseError:
-            self._launcher = None
-            self._starts_in_vain = STARTS  # it says why it cannot start: trying again would say the same
-            raise
-        return self._launcher
+    def _running(self) -> Launcher:
+        """The launcher, ready; a new one when there is none. Lock held."""
+        while True:
+            if self._end is not None:
+                raise self._end
+            if self._launcher is None:
+                self._launcher = Launcher(self.lab, unsafe=self._unsafe)
+            try:
+                self._launcher.wait(self._spares)
+                return self._launcher
+            except CourseError as error:
+                self._bury()
+                if isinstance(error, MissingToolError):
+                    self._end = error
+                self._count(error)
 
-    def _bury(self, launcher: _Launcher) -> None:
-        """Clear away a launcher that hands over no working child; the next one starts when it is asked for."""
-        with self._lock:
-            if self._launcher is launcher:
-                launcher.close()
-                self._launcher = None
-                self._starts_in_vain += 1
+    def _count(self, error: CourseError) -> None:
+        """One more that died before it was of use; after too many this sandbox is given up. Lock held."""
+        self._in_vain += 1
+        if self._in_vain >= TRIES and self._end is None:
+            self._end = error
 
-
-class _Launcher:
-    """One process of `grader.worker`, from its start to its end."""
-
-    def __init__(self, lab: GradedLab, *, unsafe: bool) -> None:
-        self._lab, self._unsafe, self._ready = lab, unsafe, False
-        package = Path(str(mlsys_lab.__file__)).parent
-        path = [str(package.parent if unsafe else HOME)]
-        self._extra = [lab.foreign_path] if lab.foreign_path else []
-        command = [sys.executable, "-s", "-P", "-B", "-c", ENTRY.format(path=path)]
-        if not unsafe:
-            command = [*bubblewrap(package, lab, self._extra), *command]
-        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
-        self._control, inner = socket.socketpair()
-        with inner:
-            self._process = subprocess.Popen(
-                command,
-                stdin=inner.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=self._stderr,
-                env=environment(tempfile.gettempdir() if unsafe else SCRATCH),
-            )
-
-    def wait(self, spares: int) -> None:
-        """Tell it what to prepare, and wait until it has. Raises `CourseError` with what it said when it does not."""
-        if self._ready:
-            return
-        modules = list(self._lab.checks.call_modules)
-        start = {"modules": modules, "path": self._extra, "jailed": not self._unsafe, "spares": spares}
-        deadline = time.monotonic() + START_S
-        try:
-            wire.send(self._control, wire.Frame("start", start), deadline=deadline)
-            wire.receive(self._control, deadline=deadline)
-        except wire.WireError:
-            self._process.kill()
-            refusal = self._refusal()
-            self.close()
-            raise refusal from None
-        self._ready = True
-
-    def hand_over(self) -> Job:
-        """The two ends of a child that stands ready. Raises `OSError` when the launcher does not answer."""
-        self._control.settimeout(HAND_OVER_S)
-        self._control.send(b"j")
-        byte, descriptors, _, _ = socket.recv_fds(self._control, 1, 2)
-        if not byte or len(descriptors) != 2:
-            raise ConnectionResetError("the launcher is gone")
-        return Job(channel=socket.socket(fileno=descriptors[0]), life=socket.socket(fileno=descriptors[1]))
-
-    def close(self) -> None:
-        """End the process; what runs under it ends with it."""
-        self._control.close()
-        try:
-            self._process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._stderr.close()
-
-    def _refusal(self) -> CourseError:
-        self._stderr.seek(0)
-        said = self._stderr.read().decode(errors="replace").strip().splitlines()
-        last = said[-1] if said else "no message"
-        if last.startswith("bwrap:"):
-            return MissingToolError(
-                "bubblewrap may not build a sandbox here",
-                got=last,
-                help="allow unprivileged user namespaces (on Ubuntu: an AppArmor profile for bwrap), or use --unsafe",
-            )
-        return CourseError("the sandbox did not start", got=last)
+    def _bury(self) -> None:
+        """Clear the launcher away; the next one starts when it is asked for. Lock held."""
+        if self._launcher is not None:
+            self._launcher.close()
+        self._launcher = None

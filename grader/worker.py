@@ -160,16 +160,14 @@ def _run_child(channel: socket.socket, *, jailed: bool) -> NoReturn:
         status = jail.open_status()
         _keep_only(channel, status)
         if jailed:
-            jail.furnish()
-            os.chdir(jail.SCRATCH)
-            jail.drop_privileges()
+            jail.enclose()
         else:
             os.setsid()
         wire.send(channel, wire.Frame("ready"))
         _serve(channel, status, jailed=jailed)
     except BaseException as error:
         with contextlib.suppress(BaseException):
-            wire.send(channel, wire.Frame("broken", {"what": f"{type(error).__name__}: {error}"[:TEXT]}))
+            wire.send(channel, _broken(error))
     os._exit(0)
 
 
@@ -191,13 +189,26 @@ def _serve(channel: socket.socket, status: IO[str], *, jailed: bool) -> None:
         _answer(channel, order["nonce"], reply)
         while reply.kind == "loaded":
             question = wire.receive(channel)
-            _answer(channel, question.meta["nonce"], KINDS[question.kind](module, question))
+            try:
+                answer = KINDS[question.kind](module, question)
+            except BaseException as error:
+                answer = _broken(error)
+            _answer(channel, question.meta["nonce"], answer)
     except wire.ClosedError:
         return
 
 
 def _answer(channel: socket.socket, nonce: str, reply: wire.Frame) -> None:
-    wire.send(channel, wire.Frame(reply.kind, {**reply.meta, "nonce": nonce}, reply.arrays))
+    try:
+        wire.send(channel, wire.Frame(reply.kind, {**reply.meta, "nonce": nonce}, reply.arrays))
+    except wire.ClosedError:
+        raise
+    except (wire.WireError, MemoryError) as error:
+        wire.send(channel, wire.Frame("broken", {**_broken(error).meta, "nonce": nonce}))
+
+
+def _broken(error: BaseException) -> wire.Frame:
+    return wire.Frame("broken", {"what": f"{type(error).__name__}: {error}"[:TEXT]})
 
 
 def _import_ahead(source: str) -> None:

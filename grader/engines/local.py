@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from threading import Event, Thread
 
 from grader.engines import Result, Task
 from grader.judge import judge
+from grader.oracle import warm
 from grader.sandbox import Sandbox
 
 AHEAD = 2
@@ -14,12 +16,22 @@ AHEAD = 2
 
 
 class LocalEngine:
-    """`workers` submissions at a time in a running sandbox; `time_factor` stretches every time limit."""
+    """`workers` submissions at a time in a running sandbox; `time_factor` stretches every time limit.
+
+    Waits for the sandbox, and raises the `CourseError` of one that cannot start; the oracles warm up meanwhile.
+    """
 
     def __init__(self, sandbox: Sandbox, *, workers: int = 1, time_factor: float = 1.0) -> None:
         self.sandbox = sandbox
         self.workers = workers
         self.time_factor = time_factor
+        self._judged = Event()
+        Thread(target=warm, args=(sandbox.lab.checks,), kwargs={"stop": self._judged}, name="warm").start()
+        try:
+            sandbox.wait()
+        except BaseException:
+            self._judged.set()
+            raise
 
     def judge_all(self, tasks: Iterable[Task]) -> Iterator[Result]:
         """One result per task; a task that raises is a result with an error. Tasks are taken as they are needed."""
@@ -35,7 +47,8 @@ class LocalEngine:
                 ready, pending = wait(pending, return_when=FIRST_COMPLETED)
                 yield from (future.result() for future in ready)
         finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            self._judged.set()
+            pool.shutdown(wait=not pending, cancel_futures=True)  # cut off, it does not wait for those at work
 
     def _judge(self, task: Task) -> Result:
         try:
