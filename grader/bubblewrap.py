@@ -18,7 +18,7 @@ from mlsys_lab.errors import InputError, MissingToolError
 
 HOME = Path("/course")
 """Where the course package lies inside the sandbox."""
-GRADER_MODULES = ("__init__.py", "wire.py", "jail.py", "worker.py")
+GRADER_MODULES = ("__init__.py", "wire.py", "seccomp.py", "jail.py", "worker.py")
 
 
 def environment(scratch: str) -> dict[str, str]:
@@ -47,8 +47,8 @@ def bubblewrap(package: Path, lab: GradedLab, extra: list[str]) -> list[str]:
     if os.geteuid() != 0:
         command += ["--unshare-user", "--uid", "0", "--gid", "0"]
     command += ["--cap-drop", "ALL"]
-    for capability in ("CAP_SYS_ADMIN", "CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP", "CAP_KILL"):  # for grader.jail
-        command += ["--cap-add", capability]
+    for capability in ("SYS_ADMIN", "NET_ADMIN", "SETUID", "SETGID", "SETPCAP", "KILL"):  # for grader.jail
+        command += ["--cap-add", f"CAP_{capability}"]
     for folder in ("/usr", "/lib", "/lib64", "/bin"):
         if Path(folder).is_symlink():
             command += ["--symlink", str(Path(folder).readlink()), folder]

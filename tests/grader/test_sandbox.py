@@ -1,51 +1,22 @@
 import contextlib
 import os
-import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from grader import bubblewrap, wire
+from grader import bubblewrap, jail, wire
 from grader.sandbox import Sandbox
 from mlsys_lab.errors import InputError, MissingToolError
+from tests.grader.inside import MEBIBYTE, NAMED, answer, ask, nobody_is_left
 
 pytestmark = pytest.mark.sandbox
-MEBIBYTE = 1 << 20
-
-
-def ask(sandbox, body, *, memory_bytes=2048 * MEBIBYTE, deadline_s=20.0):
-    """Run `body` as the function `double` in a job of its own; the frames that come back, and the job's ending."""
-    source = "import numpy as np\ndef double(x):\n" + "".join(f"    {line}\n" for line in body.splitlines())
-    order = {
-        "name": "t.ipynb",
-        "source": source,
-        "time_limit_s": 10.0,
-        "memory_bytes": memory_bytes,
-        "cpu_s": 60,
-    }
-    case = {"call": "tiny_calls:double", "uses": ["double"], "time_limit_s": 10.0, "memory_bytes": None}
-    deadline = time.monotonic() + deadline_s
-    with sandbox.job() as job:
-        assert job.ask("job", order, deadline=deadline).kind == "loaded"
-        try:
-            return job.ask("case", {**case, "random_seed": 1}, {"x": np.zeros(3)}, deadline=deadline)
-        except wire.ClosedError:
-            return job.ending()
-
-
-def answer(sandbox, expression, **options):
-    """The text that an expression gives inside the sandbox."""
-    reply = ask(sandbox, f"import os, json\nraise ValueError(json.dumps({expression}))", **options)
-    import json
-
-    return json.loads(reply.meta["got"].removeprefix("ValueError: ").rpartition(", at ")[0])
 
 
 def test_the_code_runs_as_nobody_without_capabilities(sandbox):
-    ids = answer(sandbox, "[os.getuid() if os.getuid() else 'mapped', os.getpid(), os.getgroups()]")
-    if os.geteuid() == 0:
-        assert ids == [65534, 1, []]
+    user, group, pid, groups = answer(sandbox, "[os.getuid(), os.getgid(), os.getpid(), os.getgroups()]")
+    own = range(jail.FIRST_UID, jail.FIRST_UID + jail.UIDS)
+    assert user == group and pid == 1
+    assert user in own and groups == [] if os.geteuid() == 0 else user == jail.NOBODY
     source = (
         "import ctypes\nlibc = ctypes.CDLL(None)\nraise ValueError(str([libc.mount(b'none', b'/', b'tmpfs', 0, None),"
     )
@@ -92,21 +63,6 @@ def test_writing_ends_at_the_quota(sandbox):
     assert "File too large" in ask(sandbox, "open('f', 'wb').write(bytes(20 << 20))").meta["got"]
 
 
-def alive(marker):
-    """Processes of this machine whose memory of their command or environment holds a marker: by their name."""
-    found = []
-    for comm in Path("/proc").glob("[0-9]*/comm"):
-        try:
-            if comm.read_text().strip() == marker:
-                found.append(comm.parent.name)
-        except OSError:
-            continue
-    return found
-
-
-NAMED = "import ctypes, os, signal, time\nctypes.CDLL(None).prctl(15, b'{name}', 0, 0, 0)\n"
-
-
 STAYS_ALIVE = """\
 for number in range(1, 65):
     try:
@@ -124,7 +80,7 @@ return 2 * x"""
 def test_nothing_is_left_running_after_a_job(sandbox):
     body = NAMED.format(name="left-over") + STAYS_ALIVE
     assert ask(sandbox, body).kind == "answer"
-    assert alive("left-over") == []
+    assert nobody_is_left("left-over")
 
 
 def test_an_endless_loop_is_killed_when_the_judge_lets_go(sandbox):
@@ -133,7 +89,7 @@ def test_an_endless_loop_is_killed_when_the_judge_lets_go(sandbox):
     )
     with pytest.raises(wire.DeadlineError):
         ask(sandbox, body, deadline_s=3.0)
-    assert alive("endless") == []
+    assert nobody_is_left("endless")
 
 
 def test_a_fork_bomb_ends(sandbox):
@@ -143,7 +99,7 @@ def test_a_fork_bomb_ends(sandbox):
     )
     with contextlib.suppress(wire.WireError):  # what matters is what comes after
         ask(sandbox, body, deadline_s=10.0)
-    assert alive("bomb") == []
+    assert nobody_is_left("bomb")
     assert ask(sandbox, "return 2 * x").kind == "answer"
 
 
@@ -228,4 +184,4 @@ def test_unsafe_runs_without_a_sandbox_and_still_ends_what_it_started(tiny):
         body = NAMED.format(name="unsafe-loop") + "signal.signal(signal.SIGALRM, signal.SIG_IGN)\nwhile True:\n    pass"
         with pytest.raises(wire.DeadlineError):
             ask(plain, body, deadline_s=3.0)
-        assert alive("unsafe-loop") == []
+        assert nobody_is_left("unsafe-loop")

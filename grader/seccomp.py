@@ -1,0 +1,205 @@
+"""Which system calls a submission's process is refused: a seccomp filter, built here and laid on by each job.
+
+Namespaces and capabilities decide what a process may reach; the filter takes away the kernel's doors that a lab never
+needs, so that a fault behind one of them is out of reach, and memory that no limit counts cannot be had. A refused call
+fails with EPERM, except that clone3 does not exist (ENOSYS), after which libc falls back to clone, whose flags a
+filter can read. A call of a foreign architecture kills the process.
+
+Sources: seccomp(2), clone(2), mmap(2), address_families(7), and Documentation/userspace-api/seccomp_filter.rst of the
+kernel; numbers from asm/unistd_64.h (x86_64) and asm-generic/unistd.h (aarch64).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import socket
+import struct
+from dataclasses import dataclass
+
+from mlsys_lab.errors import MissingToolError
+
+ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+"""By the kernel's name of the machine: AUDIT_ARCH_*, which a filter sees."""
+REFUSED: dict[str, tuple[int | None, int | None]] = {  # numbers on x86_64, on aarch64
+    # other worlds: namespaces, mounts, roots
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+    # other processes
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "process_madvise": (440, 440),
+    "pidfd_getfd": (438, 438),
+    "kcmp": (312, 272),
+    # programs that run in the kernel, and what watches it
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "fanotify_init": (300, 262),
+    "fanotify_mark": (301, 263),
+    "syslog": (103, 116),
+    "lookup_dcookie": (212, 18),
+    # keys
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    # the machine itself
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "reboot": (169, 142),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "acct": (163, 89),
+    "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
+    "settimeofday": (164, 170),
+    "clock_settime": (227, 112),
+    "clock_adjtime": (305, 266),
+    "adjtimex": (159, 171),
+    "sethostname": (170, 161),
+    "setdomainname": (171, 162),
+    "vhangup": (153, 58),
+    "name_to_handle_at": (303, 264),
+    "open_by_handle_at": (304, 265),
+    "personality": (135, 92),
+    "iopl": (172, None),
+    "ioperm": (173, None),
+    "modify_ldt": (154, None),
+    "uselib": (134, None),
+    # memory and messages that no limit of the job counts
+    "memfd_create": (319, 279),
+    "memfd_secret": (447, 447),
+    "remap_file_pages": (216, 234),
+    "shmget": (29, 194),
+    "shmctl": (31, 195),
+    "shmat": (30, 196),
+    "semget": (64, 190),
+    "semctl": (66, 191),
+    "semop": (65, 193),
+    "semtimedop": (220, 192),
+    "msgget": (68, 186),
+    "msgctl": (71, 187),
+    "msgrcv": (70, 188),
+    "msgsnd": (69, 189),
+    "mq_open": (240, 180),
+    "mq_unlink": (241, 181),
+    "mq_timedsend": (242, 182),
+    "mq_timedreceive": (243, 183),
+    "mq_notify": (244, 184),
+    "mq_getsetattr": (245, 185),
+}
+CLONE, CLONE3, MMAP, SOCKET = (56, 220), (435, 435), (9, 222), (41, 198)
+SECCOMP = (317, 277)
+NEW_NAMESPACES = 0x7E020000
+"""CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET; NEWTIME cannot be asked of clone."""
+MAP_SHARED_ANONYMOUS, MAP_GROWSDOWN = 0x21, 0x100
+"""RLIMIT_DATA counts neither. The lowest bit of MAP_SHARED and of MAP_SHARED_VALIDATE, and MAP_ANONYMOUS."""
+FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
+"""Kinds of sockets that a job may open; AF_NETLINK besides, for the list of interfaces (getifaddrs) only."""
+NETLINK_ROUTE = 0
+X32 = 0x40000000
+KILL, ERRNO, ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
+LOAD, JUMP_EQUAL, JUMP_AT_LEAST, JUMP_ANY_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
+NUMBER_AT, ARCHITECTURE_AT, ARGUMENTS_AT = 0, 4, 16
+SET_MODE_FILTER, ALL_THREADS = 1, 1
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One instruction; a jump names the labels to go on at, and "" is the next instruction."""
+
+    code: int
+    value: int = 0
+    then: str = ""
+    otherwise: str = ""
+    label: str = ""
+
+
+def _steps(column: int, audit: int) -> list[_Step]:
+    """The filter as text: `column` picks an architecture's numbers."""
+
+    def argument(index: int, label: str = "") -> _Step:  # the low half; the flags and families read here fit in it
+        return _Step(LOAD, ARGUMENTS_AT + 8 * index, label=label)
+
+    refused = [number[column] for number in REFUSED.values()]
+    return [
+        _Step(LOAD, ARCHITECTURE_AT),
+        _Step(JUMP_EQUAL, audit, otherwise="kill"),
+        _Step(LOAD, NUMBER_AT),
+        _Step(JUMP_AT_LEAST, X32, then="refuse"),
+        _Step(JUMP_EQUAL, CLONE[column], then="clone"),
+        _Step(JUMP_EQUAL, MMAP[column], then="mmap"),
+        _Step(JUMP_EQUAL, SOCKET[column], then="socket"),
+        _Step(JUMP_EQUAL, CLONE3[column], then="missing"),
+        *(_Step(JUMP_EQUAL, number, then="refuse") for number in refused if number is not None),
+        _Step(RETURN, ALLOW),
+        argument(0, label="clone"),
+        _Step(JUMP_ANY_BIT, NEW_NAMESPACES, then="refuse", otherwise="allow"),
+        argument(3, label="mmap"),
+        _Step(JUMP_ANY_BIT, MAP_GROWSDOWN, then="refuse"),
+        _Step(AND, MAP_SHARED_ANONYMOUS),
+        _Step(JUMP_EQUAL, MAP_SHARED_ANONYMOUS, then="refuse", otherwise="allow"),
+        argument(0, label="socket"),
+        *(_Step(JUMP_EQUAL, family, then="allow") for family in FAMILIES),
+        _Step(JUMP_EQUAL, socket.AF_NETLINK, otherwise="refuse"),
+        argument(2),
+        _Step(JUMP_EQUAL, NETLINK_ROUTE, then="allow", otherwise="refuse"),
+        _Step(RETURN, ALLOW, label="allow"),
+        _Step(RETURN, ERRNO | errno.EPERM, label="refuse"),
+        _Step(RETURN, ERRNO | errno.ENOSYS, label="missing"),
+        _Step(RETURN, KILL, label="kill"),
+    ]
+
+
+def program(machine: str) -> bytes:
+    """The filter for an architecture, as the kernel reads it. Raises `MissingToolError` for one that is not known."""
+    if machine not in ARCHITECTURES:
+        raise MissingToolError(
+            "there is no system call filter for this machine", got=machine, expected=" or ".join(ARCHITECTURES)
+        )
+    steps = _steps(list(ARCHITECTURES).index(machine), ARCHITECTURES[machine])
+    places = {step.label: place for place, step in enumerate(steps) if step.label}
+    written = []
+    for place, step in enumerate(steps):
+        jumps = (places[label] - place - 1 if label else 0 for label in (step.then, step.otherwise))
+        written.append(struct.pack("=HBBI", step.code, *jumps, step.value))
+    return b"".join(written)
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("steps", ctypes.c_void_p))
+
+
+def install() -> None:
+    """Lay the filter on this process, all its threads and all that it starts; there is no way back.
+
+    Needs PR_SET_NO_NEW_PRIVS first. Raises `OSError` where the kernel does not take it.
+    """
+    machine = os.uname().machine
+    steps = program(machine)
+    buffer = ctypes.create_string_buffer(steps, len(steps))
+    filtered = _Program(len(steps) // 8, ctypes.addressof(buffer))
+    libc = ctypes.CDLL(None, use_errno=True)
+    number = SECCOMP[list(ARCHITECTURES).index(machine)]
+    if libc.syscall(number, SET_MODE_FILTER, ALL_THREADS, ctypes.byref(filtered)) != 0:
+        failed = ctypes.get_errno()
+        raise OSError(failed, f"seccomp filter: {os.strerror(failed)}")
