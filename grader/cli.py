@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
-from grader.commands import collect, export, feedback, grade, release, status
+from grader.commands import audit, collect, export, feedback, grade, regrade, release, status
 from mlsys_lab.errors import CourseError, InputError, MissingToolError, did_you_mean
 
 COMMANDS = {
@@ -20,6 +20,8 @@ COMMANDS = {
     "feedback": feedback,
     "export": export,
     "status": status,
+    "regrade": regrade,
+    "audit": audit,
 }
 EXTRA = ("nbgrader", "jupytext")
 """Packages that only the extra `grader` brings."""

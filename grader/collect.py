@@ -14,10 +14,11 @@ import unicodedata
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path, PurePosixPath
 
-from grader.course import STUDENT, Course
+from grader.course import STUDENT, Course, read_stamp
+from grader.lock import locked
 from grader.records import write_atomically
 from grader.sanitise import FILE_BYTES
 from mlsys_lab.errors import InputError
@@ -58,6 +59,13 @@ def collect(course: Course, lab: str, source: Path) -> list[Collected]:
     if not (found or empty or skipped):
         raise InputError("no notebook found", got=source, help="mlsys-grader collect --help shows what is understood")
     course.lay_out()
+    with locked(course, f"collect --lab {lab}"):
+        return _take_all(course, lab, found, empty, skipped)
+
+
+def _take_all(
+    course: Course, lab: str, found: list[Found], empty: set[str], skipped: list[tuple[str, str]]
+) -> list[Collected]:
     by_student: dict[str, list[Found]] = {}
     for entry in found:
         by_student.setdefault(entry.student, []).append(entry)
@@ -101,23 +109,14 @@ def _look_in_folder(source: Path) -> tuple[list[Found], set[str], list[tuple[str
                 continue
             student, file = whose(inside)
             folders.discard(inside.parts[0])
-            found.append(Found(student, file, lambda path=path: _read(path), _stamp(path)))  # type: ignore[misc]
+            stamp = read_stamp(path.with_name("timestamp.txt"))
+            found.append(Found(student, file, lambda path=path: _read(path), stamp))  # type: ignore[misc]
     return found, {whose(PurePosixPath(name, "x.ipynb"))[0] for name in folders}, skipped
 
 
 def _read(path: Path) -> bytes:
     with path.open("rb") as file:
         return file.read(FILE_BYTES + 1)
-
-
-def _stamp(notebook: Path) -> datetime | None:
-    """nbgrader's timestamp.txt beside a notebook; UTC where it names no zone, as nbgrader has it."""
-    try:
-        text = notebook.with_name("timestamp.txt").read_text().strip()
-        stamp = datetime.fromisoformat(text.replace(" UTC", "+00:00"))
-        return (stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)).astimezone(UTC)
-    except (OSError, ValueError, OverflowError):
-        return None
 
 
 def _look_in_zip(source: Path) -> tuple[list[Found], set[str], list[tuple[str, str]]]:

@@ -7,13 +7,18 @@ sanitised/STUDENT/LAB/LAB.ipynb     the submission as nbgrader gets to see it
 autograded/STUDENT/LAB/LAB.ipynb    the same with marks, by nbgrader
 feedback/STUDENT/LAB/LAB.html       the page for the student
 gradebook.db, nbgrader_config.py, nbgrader.log
+backups/gradebook-NUMBER-TIME.db    the gradebook as it was before each batch (grader.backup)
+audit.jsonl                         who graded what, with which version, seeds and sandbox (grader.audit)
+.grader.lock, .gradebook.lock       held by whoever writes at the moment (grader.lock)
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 from mlsys_lab.errors import InputError
 
@@ -57,6 +62,10 @@ class Course:
         """The notebook that a student handed in."""
         return self.root / "submitted" / student / lab / f"{lab}.ipynb"
 
+    def handed_in(self, student: str, lab: str) -> datetime | None:
+        """When it was handed in, in UTC and to the second, or None."""
+        return read_stamp(self.submission(student, lab).with_name("timestamp.txt"))
+
     def sanitised(self, student: str, lab: str) -> Path:
         """The same notebook as nbgrader gets it."""
         return self.root / "sanitised" / student / lab / f"{lab}.ipynb"
@@ -78,6 +87,21 @@ class Course:
         """nbgrader's database."""
         return self.root / "gradebook.db"
 
+    @property
+    def backups(self) -> Path:
+        """The folder of the gradebook's copies."""
+        return self.root / "backups"
+
+    @property
+    def audit(self) -> Path:
+        """The audit log."""
+        return self.root / "audit.jsonl"
+
+    @property
+    def lock(self) -> Path:
+        """The file that whoever writes to the course holds a lock on."""
+        return self.root / ".grader.lock"
+
     def students(self, lab: str) -> list[str]:
         """Students with a folder for a lab, whatever is in it; `InputError` for a folder that cannot be an id."""
         found = sorted(path.parent.name for path in self.root.glob(f"submitted/*/{lab}") if path.is_dir())
@@ -89,6 +113,26 @@ class Course:
         """Labs of which anything was handed in."""
         found = {path.name for path in self.root.glob("submitted/*/*") if path.is_dir()}
         return sorted(name for name in found if not name.startswith("."))
+
+
+def read_stamp(path: Path) -> datetime | None:
+    """The time in nbgrader's timestamp.txt, in UTC and to the second; None where there is none that can be read.
+
+    UTC where the file names no zone, as nbgrader has it; a zone may be an offset or a name like Europe/Zurich.
+    """
+    try:
+        if path.is_symlink():
+            return None
+        with path.open(encoding="utf-8") as file:
+            text = file.read(100).strip()
+        zone = ZoneInfo("UTC")
+        if text.count(" ") == 2 and text[-1].isalpha():
+            text, _, name = text.rpartition(" ")
+            zone = ZoneInfo(name)
+        stamp = datetime.fromisoformat(text)
+        return (stamp if stamp.tzinfo else stamp.replace(tzinfo=zone)).astimezone(UTC).replace(microsecond=0)
+    except (OSError, ValueError, KeyError, OverflowError):
+        return None
 
 
 def valid_student(student: str) -> str:

@@ -1,133 +1,117 @@
-"""The one process that writes the gradebook.
-
-nbgrader changes the working directory, takes seconds to import and warns a lot, so it lives in a process of its own:
-`python -m grader.gradebook COURSE` reads a request per line from standard input, `{"lab": ..., "student": null}` to
-enter a lab's cells or `{"lab": ..., "student": ...}` to enter the marks of a student's record, and answers each with a
-line. Entering the same twice changes nothing.
-"""
+"""Hand marks to the one process that writes the gradebook (`grader.bookkeeper`), without waiting for it."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-import logging
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Event, Thread
 from types import TracebackType
 from typing import Any
 
-from grader import notebooks
 from grader.course import Course
 from mlsys_lab.errors import CourseError
 
+DEATHS = 3
+"""So many times the process may die over one request before the gradebook is given up."""
+
+
+@dataclass(frozen=True)
+class Entered:
+    """The gradebook's answer about a student's marks, or with None about a lab: entered, or else the error."""
+
+    student: str | None
+    error: str
+
 
 class GradebookWriter:
-    """Starts the writing process and hands it requests; use it as a context manager."""
+    """Starts the writing process and hands it requests in a thread; use it as a context manager.
 
-    def __init__(self, course: Course) -> None:
-        command = [sys.executable, "-W", "ignore", "-m", "grader.gradebook", str(course.root)]
-        # nbgrader starts `alembic` by its bare name: an environment that is not activated lacks it on its path.
-        environment = os.environ | {
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-        }
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=Path(__file__).parent.parent,
-            env=environment,
-            start_new_session=True,  # Ctrl-C stops the grader, which then lets this process finish what it is writing
-        )
+    Answers come into `answers`, in the order of the requests. A process that dies is started again and gets the same
+    request: an entry is whole or not there, and entering twice changes nothing.
+    """
+
+    def __init__(self, course: Course, answers: SimpleQueue[Any] | None = None) -> None:
+        self.answers: SimpleQueue[Any] = SimpleQueue() if answers is None else answers
+        self._course = course
+        self._requests: SimpleQueue[tuple[str, str | None] | None] = SimpleQueue()
+        self._stopped = Event()
+        self._process = self._start()
+        self._lost = ""
+        self._thread = Thread(target=self._serve, name="gradebook", daemon=True)
+        self._thread.start()
 
     def __enter__(self) -> GradebookWriter:
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        assert self._process.stdin and self._process.stdout
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
+        """Wait for the entry at hand; what has been handed over beyond it is left for the next time."""
+        self._stopped.set()
+        self._requests.put(None)
+        self._thread.join()
+
+    def hand_over(self, lab: str, student: str | None = None) -> None:
+        """Ask for a lab, or a student's recorded marks in it, to be entered."""
+        self._requests.put((lab, student))
 
     def enter(self, lab: str, student: str | None = None) -> None:
-        """Enter a lab, or a student's recorded marks in it; raises `CourseError` when the gradebook refuses."""
+        """Enter and wait for it; raises `CourseError` when the gradebook refuses."""
+        self.hand_over(lab, student)
+        if error := self.answers.get().error:
+            raise CourseError(error)
+
+    def _serve(self) -> None:
+        while (request := self._requests.get()) is not None and not self._stopped.is_set():
+            lab, student = request
+            error = self._lost or self._ask(lab, student)
+            self.answers.put(Entered(student, error))
+        self._end()
+
+    def _ask(self, lab: str, student: str | None) -> str:
+        for death in range(1, DEATHS + 1):
+            try:
+                assert self._process.stdin and self._process.stdout
+                self._process.stdin.write(json.dumps({"lab": lab, "student": student}) + "\n")
+                self._process.stdin.flush()
+                said = json.loads(self._process.stdout.readline())["error"]
+            except (OSError, ValueError):  # it is gone, perhaps in the midst of its answer
+                self._end()
+                if death < DEATHS:
+                    self._process = self._start()
+                continue
+            return str(CourseError(f"the gradebook refused {lab} {student or ''}".rstrip(), got=said)) if said else ""
+        self._lost = str(
+            CourseError(
+                "the gradebook's process dies again and again",
+                help="see nbgrader.log in the course folder; the marks are kept in the records, and the next "
+                "`mlsys-grader grade` enters them",
+            )
+        )
+        return self._lost
+
+    def _start(self) -> subprocess.Popen[str]:
+        command = [sys.executable, "-W", "ignore", "-m", "grader.bookkeeper", str(self._course.root)]
+        # nbgrader starts `alembic` by its bare name: an environment that is not activated lacks it on its path.
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parent.parent,
+            env=os.environ | {"PATH": path},
+            start_new_session=True,  # Ctrl-C stops the grader, which then lets this process finish what it is writing
+        )
+
+    def _end(self) -> None:
+        """Let the process come to its end, or collect one that is dead."""
         assert self._process.stdin and self._process.stdout
-        try:
-            self._process.stdin.write(json.dumps({"lab": lab, "student": student}) + "\n")
-            self._process.stdin.flush()
-            answer = json.loads(self._process.stdout.readline())
-        except (OSError, ValueError):
-            raise CourseError(
-                "the gradebook's process has died", help="see nbgrader.log in the course folder"
-            ) from None
-        if answer["error"]:
-            raise CourseError(f"the gradebook refused {lab} {student or ''}".rstrip(), got=answer["error"])
-
-
-def create(course: Course) -> None:
-    """Make an empty gradebook, whole or not at all: nbgrader's own way leaves half a database when it is cut off."""
-    from nbgrader.api import Gradebook
-
-    if not course.gradebook.exists():
-        unfinished = course.gradebook.with_name(".new-gradebook.db")
-        unfinished.unlink(missing_ok=True)
-        Gradebook(f"sqlite:///{unfinished}").close()
-        unfinished.replace(course.gradebook)
-
-
-def enter_lab(course: Course, lab: str, config: Any) -> None:
-    """Tell the gradebook a lab's cells and points; raises what nbgrader does when they may not change any more."""
-    from nbgrader.api import Gradebook
-    from nbgrader.preprocessors import SaveCells
-
-    url = config.CourseDirectory.db_url
-    with Gradebook(url) as gradebook:
-        gradebook.update_or_create_assignment(lab)
-    notebook = notebooks.read(course.released(lab))
-    SaveCells(config=config).preprocess(notebook, {"nbgrader": {"assignment": lab, "notebook": lab, "db_url": url}})
-
-
-def enter_marks(course: Course, lab: str, student: str, config: Any) -> None:
-    """Let nbgrader autograde one sanitised submission with the marks of its record."""
-    from nbgrader.converters import Autograde
-    from nbgrader.coursedir import CourseDirectory
-
-    directory = CourseDirectory(config=config)
-    directory.assignment_id, directory.student_id, directory.notebook_id = lab, student, lab
-    converter = Autograde(coursedir=directory, config=config)
-    converter.force = True
-    converter.log = logging.getLogger("nbgrader")
-    converter.start()
-
-
-def main() -> None:
-    """Answer requests until standard input ends."""
-    from traitlets.config import Config
-
-    from grader.nbgrader_config import configure
-
-    course = Course(Path(sys.argv[1]))
-    replies, sys.stdout = sys.stdout, sys.stderr  # nothing that nbgrader prints may get among the answers
-    logging.basicConfig(filename=course.root / "nbgrader.log", level=logging.WARNING)
-    config = configure(Config(), course.root)
-    created = False
-    for line in sys.stdin:
-        request = json.loads(line)
-        error = ""
-        try:
-            if not created:
-                create(course)
-                created = True
-            if request["student"] is None:
-                enter_lab(course, request["lab"], config)
-            else:
-                enter_marks(course, request["lab"], request["student"], config)
-        except (Exception, SystemExit) as caught:
-            logging.exception("refused %s", request)
-            error = f"{type(caught).__name__}: {caught}"
-        print(json.dumps({"error": error}), file=replies, flush=True)
-
-
-if __name__ == "__main__":
-    main()
+        with contextlib.suppress(OSError):  # what it did not read any more
+            self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()

@@ -65,7 +65,7 @@ def read_record(path: Path) -> Record | None:
         fields["verdicts"] = tuple(Verdict(**verdict) for verdict in fields["verdicts"])
         fields["notes"] = tuple(fields["notes"])
         return Record(**fields)
-    except (FileNotFoundError, ValueError, TypeError, KeyError):
+    except (FileNotFoundError, ValueError, TypeError, KeyError, RecursionError):
         return None
 
 
@@ -83,3 +83,13 @@ def write_atomically(path: Path, content: bytes) -> None:
     except BaseException:
         os.unlink(temporary)  # noqa: PTH108
         raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Put a folder's names on the disk, so that a file's new name outlives a power failure."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from grader.course import Course
 from grader.labs import GradedLab
+from grader.marks import holds, marks_in_gradebook
 from grader.records import Record, read_record
 from grader.sanitise import read_submission
 
@@ -27,14 +29,21 @@ class Standing:
     record: Record | None
 
 
-def standing(course: Course, lab: GradedLab, student: str) -> Standing:
-    """Where one submission stands."""
-    record = read_record(course.record(student, lab.name))
-    if record is None:
-        return Standing(student, "waiting", None)
-    if record.faults:
-        return Standing(student, "fault", record)
-    digest = read_submission(course.submission(student, lab.name), lab).digest
-    if not record.holds_for(digest, lab.version):
-        return Standing(student, "changed", record)
-    return Standing(student, "graded" if record.entered else "judged", record)
+def standings(course: Course, lab: GradedLab, students: Sequence[str]) -> list[Standing]:
+    """Where each submission stands. Raises `InputError` for a gradebook that cannot be read."""
+    marks = marks_in_gradebook(course, lab.name)
+    found = []
+    for student in students:
+        record = read_record(course.record(student, lab.name))
+        if record is None:
+            state = "waiting"
+        elif record.faults:
+            state = "fault"
+        elif not record.holds_for(read_submission(course.submission(student, lab.name), lab).digest, lab.version):
+            state = "changed"
+        elif record.entered and holds(marks, record, course.handed_in(student, lab.name)):
+            state = "graded"
+        else:
+            state = "judged"
+        found.append(Standing(student, state, record))
+    return found

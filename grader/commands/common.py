@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from math import isfinite
 
 from grader.course import Course
 from grader.labs import GradedLab
+from grader.options import Options
 from grader.records import Record, read_record
 from mlsys_lab.checks.labinfo import find_lab
 from mlsys_lab.errors import InputError
@@ -27,3 +29,37 @@ def records_of(course: Course, lab: GradedLab) -> list[Record]:
     if left_out := sorted(set(students) - {record.student for record in records}):
         print(f"mlsys-grader: left out, not graded: {', '.join(left_out)}", file=sys.stderr)
     return records
+
+
+def add_judging(parser: argparse.ArgumentParser) -> None:
+    """The arguments of every command that judges."""
+    parser.add_argument(
+        "--workers", type=int, default=0, metavar="N", help="submissions at a time (default: one per core)"
+    )
+    parser.add_argument(
+        "--time-factor", type=float, default=1.0, metavar="X", help="stretch every time limit, on a slow machine"
+    )
+    parser.add_argument(
+        "--unsafe", action="store_true", help="no sandbox: submissions may read your files and use your network"
+    )
+    parser.add_argument(
+        "--engine", choices=("local", "ray"), default="local", help="judge on this machine, or over a Ray cluster"
+    )
+    parser.add_argument(
+        "--address", metavar="HOST:PORT", help="the Ray cluster (default: one that is started on this machine)"
+    )
+
+
+def judging_options(args: argparse.Namespace) -> Options:
+    """Those arguments, checked; says on standard error what --unsafe gives up."""
+    from grader.sandbox import UNSAFE
+
+    if args.workers < 0:
+        raise InputError("--workers cannot be that", got=args.workers, expected="1 or more, or 0: one per core")
+    if not (args.time_factor > 0 and isfinite(args.time_factor)):
+        raise InputError("--time-factor cannot be that", got=args.time_factor, expected="a positive number")
+    if args.address and args.engine != "ray":
+        raise InputError("--address is the address of a Ray cluster", help="add --engine ray")
+    if args.unsafe:
+        print(UNSAFE, file=sys.stderr)
+    return Options(args.workers, args.time_factor, args.unsafe, engine=args.engine, address=args.address)

@@ -14,14 +14,13 @@ never stops the others.
 from __future__ import annotations
 
 import argparse
-import sys
-from math import isfinite
+from dataclasses import replace
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from grader.commands.common import chosen_lab
+from grader.commands.common import add_judging, chosen_lab, judging_options
 from grader.course import Course
 from grader.records import Record
 from mlsys_lab.errors import InputError, did_you_mean
@@ -31,27 +30,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Its arguments."""
     parser.add_argument("lab")
     parser.add_argument("--student", action="append", metavar="ID", help="only this one; may be given several times")
-    parser.add_argument(
-        "--workers", type=int, default=0, metavar="N", help="submissions at a time (default: one per core)"
-    )
-    parser.add_argument(
-        "--time-factor", type=float, default=1.0, metavar="X", help="stretch every time limit, on a slow machine"
-    )
     parser.add_argument("--again", action="store_true", help="judge also what has been judged, with new secret inputs")
-    parser.add_argument(
-        "--unsafe", action="store_true", help="no sandbox: submissions may read your files and use your network"
-    )
+    add_judging(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Judge, enter, write feedback; a line per submission and a bar."""
-    from grader.grade import Options, grade
-    from grader.sandbox import UNSAFE
+    from grader.grade import grade
 
-    if args.workers < 0:
-        raise InputError("--workers cannot be that", got=args.workers, expected="1 or more, or 0: one per core")
-    if not (args.time_factor > 0 and isfinite(args.time_factor)):
-        raise InputError("--time-factor cannot be that", got=args.time_factor, expected="a positive number")
+    options = replace(judging_options(args), again=args.again)
     lab, course = chosen_lab(args), Course.open(args.course)
     students = course.students(lab.name)
     if not students:
@@ -60,9 +47,6 @@ def run(args: argparse.Namespace) -> int:
         near = did_you_mean(unknown[0], students) or f"mlsys-grader status {lab.topic} lists all"
         raise InputError(f"nothing was handed in for {lab.name} by this student", got=unknown[0], help=near)
     students = sorted(set(args.student or students))
-    if args.unsafe:
-        print(UNSAFE, file=sys.stderr)
-    options = Options(args.workers, args.time_factor, args.unsafe, args.again)
     judged, troubles = 0, 0
     console = Console(highlight=False, soft_wrap=True)
     with Progress(
@@ -72,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         bar = progress.add_task(lab.name, total=len(students))
         for outcome in grade(course, lab, options, students):
             progress.advance(bar)
-            judged += outcome.judged
+            judged += outcome.judged and not outcome.error
             troubles += bool(outcome.error)
             if outcome.error or outcome.record is None:
                 console.print(Text(f"{outcome.student}: not graded: {outcome.error}", style="red"))

@@ -96,7 +96,7 @@ def test_a_record_that_never_reached_the_gradebook_is_entered_without_judging(co
 
 
 def test_one_submission_that_breaks_the_grader_does_not_stop_the_others(course, tiny, monkeypatch):
-    import grader.grade as module
+    import grader.entering as module
 
     rebuild = module.rebuild
 

@@ -1,0 +1,55 @@
+"""How a run of the grader judges, and the engine that it asks for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from grader.engines import Engine
+from grader.engines.local import LocalEngine
+from grader.labs import GradedLab
+from grader.sandbox import Sandbox
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to grade: workers that judge, stretch of time limits, no sandbox, all over again; which engine, and where."""
+
+    workers: int = 0
+    time_factor: float = 1.0
+    unsafe: bool = False
+    again: bool = False
+    engine: str = "local"
+    address: str | None = None
+
+    @property
+    def threads(self) -> int:
+        """Workers, one per core unless told."""
+        return self.workers or os.cpu_count() or 1
+
+    @property
+    def sandbox_name(self) -> str:
+        """What records and audit log say that submissions ran in."""
+        return "none" if self.unsafe else "bubblewrap"
+
+
+@contextmanager
+def engine_for(lab: GradedLab, options: Options) -> Iterator[Engine]:
+    """The engine that the options name, running."""
+    if options.engine == "ray":
+        from grader.engines.ray import RayEngine
+
+        cluster = RayEngine(
+            lab,
+            workers=options.threads,
+            time_factor=options.time_factor,
+            address=options.address,
+            unsafe=options.unsafe,
+        )
+        with cluster as engine:
+            yield engine
+    else:
+        with Sandbox(lab, unsafe=options.unsafe) as sandbox:
+            yield LocalEngine(sandbox, workers=options.threads, time_factor=options.time_factor)
