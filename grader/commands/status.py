@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """A table of submissions."""
-    from grader.status import MEANINGS, standing
+    from grader.status import MEANINGS, standings
 
     course = Course.open(args.course)
     known = {info.name: info for info in ([find_lab(args.lab, args.labs)] if args.lab else require_labs(args.labs))}
@@ -33,13 +33,12 @@ def run(args: argparse.Namespace) -> int:
     seen: set[str] = set()
     for lab in labs:
         table = Table("student", "state", "marks", "remark", title=lab.name)
-        for student in course.students(lab.name):
-            stands = standing(course, lab, student)
+        for stands in standings(course, lab, course.students(lab.name)):
             seen.add(stands.state)
             record = stands.record
             marks = f"{record.earned:g} of {record.points:g}" if record else ""
             remark = (record.faults or record.notes or ("",))[0] if record else ""
-            table.add_row(Text(student), stands.state, marks, Text(remark))
+            table.add_row(Text(stands.student), stands.state, marks, Text(remark))
         Console().print(table)
     for state in MEANINGS:
         if state in seen:
