@@ -21,7 +21,7 @@ from mlsys_lab.checks.verdict import public_inputs
 
 MEMORY_BYTES = 3 << 30
 """What a submission's process may map unless a check sets a budget."""
-MEMORY_SLACK_BYTES = 192 << 20
+MEMORY_SLACK_BYTES = 64 << 20
 """Beyond a check's own budget, which counts tensors only: room for the interpreter, inputs and library workspaces."""
 DEATHS = 2
 """How often the sandbox may die, while a submission is alone in it, before that is taken for the submission's doing."""
