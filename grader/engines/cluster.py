@@ -14,6 +14,8 @@ from mlsys_lab.errors import CourseError, InputError, MissingToolError
 CONNECT_S, JOIN_S = 5.0, 40.0
 """How soon the port of a cluster's head must accept a connection, and how soon a process must have joined it."""
 TRIAL = "import sys, ray; ray.init(address=sys.argv[1], logging_level='ERROR', log_to_driver=False)"
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": "^"}
+"""No statistics to anybody; nothing of what other jobs' workers die of among our own lines ("^" is in every line)."""
 OBJECT_STORE_BYTES = 100 << 20
 """Shared memory of a Ray that is started here: artifacts and verdicts are small."""
 
@@ -25,7 +27,8 @@ def import_ray(*, own: bool) -> Any:
     anything: so they ask for a token that only this process and its children know.
     """
     if "ray" not in sys.modules:  # Ray reads these once, as it is imported
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        for name, value in QUIET.items():
+            os.environ.setdefault(name, value)
         if own and "RAY_AUTH_MODE" not in os.environ:
             os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     try:

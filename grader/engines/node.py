@@ -11,7 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from grader.judge import judge
+from grader.engines import Task
+from grader.engines.local import LocalEngine
 from grader.labs import GradedLab
 from grader.sandbox import Sandbox
 from mlsys_lab.checks.artifact import Artifact
@@ -76,16 +77,13 @@ class Judge:
                     help="bring both to the same commit and install it there",
                 )
                 return str(stale)
-            self._sandbox = Sandbox(lab, unsafe=self._unsafe)
+            sandbox = Sandbox(lab, unsafe=self._unsafe)
+            self._engine = LocalEngine(sandbox, time_factor=self._time_factor)
         except CourseError as error:
             return f"{node}: {error}"
         return ""
 
     def judge(self, name: str, source: str, seeds: Mapping[str, int]) -> dict[str, Any]:
         """The verdicts on an artifact's text as plain fields, or the error that kept the judge from forming them."""
-        artifact = Artifact.parse(name, source)
-        try:
-            verdicts = judge(artifact, self._sandbox, time_factor=self._time_factor, seeds=seeds)
-        except Exception as error:  # one submission must not stop the others; the instructor is told
-            return {"error": f"{type(error).__name__}: {error}"}
-        return {"verdicts": [asdict(verdict) for verdict in verdicts]}
+        (result,) = self._engine.judge_all([Task("", Artifact.parse(name, source), seeds)])
+        return {"verdicts": [asdict(verdict) for verdict in result.verdicts], "error": result.error}

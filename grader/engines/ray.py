@@ -86,6 +86,7 @@ class RayEngine:
         self._idle: list[_Worker] = []
         self._queue: deque[_Part] = deque()
         self._running: dict[Ref, tuple[_Worker, _Part]] = {}
+        self._exhausted = False
         self._failed_starts = 0
         # One thread may be waiting for verdicts while another closes the engine.
         self._busy = threading.Lock()
@@ -99,6 +100,7 @@ class RayEngine:
         elif self._connected and self.address is not None:
             cluster.join(self._ray, self.address)
         try:
+            self._fingerprint = fingerprint(self.lab)
             self._hire_all()
             while not self._idle:
                 self._await()
@@ -120,7 +122,7 @@ class RayEngine:
 
         A task whose worker dies is given to another; one that ends three is a result with an error.
         """
-        source = iter(tasks)
+        source, self._exhausted = iter(tasks), False
         try:
             while (results := self._go_on(source)) is not None:
                 yield from results
@@ -137,7 +139,7 @@ class RayEngine:
         with self._busy:
             if not self._closed.is_set():
                 self._hand_out(source)
-            if self._closed.is_set() or not (self._running or self._queue):
+            if self._closed.is_set() or (self._exhausted and not self._running and not self._queue):
                 return None
             done = self._await()
             if self._closed.is_set():
@@ -149,7 +151,10 @@ class RayEngine:
         """Give every idle worker something to do; take a task from the source only for one who would have nothing."""
         for worker in list(self._idle):
             while (part := next((p for p in self._queue if p.gpu == worker.gpu), None)) is None:
-                if len(self._queue) > self.workers or (task := next(source, None)) is None:
+                if self._exhausted or len(self._queue) > self.workers:
+                    break
+                if (task := next(source, None)) is None:
+                    self._exhausted = True
                     break
                 whole = _Open(task, len(self._checks))
                 self._queue.extend(_Part(whole, gpu) for gpu in self._checks)
@@ -198,12 +203,12 @@ class RayEngine:
             if part.tries < TRIES:
                 self._queue.append(part)
                 return whole
-            answer = {"error": f"{TRIES} workers ended while they judged it: {_line(error)}"}
+            answer = {"verdicts": [], "error": f"{TRIES} workers ended while they judged it: {_line(error)}"}
         else:
             self._idle.append(worker)
         whole.waiting -= 1
-        whole.error = whole.error or answer.get("error", "")
-        whole.verdicts.update({fields["check"]: Verdict(**fields) for fields in answer.get("verdicts", ())})
+        whole.error = whole.error or answer["error"]
+        whole.verdicts.update({fields["check"]: Verdict(**fields) for fields in answer["verdicts"]})
         return whole
 
     def _result(self, whole: _Open) -> Result:
@@ -240,7 +245,7 @@ class RayEngine:
         )
         worker = _Worker(actor, gpu)
         self._workers.add(worker)
-        self._starting[actor.ready.remote(fingerprint(self.lab))] = worker
+        self._starting[actor.ready.remote(self._fingerprint)] = worker
 
     def _replace(self, worker: _Worker) -> None:
         self._workers.remove(worker)
