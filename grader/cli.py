@@ -1,8 +1,10 @@
-"""The instructor's command, `mlsys-grader`: release, collect, grade, feedback, export, status."""
+"""The instructor's command, `mlsys-grader`: release, collect, grade, feedback, export, status, …"""
 
 from __future__ import annotations
 
 import argparse
+import errno
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -25,6 +27,8 @@ COMMANDS = {
 }
 EXTRA = ("nbgrader", "jupytext")
 """Packages that only the extra `grader` brings."""
+BROKEN_PIPE = 141
+"""Exit code when standard output was closed by its reader: what a shell reports for a program that SIGPIPE ends."""
 
 DESCRIPTION = """\
 Release labs, take in what students hand in, grade it, and give them feedback.
@@ -39,12 +43,18 @@ a class, from its hand-ins to its marks:
   mlsys-grader status autograd                       who is graded, who is waiting, who handed in something odd
   mlsys-grader export autograd --csv marks.csv       a row per student, a column per check
   mlsys-grader feedback autograd --to pages          the page for each student, ready to be sent or uploaded
+  mlsys-grader regrade autograd --student jane       a complaint: judge again with the same secret inputs, and compare
+  mlsys-grader audit autograd --student jane         who graded what, when, with which version and sandbox
 
 all of it lies in ./course (elsewhere with --course DIR):
   submitted/STUDENT/LAB/LAB.ipynb    as handed in
   records/LAB/STUDENT.json           every verdict, reason and seed
   feedback/STUDENT/LAB/LAB.html      for the student
   gradebook.db, nbgrader_config.py   for `nbgrader` run in that folder
+  backups/gradebook-NUMBER-TIME.db   the gradebook before each batch of marks, the newest 20; to go back to one:
+                                     rm -f gradebook.db-journal && cp backups/gradebook-NUMBER-TIME.db gradebook.db
+                                     and `mlsys-grader grade LAB` enters from the records what it lacks
+  audit.jsonl                        the log that `audit` shows
 
 exit codes: 0 done, 1 something needs you (one line says what), 2 a command line that is not understood
 """
@@ -62,12 +72,7 @@ def build_parser() -> argparse.ArgumentParser:
     style = argparse.RawDescriptionHelpFormatter
     parser = _Parser(prog="mlsys-grader", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=style)
     parser.add_argument("--version", action="version", version=f"mlsys-grader {version('mlsys-lab')}")
-    parser.add_argument(
-        "--course", type=Path, default=Path("course"), metavar="DIR", help="course folder (default: ./course)"
-    )
-    parser.add_argument(
-        "--labs", type=Path, metavar="DIR", help="released labs (default: those of the installed course)"
-    )
+    _add_places(parser, course=Path("course"), labs=None)
     subparsers = parser.add_subparsers(metavar="COMMAND", title="commands", parser_class=_Parser)
 
     for name, module in COMMANDS.items():
@@ -76,8 +81,16 @@ def build_parser() -> argparse.ArgumentParser:
             name, help=summary, description=summary, epilog=more.lstrip(), formatter_class=style
         )
         module.add_arguments(sub)
+        _add_places(sub, course=argparse.SUPPRESS, labs=argparse.SUPPRESS)  # before the command or after it
         sub.set_defaults(run=module.run)
     return parser
+
+
+def _add_places(parser: argparse.ArgumentParser, *, course: Path | str, labs: str | None) -> None:
+    parser.add_argument("--course", type=Path, default=course, metavar="DIR", help="course folder (default: ./course)")
+    parser.add_argument(
+        "--labs", type=Path, default=labs, metavar="DIR", help="released labs (default: those of the installed course)"
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -99,6 +112,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     try:
         code: int = args.run(args)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read our output has seen enough, as in `export | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
+        return BROKEN_PIPE
     except CourseError as error:
         print(f"mlsys-grader: {error}", file=sys.stderr)
         return 1
@@ -109,9 +126,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"mlsys-grader: {missing}", file=sys.stderr)
         return 1
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None and error.errno != errno.ENOSPC:
             raise
-        print(f"mlsys-grader: cannot use {error.filename}: {error.strerror}", file=sys.stderr)
+        what = f"cannot use {error.filename}" if error.filename is not None else "cannot write all of it"
+        print(f"mlsys-grader: {what}: {error.strerror}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("mlsys-grader: stopped; run the same command again to go on", file=sys.stderr)

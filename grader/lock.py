@@ -39,9 +39,11 @@ def locked(course: Course, command: str) -> Iterator[None]:
             raise _refusal(course, descriptor, error) from None
         with contextlib.suppress(OSError):  # a full disk: the lock holds without its holder's name
             _note(descriptor, command)
-        yield
-        with contextlib.suppress(OSError):
-            os.ftruncate(descriptor, 0)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)
 

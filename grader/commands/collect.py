@@ -8,7 +8,11 @@ understood are:
 
 examples:
   mlsys-grader collect ~/Downloads/submissions.zip --lab autograd
-  mlsys-grader --course spring collect checkouts/ --lab 01-autograd
+  mlsys-grader collect checkouts/ --lab 01-autograd --course spring
+
+What was handed in before stays when this time nothing, or nothing readable, came. Exits with 1 when something was
+skipped: an entry that is damaged, a link, a path that leads elsewhere. Everything else has been taken then; somebody
+has to look at what was not.
 """
 
 from __future__ import annotations
@@ -41,4 +45,4 @@ def run(args: argparse.Namespace) -> int:
         if result.status in ("missing", "skipped"):
             print(f"{result.status}: {result.student}: {result.detail}")
     print(", ".join(f"{number} {status}" for status, number in count(results)))
-    return 0
+    return 1 if any(result.status == "skipped" for result in results) else 0

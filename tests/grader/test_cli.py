@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
+import grader.cli
 from grader.cli import main
 from grader.records import read_record
 
-COMMANDS = ("release", "collect", "grade", "feedback", "export", "status")
+COMMANDS = tuple(grader.cli.COMMANDS)
 LAB = "01-tiny"
 ROOT = Path(__file__).parents[2]
 
@@ -179,9 +180,8 @@ def test_grading_again_what_is_graded_does_nothing(graded, call):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("grad", "tiny"), "unknown command: got grad, expected one of release, collect, grade, feedback, export, "
-         "status; help: did you mean 'grade'?"),
-        (("zzz",), "unknown command: got zzz, expected one of release, collect, grade, feedback, export, status\n"),
+        (("grad", "tiny"), f"unknown command: got grad, expected one of {', '.join(COMMANDS)}; help: did you "),
+        (("zzz",), f"unknown command: got zzz, expected one of {', '.join(COMMANDS)}\n"),
         ((), "no command given: expected one of release, collect"),
         (("grade",), "the following arguments are required: lab; help: see `mlsys-grader grade --help`"),
         (("collect", "x"), "the following arguments are required: --lab"),
@@ -196,7 +196,10 @@ def test_a_mistyped_command_line_is_one_line_and_exit_code_2(call, tmp_path, arg
     assert not (tmp_path / "course").exists()
 
 
-@pytest.mark.parametrize("command", [("collect", "hand-ins", "--lab"), *((name,) for name in COMMANDS[2:])])
+@pytest.mark.parametrize(
+    "command",
+    [("collect", "hand-ins", "--lab"), *((name,) for name in ("grade", "feedback", "export", "status", "audit"))],
+)
 def test_a_misspelt_lab_gets_a_suggestion(handed_in, call, command):
     before = files(handed_in)
     told(call(*command, "tinny"), "unknown lab: got 'tinny', expected one of 01-tiny; help: did you mean 'tiny'?")
@@ -263,7 +266,7 @@ def test_a_name_out_of_an_archive_commands_no_terminal(call, tmp_path):
     (tmp_path / "hand-ins" / "\x1b[2J\x9b1m" / "a.ipynb").symlink_to("/etc/passwd")
     (tmp_path / "hand-ins" / os.fsdecode(b"\xff.ipynb")).symlink_to("/etc/passwd")
     code, out, err = call("collect", "hand-ins", "--lab", "tiny")
-    assert (code, err) == (0, "")
+    assert (code, err) == (1, ""), "somebody has to look at what was skipped"
     assert "skipped: ?[2J?1m/a.ipynb: a link, not a file\n" in out and "skipped: ?.ipynb: a link" in out
     assert out.replace("\n", "").isprintable()
 
@@ -345,6 +348,49 @@ def test_a_page_that_cannot_be_written_stops_no_other(graded, call):
     assert (code, err) == (1, "")
     assert "ada: not graded: " in out and "0 judged, 2 were up to date, 1 not graded" in out
     assert read_record(graded.record("cy", LAB)).entered and not read_record(graded.record("ada", LAB)).entered
+
+
+@pytest.mark.sandbox
+def test_the_course_may_be_named_before_the_command_or_after_it(graded, tiny_labs, capsys):
+    places = ["--course", str(graded.root), "--labs", str(tiny_labs)]
+    assert main([*places, "export", "tiny"]) == 0
+    before = capsys.readouterr().out
+    assert main(["export", "tiny", *places]) == 0
+    assert capsys.readouterr().out == before
+    assert main(["--course", "elsewhere", "export", *places, "tiny"]) == 0, "the last one counts"
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize(
+    ("reader", "code", "said"), [("true", 141, ""), (">/dev/full", 1, "cannot write all of it: No sp")]
+)
+def test_output_that_nobody_takes(graded, tiny_labs, reader, code, said):
+    path = os.pathsep.join([str(ROOT), str(Path(__file__).parent / "fixtures" / "checks")])
+    start = "import sys; from grader.cli import main; sys.exit(main())"
+    mine = f"{sys.executable} -c '{start}' --course {graded.root} --labs {tiny_labs} export tiny"
+    line = f"{mine} {reader}" if reader.startswith(">") else f"{mine} | {reader}; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", line], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
+    assert done.returncode == code
+    assert said in done.stderr and done.stderr.count("\n") == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (
+            '[project]\nname = "x"\n',
+            "does not say where the course lives: got no 'urls', expected name under [project] and",
+        ),
+        ("[project", "is not TOML: got "),
+    ],
+)
+def test_a_checkout_whose_pyproject_lacks_the_address(capsys, tmp_path, content, said):
+    shutil.copytree(Path(__file__).parent / "fixtures" / "solutions", tmp_path / "solutions")
+    (tmp_path / "pyproject.toml").write_text(content)
+    assert main(["release", "--project", str(tmp_path)]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(f"mlsys-grader: {tmp_path}/pyproject.toml {said}") and err.count("\n") == 1
+    assert not (tmp_path / "labs").exists()
 
 
 @pytest.mark.parametrize("package", ["jupytext", "nbgrader"])
