@@ -115,8 +115,19 @@ def start_jupyterlab(workspace: Path, port: int, token: str, log: Path) -> subpr
     command += ["--LabApp.news_url=None", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
     # The learner's JupyterLab asks about no news and shows none of nbgrader's panels, which are the instructor's.
     command += ["--LabApp.extension_manager=readonly", f"--LabApp.app_settings_dir={BOOK / 'jupyterlab'}"]
+    return run_jupyter(command, port, token, log)
+
+
+def run_jupyter(
+    command: list[str], port: int, token: str, log: Path, cwd: Path | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a Jupyter server by its command and wait until it answers on `port`.
+
+    Raises:
+        MissingToolError: it ended, or did not answer in a minute; `log` has what it said.
+    """
     if hasattr(os, "geteuid") and os.geteuid() == 0:
-        command.append("--ServerApp.allow_root=True")  # containers run as root
+        command = [*command, "--ServerApp.allow_root=True"]  # containers run as root
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
         # The token goes by the environment, since other users can read a command line; the session of its own keeps
@@ -126,6 +137,7 @@ def start_jupyterlab(workspace: Path, port: int, token: str, log: Path) -> subpr
             stdout=output,
             stderr=output,
             stdin=subprocess.DEVNULL,
+            cwd=cwd,
             env={**os.environ, "JUPYTER_TOKEN": token},
             start_new_session=True,
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from html import escape
 
+from grader.byhand import ByHand
 from grader.judge import Verdict
 from grader.labs import GradedLab
 from grader.records import Record
@@ -32,9 +33,10 @@ footer { margin-top: 2rem; font-size: .85rem; opacity: .75; }
 """
 
 
-def page(record: Record, lab: GradedLab) -> str:
-    """The page as HTML."""
-    title = f"{lab.info.title}: {record.earned:g} of {record.points:g} points"
+def page(record: Record, lab: GradedLab, person: ByHand | None = None) -> str:
+    """The page as HTML; with what a person added in formgrader, if anything."""
+    earned, points = (person.earned, person.points) if person else (record.earned, record.points)
+    title = f"{lab.info.title}: {earned:g} of {points:g} points"
     notes = "".join(f"<li>{_text(note)}</li>" for note in record.notes)
     return f"""<!doctype html>
 <html lang="en">
@@ -47,10 +49,11 @@ def page(record: Record, lab: GradedLab) -> str:
 </head>
 <body>
 <h1>{_text(lab.info.title)}</h1>
-<p class="sum">{record.earned:g} of {record.points:g} points</p>
-<progress max="{record.points:g}" value="{record.earned:g}" aria-label="points"></progress>
+<p class="sum">{earned:g} of {points:g} points</p>
+<progress max="{points:g}" value="{earned:g}" aria-label="points"></progress>
 {_common(record)}
 {"".join(_check(verdict) for verdict in record.verdicts)}
+{_by_hand(person) if person else ""}
 {f"<h2>About the file</h2><ul>{notes}</ul>" if notes else ""}
 <footer>{_text(record.student)}, lab {_text(record.lab)}, judged {_text(record.judged_at)},
 version {_text(record.version)}, submission {_text(record.digest[:12] or "missing")}</footer>
@@ -76,6 +79,17 @@ def _check(verdict: Verdict) -> str:
     kind = "" if verdict.passed else ' class="lost"'
     heading = f"<h2><span>{_text(verdict.title)} <code>{_text(verdict.check)}</code></span><span>{marks}</span></h2>"
     return f"<article{kind}>{heading}{f'<dl>{rows}</dl>' if rows else ''}</article>\n"
+
+
+def _by_hand(person: ByHand) -> str:
+    """Marks and comments that a person gave, and the penalty for being late."""
+    late = f"<p>handed in late: {person.penalty:g} points less</p>" if person.penalty else ""
+    cells = "".join(
+        f"<article><h2><span>{_text(cell.name)}</span><span>{_text(cell.marks)}</span></h2>"
+        f"{f'<dl><dt>comment</dt><dd>{_text(cell.comment)}</dd></dl>' if cell.comment else ''}</article>\n"
+        for cell in person.cells
+    )
+    return f"<h2>From your instructors</h2>{late}{cells}"
 
 
 def _common(record: Record) -> str:

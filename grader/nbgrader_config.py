@@ -30,4 +30,7 @@ def configure(config: Any, root: Path | None = None) -> Any:
         "nbgrader.preprocessors.CheckCellMetadata",
     ]
     config.OverwriteCells.add_missing_cells = True
+    # Nothing of a submission is live in formgrader or in nbgrader's own feedback.
+    config.HTMLExporter.filters = {"markdown2html": "grader.inert.markdown"}
+    config.HTMLExporter.sanitize_html = True
     return config

@@ -42,6 +42,7 @@ class TrustedMarks(NbGraderPreprocessor):  # type: ignore[misc]
                 cell.outputs = [new_output("execute_result", data=data, execution_count=1)]
                 cell.execution_count = 1
                 if not verdict.passed:
-                    text = "\n".join(line for line in (verdict.reason, f"case: {verdict.case}", verdict.hint) if line)
+                    case = f"case: {verdict.case}" if verdict.case else ""
+                    text = "\n".join(line for line in (verdict.reason, case, verdict.hint) if line)
                     cell.outputs.append(new_output("stream", name="stdout", text=f"{text}\n"))
         return nb, resources

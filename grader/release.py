@@ -14,6 +14,7 @@ import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from grader import notebooks
 from grader.labs import GradedLab
@@ -100,7 +101,11 @@ def _read(path: Path) -> Notebook:
 
 
 def _fill_metadata(notebook: Notebook, lab: GradedLab) -> None:
-    """Complete nbgrader's fields: what the source leaves out follows from `grade`, `solution` and the checks."""
+    """Complete nbgrader's fields: what the source leaves out follows from `grade`, `solution` and the checks.
+
+    A cell with both `grade` and `solution` is answered in words and graded in formgrader; its points come on top of
+    those of the checks, which are what lab.toml counts.
+    """
     graded: list[str] = []
     for cell in notebook.cells:
         given = cell.metadata.get("nbgrader")
@@ -109,8 +114,10 @@ def _fill_metadata(notebook: Notebook, lab: GradedLab) -> None:
         fields = {**NBGRADER_FIELDS, **given}
         if not fields.get("grade_id"):
             raise InputError(f"{lab.name}: an nbgrader cell has no grade_id", got=str(cell.source)[:60])
-        if fields["grade"]:
-            fields["locked"] = not fields["solution"]
+        if fields["grade"] and fields["solution"]:  # a person grades it: its points stand in the source
+            _require_points(fields, lab)
+        elif fields["grade"]:
+            fields["locked"] = True
             fields["points"] = lab.checks[fields["grade_id"]].points
             graded.append(fields["grade_id"])
         cell.metadata["nbgrader"] = fields
@@ -126,6 +133,16 @@ def _fill_metadata(notebook: Notebook, lab: GradedLab) -> None:
         raise InputError(
             f"{lab.name}: lab.toml has the wrong points", got=lab.info.points, expected=f"{lab.checks.points:g}"
         )
+
+
+def _require_points(fields: dict[str, Any], lab: GradedLab) -> None:
+    points = fields.get("points")
+    if isinstance(points, bool) or not isinstance(points, int | float) or not points > 0:
+        got = "nothing" if points is None else repr(points)
+        what = f"{lab.name}: cell {fields['grade_id']!r} is graded by hand and needs points"
+        raise InputError(what, got=got, expected='a positive number, as in "points": 4')
+    if fields["grade_id"] in (check.name for check in lab.checks.checks):
+        raise InputError(f"{lab.name}: a cell graded by hand has a check's name", got=fields["grade_id"])
 
 
 def _through_nbgrader(notebook: Notebook, lab: GradedLab) -> Notebook:
@@ -151,8 +168,15 @@ def _through_nbgrader(notebook: Notebook, lab: GradedLab) -> Notebook:
 
 def _insert_install_cell(notebook: Notebook, project: Path) -> None:
     """Second cell, below the title: the only place of a lab that knows where the course lives, filled in at release."""
-    metadata = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
-    source = INSTALL.format(package=metadata["name"], repository=metadata["urls"]["Repository"])
+    try:
+        metadata = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
+        source = INSTALL.format(package=metadata["name"], repository=metadata["urls"]["Repository"])
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{project} is not TOML", got=error) from None
+    except KeyError as missing:
+        wanted = "name under [project] and Repository under [project.urls]"
+        what = f"{project} does not say where the course lives"
+        raise InputError(what, got=f"no {missing}", expected=wanted) from None
     notebook.cells.insert(1, notebooks.new_cell("code", source, INSTALL_ID))
 
 

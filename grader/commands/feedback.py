@@ -1,8 +1,11 @@
 """Write the feedback pages, or copy them out.
 
 examples:
-  mlsys-grader feedback autograd                 write feedback/STUDENT/LAB/LAB.html anew from the records
+  mlsys-grader feedback autograd                 write feedback/STUDENT/LAB/LAB.html anew
   mlsys-grader feedback autograd --to pages      and copy them to pages/STUDENT.html
+
+The pages have what was typed in formgrader as well: points of cells graded by hand, comments, extra credit, and the
+penalty for handing in late.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from pathlib import Path
 
 from grader.commands.common import chosen_lab, records_of
 from grader.course import Course
+from grader.lock import locked
 from grader.records import write_atomically
 
 
@@ -24,16 +28,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write every feedback page from its record, and copy them out."""
+    from grader.byhand import by_hand
     from grader.feedback import page
 
     lab, course = chosen_lab(args), Course.open(args.course)
     records = records_of(course, lab)
-    if args.to:
-        args.to.mkdir(parents=True, exist_ok=True)
-    for record in records:
-        path = course.feedback(record.student, lab.name)
-        write_atomically(path, page(record, lab).encode())
+    with locked(course, f"feedback {lab.topic}"):
         if args.to:
-            shutil.copyfile(path, args.to / f"{record.student}.html")
+            args.to.mkdir(parents=True, exist_ok=True)
+        for record in records:
+            path = course.feedback(record.student, lab.name)
+            write_atomically(path, page(record, lab, by_hand(course, record)).encode())
+            if args.to:
+                shutil.copyfile(path, args.to / f"{record.student}.html")
     print(f"{len(records)} pages in {args.to or course.root / 'feedback'}")
     return 0

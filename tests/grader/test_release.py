@@ -148,3 +148,21 @@ def test_check_fails_until_released(checkout, capsys):
 def test_a_folder_that_is_no_checkout_is_told(tmp_path, capsys):
     assert main(["release", "--project", str(tmp_path)]) == 1
     assert "no solutions to release" in capsys.readouterr().err
+
+
+ESSAY = '\n# %% [markdown] nbgrader={"solution": true, "grade": true, "grade_id": "essay"POINTS}\n# A model answer.\n'
+
+
+@pytest.mark.parametrize("points", ["", ', "points": 0', ', "points": true', ', "points": "4"'])
+def test_a_cell_graded_by_hand_needs_points(checkout, points):
+    source = checkout / "solutions" / "01-tiny" / "01-tiny.py"
+    source.write_text(source.read_text() + ESSAY.replace("POINTS", points))
+    with pytest.raises(InputError, match="'essay' is graded by hand and needs points"):
+        release(source.parent, PYPROJECT)
+
+
+def test_a_cell_graded_by_hand_may_not_be_called_like_a_check(checkout):
+    source = checkout / "solutions" / "01-tiny" / "01-tiny.py"
+    source.write_text(source.read_text() + ESSAY.replace("POINTS", ', "points": 4').replace("essay", "total"))
+    with pytest.raises(InputError, match="has a check's name: got total"):
+        release(source.parent, PYPROJECT)
