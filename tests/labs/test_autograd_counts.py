@@ -1,0 +1,67 @@
+"""Task 8 of lab 01: the arrays that come back tell how often a function ran, so that a forged count does not help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mlsys_lab.checks.autograd import LAB
+from mlsys_lab.checks.compare import close
+from mlsys_lab.checks.spec import Arrays
+from mlsys_lab.checks.verdict import draw_inputs, public_inputs
+from tests.labs.harness import labs, module_of, reference_source
+
+AUTOGRAD = next(lab for lab in labs() if lab.info.topic == "autograd")
+REFERENCE = module_of(reference_source(AUTOGRAD), "reference.ipynb")
+
+
+def _answer(check: str, case: int, **changes: Any) -> tuple[Arrays, Arrays]:
+    """What the reference, with some functions changed, gives for a case, and what is expected."""
+    spec = LAB[check]
+    inputs = draw_inputs(spec, spec.cases[case], 3)
+    names = {name: getattr(REFERENCE, name) for name in spec.uses}
+    return spec.run(SimpleNamespace(**(names | changes)), public_inputs(inputs)), spec.expect(inputs)
+
+
+def _twice_each(fn: Callable[[Any], Any], x: Any) -> Any:
+    """A checkpoint whose way back runs fn once more than it has to."""
+    runs = [0]
+
+    def fn_again(h: Any) -> Any:
+        runs[0] += 1
+        if runs[0] > 1:
+            with REFERENCE.no_grad():
+                fn(h)
+        return fn(h)
+
+    return REFERENCE.checkpoint(fn_again, x)
+
+
+@pytest.mark.parametrize("case", range(4))
+@pytest.mark.parametrize("checkpoint", [lambda fn, x: fn(x), _twice_each], ids=["holds all", "once too often"])
+def test_gradients_of_checkpoint_tell_how_often_a_stage_ran(case: int, checkpoint: Any) -> None:
+    got, expected = _answer("checkpoint", case)
+    assert close(got, expected) is None
+    got, expected = _answer("checkpoint", case, checkpoint=checkpoint)
+    got["calls of fn"] = expected["calls of fn"]  # a forged count does not help
+    mismatch = close(got, expected)
+    assert mismatch is not None and ".grad" in mismatch.what
+
+
+def test_a_layer_that_runs_a_third_time_spoils_the_gradients() -> None:
+    def sequential(layers: list[Any], x: Any, segments: int) -> Any:
+        for layer in layers:
+            x = _twice_each(layer, x)
+        return x
+
+    check = LAB["checkpoint_memory"]
+    got, expected = _answer("checkpoint_memory", 1, checkpoint_sequential=sequential)
+    forged = got | {"most calls of a layer": np.array(2)}
+    mismatch = check.compare(forged, expected)
+    assert mismatch is not None and "gradient" in mismatch.what
+    mismatch = check.compare(got, expected)
+    assert mismatch is not None and mismatch.what == "a layer runs too often"
