@@ -11,12 +11,11 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any
 
-import mlsys_lab
 from grader import wire
-from grader.bubblewrap import HOME, bubblewrap, environment
+from grader.bubblewrap import bubblewrap
+from grader.contents import HOME, PACKAGE, environment
 from grader.jail import SCRATCH
 from grader.labs import GradedLab
 from mlsys_lab.checks.spec import Arrays
@@ -25,6 +24,8 @@ from mlsys_lab.errors import CourseError, MissingToolError
 START_S = 180.0
 HAND_OVER_S = 60.0
 """A launcher that does not hand over a child within this time is as good as dead."""
+DEATH_S = 60.0
+"""A hundred processes of a busy machine take seconds to die; the next submission waits for it."""
 ANSWER = wire.Limits(header_bytes=64 << 10, array_bytes=64 << 20)
 """What one answer of a submission may hold."""
 ENTRY = "import sys; sys.path[:0] = {path!r}; from grader.worker import main; main()"
@@ -39,22 +40,24 @@ class Job:
     """One child that answers one question after the other about one submission.
 
     Every question carries a number drawn for it alone, and only an answer with that number counts: one that was
-    written ahead, or left over from an earlier question, is refused as `wire.WireError`.
+    written ahead, or left over from an earlier question, is refused as `wire.WireError`. `question` and `nonce` are
+    the kind and number of the last.
     """
 
     channel: socket.socket
     life: socket.socket
-    _nonce: str = ""
+    question: str = ""
+    nonce: str = ""
 
     def send(self, kind: str, meta: Mapping[str, Any], arrays: Arrays | None = None, *, deadline: float) -> None:
         """Put a question. Raises what `wire.send` does."""
-        self._nonce = secrets.token_hex(16)
-        wire.send(self.channel, wire.Frame(kind, {**meta, "nonce": self._nonce}, arrays or {}), deadline=deadline)
+        self.question, self.nonce = kind, secrets.token_hex(16)
+        wire.send(self.channel, wire.Frame(kind, {**meta, "nonce": self.nonce}, arrays or {}), deadline=deadline)
 
     def receive(self, *, deadline: float) -> wire.Frame:
         """Wait for its answer. Raises what `wire.receive` does, and `wire.WireError` for anything but the answer."""
         frame = wire.receive(self.channel, limits=ANSWER, deadline=deadline)
-        if frame.meta.get("nonce") != self._nonce:
+        if frame.meta.get("nonce") != self.nonce:
             raise wire.WireError("a frame that answers no question")
         return frame
 
@@ -82,7 +85,7 @@ class Job:
         self.channel.close()
         with contextlib.suppress(OSError):
             self.life.shutdown(socket.SHUT_WR)  # the attendant sees it, kills the child and leaves
-            self.life.settimeout(5.0)
+            self.life.settimeout(DEATH_S)
             while self.life.recv(4096):
                 pass
         self.life.close()
@@ -93,12 +96,10 @@ class Launcher:
 
     def __init__(self, lab: GradedLab, *, unsafe: bool) -> None:
         self._lab, self._unsafe, self._ready = lab, unsafe, False
-        package = Path(str(mlsys_lab.__file__)).parent
-        path = [str(package.parent if unsafe else HOME)]
-        self._extra = [lab.foreign_path] if lab.foreign_path else []
+        path = [str(PACKAGE.parent), *filter(None, [lab.foreign_path])] if unsafe else [str(HOME)]
         command = [sys.executable, "-s", "-P", "-B", "-c", ENTRY.format(path=path)]
         if not unsafe:
-            command = [*bubblewrap(package, lab, self._extra), *command]
+            command = [*bubblewrap(lab), *command]
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         self._control, inner = socket.socketpair()
         with inner:
@@ -111,11 +112,14 @@ class Launcher:
             )
 
     def wait(self, spares: int) -> None:
-        """Tell it what to prepare, and wait until it has. Raises `CourseError` with what it said when it does not."""
+        """Tell it what to prepare, and wait until it has.
+
+        Raises `CourseError` with what it said against it, and `SandboxDied` when it said nothing.
+        """
         if self._ready:
             return
         modules = list(self._lab.checks.call_modules)
-        start = {"modules": modules, "path": self._extra, "jailed": not self._unsafe, "spares": spares}
+        start = {"modules": modules, "jailed": not self._unsafe, "spares": spares}
         deadline = time.monotonic() + START_S
         try:
             wire.send(self._control, wire.Frame("start", start), deadline=deadline)
@@ -124,7 +128,7 @@ class Launcher:
             self._process.kill()
             refusal = self._refusal()
             self.close()
-            raise refusal from None
+            raise refusal or SandboxDied from None
         self._ready = True
 
     def hand_over(self) -> Job:
@@ -146,10 +150,12 @@ class Launcher:
             self._process.wait()
         self._stderr.close()
 
-    def _refusal(self) -> CourseError:
+    def _refusal(self) -> CourseError | None:
         self._stderr.seek(0)
         said = self._stderr.read().decode(errors="replace").strip().splitlines()
-        last = said[-1] if said else "no message"
+        if not said:
+            return None
+        last = said[-1]
         if last.startswith("bwrap:"):
             return MissingToolError(
                 "bubblewrap may not build a sandbox here",

@@ -1,13 +1,16 @@
 import contextlib
 import os
+import time
 from pathlib import Path
 
 import pytest
 
-from grader import bubblewrap, jail, wire
+from grader import contents, jail, wire
+from grader.labs import GradedLab
 from grader.sandbox import Sandbox
+from mlsys_lab.checks.labinfo import find_lab
 from mlsys_lab.errors import InputError, MissingToolError
-from tests.grader.inside import MEBIBYTE, NAMED, answer, ask, nobody_is_left
+from tests.grader.inside import MEBIBYTE, answer, ask, named, nobody_is_left
 
 pytestmark = pytest.mark.sandbox
 
@@ -38,11 +41,38 @@ def test_only_what_the_code_needs_is_there(sandbox):
         "/root/.bashrc",
     ]
     assert answer(sandbox, f"[os.path.exists(p) for p in {hidden}]") == [False] * 4
-    assert set(answer(sandbox, "list(os.environ)")) - {"PWD"} == set(bubblewrap.environment(""))
+    assert set(answer(sandbox, "list(os.environ)")) - {"PWD"} == set(contents.environment(""))
 
 
 def test_withheld_modules_are_not_there(sandbox):
-    assert "ImportError" in ask(sandbox, "from mlsys_lab.autograd import Value").meta["got"]
+    assert "No module named 'mlsys_lab.autograd'" in ask(sandbox, "import mlsys_lab.autograd").meta["got"]
+
+
+def test_of_the_checks_only_the_learners_side_is_there(sandbox):
+    walk = "sorted(os.path.join(at, f) for at, _, files in os.walk('/course') for f in files if '/checks' in at)"
+    checks = [f"/course/mlsys_lab/checks/{name}" for name in ("__init__.py", *contents.LEARNERS_SIDE)]
+    assert answer(sandbox, walk) == checks
+    assert answer(sandbox, "os.path.getsize('/course/mlsys_lab/checks/__init__.py')") == 0
+    assert answer(sandbox, "sorted(os.listdir('/course'))") == ["grader", "mlsys_lab", "tiny_calls.py"]
+    assert answer(sandbox, "sorted(os.listdir('/course/grader'))") == sorted(contents.GRADER_MODULES)
+
+
+def test_a_lab_of_the_course_brings_its_calls_and_no_oracle():
+    source = """
+import importlib, os
+here = "/course/mlsys_lab/checks"
+seen = sorted(os.path.relpath(at, here) for at, _, files in os.walk(here) if files)
+for module in ("autograd.scalar", "autograd.oracle", "verdict", "compare", "runner", "labinfo"):
+    try:
+        seen.append(importlib.import_module(f"mlsys_lab.checks.{module}").__name__)
+    except ModuleNotFoundError:
+        pass
+raise ValueError(seen)
+"""
+    order = {"name": "t", "source": source, "time_limit_s": 20.0, "memory_bytes": 1 << 30, "cpu_s": 60}
+    with Sandbox(GradedLab(find_lab("autograd"))) as running, running.job() as job:
+        told = job.ask("job", order, deadline=time.monotonic() + 60)
+    assert "['.', 'autograd/calls']" in str(told.meta), told
 
 
 def test_there_is_no_network(sandbox):
@@ -78,13 +108,13 @@ return 2 * x"""
 
 
 def test_nothing_is_left_running_after_a_job(sandbox):
-    body = NAMED.format(name="left-over") + STAYS_ALIVE
+    body = named("left") + STAYS_ALIVE
     assert ask(sandbox, body).kind == "answer"
-    assert nobody_is_left("left-over")
+    assert nobody_is_left("left")
 
 
 def test_an_endless_loop_is_killed_when_the_judge_lets_go(sandbox):
-    body = NAMED.format(name="endless") + (
+    body = named("endless") + (
         "import mlsys_lab.checks.limits as limits\nsignal.signal(signal.SIGALRM, signal.SIG_IGN)\nwhile True:\n    pass"
     )
     with pytest.raises(wire.DeadlineError):
@@ -93,10 +123,7 @@ def test_an_endless_loop_is_killed_when_the_judge_lets_go(sandbox):
 
 
 def test_a_fork_bomb_ends(sandbox):
-    body = (
-        NAMED.format(name="bomb")
-        + "while True:\n    try:\n        os.fork()\n    except OSError:\n        break\nreturn 2 * x"
-    )
+    body = named("bomb") + "while True:\n    try:\n        os.fork()\n    except OSError:\n        break\nreturn 2 * x"
     with contextlib.suppress(wire.WireError):  # what matters is what comes after
         ask(sandbox, body, deadline_s=10.0)
     assert nobody_is_left("bomb")
@@ -168,7 +195,6 @@ def test_bubblewrap_that_may_not_work_is_told_in_one_line(tiny, monkeypatch, tmp
 def test_a_withheld_module_that_does_not_exist_is_refused(tiny_labs, tmp_path):
     import shutil
 
-    from grader.labs import GradedLab
     from mlsys_lab.checks.labinfo import read_lab
 
     shutil.copytree(tiny_labs / "01-tiny", tmp_path / "01-tiny")
@@ -181,7 +207,7 @@ def test_a_withheld_module_that_does_not_exist_is_refused(tiny_labs, tmp_path):
 def test_unsafe_runs_without_a_sandbox_and_still_ends_what_it_started(tiny):
     with Sandbox(tiny, unsafe=True) as plain:
         assert ask(plain, "return 2 * x").kind == "answer"
-        body = NAMED.format(name="unsafe-loop") + "signal.signal(signal.SIGALRM, signal.SIG_IGN)\nwhile True:\n    pass"
+        body = named("unsafe") + "signal.signal(signal.SIGALRM, signal.SIG_IGN)\nwhile True:\n    pass"
         with pytest.raises(wire.DeadlineError):
             ask(plain, body, deadline_s=3.0)
-        assert nobody_is_left("unsafe-loop")
+        assert nobody_is_left("unsafe")
