@@ -1,0 +1,136 @@
+"""The two sides of every lab's checks are apart: calls know nothing of what decides, and are all that a sandbox has."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from grader import contents
+from grader.labs import GradedLab
+from mlsys_lab.checks.labinfo import read_lab
+from mlsys_lab.checks.spec import call_name, find_call
+from tests.labs.harness import PROJECT, labs
+
+FIXTURES = PROJECT / "tests" / "grader" / "fixtures"
+ALLOWED = ("numpy", "torch", "mlsys_lab.errors", "mlsys_lab.checks.spec")
+"""What a module of calls may import besides the standard library and its own lab's calls."""
+DIFFERENTIATES = ("autograd", "func", "nn", "optim", "special", "linalg")
+"""Parts of torch that could compute what a learner is to compute."""
+TOPICS = [lab.info.topic for lab in labs()]
+
+
+@pytest.fixture(params=[*TOPICS, "tiny"])
+def lab(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> GradedLab:
+    """Every lab of the course, and the one that tests of the grader register."""
+    monkeypatch.syspath_prepend(str(FIXTURES / "checks"))
+    infos = {lab.info.topic: lab.info for lab in labs()} | {"tiny": read_lab(FIXTURES / "solutions" / "01-tiny")}
+    return GradedLab(infos[request.param])
+
+
+def files_of_calls(lab: GradedLab) -> list[Path]:
+    files = [Path(str(sys.modules[name].__file__)) for name in lab.checks.call_modules]
+    folders = {file.parent for file in files if file.parent.name == "calls"}
+    return sorted({*files, *(file for folder in folders for file in folder.rglob("*.py"))})
+
+
+def faults(source: str, own: str) -> Iterator[str]:
+    """What a module of calls must not do. `own`: the package or module of the lab's calls."""
+    for node in ast.walk(ast.parse(source)):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            names = [node.module or "."] if not node.level else ["."]
+            names += [f"{node.module}.{alias.name}" for alias in node.names if node.module == "torch"]
+        for name in names:
+            standard = name.split(".")[0] in sys.stdlib_module_names and name.split(".")[0] != "importlib"
+            if not standard and not any(f"{name}.".startswith(f"{known}.") for known in (*ALLOWED, own)):
+                yield f"imports {name}"
+            if name.startswith(tuple(f"torch.{part}" for part in DIFFERENTIATES)):
+                yield f"imports {name}"
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if node.value.id == "torch" and node.attr in DIFFERENTIATES:
+                yield f"uses torch.{node.attr}"
+            if node.value.id == "np" and node.attr == "testing":
+                yield "compares"
+
+
+def test_calls_import_nothing_that_decides_and_differentiate_nothing(lab: GradedLab) -> None:
+    assert files_of_calls(lab)
+    for file in files_of_calls(lab):
+        own = f"mlsys_lab.checks.{lab.topic.replace('-', '_')}.calls" if file.parent.name == "calls" else file.stem
+        assert list(faults(file.read_text(encoding="utf-8"), own)) == [], file.name
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from mlsys_lab.checks.compare import close",
+        "from mlsys_lab.checks import compare",
+        "import mlsys_lab.checks.autograd",
+        "from mlsys_lab.checks.autograd.scalar import CHECKS",
+        "from mlsys_lab.checks.cuda.calls import launch",
+        "from mlsys_lab.autograd import Tensor",
+        "from ..scalar import CHECKS",
+        "from . import oracle",
+        "import importlib",
+        "import sklearn",
+        "import torch.autograd",
+        "from torch import nn",
+        "from torch.func import grad",
+        "g = torch.autograd.grad(y, x)",
+        "y = torch.nn.functional.cross_entropy(x, t)",
+    ],
+)
+def test_a_module_of_calls_that_could_decide_is_found(line: str) -> None:
+    good = "import math\nimport torch\nfrom mlsys_lab.checks.autograd.calls.common import array\nx = torch.zeros(2)\n"
+    own = "mlsys_lab.checks.autograd.calls"
+    assert list(faults(good, own)) == []
+    assert list(faults(good + line, own)) != []
+
+
+def test_every_run_is_found_by_its_name_and_nothing_else_of_its_check_is_beside_it(lab: GradedLab) -> None:
+    inside = {source for source, _ in contents.project(lab)}
+    for check in lab.checks.checks:
+        assert find_call(call_name(check.run)) is check.run
+        for decides in (check.inputs, check.expect, check.compare):
+            function = decides.func if isinstance(decides, partial) else decides
+            file = Path(str(inspect.getsourcefile(function)))
+            assert not {str(file), *map(str, file.parents)} & inside, f"{check.name}: {file.name} is in the sandbox"
+
+
+def test_a_sandboxs_files_are_enough_to_call_and_not_enough_to_decide(lab: GradedLab, tmp_path: Path) -> None:
+    for source, target in contents.project(lab):
+        inside = tmp_path / Path(target).relative_to(contents.HOME)
+        inside.parent.mkdir(parents=True, exist_ok=True)
+        if Path(source).is_dir():
+            shutil.copytree(source, inside, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            inside.write_bytes(Path(source).read_bytes())
+    names = [call_name(check.run) for check in lab.checks.checks]
+    uses = [check.uses for check in lab.checks.checks]
+    program = f"""
+import sys, types
+sys.path[:0] = [{str(tmp_path)!r}]
+from mlsys_lab.checks.attempt import attempt
+from mlsys_lab.checks.spec import Call, find_call
+for name, uses in zip({names!r}, {uses!r}):
+    assert attempt(Call(find_call(name), uses), types.SimpleNamespace(), {{}}).unfinished, name
+print(*sorted(name for name in sys.modules if name.startswith("mlsys_lab.checks.")))
+from pathlib import Path
+origins = [m.__file__ for n, m in sys.modules.items() if n.startswith("mlsys_lab.") and getattr(m, "__file__", None)]
+assert all(Path(origin).is_relative_to({str(tmp_path)!r}) for origin in origins), origins
+"""
+    ran = subprocess.run(
+        [sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    own = f"mlsys_lab.checks.{lab.topic.replace('-', '_')}"
+    known = {f"mlsys_lab.checks.{Path(name).stem}" for name in contents.LEARNERS_SIDE} | {own}
+    assert [name for name in ran.stdout.split() if name not in known and not name.startswith(f"{own}.calls")] == []
