@@ -24,6 +24,10 @@ FILE_BYTES = 64 << 20
 """A larger file is not read. Pictures in outputs make honest notebooks of 20 MB, so the bound lies well above."""
 SOURCE_CHARACTERS = 1 << 20
 """Longest code that the exported cells may hold together."""
+CELLS = 5_000
+"""More cells than that are not looked at: nbgrader takes a millisecond and more for each."""
+TEXT_CHARACTERS = 4 << 20
+"""Longest text that all cells may hold together, whether it is judged or only shown."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,8 @@ def read_submission(path: Path, lab: GradedLab) -> Submission:
         )
     except InputError as error:
         return Submission(digest, None, Mismatch(error.what, _text(error.got), _text(error.expected or error.help)))
+    if (refusal := _too_much(document["cells"])) is not None:
+        return Submission(digest, None, refusal)
     cells = tuple(_cells(document))
     if (refusal := _wrong_kernel(document) or _wrong_lab(notebook.topics, cells, lab)) is not None:
         return Submission(digest, None, refusal, cells=cells)
@@ -88,6 +94,18 @@ def _read_file(path: Path) -> bytes:
             return file.read(FILE_BYTES + 1)
     finally:
         os.close(descriptor)
+
+
+def _too_much(cells: list[dict[str, Any]]) -> Mismatch | None:
+    if len(cells) > CELLS:
+        return Mismatch("the notebook has too many cells", f"{len(cells):,}", f"{CELLS:,} at most")
+    sources = (cell.get("source", "") for cell in cells)
+    length = sum(
+        sum(map(len, map(str, source))) if isinstance(source, list) else len(str(source)) for source in sources
+    )
+    if length > TEXT_CHARACTERS:
+        return Mismatch("the notebook's text is too long", f"{length:,} characters", f"{TEXT_CHARACTERS:,} at most")
+    return None
 
 
 def _text(value: object) -> str:
