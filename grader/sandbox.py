@@ -15,11 +15,12 @@ from types import TracebackType
 
 from grader import wire
 from grader.labs import GradedLab
-from grader.launcher import HAND_OVER_S, Job, Launcher
-from mlsys_lab.errors import CourseError, MissingToolError
+from grader.launcher import HAND_OVER_S, Job, Launcher, SandboxDied
+from mlsys_lab.errors import CourseError
 
 TRIES = 5
 """Launchers and children that may die one after the other before one is ready for a submission."""
+KEEPS_DYING = CourseError("the sandbox keeps dying", help="is there enough memory, and is something killing it?")
 UNSAFE = "--unsafe: submissions run with your rights: they can read your files, use the network and change this machine"
 
 
@@ -101,7 +102,7 @@ class Sandbox:
     def open_job(self) -> Job:
         """The same for who closes it himself. A launcher that is found dead is replaced.
 
-        Raises `CourseError` when that fails, or child after child is dead before it is ready.
+        Raises `CourseError` when that fails, or one after the other is dead before it is of use.
         """
         while True:
             with self._lock:
@@ -109,7 +110,7 @@ class Sandbox:
                     job = self._running().hand_over()
                 except OSError:
                     self._bury()
-                    self._count(CourseError("the sandbox keeps dying", help="is there enough memory?"))
+                    self._count(KEEPS_DYING)
                     continue
             try:
                 ready = wire.receive(job.channel, deadline=time.monotonic() + HAND_OVER_S)
@@ -132,11 +133,12 @@ class Sandbox:
             try:
                 self._launcher.wait(self._spares)
                 return self._launcher
-            except CourseError as error:
+            except SandboxDied:
                 self._bury()
-                if isinstance(error, MissingToolError):
-                    self._end = error
-                self._count(error)
+                self._count(KEEPS_DYING)
+            except CourseError as error:  # it says why it cannot: another would say the same
+                self._bury()
+                self._end = error
 
     def _count(self, error: CourseError) -> None:
         """One more that died before it was of use; after too many this sandbox is given up. Lock held."""

@@ -1,11 +1,16 @@
+import json
+import re
+import threading
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from grader import judge as module
-from grader.judge import judge, refused
+from grader.judge import DEATHS, judge, refused
+from grader.launcher import Job
 from grader.oracle import compare, secret_seed
+from grader.sandbox import Sandbox
 from grader.sanitise import read_submission
 from mlsys_lab.checks.spec import Mismatch
 
@@ -13,17 +18,50 @@ pytestmark = pytest.mark.sandbox
 
 
 @pytest.fixture
-def verdicts(tmp_path, tiny, sandbox, hand_in):
-    """Judge a submission whose tasks are as given; verdicts by check."""
+def artifact(tmp_path, tiny, hand_in):
+    """The artifact of a submission whose tasks are as given."""
 
     def of(**tasks):
-        import json
-
         path = tmp_path / "01-tiny.ipynb"
         path.write_text(json.dumps(hand_in(**tasks)))
-        return {v.check: v for v in judge(read_submission(path, tiny).artifact, sandbox, time_factor=3.0)}
+        return read_submission(path, tiny).artifact
 
     return of
+
+
+@pytest.fixture
+def verdicts(artifact, sandbox):
+    """Judge a submission whose tasks are as given; verdicts by check."""
+
+    def of(seeds=None, **tasks):
+        return {v.check: v for v in judge(artifact(**tasks), sandbox, time_factor=3.0, seeds=seeds)}
+
+    return of
+
+
+@pytest.fixture
+def opened(sandbox, monkeypatch):
+    """A list that grows by one for every process that is opened."""
+    jobs = []
+    real = sandbox.open_job
+    monkeypatch.setattr(sandbox, "open_job", lambda: jobs.append(real()) or jobs[-1])
+    return jobs
+
+
+@pytest.fixture
+def own(tiny):
+    """A sandbox of the test's own, to be killed."""
+    with Sandbox(tiny) as running:
+        yield running
+
+
+def kill(sandbox):
+    sandbox._launcher._process.kill()
+    sandbox._launcher._process.wait()
+
+
+COUNTING = "calls = 0\ndef double(x):\n    global calls\n    calls += 1\n    {body}\n"
+TELLS = "def {name}(x):\n    raise ValueError(f'{{calls}} calls')\n"
 
 
 def test_a_right_solution_gets_all_points(verdicts):
@@ -66,8 +104,6 @@ def test_a_hidden_case_is_told_by_its_kind_only(verdicts):
     ],
 )
 def test_trouble_of_one_check_costs_that_check_only(verdicts, body, reason):
-    import re
-
     got = verdicts(double=f"def double(x):\n    {body}\n")
     assert [v.earned for v in got.values()] == [0, 2, 3]
     assert re.search(reason, got["double"].reason), got["double"].reason
@@ -125,3 +161,186 @@ def test_text_from_the_sandbox_becomes_one_short_printable_line():
     line = module._line("a\x1b[31m\n\u202eb" + "c" * 1000)
     assert "\x1b" not in line and "\n" not in line and "\u202e" not in line
     assert len(line) == module.TEXT
+
+
+def test_one_process_serves_the_submission_and_one_the_memory_budget(verdicts, opened):
+    assert all(v.passed for v in verdicts().values())
+    assert len(opened) == 2
+
+
+def test_what_passed_may_leave_traces_for_the_next_check_but_not_in_a_memory_budget(verdicts):
+    got = verdicts(
+        double=COUNTING.format(body="return 2 * x"), mean=TELLS.format(name="mean"), total=TELLS.format(name="total")
+    )
+    assert "2 calls" in got["mean"].reason
+    assert "0 calls" in got["total"].reason
+
+
+@pytest.mark.parametrize("body", ["return 3 * x", "raise KeyError(1)", "while True: pass", "import os; os._exit(0)"])
+def test_after_a_failure_the_next_check_gets_a_fresh_process(verdicts, body, opened):
+    got = verdicts(double=COUNTING.format(body=body), mean=TELLS.format(name="mean"))
+    assert "0 calls" in got["mean"].reason
+    assert not got["double"].passed and got["total"].passed
+    assert len(opened) == 3
+
+
+def test_a_task_that_is_not_written_costs_no_process(verdicts, opened):
+    got = verdicts(double=None)
+    assert [v.earned for v in got.values()] == [0, 2, 3]
+    assert len(opened) == 2
+
+
+def outcome(verdict):
+    return replace(verdict, time_s=0.0, call_s=0.0)
+
+
+def test_the_same_seeds_give_the_identical_verdict(verdicts):
+    tasks = {
+        "double": "import numpy as np\ndef double(x):\n    return 2 * x + np.random.rand(len(x)).round(3)\n",
+        "mean": "import random\ndef mean(x):\n    raise ValueError(f'{x.tolist()} {random.random()}')\n",
+    }
+    first = verdicts(**tasks)
+    again = verdicts(**tasks, seeds={name: v.seed for name, v in first.items()})
+    assert [outcome(v) for v in again.values()] == [outcome(v) for v in first.values()]
+    other = verdicts(**tasks)
+    assert {other[name].got for name in tasks} & {first[name].got for name in tasks} == set()
+
+
+def test_random_numbers_do_not_depend_on_what_was_asked_before(verdicts):
+    mean = "import torch\ndef mean(x):\n    raise ValueError(torch.rand(1).item())\n"
+    seeds = {"double": 1, "mean": 2, "total": 3}
+    drawing = "import torch\ndef double(x):\n    torch.rand(100)\n    return 2 * x\n"
+    assert verdicts(seeds, mean=mean)["mean"].got == verdicts(seeds, mean=mean, double=drawing)["mean"].got
+
+
+def test_the_time_of_the_sandbox_is_told_apart(verdicts):
+    got = verdicts(double="import time\ndef double(x):\n    time.sleep(0.3)\n    return 2 * x\n")["double"]
+    assert 0.6 <= got.call_s <= got.time_s
+
+
+def test_the_oracle_works_while_the_sandbox_does(verdicts, tiny, monkeypatch):
+    """The judge here takes no answer before the oracle has been asked: one after the other would never end."""
+    asked = threading.Event()
+    receive = Job.receive
+
+    def expect(arrays):
+        asked.set()
+        return {"y": arrays["x"] * 2}
+
+    def wait_for_oracle(job, **options):
+        if job.question == "case":
+            assert asked.wait(30)
+        return receive(job, **options)
+
+    checks = tuple(replace(c, expect=expect) if c.name == "double" else c for c in tiny.checks.checks)
+    monkeypatch.setitem(tiny.__dict__, "checks", replace(tiny.checks, checks=checks))
+    monkeypatch.setattr(Job, "receive", wait_for_oracle)
+    assert all(v.passed for v in verdicts().values())
+
+
+def test_an_oracle_that_fails_beside_a_submission_that_does_is_not_asked_for(verdicts, tiny, monkeypatch):
+    def broken(arrays):
+        raise ZeroDivisionError("an oracle's slip")
+
+    checks = tuple(replace(c, expect=broken) if c.name == "double" else c for c in tiny.checks.checks)
+    monkeypatch.setitem(tiny.__dict__, "checks", replace(tiny.checks, checks=checks))
+    got = verdicts(double="def double(x):\n    raise KeyError(1)\n")["double"]
+    assert "KeyError" in got.reason and not got.fault
+
+
+FORGER = """
+import json, os, socket, struct, sys
+
+
+def channel():
+    for number in range(3, 64):
+        try:
+            return socket.socket(fileno=os.dup(number))
+        except OSError:
+            continue
+
+
+def question():
+    frame = sys._getframe()
+    while frame:
+        if "question" in frame.f_locals:
+            return frame.f_locals["question"]
+        frame = frame.f_back
+
+
+def send(nonce, y):
+    header = json.dumps({"kind": "answer", "meta": {"nonce": nonce}, "arrays": [["y", "float64", list(y.shape)]]})
+    channel().sendall(struct.pack("<4sI", b"MLS1", len(header)) + header.encode() + y.tobytes())
+"""
+
+
+def test_an_answer_to_no_question_is_refused(verdicts):
+    """Right in value, ahead of its question: the number of a question cannot be known before it is put."""
+    got = verdicts(double=FORGER + "def double(x):\n    send('0' * 32, 2 * x)\n    return 2 * x\n")
+    assert [v.earned for v in got.values()] == [0, 2, 3]
+    assert "channel" in got["double"].reason
+
+
+def test_frames_left_in_the_channel_answer_no_later_question(verdicts):
+    """The last answer to double is followed by a frame with its number, in wait for whoever asks next."""
+    double = FORGER + (
+        "import numpy as np\nseen = []\ndef double(x):\n    seen.append(x)\n    nonce = question().meta['nonce']\n"
+        "    if len(seen) == 2:\n        send(nonce, 2 * x)\n    return 2 * x\n"
+    )
+    got = verdicts(double=double, mean="def mean(x):\n    return 0 * x.sum()\n")
+    assert (got["double"].earned, got["mean"].earned, got["total"].earned) == (1, 0, 3)
+    assert "channel" in got["mean"].reason
+
+
+def test_a_sandbox_that_was_killed_is_started_again(own, artifact):
+    kill(own)
+    assert all(v.passed for v in judge(artifact(), own, time_factor=3.0))
+
+
+def test_a_submission_whose_sandbox_was_killed_is_judged_again(own, artifact, monkeypatch):
+    deaths = []
+    receive = Job.receive
+
+    def die_once(job, **options):
+        if not deaths:
+            deaths.append(kill(own))
+        return receive(job, **options)
+
+    monkeypatch.setattr(Job, "receive", die_once)
+    assert all(v.passed for v in judge(artifact(), own, time_factor=3.0))
+    assert deaths
+
+
+def test_a_submission_that_is_alone_when_the_sandbox_dies_again_and_again_is_told_so(own, artifact, monkeypatch):
+    deaths = []
+    receive = Job.receive
+
+    def die(job, **options):
+        if job.question == "case":
+            deaths.append(kill(own))
+        return receive(job, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Job, "receive", die)
+        got = judge(artifact(), own, time_factor=3.0)
+    assert {v.earned for v in got} == {0} and {v.fault for v in got} == {""}
+    assert {v.reason for v in got} == {f"it ended the whole sandbox: got {DEATHS} times, expected an answer"}
+    assert len(deaths) == 1 + DEATHS
+    assert all(v.passed for v in judge(artifact(), own, time_factor=3.0))
+
+
+def test_what_was_decided_before_the_sandbox_died_stands(own, artifact, monkeypatch):
+    receive = Job.receive
+    answers = []
+
+    def die(job, **options):
+        answers.append(job.question)
+        if len(answers) == 4:  # loaded, two cases of double, the first of mean
+            kill(own)
+        return receive(job, **options)
+
+    monkeypatch.setattr(Job, "receive", die)
+    seeds = {"double": 1, "mean": 2, "total": 3}
+    got = judge(artifact(), own, time_factor=3.0, seeds=seeds)
+    assert [(v.check, v.earned, v.seed) for v in got] == [("double", 1, 1), ("mean", 2, 2), ("total", 3, 3)]
+    assert answers == ["job", "case", "case", "case", "job", "case", "case", "job", "case"]

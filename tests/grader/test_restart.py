@@ -1,0 +1,211 @@
+"""Launchers that die, are killed or cannot start; turns in a sandbox."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from grader import launcher, wire
+from grader.launcher import SandboxDied
+from grader.sandbox import TRIES, Sandbox, Turns
+from mlsys_lab.errors import CourseError
+
+pytestmark = pytest.mark.sandbox
+
+
+def soon():
+    return time.monotonic() + 60
+
+
+@pytest.fixture
+def own(tiny):
+    with Sandbox(tiny, spares=2) as running:
+        yield running
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """A list that grows by one for every launcher that is started."""
+    processes = []
+    real = launcher.Launcher.__init__
+
+    def count(self, *arguments, **options):
+        real(self, *arguments, **options)
+        processes.append(self._process)
+
+    monkeypatch.setattr(launcher.Launcher, "__init__", count)
+    return processes
+
+
+def works(job):
+    order = {"name": "t.ipynb", "source": "", "time_limit_s": 10.0, "memory_bytes": 2 << 30, "cpu_s": 60}
+    return job.ask("job", order, deadline=soon()).kind == "loaded"
+
+
+def test_every_job_gets_a_child_of_its_own_however_fast_they_are_asked_for(own):
+    jobs = [own.open_job() for _ in range(5)]
+    assert all(works(job) for job in jobs)
+    for job in jobs:
+        job.close()
+
+
+def test_a_job_is_refused_no_longer_than_a_launcher_takes_to_start(own, started):
+    own._launcher._process.kill()
+    with own.job() as job:
+        assert works(job)
+    assert len(started) == 1
+
+
+def test_jobs_of_a_launcher_that_died_know_it_and_start_one_new_launcher_together(own, started):
+    jobs = [own.open_job() for _ in range(2)]
+    family = descendants(own._launcher._process.pid)
+    own._launcher._process.kill()
+    assert gone(family)
+    for job in jobs:
+        with pytest.raises(wire.WireError):
+            works(job)
+        with pytest.raises(SandboxDied):
+            job.ending()
+        job.close()
+    answers = []
+
+    def again():
+        with own.job() as job:
+            answers.append(works(job))
+
+    threads = [threading.Thread(target=again) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == [True, True]
+    assert len(started) == 1
+
+
+def test_a_launcher_that_hangs_is_replaced(own, started, monkeypatch):
+    monkeypatch.setattr(launcher, "HAND_OVER_S", 0.5)
+    inside = descendants(own._launcher._process.pid)
+    for pid in inside:
+        os.kill(pid, signal.SIGSTOP)
+    with own.job() as job:
+        assert works(job)
+    assert len(started) == 1
+    assert gone(inside)
+
+
+def test_a_launcher_that_says_why_it_cannot_start_is_not_started_again(tiny, monkeypatch, started):
+    monkeypatch.setattr(launcher, "ENTRY", "raise OSError('no {path[0]}')")
+    with pytest.raises(CourseError, match=r"^the sandbox did not start: got OSError: no "):
+        Sandbox(tiny)
+    assert len(started) == 1
+
+
+def test_launchers_that_die_without_a_word_are_given_up_in_one_line(tiny, monkeypatch, started):
+    monkeypatch.setattr(launcher, "ENTRY", "import os; os.kill(os.getpid(), 9) #{path}")
+    with pytest.raises(CourseError, match=r"^the sandbox keeps dying; help: .*memory"):
+        Sandbox(tiny)
+    assert len(started) == TRIES
+
+
+def test_a_sandbox_starts_beside_what_comes_next(tiny, started):
+    with Sandbox(tiny, wait=False) as sandbox:
+        assert len(started) == 1
+        with sandbox.job() as job:
+            assert works(job)
+    with pytest.raises(CourseError, match="closed"):
+        sandbox.open_job()
+
+
+def descendants(pid):
+    parents = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError):
+            continue
+    found, more = {pid}, True
+    while more:
+        more = {child for child, parent in parents.items() if parent in found} - found
+        found |= more
+    return found
+
+
+def gone(pids):
+    """Whether none of these processes runs any more, or will soon."""
+    until = soon()
+    while time.monotonic() < until:
+        if not any(alive(pid) for pid in pids):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+HOLDS = """
+import sys, time
+sys.path[:0] = {path}
+from pathlib import Path
+from grader.labs import GradedLab
+from grader.sandbox import Sandbox
+from mlsys_lab.checks.labinfo import find_lab
+sandbox = Sandbox(GradedLab(find_lab("tiny", Path({labs!r}))), spares=3, unsafe={unsafe})
+job = sandbox.open_job()
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("unsafe", [False, True])
+def test_spares_and_jobs_die_with_their_judge(tiny_labs, unsafe):
+    checks = str(Path(__file__).parent / "fixtures" / "checks")
+    program = HOLDS.format(path=[checks], labs=str(tiny_labs), unsafe=unsafe)
+    judge = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
+    assert judge.stdout.readline() == b"ready\n"
+    members = 2 + 2 * 4  # the judge and the launcher; the job and three spares with an attendant each
+    until = soon()
+    while len(family := descendants(judge.pid)) < members:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    judge.kill()
+    judge.wait()
+    judge.stdout.close()
+    assert gone(family)
+
+
+def test_who_wants_to_be_alone_waits_for_the_others_and_goes_before_the_next():
+    turns, order = Turns(), []
+    alone_waits = threading.Event()
+
+    def alone():
+        alone_waits.set()
+        with turns.turn(alone=True):
+            order.append("alone")
+
+    def shared():
+        with turns.turn(alone=False):
+            order.append("shared")
+
+    with turns.turn(alone=False), turns.turn(alone=False):
+        first = threading.Thread(target=alone)
+        first.start()
+        assert alone_waits.wait(30)
+        while not turns._waiting:
+            time.sleep(0.01)
+        second = threading.Thread(target=shared)
+        second.start()
+        second.join(0.2)
+        assert order == []
+    first.join()
+    second.join()
+    assert order == ["alone", "shared"]
