@@ -17,7 +17,7 @@ from mlsys_lab.errors import InputError
 
 HOME = Path("/course")
 """Where the project lies inside the sandbox."""
-GRADER_MODULES = ("__init__.py", "wire.py", "seccomp.py", "jail.py", "worker.py")
+GRADER_MODULES = ("__init__.py", "wire.py", "seccomp.py", "jail.py", "timed.py", "worker.py")
 LEARNERS_SIDE = ("attempt.py", "limits.py", "performance.py", "spec.py")
 """Modules of mlsys_lab.checks that a call needs; the package itself has nothing else in it there."""
 PACKAGE = Path(str(mlsys_lab.__file__)).parent

@@ -28,7 +28,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, Any, NoReturn
 
-from grader import jail, wire
+from grader import jail, watch, wire
+from grader.timed import answer_for
 from mlsys_lab.checks.attempt import Attempt, attempt
 from mlsys_lab.checks.limits import OutOfTimeError, time_limit
 from mlsys_lab.checks.spec import Call, Mismatch, find_call
@@ -107,7 +108,7 @@ def _fork_spare(*, jailed: bool) -> Spare:
     life, inner_life = socket.socketpair()
     if os.fork() == 0:
         try:
-            _keep_only(inner_channel, inner_life)
+            _keep_only(inner_channel.fileno(), inner_life.fileno())
             _attend(inner_channel, inner_life, jailed=jailed)
         finally:  # whatever happened, a fork never goes on as a second launcher
             os._exit(1)
@@ -116,10 +117,10 @@ def _fork_spare(*, jailed: bool) -> Spare:
     return Spare(channel, life)
 
 
-def _keep_only(*kept: socket.socket | IO[str]) -> None:
+def _keep_only(*kept: int) -> None:
     """Close every other descriptor above standard error: the judge's end of another child must be in no child."""
     low = 3
-    for descriptor in sorted(thing.fileno() for thing in kept):
+    for descriptor in sorted(kept):
         os.closerange(low, descriptor)
         low = descriptor + 1
     os.closerange(low, 1 << 16)
@@ -128,21 +129,30 @@ def _keep_only(*kept: socket.socket | IO[str]) -> None:
 def _attend(channel: socket.socket, life: socket.socket, *, jailed: bool) -> None:
     """Fork the child and wait for its end or the judge's; whoever is left then is killed."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    budget, told = os.pipe()
     if jailed:
+        proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)  # the child's furniture hides it
         jail.unshare()
     pid = os.fork()
     if pid == 0:
-        _run_child(channel, jailed=jailed)
+        _run_child(channel, told, jailed=jailed)
     channel.close()
+    os.close(told)
     ended = os.pidfd_open(pid)
-    ready: list[int] = []
-    while not ready:
-        ready = select.select([life.fileno(), ended], [], [], POLL_S)[0]
+    watched = watch.Watch(proc, pid) if jailed else None
+    sources, ready, excess = [life.fileno(), ended, budget], set[int](), ""
+    while not ready & {life.fileno(), ended} and not excess:
+        ready = set(select.select(sources, [], [], POLL_S)[0])
+        if budget in ready:
+            sources.remove(budget)
+            if watched:
+                watched.begin(budget)
+        excess = watched.excess() if watched else ""
     _kill(pid, jailed=jailed)
     _, status = os.waitpid(pid, 0)
     if life.fileno() not in ready:
         with contextlib.suppress(wire.WireError):
-            wire.send(life, wire.Frame("ended", {"code": os.waitstatus_to_exitcode(status)}))
+            wire.send(life, wire.Frame("ended", {"code": os.waitstatus_to_exitcode(status), "excess": excess}))
 
 
 def _kill(pid: int, *, jailed: bool) -> None:
@@ -151,26 +161,26 @@ def _kill(pid: int, *, jailed: bool) -> None:
         os.kill(pid, signal.SIGKILL) if jailed else os.killpg(pid, signal.SIGKILL)
 
 
-def _run_child(channel: socket.socket, *, jailed: bool) -> NoReturn:
+def _run_child(channel: socket.socket, told: int, *, jailed: bool) -> NoReturn:
     """Shed all rights, say so, and only then take a submission."""
     try:
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 2)
         status = jail.open_status()
-        _keep_only(channel, status)
+        _keep_only(channel.fileno(), status.fileno(), told)
         if jailed:
             jail.enclose()
         else:
             os.setsid()
         wire.send(channel, wire.Frame("ready"))
-        _serve(channel, status, jailed=jailed)
+        _serve(channel, status, told, jailed=jailed)
     except BaseException as error:
         with contextlib.suppress(BaseException):
             wire.send(channel, _broken(error))
     os._exit(0)
 
 
-def _serve(channel: socket.socket, status: IO[str], *, jailed: bool) -> None:
+def _serve(channel: socket.socket, status: IO[str], told: int, *, jailed: bool) -> None:
     """Load the submission that the first frame brings, then answer frame after frame until the judge is gone.
 
     Every answer repeats the number of its question, so that the judge takes nothing for it that was sent before.
@@ -182,6 +192,7 @@ def _serve(channel: socket.socket, status: IO[str], *, jailed: bool) -> None:
         gc.freeze()
         already = jail.data_bytes(status)
         status.close()
+        watch.announce(told, memory_bytes=order["memory_bytes"], cpu_s=order["cpu_s"])
         if jailed:
             jail.cap_memory(order["memory_bytes"], already)
         module, reply = _load(Artifact.parse(order["name"], order["source"]), order["time_limit_s"])
@@ -243,7 +254,7 @@ def _case(module: Any, question: wire.Frame) -> wire.Frame:
     return _outcome(attempt(call, module, question.arrays))
 
 
-KINDS: dict[str, Callable[[Any, wire.Frame], wire.Frame]] = {"case": _case}
+KINDS: dict[str, Callable[[Any, wire.Frame], wire.Frame]] = {"case": _case, "go": answer_for, "show": answer_for}
 """What a judge may ask, by the frame's kind: a function of the loaded module and the question that gives the answer."""
 
 

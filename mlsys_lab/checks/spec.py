@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from mlsys_lab.checks.performance import Performance
 from mlsys_lab.errors import InputError, did_you_mean
 
 Arrays = dict[str, np.ndarray]
@@ -84,6 +85,7 @@ class Check:
     compare(got, expected) -> None when accepted, else the first `Mismatch`
 
     `uses` names what the artifact must define; `memory_bytes` caps what `run` may hold beyond what was there before it.
+    `performance` adds extra points for speed, which are measured apart from the check's own.
     Raises `InputError` where `run` could not be called without its oracle being at hand.
     """
 
@@ -99,6 +101,7 @@ class Check:
     uses: tuple[str, ...] = ()
     time_limit_s: float = 10.0
     memory_bytes: int | None = None
+    performance: Performance | None = None
 
     def __post_init__(self) -> None:
         if not any(not case.hidden for case in self.cases):
@@ -152,7 +155,9 @@ class Lab:
     @property
     def call_modules(self) -> tuple[str, ...]:
         """The modules that hold the checks' `run`s: what a sandbox needs of the lab, with what they import of it."""
-        return tuple(sorted({check.run.__module__ for check in self.checks}))
+        timed = [check.performance for check in self.checks if check.performance is not None]
+        sides = [*(check.run for check in self.checks), *(side for speed in timed for side in (speed.make, speed.call))]
+        return tuple(sorted({side.__module__ for side in sides}))
 
     @property
     def points(self) -> float:
