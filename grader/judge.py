@@ -149,6 +149,7 @@ class _Examination:
         self.done: list[Verdict] = []
         self.fatal: Problem | None = None
         self.job: Job | None = None
+        self.saw_hidden = False
         self.loaded_once = False
         self.call_s = 0.0
 
@@ -178,6 +179,7 @@ class _Examination:
         if self.job is not None:
             self.job.close()
         self.job = None
+        self.saw_hidden = False
 
     def _verdict(self, check: Check) -> Verdict:
         if self.fatal is not None:
@@ -201,6 +203,10 @@ class _Examination:
         else:
             problem = None
         problem = problem or self._ask_all(self.job, check)
+        if problem is not None and self.saw_hidden and not (problem.case and problem.case.hidden):
+            # What a process says of a case that is shown could tell a hidden one that it has seen. A fresh one says it.
+            self._drop()
+            return self._together(check)
         if problem is not None and not problem.harmless:
             self._drop()
         return problem
@@ -256,6 +262,7 @@ class _Examination:
                 "memory_bytes": check.memory_bytes,
                 "random_seed": self.oracle.random_seed(check, case),
             }
+            self.saw_hidden |= case.hidden
             start = time.monotonic()
             try:
                 job.send("case", question, public_inputs(inputs), deadline=start + limit_s + GRACE_S)

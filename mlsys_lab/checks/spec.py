@@ -20,6 +20,7 @@ import importlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -110,6 +111,11 @@ class Check:
             raise InputError(f"check {self.name!r} names a case twice")
         if self.points <= 0 or self.time_limit_s <= 0:
             raise InputError(f"check {self.name!r} needs positive points and time limit")
+        if any(one.hidden and not following.hidden for one, following in pairwise(self.cases)):
+            # What is said of a public case is shown: nothing hidden may have been seen before it.
+            raise InputError(
+                f"check {self.name!r} has a public case after a hidden one", help="put the hidden ones last"
+            )
         self._refuse_mixed_sides()
 
     @property
