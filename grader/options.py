@@ -51,5 +51,5 @@ def engine_for(lab: GradedLab, options: Options) -> Iterator[Engine]:
         with cluster as engine:
             yield engine
     else:
-        with Sandbox(lab, unsafe=options.unsafe) as sandbox:
+        with Sandbox(lab, unsafe=options.unsafe, spares=options.threads, wait=False) as sandbox:
             yield LocalEngine(sandbox, workers=options.threads, time_factor=options.time_factor)
