@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
-from grader.commands import audit, collect, export, feedback, grade, regrade, release, status
+from grader.commands import audit, capacity, collect, export, feedback, grade, prove, regrade, release, report, status
 from mlsys_lab.errors import CourseError, InputError, MissingToolError, did_you_mean
 
 COMMANDS = {
@@ -22,8 +22,11 @@ COMMANDS = {
     "feedback": feedback,
     "export": export,
     "status": status,
+    "capacity": capacity,
+    "report": report,
     "regrade": regrade,
     "audit": audit,
+    "prove": prove,
 }
 EXTRA = ("nbgrader", "jupytext")
 """Packages that only the extra `grader` brings."""

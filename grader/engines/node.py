@@ -26,7 +26,7 @@ CODE = ("*.py", "engines/*.py")
 
 @dataclass(frozen=True)
 class PartOfLab(GradedLab):
-    """A lab of which only the checks called `names` are judged; its version is that of the whole."""
+    """A lab of which only the checks called `names` are judged."""
 
     names: tuple[str, ...] = ()
 
@@ -68,8 +68,8 @@ class Judge:
         if self._path and self._path not in sys.path:
             sys.path.append(self._path)
         try:
-            lab = PartOfLab(find_lab(self._name, self._labs), names=self._checks)
-            if (found := fingerprint(lab)) != expected:
+            info = find_lab(self._name, self._labs)
+            if (found := fingerprint(GradedLab(info))) != expected:
                 stale = CourseError(
                     f"{node}: its checkout is not the head's",
                     got=f"{self._name} {found}",
@@ -77,7 +77,7 @@ class Judge:
                     help="bring both to the same commit and install it there",
                 )
                 return str(stale)
-            sandbox = Sandbox(lab, unsafe=self._unsafe)
+            sandbox = Sandbox(PartOfLab(info, names=self._checks), unsafe=self._unsafe)
             self._engine = LocalEngine(sandbox, time_factor=self._time_factor)
         except CourseError as error:
             return f"{node}: {error}"

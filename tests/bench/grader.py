@@ -73,9 +73,8 @@ def against_stock(home: Path, count: int) -> list[Line]:
     bare_s = stock.autograde(home / "bare", bare, only_code=True)
     theirs, mine = stock.marks(home / "stock" / "gradebook.db"), stock.marks(course.gradebook)
     differing = sorted(key for key in theirs.keys() | mine.keys() if theirs.get(key) != mine.get(key))
-    agreement = (
-        f"marks agree in {len(theirs.keys() | mine.keys()) - len(differing)} of {len(theirs.keys() | mine.keys())}"
-    )
+    cells = len(theirs.keys() | mine.keys())
+    agreement = f"{cells - len(differing)} of {cells} grade cells have the same points"
     class_ = f"{count} submissions, {mix['right']} right, {count - mix['right']} with a mistake each"
     each = ours.judge_each(course, lab)
     overhead_ms = [1e3 * (wall_s - own_s) for wall_s, own_s in each]

@@ -14,7 +14,6 @@ from grader.release import release
 from mlsys_lab.checks.labinfo import find_lab
 from tests.grader import classroom
 from tests.labs.autograd import variants
-from tests.labs.harness import Variant
 
 MISTAKES = [v for v in (*variants.SCALAR, *variants.SHAPES, *variants.LOSS) if not v.hangs]
 """Mistakes that stay where they were made: none ends a kernel or waits for ever, which would be no fair race."""
@@ -67,13 +66,13 @@ def build(count: int) -> list[Submission]:
     return found
 
 
-def _cells_with(notebook: dict[str, Any], variant: Variant) -> list[dict[str, Any]]:
+def _cells_with(notebook: dict[str, Any], variant: variants.Variant) -> list[dict[str, Any]]:
     """The exported cells that the mistake can be made in; a cell that has the text twice counts twice."""
     exported = [cell for cell in notebook["cells"] if cell["source"].startswith("#| export")]
     return [cell for cell in exported for _ in range(cell["source"].count(variant.old))]
 
 
-def _changed(notebook: dict[str, Any], variant: Variant) -> dict[str, Any]:
+def _changed(notebook: dict[str, Any], variant: variants.Variant) -> dict[str, Any]:
     notebook = copy.deepcopy(notebook)
     (cell,) = _cells_with(notebook, variant)
     cell["source"] = cell["source"].replace(variant.old, variant.new)
