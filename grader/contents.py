@@ -8,6 +8,7 @@ beside the learner's code.
 from __future__ import annotations
 
 import sys
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,9 +18,10 @@ from mlsys_lab.errors import InputError
 
 HOME = Path("/course")
 """Where the project lies inside the sandbox."""
-GRADER_MODULES = ("__init__.py", "wire.py", "seccomp.py", "jail.py", "timed.py", "worker.py")
+GRADER_MODULES = ("__init__.py", "wire.py", "seccomp.py", "jail.py", "watch.py", "timed.py", "worker.py")
 LEARNERS_SIDE = ("attempt.py", "limits.py", "performance.py", "spec.py")
 """Modules of mlsys_lab.checks that a call needs; the package itself has nothing else in it there."""
+PARTS = ("mlsys_lab", "grader")
 PACKAGE = Path(str(mlsys_lab.__file__)).parent
 Bind = tuple[str, str]
 """A file or folder of this machine, and where it lies inside, read-only."""
@@ -56,8 +58,9 @@ def project(lab: GradedLab) -> list[Bind]:
 
 
 def hidden() -> list[str]:
-    """Folders within `system()` that nobody may see: the project itself, where it is installed in the environment."""
-    return [str(path) for path in (PACKAGE, Path(__file__).parent) if path.is_relative_to(sys.prefix)]
+    """Folders within `system()` that nobody may see: what is installed of the project itself in the environment."""
+    installed = {Path(sysconfig.get_path(kind)) / name for kind in ("purelib", "platlib") for name in PARTS}
+    return sorted(str(path) for path in installed if path.is_dir())
 
 
 def folders(binds: list[Bind]) -> list[str]:
@@ -89,6 +92,10 @@ def _parts(folder: Path, left_out: set[Path]) -> Iterator[Path]:
 
 def _calls(lab: GradedLab) -> Iterator[tuple[Path, Path]]:
     """The modules of calls; of a lab with a folder of them, the folder."""
+    folder = PACKAGE.parent.joinpath(*lab.info.checks_module.split("."), "calls")
+    if folder.is_dir():  # told without importing the checks, and torch with them: a launcher can start meanwhile
+        yield folder, HOME / folder.relative_to(PACKAGE.parent)
+        return
     for name in lab.checks.call_modules:
         *above, module = name.split(".")
         path = Path(str(sys.modules[name].__file__))

@@ -41,13 +41,14 @@ class Job:
 
     Every question carries a number drawn for it alone, and only an answer with that number counts: one that was
     written ahead, or left over from an earlier question, is refused as `wire.WireError`. `question` and `nonce` are
-    the kind and number of the last.
+    the kind and number of the last; `excess`, known after `ending`, is what its processes took too much of.
     """
 
     channel: socket.socket
     life: socket.socket
     question: str = ""
     nonce: str = ""
+    excess: str = ""
 
     def send(self, kind: str, meta: Mapping[str, Any], arrays: Arrays | None = None, *, deadline: float) -> None:
         """Put a question. Raises what `wire.send` does."""
@@ -69,11 +70,14 @@ class Job:
     def ending(self) -> str:
         """How a child that left without an answer ended, in words. Raises `SandboxDied` when nobody is left to tell."""
         try:
-            code = wire.receive(self.life, deadline=time.monotonic() + 2.0).meta.get("code")
+            told = wire.receive(self.life, deadline=time.monotonic() + 2.0).meta
         except wire.ClosedError:
             raise SandboxDied from None
         except wire.WireError:
             return "its process does not answer any more"
+        code, self.excess = told.get("code"), told.get("excess", "")
+        if self.excess:
+            return f"its processes took {self.excess} together"
         if not isinstance(code, int):
             return "its process is gone"
         return (

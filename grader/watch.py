@@ -1,0 +1,124 @@
+"""Watch all processes of a job together: memory, processor time and sockets that no limit of a single process bounds.
+
+RLIMIT_DATA and RLIMIT_CPU hold for each process, and a job may start many. Its attendant therefore looks at the tree
+of its processes many times a second, through a /proc that the job cannot see, and ends the job when they take too much
+together. Between two looks a job can take what its processors write in that time: about a gigabyte for each tenth of
+a second and core. Sources: proc(5); the kernel's Documentation/filesystems/proc.rst.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+MEMORY, PROCESSOR, SOCKETS = "too much memory", "too much processor time", "too many sockets"
+"""Why a job is ended."""
+PRIVATE = ("RssAnon", "RssShmem", "VmSwap", "VmPTE")
+"""Lines of /proc/PID/status that make up what a process holds: pages of its own, of shared memory, page tables."""
+SLACK_BYTES = 16 << 20
+"""Stacks, which RLIMIT_DATA does not count."""
+INHERITED_BYTES = 2 << 30
+"""A fork shares its parent's pages until one of the two writes them. How much of that a job may unshare."""
+CORES = 8
+"""Times the processor seconds of one process that all may take together: as many ranks as a lab may start."""
+MOST_SOCKETS = 1024
+"""Each may buffer some 400 KiB in the kernel, which counts as nobody's memory."""
+BUDGET = struct.Struct("=QQ")
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Use:
+    """What one process holds, in bytes, and the processor seconds of it and of its children that are gone."""
+
+    memory_bytes: int
+    data_bytes: int
+    cpu_s: float
+
+
+def announce(pipe: int, *, memory_bytes: int, cpu_s: int) -> None:
+    """Tell the attendant, from the child, what the job may take from here on; the pipe is closed."""
+    os.write(pipe, BUDGET.pack(memory_bytes, cpu_s))
+    os.close(pipe)
+
+
+class Watch:
+    """The processes under `pid`. `proc` is a descriptor of the attendant's own /proc."""
+
+    def __init__(self, proc: int, pid: int) -> None:
+        self._proc, self._pid = proc, pid
+        self._start: Use | None = None
+        self._most_bytes = self._most_cpu_s = 0.0
+
+    def begin(self, pipe: int) -> None:
+        """Read the budget that the child announced, and what it holds already, which is the launcher's doing."""
+        told = os.read(pipe, BUDGET.size)
+        if len(told) == BUDGET.size and (start := self._use(self._pid)) is not None:
+            memory_bytes, cpu_s = BUDGET.unpack(told)
+            self._start = start
+            # RLIMIT_DATA counts what is mapped: what was mapped but not yet touched may be used on top.
+            untouched = max(0, start.data_bytes - start.memory_bytes)
+            self._most_bytes = memory_bytes + untouched + SLACK_BYTES
+            self._most_cpu_s = start.cpu_s + CORES * cpu_s
+
+    def excess(self) -> str:
+        """What the job takes too much of, or "" (always, before `begin`)."""
+        if self._start is None:
+            return ""
+        inherited = self._start.memory_bytes
+        uses = [use for pid in self._tree() if (use := self._use(pid)) is not None]
+        own = sum(max(0, use.memory_bytes - inherited) for use in uses)
+        everything = sum(use.memory_bytes for use in uses)
+        if own > self._most_bytes or everything > self._most_bytes + inherited + INHERITED_BYTES:
+            return MEMORY
+        if sum(use.cpu_s for use in uses) > self._most_cpu_s:
+            return PROCESSOR
+        return SOCKETS if self._sockets() > MOST_SOCKETS else ""
+
+    def _tree(self) -> Iterator[int]:
+        """All descendants: who loses its parent becomes the child of the job's first process."""
+        waiting = [self._pid]
+        while waiting:
+            pid = waiting.pop()
+            yield pid
+            for thread in self._threads(pid):
+                waiting += map(int, self._read(f"{pid}/task/{thread}/children").split())
+
+    def _threads(self, pid: int) -> list[str]:
+        try:
+            folder = os.open(f"{pid}/task", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self._proc)
+        except OSError:
+            return []
+        try:
+            return os.listdir(folder)  # noqa: PTH208 - by descriptor
+        except OSError:
+            return []
+        finally:
+            os.close(folder)
+
+    def _use(self, pid: int) -> Use | None:
+        """None for a process that is gone."""
+        lines = dict(line.split(":", 1) for line in self._read(f"{pid}/status").splitlines())
+        stat = self._read(f"{pid}/stat").rpartition(")")[2].split()
+        if not stat:
+            return None
+        size = {name: int(lines.get(name, "0").split()[0]) << 10 for name in (*PRIVATE, "VmData")}
+        return Use(sum(size[name] for name in PRIVATE), size["VmData"], sum(map(int, stat[11:15])) / TICKS)
+
+    def _sockets(self) -> int:
+        """Sockets of every kind in the job's network namespace."""
+        words = self._read(f"{self._pid}/net/sockstat").split()[:3]
+        return int(words[2]) if len(words) == 3 else 0
+
+    def _read(self, path: str) -> str:
+        """A file of /proc, or "" when the process is gone."""
+        with contextlib.suppress(OSError):
+            file = os.open(path, os.O_RDONLY, dir_fd=self._proc)
+            try:
+                return os.read(file, 1 << 16).decode(errors="replace")
+            finally:
+                os.close(file)
+        return ""
