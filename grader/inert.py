@@ -6,7 +6,7 @@ of Markdown in its pages is replaced by this one.
 
 from __future__ import annotations
 
-import bleach
+import bleach  # type: ignore[import-untyped]
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 
 # fmt: off

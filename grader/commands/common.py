@@ -1,15 +1,19 @@
-"""What several commands share: the lab that was named, and its records."""
+"""What several commands share: the lab that was named, its records, how to judge, a bar."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from math import isfinite
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from grader.course import Course
 from grader.labs import GradedLab
 from grader.options import Options
-from grader.records import Record, read_record
+from grader.records import Record, read_record, write_atomically
 from mlsys_lab.checks.labinfo import find_lab
 from mlsys_lab.errors import InputError
 
@@ -29,6 +33,25 @@ def records_of(course: Course, lab: GradedLab) -> list[Record]:
     if left_out := sorted(set(students) - {record.student for record in records}):
         print(f"mlsys-grader: left out, not graded: {', '.join(left_out)}", file=sys.stderr)
     return records
+
+
+def put(path: Path | None, text: str) -> None:
+    """Write a file whole, or to standard output for None; `InputError` for a path that cannot be written."""
+    if path is None:
+        sys.stdout.write(text)
+        return
+    try:
+        write_atomically(path, text.encode())
+    except OSError as error:
+        raise InputError(f"cannot write {path}", got=error.strerror) from None
+
+
+def progress_bar(console: Console) -> Progress:
+    """A bar with the number done, the time gone and the time left; nothing where nobody looks."""
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
+        console=console, transient=True, disable=not console.is_terminal,
+    )  # fmt: skip
 
 
 def add_judging(parser: argparse.ArgumentParser) -> None:

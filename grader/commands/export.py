@@ -8,13 +8,10 @@ examples:
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
-from grader.commands.common import chosen_lab, records_of
+from grader.commands.common import chosen_lab, put, records_of
 from grader.course import Course
-from grader.records import write_atomically
-from mlsys_lab.errors import InputError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,17 +28,7 @@ def run(args: argparse.Namespace) -> int:
     lab, course = chosen_lab(args), Course.open(args.course)
     records = records_of(course, lab)
     if args.csv or not args.json:
-        _put(args.csv, to_csv(records, lab))
+        put(args.csv, to_csv(records, lab))
     if args.json:
-        _put(args.json, to_json(records))
+        put(args.json, to_json(records))
     return 0
-
-
-def _put(path: Path | None, text: str) -> None:
-    if path is None:
-        sys.stdout.write(text)
-        return
-    try:
-        write_atomically(path, text.encode())
-    except OSError as error:
-        raise InputError(f"cannot write {path}", got=error.strerror) from None

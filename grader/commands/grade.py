@@ -17,10 +17,9 @@ import argparse
 from dataclasses import replace
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from grader.commands.common import add_judging, chosen_lab, judging_options
+from grader.commands.common import add_judging, chosen_lab, judging_options, progress_bar
 from grader.course import Course
 from grader.records import Record
 from mlsys_lab.errors import InputError, did_you_mean
@@ -37,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Judge, enter, write feedback; a line per submission and a bar."""
     from grader.grade import grade
+    from grader.speed import measure_pending
 
     options = replace(judging_options(args), again=args.again)
     lab, course = chosen_lab(args), Course.open(args.course)
@@ -49,10 +49,7 @@ def run(args: argparse.Namespace) -> int:
     students = sorted(set(args.student or students))
     judged, troubles = 0, 0
     console = Console(highlight=False, soft_wrap=True)
-    with Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
-        console=console, transient=True, disable=not console.is_terminal,
-    ) as progress:  # fmt: skip
+    with progress_bar(console) as progress:
         bar = progress.add_task(lab.name, total=len(students))
         for outcome in grade(course, lab, options, students):
             progress.advance(bar)
@@ -62,6 +59,10 @@ def run(args: argparse.Namespace) -> int:
                 console.print(Text(f"{outcome.student}: not graded: {outcome.error}", style="red"))
             elif outcome.judged:
                 console.print(Text(_summary(outcome.record)))
+    for outcome in measure_pending(course, lab, options, students):
+        troubles += bool(outcome.error)
+        for line in outcome.speed:
+            console.print(Text(line))
     print(f"{judged} judged, {len(students) - judged - troubles} were up to date, {troubles} not graded")
     return 1 if troubles else 0
 

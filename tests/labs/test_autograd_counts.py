@@ -1,22 +1,27 @@
-"""Task 8 of lab 01: the arrays that come back tell how often a function ran, so that a forged count does not help."""
+"""Task 8 of lab 01 against forged counts: arrays tell how often a function ran, the kernel caps memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from grader.judge import judge
+from grader.labs import GradedLab
+from grader.sandbox import Sandbox
+from mlsys_lab.checks.artifact import Artifact
 from mlsys_lab.checks.autograd import LAB
 from mlsys_lab.checks.compare import close
 from mlsys_lab.checks.spec import Arrays
 from mlsys_lab.checks.verdict import draw_inputs, public_inputs
-from tests.labs.harness import labs, module_of, reference_source
+from tests.labs.harness import labs, module_of
 
 AUTOGRAD = next(lab for lab in labs() if lab.info.topic == "autograd")
-REFERENCE = module_of(reference_source(AUTOGRAD), "reference.ipynb")
+REFERENCE = module_of(AUTOGRAD.reference, "reference.ipynb")
 
 
 def _answer(check: str, case: int, **changes: Any) -> tuple[Arrays, Arrays]:
@@ -65,3 +70,23 @@ def test_a_layer_that_runs_a_third_time_spoils_the_gradients() -> None:
     assert mismatch is not None and "gradient" in mismatch.what
     mismatch = check.compare(got, expected)
     assert mismatch is not None and mismatch.what == "a layer runs too often"
+
+
+UNCOUNTED = """
+import mlsys_lab.checks.attempt
+mlsys_lab.checks.attempt._over_budget = lambda check, peak_bytes: None
+def checkpoint_sequential(layers, x, segments):
+    return run_layers(layers, x)
+"""
+
+
+@pytest.mark.parametrize(("more", "reason"), [(UNCOUNTED, "it needs too much memory"), ("", "")])
+def test_a_graph_held_whole_is_refused_by_the_kernel_where_nobody_counts(more: str, reason: str) -> None:
+    lab = GradedLab(AUTOGRAD.info)
+    only = replace(lab.checks, checks=(lab.checks["checkpoint_memory"],))
+    lab.__dict__["checks"] = only
+    source = f"{AUTOGRAD.reference}\n# %% cell 1000\n{more}"
+    with Sandbox(lab) as sandbox:
+        (verdict,) = judge(Artifact.parse("uncounted.ipynb", source), sandbox)
+    assert verdict.passed is not bool(reason)
+    assert verdict.what == reason

@@ -7,19 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from grader.variants import Variant
 from mlsys_lab.checks.runner import run_check
 from tests.labs.harness import (
     LabUnderTest,
-    Variant,
     artifact_of,
     labs,
     module_of,
-    reference_source,
     released_notebook,
-    substituted,
     told,
     tried,
-    with_definitions,
 )
 
 LABS = labs()
@@ -30,7 +27,7 @@ NO_ANSWER = "did not come to an end"
 
 def over(what: str) -> pytest.MarkDecorator:
     """Parametrise a test over the variants of all labs."""
-    pairs = [(lab, variant) for lab in LABS for variant in getattr(lab.variants, what)]
+    pairs = [(lab, variant) for lab in LABS for variant in getattr(lab, what)]
     return pytest.mark.parametrize(("lab", "variant"), pairs, ids=[f"{lab.info.topic}: {v.name}" for lab, v in pairs])
 
 
@@ -39,13 +36,13 @@ each_lab = pytest.mark.parametrize("lab", LABS, ids=[lab.info.topic for lab in L
 
 @each_lab
 def test_the_reference_passes_everything(lab: LabUnderTest) -> None:
-    module = module_of(reference_source(lab), "reference.ipynb")
+    module = module_of(lab.reference, "reference.ipynb")
     assert [told(r) for check in lab.checks.checks if not (r := tried(check, module)).passed] == []
 
 
 @each_lab
 def test_no_draw_of_secret_inputs_costs_a_right_solution_a_point(lab: LabUnderTest) -> None:
-    module = module_of(reference_source(lab), "reference.ipynb")
+    module = module_of(lab.reference, "reference.ipynb")
     quick = [check for check in lab.checks.checks if tried(check, module).time_s < QUICK_S]
     assert len(quick) > len(lab.checks.checks) / 2
     lost = [
@@ -70,13 +67,13 @@ ALTERNATIVES = [(lab, path) for lab in LABS for path in lab.alternatives]
 
 @pytest.mark.parametrize(("lab", "path"), ALTERNATIVES, ids=[f"{lab.info.topic}: {p.stem}" for lab, p in ALTERNATIVES])
 def test_an_alternative_passes_everything(lab: LabUnderTest, path: Path) -> None:
-    module = module_of(with_definitions(lab, path), path.name)
+    module = module_of(lab.with_definitions(path), path.name)
     assert [told(r) for check in lab.checks.checks if not (r := tried(check, module)).passed] == []
 
 
-@over("MUTANTS")
+@over("mutants")
 def test_a_mutant_fails_the_checks_that_are_to_catch_it(lab: LabUnderTest, variant: Variant) -> None:
-    module = module_of(substituted(lab, variant), "mutant.ipynb")
+    module = module_of(lab.substituted(variant), "mutant.ipynb")
     for name in variant.fails:
         report = tried(lab.checks[name], module, limit_s=1.0 if variant.hangs else None)
         assert not report.passed, f"{name} does not notice: {variant.name}"
@@ -84,9 +81,9 @@ def test_a_mutant_fails_the_checks_that_are_to_catch_it(lab: LabUnderTest, varia
         assert (NO_ANSWER in told(report)) == variant.hangs, told(report)
 
 
-@over("MISHAPS")
+@over("mishaps")
 def test_a_mishap_gets_one_clear_message(lab: LabUnderTest, variant: Variant) -> None:
-    module = module_of(substituted(lab, variant), "mishap.ipynb")
+    module = module_of(lab.substituted(variant), "mishap.ipynb")
     for name in variant.fails:
         report = tried(lab.checks[name], module, limit_s=1.0 if variant.hangs else None)
         message = told(report)
@@ -98,15 +95,15 @@ def test_a_mishap_gets_one_clear_message(lab: LabUnderTest, variant: Variant) ->
 
 @each_lab
 def test_every_check_is_failed_by_a_mutant_of_its_own_tasks(lab: LabUnderTest) -> None:
-    caught = {name for mutant in lab.variants.MUTANTS for name in mutant.fails}
+    caught = {name for mutant in lab.mutants for name in mutant.fails}
     assert caught == {check.name for check in lab.checks.checks}
 
 
 @each_lab
 def test_there_are_enough_variants(lab: LabUnderTest) -> None:
-    assert len({mutant.name for mutant in lab.variants.MUTANTS}) == len(lab.variants.MUTANTS) >= 12
+    assert len({mutant.name for mutant in lab.mutants}) == len(lab.mutants) >= 12
     assert len(lab.alternatives) >= 3
-    assert len(lab.variants.MISHAPS) >= 6
+    assert len(lab.mishaps) >= 6
 
 
 @each_lab
@@ -114,6 +111,6 @@ def test_neither_artifact_nor_checks_lean_on_what_the_lab_withholds(lab: LabUnde
     checks = [Path(__file__).parents[2] / "mlsys_lab" / "checks" / lab.info.topic.replace("-", "_")]
     files = [f for base in checks for f in ([base.with_suffix(".py")] if not base.is_dir() else base.rglob("*.py"))]
     assert files
-    for text in [reference_source(lab), *(f.read_text(encoding="utf-8") for f in files)]:
+    for text in [lab.reference, *(f.read_text(encoding="utf-8") for f in files)]:
         for module in lab.info.withheld:
             assert not re.search(rf"\b{re.escape(module)}\b(?!\w)", text.replace("mlsys_lab.checks.autograd", ""))

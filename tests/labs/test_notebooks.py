@@ -11,7 +11,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from tests.labs.harness import LabUnderTest, labs, reference_notebook, released_notebook
+from tests.labs.harness import LabUnderTest, labs, released_notebook
 
 LABS = labs()
 each_lab = pytest.mark.parametrize("lab", LABS, ids=[lab.info.topic for lab in LABS])
@@ -36,7 +36,7 @@ def outputs(notebook: Any) -> list[Any]:
 
 @each_lab
 def test_the_solved_notebook_runs_top_to_bottom_and_earns_all_points(lab: LabUnderTest, tmp_path: Path) -> None:
-    shown = outputs(executed(reference_notebook(lab), tmp_path, allow_errors=False))
+    shown = outputs(executed(lab.reference_notebook, tmp_path, allow_errors=False))
     texts = [str(output.get("data", {}).get("text/plain", "")) for output in shown]
     assert sum("✓ passed" in text for text in texts) == len(lab.checks.checks)
     total = f"{lab.checks.points:g}"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.labs.harness import PROJECT, LabUnderTest, labs, reference_notebook, released_notebook
+from tests.labs.harness import PROJECT, LabUnderTest, labs, released_notebook
 
 LABS = labs()
 each_lab = pytest.mark.parametrize("lab", LABS, ids=[lab.info.topic for lab in LABS])
@@ -22,7 +22,7 @@ def markdown(notebook: dict[str, Any]) -> list[str]:
 
 def tasks(lab: LabUnderTest) -> list[str]:
     """The prose of each task: from its heading to the next heading of that level."""
-    prose = "\n\n".join(markdown(reference_notebook(lab)))
+    prose = "\n\n".join(markdown(lab.reference_notebook))
     return re.findall(r"^(## Task \d+ · .*?)(?=^## |\Z)", prose, re.MULTILINE | re.DOTALL)
 
 
@@ -56,7 +56,7 @@ def test_a_number_is_predicted_before_it_is_measured(lab: LabUnderTest) -> None:
 
 @each_lab
 def test_the_opening_says_what_why_how_long_and_what_to_read(lab: LabUnderTest) -> None:
-    opening = markdown(reference_notebook(lab))[0]
+    opening = markdown(lab.reference_notebook)[0]
     for words in (
         "You will build",
         "you can answer",
@@ -81,7 +81,7 @@ def entries() -> list[dict[str, Any]]:
 def test_each_check_is_called_in_a_cell_below_a_solution_cell(lab: LabUnderTest) -> None:
     seen_solution = False
     called = []
-    for cell in reference_notebook(lab)["cells"]:
+    for cell in lab.reference_notebook["cells"]:
         role = cell["metadata"].get("nbgrader", {})
         seen_solution |= bool(role.get("solution"))
         if role.get("grade"):
@@ -96,4 +96,4 @@ def test_the_release_keeps_every_export_marker(lab: LabUnderTest) -> None:
     def exports(notebook: dict[str, Any]) -> int:
         return sum("".join(cell["source"]).startswith("#| export") for cell in notebook["cells"])
 
-    assert exports(released_notebook(lab)) == exports(reference_notebook(lab)) > 0
+    assert exports(released_notebook(lab)) == exports(lab.reference_notebook) > 0

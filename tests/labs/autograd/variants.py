@@ -1,6 +1,6 @@
 """Mistakes that learners make in the autograd lab, as changes of the reference."""
 
-from tests.labs.harness import Variant
+from grader.variants import Variant
 
 SCALAR = [
     Variant(
