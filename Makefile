@@ -5,7 +5,7 @@ READY := .venv/.ready
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help start test book linkcheck labs check-labs lint format bench wheel screenshots packages allow-sandbox clean
+.PHONY: help start test book linkcheck labs check-labs lint format fuzz bench wheel screenshots packages allow-sandbox clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -45,6 +45,9 @@ lint: $(READY) ## Style, types, and which package may import which
 format: $(READY) ## Let ruff put the style right
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+fuzz: $(READY) ## Throw damaged frames, notebooks, archives and records at the grader (make fuzz MINUTES=10)
+	$(BIN)/python -m tests.grader.fuzz.run $(or $(MINUTES),10)
 
 bench: $(READY) ## Measure what the course promises, as ratios within one run
 	for script in tests/bench/*.py; do $(BIN)/python $$script || exit 1; done

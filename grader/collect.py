@@ -13,7 +13,7 @@ import stat
 import unicodedata
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 
@@ -77,7 +77,7 @@ def _take_all(
         else:
             course.submission(student, lab).parent.mkdir(parents=True, exist_ok=True)
             results.append(Collected(student, "missing", "no notebook"))
-    return results
+    return [replace(result, detail=_printable(result.detail)) for result in results]
 
 
 def _look(source: Path) -> tuple[list[Found], set[str], list[tuple[str, str]]]:
@@ -122,8 +122,8 @@ def _read(path: Path) -> bytes:
 def _look_in_zip(source: Path) -> tuple[list[Found], set[str], list[tuple[str, str]]]:
     try:
         archive = zipfile.ZipFile(source)
-    except (zipfile.BadZipFile, OSError) as error:
-        raise InputError(f"{source} is not a zip archive that can be read", got=error) from None
+    except Exception as error:  # zipfile raises errors of many kinds, UnicodeDecodeError for one
+        raise InputError(f"{source} is not a zip archive that can be read", got=_printable(str(error))) from None
     entries = archive.infolist()
     if len(entries) > ARCHIVE_ENTRIES:
         raise InputError(f"{source} holds too many entries", got=len(entries), expected=f"at most {ARCHIVE_ENTRIES}")
@@ -149,8 +149,6 @@ def _read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
     try:
         with archive.open(entry) as file:
             return file.read(FILE_BYTES + 1)
-    except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, ValueError) as error:
-        raise InputError("an entry of the archive is damaged", got=f"{_printable(entry.filename)} ({error})") from None
     except Exception as error:  # zlib, bz2 and lzma each raise errors of their own
         raise InputError("an entry of the archive is damaged", got=f"{_printable(entry.filename)} ({error})") from None
 

@@ -1,0 +1,80 @@
+"""Killed outright at twenty random points of a run over a hundred submissions: no mark is lost, none is doubled."""
+
+import random
+import time
+from collections import Counter
+
+import pytest
+
+from grader.audit import read_audit
+from grader.grade import Options, grade
+from tests.grader.kills import KINDS, entered, hand_ins, kill, new_course, outcome, seeds, start, victims
+
+pytestmark = pytest.mark.sandbox
+NUMBER, KILLS = 100, 20
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory, hand_in):
+    return hand_ins(tmp_path_factory.mktemp("class") / "hand-ins", hand_in, NUMBER)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory, source, tiny):
+    """What a run that nobody disturbs leaves, by one worker."""
+    course = new_course(tmp_path_factory.mktemp("undisturbed") / "course", source)
+    outcomes = list(grade(course, tiny, Options(workers=1, time_factor=5.0)))
+    assert len(outcomes) == NUMBER and not any(one.error for one in outcomes)
+    return outcome(course)
+
+
+def test_the_gradebook_of_a_pool_is_that_of_one_worker(undisturbed, source, tiny, tmp_path):
+    course = new_course(tmp_path / "course", source)
+    assert not any(one.error for one in grade(course, tiny, Options(workers=2, time_factor=5.0)))
+    assert outcome(course) == undisturbed
+    assert len(undisturbed["marks"]) == 3 * NUMBER
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", [20])
+def test_twenty_kills_lose_and_double_nothing(undisturbed, source, tiny_labs, tmp_path, seed):
+    chance = random.Random(seed)
+    kinds = list(KINDS) * (KILLS // len(KINDS))
+    chance.shuffle(kinds)
+    points = sorted(chance.sample(range(NUMBER - 5), KILLS))
+    plan = [(kind, point, chance.uniform(0, 0.15)) for kind, point in zip(kinds, points, strict=True)]
+    course = new_course(tmp_path / "course", source)
+    log = tmp_path / "course.log"
+    told = f"seed {seed}, plan {plan}"
+    command = start(course, tiny_labs)
+    on_record: dict[str, list[int]] = {}
+    done: Counter[str] = Counter()
+    try:
+        for kind, point, pause_s in plan:
+            while entered(course) < point or not victims(command, kind):
+                assert command.poll() is None, f"ended by itself, {kind} next: {told}\n{log.read_text()}"
+                time.sleep(0.005)
+            time.sleep(pause_s)
+            done[kind] += kill(chance.choice(victims(command, kind) or [0]))
+            on_record = seeds(course) | on_record
+            if command.poll() is not None or kind == "command":
+                assert kind == "command", f"the kill of a {kind} ended the command: {told}\n{log.read_text()}"
+                command.wait()
+                command = start(course, tiny_labs)
+        assert command.wait() == 0, f"{told}\n{log.read_text()}"
+    finally:
+        command.kill()
+        command.wait()
+    assert sum(done.values()) >= KILLS - 2 and min(done[kind] for kind in KINDS) >= 3, done
+    found = outcome(course)
+    differing = {
+        name: (found.get(name), undisturbed.get(name)) for name in found if found[name] != undisturbed.get(name)
+    }
+    assert not differing and found == undisturbed, f"{told}\n{differing}"
+    final = seeds(course)
+    twice = [student for student, drawn in on_record.items() if final[student] != drawn]
+    assert not twice, f"judged twice although on record: {twice}; {told}"
+    history = read_audit(course.audit)
+    assert history.damage == "" and not history.torn
+    assert {entry["student"] for entry in history.entries if entry.get("entered")} == set(final)
+    assert not list(course.root.glob("**/.*.*.json.*")), "no half-written record is left"
