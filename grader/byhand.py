@@ -83,10 +83,12 @@ def by_hand(course: Course, record: Record) -> ByHand | None:
     except sqlite3.DatabaseError as error:
         raise InputError(f"cannot read the gradebook {course.gradebook}", got=error) from None
     checks = {verdict.check for verdict in record.verdicts}
+    speed = {v.check: v.performance.earned or 0.0 for v in record.verdicts if v.performance is not None}
     earned = points = 0.0
     cells = []
     for name, most, auto, manual, extra, comment in rows:
-        cell = Cell(name, most, auto if manual is None else manual, extra or 0.0, comment or "", name in checks)
+        given = max((extra or 0.0) - speed.get(name, 0.0), 0.0)  # performance points are the judge's, not a person's
+        cell = Cell(name, most, auto if manual is None else manual, given, comment or "", name in checks)
         earned, points = earned + (cell.earned or 0.0) + cell.extra, points + (most or 0.0)
         if manual is not None or comment or cell.extra or (most is not None and not cell.checked):
             cells.append(cell)

@@ -15,9 +15,10 @@ from grader.course import Course
 from grader.engines import Result
 from grader.feedback import page
 from grader.gradebook import GradebookWriter
+from grader.judge import Verdict
 from grader.labs import GradedLab
 from grader.options import Options
-from grader.records import Record, write_atomically
+from grader.records import Record, read_record, write_atomically
 from grader.sanitise import Submission, rebuild
 from mlsys_lab.errors import CourseError, InputError
 
@@ -35,6 +36,13 @@ class Outcome:
     record: Record | None
     judged: bool
     error: str = ""
+
+    @property
+    def speed(self) -> list[str]:
+        """A line per check that has performance points, for the instructor; what is suspect is marked as such."""
+        found = [(v.check, v.performance) for v in self.record.verdicts if v.performance] if self.record else []
+        mark = {True: "SUSPECT: ", False: ""}
+        return [f"{self.student}: {check}: {mark[bool(speed.suspect)]}{speed.line}" for check, speed in found]
 
 
 @contextmanager
@@ -62,7 +70,7 @@ def recorded(course: Course, lab: GradedLab, result: Result, submission: Submiss
         lab=lab.name,
         digest=submission.digest,
         version=lab.version,
-        verdicts=result.verdicts,
+        verdicts=_with_measured(result.verdicts, read_record(course.record(result.student, lab.name)), submission, lab),
         notes=submission.notes,
         sandbox=options.sandbox_name,
     ).stamped()
@@ -71,6 +79,16 @@ def recorded(course: Course, lab: GradedLab, result: Result, submission: Submiss
     write_stamp(course, lab, result.student)
     record.write(course.record(result.student, lab.name))
     return record
+
+
+def _with_measured(
+    verdicts: tuple[Verdict, ...], before: Record | None, submission: Submission, lab: GradedLab
+) -> tuple[Verdict, ...]:
+    """Performance points that were measured for the same submission stand, as long as the check is passed."""
+    if before is None or not before.holds_for(submission.digest, lab.version):
+        return verdicts
+    known = {v.check: v.performance for v in before.verdicts if v.passed and v.performance and v.performance.measured}
+    return tuple(replace(v, performance=known[v.check]) if v.passed and v.check in known else v for v in verdicts)
 
 
 def write_stamp(course: Course, lab: GradedLab, student: str) -> None:

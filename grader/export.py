@@ -13,16 +13,23 @@ from grader.records import Record
 
 
 def to_csv(records: Sequence[Record], lab: GradedLab) -> str:
-    """A row per student: id, lab, marks, points to be had, percent, then marks per check."""
+    """A row per student: id, lab, marks, points to be had, percent, marks per check, then performance points.
+
+    A cell of performance points is empty where they were not measured.
+    """
     names = [check.name for check in lab.checks.checks]
+    timed = [check.name for check in lab.checks.checks if check.performance is not None]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["student", "lab", "earned", "points", "percent", "judged_at", *names])
+    head = ["student", "lab", "earned", "points", "percent", "judged_at"]
+    writer.writerow([*head, *names, *(f"{name}_performance" for name in timed)])
     for record in records:
         marks = {verdict.check: f"{verdict.earned:g}" for verdict in record.verdicts}
         percent = f"{100 * record.earned / record.points:.1f}"
         head = [record.student, record.lab, f"{record.earned:g}", f"{record.points:g}", percent, record.judged_at]
-        writer.writerow([*head, *(marks.get(name, "") for name in names)])
+        speed = {v.check: v.performance.earned for v in record.verdicts if v.performance and v.performance.measured}
+        extra = [f"{speed[name]:g}" if name in speed else "" for name in timed]
+        writer.writerow([*head, *(marks.get(name, "") for name in names), *extra])
     return out.getvalue()
 
 

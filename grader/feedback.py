@@ -49,7 +49,7 @@ def page(record: Record, lab: GradedLab, person: ByHand | None = None) -> str:
 </head>
 <body>
 <h1>{_text(lab.info.title)}</h1>
-<p class="sum">{earned:g} of {points:g} points</p>
+<p class="sum">{earned:g} of {points:g} points{f" and {record.extra:g} for speed" if record.extra else ""}</p>
 <progress max="{points:g}" value="{earned:g}" aria-label="points"></progress>
 {_common(record)}
 {"".join(_check(verdict) for verdict in record.verdicts)}
@@ -76,6 +76,8 @@ def _check(verdict: Verdict) -> str:
             ("hint", verdict.hint),
         )
         rows = "".join(f"<dt>{name}</dt><dd>{_text(text)}</dd>" for name, text in told if text)
+    if verdict.performance is not None:
+        rows += f"<dt>for speed</dt><dd>{_text(verdict.performance.line)}</dd>"
     kind = "" if verdict.passed else ' class="lost"'
     heading = f"<h2><span>{_text(verdict.title)} <code>{_text(verdict.check)}</code></span><span>{marks}</span></h2>"
     return f"<article{kind}>{heading}{f'<dl>{rows}</dl>' if rows else ''}</article>\n"

@@ -26,6 +26,7 @@ def configure(config: Any, root: Path | None = None) -> Any:
     config.Autograde.autograde_preprocessors = [
         "grader.nbgrader_plugin.TrustedMarks",
         "nbgrader.preprocessors.SaveAutoGrades",
+        "grader.nbgrader_plugin.ExtraCredit",
         "nbgrader.preprocessors.AssignLatePenalties",
         "nbgrader.preprocessors.CheckCellMetadata",
     ]

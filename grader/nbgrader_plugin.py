@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from nbgrader.api import Gradebook
 from nbgrader.preprocessors import NbGraderPreprocessor
 
 from grader.course import Course
@@ -45,4 +46,27 @@ class TrustedMarks(NbGraderPreprocessor):  # type: ignore[misc]
                     case = f"case: {verdict.case}" if verdict.case else ""
                     text = "\n".join(line for line in (verdict.reason, case, verdict.hint) if line)
                     cell.outputs.append(new_output("stream", name="stdout", text=f"{text}\n"))
+        return nb, resources
+
+
+class ExtraCredit(NbGraderPreprocessor):  # type: ignore[misc]
+    """Enters performance points that were measured as extra credit of the check's grade cell.
+
+    Runs after SaveAutoGrades. What was not measured enters nothing, and more credit that is there already, a person's
+    or that of a better measurement, stays.
+    """
+
+    def preprocess(self, nb: Any, resources: Any) -> Any:
+        """Set `extra_credit` in the gradebook by the record."""
+        place = resources["nbgrader"]
+        lab, student = place["assignment"], place["student"]
+        record = read_record(Course(Path(place["db_url"].removeprefix("sqlite:///")).parent).record(student, lab))
+        verdicts = record.verdicts if record is not None else ()
+        earned = {v.check: v.performance.earned for v in verdicts if v.performance is not None and v.performance.earned}
+        if earned:
+            with Gradebook(place["db_url"]) as gradebook:
+                for check, points in earned.items():
+                    grade = gradebook.find_grade(check, place["notebook"], lab, student)
+                    grade.extra_credit = max(points, grade.extra_credit or 0.0)
+                gradebook.db.commit()
         return nb, resources

@@ -25,6 +25,7 @@ from mlsys_lab.errors import CourseError, InputError, MissingToolError
 from mlsys_lab.hardware import device as device_named
 
 NO_CUDA = "no CUDA device here"
+NOT_YET = "not measured yet"
 MEMORY_SLACK_BYTES = 512 << 20
 """By how much less device memory may be free after a submission than before: the clean processes' own caches grow."""
 MEMORY_WAIT_S = 20.0
@@ -54,7 +55,7 @@ class PerformanceVerdict:
     def line(self) -> str:
         """The outcome in one line."""
         if not self.measured:
-            return f"not measured here: {self.why}"
+            return self.why if self.why == NOT_YET else f"not measured here: {self.why}"
         marks = f"{self.earned:g} of {self.points:g}"
         if self.low is None:
             return f"{marks}: {self.why}"
@@ -65,6 +66,15 @@ class PerformanceVerdict:
 def unmeasured(performance: Performance, why: str, device: str = "") -> PerformanceVerdict:
     """The verdict where nothing could be measured."""
     return PerformanceVerdict(performance.points, measured=False, why=why[:REASON], device=device)
+
+
+def before_measuring(performance: Performance | None, *, passed: bool) -> PerformanceVerdict | None:
+    """What stands beside the verdict on a check until it is measured: nothing to measure where it was not passed."""
+    if performance is None:
+        return None
+    if not passed:
+        return PerformanceVerdict(performance.points, True, 0.0, "the check itself was not passed")
+    return unmeasured(performance, NOT_YET if has_device(performance.device) else NO_CUDA)
 
 
 class Stand:

@@ -64,7 +64,7 @@ class Call:
     memory_bytes: int | None = None
 
 
-def call_name(run: Run) -> str:
+def call_name(run: Callable[..., Any]) -> str:
     """The name of a check's `run` for another process: "module:function"."""
     return f"{run.__module__}:{run.__name__}"
 
