@@ -12,6 +12,8 @@ A module of calls imports NumPy, torch, the standard library, `mlsys_lab.errors`
 calls of its own lab, nothing else of the checks. It computes no expected value: it builds the learner's objects from
 arrays, calls them, and turns what comes back into arrays (`InputError` where that cannot be done). What only the
 learner's own process can see, say how often a function was called, can be forged there: let the arrays depend on it.
+Grading time is feedback time: a lab's checks, oracles included, take a second or two in all (`expect` imports nothing
+slow at its first call), and hidden cases come last.
 """
 
 from __future__ import annotations

@@ -174,6 +174,7 @@ def test_a_check_is_validated_when_it_is_made(fakes: ModuleType) -> None:
     for changes, said in [
         ({"cases": (Case("a", hidden=True),)}, "no public case"),
         ({"cases": (Case("a"), Case("a"))}, "names a case twice"),
+        ({"cases": (Case("a"), Case("b", hidden=True), Case("c"))}, "has a public case after a hidden one; help: put"),
         ({"points": 0}, "positive points"),
         ({"time_limit_s": 0}, "positive points and time limit"),
         ({"run": lambda *_: {}}, "`run` cannot be found by its name: got .*<lambda>"),
