@@ -28,6 +28,8 @@ DEATHS = 2
 """How often the sandbox may die, while a submission is alone in it, before that is taken for the submission's doing."""
 GRACE_S = 2.0
 """Beyond a time limit, before the judge kills: the sandbox's own alarm tells more, so it may come first."""
+KILLED = "the process was killed by signal 9"
+"""What a sandbox says of a child that ended so (`grader.launcher.Job.ending`)."""
 TEXT = 400
 """Longest text that is taken over from a sandbox, in characters."""
 
@@ -87,6 +89,11 @@ class Problem:
     case: Case | None = None
     fatal: bool = False
     harmless: bool = False
+
+    @property
+    def killed(self) -> bool:
+        """Whether the process was killed outright, which somebody outside the sandbox may have done as well."""
+        return self.mismatch.got == KILLED
 
 
 def judge(
@@ -192,7 +199,9 @@ class _Examination:
             return _lost(check, self.fatal)
         start, self.call_s = time.monotonic(), 0.0
         try:
-            problem = self._alone(check) if check.memory_bytes is not None else self._together(check)
+            problem = self._try(check)
+            if problem is not None and problem.killed:
+                problem = self._try(check)  # what a submission did itself, it does again
         except Fault as fault:
             verdict = Verdict(check.name, check.title, check.points, 0.0, fault=str(fault))
         else:
@@ -200,6 +209,9 @@ class _Examination:
             self.fatal = problem if problem is not None and problem.fatal else None
         time_s = time.monotonic() - start
         return replace(verdict, seed=self.oracle.seeds[check.name], time_s=time_s, call_s=self.call_s)
+
+    def _try(self, check: Check) -> Problem | None:
+        return self._alone(check) if check.memory_bytes is not None else self._together(check)
 
     def _together(self, check: Check) -> Problem | None:
         """Ask the process that answered the checks before, or a new one."""
@@ -298,7 +310,10 @@ def _silence(job: Job, error: wire.WireError, limit_s: float, who: str) -> Misma
         limit = f"{limit_s:g} s"
         return Mismatch(f"{who} did not come to an end", f"no answer after {limit}", f"an answer within {limit}")
     if isinstance(error, wire.ClosedError):
-        return Mismatch(f"{who} ended the process instead of giving an answer", job.ending(), "an answer")
+        ending = job.ending()
+        if job.excess:
+            return Mismatch(f"{who} needs {job.excess}", ending, "less")
+        return Mismatch(f"{who} ended the process instead of giving an answer", ending, "an answer")
     return Mismatch(f"{who} wrote to the grader's own channel", str(error), "an answer returned by a function")
 
 
