@@ -12,7 +12,21 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
-from grader.commands import audit, capacity, collect, export, feedback, grade, prove, regrade, release, report, status
+from grader.commands import (
+    audit,
+    capacity,
+    collect,
+    export,
+    feedback,
+    grade,
+    merge,
+    prove,
+    regrade,
+    release,
+    report,
+    shard,
+    status,
+)
 from mlsys_lab.errors import CourseError, InputError, MissingToolError, did_you_mean
 
 COMMANDS = {
@@ -27,6 +41,8 @@ COMMANDS = {
     "regrade": regrade,
     "audit": audit,
     "prove": prove,
+    "shard": shard,
+    "merge": merge,
 }
 EXTRA = ("nbgrader", "jupytext")
 """Packages that only the extra `grader` brings."""

@@ -61,6 +61,8 @@ def run(args: argparse.Namespace) -> int:
     elapsed_s = time.monotonic() - start
     proved.sort(key=lambda one: tried.index(one.trial))
     console.print(_table_of_variants(proved, lab))
+    for one in (one for one in proved if one.false_fails):
+        console.print(Text(f"{one.trial.name}: {one.reason}"))
     console.print(_table_of_checks(proved, lab))
     kinds = Counter(one.trial.kind for one in proved)
     tally = ", ".join(f"{number} {kind}{'s' * (number > 1)}" for kind, number in kinds.items())
@@ -89,7 +91,7 @@ def _table_of_variants(proved: list[Proved], lab: GradedLab) -> Table:
     for one in proved:
         wrong = [f"NOT JUDGED: {one.error}"] if one.error else []
         wrong += [f"FALSE PASS of {', '.join(one.false_passes)}"] if one.false_passes else []
-        wrong += [f"FALSE FAIL: {one.reason}"] if one.false_fails else []
+        wrong += [f"FALSE FAIL of {', '.join(one.false_fails)}"] if one.false_fails else []
         word = Text("; ".join(wrong), "red") if wrong else Text("passes all" if one.trial.right else "caught")
         by = "all" if len(one.failed) == len(lab.checks.checks) else ", ".join(one.failed)
         table.add_row(one.trial.kind, Text(one.trial.name), word, by, f"{one.time_s:.1f}")
