@@ -25,7 +25,10 @@ DTYPES = {
     name: np.dtype(name)
     for name in ("bool", "int8", "int16", "int32", "int64", "uint8", "float16", "float32", "float64")
 }
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
 NAME_CHARACTERS = 100
+PIECE = 1 << 20
+"""Bytes that are read or written at a time."""
 
 
 class WireError(Exception):
@@ -69,16 +72,17 @@ def send(sock: socket.socket, frame: Frame, *, deadline: float = math.inf) -> No
         array = np.ascontiguousarray(np.asarray(value)) if np.ndim(value) else np.asarray(value)
         if not _is_name(name):
             raise WireError(f"array name {name!r:.100} may not cross the wire")
-        if array.dtype.name not in DTYPES:
+        dtype = NAMES.get(array.dtype) or array.dtype.name  # the name is slow to get, and differs in byte order only
+        if dtype not in DTYPES:
             raise WireError(f"array {name!r} has dtype {array.dtype}, which may not cross the wire")
-        listed.append([name, array.dtype.name, list(array.shape)])
-        bodies.append(array.astype(DTYPES[array.dtype.name], copy=False).tobytes())
+        listed.append([name, dtype, list(array.shape)])
+        bodies.append(array.astype(DTYPES[dtype], copy=False).tobytes())
     header = json.dumps({"kind": frame.kind, "meta": frame.meta, "arrays": listed}, allow_nan=False).encode()
     message = memoryview(b"".join([PREFIX.pack(MAGIC, len(header)), header, *bodies]))
     while message:
         _arm(sock, deadline)
         try:
-            message = message[sock.send(message[: 1 << 20]) :]
+            message = message[sock.send(message[:PIECE]) :]
         except TimeoutError:
             raise DeadlineError("the other side did not read in time") from None
         except OSError as error:
@@ -95,9 +99,13 @@ def receive(sock: socket.socket, *, limits: Limits | None = None, deadline: floa
     if magic != MAGIC or length > limits.header_bytes:
         raise WireError("not a frame, or its header is too long")
     kind, meta, listed = _header(bytes(_read(sock, length, deadline)), limits)
+    sizes = [math.prod(shape) * dtype.itemsize for _, dtype, shape in listed]
+    together = _read(sock, sum(sizes), deadline) if sum(sizes) <= PIECE else None  # small arrays: one call for all
     arrays: dict[str, np.ndarray] = {}
-    for name, dtype, shape in listed:
-        raw = _read(sock, math.prod(shape) * dtype.itemsize, deadline)
+    start = 0
+    for (name, dtype, shape), size in zip(listed, sizes, strict=True):
+        raw = _read(sock, size, deadline) if together is None else together[start : start + size]
+        start += size
         if dtype == np.bool_:  # a byte other than 0 and 1 is no bool
             arrays[name] = np.frombuffer(raw, np.uint8).reshape(shape) != 0
         else:
@@ -157,7 +165,7 @@ def _read(sock: socket.socket, count: int, deadline: float) -> bytearray:
     while len(buffer) < count:
         _arm(sock, deadline)
         try:
-            piece = sock.recv(min(count - len(buffer), 1 << 20))
+            piece = sock.recv(min(count - len(buffer), PIECE))
         except TimeoutError:
             raise DeadlineError("nothing more came in time") from None
         except OSError as error:
