@@ -19,6 +19,7 @@ import fcntl
 import os
 import resource
 import secrets
+import signal
 import socket
 import struct
 from pathlib import Path
@@ -40,7 +41,7 @@ CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWN
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 0x1
 INTERFACE = struct.Struct("16sh22x")
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REC, MS_PRIVATE = 0x1, 0x2, 0x4, 0x4000, 0x40000
-PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_SET_DUMPABLE = 24, 38, 4
+PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_SET_DUMPABLE, PR_SET_PDEATHSIG = 24, 38, 4, 1
 M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES = -3, 1 << 20
 CAPABILITY_VERSION_3 = 0x20080522
 SCRATCH = "/scratch"
@@ -129,6 +130,7 @@ def drop_privileges() -> None:
     _call(libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
     _call(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no new privileges")
     _call(libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0), "not dumpable")
+    _call(libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "die with the attendant")
 
 
 def limit(*, cpu_s: int, file_bytes: int, processes: int) -> None:

@@ -224,13 +224,13 @@ def _broken(error: BaseException) -> wire.Frame:
 
 def _import_ahead(source: str) -> None:
     """Import installed modules that the artifact imports, so that their memory does not count against its budget."""
-    with contextlib.suppress(SyntaxError, ValueError, RecursionError):
+    with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
         for node in ast.walk(ast.parse(source)):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 names = [node.module]
             for name in names:
-                with contextlib.suppress(ImportError):
+                with contextlib.suppress(Exception, SystemExit):  # the artifact will see it for itself
                     importlib.import_module(name)
 
 

@@ -152,6 +152,45 @@ def alive(pid):
         return False
 
 
+ENDLESS = """
+import ctypes, signal
+ctypes.CDLL(None).prctl(15, b"endless-2", 0, 0, 0)
+while True:
+    pass
+"""
+
+
+def named(name):
+    found = []
+    for comm in Path("/proc").glob("[0-9]*/comm"):
+        try:
+            if comm.read_text().strip() == name:
+                found.append(int(comm.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def parent(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_a_child_dies_with_its_attendant_and_the_judge_knows_that_it_was_nobody_s_doing(own):
+    order = {"name": "t.ipynb", "source": ENDLESS, "time_limit_s": 600.0, "memory_bytes": 2 << 30, "cpu_s": 600}
+    with own.job() as job:
+        job.send("job", order, deadline=soon())
+        until = soon()
+        while not (children := named("endless-2")):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        os.kill(parent(children[0]), signal.SIGKILL)
+        with pytest.raises(wire.ClosedError):
+            job.receive(deadline=soon())
+        with pytest.raises(SandboxDied):
+            job.ending()
+    assert gone(children)
+
+
 HOLDS = """
 import sys, time
 sys.path[:0] = {path}
