@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import socket
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from grader.engines import Task
 from grader.engines.local import LocalEngine
+from grader.judge import Verdict
 from grader.labs import GradedLab
+from grader.performance import Stand
+from grader.rounds import Effort
 from grader.sandbox import Sandbox
+from grader.speed import measurable, opener, pending
 from mlsys_lab.checks.artifact import Artifact
 from mlsys_lab.checks.labinfo import find_lab
 from mlsys_lab.checks.spec import Lab
-from mlsys_lab.errors import CourseError
+from mlsys_lab.errors import CourseError, MissingToolError
 
 CODE = ("*.py", "engines/*.py")
 """What of the grader must be alike on all nodes: what forms verdicts, and what carries them."""
@@ -51,16 +56,29 @@ class Judge:
     """Judges the checks called `checks` of the lab called `lab`, as this node's checkout has it.
 
     `labs` and `path` are "" but for an instructor's own lab: its folder of labs, and where its checks are imported
-    from, which must be the same on every node.
+    from, which must be the same on every node. `measures`: this worker has a device to itself, so that it also
+    measures what there are performance points for.
     """
 
-    def __init__(self, *, lab: str, labs: str, path: str, checks: list[str], time_factor: float, unsafe: bool) -> None:
+    def __init__(
+        self,
+        *,
+        lab: str,
+        labs: str,
+        path: str,
+        checks: list[str],
+        time_factor: float,
+        unsafe: bool,
+        measures: bool,
+    ) -> None:
         self._name = lab
         self._labs = Path(labs) if labs else None
         self._path = path
         self._checks = tuple(checks)
         self._time_factor = time_factor
         self._unsafe = unsafe
+        self._measures = measures
+        self._stands: dict[str, Stand] = {}
 
     def ready(self, expected: str) -> str:
         """Open the sandbox; why this node may not judge in one line, or "". `expected` is the head's `fingerprint`."""
@@ -77,13 +95,37 @@ class Judge:
                     help="bring both to the same commit and install it there",
                 )
                 return str(stale)
-            sandbox = Sandbox(PartOfLab(info, names=self._checks), unsafe=self._unsafe)
-            self._engine = LocalEngine(sandbox, time_factor=self._time_factor)
+            self._lab = PartOfLab(info, names=self._checks)
+            self._sandbox = Sandbox(self._lab, unsafe=self._unsafe)
+            self._engine = LocalEngine(self._sandbox, time_factor=self._time_factor)
+            if self._measures:
+                self._open_stands()
         except CourseError as error:
             return f"{node}: {error}"
         return ""
 
     def judge(self, name: str, source: str, seeds: Mapping[str, int]) -> dict[str, Any]:
         """The verdicts on an artifact's text as plain fields, or the error that kept the judge from forming them."""
-        (result,) = self._engine.judge_all([Task("", Artifact.parse(name, source), seeds)])
-        return {"verdicts": [asdict(verdict) for verdict in result.verdicts], "error": result.error}
+        artifact = Artifact.parse(name, source)
+        (result,) = self._engine.judge_all([Task("", artifact, seeds)])
+        try:
+            verdicts = [self._measured(artifact, verdict) for verdict in result.verdicts]
+        except CourseError as error:
+            return {"verdicts": [], "error": str(error)}
+        return {"verdicts": [asdict(verdict) for verdict in verdicts], "error": result.error}
+
+    def _open_stands(self) -> None:
+        """Where to measure each check, for as long as this worker lives; none where the device does not work."""
+        path = [self._path] if self._path else []
+        for check in measurable(self._lab):
+            assert check.performance is not None
+            stand = Stand(check.performance, self._lab.info.checks_module, check.name, path, Effort())
+            with contextlib.suppress(MissingToolError):
+                self._stands[check.name] = stand.__enter__()
+
+    def _measured(self, artifact: Artifact, verdict: Verdict) -> Verdict:
+        if verdict.check not in self._stands or not pending([verdict]):
+            return verdict
+        stand = self._stands[verdict.check]
+        opened = opener(self._sandbox, artifact, self._lab.checks[verdict.check], stand.effort)
+        return replace(verdict, performance=stand.measure(opened))

@@ -19,6 +19,7 @@ from grader.engines import Result, Task, cluster
 from grader.engines.node import Judge, fingerprint
 from grader.judge import Verdict
 from grader.labs import GradedLab
+from grader.performance import PerformanceVerdict
 from mlsys_lab.checks.labinfo import labs_root
 from mlsys_lab.checks.spec import Check
 from mlsys_lab.errors import CourseError
@@ -208,7 +209,7 @@ class RayEngine:
             self._idle.append(worker)
         whole.waiting -= 1
         whole.error = whole.error or answer["error"]
-        whole.verdicts.update({fields["check"]: Verdict(**fields) for fields in answer["verdicts"]})
+        whole.verdicts.update({fields["check"]: _verdict(fields) for fields in answer["verdicts"]})
         return whole
 
     def _result(self, whole: _Open) -> Result:
@@ -241,6 +242,7 @@ class RayEngine:
                 checks=self._checks[gpu],
                 time_factor=self.time_factor,
                 unsafe=self.unsafe,
+                measures=gpu,
             )
         )
         worker = _Worker(actor, gpu)
@@ -255,6 +257,12 @@ class RayEngine:
 
 def _measured(check: Check) -> bool:
     return check.performance is not None
+
+
+def _verdict(fields: dict[str, Any]) -> Verdict:
+    if (speed := fields["performance"]) is not None:
+        fields = {**fields, "performance": PerformanceVerdict(**speed)}
+    return Verdict(**fields)
 
 
 def _line(error: Exception) -> str:

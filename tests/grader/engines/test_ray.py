@@ -22,6 +22,7 @@ from grader.engines.ray import TRIES, RayEngine
 from grader.grade import grade
 from grader.labs import GradedLab
 from grader.options import Options
+from grader.performance import NOT_YET
 from mlsys_lab.checks.artifact import Artifact, Cell, export_cells, parse_notebook
 from mlsys_lab.checks.labinfo import find_lab
 from mlsys_lab.errors import CourseError, InputError, MissingToolError
@@ -185,7 +186,7 @@ def test_what_is_timed_goes_to_a_worker_with_a_gpu(ray, tmp_path, monkeypatch):
     assert 0 < len(timed) < len(lab.checks.checks)
     right = "import torch\ndef mix(x):\n    return torch.softmax(x @ x.T, dim=-1) @ x\n"
     right += "def total(x):\n    return (x * x).sum()\n"
-    tasks = [Task(student, Artifact(f"{student}.ipynb", (Cell(1, right),))) for student in ("ada", "bob")]
+    tasks = [Task(student, Artifact(f"{student}.ipynb", (Cell(1, right),))) for student in ("ada",)]
     with RayEngine(lab, workers=1, time_factor=3.0) as engine:
         results = list(engine.judge_all(tasks))
         assert ray.available_resources().get("GPU", 0) == 0, "one worker holds the GPU"
@@ -193,11 +194,14 @@ def test_what_is_timed_goes_to_a_worker_with_a_gpu(ray, tmp_path, monkeypatch):
         assert not result.error
         assert [verdict.check for verdict in result.verdicts] == [check.name for check in lab.checks.checks]
         assert all(verdict.passed for verdict in result.verdicts), result
-    assert {result.student for result in results} == {"ada", "bob"}
+        (speed,) = (verdict.performance for verdict in result.verdicts if verdict.performance is not None)
+        assert speed.why != NOT_YET, "who holds the GPU also measures"
+    assert [result.student for result in results] == ["ada"]
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 2.0})
     with RayEngine(lab, workers=1, time_factor=3.0) as engine:
-        (alone,) = engine.judge_all(tasks[:1])
+        (alone,) = engine.judge_all(tasks)
     assert all(verdict.passed for verdict in alone.verdicts)
+    assert [verdict.performance.why for verdict in alone.verdicts if verdict.performance is not None] == [NOT_YET]
 
 
 JOINED = """
