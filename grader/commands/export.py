@@ -3,6 +3,9 @@
 examples:
   mlsys-grader export autograd --csv marks.csv --json verdicts.json
   mlsys-grader export autograd | column -ts,
+
+These are the judge's marks. With what was typed in formgrader and penalties for lateness: `nbgrader export`, run in
+the course folder, writes grades.csv.
 """
 
 from __future__ import annotations

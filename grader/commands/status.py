@@ -8,6 +8,7 @@ examples:
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 
 from rich.console import Console
 from rich.table import Table
@@ -15,7 +16,12 @@ from rich.text import Text
 
 from grader.course import Course
 from grader.labs import GradedLab
+from grader.records import Record
+from grader.status import MEANINGS, Standing, standings
 from mlsys_lab.checks.labinfo import find_lab, require_labs
+
+URGENCY = ("fault", "waiting", "changed", "judged", "graded")
+"""The order of states in the table."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,25 +30,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """A table of submissions."""
-    from grader.status import MEANINGS, standings
-
+    """A table of submissions, those that need you first; how many stand where; and what to do next."""
     course = Course.open(args.course)
     known = {info.name: info for info in ([find_lab(args.lab, args.labs)] if args.lab else require_labs(args.labs))}
     labs = [GradedLab(known[name]) for name in course.labs() if name in known]
-    seen: set[str] = set()
     for lab in labs:
-        table = Table("student", "state", "marks", "remark", title=lab.name)
-        for stands in standings(course, lab, course.students(lab.name)):
-            seen.add(stands.state)
-            record = stands.record
-            marks = f"{record.earned:g} of {record.points:g}" if record else ""
-            remark = (record.faults or record.notes or ("",))[0] if record else ""
-            table.add_row(Text(stands.student), stands.state, marks, Text(remark))
-        Console().print(table)
-    for state in MEANINGS:
-        if state in seen:
-            print(f"{state}: {MEANINGS[state]}")
+        found = standings(course, lab, course.students(lab.name))
+        found.sort(key=lambda stands: (URGENCY.index(stands.state), stands.student))
+        Console().print(_table(lab, found))
+        counts = Counter(stands.state for stands in found)
+        for state in URGENCY:
+            if counts[state]:
+                print(f"{counts[state]:>5} {state}: {MEANINGS[state]}")
+        todo = f"grade {lab.topic}" if set(counts) - {"graded"} else f"feedback {lab.topic} --to DIR"
+        print(f"next: mlsys-grader {todo}")
     if not labs:
         print("nothing has been handed in")
     if not args.lab and (strange := sorted(set(course.labs()) - set(known))):
@@ -50,3 +51,27 @@ def run(args: argparse.Namespace) -> int:
             f"not labs of this course: {', '.join(strange)}, in the folders of students below {course.root}/submitted"
         )
     return 0
+
+
+def _table(lab: GradedLab, found: list[Standing]) -> Table:
+    table = Table(box=None, pad_edge=False, expand=True, title=lab.name, title_justify="left", title_style="bold")
+    table.add_column("student", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    table.add_column("marks", no_wrap=True, justify="right")
+    table.add_column("remark", no_wrap=True, overflow="ellipsis", ratio=1)
+    for stands in found:
+        record = stands.record
+        marks = f"{record.earned:g} of {record.points:g}" if record else ""
+        table.add_row(Text(stands.student), stands.state, marks, Text(_remark(record) if record else ""))
+    return table
+
+
+def _remark(record: Record) -> str:
+    """What the instructor should know first: a fault, why everything was lost, else a note on the file."""
+    if record.faults:
+        return record.faults[0]
+    reasons = {verdict.reason for verdict in record.verdicts}
+    if not record.earned and len(reasons) == 1:
+        return reasons.pop()
+    more = f" (and {len(record.notes) - 1} more)" if len(record.notes) > 1 else ""
+    return record.notes[0] + more if record.notes else ""
