@@ -4,7 +4,7 @@ import os
 import nbformat
 import pytest
 
-from grader.sanitise import FILE_BYTES, read_submission, rebuild
+from grader.sanitise import CELLS, FILE_BYTES, TEXT_CHARACTERS, read_submission, rebuild
 
 
 @pytest.fixture
@@ -134,3 +134,26 @@ def test_a_corrupt_submission_is_rebuilt_as_the_blank_release(read, tiny):
     assert [fields(cell)["grade_id"] for cell in rebuilt.cells] == [
         "task-double", "double", "task-mean", "mean", "task-total", "total",
     ]  # fmt: skip
+
+
+def test_a_notebook_that_would_take_nbgrader_for_ever_is_refused(read, hand_in):
+    notebook = hand_in()
+    cell = {"cell_type": "markdown", "metadata": {}, "source": ["a"]}
+    many = read({**notebook, "cells": notebook["cells"] + [cell] * CELLS})
+    assert "too many cells" in many.refusal.what and many.cells == ()
+    long = [{**cell, "source": ["x" * (TEXT_CHARACTERS // 2)]}, {**cell, "source": "x" * (TEXT_CHARACTERS // 2)}]
+    told = read({**notebook, "cells": notebook["cells"] + long})
+    assert "text is too long" in told.refusal.what and told.cells == ()
+    right = read({**notebook, "cells": notebook["cells"] + [cell] * 1000})
+    assert right.refusal is None
+
+
+def test_text_is_inert_in_what_nbgrader_gets(read, tiny, hand_in):
+    notebook = hand_in(double="def double(x):\n    return 2 * x  # \u202e")
+    notebook["cells"].append({"cell_type": "markdown", "metadata": {}, "source": "<script>alert(1)</script>"})
+    notebook["cells"].append({"cell_type": "raw", "metadata": {}, "source": "<img src=x>"})
+    submission = read(notebook)
+    shown = [cell.source for cell in rebuild(submission, tiny).cells]
+    assert shown[-2:] == ["< script>alert(1)< /script>", "< img src=x>"]
+    assert any("# ⟨U+202E⟩" in source for source in shown)
+    assert "\u202e" in submission.artifact.source, "what is judged is the text as handed in"
