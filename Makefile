@@ -3,9 +3,15 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 PYTEST_ARGS ?=
+# The container that performance points are measured in: no network, one GPU, nothing of the machine but this checkout.
+DOCKER ?= docker
+GPU ?= 0
+CONTAINER = $(if $(IMAGE),$(DOCKER) run --rm --init --network none --gpus device=$(GPU) $(NESTED) --volume '$(CURDIR):$(CURDIR)' --workdir '$(CURDIR)' '$(IMAGE)')
+# What bubblewrap needs to build its sandbox within a container.
+NESTED = --cap-add SYS_ADMIN --cap-add NET_ADMIN --security-opt seccomp=unconfined --security-opt apparmor=unconfined
 
 .DEFAULT_GOAL := help
-.PHONY: help start test book linkcheck labs check-labs lint format fuzz bench wheel screenshots packages allow-sandbox clean
+.PHONY: help start test book linkcheck labs check-labs lint format fuzz bench grade-shard grade-speed grade-merge wheel screenshots packages allow-sandbox clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -51,6 +57,15 @@ fuzz: $(READY) ## Throw damaged frames, notebooks, archives and records at the g
 
 bench: $(READY) ## Measure what the course promises, as ratios within one run
 	for script in tests/bench/*.py; do $(BIN)/python $$script || exit 1; done
+
+grade-shard: $(READY) ## Judge one share of a class: LAB= SHARD=1/4 IN=course folder OUT=
+	$(BIN)/mlsys-grader $(if $(LABS),--labs '$(LABS)') --course '$(IN)' shard '$(LAB)' --shard '$(SHARD)' --out '$(OUT)'
+
+grade-speed: $(READY) ## Measure performance points: LAB= IN=course folder FROM='shares' OUT= (in a container: IMAGE=)
+	$(CONTAINER) $(BIN)/mlsys-grader $(if $(LABS),--labs '$(LABS)') --course '$(IN)' shard '$(LAB)' --speed-of $(FROM) --out '$(OUT)'
+
+grade-merge: $(READY) ## Enter shares into the gradebook: LAB= IN=course folder FROM='shares'
+	$(BIN)/mlsys-grader $(if $(LABS),--labs '$(LABS)') --course '$(IN)' merge '$(LAB)' $(FROM)
 
 wheel: $(READY) ## Build the wheel, with the released labs inside, into dist/
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .

@@ -3,9 +3,11 @@
 import csv
 import io
 import json
+import shutil
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import timed_calls
@@ -19,7 +21,9 @@ from grader.labs import GradedLab
 from grader.records import read_record
 from grader.release import release
 from grader.rounds import Effort
+from grader.shards import judge_share, measure_share, merge
 from mlsys_lab.checks.labinfo import find_lab
+from mlsys_lab.errors import InputError
 
 from .conftest import FIXTURES, PROJECT
 
@@ -131,6 +135,38 @@ def test_measuring_adds_performance_points_and_nothing_else(course_once, timed):
     assert [o.error for o in grade(course, timed, Options(again=True, time_factor=3), ["ada"])] == [""]
     assert records(course)["ada"].verdicts[0].performance == quick
     assert gradebook(course)["ada", "mix"] == (2, quick.earned)
+
+
+@pytest.mark.sandbox
+def test_shares_are_measured_elsewhere_and_merged(course_once, timed, tmp_path):
+    course = Course(tmp_path / "course")
+    shutil.copytree(course_once.root / "submitted", course.root / "submitted")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(performance, "has_device", lambda kind: False)
+        list(judge_share(course, timed, Options(time_factor=3), ["ada", "ben", "cy"], tmp_path / "share"))
+    found = list(measure_share(course, timed, Options(), [tmp_path / "share"], tmp_path / "timed", QUICK))
+    speeds = {record.student: record.verdicts[0].performance for record in found}
+    assert all(speed.measured for speed in speeds.values()) and speeds["cy"].earned == 0
+    assert speeds["ada"].earned > 1.5 * speeds["ben"].earned > 0
+
+    more = json.loads((tmp_path / "timed" / "verdicts" / "ben.json").read_bytes())
+    more["verdicts"][0]["performance"]["points"] = more["verdicts"][0]["performance"]["earned"] = 40
+    unearned = json.loads((tmp_path / "timed" / "verdicts" / "cy.json").read_bytes())
+    unearned["verdicts"][0]["performance"]["earned"] = 4
+    for student, lie in (("ben", more), ("cy", unearned)):
+        path = Path(shutil.copytree(tmp_path / "timed", tmp_path / f"lie-{student}")) / "verdicts" / f"{student}.json"
+        path.write_text(json.dumps(lie))
+        with pytest.raises(InputError, match="performance points"):
+            list(merge(course, timed, [tmp_path / f"lie-{student}"]))
+    assert not course.gradebook.exists()
+
+    assert [outcome.error for outcome in merge(Course.open(course.root), timed, [tmp_path / "timed"])] == ["", "", ""]
+    entered = gradebook(course)
+    assert {student: entered[student, "mix"] for student in speeds} == {
+        "ada": (2, speeds["ada"].earned),
+        "ben": (2, speeds["ben"].earned),
+        "cy": (0, None),
+    }
 
 
 def test_extra_credit_is_entered_after_the_marks():
