@@ -9,16 +9,18 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from grader import wire
 from grader.launcher import Job, SandboxDied
 from grader.oracle import Fault, Oracle, secret_seed
-from grader.performance import PerformanceVerdict, before_measuring
 from grader.sandbox import Sandbox
+from grader.verdict import Problem, Verdict, lost, met, refused
 from mlsys_lab.checks.artifact import Artifact
 from mlsys_lab.checks.spec import Case, Check, Mismatch, call_name
 from mlsys_lab.checks.verdict import public_inputs
+
+__all__ = ["Verdict", "judge", "refused"]
 
 MEMORY_BYTES = 3 << 30
 """What a submission's process may map unless a check sets a budget."""
@@ -28,72 +30,6 @@ DEATHS = 2
 """How often the sandbox may die, while a submission is alone in it, before that is taken for the submission's doing."""
 GRACE_S = 2.0
 """Beyond a time limit, before the judge kills: the sandbox's own alarm tells more, so it may come first."""
-KILLED = "the process was killed by signal 9"
-"""What a sandbox says of a child that ended so (`grader.launcher.Job.ending`)."""
-TEXT = 400
-"""Longest text that is taken over from a sandbox, in characters."""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Outcome of one check: all of its points or none, and for none the reason.
-
-    Of a hidden case `case` names the kind only, and `got` and `expected` are empty. `fault` tells that the course's
-    own code failed: then nothing is decided, and the instructor has to look.
-
-    `time_s` are the seconds that the check took the judge; during `call_s` of them the judge saw the sandbox at work
-    on it (loading included), so that the rest is the judge's own. Both are by the judge's clock: what a submission
-    says of its own time is worth nothing.
-
-    `performance` are extra points beside these, of a check that has them (`grader.performance`).
-    """
-
-    check: str
-    title: str
-    points: float
-    earned: float
-    what: str = ""
-    got: str = ""
-    expected: str = ""
-    hint: str = ""
-    case: str = ""
-    hidden: bool = False
-    fault: str = ""
-    seed: int = 0
-    time_s: float = 0.0
-    call_s: float = 0.0
-    performance: PerformanceVerdict | None = None
-
-    @property
-    def passed(self) -> bool:
-        """Whether the check was met."""
-        return self.earned == self.points
-
-    @property
-    def reason(self) -> str:
-        """Why points were lost, in one line; empty for a check that was met."""
-        found = f": got {self.got}" if self.got else ""
-        wanted = f", expected {self.expected}" if self.expected else ""
-        return f"{self.what}{found}{wanted}"
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A mismatch, and in which case.
-
-    `fatal` when the code cannot even be loaded, so that no check can pass; `harmless` when the task has not been
-    written, so that the process may be asked on.
-    """
-
-    mismatch: Mismatch
-    case: Case | None = None
-    fatal: bool = False
-    harmless: bool = False
-
-    @property
-    def killed(self) -> bool:
-        """Whether the process was killed outright, which somebody outside the sandbox may have done as well."""
-        return self.mismatch.got == KILLED
 
 
 def judge(
@@ -116,37 +52,6 @@ def judge(
     }
     with Oracle(drawn) as oracle:
         return _Examination(artifact, sandbox, oracle, time_factor).verdicts()
-
-
-def refused(checks: tuple[Check, ...], why: Mismatch) -> list[Verdict]:
-    """The verdicts on a submission that has no artifact to judge: no points, one reason."""
-    return [_lost(check, Problem(why, fatal=True)) for check in checks]
-
-
-def _met(check: Check) -> Verdict:
-    speed = before_measuring(check.performance, passed=True)
-    return Verdict(check.name, check.title, check.points, check.points, performance=speed)
-
-
-def _lost(check: Check, problem: Problem) -> Verdict:
-    mismatch, case = problem.mismatch, problem.case
-    hidden = case is not None and case.hidden
-    what, got, expected = (_line(text) for text in (mismatch.what, mismatch.got, mismatch.expected))
-    if hidden:
-        what, got, expected = "a case that is not shown fails", "", ""
-    return Verdict(
-        check.name,
-        check.title,
-        check.points,
-        0.0,
-        what,
-        got,
-        expected,
-        "" if problem.fatal else _line(check.hint),
-        case.name if case else "",
-        hidden,
-        performance=before_measuring(check.performance, passed=False),
-    )
 
 
 class _Examination:
@@ -196,7 +101,7 @@ class _Examination:
 
     def _verdict(self, check: Check) -> Verdict:
         if self.fatal is not None:
-            return _lost(check, self.fatal)
+            return lost(check, self.fatal)
         start, self.call_s = time.monotonic(), 0.0
         try:
             problem = self._try(check)
@@ -205,7 +110,7 @@ class _Examination:
         except Fault as fault:
             verdict = Verdict(check.name, check.title, check.points, 0.0, fault=str(fault))
         else:
-            verdict = _met(check) if problem is None else _lost(check, problem)
+            verdict = met(check) if problem is None else lost(check, problem)
             self.fatal = problem if problem is not None and problem.fatal else None
         time_s = time.monotonic() - start
         return replace(verdict, seed=self.oracle.seeds[check.name], time_s=time_s, call_s=self.call_s)
@@ -321,9 +226,3 @@ def _told(reply: wire.Frame) -> Mismatch:
     """What the sandbox says went wrong: text from a hostile place, used as text only."""
     what, got, expected = (str(reply.meta.get(key, "")) for key in ("what", "got", "expected"))
     return Mismatch(what or "the submission gave no answer", got, expected)
-
-
-def _line(text: str) -> str:
-    """One printable line of bounded length."""
-    flat = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return flat if len(flat) <= TEXT else flat[: TEXT - 1] + "…"

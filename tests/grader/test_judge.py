@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from grader import judge as module
+from grader import verdict as module
 from grader.judge import DEATHS, judge, refused
 from grader.launcher import Job
 from grader.oracle import compare, secret_seed
@@ -158,7 +158,7 @@ def test_what_cannot_be_judged_is_refused_check_by_check(tiny):
 
 
 def test_text_from_the_sandbox_becomes_one_short_printable_line():
-    line = module._line("a\x1b[31m\n\u202eb" + "c" * 1000)
+    line = module.line("a\x1b[31m\n\u202eb" + "c" * 1000)
     assert "\x1b" not in line and "\n" not in line and "\u202e" not in line
     assert len(line) == module.TEXT
 
