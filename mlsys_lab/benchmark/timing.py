@@ -17,7 +17,8 @@ import numpy as np
 
 from mlsys_lab.errors import InputError, MissingToolError
 
-Call = Callable[[], object]
+Call = Callable[..., object]
+Fresh = Callable[[], tuple[Any, ...]]
 
 SHORTEST_SAMPLE_S = 1e-3
 """A CPU sample repeats a quick call until it lasts this long, 10,000 times what reading the clock costs."""
@@ -85,63 +86,86 @@ class Comparison:
         return Ratio(tuple(mine / theirs for mine, theirs in pairs))
 
 
-def measure(call: Call, *, device: str = "cpu", samples: int = 30, warmup: int = 3, flush_l2: bool = True) -> Timing:
+def measure(
+    call: Call,
+    *,
+    device: str = "cpu",
+    samples: int = 30,
+    warmup: int = 3,
+    flush_l2: bool = True,
+    fresh: Fresh | None = None,
+) -> Timing:
     """Time one call. See `compare` for what the arguments mean and for the errors."""
-    return compare({"call": call}, device=device, samples=samples, warmup=warmup, flush_l2=flush_l2).timings["call"]
+    comparison = compare({"call": call}, device=device, samples=samples, warmup=warmup, flush_l2=flush_l2, fresh=fresh)
+    return comparison.timings["call"]
 
 
 def compare(
-    calls: Mapping[str, Call], *, device: str = "cpu", samples: int = 30, warmup: int = 3, flush_l2: bool = True
+    calls: Mapping[str, Call],
+    *,
+    device: str = "cpu",
+    samples: int = 30,
+    warmup: int = 3,
+    flush_l2: bool = True,
+    fresh: Fresh | None = None,
 ) -> Comparison:
     """Time several calls in turns, starting each round with the next one.
 
     Each is called `warmup` times first, which also compiles what is compiled on first use. On "cpu" a sample is a wall
     time, of several calls in a row when one is quick. On "cuda" a sample is the time between two events around ONE
     call on the current stream, after a synchronisation and, with `flush_l2`, after the L2 cache was overwritten.
-    A call should write nothing that makes its next run cheaper. `InputError` for a bad argument, `MissingToolError`
+    A call should write nothing that makes its next run cheaper. `fresh` gives the arguments of every single call, warm
+    up included, anew: it is called outside the time that is taken, so that no call meets inputs that were seen before
+    or changed by another. `InputError` for a bad argument, `MissingToolError`
     for "cuda" without a device.
     """
     if not calls or samples < 1 or warmup < 0:
         raise InputError("nothing to time", got=f"{len(calls)} calls, {samples} samples, {warmup} warm-up calls")
     if device not in ("cpu", "cuda"):
         raise InputError("cannot time on this device", got=repr(device), expected="'cpu' or 'cuda'")
+    draw = fresh or _nothing
     clock = _CudaClock(flush_l2) if device == "cuda" else _CpuClock()
     for call in calls.values():
         for _ in range(warmup):
-            call()
+            call(*draw())
     for name, call in calls.items():
-        clock.prepare(name, call)
+        clock.prepare(name, call, draw)
     names = list(calls)
     taken: dict[str, list[float]] = {name: [] for name in names}
     with _no_gc():
         for turn in range(samples):
             first = turn % len(names)
             for name in names[first:] + names[:first]:
-                taken[name].append(clock.sample(name, calls[name]))
+                taken[name].append(clock.sample(name, calls[name], draw))
     return Comparison({name: Timing(tuple(times)) for name, times in taken.items()})
+
+
+def _nothing() -> tuple[Any, ...]:
+    return ()
 
 
 class _CpuClock:
     def __init__(self) -> None:
         self._repeats: dict[str, int] = {}
 
-    def prepare(self, name: str, call: Call) -> None:
+    def prepare(self, name: str, call: Call, fresh: Fresh) -> None:
         """Find how many calls in a row make a sample that is long enough."""
-        repeats, time_s = 1, self._time(call, 1)
+        repeats, time_s = 1, self._time(call, fresh, 1)
         while time_s < SHORTEST_SAMPLE_S:
             repeats *= 2
-            time_s = self._time(call, repeats)
+            time_s = self._time(call, fresh, repeats)
         self._repeats[name] = repeats
 
-    def sample(self, name: str, call: Call) -> float:
+    def sample(self, name: str, call: Call, fresh: Fresh) -> float:
         repeats = self._repeats[name]
-        return self._time(call, repeats) / repeats
+        return self._time(call, fresh, repeats) / repeats
 
     @staticmethod
-    def _time(call: Call, repeats: int) -> float:
+    def _time(call: Call, fresh: Fresh, repeats: int) -> float:
+        inputs = [fresh() for _ in range(repeats)]
         start = time.perf_counter()
-        for _ in range(repeats):
-            call()
+        for arguments in inputs:
+            call(*arguments)
         return time.perf_counter() - start
 
 
@@ -155,15 +179,16 @@ class _CudaClock:
         size_bytes = FLUSH_FACTOR * torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
         self._flush = torch.empty(size_bytes if flush_l2 else 0, dtype=torch.uint8, device="cuda")
 
-    def prepare(self, name: str, call: Call) -> None:
+    def prepare(self, name: str, call: Call, fresh: Fresh) -> None:
         self._cuda.synchronize()
 
-    def sample(self, name: str, call: Call) -> float:
+    def sample(self, name: str, call: Call, fresh: Fresh) -> float:
+        arguments = fresh()
         start, end = (self._cuda.Event(enable_timing=True) for _ in range(2))
         self._flush.zero_()
         self._cuda.synchronize()
         start.record()
-        call()
+        call(*arguments)
         end.record()
         self._cuda.synchronize()
         return float(start.elapsed_time(end)) * 1e-3

@@ -65,6 +65,30 @@ def test_garbage_collection_is_off_while_timing_and_on_again_after() -> None:
     assert gc.isenabled()
 
 
+def test_every_call_gets_inputs_of_its_own_drawn_outside_the_clock() -> None:
+    drawn: list[int] = []
+    seen: list[int] = []
+
+    def fresh() -> tuple[list[int], str]:
+        time.sleep(0.01)
+        drawn.append(len(drawn))
+        return ([drawn[-1]], "same")
+
+    def call(numbers: list[int], text: str) -> None:
+        assert text == "same"
+        seen.append(numbers.pop())  # a second call with this list would raise
+        time.sleep(0.002)
+
+    timing = measure(call, samples=5, warmup=2, fresh=fresh)
+    assert seen == drawn and len(seen) == 2 + 1 + 5
+    assert timing.p50_s < 0.01
+
+    quick: list[object] = []
+    comparison = compare({"a": quick.append, "b": lambda x: quick.append(x)}, samples=2, fresh=lambda: (object(),))
+    assert len({id(x) for x in quick}) == len(quick) > 1000, "also where a sample is many quick calls in a row"
+    assert set(comparison.timings) == {"a", "b"}
+
+
 def test_percentiles_are_numpys() -> None:
     samples = tuple(np.random.default_rng(0).random(11))
     timing = Timing(samples)
