@@ -126,7 +126,7 @@ class _Examination:
         else:
             problem = None
         problem = problem or self._ask_all(self.job, check)
-        if problem is not None and self.saw_hidden and not (problem.case and problem.case.hidden):
+        if problem is not None and self.saw_hidden and problem.tells:
             # What a process says of a case that is shown could tell a hidden one that it has seen. A fresh one says it.
             self._drop()
             return self._together(check)
@@ -193,7 +193,8 @@ class _Examination:
                 self._draw_next(check, case)
                 reply = self._receive(job, start, limit_s)
             except wire.WireError as error:
-                return Problem(_silence(job, error, limit_s, "it"), case)
+                late = isinstance(error, wire.DeadlineError)
+                return Problem(_silence(job, error, limit_s, "it"), case, timed_out=late)
             if reply.kind != "answer":
                 return Problem(_told(reply), case, harmless=reply.meta.get("unfinished") is True)
             if (mismatch := self.oracle.compare(check, reply.arrays, expected)) is not None:

@@ -61,13 +61,19 @@ class Problem:
     """A mismatch, and in which case.
 
     `fatal` when the code cannot even be loaded, so that no check can pass; `harmless` when the task has not been
-    written, so that the process may be asked on.
+    written, so that the process may be asked on; `timed_out` when the process said nothing, so that it told nothing.
     """
 
     mismatch: Mismatch
     case: Case | None = None
     fatal: bool = False
     harmless: bool = False
+    timed_out: bool = False
+
+    @property
+    def tells(self) -> bool:
+        """Whether its reason is shown, and may hold what the process chose to say in it."""
+        return not self.timed_out and not (self.case and self.case.hidden)
 
     @property
     def killed(self) -> bool:
