@@ -13,6 +13,7 @@ from grader.oracle import compare, secret_seed
 from grader.sandbox import Sandbox
 from grader.sanitise import read_submission
 from mlsys_lab.checks.spec import Mismatch
+from tests.grader.processes import descendants, gone
 
 pytestmark = pytest.mark.sandbox
 
@@ -56,8 +57,11 @@ def own(tiny):
 
 
 def kill(sandbox):
-    sandbox._launcher._process.kill()
-    sandbox._launcher._process.wait()
+    launcher = sandbox._launcher._process
+    family = descendants(launcher.pid)
+    launcher.kill()
+    launcher.wait()
+    assert gone(family)
 
 
 COUNTING = "calls = 0\ndef double(x):\n    global calls\n    calls += 1\n    {body}\n"

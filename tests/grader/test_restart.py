@@ -14,12 +14,9 @@ from grader import launcher, wire
 from grader.launcher import SandboxDied
 from grader.sandbox import TRIES, Sandbox, Turns
 from mlsys_lab.errors import CourseError
+from tests.grader.processes import descendants, gone, named, parent, soon
 
 pytestmark = pytest.mark.sandbox
-
-
-def soon():
-    return time.monotonic() + 60
 
 
 @pytest.fixture
@@ -121,58 +118,12 @@ def test_a_sandbox_starts_beside_what_comes_next(tiny, started):
         sandbox.open_job()
 
 
-def descendants(pid):
-    parents = {}
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
-        except (OSError, ValueError):
-            continue
-    found, more = {pid}, True
-    while more:
-        more = {child for child, parent in parents.items() if parent in found} - found
-        found |= more
-    return found
-
-
-def gone(pids):
-    """Whether none of these processes runs any more, or will soon."""
-    until = soon()
-    while time.monotonic() < until:
-        if not any(alive(pid) for pid in pids):
-            return True
-        time.sleep(0.05)
-    return False
-
-
-def alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
 ENDLESS = """
 import ctypes, signal
 ctypes.CDLL(None).prctl(15, b"endless-2", 0, 0, 0)
 while True:
     pass
 """
-
-
-def named(name):
-    found = []
-    for comm in Path("/proc").glob("[0-9]*/comm"):
-        try:
-            if comm.read_text().strip() == name:
-                found.append(int(comm.parent.name))
-        except OSError:
-            continue
-    return found
-
-
-def parent(pid):
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def test_a_child_dies_with_its_attendant_and_the_judge_knows_that_it_was_nobody_s_doing(own):
