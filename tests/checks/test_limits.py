@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import sys
 import threading
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -37,6 +41,15 @@ def test_a_bare_except_swallows_only_one_alarm() -> None:
             swallowed += 1
         time.sleep(5)
     assert swallowed == 1
+
+
+def test_no_second_alarm_strikes_an_exception_that_is_leaving_the_block() -> None:
+    way_out = SimpleNamespace(f_code=contextlib.contextmanager.__code__)
+    with time_limit(5):
+        ring: Any = signal.getsignal(signal.SIGALRM)
+        ring(signal.SIGALRM, way_out)
+        with pytest.raises(OutOfTimeError):
+            ring(signal.SIGALRM, sys._getframe())
 
 
 def test_quick_code_is_left_alone_and_the_handler_restored() -> None:
