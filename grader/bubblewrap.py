@@ -12,6 +12,7 @@ import shutil
 from pathlib import Path
 
 from grader import contents
+from grader.gpu import binds as binds_of_gpu
 from grader.jail import SCRATCH
 from grader.labs import GradedLab
 from mlsys_lab.errors import MissingToolError
@@ -22,8 +23,11 @@ KEPT_CAPABILITIES = ("SYS_ADMIN", "NET_ADMIN", "SETUID", "SETGID", "SETPCAP", "K
 """What the launcher needs to build a job's cell (`grader.jail`); a job has none."""
 
 
-def bubblewrap(lab: GradedLab) -> list[str]:
-    """The command line up to the program that is to run inside. Raises `MissingToolError` without bubblewrap."""
+def bubblewrap(lab: GradedLab, *, gpu: bool = False) -> list[str]:
+    """The command line up to the program that is to run inside, perhaps with a GPU.
+
+    Raises `MissingToolError` without bubblewrap.
+    """
     program = shutil.which("bwrap")
     if program is None:
         raise MissingToolError(
@@ -45,6 +49,8 @@ def bubblewrap(lab: GradedLab) -> list[str]:
     command += ["--proc", "/proc", "--dir", "/dev", "--dir", "/dev/shm", "--dir", SCRATCH]
     for device in DEVICES:
         command += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
+    if gpu:
+        command += binds_of_gpu()
     binds = [*contents.system(), *contents.project(lab)]
     above = contents.folders(binds)  # bubblewrap would make them readable by root only
     for folder in above:

@@ -107,7 +107,15 @@ def furnish() -> None:
         (b"/dev/shm", f"size={SHM_BYTES},nr_inodes={FILES},mode=1777", MS_NOSUID | MS_NODEV),
         (b"/proc", "size=4096,mode=0555", MS_NOSUID | MS_NODEV | MS_RDONLY),
     ):
-        _call(libc.mount(b"tmpfs", target, b"tmpfs", flags, options.encode()), f"mount {target.decode()}")
+        kind = b"tmpfs"
+        if target == b"/proc" and has_gpu():  # a driver reads it: the job's own processes, of its own namespace
+            kind, options, flags = b"proc", "", MS_NOSUID | MS_NODEV
+        _call(libc.mount(kind, target, kind, flags, options.encode()), f"mount {target.decode()}")
+
+
+def has_gpu() -> bool:
+    """Whether this sandbox was given a GPU (`grader.gpu`)."""
+    return Path("/dev/nvidiactl").exists()
 
 
 def drop_privileges() -> None:
@@ -171,8 +179,11 @@ def cap_memory(budget_bytes: int, already_bytes: int) -> None:
     """Let this process map `budget_bytes` of private memory beyond `already_bytes`; further requests fail.
 
     glibc keeps freed blocks of up to 32 MiB for later use, and the kernel counts what is kept: large blocks are made
-    to go back at once, or four times the memory in use would count.
+    to go back at once, or four times the memory in use would count. With a GPU there is no such cap: CUDA reserves
+    address space far beyond what it uses, and `grader.watch` has to do.
     """
+    if has_gpu():
+        return
     _libc().mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
     cap = already_bytes + budget_bytes
     resource.setrlimit(resource.RLIMIT_DATA, (cap, cap))

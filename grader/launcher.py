@@ -98,12 +98,12 @@ class Job:
 class Launcher:
     """One process of `grader.worker`, from its start to its end."""
 
-    def __init__(self, lab: GradedLab, *, unsafe: bool) -> None:
+    def __init__(self, lab: GradedLab, *, unsafe: bool, gpu: bool = False) -> None:
         self._lab, self._unsafe, self._ready = lab, unsafe, False
         path = [str(PACKAGE.parent), *filter(None, [lab.foreign_path])] if unsafe else [str(HOME)]
         command = [sys.executable, "-s", "-P", "-B", "-c", ENTRY.format(path=path)]
         if not unsafe:
-            command = [*bubblewrap(lab), *command]
+            command = [*bubblewrap(lab, gpu=gpu), *command]
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         self._control, inner = socket.socketpair()
         with inner:

@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from grader import gpu
 from grader.contents import environment
 from grader.rounds import Broken, Cheated, Effort, Interval, Match, Opener, Party, Times, TooSlow
 from mlsys_lab.checks.performance import Performance
@@ -212,7 +213,7 @@ def _clean(order: dict[str, object], start_s: float) -> Iterator[tuple[Party, st
             [sys.executable, "-s", "-P", "-B", "-c", entry],
             stdin=inner.fileno(),
             stdout=subprocess.DEVNULL,
-            env=environment(tempfile.gettempdir()),
+            env=environment(tempfile.gettempdir()) | gpu.environment(),
         )
     try:
         party = Party(channel)

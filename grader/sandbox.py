@@ -62,14 +62,16 @@ class Sandbox:
     the launcher starts beside whatever comes next, and the first `wait()` or `job()` tells when it cannot.
     """
 
-    def __init__(self, lab: GradedLab, *, unsafe: bool = False, spares: int = 1, wait: bool = True) -> None:
+    def __init__(
+        self, lab: GradedLab, *, unsafe: bool = False, gpu: bool = False, spares: int = 1, wait: bool = True
+    ) -> None:
         self.lab = lab
         self.turns = Turns()
-        self._unsafe, self._spares = unsafe, spares
+        self._unsafe, self._gpu, self._spares = unsafe, gpu, spares
         self._lock = threading.RLock()
         self._in_vain = 0
         self._end: CourseError | None = None
-        self._launcher: Launcher | None = Launcher(lab, unsafe=unsafe)
+        self._launcher: Launcher | None = Launcher(lab, unsafe=unsafe, gpu=gpu)
         if wait:
             self.wait()
 
@@ -129,7 +131,7 @@ class Sandbox:
             if self._end is not None:
                 raise self._end
             if self._launcher is None:
-                self._launcher = Launcher(self.lab, unsafe=self._unsafe)
+                self._launcher = Launcher(self.lab, unsafe=self._unsafe, gpu=self._gpu)
             try:
                 self._launcher.wait(self._spares)
                 return self._launcher

@@ -15,6 +15,7 @@ from grader.audit import AuditLog
 from grader.backup import backup
 from grader.course import Course
 from grader.entering import Outcome, finish, told
+from grader.gpu import HOST_MEMORY_BYTES
 from grader.gradebook import GradebookWriter
 from grader.judge import Verdict
 from grader.labs import GradedLab
@@ -32,8 +33,8 @@ from mlsys_lab.errors import CourseError, MissingToolError
 
 MEASURED = "performance"
 """What the audit log calls a measurement."""
-MEMORY_BYTES = {"cpu": 3 << 30, "cuda": 1 << 62}
-"""What a timed process may map: CUDA reserves address space far beyond what it uses, so there the watch has to do."""
+MEMORY_BYTES = {"cpu": 3 << 30, "cuda": HOST_MEMORY_BYTES}
+"""What a timed process may hold of the host's memory."""
 CPU_S = 3600
 
 
@@ -104,7 +105,8 @@ def measured(
                     continue  # a driver without a device that works
         if not stands:
             return
-        sandbox = stack.enter_context(Sandbox(lab, unsafe=options.unsafe))
+        gpu = any(stand.performance.device == "cuda" for stand in stands.values())
+        sandbox = stack.enter_context(Sandbox(lab, unsafe=options.unsafe, gpu=gpu))
         for student, (artifact, verdicts) in wanted.items():
             found = {
                 name: stand.measure(opener(sandbox, artifact, lab.checks[name], effort))
