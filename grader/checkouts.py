@@ -26,6 +26,10 @@ def look_in_checkouts(checkouts: Iterable[Path]) -> tuple[list[Found], set[str],
         raise MissingToolError("git is not installed", help="`apt install git`")
     found, empty, skipped = [], set(), []
     for checkout in checkouts:
+        if not _holds_its_own(checkout / ".git"):
+            skipped.append((checkout.name, "its repository is not its own"))
+            empty.add(checkout.name)
+            continue
         try:
             listed = _git(checkout, "ls-tree", "-r", "-z", "--format=%(objectmode) %(objectsize) %(path)", "HEAD")
             notebooks = [
@@ -45,6 +49,16 @@ def look_in_checkouts(checkouts: Iterable[Path]) -> tuple[list[Found], set[str],
         if not notebooks:
             empty.add(checkout.name)
     return found, empty, skipped
+
+
+def _holds_its_own(repository: Path) -> bool:
+    """Whether a repository holds what it shows: a pointer or a link could show another student's work."""
+    if repository.is_symlink() or not repository.is_dir():
+        return False
+    if (repository / "commondir").exists() or (repository / "objects" / "info" / "alternates").exists():
+        return False
+    walk = os.walk(repository)
+    return not any(Path(folder, name).is_symlink() for folder, names, files in walk for name in (*names, *files))
 
 
 def _notebooks(listed: bytes) -> list[str]:
