@@ -70,7 +70,9 @@ def test_help_shows_every_command_on_a_line_of_its_own(capsys):
         main(["--help"])
     said = capsys.readouterr().out
     assert ended.value.code == 0
-    for command in set(COMMANDS) - {"release"}:
+    for command in COMMANDS:
+        assert re.search(rf"^    {command} +\S", said, re.MULTILINE), command
+    for command in ("collect", "grade", "status", "export", "feedback", "regrade", "audit"):
         assert re.search(rf"^  mlsys-grader {command}\b", said, re.MULTILINE), command
     assert "bubblewrap" in said and "exit codes" in said
 
