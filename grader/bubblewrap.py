@@ -19,8 +19,8 @@ from mlsys_lab.errors import MissingToolError
 
 DEVICES = ("null", "full", "random", "urandom")
 """All that a job needs. /dev/zero is not among them: mapped shared, it is memory that no limit counts."""
-KEPT_CAPABILITIES = ("SYS_ADMIN", "NET_ADMIN", "SETUID", "SETGID", "SETPCAP", "KILL")
-"""What the launcher needs to build a job's cell (`grader.jail`); a job has none."""
+KEPT_CAPABILITIES = ("SYS_ADMIN", "NET_ADMIN", "SETUID", "SETGID", "SETPCAP", "SETFCAP", "KILL")
+"""What the launcher needs to build a job's cell (`grader.jail`); SETFCAP for a user namespace. A job has none."""
 
 
 def bubblewrap(lab: GradedLab, *, gpu: bool = False) -> list[str]:

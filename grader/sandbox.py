@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from types import TracebackType
 
 from grader import wire
+from grader.backend import NONE, choose, launch
+from grader.container import Containers
 from grader.labs import GradedLab
 from grader.launcher import HAND_OVER_S, Job, Launcher, SandboxDied
 from mlsys_lab.errors import CourseError
@@ -57,21 +59,30 @@ class Turns:
 class Sandbox:
     """A running launcher for one lab, kept alive. Use it in a `with` block; `job` may be used from several threads.
 
-    `spares` children stand ready at any time: as many as submissions are judged at once. Raises `MissingToolError`
-    where bubblewrap is missing or not allowed, at once and ever after; `unsafe=True` does without it. With `wait=False`
-    the launcher starts beside whatever comes next, and the first `wait()` or `job()` tells when it cannot.
+    `spares` children stand ready at any time: as many as submissions are judged at once. `backend` is one of
+    `grader.backend.BACKENDS`, or None for the first that works. Raises `MissingToolError` where there is none;
+    `unsafe=True` does without. With `wait=False` the launcher starts beside whatever comes next, and the first `wait()`
+    or `job()` tells when it cannot. With `gpu` jobs have the machine's first GPU (`grader.gpu`).
     """
 
     def __init__(
-        self, lab: GradedLab, *, unsafe: bool = False, gpu: bool = False, spares: int = 1, wait: bool = True
+        self,
+        lab: GradedLab,
+        *,
+        unsafe: bool = False,
+        backend: str | None = None,
+        gpu: bool = False,
+        spares: int = 1,
+        wait: bool = True,
     ) -> None:
         self.lab = lab
         self.turns = Turns()
-        self._unsafe, self._gpu, self._spares = unsafe, gpu, spares
+        self.backend = NONE if unsafe else choose(backend)
+        self._gpu, self._spares = gpu, spares
         self._lock = threading.RLock()
         self._in_vain = 0
         self._end: CourseError | None = None
-        self._launcher: Launcher | None = Launcher(lab, unsafe=unsafe, gpu=gpu)
+        self._launcher: Launcher | Containers | None = launch(lab, self.backend, gpu=gpu)
         if wait:
             self.wait()
 
@@ -125,13 +136,13 @@ class Sandbox:
             with self._lock:
                 self._count(CourseError("the sandbox takes no submission", got=ready.meta.get("what", ready.kind)))
 
-    def _running(self) -> Launcher:
+    def _running(self) -> Launcher | Containers:
         """The launcher, ready; a new one when there is none. Lock held."""
         while True:
             if self._end is not None:
                 raise self._end
             if self._launcher is None:
-                self._launcher = Launcher(self.lab, unsafe=self._unsafe, gpu=self._gpu)
+                self._launcher = launch(self.lab, self.backend, gpu=self._gpu)
             try:
                 self._launcher.wait(self._spares)
                 return self._launcher

@@ -14,12 +14,12 @@ Nothing that decides is here either: no oracle, no comparison, no other submissi
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import gc
 import importlib
 import os
 import random
+import re
 import select
 import signal
 import socket
@@ -42,6 +42,7 @@ PROCESSES = 128
 """Threads count too: eight ranks of gloo have about eighty."""
 OUT_OF_MEMORY = ("MemoryError", "can't allocate memory")
 """How NumPy and torch say that the kernel refused them memory."""
+IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import\b|import[ \t]+([\w., \t]+))", re.MULTILINE)
 TEXT = 2000
 """Longest text about a failure that is worth sending, in characters."""
 
@@ -63,7 +64,7 @@ def main() -> NoReturn:
     """Hand over children until the judge closes the control socket."""
     control = socket.socket(fileno=os.dup(0))
     _standard_streams_to_null()
-    _warm()
+    warm()
     start = wire.receive(control).meta
     for module in start["modules"]:
         importlib.import_module(module)
@@ -81,12 +82,12 @@ def main() -> NoReturn:
     os._exit(0)
 
 
-def _warm() -> None:
+def warm() -> None:
     """Import torch and what it imports at its first use; with one thread, because threads do not survive a fork."""
     import torch
 
     torch.set_num_threads(1)
-    torch.manual_seed(0)
+    _seed(0)
     with contextlib.suppress(ImportError):  # a lab may withhold it
         from mlsys_lab.benchmark.memory import track_memory
 
@@ -108,7 +109,7 @@ def _fork_spare(*, jailed: bool) -> Spare:
     life, inner_life = socket.socketpair()
     if os.fork() == 0:
         try:
-            _keep_only(inner_channel.fileno(), inner_life.fileno())
+            keep_only(inner_channel.fileno(), inner_life.fileno())
             _attend(inner_channel, inner_life, jailed=jailed)
         finally:  # whatever happened, a fork never goes on as a second launcher
             os._exit(1)
@@ -117,7 +118,7 @@ def _fork_spare(*, jailed: bool) -> Spare:
     return Spare(channel, life)
 
 
-def _keep_only(*kept: int) -> None:
+def keep_only(*kept: int) -> None:
     """Close every other descriptor above standard error: the judge's end of another child must be in no child."""
     low = 3
     for descriptor in sorted(kept):
@@ -168,20 +169,20 @@ def _run_child(channel: socket.socket, told: int, *, jailed: bool) -> NoReturn:
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 2)
         status = jail.open_status()
-        _keep_only(channel.fileno(), status.fileno(), told)
+        keep_only(channel.fileno(), status.fileno(), told)
         if jailed:
             jail.enclose()
         else:
             os.setsid()
         wire.send(channel, wire.Frame("ready"))
-        _serve(channel, status, told, jailed=jailed)
+        serve(channel, status, told, jailed=jailed)
     except BaseException as error:
         with contextlib.suppress(BaseException):
-            wire.send(channel, _broken(error))
+            wire.send(channel, broken(error))
     os._exit(0)
 
 
-def _serve(channel: socket.socket, status: IO[str], told: int, *, jailed: bool) -> None:
+def serve(channel: socket.socket, status: IO[str], told: int, *, jailed: bool) -> None:
     """Load the submission that the first frame brings, then answer frame after frame until the judge is gone.
 
     Every answer repeats the number of its question, so that the judge takes nothing for it that was sent before.
@@ -203,7 +204,7 @@ def _serve(channel: socket.socket, status: IO[str], told: int, *, jailed: bool) 
             try:
                 answer = KINDS[question.kind](module, question)
             except BaseException as error:
-                answer = _broken(error)
+                answer = broken(error)
             _answer(channel, question.meta["nonce"], answer)
     except wire.ClosedError:
         return
@@ -215,23 +216,23 @@ def _answer(channel: socket.socket, nonce: str, reply: wire.Frame) -> None:
     except wire.ClosedError:
         raise
     except (wire.WireError, MemoryError) as error:
-        wire.send(channel, wire.Frame("broken", {**_broken(error).meta, "nonce": nonce}))
+        wire.send(channel, wire.Frame("broken", {**broken(error).meta, "nonce": nonce}))
 
 
-def _broken(error: BaseException) -> wire.Frame:
+def broken(error: BaseException) -> wire.Frame:
+    """What to tell the judge of an exception that is not the submission's answer."""
     return wire.Frame("broken", {"what": f"{type(error).__name__}: {error}"[:TEXT]})
 
 
 def _import_ahead(source: str) -> None:
-    """Import installed modules that the artifact imports, so that their memory does not count against its budget."""
-    with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-        for node in ast.walk(ast.parse(source)):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                names = [node.module]
-            for name in names:
-                with contextlib.suppress(Exception, SystemExit):  # the artifact will see it for itself
-                    importlib.import_module(name)
+    """Import installed modules that the artifact imports, so that their memory does not count against its budget.
+
+    Lines that look like an import will do: what they name wrongly is not installed, or does no harm.
+    """
+    for line in IMPORT.finditer(source):
+        for name in (line[1] or line[2]).split(","):
+            with contextlib.suppress(Exception, SystemExit):  # the artifact will see it for itself
+                importlib.import_module(name.split()[0])
 
 
 def _load(artifact: Artifact, limit_s: float) -> tuple[Any, wire.Frame]:
@@ -266,7 +267,9 @@ def _seed(seed: int) -> None:
 
     random.seed(seed)
     np.random.seed(seed)
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed would also note where it was called, for CUDA's sake
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(seed)
 
 
 def _outcome(outcome: Attempt) -> wire.Frame:

@@ -50,9 +50,8 @@ def test_withheld_modules_are_not_there(sandbox):
 
 def test_of_the_checks_only_the_learners_side_is_there(sandbox):
     walk = "sorted(os.path.join(at, f) for at, _, files in os.walk('/course') for f in files if '/checks' in at)"
-    checks = [f"/course/mlsys_lab/checks/{name}" for name in ("__init__.py", *contents.LEARNERS_SIDE)]
+    checks = [f"/course/mlsys_lab/checks/{name}" for name in contents.LEARNERS_SIDE]
     assert answer(sandbox, walk) == checks
-    assert answer(sandbox, "os.path.getsize('/course/mlsys_lab/checks/__init__.py')") == 0
     assert answer(sandbox, "sorted(os.listdir('/course'))") == ["grader", "mlsys_lab", "tiny_calls.py"]
     assert answer(sandbox, "sorted(os.listdir('/course/grader'))") == sorted(contents.GRADER_MODULES)
 
@@ -188,7 +187,7 @@ def test_bubblewrap_that_may_not_work_is_told_in_one_line(tiny, monkeypatch, tmp
     program.write_text("#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    with pytest.raises(MissingToolError, match="may not build a sandbox here: got bwrap: setting up uid map"):
+    with pytest.raises(MissingToolError, match=r"may not build a sandbox here .bwrap: setting up uid map"):
         Sandbox(tiny)
 
 
