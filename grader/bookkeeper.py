@@ -1,4 +1,4 @@
-"""The process that writes the gradebook: `python -m grader.bookkeeper COURSE`, started by `grader.gradebook`.
+"""The process that writes the gradebook, started by `grader.gradebook` with the course folder as its argument.
 
 nbgrader changes the working directory, takes seconds to import and warns a lot, so it lives in a process of its own. A
 request per line comes on standard input, `{"lab": ..., "student": null}` to enter a lab's cells or `{"lab": ...,
@@ -170,7 +170,3 @@ def main() -> None:
                 logging.exception("refused %s", request)
                 error = cause(caught)
             print(json.dumps({"error": error}), file=replies, flush=True)
-
-
-if __name__ == "__main__":
-    main()
