@@ -170,10 +170,9 @@ def _run_child(channel: socket.socket, told: int, *, jailed: bool) -> NoReturn:
         os.dup2(null, 2)
         status = jail.open_status()
         keep_only(channel.fileno(), status.fileno(), told)
+        os.setsid()  # a signal to the own group reaches it across process namespaces: the launcher must not be in it
         if jailed:
             jail.enclose()
-        else:
-            os.setsid()
         wire.send(channel, wire.Frame("ready"))
         serve(channel, status, told, jailed=jailed)
     except BaseException as error:
