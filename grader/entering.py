@@ -18,6 +18,7 @@ from grader.gradebook import GradebookWriter
 from grader.judge import Verdict
 from grader.labs import GradedLab
 from grader.options import Options
+from grader.performance import has_device
 from grader.records import Record, read_record, write_atomically
 from grader.sanitise import Submission, rebuild
 from mlsys_lab.errors import CourseError, InputError
@@ -70,7 +71,7 @@ def recorded(course: Course, lab: GradedLab, result: Result, submission: Submiss
         lab=lab.name,
         digest=submission.digest,
         version=lab.version,
-        verdicts=_with_measured(result.verdicts, read_record(course.record(result.student, lab.name)), submission, lab),
+        verdicts=_with_measured(result.verdicts, course, lab, result.student, submission, options),
         notes=submission.notes,
         sandbox=options.sandbox_name,
     ).stamped()
@@ -82,12 +83,24 @@ def recorded(course: Course, lab: GradedLab, result: Result, submission: Submiss
 
 
 def _with_measured(
-    verdicts: tuple[Verdict, ...], before: Record | None, submission: Submission, lab: GradedLab
+    verdicts: tuple[Verdict, ...],
+    course: Course,
+    lab: GradedLab,
+    student: str,
+    submission: Submission,
+    options: Options,
 ) -> tuple[Verdict, ...]:
-    """Performance points that were measured for the same submission stand, as long as the check is passed."""
+    """Performance points that were measured for the same submission stand, as long as the check is passed.
+
+    Where everything is to be judged anew on a machine with the device, they are measured anew too.
+    """
+    before = read_record(course.record(student, lab.name))
     if before is None or not before.holds_for(submission.digest, lab.version):
         return verdicts
     known = {v.check: v.performance for v in before.verdicts if v.passed and v.performance and v.performance.measured}
+    if options.again:
+        timed = {check.name: check.performance for check in lab.checks.checks if check.performance is not None}
+        known = {name: speed for name, speed in known.items() if not has_device(timed[name].device)}
     return tuple(replace(v, performance=known[v.check]) if v.passed and v.check in known else v for v in verdicts)
 
 

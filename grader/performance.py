@@ -20,7 +20,8 @@ from pathlib import Path
 
 from grader import gpu
 from grader.contents import environment
-from grader.rounds import Broken, Cheated, Effort, Interval, Match, Opener, Party, Times, TooSlow
+from grader.rounds import Broken, Cheated, Effort, Match, Opener, Party, TooSlow
+from grader.times import Interval, Times
 from mlsys_lab.checks.performance import Performance
 from mlsys_lab.errors import CourseError, InputError, MissingToolError
 from mlsys_lab.hardware import device as device_named
@@ -82,33 +83,44 @@ class Stand:
     """Where the performance points of one check are measured, submission after submission; a `with` block holds it.
 
     It has the check's device to itself and waits for that. `checks` is the module of the lab's checks, to be found with
-    `path` in front. Raises `MissingToolError` without the device, `CourseError` where the course's own side fails.
+    `path` in front. Raises `MissingToolError` without the device, `CourseError` where the course's own side cannot
+    start.
     """
 
     def __init__(self, performance: Performance, checks: str, check: str, path: list[str], effort: Effort) -> None:
         self.performance, self.effort = performance, effort
         self.device = ""
         self._order = {"path": path, "checks": checks, "check": check}
-        self._parties: list[Party] = []
         self._first: Interval | None = None
-        self._calls = 0
-        self._stack = ExitStack()
+        self._calls = self._size_bytes = 0
+        self._lock, self._clean = ExitStack(), ExitStack()
+        self._parties: list[Party] = []
 
     def __enter__(self) -> Stand:
         if not has_device(self.performance.device):
             raise MissingToolError(NO_CUDA)
-        with self._stack as stack:
+        with ExitStack() as stack:
             stack.enter_context(device_lock(self.performance.device))
+            self._start()
+            self._lock = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+        self._lock.close()
+
+    def _start(self) -> None:
+        with ExitStack() as stack:
             for role in self._roles():
                 party, self.device = stack.enter_context(_clean({**self._order, "role": role}, self.effort.start_s))
                 if not self.device:
                     raise MissingToolError(NO_CUDA)
                 self._parties.append(party)
-            self._stack = stack.pop_all()
-        return self
+            self._clean = stack.pop_all()
 
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+    def _stop(self) -> None:
+        self._parties.clear()
+        self._clean.close()
 
     def _roles(self) -> list[str]:
         work = self.performance.work
@@ -117,10 +129,16 @@ class Stand:
         return ["library", "null", *(["copy"] if work.size_bytes else []), *(["product"] if work.flops else [])]
 
     def measure(self, submission: Opener) -> PerformanceVerdict:
-        """Measure one submission. Never raises for what it does; `CourseError` where the course's own side fails."""
+        """Measure one submission. Never raises for what it does.
+
+        Where the course's own side fails, which a submission that fills or upsets the device can bring about, nothing
+        is measured, and the next submission finds fresh processes.
+        """
+        if not self._parties:
+            self._start()
         library, null, *bounds = self._parties
         match = Match(self.performance, library, null, submission, bounds, self.effort, lambda: _memory_back(null))
-        match.calls = self._calls
+        match.calls, match.size_bytes = self._calls, self._size_bytes
         if self._first is not None:  # from before any submission: none can have slowed the device by then
             match.times.baseline.append(self._first)
         try:
@@ -131,8 +149,13 @@ class Stand:
             return self._nothing(f"the timed code gave no answer: {error}")
         except TooSlow:
             return self._nothing(f"a call takes over {self.effort.patience:g} times as long as it should")
+        except CourseError as error:
+            self._stop()
+            return unmeasured(self.performance, f"the measurement itself failed: {error}", self.device)
         finally:
-            self._calls, self._first = match.calls, next(iter(match.times.baseline), None)
+            self._first = self._first or next(iter(match.times.baseline), None)
+            if self._first is not None:
+                self._calls, self._size_bytes = match.calls, match.size_bytes
         return decide(self.performance, times, self.device, self.effort)
 
     def _nothing(self, why: str, suspect: str = "") -> PerformanceVerdict:

@@ -10,15 +10,10 @@ Rounds come in blocks, baseline, submission, baseline, submission, ..., baseline
 in a baseline's block, so that none can slow it, and each block of the submission is a process of its own. What heats
 or fills the device for those that come after gains nothing: the baseline counts by its fastest block, and the first is
 over before any submission runs.
-
-The ratio's low end, which the points go by, takes nothing from the submission's time for making inputs and committing,
-though the baseline's time is without it: a process that does these faster than an honest one gains no more than it
-saved. The median end takes the honest cost from both.
 """
 
 from __future__ import annotations
 
-import math
 import secrets
 import socket
 import statistics
@@ -32,11 +27,14 @@ import numpy as np
 
 from grader import wire
 from grader.timed import LIMITS, seeds_of
+from grader.times import Interval, Times
 from mlsys_lab.checks.compare import close, tolerance
 from mlsys_lab.checks.performance import Performance
 from mlsys_lab.checks.spec import Arrays
 from mlsys_lab.errors import CourseError
 
+MOST_OUTPUTS = 64
+"""Tensors that one call may give back."""
 LOOSE = 4.0
 """How many tolerances, as a norm, a committed number may be off: right outputs scatter by one or two at the very most.
 An output of zeros is accepted in 6e-5 of calls in float32 and in 1 of 10 in bfloat16; all calls must be."""
@@ -56,9 +54,13 @@ class TooSlow(Exception):
 
 @dataclass(frozen=True)
 class Effort:
-    """How much to measure. Rounds are per block; a round lasts `least_round_s` or longer; `noise` is the widest
-    interval of a median, relative to it, that still counts as measured; `patience` is how many times as long as the
-    baseline's a submission's round may last."""
+    """How much to measure.
+
+    Rounds are per block; a round lasts `least_round_s` or longer; `noise` is the widest interval of a median, relative
+    to it, that still counts as measured; `patience` is how many times as long as the baseline's a submission's round
+    may last, `most_s` how long all of a submission may. A process keeps up to `held_bytes` of a round's outputs, and
+    hands over up to `shown_bytes` in a block: an output of each round, or of rounds drawn by lot.
+    """
 
     rounds: int = 9
     warmup: int = 2
@@ -70,6 +72,8 @@ class Effort:
     noise: float = 0.1
     patience: float = 50.0
     start_s: float = 120.0
+    most_s: float = 900.0
+    shown_bytes: int = 1 << 30
 
 
 @dataclass
@@ -85,7 +89,8 @@ class Party:
         seed = secrets.randbits(63)
         deadline = time.monotonic() + limit_s
         start = self.clock()
-        reply = self.ask("go", {"seed": seed, "calls": calls}, deadline=deadline)
+        room = wire.Limits(array_bytes=8 * MOST_OUTPUTS * calls)
+        reply = self.ask("go", {"seed": seed, "calls": calls}, deadline=deadline, limits=room)
         time_s = self.clock() - start
         committed = reply.arrays.get("p")
         if reply.kind != "done" or committed is None or committed.dtype != np.float64 or committed.ndim != 2:
@@ -95,14 +100,20 @@ class Party:
         return time_s, seed, committed
 
     def ask(
-        self, kind: str, meta: Mapping[str, Any] | None = None, arrays: Arrays | None = None, *, deadline: float
+        self,
+        kind: str,
+        meta: Mapping[str, Any] | None = None,
+        arrays: Arrays | None = None,
+        *,
+        deadline: float,
+        limits: wire.Limits = LIMITS,
     ) -> wire.Frame:
         """Put a question; its answer must repeat a number drawn for it alone. Raises `Broken` and `TooSlow`."""
         nonce = secrets.token_hex(16)
         question = wire.Frame(kind, {**self.orders, **(meta or {}), "nonce": nonce}, arrays or {})
         try:
             wire.send(self.channel, question, deadline=deadline)
-            reply = wire.receive(self.channel, limits=LIMITS, deadline=deadline)
+            reply = wire.receive(self.channel, limits=limits, deadline=deadline)
         except wire.DeadlineError:
             raise TooSlow from None
         except wire.WireError as error:
@@ -114,62 +125,8 @@ class Party:
         return reply
 
 
-@dataclass(frozen=True)
-class Interval:
-    """A median, and an interval that holds the true one in 95 of 100 runs (order statistics, no shape assumed)."""
-
-    low: float
-    median: float
-    high: float
-
-    @classmethod
-    def of(cls, samples: Sequence[float]) -> Interval:
-        """The interval of samples; with fewer than six it reaches from the least to the greatest."""
-        ordered = sorted(samples)
-        count, outside, place = len(ordered), 0.0, 0
-        while place < (count - 1) // 2:  # the chance that a median lies below the sample at this place, and above
-            outside += 2 * math.comb(count, place) / 2**count
-            if outside > 0.05:
-                break
-            place += 1
-        place = max(place - 1, 0)
-        return cls(ordered[place], statistics.median(ordered), ordered[count - 1 - place])
-
-    @property
-    def width(self) -> float:
-        """How wide the interval is, relative to the median."""
-        return (self.high - self.low) / abs(self.median) if self.median else math.inf
-
-
-@dataclass
-class Times:
-    """Seconds per call, sample by sample. `baseline` has an interval per block; `null` is the protocol's own cost."""
-
-    baseline: list[Interval] = field(default_factory=list)
-    null: list[float] = field(default_factory=list)
-    submission: list[float] = field(default_factory=list)
-
-    @property
-    def widest(self) -> float:
-        """The widest of the intervals that the ratio is made of."""
-        return max(Interval.of(self.submission).width, *(block.width for block in self.baseline))
-
-    @property
-    def net(self) -> Interval:
-        """The submission's time of a call, less the protocol's own cost."""
-        own, cost = Interval.of(self.submission), statistics.median(self.null)
-        return Interval(own.low - cost, own.median - cost, own.high - cost)
-
-    @property
-    def ratio(self) -> Interval:
-        """The baseline's time over the submission's; the low end holds whatever the submission did."""
-        low = min(block.low for block in self.baseline) / Interval.of(self.submission).high
-        base = [block.median for block in self.baseline]
-        median = statistics.median(base) / self.net.median if self.net.median > 0 else math.inf
-        high = max(block.high for block in self.baseline) / self.net.low if self.net.low > 0 else math.inf
-        return Interval(max(low, 0.0), max(median, 0.0), max(high, 0.0))
-
-
+Played = tuple[int, np.ndarray, int | None, wire.Frame | None]
+"""A round: its seed, what was committed to, and of one call its place and output, where it was asked for."""
 Opener = Callable[[], AbstractContextManager[Party]]
 
 
@@ -191,16 +148,20 @@ class Match:
     times: Times = field(default_factory=Times)
     calls: int = 0
     """Calls per round; 0: to be found."""
+    size_bytes: int = 0
+    """Of one call's output; known once `calls` is."""
 
     def play(self) -> Times:
         """All blocks. Raises `Cheated`, `Broken`, `TooSlow` of the submission, `CourseError` of the course's side."""
-        effort = self.effort
+        effort, self._until = self.effort, time.monotonic() + self.effort.most_s
         if not self.calls:
             self._ours(self._find_calls)
         self._ours(self._baseline_block)
         for block in range(effort.most_blocks):
             with self.around():
-                self._submission_block()
+                played = self._submission_block()
+            for one in played:
+                self._verify(*one)
             self._ours(self._baseline_block)
             if block + 1 >= effort.blocks and self.times.widest <= effort.noise:
                 break
@@ -214,8 +175,8 @@ class Match:
 
     def _find_calls(self) -> None:
         """Calls per round: enough for a round to last, and to stand out from what rounds of nothing differ by."""
-        size = self.library.ask("size", deadline=time.monotonic() + self.effort.start_s).meta["bytes"]
-        self.calls, most = 1, max(min(self.effort.most_calls, self.effort.held_bytes // max(size, 1)), 1)
+        self.size_bytes = self.library.ask("size", deadline=time.monotonic() + self.effort.start_s).meta["bytes"]
+        self.calls, most = 1, max(min(self.effort.most_calls, self.effort.held_bytes // max(self.size_bytes, 1)), 1)
         while True:
             full = [self._timed(self.library) for _ in range(3)]
             empty = [self._timed(self.null) for _ in range(3)]
@@ -242,33 +203,51 @@ class Match:
             samples.append(max(bounds) if bounds else times[id(self.library)] - null)
         self.times.baseline.append(Interval.of(samples))
 
-    def _submission_block(self) -> None:
+    def _submission_block(self) -> list[Played]:
+        """Rounds of one process of the submission. They are looked into once it is dead and can disturb nobody."""
+        effort = self.effort
         slowest_s = max(block.high for block in self.times.baseline) + max(self.times.null)
-        limit_s = self.effort.patience * self.calls * slowest_s + self.effort.least_round_s
+        limit_s = effort.patience * self.calls * slowest_s + effort.least_round_s
+        turns = range(-effort.warmup, effort.rounds)
+        shown = secrets.SystemRandom().sample(
+            turns, min(max(effort.shown_bytes // max(self.size_bytes, 1), 1), len(turns))
+        )
+        played: list[Played] = []
         with self.submission() as party:
-            for turn in range(-self.effort.warmup, self.effort.rounds):
-                patience_s = self.effort.start_s if turn == -self.effort.warmup else limit_s  # it may compile at first
-                time_s, seed, committed = party.round(self.calls, patience_s)
-                self._verify(party, seed, committed)
+            for turn in turns:
+                patience_s = effort.start_s if turn == -effort.warmup else limit_s  # it may compile at first
+                time_s, seed, committed = party.round(self.calls, self._within(patience_s))
+                place = secrets.randbelow(self.calls) if turn in shown else None
+                output = None
+                if place is not None:
+                    deadline = time.monotonic() + self._within(effort.start_s)
+                    room = wire.Limits(array_bytes=2 * self.size_bytes)  # half precision crosses as float32
+                    output = party.ask("show", {"place": place}, deadline=deadline, limits=room)
+                played.append((seed, committed, place, output))
                 if turn >= 0:
                     self.times.submission.append(time_s / self.calls)
+        return played
 
-    def _verify(self, party: Party, seed: int, committed: np.ndarray) -> None:
-        """Raise `Cheated` unless every call of a round is vouched for, and one of them is handed over and right."""
-        place = secrets.randbelow(self.calls)
-        deadline = time.monotonic() + self.effort.start_s
-        shown = party.ask("show", {"place": place}, deadline=deadline)
-        seeds = {"seeds": seeds_of(seed, committed), "show": place}
+    def _within(self, limit_s: float) -> float:
+        """A limit cut to what is left of the time for the whole of a submission."""
+        return max(min(limit_s, self._until - time.monotonic()), 0.0)
+
+    def _verify(self, seed: int, committed: np.ndarray, place: int | None, shown: wire.Frame | None) -> None:
+        """Raise `Cheated` unless every call of a round is vouched for, and the one handed over, if any, is right."""
+        arrays = shown.arrays if shown is not None else {}
+        question = {"seeds": seeds_of(seed, committed), "show": place}
         try:
-            right = self.library.ask("expect", seeds, shown.arrays, deadline=time.monotonic() + self.effort.start_s)
+            right = self.library.ask("expect", question, arrays, deadline=time.monotonic() + self.effort.start_s)
         except (Broken, TooSlow) as error:
             raise CourseError("the course's own side of a measurement failed", got=error) from error
+        allowed = self.performance.scale * right.arrays["norm"] * right.arrays["tolerance"]
+        if committed.shape != allowed.shape or not (np.abs(committed - right.arrays["p"]) <= LOOSE * allowed).all():
+            raise Cheated("a timed call gave a wrong output")
+        if shown is None or place is None:
+            return
         dtypes, scale = right.meta["dtypes"], self.performance.scale
         if shown.kind != "shown" or shown.meta.get("dtypes") != dtypes:
             raise Cheated("a timed call gave an output of another dtype")
-        allowed = scale * np.array([tolerance(dtype) for dtype in dtypes]) * right.arrays["norm"]
-        if committed.shape != allowed.shape or (np.abs(committed - right.arrays["p"]) > LOOSE * allowed).any():
-            raise Cheated("a timed call gave a wrong output")
         if not (np.abs(committed[place] - right.arrays["again"]) <= allowed[place]).all():
             raise Cheated("the output of a timed call is not the one that it was timed with")
         expected = {name: array for name, array in right.arrays.items() if name.startswith("out")}

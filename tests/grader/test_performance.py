@@ -26,7 +26,8 @@ import torch
 from grader import performance as module
 from grader import timed, wire
 from grader.performance import Stand, decide, device_lock, floor_s
-from grader.rounds import Effort, Interval, Match, Party, Times
+from grader.rounds import Effort, Match, Party
+from grader.times import Interval, Times
 from mlsys_lab.checks.performance import Performance, Work
 from mlsys_lab.errors import CourseError, InputError, MissingToolError
 
@@ -294,6 +295,31 @@ def test_without_the_device_nothing_is_started(monkeypatch):
         pass
 
 
+def test_a_failure_of_the_courses_side_measures_nothing_and_the_next_finds_fresh_processes(measured, stand):
+    """A submission that fills the device can bring it about: it must cost nobody else anything."""
+    before = list(stand._parties)
+    before[0].channel.shutdown(socket.SHUT_RDWR)
+    broken = measured(HONEST)
+    assert (broken.measured, broken.earned) == (False, None) and "the measurement itself failed" in broken.why
+    assert measured(HONEST).earned > 2 and not set(map(id, stand._parties)) & set(map(id, before))
+
+
+def test_a_submission_has_so_much_time_and_no_more(measured):
+    stalls = (
+        TAKES_OVER
+        + """
+def answer(self, question, before=Player.answer):
+    if question.kind == "show":
+        time.sleep(3600)
+    return before(self, question)
+Player.answer = answer
+"""
+    )
+    start = time.monotonic()
+    verdict = measured(stalls, effort=Effort(**{**vars(QUICK), "most_s": 5.0}))
+    assert verdict.earned == 0.0 and time.monotonic() - start < 100
+
+
 def test_the_courses_own_failure_is_told(capfd):
     nowhere = Stand(SPEED, "no_such_checks", "mix", [str(CHECKS)], QUICK)
     with pytest.raises(CourseError, match="the baseline's process did not start"), nowhere:
@@ -312,14 +338,13 @@ class Recorded(Party):
         self.journal.append(self.name)
         return next(self.seconds) * calls, 0, np.zeros((calls, 1))
 
-    def ask(self, kind, meta=None, arrays=None, *, deadline):
+    def ask(self, kind, meta=None, arrays=None, *, deadline, limits=None):
         if kind == "size":
             return wire.Frame("size", {"bytes": 1 << 40})
         one = np.ones((1, 1))
         if kind == "expect":
-            return wire.Frame(
-                "", {"dtypes": ["float32"]}, {"p": 0 * one, "norm": one, "again": np.zeros(1), "out0": np.float32([0])}
-            )
+            arrays = {"p": 0 * one, "norm": one, "again": np.zeros(1), "tolerance": np.ones(1)}
+            return wire.Frame("expected", {"dtypes": ["float32"]}, {**arrays, "out0": np.float32([0])})
         return wire.Frame("shown", {"dtypes": ["float32"]}, {"out0": np.float32([0])})
 
 
@@ -376,6 +401,19 @@ def test_rounds_go_on_until_it_is_quiet_enough_and_no_longer():
     assert len(times.submission) == 18
     verdict = decide(SPEED, times, "cpu", Effort(noise=0.1))
     assert not verdict.measured and verdict.earned is None
+
+
+def test_a_large_output_is_handed_over_in_some_rounds_drawn_by_lot(monkeypatch):
+    asked = []
+    ask = Recorded.ask
+
+    def counted(self, kind, *rest, **how):
+        asked.append((self.name, kind))
+        return ask(self, kind, *rest, **how)
+
+    monkeypatch.setattr(Recorded, "ask", counted)
+    play(forever(3.0), forever(1.0), forever(3.0), blocks=1, most_blocks=1, shown_bytes=3 << 40)
+    assert asked.count(("submission", "show")) == 3 and asked.count(("library", "expect")) == 7
 
 
 def test_points_rise_from_start_to_target():
