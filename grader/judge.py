@@ -67,6 +67,7 @@ class _Examination:
         self.done: list[Verdict] = []
         self.fatal: Problem | None = None
         self.job: Job | None = None
+        self.dying: list[Job] = []
         self.saw_hidden = False
         self.loaded_once = False
         self.call_s = 0.0
@@ -75,15 +76,19 @@ class _Examination:
         """All verdicts. A check during which the sandbox died is tried again alone; `DEATHS` times is its own doing."""
         deaths: Counter[int] = Counter()
         alone = False
-        while len(self.done) < len(self.checks):
-            try:
-                with self.sandbox.turns.turn(alone=alone):
-                    self._go_on()
-            except SandboxDied:
-                deaths[len(self.done)] += alone
-                alone = True
-                if deaths[len(self.done)] == DEATHS:
-                    self.fatal = Problem(Mismatch("it ended the whole sandbox", f"{DEATHS} times", "an answer"))
+        try:
+            while len(self.done) < len(self.checks):
+                try:
+                    with self.sandbox.turns.turn(alone=alone):
+                        self._go_on()
+                except SandboxDied:
+                    deaths[len(self.done)] += alone
+                    alone = True
+                    if deaths[len(self.done)] == DEATHS:
+                        self.fatal = Problem(Mismatch("it ended the whole sandbox", f"{DEATHS} times", "an answer"))
+        finally:
+            for job in self.dying:
+                job.close()
         return self.done
 
     def _go_on(self) -> None:
@@ -93,9 +98,14 @@ class _Examination:
         finally:
             self._drop()
 
+    def _let_go(self, job: Job) -> None:
+        """Have a process killed, and go on while it dies; all are dead before the verdicts are given."""
+        job.let_go()
+        self.dying.append(job)
+
     def _drop(self) -> None:
         if self.job is not None:
-            self.job.close()
+            self._let_go(self.job)
         self.job = None
         self.saw_hidden = False
 
@@ -136,8 +146,11 @@ class _Examination:
 
     def _alone(self, check: Check) -> Problem | None:
         """Ask a process that serves this check only, so that its memory is this check's."""
-        with self.sandbox.job() as job:
+        job = self.sandbox.open_job()
+        try:
             return self._load(job, check) or self._ask_all(job, check)
+        finally:
+            self._let_go(job)
 
     def _load(self, job: Job, check: Check) -> Problem | None:
         """Have the artifact loaded; nothing of it has run before the limits of its process are set."""

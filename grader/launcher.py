@@ -84,11 +84,16 @@ class Job:
             f"the process was killed by signal {-code}" if code < 0 else f"the process ended itself with status {code}"
         )
 
-    def close(self) -> None:
-        """Kill the child with all that it started, and wait until it is dead."""
+    def let_go(self) -> None:
+        """Have the child killed, with all that it started."""
         self.channel.close()
         with contextlib.suppress(OSError):
             self.life.shutdown(socket.SHUT_WR)  # the attendant sees it, kills the child and leaves
+
+    def close(self) -> None:
+        """The same, and wait until it is dead."""
+        self.let_go()
+        with contextlib.suppress(OSError):
             self.life.settimeout(DEATH_S)
             while self.life.recv(4096):
                 pass
