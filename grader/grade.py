@@ -70,6 +70,7 @@ class _Batch:
             threads: list[Thread] = []
             if waiting:
                 stack.callback(_join, threads)  # they end once the engine is closed
+                self.options = self.options.settled()
                 engine = stack.enter_context(engine_for(self.lab, self.options))
                 stack.callback(self.stopped.set)
             with told():

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from grader.backend import BACKENDS, NONE, choose
 from grader.engines import Engine
 from grader.engines.local import LocalEngine
 from grader.labs import GradedLab
@@ -15,7 +16,10 @@ from grader.sandbox import Sandbox
 
 @dataclass(frozen=True)
 class Options:
-    """How to grade: workers that judge, stretch of time limits, no sandbox, all over again; which engine, and where."""
+    """How to grade: workers that judge, stretch of time limits, no sandbox, all over again; which engine, and where.
+
+    `sandbox` is one of `grader.backend.BACKENDS`, or None for the first that works.
+    """
 
     workers: int = 0
     time_factor: float = 1.0
@@ -23,6 +27,7 @@ class Options:
     again: bool = False
     engine: str = "local"
     address: str | None = None
+    sandbox: str | None = None
 
     @property
     def threads(self) -> int:
@@ -32,7 +37,11 @@ class Options:
     @property
     def sandbox_name(self) -> str:
         """What records and audit log say that submissions ran in."""
-        return "none" if self.unsafe else "bubblewrap"
+        return NONE if self.unsafe else self.sandbox or BACKENDS[0]
+
+    def settled(self) -> Options:
+        """The same, with the sandbox that will be used. Raises `MissingToolError` where there is none."""
+        return self if self.unsafe else replace(self, sandbox=choose(self.sandbox))
 
 
 @contextmanager
@@ -51,5 +60,7 @@ def engine_for(lab: GradedLab, options: Options) -> Iterator[Engine]:
         with cluster as engine:
             yield engine
     else:
-        with Sandbox(lab, unsafe=options.unsafe, spares=options.threads, wait=False) as sandbox:
+        with Sandbox(
+            lab, unsafe=options.unsafe, backend=options.sandbox, spares=options.threads, wait=False
+        ) as sandbox:
             yield LocalEngine(sandbox, workers=options.threads, time_factor=options.time_factor)

@@ -69,6 +69,7 @@ def regrade(
             raise InputError(
                 f"the submission of {student} has nothing that could be judged", got=before.verdicts[0].reason
             )
+        options = options.settled()
         seeds = {} if fresh else {verdict.check: verdict.seed for verdict in before.verdicts if verdict.seed}
         with engine_for(lab, options) as engine:
             (result,) = engine.judge_all([Task(student, submission.artifact, seeds)])

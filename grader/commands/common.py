@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from grader.backend import BACKENDS
 from grader.course import Course
 from grader.labs import GradedLab
 from grader.options import Options
@@ -66,6 +67,11 @@ def add_judging(parser: argparse.ArgumentParser) -> None:
         "--unsafe", action="store_true", help="no sandbox: submissions may read your files and use your network"
     )
     parser.add_argument(
+        "--sandbox",
+        choices=BACKENDS,
+        help=f"what builds the sandbox (default: the first of {', '.join(BACKENDS)} that works)",
+    )
+    parser.add_argument(
         "--engine", choices=("local", "ray"), default="local", help="judge on this machine, or over a Ray cluster"
     )
     parser.add_argument(
@@ -83,6 +89,10 @@ def judging_options(args: argparse.Namespace) -> Options:
         raise InputError("--time-factor cannot be that", got=args.time_factor, expected="a positive number")
     if args.address and args.engine != "ray":
         raise InputError("--address is the address of a Ray cluster", help="add --engine ray")
+    if args.unsafe and args.sandbox:
+        raise InputError("--unsafe is to do without a sandbox", got=f"--sandbox {args.sandbox} as well")
     if args.unsafe:
         print(UNSAFE, file=sys.stderr)
-    return Options(args.workers, args.time_factor, args.unsafe, engine=args.engine, address=args.address)
+    return Options(
+        args.workers, args.time_factor, args.unsafe, engine=args.engine, address=args.address, sandbox=args.sandbox
+    )

@@ -192,6 +192,8 @@ def test_grading_again_what_is_graded_does_nothing(graded, call):
         ((), "no command given: expected one of release, collect"),
         (("grade",), "the following arguments are required: lab; help: see `mlsys-grader grade --help`"),
         (("collect", "x"), "the following arguments are required: --lab"),
+        (("grade", "tiny", "--sandbox", "chroot"), "argument --sandbox: invalid choice: 'chroot' (choose from 'bub"),
+        (("grade", "tiny", "--engine", "slurm"), "argument --engine: invalid choice: 'slurm' (choose from 'local', "),
         (("grade", "tiny", "--workers", "many"), "argument --workers: invalid int value: 'many'"),
         (("grade", "tiny", "--time-factor", "slow"), "argument --time-factor: invalid float value: 'slow'"),
         (("export", "tiny", "--xml", "x"), "unrecognized arguments: --xml x"),
@@ -290,6 +292,8 @@ def test_a_name_out_of_an_archive_commands_no_terminal(call, tmp_path):
             "by this student: got zoe; help: mlsys-grader status tiny lists all",
         ),
         (("--workers", "-1"), "--workers cannot be that: got -1, expected 1 or more"),
+        (("--unsafe", "--sandbox", "podman"), "--unsafe is to do without a sandbox: got --sandbox podman as well"),
+        (("--address", "10.0.0.1:6379"), "--address is the address of a Ray cluster; help: add --engine ray"),
         (("--time-factor", "0"), "--time-factor cannot be that: got 0.0, expected a positive number"),
         (("--time-factor", "nan"), "--time-factor cannot be that: got nan"),
         (("--time-factor", "inf"), "--time-factor cannot be that: got inf"),
@@ -301,11 +305,12 @@ def test_what_cannot_be_graded_is_told_before_anything_is_written(handed_in, cal
     assert files(handed_in) == before
 
 
-def test_nothing_is_run_without_bubblewrap(handed_in, call, monkeypatch):
+def test_nothing_is_run_without_a_sandbox(handed_in, call, monkeypatch):
     monkeypatch.setenv("PATH", "")
     before = files(handed_in)
     told(
-        call("grade", "tiny"), "bubblewrap is not installed, and submissions are not run without a sandbox; help: `apt"
+        call("grade", "tiny"),
+        "bubblewrap is not installed; podman: it is not installed; docker: it is not installed; help: `apt",
     )
     assert files(handed_in) == before
 
