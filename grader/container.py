@@ -8,6 +8,7 @@ fork takes milliseconds: containers are therefore started ahead. Sources: docker
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -34,6 +35,8 @@ FIRST_UID, UIDS = 10_000, 50_000
 """Ids that a container without root's rights can have too."""
 ANSWER_S = 60.0
 """A container program that has not answered a small question by then does not work."""
+NOT_STARTED = 125
+"""The status of docker and podman themselves when they could not start a container."""
 KILLED = 128
 """Added by the relay, as by a shell, to the number of the signal that ended the child."""
 
@@ -47,7 +50,7 @@ def flags(lab: GradedLab, name: str, profile: Path) -> list[str]:
     found += ["--security-opt", "no-new-privileges", "--security-opt", f"seccomp={profile}"]
     found += ["--memory", str(MEMORY_BYTES), "--memory-swap", str(MEMORY_BYTES), "--shm-size", str(jail.SHM_BYTES)]
     found += ["--pids-limit", str(PROCESSES), "--cpus", str(min(CORES, os.cpu_count() or 1))]
-    found += ["--tmpfs", f"{jail.SCRATCH}:rw,nosuid,nodev,size={jail.TMP_BYTES},nr_inodes={jail.FILES},mode=1777"]
+    found += ["--tmpfs", f"{jail.SCRATCH}:rw,nosuid,nodev,size={jail.TMP_BYTES},mode=1777"]
     for what, most in (("nofile", jail.OPEN_FILES), ("nproc", PROCESSES), ("core", 0)):
         found += ["--ulimit", f"{what}={most}:{most}"]
     for variable, value in contents.environment(jail.SCRATCH).items():
@@ -118,33 +121,33 @@ class Containers:
         command += ["--entrypoint", "python3", IMAGE, "-s", "-P", "-B", "-c", ENTRY, *self._lab.checks.call_modules]
         channel, inner_channel = socket.socketpair()
         life, inner_life = socket.socketpair()
-        with inner_channel:
-            running = subprocess.Popen(
-                command,
-                stdin=inner_channel.fileno(),
-                stdout=inner_channel.fileno(),
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        threading.Thread(target=self._attend, args=(running, name, inner_life), name=name, daemon=True).start()
+        running = subprocess.Popen(
+            command,
+            stdin=inner_channel.fileno(),
+            stdout=inner_channel.fileno(),
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        ends = (running, name, inner_channel, inner_life)
+        threading.Thread(target=self._attend, args=ends, name=name, daemon=True).start()
         return Job(channel=channel, life=life)
 
-    def _attend(self, running: subprocess.Popen[bytes], name: str, life: socket.socket) -> None:
+    def _attend(self, running: subprocess.Popen[bytes], name: str, channel: socket.socket, life: socket.socket) -> None:
         """What an attendant is to a jailed child: remove the container when the judge lets go, tell its end."""
         waiting = threading.Thread(target=self._until_let_go, args=(name, life), daemon=True)
         waiting.start()
-        status = running.wait()
+        said = running.communicate()[1].decode(errors="replace").strip().splitlines()
+        status = running.returncode
+        with channel, contextlib.suppress(wire.WireError):
+            if status == NOT_STARTED:
+                wire.send(channel, wire.Frame("broken", {"what": said[-1] if said else "no message"}))
         excess = MEMORY if self._say("inspect", "--format", "{{.State.OOMKilled}}", name) == "true" else ""
         self._say("rm", "--force", name)
-        try:
-            code = KILLED - status if status > KILLED else status
+        code = KILLED - status if status > KILLED else status
+        with life, contextlib.suppress(wire.WireError, OSError):  # unless the judge has let go
             wire.send(life, wire.Frame("ended", {"code": code, "excess": excess}))
-        except wire.WireError:
-            pass  # the judge has let go
-        finally:
             life.shutdown(socket.SHUT_RDWR)
             waiting.join()
-            life.close()
 
     def _until_let_go(self, name: str, life: socket.socket) -> None:
         life.recv(1)  # nothing is ever sent: it ends when the judge's end is shut

@@ -29,6 +29,8 @@ from mlsys_lab.checks.labinfo import labs_root, released_labs
 
 OLDEST_PYTHON = (3, 11)
 PROBE_LIMIT_S = 20
+SANDBOX_IMAGE = "mlsys-lab-sandbox"
+"""The image in which `grader.container` runs submissions."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,20 @@ def _bubblewrap() -> Finding:
     return Finding(name, True, _output([program, "--version"])[1], purpose)
 
 
+def _container() -> Finding:
+    name, purpose = "podman or docker", "the same, where there is no bubblewrap"
+    build = f"build --tag {SANDBOX_IMAGE} --file grader/Containerfile ."
+    here = [program for program in ("podman", "docker") if shutil.which(program)]
+    if not here:
+        return Finding(name, False, "not installed", purpose)
+    for program in here:
+        started, said = _output([program, "image", "inspect", "--format", "{{.Id}}", SANDBOX_IMAGE])
+        if started:
+            return Finding(name, True, f"{program}, with the image {SANDBOX_IMAGE}", purpose)
+    said = said.splitlines()[-1] if said else "no answer"
+    return Finding(name, False, f"{program}: {said}", purpose, fix=f"in a checkout, `{here[0]} {build}`")
+
+
 def _output(command: list[str]) -> tuple[bool, str]:
     """Whether a program ended well, and what it said."""
     try:
@@ -187,4 +203,5 @@ PROBES: tuple[Callable[[], Finding], ...] = (
     _numba,
     _ranks,
     _bubblewrap,
+    _container,
 )

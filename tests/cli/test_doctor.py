@@ -105,3 +105,26 @@ def test_bubblewrap_that_may_not_start_is_told_from_one_that_is_missing(
 
     monkeypatch.setattr(doctor.subprocess, "run", hangs)
     assert "timed out" in doctor._bubblewrap().found
+
+
+def test_a_container_program_counts_with_its_image_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
+    assert doctor._container().found == "not installed"
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: "/usr/bin/docker" if name == "docker" else None)
+
+    def answers(code: int, text: str) -> None:
+        done = subprocess.CompletedProcess([], code, "" if code else text, text if code else "")
+        monkeypatch.setattr(doctor.subprocess, "run", lambda command, **options: done)
+
+    answers(1, "Error: No such image: mlsys-lab-sandbox")
+    finding = doctor._container()
+    assert not finding.ok and finding.found == "docker: Error: No such image: mlsys-lab-sandbox"
+    assert "docker build --tag mlsys-lab-sandbox" in finding.fix
+    answers(0, "sha256:1")
+    assert doctor._container().ok
+
+
+def test_doctor_and_grader_mean_the_same_image() -> None:
+    from grader.container import IMAGE
+
+    assert doctor.SANDBOX_IMAGE == IMAGE
