@@ -71,11 +71,11 @@ def test_a_lost_check_has_its_reason_beside_the_number(trust, record):
     assert len(cells["double"].outputs) == len(cells["total"].outputs) == 1
 
 
-@pytest.mark.parametrize(("earned", "entered"), [(-1.0, 0.0), (7.0, 3.0), (math.inf, 3.0)])
-def test_no_record_gives_marks_beyond_the_points(trust, record, earned, entered):
-    """nbgrader takes a number out of range for no number, and no number for full marks."""
-    cells = trust(replace(record, verdicts=(*VERDICTS[:2], replace(VERDICTS[2], earned=earned))))
-    assert determine_grade(cells["total"]) == (entered, 3)
+@pytest.mark.parametrize("earned", [-1.0, 7.0, math.inf])
+def test_no_record_gives_marks_beyond_the_points(trust, record, earned):
+    """nbgrader takes a number out of range for no number, and no number for full marks: such a record is none."""
+    with pytest.raises(InputError, match="no verdict on this submission: got ada"):
+        trust(replace(record, verdicts=(*VERDICTS[:2], replace(VERDICTS[2], earned=earned))))
 
 
 @pytest.mark.parametrize("state", ["none", "damaged", "fault"])

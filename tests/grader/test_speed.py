@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import timed_calls
 
-from grader import nbgrader_config, performance, speed
+from grader import entering, nbgrader_config, performance, speed
 from grader.cli import main
 from grader.course import Course
 from grader.export import to_csv
@@ -130,10 +130,15 @@ def test_measuring_adds_performance_points_and_nothing_else(course_once, timed):
     page = course.feedback("ada", LAB).read_text()
     assert f"3 of 3 points and {quick.earned:g} for speed" in page and "From your instructors" not in page
 
-    # Once measured it is not measured again, and judging again does not lose it.
+    # Once measured it is not measured again. Judging again does not lose it where it could not be measured anew; where
+    # it can, it is open again, and what is in the gradebook stays until then.
     assert not list(speed.measure_pending(course, timed, Options(), ["ada", "ben", "cy"], QUICK))
-    assert [o.error for o in grade(course, timed, Options(again=True, time_factor=3), ["ada"])] == [""]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(entering, "has_device", lambda kind: False)
+        assert [o.error for o in grade(course, timed, Options(again=True, time_factor=3), ["ada"])] == [""]
     assert records(course)["ada"].verdicts[0].performance == quick
+    assert [o.error for o in grade(course, timed, Options(again=True, time_factor=3), ["ada"])] == [""]
+    assert not records(course)["ada"].verdicts[0].performance.measured
     assert gradebook(course)["ada", "mix"] == (2, quick.earned)
 
 
