@@ -18,6 +18,7 @@ from pathlib import Path
 
 from grader import notebooks
 from grader.audit import AuditLog
+from grader.backend import BACKENDS
 from grader.backup import backup
 from grader.course import Course, valid_student
 from grader.engines import Result, Task
@@ -40,8 +41,6 @@ MERGED = "merged"
 """What the audit log calls a verdict that another machine formed."""
 FILE_BYTES = 4 << 20
 TEXT = 2000
-SANDBOXES = ("bubblewrap", "docker", "podman")
-"""What a verdict that is merged may say that its submission ran in."""
 
 
 def share(student: str, shares: int) -> int:
@@ -141,7 +140,7 @@ def _checked(file: Path, student: str, submission: Submission, lab: GradedLab) -
         raise InputError(f"{about} was formed under another version of {lab.name}", got=got, expected=lab.version)
     if record.digest != submission.digest:
         raise InputError(f"{about} is about another file than the one in the course folder", got=record.digest[:12])
-    if record.sandbox not in SANDBOXES:
+    if record.sandbox not in BACKENDS:
         raise InputError(f"{about} was formed without a sandbox", got=record.sandbox[:40])
     try:
         datetime.fromisoformat(record.judged_at)

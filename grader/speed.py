@@ -106,7 +106,7 @@ def measured(
         if not stands:
             return
         gpu = any(stand.performance.device == "cuda" for stand in stands.values())
-        sandbox = stack.enter_context(Sandbox(lab, unsafe=options.unsafe, gpu=gpu))
+        sandbox = stack.enter_context(Sandbox(lab, unsafe=options.unsafe, backend=options.sandbox, gpu=gpu))
         for student, (artifact, verdicts) in wanted.items():
             found = {
                 name: stand.measure(opener(sandbox, artifact, lab.checks[name], effort))
