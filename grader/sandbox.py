@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import TracebackType
 
@@ -82,7 +83,9 @@ class Sandbox:
         self._lock = threading.RLock()
         self._in_vain = 0
         self._end: CourseError | None = None
-        self._launcher: Launcher | Containers | None = launch(lab, self.backend, gpu=gpu)
+        # bubblewrap dies with the thread that started it: one that lives as long as the sandbox starts them all.
+        self._starter = ThreadPoolExecutor(1, thread_name_prefix="starter")
+        self._launcher: Launcher | Containers | None = self._start()
         if wait:
             self.wait()
 
@@ -96,6 +99,7 @@ class Sandbox:
         with self._lock:
             self._end = CourseError("the sandbox is closed")
             self._bury()
+            self._starter.shutdown()
 
     def __enter__(self) -> Sandbox:
         return self
@@ -142,7 +146,7 @@ class Sandbox:
             if self._end is not None:
                 raise self._end
             if self._launcher is None:
-                self._launcher = launch(self.lab, self.backend, gpu=self._gpu)
+                self._launcher = self._start()
             try:
                 self._launcher.wait(self._spares)
                 return self._launcher
@@ -152,6 +156,9 @@ class Sandbox:
             except CourseError as error:  # it says why it cannot: another would say the same
                 self._bury()
                 self._end = error
+
+    def _start(self) -> Launcher | Containers:
+        return self._starter.submit(launch, self.lab, self.backend, gpu=self._gpu).result()
 
     def _count(self, error: CourseError) -> None:
         """One more that died before it was of use; after too many this sandbox is given up. Lock held."""

@@ -84,6 +84,18 @@ def test_jobs_of_a_launcher_that_died_know_it_and_start_one_new_launcher_togethe
     assert len(started) == 1
 
 
+def test_a_launcher_outlives_the_thread_that_asked_for_it(tiny, started):
+    made = []
+    thread = threading.Thread(target=lambda: made.append(Sandbox(tiny)))
+    thread.start()
+    thread.join()
+    with made[0] as sandbox:
+        time.sleep(0.5)  # what dies with a thread dies at once
+        with sandbox.job() as job:
+            assert works(job)
+    assert len(started) == 1
+
+
 def test_a_launcher_that_hangs_is_replaced(own, started, monkeypatch):
     monkeypatch.setattr(launcher, "HAND_OVER_S", 0.5)
     inside = descendants(own._launcher._process.pid)
