@@ -28,6 +28,8 @@ MEMORY_SLACK_BYTES = 64 << 20
 """Beyond a check's own budget, which counts tensors only: room for the interpreter, inputs and library workspaces."""
 DEATHS = 2
 """How often the sandbox may die, while a submission is alone in it, before that is taken for the submission's doing."""
+KILLS = 3
+"""How often a check is tried again because its process was killed outright: somebody outside may have done that."""
 GRACE_S = 2.0
 """Beyond a time limit, before the judge kills: the sandbox's own alarm tells more, so it may come first."""
 
@@ -115,8 +117,9 @@ class _Examination:
         start, self.call_s = time.monotonic(), 0.0
         try:
             problem = self._try(check)
-            if problem is not None and problem.killed:
-                problem = self._try(check)  # what a submission did itself, it does again
+            for _ in range(KILLS):
+                if problem is not None and problem.killed:
+                    problem = self._try(check)  # what a submission did itself, it does again
         except Fault as fault:
             verdict = Verdict(check.name, check.title, check.points, 0.0, fault=str(fault))
         else:
