@@ -82,7 +82,7 @@ def by_hand(course: Course, record: Record) -> ByHand | None:
             penalty = database.execute(PENALTY, place).fetchone()[0] or 0.0
     except sqlite3.DatabaseError as error:
         raise InputError(f"cannot read the gradebook {course.gradebook}", got=error) from None
-    checks = {verdict.check for verdict in record.verdicts}
+    checks = {verdict.check: verdict.performance for verdict in record.verdicts}
     speed = {v.check: v.performance.earned or 0.0 for v in record.verdicts if v.performance is not None}
     earned = points = 0.0
     cells = []

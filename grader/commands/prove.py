@@ -93,7 +93,10 @@ def _table_of_variants(proved: list[Proved], lab: GradedLab) -> Table:
         wrong += [f"FALSE PASS of {', '.join(one.false_passes)}"] if one.false_passes else []
         wrong += [f"FALSE FAIL of {', '.join(one.false_fails)}"] if one.false_fails else []
         word = Text("; ".join(wrong), "red") if wrong else Text("passes all" if one.trial.right else "caught")
-        by = "all" if len(one.failed) == len(lab.checks.checks) else ", ".join(one.failed)
+        named = [name for name in one.failed if name in one.trial.fails]
+        more = len(one.failed) - len(named)
+        by = ", ".join(named) + (f" (and {more} more)" if named and more else "")
+        by = "all" if len(one.failed) == len(lab.checks.checks) else by
         table.add_row(one.trial.kind, Text(one.trial.name), word, by, f"{one.time_s:.1f}")
     return table
 

@@ -78,5 +78,5 @@ def _print(summary: Summary) -> None:
         for reason, who in summary.whole:
             console.print(Text(f"  {len(who)} × {reason}: {', '.join(who)}"), soft_wrap=True)
     console.print("\nslowest, seconds in their own code")
-    for who, time_s in summary.slowest:
-        console.print(Text(f"  {time_s:6.1f}  {who}"))
+    for student, time_s in summary.slowest:
+        console.print(Text(f"  {time_s:6.1f}  {student}"))

@@ -1,0 +1,99 @@
+"""grader/README.md: its commands are run in a small class, and must print what stands there."""
+
+import copy
+import os
+import pty
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.grader.classroom import CLASS, LAB, solved_notebook
+
+ROOT = Path(__file__).parents[2]
+MANUAL = ROOT / "grader" / "README.md"
+SMALL_CLASS = ("corrupt", "nan", "partial", "perfect", "shown-cases-only", "syntax-error")
+EXAMPLES = re.findall(r"^```console\n(.*?)^```", MANUAL.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+ENVIRONMENT = os.environ | {
+    "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    "COLUMNS": "80",
+    "PYTHONPATH": str(ROOT),
+}
+
+
+def commands():
+    """Every command of the manual with the output that is promised, in their order."""
+    for block in EXAMPLES:
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, output = part.partition("\n")
+            yield command, output
+
+
+def pattern(promised):
+    """The promise as a pattern: … stands for anything."""
+    parts = [re.escape(part) for part in promised.strip().split("…")]
+    return re.compile(".*".join(parts), re.DOTALL)
+
+
+def lines_of(output):
+    return "\n".join(line.rstrip() for line in output.strip().splitlines())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where the manual's commands are run: hand-ins.zip is there."""
+    folder = tmp_path_factory.mktemp("manual")
+    solved = solved_notebook()
+    with zipfile.ZipFile(folder / "hand-ins.zip", "w") as archive:
+        for student in CLASS:
+            if student.name in SMALL_CLASS:
+                archive.writestr(f"{student.name}/{LAB}.ipynb", student.make(copy.deepcopy(solved)))
+    return folder
+
+
+@pytest.mark.sandbox
+@pytest.mark.timeout(900)
+def test_its_commands_print_what_it_says(folder):
+    ran = 0
+    for command, promised in commands():
+        if command.startswith("mlsys-grader") and re.search(r"\b(grade|regrade)\b", command):
+            command += " --time-factor 3"  # a machine on which other tests run
+        done = subprocess.run(command, shell=True, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True)
+        said = lines_of(done.stdout + done.stderr)
+        assert done.returncode == 0, f"{command}\n{said}"
+        if "were up to date" in promised:  # submissions come as they are ready
+            said, promised = ("\n".join(sorted(text.splitlines())) for text in (said, promised))
+        assert pattern(promised).fullmatch(said), f"$ {command}\n{said}\n\npromised:\n{promised}"
+        ran += 1
+    assert ran >= 12
+
+
+@pytest.mark.sandbox
+def test_in_a_terminal_a_bar_shows_number_time_gone_and_time_left(folder):
+    command = ["mlsys-grader", "grade", "autograd", "--again", "--student", "corrupt", "--student", "partial"]
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(command, cwd=folder, env=ENVIRONMENT | {"TERM": "xterm"}, stdout=theirs, stderr=theirs):
+        os.close(theirs)
+        said = b""
+        while True:
+            try:
+                said += os.read(ours, 65536)
+            except OSError:  # the other end is closed
+                break
+    os.close(ours)
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said.decode())
+    assert re.search(rf"{LAB} .*[012]/2 \d:\d\d:\d\d (-:--:--|\d:\d\d:\d\d)", shown), shown
+
+
+def test_it_is_brief_and_its_links_lead_somewhere():
+    text = MANUAL.read_text(encoding="utf-8")
+    assert text.count("\n") <= 250
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        if target.startswith("#"):
+            titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+            assert target[1:] in {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}, target
+        elif not target.startswith("http"):
+            assert (MANUAL.parent / target).exists(), target
