@@ -56,6 +56,7 @@ def engine_for(lab: GradedLab, options: Options) -> Iterator[Engine]:
             time_factor=options.time_factor,
             address=options.address,
             unsafe=options.unsafe,
+            backend=options.sandbox,
         )
         with cluster as engine:
             yield engine

@@ -39,17 +39,26 @@ def import_ray(*, own: bool) -> Any:
 
 
 def start(ray: Any, workers: int, gpus: int | None = None) -> None:
-    """Start Ray on this machine with room for `workers`; with as many GPUs as Ray finds, or `gpus` of them."""
-    ray.init(
-        address="local",
-        num_cpus=max(workers, os.cpu_count() or 1),
-        num_gpus=gpus,
-        object_store_memory=OBJECT_STORE_BYTES,
-        include_dashboard=False,
-        logging_level="ERROR",
-        log_to_driver=False,
-        _system_config={"enable_metrics_collection": False},
-    )
+    """Start Ray on this machine with room for `workers`; with as many GPUs as Ray finds, or `gpus` of them.
+
+    Raises `CourseError` with Ray's first line when it does not start.
+    """
+    try:
+        ray.init(
+            address="local",
+            num_cpus=max(workers, os.cpu_count() or 1),
+            num_gpus=gpus,
+            object_store_memory=OBJECT_STORE_BYTES,
+            include_dashboard=False,
+            logging_level="ERROR",
+            log_to_driver=False,
+            _system_config={"enable_metrics_collection": False},
+        )
+    except Exception as error:  # a busy machine, full memory, ports: Ray has no class for them
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise CourseError(
+            "Ray does not start on this machine", got=said[:300], help="grade without --engine ray"
+        ) from None
 
 
 def join(ray: Any, address: str) -> None:

@@ -69,6 +69,7 @@ class Judge:
         checks: list[str],
         time_factor: float,
         unsafe: bool,
+        backend: str | None,
         measures: bool,
     ) -> None:
         self._name = lab
@@ -76,7 +77,7 @@ class Judge:
         self._path = path
         self._checks = tuple(checks)
         self._time_factor = time_factor
-        self._unsafe = unsafe
+        self._unsafe, self._backend = unsafe, backend
         self._measures = measures
         self._stands: dict[str, Stand] = {}
 
@@ -96,7 +97,7 @@ class Judge:
                 )
                 return str(stale)
             self._lab = PartOfLab(info, names=self._checks)
-            self._sandbox = Sandbox(self._lab, unsafe=self._unsafe)
+            self._sandbox = Sandbox(self._lab, unsafe=self._unsafe, backend=self._backend)
             self._engine = LocalEngine(self._sandbox, time_factor=self._time_factor)
             if self._measures:
                 self._open_stands()

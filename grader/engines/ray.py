@@ -62,8 +62,8 @@ class _Part:
 class RayEngine:
     """Up to `workers` submissions at a time on the cluster at `address`; one is started on this machine without it.
 
-    Use it as a context manager. `time_factor` stretches every time limit. Where Ray is running in this process already
-    it is used, and left running. `address` is HOST:PORT as `ray start --head` prints it, and this machine must be one
+    Use it as a context manager. `time_factor` stretches every time limit; `backend` is the sandbox on every node, the
+    first that works if None. Where Ray is running in this process already it is used, and left running. `address` is HOST:PORT as `ray start --head` prints it, and this machine must be one
     of the cluster's. Raises `MissingToolError` without Ray, `InputError` where nothing answers at the address,
     `CourseError` when a node has another version of the lab or no worker becomes ready.
     """
@@ -76,12 +76,14 @@ class RayEngine:
         time_factor: float = 1.0,
         address: str | None = None,
         unsafe: bool = False,
+        backend: str | None = None,
     ) -> None:
         self.lab = lab
         self.workers = workers
         self.time_factor = time_factor
         self.address = address
         self.unsafe = unsafe
+        self.backend = backend
         self._workers: set[_Worker] = set()
         self._starting: dict[Ref, _Worker] = {}
         self._idle: list[_Worker] = []
@@ -242,6 +244,7 @@ class RayEngine:
                 checks=self._checks[gpu],
                 time_factor=self.time_factor,
                 unsafe=self.unsafe,
+                backend=self.backend,
                 measures=gpu,
             )
         )
