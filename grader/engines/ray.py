@@ -62,10 +62,11 @@ class _Part:
 class RayEngine:
     """Up to `workers` submissions at a time on the cluster at `address`; one is started on this machine without it.
 
-    Use it as a context manager. `time_factor` stretches every time limit; `backend` is the sandbox on every node, the
-    first that works if None. Where Ray is running in this process already it is used, and left running. `address` is HOST:PORT as `ray start --head` prints it, and this machine must be one
-    of the cluster's. Raises `MissingToolError` without Ray, `InputError` where nothing answers at the address,
-    `CourseError` when a node has another version of the lab or no worker becomes ready.
+    Use it as a context manager. `time_factor` stretches every time limit; `backend` is the sandbox on every node,
+    the first that works if None. Where Ray is running in this process already it is used, and left running.
+    `address` is HOST:PORT as `ray start --head` prints it, and this machine must be one of the cluster's. Raises
+    `MissingToolError` without Ray, `InputError` where nothing answers at the address, `CourseError` when a node has
+    another version of the lab or no worker becomes ready.
     """
 
     def __init__(
