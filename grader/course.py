@@ -129,7 +129,7 @@ def read_stamp(path: Path) -> datetime | None:
         if text.count(" ") == 2 and text[-1].isalpha():
             text, _, name = text.rpartition(" ")
             zone = ZoneInfo(name)
-        stamp = datetime.fromisoformat(text)
+        stamp = datetime.fromisoformat(re.sub(r"\s+(?=[+-])", "", text))  # no space before an offset
         return (stamp if stamp.tzinfo else stamp.replace(tzinfo=zone)).astimezone(UTC).replace(microsecond=0)
     except (OSError, ValueError, KeyError, OverflowError):
         return None
