@@ -64,6 +64,7 @@ class _Batch:
     stopped: Event = field(default_factory=Event)
 
     def run(self, waiting: list[str], unentered: list[Record]) -> Iterator[Outcome]:
+        """Judge `waiting`, enter `unentered`; an outcome for each as the gradebook has it."""
         with ExitStack() as stack:
             # nbgrader is imported while the sandbox starts; nothing is written before the sandbox stands.
             gradebook = stack.enter_context(GradebookWriter(self.course, self.events))

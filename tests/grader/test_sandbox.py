@@ -38,7 +38,7 @@ def test_only_what_the_code_needs_is_there(sandbox):
         str(here),
         str(here.parents[2] / "solutions"),
         str(here.parents[2] / "grader" / "judge.py"),
-        "/root/.bashrc",
+        str(Path.home() / ".bashrc"),
     ]
     assert answer(sandbox, f"[os.path.exists(p) for p in {hidden}]") == [False] * 4
     assert set(answer(sandbox, "list(os.environ)")) - {"PWD"} == set(contents.environment(""))
