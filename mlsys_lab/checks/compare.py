@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import MappingProxyType
 
 import numpy as np
@@ -65,12 +66,27 @@ def _differs(name: str, got: np.ndarray, want: np.ndarray, scale: float) -> Mism
         return Mismatch(f"`{name}` has the wrong dtype", str(got.dtype), str(want.dtype))
     if want.size == 0:
         return None
+    if got.dtype.kind == "f" and _all_near(got, want, scale):
+        return None
     if got.dtype.kind == "f" and (nans := int(np.isnan(got).sum())):
         return Mismatch(f"`{name}` has {nans} NaN in {_entries(got.size)}", _shown(got), _shown(want))
     wrong = got != want if tolerance(want.dtype) == 0 else _too_far(got, want, scale)
     if not wrong.any():
         return None
     return _values_differ(name, got, want, wrong)
+
+
+def _all_near(got: np.ndarray, want: np.ndarray, scale: float) -> bool:
+    """Whether all entries are finite and near: `_too_far` in a third of the passes, for the answers that are right."""
+    flat = np.asarray(want, np.float64).ravel()
+    with np.errstate(over="ignore", invalid="ignore"):
+        size = math.sqrt(np.dot(flat, flat) / flat.size)
+        if not math.isfinite(size):
+            return False
+        error, allowed = np.abs(got.ravel() - flat), np.abs(flat)
+    allowed += size or 1.0
+    allowed *= scale * tolerance(want.dtype)
+    return bool((error <= allowed).all())
 
 
 def _too_far(got: np.ndarray, want: np.ndarray, scale: float) -> np.ndarray:
