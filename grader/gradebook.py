@@ -20,9 +20,8 @@ from mlsys_lab.errors import CourseError
 DEATHS = 3
 """So many times the process may die over one request before the gradebook is given up."""
 
-ENTRY = "import sys; sys.modules['rfc3987_syntax'] = None; from grader.bookkeeper import main; main()"
-"""Without that module jsonschema checks no URIs with letters of other alphabets, which nobody here asks it for; to
-build the grammar for it takes more than half of all the time that nbgrader takes to be imported."""
+ENTRY = "import os; os.nice(5); import grader.notebooks; from grader.bookkeeper import main; main()"
+"""Where cores are few it gives way to the judging, first of all to the start of the sandbox."""
 
 
 @dataclass(frozen=True)

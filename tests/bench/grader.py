@@ -23,7 +23,6 @@ sys.path[0] = str(Path(__file__).parents[2])  # this folder's grader.py must not
 from rich.console import Console
 from rich.table import Table
 
-from grader.course import Course
 from grader.labs import GradedLab
 from mlsys_lab.benchmark import Record, new_record
 from mlsys_lab.checks.labinfo import find_lab
@@ -33,6 +32,8 @@ from tests.grader import classroom
 SUBMISSIONS = 50
 BARE = 5
 """Submissions on which stock nbgrader is also tried without the lab's own plots and demonstrations."""
+MEMORY = 10
+"""Submissions of lab 01 whose grading is looked at for memory."""
 SMALL, LARGE = 100, 500
 """Classes of the tiny lab whose memory is compared."""
 
@@ -153,29 +154,35 @@ def against_stock(home: Path, count: int) -> list[Line]:
             f"{runs[2].total_s:.1f} s",
         ),
         line("grader-gradebook", "entering one student's marks of lab 01 into the gradebook", entered_ms, "ms"),
-        *(
-            line(
-                f"grader-memory-{workers}",
-                f"peak private memory with {workers} worker{'s' if workers > 1 else ''}, lab 01",
-                [run.peak.size_bytes / 1e6],
-                "MB",
-                None,
-                f"grader, gradebook's process, sandbox and what runs in it: {run.peak.processes} processes",
-            )
-            for workers, run in runs.items()
-        ),
     ]
 
 
-def memory(home: Path) -> Line:
-    """Peak memory of a large class over that of a small one: it must not grow with the number of submissions."""
-    lab, content = submissions.tiny(home / "tiny-labs")
+def memory(home: Path) -> list[Line]:
+    """Peak memory with one worker and with two, and of a large class over a small one: that must not grow."""
+    labs = home / "memory-labs"
+    classroom.released().write(labs)
+    lab = GradedLab(find_lab(classroom.TOPIC, labs))
+    contents = {submission.student: submission.content for submission in submissions.build(MEMORY)}
+    lines = []
+    for workers in (1, 2):
+        peak = ours.peak_memory(ours.fill(home / f"memory-{workers}", lab, contents), lab, "--workers", str(workers))
+        lines.append(
+            line(
+                f"grader-memory-{workers}",
+                f"peak private memory with {workers} worker{'s' if workers > 1 else ''}, lab 01",
+                [peak.size_bytes / 1e6],
+                "MB",
+                None,
+                f"{MEMORY} submissions; grader, gradebook's process, sandbox and what runs in it: {peak.processes} "
+                "processes",
+            )
+        )
+    tiny, content = submissions.tiny(home / "tiny-labs")
     peaks = []
     for count in (SMALL, LARGE):
-        contents = {f"student-{number:03}": content for number in range(count)}
-        course: Course = ours.fill(home / f"tiny-{count}", lab, contents)
-        peaks.append(ours.grade(course, lab, "--workers", "2").peak.size_bytes)
-    return line(
+        course = ours.fill(home / f"tiny-{count}", tiny, {f"student-{number:03}": content for number in range(count)})
+        peaks.append(ours.peak_memory(course, tiny, "--workers", "2").size_bytes)
+    growth = line(
         "grader-memory-growth",
         f"peak private memory for {LARGE} submissions / for {SMALL}",
         [peaks[1] / peaks[0]],
@@ -183,6 +190,7 @@ def memory(home: Path) -> Line:
         1.1,
         f"tiny lab, 2 workers: {peaks[1] / 1e6:.0f} MB and {peaks[0] / 1e6:.0f} MB",
     )
+    return [*lines, growth]
 
 
 def main() -> int:
@@ -193,7 +201,7 @@ def main() -> int:
     arguments = parser.parse_args()
     os.environ["PYTHONPATH"] = sys.path[0]  # the checkout that this file is in, for all that is started
     with tempfile.TemporaryDirectory() as folder:
-        lines = [*against_stock(Path(folder), arguments.submissions), memory(Path(folder))]
+        lines = [*against_stock(Path(folder), arguments.submissions), *memory(Path(folder))]
     table = Table("what", "asked", "measured", "p20 to p80", "unit", "met", title="grader")
     for one in lines:
         record, sign = one.record, "≥" if one.record.better == "higher" else "≤"

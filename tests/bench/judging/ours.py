@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[3]
 
 @dataclass(frozen=True)
 class Run:
-    """One `mlsys-grader grade`: its seconds, when the first verdicts were there, and its memory.
+    """One `mlsys-grader grade`: its seconds, and when the first verdicts were there.
 
     `first_submission_s`: from the start of the process to the first record on disk. `first_check_s`: the same, less
     the time that the checks after the first took. `steady_s`: from the first record to the last.
@@ -35,7 +35,6 @@ class Run:
     first_check_s: float
     first_submission_s: float
     steady_s: float
-    peak: Peak
 
 
 def fill(home: Path, lab: GradedLab, contents: Mapping[str, bytes]) -> Course:
@@ -50,17 +49,9 @@ def fill(home: Path, lab: GradedLab, contents: Mapping[str, bytes]) -> Course:
 
 def grade(course: Course, lab: GradedLab, *options: str) -> Run:
     """Run the command on a course where nothing has been graded."""
-    path = [str(ROOT), *([lab.foreign_path] if lab.foreign_path else [])]
-    command = [sys.executable, "-c", "import sys; from grader.cli import main; sys.exit(main())"]
-    command += ["--course", str(course.root), "--labs", str(lab.info.folder.parent), "grade", lab.name, *options]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path)}
     began, start = time.time(), time.monotonic()
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    with process, peak_of(process) as peak:
-        said, _ = process.communicate()
-        total_s = time.monotonic() - start
-    if process.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{said.decode()[-2000:]}")
+    _end(_start(course, lab, options))
+    total_s = time.monotonic() - start
     verdict_at = {}
     for student in course.students(lab.name):  # this file is written with the record, and not again afterwards
         verdict_at[student] = course.sanitised(student, lab.name).stat().st_mtime - began
@@ -69,7 +60,29 @@ def grade(course: Course, lab: GradedLab, *options: str) -> Run:
     assert record is not None
     later_s = sum(verdict.time_s for verdict in record.verdicts[1:])
     steady_s = max(verdict_at.values()) - verdict_at[first]
-    return Run(total_s, verdict_at[first] - later_s, verdict_at[first], steady_s, peak)
+    return Run(total_s, verdict_at[first] - later_s, verdict_at[first], steady_s)
+
+
+def peak_memory(course: Course, lab: GradedLab, *options: str) -> Peak:
+    """The same command's memory. To look at it takes time from a command, so none that is timed is looked at."""
+    process = _start(course, lab, options)
+    with peak_of(process) as peak:
+        _end(process)
+    return peak
+
+
+def _start(course: Course, lab: GradedLab, options: tuple[str, ...]) -> subprocess.Popen[bytes]:
+    path = [str(ROOT), *([lab.foreign_path] if lab.foreign_path else [])]
+    command = [sys.executable, "-c", "import sys; from grader.cli import main; sys.exit(main())"]
+    command += ["--course", str(course.root), "--labs", str(lab.info.folder.parent), "grade", lab.name, *options]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path)}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    said, _ = process.communicate()
+    if process.returncode:
+        raise SystemExit(f"mlsys-grader grade failed:\n{said.decode()[-2000:]}")
 
 
 def judge_each(course: Course, lab: GradedLab) -> list[tuple[float, float]]:
