@@ -14,6 +14,8 @@ from mlsys_lab.stack.workspace import Workspace
 __all__ = ["Layer", "load"]
 
 YOURS, COURSE = "yours", "the course's"
+PACKAGES = {"transformer-arithmetic": "flops", "scaling-laws": "scaling"}
+"""Topics whose reference is a package with a name of its own; any other topic's is named like the topic."""
 
 
 class Layer:
@@ -62,7 +64,7 @@ def load(topic: str, workspace: Workspace | None = None) -> Layer:
 
 
 def _reference(topic: str) -> ModuleType:
-    name = f"mlsys_lab.{topic.replace('-', '_')}"
+    name = f"mlsys_lab.{PACKAGES.get(topic, topic.replace('-', '_'))}"
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

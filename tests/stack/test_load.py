@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.stack import load
+from mlsys_lab.stack import PACKAGES, load
 from mlsys_lab.stack.artifact import Artifact, ArtifactError, Cell
 from mlsys_lab.stack.workspace import Workspace
 
@@ -67,3 +67,18 @@ def test_accepted_code_that_no_longer_runs_says_where(reference: ModuleType, tmp
 def test_a_topic_that_the_course_does_not_have(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such topic: got 'no-such'"):
         load("no-such", Workspace.create(tmp_path))
+
+
+@pytest.mark.parametrize(("topic", "package"), PACKAGES.items())
+def test_a_topic_whose_reference_has_another_name(
+    topic: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = ModuleType(f"mlsys_lab.{package}")
+    exec("def parameters(config): return 7\ndef flops(config): return 8", module.__dict__)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    workspace = Workspace.create(tmp_path)
+    assert load(topic, workspace).parameters(None) == 7
+    workspace.accept(topic, Artifact("n.ipynb", (Cell(4, "#| export\ndef flops(config): return 6 * 7"),)))
+    layer = load(topic, workspace)
+    assert (layer.flops(None), layer.parameters(None)) == (42, 7)
+    assert capsys.readouterr().out.endswith(f"{topic}: yours: flops; the course's: parameters\n")
