@@ -1,0 +1,178 @@
+"""What a decoder transformer is made of: the sizes that decide its parameters, FLOPs and bytes, and nothing else.
+
+Dimension letters, here and everywhere above: B batch, T tokens of a sequence, L layers, D d_model, F d_ff,
+N query heads, K key/value heads, H head_dim, V vocabulary, E experts.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from mlsys_lab.errors import InputError, did_you_mean
+
+POSITIONS = ("learned", "rotary", "alibi")
+NORMS = ("rms", "layer")
+ACTIVATIONS = ("swiglu", "gelu", "gelu_tanh", "relu")
+
+
+@dataclass(frozen=True)
+class Experts:
+    """Mixture of experts in place of the dense MLP; each expert is an MLP of the model's activation.
+
+    `count` experts are routed, of which a token uses `active`, and `shared` more that every token uses; all are `d_ff`
+    wide. The first `dense_layers` layers keep the dense MLP, `TransformerConfig.d_ff` wide. Raises InputError.
+    """
+
+    count: int
+    active: int
+    d_ff: int
+    shared: int = 0
+    dense_layers: int = 0
+
+    def __post_init__(self) -> None:
+        _whole(self, ("count", "active", "d_ff"), least=1)
+        _whole(self, ("shared", "dense_layers"), least=0)
+        if self.active > self.count:
+            raise InputError("a token uses more experts than there are", got=self.active, expected=f"1 to {self.count}")
+
+
+@dataclass(frozen=True)
+class LatentAttention:
+    """Multi-head latent attention: keys and values of all heads come from one small vector (arXiv:2405.04434, §2.1).
+
+    A token keeps a latent vector of `kv_rank` and one rotary key of `rope_dim` that all heads share. A head's query and
+    key are `nope_dim` wide without positions and `rope_dim` with, its value `v_dim`. Queries go through a latent vector
+    of `q_rank` too, or straight from the model's width where it is None. Raises InputError.
+    """
+
+    q_rank: int | None
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    v_dim: int
+
+    def __post_init__(self) -> None:
+        _whole(self, ("kv_rank", "nope_dim", "rope_dim", "v_dim"), least=1)
+        if self.q_rank is not None:
+            _whole(self, ("q_rank",), least=1)
+        _even("LatentAttention.rope_dim", self.rope_dim)
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """A decoder transformer of pre-norm blocks. Raises InputError for one that cannot be.
+
+    `n_kv_heads` 0 means as many as query heads, and 1 is multi-query attention; `head_dim` 0 means D / N, and with
+    latent attention `nope_dim + rope_dim`. A "swiglu" MLP has three matrices, the others two. Biases are those of
+    queries, keys and values; of attention's output; of the MLP; of norms ("layer" only). `qk_norm` normalises each
+    head's query and key over H before the positions (Qwen 3), `embedding_norm` the embedded tokens (BLOOM).
+    `parallel_blocks` feed attention and MLP from one norm and add both (PaLM). `tied`: the head is the embedding.
+    Left out, since it changes no count: dropout, and how rotary angles are stretched for long contexts.
+    """
+
+    name: str
+    n_layers: int
+    d_model: int
+    n_heads: int
+    d_ff: int
+    vocab_size: int
+    context: int
+    n_kv_heads: int = 0
+    head_dim: int = 0
+    position: Literal["learned", "rotary", "alibi"] = "rotary"
+    norm: Literal["rms", "layer"] = "rms"
+    activation: Literal["swiglu", "gelu", "gelu_tanh", "relu"] = "swiglu"
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    norm_bias: bool = False
+    qk_norm: bool = False
+    embedding_norm: bool = False
+    parallel_blocks: bool = False
+    tied: bool = False
+    rope_theta: float = 10_000.0
+    norm_eps: float = 1e-5
+    experts: Experts | None = None
+    latent: LatentAttention | None = None
+
+    def __post_init__(self) -> None:
+        _whole(self, ("n_layers", "d_model", "n_heads", "d_ff", "vocab_size", "context"), least=1)
+        _whole(self, ("n_kv_heads", "head_dim"), least=0)
+        _known("position", self.position, POSITIONS)
+        _known("norm", self.norm, NORMS)
+        _known("activation", self.activation, ACTIVATIONS)
+        for name in ("rope_theta", "norm_eps"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+                raise InputError(f"TransformerConfig.{name} out of range", got=value, expected="a positive number")
+        self._check_heads()
+        if self.norm == "rms" and self.norm_bias:
+            raise InputError("an RMS norm has no bias", got="norm_bias", help="norm='layer' can have one")
+        if self.experts is not None and self.experts.dense_layers >= self.n_layers:
+            raise InputError(
+                "no layer is left for the experts",
+                got=f"{self.experts.dense_layers} dense of {self.n_layers} layers",
+                expected="fewer, or experts=None",
+            )
+
+    def _check_heads(self) -> None:
+        if self.n_kv_heads == 0:
+            object.__setattr__(self, "n_kv_heads", self.n_heads)
+        if self.n_heads % self.n_kv_heads:
+            raise InputError(
+                "query heads must divide among key/value heads",
+                got=f"{self.n_heads} query and {self.n_kv_heads} key/value heads",
+            )
+        if self.latent is not None:
+            self._check_latent(self.latent)
+        elif self.head_dim == 0:
+            if self.d_model % self.n_heads:
+                raise InputError("d_model must divide among heads", got=f"{self.d_model} wide, {self.n_heads} heads")
+            object.__setattr__(self, "head_dim", self.d_model // self.n_heads)
+        if self.position == "rotary" and self.latent is None:
+            _even("head_dim with rotary positions", self.head_dim)
+
+    def _check_latent(self, latent: LatentAttention) -> None:
+        width = latent.nope_dim + latent.rope_dim
+        if self.head_dim not in (0, width):
+            raise InputError("head_dim is not that of latent attention", got=self.head_dim, expected=width)
+        object.__setattr__(self, "head_dim", width)
+        if self.n_kv_heads != self.n_heads:
+            raise InputError(
+                "latent attention has a key and a value for every query head",
+                got=f"{self.n_kv_heads} key/value heads",
+                expected=self.n_heads,
+            )
+        if self.position != "rotary" or self.qkv_bias or self.qk_norm:
+            raise InputError(
+                "latent attention has rotary positions, no biases of queries, keys and values, and norms of its own",
+                got=f"position={self.position!r}, qkv_bias={self.qkv_bias}, qk_norm={self.qk_norm}",
+            )
+
+
+def _whole(record: Any, names: tuple[str, ...], *, least: int) -> None:
+    for name in names:
+        value = getattr(record, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise InputError(
+                f"{type(record).__name__}.{name} out of range",
+                got=repr(value),
+                expected=f"a whole number, at least {least}",
+            )
+
+
+def _even(what: str, value: int) -> None:
+    if value % 2:
+        raise InputError(f"{what} must be even, for positions turn pairs", got=value)
+
+
+def _known(what: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise InputError(
+            f"unknown {what}",
+            got=repr(value),
+            expected=f"one of {', '.join(known)}",
+            help=did_you_mean(str(value), known),
+        )
