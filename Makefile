@@ -41,6 +41,7 @@ labs: $(READY) ## Release the labs: solutions/ -> labs/
 check-labs: $(READY) ## Are labs/ up to date, do the checks tell right from wrong?
 	$(BIN)/mlsys-grader release --check
 	$(BIN)/python -m pytest tests/labs
+	for lab in solutions/*/; do $(BIN)/mlsys-grader prove "$$(basename "$$lab")" || exit 1; done
 
 lint: $(READY) ## Style, types, and which package may import which
 	$(BIN)/ruff check .

@@ -51,7 +51,7 @@ def choose(name: str | None = None) -> str:
     )
 
 
-def launch(lab: GradedLab, backend: str, *, gpu: bool = False) -> Launcher | Containers:
+def launch(lab: GradedLab, backend: str, *, gpu: int | None = None) -> Launcher | Containers:
     """Start what hands over children for submissions; `backend` is what `choose` said, or `NONE`."""
     if backend in ("bubblewrap", NONE):
         return Launcher(lab, unsafe=backend == NONE, gpu=gpu)

@@ -23,8 +23,8 @@ KEPT_CAPABILITIES = ("SYS_ADMIN", "NET_ADMIN", "SETUID", "SETGID", "SETPCAP", "S
 """What the launcher needs to build a job's cell (`grader.jail`); SETFCAP for a user namespace. A job has none."""
 
 
-def bubblewrap(lab: GradedLab, *, gpu: bool = False) -> list[str]:
-    """The command line up to the program that is to run inside, perhaps with a GPU.
+def bubblewrap(lab: GradedLab, *, gpu: int | None = None) -> list[str]:
+    """The command line up to the program that is to run inside, perhaps with one of the GPUs.
 
     Raises `MissingToolError` without bubblewrap.
     """
@@ -49,8 +49,8 @@ def bubblewrap(lab: GradedLab, *, gpu: bool = False) -> list[str]:
     command += ["--proc", "/proc", "--dir", "/dev", "--dir", "/dev/shm", "--dir", SCRATCH]
     for device in DEVICES:
         command += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
-    if gpu:
-        command += binds_of_gpu()
+    if gpu is not None:
+        command += binds_of_gpu(gpu)
     binds = [*contents.system(), *contents.project(lab)]
     above = contents.folders(binds)  # bubblewrap would make them readable by root only
     for folder in above:

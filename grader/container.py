@@ -87,9 +87,9 @@ def profile() -> str:
 class Containers:
     """Containers for one lab, kept in store: what `grader.launcher.Launcher` is for bubblewrap."""
 
-    def __init__(self, lab: GradedLab, program: str, *, gpu: bool = False) -> None:
+    def __init__(self, lab: GradedLab, program: str, *, gpu: int | None = None) -> None:
         self._lab, self._program = lab, program
-        self._gpu = container_flags(program) if gpu else []
+        self._gpu = container_flags(program, gpu) if gpu is not None else []
         self._folder = tempfile.TemporaryDirectory()
         self._profile = Path(self._folder.name, "seccomp.json")
         self._profile.write_text(profile(), encoding="utf-8")

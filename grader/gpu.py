@@ -15,7 +15,11 @@ Sources: NVIDIA's driver README, chapter "Device files"; libnvidia-container; th
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
+
+from mlsys_lab.errors import InputError
 
 CONTROL = "nvidiactl"
 SHARED_NODES = (CONTROL, "nvidia-uvm", "nvidia-uvm-tools", "dxg")
@@ -51,6 +55,18 @@ def binds(index: int = 0, root: Path = Path("/")) -> list[str]:
 def container_flags(program: str, index: int = 0) -> list[str]:
     """Arguments for `docker run` or `podman run`: the vendor's runtime does the rest."""
     return ["--device", f"nvidia.com/gpu={index}"] if program == "podman" else ["--gpus", f"device={index}"]
+
+
+def first_gpu(environ: Mapping[str, str] = os.environ) -> int:
+    """Which GPU of the machine this process is to use, as Ray and batch systems tell it; 0 where nobody does."""
+    first = environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip()
+    if not first:
+        return 0
+    if not first.isdigit():
+        raise InputError(
+            "CUDA_VISIBLE_DEVICES names a GPU that has no device file of that name", got=first, expected="its number"
+        )
+    return int(first)
 
 
 def environment(index: int = 0) -> dict[str, str]:

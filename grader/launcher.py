@@ -103,7 +103,7 @@ class Job:
 class Launcher:
     """One process of `grader.worker`, from its start to its end."""
 
-    def __init__(self, lab: GradedLab, *, unsafe: bool, gpu: bool = False) -> None:
+    def __init__(self, lab: GradedLab, *, unsafe: bool, gpu: int | None = None) -> None:
         self._lab, self._unsafe, self._ready = lab, unsafe, False
         path = [str(PACKAGE.parent), *filter(None, [lab.foreign_path])] if unsafe else [str(HOME)]
         command = [sys.executable, "-s", "-P", "-B", "-c", ENTRY.format(path=path)]

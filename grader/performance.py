@@ -1,19 +1,16 @@
 """Performance points: who may be timed here, on what, and what comes of it.
 
-One submission at a time has a device: a lock file per device is held while it is measured, by whichever course or
-command. The processes that make up the baseline run the course's own code only, outside the sandbox.
+The processes that make up the baseline run the course's own code only, outside the sandbox.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,37 +79,36 @@ def before_measuring(performance: Performance | None, *, passed: bool) -> Perfor
 class Stand:
     """Where the performance points of one check are measured, submission after submission; a `with` block holds it.
 
-    It has the check's device to itself and waits for that. `checks` is the module of the lab's checks, to be found with
-    `path` in front. Raises `MissingToolError` without the device, `CourseError` where the course's own side cannot
-    start.
+    Whoever opens one holds the device (`grader.stands`). `checks` is the module of the lab's checks, to be found with
+    `path` in front; `gpu` which GPU of the machine. Raises `MissingToolError` without the device, `CourseError` where
+    the course's own side cannot start.
     """
 
-    def __init__(self, performance: Performance, checks: str, check: str, path: list[str], effort: Effort) -> None:
-        self.performance, self.effort = performance, effort
+    def __init__(
+        self, performance: Performance, checks: str, check: str, path: list[str], effort: Effort, gpu: int = 0
+    ) -> None:
+        self.performance, self.effort, self._gpu = performance, effort, gpu
         self.device = ""
         self._order = {"path": path, "checks": checks, "check": check}
         self._first: Interval | None = None
         self._calls = self._size_bytes = 0
-        self._lock, self._clean = ExitStack(), ExitStack()
+        self._clean = ExitStack()
         self._parties: list[Party] = []
 
     def __enter__(self) -> Stand:
         if not has_device(self.performance.device):
             raise MissingToolError(NO_CUDA)
-        with ExitStack() as stack:
-            stack.enter_context(device_lock(self.performance.device))
-            self._start()
-            self._lock = stack.pop_all()
+        self._start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop()
-        self._lock.close()
 
     def _start(self) -> None:
         with ExitStack() as stack:
             for role in self._roles():
-                party, self.device = stack.enter_context(_clean({**self._order, "role": role}, self.effort.start_s))
+                order = {**self._order, "role": role}
+                party, self.device = stack.enter_context(_clean(order, self.effort.start_s, self._gpu))
                 if not self.device:
                     raise MissingToolError(NO_CUDA)
                 self._parties.append(party)
@@ -211,22 +207,7 @@ def has_device(kind: str) -> bool:
 
 
 @contextmanager
-def device_lock(kind: str) -> Iterator[None]:
-    """Hold the device: waits for other graders on this machine, of any course, that measure on it."""
-    path = Path(tempfile.gettempdir()) / f"mlsys-grader-{kind}.lock"
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise CourseError(f"cannot take the lock of the device {kind}", got=f"{path}: {error.strerror}") from None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _clean(order: dict[str, object], start_s: float) -> Iterator[tuple[Party, str]]:
+def _clean(order: Mapping[str, object], start_s: float, index: int) -> Iterator[tuple[Party, str]]:
     """A process that runs the course's side only, and the name of its device ("" where it finds none)."""
     channel, inner = socket.socketpair()
     path = [str(Path(__file__).parent.parent)]
@@ -236,7 +217,7 @@ def _clean(order: dict[str, object], start_s: float) -> Iterator[tuple[Party, st
             [sys.executable, "-s", "-P", "-B", "-c", entry],
             stdin=inner.fileno(),
             stdout=subprocess.DEVNULL,
-            env=environment(tempfile.gettempdir()) | gpu.environment(),
+            env=environment(tempfile.gettempdir()) | gpu.environment(index),
         )
     try:
         party = Party(channel)

@@ -63,7 +63,7 @@ class Sandbox:
     `spares` children stand ready at any time: as many as submissions are judged at once. `backend` is one of
     `grader.backend.BACKENDS`, or None for the first that works. Raises `MissingToolError` where there is none;
     `unsafe=True` does without. With `wait=False` the launcher starts beside whatever comes next, and the first `wait()`
-    or `job()` tells when it cannot. With `gpu` jobs have the machine's first GPU (`grader.gpu`).
+    or `job()` tells when it cannot. Jobs have the GPU with the number `gpu` (`grader.gpu`).
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Sandbox:
         *,
         unsafe: bool = False,
         backend: str | None = None,
-        gpu: bool = False,
+        gpu: int | None = None,
         spares: int = 1,
         wait: bool = True,
     ) -> None:

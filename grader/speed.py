@@ -15,21 +15,21 @@ from grader.audit import AuditLog
 from grader.backup import backup
 from grader.course import Course
 from grader.entering import Outcome, finish, told
-from grader.gpu import HOST_MEMORY_BYTES
+from grader.gpu import HOST_MEMORY_BYTES, first_gpu
 from grader.gradebook import GradebookWriter
 from grader.judge import Verdict
 from grader.labs import GradedLab
 from grader.launcher import SandboxDied
 from grader.lock import locked
 from grader.options import Options
-from grader.performance import Stand, has_device
 from grader.records import read_record
 from grader.rounds import Broken, Effort, Party
 from grader.sandbox import Sandbox
 from grader.sanitise import read_submission
+from grader.stands import measurable, on_gpu, stands
 from mlsys_lab.checks.artifact import Artifact
 from mlsys_lab.checks.spec import Check, call_name
-from mlsys_lab.errors import CourseError, MissingToolError
+from mlsys_lab.errors import CourseError
 
 MEASURED = "performance"
 """What the audit log calls a measurement."""
@@ -41,12 +41,6 @@ CPU_S = 3600
 def pending(verdicts: Sequence[Verdict]) -> list[str]:
     """Checks whose performance points have not been measured."""
     return [v.check for v in verdicts if v.performance is not None and not v.performance.measured]
-
-
-def measurable(lab: GradedLab) -> list[Check]:
-    """The lab's checks that have performance points whose device may be on this machine."""
-    checks = lab.checks.checks
-    return [check for check in checks if check.performance is not None and has_device(check.performance.device)]
 
 
 def measure_pending(
@@ -92,25 +86,18 @@ def measured(
 ) -> Iterator[tuple[str, tuple[Verdict, ...]]]:
     """Verdicts with their performance points measured, student by student; nothing where the device is not there."""
     effort = effort or Effort()
+    names = {name for _, verdicts in wanted.values() for name in pending(verdicts)}
+    gpu = first_gpu()
     with ExitStack() as stack:
-        stands = {}
-        path = [lab.foreign_path] if lab.foreign_path else []
-        for check in measurable(lab):
-            assert check.performance is not None
-            if any(check.name in pending(verdicts) for _, verdicts in wanted.values()):
-                stand = Stand(check.performance, lab.info.checks_module, check.name, path, effort)
-                try:
-                    stands[check.name] = stack.enter_context(stand)
-                except MissingToolError:
-                    continue  # a driver without a device that works
-        if not stands:
+        found_stands = stack.enter_context(stands(lab, names, effort, gpu))
+        if not found_stands:
             return
-        gpu = any(stand.performance.device == "cuda" for stand in stands.values())
-        sandbox = stack.enter_context(Sandbox(lab, unsafe=options.unsafe, backend=options.sandbox, gpu=gpu))
+        given = gpu if on_gpu(found_stands.values()) else None
+        sandbox = stack.enter_context(Sandbox(lab, unsafe=options.unsafe, backend=options.sandbox, gpu=given))
         for student, (artifact, verdicts) in wanted.items():
             found = {
                 name: stand.measure(opener(sandbox, artifact, lab.checks[name], effort))
-                for name, stand in stands.items()
+                for name, stand in found_stands.items()
                 if name in pending(verdicts)
             }
             yield student, tuple(replace(v, performance=found.get(v.check, v.performance)) for v in verdicts)

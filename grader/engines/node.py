@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import socket
 import sys
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,16 +14,18 @@ from typing import Any
 
 from grader.engines import Task
 from grader.engines.local import LocalEngine
+from grader.gpu import first_gpu
 from grader.judge import Verdict
 from grader.labs import GradedLab
 from grader.performance import Stand
 from grader.rounds import Effort
 from grader.sandbox import Sandbox
-from grader.speed import measurable, opener, pending
+from grader.speed import opener, pending
+from grader.stands import on_gpu, stands
 from mlsys_lab.checks.artifact import Artifact
 from mlsys_lab.checks.labinfo import find_lab
 from mlsys_lab.checks.spec import Lab
-from mlsys_lab.errors import CourseError, MissingToolError
+from mlsys_lab.errors import CourseError
 
 CODE = ("*.py", "engines/*.py")
 """What of the grader must be alike on all nodes: what forms verdicts, and what carries them."""
@@ -79,6 +81,7 @@ class Judge:
         self._time_factor = time_factor
         self._unsafe, self._backend = unsafe, backend
         self._measures = measures
+        self._held = ExitStack()
         self._stands: dict[str, Stand] = {}
 
     def ready(self, expected: str) -> str:
@@ -97,10 +100,9 @@ class Judge:
                 )
                 return str(stale)
             self._lab = PartOfLab(info, names=self._checks)
-            self._sandbox = Sandbox(self._lab, unsafe=self._unsafe, backend=self._backend)
+            gpu = self._open_stands() if self._measures else None
+            self._sandbox = Sandbox(self._lab, unsafe=self._unsafe, backend=self._backend, gpu=gpu)
             self._engine = LocalEngine(self._sandbox, time_factor=self._time_factor)
-            if self._measures:
-                self._open_stands()
         except CourseError as error:
             return f"{node}: {error}"
         return ""
@@ -115,14 +117,11 @@ class Judge:
             return {"verdicts": [], "error": str(error)}
         return {"verdicts": [asdict(verdict) for verdict in verdicts], "error": result.error}
 
-    def _open_stands(self) -> None:
-        """Where to measure each check, for as long as this worker lives; none where the device does not work."""
-        path = [self._path] if self._path else []
-        for check in measurable(self._lab):
-            assert check.performance is not None
-            stand = Stand(check.performance, self._lab.info.checks_module, check.name, path, Effort())
-            with contextlib.suppress(MissingToolError):
-                self._stands[check.name] = stand.__enter__()
+    def _open_stands(self) -> int | None:
+        """Where to measure each check, for as long as this worker lives; the GPU that jobs need for it."""
+        gpu = first_gpu()  # Ray lets a worker see its own
+        self._stands = self._held.enter_context(stands(self._lab, self._checks, Effort(), gpu))
+        return gpu if on_gpu(self._stands.values()) else None
 
     def _measured(self, artifact: Artifact, verdict: Verdict) -> Verdict:
         if verdict.check not in self._stands or not pending([verdict]):

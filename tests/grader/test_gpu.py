@@ -9,6 +9,7 @@ from grader import bubblewrap, gpu
 from grader.container import flags
 from grader.sandbox import Sandbox
 from mlsys_lab.checks.artifact import export_cells, parse_notebook
+from mlsys_lab.errors import InputError
 
 
 @pytest.fixture
@@ -49,6 +50,13 @@ def test_clean_processes_count_gpus_as_the_files_do():
     assert gpu.environment(1) == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "1"}
 
 
+def test_the_gpu_is_the_first_that_the_process_may_see():
+    assert gpu.first_gpu({}) == gpu.first_gpu({"CUDA_VISIBLE_DEVICES": ""}) == 0
+    assert gpu.first_gpu({"CUDA_VISIBLE_DEVICES": "3,1"}) == 3
+    with pytest.raises(InputError, match="GPU-1f4e"):
+        gpu.first_gpu({"CUDA_VISIBLE_DEVICES": "GPU-1f4e"})
+
+
 LOOK = """#| export
 import os, re, resource
 
@@ -68,14 +76,14 @@ def double(x):
 def test_a_job_with_a_gpu_has_its_files_a_process_table_of_its_own_and_no_cap_on_addresses(tiny, has, monkeypatch):
     """The device files stand for themselves here: /dev/null under their names."""
     made_up = [word for name in ("nvidiactl", "nvidia0") for word in ("--dev-bind", "/dev/null", f"/dev/{name}")]
-    monkeypatch.setattr(bubblewrap, "binds_of_gpu", lambda: made_up)
+    monkeypatch.setattr(bubblewrap, "binds_of_gpu", lambda index: made_up)
     look = (
         LOOK if has else LOOK.replace('os.open("/dev/nvidiactl", os.O_RDWR) >= 0', 'os.path.exists("/dev/nvidiactl")')
     )
     cell = {"cell_type": "code", "source": look, "metadata": {}}
     artifact = export_cells(parse_notebook({"cells": [cell]}, "n.ipynb"))
     order = {"name": "n", "source": artifact.source, "time_limit_s": 20.0, "memory_bytes": 1 << 30, "cpu_s": 60}
-    with Sandbox(tiny, gpu=has) as sandbox, sandbox.job() as job:
+    with Sandbox(tiny, gpu=0 if has else None) as sandbox, sandbox.job() as job:
         deadline = time.monotonic() + 60
         assert job.ask("job", order, deadline=deadline).kind == "loaded"
         question = {"call": "tiny_calls:double", "uses": ["double"], "time_limit_s": 20.0}

@@ -9,10 +9,8 @@ import os
 import signal
 import socket
 import statistics
-import subprocess
-import sys
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -25,7 +23,7 @@ import torch
 
 from grader import performance as module
 from grader import timed, wire
-from grader.performance import Stand, decide, device_lock, floor_s
+from grader.performance import Stand, decide, floor_s
 from grader.rounds import Effort, Match, Party
 from grader.times import Interval, Times
 from mlsys_lab.checks.performance import Performance, Work
@@ -205,13 +203,8 @@ def process(source):
 
 @pytest.fixture(scope="module")
 def stand():
-    """It leaves the lock alone, which other tests take."""
-    ready = Stand(SPEED, "timed_checks", "mix", [str(CHECKS)], QUICK)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "device_lock", nullcontext)
-        ready.__enter__()
-    yield ready
-    ready.__exit__()
+    with Stand(SPEED, "timed_checks", "mix", [str(CHECKS)], QUICK) as ready:
+        yield ready
 
 
 @pytest.fixture
@@ -324,8 +317,7 @@ def test_the_courses_own_failure_is_told(capfd):
     nowhere = Stand(SPEED, "no_such_checks", "mix", [str(CHECKS)], QUICK)
     with pytest.raises(CourseError, match="the baseline's process did not start"), nowhere:
         pass
-    with device_lock("cpu"):  # given back
-        assert "No module named 'no_such_checks'" in capfd.readouterr().err
+    assert "No module named 'no_such_checks'" in capfd.readouterr().err
 
 
 class Recorded(Party):
@@ -440,15 +432,6 @@ def test_the_floor_is_the_data_sheets_or_half_the_measured_bound():
     assert floor_s(Performance(**{**vars(SPEED), "least_s": 5.0}), Times(), "cpu") == 5.0
     bound = Performance(**{**vars(speed), "against": "bound"})
     assert floor_s(bound, Times(baseline=[Interval(4.0, 5.0, 6.0)]), "cpu") == 2.0
-
-
-def test_one_submission_at_a_time_has_the_device():
-    code = "import sys; from grader.performance import device_lock\nwith device_lock('cpu'): print('mine', flush=True)"
-    with device_lock("cpu"):
-        other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=PROJECT)
-        with pytest.raises(subprocess.TimeoutExpired):
-            other.wait(timeout=3)
-    assert other.communicate(timeout=60)[0] == "mine\n"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import timed_calls
 
-from grader import entering, nbgrader_config, performance, speed
+from grader import entering, nbgrader_config, performance, speed, stands
 from grader.cli import main
 from grader.course import Course
 from grader.export import to_csv
@@ -75,7 +75,7 @@ def course_once(timed, timed_labs, tmp_path_factory):
     assert main([*command, "collect", str(home), "--lab", "timed"]) == 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(performance, "has_device", lambda kind: False)
-        patch.setattr(speed, "has_device", lambda kind: False)
+        patch.setattr(stands, "has_device", lambda kind: False)
         assert main([*command, "grade", "timed", "--time-factor", "3"]) == 0
     return Course.open(home / "course")
 
