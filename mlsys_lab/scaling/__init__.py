@@ -1,0 +1,103 @@
+"""Scaling laws: published forms, three ways to fit one, intervals, allocation, a service and real runs to fit.
+
+Letters: N parameters, D tokens, C = 6ND FLOPs, L loss in nats a token. Fits take and return the records below; where
+a function takes numbers it takes NumPy arrays too.
+
+laws        ChinchillaLaw(E, A, B, alpha, beta), KaplanLaw(N_c, D_c, alpha_N, alpha_D), both with
+              .loss(n_params, tokens), .params_for_loss(loss, tokens=inf), .tokens_for_loss(loss, n_params=inf),
+              .least_flops(loss), .frontier() -> Frontier, .floor, .terms(loss)
+            PowerLaw(coefficient, exponent): law(x), .inverse(y), PowerLaw.fit(x, y)
+            Frontier(params: PowerLaw, tokens: PowerLaw): .a, .b, .tokens_per_param(flops), Frontier.from_params(power)
+            training_flops(n_params, tokens)
+            HOFFMANN_2022, BESIROGLU_2024, KAPLAN_2020, KAPLAN_FRONTIER (and KAPLAN_PARAMS, _TOKENS, _COMPUTE)
+curves      Runs(n_params, tokens, loss), all (R,): len(), .flops, .take(rows), Runs.from_curves(curves)
+            Curve(n_params, tokens, loss), the last two (K,): .flops, .final_loss
+envelope    fit_envelope(curves, *, points=1500) -> Envelope(flops, n_params, tokens, loss, frontier)
+isoflop     fit_isoflop(runs, *, tolerance=0.1) -> IsoFlop(parabolas, frontier); budgets(runs) -> (R,) group of each run
+            fit_parabola(runs) -> Parabola(flops, n_opt, loss_opt, curvature, n_low, n_high): p(n_params), .has_minimum
+parametric  fit_parametric(runs, *, delta=1e-3, starts=None, refine=24)
+              -> ParametricFit(law, objective, residuals, converged): .frontier
+            objective(theta, runs, delta) -> (value, gradient)
+bootstrap   bootstrap(fit, runs_or_curves, *, resamples=100, level=0.8, seed=0, strata=None, progress=None)
+              -> Interval(estimate, low, high, level, samples)
+allocation  compute_optimal(law, flops) -> Allocation(n_params, tokens, loss, inference_tokens):
+              .training_flops, .inference_flops, .total_flops, .tokens_per_param
+            inference_optimal(law, loss, inference_tokens, *, inference_price=1.0) -> Allocation
+            at_size(law, loss, n_params, inference_tokens=0) -> Allocation
+service     ExperimentService(budget_flops, seed, *, noise=0.01, failure_rate=0.05, world=None):
+              .run(n_params, tokens, learning_rate)
+                -> Outcome(n_params, tokens, learning_rate, status, tokens_done, curve):
+                .loss, .finished, .flops; status is "finished", "failed" or "diverged"
+              .budget_flops, .spent_flops, .remaining_flops (exact integers), .history, .runs -> Runs
+            World.draw(seed): .law, .best_learning_rate(n_params),
+              .loss(n_params, tokens, learning_rate=None, progress=1.0)
+text        course_text() -> str; Corpus(vocabulary, train, validation), read_corpus(text=None)
+runs        train(size, tokens, *, corpus, seed=0) -> Curve
+            train_all(plan, *, corpus=None, seed=0, progress=None) -> list[Curve]
+
+Nothing here imports torch before a real run begins.
+"""
+
+from mlsys_lab.scaling.allocation import Allocation, at_size, compute_optimal, inference_optimal
+from mlsys_lab.scaling.bootstrap import Interval, bootstrap
+from mlsys_lab.scaling.curves import Curve, Runs
+from mlsys_lab.scaling.envelope import Envelope, fit_envelope
+from mlsys_lab.scaling.isoflop import IsoFlop, Parabola, budgets, fit_isoflop, fit_parabola
+from mlsys_lab.scaling.laws import (
+    BESIROGLU_2024,
+    GOPHER_FLOPS,
+    HOFFMANN_2022,
+    KAPLAN_2020,
+    KAPLAN_COMPUTE,
+    KAPLAN_FRONTIER,
+    KAPLAN_PARAMS,
+    KAPLAN_TOKENS,
+    PF_DAY,
+    ChinchillaLaw,
+    Frontier,
+    KaplanLaw,
+    Law,
+    PowerLaw,
+    training_flops,
+)
+from mlsys_lab.scaling.parametric import ParametricFit, fit_parametric, objective
+from mlsys_lab.scaling.service import ExperimentService, Outcome, World
+
+__all__ = [
+    "BESIROGLU_2024",
+    "GOPHER_FLOPS",
+    "HOFFMANN_2022",
+    "KAPLAN_2020",
+    "KAPLAN_COMPUTE",
+    "KAPLAN_FRONTIER",
+    "KAPLAN_PARAMS",
+    "KAPLAN_TOKENS",
+    "PF_DAY",
+    "Allocation",
+    "ChinchillaLaw",
+    "Curve",
+    "Envelope",
+    "ExperimentService",
+    "Frontier",
+    "Interval",
+    "IsoFlop",
+    "KaplanLaw",
+    "Law",
+    "Outcome",
+    "Parabola",
+    "ParametricFit",
+    "PowerLaw",
+    "Runs",
+    "World",
+    "at_size",
+    "bootstrap",
+    "budgets",
+    "compute_optimal",
+    "fit_envelope",
+    "fit_isoflop",
+    "fit_parabola",
+    "fit_parametric",
+    "inference_optimal",
+    "objective",
+    "training_flops",
+]

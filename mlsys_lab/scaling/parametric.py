@@ -1,0 +1,148 @@
+"""Approach 3: fit L = E + A/N^alpha + B/D^beta to all runs at once (Hoffmann et al. 2022, section 3.3 and D.2).
+
+With a = ln A, b = ln B, e = ln E the model's log loss is logsumexp(a - alpha·ln N, b - beta·ln D, e), and the fit
+minimises the sum over runs of Huber(log loss of the model - log loss of the run), by L-BFGS from a grid of starts.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.scaling.curves import Runs
+from mlsys_lab.scaling.laws import ChinchillaLaw, FloatArray, Frontier
+
+GRID = tuple(
+    itertools.product(
+        np.arange(0, 26, 5.0),  # a
+        np.arange(0, 26, 5.0),  # b
+        np.arange(-1, 1.1, 0.5),  # e
+        np.arange(0, 2.1, 0.5),  # alpha
+        np.arange(0, 2.1, 0.5),  # beta
+    )
+)
+"""The 4,500 starts of Hoffmann et al., section D.2."""
+BOUNDS = ((-20.0, 60.0), (-20.0, 60.0), (-20.0, 20.0), (1e-4, 4.0), (1e-4, 4.0))
+"""Of a and b at the middle of the data, e, alpha and beta: wide enough to leave out nothing but overflow."""
+
+
+@dataclass(frozen=True)
+class ParametricFit:
+    """The law, the sum of Huber losses that it leaves, ln(law's loss / run's loss) of each run (R,), and whether the
+    best start had converged."""
+
+    law: ChinchillaLaw
+    objective: float
+    residuals: FloatArray
+    converged: bool
+
+    @property
+    def frontier(self) -> Frontier:
+        """The optimum at C = 6ND in closed form."""
+        return self.law.frontier()
+
+
+def objective(theta: FloatArray, runs: Runs, delta: float = 1e-3) -> tuple[float, FloatArray]:
+    """Sum of Huber losses at theta = (a, b, e, alpha, beta), and its gradient (5,).
+
+    Huber's loss of a residual r is r²/2 up to delta and delta·(|r| - delta/2) beyond. It is summed over runs: a mean
+    is smaller by the number of runs, and with it the gradient, which an optimizer may then take for convergence
+    (what stopped the published fit early, by Besiroglu et al. 2024, section 3).
+    """
+    return _objective(np.asarray(theta, dtype=np.float64), _log_columns(runs), delta)
+
+
+def fit_parametric(
+    runs: Runs,
+    *,
+    delta: float = 1e-3,
+    starts: Iterable[ChinchillaLaw] | None = None,
+    refine: int = 24,
+    gradient_tolerance: float = 1e-8,
+) -> ParametricFit:
+    """The best law that L-BFGS finds from the `refine` most promising starts of the grid, or from all of `starts`.
+
+    The objective is computed at every start of Hoffmann's grid, which takes milliseconds, and the lowest are followed
+    to convergence; `refine=len(GRID)` follows all. `starts` is for a bootstrap, which begins at the fit of all runs.
+    `gradient_tolerance` is where L-BFGS stops, by the largest slope of the sum in units of delta.
+    `InputError` for fewer than six runs, or where sizes or tokens do not vary.
+    """
+    if len(runs) < 6:
+        raise InputError("five constants need at least 6 runs", got=f"{len(runs)} runs")
+    for name, column in (("sizes", runs.n_params), ("token counts", runs.tokens)):
+        if len(np.unique(column)) < 3:
+            raise InputError(f"a law needs at least 3 {name}", got=len(np.unique(column)))
+    if not delta > 0 or refine < 1:
+        raise InputError("delta and refine must be positive", got=f"{delta} and {refine}")
+    columns = _log_columns(runs)
+    middle = columns[:, :2].mean(
+        axis=0
+    )  # ln N and ln D about their means: a and alpha then hardly depend on each other
+    columns[:, :2] -= middle
+    if starts is None:
+        grid = _moved(np.array(GRID), middle)
+        rank = np.argsort([_objective(theta, columns, delta)[0] for theta in grid], kind="stable")
+        begin = grid[rank[:refine]]
+    else:
+        begin = _moved(np.array([_theta(law) for law in starts]), middle)
+    theta, converged = _minimise(begin, columns, delta, gradient_tolerance)
+    law = _law(_moved(theta[None], -middle)[0])
+    value, _ = _objective(theta, columns, delta)
+    return ParametricFit(law, value, np.log(law.loss(runs.n_params, runs.tokens) / runs.loss), converged)
+
+
+def _objective(theta: FloatArray, columns: FloatArray, delta: float) -> tuple[float, FloatArray]:
+    a, b, e, alpha, beta = theta
+    log_n, log_d, log_loss = columns.T
+    exponents = np.stack([a - alpha * log_n, b - beta * log_d, np.full_like(log_n, e)])  # (3, R)
+    highest = exponents.max(axis=0)
+    powers = np.exp(exponents - highest)
+    total = powers.sum(axis=0)
+    residual = highest + np.log(total) - log_loss  # (R,)
+    size = np.abs(residual)
+    value = np.where(size <= delta, residual**2 / 2, delta * (size - delta / 2)).sum()
+    shares = powers / total * np.clip(residual, -delta, delta)  # each term's part of the slope, (3, R)
+    by_a, by_b, by_e = shares.sum(axis=1)
+    return float(value), np.array([by_a, by_b, by_e, -shares[0] @ log_n, -shares[1] @ log_d])
+
+
+def _minimise(begin: FloatArray, columns: FloatArray, delta: float, tolerance: float) -> tuple[FloatArray, bool]:
+    """The lowest of the local minima reached from each start (S, 5)."""
+    from scipy.optimize import minimize
+
+    def scaled(theta: FloatArray) -> tuple[float, FloatArray]:
+        value, gradient = _objective(theta, columns, delta)
+        return value / delta, gradient / delta
+
+    low, high = np.array(BOUNDS).T
+    options = {"maxiter": 5000, "maxfun": 20000, "ftol": 1e-14, "gtol": tolerance, "maxcor": 20}
+    found = [
+        minimize(scaled, np.clip(theta, low, high), jac=True, method="L-BFGS-B", bounds=BOUNDS, options=options)
+        for theta in begin
+    ]
+    best = min(found, key=lambda result: float(result.fun))
+    return np.asarray(best.x, dtype=np.float64), bool(best.success)
+
+
+def _moved(theta: FloatArray, middle: FloatArray) -> FloatArray:
+    """The same laws (S, 5) with ln N and ln D counted from `middle`."""
+    moved = theta.copy()
+    moved[:, :2] -= theta[:, 3:] * middle
+    return moved
+
+
+def _log_columns(runs: Runs) -> FloatArray:
+    return np.log(np.stack([runs.n_params, runs.tokens, runs.loss], axis=1))  # (R, 3)
+
+
+def _theta(law: ChinchillaLaw) -> list[float]:
+    return [float(np.log(law.A)), float(np.log(law.B)), float(np.log(max(law.E, 1e-9))), law.alpha, law.beta]
+
+
+def _law(theta: FloatArray) -> ChinchillaLaw:
+    a, b, e, alpha, beta = map(float, theta)
+    return ChinchillaLaw(E=float(np.exp(e)), A=float(np.exp(a)), B=float(np.exp(b)), alpha=alpha, beta=beta)
