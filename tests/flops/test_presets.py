@@ -1,0 +1,128 @@
+"""Published parameter counts: exact ones are met exactly, rounded ones to their last digit."""
+
+import pytest
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.flops import PRESETS, parameters, preset
+
+# Numbers of elements in the released safetensors files, as Hugging Face shows them; a tied head counts once.
+RELEASED = {
+    "gpt2": 124_439_808,
+    "gpt2-medium": 354_823_168,
+    "gpt2-large": 774_030_080,
+    "gpt2-xl": 1_557_611_200,
+    "llama2-7b": 6_738_415_616,
+    "llama2-13b": 13_015_864_320,
+    "llama2-70b": 68_976_648_192,
+    "llama3-8b": 8_030_261_248,
+    "llama3-70b": 70_553_706_496,
+    "llama3-405b": 405_853_388_800,
+    "mistral-7b": 7_241_732_096,
+    "mixtral-8x7b": 46_702_792_704,
+    "mixtral-8x22b": 140_620_634_112,
+    "qwen2.5-0.5b": 494_032_768,
+    "qwen2.5-1.5b": 1_543_714_304,
+    "qwen2.5-3b": 3_085_938_688,
+    "qwen2.5-7b": 7_615_616_512,
+    "qwen2.5-14b": 14_770_033_664,
+    "qwen2.5-32b": 32_763_876_352,
+    "qwen2.5-72b": 72_706_203_648,
+    "bloom-176b": 176_247_271_424,
+}
+
+# (figure as printed, half of its last digit), in 10⁹.
+PRINTED = {
+    # Brown et al. 2020, table 2.1. "350M" is 356M to the million: printed to the nearest 50.
+    "gpt3-125m": (0.125, 0.0005),
+    "gpt3-350m": (0.350, 0.025),
+    "gpt3-760m": (0.760, 0.005),
+    "gpt3-1.3b": (1.3, 0.05),
+    "gpt3-2.7b": (2.7, 0.05),
+    "gpt3-6.7b": (6.7, 0.05),
+    "gpt3-13b": (13.0, 0.5),
+    "gpt3-175b": (175.0, 0.5),
+    # DeepSeek-AI 2024, abstract.
+    "deepseek-v3": (671, 0.5),
+    # Chowdhery et al. 2022, table 1.
+    "palm-8b": (8.63, 0.005),
+    "palm-62b": (62.50, 0.005),
+    "palm-540b": (540.35, 0.01),  # 540.356: cut, not rounded
+}
+
+
+def test_every_preset_has_a_published_count():
+    assert RELEASED.keys() | PRINTED.keys() == PRESETS.keys()
+    assert all(name == config.name for name, config in PRESETS.items())
+
+
+@pytest.mark.parametrize("name", RELEASED)
+def test_released_counts_are_met_exactly(name):
+    assert parameters(preset(name)).total == RELEASED[name]
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_printed_counts_are_met_to_their_last_digit(name):
+    printed, half = PRINTED[name]
+    assert abs(parameters(preset(name)).total / 1e9 - printed) <= half
+
+
+def test_deepseek_v3_is_its_released_files_less_the_module_that_predicts_a_second_token():
+    """684,489,830,400 numbers in fp8 and bf16 are on Hugging Face; scales and the balancing bias are in fp32, apart.
+
+    The module: two norms and a projection of two vectors onto one, a layer with experts, a norm, and copies of
+    embedding and head.
+    """
+    D, V, F, E = 7168, 129_280, 2048, 256
+    attention = 1536 * (D + 128 * 192) + D * (512 + 64) + 512 * 128 * 256 + 128 * 128 * D
+    layer = attention + 1536 + 512 + 2 * D + E * D + (E + 1) * 3 * D * F
+    module = 2 * D + 2 * D * D + layer + D + 2 * V * D
+    assert parameters(preset("deepseek-v3")).total + module == 3_918_786_560 + 680_571_043_840
+
+
+@pytest.mark.parametrize(
+    ("name", "printed", "half"),
+    [
+        ("mixtral-8x7b", 12.9, 0.05),  # https://mistral.ai/news/mixtral-of-experts
+        ("mixtral-8x22b", 39, 0.5),  # https://mistral.ai/news/mixtral-8x22b
+    ],
+)
+def test_active_parameters(name, printed, half):
+    assert abs(parameters(preset(name)).active / 1e9 - printed) <= half
+
+
+def test_active_parameters_of_deepseek_v3():
+    """README_WEIGHTS.md beside the weights: 36.6B, with the head and without the embedding; the paper rounds to 37B."""
+    count = parameters(preset("deepseek-v3"))
+    assert (count.active - count.embedding) / 1e9 == pytest.approx(36.6, abs=0.05)
+    assert round((count.active - count.embedding) / 1e9) == 37
+
+
+@pytest.mark.parametrize(
+    ("name", "printed", "tolerance"),
+    [  # model cards of Qwen2.5; from 14B on they are up to 1 % less than the released matrices hold
+        ("qwen2.5-0.5b", 0.36, 0.005),
+        ("qwen2.5-1.5b", 1.31, 0.005),
+        ("qwen2.5-3b", 2.77, 0.005),
+        ("qwen2.5-7b", 6.53, 0.005),
+        ("qwen2.5-14b", 13.1, 0.131),
+        ("qwen2.5-32b", 31.0, 0.31),
+        ("qwen2.5-72b", 70.0, 0.70),
+    ],
+)
+def test_parameters_without_embeddings(name, printed, tolerance):
+    assert abs(parameters(preset(name)).non_embedding / 1e9 - printed) <= tolerance
+
+
+@pytest.mark.parametrize("name", ["LLaMA 2 70B", "llama-2-70b", "Llama2_70B"])
+def test_names_are_found_as_people_write_them(name):
+    assert preset(name).name == "llama2-70b"
+
+
+def test_an_unknown_name_comes_with_near_ones():
+    with pytest.raises(InputError, match=r"no such preset: got 'lama3-8b'.* did you mean 'llama3-8b'"):
+        preset("lama3-8b")
+    with pytest.raises(InputError, match="did you mean 'mixtral-8x7b' or 'mixtral-8x22b'"):
+        preset("Mixtral")
+    with pytest.raises(InputError) as caught:
+        preset("")
+    assert "help" not in str(caught.value) and "\n" not in str(caught.value)
