@@ -15,6 +15,7 @@ from mlsys_lab.errors import InputError, did_you_mean
 POSITIONS = ("learned", "rotary", "alibi")
 NORMS = ("rms", "layer")
 ACTIVATIONS = ("swiglu", "gelu", "gelu_tanh", "relu")
+FLAGS = ("qkv_bias", "out_bias", "mlp_bias", "norm_bias", "qk_norm", "embedding_norm", "parallel_blocks", "tied")
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,11 @@ class TransformerConfig:
         _known("position", self.position, POSITIONS)
         _known("norm", self.norm, NORMS)
         _known("activation", self.activation, ACTIVATIONS)
+        for name in FLAGS:
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(
+                    f"TransformerConfig.{name} is either or", got=repr(getattr(self, name)), expected="True or False"
+                )
         for name in ("rope_theta", "norm_eps"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:

@@ -1,6 +1,7 @@
 """Published decoders by name: `preset("llama3-70b")`.
 
-Sizes are those of the paper's table or of the released config.json. `context` is the longest sequence that the base model was released for.
+Sizes are those of the paper's table or of the released config.json; `context` is the longest sequence that the base
+model was released for.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from types import MappingProxyType
 from mlsys_lab.errors import InputError, did_you_mean
 from mlsys_lab.flops.config import Experts, LatentAttention, TransformerConfig
 
-K = 1024
+KI = 1024
 
 
 def _gpt(name: str, n_layers: int, d_model: int, n_heads: int, context: int) -> TransformerConfig:
@@ -72,7 +73,7 @@ def _llama(
 def _qwen(
     name: str, n_layers: int, d_model: int, n_heads: int, n_kv_heads: int, d_ff: int, vocab_size: int = 152_064
 ) -> TransformerConfig:
-    """Qwen 2.5: LLaMA's block with biases of queries, keys and values; up to 3B tied, with fewer tokens and 32K of them."""
+    """Qwen 2.5: LLaMA's block with biases of queries, keys and values; tied up to 3B, which have fewer tokens."""
     small = vocab_size == 151_936
     return _llama(
         name,
@@ -82,7 +83,7 @@ def _qwen(
         n_kv_heads,
         d_ff,
         vocab_size=vocab_size,
-        context=32 * K if small else 128 * K,
+        context=32 * KI if small else 128 * KI,
         rope_theta=1e6,
         norm_eps=1e-6 if d_model < 5120 else 1e-5,
         qkv_bias=True,
@@ -99,7 +100,7 @@ def _palm(name: str, n_layers: int, d_model: int, n_heads: int) -> TransformerCo
         n_heads,
         d_ff=4 * d_model,
         vocab_size=256_000,
-        context=2 * K,
+        context=2 * KI,
         n_kv_heads=1,
         head_dim=256,
         norm="layer",
@@ -110,31 +111,31 @@ def _palm(name: str, n_layers: int, d_model: int, n_heads: int) -> TransformerCo
 
 _ROWS = (
     # Radford et al. 2019, table 2, with the heads and vocabulary of the released models.
-    _gpt("gpt2", 12, 768, 12, K),
-    _gpt("gpt2-medium", 24, 1024, 16, K),
-    _gpt("gpt2-large", 36, 1280, 20, K),
-    _gpt("gpt2-xl", 48, 1600, 25, K),
+    _gpt("gpt2", 12, 768, 12, KI),
+    _gpt("gpt2-medium", 24, 1024, 16, KI),
+    _gpt("gpt2-large", 36, 1280, 20, KI),
+    _gpt("gpt2-xl", 48, 1600, 25, KI),
     # Brown et al. 2020 (arXiv:2005.14165), table 2.1. Two rows of it do not fit together as printed: 24 heads of 128
     # in a width of 2048 would make the sixth model 1.5B, with 16 it is the 1.3B that its name says; and 5140 is not
     # 40 heads of 128, which is 5120.
-    _gpt("gpt3-125m", 12, 768, 12, 2 * K),
-    _gpt("gpt3-350m", 24, 1024, 16, 2 * K),
-    _gpt("gpt3-760m", 24, 1536, 16, 2 * K),
-    _gpt("gpt3-1.3b", 24, 2048, 16, 2 * K),
-    _gpt("gpt3-2.7b", 32, 2560, 32, 2 * K),
-    _gpt("gpt3-6.7b", 32, 4096, 32, 2 * K),
-    _gpt("gpt3-13b", 40, 5120, 40, 2 * K),
-    _gpt("gpt3-175b", 96, 12288, 96, 2 * K),
+    _gpt("gpt3-125m", 12, 768, 12, 2 * KI),
+    _gpt("gpt3-350m", 24, 1024, 16, 2 * KI),
+    _gpt("gpt3-760m", 24, 1536, 16, 2 * KI),
+    _gpt("gpt3-1.3b", 24, 2048, 16, 2 * KI),
+    _gpt("gpt3-2.7b", 32, 2560, 32, 2 * KI),
+    _gpt("gpt3-6.7b", 32, 4096, 32, 2 * KI),
+    _gpt("gpt3-13b", 40, 5120, 40, 2 * KI),
+    _gpt("gpt3-175b", 96, 12288, 96, 2 * KI),
     # Touvron et al. 2023 (arXiv:2307.09288), released config.json.
-    _llama("llama2-7b", 32, 4096, 32, 32, 11_008, vocab_size=32_000, context=4 * K),
-    _llama("llama2-13b", 40, 5120, 40, 40, 13_824, vocab_size=32_000, context=4 * K),
-    _llama("llama2-70b", 80, 8192, 64, 8, 28_672, vocab_size=32_000, context=4 * K),
+    _llama("llama2-7b", 32, 4096, 32, 32, 11_008, vocab_size=32_000, context=4 * KI),
+    _llama("llama2-13b", 40, 5120, 40, 40, 13_824, vocab_size=32_000, context=4 * KI),
+    _llama("llama2-70b", 80, 8192, 64, 8, 28_672, vocab_size=32_000, context=4 * KI),
     # Grattafiori et al. 2024 (arXiv:2407.21783), table 3; the 405B was released with the longer context only.
-    _llama("llama3-8b", 32, 4096, 32, 8, 14_336, vocab_size=128_256, context=8 * K, rope_theta=5e5),
-    _llama("llama3-70b", 80, 8192, 64, 8, 28_672, vocab_size=128_256, context=8 * K, rope_theta=5e5),
-    _llama("llama3-405b", 126, 16_384, 128, 8, 53_248, vocab_size=128_256, context=128 * K, rope_theta=5e5),
+    _llama("llama3-8b", 32, 4096, 32, 8, 14_336, vocab_size=128_256, context=8 * KI, rope_theta=5e5),
+    _llama("llama3-70b", 80, 8192, 64, 8, 28_672, vocab_size=128_256, context=8 * KI, rope_theta=5e5),
+    _llama("llama3-405b", 126, 16_384, 128, 8, 53_248, vocab_size=128_256, context=128 * KI, rope_theta=5e5),
     # Jiang et al. 2023 (arXiv:2310.06825) and 2024 (arXiv:2401.04088), released config.json.
-    _llama("mistral-7b", 32, 4096, 32, 8, 14_336, vocab_size=32_000, context=32 * K),
+    _llama("mistral-7b", 32, 4096, 32, 8, 14_336, vocab_size=32_000, context=32 * KI),
     _llama(
         "mixtral-8x7b",
         32,
@@ -143,7 +144,7 @@ _ROWS = (
         8,
         14_336,
         vocab_size=32_000,
-        context=32 * K,
+        context=32 * KI,
         rope_theta=1e6,
         experts=Experts(count=8, active=2, d_ff=14_336),
     ),
@@ -155,7 +156,7 @@ _ROWS = (
         8,
         16_384,
         vocab_size=32_000,
-        context=64 * K,
+        context=64 * KI,
         rope_theta=1e6,
         experts=Experts(count=8, active=2, d_ff=16_384),
     ),
@@ -175,7 +176,7 @@ _ROWS = (
         n_heads=128,
         d_ff=18_432,
         vocab_size=129_280,
-        context=160 * K,
+        context=160 * KI,
         norm_eps=1e-6,
         experts=Experts(count=256, active=8, d_ff=2048, shared=1, dense_layers=3),
         latent=LatentAttention(q_rank=1536, kv_rank=512, nope_dim=128, rope_dim=64, v_dim=128),
@@ -188,7 +189,7 @@ _ROWS = (
         n_heads=112,
         d_ff=57_344,
         vocab_size=250_880,
-        context=2 * K,
+        context=2 * KI,
         position="alibi",
         norm="layer",
         activation="gelu_tanh",

@@ -1,0 +1,280 @@
+"""From a Hugging Face config.json to a `TransformerConfig`, for the architectures that this package computes rightly.
+
+What changes no count is not part of a `TransformerConfig`; `left_out` says what of it a file has. What would make the
+arithmetic wrong is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from mlsys_lab.errors import InputError, did_you_mean
+from mlsys_lab.flops.config import Experts, LatentAttention, TransformerConfig
+
+Source = str | Path | Mapping[str, Any]
+
+
+def read_config(source: Source) -> TransformerConfig:
+    """Sizes of a model from its config.json: the file, the folder that holds it, or its content.
+
+    Fields that a file may leave out have the value that `transformers` gives them. Raises InputError for a file that
+    cannot be read, lacks a size, is of an unknown `model_type`, or asks for something that the architecture here has not.
+    """
+    found = read_fields(source)
+    return FAMILIES[found.text("model_type")](found)
+
+
+def left_out(source: Source) -> tuple[str, ...]:
+    """What a config.json asks for beyond a `TransformerConfig`, one phrase each: nothing of it changes `parameters`.
+
+    >>> left_out({"model_type": "mistral", "sliding_window": 4096})
+    ('attention reaches back 4096 tokens only (sliding_window)',)
+    """
+    found = read_fields(source)
+    said = []
+    if found.rope_scaling != "default":
+        said.append(f"rotary angles are stretched ({found.rope_scaling})")
+    if found.window is not None:
+        said.append(f"attention reaches back {found.window} tokens only (sliding_window)")
+    if modules := found.get("num_nextn_predict_layers"):
+        said.append(f"{modules} further module predicts a later token (num_nextn_predict_layers)")
+    if found.get("quantization_config"):
+        said.append("weights are stored quantised (quantization_config)")
+    return tuple(said)
+
+
+class Fields:
+    """Fields of one config.json: by any of the names that stand for the same thing, with one line for what is wrong."""
+
+    def __init__(self, fields: Mapping[str, Any], name: str) -> None:
+        self.fields, self.name = fields, name
+
+    def get(self, *names: str, default: Any = None) -> Any:
+        """The first of these names that has a value other than null."""
+        return next((self.fields[name] for name in names if self.fields.get(name) is not None), default)
+
+    def size(self, *names: str, default: int | None = None) -> int:
+        """A field that is a whole number, and must be there unless it has a default."""
+        value = self.get(*names, default=default)
+        if value is None:
+            raise InputError(f"{self.name} lacks a size", expected=" or ".join(names))
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise InputError(f"{self.name}: {names[0]} is not a size", got=repr(value), expected="a whole number")
+        return value
+
+    def text(self, name: str) -> str:
+        """A field that is a string; "" where there is none."""
+        return str(self.get(name, default=""))
+
+    def refuse(self, name: str, *, unless: object, default: object) -> None:
+        """InputError where a field, or its default, has another value than the only one that is computed rightly."""
+        value = self.get(name, default=default)
+        if value != unless:
+            raise InputError(
+                f"{self.name}: {self.text('model_type')} with this {name} is not computed here",
+                got=repr(value),
+                expected=repr(unless),
+            )
+
+    @property
+    def rope_theta(self) -> float:
+        """Base of the rotary angles, where either generation of `transformers` writes it."""
+        value = self.get("rope_theta", default=self._rope.get("rope_theta"))
+        return 10_000.0 if value is None else value  # type: ignore[no-any-return]
+
+    @property
+    def rope_scaling(self) -> str:
+        """How rotary angles are stretched for long contexts: "default" means not."""
+        return str(self._rope.get("rope_type") or self._rope.get("type") or "default")
+
+    @property
+    def window(self) -> int | None:
+        """Tokens that attention reaches back, where those are fewer than the context."""
+        if not self.get("use_sliding_window", default=not self.text("model_type").startswith("qwen")):
+            return None
+        window = self.size("sliding_window", default=0)
+        return window if 0 < window < self.size("max_position_embeddings", default=window + 1) else None
+
+    @property
+    def _rope(self) -> Mapping[str, Any]:
+        rope = self.get("rope_parameters", "rope_scaling", default={})
+        if not isinstance(rope, Mapping):
+            raise InputError(f"{self.name}: rope_scaling is not an object", got=repr(rope))
+        return rope
+
+
+def read_fields(source: Source) -> Fields:
+    """The fields of a config.json of a known `model_type`. Raises InputError."""
+    if isinstance(source, Mapping):
+        fields: Any = source
+        name = "config"
+    else:
+        path = Path(source)
+        path = path / "config.json" if path.is_dir() else path
+        name = str(path)
+        try:
+            fields = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as problem:
+            raise InputError(f"cannot read {path}", got=problem.strerror, expected="a config.json") from None
+        except (ValueError, RecursionError) as problem:
+            raise InputError(f"{path} is not JSON", got=str(problem)) from None
+    if not isinstance(fields, Mapping):
+        raise InputError(f"{name} is not an object", got=type(fields).__name__, expected="names and values")
+    kind = fields.get("model_type")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        raise InputError(
+            f"{name}: unknown architecture",
+            got=f"model_type {kind!r}" if kind is not None else "no model_type",
+            expected=f"one of {', '.join(FAMILIES)}",
+            help=did_you_mean(str(kind), FAMILIES) if kind is not None else "",
+        )
+    return Fields(fields, name)
+
+
+def _name(c: Fields) -> str:
+    path = Path(c.name)
+    given = c.text("_name_or_path") or (path.resolve().parent.name if path.name == "config.json" else path.stem)
+    return c.text("model_type") if given == "config" else given
+
+
+def _gpt2(c: Fields) -> TransformerConfig:
+    """GPT-2: one activation under several names, an MLP four times as wide as the model unless said."""
+    c.refuse("scale_attn_weights", unless=True, default=True)
+    c.refuse("scale_attn_by_inverse_layer_idx", unless=False, default=False)
+    c.refuse("add_cross_attention", unless=False, default=False)
+    d_model = c.size("n_embd", "hidden_size")
+    return TransformerConfig(
+        _name(c),
+        n_layers=c.size("n_layer", "num_hidden_layers"),
+        d_model=d_model,
+        n_heads=c.size("n_head", "num_attention_heads"),
+        d_ff=c.size("n_inner", default=4 * d_model),
+        vocab_size=c.size("vocab_size"),
+        context=c.size("n_positions", "max_position_embeddings"),
+        position="learned",
+        norm="layer",
+        activation=_plain_activation(c, "activation_function", "gelu_new"),
+        qkv_bias=True,
+        out_bias=True,
+        mlp_bias=True,
+        norm_bias=True,
+        tied=c.get("tie_word_embeddings", default=True),
+        norm_eps=c.get("layer_norm_epsilon", default=1e-5),
+    )
+
+
+def _bloom(c: Fields) -> TransformerConfig:
+    """BLOOM; its positions have no longest sequence, so `context` is what it was trained on."""
+    c.refuse("apply_residual_connection_post_layernorm", unless=False, default=False)
+    d_model = c.size("hidden_size", "n_embed")
+    return TransformerConfig(
+        _name(c),
+        n_layers=c.size("n_layer", "num_hidden_layers"),
+        d_model=d_model,
+        n_heads=c.size("n_head", "num_attention_heads"),
+        d_ff=4 * d_model,
+        vocab_size=c.size("vocab_size"),
+        context=c.size("seq_length", default=2048),
+        position="alibi",
+        norm="layer",
+        activation="gelu_tanh",
+        qkv_bias=True,
+        out_bias=True,
+        mlp_bias=True,
+        norm_bias=True,
+        embedding_norm=True,
+        tied=c.get("tie_word_embeddings", default=True),
+        norm_eps=c.get("layer_norm_epsilon", default=1e-5),
+    )
+
+
+def _llama(c: Fields, **other: Any) -> TransformerConfig:
+    """What LLaMA, Mistral, Mixtral and Qwen share; LLaMA alone may have biases by `attention_bias` and `mlp_bias`."""
+    c.refuse("hidden_act", unless="silu", default="silu")
+    bias = c.get("attention_bias", default=False)
+    fields = {
+        "n_kv_heads": c.size("num_key_value_heads", default=0),
+        "head_dim": c.size("head_dim", default=0),
+        "qkv_bias": bias,
+        "out_bias": bias,
+        "mlp_bias": c.get("mlp_bias", default=False),
+    }
+    return TransformerConfig(
+        _name(c),
+        n_layers=c.size("num_hidden_layers"),
+        d_model=c.size("hidden_size"),
+        n_heads=c.size("num_attention_heads"),
+        d_ff=c.size("intermediate_size"),
+        vocab_size=c.size("vocab_size"),
+        context=c.size("max_position_embeddings"),
+        tied=c.get("tie_word_embeddings", default=False),
+        rope_theta=c.rope_theta,
+        norm_eps=c.get("rms_norm_eps", default=1e-6),
+        **(fields | other),
+    )
+
+
+def _mistral(c: Fields) -> TransformerConfig:
+    c.size("num_key_value_heads")  # where it is left out, `transformers` takes 8, and not as many as query heads
+    return _llama(c, qkv_bias=False, out_bias=False, mlp_bias=False)
+
+
+def _mixtral(c: Fields) -> TransformerConfig:
+    c.size("num_key_value_heads")
+    experts = Experts(c.size("num_local_experts"), c.size("num_experts_per_tok"), c.size("intermediate_size"))
+    return _llama(c, experts=experts, qkv_bias=False, out_bias=False, mlp_bias=False)
+
+
+def _qwen2(c: Fields) -> TransformerConfig:
+    c.size("num_key_value_heads")
+    return _llama(c, qkv_bias=True, out_bias=False, mlp_bias=False)
+
+
+def _qwen3(c: Fields) -> TransformerConfig:
+    c.size("num_key_value_heads")
+    return _llama(c, mlp_bias=False, qk_norm=True, head_dim=c.size("head_dim", default=128))
+
+
+def _deepseek_v3(c: Fields) -> TransformerConfig:
+    """DeepSeek-V3 without its multi-token prediction. Every layer after the dense ones has experts."""
+    c.refuse("moe_layer_freq", unless=1, default=1)
+    c.refuse("attention_bias", unless=False, default=False)
+    experts = Experts(
+        count=c.size("n_routed_experts"),
+        active=c.size("num_experts_per_tok"),
+        d_ff=c.size("moe_intermediate_size"),
+        shared=c.size("n_shared_experts", default=0),
+        dense_layers=c.size("first_k_dense_replace", default=0),
+    )
+    latent = LatentAttention(
+        q_rank=c.size("q_lora_rank") if c.get("q_lora_rank") is not None else None,
+        kv_rank=c.size("kv_lora_rank"),
+        nope_dim=c.size("qk_nope_head_dim"),
+        rope_dim=c.size("qk_rope_head_dim"),
+        v_dim=c.size("v_head_dim"),
+    )
+    return _llama(c, experts=experts, latent=latent, head_dim=0, n_kv_heads=0)
+
+
+def _plain_activation(c: Fields, name: str, default: str) -> Any:
+    known = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
+    value = c.text(name) or default
+    if value not in known:
+        raise InputError(f"{c.name}: unknown {name}", got=repr(value), expected=f"one of {', '.join(known)}")
+    return known[value]
+
+
+FAMILIES: dict[str, Callable[[Fields], TransformerConfig]] = {
+    "gpt2": _gpt2,
+    "llama": _llama,
+    "mistral": _mistral,
+    "mixtral": _mixtral,
+    "qwen2": _qwen2,
+    "qwen3": _qwen3,
+    "deepseek_v3": _deepseek_v3,
+    "bloom": _bloom,
+}
+"""By `model_type`: how its fields are read."""
