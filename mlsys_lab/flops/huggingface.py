@@ -21,7 +21,7 @@ def read_config(source: Source) -> TransformerConfig:
     """Sizes of a model from its config.json: the file, the folder that holds it, or its content.
 
     Fields that a file may leave out have the value that `transformers` gives them. Raises InputError for a file that
-    cannot be read, lacks a size, is of an unknown `model_type`, or asks for something that the architecture here has not.
+    cannot be read, lacks a size, is of an unknown `model_type`, or asks for something that is not computed here.
     """
     found = read_fields(source)
     return FAMILIES[found.text("model_type")](found)
@@ -83,7 +83,7 @@ class Fields:
     def rope_theta(self) -> float:
         """Base of the rotary angles, where either generation of `transformers` writes it."""
         value = self.get("rope_theta", default=self._rope.get("rope_theta"))
-        return 10_000.0 if value is None else value  # type: ignore[no-any-return]
+        return 10_000.0 if value is None else value
 
     @property
     def rope_scaling(self) -> str:

@@ -1,0 +1,5 @@
+"""One decoder transformer for many published ones, and how their weights are loaded."""
+
+from mlsys_lab.models.transformer import Attention, Transformer, fused_attention
+
+__all__ = ["Attention", "Transformer", "fused_attention"]

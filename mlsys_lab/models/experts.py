@@ -1,0 +1,65 @@
+"""What follows attention in a block: a dense MLP, or a mixture of experts that sends each token to a few of many.
+
+Dimension letters: B batch, T tokens, D d_model, F hidden width, E experts, A experts that a token uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from mlsys_lab.flops import Experts, TransformerConfig
+
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "swiglu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+}
+
+
+class MLP(nn.Module):
+    """down(act(up(x))), and for SwiGLU down(silu(gate(x)) · up(x)) (arXiv:2002.05202): (..., D) -> (..., D)."""
+
+    def __init__(self, config: TransformerConfig, d_ff: int) -> None:
+        super().__init__()
+        D, bias = config.d_model, config.mlp_bias
+        self.activation = ACTIVATIONS[config.activation]
+        self.gate = nn.Linear(D, d_ff, bias=bias) if config.activation == "swiglu" else None
+        self.up, self.down = nn.Linear(D, d_ff, bias=bias), nn.Linear(d_ff, D, bias=bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., D) -> (..., D)."""
+        if self.gate is None:
+            return self.down(self.activation(self.up(x)))  # (..., F) inside
+        return self.down(self.activation(self.gate(x)) * self.up(x))
+
+
+class MixtureOfExperts(nn.Module):
+    """The A experts that the router likes best, weighted by its softmax over those A (arXiv:2401.04088, §2.1).
+
+    Shared experts, where there are any, take every token with weight 1 (arXiv:2401.06066, §3.2). No token is dropped.
+    """
+
+    def __init__(self, config: TransformerConfig, experts: Experts) -> None:
+        super().__init__()
+        self.active = experts.active
+        self.router = nn.Linear(config.d_model, experts.count, bias=False)
+        self.experts = nn.ModuleList(MLP(config, experts.d_ff) for _ in range(experts.count))
+        self.shared = nn.ModuleList(MLP(config, experts.d_ff) for _ in range(experts.shared))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        tokens = x.flatten(0, 1)  # (B·T, D)
+        best = self.router(tokens).topk(self.active)  # values and indices (B·T, A)
+        weights = best.values.softmax(-1, dtype=torch.promote_types(x.dtype, torch.float32)).to(x.dtype)
+        out = torch.zeros_like(tokens)
+        for number, expert in enumerate(self.experts):
+            row, choice = (best.indices == number).nonzero(as_tuple=True)  # tokens that chose it, and as which choice
+            out = out.index_add(0, row, expert(tokens[row]) * weights[row, choice, None])
+        out = sum((expert(tokens) for expert in self.shared), start=out)
+        return out.view_as(x)  # (B, T, D)

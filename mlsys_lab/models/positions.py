@@ -1,0 +1,48 @@
+"""Two ways to tell attention where tokens stand without learning it: rotary angles, and ALiBi's slopes.
+
+Dimension letters: T tokens, N heads, H head_dim, ... any leading axes.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+
+def rotary_angles(T: int, H: int, theta: float, like: torch.Tensor) -> torch.Tensor:
+    """Angles of positions 0..T-1: cosines and sines, (2, T, H/2), of the device and dtype of `like`.
+
+    RoFormer (arXiv:2104.09864), §3.2.2, equation 15: pair i turns by theta^(-2i/H) a position. Worked out in fp32 at
+    least, since bf16 cannot tell far positions apart.
+    """
+    fine = torch.promote_types(like.dtype, torch.float32)
+    turns = theta ** (-torch.arange(0, H, 2, device=like.device, dtype=fine) / H)  # (H/2,)
+    angles = torch.arange(T, device=like.device, dtype=fine)[:, None] * turns  # (T, H/2)
+    return torch.stack((angles.cos(), angles.sin())).to(like.dtype)  # (2, T, H/2)
+
+
+def rotate(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
+    """Turn the pairs (i, i + H/2) of each head by its position's angles: (..., T, H) and (2, T, H/2) -> (..., T, H).
+
+    The pairs are those of Hugging Face checkpoints; LLaMA's own files pair neighbours, (2i, 2i + 1).
+    """
+    cos, sin = angles
+    first, second = x.chunk(2, dim=-1)  # (..., T, H/2) each
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+
+def alibi_bias(T: int, N: int, like: torch.Tensor) -> torch.Tensor:
+    """What ALiBi adds to the scores, (N, T, T): minus slope times distance for the past, -inf for the future.
+
+    Slopes are 2^(-8/n), 2^(-16/n), ... for n heads; where N is no power of two, n is the next lower one and the rest
+    are every other slope of 2n heads (arXiv:2108.12409, §3 and its code).
+    """
+    n = 2 ** math.floor(math.log2(N))
+    powers = [8 * (i + 1) / n for i in range(n)] + [4 * (2 * i + 1) / n for i in range(N - n)]
+    fine = torch.promote_types(like.dtype, torch.float32)
+    slopes = 2.0 ** -torch.tensor(powers, device=like.device, dtype=fine)  # (N,)
+    places = torch.arange(T, device=like.device, dtype=fine)
+    ahead = places - places[:, None]  # (T, T): of a key before a query
+    bias = slopes[:, None, None] * ahead  # (N, T, T)
+    return bias.masked_fill(ahead > 0, -math.inf).to(like.dtype)
