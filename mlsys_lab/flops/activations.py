@@ -1,0 +1,166 @@
+"""Bytes of activations that a training step keeps for its backward pass (Korthikanti et al., arXiv:2205.05198, §4).
+
+What is kept of a layer, for each token, in elements of `element_bytes`; a mask of dropout is one byte:
+
+| kept                                            | elements          | with tensor parallelism |
+|-------------------------------------------------|-------------------|-------------------------|
+| input of the norm before attention, and its out | 2·D               | on every device         |
+| queries, keys, values                           | N·H + K·H + K·V_H | divided                 |
+| softmax of the scores, in plain attention       | N·T               | divided                 |
+| its dropout: mask, result                       | N·T bytes, N·T    | divided                 |
+| attention's result, input of the output matrix  | N·V_H             | divided                 |
+| dropout's mask of attention and of the MLP      | 2·D bytes         | on every device         |
+| input of the norm before the MLP, and its out   | 2·D               | on every device         |
+| MLP: what goes in and out of its activation     | 2·F               | divided                 |
+| SwiGLU also: the other factor, and the product  | 2·F               | divided                 |
+| each expert's input and result                  | 2·D               | on every device         |
+
+(V_H is a value's width, H but for latent attention.) With dropout, GELU, F = 4D and H·N = D in 16 bits this is the
+paper's T·B·D·(34 + 5·N·T/D). What is divided is divided by the tensor-parallel degree; sequence parallelism divides
+the rest too. Fused attention (FlashAttention, arXiv:2205.14135) keeps one fp32 number a query and head in place of the
+scores.
+Left out: a norm's own statistics (8 bytes or less a token), the router's probabilities and the order of its tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.flops.compute import check_recomputation
+from mlsys_lab.flops.config import TransformerConfig
+
+
+@dataclass(frozen=True)
+class LayerActivations:
+    """Bytes that one layer keeps on one device of a tensor-parallel group."""
+
+    replicated: float  # along the tensor-parallel group, unless the sequence is divided
+    attention: float  # queries, keys, values and attention's result
+    scores: float  # softmax and its dropout, or the fused kernel's statistics
+    mlp: float
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return self.replicated + self.attention + self.scores + self.mlp
+
+
+def layer(
+    config: TransformerConfig,
+    tokens: int,
+    batch: int = 1,
+    *,
+    tensor: int = 1,
+    sequence_parallel: bool = False,
+    recomputation: str = "none",
+    element_bytes: float = 2,
+    fused_attention: bool = False,
+    dropout: bool = False,
+    key_tokens: int | None = None,
+) -> LayerActivations:
+    """Bytes that a layer keeps on each device; averaged over dense and expert layers where a model has both.
+
+    "selective" keeps neither scores nor their dropout; "full" keeps the layer's input alone. `key_tokens` is the length
+    of the rows of scores, `tokens` unless context parallelism has left a device with fewer queries than keys.
+    """
+    check_recomputation(recomputation)
+    if tokens < 1 or batch < 0 or tensor < 1:
+        raise InputError(
+            "activations need a token and a device", got=f"tokens={tokens}, batch={batch}, tensor={tensor}"
+        )
+    rows, D, N = batch * tokens, config.d_model, config.n_heads
+    shared = tensor if sequence_parallel else 1
+    if recomputation == "full":
+        return LayerActivations(rows * D * element_bytes / shared, 0.0, 0.0, 0.0)
+    norms = 1 if config.parallel_blocks else 2
+    mask_bytes = 2 * D if dropout else 0
+    value_dim = config.latent.v_dim if config.latent else config.head_dim
+    kv_copies = max(1.0, tensor / config.n_kv_heads)
+    key_value = config.n_kv_heads * (config.head_dim + value_dim) * kv_copies
+    score_bytes = 4.0 if fused_attention else (key_tokens or tokens) * element_bytes
+    if dropout and not fused_attention:
+        score_bytes += (key_tokens or tokens) * (1 + element_bytes)
+    return LayerActivations(
+        replicated=rows * ((2 * norms * D + _sent_elements(config)) * element_bytes + mask_bytes) / shared,
+        attention=rows * (N * config.head_dim + key_value + N * value_dim) * element_bytes / tensor,
+        scores=0.0 if recomputation == "selective" else rows * N * score_bytes / tensor,
+        mlp=rows * _mlp_elements(config) * element_bytes / tensor,
+    )
+
+
+def _mlp_elements(config: TransformerConfig) -> float:
+    """Elements that the MLP keeps for a token, its input aside: 2·F, or 4·F of SwiGLU, over the experts in use."""
+    per_width = 4 if config.activation == "swiglu" else 2
+    if (experts := config.experts) is None:
+        return per_width * config.d_ff
+    routed = (experts.active + experts.shared) * experts.d_ff
+    routed_layers = config.n_layers - experts.dense_layers
+    return per_width * (experts.dense_layers * config.d_ff + routed_layers * routed) / config.n_layers
+
+
+def _sent_elements(config: TransformerConfig) -> float:
+    """Elements kept for a token that is sent to experts: for each of them, what it was given and what it gave back."""
+    if (experts := config.experts) is None:
+        return 0.0
+    return 2 * experts.active * config.d_model * (config.n_layers - experts.dense_layers) / config.n_layers
+
+
+def head_bytes(
+    config: TransformerConfig, tokens: int, batch: int = 1, *, tensor: int = 1, element_bytes: float = 2
+) -> float:
+    """Bytes kept behind the last layer: input and output of the last norm, and the loss's probabilities in fp32.
+
+    Korthikanti et al., §4.3: 4·T·B·D (1 + V/D) for 16 bits; their division of the first two terms is by sequence
+    parallelism and left out here.
+    """
+    return batch * tokens * (2 * config.d_model * element_bytes + 4.0 * config.vocab_size / tensor)
+
+
+def stack(
+    config: TransformerConfig,
+    tokens: int,
+    batch: int = 1,
+    *,
+    layers: float,
+    in_flight: int = 1,
+    recomputation: str = "none",
+    tensor: int = 1,
+    sequence_parallel: bool = False,
+    element_bytes: float = 2,
+    fused_attention: bool = False,
+    dropout: bool = False,
+    key_tokens: int | None = None,
+) -> float:
+    """Most bytes that `layers` layers keep at once, for `in_flight` micro-batches of `batch` sequences each.
+
+    What a layer does not keep is there while its own backward pass runs, for one layer at a time: so the most is
+    in_flight · layers · kept + (all of one layer - kept). The first stage of a one-forward-one-backward pipeline has as
+    many micro-batches in flight as there are stages.
+    """
+    sizes = [
+        layer(
+            config,
+            tokens,
+            batch,
+            tensor=tensor,
+            sequence_parallel=sequence_parallel,
+            recomputation=kind,
+            element_bytes=element_bytes,
+            fused_attention=fused_attention,
+            dropout=dropout,
+            key_tokens=key_tokens,
+        ).total
+        for kind in (recomputation, "none")
+    ]
+    kept, whole = sizes
+    return in_flight * layers * kept + (whole - kept)
+
+
+def saved_bytes(tokens: float, widths: float, n_layers: int, element_bytes: float = 2) -> float:
+    """Bytes of keeping `widths` elements a token in each layer: checkpoints placed by hand.
+
+    >>> saved_bytes(4e6, 3 * 8192, 80) / 1e12  # TB of three checkpoints a layer in a Llama 3 70B, four million tokens
+    15.72864
+    """
+    return tokens * widths * n_layers * element_bytes

@@ -1,0 +1,44 @@
+"""Bytes of the KV cache: what a served token leaves behind in every layer.
+
+Multi-head, grouped and multi-query attention keep a key and a value for each of their K key/value heads (Shazeer,
+arXiv:1911.02150; Ainslie et al., arXiv:2305.13245); latent attention one compressed vector and one rotary key for all
+heads together (DeepSeek-V2, arXiv:2405.04434, §2.1). Scales of quantised caches and unused space in blocks are not
+counted.
+"""
+
+from __future__ import annotations
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.flops.config import TransformerConfig
+
+
+def elements_per_token(config: TransformerConfig) -> int:
+    """Numbers that one token keeps in one layer: 2·K·H, or with latent attention kv_rank + rope_dim."""
+    if config.latent is not None:
+        return config.latent.kv_rank + config.latent.rope_dim
+    return 2 * config.n_kv_heads * config.head_dim
+
+
+def bytes_per_token(config: TransformerConfig, element_bytes: float = 2) -> float:
+    """Bytes that one token keeps, all layers together."""
+    if not element_bytes > 0:
+        raise InputError("element_bytes must be positive", got=element_bytes)
+    return config.n_layers * elements_per_token(config) * element_bytes
+
+
+def cache_bytes(config: TransformerConfig, tokens: int, batch: int = 1, element_bytes: float = 2) -> float:
+    """Bytes that `batch` sequences of `tokens` tokens keep."""
+    if tokens < 0 or batch < 0:
+        raise InputError("a cache holds no negative number of tokens", got=(batch, tokens))
+    return batch * tokens * bytes_per_token(config, element_bytes)
+
+
+def copies(config: TransformerConfig, tensor: int) -> float:
+    """How often the devices of a tensor-parallel group keep the whole cache between them.
+
+    Heads are divided among the devices; once there are more devices than key/value heads, some keep the same head, and
+    the latent vector, which all heads share, is kept by every device.
+    """
+    if config.latent is not None:
+        return tensor
+    return max(1.0, tensor / config.n_kv_heads)

@@ -1,0 +1,170 @@
+"""Bytes that one device sends in a training step, by parallel strategy.
+
+Collectives are counted as their bandwidth-optimal (ring) forms send them. Of a buffer of S bytes over n devices, an
+all-gather or a reduce-scatter sends (n - 1)/n · S from each device, an all-reduce is one after the other, an all-to-all
+sends (n - 1)/n of what each device holds (Chan et al., 2007; Rajbhandari et al., arXiv:1910.02054, §7). Each device
+receives as many bytes at the same time.
+"""
+
+from __future__ import annotations
+
+import math
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.flops.config import TransformerConfig
+
+
+def gather_bytes(size_bytes: float, devices: int) -> float:
+    """All-gather to, or reduce-scatter of, `size_bytes` on every device; also an all-to-all of buffers of that size."""
+    if devices < 1 or size_bytes < 0:
+        raise InputError("a collective needs a device and a size", got=f"{size_bytes} bytes over {devices}")
+    return size_bytes * (devices - 1) / devices
+
+
+def all_reduce_bytes(size_bytes: float, devices: int) -> float:
+    """All-reduce of `size_bytes`.
+
+    >>> all_reduce_bytes(1e9, 8)
+    1750000000.0
+    """
+    return 2 * gather_bytes(size_bytes, devices)
+
+
+def data_parallel_bytes(
+    weight_bytes: float, gradient_bytes: float, devices: int, *, zero_stage: int = 0, micro_batches: int = 1
+) -> float:
+    """Gradients, and with ZeRO weights, among the `devices` that hold the same parameters.
+
+    Stage 0 all-reduces gradients; stage 1 reduce-scatters them and gathers the updated weights, as many bytes. Stage 2
+    keeps no whole gradient, so each micro-batch has its reduce-scatter; stage 3 keeps no weights either, so each
+    micro-batch gathers them forward and backward. In units of Ψ 16-bit parameters and one micro-batch the four send 2,
+    2, 2 and 3 (ZeRO, §7).
+    """
+    times = {
+        0: (0, 2),
+        1: (1, 1),
+        2: (1, micro_batches),
+        3: (2 * micro_batches, micro_batches),
+    }
+    weights, gradients = times[zero_stage]
+    return gather_bytes(weights * weight_bytes + gradients * gradient_bytes, devices)
+
+
+def tensor_parallel_bytes(
+    config: TransformerConfig,
+    tokens: float,
+    devices: int,
+    *,
+    layers: float,
+    element_bytes: float = 2,
+    sequence_parallel: bool = False,
+    recomputation: str = "none",
+    training: bool = True,
+) -> float:
+    """Activations of `tokens` tokens in `layers` layers, divided over `devices` as in Megatron (arXiv:1909.08053, §3).
+
+    Attention and MLP each end in an all-reduce of T·D elements forward, and each begin with one backward. Sequence
+    parallelism takes a reduce-scatter and an all-gather in its place, the same bytes, and gathers its divided inputs
+    once more for the gradient of the weights (Korthikanti et al., §4.2.2). Full recomputation repeats the forward ones.
+    """
+    halves = 1 if config.parallel_blocks else 2
+    gathers = 2.0
+    if training:
+        gathers = 4.0 + (1.0 if sequence_parallel else 0.0) + (2.0 if recomputation == "full" else 0.0)
+    return halves * gathers * layers * gather_bytes(tokens * config.d_model * element_bytes, devices)
+
+
+def pipeline_bytes(config: TransformerConfig, tokens: float, *, element_bytes: float = 2, tensor: int = 1) -> float:
+    """Activations of `tokens` tokens from one stage to the next, in one direction.
+
+    Tensor-parallel devices each send a part and gather on the other side (Narayanan et al., arXiv:2104.04473, §4.1).
+
+    >>> one_trillion = TransformerConfig("1T", 128, 25600, 160, 4 * 25600, 51200, 2048)
+    >>> pipeline_bytes(one_trillion, 2048) / 1e6, pipeline_bytes(one_trillion, 2048, tensor=8) / 1e6
+    (104.8576, 13.1072)
+    """
+    return tokens * config.d_model * element_bytes / tensor
+
+
+def expert_parallel_bytes(
+    config: TransformerConfig, tokens: float, devices: int, *, layers: float, element_bytes: float = 2
+) -> float:
+    """Tokens of one device sent to their experts and back, forward; the backward pass sends as many again.
+
+    Each token goes to each of the experts that it uses, routed evenly (GShard, arXiv:2006.16668, §3). Tokens for which
+    two of the experts lie on one device are sent twice. `layers`: those with experts.
+    """
+    if config.experts is None:
+        return 0.0
+    return 2 * layers * gather_bytes(tokens * config.experts.active * config.d_model * element_bytes, devices)
+
+
+def context_parallel_bytes(
+    config: TransformerConfig, tokens: float, devices: int, *, layers: float, element_bytes: float = 2, tensor: int = 1
+) -> float:
+    """Keys and values passed round the ring, forward, of sequences with `tokens` tokens in all (arXiv:2310.01889).
+
+    The backward pass sends keys and values again, and their gradients with them: twice as many bytes. With latent
+    attention too, whole keys and values are passed.
+    """
+    value_dim = config.latent.v_dim if config.latent else config.head_dim
+    heads = max(1.0, config.n_kv_heads / tensor)
+    return layers * gather_bytes(tokens * heads * (config.head_dim + value_dim) * element_bytes, devices)
+
+
+def bubble(stages: int, micro_batches: int, *, interleave: int = 1) -> float:
+    """Idle time of a pipeline over its busy time: (p - 1)/(v·m) (Narayanan et al., arXiv:2104.04473, §2.2).
+
+    `interleave` is v, the pieces of model that each stage holds. As a part of all the time it is b/(1 + b).
+
+    >>> bubble(4, 8), bubble(4, 8, interleave=2)
+    (0.375, 0.1875)
+    """
+    if min(stages, micro_batches, interleave) < 1:
+        raise InputError("a pipeline needs a stage and a micro-batch", got=(stages, micro_batches, interleave))
+    return (stages - 1) / (interleave * micro_batches)
+
+
+def critical_tokens(peak_flops_per_s: float, link_bytes_per_s: float, *, active_share: float = 1.0) -> float:
+    """Tokens a device from which data parallelism's traffic hides behind compute, with 16-bit gradients.
+
+    4·N FLOPs a token in the backward pass against 4·N bytes all-reduced, both over the device's rates: C/W tokens. A
+    mixture of experts of which a token uses `active_share` of the parameters needs 1/active_share as many.
+
+    >>> critical_tokens(990e12, 450e9)
+    2200.0
+    """
+    return peak_flops_per_s / link_bytes_per_s / active_share
+
+
+def tensor_limit(d_ff: int, peak_flops_per_s: float, link_bytes_per_s: float) -> float:
+    """Tensor-parallel devices above which an MLP's activations take longer to send than it takes to compute.
+
+    Of x·W₁·W₂ each device does 4·T·D·F/t FLOPs and sends 4·T·D bytes (all-gather and reduce-scatter): t = F·W/C.
+    """
+    return d_ff * link_bytes_per_s / peak_flops_per_s
+
+
+def best_data_ways(tokens: float, devices: int, d_ff: int, *, data_axes: int = 1, tensor_axes: int = 1) -> float:
+    """Of n devices, divided X ways over data (weights sharded) and n/X ways over tensors: the X that sends least.
+
+    A matrix multiplied by B tokens gathers 2·D·F·X/n bytes of weights on each device and 2·D·B/X of activations; over
+    `data_axes` and `tensor_axes` axes of a torus their times are equal, and add up to least, at
+    X² = B·n/F · data_axes/tensor_axes (Austin et al., "How to scale your model", 2025, on training).
+
+    >>> round(best_data_ways(4.19e6, 8960, 28672, data_axes=2))
+    1618
+    """
+    return math.sqrt(tokens * devices / d_ff * data_axes / tensor_axes)
+
+
+def mixed_critical_tokens(d_ff: int, intensity: float, *, data_axes: int = 1, tensor_axes: int = 1) -> float:
+    """Tokens a device from which that best division is limited by compute, if both kinds of traffic take turns.
+
+    2·B·D·F/n FLOPs over C against twice 2·D·√(B·F/(n·axes)) bytes over W: B/n = 4·(C/W)²/(F·data_axes·tensor_axes).
+    `intensity` is C/W, the device's FLOPs for each byte that one axis carries.
+
+    >>> round(mixed_critical_tokens(28672, 2550, data_axes=2))
+    454
+    """
+    return 4 * intensity**2 / (d_ff * data_axes * tensor_axes)

@@ -1,0 +1,109 @@
+"""Bytes of training states: weights, gradients and the optimiser's, by precision recipe and ZeRO stage.
+
+Adam keeps two moments a parameter. With 16-bit weights it updates an fp32 master copy (Micikevicius et al.,
+arXiv:1710.03740). ZeRO divides among the data-parallel ranks the optimiser's states (stage 1), gradients too (stage 2),
+weights too (stage 3) (Rajbhandari et al., arXiv:1910.02054, §5).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mlsys_lab.errors import InputError, did_you_mean
+
+BYTES = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5, "int4": 0.5}
+"""Bytes of an element; scales of quantised formats are not counted."""
+
+ZERO_STAGES = (0, 1, 2, 3)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Bytes that training keeps for each parameter, and the format in which it multiplies.
+
+    `weights` are those that the forward pass reads, `gradients` all copies of gradients, `master` the optimiser's own
+    copy of the weights, `moments` Adam's two together. Activations are kept in the format `compute`.
+    """
+
+    name: str
+    weights: float
+    gradients: float
+    master: float
+    moments: float
+    compute: str = "bf16"
+
+    def __post_init__(self) -> None:
+        for kind in ("weights", "gradients", "master", "moments"):
+            if not getattr(self, kind) >= 0:
+                raise InputError(f"recipe {self.name!r}: {kind} must not be negative", got=getattr(self, kind))
+        if self.compute not in BYTES:
+            raise InputError(
+                f"recipe {self.name!r}: unknown format", got=self.compute, expected=f"of {', '.join(BYTES)}"
+            )
+
+    @property
+    def bytes_per_parameter(self) -> float:
+        """All states together."""
+        return self.weights + self.gradients + self.master + self.moments
+
+
+RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe("mixed16", 2, 2, 4, 8),  # ZeRO §3.1: gradients in 16 bits
+        Recipe("mixed18", 2, 4, 4, 8),  # gradients accumulated in fp32
+        Recipe("mixed20", 2, 2 + 4, 4, 8),  # 16-bit gradients and their fp32 sum
+        Recipe("fp32", 4, 4, 0, 8, compute="fp32"),
+        Recipe("adam8bit", 2, 2, 4, 2),  # moments of one byte each (Dettmers et al., arXiv:2110.02861)
+        Recipe("bf16", 2, 2, 0, 4),  # nothing in fp32
+    )
+}
+
+
+def recipe(name: str) -> Recipe:
+    """The recipe of this name; `InputError` with a suggestion where there is none."""
+    if name not in RECIPES:
+        raise InputError(
+            "unknown precision recipe",
+            got=repr(name),
+            expected=f"one of {', '.join(RECIPES)}",
+            help=did_you_mean(name, RECIPES),
+        )
+    return RECIPES[name]
+
+
+@dataclass(frozen=True)
+class States:
+    """Bytes of training states on one device."""
+
+    weights: float
+    gradients: float
+    master: float
+    moments: float
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return self.weights + self.gradients + self.master + self.moments
+
+
+def states(parameters: float, recipe: Recipe, *, data: int = 1, zero_stage: int = 0) -> States:
+    """Bytes on each device that holds `parameters` together with the `data` ranks that hold the same ones.
+
+    Stage 3 must gather a layer's weights before it uses them; that layer's bytes are not counted here.
+
+    >>> psi = 7.5e9  # ZeRO, figure 1: 120, 31.4, 16.6 and 1.9 GB on 64 ranks
+    >>> [round(states(psi, RECIPES["mixed16"], data=64, zero_stage=stage).total / 1e9, 1) for stage in ZERO_STAGES]
+    [120.0, 31.4, 16.6, 1.9]
+    """
+    if data < 1 or parameters < 0:
+        raise InputError("states of negative parameters or on no rank", got=f"{parameters} on {data}")
+    if zero_stage not in ZERO_STAGES:
+        raise InputError("unknown ZeRO stage", got=zero_stage, expected="0, 1, 2 or 3")
+    optimiser = parameters / (data if zero_stage >= 1 else 1)
+    return States(
+        weights=recipe.weights * parameters / (data if zero_stage >= 3 else 1),
+        gradients=recipe.gradients * parameters / (data if zero_stage >= 2 else 1),
+        master=recipe.master * optimiser,
+        moments=recipe.moments * optimiser,
+    )
