@@ -70,11 +70,16 @@ def section(records: Mapping[str, Record]) -> str:
     return "\n\n".join(parts)
 
 
+def split(text: str) -> tuple[str, str, str]:
+    """The README before the section, the section, and the rest."""
+    before, _, rest = text.partition(f"{BEGIN}\n")
+    inside, _, after = rest.partition(f"\n{END}")
+    return before, inside, after
+
+
 def write(records: Mapping[str, Record]) -> None:
     """Put the section's figures into the README."""
-    text = README.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
+    before, _, after = split(README.read_text(encoding="utf-8"))
     README.write_text(f"{before}{BEGIN}\n{section(records)}\n{END}{after}", encoding="utf-8")
 
 
