@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -99,15 +98,12 @@ class GradebookWriter:
 
     def _start(self) -> subprocess.Popen[str]:
         command = [sys.executable, "-W", "ignore", "-c", ENTRY, str(self._course.root)]
-        # nbgrader starts `alembic` by its bare name: an environment that is not activated lacks it on its path.
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
         return subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             cwd=Path(__file__).parent.parent,
-            env=os.environ | {"PATH": path},
             start_new_session=True,  # Ctrl-C stops the grader, which then lets this process finish what it is writing
         )
 

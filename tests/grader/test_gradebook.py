@@ -1,8 +1,11 @@
 """The gradebook says what the records say, cell by cell, and tells a refusal."""
 
+import os
 import sqlite3
+import sys
 from contextlib import closing
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 
@@ -53,3 +56,11 @@ def test_a_refusal_is_told_and_the_next_request_is_answered(graded):
         gradebook.enter(LAB)
     assert {row for row in rows(graded, CELLS) if row[0] != "ada"} == {row for row in before if row[0] != "ada"}
     assert "no verdict on this submission" in (graded.root / "nbgrader.log").read_text()
+
+
+def test_a_new_gradebook_has_the_schema_that_nbgrader_itself_would_give_it(graded, monkeypatch):
+    """nbgrader starts `alembic` by its bare name, from wherever it lies."""
+    from nbgrader.api import get_alembic_version
+
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    assert rows(graded, "select version_num from alembic_version") == [(get_alembic_version(),)]
