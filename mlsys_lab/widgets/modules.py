@@ -8,10 +8,15 @@ from pathlib import Path
 from mlsys_lab.errors import InputError
 
 _FOLDER = files("mlsys_lab.widgets")
-_SHARED = {"common", "graph", "picture"}
+_BEFORE = {
+    "attention_share": ("common", "axes", "config", "counts", "sizes"),
+    "backward": ("common", "graph", "picture"),
+    "isoflop": ("common", "axes"),
+    "load": (),
+}
+_SHARED = {part for parts in _BEFORE.values() for part in parts}
 _SITE_ONLY = {"load", "plots"}
 _NAMES = {Path(part.name).stem for part in _FOLDER.iterdir() if part.name.endswith(".js")} - _SHARED
-_BEFORE = {"backward": ("common", "graph", "picture"), "load": ()}
 FIGURES = tuple(sorted(_NAMES - _SITE_ONLY))
 """Each has a file `<name>.js` that ends by registering `<mlsys-name>` and exporting `{ render }`."""
 

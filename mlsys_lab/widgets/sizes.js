@@ -1,0 +1,46 @@
+// The form that chooses a transformer: one of the presets, or sizes of the reader's own. Comes after axes.js.
+
+const SIZE_FIELDS = [
+  ["layers L", "n_layers"], ["width D", "d_model"], ["query heads N", "n_heads"], ["key/value heads K", "n_kv_heads"],
+  ["head width H", "head_dim"], ["MLP width F", "d_ff"], ["vocabulary V", "vocab_size"],
+];
+const EXPERT_FIELDS = [["experts E", "count"], ["experts used", "active"], ["expert width", "d_ff"], ["shared experts", "shared"], ["dense layers", "dense_layers"]];
+const MLP_KINDS = [["swiglu", "SwiGLU, 3 matrices"], ["gelu", "GELU, 2 matrices"], ["gelu_tanh", "GELU (tanh), 2"], ["relu", "ReLU, 2 matrices"]];
+
+// Reads `presets`, `preset` and `own` of the model; a size that is changed makes a config of one's own from the one shown.
+function sizeForm(model, change) {
+  const presets = model.get("presets");
+  const config = () => presets.find((one) => one.name === model.get("preset")) ?? model.get("own");
+  const alter = (next) => change({ own: { ...config(), ...next, name: "own sizes" }, preset: "" });
+  const preset = menu("Model", [...presets.map((one) => [one.name, one.name]), ["", "own sizes"]], (name) => (name ? change({ preset: name }) : alter({})));
+  const sizes = SIZE_FIELDS.map(([label, name]) => ({
+    name,
+    ...numberField(label, { min: 1, step: 1 }, (value) => {
+      const { n_heads: heads, n_kv_heads: groups } = config();
+      // With a key for each query head, it stays so.
+      alter(name === "n_heads" && heads === groups ? { n_heads: value, n_kv_heads: value } : { [name]: value });
+    }),
+  }));
+  const experts = EXPERT_FIELDS.map(([label, name]) => ({
+    name, ...numberField(label, { min: 0, step: 1 }, (value) => alter({ experts: { ...config().experts, [name]: value } })),
+  }));
+  const kind = menu("MLP", MLP_KINDS, (value) => alter({ activation: value }));
+  const nodes = [...sizes, kind, ...experts].map((one) => one.label);
+  const shown = (value) => (Number.isFinite(value) ? value : "");
+
+  function show() {
+    const now = config();
+    preset.input.value = presets.includes(now) ? now.name : "";
+    for (const { name, input, label } of sizes) {
+      input.value = shown(now[name]);
+      label.hidden = Boolean(now.latent) && (name === "n_kv_heads" || name === "head_dim");
+    }
+    for (const { name, input, label } of experts) {
+      label.hidden = !now.experts;
+      if (now.experts) input.value = shown(now.experts[name]);
+    }
+    kind.input.value = now.activation;
+  }
+  return { config, preset, nodes, show };
+}
+
