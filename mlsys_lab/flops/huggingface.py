@@ -82,8 +82,8 @@ class Fields:
     @property
     def rope_theta(self) -> float:
         """Base of the rotary angles, where either generation of `transformers` writes it."""
-        value = self.get("rope_theta", default=self._rope.get("rope_theta"))
-        return 10_000.0 if value is None else value
+        default = 1e6 if self.text("model_type") == "mixtral" else 1e4
+        return self.get("rope_theta", default=self._rope.get("rope_theta") or default)  # type: ignore[no-any-return]
 
     @property
     def rope_scaling(self) -> str:
@@ -194,6 +194,7 @@ def _bloom(c: Fields) -> TransformerConfig:
 def _llama(c: Fields, **other: Any) -> TransformerConfig:
     """What LLaMA, Mistral, Mixtral and Qwen share; LLaMA alone may have biases by `attention_bias` and `mlp_bias`."""
     c.refuse("hidden_act", unless="silu", default="silu")
+    c.refuse("partial_rotary_factor", unless=1.0, default=1.0)
     bias = c.get("attention_bias", default=False)
     fields = {
         "n_kv_heads": c.size("num_key_value_heads", default=0),
@@ -212,7 +213,7 @@ def _llama(c: Fields, **other: Any) -> TransformerConfig:
         context=c.size("max_position_embeddings"),
         tied=c.get("tie_word_embeddings", default=False),
         rope_theta=c.rope_theta,
-        norm_eps=c.get("rms_norm_eps", default=1e-6),
+        norm_eps=c.get("rms_norm_eps", default=1e-5 if c.text("model_type") == "mixtral" else 1e-6),
         **(fields | other),
     )
 

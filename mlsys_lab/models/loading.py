@@ -1,0 +1,160 @@
+"""Checkpoints in Hugging Face's format: a folder with config.json and safetensors, in one file or in shards."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.flops.huggingface import Fields, read_config, read_fields
+from mlsys_lab.models.layouts import LAYOUTS, NO_WEIGHTS, Stored, locate
+from mlsys_lab.models.transformer import Attention, Transformer, fused_attention
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+HEAD = "lm_head.weight"
+
+
+def load(
+    folder: str | Path,
+    *,
+    dtype: torch.dtype | None = None,
+    device: str | torch.device = "cpu",
+    attention: Attention = fused_attention,
+) -> Transformer:
+    """A `Transformer` with the weights of a checkpoint: GPT-2, BLOOM, LLaMA, Mistral, Mixtral, Qwen 2 and Qwen 3.
+
+    `dtype` None keeps that of the stored embedding. Tensors are read one by one, so that beside the model there is only
+    one of them in memory at a time. A window of attention shorter than the context becomes the context, within which
+    it makes no difference. Raises InputError, in one line, for a folder without these files, damaged ones, tensors that
+    are missing, left over or of another shape, quantised weights, and for an architecture or a stretching of rotary
+    angles that `Transformer` does not compute.
+    """
+    folder = Path(folder)
+    fields = read_fields(folder / "config.json")
+    model = _empty(folder, fields, attention)
+    checkpoint = Checkpoint(folder)
+    layout = LAYOUTS[fields.text("model_type")]
+    wanted = {name: checkpoint.rename(locate(name, layout)) for name, _ in model.named_parameters()}
+    _check_names(checkpoint, wanted.values(), tied=model.config.tied)
+    weights: dict[str, torch.Tensor] = {}
+    for name, ours in model.named_parameters():
+        stored = wanted[name]
+        tensor = checkpoint.tensor(stored.name, stored.shape(ours.shape))
+        dtype = dtype or tensor.dtype
+        # A copy of its own, so that nothing holds on to the whole of a stacked tensor.
+        weights[name] = stored.take(tensor, model.config).to(device, dtype, copy=True).contiguous()
+    if model.config.tied and HEAD in checkpoint.files:
+        head = checkpoint.tensor(HEAD, tuple(model.embedding.weight.shape)).to(device, dtype)
+        if not torch.equal(head, weights["embedding.weight"]):
+            raise InputError(f"{folder}: config.json ties the head to the embedding, but {HEAD} is another matrix")
+    model.load_state_dict(weights, assign=True)
+    return model
+
+
+def _empty(folder: Path, fields: Fields, attention: Attention) -> Transformer:
+    """The checkpoint's model without memory for its weights."""
+    config = read_config(folder)
+    if fields.text("model_type") not in LAYOUTS:
+        raise InputError(
+            f"{folder}: weights of this architecture are not loaded here",
+            got=fields.text("model_type"),
+            expected=f"one of {', '.join(LAYOUTS)}",
+        )
+    if fields.rope_scaling != "default" and config.position == "rotary":
+        raise InputError(f"{folder}: stretched rotary angles are not computed here", got=fields.rope_scaling)
+    if fields.get("quantization_config"):
+        raise InputError(f"{folder}: quantised weights are not loaded here", expected="floating-point weights")
+    if fields.window is not None:
+        config = dataclasses.replace(config, context=fields.window)
+    with torch.device("meta"):
+        return Transformer(config, attention)
+
+
+class Checkpoint:
+    """Names of all tensors of a folder with the file each is in, and the tensors themselves as they are asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.open: dict[str, Any] = {}
+        if (folder / INDEX).exists():
+            self.files = self._indexed()
+        elif (folder / SINGLE).exists():
+            self.files = dict.fromkeys(self._open(SINGLE).keys(), SINGLE)
+        else:
+            others = sorted(path.name for path in folder.glob("*.bin"))
+            help_ = f"{others[0]} is a pickle; convert it to safetensors" if others else ""
+            raise InputError(f"no weights in {folder}", expected=f"{SINGLE} or {INDEX}", help=help_)
+
+    def rename(self, stored: Stored) -> Stored:
+        """The same place under the name that this checkpoint uses: some leave out "transformer." or "model."."""
+        prefix, _, rest = stored.name.partition(".")
+        without = prefix in ("transformer", "model") and not any(name.startswith(f"{prefix}.") for name in self.files)
+        return dataclasses.replace(stored, name=rest) if without else stored
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        """Read one tensor; InputError if the file has it not, or with another shape or dtype than expected."""
+        file = self.files[name]
+        try:
+            piece = self._open(file).get_slice(name)
+            found = tuple(piece.get_shape())
+            if found != shape:
+                raise InputError(f"{name} in {self.folder / file} has another shape", got=found, expected=shape)
+            tensor = self._open(file).get_tensor(name)
+        except SafetensorError as problem:
+            raise InputError(f"cannot read {name} from {self.folder / file}", got=_line(problem)) from None
+        if tensor.dtype not in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+            raise InputError(f"{name} in {self.folder / file} is quantised", got=tensor.dtype, expected="16 to 64 bits")
+        return tensor
+
+    def _indexed(self) -> dict[str, str]:
+        path = self.folder / INDEX
+        try:
+            files = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+            pairs = {str(name): Path(file) for name, file in files.items()}
+        except (OSError, ValueError, RecursionError, TypeError, KeyError, AttributeError) as problem:
+            expected = "JSON with a weight_map from tensors to files"
+            raise InputError(f"{path} is no index", got=_line(problem), expected=expected) from None
+        for file in set(pairs.values()):
+            if file.name != str(file):
+                raise InputError(
+                    f"{path} names a file elsewhere", got=file, expected=f"names of files in {self.folder}"
+                )
+            if not (self.folder / file).exists():
+                raise InputError(f"a shard is missing from {self.folder}", expected=file)
+        return {name: str(file) for name, file in pairs.items()}
+
+    def _open(self, file: str) -> Any:
+        if file not in self.open:
+            try:
+                self.open[file] = safe_open(self.folder / file, framework="pt")
+            except (SafetensorError, OSError) as problem:
+                raise InputError(f"{self.folder / file} is not safetensors", got=_line(problem)) from None
+        return self.open[file]
+
+
+def _check_names(checkpoint: Checkpoint, wanted: Iterable[Stored], *, tied: bool) -> None:
+    names = {stored.name for stored in wanted}
+    known = names | ({HEAD} if tied else set())
+    missing = [name for name in sorted(names) if name not in checkpoint.files]
+    left_over = [name for name in sorted(checkpoint.files) if name not in known and not name.endswith(NO_WEIGHTS)]
+    if missing:
+        help_ = f"left over is {_some(left_over)}" if left_over else "config.json may be that of another model"
+        raise InputError(f"{checkpoint.folder} lacks {_some(missing)}", help=help_)
+    if left_over:
+        help_ = "config.json may be that of another model"
+        raise InputError(f"{checkpoint.folder} has tensors that the model has not: {_some(left_over)}", help=help_)
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - 3
+    return ", ".join(names[:3]) + (f" and {more} more" if more > 0 else "")
+
+
+def _line(problem: Exception) -> str:
+    return " ".join(f"{type(problem).__name__}: {problem}".split())
