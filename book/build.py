@@ -71,6 +71,8 @@ def settings(address: Address, static: Path, cache: Path) -> dict[str, Any]:
     config, _ = get_final_config(user_yaml=BOOK / "_config.yml", cli_config=extra, raise_on_invalid=True)
     del config["comments_config"]
     config["extensions"] = [name for name in config["extensions"] if name not in UNUSED_EXTENSIONS]
+    config["extensions"].append("sphinx.ext.extlinks")
+    config["extlinks"] = {"source": (f"{address.repository}/blob/{BRANCH}/%s", "%s")}  # {source}`words <path>`
     config["html_static_path"] = ["_static", str(static)]
     config["templates_path"] = ["_templates"]
     config["html_css_files"] = ["theme.css"]

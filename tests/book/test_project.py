@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -35,3 +36,11 @@ def test_the_public_address_stands_in_one_place() -> None:
     own = [p for p in sources if not {"_build", "labs"} & set(p.relative_to(BOOK).parts)]
     assert BOOK / "build.py" in own
     assert [p.relative_to(ROOT) for p in own if f"github.com/{slug}" in p.read_text(encoding="utf-8")] == []
+
+
+def test_a_file_of_the_repository_that_a_page_names_is_there() -> None:
+    named = [
+        name for page in BOOK.rglob("*.md") for name in re.findall(r"\{source\}`[^<`]+<([^>]+)>`", page.read_text())
+    ]
+    assert "grader/README.md" in named
+    assert [name for name in named if not (ROOT / name).is_file()] == []
