@@ -1,4 +1,4 @@
-"""The table of devices: consistent in itself, and reproducing published figures (hardware.yml)."""
+"""The table of devices: consistent in itself, and reproducing published figures (tests/oracles)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,63 @@
+"""Published figures on communication that today's closed forms reach; the others wait for the collectives."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from mlsys_lab.flops.communication import all_reduce_bytes, critical_tokens, gather_bytes
+from mlsys_lab.flops.einsum import Einsum, replication
+from tests.oracles.catalogue import oracles
+
+
+def gathered(i):
+    return math.prod(i["shape"]) * i["bytes"]
+
+
+def data_parallel(i):
+    dense = [critical_tokens(i["C"], W) for W in i["W"]]
+    count, active = i["experts"]
+    return [*dense, critical_tokens(i["C"], i["W"][1], active_share=active / count)]
+
+
+COMPUTED = {
+    "SH01": lambda i: [replication(i["mesh"], {"i": "".join(i["divided_over"])})],
+    "CO01": lambda i: [1e3 * gather_bytes(gathered(i), i["devices"]) / i["W"]],
+    "CO02": lambda i: [1e6 * size / i["W"] for size in (gathered(i), gather_bytes(gathered(i), i["devices"]))],
+    "CO05": lambda i: [1e3 * all_reduce_bytes(i["bytes"], i["n"]) / i["W"]],
+    "CO09": data_parallel,
+    "CO10": lambda i: [critical_tokens(i["C"], W) for W in i["W"]],
+}
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_published_figure(name: str) -> None:
+    oracle = oracles()[name]
+    oracle.check(*COMPUTED[name](oracle.inputs))
+
+
+def test_sh02_contradicts_how_its_array_is_divided() -> None:
+    """As the source has it, an AllReduce of S bytes takes 2S/W: the ring is long, W is of both its directions."""
+    oracle = oracles()["SH02"]
+    i = oracle.inputs
+    whole = Einsum.parse("bd->bd", b=i["B"], d=i["D"])
+    part = whole.on_mesh(i["mesh"], {"b": "X", "d": "Y"})
+    many = 2**60
+    for array, figures in ((whole, oracle.expected), (part, oracle.arithmetic)):
+        sent_bytes = all_reduce_bytes(math.prod(array.shape) * i["bytes"], many)
+        assert 1e6 * sent_bytes / i["W"] == pytest.approx(figures[2], rel=0.001)
+
+
+def test_in05_contradicts_its_own_square() -> None:
+    """Weights divided X ways along D and n/X along F: the best X by search, then the n at which it beats 4/3."""
+    oracle = oracles()["IN05"]
+    one_way = 4 / 3  # of B·D/W, over three axes
+
+    def two_ways(chips: int) -> float:
+        return min(2 * (1 / X + 8 * X / chips) for X in (chips ** (k / 1000) for k in range(1001)))
+
+    least, factor = oracle.expected
+    assert two_ways(1000) * math.sqrt(1000) == pytest.approx(factor, rel=0.001)
+    assert two_ways(least - 1) > one_way > two_ways(least + 1)
+    assert two_ways(oracle.printed[0]) < 0.95 * one_way

@@ -1,0 +1,68 @@
+"""Published figures on a GPU's chip, from the table of devices and the roofline."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from mlsys_lab.flops.einsum import Einsum
+from mlsys_lab.flops.roofline import bound, bound_on, matmul
+from mlsys_lab.hardware import device
+from tests.oracles.catalogue import oracles
+
+H100, B200 = device("H100"), device("B200")
+
+
+def lanes(i):
+    return [one.units * one.fp32_lanes_per_unit for one in (H100, B200, device("TPU v5p"))]
+
+
+def without_fma(i):
+    """The peak is two operations a lane and clock, at the boost clock."""
+    return [H100.peak("fp32") / 2 * clock / H100.clock_hz / 1e12 for clock in i["clock"]]
+
+
+def product_us(i):
+    roofs = {"peak_flops_per_s": i["flops"], "bandwidth_bytes_per_s": i["bw"]}
+    return [1e6 * bound(*matmul(rows, i["out"], i["inp"], 2), **roofs).time_s for rows in i["rows"]]
+
+
+def addition(i):
+    small, large = (bound_on(H100, "fp32", n, n * 3 * 4) for n in (2**16, 2**30))
+    return [small.intensity, 1e6 * small.time_s, 1e3 * large.time_s]
+
+
+def gemm(i):
+    product = Einsum.parse("ik,kj->ij", dict.fromkeys("ijk", i["N"]))
+    # C is read as well: alpha·A·B + beta·C.
+    return [product.flops / 1e9, product.size_bytes(i["bytes"]) / 1e6, math.prod(product.shape) * i["bytes"] / 1e6]
+
+
+COMPUTED = {
+    "GP01": lanes,
+    "GP02": without_fma,
+    "GP03": product_us,
+    "GP04": lambda i: [i["flops"] / (2 * B200.units * B200.fp32_lanes_per_unit) / 1e9],
+    "GP05": addition,
+    "GP06": lambda i: [H100.register_bytes_per_unit / (i["warp"] * i["registers"] * i["bytes"])],
+    "GP09": gemm,
+    "GP13": lambda i: [i["flops"] / (H100.units * i["tc"] * i["clock"])],
+}
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_published_figure(name: str) -> None:
+    oracle = oracles()[name]
+    oracle.check(*COMPUTED[name](oracle.inputs))
+
+
+def test_gp01_counts_what_the_source_counts() -> None:
+    i = oracles()["GP01"].inputs
+    assert [H100.units, B200.units] == i["sms"]
+    assert H100.fp32_lanes_per_unit == B200.fp32_lanes_per_unit == i["quads"] * i["lanes"]
+    assert lanes(i)[2] == math.prod(i["tpu"])
+
+
+def test_gp13_is_a_power_of_two_at_the_clock_that_nvidia_states() -> None:
+    assert H100.peak("bf16") / (H100.units * 4 * 1.83e9) == pytest.approx(1024, rel=0.001)

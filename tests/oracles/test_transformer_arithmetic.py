@@ -1,0 +1,126 @@
+"""What chapter 07 computes and concludes, against published figures and against arithmetic written out here."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tests.oracles.catalogue import oracles
+
+PAGE = "07-transformer-arithmetic"
+
+# Llama 3 70B and the page's step, by the letters of the page.
+L, D, F, N, K, H, V = 80, 8192, 28_672, 64, 8, 128, 128_256
+B, T, GPUS, PEAK = 512, 8192, 64, 989.4e12
+MATRICES = L * (2 * D * N * H + 2 * D * K * H + 3 * D * F) + V * D  # that multiply: the head, not the embedding
+PARAMETERS = MATRICES + L * 2 * D + D + V * D
+
+
+def exactly(value):
+    return pytest.approx(value, rel=1e-12)
+
+
+def test_the_first_bound(page) -> None:
+    assert page.P == PARAMETERS
+    assert page.first_s == exactly(6 * PARAMETERS * B * T / (GPUS * PEAK))
+    assert 16 * page.P < GPUS * page.capacity == GPUS * 80 * 2**30
+
+
+def test_the_einsums_of_a_layer_cost_its_loops_and_its_arrays(page) -> None:
+    lengths = {"D": D, "F": F, "H": H, "K": K, "N": N, "G": N // K, "B": 1, "S": 8192}
+    for tokens, sizes in ((8192, page.prompt), (1, page.token)):
+        assert sizes == {**lengths, "T": tokens}
+        for subscripts in page.layer.values():
+            arrays = subscripts.replace("->", ",").split(",")
+            products = [math.prod(sizes[letter] for letter in array) for array in arrays]
+            einsum = page.Einsum.parse(subscripts, sizes)
+            assert einsum.flops == 2 * math.prod(sizes[letter] for letter in {*subscripts} - {*",->"})
+            assert einsum.intensity() == exactly(einsum.flops / (2 * sum(products)))
+    # The prose: a product is over the ridge for a prompt and at 1 for a token; scores are under it either way.
+    ridge = page.h100.ridge_point("bf16")
+    of_prompt = {name: page.Einsum.parse(text, page.prompt).intensity() for name, text in page.layer.items()}
+    assert {name for name, intensity in of_prompt.items() if intensity < ridge} == {"scores", "mixed values"}
+    assert page.decode_intensity == pytest.approx(1, abs=1e-3)
+    assert page.score_intensity < page.sizes["G"] == N // K
+    oracle = oracles()["FL05"]
+    assert page.fused_intensity == pytest.approx(oracle.figures[1], rel=oracle.rel_tol)
+
+
+def test_the_order_of_a_product_of_three(page) -> None:
+    assert page.scores_first.flops == 2 * 2 * 8192**2 * 128
+    assert page.cheapest.flops == 2 * 2 * 8192 * 128**2
+    assert page.scores_first.flops / page.cheapest.flops == 8192 / 128
+
+
+def test_gpt2_to_the_last_parameter(page) -> None:
+    layer = 12 * 768**2 + 9 * 768 + 4 * 768  # matrices; biases 3 + 1 + 4 + 1; two norms of a scale and a shift
+    assert page.gpt2.total == 12 * layer + 50_257 * 768 + 1024 * 768 + 2 * 768
+    oracles()["PA01"].check(page.gpt2.total)
+    assert page.gpt2.norm == 12 * 4 * 768 + 2 * 768
+
+
+def test_the_table_of_models(page) -> None:
+    oracles()["PA04"].check(page.counts["llama2-7b"].total)
+    split = page.counts["llama3-70b"]
+    oracles()["PA11"].check(split.mlp / 1e9, (split.embedding + split.head) / 1e9, split.attention / 1e9)
+    mixtral = page.counts["mixtral-8x7b"]
+    expert = 32 * 3 * 4096 * 14_336
+    assert mixtral.total - mixtral.active == 6 * expert
+    assert page.counts["deepseek-v3"].total == pytest.approx(671e9, rel=1e-3)  # as its report rounds it
+    assert page.counts["deepseek-v3"].active == pytest.approx(37e9, rel=0.02)
+
+
+def test_where_six_flops_err(page) -> None:
+    attention = 4 * L * T * N * H
+    counted = 3 * (2 * MATRICES + attention)
+    assert 1 / page.compute.six_n_ratio(page.llama, T) == exactly(counted / (6 * PARAMETERS))
+    assert page.compute.attention_share(page.llama, T) == exactly(attention / (2 * MATRICES + attention))
+    assert page.crossover == exactly(2 * MATRICES / (4 * L * N * H))
+    # T = 8D for multi-head attention and a gated MLP four times as wide.
+    textbook = page.TransformerConfig("book", 1, d_model=1024, n_heads=8, d_ff=4096, vocab_size=1, context=8)
+    assert page.compute.attention_crossover(textbook) == pytest.approx(8 * 1024, rel=1e-3)  # a head of one token
+
+
+def test_states_by_recipe_and_stage(page) -> None:
+    for name, size in (("mixed16", 16), ("mixed18", 18), ("mixed20", 20)):
+        recipe = page.memory.RECIPES[name]
+        assert recipe.bytes_per_parameter == size
+        stages = [page.memory.states(64e9, recipe, data=64, zero_stage=stage).total / 1e9 for stage in range(4)]
+        gradients = size - 14
+        assert stages == exactly([64 * size, 64 * (2 + gradients) + 12, 64 * 2 + gradients + 12, size])
+    assert [round(size, 1) for size in page.zero_paper] == [120.0, 31.4, 16.6, 1.9]  # the paper's figure 1
+    table = oracles()["ME01"].figures
+    assert [table[2], table[6]] == exactly([70 * page.memory.RECIPES[name].bytes_per_parameter for name in ("mixed16", "mixed20")])
+
+
+def test_the_table_of_korthikanti(page) -> None:
+    oracles()["AC02"].check(*(one.total / page.unit for one in page.kept.values()))
+    oracles()["AC03"].check(page.kept["one device"].total / 1e9)
+    assert page.saved == pytest.approx(oracles()["AC01"].figures[2], rel=oracles()["AC01"].rel_tol)
+
+
+def test_selective_recomputation_is_cheaper_than_its_paper_says(page) -> None:
+    oracle = oracles()["AC04"]
+    printed, theirs, once = zip(*page.hfu_ratio.values(), strict=True)
+    oracle.check(*theirs)
+    assert list(printed) == pytest.approx(oracle.figures, rel=1e-3)
+    i = oracle.inputs
+    for ratio, width, layers in zip(once, i["h"], i["l"], strict=True):
+        matrices, attention = 24 * width**2 + 2 * i["V"] * width / layers, 4 * i["s"] * width
+        assert ratio == exactly(1 + attention / (3 * (matrices + attention)))
+    assert all(theirs_ - 1 == exactly(3 * (once_ - 1)) for theirs_, once_ in zip(theirs, once, strict=True))
+
+
+def test_caches(page) -> None:
+    names = ("llama3-8b", "llama3-70b", "llama3-405b")
+    oracles()["KV02"].check(*(page.cache.bytes_per_token(page.preset(name)) for name in names))
+    assert page.cache.bytes_per_token(page.preset("llama2-7b")) == 2 * 32 * 4096 * 2
+    assert page.latent_kb == 61 * (512 + 64) * 2 / 1e3
+    assert page.unpacked_kb == 61 * 128 * (128 + 64 + 128) * 2 / 1e3
+
+
+def test_published_utilisations(page) -> None:
+    assert round(100 * page.palm_mfu, 1) == 100 * oracles()["TR13"].figures[0]
+    assert round(100 * page.llama_mfu) == 40  # printed as 41 beside the 400 TFLOP/s that it follows from
+    assert round(100 * page.megatron_hfu) == 52
