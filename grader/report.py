@@ -61,7 +61,8 @@ class Summary:
 
     `bins` counts marks in tenths of the points, the last one with full marks. `whole` are submissions that lost every
     point for one reason: no notebook, a file that cannot be read, code that does not load. `slowest` are students with
-    the seconds that their code ran.
+    the seconds that their code ran, `suspects` those whose timed code did what no honest code does: student, check,
+    what it did.
     """
 
     lab: str
@@ -75,6 +76,7 @@ class Summary:
     checks: tuple[CheckSummary, ...]
     whole: tuple[tuple[str, tuple[str, ...]], ...]
     slowest: tuple[tuple[str, float], ...]
+    suspects: tuple[tuple[str, str, str], ...] = ()
 
 
 def summarise(records: Sequence[Record], lab: GradedLab, *, names: bool = True) -> Summary:
@@ -106,6 +108,12 @@ def summarise(records: Sequence[Record], lab: GradedLab, *, names: bool = True) 
             for reason, who in sorted(whole.items(), key=lambda each: (-len(each[1]), each[0]))
         ),
         slowest=tuple((who, time_s) for time_s, who in times[:SLOWEST]),
+        suspects=tuple(
+            (called[record.student], verdict.check, verdict.performance.suspect)
+            for record in records
+            for verdict in record.verdicts
+            if verdict.performance is not None and verdict.performance.suspect
+        ),
     )
 
 

@@ -74,6 +74,7 @@ def page(summary: Summary) -> str:
 <h2>Checks, in the order of the tasks</h2>
 {"".join(_check(check) for check in summary.checks)}
 {_whole(summary)}
+{_suspects(summary)}
 {_slowest(summary)}
 <footer>Lab {_text(summary.lab)}. From the grading records: what a person added in formgrader is not in it. Reasons are
 counted without their numbers.</footer>
@@ -135,6 +136,16 @@ def _whole(summary: Summary) -> str:
         for reason, who in summary.whole
     )
     return f"<h2>Lost as a whole, for one reason</h2><ul>{rows}</ul>"
+
+
+def _suspects(summary: Summary) -> str:
+    """Submissions that somebody should look into."""
+    if not summary.suspects:
+        return ""
+    rows = "".join(
+        f"<li>{_text(who)} <code>{_text(check)}</code> {_prose(why)}</li>" for who, check, why in summary.suspects
+    )
+    return f"<h2>To be looked into: timed code that did what no honest code does</h2><ul>{rows}</ul>"
 
 
 def _slowest(summary: Summary) -> str:

@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from grader.cli import main
+from grader.commands.report import _print
 from grader.judge import Verdict
+from grader.performance import PerformanceVerdict
 from grader.records import Record, read_record
 from grader.report import Failure, grouped, summarise
 from grader.report_page import page
@@ -43,6 +45,20 @@ def test_the_figures_are_those_of_the_records(class_records, tiny):
     assert summary.whole == (("the file is damaged", ("dee",)),)
     assert summary.slowest[0] == ("bob", 4.5) and len(summary.slowest) == 3
     assert all(check.performance is None for check in summary.checks)
+
+
+def test_what_no_honest_code_does_is_listed(class_records, tiny, capsys):
+    suspect = PerformanceVerdict(3, True, 0.0, suspect=f"faster than can be: {NASTY}")
+    ada = class_records[0]
+    first, *rest = ada.verdicts
+    class_records[0] = replace(ada, verdicts=(replace(first, performance=suspect), *rest))
+    summary = summarise(class_records, tiny)
+    assert summary.suspects == (("ada", "double", suspect.suspect),)
+    html = page(summary)
+    assert "To be looked into" in html and "faster than can be" in html and NASTY not in html
+    _print(summary)
+    assert "ada: double: faster than can be" in capsys.readouterr().out
+    assert "looked into" not in page(summarise(class_records[1:], tiny))
 
 
 def test_without_names_no_id_is_left(class_records, tiny):
