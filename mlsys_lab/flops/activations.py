@@ -85,11 +85,11 @@ def layer(
         replicated=rows * ((2 * norms * D + _sent_elements(config)) * element_bytes + mask_bytes) / shared,
         attention=rows * (N * config.head_dim + key_value + N * value_dim) * element_bytes / tensor,
         scores=0.0 if recomputation == "selective" else rows * N * score_bytes / tensor,
-        mlp=rows * _mlp_elements(config) * element_bytes / tensor,
+        mlp=rows * mlp_elements(config) * element_bytes / tensor,
     )
 
 
-def _mlp_elements(config: TransformerConfig) -> float:
+def mlp_elements(config: TransformerConfig) -> float:
     """Elements that the MLP keeps for a token, its input aside: 2·F, or 4·F of SwiGLU, over the experts in use."""
     per_width = 4 if config.activation == "swiglu" else 2
     if (experts := config.experts) is None:

@@ -1,0 +1,274 @@
+"""The least time of a training step, a prefill and a decoding step on a device: what binds it, and by how much.
+
+Each device has so many FLOPs to do, bytes of memory to move, bytes to send within its node and beyond it. Were all four
+perfectly overlapped, the step would take the longest of the four: no schedule is faster. Left out, so that real steps
+are longer: latency, kernels' launches, what does not overlap, matrix units that are not filled, uneven routing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.flops import activations, cache, communication, compute
+from mlsys_lab.flops.config import TransformerConfig
+from mlsys_lab.flops.layout import Layout, shard
+from mlsys_lab.flops.memory import BYTES, Recipe
+from mlsys_lab.hardware import Device
+
+NETWORK_BYTES_PER_S = 50e9
+"""Between nodes, for each device and direction: a 400 Gb/s card a GPU, as in NVIDIA's DGX H100."""
+NODE_DEVICES = {"gpu": 8, "cpu": 1, "TPU v4": 4096, "TPU v5e": 256, "TPU v5p": 8960, "TPU v6e": 256}
+"""Devices that the fast links connect: a board of eight GPUs; of TPUs the largest slice of Google's pages."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What bounds are made of: one device's limits at a precision, and the wires that it has."""
+
+    peak_flops_per_s: float
+    memory_bytes: float
+    memory_bytes_per_s: float
+    link_bytes_per_s: float  # within a node, one direction
+    network_bytes_per_s: float  # between nodes, one direction, for each device
+    node: int  # devices in a node
+
+    def __post_init__(self) -> None:
+        for name, amount in asdict(self).items():
+            if not amount > 0:
+                raise InputError(f"{name} must be positive", got=amount)
+
+
+def machine(
+    device: Device, precision: str, *, node: int | None = None, network_bytes_per_s: float = NETWORK_BYTES_PER_S
+) -> Machine:
+    """A row of the device table as a machine, its fastest links as the wires within a node, all of them in use.
+
+    Multiplication is at the peak of `precision`, or of 16 bits where the device has no unit for a narrow one (it is
+    then unpacked first) or knows the other 16-bit format only. `InputError` where it has no unit for "fp32".
+    """
+    if precision not in BYTES:
+        raise InputError("unknown precision", got=repr(precision), expected=f"one of {', '.join(BYTES)}")
+    names = [precision] if BYTES[precision] == 4 else [precision, "bf16", "fp16", "fp32"]
+    unit = next((name for name in names if name in device.peaks), precision)
+    link = max((link.per_direction_bytes_per_s for link in device.links), default=network_bytes_per_s)
+    return Machine(
+        peak_flops_per_s=device.peak(unit),
+        memory_bytes=device.memory_bytes,
+        memory_bytes_per_s=device.memory_bandwidth_bytes_per_s,
+        link_bytes_per_s=link,
+        network_bytes_per_s=network_bytes_per_s,
+        node=node or NODE_DEVICES.get(device.name, NODE_DEVICES.get(device.kind, 1)),
+    )
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one device has to do."""
+
+    flops: float
+    memory_bytes: float
+    link_bytes: float  # sent within the node
+    network_bytes: float  # sent beyond it
+
+
+@dataclass(frozen=True)
+class LeastTime:
+    """Seconds that each part of the work takes by itself; the longest is the bound."""
+
+    compute_s: float
+    memory_s: float
+    link_s: float
+    network_s: float
+
+    @property
+    def time_s(self) -> float:
+        """No schedule takes less."""
+        return max(self.compute_s, self.memory_s, self.link_s, self.network_s)
+
+    @property
+    def binds(self) -> str:
+        """ "compute", "memory", "link" or "network": the part that takes longest."""
+        return max(asdict(self).items(), key=lambda part: part[1])[0].removesuffix("_s")
+
+    @property
+    def margin(self) -> float | None:
+        """How many times longer it takes than the next part; None where there is nothing else to do."""
+        longest, second = sorted(asdict(self).values(), reverse=True)[:2]
+        return longest / second if second else None
+
+
+def least_time(work: Work, on: Machine) -> LeastTime:
+    """Each amount over its rate."""
+    return LeastTime(
+        compute_s=work.flops / on.peak_flops_per_s,
+        memory_s=work.memory_bytes / on.memory_bytes_per_s,
+        link_s=work.link_bytes / on.link_bytes_per_s,
+        network_s=work.network_bytes / on.network_bytes_per_s,
+    )
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that one device sends in a group: how many ranks, how far apart they stand, and by which pattern."""
+
+    sent_bytes: float
+    ranks: int
+    stride: int
+    pattern: str = "ring"  # or "all-to-all", or "neighbours" of a pipeline
+
+    def split(self, node: int) -> tuple[float, float]:
+        """Bytes within the node and beyond it.
+
+        Of a gather of S bytes over n ranks, g in each node, a device sends (g - 1)/g · S within the node, and with its
+        g - 1 neighbours fetches the other nodes' (n - g)/n · S, each a g-th part. In an all-to-all nothing is shared:
+        g - 1 of n - 1 parts stay. Between stages everything goes the way of the slowest hop.
+        """
+        if self.ranks == 1:
+            return 0.0, 0.0
+        together = min(self.ranks, max(1, node // self.stride))
+        if self.pattern == "neighbours":
+            return (self.sent_bytes, 0.0) if together == self.ranks else (0.0, self.sent_bytes)
+        whole = self.sent_bytes * self.ranks / (self.ranks - 1)
+        if self.pattern == "all-to-all":
+            return whole * (together - 1) / self.ranks, whole * (self.ranks - together) / self.ranks
+        return whole * (together - 1) / together, whole * (self.ranks - together) / self.ranks / together
+
+
+def training_traffic(
+    config: TransformerConfig, layout: Layout, recipe: Recipe, *, batch: int, tokens: int
+) -> dict[str, Traffic]:
+    """What a device sends in one step, by strategy; gradients as wide as the recipe keeps them, 32 bits at most."""
+    t, p, c, e = layout.tensor, layout.pipeline, layout.context, layout.expert
+    micro_batches = layout.micro_batches(batch)
+    rows = micro_batches * layout.micro_batch * tokens / c
+    layers, again = config.n_layers / p, 1 if layout.recomputation == "full" else 0
+    eb, held = BYTES[recipe.compute], shard(config, layout)
+    routed_layers = config.n_layers - config.experts.dense_layers if config.experts else 0
+
+    def data(parameters: float, ranks: int) -> float:
+        weights, gradients = recipe.weights * parameters, min(recipe.gradients, 4) * parameters
+        return communication.data_parallel_bytes(
+            weights, gradients, ranks, zero_stage=layout.zero_stage, micro_batches=micro_batches
+        )
+
+    tensor = communication.tensor_parallel_bytes(
+        config,
+        rows,
+        t,
+        layers=layers,
+        element_bytes=eb,
+        sequence_parallel=layout.sequence_parallel,
+        recomputation=layout.recomputation,
+    )
+    ring = communication.context_parallel_bytes(config, rows * c, c, layers=layers, element_bytes=eb, tensor=t)
+    routed = communication.expert_parallel_bytes(config, rows / t, e, layers=routed_layers / p, element_bytes=eb)
+    ends = max(held.embedding, held.head) if p > 1 else held.embedding + held.head
+    return {
+        "tensor": Traffic(tensor, t, 1),
+        "context": Traffic((3 + again) * ring, c, t),
+        "expert": Traffic((2 + again) * routed, e, t * c, "all-to-all"),
+        "data": Traffic(data(held.dense + ends, c * layout.data), c * layout.data, t),
+        "experts' data": Traffic(data(held.experts, c * layout.data // e), c * layout.data // e, t * e),
+        "pipeline": Traffic(
+            2 * communication.pipeline_bytes(config, rows, element_bytes=eb, tensor=t),
+            p,
+            t * c * layout.data,
+            "neighbours",
+        ),
+    }
+
+
+def training_work(
+    config: TransformerConfig,
+    layout: Layout,
+    recipe: Recipe,
+    *,
+    batch: int,
+    tokens: int,
+    node: int,
+    causal: bool = True,
+) -> Work:
+    """One training step on `batch` sequences of `tokens`, on the device that has most to do; fused attention.
+
+    FLOPs: the stage with the head; a pipeline's fill and drain count as work of its layers, (p - 1)/m more. Memory:
+    weights are read forward and backward (and when recomputing) for each micro-batch, gradients written and added to,
+    kept activations written and read, and the optimiser's states read and written once. Of an embedding rows are read,
+    which is not counted; the head's matrix is read whole.
+    """
+    m, d, t, c, p = layout.micro_batches(batch), layout.data, layout.tensor, layout.context, layout.pipeline
+    if tokens % c:
+        raise InputError("the sequence does not divide evenly", got=f"{tokens} tokens among {c} context-parallel ranks")
+    steps = compute.training(config, tokens, batch, recomputation=layout.recomputation, causal=causal)
+    head_flops = 3 * compute.forward(config, tokens, batch).head
+    layer_flops = steps.hardware - head_flops
+    flops = (layer_flops / p * (1 + communication.bubble(p, m)) + head_flops) / (d * t * c)
+
+    held, eb = shard(config, layout), BYTES[recipe.compute]
+    parameters = held.at(first=p == 1, last=True) + held.experts
+    read = held.dense + held.experts + config.vocab_size * config.d_model / t
+    reads = 3 if layout.recomputation == "full" else 2
+    kept = config.n_layers / p * kept_layer(config, layout, recipe, tokens=tokens).total
+    kept += activations.head_bytes(config, tokens // c, layout.micro_batch, tensor=t, element_bytes=eb)
+    optimised = held.at(first=p == 1, last=True) / (layout.replicas if layout.zero_stage else 1)
+    optimised += held.experts / (layout.replicas / layout.expert if layout.zero_stage else 1)
+    memory = m * (reads * recipe.weights * read + 2 * kept) + (2 * m - 1) * recipe.gradients * parameters
+    memory += optimised * (2 * (recipe.master + recipe.moments) + recipe.gradients + recipe.weights)
+
+    traffic = training_traffic(config, layout, recipe, batch=batch, tokens=tokens)
+    inside, beyond = zip(*(one.split(node) for one in traffic.values()), strict=True)
+    return Work(flops, memory, sum(inside), sum(beyond))
+
+
+def kept_layer(
+    config: TransformerConfig, layout: Layout, recipe: Recipe, *, tokens: int, recomputation: str | None = None
+) -> activations.LayerActivations:
+    """Activations that one layer of a micro-batch keeps on a device, fused attention, no dropout."""
+    return activations.layer(
+        config,
+        tokens // layout.context,
+        layout.micro_batch,
+        tensor=layout.tensor,
+        sequence_parallel=layout.sequence_parallel,
+        recomputation=layout.recomputation if recomputation is None else recomputation,
+        element_bytes=BYTES[recipe.compute],
+        fused_attention=True,
+    )
+
+
+def serving_work(
+    config: TransformerConfig,
+    layout: Layout,
+    *,
+    sequences: float,
+    tokens: int,
+    past: int,
+    weight_bytes: float,
+    cache_bytes: float,
+    node: int,
+) -> Work:
+    """`sequences` sequences of each data-parallel rank go once through all stages, `tokens` new tokens each.
+
+    The work of a tensor-parallel rank on all stages, which take turns; so the time is that until the token is out.
+    Logits are for the last token. Memory: weights once, of the experts those that are used when each token picks its
+    own at random, E·(1 - (1 - active/E)^tokens); the cache read, and written for the new tokens.
+    """
+    if layout.context > 1:
+        raise InputError("serving is bounded without context parallelism", got=f"{layout.context} ranks", expected="1")
+    t, p, e = layout.tensor, layout.pipeline, layout.expert
+    once = compute.forward(config, tokens, causal=True, past=past, head_tokens=1)
+    held = shard(config, layout)
+    rows, used = sequences * tokens, 1.0
+    if experts := config.experts:
+        used = 1 - (1 - experts.active / experts.count) ** (rows * e)
+    head = config.vocab_size * config.d_model / t
+    weights = weight_bytes * (p * (held.dense + used * held.experts) + head)
+    cached = sequences * (past + tokens) * cache.bytes_per_token(config, cache_bytes) * cache.copies(config, t) / t
+    routed_layers = config.n_layers - config.experts.dense_layers if config.experts else 0
+    traffic = [
+        Traffic(communication.tensor_parallel_bytes(config, rows, t, layers=config.n_layers, training=False), t, 1),
+        Traffic(communication.expert_parallel_bytes(config, rows / t, e, layers=routed_layers), e, t, "all-to-all"),
+        Traffic((p - 1) * communication.pipeline_bytes(config, rows, tensor=t), p, t * layout.data, "neighbours"),
+    ]
+    inside, beyond = zip(*(one.split(node) for one in traffic), strict=True)
+    return Work(once.total * sequences / t, weights + cached, sum(inside), sum(beyond))

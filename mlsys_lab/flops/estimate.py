@@ -1,0 +1,289 @@
+"""What a model needs on given devices: parameters, memory by kind, least times, tokens per second, cost.
+
+`estimate_training` and `estimate_serving` are pure functions; `Estimate.as_dict` has all figures as plain numbers. The
+estimator on the course's site repeats this arithmetic in JavaScript, and a test holds the two equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.flops import activations, cache, compute
+from mlsys_lab.flops.bounds import LeastTime, Machine, kept_layer, least_time, serving_work, training_work
+from mlsys_lab.flops.config import TransformerConfig
+from mlsys_lab.flops.layout import Layout, shard
+from mlsys_lab.flops.memory import BYTES, Recipe, States, states
+from mlsys_lab.flops.parameters import parameters
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Bytes on the device that holds most, by kind."""
+
+    weights: float
+    gradients: float = 0.0
+    master: float = 0.0
+    moments: float = 0.0
+    gathered: float = 0.0  # weights of the layer that ZeRO 3 has fetched
+    activations: float = 0.0
+    cache: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """All kinds."""
+        total: float = sum(asdict(self).values())
+        return total
+
+    @property
+    def largest(self) -> str:
+        """The kind that takes most."""
+        return max(asdict(self).items(), key=lambda kind: kind[1])[0]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Figures of one model, layout and machine; times are lower bounds, so speeds are upper and costs lower ones."""
+
+    mode: str  # "training" or "serving"
+    model: str
+    devices: int
+    parameters: float
+    active_parameters: float
+    parameters_per_device: float
+    flops: dict[str, float]  # of a whole step, prefill or decoding step, on all devices together
+    memory: MemoryUse
+    capacity_bytes: float
+    bounds: dict[str, LeastTime]  # "step", or "prefill" and "decode"
+    tokens_per_s: dict[str, float]  # of all devices together
+    cost_per_million_tokens: dict[str, float] | None
+    mfu: float | None  # highest that the bound allows; training only
+
+    @property
+    def fits(self) -> bool:
+        """Whether the fullest device has the memory."""
+        return self.memory.total <= self.capacity_bytes
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain numbers, words and dictionaries, units in the names or as in the fields' comments."""
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        return plain | {
+            "fits": self.fits,
+            "memory": asdict(self.memory) | {"total": self.memory.total, "largest": self.memory.largest},
+            "bounds": {
+                name: asdict(bound) | {"time_s": bound.time_s, "binds": bound.binds, "margin": bound.margin}
+                for name, bound in self.bounds.items()
+            },
+        }
+
+
+def training_memory(config: TransformerConfig, layout: Layout, recipe: Recipe, *, batch: int, tokens: int) -> MemoryUse:
+    """Bytes on the fuller of the first and the last stage: one has most micro-batches in flight, the other the logits.
+
+    Fused attention, no dropout. Left out: buffers of the communication library, fragmentation, the runtime's own.
+    """
+    held, p, replicas = shard(config, layout), layout.pipeline, layout.replicas
+    micro_batches = layout.micro_batches(batch)
+    kept = kept_layer(config, layout, recipe, tokens=tokens).total
+    whole = kept_layer(config, layout, recipe, tokens=tokens, recomputation="none").total
+    head = activations.head_bytes(
+        config,
+        tokens // layout.context,
+        layout.micro_batch,
+        tensor=layout.tensor,
+        element_bytes=BYTES[recipe.compute],
+    )
+    experts = states(held.experts, recipe, data=replicas // layout.expert, zero_stage=layout.zero_stage)
+    layer = (held.dense + held.experts) * p / config.n_layers
+    gathered = recipe.weights * layer if layout.zero_stage == 3 and replicas > 1 else 0.0
+
+    def stage(first: bool, last: bool, in_flight: int) -> MemoryUse:
+        dense = states(held.at(first=first, last=last), recipe, data=replicas, zero_stage=layout.zero_stage)
+        both = States(*(getattr(dense, kind.name) + getattr(experts, kind.name) for kind in fields(States)))
+        stack = in_flight * config.n_layers / p * kept + (whole - kept)
+        return MemoryUse(**asdict(both), gathered=gathered, activations=stack + (head if last else 0.0))
+
+    stages = [stage(True, p == 1, min(p, micro_batches)), stage(p == 1, True, 1)]
+    return max(stages, key=lambda one: one.total)
+
+
+def estimate_training(
+    config: TransformerConfig,
+    machine: Machine,
+    layout: Layout,
+    recipe: Recipe,
+    *,
+    batch: int,
+    tokens: int,
+    causal: bool = True,
+    price_per_hour: float | None = None,
+) -> Estimate:
+    """A training step on `batch` sequences of `tokens` tokens; `price_per_hour` is that of one device.
+
+    FLOPs of attention are those that a causal mask lets through: a bound has to hold for a kernel that skips the rest.
+    `causal=False` counts all pairs, as most published MFU does.
+    """
+    _check(config, tokens, price_per_hour)
+    work = training_work(config, layout, recipe, batch=batch, tokens=tokens, node=machine.node, causal=causal)
+    bound = least_time(work, machine)
+    flops = compute.training(config, tokens, batch, recomputation=layout.recomputation, causal=causal)
+    peak = machine.peak_flops_per_s * layout.devices
+    speeds = {"step": batch * tokens / bound.time_s}
+    return Estimate(
+        mode="training",
+        model=config.name,
+        devices=layout.devices,
+        parameters=parameters(config).total,
+        active_parameters=parameters(config).active,
+        parameters_per_device=_most_parameters(config, layout),
+        flops={"model": flops.model, "hardware": flops.hardware},
+        memory=training_memory(config, layout, recipe, batch=batch, tokens=tokens),
+        capacity_bytes=machine.memory_bytes,
+        bounds={"step": bound},
+        tokens_per_s=speeds,
+        cost_per_million_tokens=_costs(speeds, layout, price_per_hour),
+        mfu=flops.model / (bound.time_s * peak),
+    )
+
+
+def serving_memory(
+    config: TransformerConfig, layout: Layout, *, batch: int, tokens: int, weight_bytes: float, cache_bytes: float
+) -> MemoryUse:
+    """Bytes while `batch` sequences of `tokens` tokens are served, over all data-parallel ranks.
+
+    Activations are those of a prefill of `micro_batch` prompts at 16 bits: what goes into a layer, its normed copy,
+    what goes into the MLP's activation; and the logits of one token of every sequence in fp32.
+    """
+    held, t, p = shard(config, layout), layout.tensor, layout.pipeline
+    sequences = _sequences(layout, batch)
+    rows = layout.micro_batch * tokens
+    activation_bytes = rows * (2 * config.d_model + activations.mlp_elements(config) / 2 / t) * 2
+    cached = sequences * cache.cache_bytes(config, tokens, element_bytes=cache_bytes) * cache.copies(config, t)
+    ends = max(held.at(first=True, last=p == 1), held.at(first=p == 1, last=True))
+    return MemoryUse(
+        weights=weight_bytes * (ends + held.experts),
+        activations=activation_bytes + sequences * config.vocab_size / t * 4,
+        cache=cached / (t * p),
+    )
+
+
+def estimate_serving(
+    config: TransformerConfig,
+    machine: Machine,
+    layout: Layout,
+    *,
+    batch: int,
+    tokens: int,
+    weight_bytes: float = 2,
+    cache_bytes: float = 2,
+    price_per_hour: float | None = None,
+) -> Estimate:
+    """`batch` sequences served at once, `tokens` long: the prefill of a prompt of that length, and decoding at its end.
+
+    Each data-parallel rank serves its part of the batch. "prefill" is the least time to the first token of
+    `micro_batch` prompts on a rank, "decode" that of one more token for every sequence; tokens per second are of all
+    ranks, with all pipeline stages at work on different sequences as far as there are so many.
+    """
+    _check(config, tokens, price_per_hour)
+    sequences, p = _sequences(layout, batch), layout.pipeline
+    together = max(1.0, sequences / p)
+    shapes = {"prefill": (layout.micro_batch, tokens, 0), "decode": (together, 1, tokens - 1)}
+    bounds, flops = {}, {}
+    for phase, (rows, new, past) in shapes.items():
+        work = serving_work(
+            config,
+            layout,
+            sequences=rows,
+            tokens=new,
+            past=past,
+            weight_bytes=weight_bytes,
+            cache_bytes=cache_bytes,
+            node=machine.node,
+        )
+        bounds[phase] = least_time(work, machine)
+        once = compute.forward(config, new, causal=True, past=past, head_tokens=1).total
+        flops[phase] = once * (layout.data * layout.micro_batch if phase == "prefill" else batch)
+    speeds = {
+        "prefill": layout.data * p * layout.micro_batch * tokens / bounds["prefill"].time_s,
+        "decode": batch / bounds["decode"].time_s,
+    }
+    return Estimate(
+        mode="serving",
+        model=config.name,
+        devices=layout.devices,
+        parameters=parameters(config).total,
+        active_parameters=parameters(config).active,
+        parameters_per_device=_most_parameters(config, layout),
+        flops=flops,
+        memory=serving_memory(
+            config, layout, batch=batch, tokens=tokens, weight_bytes=weight_bytes, cache_bytes=cache_bytes
+        ),
+        capacity_bytes=machine.memory_bytes,
+        bounds=bounds,
+        tokens_per_s=speeds,
+        cost_per_million_tokens=_costs(speeds, layout, price_per_hour),
+        mfu=None,
+    )
+
+
+def _most_parameters(config: TransformerConfig, layout: Layout) -> float:
+    held, single = shard(config, layout), layout.pipeline == 1
+    return max(held.at(first=True, last=single), held.at(first=single, last=True)) + held.experts
+
+
+def _costs(tokens_per_s: dict[str, float], layout: Layout, price_per_hour: float | None) -> dict[str, float] | None:
+    """Dollars, or whatever the price is in, for a million tokens."""
+    if price_per_hour is None:
+        return None
+    per_s = price_per_hour * layout.devices / 3600
+    return {name: per_s / speed * 1e6 for name, speed in tokens_per_s.items()}
+
+
+def _sequences(layout: Layout, batch: int) -> int:
+    """Sequences of one data-parallel rank."""
+    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1 or batch % layout.data:
+        wanted = f"a multiple of {layout.data} data-parallel ranks"
+        raise InputError("the batch does not divide evenly", got=f"{batch} sequences", expected=wanted)
+    return batch // layout.data
+
+
+def _check(config: TransformerConfig, tokens: int, price_per_hour: float | None) -> None:
+    if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
+        raise InputError("tokens of a sequence out of range", got=repr(tokens), expected="a whole number, at least 1")
+    if config.position == "learned" and tokens > config.context:
+        raise InputError(
+            f"{config.name} has no positions for so many tokens", got=tokens, expected=f"up to {config.context}"
+        )
+    if price_per_hour is not None and not 0 <= price_per_hour < float("inf"):
+        raise InputError("a price cannot be so", got=price_per_hour, expected="0 or more an hour and device")
+
+
+def smaller_layouts(config: TransformerConfig, layout: Layout, *, training: bool) -> Iterator[tuple[str, Layout]]:
+    """Layouts one change away that may need less memory a device, the least costly change first, each with its name.
+
+    Those that keep the number of devices come first; then twice, four and eight times the tensor- or pipeline-parallel
+    ranks. Layouts into which the model does not divide are left out.
+    """
+    changes: list[tuple[str, dict[str, Any]]] = []
+    if training:
+        if layout.tensor > 1 and not layout.sequence_parallel:
+            changes.append(("sequence parallelism", {"sequence_parallel": True}))
+        if layout.replicas > 1:
+            changes += [(f"ZeRO stage {stage}", {"zero_stage": stage}) for stage in range(layout.zero_stage + 1, 4)]
+        if layout.micro_batch > 1:
+            changes.append(("a micro-batch of 1", {"micro_batch": 1}))
+        if layout.recomputation != "full":
+            changes.append(("full recomputation", {"recomputation": "full"}))
+    for times in (2, 4, 8):
+        for name, word in (("tensor", "tensor-parallel ranks"), ("pipeline", "pipeline stages")):
+            ways = getattr(layout, name) * times
+            changes.append((f"{ways} {word}", {name: ways}))
+    for words, change in changes:
+        smaller = layout.replace(**change)
+        try:
+            smaller.check(config)
+        except InputError:
+            continue
+        yield words, smaller

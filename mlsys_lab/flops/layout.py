@@ -1,0 +1,134 @@
+"""How a model and its batch are divided among devices, and what of the parameters one device then holds."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.flops.compute import check_recomputation
+from mlsys_lab.flops.config import TransformerConfig
+from mlsys_lab.flops.memory import ZERO_STAGES
+from mlsys_lab.flops.parameters import mlp_parameters, parameters
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Degrees of parallelism; `data` · `context` · `tensor` · `pipeline` devices in all. Raises InputError.
+
+    Neighbouring devices are of one tensor-parallel group, then of one context-parallel, one data-parallel and one
+    pipeline group. `expert` ranks, taken from the data-parallel ones, hold different experts. ZeRO divides states among
+    the data- and context-parallel ranks, which hold the same parameters. `micro_batch` sequences go through the model
+    at a time on each data-parallel rank.
+    """
+
+    data: int = 1
+    tensor: int = 1
+    pipeline: int = 1
+    expert: int = 1
+    context: int = 1
+    zero_stage: int = 0
+    sequence_parallel: bool = False
+    recomputation: str = "none"
+    micro_batch: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("data", "tensor", "pipeline", "expert", "context", "micro_batch"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InputError(f"Layout.{name} out of range", got=repr(value), expected="a whole number, at least 1")
+        if self.zero_stage not in ZERO_STAGES:
+            raise InputError("unknown ZeRO stage", got=self.zero_stage, expected="0, 1, 2 or 3")
+        if self.data % self.expert:
+            raise InputError("expert ranks are taken from the data ranks", got=f"{self.expert} of {self.data}")
+        check_recomputation(self.recomputation)
+
+    @property
+    def devices(self) -> int:
+        """All devices."""
+        return self.data * self.context * self.tensor * self.pipeline
+
+    @property
+    def replicas(self) -> int:
+        """Ranks that hold the same parameters, experts aside."""
+        return self.data * self.context
+
+    def check(self, config: TransformerConfig) -> None:
+        """`InputError` where the model does not divide so."""
+        wants = [
+            ("query heads", config.n_heads, "tensor-parallel ranks", self.tensor),
+            ("d_ff", config.d_ff, "tensor-parallel ranks", self.tensor),
+            ("layers", config.n_layers, "pipeline stages", self.pipeline),
+        ]
+        if config.experts is not None:
+            wants.append(("experts", config.experts.count, "expert-parallel ranks", self.expert))
+            wants.append(("an expert's d_ff", config.experts.d_ff, "tensor-parallel ranks", self.tensor))
+        elif self.expert > 1:
+            raise InputError(f"{config.name} has no experts to divide", got=f"{self.expert} expert-parallel ranks")
+        for what, amount, who, ways in wants:
+            if amount % ways:
+                raise InputError(f"{what} do not divide evenly", got=f"{amount} among {ways} {who}")
+        K = config.n_kv_heads
+        if K % self.tensor and self.tensor % K:
+            raise InputError(
+                "key/value heads do not divide evenly", got=f"{K} among {self.tensor} tensor-parallel ranks"
+            )
+
+    def micro_batches(self, batch: int) -> int:
+        """Micro-batches of each data-parallel rank in a step on `batch` sequences; `InputError` unless whole."""
+        once = self.data * self.micro_batch
+        if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1 or batch % once:
+            raise InputError(
+                "the batch does not divide evenly",
+                got=f"{batch} sequences",
+                expected=f"a multiple of {once}: {self.data} data-parallel ranks, {self.micro_batch} sequences each",
+            )
+        return batch // once
+
+    def replace(self, **changes: int | bool | str) -> Layout:
+        """The same but for these."""
+        return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Parameters on one device, before ZeRO."""
+
+    dense: float  # of its stage's layers, experts aside
+    experts: float  # of its stage's layers
+    embedding: float  # with learned positions, on the first stage
+    head: float  # on the last stage; of a tied model with several stages, its copy of the embedding
+
+    def at(self, *, first: bool, last: bool) -> float:
+        """Without experts, on a stage that is first or last or both."""
+        return self.dense + (self.embedding if first else 0.0) + (self.head if last else 0.0)
+
+
+def shard(config: TransformerConfig, layout: Layout) -> Shard:
+    """What one device holds: tensor parallelism divides matrices, pipeline stages take an equal part of the layers.
+
+    Copied to all tensor-parallel ranks: norms, the router, learned positions, the matrices of latent attention that
+    lead to its latent vectors, and a key/value head where there are more ranks than heads. Counted as divided although
+    they are copied: biases of output matrices. Dense and expert layers are taken as spread evenly over the stages; a
+    vocabulary that does not divide is not rounded up. Raises InputError.
+    """
+    layout.check(config)
+    whole, t, p = parameters(config), layout.tensor, layout.pipeline
+    routed = 0
+    if experts := config.experts:
+        expert = mlp_parameters(config, experts.d_ff)
+        routed = (config.n_layers - experts.dense_layers) * experts.count * expert
+    copied = whole.norm + whole.router
+    more_heads = 0.0
+    if latent := config.latent:
+        copied += config.n_layers * config.d_model * ((latent.q_rank or 0) + latent.kv_rank + latent.rope_dim)
+    else:
+        key_value = config.n_layers * config.d_model * 2 * config.n_kv_heads * config.head_dim
+        more_heads = key_value * (max(1.0, t / config.n_kv_heads) - 1)
+    divided = whole.total - whole.embedding - whole.position - whole.head - routed - copied + more_heads
+    return Shard(
+        dense=(divided / t + copied) / p,
+        experts=routed / (t * p * layout.expert),
+        embedding=whole.embedding / t + whole.position,
+        head=(whole.embedding / t if p > 1 else 0.0) if config.tied else whole.head / t,
+    )
