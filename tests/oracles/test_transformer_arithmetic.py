@@ -91,7 +91,9 @@ def test_states_by_recipe_and_stage(page) -> None:
         assert stages == exactly([64 * size, 64 * (2 + gradients) + 12, 64 * 2 + gradients + 12, size])
     assert [round(size, 1) for size in page.zero_paper] == [120.0, 31.4, 16.6, 1.9]  # the paper's figure 1
     table = oracles()["ME01"].figures
-    assert [table[2], table[6]] == exactly([70 * page.memory.RECIPES[name].bytes_per_parameter for name in ("mixed16", "mixed20")])
+    assert [table[2], table[6]] == exactly(
+        [70 * page.memory.RECIPES[name].bytes_per_parameter for name in ("mixed16", "mixed20")]
+    )
 
 
 def test_the_table_of_korthikanti(page) -> None:
@@ -124,3 +126,85 @@ def test_published_utilisations(page) -> None:
     assert round(100 * page.palm_mfu, 1) == 100 * oracles()["TR13"].figures[0]
     assert round(100 * page.llama_mfu) == 40  # printed as 41 beside the 400 TFLOP/s that it follows from
     assert round(100 * page.megatron_hfu) == 52
+    with_recomputation = 4 * 24 * 25_600**2 + 4 * 4 * 2048 * 25_600 + 3 * 2 * 51_200 * 25_600 / 128
+    model = 3 * 24 * 25_600**2 + 3 * 4 * 2048 * 25_600 + 3 * 2 * 51_200 * 25_600 / 128
+    assert page.megatron_mfu == exactly(163e12 / 312e12 * model / with_recomputation)
+
+
+def test_serving_on_one_node(page) -> None:
+    """Prefill by its FLOPs, decoding by the bytes of weights and cache: the embedding is not read, its row apart."""
+    attention = 4 * L * N * H * (T * (T + 1) / 2)
+    prompt_flops = 2 * (MATRICES - V * D) * T + attention + 2 * V * D
+    assert page.prefill.time_s == pytest.approx(prompt_flops / (8 * PEAK), rel=1e-9)
+    norms = L * 2 * D + D  # every device reads them
+    for sequences, bound in ((1, page.decode_one), (64, page.decode_many)):
+        read = 2 * (MATRICES / 8 + norms) + sequences * T * 2 * L * K * H * 2 / 8
+        assert bound.time_s == pytest.approx(read / 3350e9, rel=1e-9)
+    for prefill, one, many in page.served.values():
+        assert (prefill.binds, one.binds, many.binds) == ("compute", "memory", "memory")
+    h100, h200 = page.served["H100"], page.served["H200"]  # "it helps decoding only"
+    assert h100[0].time_s == h200[0].time_s
+    assert h100[1].time_s / h200[1].time_s == exactly(4800 / 3350)
+
+
+def test_the_answer(page) -> None:
+    """Llama 3 70B on 64 H100s: FLOPs with the causal half of attention, bytes by kind, and what the month buys."""
+    forward = 2 * MATRICES + 4 * L * N * H * (T + 1) / 2
+    assert page.best_s == pytest.approx(3 * forward * B * T / (GPUS * PEAK), rel=1e-9)
+    layers = forward - 2 * V * D
+    recomputing = (3 * forward + layers) * B * T / (GPUS * PEAK)
+    assert page.again.bounds["step"].time_s == pytest.approx(recomputing, rel=1e-9)
+    # States with tensor parallelism: an eighth of the matrices, all norms; the optimiser's over 8 data ranks.
+    held = (MATRICES + V * D) / 8 + L * 2 * D + D
+    use = page.best.memory
+    assert [use.weights, use.gradients, use.master + use.moments] == exactly([2 * held, 2 * held, 12 * held / 8])
+    # A layer keeps 4D of norms, queries, keys, values and attention's result, 4F of the MLP, statistics in fp32.
+    per_token = 2 * (4 * D + 2 * N * H + 2 * K * H + 4 * F) + 4 * N
+    end = T * (2 * 2 * D + 4 * V / 8)
+    assert use.activations == exactly(L * T * per_token / 8 + end)
+    assert page.sharded.memory.activations == exactly(L * T * per_token + T * (2 * 2 * D + 4 * V))
+    inputs = 2 * T * D
+    assert page.again.memory.activations == exactly(L * inputs + T * per_token - inputs + T * (2 * 2 * D + 4 * V))
+    assert [run.fits for run in page.runs.values()] == [False, True, True, True]
+    assert page.month_tokens == exactly(30 * 86_400 / page.best_s * B * T)
+    # The first bound misses attention and nothing else that takes time here; the embedding makes it a little larger.
+    assert page.first_s < page.best_s < 1.1 * page.first_s
+
+
+def test_problems_with_published_figures_that_contradict_themselves(page) -> None:
+    counted, rounded = oracles()["PA10"], oracles()["PA10"].printed[0]
+    share = page.p1.attention / (page.p1.attention + page.p1.mlp)
+    counted.check(page.p1.total, share, page.cache.bytes_per_token(page.p1_config, 1))
+    assert math.floor(page.p1_rounded / 1e9) * 1e9 == rounded
+
+    utilisation = oracles()["FL08"]
+    utilisation.check(page.p2_flops, page.p2_used[1513e12])
+    assert page.p2_used[page.h100.peak("fp8")] == pytest.approx(utilisation.arithmetic[1], rel=0.005)
+
+    checkpoints = oracles()["TR02"]
+    checkpoints.check(page.p3[3], page.p3_total[3], page.p3_chips[3], page.p3_total[3] * 1e3 / 8960)
+    of_four = [page.p3[4], page.p3_total[4], page.p3_chips[4]]
+    assert of_four == pytest.approx(checkpoints.printed[:3], rel=0.005)
+
+    tensor = oracles()["TR06"]
+    assert page.p4_days == pytest.approx(tensor.figures[1], rel=tensor.rel_tol)
+    assert page.p4_limit == pytest.approx(tensor.arithmetic["tensor_parallel"], rel=1e-3)
+    assert page.llama.d_ff / 1995 == pytest.approx(tensor.printed["tensor_parallel"], rel=1e-3)
+
+    room = oracles()["KI05"]
+    assert page.p5_weights == room.figures[0]
+    assert [round(tokens) for tokens in page.p5_tokens.values()] == room.arithmetic["with_every_digit"]
+    assert round(160 - page.p5_weights / 1e9) / 0.002 == exactly(room.arithmetic["tokens"])
+
+
+def test_the_other_problems(page) -> None:
+    mfu, hfu = oracles()["TR13"].figures
+    assert page.p6 == pytest.approx(3 * (hfu / mfu - 1), rel=1e-9)
+    oracles()["MG04"].check(*page.p7_days.values())
+    matrices, attention, head = 24 * 12_288**2, 4 * 2048 * 12_288, 2 * 51_200 * 12_288
+    step = 1536 * 2048 * (96 * 4 * (matrices + attention) + 3 * head)
+    assert page.p7_step == exactly(step)
+    oracles()["MG03"].check(page.p7_step, oracles()["MG03"].figures[1])
+    keys = 2 * 8192 * 512 * 128 * 128 + 2 * 8192 * 128 * 128
+    query = 2 * 128 * 128 * 512 + 2 * 128 * 512 * 8192
+    assert page.p8_orders == {"keys first": keys, "query first": query}
