@@ -93,9 +93,8 @@ class Checkpoint:
 
     def rename(self, stored: Stored) -> Stored:
         """The same place under the name that this checkpoint uses: some leave out "transformer." or "model."."""
-        prefix, _, rest = stored.name.partition(".")
-        without = prefix in ("transformer", "model") and not any(name.startswith(f"{prefix}.") for name in self.files)
-        return dataclasses.replace(stored, name=rest) if without else stored
+        bare = stored.name.removeprefix("transformer.").removeprefix("model.")
+        return dataclasses.replace(stored, name=bare) if bare in self.files else stored
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         """Read one tensor; InputError if the file has it not, or with another shape or dtype than expected."""

@@ -1,0 +1,245 @@
+"""config.json as published: the same model as the preset; and what is not computed rightly is refused in a line."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.flops import preset
+from mlsys_lab.flops.huggingface import left_out, read_config
+
+LLAMA2: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "max_position_embeddings": 4096,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 32,
+    "pretraining_tp": 1,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": None,
+    "tie_word_embeddings": False,
+    "torch_dtype": "float16",
+    "vocab_size": 32000,
+}
+MISTRAL = LLAMA2 | {
+    "model_type": "mistral",
+    "intermediate_size": 14336,
+    "max_position_embeddings": 32768,
+    "num_key_value_heads": 8,
+    "rope_theta": 10000.0,
+    "sliding_window": 4096,
+}
+QWEN = LLAMA2 | {
+    "model_type": "qwen2",
+    "hidden_size": 896,
+    "intermediate_size": 4864,
+    "max_position_embeddings": 32768,
+    "max_window_layers": 24,
+    "num_attention_heads": 14,
+    "num_hidden_layers": 24,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 1000000.0,
+    "sliding_window": 32768,
+    "tie_word_embeddings": True,
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+DEEPSEEK: dict[str, Any] = {
+    "model_type": "deepseek_v3",
+    "attention_bias": False,
+    "first_k_dense_replace": 3,
+    "hidden_act": "silu",
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "kv_lora_rank": 512,
+    "max_position_embeddings": 163840,
+    "moe_intermediate_size": 2048,
+    "moe_layer_freq": 1,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_attention_heads": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 61,
+    "num_key_value_heads": 128,
+    "num_nextn_predict_layers": 1,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "quantization_config": {"quant_method": "fp8"},
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096},
+    "rope_theta": 10000,
+    "tie_word_embeddings": False,
+    "v_head_dim": 128,
+    "vocab_size": 129280,
+}
+GPT2: dict[str, Any] = {
+    "model_type": "gpt2",
+    "activation_function": "gelu_new",
+    "layer_norm_epsilon": 1e-05,
+    "n_ctx": 1024,
+    "n_embd": 768,
+    "n_head": 12,
+    "n_layer": 12,
+    "n_positions": 1024,
+    "vocab_size": 50257,
+}
+BLOOM: dict[str, Any] = {
+    "model_type": "bloom",
+    "apply_residual_connection_post_layernorm": False,
+    "n_embed": 14336,
+    "n_layer": 70,
+    "num_attention_heads": 112,
+    "layer_norm_epsilon": 1e-05,
+    "seq_length": 2048,
+    "vocab_size": 250880,
+}
+PUBLISHED = {
+    "gpt2": GPT2,
+    "llama2-7b": LLAMA2,
+    "llama3-8b": LLAMA2
+    | {
+        "intermediate_size": 14336,
+        "max_position_embeddings": 8192,
+        "num_key_value_heads": 8,
+        "rope_theta": 500000.0,
+        "vocab_size": 128256,
+    },
+    "mistral-7b": MISTRAL,
+    "mixtral-8x7b": MISTRAL
+    | {
+        "model_type": "mixtral",
+        "num_experts_per_tok": 2,
+        "num_local_experts": 8,
+        "rope_theta": 1000000.0,
+        "sliding_window": None,
+    },
+    "qwen2.5-0.5b": QWEN,
+    "deepseek-v3": DEEPSEEK,
+    "bloom-176b": BLOOM,
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_files_give_the_preset(name):
+    expected = preset(name)
+    assert read_config(PUBLISHED[name]) == dataclasses.replace(expected, name=PUBLISHED[name]["model_type"])
+
+
+def test_a_file_its_folder_and_its_content_give_the_same(tmp_path: Path):
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA2))
+    other = tmp_path / "mine.json"
+    other.write_text(json.dumps(LLAMA2))
+    assert read_config(folder) == read_config(str(folder / "config.json"))
+    assert read_config(folder).name == "tiny" and read_config(other).name == "mine"
+    assert read_config(LLAMA2 | {"_name_or_path": "who/what"}).name == "who/what"
+    assert dataclasses.replace(read_config(folder), name="llama") == read_config(LLAMA2)
+
+
+def test_both_generations_of_rotary_fields():
+    new = {key: value for key, value in QWEN.items() if key not in ("rope_theta", "rope_scaling")}
+    new["rope_parameters"] = {"rope_type": "default", "rope_theta": 1000000.0}
+    assert read_config(new) == read_config(QWEN)
+    new["rope_parameters"] = {"rope_type": "llama3", "factor": 8.0}
+    assert read_config(new).rope_theta == 10_000.0
+    assert left_out(new) == ("rotary angles are stretched (llama3)",)
+
+
+def test_what_changes_no_count_is_told():
+    assert left_out(LLAMA2) == left_out(QWEN) == left_out(GPT2) == ()
+    assert left_out(MISTRAL) == ("attention reaches back 4096 tokens only (sliding_window)",)
+    assert left_out(QWEN | {"use_sliding_window": True, "sliding_window": 100}) == (
+        "attention reaches back 100 tokens only (sliding_window)",
+    )
+    assert left_out(DEEPSEEK) == (
+        "rotary angles are stretched (yarn)",
+        "1 further module predicts a later token (num_nextn_predict_layers)",
+        "weights are stored quantised (quantization_config)",
+    )
+
+
+def test_fields_that_files_leave_out_are_those_of_transformers():
+    """Held against its own configurations in tests/models, for every field that decides a logit."""
+    few = {
+        key: LLAMA2[key] for key in LLAMA2 if key not in ("hidden_act", "tie_word_embeddings", "num_key_value_heads")
+    }
+    assert read_config(few) == read_config(LLAMA2)
+    assert read_config(GPT2 | {"n_inner": None}).d_ff == 4 * 768
+    assert read_config(GPT2 | {"n_inner": 100}).d_ff == 100
+    assert read_config(LLAMA2 | {"head_dim": 64}).head_dim == 64
+    biased = read_config(LLAMA2 | {"attention_bias": True, "mlp_bias": True})
+    assert biased.qkv_bias and biased.out_bias and biased.mlp_bias
+    qwen3 = read_config(QWEN | {"model_type": "qwen3"})
+    assert qwen3.qk_norm and qwen3.head_dim == 128 and not qwen3.qkv_bias
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        (LLAMA2 | {"model_type": "lama"}, "unknown architecture: got model_type 'lama'.* did you mean 'llama'"),
+        (LLAMA2 | {"model_type": "deepseek_v2"}, "did you mean 'deepseek_v3'"),
+        (LLAMA2 | {"model_type": ["llama"]}, r"got model_type \['llama'\]"),
+        ({}, "unknown architecture: got no model_type, expected one of gpt2, llama, mistral"),
+        (LLAMA2 | {"hidden_size": None}, "config lacks a size: expected hidden_size"),
+        (MISTRAL | {"num_key_value_heads": None}, "config lacks a size: expected num_key_value_heads"),
+        ({"model_type": "gpt2"}, "lacks a size: expected n_embd or hidden_size"),
+        (LLAMA2 | {"hidden_size": "4096"}, "hidden_size is not a size: got '4096'"),
+        (LLAMA2 | {"hidden_size": 4096.0}, "hidden_size is not a size"),
+        (LLAMA2 | {"num_key_value_heads": 5}, "query heads must divide"),
+        (LLAMA2 | {"num_attention_heads": 31, "num_key_value_heads": 31}, "d_model must divide among heads"),
+        (LLAMA2 | {"num_hidden_layers": -1}, "n_layers out of range"),
+        (LLAMA2 | {"tie_word_embeddings": "false"}, "tied is either or"),
+        (LLAMA2 | {"rope_theta": "big"}, "rope_theta out of range"),
+        (LLAMA2 | {"rope_scaling": 2}, "rope_scaling is not an object: got 2"),
+        (
+            LLAMA2 | {"hidden_act": "gelu"},
+            "llama with this hidden_act is not computed here: got 'gelu', expected",
+        ),
+        (GPT2 | {"activation_function": "tanh"}, "unknown activation_function: got 'tanh'"),
+        (GPT2 | {"scale_attn_by_inverse_layer_idx": True}, "gpt2 with this scale_attn_by_inverse_layer_idx"),
+        (GPT2 | {"add_cross_attention": True}, "gpt2 with this add_cross_attention"),
+        (BLOOM | {"apply_residual_connection_post_layernorm": True}, "bloom with this apply_residual"),
+        (
+            DEEPSEEK | {"moe_layer_freq": 2},
+            "this moe_layer_freq is not computed here: got 2, expected 1",
+        ),
+        (DEEPSEEK | {"num_experts_per_tok": 300}, "a token uses more experts than there are"),
+    ],
+)
+def test_files_that_are_refused(fields, words):
+    with pytest.raises(InputError, match=words) as caught:
+        read_config(fields)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is not JSON"),
+        (b"{", "is not JSON"),
+        (b"[" * 100_000, "is not JSON"),
+        (b"\xff\xfe{", "is not JSON"),
+        (b"[1]", "is not an object: got list"),
+    ],
+)
+def test_files_that_are_no_config(tmp_path, content, words):
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(InputError, match=words) as caught:
+        read_config(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_file(tmp_path):
+    with pytest.raises(InputError, match=r"cannot read .*config\.json: got No such file"):
+        read_config(tmp_path)
