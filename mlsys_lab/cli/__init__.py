@@ -1,4 +1,4 @@
-"""The learner's command, `mlsys-lab`: list, start, check, progress, doctor."""
+"""The learner's command, `mlsys-lab`: list, start, check, progress, estimate, doctor."""
 
 from __future__ import annotations
 
@@ -8,10 +8,17 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import NoReturn
 
-from mlsys_lab.cli import check, doctor, listing, progress, start
+from mlsys_lab.cli import check, doctor, estimate, listing, progress, start
 from mlsys_lab.errors import CourseError, InputError, did_you_mean
 
-COMMANDS = {"list": listing, "start": start, "check": check, "progress": progress, "doctor": doctor}
+COMMANDS = {
+    "list": listing,
+    "start": start,
+    "check": check,
+    "progress": progress,
+    "estimate": estimate,
+    "doctor": doctor,
+}
 DESCRIPTION = """\
 Do the labs of the course on machine-learning systems.
 
@@ -26,6 +33,9 @@ a first hour:
   jupyter lab 01-autograd      open it; fill in a task; run its check("…") cell
   mlsys-lab check autograd     run all checks on the saved notebook; when all pass, later labs use your code
   mlsys-lab progress           your points so far
+
+what a model needs:
+  mlsys-lab estimate llama3-8b --device H100 --data 8 --zero 3
 
 exit codes: 0 done and passed, 1 a mistake or a check that did not pass, 2 a command line that is not understood
 """

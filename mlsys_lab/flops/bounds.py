@@ -13,7 +13,7 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.flops import activations, cache, communication, compute
 from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.layout import Layout, shard
-from mlsys_lab.flops.memory import BYTES, Recipe
+from mlsys_lab.flops.memory import BYTES, Recipe, element_bytes
 from mlsys_lab.hardware import Device
 
 NETWORK_BYTES_PER_S = 50e9
@@ -47,9 +47,7 @@ def machine(
     Multiplication is at the peak of `precision`, or of 16 bits where the device has no unit for a narrow one (it is
     then unpacked first) or knows the other 16-bit format only. `InputError` where it has no unit for "fp32".
     """
-    if precision not in BYTES:
-        raise InputError("unknown precision", got=repr(precision), expected=f"one of {', '.join(BYTES)}")
-    names = [precision] if BYTES[precision] == 4 else [precision, "bf16", "fp16", "fp32"]
+    names = [precision] if element_bytes(precision) == 4 else [precision, "bf16", "fp16", "fp32"]
     unit = next((name for name in names if name in device.peaks), precision)
     link = max((link.per_direction_bytes_per_s for link in device.links), default=network_bytes_per_s)
     return Machine(

@@ -1,10 +1,10 @@
 """FLOPs of a decoder transformer: forward, backward and recomputed, matrix multiplication by matrix multiplication.
 
 Only matrix multiplications are counted, each exactly; norms, activations, softmax, rotation and the embedding's look-up
-are not (their FLOPs are below a thousandth of the total at D in the thousands, and they run on other units). A
-multiply-add is two FLOPs. Attention is counted over all pairs of positions, as a multiplication without a mask does
-them and as PaLM's and Megatron's formulas count; `causal=True` counts the pairs that a causal mask lets through, which
-is what a kernel that skips masked blocks comes close to.
+are not: about a thousandth of a layer's FLOPs at D in the thousands, and of attention's a hundredth (some 5 FLOPs of
+softmax a score beside 4·H), on other units. A multiply-add is two FLOPs. Attention is counted over all pairs of
+positions, as a multiplication without a mask does them and as PaLM's and Megatron's formulas count; `causal=True`
+counts the pairs that a causal mask lets through, which is what a kernel that skips masked blocks comes close to.
 
 Letters: B batch, T tokens of a sequence, L layers, D d_model, F d_ff, N query heads, K key/value heads, H head_dim,
 V vocabulary.
@@ -207,8 +207,8 @@ def six_n_ratio(config: TransformerConfig, tokens: int, *, causal: bool = False)
 def kaplan_forward_per_token(config: TransformerConfig, tokens: int) -> float:
     """Forward FLOPs a token as Kaplan et al. count (arXiv:2001.08361, table 1): 2·N + 2·L·T·N·H, N without embeddings.
 
-    Its N leaves out the head as well, which multiplies: 2·D·V a token that matter in small models. Its second term is
-    half of all pairs, the causal half.
+    Its N leaves out the head as well, which multiplies: 2·D·V a token that matter in small models. Its second term (the
+    table's row "mask") is half of what scores and weighted sums cost over all pairs: one of the two, or a causal half.
     """
     attention = 2.0 * config.n_layers * tokens * config.n_heads * config.head_dim
     return two_n(parameters(config).non_embedding, 1) + attention

@@ -17,6 +17,14 @@ BYTES = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8":
 ZERO_STAGES = (0, 1, 2, 3)
 
 
+def element_bytes(name: str) -> float:
+    """Bytes of an element of this format; `InputError` with a suggestion where there is none."""
+    if name not in BYTES:
+        near = did_you_mean(str(name), BYTES)
+        raise InputError("unknown format", got=repr(name), expected=f"one of {', '.join(BYTES)}", help=near)
+    return BYTES[name]
+
+
 @dataclass(frozen=True)
 class Recipe:
     """Bytes that training keeps for each parameter, and the format in which it multiplies.
@@ -36,10 +44,7 @@ class Recipe:
         for kind in ("weights", "gradients", "master", "moments"):
             if not getattr(self, kind) >= 0:
                 raise InputError(f"recipe {self.name!r}: {kind} must not be negative", got=getattr(self, kind))
-        if self.compute not in BYTES:
-            raise InputError(
-                f"recipe {self.name!r}: unknown format", got=self.compute, expected=f"of {', '.join(BYTES)}"
-            )
+        element_bytes(self.compute)
 
     @property
     def bytes_per_parameter(self) -> float:
@@ -72,6 +77,12 @@ def recipe(name: str) -> Recipe:
     return RECIPES[name]
 
 
+def check_zero_stage(stage: int) -> None:
+    """`InputError` for a stage that there is not."""
+    if stage not in ZERO_STAGES:
+        raise InputError("unknown ZeRO stage", got=stage, expected="0, 1, 2 or 3")
+
+
 @dataclass(frozen=True)
 class States:
     """Bytes of training states on one device."""
@@ -98,8 +109,7 @@ def states(parameters: float, recipe: Recipe, *, data: int = 1, zero_stage: int 
     """
     if data < 1 or parameters < 0:
         raise InputError("states of negative parameters or on no rank", got=f"{parameters} on {data}")
-    if zero_stage not in ZERO_STAGES:
-        raise InputError("unknown ZeRO stage", got=zero_stage, expected="0, 1, 2 or 3")
+    check_zero_stage(zero_stage)
     optimiser = parameters / (data if zero_stage >= 1 else 1)
     return States(
         weights=recipe.weights * parameters / (data if zero_stage >= 3 else 1),

@@ -47,7 +47,10 @@ def test_no_arguments_shows_the_help(call: Call) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("strat",), "unknown command: got strat, expected one of list, start, check, progress, doctor; help: did you"),
+        (
+            ("strat",),
+            "unknown command: got strat, expected one of list, start, check, progress, estimate, doctor; help: did you",
+        ),
         (("start",), "the following arguments are required: LAB; help: see `mlsys-lab start --help`"),
         (("list", "--jsno"), "unrecognized arguments: --jsno; help: see `mlsys-lab --help`"),
         (("--jsno",), "unrecognized arguments: --jsno"),

@@ -172,7 +172,7 @@ def test_machines_of_the_table():
         assert machine(one, "bf16").link_bytes_per_s >= 15e9
     with pytest.raises(InputError, match="TPU v5e has no fp32 peak"):
         machine(device("TPU v5e"), "fp32")
-    with pytest.raises(InputError, match="unknown precision: got 'bf17'"):
+    with pytest.raises(InputError, match="unknown format: got 'bf17'"):
         machine(device("H100"), "bf17")
     with pytest.raises(InputError, match="network_bytes_per_s must be positive"):
         machine(device("H100"), "bf16", network_bytes_per_s=-1)

@@ -45,7 +45,7 @@ def test_a_wrong_recipe_stage_or_size_is_one_line() -> None:
         recipe("mixed")
     with pytest.raises(InputError, match="weights must not be negative: got -1"):
         Recipe("odd", -1, 0, 0, 0)
-    with pytest.raises(InputError, match="unknown format: got bf17"):
+    with pytest.raises(InputError, match=r"unknown format: got 'bf17', expected one of fp32, .* did you mean 'bf16'"):
         Recipe("odd", 1, 0, 0, 0, compute="bf17")
     with pytest.raises(InputError, match="unknown ZeRO stage: got 4, expected 0, 1, 2 or 3"):
         states(1, RECIPES["fp32"], zero_stage=4)

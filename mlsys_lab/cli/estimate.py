@@ -1,0 +1,191 @@
+"""Say what a model needs on given devices: memory, least time, tokens per second, cost, and whether it fits.
+
+MODEL is a preset (llama3-8b, gpt2-xl, mixtral-8x7b, ...), a config.json of Hugging Face, or the folder that holds one.
+Times are those that no schedule can beat: real steps take longer. GB are 10⁹ bytes.
+
+examples:
+  mlsys-lab estimate llama3-8b --device H100 --data 8 --zero 3 --batch 64 --sequence 8192 --price 2.5
+  mlsys-lab estimate llama3-70b --serve --device H100 --tensor 4 --batch 32 --sequence 8192
+  mlsys-lab estimate path/to/config.json --device "A100 80GB" --recompute full --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.flops.bounds import NETWORK_BYTES_PER_S, Machine, machine
+from mlsys_lab.flops.config import TransformerConfig
+from mlsys_lab.flops.estimate import Estimate, estimate_serving, estimate_training, smaller_layouts
+from mlsys_lab.flops.huggingface import left_out, read_config
+from mlsys_lab.flops.layout import Layout
+from mlsys_lab.flops.memory import BYTES, RECIPES, element_bytes, recipe
+from mlsys_lab.flops.presets import preset
+from mlsys_lab.hardware import device, measure_cpu
+
+GB = 1e9
+PARTS = {"compute_s": "compute", "memory_s": "memory", "link_s": "links in the node", "network_s": "network"}
+RANKS = {
+    "data": "data-parallel ranks",
+    "tensor": "tensor-parallel ranks: matrices divided",
+    "pipeline": "pipeline stages: layers divided",
+    "expert": "ranks among which experts are divided, taken from the data-parallel ones",
+    "context": "ranks among which each training sequence is divided",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The model, the device, how both the model and the batch are divided, and the form of the answer."""
+    parser.add_argument("model", metavar="MODEL", help="a preset, or a config.json")
+    parser.add_argument("--device", default="H100", help='a device of the table, or "cpu" to measure this machine')
+    parser.add_argument("--serve", action="store_true", help="serve the model; without it, train it")
+    parser.add_argument("--batch", type=int, metavar="N", help="sequences a step, or served at once (one a data rank)")
+    parser.add_argument("--sequence", type=int, metavar="T", help="tokens of each (the model's context, 8192 at most)")
+    layout = parser.add_argument_group("layout")
+    for name, words in RANKS.items():
+        layout.add_argument(f"--{name}", type=int, default=1, metavar="N", help=words)
+    layout.add_argument("--zero", type=int, default=0, metavar="STAGE", help="ZeRO stage, 0 to 3")
+    layout.add_argument("--sequence-parallel", action="store_true", help="divide activations among tensor ranks")
+    layout.add_argument("--recompute", default="none", metavar="WHAT", help="none, selective or full")
+    layout.add_argument("--micro-batch", type=int, default=1, metavar="N", help="sequences at a time on a data rank")
+    layout.add_argument("--node", type=int, metavar="N", help="devices that the fast links connect (8 GPUs)")
+    network = f"between nodes, a device and direction ({NETWORK_BYTES_PER_S / GB:g})"
+    layout.add_argument("--network", type=float, metavar="GB/S", default=NETWORK_BYTES_PER_S / GB, help=network)
+    formats = parser.add_argument_group("formats")
+    formats.add_argument("--recipe", default="mixed16", help=f"training: {', '.join(RECIPES)}")
+    formats.add_argument("--weights", default="bf16", metavar="FORMAT", help=f"serving: {', '.join(BYTES)}")
+    formats.add_argument("--cache", default="bf16", metavar="FORMAT", help="serving: of the KV cache")
+    parser.add_argument("--all-pairs", action="store_true", help="training: count attention without its causal mask")
+    parser.add_argument("--price", type=float, metavar="P", help="of one device an hour, in any currency")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON, in bytes, seconds and FLOPs")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the estimate; exit code 0 whether or not it fits."""
+    config = _model(args.model)
+    layout = Layout(
+        **{name: getattr(args, name) for name in RANKS},
+        zero_stage=args.zero,
+        sequence_parallel=args.sequence_parallel,
+        recomputation=args.recompute,
+        micro_batch=args.micro_batch,
+    )
+    estimate = _estimate(args, config, layout)
+    fix = "" if estimate.fits else _fix(args, config, layout)
+    if args.json:
+        print(json.dumps(estimate.as_dict() | {"fix": fix}, indent=1))
+    else:
+        _print(args, config, layout, estimate, fix)
+    return 0
+
+
+def _model(name: str) -> TransformerConfig:
+    path = Path(name)
+    return read_config(path) if path.suffix == ".json" or path.is_dir() else preset(name)
+
+
+def _estimate(args: argparse.Namespace, config: TransformerConfig, layout: Layout) -> Estimate:
+    tokens = min(config.context, 8192) if args.sequence is None else args.sequence
+    batch = layout.data * layout.micro_batch if args.batch is None else args.batch
+    if args.serve:
+        return estimate_serving(
+            config,
+            _machine(args, args.weights),
+            layout,
+            batch=batch,
+            tokens=tokens,
+            weight_bytes=element_bytes(args.weights),
+            cache_bytes=element_bytes(args.cache),
+            price_per_hour=args.price,
+        )
+    kept = recipe(args.recipe)
+    return estimate_training(
+        config,
+        _machine(args, kept.compute),
+        layout,
+        kept,
+        batch=batch,
+        tokens=tokens,
+        causal=not args.all_pairs,
+        price_per_hour=args.price,
+    )
+
+
+def _machine(args: argparse.Namespace, precision: str) -> Machine:
+    if args.node is not None and args.node < 1:
+        raise InputError("--node out of range", got=args.node, expected="at least 1 device")
+    one = measure_cpu() if args.device.lower() == "cpu" else device(args.device)
+    return machine(one, precision, node=args.node, network_bytes_per_s=args.network * GB)
+
+
+def _fix(args: argparse.Namespace, config: TransformerConfig, layout: Layout) -> str:
+    """The first single change of the layout with which it fits, or ""."""
+    for words, smaller in smaller_layouts(config, layout, training=not args.serve):
+        if _estimate(args, config, smaller).fits:
+            return f"{words}, on {smaller.devices} device{'s' if smaller.devices > 1 else ''}"
+    return ""
+
+
+def _print(args: argparse.Namespace, config: TransformerConfig, layout: Layout, estimate: Estimate, fix: str) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    ways = [f"{name} {getattr(layout, name)}" for name in RANKS if getattr(layout, name) > 1]
+    divided = f" ({', '.join(ways)})" if ways else ""
+    console.print(f"[bold]{config.name}[/] {estimate.mode} on {layout.devices} × {args.device}{divided}")
+    for phrase in left_out(Path(args.model)) if Path(args.model).exists() else ():
+        console.print(f"not counted: {phrase}")
+    billions = f"parameters {estimate.parameters / 1e9:.4g} billion"
+    if estimate.active_parameters < estimate.parameters:
+        billions += f", of which a token uses {estimate.active_parameters / 1e9:.4g}"
+    console.print(f"{billions}; on a device {estimate.parameters_per_device / 1e9:.4g}\n")
+    console.print(_memory_table(estimate))
+    room = (estimate.capacity_bytes - estimate.memory.total) / GB
+    if estimate.fits:
+        console.print(f"[green]fits[/], with {room:.2f} GB of {estimate.capacity_bytes / GB:.2f} to spare\n")
+    else:
+        advice = f"it fits with {fix}" if fix else "no single change of the layout makes it fit"
+        over = f"{-room:.2f} GB more than {estimate.capacity_bytes / GB:.2f}, most of it {estimate.memory.largest}"
+        console.print(f"[red]does not fit[/]: {over}; {advice}\n")
+    console.print(_time_table(estimate))
+    for name, bound in estimate.bounds.items():
+        ahead = f", {bound.margin:.3g} × the next" if bound.margin else ""
+        console.print(f"{name}: bound by {PARTS[bound.binds + '_s']}{ahead}")
+    if estimate.mfu is not None:
+        console.print(f"highest possible MFU {estimate.mfu:.1%}")
+
+
+def _memory_table(estimate: Estimate) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("memory of the fullest device")
+    table.add_column("GB", justify="right")
+    kinds = estimate.as_dict()["memory"]
+    for kind, size in kinds.items():
+        if kind not in ("total", "largest") and size:
+            table.add_row(kind, f"{size / GB:.2f}")
+    table.add_row("[bold]total[/]", f"[bold]{kinds['total'] / GB:.2f}[/]")
+    return table
+
+
+def _time_table(estimate: Estimate) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("at best")
+    for name in estimate.bounds:
+        table.add_column(name, justify="right")
+    for part, words in PARTS.items():
+        table.add_row(words, *(_seconds(getattr(bound, part)) for bound in estimate.bounds.values()))
+    table.add_row("[bold]time[/]", *(f"[bold]{_seconds(bound.time_s)}[/]" for bound in estimate.bounds.values()))
+    table.add_row("tokens/s", *(f"{speed:,.0f}" for speed in estimate.tokens_per_s.values()))
+    if estimate.cost_per_million_tokens:
+        costs = estimate.cost_per_million_tokens.values()
+        table.add_row("cost of a million tokens", *(f"{cost:.4g}" for cost in costs))
+    return table
+
+
+def _seconds(time_s: float) -> str:
+    if time_s == 0:
+        return "–"
+    return f"{time_s:.3g} s" if time_s >= 1 else f"{time_s * 1e3:.3g} ms"
