@@ -11,7 +11,9 @@ from __future__ import annotations
 import math
 
 from mlsys_lab.errors import InputError
+from mlsys_lab.flops.amounts import positive
 from mlsys_lab.flops.config import TransformerConfig
+from mlsys_lab.flops.memory import check_zero_stage
 
 
 def gather_bytes(size_bytes: float, devices: int) -> float:
@@ -46,6 +48,7 @@ def data_parallel_bytes(
         2: (1, micro_batches),
         3: (2 * micro_batches, micro_batches),
     }
+    check_zero_stage(zero_stage)
     weights, gradients = times[zero_stage]
     return gather_bytes(weights * weight_bytes + gradients * gradient_bytes, devices)
 
@@ -66,6 +69,7 @@ def tensor_parallel_bytes(
     Attention and MLP each end in an all-reduce of T·D elements forward, and each begin with one backward. Sequence
     parallelism takes a reduce-scatter and an all-gather in its place, the same bytes, and gathers its divided inputs
     once more for the gradient of the weights (Korthikanti et al., §4.2.2). Full recomputation repeats the forward ones.
+    Left out: what a vocabulary that is divided sends, as much as half a layer, once.
     """
     halves = 1 if config.parallel_blocks else 2
     gathers = 2.0
@@ -134,6 +138,7 @@ def critical_tokens(peak_flops_per_s: float, link_bytes_per_s: float, *, active_
     >>> critical_tokens(990e12, 450e9)
     2200.0
     """
+    positive(peak_flops_per_s=peak_flops_per_s, link_bytes_per_s=link_bytes_per_s, active_share=active_share)
     return peak_flops_per_s / link_bytes_per_s / active_share
 
 
@@ -142,6 +147,7 @@ def tensor_limit(d_ff: int, peak_flops_per_s: float, link_bytes_per_s: float) ->
 
     Of x·W₁·W₂ each device does 4·T·D·F/t FLOPs and sends 4·T·D bytes (all-gather and reduce-scatter): t = F·W/C.
     """
+    positive(d_ff=d_ff, peak_flops_per_s=peak_flops_per_s, link_bytes_per_s=link_bytes_per_s)
     return d_ff * link_bytes_per_s / peak_flops_per_s
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mlsys_lab.errors import InputError
+from mlsys_lab.flops.amounts import positive
 
 MOST_OPERANDS = 12
 """The best order is sought among all subsets of operands: 3^n steps."""
@@ -87,7 +88,8 @@ class Einsum:
         return self.elements() * element_bytes
 
     def intensity(self, element_bytes: float = 2) -> float:
-        """Arithmetic intensity, FLOP/byte."""
+        """Arithmetic intensity, FLOP/byte; `InputError` where nothing is moved."""
+        positive(elements=self.elements(), element_bytes=element_bytes)
         return self.flops / self.size_bytes(element_bytes)
 
     def on_mesh(self, mesh: Mapping[str, int], axes: Mapping[str, str]) -> Einsum:
@@ -226,6 +228,7 @@ def replication(mesh: Mapping[str, int], axes: Mapping[str, str]) -> int:
     >>> replication({"X": 4, "Y": 8, "Z": 2}, {"i": "X"})
     16
     """
+    positive(**mesh)
     used = "".join(axes.values())
     if strangers := [name for name in used if name not in mesh]:
         raise InputError("no such axis of the mesh", got=strangers[0], expected=f"of {', '.join(mesh)}")

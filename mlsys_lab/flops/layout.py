@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.compute import check_recomputation
 from mlsys_lab.flops.config import TransformerConfig
-from mlsys_lab.flops.memory import ZERO_STAGES
+from mlsys_lab.flops.memory import check_zero_stage
 from mlsys_lab.flops.parameters import mlp_parameters, parameters
 
 
@@ -37,8 +37,7 @@ class Layout:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InputError(f"Layout.{name} out of range", got=repr(value), expected="a whole number, at least 1")
-        if self.zero_stage not in ZERO_STAGES:
-            raise InputError("unknown ZeRO stage", got=self.zero_stage, expected="0, 1, 2 or 3")
+        check_zero_stage(self.zero_stage)
         if self.data % self.expert:
             raise InputError("expert ranks are taken from the data ranks", got=f"{self.expert} of {self.data}")
         check_recomputation(self.recomputation)

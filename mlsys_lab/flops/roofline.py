@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mlsys_lab.errors import InputError
+from mlsys_lab.flops.amounts import not_negative, positive
 from mlsys_lab.hardware import Device
 
 
@@ -16,7 +17,7 @@ class Bound:
     ridge: float  # FLOP/B at which the device's two limits meet
     time_s: float  # least time
     flops_per_s: float  # highest rate
-    fraction: float  # of peak, in (0, 1]
+    fraction: float  # of peak, in [0, 1]
     limit: str  # "memory" or "compute"
 
 
@@ -26,7 +27,9 @@ def matmul(m: int, n: int, k: int, element_bytes: float) -> tuple[float, float]:
 
 
 def bound(flops: float, size_bytes: float, *, peak_flops_per_s: float, bandwidth_bytes_per_s: float) -> Bound:
-    """The least time for `flops` operations over `size_bytes` bytes, and what sets it."""
+    """The least time for `flops` operations over `size_bytes` bytes, and what sets it. Raises InputError."""
+    not_negative(flops=flops)
+    positive(size_bytes=size_bytes, peak_flops_per_s=peak_flops_per_s, bandwidth_bytes_per_s=bandwidth_bytes_per_s)
     compute_s, memory_s = flops / peak_flops_per_s, size_bytes / bandwidth_bytes_per_s
     time_s = max(compute_s, memory_s)
     return Bound(
@@ -53,6 +56,7 @@ def critical_batch(ridge: float, weight_bytes: float = 2) -> float:
     >>> critical_batch(240), critical_batch(240, weight_bytes=1)
     (240.0, 120.0)
     """
+    positive(ridge=ridge, weight_bytes=weight_bytes)
     return ridge * weight_bytes / 2
 
 

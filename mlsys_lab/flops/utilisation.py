@@ -7,18 +7,18 @@ read: weights and KV cache. All are fractions of the dense peak; a figure above 
 
 from __future__ import annotations
 
-from mlsys_lab.errors import InputError
+from mlsys_lab.flops.amounts import positive
 
 
 def flops_per_s(flops: float, time_s: float, devices: int = 1) -> float:
     """FLOP/s that each of the devices reached; with time and FLOPs of the same work."""
-    _positive(time_s=time_s, devices=devices)
+    positive(time_s=time_s, devices=devices)
     return flops / time_s / devices
 
 
 def mfu(model_flops: float, time_s: float, *, peak_flops_per_s: float, devices: int = 1) -> float:
     """Model FLOPs utilisation: of the peak of all devices, the part that the model's own FLOPs made use of."""
-    _positive(peak_flops_per_s=peak_flops_per_s)
+    positive(peak_flops_per_s=peak_flops_per_s)
     return flops_per_s(model_flops, time_s, devices) / peak_flops_per_s
 
 
@@ -33,7 +33,7 @@ def mbu(needed_bytes: float, time_s: float, *, bandwidth_bytes_per_s: float, dev
     >>> mbu(14e9, 0.014, bandwidth_bytes_per_s=2e12)  # 7 billion weights of 16 bits, 14 ms a token
     0.5
     """
-    _positive(time_s=time_s, bandwidth_bytes_per_s=bandwidth_bytes_per_s, devices=devices)
+    positive(time_s=time_s, bandwidth_bytes_per_s=bandwidth_bytes_per_s, devices=devices)
     return needed_bytes / time_s / devices / bandwidth_bytes_per_s
 
 
@@ -44,11 +44,5 @@ def training_time_s(flops: float, *, peak_flops_per_s: float, devices: int = 1, 
     >>> round(days)
     40
     """
-    _positive(peak_flops_per_s=peak_flops_per_s, devices=devices, utilisation=utilisation)
+    positive(peak_flops_per_s=peak_flops_per_s, devices=devices, utilisation=utilisation)
     return flops / (peak_flops_per_s * devices * utilisation)
-
-
-def _positive(**amounts: float) -> None:
-    for name, amount in amounts.items():
-        if not amount > 0:
-            raise InputError(f"{name} must be positive", got=amount)
