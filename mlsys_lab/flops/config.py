@@ -67,8 +67,8 @@ class TransformerConfig:
 
     `n_kv_heads` 0 means as many as query heads, and 1 is multi-query attention; `head_dim` 0 means D / N, and with
     latent attention `nope_dim + rope_dim`. A "swiglu" MLP has three matrices, the others two. Biases are those of
-    queries, keys and values; of attention's output; of the MLP; of norms ("layer" only). `qk_norm` normalises each
-    head's query and key over H before the positions (Qwen 3), `embedding_norm` the embedded tokens (BLOOM).
+    queries, keys and values; of attention's output; of the MLP; of norms ("layer" only). `qk_norm` is an RMS norm
+    over each head's query and key before the positions (Qwen 3), `embedding_norm` one over embedded tokens (BLOOM).
     `parallel_blocks` feed attention and MLP from one norm and add both (PaLM). `tied`: the head is the embedding.
     Left out, since it changes no count: dropout, and how rotary angles are stretched for long contexts.
     """

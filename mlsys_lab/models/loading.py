@@ -29,11 +29,11 @@ def load(
 ) -> Transformer:
     """A `Transformer` with the weights of a checkpoint: GPT-2, BLOOM, LLaMA, Mistral, Mixtral, Qwen 2 and Qwen 3.
 
-    `dtype` None keeps that of the stored embedding. Tensors are read one by one, so that beside the model there is only
-    one of them in memory at a time. A window of attention shorter than the context becomes the context, within which
-    it makes no difference. Raises InputError, in one line, for a folder without these files, damaged ones, tensors that
-    are missing, left over or of another shape, quantised weights, and for an architecture or a stretching of rotary
-    angles that `Transformer` does not compute.
+    `dtype` None keeps that of the stored embedding. Files are mapped and tensors copied out one by one, so that memory
+    for the model and one tensor is enough. A window of attention shorter than the context becomes the context, within
+    which it makes no difference. Raises InputError, in one line, for a folder without these files, damaged ones,
+    tensors that are missing, left over or of another shape, quantised weights, and for an architecture or a stretching
+    of rotary angles that `Transformer` does not compute.
     """
     folder = Path(folder)
     fields = read_fields(folder / "config.json")
