@@ -11,6 +11,11 @@ _FOLDER = files("mlsys_lab.widgets")
 _BEFORE = {
     "attention_share": ("common", "axes", "config", "counts", "sizes"),
     "backward": ("common", "graph", "picture"),
+    "estimator": (
+        *("common", "axes", "config", "counts"),
+        *("memory", "traffic", "layout", "bounds", "estimate"),
+        "sizes",
+    ),
     "isoflop": ("common", "axes"),
     "load": (),
 }

@@ -8,12 +8,13 @@ const EXPERT_FIELDS = [["experts E", "count"], ["experts used", "active"], ["exp
 const MLP_KINDS = [["swiglu", "SwiGLU, 3 matrices"], ["gelu", "GELU, 2 matrices"], ["gelu_tanh", "GELU (tanh), 2"], ["relu", "ReLU, 2 matrices"]];
 
 // Reads `presets`, `preset` and `own` of the model; a size that is changed makes a config of one's own from the one shown.
-function sizeForm(model, change) {
+// `extra` are further fields, as those above.
+function sizeForm(model, change, extra = []) {
   const presets = model.get("presets");
   const config = () => presets.find((one) => one.name === model.get("preset")) ?? model.get("own");
   const alter = (next) => change({ own: { ...config(), ...next, name: "own sizes" }, preset: "" });
   const preset = menu("Model", [...presets.map((one) => [one.name, one.name]), ["", "own sizes"]], (name) => (name ? change({ preset: name }) : alter({})));
-  const sizes = SIZE_FIELDS.map(([label, name]) => ({
+  const sizes = [...SIZE_FIELDS, ...extra].map(([label, name]) => ({
     name,
     ...numberField(label, { min: 1, step: 1 }, (value) => {
       const { n_heads: heads, n_kv_heads: groups } = config();
@@ -34,6 +35,7 @@ function sizeForm(model, change) {
     for (const { name, input, label } of sizes) {
       input.value = shown(now[name]);
       label.hidden = Boolean(now.latent) && (name === "n_kv_heads" || name === "head_dim");
+      if (name === "context") label.hidden = now.position !== "learned";
     }
     for (const { name, input, label } of experts) {
       label.hidden = !now.experts;

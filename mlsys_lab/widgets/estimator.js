@@ -1,0 +1,225 @@
+// The estimator: `mlsys-lab estimate` as a form. What a model needs on given devices, before anything is run.
+
+const ESTIMATOR_STYLE = `
+.figure {
+  --weights: #1759b8; --gradients: #b4410e; --master: #26734d; --moments: #7b3fa0; --gathered: #0f7284; --activations: #8a6d00; --cache: #8c2f5c;
+}
+.figure[data-theme="dark"] {
+  --weights: #82b5ff; --gradients: #ffab70; --master: #6fcf9f; --moments: #cf9cf0; --gathered: #6fd0de; --activations: #e3c14d; --cache: #f29bc4;
+}
+fieldset { border: 0; border-top: 1px solid var(--line); margin: 12px 0 0; padding: 4px 0 0; min-width: 0; }
+fieldset:first-of-type { border-top: 0; margin-top: 0; padding-top: 0; }
+legend { padding: 0 8px 0 0; font-weight: 600; }
+.results { border-top: 1px solid var(--line); margin-top: 14px; }
+.results p.verdict[data-fits="false"] { color: var(--bad); }
+.kinds { display: grid; grid-template-columns: repeat(auto-fit, minmax(210px, 1fr)); gap: 2px 24px; margin: 6px 0 0; padding: 0; list-style: none; }
+.kinds li { display: grid; grid-template-columns: 14px 1fr auto; gap: 8px; align-items: center; }
+.kinds i { width: 14px; height: 14px; border-radius: 3px; }
+svg .room { fill: var(--raised); stroke: var(--line); }
+svg .limit { stroke: var(--ink); stroke-width: 2; } svg .limit.over { stroke: var(--bad); }
+svg .part { fill: var(--muted); opacity: 0.55; } svg .part.binds { fill: var(--value); opacity: 1; }
+svg .muted { fill: var(--muted); }
+.numbers { display: grid; grid-template-columns: minmax(0, 1fr) auto; gap: 2px 16px; margin: 10px 0 0; }
+.numbers dt { color: var(--muted); } .numbers dd { margin: 0; text-align: right; }
+h3 { font-size: 1em; margin: 14px 0 4px; }
+summary { cursor: pointer; color: var(--value); margin-top: 8px; }
+`;
+
+const LAYOUT_FIELDS = [
+  ["data ranks", "data"], ["tensor ranks", "tensor"], ["pipeline stages", "pipeline"], ["context ranks", "context"],
+  ["expert ranks", "expert"], ["micro-batch", "micro_batch"],
+];
+const KINDS = {
+  weights: "weights", gradients: "gradients", master: "fp32 master weights", moments: "Adam's moments", gathered: "a gathered layer", activations: "activations", cache: "KV cache",
+};
+const LIMITS = { compute: "arithmetic", memory: "memory bandwidth", link: "links in a node", network: "network of nodes" };
+const PHASES = { step: "A training step", prefill: "Prefill of a prompt", decode: "One more token each" };
+
+const rounded = (x, digits = 3) => number(Number(x.toPrecision(digits)));
+
+// Seconds in the unit that a person would use.
+function duration(s) {
+  if (s < 120) return si(s, "s");
+  return s < 7200 ? `${rounded(s / 60)} min` : s < 172800 ? `${rounded(s / 3600)} h` : `${rounded(s / 86400)} days`;
+}
+
+function render({ model, el }) {
+  const [devices, recipes, formats] = [model.get("devices"), model.get("recipes"), model.get("formats")];
+  const { box, stop } = stage(el, model.get("title") ?? "Estimator", AXES_STYLE + ESTIMATOR_STYLE);
+  let width = 0;
+
+  function change(next) {
+    for (const [name, value] of Object.entries(next)) model.set(name, value);
+    model.save_changes();
+  }
+  const form = sizeForm(model, change, [["longest sequence", "context"]]);
+  const put = (name) => (value) => change({ [name]: value });
+  const arrange = (name) => (value) => change({ degrees: { ...model.get("degrees"), [name]: value } });
+  const names = (values) => values.map((value) => [value, value]);
+
+  const mode = menu("Task", [["training", "training"], ["serving", "serving"]], put("mode"));
+  const device = menu("Device", names(devices.map((one) => one.name)), put("device"));
+  const price = numberField("$ an hour each", { min: 0 }, (value) => put("price")(Number.isNaN(value) ? null : value));
+  const batch = numberField("sequences", { min: 1, step: 1 }, put("batch"));
+  const tokens = numberField("tokens of each", { min: 1, step: 1 }, put("tokens"));
+  const recipe = menu("precision recipe", recipes.map((one) => [one.name, `${one.name}: ${one.words}`]), put("recipe"));
+  const weightFormat = menu("weights in", names(Object.keys(formats)), put("weight_format"));
+  const cacheFormat = menu("KV cache in", names(Object.keys(formats)), put("cache_format"));
+  const recomputation = menu("recomputation", names(RECOMPUTATIONS), arrange("recomputation"));
+  const ranks = LAYOUT_FIELDS.map(([label, name]) => ({ name, ...numberField(label, { min: 1, step: 1 }, arrange(name)) }));
+  const zero = menu("ZeRO stage", names(["0", "1", "2", "3"]), (value) => arrange("zero_stage")(Number(value)));
+  const sequence = checkBox("sequence parallelism", arrange("sequence_parallel"));
+  const group = (legend, ...fields) => make("fieldset", {}, make("legend", {}, legend), make("div", { class: "fields" }, ...fields));
+  for (const field of [recipe, form.preset]) field.label.classList.add("wide");
+  const error = make("p", { class: "error", role: "alert" });
+  const verdict = make("p", { class: "verdict", "aria-live": "polite" });
+  const why = make("p", { class: "detail" });
+  const picture = make("div");
+  const kinds = make("ul", { class: "kinds" });
+  const times = make("div");
+  const figures = make("dl", { class: "numbers" });
+  const results = make("div", { class: "results" }, verdict, why, picture, kinds, times, figures);
+  box.append(
+    group("Model", mode.label, form.preset.label),
+    make("details", {}, make("summary", {}, "Sizes"), make("div", { class: "fields" }, ...form.nodes)),
+    group("Devices", device.label, price.label),
+    group("Load", batch.label, tokens.label, recipe.label, weightFormat.label, cacheFormat.label, recomputation.label),
+    group("Layout", ...ranks.map((one) => one.label), zero.label), sequence.label, error, results);
+
+  function specification() {
+    const training = model.get("mode") === "training";
+    const chosen = devices.find((one) => one.name === model.get("device")) ?? devices[0];
+    const way = recipes.find((one) => one.name === model.get("recipe")) ?? recipes[0];
+    const peak = chosen.peaks[training ? way.compute : model.get("weight_format")];
+    if (typeof peak === "string") throw new Error(peak);
+    return {
+      mode: model.get("mode"), config: form.config(), machine: { ...chosen.machine, peak_flops_per_s: peak }, layout: model.get("degrees"), recipe: way,
+      batch: model.get("batch") ?? NaN, tokens: model.get("tokens") ?? NaN, price_per_hour: model.get("price"),
+      weight_bytes: formats[model.get("weight_format")], cache_bytes: formats[model.get("cache_format")],
+    };
+  }
+
+  function fillForm() {
+    form.show();
+    const [layout, training] = [model.get("degrees"), model.get("mode") === "training"];
+    for (const [field, name] of [[mode, "mode"], [device, "device"], [recipe, "recipe"], [weightFormat, "weight_format"], [cacheFormat, "cache_format"]]) {
+      field.input.value = model.get(name);
+    }
+    for (const [field, name] of [[batch, "batch"], [tokens, "tokens"], [price, "price"]]) field.input.value = model.get(name) ?? "";
+    for (const { name, input, label } of ranks) {
+      input.value = Number.isFinite(layout[name]) ? layout[name] : "";
+      label.hidden = (name === "expert" && !form.config().experts && layout.expert === 1) || (name === "context" && !training && layout.context === 1);
+    }
+    [zero.input.value, recomputation.input.value, sequence.input.checked] = [layout.zero_stage, layout.recomputation, layout.sequence_parallel];
+    for (const field of [recipe, zero, sequence, recomputation]) field.label.hidden = !training;
+    for (const field of [weightFormat, cacheFormat]) field.label.hidden = training;
+  }
+
+  function show() {
+    if (!width) return;
+    fillForm();
+    let [spec, found] = [];
+    try {
+      spec = specification();
+      found = estimate(spec);
+      error.textContent = "";
+    } catch (refusal) {
+      error.textContent = refusal.message;
+    }
+    results.hidden = !found;
+    if (!found) return;
+    const { memory, capacity_bytes: capacity, fits } = found;
+    verdict.dataset.fits = fits;
+    verdict.textContent = `${fits ? "Fits" : "Does not fit"}: ${si(memory.total, "B")} of ${si(capacity, "B")} on the fullest of ${found.devices} ${found.devices === 1 ? "device" : "devices"}`;
+    why.textContent = `Most of it: ${KINDS[memory.largest]}, ${si(memory[memory.largest], "B")}. ${fits ? "" : remedy(spec)}`;
+    const held = Object.keys(KINDS).filter((kind) => memory[kind] > 0);
+    picture.replaceChildren(memoryBar(memory, capacity, held));
+    kinds.replaceChildren(...held.map((kind) =>
+      make("li", {}, make("i", { style: `background: var(--${kind})` }), make("span", {}, KINDS[kind]), make("span", {}, si(memory[kind], "B")))));
+    times.replaceChildren(...Object.entries(found.bounds).flatMap(([phase, bound]) => [
+      make("h3", {}, `${PHASES[phase]}: at least ${duration(bound.time_s)}`),
+      make("p", { class: "detail" }, `Limited by ${LIMITS[bound.binds]}${bound.margin ? `, ${rounded(bound.margin)} times as long as the next` : ""}.`),
+      timeBars(phase, bound),
+    ]));
+    figures.replaceChildren(...rows(found).flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]));
+  }
+
+  // The first change of the layout by which it would fit.
+  function remedy(spec) {
+    const fitting = smallerLayouts(completed(spec.config), spec.layout, spec.mode === "training").find(([, layout]) => {
+      try {
+        return memoryOf({ ...spec, config: completed(spec.config) }, layout).total <= spec.machine.memory_bytes;
+      } catch {
+        return false;
+      }
+    });
+    return fitting ? `It would fit with ${fitting[0]}, on ${deviceCount(fitting[1])} devices.` : "No single change of the layout makes it fit.";
+  }
+
+  function rows(found) {
+    const training = found.mode === "training";
+    const active = found.active_parameters < found.parameters ? [["used by a token", amount(found.active_parameters)]] : [];
+    const words = { step: "", prefill: " in prefill", decode: " in decoding" };
+    return [
+      ["parameters", amount(found.parameters)], ...active, ["on the fullest device", amount(found.parameters_per_device)],
+      ...(training ? [["FLOPs of a step", power(found.flops.hardware)], ["highest MFU that the bound allows", `${rounded(100 * found.mfu)} %`]] : []),
+      ...Object.entries(found.tokens_per_s).map(([phase, speed]) => [`tokens per second at most${words[phase]}`, amount(speed)]),
+      ...Object.entries(found.cost_per_million_tokens ?? {}).map(([phase, cost]) => [`a million tokens${words[phase]}, at least`, `$${rounded(cost)}`]),
+    ];
+  }
+
+  function memoryBar(memory, capacity, held) {
+    const [height, top, bar] = [64, 24, 30];
+    const scale = (width - 2) / Math.max(memory.total, capacity);
+    const svg = draw("svg", {
+      viewBox: `0 0 ${width} ${height}`, width, height, role: "img",
+      "aria-label": `Memory: ${held.map((kind) => `${KINDS[kind]} ${si(memory[kind], "B")}`).join(", ")}; the device has ${si(capacity, "B")}`,
+    });
+    svg.append(draw("rect", { class: "room", x: 1, y: top, width: capacity * scale, height: bar, rx: 3 }));
+    let x = 1;
+    for (const kind of held) {
+      svg.append(draw("rect", { class: kind, style: `fill: var(--${kind})`, x, y: top, width: Math.max(0.5, memory[kind] * scale), height: bar }));
+      x += memory[kind] * scale;
+    }
+    const at = 1 + capacity * scale;
+    svg.append(
+      draw("line", { class: `limit${memory.total > capacity ? " over" : ""}`, x1: at, x2: at, y1: top - 6, y2: top + bar + 6 }),
+      draw("text", { x: Math.max(60, Math.min(width - 2, at)), y: 13, "font-size": 13, "text-anchor": "end" }, `${si(capacity, "B")} on a device`));
+    if (at < 130) svg.lastChild.setAttribute("text-anchor", "start"), svg.lastChild.setAttribute("x", at + 2);
+    return svg;
+  }
+
+  function timeBars(phase, bound) {
+    const [line, left, right] = [24, 136, 76];
+    const limits = Object.keys(LIMITS).filter((limit) => bound[`${limit}_s`] > 0);
+    const height = limits.length * line;
+    const svg = draw("svg", {
+      viewBox: `0 0 ${width} ${height}`, width, height, role: "img",
+      "aria-label": `${PHASES[phase]}, by limit: ${limits.map((limit) => `${LIMITS[limit]} ${duration(bound[`${limit}_s`])}`).join(", ")}`,
+    });
+    limits.forEach((limit, i) => {
+      const [time, y] = [bound[`${limit}_s`], i * line];
+      const long = Math.max(1, (time / bound.time_s) * (width - left - right));
+      svg.append(
+        draw("text", { x: left - 8, y: y + 16, "font-size": 13, "text-anchor": "end", class: "muted" }, LIMITS[limit]),
+        draw("rect", { class: `part${limit === bound.binds ? " binds" : ""}`, x: left, y: y + 4, width: long, height: line - 9, rx: 2 }),
+        draw("text", { x: left + long + 6, y: y + 16, "font-size": 13 }, duration(time)));
+    });
+    return svg;
+  }
+
+  const stopWidth = watchWidth(picture, (next) => {
+    width = next;
+    show();
+  });
+  const watched = ["mode", "preset", "own", "device", "price", "batch", "tokens", "recipe", "weight_format", "cache_format", "degrees"].map((name) => `change:${name}`);
+  for (const event of watched) model.on(event, show);
+  return () => {
+    stop();
+    stopWidth();
+    for (const event of watched) model.off(event, show);
+  };
+}
+
+register("mlsys-estimator", render);
+export default { render };

@@ -1,0 +1,130 @@
+"""The estimator: `mlsys-lab estimate` as an interactive figure.
+
+The figure repeats `mlsys_lab.flops.estimate` and all beneath it in JavaScript, and a test holds the two equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, Self
+
+import anywidget
+import traitlets
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.flops import TransformerConfig
+from mlsys_lab.flops.bounds import machine
+from mlsys_lab.flops.layout import Layout
+from mlsys_lab.flops.memory import BYTES, RECIPES, Recipe, recipe, states
+from mlsys_lab.flops.parameters import parameters
+from mlsys_lab.flops.presets import PRESETS, preset
+from mlsys_lab.hardware import DEVICES, Device, device
+from mlsys_lab.widgets.modules import esm
+from mlsys_lab.widgets.page import table
+
+
+def estimator_data(
+    model: str | TransformerConfig = "llama3-8b",
+    *,
+    mode: str = "training",
+    device_name: str = "H100",
+    layout: Layout | None = None,
+    batch: int = 64,
+    tokens: int = 8_192,
+    recipe_name: str = "mixed18",
+    weight_format: str = "bf16",
+    cache_format: str = "bf16",
+    price: float | None = 2.5,
+) -> dict[str, Any]:
+    """The data of the estimator, opened on these settings; `price` is dollars an hour for one device.
+
+    `recipe_name` is for mode "training", `weight_format` and `cache_format` for "serving"; without a layout there are
+    eight data-parallel ranks with ZeRO stage 1. Raises `InputError` for a name that there is not.
+    """
+    if mode not in ("training", "serving"):
+        raise InputError("unknown mode", got=repr(mode), expected="training or serving")
+    for name in (weight_format, cache_format):
+        if name not in BYTES:
+            raise InputError("unknown format", got=repr(name), expected=f"one of {', '.join(BYTES)}")
+    config = preset(model) if isinstance(model, str) else model
+    return {
+        "presets": [asdict(one) for one in PRESETS.values()],
+        "devices": [device_machines(one) for one in DEVICES],
+        "recipes": [recipe_bytes(one) for one in RECIPES.values()],
+        "formats": dict(BYTES),
+        "mode": mode,
+        "preset": config.name if isinstance(model, str) else "",
+        "own": asdict(config),
+        "device": device(device_name).name,
+        "degrees": asdict(layout or Layout(data=8, zero_stage=1)),
+        "batch": batch,
+        "tokens": tokens,
+        "recipe": recipe(recipe_name).name,
+        "weight_format": weight_format,
+        "cache_format": cache_format,
+        "price": price,
+    }
+
+
+def device_machines(one: Device) -> dict[str, Any]:
+    """A device as `machine` sees it: its limits, and by format its peak in FLOP/s or the line that refuses it."""
+    peaks: dict[str, float | str] = {}
+    limits: dict[str, float] = {}
+    for precision in BYTES:
+        try:
+            on = asdict(machine(one, precision))
+        except InputError as error:
+            peaks[precision] = str(error)
+        else:
+            peaks[precision] = on.pop("peak_flops_per_s")
+            limits = on
+    return {"name": one.name, "machine": limits, "peaks": peaks}
+
+
+def recipe_bytes(one: Recipe) -> dict[str, Any]:
+    """A recipe with the bytes of an element of its format, and in words what it keeps for each parameter."""
+    kept = {"weights": one.weights, "gradients": one.gradients, "master": one.master, "moments": one.moments}
+    words = " + ".join(f"{size:g}" for size in kept.values() if size)
+    return asdict(one) | {"compute_bytes": BYTES[one.compute], "words": f"{words} bytes"}
+
+
+def estimator_table(data: Mapping[str, Any]) -> str:
+    """Each preset's parameters and training states as an HTML table, for where no script runs."""
+    chosen = recipe(data["recipe"])
+    rows = []
+    for name, config in PRESETS.items():
+        count = parameters(config)
+        state_bytes = states(count.total, chosen).total
+        rows.append((name, f"{count.total:,}", f"{count.active:,}", f"{state_bytes / 1e9:,.3g}"))
+    return table(("model", "parameters", "used by a token", f"training states ({chosen.name}), GB"), rows)
+
+
+class Estimator(anywidget.AnyWidget):
+    """The estimator in a notebook: `Estimator.of("llama3-70b", device_name="H200")`.
+
+    preset: a name of `presets`; any other takes the sizes in `own`, a `TransformerConfig` as a dict. degrees: a
+    `Layout` as a dict. price: of one device, an hour, or None.
+    """
+
+    _esm = esm("estimator")
+    presets: traitlets.List[Any] = traitlets.List(traitlets.Dict()).tag(sync=True)
+    devices: traitlets.List[Any] = traitlets.List(traitlets.Dict()).tag(sync=True)
+    recipes: traitlets.List[Any] = traitlets.List(traitlets.Dict()).tag(sync=True)
+    formats: traitlets.Dict[str, Any] = traitlets.Dict().tag(sync=True)
+    mode = traitlets.Enum(["training", "serving"], default_value="training").tag(sync=True)
+    preset = traitlets.Unicode().tag(sync=True)
+    own: traitlets.Dict[str, Any] = traitlets.Dict().tag(sync=True)
+    device = traitlets.Unicode().tag(sync=True)
+    degrees: traitlets.Dict[str, Any] = traitlets.Dict().tag(sync=True)
+    batch = traitlets.Int(allow_none=True).tag(sync=True)
+    tokens = traitlets.Int(allow_none=True).tag(sync=True)
+    recipe = traitlets.Unicode().tag(sync=True)
+    weight_format = traitlets.Unicode().tag(sync=True)
+    cache_format = traitlets.Unicode().tag(sync=True)
+    price = traitlets.Float(None, allow_none=True).tag(sync=True)
+
+    @classmethod
+    def of(cls, model: str | TransformerConfig, **options: Any) -> Self:
+        """Open on a preset or a config; `options` are those of `estimator_data`."""
+        return cls(**estimator_data(model, **options))

@@ -1,0 +1,67 @@
+// How a model is divided among devices, as `mlsys_lab.flops.layout` divides it: the same refusals, the same parts.
+
+const RECOMPUTATIONS = ["none", "selective", "full"];
+
+// Throws for degrees that cannot be, or that the model or the batch does not divide by.
+function checkLayout(layout) {
+  checkWhole(layout, "Layout", ["data", "tensor", "pipeline", "expert", "context", "micro_batch"], 1);
+  if (layout.data % layout.expert) refuse("expert ranks are taken from the data ranks", { got: `${layout.expert} of ${layout.data}` });
+}
+
+function checkDivision(c, layout) {
+  const wants = [
+    ["query heads", c.n_heads, "tensor-parallel ranks", layout.tensor], ["d_ff", c.d_ff, "tensor-parallel ranks", layout.tensor],
+    ["layers", c.n_layers, "pipeline stages", layout.pipeline],
+  ];
+  if (c.experts) {
+    wants.push(["experts", c.experts.count, "expert-parallel ranks", layout.expert], ["an expert's d_ff", c.experts.d_ff, "tensor-parallel ranks", layout.tensor]);
+  } else if (layout.expert > 1) {
+    refuse(`${c.name} has no experts to divide`, { got: `${layout.expert} expert-parallel ranks` });
+  }
+  for (const [what, count, who, ways] of wants) {
+    if (count % ways) refuse(`${what} do not divide evenly`, { got: `${count} among ${ways} ${who}` });
+  }
+  const K = c.n_kv_heads;
+  if (K % layout.tensor && layout.tensor % K) refuse("key/value heads do not divide evenly", { got: `${K} among ${layout.tensor} tensor-parallel ranks` });
+}
+
+// Micro-batches of each data-parallel rank in a step on `batch` sequences.
+function microBatches(layout, batch) {
+  const once = layout.data * layout.micro_batch;
+  if (!Number.isInteger(batch) || batch < 1 || batch % once) {
+    refuse("the batch does not divide evenly", {
+      got: `${Number.isNaN(batch) ? "no" : batch} sequences`,
+      expected: `a multiple of ${once}: ${layout.data} data-parallel ranks, ${layout.micro_batch} sequences each`,
+    });
+  }
+  return batch / once;
+}
+
+function deviceCount(layout) {
+  return layout.data * layout.context * layout.tensor * layout.pipeline;
+}
+
+// Parameters on one device before ZeRO: of its stage's layers, its experts, and the embedding and head of the end stages.
+function shard(c, layout) {
+  checkDivision(c, layout);
+  const [whole, t, p] = [parameters(c), layout.tensor, layout.pipeline];
+  const routed = c.experts ? (c.n_layers - c.experts.dense_layers) * c.experts.count * mlpParameters(c, c.experts.d_ff) : 0;
+  let [copied, moreHeads] = [whole.norm + whole.router, 0];
+  if (c.latent) {
+    copied += c.n_layers * c.d_model * ((c.latent.q_rank ?? 0) + c.latent.kv_rank + c.latent.rope_dim);
+  } else {
+    moreHeads = c.n_layers * c.d_model * 2 * c.n_kv_heads * c.head_dim * (Math.max(1, t / c.n_kv_heads) - 1);
+  }
+  const divided = whole.total - whole.embedding - whole.position - whole.head - routed - copied + moreHeads;
+  return {
+    dense: (divided / t + copied) / p,
+    experts: routed / (t * p * layout.expert),
+    embedding: whole.embedding / t + whole.position,
+    head: c.tied ? (p > 1 ? whole.embedding / t : 0) : whole.head / t,
+  };
+}
+
+function shardAt(held, first, last) {
+  return held.dense + (first ? held.embedding : 0) + (last ? held.head : 0);
+}
+

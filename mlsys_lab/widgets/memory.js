@@ -1,0 +1,55 @@
+// Bytes of training states, activations and KV caches, as `mlsys_lab.flops.memory`, `.activations` and `.cache` count them.
+
+// States on a device that holds `count` parameters together with the `data` ranks that hold the same ones.
+function states(count, recipe, data, zeroStage) {
+  const optimiser = count / (zeroStage >= 1 ? data : 1);
+  return {
+    weights: (recipe.weights * count) / (zeroStage >= 3 ? data : 1),
+    gradients: (recipe.gradients * count) / (zeroStage >= 2 ? data : 1),
+    master: recipe.master * optimiser,
+    moments: recipe.moments * optimiser,
+  };
+}
+
+// What the MLP keeps for a token, its input aside, in elements, over the experts in use.
+function mlpElements(c) {
+  const perWidth = c.activation === "swiglu" ? 4 : 2;
+  if (!c.experts) return perWidth * c.d_ff;
+  const { active, shared, d_ff: dFf, dense_layers: denseLayers } = c.experts;
+  return (perWidth * (denseLayers * c.d_ff + (c.n_layers - denseLayers) * (active + shared) * dFf)) / c.n_layers;
+}
+
+// What a token that is sent to experts keeps for each: what it was given and what it gave back, in elements.
+function sentElements(c) {
+  return c.experts ? (2 * c.experts.active * c.d_model * (c.n_layers - c.experts.dense_layers)) / c.n_layers : 0;
+}
+
+// Bytes that a layer keeps on each device for `batch` sequences of `tokens` tokens; fused attention, no dropout.
+function layerActivations(c, tokens, batch, { tensor, sequenceParallel, recomputation, elementBytes }) {
+  const [rows, D, N] = [batch * tokens, c.d_model, c.n_heads];
+  const shared = sequenceParallel ? tensor : 1;
+  if (recomputation === "full") return (rows * D * elementBytes) / shared;
+  const valueDim = c.latent ? c.latent.v_dim : c.head_dim;
+  const keyValue = c.n_kv_heads * (c.head_dim + valueDim) * Math.max(1, tensor / c.n_kv_heads);
+  const replicated = (rows * (2 * (c.parallel_blocks ? 1 : 2) * D + sentElements(c)) * elementBytes) / shared;
+  const attention = (rows * (N * c.head_dim + keyValue + N * valueDim) * elementBytes) / tensor;
+  const scores = recomputation === "selective" ? 0 : (rows * N * 4) / tensor;
+  return replicated + attention + scores + (rows * mlpElements(c) * elementBytes) / tensor;
+}
+
+// Behind the last layer: input and output of the last norm, and the loss's probabilities in fp32.
+function headActivations(c, tokens, batch, tensor, elementBytes) {
+  return batch * tokens * (2 * c.d_model * elementBytes + (4 * c.vocab_size) / tensor);
+}
+
+// Bytes that one token keeps in the KV cache, all layers together.
+function cacheBytesPerToken(c, elementBytes) {
+  const elements = c.latent ? c.latent.kv_rank + c.latent.rope_dim : 2 * c.n_kv_heads * c.head_dim;
+  return c.n_layers * elements * elementBytes;
+}
+
+// How often the devices of a tensor-parallel group keep the whole cache between them.
+function cacheCopies(c, tensor) {
+  return c.latent ? tensor : Math.max(1, tensor / c.n_kv_heads);
+}
+

@@ -1,0 +1,302 @@
+from __future__ import annotations
+
+import json
+import random
+import re
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.flops.bounds import Machine, machine
+from mlsys_lab.flops.estimate import estimate_serving, estimate_training, smaller_layouts
+from mlsys_lab.flops.layout import Layout
+from mlsys_lab.flops.memory import BYTES, RECIPES
+from mlsys_lab.flops.presets import PRESETS
+from mlsys_lab.hardware import DEVICES, device
+from mlsys_lab.widgets import element, esm
+from mlsys_lab.widgets.estimator import Estimator, device_machines, estimator_data, estimator_table, recipe_bytes
+from tests.widgets.transformers import random_config, try_config
+
+NAME = "mlsys-estimator"
+CASES = 1_000
+
+
+def figure(model: str = "llama3-8b", **options) -> str:
+    data = estimator_data(model, **options)
+    return element("estimator", fallback=estimator_table(data), **data)._repr_html_()
+
+
+def random_specification(rng: random.Random) -> dict[str, Any]:
+    """What the form could ask for, possible or not; degrees are mostly ones that divide."""
+    config = random_config(rng)
+    heads, layers = max(1, config["n_heads"]), max(1, config["n_layers"])
+    experts = config["experts"]["count"] if config["experts"] else 1
+    expert = rng.choice([k for k in (1, 2, 4, 8) if experts % k == 0])
+    layout = {
+        "data": expert * rng.choice([1, 1, 2, 3, 16]),
+        "tensor": rng.choice([k for k in (1, 1, 2, 4, 8) if heads % k == 0 and config["d_ff"] % k == 0]),
+        "pipeline": rng.choice([k for k in (1, 1, 2, 4, 5, 8, 16) if layers % k == 0]),
+        "expert": expert,
+        "context": rng.choice([1, 1, 1, 2, 4]),
+        "zero_stage": rng.choice([0, 1, 2, 3]),
+        "sequence_parallel": rng.random() < 0.5,
+        "recomputation": rng.choice(["none", "selective", "full"]),
+        "micro_batch": rng.choice([1, 1, 2, 4]),
+    }
+    batch, tokens = (
+        layout["data"] * layout["micro_batch"] * rng.choice([1, 2, 8, 24]),
+        rng.choice([1, 128, 2048, 32_768]),
+    )
+    price = rng.choice([None, 0, 2, 0.37])
+    mode = rng.choice(["training", "training", "serving"])
+    if mode == "serving" and rng.random() < 0.9:
+        layout["context"] = 1
+    if rng.random() < 0.15:
+        slip = rng.choice(["batch", "tokens", "price", *layout])
+        if slip == "batch":
+            batch = rng.choice([0, -1, 7])
+        elif slip == "tokens":
+            tokens = rng.choice([0, -5])
+        elif slip == "price":
+            price = -1
+        elif isinstance(layout[slip], int) and slip not in ("zero_stage", "sequence_parallel"):
+            layout[slip] = rng.choice([0, -2, 3, 7, 11])
+    name, one = rng.choice(DEVICES).name, rng.choice(list(RECIPES.values()))
+    weight_format, cache_format = rng.choice(list(BYTES)), rng.choice(list(BYTES))
+    return {
+        "mode": mode,
+        "config": config,
+        "device": name,
+        "precision": one.compute if mode == "training" else weight_format,
+        "layout": layout,
+        "recipe": recipe_bytes(one),
+        "batch": batch,
+        "tokens": tokens,
+        "causal": rng.random() < 0.8,
+        "price_per_hour": price,
+        "weight_bytes": BYTES[weight_format],
+        "cache_bytes": BYTES[cache_format],
+    }
+
+
+def python_estimate(spec: dict[str, Any], on: Machine) -> dict[str, Any] | str:
+    """The package's figures, or the line that refuses the specification."""
+    config = try_config(spec["config"])
+    if isinstance(config, str):
+        return config
+    shared = {name: spec[name] for name in ("batch", "tokens", "price_per_hour")}
+    try:
+        layout = Layout(**spec["layout"])
+        if spec["mode"] == "training":
+            one = RECIPES[spec["recipe"]["name"]]
+            return estimate_training(config, on, layout, one, causal=spec["causal"], **shared).as_dict()
+        sizes = {name: spec[name] for name in ("weight_bytes", "cache_bytes")}
+        return estimate_serving(config, on, layout, **sizes, **shared).as_dict()
+    except InputError as error:
+        return str(error)
+
+
+def flat(value: Any, path: str = "") -> dict[str, Any]:
+    """Every leaf of nested dictionaries under its path."""
+    if not isinstance(value, dict):
+        return {path: value}
+    return {key: leaf for name, inner in value.items() for key, leaf in flat(inner, f"{path}/{name}").items()}
+
+
+def test_every_device_comes_with_its_limits_and_with_what_it_refuses() -> None:
+    tpu = device_machines(device("TPU v4"))
+    assert tpu["peaks"]["fp32"] == "TPU v4 has no fp32 peak: expected one of bf16, int8"
+    h100 = device_machines(device("H100"))
+    assert set(h100["peaks"]) == set(BYTES)
+    on = machine(device("H100"), "bf16")
+    assert h100["machine"] | {"peak_flops_per_s": h100["peaks"]["bf16"]} == asdict(on)
+
+
+def test_recipes_say_what_they_keep() -> None:
+    assert recipe_bytes(RECIPES["mixed18"])["words"] == "2 + 4 + 4 + 8 bytes"
+    assert recipe_bytes(RECIPES["fp32"])["words"] == "4 + 4 + 8 bytes"
+
+
+def test_the_table_holds_every_preset() -> None:
+    text = estimator_table(estimator_data(recipe_name="mixed16"))
+    assert "<td>gpt2</td><td>124,439,808</td><td>124,439,808</td><td>1.99</td>" in text
+    assert text.count("<tr>") == len(PRESETS) + 1
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: estimator_data("llama9"), "no such preset"),
+        (lambda: estimator_data(mode="dreaming"), "unknown mode: got 'dreaming', expected training or serving"),
+        (lambda: estimator_data(device_name="H1000"), "no such device"),
+        (lambda: estimator_data(recipe_name="mixed"), "unknown precision recipe"),
+        (lambda: estimator_data(cache_format="bf61"), "unknown format: got 'bf61'"),
+    ],
+)
+def test_a_name_that_there_is_not_is_said_in_a_line(make, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+def test_the_notebook_s_widget_carries_the_site_s_module_and_data() -> None:
+    widget = Estimator.of("llama3-70b", device_name="H200", layout=Layout(data=2, tensor=8))
+    assert widget._esm == esm("estimator")
+    assert (widget.preset, widget.device, widget.degrees["tensor"], widget.batch) == ("llama3-70b", "H200", 8, 64)
+    site = re.search(r'application/json">(.*?)</script>', figure())
+    assert site and json.loads(site.group(1))["devices"] == widget.devices
+
+
+@pytest.mark.browser
+def test_the_figure_and_python_estimate_alike_and_refuse_alike(open_page) -> None:
+    rng = random.Random(31)
+    specs, machines = [], []
+    while len(specs) < CASES:
+        spec = random_specification(rng)
+        try:
+            on = machine(device(spec["device"]), spec["precision"])
+        except InputError:  # a device without the precision: the form's data holds this very line
+            continue
+        specs.append(spec | {"machine": asdict(on)})
+        machines.append(on)
+    page = open_page("")
+    page.add_script_tag(type="module", content=esm("estimator") + "\nglobalThis.estimate = estimate;")
+    got = page.evaluate(
+        """(specs) => specs.map((spec) => {
+          try { return estimate(spec); } catch (refusal) { return refusal.message; }
+        })""",
+        specs,
+    )
+    refused = training = 0
+    for spec, on, result in zip(specs, machines, got, strict=True):
+        expected = python_estimate(spec, on)
+        if isinstance(expected, str) or isinstance(result, str):
+            assert result == expected
+            refused += 1
+            continue
+        training += spec["mode"] == "training"
+        left, right = flat(result), flat(expected)
+        assert left.keys() == right.keys()
+        for path, value in right.items():
+            if isinstance(value, float | int) and not isinstance(value, bool):
+                assert left[path] == pytest.approx(value, rel=1e-12, abs=0), (path, spec)
+            else:
+                assert left[path] == value, (path, spec)
+    assert 150 < refused < 500 and 250 < training < CASES - refused - 100
+
+
+@pytest.mark.browser
+def test_the_figure_and_python_know_the_same_smaller_layouts(open_page) -> None:
+    rng = random.Random(32)
+    page = open_page("")
+    page.add_script_tag(type="module", content=esm("estimator") + "\nglobalThis.smallerLayouts = smallerLayouts;")
+    cases = []
+    while len(cases) < 200:
+        spec = random_specification(rng)
+        config = try_config(spec["config"])
+        try:
+            layout = Layout(**spec["layout"])
+        except InputError:
+            continue
+        if not isinstance(config, str):
+            cases.append((config, layout, spec["mode"] == "training"))
+    got = page.evaluate(
+        "(cases) => cases.map(([config, layout, training]) => smallerLayouts(config, layout, training))",
+        [(asdict(config), asdict(layout), training) for config, layout, training in cases],
+    )
+    assert sum(map(len, got)) > 500
+    for (config, layout, training), offered in zip(cases, got, strict=True):
+        expected = smaller_layouts(config, layout, training=training)
+        assert offered == [[words, asdict(smaller)] for words, smaller in expected]
+
+
+@pytest.mark.browser
+def test_the_form_says_whether_it_fits_and_what_would(open_page) -> None:
+    page = open_page(figure("llama3-8b", layout=Layout(data=8), recipe_name="mixed16", batch=8, tokens=2048))
+    verdict, why = page.locator(f"{NAME} .verdict"), page.locator(f"{NAME} .detail").first
+    found = estimate_training(
+        PRESETS["llama3-8b"], machine(device("H100"), "bf16"), Layout(data=8), RECIPES["mixed16"], batch=8, tokens=2048
+    )
+    assert not found.fits
+    assert verdict.inner_text() == (
+        f"Does not fit: {found.memory.total / 1e9:.3g} GB of 85.9 GB on the fullest of 8 devices"
+    )
+    assert "It would fit with ZeRO stage 1, on 8 devices." in why.inner_text()
+    page.get_by_label("ZeRO stage").select_option("1")
+    assert verdict.inner_text().startswith("Fits: ") and "would" not in why.inner_text()
+
+
+@pytest.mark.browser
+def test_the_keyboard_alone_changes_the_plan(open_page) -> None:
+    page = open_page(figure())
+    rank = page.get_by_label("data ranks")
+    rank.focus()
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Tab")
+    assert page.locator(f"{NAME} .error").inner_text().startswith("the batch does not divide evenly: got 64 sequences")
+    rank.focus()
+    page.keyboard.press("Control+A")
+    page.keyboard.type("16")
+    page.keyboard.press("Enter")
+    assert "of 16 devices" in page.locator(f"{NAME} .verdict").inner_text()
+    page.get_by_label("Task").focus()
+    page.keyboard.press("ArrowDown")
+    assert "Prefill" in page.locator(f"{NAME} h3").first.inner_text()
+
+
+@pytest.mark.browser
+def test_what_cannot_be_is_one_line_in_the_figure(open_page) -> None:
+    page = open_page(figure())
+    error, results = page.locator(f"{NAME} .error"), page.locator(f"{NAME} .results")
+    for label, typed, message in (
+        ("tensor ranks", "3", "query heads do not divide evenly: got 32 among 3 tensor-parallel ranks"),
+        ("tensor ranks", "", "Layout.tensor out of range: got nothing, expected a whole number, at least 1"),
+        ("tensor ranks", "1", ""),
+        ("tokens of each", "0", "tokens of a sequence out of range: got 0, expected a whole number, at least 1"),
+        ("tokens of each", "2048", ""),
+        ("$ an hour", "-2", "a price cannot be so: got -2, expected 0 or more an hour and device"),
+        ("$ an hour", "", ""),
+    ):
+        page.get_by_label(label).fill(typed)
+        page.get_by_label(label).press("Tab")
+        assert error.inner_text() == message
+        assert results.is_visible() == (message == "")
+    assert "$" not in page.locator(f"{NAME} .numbers").inner_text()
+    page.get_by_label("precision recipe").select_option("fp32")
+    page.get_by_role("combobox", name="Device").select_option("TPU v4")
+    assert error.inner_text() == "TPU v4 has no fp32 peak: expected one of bf16, int8"
+
+
+@pytest.mark.browser
+def test_sizes_of_one_s_own_are_estimated(open_page) -> None:
+    page = open_page(figure("gpt2", layout=Layout(), batch=1, tokens=1024))
+    assert "124 M" in page.locator(f"{NAME} .numbers").inner_text()
+    page.get_by_text("Sizes", exact=True).click()
+    page.get_by_label("layers L").fill("24")
+    page.get_by_label("layers L").press("Tab")
+    assert page.get_by_label("Model").input_value() == ""
+    assert "209 M" in page.locator(f"{NAME} .numbers").inner_text()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("mode", ["training", "serving"])
+def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, width: int, mode: str) -> None:
+    page = open_page(figure("deepseek-v3", mode=mode, layout=Layout(data=64, expert=64)), width=width)
+    page.get_by_text("Sizes", exact=True).click()
+    sizes = page.eval_on_selector(
+        NAME,
+        """(el) => [...el.shadowRoot.querySelectorAll("svg[role=img]")].flatMap((svg) => {
+          const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+          return [...svg.querySelectorAll("text")].map((t) => parseFloat(getComputedStyle(t).fontSize) * scale); })""",
+    )
+    assert len(sizes) >= 5 and min(sizes) >= 11
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    outside = """(el) => [...el.shadowRoot.querySelectorAll("svg[role=img]")].flatMap((svg) => {
+      const frame = svg.getBoundingClientRect();
+      return [...svg.querySelectorAll("text, rect")].filter((node) => {
+        const box = node.getBoundingClientRect();
+        return box.left < frame.left - 1 || box.right > frame.right + 1;
+      }).map((node) => node.textContent); })"""
+    assert page.eval_on_selector(NAME, outside) == []
