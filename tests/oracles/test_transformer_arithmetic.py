@@ -71,6 +71,21 @@ def test_the_table_of_models(page) -> None:
     assert page.counts["deepseek-v3"].active == pytest.approx(37e9, rel=0.02)
 
 
+def test_what_runs_is_what_is_counted(page) -> None:
+    """The page's small model by hand: 2 FLOPs forward and 4 backward for each weight that multiplies, and attention."""
+    layers, width, heads, kv_heads, hidden, vocabulary, tokens, sequences = 3, 96, 6, 2, 200, 300, 64, 5
+    H_ = width // heads
+    layer = 2 * width**2 + 2 * width * kv_heads * H_ + 3 * width * hidden
+    token = 6 * (layers * layer + width * vocabulary) + 3 * layers * 4 * tokens * width
+    assert page.counted == page.formula == sequences * tokens * token
+
+
+def test_latent_attention_s_parameters(page) -> None:
+    down, up = 7168 * (1536 + 512 + 64), 1536 * 128 * 192 + 512 * 128 * (128 + 128)
+    assert page.latent_attention == down + up + 128 * 128 * 7168
+    assert page.whole_attention == 7168 * 128 * (192 + 192 + 128 + 128)
+
+
 def test_where_six_flops_err(page) -> None:
     attention = 4 * L * T * N * H
     counted = 3 * (2 * MATRICES + attention)
