@@ -1,0 +1,127 @@
+"""Chapter 08: its published figures, and each of its other numbers by arithmetic of its own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.oracles.catalogue import oracles
+
+PAGE = "08-scaling-laws"
+C = 0.40 * 989.4e12 * 64 * 30 * 86400
+REFIT = (1.8172, 482.01, 2085.43, 0.3478, 0.3658)
+PRINTED = (1.69, 406.4, 410.7, 0.34, 0.28)
+
+
+def loss(law, n, d):
+    E, A, B, alpha, beta = law
+    return E + A / n**alpha + B / d**beta
+
+
+def least(law, flops, low=1e7, high=1e13):
+    """The best size and its loss by trying 20,000 of them."""
+    sizes = np.geomspace(low, high, 20_001)
+    losses = loss(law, sizes, flops / (6 * sizes))
+    return float(sizes[losses.argmin()]), float(losses.min())
+
+
+def reaching(law, target):
+    """The FLOPs whose best loss is `target`, by bisection."""
+    low, high = 1e15, 1e30
+    for _ in range(60):
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if least(law, middle, 1e5, 1e15)[1] > target else (low, middle)
+    return low
+
+
+COMPUTED = {
+    "SL01": lambda page: [page.KAPLAN_PARAMS(1.5e9), page.KAPLAN_PARAMS(175e9), page.KAPLAN_TOKENS(300e9)],
+    "SL02": lambda page: [page.KAPLAN_COMPUTE(1), 2**page.KAPLAN_PARAMS.exponent],
+    "SL05": lambda page: [page.chinchilla, page.gopher],
+    "SL06": lambda page: [page.HOFFMANN_2022.frontier().a, None, page.printed.n_params, page.printed.tokens],
+    "SL08": lambda page: [page.BESIROGLU_2024.frontier().a, page.refit.n_params, page.refit.tokens_per_param],
+}
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_the_page_reproduces(name: str, page) -> None:
+    oracle, computed = oracles()[name], COMPUTED[name](page)
+    pairs = [(float(got), want) for got, want in zip(computed, oracle.figures, strict=True) if got is not None]
+    assert [got for got, _ in pairs] == pytest.approx([want for _, want in pairs], rel=oracle.rel_tol)
+
+
+def test_the_rows_of_the_planning_table_are_the_papers(page) -> None:
+    inputs = oracles()["SL03"].inputs
+    published = dict(zip(inputs["N"], inputs["D"], strict=True))
+    assert all(published[N] == D for N, D in page.rows)
+
+
+def test_the_correction_is_right_in_both_directions(page) -> None:
+    """Rounded exponents give 32 billion, those of the paper's source the 40 that it prints."""
+    assert page.printed.n_params == pytest.approx(least(PRINTED, 5.76e23)[0], rel=1e-3)
+    precise = (1.69, 406.4, 410.7, 0.3392, 0.2849)
+    assert page.precise.n_params == pytest.approx(least(precise, 5.76e23)[0], rel=1e-3)
+    assert round(page.precise.n_params / 1e9) == 40 and round(page.printed.n_params / 1e9) == 32
+    assert round(0.2849 / (0.3392 + 0.2849), 2) == 0.46
+
+
+def test_the_answer_is_the_least_of_many_tries(page) -> None:
+    assert pytest.approx(C, rel=1e-12) == page.C
+    size, lowest = least(REFIT, C)
+    assert page.best.n_params == pytest.approx(size, rel=1e-3)
+    assert page.best.tokens == pytest.approx(C / 6 / size, rel=1e-3)
+    assert page.best.loss == pytest.approx(lowest, rel=1e-6)
+    other = least(PRINTED, C)[0]
+    assert page.at_printed == pytest.approx(loss(REFIT, other, C / 6 / other) - lowest, rel=1e-2)
+    kaplan = 1.3e9 * (C / 8.64e19) ** 0.73
+    assert page.by_kaplan == pytest.approx(kaplan, rel=1e-12)
+    assert page.at_kaplan == pytest.approx(loss(REFIT, kaplan, C / 6 / kaplan) - lowest, rel=1e-6)
+
+
+def test_what_a_wrong_size_wastes(page) -> None:
+    size, lowest = least(REFIT, C)
+    for factor, spent in ((2, page.spent), (10, page.spent_ten)):
+        worst = max(loss(REFIT, s, C / 6 / s) for s in (size * factor, size / factor))
+        assert spent == pytest.approx(reaching(REFIT, worst), rel=1e-3)
+    assert page.twice_off == pytest.approx(
+        max(loss(REFIT, s, C / 6 / s) for s in (2 * size, size / 2)) - lowest, rel=1e-3
+    )
+
+
+def test_the_experiment_finds_its_truth_and_the_form_makes_it_sharper(page) -> None:
+    truth = REFIT[4] / (REFIT[3] + REFIT[4])
+    assert page.a_iso.low < truth < page.a_iso.high
+    assert page.a_para.low < truth < page.a_para.high
+    assert page.width_para < page.width_iso
+    assert page.spread_N == pytest.approx(1000 ** float(page.a_iso.high - page.a_iso.low))
+    assert all(parabola.has_minimum for parabola in page.iso.parabolas)
+
+
+def test_serving_moves_the_optimum_as_a_search_does(page) -> None:
+    E, A, B, alpha, beta = REFIT
+    sizes = np.geomspace(1e9, 1e12, 100_001)
+    left = page.best.loss - E - A / sizes**alpha
+    with np.errstate(invalid="ignore"):
+        tokens = (B / np.where(left > 0, left, np.nan)) ** (1 / beta)
+    total = 6 * sizes * tokens + 2 * sizes * 1e13
+    at = np.nanargmin(total)
+    assert page.busy.n_params == pytest.approx(sizes[at], rel=1e-3)
+    assert page.busy.total_flops == pytest.approx(total[at], rel=1e-6)
+    assert page.naive == pytest.approx(C + 2 * page.best.n_params * 1e13, rel=1e-9)
+
+
+def test_the_problems_by_another_way(page) -> None:
+    E, _, B, alpha, beta = REFIT
+    lowest = least(REFIT, C)[1]
+    assert page.shares[0] / sum(page.shares) == pytest.approx(beta / (alpha + beta), rel=1e-9)
+    assert page.p2_factor == pytest.approx(reaching(REFIT, lowest - 0.1) / C, rel=1e-3)
+    assert page.p2_half == pytest.approx(reaching(REFIT, E + (lowest - E) / 2) / C, rel=1e-3)
+    assert page.p3_loss == pytest.approx(loss(REFIT, C / 6e11, 1e11), rel=1e-12)
+    assert page.p3_limit == pytest.approx(E + B / 1e11**beta, rel=1e-9)
+    assert loss(REFIT, page.p3_even, 1e11) == pytest.approx(lowest, rel=1e-6)
+    half, tokens = page.best.n_params / 2, page.p4_half
+    assert loss(REFIT, half, tokens) == pytest.approx(lowest, rel=1e-6)
+    assert 6 * half * tokens + 2 * half * page.p4_even == pytest.approx(C + 4 * half * page.p4_even, rel=1e-9)
+    best = least(REFIT, 1e23)
+    wrong = best[0] * 1000**0.02
+    assert page.p5_wrong == pytest.approx(loss(REFIT, wrong, 1e23 / 6 / wrong) - best[1], rel=2e-2)
