@@ -1,0 +1,340 @@
+"""Task 6: a campaign on a simulated cluster. The judge keeps the law, draws the noise and counts the FLOPs.
+
+A submission sees runs and gives back requests or a decision; what these are worth is worked out here.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlsys_lab.checks.scaling_laws.calls import planning as calls
+from mlsys_lab.checks.scaling_laws.cluster import LARGE, LONG, NOISE, Cluster, cluster_of, scouting, sweeping
+from mlsys_lab.checks.scaling_laws.oracle import Truth, bisect
+from mlsys_lab.checks.spec import Arrays, Case, Check, Mismatch
+
+SCOUTING_SHARE = 0.15
+"""What scouting may cost, of the whole budget."""
+RATE_OFF = 1.5
+"""By what factor a learning rate may miss the best one: costs at most 1 % of the loss above the floor."""
+TIMES = 100
+"""How much larger the target is than the budget."""
+WASTE = 0.1
+"""How much of the target's compute a decision may waste."""
+EXPECTED_WASTE, LOSS_OFF = 0.02, 0.02
+"""What a sweep must allow: compute wasted on average, and the standard deviation of the predicted loss, relative."""
+PREDICTED_OFF = 0.05
+"""By how much a predicted loss may miss the true one."""
+ROUNDING = 1 + 1e-9
+"""A sum of FLOPs may exceed a budget by as much."""
+
+
+def _draw(rng: np.random.Generator, case: Case) -> tuple[Cluster, Arrays]:
+    cluster = Cluster.draw(rng, LARGE if case.params["wants"] == "large" else LONG)
+    budget = 10 ** rng.uniform(19.5, 21)
+    return cluster, cluster.secret() | {"budget_flops": np.array(budget), "_seed": rng.integers(2**31, size=2)}
+
+
+def _columns(cluster: Cluster, requests: np.ndarray, rng: np.random.Generator) -> Arrays:
+    n_params, tokens, rate = requests
+    return {
+        "n_params": n_params,
+        "tokens": tokens,
+        "learning_rate": rate,
+        "loss": cluster.losses(requests, rng),
+    }
+
+
+def _form(got: Arrays) -> Mismatch | None:
+    """What is wrong with requests, whatever the world."""
+    requests = np.stack([got[name] for name in ("n_params", "tokens", "learning_rate")])
+    if requests.size == 0:
+        return Mismatch("no runs are asked for", "0 runs", "some")
+    if not np.all(np.isfinite(requests)) or np.any(requests <= 0):
+        return Mismatch("a request is impossible", "sizes, tokens or rates that are not positive", "positive numbers")
+    if np.any(requests[:2] < 1000):
+        return Mismatch("a run is too small to say anything", f"{requests[:2].min():.4g}", "1,000 or more of N and D")
+    return None
+
+
+def _cost(got: Arrays, allowed: float) -> Mismatch | None:
+    cost = float((6 * got["n_params"] * got["tokens"]).sum())
+    if cost <= allowed * ROUNDING:
+        return None
+    return Mismatch("the runs cost too much", f"{cost:.4g} FLOPs", f"at most {allowed:.4g}")
+
+
+# --- best_learning_rate ---------------------------------------------------------------------------------------------
+
+
+def _rate_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    """Scouting runs in no order, and sizes to tell the rate of: among those tried, and up to ten times larger."""
+    cluster, arrays = _draw(rng, case)
+    runs = _columns(cluster, scouting(float(arrays["budget_flops"])), rng)
+    order = rng.permutation(len(runs["loss"]))
+    sizes = runs["n_params"].max() * np.array([0.3, 1.0, 3.0, 10.0])
+    return arrays | {name: column[order] for name, column in runs.items()} | {"sizes": sizes}
+
+
+def _rate_expect(arrays: Arrays) -> Arrays:
+    return {"rate": cluster_of(arrays).best_rate(arrays["sizes"])}
+
+
+def _rate_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
+    rate = got["rate"]
+    if rate.shape != expected["rate"].shape or not np.all(np.isfinite(rate)) or np.any(rate <= 0):
+        return Mismatch("the learning rates have the wrong form", f"{rate.shape}", "a positive number for each size")
+    off = np.exp(np.abs(np.log(rate / expected["rate"])))
+    if off.max() <= RATE_OFF:
+        return None
+    return Mismatch(
+        f"the learning rate is off for size {int(off.argmax()) + 1} of {len(off)}, counted from the smallest",
+        f"a factor of {off.max():.2f} from the best",
+        f"at most {RATE_OFF:g}",
+    )
+
+
+# --- scout ----------------------------------------------------------------------------------------------------------
+
+
+def _scout_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    return _draw(rng, case)[1]
+
+
+def _secret(arrays: Arrays) -> Arrays:
+    return {name: array for name, array in arrays.items() if name.startswith("_")}
+
+
+def _scout_expect(arrays: Arrays) -> Arrays:
+    return _secret(arrays) | {"budget": arrays["budget_flops"]}
+
+
+def fitted_rate(runs: Arrays, at: float) -> float | None:
+    """ln of the best rate at a size, from all runs at once; None where they leave it open.
+
+    Least squares of the loss on a level for each (N, D), and on ln η, ln η · ln N, ln² η: a valley whose middle moves
+    along a power law. Levels and slopes in units of one noise, so that a covariance follows.
+    """
+    back = ~np.isnan(runs["loss"])
+    n, eta, loss = (np.log(runs[name][back]) for name in ("n_params", "learning_rate", "loss"))
+    kinds = np.unique(np.stack([runs["n_params"][back], runs["tokens"][back]]), axis=1, return_inverse=True)[1].ravel()
+    if len(np.unique(n.round(6))) < 2:
+        return None
+    here = n - np.log(at)
+    table = np.column_stack([np.eye(kinds.max() + 1)[kinds], eta, eta * here, eta**2])
+    solution, _, rank, _ = np.linalg.lstsq(table, loss, rcond=None)
+    slope, _, curvature = solution[-3:]
+    if rank < table.shape[1] or curvature <= 0:
+        return None
+    return float(-slope / (2 * curvature))
+
+
+def _scout_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
+    budget = float(expected["budget"])
+    if problem := _form(got) or _cost(got, SCOUTING_SHARE * budget):
+        return problem
+    cluster, rng = cluster_of(expected), np.random.default_rng(int(expected["_seed"][0]))
+    requests = np.stack([got[name] for name in ("n_params", "tokens", "learning_rate")])
+    size = cluster.law.best_size(budget / 10)
+    found = fitted_rate(_columns(cluster, requests, rng), size)
+    wanted = "runs of at least two sizes, each with rates on both sides of the best"
+    if found is None:
+        return Mismatch("no learning rate can be read off these runs", f"{len(got['tokens'])} runs", wanted)
+    off = float(np.exp(abs(found - np.log(cluster.best_rate(np.array(size))))))
+    if off <= RATE_OFF:
+        return None
+    return Mismatch(
+        "the runs leave the best learning rate of larger models open",
+        f"a factor of {off:.2f} off at {size:.2g} parameters",
+        f"at most {RATE_OFF:g}",
+    )
+
+
+# --- sweep ----------------------------------------------------------------------------------------------------------
+
+
+def _sweep_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    cluster, arrays = _draw(rng, case)
+    budget = float(arrays["budget_flops"])
+    left = budget * rng.uniform(0.86, 0.9)
+    return arrays | _columns(cluster, scouting(budget), rng) | {"left_flops": np.array(left)}
+
+
+def _sweep_expect(arrays: Arrays) -> Arrays:
+    return _secret(arrays) | {"left": arrays["left_flops"], "budget": arrays["budget_flops"]}
+
+
+def uncertainty(law: Truth, n_params: np.ndarray, tokens: np.ndarray, target: float) -> tuple[float, float]:
+    """Standard deviations, after a fit to runs of these sizes, of ln N_opt at a budget and of the loss there, relative.
+
+    The information that a run holds of (E, ln A, ln B, alpha, beta) is the square of the loss's slopes over the
+    variance of its noise; its inverse is the least covariance that any unbiased fit can have (Cramér and Rao).
+    Infinite where the runs leave a direction open.
+    """
+    noise = NOISE * (law.loss(n_params, tokens) - law.E)
+    slopes = _slopes(law, n_params, tokens) / noise  # (5, R)
+    scale = np.sqrt((slopes**2).sum(axis=1))
+    information = (slopes / scale[:, None]) @ (slopes / scale[:, None]).T
+    if np.linalg.cond(information) > 1e12:
+        return np.inf, np.inf
+    covariance = np.linalg.inv(information) / np.outer(scale, scale)
+    n = law.best_size(target)
+    # ln N_opt = (ln alpha + ln A − ln beta − ln B + beta·ln(C/6)) / (alpha + beta)
+    both, log_n = law.alpha + law.beta, np.log(n)
+    of_size = np.array([0, 1, -1, 1 / law.alpha - log_n, np.log(target / 6) - 1 / law.beta - log_n]) / both
+    of_loss = _slopes(law, np.array([n]), np.array([target / 6 / n]))[:, 0]  # moving N at the optimum changes nothing
+    least = law.least_loss(target)
+    return float(np.sqrt(of_size @ covariance @ of_size)), float(np.sqrt(of_loss @ covariance @ of_loss)) / least
+
+
+def _slopes(law: Truth, n_params: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    """dL by E, ln A, ln B, alpha, beta, (5, R)."""
+    of_n, of_d = law.A * n_params**-law.alpha, law.B * tokens**-law.beta
+    return np.stack([np.ones_like(of_n), of_n, of_d, -of_n * np.log(n_params), -of_d * np.log(tokens)])
+
+
+def _sweep_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
+    left, target = float(expected["left"]), TIMES * float(expected["budget"])
+    if problem := _form(got) or _cost(got, left):
+        return problem
+    cluster, rng = cluster_of(expected), np.random.default_rng(int(expected["_seed"][1]))
+    n_params, tokens, rate = (got[name] for name in ("n_params", "tokens", "learning_rate"))
+    off = np.exp(np.abs(np.log(rate / cluster.best_rate(n_params))))
+    if off.max() > RATE_OFF:
+        return Mismatch(
+            "a run has a learning rate far from its best", f"a factor of {off.max():.2f}", f"at most {RATE_OFF:g}"
+        )
+    back = ~np.isnan(cluster.losses(np.stack([n_params, tokens, rate]), rng))
+    of_size, of_loss = uncertainty(cluster.law, n_params[back], tokens[back], target)
+    wasted = float((cluster.law.alpha + cluster.law.beta) / 2 * of_size**2)  # of compute, for ln N off by as much
+    if wasted > EXPECTED_WASTE:
+        return Mismatch(
+            f"these runs leave the best size at {TIMES} times the budget open",
+            f"any fit to them would waste {min(wasted, 1):.1%} of the compute on average",
+            f"at most {EXPECTED_WASTE:.0%}",
+        )
+    if of_loss > LOSS_OFF:
+        return Mismatch(
+            f"these runs leave the loss at {TIMES} times the budget open",
+            f"±{min(of_loss, 1):.1%} for any fit to them",
+            f"at most {LOSS_OFF:.0%}",
+        )
+    return None
+
+
+# --- decide ---------------------------------------------------------------------------------------------------------
+
+
+def _decide_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    """Both rounds of the judge's campaign, in no order."""
+    cluster, arrays = _draw(rng, case)
+    budget = float(arrays["budget_flops"])
+    requests = np.concatenate([scouting(budget), sweeping(cluster, 0.87 * budget, rng)], axis=1)
+    runs = _columns(cluster, requests[:, rng.permutation(requests.shape[1])], rng)
+    return arrays | runs | {"target_flops": np.array(TIMES * budget)}
+
+
+def _decide_expect(arrays: Arrays) -> Arrays:
+    return _secret(arrays) | {"target": arrays["target_flops"]}
+
+
+def wasted_share(law: Truth, n_params: float, tokens: float, target: float) -> float:
+    """The share of the target's FLOPs that the best model of the same loss does not need."""
+    loss = float(law.loss(n_params, tokens))
+    return 1 - bisect(lambda flops: loss - law.least_loss(flops), target * 1e-12, target) / target
+
+
+def _decide_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
+    n_params, tokens, predicted = (float(got[name]) for name in ("n_params", "tokens", "loss"))
+    target, law = float(expected["target"]), cluster_of(expected).law
+    if not all(np.isfinite(one) and one > 0 for one in (n_params, tokens, predicted)):
+        return Mismatch("the decision is not positive", f"{n_params:.4g}, {tokens:.4g}, {predicted:.4g}", "N, D, L > 0")
+    if 6 * n_params * tokens > target * (1 + 1e-6):
+        return Mismatch("the model costs too much", f"{6 * n_params * tokens:.4g} FLOPs", f"at most {target:.4g}")
+    if (wasted := wasted_share(law, n_params, tokens, target)) > WASTE:
+        return Mismatch("compute is wasted on a wrong size", f"{wasted:.0%}", f"at most {WASTE:.0%}")
+    true = float(law.loss(n_params, tokens))
+    if abs(predicted / true - 1) <= PREDICTED_OFF:
+        return None
+    return Mismatch(
+        "the loss turned out otherwise than predicted",
+        f"predicted {predicted:.3f}, trained to {true:.3f}",
+        f"within {PREDICTED_OFF:.0%}",
+    )
+
+
+LARGE_CASE, LONG_CASE = {"wants": "large"}, {"wants": "long"}
+
+CHECKS = (
+    Check(
+        name="best_learning_rate",
+        title="The best learning rate of any size",
+        points=6,
+        cases=(
+            Case("a world that wants large models", LARGE_CASE),
+            Case("a world that wants long runs", LONG_CASE),
+            Case("another one", LARGE_CASE, hidden=True),
+        ),
+        inputs=_rate_inputs,
+        run=calls.best_rate,
+        expect=_rate_expect,
+        compare=_rate_compare,
+        hint="For each size the loss is a valley in ln η: isoflop_minimum finds its bottom, with learning rates in place "
+        "of sizes, and refuses a size whose runs do not show one. Then a power law in N through what it found.",
+        uses=("Trials", "best_learning_rate"),
+    ),
+    Check(
+        name="scout",
+        title="A first round that finds the learning rate",
+        points=5,
+        cases=(
+            Case("a world that wants large models", LARGE_CASE),
+            Case("a world that wants long runs", LONG_CASE),
+            Case("another one", LARGE_CASE, hidden=True),
+            Case("and another", LONG_CASE, hidden=True),
+        ),
+        inputs=_scout_inputs,
+        run=calls.scout,
+        expect=_scout_expect,
+        compare=_scout_compare,
+        hint="Three or four sizes, 6 to 8 rates for each, spread evenly in log from 1e-4 to 1e-2. Share out the FLOPs "
+        "first, then get N from them: with D = 20N a run costs 120N².",
+        uses=("scout",),
+    ),
+    Check(
+        name="sweep",
+        title="A second round worth its FLOPs",
+        points=7,
+        cases=(
+            Case("a world that wants large models", LARGE_CASE),
+            Case("a world that wants long runs", LONG_CASE),
+            Case("another one", LARGE_CASE, hidden=True),
+            Case("and another", LONG_CASE, hidden=True),
+        ),
+        inputs=_sweep_inputs,
+        run=calls.sweep,
+        expect=_sweep_expect,
+        compare=_sweep_compare,
+        hint="Several budgets a factor of 2 to 4 apart, and at each of them sizes from 2 to 300 tokens a parameter: the "
+        "largest budgets say most about the target, the smallest tell the exponents. Each size at its own best rate.",
+        uses=("Trials", "best_learning_rate", "sweep"),
+    ),
+    Check(
+        name="decide",
+        title="What to train with a hundred times the budget",
+        points=9,
+        cases=(
+            Case("a world that wants large models", LARGE_CASE),
+            Case("a world that wants long runs", LONG_CASE),
+            Case("another one", LARGE_CASE, hidden=True),
+            Case("and another", LONG_CASE, hidden=True),
+        ),
+        inputs=_decide_inputs,
+        run=calls.decide,
+        expect=_decide_expect,
+        compare=_decide_compare,
+        hint="Fit the law to runs whose rate was near the best for their size: scouting runs with other rates, and "
+        "those that failed, say nothing about it. Then compute_optimal at the target, and the law's loss there.",
+        uses=("Trials", "decide"),
+        time_limit_s=20,
+    ),
+)
