@@ -1,7 +1,7 @@
 """Say what a model needs on given devices: memory, least time, tokens per second, cost, and whether it fits.
 
 MODEL is a preset (llama3-8b, gpt2-xl, mixtral-8x7b, ...), a config.json of Hugging Face, or the folder that holds one.
-Times are those that no schedule can beat: real steps take longer. GB are 10⁹ bytes.
+Times are lower bounds: real steps take longer. GB are 10⁹ bytes.
 
 examples:
   mlsys-lab estimate llama3-8b --device H100 --data 8 --zero 3 --batch 64 --sequence 8192 --price 2.5

@@ -1,8 +1,10 @@
 """The least time of a training step, a prefill and a decoding step on a device: what binds it, and by how much.
 
 Each device has so many FLOPs to do, bytes of memory to move, bytes to send within its node and beyond it. Were all four
-perfectly overlapped, the step would take the longest of the four: no schedule is faster. Left out, so that real steps
-are longer: latency, kernels' launches, what does not overlap, matrix units that are not filled, uneven routing.
+perfectly overlapped, the step would take the longest of the four: no schedule of this kind is faster. Of this kind: a
+pipeline of one forward, one backward that is not interleaved, traffic in the patterns of `communication`. Left out, so
+that real steps are longer: latency, kernels' launches, what does not overlap, matrix units that are not filled, uneven
+routing.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ def machine(
         memory_bytes_per_s=device.memory_bandwidth_bytes_per_s,
         link_bytes_per_s=link,
         network_bytes_per_s=network_bytes_per_s,
-        node=node or NODE_DEVICES.get(device.name, NODE_DEVICES.get(device.kind, 1)),
+        node=NODE_DEVICES.get(device.name, NODE_DEVICES.get(device.kind, 1)) if node is None else node,
     )
 
 
@@ -190,9 +192,9 @@ def training_work(
     """One training step on `batch` sequences of `tokens`, on the device that has most to do; fused attention.
 
     FLOPs: the stage with the head; a pipeline's fill and drain count as work of its layers, (p - 1)/m more. Memory:
-    weights are read forward and backward (and when recomputing) for each micro-batch, gradients written and added to,
-    kept activations written and read, and the optimiser's states read and written once. Of an embedding rows are read,
-    which is not counted; the head's matrix is read whole.
+    weights are read forward and backward, and the layers' once more when recomputing, for each micro-batch; gradients
+    are written and added to, kept activations written and read, the optimiser's states read and written once. Of an
+    embedding rows are read, which is not counted; the head's matrix is read whole.
     """
     m, d, t, c, p = layout.micro_batches(batch), layout.data, layout.tensor, layout.context, layout.pipeline
     if tokens % c:
@@ -204,13 +206,13 @@ def training_work(
 
     held, eb = shard(config, layout), BYTES[recipe.compute]
     parameters = held.at(first=p == 1, last=True) + held.experts
-    read = held.dense + held.experts + config.vocab_size * config.d_model / t
     reads = 3 if layout.recomputation == "full" else 2
+    read = reads * (held.dense + held.experts) + 2 * config.vocab_size * config.d_model / t
     kept = config.n_layers / p * kept_layer(config, layout, recipe, tokens=tokens).total
     kept += activations.head_bytes(config, tokens // c, layout.micro_batch, tensor=t, element_bytes=eb)
     optimised = held.at(first=p == 1, last=True) / (layout.replicas if layout.zero_stage else 1)
     optimised += held.experts / (layout.replicas / layout.expert if layout.zero_stage else 1)
-    memory = m * (reads * recipe.weights * read + 2 * kept) + (2 * m - 1) * recipe.gradients * parameters
+    memory = m * (recipe.weights * read + 2 * kept) + (2 * m - 1) * recipe.gradients * parameters
     memory += optimised * (2 * (recipe.master + recipe.moments) + recipe.gradients + recipe.weights)
 
     traffic = training_traffic(config, layout, recipe, batch=batch, tokens=tokens)

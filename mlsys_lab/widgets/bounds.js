@@ -70,13 +70,13 @@ function trainingWork(c, layout, recipe, { batch, tokens, node, causal = true })
   const held = shard(c, layout);
   const ends = shardAt(held, p === 1, true);
   const count = ends + held.experts;
-  const read = held.dense + held.experts + (c.vocab_size * c.d_model) / t;
   const reads = layout.recomputation === "full" ? 3 : 2;
+  const read = reads * (held.dense + held.experts) + (2 * c.vocab_size * c.d_model) / t;
   const kept = (c.n_layers / p) * keptLayer(c, layout, recipe, tokens)
     + headActivations(c, Math.floor(tokens / context), layout.micro_batch, t, recipe.compute_bytes);
   const replicas = d * context;
   const optimised = ends / (layout.zero_stage ? replicas : 1) + held.experts / (layout.zero_stage ? replicas / layout.expert : 1);
-  const memoryBytes = m * (reads * recipe.weights * read + 2 * kept) + (2 * m - 1) * recipe.gradients * count
+  const memoryBytes = m * (recipe.weights * read + 2 * kept) + (2 * m - 1) * recipe.gradients * count
     + optimised * (2 * (recipe.master + recipe.moments) + recipe.gradients + recipe.weights);
   const [linkBytes, networkBytes] = splitAll(trainingTraffic(c, layout, recipe, batch, tokens), node);
   return { flops, memoryBytes, linkBytes, networkBytes };

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import bounds, cache, compute
+from mlsys_lab.flops import activations, bounds, cache, compute
 from mlsys_lab.flops.bounds import LeastTime, Machine, Traffic, Work, least_time, machine
 from mlsys_lab.flops.config import Experts, TransformerConfig
 from mlsys_lab.flops.layout import Layout, shard
-from mlsys_lab.flops.memory import RECIPES
+from mlsys_lab.flops.memory import RECIPES, Recipe
 from mlsys_lab.flops.parameters import parameters
 from mlsys_lab.flops.presets import preset
 from mlsys_lab.hardware import DEVICES, device
@@ -67,6 +67,27 @@ def test_recomputation_adds_flops_and_reads_and_keeps_less():
     none, selective, full = (training(recomputation=kind) for kind in compute.RECOMPUTATIONS)
     once = compute.forward(CONFIG, 8, 8, causal=True)
     assert (selective.flops - none.flops, full.flops - none.flops) == (once.attention, once.layers)
+
+
+def test_full_recomputation_reads_the_layers_once_more_and_not_the_head():
+    def weights_read(recomputation):
+        """What moves when weights are all that has bytes: 8 micro-batches of a byte a parameter, and one written."""
+        only = Recipe("weights", weights=1, gradients=0, master=0, moments=0)
+        counts = parameters(CONFIG)
+        kept = bounds.kept_layer(CONFIG, Layout(recomputation=recomputation), only, tokens=8).total
+        head = activations.head_bytes(CONFIG, 8)
+        moved = training(recipe=only, recomputation=recomputation).memory_bytes
+        return (moved - 8 * 2 * (4 * kept + head) - counts.total) / 8
+
+    counts = parameters(CONFIG)
+    layers = counts.total - counts.embedding - counts.head
+    assert weights_read("none") == 2 * (layers + counts.head)
+    assert weights_read("full") == 3 * layers + 2 * counts.head
+
+
+def test_no_devices_in_a_node_is_said():
+    with pytest.raises(InputError, match="node must be positive"):
+        machine(device("H100"), "bf16", node=0)
 
 
 @given(
