@@ -16,11 +16,15 @@ legend { padding: 0 8px 0 0; font-weight: 600; }
 .kinds li { display: grid; grid-template-columns: 14px 1fr auto; gap: 8px; align-items: center; }
 .kinds i { width: 14px; height: 14px; border-radius: 3px; }
 svg .room { fill: var(--raised); stroke: var(--line); }
+svg .ground { stroke: var(--surface); stroke-width: 6; }
 svg .limit { stroke: var(--ink); stroke-width: 2; } svg .limit.over { stroke: var(--bad); }
 svg .part { fill: var(--muted); opacity: 0.55; } svg .part.binds { fill: var(--value); opacity: 1; }
 svg .muted { fill: var(--muted); }
 .numbers { display: grid; grid-template-columns: minmax(0, 1fr) auto; gap: 2px 16px; margin: 10px 0 0; }
 .numbers dt { color: var(--muted); } .numbers dd { margin: 0; text-align: right; }
+.command { display: block; margin-top: 12px; font-family: ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; font-size: 13px; overflow-wrap: anywhere; }
+.command span { white-space: nowrap; }
+.command:empty { display: none; }
 h3 { font-size: 1em; margin: 14px 0 4px; }
 summary { cursor: pointer; color: var(--value); margin-top: 8px; }
 `;
@@ -30,9 +34,10 @@ const LAYOUT_FIELDS = [
   ["expert ranks", "expert"], ["micro-batch", "micro_batch"],
 ];
 const KINDS = {
-  weights: "weights", gradients: "gradients", master: "fp32 master weights", moments: "Adam's moments", gathered: "a gathered layer", activations: "activations", cache: "KV cache",
+  weights: "weights", gradients: "gradients", master: "fp32 master weights", moments: "Adam's moments", gathered: "a gathered layer",
+  activations: "activations", cache: "KV cache",
 };
-const LIMITS = { compute: "arithmetic", memory: "memory bandwidth", link: "links in a node", network: "network of nodes" };
+const LIMITS = { compute: "compute", memory: "memory bandwidth", link: "links in the node", network: "network" };
 const PHASES = { step: "A training step", prefill: "Prefill of a prompt", decode: "One more token each" };
 
 const rounded = (x, digits = 3) => number(Number(x.toPrecision(digits)));
@@ -42,6 +47,8 @@ function duration(s) {
   if (s < 120) return si(s, "s");
   return s < 7200 ? `${rounded(s / 60)} min` : s < 172800 ? `${rounded(s / 3600)} h` : `${rounded(s / 86400)} days`;
 }
+
+const several = (n) => `${n} ${n === 1 ? "device" : "devices"}`;
 
 function render({ model, el }) {
   const [devices, recipes, formats] = [model.get("devices"), model.get("recipes"), model.get("formats")];
@@ -58,8 +65,10 @@ function render({ model, el }) {
   const names = (values) => values.map((value) => [value, value]);
 
   const mode = menu("Task", [["training", "training"], ["serving", "serving"]], put("mode"));
-  const device = menu("Device", names(devices.map((one) => one.name)), put("device"));
+  const device = menu("Device", names(devices.map((one) => one.name)), (name) => change({ device: name, node: null }));
   const price = numberField("$ an hour each", { min: 0 }, (value) => put("price")(Number.isNaN(value) ? null : value));
+  const node = numberField("devices a node", { min: 1, step: 1 }, put("node"));
+  const network = numberField("network, GB/s", { min: 0 }, put("network"));
   const batch = numberField("sequences", { min: 1, step: 1 }, put("batch"));
   const tokens = numberField("tokens of each", { min: 1, step: 1 }, put("tokens"));
   const recipe = menu("precision recipe", recipes.map((one) => [one.name, `${one.name}: ${one.words}`]), put("recipe"));
@@ -69,6 +78,7 @@ function render({ model, el }) {
   const ranks = LAYOUT_FIELDS.map(([label, name]) => ({ name, ...numberField(label, { min: 1, step: 1 }, arrange(name)) }));
   const zero = menu("ZeRO stage", names(["0", "1", "2", "3"]), (value) => arrange("zero_stage")(Number(value)));
   const sequence = checkBox("sequence parallelism", arrange("sequence_parallel"));
+  const allPairs = checkBox("attention without its causal mask", put("all_pairs"));
   const group = (legend, ...fields) => make("fieldset", {}, make("legend", {}, legend), make("div", { class: "fields" }, ...fields));
   for (const field of [recipe, form.preset]) field.label.classList.add("wide");
   const error = make("p", { class: "error", role: "alert" });
@@ -78,13 +88,15 @@ function render({ model, el }) {
   const kinds = make("ul", { class: "kinds" });
   const times = make("div");
   const figures = make("dl", { class: "numbers" });
-  const results = make("div", { class: "results" }, verdict, why, picture, kinds, times, figures);
+  const command = make("code", { class: "command" });
+  const results = make("div", { class: "results" }, verdict, why, picture, kinds, times, figures, command);
   box.append(
     group("Model", mode.label, form.preset.label),
     make("details", {}, make("summary", {}, "Sizes"), make("div", { class: "fields" }, ...form.nodes)),
-    group("Devices", device.label, price.label),
+    group("Devices", device.label, price.label, node.label, network.label),
     group("Load", batch.label, tokens.label, recipe.label, weightFormat.label, cacheFormat.label, recomputation.label),
-    group("Layout", ...ranks.map((one) => one.label), zero.label), sequence.label, error, results);
+    group("Layout", ...ranks.map((one) => one.label), zero.label),
+    make("div", { class: "row" }, sequence.label, allPairs.label), error, results);
 
   function specification() {
     const training = model.get("mode") === "training";
@@ -92,8 +104,13 @@ function render({ model, el }) {
     const way = recipes.find((one) => one.name === model.get("recipe")) ?? recipes[0];
     const peak = chosen.peaks[training ? way.compute : model.get("weight_format")];
     if (typeof peak === "string") throw new Error(peak);
+    const [wires, together] = [model.get("network") * 1e9, model.get("node") ?? chosen.machine.node];
+    if (!(wires > 0)) refuse("the network out of range", { got: `${wires / 1e9} GB/s`, expected: "more than 0" });
+    if (!Number.isInteger(together) || together < 1) refuse("devices a node out of range", { got: together, expected: "a whole number, at least 1" });
+    const machine = { ...chosen.machine, peak_flops_per_s: peak, network_bytes_per_s: wires, node: together };
+    machine.link_bytes_per_s ??= wires;
     return {
-      mode: model.get("mode"), config: form.config(), machine: { ...chosen.machine, peak_flops_per_s: peak }, layout: model.get("degrees"), recipe: way,
+      mode: model.get("mode"), config: form.config(), machine, layout: model.get("degrees"), recipe: way, causal: !model.get("all_pairs"),
       batch: model.get("batch") ?? NaN, tokens: model.get("tokens") ?? NaN, price_per_hour: model.get("price"),
       weight_bytes: formats[model.get("weight_format")], cache_bytes: formats[model.get("cache_format")],
     };
@@ -105,13 +122,15 @@ function render({ model, el }) {
     for (const [field, name] of [[mode, "mode"], [device, "device"], [recipe, "recipe"], [weightFormat, "weight_format"], [cacheFormat, "cache_format"]]) {
       field.input.value = model.get(name);
     }
-    for (const [field, name] of [[batch, "batch"], [tokens, "tokens"], [price, "price"]]) field.input.value = model.get(name) ?? "";
+    for (const [field, name] of [[batch, "batch"], [tokens, "tokens"], [price, "price"], [network, "network"]]) field.input.value = model.get(name) ?? "";
     for (const { name, input, label } of ranks) {
       input.value = Number.isFinite(layout[name]) ? layout[name] : "";
       label.hidden = (name === "expert" && !form.config().experts && layout.expert === 1) || (name === "context" && !training && layout.context === 1);
     }
     [zero.input.value, recomputation.input.value, sequence.input.checked] = [layout.zero_stage, layout.recomputation, layout.sequence_parallel];
-    for (const field of [recipe, zero, sequence, recomputation]) field.label.hidden = !training;
+    node.input.value = model.get("node") ?? devices.find((one) => one.name === model.get("device"))?.machine.node;
+    allPairs.input.checked = model.get("all_pairs");
+    for (const field of [recipe, zero, sequence, recomputation, allPairs]) field.label.hidden = !training;
     for (const field of [weightFormat, cacheFormat]) field.label.hidden = training;
   }
 
@@ -130,7 +149,7 @@ function render({ model, el }) {
     if (!found) return;
     const { memory, capacity_bytes: capacity, fits } = found;
     verdict.dataset.fits = fits;
-    verdict.textContent = `${fits ? "Fits" : "Does not fit"}: ${si(memory.total, "B")} of ${si(capacity, "B")} on the fullest of ${found.devices} ${found.devices === 1 ? "device" : "devices"}`;
+    verdict.textContent = `${fits ? "Fits" : "Does not fit"}: ${si(memory.total, "B")} of ${si(capacity, "B")} on the fullest of ${several(found.devices)}`;
     why.textContent = `Most of it: ${KINDS[memory.largest]}, ${si(memory[memory.largest], "B")}. ${fits ? "" : remedy(spec)}`;
     const held = Object.keys(KINDS).filter((kind) => memory[kind] > 0);
     picture.replaceChildren(memoryBar(memory, capacity, held));
@@ -141,7 +160,26 @@ function render({ model, el }) {
       make("p", { class: "detail" }, `Limited by ${LIMITS[bound.binds]}${bound.margin ? `, ${rounded(bound.margin)} times as long as the next` : ""}.`),
       timeBars(phase, bound),
     ]));
+    // A line breaks between options, never within one.
+    command.replaceChildren(...commandLine(spec).flatMap((word, i) => [i ? " " : "", make("span", {}, word)]));
     figures.replaceChildren(...rows(found).flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]));
+  }
+
+  // The same in a terminal, where a preset has it.
+  function commandLine({ layout, batch, tokens, price_per_hour: cost }) {
+    if (!model.get("preset")) return [];
+    const training = model.get("mode") === "training";
+    const degrees = LAYOUT_FIELDS.filter(([, name]) => layout[name] > 1).map(([, name]) => `--${name.replace("_", "-")} ${layout[name]}`);
+    const name = model.get("device");
+    const words = [
+      "mlsys-lab", "estimate", model.get("preset"), training ? "" : "--serve", `--device ${name.includes(" ") ? `"${name}"` : name}`,
+      `--batch ${batch}`, `--sequence ${tokens}`, ...degrees, training && layout.zero_stage ? `--zero ${layout.zero_stage}` : "",
+      layout.sequence_parallel ? "--sequence-parallel" : "", training && layout.recomputation !== "none" ? `--recompute ${layout.recomputation}` : "",
+      ...(training ? [`--recipe ${model.get("recipe")}`] : [`--weights ${model.get("weight_format")}`, `--cache ${model.get("cache_format")}`]),
+      training && model.get("all_pairs") ? "--all-pairs" : "", model.get("node") === null ? "" : `--node ${model.get("node")}`,
+      `--network ${model.get("network")}`, cost === null ? "" : `--price ${cost}`,
+    ];
+    return words.filter(Boolean);
   }
 
   // The first change of the layout by which it would fit.
@@ -153,7 +191,7 @@ function render({ model, el }) {
         return false;
       }
     });
-    return fitting ? `It would fit with ${fitting[0]}, on ${deviceCount(fitting[1])} devices.` : "No single change of the layout makes it fit.";
+    return fitting ? `It would fit with ${fitting[0]}, on ${several(deviceCount(fitting[1]))}.` : "No single change of the layout makes it fit.";
   }
 
   function rows(found) {
@@ -183,6 +221,7 @@ function render({ model, el }) {
     }
     const at = 1 + capacity * scale;
     svg.append(
+      draw("line", { class: "ground", x1: at, x2: at, y1: top, y2: top + bar }),
       draw("line", { class: `limit${memory.total > capacity ? " over" : ""}`, x1: at, x2: at, y1: top - 6, y2: top + bar + 6 }),
       draw("text", { x: Math.max(60, Math.min(width - 2, at)), y: 13, "font-size": 13, "text-anchor": "end" }, `${si(capacity, "B")} on a device`));
     if (at < 130) svg.lastChild.setAttribute("text-anchor", "start"), svg.lastChild.setAttribute("x", at + 2);
@@ -212,7 +251,8 @@ function render({ model, el }) {
     width = next;
     show();
   });
-  const watched = ["mode", "preset", "own", "device", "price", "batch", "tokens", "recipe", "weight_format", "cache_format", "degrees"].map((name) => `change:${name}`);
+  const state = ["mode", "preset", "own", "device", "price", "node", "network", "batch", "tokens", "recipe", "weight_format", "cache_format", "degrees", "all_pairs"];
+  const watched = state.map((name) => `change:${name}`);
   for (const event of watched) model.on(event, show);
   return () => {
     stop();

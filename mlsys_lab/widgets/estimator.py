@@ -14,7 +14,7 @@ import traitlets
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import TransformerConfig
-from mlsys_lab.flops.bounds import machine
+from mlsys_lab.flops.bounds import NETWORK_BYTES_PER_S, machine
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.memory import BYTES, RECIPES, Recipe, recipe, states
 from mlsys_lab.flops.parameters import parameters
@@ -64,13 +64,19 @@ def estimator_data(
         "weight_format": weight_format,
         "cache_format": cache_format,
         "price": price,
+        "node": None,
+        "network": NETWORK_BYTES_PER_S / 1e9,
+        "all_pairs": False,
     }
 
 
 def device_machines(one: Device) -> dict[str, Any]:
-    """A device as `machine` sees it: its limits, and by format its peak in FLOP/s or the line that refuses it."""
+    """A device as `machine` sees it: its limits, and by format its peak in FLOP/s or the line that refuses it.
+
+    The network is for the reader to choose, and takes the place of links where there are none.
+    """
     peaks: dict[str, float | str] = {}
-    limits: dict[str, float] = {}
+    limits: dict[str, float | None] = {}
     for precision in BYTES:
         try:
             on = asdict(machine(one, precision))
@@ -78,7 +84,8 @@ def device_machines(one: Device) -> dict[str, Any]:
             peaks[precision] = str(error)
         else:
             peaks[precision] = on.pop("peak_flops_per_s")
-            limits = on
+            del on["network_bytes_per_s"]
+            limits = on if one.links else on | {"link_bytes_per_s": None}
     return {"name": one.name, "machine": limits, "peaks": peaks}
 
 
@@ -104,7 +111,8 @@ class Estimator(anywidget.AnyWidget):
     """The estimator in a notebook: `Estimator.of("llama3-70b", device_name="H200")`.
 
     preset: a name of `presets`; any other takes the sizes in `own`, a `TransformerConfig` as a dict. degrees: a
-    `Layout` as a dict. price: of one device, an hour, or None.
+    `Layout` as a dict. price: of one device, an hour, or None. node: devices that fast links connect, None for the
+    device's own. network: GB/s between nodes, for each device and direction.
     """
 
     _esm = esm("estimator")
@@ -123,6 +131,9 @@ class Estimator(anywidget.AnyWidget):
     weight_format = traitlets.Unicode().tag(sync=True)
     cache_format = traitlets.Unicode().tag(sync=True)
     price = traitlets.Float(None, allow_none=True).tag(sync=True)
+    node = traitlets.Int(None, allow_none=True).tag(sync=True)
+    network = traitlets.Float(NETWORK_BYTES_PER_S / 1e9).tag(sync=True)
+    all_pairs = traitlets.Bool(False).tag(sync=True)
 
     @classmethod
     def of(cls, model: str | TransformerConfig, **options: Any) -> Self:

@@ -3,11 +3,13 @@ from __future__ import annotations
 import json
 import random
 import re
+import shlex
 from dataclasses import asdict
 from typing import Any
 
 import pytest
 
+from mlsys_lab.cli import main
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.bounds import Machine, machine
 from mlsys_lab.flops.estimate import estimate_serving, estimate_training, smaller_layouts
@@ -111,7 +113,8 @@ def test_every_device_comes_with_its_limits_and_with_what_it_refuses() -> None:
     h100 = device_machines(device("H100"))
     assert set(h100["peaks"]) == set(BYTES)
     on = machine(device("H100"), "bf16")
-    assert h100["machine"] | {"peak_flops_per_s": h100["peaks"]["bf16"]} == asdict(on)
+    chosen = {"peak_flops_per_s": h100["peaks"]["bf16"], "network_bytes_per_s": on.network_bytes_per_s}
+    assert h100["machine"] | chosen == asdict(on)
 
 
 def test_recipes_say_what_they_keep() -> None:
@@ -246,6 +249,34 @@ def test_the_keyboard_alone_changes_the_plan(open_page) -> None:
 
 
 @pytest.mark.browser
+@pytest.mark.parametrize(
+    ("mode", "name", "layout", "marks"),
+    [
+        ("training", "A100 80GB", Layout(data=4, tensor=2, pipeline=2, zero_stage=1, sequence_parallel=True), {}),
+        ("training", "T4", Layout(data=2, recomputation="full", micro_batch=2), {"all_pairs": True, "node": 1}),
+        ("serving", "H200", Layout(), {}),
+        ("serving", "TPU v5e", Layout(tensor=8), {"network": 12.5, "price": None}),
+    ],
+)
+def test_the_command_under_the_figures_prints_the_same(open_page, capsys, mode, name, layout, marks) -> None:
+    data = estimator_data("llama2-7b", mode=mode, device_name=name, layout=layout, tokens=2048) | marks
+    page = open_page(element("estimator", **data)._repr_html_())
+    command = shlex.split(page.locator(f"{NAME} .command").inner_text())
+    assert command[0] == "mlsys-lab" and main([*command[1:], "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    memory, capacity = (f"{size / 1e9:.3g} GB" for size in (found["memory"]["total"], found["capacity_bytes"]))
+    verdict = page.locator(f"{NAME} .verdict").inner_text()
+    devices = f"{found['devices']} device" + "s" * (found["devices"] > 1)
+    assert verdict.split(": ")[1] == f"{memory} of {capacity} on the fullest of {devices}"
+    assert verdict.startswith("Fits") == found["fits"]
+    why = page.locator(f"{NAME} .detail").first.inner_text()
+    assert (f"with {found['fix']}." in why) == bool(found["fix"])
+    for bound, shown in zip(found["bounds"].values(), page.locator(f"{NAME} h3").all_inner_texts(), strict=True):
+        assert f"{bound['time_s'] * 1e3:.3g} ms" in shown or f"{bound['time_s']:.3g} s" in shown
+    assert ("$" in page.locator(f"{NAME} .numbers").inner_text()) == (found["cost_per_million_tokens"] is not None)
+
+
+@pytest.mark.browser
 def test_what_cannot_be_is_one_line_in_the_figure(open_page) -> None:
     page = open_page(figure())
     error, results = page.locator(f"{NAME} .error"), page.locator(f"{NAME} .results")
@@ -257,6 +288,10 @@ def test_what_cannot_be_is_one_line_in_the_figure(open_page) -> None:
         ("tokens of each", "2048", ""),
         ("$ an hour", "-2", "a price cannot be so: got -2, expected 0 or more an hour and device"),
         ("$ an hour", "", ""),
+        ("network", "0", "the network out of range: got 0 GB/s, expected more than 0"),
+        ("network", "50", ""),
+        ("devices a node", "0", "devices a node out of range: got 0, expected a whole number, at least 1"),
+        ("devices a node", "8", ""),
     ):
         page.get_by_label(label).fill(typed)
         page.get_by_label(label).press("Tab")
