@@ -117,44 +117,14 @@ def head_bytes(
     return batch * tokens * (2 * config.d_model * element_bytes + 4.0 * config.vocab_size / tensor)
 
 
-def stack(
-    config: TransformerConfig,
-    tokens: int,
-    batch: int = 1,
-    *,
-    layers: float,
-    in_flight: int = 1,
-    recomputation: str = "none",
-    tensor: int = 1,
-    sequence_parallel: bool = False,
-    element_bytes: float = 2,
-    fused_attention: bool = False,
-    dropout: bool = False,
-    key_tokens: int | None = None,
-) -> float:
-    """Most bytes that `layers` layers keep at once, for `in_flight` micro-batches of `batch` sequences each.
+def stack(kept: LayerActivations, whole: LayerActivations, *, layers: float, in_flight: int = 1) -> float:
+    """Most bytes that `layers` layers keep at once, of `in_flight` micro-batches; `kept` is `layer` with recomputation.
 
-    What a layer does not keep is there while its own backward pass runs, for one layer at a time: so the most is
-    in_flight · layers · kept + (all of one layer - kept). The first stage of a one-forward-one-backward pipeline has as
-    many micro-batches in flight as there are stages.
+    What a layer does not keep (it is in `whole`, without recomputation) is there while its own backward pass runs, for
+    one layer at a time: in_flight · layers · kept + (whole - kept). The first stage of a one-forward-one-backward
+    pipeline has as many micro-batches in flight as there are stages.
     """
-    sizes = [
-        layer(
-            config,
-            tokens,
-            batch,
-            tensor=tensor,
-            sequence_parallel=sequence_parallel,
-            recomputation=kind,
-            element_bytes=element_bytes,
-            fused_attention=fused_attention,
-            dropout=dropout,
-            key_tokens=key_tokens,
-        ).total
-        for kind in (recomputation, "none")
-    ]
-    kept, whole = sizes
-    return in_flight * layers * kept + (whole - kept)
+    return in_flight * layers * kept.total + (whole.total - kept.total)
 
 
 def saved_bytes(tokens: float, widths: float, n_layers: int, element_bytes: float = 2) -> float:

@@ -86,8 +86,8 @@ def training_memory(config: TransformerConfig, layout: Layout, recipe: Recipe, *
     """
     held, p, replicas = shard(config, layout), layout.pipeline, layout.replicas
     micro_batches = layout.micro_batches(batch)
-    kept = kept_layer(config, layout, recipe, tokens=tokens).total
-    whole = kept_layer(config, layout, recipe, tokens=tokens, recomputation="none").total
+    kept = kept_layer(config, layout, recipe, tokens=tokens)
+    whole = kept_layer(config, layout, recipe, tokens=tokens, recomputation="none")
     head = activations.head_bytes(
         config,
         tokens // layout.context,
@@ -102,8 +102,8 @@ def training_memory(config: TransformerConfig, layout: Layout, recipe: Recipe, *
     def stage(first: bool, last: bool, in_flight: int) -> MemoryUse:
         dense = states(held.at(first=first, last=last), recipe, data=replicas, zero_stage=layout.zero_stage)
         both = States(*(getattr(dense, kind.name) + getattr(experts, kind.name) for kind in fields(States)))
-        stack = in_flight * config.n_layers / p * kept + (whole - kept)
-        return MemoryUse(**asdict(both), gathered=gathered, activations=stack + (head if last else 0.0))
+        layers = activations.stack(kept, whole, layers=config.n_layers / p, in_flight=in_flight)
+        return MemoryUse(**asdict(both), gathered=gathered, activations=layers + (head if last else 0.0))
 
     stages = [stage(True, p == 1, min(p, micro_batches)), stage(p == 1, True, 1)]
     return max(stages, key=lambda one: one.total)
