@@ -50,6 +50,7 @@
 
 # %%
 from mlsys_lab.checks import lab
+from mlsys_lab.scaling import BESIROGLU_2024  # the constants that Task 1's runs are simulated with
 
 check = lab("scaling-laws")
 
@@ -80,8 +81,6 @@ from scipy.optimize import minimize, minimize_scalar
 # with noise of half a percent of the part that training can remove. Two runs never came back: their loss is NaN.
 
 # %%
-from mlsys_lab.scaling import BESIROGLU_2024
-
 rng = np.random.default_rng(8)
 flops = np.repeat(6e18 * 4.0 ** np.arange(5), 9)
 n_params = np.sqrt(flops / (6 * np.tile(np.geomspace(2, 200, 9), 5)))
@@ -153,9 +152,9 @@ for name, mine, exponent in (("evenly", evenly, 0.5), ("Kaplan", kaplan, 0.73)):
     if mine is None:
         print(f"{name}: write a number first, then go on.")
     else:
-        factor = 100**exponent
         print(
-            f"{name}: {'right' if abs(mine / factor - 1) < 0.1 else f'not {mine:g}: it is 100 to the power {exponent:g}'}."
+        right = abs(mine / 100**exponent - 1) < 0.1
+        print(f"{name}: {'right' if right else f'not {mine:g}: it is 100 to the power {exponent:g}'}.")
         )
 
 # %% [markdown]
@@ -250,7 +249,8 @@ print(f"at 5.76e23 FLOPs: {n_target / 1e9:.0f} billion parameters, {d_target / 1
 #
 # *About 45 minutes.*
 #
-# Parabolas use only runs of exactly equal compute, and say nothing about the loss. The **parametric form** uses them all:
+# Parabolas use only runs of exactly equal compute, and say nothing about the loss. The **parametric form** uses them
+# all:
 #
 # $$L(N, D) = E + \frac{A}{N^\alpha} + \frac{B}{D^\beta}.$$
 #
@@ -259,8 +259,8 @@ print(f"at 5.76e23 FLOPs: {n_target / 1e9:.0f} billion parameters, {d_target / 1
 #
 # $$\ln L = \ln\left(e^{z_1} + e^{z_2} + e^{z_3}\right), \qquad z = (a - \alpha \ln N,\; b - \beta \ln D,\; e).$$
 #
-# Some runs go wrong without failing, and squares would bend the law to please them. So the residual of each run,
-# $r = \ln L(N, D) - \ln L_\mathrm{run}$, enters by **Huber's loss**, which is a square for small residuals and a straight
+# Some runs go wrong without failing, and squares would bend the law to please them. So the residual of each run, $r =
+# \ln L(N, D) - \ln L_\mathrm{run}$, enters by **Huber's loss**, which is a square for small residuals and a straight
 # line for large ones, and we minimise the **sum** over all runs:
 #
 # $$\sum_\mathrm{runs} H_\delta(r), \qquad
@@ -275,13 +275,14 @@ print(f"at 5.76e23 FLOPs: {n_target / 1e9:.0f} billion parameters, {d_target / 1
 # **3b.** `fit_law(n_params, tokens, loss, starts)`: L-BFGS with your gradient from each start, the lowest one wins. NaN
 # losses stay out. Two things decide whether it finds the floor of the valley.
 #
-# - *Units.* With $\ln N \approx 20$ a step in $\alpha$ must be met by a step in $a$ twenty times as large: the valley is long
-#   and thin. Measure sizes and tokens in units of the middle one, $N_m = \exp(\mathrm{mean} \ln N)$, and call `objective` with
-#   $N/N_m$ and $D/D_m$: $a$ and $\alpha$ then have little to do with each other, and `STARTS` is written for these units.
-#   Afterwards $A = e^{a} N_m^{\alpha}$, and B likewise.
+# - *Units.* With $\ln N \approx 20$ a step in $\alpha$ must be met by a step in $a$ twenty times as large: the valley
+#   is long and thin. Measure sizes and tokens in units of the middle one, $N_m = \exp(\mathrm{mean} \ln N)$, and call
+#   `objective` with $N/N_m$ and $D/D_m$: $a$ and $\alpha$ then have little to do with each other, and `STARTS` is
+#   written for these units. Afterwards $A = e^{a} N_m^{\alpha}$, and B likewise.
 # - *When to stop.* An optimiser stops when a step gains almost nothing, scipy's when that is less than `ftol` times
 #   $\max(|f|, 1)$. Your sum is far below 1, so any gain looks like nothing, and the fit ends before it has begun. (The
-#   published fit of Hoffmann et al. stopped early for a reason of this kind.) Hand over value and gradient divided by $\delta^2$.
+#   published fit of Hoffmann et al. stopped early for a reason of this kind.) Hand over value and gradient divided by
+#   $\delta^2$.
 #
 # **Size:** about 11 and 13 lines. **Cost:** an evaluation takes 3 exponentials a run; each start takes about 60
 # evaluations in good units, and ten times as many in bad ones.
@@ -377,17 +378,17 @@ for name in ("E", "alpha", "beta"):
 #
 # *About 20 minutes.*
 #
-# A fit gives five numbers and no doubt. The **bootstrap** (Efron 1979) makes the doubt visible: pretend that the runs you
-# have are the world, draw as many runs from them with replacement, fit again, and see how much the answer moves. After
-# many draws, the middle 80 % of the answers are an interval.
+# A fit gives five numbers and no doubt. The **bootstrap** (Efron 1979) makes the doubt visible: pretend that the runs
+# you have are the world, draw as many runs from them with replacement, fit again, and see how much the answer moves.
+# After many draws, the middle 80 % of the answers are an interval.
 #
 # **Write** `bootstrap(statistic, columns, resamples, level, rng)`. `columns` is a tuple of arrays of one length, and
-# `statistic(*columns)` gives a number. A run is a *row*: its size, its tokens and its loss stay together. Where `statistic`
-# raises `ValueError` (a resample may lack what a fit needs), leave that resample out. The interval leaves
+# `statistic(*columns)` gives a number. A run is a *row*: its size, its tokens and its loss stay together. Where
+# `statistic` raises `ValueError` (a resample may lack what a fit needs), leave that resample out. The interval leaves
 # $(1 - \mathrm{level})/2$ of the answers below it, and as many above.
 #
-# **Size:** about 9 lines. **Cost:** as many fits as resamples. That is why the parabola's exponent below takes hundreds of
-# them, and the parametric fit fewer, from a single start.
+# **Size:** about 9 lines. **Cost:** as many fits as resamples. That is why the parabola's exponent below takes hundreds
+# of them, and the parametric fit fewer, from a single start.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-4-bootstrap"}
@@ -447,9 +448,9 @@ print(f"law:       a in [{low:.3f}, {high:.3f}]; the data were made with {true:.
 #
 # *About 35 minutes.*
 #
-# **5a. Training alone.** Put $D = C/6N$ into the law and set the derivative by $N$ to zero. At the optimum
-# $\alpha A/N^\alpha = \beta B/D^\beta$, and everything follows. Write `compute_optimal(law, flops)`: the N and D of least
-# loss, in closed form.
+# **5a. Training alone.** Put $D = C/6N$ into the law and set the derivative by $N$ to zero. At the optimum $\alpha
+# A/N^\alpha = \beta B/D^\beta$, and everything follows. Write `compute_optimal(law, flops)`: the N and D of least loss,
+# in closed form.
 #
 # **5b. Training and serving.** A model that is used pays $2N$ FLOPs for each token that it reads or writes. Sardana et
 # al. (2024) ask: which model reaches the loss $\ell$ with the least
@@ -457,15 +458,16 @@ print(f"law:       a in [{low:.3f}, {high:.3f}]; the data were made with {true:.
 # $$6ND + 2N\,S$$
 #
 # FLOPs, if it will serve $S$ tokens in its life? For each N the loss fixes D, $D(N) = \left(B / (\ell - E -
-# A/N^\alpha)\right)^{1/\beta}$, so one unknown is left. There is no closed form: search $\ln N$. It lies above the smallest
-# size that reaches $\ell$ at all, where $D$ becomes endless, and not above the compute-optimal size of that loss, at
-# which $A/N^\alpha = (\ell - E)\,\beta/(\alpha+\beta)$.
+# A/N^\alpha)\right)^{1/\beta}$, so one unknown is left. There is no closed form: search $\ln N$. It lies above the
+# smallest size that reaches $\ell$ at all, where $D$ becomes endless, and not above the compute-optimal size of that
+# loss, at which $A/N^\alpha = (\ell - E)\,\beta/(\alpha+\beta)$.
 #
-# **Predict first.** Chinchilla's rule says about 20 tokens a parameter. A model is to serve ten times as many tokens as a
-# compute-optimal one of the same loss would train on. Will the cheapest model be smaller or larger, and will it
-# train on more or fewer than 20 tokens a parameter? Write it down, then measure below.
+# **Predict first.** Chinchilla's rule says about 20 tokens a parameter. A model is to serve ten times as many tokens as
+# a compute-optimal one of the same loss would train on. Will the cheapest model be smaller or larger, and will it train
+# on more or fewer than 20 tokens a parameter? Write it down, then measure below.
 #
-# **Size:** about 4 and 9 lines. **Cost:** the search takes some 40 evaluations; do not build a table of a million sizes.
+# **Size:** about 4 and 9 lines. **Cost:** the search takes some 40 evaluations; do not build a table of a million
+# sizes.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-5-allocation"}
@@ -535,34 +537,34 @@ print(f"for {both[1] / both[0]:.0%} of the FLOPs")
 # *About 55 minutes.*
 #
 # Now nobody gives you data. You have a cluster and a **budget** of FLOPs, and one question: what to train with **a
-# hundred times** that budget? The cluster is simulated. It charges 6ND for a run, loses one run in twenty to its hardware
-# (charged for what it did; its loss is NaN), and adds noise of half a percent of the loss above E. And it has something
-# that real training has and the tables above hid: a run is only as good as its **learning rate** η. The best one falls
-# with size as a power law that you do not know. Miss it, and the part of the loss above E grows by a few percent times
-# $(\ln \eta/\eta_\mathrm{best})^2$; go 5 to 10 times too high, and the run diverges: NaN.
+# hundred times** that budget? The cluster is simulated. It charges 6ND for a run, loses one run in twenty to its
+# hardware (charged for what it did; its loss is NaN), and adds noise of half a percent of the loss above E. And it has
+# something that real training has and the tables above hid: a run is only as good as its **learning rate** η. The best
+# one falls with size as a power law that you do not know. Miss it, and the part of the loss above E grows by a few
+# percent times $(\ln \eta/\eta_\mathrm{best})^2$; go 5 to 10 times too high, and the run diverges: NaN.
 #
-# What is known beforehand: at 100 million parameters the best rate is somewhere between $10^{-4}$ and $10^{-2}$, and the best
-# number of tokens a parameter somewhere between 2 and 300. No fixed rule, such as 20, is right in all worlds.
+# What is known beforehand: at 100 million parameters the best rate is somewhere between $10^{-4}$ and $10^{-2}$, and
+# the best number of tokens a parameter somewhere between 2 and 300. No fixed rule, such as 20, is right in all worlds.
 #
 # A campaign has two rounds and a decision. Within a round all runs are asked for at once.
 #
-# - `best_learning_rate(trials, n_params)`: what runs say about the best rate of a size, or of an array of sizes, tried or
-#   not. In $\ln\eta$ the loss of one size is a valley once more: you have a function that finds the bottom of a valley,
-#   and one that draws a power law. A size at which they find nothing is left out.
-# - `scout(budget_flops)`: the first round, three arrays: sizes, tokens, learning rates. It may cost **at most 15 %** of the
-#   budget, and the rates that `best_learning_rate` reads off it must hold for models several times larger.
-# - `sweep(trials, left_flops)`: the second round, after the first one's trials. Spend what is left, and not more. Each run
-#   goes at the best rate for its size. The sweep is judged by what it can tell about the target: whatever the fit, runs
-#   that are all alike leave the law's constants open.
-# - `decide(trials, target_flops)`: N, D and the loss that you predict, from all trials of both rounds. Most scouting runs
-#   went at a wrong rate and would spoil the law. What counts is how much of the target's compute your N wastes (at most
-#   10 %), and how far the loss misses your prediction (at most 5 %).
+# - `best_learning_rate(trials, n_params)`: what runs say about the best rate of a size, or of an array of sizes, tried
+#   or not. In $\ln\eta$ the loss of one size is a valley once more: you have a function that finds the bottom of a
+#   valley, and one that draws a power law. A size at which they find nothing is left out.
+# - `scout(budget_flops)`: the first round, three arrays: sizes, tokens, learning rates. It may cost **at most 15 %** of
+#   the budget, and the rates that `best_learning_rate` reads off it must hold for models several times larger.
+# - `sweep(trials, left_flops)`: the second round, after the first one's trials. Spend what is left, and not more. Each
+#   run goes at the best rate for its size. The sweep is judged by what it can tell about the target: whatever the fit,
+#   runs that are all alike leave the law's constants open.
+# - `decide(trials, target_flops)`: N, D and the loss that you predict, from all trials of both rounds. Most scouting
+#   runs went at a wrong rate and would spoil the law. What counts is how much of the target's compute your N wastes (at
+#   most 10 %), and how far the loss misses your prediction (at most 5 %).
 #
 # In grading you see no cluster: each function is given runs of worlds drawn in secret, and what it gives back is
 # judged in those worlds, elsewhere.
 #
-# **Size:** about 10, 4, 5 and 6 lines. **Cost:** the budget, to the last FLOP. An experiment that was not made cannot be
-# made up for by a better fit.
+# **Size:** about 10, 4, 5 and 6 lines. **Cost:** the budget, to the last FLOP. An experiment that was not made cannot
+# be made up for by a better fit.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-6-campaign"}

@@ -16,7 +16,8 @@ SERVED = (0.0, 1e11, 1e13, 1e15)
 
 def _budgets(rng: np.random.Generator, case: Case) -> Arrays:
     law = Truth.draw(rng, tokens_per_param=case.params["ratio"])
-    return law.arrays() | {"flops": 10 ** rng.uniform(*case.params["decades"], 4)}
+    low, high = case.params["decades"]
+    return law.arrays() | {"flops": 10 ** rng.uniform(low, high, 4)}
 
 
 def _compute_expect(arrays: Arrays) -> Arrays:
@@ -43,7 +44,7 @@ def cheapest(law: Truth, loss: float, served: float) -> tuple[float, float]:
         left = loss - law.E - law.A * n**-law.alpha
         if left <= 0:
             return -np.inf
-        return 6 * tokens(n) + 2 * served - 6 * tokens(n) * law.alpha * law.A * n**-law.alpha / (law.beta * left)
+        return float(6 * tokens(n) * (1 - law.alpha * law.A * n**-law.alpha / (law.beta * left)) + 2 * served)
 
     n = bisect(slope, least, least * 1e6)
     return n, tokens(n)

@@ -25,7 +25,7 @@ def parabola_minimum(n_params: np.ndarray, loss: np.ndarray) -> tuple[float, flo
     (at,) = curve.deriv().roots()
     if curve.deriv(2)(at) <= 0 or not x.min() <= at <= x.max():
         return None
-    return float(2**at), float(curve(at))
+    return float(2.0 ** float(at)), float(curve(at))
 
 
 def power_law(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
@@ -92,7 +92,8 @@ def _refuses_expect(arrays: Arrays) -> Arrays:
 
 def _power_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     points, noise = case.params["points"], case.params["noise"]
-    x = 10 ** rng.uniform(*case.params["decades"], points)
+    low, high = case.params["decades"]
+    x = 10 ** rng.uniform(low, high, points)
     y = rng.uniform(0.05, 20) * x ** rng.uniform(*case.params["exponent"])
     return {"x": x, "y": y * np.exp(noise * rng.standard_normal(points))}
 

@@ -1,4 +1,4 @@
-"""What the oracles of lab 06 share: a law's loss, its optimum by bisection, and Huber's fit by weighted least squares."""
+"""What the oracles of lab 06 share: a law, its optimum by bisection, and Huber's fit by reweighted least squares."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def bisect(rises: Callable[[float], float], low: float, high: float) -> float:
 
 def residuals(law: Truth, n_params: np.ndarray, tokens: np.ndarray, loss: np.ndarray) -> np.ndarray:
     """ln(law's loss / loss) of each run, (R,)."""
-    return np.log(law.loss(n_params, tokens) / loss)
+    return np.asarray(np.log(law.loss(n_params, tokens) / loss))
 
 
 def huber(r: np.ndarray, delta: float = DELTA) -> float:

@@ -12,7 +12,7 @@ from mlsys_lab.checks.scaling_laws.oracle import Truth, constants, huber, refit,
 from mlsys_lab.checks.spec import Arrays, Case, Check, Mismatch
 
 ABOVE = 1.002
-"""How much higher than the oracle's an objective may be: the valley is flat, and where a search in it stops is chance."""
+"""How much higher than the oracle's an objective may be: the valley is flat; where a search in it stops is chance."""
 ZERO = 1e-9
 """An objective that counts as none: residuals of some 1e-5 at 50 runs."""
 
@@ -22,13 +22,14 @@ ZERO = 1e-9
 
 def _objective_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     law, runs = Truth.draw(rng), case.params["runs"]
+    least, most = case.params["off"]
     n_params, tokens = 10 ** rng.uniform(7, 10, runs), 10 ** rng.uniform(9, 12, runs)
     theta = np.array([np.log(law.A), np.log(law.B), np.log(law.E), law.alpha, law.beta])
     return {
         "n_params": n_params,
         "tokens": tokens,
         "loss": law.loss(n_params, tokens) * np.exp(case.params["noise"] * rng.standard_normal(runs)),
-        "theta": theta * rng.uniform(*case.params["off"], 5),
+        "theta": theta * rng.uniform(least, most, 5),
         "delta": np.array(case.params["delta"]),
     }
 
@@ -74,7 +75,8 @@ def _fit_inputs(rng: np.random.Generator, case: Case) -> Arrays:
 def _fit_expect(arrays: Arrays) -> Arrays:
     came_back = ~np.isnan(arrays["loss"])
     runs = {name: arrays[name][came_back] for name in ("n_params", "tokens", "loss")}
-    return runs | {"law": constants(refit(truth_of(arrays, "_"), **runs))}
+    fitted = refit(truth_of(arrays, "_"), runs["n_params"], runs["tokens"], runs["loss"])
+    return runs | {"law": constants(fitted)}
 
 
 def _fit_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
@@ -122,9 +124,9 @@ CHECKS = (
         run=calls.fit,
         expect=_fit_expect,
         compare=_fit_compare,
-        hint="Leave out NaN, start from each of STARTS, keep the lowest. If the objective can go lower: scipy stops when "
-        "a step gains less than ftol · max(|f|, 1), and f is far below 1 here: divide it and its gradient by δ², or set "
-        "ftol and gtol near zero. A, B and E are the exponentials of a, b and e.",
+        hint="Leave out NaN, start from each of STARTS, keep the lowest. If the objective can go lower: are sizes and "
+        "tokens in units of the middle ones, and the value and its gradient divided by δ²? Back in plain units, "
+        "A = exp(a) · N_m^α. E is the exponential of e.",
         uses=("Law", "objective", "fit_law"),
         time_limit_s=20,
     ),

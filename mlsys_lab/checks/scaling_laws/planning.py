@@ -278,8 +278,8 @@ CHECKS = (
         run=calls.best_rate,
         expect=_rate_expect,
         compare=_rate_compare,
-        hint="For each size the loss is a valley in ln η: isoflop_minimum finds its bottom, with learning rates in place "
-        "of sizes, and refuses a size whose runs do not show one. Then a power law in N through what it found.",
+        hint="For each size the loss is a valley in ln η: isoflop_minimum finds its bottom, with learning rates in "
+        "place of sizes, and refuses a size whose runs do not show one. Then a power law in N through what it found.",
         uses=("Trials", "best_learning_rate"),
     ),
     Check(
@@ -314,7 +314,7 @@ CHECKS = (
         run=calls.sweep,
         expect=_sweep_expect,
         compare=_sweep_compare,
-        hint="Several budgets a factor of 2 to 4 apart, and at each of them sizes from 2 to 300 tokens a parameter: the "
+        hint="Several budgets a factor of 2 to 4 apart, and at each of them sizes from 2 to 300 tokens a parameter. The "
         "largest budgets say most about the target, the smallest tell the exponents. Each size at its own best rate.",
         uses=("Trials", "best_learning_rate", "sweep"),
     ),
