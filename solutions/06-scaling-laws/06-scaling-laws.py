@@ -152,10 +152,8 @@ for name, mine, exponent in (("evenly", evenly, 0.5), ("Kaplan", kaplan, 0.73)):
     if mine is None:
         print(f"{name}: write a number first, then go on.")
     else:
-        print(
         right = abs(mine / 100**exponent - 1) < 0.1
         print(f"{name}: {'right' if right else f'not {mine:g}: it is 100 to the power {exponent:g}'}.")
-        )
 
 # %% [markdown]
 # **Write**

@@ -314,7 +314,7 @@ CHECKS = (
         run=calls.sweep,
         expect=_sweep_expect,
         compare=_sweep_compare,
-        hint="Several budgets a factor of 2 to 4 apart, and at each of them sizes from 2 to 300 tokens a parameter. The "
+        hint="Several budgets a factor of 2 to 4 apart, and each with sizes from 2 to 300 tokens a parameter. The "
         "largest budgets say most about the target, the smallest tell the exponents. Each size at its own best rate.",
         uses=("Trials", "best_learning_rate", "sweep"),
     ),
