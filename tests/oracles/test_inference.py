@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from mlsys_lab.flops.bounds import machine
 from mlsys_lab.flops.cache import bytes_per_token, cache_bytes
 from mlsys_lab.flops.communication import critical_tokens, tensor_parallel_bytes
 from mlsys_lab.flops.compute import forward, two_n
 from mlsys_lab.flops.config import TransformerConfig
+from mlsys_lab.flops.estimate import estimate_serving
+from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.memory import BYTES
 from mlsys_lab.flops.parameters import parameters
 from mlsys_lab.flops.presets import preset
@@ -107,6 +110,19 @@ COMPUTED = {
 def test_published_figure(name: str) -> None:
     oracle = oracles()[name]
     oracle.check(*COMPUTED[name](oracle.inputs))
+
+
+def test_in01_is_what_the_estimate_says() -> None:
+    """The same slice by the package's own bound: all weights but the embedding read, traffic counted too."""
+    i = oracles()["IN01"].inputs
+    v5e = machine(replace(device("TPU v5e"), memory_bandwidth_bytes_per_s=i["bw"]), "bf16")
+    sizes = {"batch": i["batch"], "tokens": i["tokens"], "weight_bytes": 1, "cache_bytes": 1}
+    estimate = estimate_serving(LLAMA_70B, v5e, Layout(tensor=i["chips"]), **sizes)
+    *_, step_ms, rate, rate_of_each = oracles()["IN01"].figures
+    bound_s = estimate.bounds["decode"].time_s
+    assert [1e3 * bound_s, estimate.tokens_per_s["decode"]] == pytest.approx([step_ms, rate], rel=0.005)
+    assert estimate.tokens_per_s["decode"] / estimate.devices == pytest.approx(rate_of_each, rel=0.005)
+    assert estimate.bounds["decode"].binds == "memory" and estimate.fits
 
 
 def test_kv02_the_presets_have_the_sizes_of_the_source() -> None:

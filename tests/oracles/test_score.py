@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from tests.oracles.__main__ import Score, table
 from tests.oracles.catalogue import EVIDENCE, LATER, Oracle, named_in_tests, oracles
 
 LISTED = re.findall(
@@ -57,3 +58,35 @@ def test_a_contradiction_says_what_is_printed_and_what_follows(oracle: Oracle) -
     arithmetic = oracle.expected if oracle.arithmetic is None else oracle.arithmetic
     assert printed != arithmetic
     assert any("contradict" in name for name in named_in_tests()[oracle.id])
+
+
+class Report:
+    """What the score reads of pytest's reports."""
+
+    def __init__(self, nodeid: str, when: str, passed: bool) -> None:
+        self.nodeid, self.when, self.passed = nodeid, when, passed
+
+
+def test_a_figure_is_reproduced_when_every_test_that_names_it_has_passed() -> None:
+    score = Score()
+    runs = [
+        ("tests/oracles/test_flops.py::test_published_figure[FL02]", "setup", True),
+        ("tests/oracles/test_flops.py::test_published_figure[FL02]", "call", True),
+        ("tests/oracles/test_tpu.py::test_published_figure[TP05]", "call", True),
+        ("tests/oracles/test_tpu.py::test_tp05_contradicts_its_own_inputs", "call", False),
+        ("tests/oracles/test_introduction.py::test_the_page_reproduces[FT07]", "setup", False),
+        ("tests/oracles/test_score.py::test_an_entry_is_complete[TP06]", "call", True),
+    ]
+    for run in runs:
+        score.pytest_runtest_logreport(Report(*run))  # type: ignore[arg-type]
+    assert score.passed == {"FL02": True, "TP05": False, "FT07": False}
+
+
+def test_the_table_adds_up() -> None:
+    cells = [list(column.cells) for column in table({"FL02": True}).columns]
+    *topics, total = zip(*cells, strict=True)
+    assert total[0] == "all" and total[1] == "1" and total[4] == str(len(oracles()))
+    for column in range(1, 5):
+        assert int(total[column]) == sum(int(row[column]) for row in topics)
+    for _, reproduced, later, failing, entries in topics:
+        assert int(reproduced) + int(later) + int(failing) == int(entries)

@@ -17,6 +17,7 @@ from mlsys_lab.flops.communication import (
 )
 from mlsys_lab.flops.compute import palm_training_per_token, six_n, training, two_n
 from mlsys_lab.flops.config import TransformerConfig
+from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.memory import Recipe, states
 from mlsys_lab.flops.presets import preset
 from mlsys_lab.flops.utilisation import flops_per_s, mfu, training_time_s
@@ -83,6 +84,14 @@ def on_h100(i):
     return [math.ceil(states(i["N"], WEIGHTS_AND_MOMENTS).total / i["memory"]), time_s / DAY_S]
 
 
+def deepseek_tokens(i):
+    """16 stages, 64 expert-parallel ranks among 128 data-parallel ones."""
+    layout = Layout(data=128, pipeline=16, expert=64)
+    assert layout.devices == i["gpus"]
+    tokens = layout.micro_batches(i["sequences"]) * layout.data * i["tokens"]
+    return [tokens, tokens / layout.devices]
+
+
 def recomputing_rate(i):
     tokens = i["tokens"] * i["sequences"]
     return [flops_per_s(six_n(i["N"], tokens) + two_n(i["N"], tokens), i["time_s"], i["gpus"]) / 1e12]
@@ -106,7 +115,7 @@ COMPUTED = {
     "TR05": llama2,
     "TR06": on_h100,
     "TR07": lambda i: [seqs * i["tokens"] / gpus for seqs, gpus in zip(i["sequences"], i["gpus"], strict=True)],
-    "TR08": lambda i: [i["sequences"] * i["tokens"], i["sequences"] * i["tokens"] / i["gpus"]],
+    "TR08": deepseek_tokens,
     "TR11": lambda i: [mfu(1e12 * rate, 1, peak_flops_per_s=i["peak"]) for rate in i["TFLOPS"]],
     "TR12": recomputing_rate,
 }
