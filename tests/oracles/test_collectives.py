@@ -21,6 +21,12 @@ def data_parallel(i):
     return [*dense, critical_tokens(i["C"], i["W"][1], active_share=active / count)]
 
 
+def bandwidth_gb(i):
+    """Bytes of the gathered array over the time of the level."""
+    levels = ((i["gpus"], i["gpu_W"]), (i["nodes"], i["node_W"]))
+    return [W / gather_bytes(1, ranks) / 1e9 for ranks, W in levels]
+
+
 COMPUTED = {
     "SH01": lambda i: [replication(i["mesh"], {"i": "".join(i["divided_over"])})],
     "CO01": lambda i: [1e3 * gather_bytes(gathered(i), i["devices"]) / i["W"]],
@@ -28,6 +34,7 @@ COMPUTED = {
     "CO05": lambda i: [1e3 * all_reduce_bytes(i["bytes"], i["n"]) / i["W"]],
     "CO09": data_parallel,
     "CO10": lambda i: [critical_tokens(i["C"], W) for W in i["W"]],
+    "CO11": bandwidth_gb,
 }
 
 
