@@ -19,7 +19,13 @@ What is kept of a layer, for each token, in elements of `element_bytes`; a mask 
 paper's T·B·D·(34 + 5·N·T/D). What is divided is divided by the tensor-parallel degree; sequence parallelism divides
 the rest too. Fused attention (FlashAttention, arXiv:2205.14135) keeps one fp32 number a query and head in place of the
 scores.
-Left out: a norm's own statistics (8 bytes or less a token), the router's probabilities and the order of its tokens.
+Left out: a norm's own statistics (8 bytes or less a token), and what routing keeps to find its tokens again.
+
+Counted by what autograd saves, `mlsys_lab.models.Transformer` in fp32 on a CPU keeps exactly this and, besides what is
+left out: with torch's RMS norm on CPUs, the normed input before its weight (D a token and norm); in plain attention
+with fewer key/value heads, keys and values repeated for every query head; in fused attention with rotary positions, a
+copy of the result in the order of tokens (N·H); of each expert, its result once more, weighted.
+tests/flops/test_counting.py adds them up to the byte.
 """
 
 from __future__ import annotations

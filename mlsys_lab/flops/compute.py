@@ -6,6 +6,11 @@ softmax a score beside 4·H), on other units. A multiply-add is two FLOPs. Atten
 positions, as a multiplication without a mask does them and as PaLM's and Megatron's formulas count; `causal=True`
 counts the pairs that a causal mask lets through, which is what a kernel that skips masked blocks comes close to.
 
+torch's FLOP counter finds the same on `mlsys_lab.models.Transformer`, forward, backward and recomputed, to the FLOP,
+with two exceptions of its own: it does not know the fused attention of CPUs, and `torch.utils.checkpoint` stops
+recomputing once all that was saved is there again, which spares the last multiplication (a layer's down projection, or
+the weighted sum of values).
+
 Letters: B batch, T tokens of a sequence, L layers, D d_model, F d_ff, N query heads, K key/value heads, H head_dim,
 V vocabulary.
 """

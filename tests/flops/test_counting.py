@@ -12,8 +12,9 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 from torch.utils.flop_counter import FlopCounterMode
 
-from mlsys_lab.flops import activations, compute
+from mlsys_lab.flops import activations, cache, compute
 from mlsys_lab.flops.config import Experts, TransformerConfig
+from mlsys_lab.flops.huggingface import read_config
 from mlsys_lab.flops.parameters import parameters
 from mlsys_lab.models import Transformer, fused_attention
 
@@ -27,7 +28,23 @@ GPT = TransformerConfig(
 PALM = dataclasses.replace(LLAMA, name="palm", n_kv_heads=1, parallel_blocks=True, norm="layer", tied=True)
 MIXTRAL = dataclasses.replace(LLAMA, name="mixtral", experts=Experts(count=4, active=2, d_ff=24))
 SHARED = dataclasses.replace(LLAMA, name="shared", experts=Experts(4, 2, d_ff=24, shared=1, dense_layers=1))
+LATENT = {
+    "model_type": "deepseek_v3", "hidden_size": 32, "intermediate_size": 48, "moe_intermediate_size": 24,
+    "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": V, "n_shared_experts": 1,
+    "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
+    "q_lora_rank": 12, "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 6,
+    "max_position_embeddings": T,
+}  # fmt: skip
 FAMILIES = pytest.mark.parametrize("config", [LLAMA, GPT, PALM, MIXTRAL, SHARED], ids=lambda config: config.name)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Models this small spend all their time waiting for threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def plain_attention(q, k, v, bias):
@@ -39,6 +56,11 @@ def plain_attention(q, k, v, bias):
         bias = torch.full((q.shape[2], q.shape[2]), -math.inf).triu(1)
     scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
     return (scores + bias).softmax(-1) @ v
+
+
+def attention_again(q, k, v, bias):
+    """The same, computed again in the backward pass."""
+    return checkpoint(plain_attention, q, k, v, bias, use_reentrant=False)
 
 
 def step(config, attention=plain_attention, *, wrap=None):
@@ -111,7 +133,7 @@ def test_full_recomputation(config, early_stop):
 @FAMILIES
 def test_selective_recomputation(config, early_stop):
     # With the early stop the weighted sum is spared, half of what is recomputed: nothing needs its result.
-    _, loss = step(config, lambda *qkv: checkpoint(plain_attention, *qkv, use_reentrant=False))
+    _, loss = step(config, attention_again)
     steps = compute.training(config, T, B, recomputation="selective")
     with set_checkpoint_early_stop(early_stop):
         spared = steps.recomputed / 2 if early_stop else 0
@@ -129,7 +151,9 @@ def more_in_a_layer(config, attention):
     norms = 1 if config.parallel_blocks else 2
     D, N, K, H = config.d_model, config.n_heads, config.n_kv_heads, config.head_dim
     size = norms * ROWS * (4 + 4 * D if config.norm == "rms" else 8)
-    if attention is plain_attention:
+    if attention is attention_again:
+        pass  # it keeps queries, keys and values as they came
+    elif attention is plain_attention:
         size += 2 * ROWS * (N - K) * H * 4
     elif config.position == "rotary":
         size += ROWS * N * H * 4
@@ -147,11 +171,12 @@ def more_in_all(config):
     return size + (2 * T * config.head_dim // 2 * 4 if config.position == "rotary" else 0)
 
 
-@pytest.mark.parametrize("attention", [plain_attention, fused_attention])
+@pytest.mark.parametrize("attention", [plain_attention, fused_attention, attention_again])
 @FAMILIES
 def test_saved_activations_to_the_byte(config, attention):
+    kind = "selective" if attention is attention_again else "none"
     fused = attention is fused_attention
-    layer = activations.layer(config, T, B, element_bytes=4, fused_attention=fused).total
+    layer = activations.layer(config, T, B, element_bytes=4, fused_attention=fused, recomputation=kind).total
     head = activations.head_bytes(config, T, B, element_bytes=4)
     expected = config.n_layers * (layer + more_in_a_layer(config, attention)) + head + more_in_all(config)
     assert saved_bytes(*step(config, attention)) == pytest.approx(expected, rel=1e-12)
@@ -168,3 +193,35 @@ def test_full_recomputation_saves_each_layer_s_input(config):
 @FAMILIES
 def test_parameters_are_those_of_the_model(config):
     assert sum(p.numel() for p in Transformer(config).parameters()) == parameters(config).total
+
+
+def test_latent_attention_is_counted_as_transformers_computes_it():
+    from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
+
+    model = DeepseekV3ForCausalLM(DeepseekV3Config(**LATENT, attn_implementation="eager"))
+    model.set_experts_implementation("eager")  # torch's counter does not know the grouped multiplication
+    config = read_config(LATENT)
+    tokens = torch.randint(0, V, (B, T))
+    with FlopCounterMode(display=False) as counter:
+        model(tokens, use_cache=False)
+    assert counter.get_total_flops() == compute.forward(config, T, B).total
+    assert sum(p.numel() for p in model.parameters()) == parameters(config).total
+
+
+def test_prefill_decoding_and_cache_of_transformers_llama():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4}
+    sizes |= {"num_key_value_heads": 2, "vocab_size": V, "max_position_embeddings": 64}
+    model = LlamaForCausalLM(LlamaConfig(**sizes, attn_implementation="eager"))
+    config = read_config({"model_type": "llama", **sizes})
+    tokens = torch.randint(0, V, (B, T))
+    with torch.no_grad():
+        with FlopCounterMode(display=False) as counter:
+            out = model(tokens, use_cache=True, logits_to_keep=1)
+        assert counter.get_total_flops() == compute.forward(config, T, B, head_tokens=1).total
+        with FlopCounterMode(display=False) as counter:
+            out = model(tokens[:, :1], past_key_values=out.past_key_values)
+        assert counter.get_total_flops() == compute.decode(config, T + 1, B).total
+    kept = sum(layer.keys.nbytes + layer.values.nbytes for layer in out.past_key_values.layers)
+    assert kept == cache.cache_bytes(config, T + 1, B, element_bytes=4)
