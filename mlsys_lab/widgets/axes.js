@@ -112,7 +112,7 @@ function slide(label, range, act) {
     shown.textContent = words;
     input.setAttribute("aria-valuetext", words);
   };
-  return { row: make("div", { class: "slide" }, make("span", {}, label), input, shown), input, set };
+  return { row: make("div", { class: "slide" }, make("span", {}, label), input, shown), set };
 }
 
 // A labelled number. What is typed goes to `act` as a number, NaN where it is none.
@@ -122,10 +122,8 @@ function numberField(label, attributes, act) {
 }
 
 function menu(label, options, act) {
-  const input = make("select", { change: () => act(input.value) });
-  const offer = (next) => input.replaceChildren(...next.map(([value, words]) => make("option", { value }, words)));
-  offer(options);
-  return { label: make("label", {}, label, input), input, offer };
+  const input = make("select", { change: () => act(input.value) }, ...options.map(([value, words]) => make("option", { value }, words)));
+  return { label: make("label", {}, label, input), input };
 }
 
 function checkBox(label, act) {

@@ -6,6 +6,9 @@ import micrograd.engine as micrograd
 import pytest
 
 from mlsys_lab.widgets import BackwardGraph, Roofline, esm
+from mlsys_lab.widgets.attention_share import AttentionShare
+from mlsys_lab.widgets.estimator import Estimator
+from mlsys_lab.widgets.isoflop import IsoFlop
 
 DEVICES = [{"name": "Big", "bandwidth": 2e12, "peaks": {"bf16": 800e12}}]
 
@@ -68,5 +71,28 @@ def test_a_slider_reaches_the_kernel_and_back(open_page) -> None:
     assert page.evaluate("saved.at(-1).m") == 768
     page.evaluate("model.set('m', 16384)")
     assert page.locator("#cell .verdict").inner_text() == "compute-bound: 1 of peak"
+    page.evaluate("cleanup()")
+    assert page.evaluate("listening()") == 0
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    ("name", "widget", "label", "key", "state", "saved", "back"),
+    [
+        ("attention_share", AttentionShare.of("gpt2"), "Tokens of a sequence", "Home", "tokens", 128, 4096),
+        ("isoflop", IsoFlop.of("Kaplan"), "Budget", "End", "budget", 1e26, 1e18),
+        ("estimator", Estimator.of("gpt2", tokens=1024), "tokens of each", "ArrowDown", "tokens", 1023, 512),
+    ],
+)
+def test_a_field_reaches_the_kernel_and_back(open_page, name, widget, label, key, state, saved, back) -> None:
+    page = open_cell(open_page, name, widget)
+    page.get_by_label(label).focus()
+    page.keyboard.press(key)
+    page.keyboard.press("Tab")
+    assert page.evaluate(f"saved.at(-1).{state}") == saved
+    setattr(widget, state, saved)  # the trait takes what the figure saves
+    before = page.locator("#cell .figure").inner_text()
+    page.evaluate(f"model.set('{state}', {back})")
+    assert page.locator("#cell .figure").inner_text() != before
     page.evaluate("cleanup()")
     assert page.evaluate("listening()") == 0
