@@ -96,8 +96,9 @@ def training_memory(config: TransformerConfig, layout: Layout, recipe: Recipe, *
         element_bytes=BYTES[recipe.compute],
     )
     experts = states(held.experts, recipe, data=replicas // layout.expert, zero_stage=layout.zero_stage)
-    layer = (held.dense + held.experts) * p / config.n_layers
-    gathered = recipe.weights * layer if layout.zero_stage == 3 and replicas > 1 else 0.0
+    # Experts that no other rank holds are whole already.
+    divided = (held.dense if replicas > 1 else 0.0) + (held.experts if replicas > layout.expert else 0.0)
+    gathered = recipe.weights * divided * p / config.n_layers if layout.zero_stage == 3 else 0.0
 
     def stage(first: bool, last: bool, in_flight: int) -> MemoryUse:
         dense = states(held.at(first=first, last=last), recipe, data=replicas, zero_stage=layout.zero_stage)

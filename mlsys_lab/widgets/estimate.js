@@ -32,8 +32,8 @@ function trainingMemory(c, layout, recipe, batch, tokens) {
   const [kept, whole] = [layout.recomputation, "none"].map((kind) => keptLayer(c, layout, recipe, tokens, kind));
   const head = headActivations(c, Math.floor(tokens / layout.context), layout.micro_batch, layout.tensor, recipe.compute_bytes);
   const experts = states(held.experts, recipe, Math.floor(replicas / layout.expert), layout.zero_stage);
-  const layer = ((held.dense + held.experts) * p) / c.n_layers;
-  const gathered = layout.zero_stage === 3 && replicas > 1 ? recipe.weights * layer : 0;
+  const divided = (replicas > 1 ? held.dense : 0) + (replicas > layout.expert ? held.experts : 0);
+  const gathered = layout.zero_stage === 3 ? (recipe.weights * divided * p) / c.n_layers : 0;
   const stageMemory = (first, last, inFlight) => {
     const kinds = states(shardAt(held, first, last), recipe, replicas, layout.zero_stage);
     for (const kind of Object.keys(kinds)) kinds[kind] += experts[kind];

@@ -23,6 +23,7 @@ from mlsys_lab.flops.estimate import (
 )
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.memory import RECIPES
+from mlsys_lab.flops.parameters import parameters
 from mlsys_lab.flops.presets import preset
 from mlsys_lab.hardware import device
 
@@ -106,6 +107,20 @@ def test_zero_3_gathers_a_layer_at_a_time():
     whole = training_memory(CONFIG, Layout(), MIXED, batch=16, tokens=8)
     assert got.weights == whole.weights / 4
     assert got.gathered == pytest.approx(2 * (16 * (16 + 8 + 8 + 16) + 3 * 16 * 24 + 2 * 16 + 16 / 4))
+
+
+def test_zero_3_gathers_no_experts_that_are_divided_already():
+    mixtral = preset("mixtral-8x7b")
+    expert, layers = 3 * 4096 * 14336, 32
+
+    def gathered(expert_ranks):
+        layout = Layout(data=8, expert=expert_ranks, zero_stage=3)
+        return training_memory(mixtral, layout, MIXED, batch=8, tokens=4096).gathered
+
+    assert gathered(1) - gathered(8) == pytest.approx(2 * 8 * expert)
+    assert gathered(1) - gathered(4) == pytest.approx(2 * 6 * expert)
+    dense = parameters(mixtral).total - layers * 8 * expert - 2 * 32_000 * 4096
+    assert gathered(8) == pytest.approx(2 * dense / layers)
 
 
 def test_serving_by_hand():
