@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from mlsys_lab.errors import InputError
@@ -67,7 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the estimate; exit code 0 whether or not it fits."""
-    config = _model(args.model)
+    path = _path(args.model)
+    config = read_config(path) if path else preset(args.model)
     layout = Layout(
         **{name: getattr(args, name) for name in RANKS},
         zero_stage=args.zero,
@@ -75,27 +78,42 @@ def run(args: argparse.Namespace) -> int:
         recomputation=args.recompute,
         micro_batch=args.micro_batch,
     )
-    estimate = _estimate(args, config, layout)
-    fix = "" if estimate.fits else _fix(args, config, layout)
+    on = _machine(args)
+    try:
+        estimate = _estimate(args, config, on, layout)
+        fix = "" if estimate.fits else _fix(args, config, on, layout)
+    except OverflowError:
+        raise InputError("sizes too large to compute with", expected="fewer than 10³⁰⁰ FLOPs and bytes") from None
+    skipped = left_out(path) if path else ()
     if args.json:
-        print(json.dumps(estimate.as_dict() | {"fix": fix}, indent=1))
+        print(json.dumps(estimate.as_dict() | {"fix": fix, "not_counted": list(skipped)}, indent=1))
     else:
-        _print(args, config, layout, estimate, fix)
+        _print(f"{layout.devices} × {args.device}", layout, estimate, fix, skipped)
     return 0
 
 
-def _model(name: str) -> TransformerConfig:
-    path = Path(name)
-    return read_config(path) if path.suffix == ".json" or path.is_dir() else preset(name)
+def _path(model: str) -> Path | None:
+    """Where the model's config.json is, unless the name is that of a preset."""
+    path = Path(model)
+    written_as_path = path.suffix == ".json" or len(path.parts) > 1 or model.startswith(".")
+    return path if written_as_path or (path / "config.json").is_file() else None
 
 
-def _estimate(args: argparse.Namespace, config: TransformerConfig, layout: Layout) -> Estimate:
+def _machine(args: argparse.Namespace) -> Machine:
+    if args.node is not None and args.node < 1:
+        raise InputError("--node out of range", got=args.node, expected="at least 1 device")
+    precision = args.weights if args.serve else recipe(args.recipe).compute
+    one = measure_cpu() if args.device.lower() == "cpu" else device(args.device)
+    return machine(one, precision, node=args.node, network_bytes_per_s=args.network * GB)
+
+
+def _estimate(args: argparse.Namespace, config: TransformerConfig, on: Machine, layout: Layout) -> Estimate:
     tokens = min(config.context, 8192) if args.sequence is None else args.sequence
     batch = layout.data * layout.micro_batch if args.batch is None else args.batch
     if args.serve:
         return estimate_serving(
             config,
-            _machine(args, args.weights),
+            on,
             layout,
             batch=batch,
             tokens=tokens,
@@ -103,12 +121,11 @@ def _estimate(args: argparse.Namespace, config: TransformerConfig, layout: Layou
             cache_bytes=element_bytes(args.cache),
             price_per_hour=args.price,
         )
-    kept = recipe(args.recipe)
     return estimate_training(
         config,
-        _machine(args, kept.compute),
+        on,
         layout,
-        kept,
+        recipe(args.recipe),
         batch=batch,
         tokens=tokens,
         causal=not args.all_pairs,
@@ -116,28 +133,21 @@ def _estimate(args: argparse.Namespace, config: TransformerConfig, layout: Layou
     )
 
 
-def _machine(args: argparse.Namespace, precision: str) -> Machine:
-    if args.node is not None and args.node < 1:
-        raise InputError("--node out of range", got=args.node, expected="at least 1 device")
-    one = measure_cpu() if args.device.lower() == "cpu" else device(args.device)
-    return machine(one, precision, node=args.node, network_bytes_per_s=args.network * GB)
-
-
-def _fix(args: argparse.Namespace, config: TransformerConfig, layout: Layout) -> str:
+def _fix(args: argparse.Namespace, config: TransformerConfig, on: Machine, layout: Layout) -> str:
     """The first single change of the layout with which it fits, or ""."""
     for words, smaller in smaller_layouts(config, layout, training=not args.serve):
-        if _estimate(args, config, smaller).fits:
+        if _estimate(args, config, on, smaller).fits:
             return f"{words}, on {smaller.devices} device{'s' if smaller.devices > 1 else ''}"
     return ""
 
 
-def _print(args: argparse.Namespace, config: TransformerConfig, layout: Layout, estimate: Estimate, fix: str) -> None:
+def _print(devices: str, layout: Layout, estimate: Estimate, fix: str, skipped: Sequence[str]) -> None:
     console = Console(highlight=False, soft_wrap=True)
     ways = [f"{name} {getattr(layout, name)}" for name in RANKS if getattr(layout, name) > 1]
     divided = f" ({', '.join(ways)})" if ways else ""
-    console.print(f"[bold]{config.name}[/] {estimate.mode} on {layout.devices} × {args.device}{divided}")
-    for phrase in left_out(Path(args.model)) if Path(args.model).exists() else ():
-        console.print(f"not counted: {phrase}")
+    console.print(f"[bold]{escape(estimate.model)}[/] {estimate.mode} on {escape(devices)}{divided}")
+    for phrase in skipped:
+        console.print(f"not counted: {escape(phrase)}")
     billions = f"parameters {estimate.parameters / 1e9:.4g} billion"
     if estimate.active_parameters < estimate.parameters:
         billions += f", of which a token uses {estimate.active_parameters / 1e9:.4g}"

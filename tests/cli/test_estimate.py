@@ -47,7 +47,7 @@ def test_training_is_the_pure_function_s_answer(call: Call) -> None:
     wanted = estimate_training(
         preset("llama3-8b"), on, layout, RECIPES["mixed18"], batch=64, tokens=4096, price_per_hour=2.5
     )
-    assert found == wanted.as_dict() | {"fix": ""}
+    assert found == wanted.as_dict() | {"fix": "", "not_counted": []}
 
 
 def test_serving_too_with_narrow_formats(call: Call) -> None:
@@ -59,7 +59,7 @@ def test_serving_too_with_narrow_formats(call: Call) -> None:
     wanted = estimate_serving(
         preset("mixtral-8x7b"), on, Layout(), batch=16, tokens=1024, weight_bytes=1, cache_bytes=1
     )
-    assert found == wanted.as_dict() | {"fix": ""}
+    assert found == wanted.as_dict() | {"fix": "", "not_counted": []}
 
 
 def test_what_is_left_out_is_the_context_and_one_sequence_a_rank(call: Call) -> None:
@@ -104,6 +104,15 @@ def test_what_a_config_json_asks_for_beyond_the_arithmetic_is_said(call: Call, t
     (tmp_path / "config.json").write_text(json.dumps(LLAMA | {"model_type": "mistral", "sliding_window": 64}))
     code, out, _ = call("estimate", str(tmp_path))
     assert code == 0 and "not counted: " in out
+    assert len(figures(call, str(tmp_path))["not_counted"]) == 1
+
+
+def test_a_preset_s_name_is_not_taken_for_a_folder(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gpt2").mkdir()
+    assert figures(call, "gpt2")["parameters"] == 124_439_808
+    (tmp_path / "gpt2" / "config.json").write_text(json.dumps(LLAMA))
+    assert figures(call, "gpt2")["parameters"] < 10**6
 
 
 def test_this_machine_s_cpu(call: Call) -> None:
@@ -132,6 +141,7 @@ def test_this_machine_s_cpu(call: Call) -> None:
         (["gpt2", "--network", "0"], "network_bytes_per_s must be positive: got 0.0"),
         (["gpt2", "--node", "0"], "--node out of range: got 0"),
         (["gpt2", "--device", "TPU v5e", "--recipe", "fp32"], "TPU v5e has no fp32 peak"),
+        (["gpt2", "--data", "1" + 200 * "0", "--batch", "1" + 400 * "0"], "sizes too large to compute with"),
         (["no/such/config.json"], "cannot read no/such/config.json: got No such file or directory"),
     ],
 )
