@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from threadpoolctl import threadpool_limits
 
 from grader.release import release
 from grader.variants import VariantsOf
@@ -20,6 +21,7 @@ from mlsys_lab.checks.spec import Check, Lab
 
 PROJECT = Path(__file__).parents[2]
 torch.set_num_threads(1)  # as the grader's workers do
+threadpool_limits(1)
 SEED = 20
 """Seed of the inputs: not the one that notebooks show."""
 
