@@ -88,7 +88,7 @@ class LeastTime:
 
     @property
     def binds(self) -> str:
-        """ "compute", "memory", "link" or "network": the part that takes longest."""
+        """The part that takes longest: "compute", "memory", "link" or "network"."""
         return max(asdict(self).items(), key=lambda part: part[1])[0].removesuffix("_s")
 
     @property
