@@ -35,7 +35,7 @@ def test_without_a_posix_system_it_says_so(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_importing_the_table_does_not_import_torch() -> None:
-    light = ("hardware", "checks", "stack", "cli")
+    light = ("hardware", "flops", "flops.estimate", "scaling", "checks", "stack", "cli")
     code = f"import sys, {', '.join(f'mlsys_lab.{name}' for name in light)}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
