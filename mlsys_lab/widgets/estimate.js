@@ -32,6 +32,7 @@ function trainingMemory(c, layout, recipe, batch, tokens) {
   const [kept, whole] = [layout.recomputation, "none"].map((kind) => keptLayer(c, layout, recipe, tokens, kind));
   const head = headActivations(c, Math.floor(tokens / layout.context), layout.micro_batch, layout.tensor, recipe.compute_bytes);
   const experts = states(held.experts, recipe, Math.floor(replicas / layout.expert), layout.zero_stage);
+  // Experts that no other rank holds are whole already.
   const divided = (replicas > 1 ? held.dense : 0) + (replicas > layout.expert ? held.experts : 0);
   const gathered = layout.zero_stage === 3 ? (recipe.weights * divided * p) / c.n_layers : 0;
   const stageMemory = (first, last, inFlight) => {
@@ -99,6 +100,9 @@ function estimate(given) {
   const figures = mode === "training" ? trainingFigures(spec) : servingFigures(spec);
   const [held, count, single] = [shard(c, layout), parameters(c), layout.pipeline === 1];
   const memory = memoryOf(spec, layout);
+  if (![memory.total, ...Object.values(figures.bounds).map((bound) => bound.time_s)].every(Number.isFinite)) {
+    refuse("sizes too large to compute with", { expected: "fewer than 10³⁰⁰ FLOPs and bytes" });
+  }
   const perSecond = (price * deviceCount(layout)) / 3600;
   const costs = Object.entries(figures.tokens_per_s).map(([phase, speed]) => [phase, (perSecond / speed) * 1e6]);
   return {

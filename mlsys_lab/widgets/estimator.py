@@ -16,7 +16,7 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.flops import TransformerConfig
 from mlsys_lab.flops.bounds import NETWORK_BYTES_PER_S, machine
 from mlsys_lab.flops.layout import Layout
-from mlsys_lab.flops.memory import BYTES, RECIPES, Recipe, recipe, states
+from mlsys_lab.flops.memory import BYTES, RECIPES, Recipe, element_bytes, recipe, states
 from mlsys_lab.flops.parameters import parameters
 from mlsys_lab.flops.presets import PRESETS, preset
 from mlsys_lab.hardware import DEVICES, Device, device
@@ -45,8 +45,7 @@ def estimator_data(
     if mode not in ("training", "serving"):
         raise InputError("unknown mode", got=repr(mode), expected="training or serving")
     for name in (weight_format, cache_format):
-        if name not in BYTES:
-            raise InputError("unknown format", got=repr(name), expected=f"one of {', '.join(BYTES)}")
+        element_bytes(name)
     config = preset(model) if isinstance(model, str) else model
     return {
         "presets": [asdict(one) for one in PRESETS.values()],

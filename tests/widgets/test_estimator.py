@@ -286,6 +286,8 @@ def test_what_cannot_be_is_one_line_in_the_figure(open_page) -> None:
         ("tensor ranks", "1", ""),
         ("tokens of each", "0", "tokens of a sequence out of range: got 0, expected a whole number, at least 1"),
         ("tokens of each", "2048", ""),
+        ("tokens of each", "1e300", "sizes too large to compute with: expected fewer than 10³⁰⁰ FLOPs and bytes"),
+        ("tokens of each", "2048", ""),
         ("$ an hour", "-2", "a price cannot be so: got -2, expected 0 or more an hour and device"),
         ("$ an hour", "", ""),
         ("network", "0", "the network out of range: got 0 GB/s, expected more than 0"),
