@@ -737,7 +737,7 @@ SMALL = TransformerConfig(
     position="learned",
     activation="relu",
 )
-batch, tokens = 8, 128
+batch, tokens = 4, 128
 
 
 def pieces(config: TransformerConfig, batch: int, tokens: int) -> dict:
@@ -771,7 +771,7 @@ def predict(timings: dict) -> tuple[float, float]:
     return predict_step_s(SMALL, batch, tokens, rates, unit_s), elementwise_units(SMALL, batch, tokens) * unit_s
 
 
-predicted_s, elementwise_s = predict(compare(pieces(SMALL, batch, tokens), samples=9).timings)
+predicted_s, elementwise_s = predict(compare(pieces(SMALL, batch, tokens), samples=7).timings)
 print(f"predicted: {predicted_s * 1e3:.0f} ms a step, of which {elementwise_s / predicted_s:.0%} elementwise")
 
 # %% [markdown]
@@ -841,7 +841,7 @@ def train_step() -> None:
 
 
 # Once more the pieces, and the step between them in turns: a slow moment strikes all alike.
-timings = compare(pieces(SMALL, batch, tokens) | {"step": train_step}, samples=9, warmup=1).timings
+timings = compare(pieces(SMALL, batch, tokens) | {"step": train_step}, samples=7, warmup=1).timings
 predicted_s, elementwise_s = predict(timings)
 measured_s = timings["step"].p50_s
 print(f"loss {losses[0]:.2f} at first, {losses[-1]:.2f} at last")

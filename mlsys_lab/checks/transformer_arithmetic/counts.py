@@ -118,9 +118,12 @@ CHECKS = (
         title="Parameters of Llama models",
         points=8,
         cases=(
-            Case("grouped heads", LLAMA_KIND),
+            Case("grouped heads", {**LLAMA_KIND, "n_heads": 8, "n_kv_heads": 2}),
             Case("as many key/value heads as query heads", {**LLAMA_KIND, "n_heads": 4, "n_kv_heads": 4}),
-            Case("tied, with biases of queries, keys and values", {**LLAMA_KIND, "tied": True, "qkv_bias": True}),
+            Case(
+                "tied, with biases of queries, keys and values",
+                {**LLAMA_KIND, "n_heads": 6, "n_kv_heads": 2, "tied": True, "qkv_bias": True},
+            ),
             Case("Llama 3 8B", {"published": LLAMA_8B | LLAMA_KIND}, hidden=True),
             Case("SwiGLU with biases", {**LLAMA_KIND, "mlp_bias": True, "out_bias": True}, hidden=True),
         ),

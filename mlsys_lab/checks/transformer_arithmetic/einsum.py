@@ -189,6 +189,7 @@ CHECKS = (
             Case("a chain of matrices", {"specs": ("ij,jk,kl->il",), "sizes": (2, 60)}),
             Case("a low-rank update of a batch", {"specs": ("bd,dr,rf->bf", "btd,dr,rf->btf"), "sizes": (2, 90)}),
             Case("a letter that all three have", {"specs": ("bi,bij,bj->b", "bij,bjk,bk->bi"), "sizes": (2, 40)}),
+            Case("the outer two belong together", {"specs": ("ab,cd,ba->cd", "ij,kl,jk->il"), "sizes": (2, 40)}),
             Case("all of one size", {"specs": ("ij,jk,kl->il", "i,j,k->ijk"), "sizes": (4, 5)}),
             Case("others", {"specs": ("abc,cd,bde->ae", "ij,ij,ij->i", "ac,cb,ab->"), "sizes": (2, 50)}, hidden=True),
         ),

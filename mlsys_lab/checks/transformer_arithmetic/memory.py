@@ -105,7 +105,7 @@ def _devices_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     }
     held = _held(arrays)
     exact = rng.choice(held, 3)
-    memory = [*exact, *(exact - 1), held.min() - 1, held.max() + 1]
+    memory = [*exact, *(exact - 1), held.min(), held.min() - 1, held.max() + 1]
     return arrays | {"memory_bytes": np.array(memory, dtype=np.int64)}
 
 
