@@ -79,8 +79,8 @@ def _print(summary: Summary) -> None:
             console.print(Text(f"  {len(who)} × {reason}: {', '.join(who)}"), soft_wrap=True)
     if summary.suspects:
         console.print("\nto be looked into: timed code that did what no honest code does")
-        for student, check, why in summary.suspects:
-            console.print(Text(f"  {student}: {check}: {why}"), soft_wrap=True)
+        for student, name, why in summary.suspects:
+            console.print(Text(f"  {student}: {name}: {why}"), soft_wrap=True)
     console.print("\nslowest, seconds in their own code")
     for student, time_s in summary.slowest:
         console.print(Text(f"  {time_s:6.1f}  {student}"))
