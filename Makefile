@@ -11,7 +11,7 @@ CONTAINER = $(if $(IMAGE),$(DOCKER) run --rm --init --network none --gpus device
 NESTED = --cap-add SYS_ADMIN --cap-add NET_ADMIN --security-opt seccomp=unconfined --security-opt apparmor=unconfined
 
 .DEFAULT_GOAL := help
-.PHONY: help start test book linkcheck labs check-labs lint format fuzz bench grade-shard grade-speed grade-merge wheel screenshots packages allow-sandbox clean
+.PHONY: help start test book linkcheck labs check-labs oracles lint format fuzz bench grade-shard grade-speed grade-merge wheel screenshots packages allow-sandbox clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -42,6 +42,9 @@ check-labs: $(READY) ## Are labs/ up to date, do the checks tell right from wron
 	$(BIN)/mlsys-grader release --check
 	$(BIN)/python -m pytest tests/labs
 	for lab in solutions/*/; do $(BIN)/mlsys-grader prove "$$(basename "$$lab")" || exit 1; done
+
+oracles: $(READY) ## How many published figures the package reproduces, by topic
+	$(BIN)/python -m tests.oracles
 
 lint: $(READY) ## Style, types, and which package may import which
 	$(BIN)/ruff check .
