@@ -6,15 +6,20 @@ minimises the sum over runs of Huber(log loss of the model - log loss of the run
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.scaling.curves import Runs
 from mlsys_lab.scaling.laws import ChinchillaLaw, FloatArray, Frontier
+
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
 
 GRID = tuple(
     itertools.product(
@@ -28,12 +33,14 @@ GRID = tuple(
 """The 4,500 starts of Hoffmann et al., section D.2."""
 BOUNDS = ((-20.0, 60.0), (-20.0, 60.0), (-20.0, 20.0), (1e-4, 4.0), (1e-4, 4.0))
 """Of a and b at the middle of the data, e, alpha and beta: wide enough to leave out nothing but overflow."""
+FLAT = 1e-4
 
 
 @dataclass(frozen=True)
 class ParametricFit:
-    """The law, the sum of Huber losses that it leaves, ln(law's loss / run's loss) of each run (R,), and whether the
-    best start had converged."""
+    """The law, the sum of Huber losses that it leaves, ln(law's loss / run's loss) of each run (R,), and whether it is
+    a minimum: no slope of the sum, within the bounds, is above FLAT times what R runs could make it.
+    """
 
     law: ChinchillaLaw
     objective: float
@@ -89,9 +96,11 @@ def fit_parametric(
         begin = grid[rank[:refine]]
     else:
         begin = _moved(np.array([_theta(law) for law in starts]), middle)
-    theta, converged = _minimise(begin, columns, delta, gradient_tolerance)
+    theta = _minimise(begin, columns, delta, gradient_tolerance)
     law = _law(_moved(theta[None], -middle)[0])
-    value, _ = _objective(theta, columns, delta)
+    value, gradient = _objective(theta, columns, delta)
+    downhill = np.clip(theta - gradient / (delta * len(runs)), *np.array(BOUNDS).T) - theta
+    converged = bool(np.abs(downhill).max() < FLAT)
     return ParametricFit(law, value, np.log(law.loss(runs.n_params, runs.tokens) / runs.loss), converged)
 
 
@@ -110,7 +119,7 @@ def _objective(theta: FloatArray, columns: FloatArray, delta: float) -> tuple[fl
     return float(value), np.array([by_a, by_b, by_e, -shares[0] @ log_n, -shares[1] @ log_d])
 
 
-def _minimise(begin: FloatArray, columns: FloatArray, delta: float, tolerance: float) -> tuple[FloatArray, bool]:
+def _minimise(begin: FloatArray, columns: FloatArray, delta: float, tolerance: float) -> FloatArray:
     """The lowest of the local minima reached from each start (S, 5)."""
     from scipy.optimize import minimize
 
@@ -120,12 +129,21 @@ def _minimise(begin: FloatArray, columns: FloatArray, delta: float, tolerance: f
 
     low, high = np.array(BOUNDS).T
     options = {"maxiter": 5000, "maxfun": 20000, "ftol": 1e-14, "gtol": tolerance, "maxcor": 20}
-    found = [
-        minimize(scaled, np.clip(theta, low, high), jac=True, method="L-BFGS-B", bounds=BOUNDS, options=options)
-        for theta in begin
-    ]
+    with _blas().limit(limits=1, user_api="blas"):  # waking threads for products of five costs forty times the work
+        found = [
+            minimize(scaled, np.clip(theta, low, high), jac=True, method="L-BFGS-B", bounds=BOUNDS, options=options)
+            for theta in begin
+        ]
     best = min(found, key=lambda result: float(result.fun))
-    return np.asarray(best.x, dtype=np.float64), bool(best.success)
+    return np.asarray(best.x, dtype=np.float64)
+
+
+@functools.cache
+def _blas() -> ThreadpoolController:
+    """The BLAS libraries of this process; looking for them takes longer than a fit."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 def _moved(theta: FloatArray, middle: FloatArray) -> FloatArray:
