@@ -20,7 +20,7 @@ svg .drop { stroke: var(--muted); stroke-width: 1.2; stroke-dasharray: 4 4; }
   .slide input { grid-column: 1 / -1; grid-row: 2; }
 }
 .verdict { font-size: 1.12em; font-weight: 600; margin: 10px 0 2px; }
-.detail { color: var(--muted); margin: 0; }
+.detail { color: var(--muted); margin: 0; } .fields + .detail { margin-top: 6px; }
 .error { color: var(--bad); font-weight: 600; margin: 10px 0 2px; overflow-wrap: anywhere; }
 .error:empty { display: none; }
 [hidden] { display: none !important; }

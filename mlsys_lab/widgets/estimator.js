@@ -34,7 +34,7 @@ const LAYOUT_FIELDS = [
   ["expert ranks", "expert"], ["micro-batch", "micro_batch"],
 ];
 const KINDS = {
-  weights: "weights", gradients: "gradients", master: "fp32 master weights", moments: "Adam's moments", gathered: "a gathered layer",
+  weights: "weights", gradients: "gradients", master: "master weights", moments: "Adam's moments", gathered: "a gathered layer",
   activations: "activations", cache: "KV cache",
 };
 const LIMITS = { compute: "compute", memory: "memory bandwidth", link: "links in the node", network: "network" };
@@ -71,7 +71,7 @@ function render({ model, el }) {
   const network = numberField("network, GB/s", { min: 0 }, put("network"));
   const batch = numberField("sequences", { min: 1, step: 1 }, put("batch"));
   const tokens = numberField("tokens of each", { min: 1, step: 1 }, put("tokens"));
-  const recipe = menu("precision recipe", recipes.map((one) => [one.name, `${one.name}: ${one.words}`]), put("recipe"));
+  const recipe = menu("precision recipe, bytes a parameter", recipes.map((one) => [one.name, `${one.name}: ${one.words}`]), put("recipe"));
   const weightFormat = menu("weights in", names(Object.keys(formats)), put("weight_format"));
   const cacheFormat = menu("KV cache in", names(Object.keys(formats)), put("cache_format"));
   const recomputation = menu("recomputation", names(RECOMPUTATIONS), arrange("recomputation"));

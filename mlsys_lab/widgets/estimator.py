@@ -92,7 +92,7 @@ def recipe_bytes(one: Recipe) -> dict[str, Any]:
     """A recipe with the bytes of an element of its format, and in words what it keeps for each parameter."""
     kept = {"weights": one.weights, "gradients": one.gradients, "master": one.master, "moments": one.moments}
     words = " + ".join(f"{size:g}" for size in kept.values() if size)
-    return asdict(one) | {"compute_bytes": BYTES[one.compute], "words": f"{words} bytes"}
+    return asdict(one) | {"compute_bytes": BYTES[one.compute], "words": words}
 
 
 def estimator_table(data: Mapping[str, Any]) -> str:

@@ -118,8 +118,8 @@ def test_every_device_comes_with_its_limits_and_with_what_it_refuses() -> None:
 
 
 def test_recipes_say_what_they_keep() -> None:
-    assert recipe_bytes(RECIPES["mixed18"])["words"] == "2 + 4 + 4 + 8 bytes"
-    assert recipe_bytes(RECIPES["fp32"])["words"] == "4 + 4 + 8 bytes"
+    assert recipe_bytes(RECIPES["mixed18"])["words"] == "2 + 4 + 4 + 8"
+    assert recipe_bytes(RECIPES["fp32"])["words"] == "4 + 4 + 8"
 
 
 def test_the_table_holds_every_preset() -> None:
