@@ -277,10 +277,11 @@ print(f"at 5.76e23 FLOPs: {n_target / 1e9:.0f} billion parameters, {d_target / 1
 #   is long and thin. Measure sizes and tokens in units of the middle one, $N_m = \exp(\mathrm{mean} \ln N)$, and call
 #   `objective` with $N/N_m$ and $D/D_m$: $a$ and $\alpha$ then have little to do with each other, and `STARTS` is
 #   written for these units. Afterwards $A = e^{a} N_m^{\alpha}$, and B likewise.
-# - *When to stop.* An optimiser stops when a step gains almost nothing, scipy's when that is less than `ftol` times
-#   $\max(|f|, 1)$. Your sum is far below 1, so any gain looks like nothing, and the fit ends before it has begun. (The
-#   published fit of Hoffmann et al. stopped early for a reason of this kind.) Hand over value and gradient divided by
-#   $\delta^2$.
+# - *When to stop.* scipy's L-BFGS stops when all slopes are below `gtol` ($10^{-5}$), or when a step gains less than
+#   `ftol` times $\max(|f|, 1)$. Your sum is of the order of $10^{-3}$, and so are its slopes: hand over value and
+#   gradient divided by $\delta^2$. A mean over the runs looks as good as a sum, but makes everything smaller once more
+#   by the number of runs, and the search ends before it has come to the floor. That is what Besiroglu et al. found had
+#   happened to the published fit.
 #
 # **Size:** about 11 and 13 lines. **Cost:** an evaluation takes 3 exponentials a run; each start takes about 60
 # evaluations in good units, and ten times as many in bad ones.
@@ -638,3 +639,59 @@ check("sweep")
 
 # %% nbgrader={"grade": true, "grade_id": "decide"}
 check("decide")
+
+# %% [markdown]
+# **See it.** Your campaign from end to end. The service below is what your functions are made for: it takes one run at
+# a time, refuses what the budget does not allow, and keeps its world to itself until you have decided.
+
+# %%
+from mlsys_lab.scaling import ExperimentService, World
+
+
+def perform(service: ExperimentService, requests: Requests) -> Trials:
+    """Make the runs, whole numbers of parameters and tokens, and note what came back."""
+    outcomes = [service.run(int(n), int(d), float(rate)) for n, d, rate in zip(*requests, strict=True)]
+    columns = ("n_params", "tokens", "learning_rate", "loss")
+    return Trials(*(np.array([getattr(one, name) for one in outcomes], dtype=float) for name in columns))
+
+
+def joined(first: Trials, second: Trials) -> Trials:
+    """The trials of two rounds."""
+    pairs = zip(vars(first).values(), vars(second).values(), strict=True)
+    return Trials(*(np.concatenate(pair) for pair in pairs))
+
+
+SEED = 6  # another world for each
+service = ExperimentService(budget_flops=1e20, seed=SEED, noise=0.005)
+scouted = perform(service, scout(service.budget_flops))
+print(f"scouting: {len(scouted.loss)} runs, {service.spent_flops / service.budget_flops:.1%} of the budget", end=", ")
+print(f"{np.isnan(scouted.loss).sum()} of them without a loss")
+trials = joined(scouted, perform(service, sweep(scouted, service.remaining_flops)))
+n_params_big, tokens_big, predicted = decide(trials, 100 * service.budget_flops)
+print(f"sweep: {len(trials.loss) - len(scouted.loss)} runs, {service.spent_flops / service.budget_flops:.1%} spent")
+print(f"decision: {n_params_big / 1e9:.1f} billion parameters, {tokens_big / n_params_big:.0f} tokens each")
+
+# %% [markdown]
+# You have predicted a loss. Now the model is trained, and the world is shown.
+
+# %%
+world = World.draw(SEED)
+measured = float(world.loss(n_params_big, tokens_big))
+wasted = 1 - float(world.law.least_flops(measured)) / (100 * service.budget_flops)
+print(f"predicted {predicted:.3f}, measured {measured:.3f}; compute wasted {wasted:.2%}")
+hundred = 100 * service.budget_flops
+ratio = np.geomspace(1, 1000, 80)
+sizes = np.sqrt(hundred / (6 * ratio))
+near = np.abs(np.log(trials.learning_rate / best_learning_rate(trials, trials.n_params))) < 0.4
+groups = {"scouting at a wrong rate": ~near, "runs at a good rate": near}
+figure = go.Figure()
+for name, chosen in groups.items():
+    figure.add_scatter(x=trials.n_params[chosen], y=trials.loss[chosen], mode="markers", name=name)
+truth = world.loss(sizes, hundred / (6 * sizes))
+figure.add_scatter(x=sizes, y=truth, mode="lines", name="the truth at 100 times the budget")
+figure.add_scatter(x=[n_params_big], y=[predicted], mode="markers", name="your prediction", marker={"size": 12})
+figure.update_layout(xaxis_title="parameters", yaxis_title="loss", xaxis_type="log")
+show(figure, alt="Losses of all trials, and below them the predicted loss on the true curve of the target")
+
+# %% [markdown]
+# Try other seeds, a smaller budget, half of the runs. When does a fixed rule of 20 tokens a parameter beat you?

@@ -9,6 +9,7 @@ import numpy as np
 
 from mlsys_lab.checks.scaling_laws.calls import planning as calls
 from mlsys_lab.checks.scaling_laws.cluster import LARGE, LONG, NOISE, Cluster, cluster_of, scouting, sweeping
+from mlsys_lab.checks.scaling_laws.isoflop import parabola_minimum, power_law
 from mlsys_lab.checks.scaling_laws.oracle import Truth, bisect
 from mlsys_lab.checks.spec import Arrays, Case, Check, Mismatch
 
@@ -109,23 +110,16 @@ def _scout_expect(arrays: Arrays) -> Arrays:
 
 
 def fitted_rate(runs: Arrays, at: float) -> float | None:
-    """ln of the best rate at a size, from all runs at once; None where they leave it open.
-
-    Least squares of the loss on a level for each (N, D), and on ln η, ln η · ln N, ln² η: a valley whose middle moves
-    along a power law. Levels and slopes in units of one noise, so that a covariance follows.
-    """
-    back = ~np.isnan(runs["loss"])
-    n, eta, loss = (np.log(runs[name][back]) for name in ("n_params", "learning_rate", "loss"))
-    kinds = np.unique(np.stack([runs["n_params"][back], runs["tokens"][back]]), axis=1, return_inverse=True)[1].ravel()
-    if len(np.unique(n.round(6))) < 2:
+    """The best rate of a size: a valley in ln η for each (N, D), a power law in N; None where they leave it open."""
+    valleys = []
+    for n_params, tokens in sorted(set(zip(runs["n_params"].tolist(), runs["tokens"].tolist(), strict=True))):
+        rows = (runs["n_params"] == n_params) & (runs["tokens"] == tokens)
+        if (found := parabola_minimum(runs["learning_rate"][rows], runs["loss"][rows])) is not None:
+            valleys.append((n_params, found[0]))
+    if len({n_params for n_params, _ in valleys}) < 2:
         return None
-    here = n - np.log(at)
-    table = np.column_stack([np.eye(kinds.max() + 1)[kinds], eta, eta * here, eta**2])
-    solution, _, rank, _ = np.linalg.lstsq(table, loss, rcond=None)
-    slope, _, curvature = solution[-3:]
-    if rank < table.shape[1] or curvature <= 0:
-        return None
-    return float(-slope / (2 * curvature))
+    coefficient, exponent = power_law(*np.array(valleys).T)
+    return float(coefficient * at**exponent)
 
 
 def _scout_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
@@ -139,7 +133,7 @@ def _scout_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
     wanted = "runs of at least two sizes, each with rates on both sides of the best"
     if found is None:
         return Mismatch("no learning rate can be read off these runs", f"{len(got['tokens'])} runs", wanted)
-    off = float(np.exp(abs(found - np.log(cluster.best_rate(np.array(size))))))
+    off = float(np.exp(abs(np.log(found / cluster.best_rate(np.array(size))))))
     if off <= RATE_OFF:
         return None
     return Mismatch(
@@ -335,6 +329,6 @@ CHECKS = (
         hint="Fit the law to runs whose rate was near the best for their size: scouting runs with other rates, and "
         "those that failed, say nothing about it. Then compute_optimal at the target, and the law's loss there.",
         uses=("Trials", "decide"),
-        time_limit_s=20,
+        time_limit_s=60,
     ),
 )

@@ -1,0 +1,59 @@
+"""Another campaign: three sizes and six rates, four budgets and ten sizes; N by parabolas, the loss by the law."""
+
+# ruff: noqa: F821 (the names come from the reference that this text is added to)
+
+
+def fit_power_law(x, y):
+    one, two = np.log(x), np.log(y)
+    table = np.array([[len(one), one.sum()], [one.sum(), one @ one]])
+    intercept, slope = np.linalg.solve(table, np.array([two.sum(), one @ two]))
+    return float(np.exp(intercept)), float(slope)
+
+
+def best_learning_rate(trials, n_params):
+    """A parabola through the five finished runs next to the best one of each size, weighted towards large sizes."""
+    found = []
+    for size in sorted(set(trials.n_params.tolist())):
+        runs = np.flatnonzero((trials.n_params == size) & np.isfinite(trials.loss))
+        eta = np.log(trials.learning_rate[runs])
+        if len(set(eta.tolist())) < 4:
+            continue
+        best = eta[np.argmin(trials.loss[runs])]
+        near = np.argsort(np.abs(eta - best))[:5]
+        bend, slope, _ = np.polyfit(eta[near] - best, trials.loss[runs][near], 2)
+        if bend > 0 and abs(slope / bend) < 4:
+            found.append((math.log(size), best - slope / (2 * bend)))
+    x, y = np.array(found).T
+    return np.exp(np.polyval(np.polyfit(x - x[0], y, 1), np.log(n_params) - x[0]))
+
+
+def scout(budget_flops):
+    n_params, tokens, rates = [], [], []
+    for share in (0.01, 0.035, 0.1):
+        n = math.sqrt(share * budget_flops / 7 / (6 * 15))
+        for rate in (2e-4, 4e-4, 8e-4, 1.6e-3, 3.2e-3, 6.4e-3, 1e-4):
+            n_params.append(n)
+            tokens.append(15 * n)
+            rates.append(rate)
+    return np.array(n_params), np.array(tokens), np.array(rates)
+
+
+def sweep(trials, left_flops):
+    shares = 2.5 ** np.arange(4)
+    rows = []
+    for share in shares / shares.sum():
+        for ratio in np.geomspace(2, 300, 10):
+            flops = share * left_flops / 10 * 0.9999
+            n = math.sqrt(flops / (6 * ratio))
+            rows.append((n, ratio * n, float(best_learning_rate(trials, n))))
+    return tuple(np.array(rows).T)
+
+
+def decide(trials, target_flops):
+    """The law's optimum, but a round number of parameters."""
+    off = trials.learning_rate / best_learning_rate(trials, trials.n_params)
+    good = (off < 1.5) & (off > 1 / 1.5) & ~np.isnan(trials.loss)
+    law = fit_law(trials.n_params[good], trials.tokens[good], trials.loss[good], starts=STARTS[::3])
+    n = compute_optimal(law, target_flops)[0]
+    n = round(n, 1 - math.floor(math.log10(n)))
+    return n, target_flops / 6 / n, law.loss(n, target_flops / 6 / n)
