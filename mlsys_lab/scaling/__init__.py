@@ -31,9 +31,13 @@ service     ExperimentService(budget_flops, seed, *, noise=0.01, failure_rate=0.
               .budget_flops, .spent_flops, .remaining_flops (exact integers), .history, .runs -> Runs
             World.draw(seed): .law, .best_learning_rate(n_params),
               .loss(n_params, tokens, learning_rate=None, progress=1.0)
-text        course_text() -> str; Corpus(vocabulary, train, validation), read_corpus(text=None)
-runs        train(size, tokens, *, corpus, seed=0) -> Curve
-            train_all(plan, *, corpus=None, seed=0, progress=None) -> list[Curve]
+text        read_corpus(text=None, *, vocabulary_size=512) -> Corpus(vocabulary, train, validation); course_text()
+            byte_pairs(text, vocabulary_size) -> (vocabulary, ids)
+runs        train_all(plan=PLAN, *, corpus=None, seed=0, progress=None) -> list[Curve]; PLAN: FLOPs -> Sizes
+            train(size, tokens, *, corpus, seed=0, learning_rate=None, progress=None) -> Curve
+            Size(layers, width, heads): .n_params(vocabulary_size); HELD_OUT = (size, FLOPs)
+            tokens_for(size, flops, corpus) -> D; epochs(tokens, corpus)
+            progress(FLOPs done, FLOPs in all)
 
 Nothing here imports torch before a real run begins.
 """
@@ -61,11 +65,14 @@ from mlsys_lab.scaling.laws import (
     training_flops,
 )
 from mlsys_lab.scaling.parametric import ParametricFit, fit_parametric, objective
+from mlsys_lab.scaling.runs import HELD_OUT, PLAN, Size, epochs, tokens_for, train, train_all
 from mlsys_lab.scaling.service import ExperimentService, Outcome, World
+from mlsys_lab.scaling.text import Corpus, byte_pairs, course_text, read_corpus
 
 __all__ = [
     "BESIROGLU_2024",
     "GOPHER_FLOPS",
+    "HELD_OUT",
     "HOFFMANN_2022",
     "KAPLAN_2020",
     "KAPLAN_COMPUTE",
@@ -73,8 +80,10 @@ __all__ = [
     "KAPLAN_PARAMS",
     "KAPLAN_TOKENS",
     "PF_DAY",
+    "PLAN",
     "Allocation",
     "ChinchillaLaw",
+    "Corpus",
     "Curve",
     "Envelope",
     "ExperimentService",
@@ -88,16 +97,24 @@ __all__ = [
     "ParametricFit",
     "PowerLaw",
     "Runs",
+    "Size",
     "World",
     "at_size",
     "bootstrap",
     "budgets",
+    "byte_pairs",
     "compute_optimal",
+    "course_text",
+    "epochs",
     "fit_envelope",
     "fit_isoflop",
     "fit_parabola",
     "fit_parametric",
     "inference_optimal",
     "objective",
+    "read_corpus",
+    "tokens_for",
+    "train",
+    "train_all",
     "training_flops",
 ]

@@ -56,9 +56,9 @@ class Runs:
         """6ND of each run, (R,)."""
         return training_flops(self.n_params, self.tokens)
 
-    def take(self, rows: ArrayLike) -> Runs:
-        """Some of the runs, by index (an index may come twice) or by mask."""
-        chosen: NDArray[np.int64] | NDArray[np.bool_] = np.asarray(rows)
+    def take(self, rows: ArrayLike | slice) -> Runs:
+        """Some of the runs, by slice, by mask, or by index (an index may come twice)."""
+        chosen: slice | NDArray[np.int64] = rows if isinstance(rows, slice) else np.asarray(rows)
         return Runs(self.n_params[chosen], self.tokens[chosen], self.loss[chosen])
 
     @classmethod

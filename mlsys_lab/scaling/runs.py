@@ -1,0 +1,235 @@
+"""Real training runs, small enough for a CPU: our transformer on the book's own text, from which a law can be fitted.
+
+Letters: N parameters with embeddings, D tokens trained on, T tokens of a sequence, B sequences of a batch. The text is
+short, so the longer runs read it several times (`epochs`), and the loss they reach is above what fresh text would give.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.flops import TransformerConfig, parameters
+from mlsys_lab.scaling.curves import Curve
+from mlsys_lab.scaling.laws import FLOPS_PER_PARAMETER_TOKEN, positive
+from mlsys_lab.scaling.text import Corpus, Tokens, read_corpus
+
+if TYPE_CHECKING:
+    import torch
+
+    from mlsys_lab.models import Transformer
+
+Progress = Callable[[int, int], object]
+SEQUENCE = 64
+BATCH_GROWTH = 4000
+"""B = √(D / 4000): 3 sequences for 40,000 tokens, 16 for a million. Longer runs afford larger batches."""
+LEARNING_RATE_TIMES_WIDTH = 0.64
+"""The best of 0.32, 0.64 and 1.28 at widths 16 and 32; the rate falls as 1/width (Yang et al., arXiv:2203.03466)."""
+WARMUP = 0.1
+"""The share of steps in which the learning rate rises; in the rest it falls along a line to zero."""
+BETAS, WEIGHT_DECAY, GRADIENT_NORM = (0.9, 0.98), 0.1, 1.0
+POINTS = (0.25, 0.5, 1.0)
+"""The shares of a run after which the validation loss is taken."""
+STEPS_PER_PROGRESS = 20
+
+
+@dataclass(frozen=True)
+class Size:
+    """Layers, width and heads of a run's transformer; `InputError` where it cannot be built."""
+
+    layers: int
+    width: int
+    heads: int
+
+    def config(self, vocabulary_size: int) -> TransformerConfig:
+        """Rotary positions, RMS norms, GELU, tied embeddings: every parameter but the norms' takes part in a matmul."""
+        return TransformerConfig(
+            name=f"{self.layers} layers of {self.width}",
+            n_layers=self.layers,
+            d_model=self.width,
+            n_heads=self.heads,
+            d_ff=4 * self.width,
+            vocab_size=vocabulary_size,
+            context=SEQUENCE,
+            activation="gelu",
+            tied=True,
+        )
+
+    def n_params(self, vocabulary_size: int) -> int:
+        """N, embeddings included."""
+        return parameters(self.config(vocabulary_size)).total
+
+
+XS, S, M, L, XL, XXL, XXXL = (Size(2, width, max(1, width // 16)) for width in (8, 12, 16, 24, 32, 48, 64))
+PLAN: Mapping[float, tuple[Size, ...]] = {
+    4e9: (XS, S, M, L),
+    1.2e10: (S, M, L, XL),
+    3.6e10: (M, L, XL, XXL),
+    1.08e11: (L, XL, XXL, XXXL),
+}
+"""FLOPs of each budget, and the sizes that are trained with it: four IsoFLOP profiles, a factor of 3 apart."""
+HELD_OUT = (XXL, 3.24e11)
+"""A run with three times the FLOPs of the largest budget, to hold the fitted law against."""
+
+
+def tokens_for(size: Size, flops: float, corpus: Corpus) -> int:
+    """D = C / 6N."""
+    return round(float(positive("FLOPs", flops)) / (FLOPS_PER_PARAMETER_TOKEN * size.n_params(len(corpus.vocabulary))))
+
+
+def epochs(tokens: float, corpus: Corpus) -> float:
+    """How often a run of D tokens reads the training text."""
+    return tokens / len(corpus.train)
+
+
+def train_all(
+    plan: Mapping[float, tuple[Size, ...]] = PLAN,
+    *,
+    corpus: Corpus | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> list[Curve]:
+    """Train every size of every budget of the plan; each run has its own seed, drawn from `seed`.
+
+    `progress` is called with the FLOPs done and the FLOPs of the whole plan, every few steps.
+    """
+    text = read_corpus() if corpus is None else corpus
+    wanted = [(size, tokens_for(size, flops, text)) for flops, sizes in plan.items() for size in sizes]
+    costs = [_Schedule.of(tokens).tokens * size.n_params(len(text.vocabulary)) for size, tokens in wanted]
+    total, done, curves = FLOPS_PER_PARAMETER_TOKEN * sum(costs), 0, []
+    for i, ((size, tokens), cost) in enumerate(zip(wanted, costs, strict=True)):
+        base = done
+
+        def report(flops: int, _: int, base: int = base) -> None:
+            if progress is not None:
+                progress(base + flops, total)
+
+        own_seed = int(np.random.SeedSequence([seed, i]).generate_state(1)[0])
+        curves.append(train(size, tokens, corpus=text, seed=own_seed, progress=report))
+        done += FLOPS_PER_PARAMETER_TOKEN * cost
+    return curves
+
+
+def train(
+    size: Size,
+    tokens: float,
+    *,
+    corpus: Corpus,
+    seed: int = 0,
+    learning_rate: float | None = None,
+    progress: Progress | None = None,
+) -> Curve:
+    """Train one transformer on about D tokens and take its validation loss, in nats a token, at POINTS of the run.
+
+    AdamW with a warm-up and a decay to zero that end with the run; one thread, since products this small gain nothing
+    from more. The same seed gives the same curve on the same machine; the caller's random state is left as it was.
+    """
+    import torch
+
+    plan = _Schedule.of(tokens)
+    peak = LEARNING_RATE_TIMES_WIDTH / size.width if learning_rate is None else float(positive("rate", learning_rate))
+    with _one_thread():
+        model = _initialised(size, len(corpus.vocabulary), seed)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=peak, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True)
+        held_out = _windows(corpus.validation, np.arange((len(corpus.validation) - 1) // SEQUENCE) * SEQUENCE)
+        n_params = size.n_params(len(corpus.vocabulary))
+        marks = {max(1, round(plan.steps * point)) for point in POINTS}
+        seen, losses = [], []
+        for step, starts in enumerate(_batches(corpus, plan, np.random.default_rng(seed)), start=1):
+            for group in optimizer.param_groups:
+                group["lr"] = peak * plan.rate(step)
+            optimizer.zero_grad()
+            _loss(model, _windows(corpus.train, starts)).backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(model.parameters(), GRADIENT_NORM)
+            optimizer.step()
+            done = step * plan.batch * SEQUENCE
+            if step in marks:
+                with torch.no_grad():
+                    losses.append(_loss(model, held_out).item())
+                seen.append(done)
+            if progress is not None and (step % STEPS_PER_PROGRESS == 0 or step == plan.steps):
+                charge = FLOPS_PER_PARAMETER_TOKEN * n_params
+                progress(charge * done, charge * plan.tokens)
+    return Curve(n_params, np.array(seen, dtype=np.float64), np.array(losses))
+
+
+@dataclass(frozen=True)
+class _Schedule:
+    batch: int
+    steps: int
+
+    @classmethod
+    def of(cls, tokens: float) -> _Schedule:
+        wanted = float(positive("tokens", tokens))
+        if wanted < 10 * SEQUENCE:
+            raise InputError("too few tokens for a run", got=f"{wanted:g}", expected=f"at least {10 * SEQUENCE}")
+        batch = max(1, round(math.sqrt(wanted / BATCH_GROWTH)))
+        return cls(batch, max(1, round(wanted / (batch * SEQUENCE))))
+
+    @property
+    def tokens(self) -> int:
+        return self.batch * self.steps * SEQUENCE
+
+    def rate(self, step: int) -> float:
+        """The learning rate of step 1, 2, ... as a share of its peak."""
+        warmup = max(1, round(WARMUP * self.steps))
+        return min(step / warmup, (self.steps - step + 1) / (self.steps - warmup + 1))
+
+
+def _initialised(size: Size, vocabulary_size: int, seed: int) -> Transformer:
+    """Weights of deviation 1/√(fan-in), which suits these widths better than GPT-2's constant 0.02."""
+    import torch
+
+    from mlsys_lab.models import Transformer
+
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        model = Transformer(size.config(vocabulary_size))
+        for weight in model.parameters():
+            if weight.ndim == 2:
+                weight.normal_(std=weight.shape[1] ** -0.5)
+    return model
+
+
+def _batches(corpus: Corpus, plan: _Schedule, rng: np.random.Generator) -> Iterator[Tokens]:
+    """Where the B sequences of each step begin: each epoch cuts the text at another offset, in another order."""
+    left = np.empty(0, dtype=np.int64)
+    for _ in range(plan.steps):
+        while len(left) < plan.batch:
+            offset = int(rng.integers(SEQUENCE))
+            count = (len(corpus.train) - 1 - offset) // SEQUENCE
+            left = np.concatenate([left, offset + SEQUENCE * rng.permutation(count)])
+        yield left[: plan.batch]
+        left = left[plan.batch :]
+
+
+def _windows(ids: Tokens, starts: Tokens) -> torch.Tensor:
+    import torch
+
+    return torch.from_numpy(ids[starts[:, None] + np.arange(SEQUENCE + 1)])  # (B, T + 1)
+
+
+def _loss(model: Transformer, windows: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy of each next token."""
+    from torch.nn import functional as F
+
+    logits = model(windows[:, :-1])  # (B, T, V)
+    return F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,108 @@
+"""The book's own text as tokens: real text that is always at hand, without a download."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+import mlsys_lab
+from mlsys_lab.errors import InputError, MissingToolError
+
+Tokens = NDArray[np.int64]
+OTHER = "\ufffd"
+"""Stands for every character that is too rare to be learnt."""
+FEWEST = 8
+"""How often a character must occur to be in the vocabulary."""
+BLOCK = 1024
+"""Tokens in a block; every tenth block is held out, so that both parts are of every chapter."""
+HELD_OUT = 10
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Text as token ids: `train` (D,) and `validation` (V,), int64; a token stands for `vocabulary[id]`."""
+
+    vocabulary: tuple[str, ...]
+    train: Tokens = field(repr=False)
+    validation: Tokens = field(repr=False)
+
+    def decode(self, ids: Tokens) -> str:
+        """The text that ids stand for."""
+        return "".join(self.vocabulary[i] for i in ids)
+
+
+def course_text() -> str:
+    """All chapters, in order: from the installed package, or from the checkout that the package lies in.
+
+    `MissingToolError` where neither holds them.
+    """
+    package = Path(str(mlsys_lab.__file__)).parent
+    inside = package / "_chapters"
+    folder = inside if inside.is_dir() else package.parent / "book" / "chapters"
+    chapters = sorted(folder.glob("[0-9][0-9]-*.md"))
+    if not chapters:
+        raise MissingToolError("the book's text is missing", got=folder, help="install mlsys-lab again")
+    return "\n".join(path.read_text(encoding="utf-8") for path in chapters)
+
+
+def read_corpus(text: str | None = None, *, vocabulary_size: int = 512) -> Corpus:
+    """The text (default: the book's) in byte pairs, nine tenths of it to train on and a tenth held out.
+
+    `InputError` for a text of fewer than 10 blocks of tokens, or fewer tokens in the vocabulary than characters.
+    """
+    vocabulary, ids = byte_pairs(course_text() if text is None else text, vocabulary_size)
+    if len(ids) < HELD_OUT * BLOCK:
+        raise InputError("too little text", got=f"{len(ids)} tokens", expected=f"at least {HELD_OUT * BLOCK}")
+    held_out = (np.arange(len(ids)) // BLOCK) % HELD_OUT == HELD_OUT // 2
+    return Corpus(vocabulary, ids[~held_out], ids[held_out])
+
+
+def byte_pairs(text: str, vocabulary_size: int) -> tuple[tuple[str, ...], Tokens]:
+    """Characters, merged again and again where the most frequent pair of neighbours stands: vocabulary and ids (D,).
+
+    Gage 1994; for language models Sennrich et al. 2016, arXiv:1508.07909, here without a boundary at spaces. The first
+    tokens are OTHER and the characters that occur FEWEST times. Stops early when no pair occurs twice.
+
+    >>> vocabulary, ids = byte_pairs("abracadabra" * 8, 7)
+    >>> vocabulary, [vocabulary[i] for i in ids[:5]]
+    (('\ufffd', 'a', 'b', 'c', 'd', 'r', 'ab'), ['ab', 'r', 'a', 'c', 'a'])
+    """
+    counts = Counter(text)
+    characters = [OTHER, *sorted(c for c, n in counts.items() if n >= FEWEST and c != OTHER)]
+    if vocabulary_size < len(characters):
+        raise InputError("vocabulary too small", got=vocabulary_size, expected=f"at least {len(characters)} characters")
+    known = {character: i for i, character in enumerate(characters)}
+    vocabulary, ids = list(characters), np.array([known.get(c, 0) for c in text], dtype=np.int64)
+    while len(vocabulary) < vocabulary_size and len(ids) > 1:
+        size = len(vocabulary)
+        counted = np.bincount(ids[:-1] * size + ids[1:], minlength=size * size)
+        pair = int(counted.argmax())
+        if counted[pair] < 2:
+            break
+        ids = _merge(ids, *divmod(pair, size), new=size)
+        vocabulary.append(vocabulary[pair // size] + vocabulary[pair % size])
+    return tuple(vocabulary), ids
+
+
+def _merge(ids: Tokens, left: int, right: int, new: int) -> Tokens:
+    """Put `new` for each `left` followed by `right`, from the left on."""
+    places = np.flatnonzero((ids[:-1] == left) & (ids[1:] == right))
+    if left == right:
+        places = np.array(_every_second(places.tolist()), dtype=np.int64)
+    merged = ids.copy()
+    merged[places] = new
+    return np.delete(merged, places + 1)
+
+
+def _every_second(places: Sequence[int]) -> list[int]:
+    """Of "aaa", which holds the pair "aa" at two places, the first."""
+    kept: list[int] = []
+    for place in places:
+        if not kept or place > kept[-1] + 1:
+            kept.append(place)
+    return kept
