@@ -1,7 +1,16 @@
 """Transformer arithmetic: parameters, FLOPs, bytes and the least time they take, worked out from sizes alone."""
 
-from mlsys_lab.flops.config import Experts, LatentAttention, TransformerConfig
+from mlsys_lab.flops.config import Experts, LatentAttention, RotaryScaling, TransformerConfig
 from mlsys_lab.flops.parameters import Parameters, parameters
 from mlsys_lab.flops.presets import PRESETS, preset
 
-__all__ = ["PRESETS", "Experts", "LatentAttention", "Parameters", "TransformerConfig", "parameters", "preset"]
+__all__ = [
+    "PRESETS",
+    "Experts",
+    "LatentAttention",
+    "Parameters",
+    "RotaryScaling",
+    "TransformerConfig",
+    "parameters",
+    "preset",
+]

@@ -15,6 +15,7 @@ from mlsys_lab.errors import InputError, did_you_mean
 POSITIONS = ("learned", "rotary", "alibi")
 NORMS = ("rms", "layer")
 ACTIVATIONS = ("swiglu", "gelu", "gelu_tanh", "relu")
+SCALINGS = ("linear", "llama3")
 FLAGS = ("qkv_bias", "out_bias", "mlp_bias", "norm_bias", "qk_norm", "embedding_norm", "parallel_blocks", "tied")
 
 
@@ -62,6 +63,35 @@ class LatentAttention:
 
 
 @dataclass(frozen=True)
+class RotaryScaling:
+    """Rotary angles that grow more slowly with position, for sequences longer than a model first saw.
+
+    "linear" divides every angle by `factor` (Chen et al. 2023, arXiv:2306.15595, §2.3). "llama3" divides only those of
+    pairs that turn less than `low_freq_factor` times within the `original_context`, keeps those that turn more than
+    `high_freq_factor` times, and blends in between; "linear" has no use for these three. They begin as Llama 3.1 has
+    them. Raises InputError.
+    """
+
+    kind: Literal["linear", "llama3"]
+    factor: float
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_context: int = 8192
+
+    def __post_init__(self) -> None:
+        _known("rotary scaling", self.kind, SCALINGS)
+        _positive(self, ("factor", "low_freq_factor", "high_freq_factor"))
+        _whole(self, ("original_context",), least=1)
+        if self.factor < 1:
+            raise InputError("RotaryScaling.factor out of range", got=self.factor, expected="a number, at least 1")
+        if self.low_freq_factor >= self.high_freq_factor:
+            raise InputError(
+                "RotaryScaling.low_freq_factor must be below high_freq_factor",
+                got=f"{self.low_freq_factor} and {self.high_freq_factor}",
+            )
+
+
+@dataclass(frozen=True)
 class TransformerConfig:
     """A decoder transformer of pre-norm blocks. Raises InputError for one that cannot be.
 
@@ -70,7 +100,7 @@ class TransformerConfig:
     queries, keys and values; of attention's output; of the MLP; of norms ("layer" only). `qk_norm` is an RMS norm
     over each head's query and key before the positions (Qwen 3), `embedding_norm` one over embedded tokens (BLOOM).
     `parallel_blocks` feed attention and MLP from one norm and add both (PaLM). `tied`: the head is the embedding.
-    Left out, since it changes no count: dropout, and how rotary angles are stretched for long contexts.
+    `rope_scaling` None leaves rotary angles as `rope_theta` makes them. Left out, since it changes no count: dropout.
     """
 
     name: str
@@ -97,6 +127,7 @@ class TransformerConfig:
     norm_eps: float = 1e-5
     experts: Experts | None = None
     latent: LatentAttention | None = None
+    rope_scaling: RotaryScaling | None = None
 
     def __post_init__(self) -> None:
         _whole(self, ("n_layers", "d_model", "n_heads", "d_ff", "vocab_size", "context"), least=1)
@@ -109,10 +140,7 @@ class TransformerConfig:
                 raise InputError(
                     f"TransformerConfig.{name} is either or", got=repr(getattr(self, name)), expected="True or False"
                 )
-        for name in ("rope_theta", "norm_eps"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-                raise InputError(f"TransformerConfig.{name} out of range", got=value, expected="a positive number")
+        _positive(self, ("rope_theta", "norm_eps"))
         self._check_heads()
         if self.norm == "rms" and self.norm_bias:
             raise InputError("an RMS norm has no bias", got="norm_bias", help="norm='layer' can have one")
@@ -166,6 +194,15 @@ def _whole(record: Any, names: tuple[str, ...], *, least: int) -> None:
                 f"{type(record).__name__}.{name} out of range",
                 got=repr(value),
                 expected=f"a whole number, at least {least}",
+            )
+
+
+def _positive(record: Any, names: tuple[str, ...]) -> None:
+    for name in names:
+        value = getattr(record, name)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+            raise InputError(
+                f"{type(record).__name__}.{name} out of range", got=repr(value), expected="a positive number"
             )
 
 

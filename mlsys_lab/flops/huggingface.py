@@ -13,6 +13,7 @@ from typing import Any
 
 from mlsys_lab.errors import InputError, did_you_mean
 from mlsys_lab.flops.config import Experts, LatentAttention, TransformerConfig
+from mlsys_lab.flops.fields import Fields
 
 Source = str | Path | Mapping[str, Any]
 
@@ -35,8 +36,8 @@ def left_out(source: Source) -> tuple[str, ...]:
     """
     found = read_fields(source)
     said = []
-    if found.rope_scaling != "default":
-        said.append(f"rotary angles are stretched ({found.rope_scaling})")
+    if found.unknown_scaling:
+        said.append(f"rotary angles are stretched ({found.unknown_scaling})")
     if found.window is not None:
         said.append(f"attention reaches back {found.window} tokens only (sliding_window)")
     if modules := found.get("num_nextn_predict_layers"):
@@ -44,66 +45,6 @@ def left_out(source: Source) -> tuple[str, ...]:
     if found.get("quantization_config"):
         said.append("weights are stored quantised (quantization_config)")
     return tuple(said)
-
-
-class Fields:
-    """Fields of one config.json: by any of the names that stand for the same thing, with one line for what is wrong."""
-
-    def __init__(self, fields: Mapping[str, Any], name: str) -> None:
-        self.fields, self.name = fields, name
-
-    def get(self, *names: str, default: Any = None) -> Any:
-        """The first of these names that has a value other than null."""
-        return next((self.fields[name] for name in names if self.fields.get(name) is not None), default)
-
-    def size(self, *names: str, default: int | None = None) -> int:
-        """A field that is a whole number, and must be there unless it has a default."""
-        value = self.get(*names, default=default)
-        if value is None:
-            raise InputError(f"{self.name} lacks a size", expected=" or ".join(names))
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise InputError(f"{self.name}: {names[0]} is not a size", got=repr(value), expected="a whole number")
-        return value
-
-    def text(self, name: str) -> str:
-        """A field that is a string; "" where there is none."""
-        return str(self.get(name, default=""))
-
-    def refuse(self, name: str, *, unless: object, default: object) -> None:
-        """InputError where a field, or its default, has another value than the only one that is computed rightly."""
-        value = self.get(name, default=default)
-        if value != unless:
-            raise InputError(
-                f"{self.name}: {self.text('model_type')} with this {name} is not computed here",
-                got=repr(value),
-                expected=repr(unless),
-            )
-
-    @property
-    def rope_theta(self) -> float:
-        """Base of the rotary angles, where either generation of `transformers` writes it."""
-        default = 1e6 if self.text("model_type") == "mixtral" else 1e4
-        return self.get("rope_theta", default=self._rope.get("rope_theta") or default)  # type: ignore[no-any-return]
-
-    @property
-    def rope_scaling(self) -> str:
-        """How rotary angles are stretched for long contexts: "default" means not."""
-        return str(self._rope.get("rope_type") or self._rope.get("type") or "default")
-
-    @property
-    def window(self) -> int | None:
-        """Tokens that attention reaches back, where those are fewer than the context."""
-        if not self.get("use_sliding_window", default=not self.text("model_type").startswith("qwen")):
-            return None
-        window = self.size("sliding_window", default=0)
-        return window if 0 < window < self.size("max_position_embeddings", default=window + 1) else None
-
-    @property
-    def _rope(self) -> Mapping[str, Any]:
-        rope = self.get("rope_parameters", "rope_scaling", default={})
-        if not isinstance(rope, Mapping):
-            raise InputError(f"{self.name}: rope_scaling is not an object", got=repr(rope))
-        return rope
 
 
 def read_fields(source: Source) -> Fields:
@@ -194,7 +135,7 @@ def _bloom(c: Fields) -> TransformerConfig:
 def _llama(c: Fields, **other: Any) -> TransformerConfig:
     """What LLaMA, Mistral, Mixtral and Qwen share; LLaMA alone may have biases by `attention_bias` and `mlp_bias`."""
     c.refuse("hidden_act", unless="silu", default="silu")
-    c.refuse("partial_rotary_factor", unless=1.0, default=1.0)
+    c.refuse("partial_rotary_factor", unless=1.0, default=c.rope.get("partial_rotary_factor", 1.0))
     bias = c.get("attention_bias", default=False)
     fields = {
         "n_kv_heads": c.size("num_key_value_heads", default=0),
@@ -213,6 +154,7 @@ def _llama(c: Fields, **other: Any) -> TransformerConfig:
         context=c.size("max_position_embeddings"),
         tied=c.get("tie_word_embeddings", default=False),
         rope_theta=c.rope_theta,
+        rope_scaling=c.rope_scaling,
         norm_eps=c.get("rms_norm_eps", default=1e-5 if c.text("model_type") == "mixtral" else 1e-6),
         **(fields | other),
     )

@@ -10,9 +10,10 @@ import re
 from types import MappingProxyType
 
 from mlsys_lab.errors import InputError, did_you_mean
-from mlsys_lab.flops.config import Experts, LatentAttention, TransformerConfig
+from mlsys_lab.flops.config import Experts, LatentAttention, RotaryScaling, TransformerConfig
 
 KI = 1024
+LLAMA31 = RotaryScaling("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_context=8 * KI)
 
 
 def _gpt(name: str, n_layers: int, d_model: int, n_heads: int, context: int) -> TransformerConfig:
@@ -51,6 +52,7 @@ def _llama(
     qkv_bias: bool = False,
     tied: bool = False,
     experts: Experts | None = None,
+    rope_scaling: RotaryScaling | None = None,
 ) -> TransformerConfig:
     """LLaMA and its kin: rotary positions, RMS norms, SwiGLU, no biases but those that a row says."""
     return TransformerConfig(
@@ -67,6 +69,25 @@ def _llama(
         qkv_bias=qkv_bias,
         tied=tied,
         experts=experts,
+        rope_scaling=rope_scaling,
+    )
+
+
+def _llama3(
+    name: str, n_layers: int, d_model: int, n_heads: int, d_ff: int, scaling: RotaryScaling | None = None
+) -> TransformerConfig:
+    """LLaMA 3, with eight key/value heads; 3.1 is the same trained on with longer sequences and stretched angles."""
+    return _llama(
+        name,
+        n_layers,
+        d_model,
+        n_heads,
+        8,
+        d_ff,
+        vocab_size=128_256,
+        context=128 * KI if scaling else 8 * KI,
+        rope_theta=5e5,
+        rope_scaling=scaling,
     )
 
 
@@ -130,10 +151,12 @@ _ROWS = (
     _llama("llama2-7b", 32, 4096, 32, 32, 11_008, vocab_size=32_000, context=4 * KI),
     _llama("llama2-13b", 40, 5120, 40, 40, 13_824, vocab_size=32_000, context=4 * KI),
     _llama("llama2-70b", 80, 8192, 64, 8, 28_672, vocab_size=32_000, context=4 * KI),
-    # Grattafiori et al. 2024 (arXiv:2407.21783), table 3; the 405B was released with the longer context only.
-    _llama("llama3-8b", 32, 4096, 32, 8, 14_336, vocab_size=128_256, context=8 * KI, rope_theta=5e5),
-    _llama("llama3-70b", 80, 8192, 64, 8, 28_672, vocab_size=128_256, context=8 * KI, rope_theta=5e5),
-    _llama("llama3-405b", 126, 16_384, 128, 8, 53_248, vocab_size=128_256, context=128 * KI, rope_theta=5e5),
+    # Grattafiori et al. 2024 (arXiv:2407.21783), table 3, and released config.json; the 405B was released as 3.1 only.
+    _llama3("llama3-8b", 32, 4096, 32, 14_336),
+    _llama3("llama3-70b", 80, 8192, 64, 28_672),
+    _llama3("llama3-405b", 126, 16_384, 128, 53_248, LLAMA31),
+    _llama3("llama3.1-8b", 32, 4096, 32, 14_336, LLAMA31),
+    _llama3("llama3.1-70b", 80, 8192, 64, 28_672, LLAMA31),
     # Jiang et al. 2023 (arXiv:2310.06825) and 2024 (arXiv:2401.04088), released config.json.
     _llama("mistral-7b", 32, 4096, 32, 8, 14_336, vocab_size=32_000, context=32 * KI),
     _llama(

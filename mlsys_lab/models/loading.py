@@ -12,7 +12,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.huggingface import Fields, read_config, read_fields
+from mlsys_lab.flops.config import SCALINGS
+from mlsys_lab.flops.fields import Fields
+from mlsys_lab.flops.huggingface import read_config, read_fields
 from mlsys_lab.models.layouts import LAYOUTS, NO_WEIGHTS, Stored, locate
 from mlsys_lab.models.transformer import Attention, Transformer, fused_attention
 
@@ -66,8 +68,12 @@ def _empty(folder: Path, fields: Fields, attention: Attention) -> Transformer:
             got=fields.text("model_type"),
             expected=f"one of {', '.join(LAYOUTS)}",
         )
-    if fields.rope_scaling != "default" and config.position == "rotary":
-        raise InputError(f"{folder}: stretched rotary angles are not computed here", got=fields.rope_scaling)
+    if fields.unknown_scaling and config.position == "rotary":
+        raise InputError(
+            f"{folder}: rotary angles stretched in this way are not computed here",
+            got=fields.unknown_scaling,
+            expected=f"one of {', '.join(SCALINGS)}",
+        )
     if fields.get("quantization_config"):
         raise InputError(f"{folder}: quantised weights are not loaded here", expected="floating-point weights")
     if fields.window is not None:

@@ -9,17 +9,38 @@ import math
 
 import torch
 
+from mlsys_lab.flops import RotaryScaling
 
-def rotary_angles(T: int, H: int, theta: float, like: torch.Tensor) -> torch.Tensor:
+
+def rotary_angles(
+    T: int, H: int, theta: float, like: torch.Tensor, scaling: RotaryScaling | None = None
+) -> torch.Tensor:
     """Angles of positions 0..T-1: cosines and sines, (2, T, H/2), of the device and dtype of `like`.
 
-    RoFormer (arXiv:2104.09864), §3.2.2, equation 15: pair i turns by theta^(-2i/H) a position. Worked out in fp32 at
-    least, since bf16 cannot tell far positions apart.
+    RoFormer (arXiv:2104.09864), §3.2.2, equation 15: pair i turns by theta^(-2i/H) a position, or as `slowed` makes it
+    where there is a scaling. Worked out in fp32 at least, since bf16 cannot tell far positions apart.
     """
     fine = torch.promote_types(like.dtype, torch.float32)
     turns = theta ** (-torch.arange(0, H, 2, device=like.device, dtype=fine) / H)  # (H/2,)
+    if scaling is not None:
+        turns = slowed(turns, scaling)
     angles = torch.arange(T, device=like.device, dtype=fine)[:, None] * turns  # (T, H/2)
     return torch.stack((angles.cos(), angles.sin())).to(like.dtype)  # (2, T, H/2)
+
+
+def slowed(turns: torch.Tensor, scaling: RotaryScaling) -> torch.Tensor:
+    """Radians a position of each pair, (H/2,), after `scaling`: (H/2,).
+
+    "linear": Chen et al. 2023 (arXiv:2306.15595), §2.3, positions divided by the factor. "llama3": `apply_scaling` of
+    Meta's llama-models (models/llama3/model.py), which transformers has as `_compute_llama3_parameters`. By how often a
+    pair turns right round within the original context, a share of its speed is kept and the rest divided.
+    """
+    if scaling.kind == "linear":
+        return turns / scaling.factor
+    rounds = scaling.original_context / (2 * math.pi) * turns
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    kept = ((rounds - low) / (high - low)).clamp(0, 1)
+    return turns * (kept + (1 - kept) / scaling.factor)
 
 
 def rotate(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:

@@ -128,7 +128,8 @@ class Transformer(nn.Module):
         if self.positions is not None:
             x = x + self.positions.weight[:T]
         x = self.embedding_norm(x)
-        angles = rotary_angles(T, c.head_dim, c.rope_theta, weight) if c.position == "rotary" else None
+        rotary = c.position == "rotary"
+        angles = rotary_angles(T, c.head_dim, c.rope_theta, weight, c.rope_scaling) if rotary else None
         bias = alibi_bias(T, c.n_heads, weight) if c.position == "alibi" else None
         for block in self.blocks:
             x = block(x, angles, bias)

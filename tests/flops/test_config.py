@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import Experts, LatentAttention, TransformerConfig
+from mlsys_lab.flops import Experts, LatentAttention, RotaryScaling, TransformerConfig
 
 SMALL = TransformerConfig("small", n_layers=2, d_model=24, n_heads=4, d_ff=32, vocab_size=11, context=8)
 LATENT = LatentAttention(q_rank=None, kv_rank=8, nope_dim=4, rope_dim=2, v_dim=4)
@@ -80,6 +80,27 @@ def test_experts_that_cannot_be(sizes, words):
 def test_latent_attention_that_cannot_be(sizes, words):
     with pytest.raises(InputError, match=words):
         dataclasses.replace(LATENT, **sizes)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"kind": "yarn"}, "unknown rotary scaling: got 'yarn', expected one of linear, llama3"),
+        ({"factor": 0.5}, r"RotaryScaling\.factor out of range: got 0\.5, expected a number, at least 1"),
+        ({"factor": "8"}, "factor out of range: got '8', expected a positive number"),
+        ({"factor": True}, "factor out of range: got True"),
+        ({"factor": float("inf")}, "factor out of range: got inf"),
+        ({"low_freq_factor": 0}, "low_freq_factor out of range: got 0"),
+        ({"high_freq_factor": None}, "high_freq_factor out of range: got None"),
+        ({"high_freq_factor": 1.0}, r"low_freq_factor must be below high_freq_factor: got 1\.0 and 1\.0"),
+        ({"original_context": 0}, "original_context out of range: got 0, expected a whole number, at least 1"),
+        ({"original_context": 8192.0}, "original_context out of range"),
+    ],
+)
+def test_a_scaling_that_cannot_be(change, words):
+    with pytest.raises(InputError, match=words) as caught:
+        dataclasses.replace(RotaryScaling("llama3", 8.0), **change)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_message_is_one_line():

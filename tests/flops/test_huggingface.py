@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import preset
+from mlsys_lab.flops import RotaryScaling, preset
 from mlsys_lab.flops.huggingface import left_out, read_config
 
 LLAMA2: dict[str, Any] = {
@@ -103,6 +103,13 @@ BLOOM: dict[str, Any] = {
     "seq_length": 2048,
     "vocab_size": 250880,
 }
+LLAMA31: dict[str, Any] = {
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+    "rope_type": "llama3",
+}
 PUBLISHED = {
     "gpt2": GPT2,
     "llama2-7b": LLAMA2,
@@ -111,6 +118,15 @@ PUBLISHED = {
         "intermediate_size": 14336,
         "max_position_embeddings": 8192,
         "num_key_value_heads": 8,
+        "rope_theta": 500000.0,
+        "vocab_size": 128256,
+    },
+    "llama3.1-8b": LLAMA2
+    | {
+        "intermediate_size": 14336,
+        "max_position_embeddings": 131072,
+        "num_key_value_heads": 8,
+        "rope_scaling": LLAMA31,
         "rope_theta": 500000.0,
         "vocab_size": 128256,
     },
@@ -151,9 +167,30 @@ def test_both_generations_of_rotary_fields():
     new = {key: value for key, value in QWEN.items() if key not in ("rope_theta", "rope_scaling")}
     new["rope_parameters"] = {"rope_type": "default", "rope_theta": 1000000.0}
     assert read_config(new) == read_config(QWEN)
-    new["rope_parameters"] = {"rope_type": "llama3", "factor": 8.0}
+    new["rope_parameters"] = LLAMA31
     assert read_config(new).rope_theta == 10_000.0
-    assert left_out(new) == ("rotary angles are stretched (llama3)",)
+    old = LLAMA2 | {"rope_theta": 5e5, "rope_scaling": LLAMA31}
+    new = LLAMA2 | {"rope_parameters": LLAMA31 | {"rope_theta": 5e5}}
+    assert read_config(new) == read_config(old)
+    assert read_config(new | {"rope_theta": 1e5}) == read_config(old)
+    assert left_out(new) == left_out(old) == ()
+
+
+def test_rotary_scaling():
+    def scaling(rope: dict[str, Any], **fields: Any) -> RotaryScaling | None:
+        return read_config(LLAMA2 | {"rope_scaling": rope} | fields).rope_scaling
+
+    assert scaling({"type": "linear", "factor": 4}) == RotaryScaling("linear", 4)
+    assert scaling({"type": "default"}) is None
+    assert scaling(LLAMA31 | {"factor": 32.0}) == RotaryScaling("llama3", 32.0, 1.0, 4.0, 8192)
+    assert scaling({"type": "linear", "factor": 4.0}, rope_parameters=LLAMA31) == RotaryScaling("linear", 4.0)
+    # Where it is not said in the object, `transformers` takes what is beside it, and before that the whole context.
+    assert scaling(LLAMA31 | {"original_max_position_embeddings": None}).original_context == 4096
+    assert scaling(LLAMA31, original_max_position_embeddings=2048).original_context == 2048
+    # Others change no count: the arithmetic goes on without them, and says so.
+    yarn = LLAMA2 | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}
+    assert read_config(yarn) == read_config(LLAMA2)
+    assert left_out(yarn) == ("rotary angles are stretched (yarn)",)
 
 
 def test_what_changes_no_count_is_told():
@@ -202,6 +239,17 @@ def test_fields_that_files_leave_out_are_those_of_transformers():
         (LLAMA2 | {"tie_word_embeddings": "false"}, "tied is either or"),
         (LLAMA2 | {"rope_theta": "big"}, "rope_theta out of range"),
         (LLAMA2 | {"rope_scaling": 2}, "rope_scaling is not an object: got 2"),
+        (LLAMA2 | {"rope_scaling": {"type": "linear"}}, "config: rope_scaling of type linear lacks factor"),
+        (
+            LLAMA2 | {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
+            "rope_scaling of type llama3 lacks low_freq_factor and high_freq_factor",
+        ),
+        (LLAMA2 | {"rope_scaling": LLAMA31 | {"factor": 0}}, "RotaryScaling.factor out of range: got 0"),
+        (LLAMA2 | {"rope_scaling": LLAMA31 | {"low_freq_factor": 4.0}}, "low_freq_factor must be below high_freq"),
+        (
+            LLAMA2 | {"rope_parameters": {"partial_rotary_factor": 0.5}},
+            "llama with this partial_rotary_factor is not computed here: got 0.5, expected 1.0",
+        ),
         (
             LLAMA2 | {"hidden_act": "gelu"},
             "llama with this hidden_act is not computed here: got 'gelu', expected",

@@ -17,6 +17,15 @@ LLAMA = COMMON | {
     "intermediate_size": 40,
     "max_position_embeddings": 32,
 }
+# Of the five pairs of a head, llama3 keeps one, blends one and slows three.
+STRETCHED = LLAMA | {"head_dim": 10, "max_position_embeddings": 96, "rope_theta": 100.0}
+LLAMA31 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
 GPT2 = COMMON | {"n_layer": 3, "n_embd": 24, "n_head": 4, "n_positions": 32}
 
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -28,6 +37,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         "Llama",
         LLAMA | {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "head_dim": 10},
     ),
+    "llama3": ("Llama", STRETCHED | {"rope_scaling": LLAMA31}),
+    "llama linear": ("Llama", STRETCHED | {"rope_scaling": {"type": "linear", "factor": 4.0}}),
     "mistral": ("Mistral", LLAMA | {"sliding_window": None, "num_key_value_heads": 1}),
     "mixtral": ("Mixtral", LLAMA | {"num_local_experts": 5, "num_experts_per_tok": 2}),
     "qwen2": ("Qwen2", LLAMA | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),

@@ -227,8 +227,6 @@ def test_the_stored_shape_is_named_where_matrices_are_turned_and_stacked(saved):
         ({"model_type": "gpt2", "n_embd": 24, "n_layer": 3, "n_head": 4, "n_positions": 32}, r"lacks transformer\."),
         ({"num_hidden_layers": 2}, r"has tensors that the model has not: model\.layers\.2"),
         ({"num_hidden_layers": 4}, r"lacks model\.layers\.3"),
-        ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4}}, "stretched rotary angles .* got llama3"),
-        ({"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": None}, "stretched .* got linear"),
         ({"quantization_config": {"quant_method": "fp8"}}, "quantised weights are not loaded"),
         ({"hidden_size": 0}, "d_model out of range: got 0"),
     ],

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import Experts, LatentAttention, TransformerConfig
+from mlsys_lab.flops import Experts, LatentAttention, RotaryScaling, TransformerConfig
 from mlsys_lab.flops.presets import PRESETS
 
 
@@ -42,6 +42,7 @@ def _drawn(rng: random.Random) -> dict[str, Any]:
         "norm_eps": 1e-5,
         "experts": None,
         "latent": None,
+        "rope_scaling": None,
     }
     if rng.random() < 0.4:
         count = rng.randint(1, 256)
@@ -77,6 +78,7 @@ def try_config(given: dict[str, Any]) -> TransformerConfig | str:
     try:
         experts = Experts(**given["experts"]) if given["experts"] else None
         latent = LatentAttention(**given["latent"]) if given["latent"] else None
-        return TransformerConfig(**{**given, "experts": experts, "latent": latent})
+        scaling = RotaryScaling(**given["rope_scaling"]) if given["rope_scaling"] else None
+        return TransformerConfig(**{**given, "experts": experts, "latent": latent, "rope_scaling": scaling})
     except InputError as error:
         return str(error)

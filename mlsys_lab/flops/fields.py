@@ -1,0 +1,91 @@
+"""Fields of one config.json of Hugging Face's, by whichever names the generations of `transformers` write them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.flops.config import SCALINGS, RotaryScaling
+
+
+class Fields:
+    """Fields of one config.json: by any of the names that stand for the same thing, with one line for what is wrong."""
+
+    def __init__(self, fields: Mapping[str, Any], name: str) -> None:
+        self.fields, self.name = fields, name
+
+    def get(self, *names: str, default: Any = None) -> Any:
+        """The first of these names that has a value other than null."""
+        return next((self.fields[name] for name in names if self.fields.get(name) is not None), default)
+
+    def size(self, *names: str, default: int | None = None) -> int:
+        """A field that is a whole number, and must be there unless it has a default."""
+        value = self.get(*names, default=default)
+        if value is None:
+            raise InputError(f"{self.name} lacks a size", expected=" or ".join(names))
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise InputError(f"{self.name}: {names[0]} is not a size", got=repr(value), expected="a whole number")
+        return value
+
+    def text(self, name: str) -> str:
+        """A field that is a string; "" where there is none."""
+        return str(self.get(name, default=""))
+
+    def refuse(self, name: str, *, unless: object, default: object) -> None:
+        """InputError where a field, or its default, has another value than the only one that is computed rightly."""
+        value = self.get(name, default=default)
+        if value != unless:
+            raise InputError(
+                f"{self.name}: {self.text('model_type')} with this {name} is not computed here",
+                got=repr(value),
+                expected=repr(unless),
+            )
+
+    @property
+    def rope_theta(self) -> float:
+        """Base of the rotary angles, where either generation of `transformers` writes it."""
+        default = 1e6 if self.text("model_type") == "mixtral" else 1e4
+        inner = self.rope.get("rope_theta")
+        return self.get("rope_theta", default=default) if inner is None else inner  # type: ignore[no-any-return]
+
+    @property
+    def rope_scaling(self) -> RotaryScaling | None:
+        """How rotary angles are stretched for long contexts; None too where that is an `unknown_scaling`."""
+        kind: Any = self._rope_type
+        if kind not in SCALINGS:
+            return None
+        names = ("factor", "low_freq_factor", "high_freq_factor") if kind == "llama3" else ("factor",)
+        given: dict[str, Any] = {name: self.rope.get(name) for name in names}
+        if lacking := [name for name, value in given.items() if value is None]:
+            raise InputError(f"{self.name}: rope_scaling of type {kind} lacks {' and '.join(lacking)}")
+        if kind == "llama3":
+            name = "original_max_position_embeddings"
+            trained = self.get(name, default=self.rope.get(name))
+            given["original_context"] = self.size("max_position_embeddings") if trained is None else trained
+        return RotaryScaling(kind, **given)
+
+    @property
+    def unknown_scaling(self) -> str:
+        """The type of stretching that rotary angles have and `RotaryScaling` has not; "" where there is none."""
+        return "" if self._rope_type in ("default", *SCALINGS) else self._rope_type
+
+    @property
+    def _rope_type(self) -> str:
+        return str(self.rope.get("rope_type") or self.rope.get("type") or "default")
+
+    @property
+    def window(self) -> int | None:
+        """Tokens that attention reaches back, where those are fewer than the context."""
+        if not self.get("use_sliding_window", default=not self.text("model_type").startswith("qwen")):
+            return None
+        window = self.size("sliding_window", default=0)
+        return window if 0 < window < self.size("max_position_embeddings", default=window + 1) else None
+
+    @property
+    def rope(self) -> Mapping[str, Any]:
+        """What the file says of rotary angles; of both generations' objects, `transformers` takes the older."""
+        rope = self.get("rope_scaling") or self.get("rope_parameters", default={})
+        if not isinstance(rope, Mapping):
+            raise InputError(f"{self.name}: rope_scaling is not an object", got=repr(rope))
+        return rope
