@@ -46,6 +46,8 @@ class World:
         """A world by chance: exponents 0.28 to 0.42, 5 to 80 tokens a parameter optimal at 1e20 FLOPs, a floor of 1.5
         to 2, best learning rates about 1e-3 at 100 million parameters that fall with N to the 0.15 to 0.35.
         """
+        if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+            raise InputError("a seed must be a whole number", got=repr(seed), expected="0 or more")
         rng = np.random.default_rng([seed, 0])
         alpha, beta = (float(rng.uniform(0.28, 0.42)) for _ in range(2))
         flops, ratio = 1e20, np.exp(rng.uniform(np.log(5), np.log(80)))
@@ -128,8 +130,9 @@ class ExperimentService:
         if not 0 <= failure_rate < 1 or not (noise >= 0 and np.isfinite(noise)):
             raise InputError("chances out of range", got=f"noise {noise:g}, failure_rate {failure_rate:g}")
         self.budget_flops = int(budget_flops)
+        drawn = World.draw(seed)
         self._seed, self._noise, self._failure_rate = seed, noise, failure_rate
-        self._world = World.draw(seed) if world is None else world
+        self._world = drawn if world is None else world
         self._history: list[Outcome] = []
 
     @property
@@ -159,7 +162,7 @@ class ExperimentService:
         """
         size = _whole("n_params", n_params, SMALLEST_PARAMS, LARGEST_PARAMS)
         length = _whole("tokens", tokens, SMALLEST_TOKENS, None)
-        rate = float(positive("learning rate", learning_rate))
+        rate = _rate(learning_rate)
         cost = FLOPS_PER_PARAMETER_TOKEN * size * length
         if cost > self.remaining_flops:
             raise InputError(
@@ -204,6 +207,13 @@ def _whole(what: str, amount: float, least: int, most: int | None) -> int:
             f"{what} out of range", got=number, expected=f"at least {least}" + (f", at most {most:g}" if most else "")
         )
     return number
+
+
+def _rate(learning_rate: float) -> float:
+    array = positive("learning rate", learning_rate)
+    if array.ndim:
+        raise InputError("learning rate must be one number", got=repr(learning_rate))
+    return float(array)
 
 
 def _index(amount: object) -> SupportsIndex:

@@ -38,7 +38,7 @@ def curves(law, sizes=16, noise=0.0, seed=0):
     ]
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(seeds)
 def test_approach_3_finds_any_law_exactly_without_noise(experiment, seed):
     law = World.draw(seed).law
@@ -49,7 +49,7 @@ def test_approach_3_finds_any_law_exactly_without_noise(experiment, seed):
         assert getattr(fit.law, name) == pytest.approx(getattr(law, name), rel=1e-3), name
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(seeds)
 def test_approaches_2_and_3_find_the_exponent_through_noise(experiment, seed):
     law = World.draw(seed).law
@@ -58,7 +58,7 @@ def test_approaches_2_and_3_find_the_exponent_through_noise(experiment, seed):
     assert fit_isoflop(runs).frontier.a == pytest.approx(law.frontier().a, abs=0.025)
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(seeds)
 def test_approach_1_finds_the_exponent(seed):
     """Sixteen sizes: the envelope is a staircase, whose ends shift the slope by about 0.005."""
@@ -116,10 +116,10 @@ def test_the_objective_is_huber_s_loss_of_the_log_loss(experiment):
 
 
 def test_following_every_start_of_the_grid_finds_nothing_better(experiment):
-    """The 24 starts that are lowest at the outset lead where 300 do, a fifteenth of the whole grid."""
-    for seed in range(3):
+    """The 24 starts that are lowest at the outset lead where 150 do."""
+    for seed in range(2):
         runs = experiment(World.draw(seed).law, 0.01, seed).take(slice(None, None, 3))
-        few, many = fit_parametric(runs), fit_parametric(runs, refine=300)
+        few, many = fit_parametric(runs), fit_parametric(runs, refine=150)
         assert few.objective == pytest.approx(many.objective, rel=1e-6)
     assert len(GRID) == 4500
 

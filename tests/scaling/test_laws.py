@@ -37,7 +37,7 @@ def test_the_closed_form_optimum_is_what_a_search_finds(law, flops):
     frontier = law.frontier()
     best, loss = searched(law, flops, frontier.params(flops))
     assert best == pytest.approx(frontier.params(flops), rel=2e-3)
-    assert law.loss(frontier.params(flops), frontier.tokens(flops)) <= loss
+    assert law.loss(frontier.params(flops), frontier.tokens(flops)) <= loss * (1 + 1e-14)
 
 
 @given(drawn, st.floats(1e12, 1e28))
