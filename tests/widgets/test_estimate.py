@@ -1,0 +1,161 @@
+"""The estimator's arithmetic, once in Python and once in JavaScript: the same figures, the same refusals."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.flops.bounds import Machine, machine
+from mlsys_lab.flops.estimate import estimate_serving, estimate_training, smaller_layouts
+from mlsys_lab.flops.layout import Layout
+from mlsys_lab.flops.memory import BYTES, RECIPES
+from mlsys_lab.hardware import DEVICES, device
+from mlsys_lab.widgets import esm
+from mlsys_lab.widgets.estimator import recipe_bytes
+from tests.widgets.transformers import random_config, try_config
+
+CASES = 1_000
+
+
+def random_specification(rng: random.Random) -> dict[str, Any]:
+    """What the form could ask for, possible or not; degrees are mostly ones that divide."""
+    config = random_config(rng)
+    heads, layers = max(1, config["n_heads"]), max(1, config["n_layers"])
+    experts = config["experts"]["count"] if config["experts"] else 1
+    expert = rng.choice([k for k in (1, 2, 4, 8) if experts % k == 0])
+    layout = {
+        "data": expert * rng.choice([1, 1, 2, 3, 16]),
+        "tensor": rng.choice([k for k in (1, 1, 2, 4, 8) if heads % k == 0 and config["d_ff"] % k == 0]),
+        "pipeline": rng.choice([k for k in (1, 1, 2, 4, 5, 8, 16) if layers % k == 0]),
+        "expert": expert,
+        "context": rng.choice([1, 1, 1, 2, 4]),
+        "zero_stage": rng.choice([0, 1, 2, 3]),
+        "sequence_parallel": rng.random() < 0.5,
+        "recomputation": rng.choice(["none", "selective", "full"]),
+        "micro_batch": rng.choice([1, 1, 2, 4]),
+    }
+    batch, tokens = (
+        layout["data"] * layout["micro_batch"] * rng.choice([1, 2, 8, 24]),
+        rng.choice([1, 128, 2048, 32_768]),
+    )
+    price = rng.choice([None, 0, 2, 0.37])
+    mode = rng.choice(["training", "training", "serving"])
+    if mode == "serving" and rng.random() < 0.9:
+        layout["context"] = 1
+    if rng.random() < 0.15:
+        slip = rng.choice(["batch", "tokens", "price", *layout])
+        if slip == "batch":
+            batch = rng.choice([0, -1, 7])
+        elif slip == "tokens":
+            tokens = rng.choice([0, -5])
+        elif slip == "price":
+            price = -1
+        elif isinstance(layout[slip], int) and slip not in ("zero_stage", "sequence_parallel"):
+            layout[slip] = rng.choice([0, -2, 3, 7, 11])
+    name, one = rng.choice(DEVICES).name, rng.choice(list(RECIPES.values()))
+    weight_format, cache_format = rng.choice(list(BYTES)), rng.choice(list(BYTES))
+    return {
+        "mode": mode,
+        "config": config,
+        "device": name,
+        "precision": one.compute if mode == "training" else weight_format,
+        "layout": layout,
+        "recipe": recipe_bytes(one),
+        "batch": batch,
+        "tokens": tokens,
+        "causal": rng.random() < 0.8,
+        "price_per_hour": price,
+        "weight_bytes": BYTES[weight_format],
+        "cache_bytes": BYTES[cache_format],
+    }
+
+
+def python_estimate(spec: dict[str, Any], on: Machine) -> dict[str, Any] | str:
+    """The package's figures, or the line that refuses the specification."""
+    config = try_config(spec["config"])
+    if isinstance(config, str):
+        return config
+    shared = {name: spec[name] for name in ("batch", "tokens", "price_per_hour")}
+    try:
+        layout = Layout(**spec["layout"])
+        if spec["mode"] == "training":
+            one = RECIPES[spec["recipe"]["name"]]
+            return estimate_training(config, on, layout, one, causal=spec["causal"], **shared).as_dict()
+        sizes = {name: spec[name] for name in ("weight_bytes", "cache_bytes")}
+        return estimate_serving(config, on, layout, **sizes, **shared).as_dict()
+    except InputError as error:
+        return str(error)
+
+
+def flat(value: Any, path: str = "") -> dict[str, Any]:
+    """Every leaf of nested dictionaries under its path."""
+    if not isinstance(value, dict):
+        return {path: value}
+    return {key: leaf for name, inner in value.items() for key, leaf in flat(inner, f"{path}/{name}").items()}
+
+
+@pytest.mark.browser
+def test_the_figure_and_python_estimate_alike_and_refuse_alike(open_page) -> None:
+    rng = random.Random(31)
+    specs, machines = [], []
+    while len(specs) < CASES:
+        spec = random_specification(rng)
+        try:
+            on = machine(device(spec["device"]), spec["precision"])
+        except InputError:  # a device without the precision: the form's data holds this very line
+            continue
+        specs.append(spec | {"machine": asdict(on)})
+        machines.append(on)
+    page = open_page("")
+    page.add_script_tag(type="module", content=esm("estimator") + "\nglobalThis.estimate = estimate;")
+    got = page.evaluate(
+        """(specs) => specs.map((spec) => {
+          try { return estimate(spec); } catch (refusal) { return refusal.message; }
+        })""",
+        specs,
+    )
+    refused = training = 0
+    for spec, on, result in zip(specs, machines, got, strict=True):
+        expected = python_estimate(spec, on)
+        if isinstance(expected, str) or isinstance(result, str):
+            assert result == expected
+            refused += 1
+            continue
+        training += spec["mode"] == "training"
+        left, right = flat(result), flat(expected)
+        assert left.keys() == right.keys()
+        for path, value in right.items():
+            if isinstance(value, float | int) and not isinstance(value, bool):
+                assert left[path] == pytest.approx(value, rel=1e-12, abs=0), (path, spec)
+            else:
+                assert left[path] == value, (path, spec)
+    assert 150 < refused < 500 and 250 < training < CASES - refused - 100
+
+
+@pytest.mark.browser
+def test_the_figure_and_python_know_the_same_smaller_layouts(open_page) -> None:
+    rng = random.Random(32)
+    page = open_page("")
+    page.add_script_tag(type="module", content=esm("estimator") + "\nglobalThis.smallerLayouts = smallerLayouts;")
+    cases = []
+    while len(cases) < 200:
+        spec = random_specification(rng)
+        config = try_config(spec["config"])
+        try:
+            layout = Layout(**spec["layout"])
+        except InputError:
+            continue
+        if not isinstance(config, str):
+            cases.append((config, layout, spec["mode"] == "training"))
+    got = page.evaluate(
+        "(cases) => cases.map(([config, layout, training]) => smallerLayouts(config, layout, training))",
+        [(asdict(config), asdict(layout), training) for config, layout, training in cases],
+    )
+    assert sum(map(len, got)) > 500
+    for (config, layout, training), offered in zip(cases, got, strict=True):
+        expected = smaller_layouts(config, layout, training=training)
+        assert offered == [[words, asdict(smaller)] for words, smaller in expected]
