@@ -211,12 +211,12 @@ CHECKS = (
     ),
     Check(
         name="backward_deep",
-        title="A chain of 20,000 operations, and sixty doublings",
+        title="A chain of 10,000 operations, and sixty doublings",
         points=4,
         cases=(
-            Case("a chain of 20,000", {"depth": 20_000, "doublings": 0}),
+            Case("a chain of 10,000", {"depth": 10_000, "doublings": 0}),
             Case("sixty doublings", {"depth": 1, "doublings": 60}),
-            Case("a chain of 5,000, then forty doublings", {"depth": 5_000, "doublings": 40}, hidden=True),
+            Case("a chain of 3,000, then forty doublings", {"depth": 3_000, "doublings": 40}, hidden=True),
         ),
         inputs=_deep_inputs,
         run=calls.deep,
