@@ -63,8 +63,8 @@ class PowerLaw:
     def fit(cls, x: ArrayLike, y: ArrayLike) -> PowerLaw:
         """Least squares of log y on log x: arrays (K,), at least two different x.
 
-        >>> PowerLaw.fit([1, 10, 100], [2, 20, 200])
-        PowerLaw(coefficient=2.0, exponent=1.0)
+        >>> PowerLaw.fit([1, 4, 16], [3, 6, 12]).exponent
+        0.5
         """
         log_x, log_y = np.log(positive("x of a power law", x)), np.log(positive("y of a power law", y))
         if log_x.shape != log_y.shape or log_x.ndim != 1:

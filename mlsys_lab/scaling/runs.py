@@ -183,7 +183,11 @@ class _Schedule:
 
 
 def _initialised(size: Size, vocabulary_size: int, seed: int) -> Transformer:
-    """Weights of deviation 1/√(fan-in), which suits these widths better than GPT-2's constant 0.02."""
+    """Weights of deviation 1/√(fan-in), and 0 where a block adds to what goes through: each begins as the identity.
+
+    A run of 100 steps cannot afford to unlearn the noise of its blocks: at width 32 and 48,000 tokens the loss is 4.57,
+    with deviation 1/√(fan-in) there too 5.05.
+    """
     import torch
 
     from mlsys_lab.models import Transformer
@@ -191,8 +195,10 @@ def _initialised(size: Size, vocabulary_size: int, seed: int) -> Transformer:
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         model = Transformer(size.config(vocabulary_size))
-        for weight in model.parameters():
-            if weight.ndim == 2:
+        for name, weight in model.named_parameters():
+            if name.endswith(("out.weight", "down.weight")):
+                weight.zero_()
+            elif weight.ndim == 2:
                 weight.normal_(std=weight.shape[1] ** -0.5)
     return model
 
