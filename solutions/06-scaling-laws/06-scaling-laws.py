@@ -695,3 +695,144 @@ show(figure, alt="Losses of all trials, and below them the predicted loss on the
 
 # %% [markdown]
 # Try other seeds, a smaller budget, half of the runs. When does a fixed rule of 20 tokens a parameter beat you?
+
+# %% [markdown]
+# ## Task 7 · Real runs
+#
+# *About 30 minutes.*
+#
+# No more simulations: sixteen small transformers, trained here, on the text of this book. There are four budgets a
+# factor of 3 apart and four sizes at each, between five thousand and three hundred thousand parameters. The text has
+# some sixty thousand tokens, so the longer runs read it several times. All of it takes about two minutes.
+#
+# A law that fits the runs it was fitted to has shown nothing. The test that counts is the one that it will be used for:
+# put the most expensive runs aside, fit to the others, and predict what was put aside.
+#
+# **Write** `backtest(n_params, tokens, loss, held_out)`: fit a law to all but the `held_out` runs of the most FLOPs,
+# and give back what it predicts for those, and what they measured, both in the order of rising FLOPs. Runs without a
+# loss are neither fitted nor predicted.
+#
+# **Size:** about 6 lines. **Cost:** one fit. To train the runs costs 10 million times as much, so do it whenever you
+# have a law.
+
+
+# %% nbgrader={"solution": true, "grade_id": "task-7-backtest"}
+#| export
+def backtest(
+    n_params: np.ndarray, tokens: np.ndarray, loss: np.ndarray, held_out: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """(predicted, measured) losses (held_out,) of the runs of most FLOPs, by the law of the others. About 6 lines."""
+    ### BEGIN SOLUTION
+    order = np.argsort(n_params * tokens)
+    order = order[np.isfinite(loss[order])]
+    known, unknown = order[:-held_out], order[-held_out:]
+    law = fit_law(n_params[known], tokens[known], loss[known])
+    return law.loss(n_params[unknown], tokens[unknown]), loss[unknown]
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "backtest"}
+check("backtest")
+
+# %% [markdown]
+# **What will they cost?** We said 6ND, which leaves out attention's scores, and counts embeddings as if they were
+# multiplied (here they are: the same table is the head). Lab 05 counts every product. Does 6ND miss much in models as
+# small as these, with 64 tokens in a sequence?
+
+# %%
+from mlsys_lab import stack
+from mlsys_lab.flops.compute import training
+from mlsys_lab.scaling.runs import HELD_OUT, PLAN, tokens_for, train, train_all
+from mlsys_lab.scaling.text import read_corpus
+
+arithmetic = stack.load("transformer-arithmetic")
+corpus = read_corpus()
+
+
+def counted_flops(config, tokens: int) -> float:
+    """FLOPs of all matrix products of a run: by your lab 05 if it is accepted, else by the course's count."""
+    if "training_flops" in dir(arithmetic):
+        return arithmetic.training_flops(config, tokens)
+    return training(config, config.context, tokens // config.context).model
+
+
+print(f"{len(corpus.vocabulary)} tokens in the vocabulary, {len(corpus.train):,} to train on")
+for size in dict.fromkeys(size for sizes in PLAN.values() for size in sizes):
+    config = size.config(len(corpus.vocabulary))
+    n = size.n_params(len(corpus.vocabulary))
+    share = 6 * n * 6400 / counted_flops(config, 6400)
+    print(f"width {size.width:3d}: {n:7,d} parameters; 6ND is {share:.1%} of the FLOPs of all products")
+
+# %% [markdown]
+# Now train them.
+
+# %%
+from IPython.display import HTML, display
+
+
+def bar(what: str) -> Callable[[int, int], None]:
+    """A progress bar beneath the cell, by the share of the FLOPs that are done."""
+    shown = display(HTML(f"{what} …"), display_id=True)
+    return lambda done, total: shown.update(
+        HTML(
+            f"<progress value='{done / total:.4f}' max='1'></progress> {what}: {done / total:.0%} of {total:.2g} FLOPs"
+        )
+    )
+
+
+curves = train_all(corpus=corpus, progress=bar("sixteen runs"))
+real_n = np.array([curve.n_params for curve in curves])
+real_d = np.array([curve.tokens[-1] for curve in curves])
+real_loss = np.array([curve.final_loss for curve in curves])
+real_law = fit_law(real_n, real_d, real_loss)
+print(
+    f"your law: L = {real_law.E:.2f} + {real_law.A:.3g}/N^{real_law.alpha:.2f} + {real_law.B:.3g}/D^{real_law.beta:.2f}"
+)
+expected, came = backtest(real_n, real_d, real_loss, 4)
+for one, other in zip(expected, came, strict=True):
+    print(f"largest budget, from the three smaller ones: predicted {one:.3f}, measured {other:.3f}")
+
+# %% [markdown]
+# **Predict, then measure.** One more run is to come, with three times the FLOPs of the largest budget. Write down its
+# loss before you let it run: your own number, from the figures above, by eye. Your law has its number too.
+
+# %%
+my_guess = None  # your number, in nats a token
+
+size, budget = HELD_OUT
+n_held = size.n_params(len(corpus.vocabulary))
+print("yours:", "write a number first" if my_guess is None else my_guess)
+print(f"your law's: {real_law.loss(n_held, tokens_for(size, budget, corpus)):.3f}")
+
+# %%
+last = train(size, tokens_for(size, budget, corpus), corpus=corpus, progress=bar("the held-out run"))
+said = real_law.loss(last.n_params, last.tokens[-1])
+print(f"predicted {said:.3f}, measured {last.final_loss:.3f}: {abs(said / last.final_loss - 1):.1%} off")
+real_c = np.repeat(list(PLAN), [len(sizes) for sizes in PLAN.values()])
+figure = go.Figure()
+for budget_flops, colour in zip(PLAN, COLOURS, strict=False):
+    runs = real_c == budget_flops
+    name = f"{budget_flops:.1e} FLOPs"
+    figure.add_scatter(x=real_n[runs], y=real_loss[runs], mode="markers", name=name, marker_color=colour)
+    smooth = np.geomspace(real_n[runs].min(), real_n[runs].max(), 40)
+    curve = real_law.loss(smooth, budget_flops / (6 * smooth))
+    figure.add_scatter(x=smooth, y=curve, mode="lines", marker_color=colour, showlegend=False)
+star = {"symbol": "star", "size": 12}
+figure.add_scatter(x=[last.n_params], y=[last.final_loss], mode="markers", name="held out", marker=star)
+figure.add_scatter(x=[last.n_params], y=[said], mode="markers", name="your law's prediction", marker={"size": 10})
+figure.update_layout(xaxis_title="parameters", yaxis_title="loss", xaxis_type="log")
+show(figure, alt="Losses of sixteen real runs at four budgets with the fitted law through them, and the held-out run")
+
+# %% [markdown]
+# ## Answer for yourself
+#
+# - Your law came from models of up to three hundred thousand parameters on sixty thousand different tokens. Which of
+#   its five constants would you trust for a model ten times larger, which not, and what would you measure next?
+# - The longer real runs read their text several times. What does that do to D in the law, and to β? (Muennighoff et
+#   al., 2023, fit a law for it.)
+# - Kaplan et al. left embeddings out of N. Count your sixteen models both ways: how does the exponent $a$ move?
+# - In the campaign, how would you split the FLOPs between scouting and sweep if failures took one run in three?
+# - A colleague has one run at a hundred times the budget of all others. Would you rather have that run, or a hundred
+#   more small ones?
+#
+# When all checks pass, save the notebook and run `mlsys-lab check scaling-laws` in a terminal.

@@ -116,7 +116,7 @@ CHECKS = (
     Check(
         name="parametric_fit",
         title="Five constants from all runs at once",
-        points=8,
+        points=10,
         cases=(
             Case("exact losses", {"noise": 0.0}),
             Case("noise of half a percent", {"noise": 0.005}),

@@ -315,7 +315,7 @@ CHECKS = (
     Check(
         name="decide",
         title="What to train with a hundred times the budget",
-        points=9,
+        points=11,
         cases=(
             Case("a world that wants large models", LARGE_CASE),
             Case("a world that wants long runs", LONG_CASE),

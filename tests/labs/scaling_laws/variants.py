@@ -509,7 +509,52 @@ CAMPAIGN = [
     ),
 ]
 
-MUTANTS = [*ISOFLOP, *LAW, *INTERVAL, *ALLOCATION, *CAMPAIGN]
+REAL = [
+    Variant(
+        "the law has seen what it predicts",
+        "    law = fit_law(n_params[known], tokens[known], loss[known])\n",
+        "    law = fit_law(n_params, tokens, loss)\n",
+        ("backtest",),
+    ),
+    Variant(
+        "the largest models are put aside, not the costliest runs",
+        "order = np.argsort(n_params * tokens)",
+        "order = np.argsort(n_params)",
+        ("backtest",),
+    ),
+    Variant(
+        "the last rows are put aside",
+        "order = np.argsort(n_params * tokens)",
+        "order = np.arange(len(loss))",
+        ("backtest",),
+    ),
+    Variant(
+        "the cheapest runs are put aside",
+        "order = np.argsort(n_params * tokens)",
+        "order = np.argsort(-n_params * tokens)",
+        ("backtest",),
+    ),
+    Variant(
+        "runs without a loss are put aside too",
+        "    order = order[np.isfinite(loss[order])]\n",
+        "",
+        ("backtest",),
+    ),
+    Variant(
+        "the order of the costs is turned round",
+        "return law.loss(n_params[unknown], tokens[unknown]), loss[unknown]",
+        "return law.loss(n_params[unknown], tokens[unknown])[::-1], loss[unknown][::-1]",
+        ("backtest",),
+    ),
+    Variant(
+        "sizes and tokens exchanged",
+        "return law.loss(n_params[unknown], tokens[unknown]), loss[unknown]",
+        "return law.loss(tokens[unknown], n_params[unknown]), loss[unknown]",
+        ("backtest",),
+    ),
+]
+
+MUTANTS = [*ISOFLOP, *LAW, *INTERVAL, *ALLOCATION, *CAMPAIGN, *REAL]
 
 BEST = "    return best, target_flops / (6 * best)\n"
 MISHAPS = [
