@@ -7,7 +7,7 @@ import numpy as np
 from mlsys_lab.checks.compare import close
 from mlsys_lab.checks.spec import Arrays, Case, Check
 from mlsys_lab.checks.transformer_arithmetic.calls import counts as calls
-from mlsys_lab.checks.transformer_arithmetic.oracle import Decoder, draw_model, model_array, products_of, sizes_of
+from mlsys_lab.checks.transformer_arithmetic.oracle import draw_model, model_array, products_of, sizes_of, weights_of
 
 GPT2_KIND = {
     "position": "learned",
@@ -41,7 +41,7 @@ def _model(rng: np.random.Generator, case: Case) -> Arrays:
 
 
 def _parameters_expect(arrays: Arrays) -> Arrays:
-    counted = Decoder(sizes_of(arrays["model"])).by_kind()
+    counted = weights_of(arrays["model"]).by_kind()
     return {name: np.array(count, dtype=np.int64) for name, count in counted.items()}
 
 

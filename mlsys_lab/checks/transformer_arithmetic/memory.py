@@ -10,7 +10,7 @@ from mlsys_lab.checks.spec import Arrays, Case, Check
 from mlsys_lab.checks.transformer_arithmetic.calls import memory as calls
 from mlsys_lab.checks.transformer_arithmetic.calls.common import RECOMPUTE
 from mlsys_lab.checks.transformer_arithmetic.counts import GPT2_KIND, LLAMA_KIND
-from mlsys_lab.checks.transformer_arithmetic.oracle import META, Decoder, draw_model, saved_bytes, sizes_of
+from mlsys_lab.checks.transformer_arithmetic.oracle import META, draw_model, saved_bytes, sizes_of, weights_of
 
 CUT_FROM = {"weights": 3, "gradients": 2, "optimizer": 1}
 """The stage of ZeRO from which on a kind is cut among the data-parallel devices."""
@@ -18,8 +18,8 @@ ARRAYS = {"weights": [torch.bfloat16], "gradients": [torch.bfloat16], "optimizer
 
 
 def largest_shard(n: int, ways: int) -> int:
-    """Elements of the largest of `ways` parts, as torch cuts an array."""
-    return torch.empty(n, dtype=torch.int8, device=META).chunk(ways)[0].numel()
+    """Elements of the largest of `ways` parts: of whoever is dealt the first element, and every ways-th after it."""
+    return len(range(0, n, ways))
 
 
 def shard_bytes(kind: str, n_parameters: int, stage: int, data: int, tensor: int) -> int:
@@ -112,7 +112,7 @@ def _devices_inputs(rng: np.random.Generator, case: Case) -> Arrays:
 def _held(arrays: Arrays) -> np.ndarray:
     """Bytes on a device for every number of data-parallel devices up to the limit."""
     stage, tensor = int(arrays["zero_stage"]), int(arrays["tensor"])
-    n_parameters = sum(Decoder(sizes_of(arrays["model"])).by_kind().values())
+    n_parameters = sum(weights_of(arrays["model"]).by_kind().values())
     activations = kept_bytes(arrays["model"], 1, int(arrays["tokens"]))[RECOMPUTE[int(arrays["recompute"])]] // tensor
     return np.array(
         [

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,7 +43,7 @@ def draw_model(rng: np.random.Generator, *, even: int = 1, **fixed: Any) -> np.n
     """A small random model; `fixed` fields are as given. Heads and widths are multiples of `even`."""
     groups, kv_heads = int(rng.integers(1, 4)), even * int(rng.integers(1, 3))
     drawn = {
-        "n_layers": int(rng.integers(2, 5)),
+        "n_layers": int(rng.integers(2, 4)),
         "d_model": even * int(rng.integers(3, 40)),
         "n_heads": groups * kv_heads,
         "n_kv_heads": kv_heads,
@@ -94,7 +94,7 @@ class Block(nn.Module):
 class Decoder(nn.Module):
     """The oracle's transformer. `note` is told the name of each matrix product before it runs."""
 
-    def __init__(self, s: SimpleNamespace, device: torch.device = META) -> None:
+    def __init__(self, s: SimpleNamespace, device: torch.device) -> None:
         super().__init__()
         weights = partial(Weights, bias=False, device=device)
         self.sizes, self.device = s, device
@@ -201,11 +201,28 @@ def recorded(decoder: Decoder) -> Iterator[Products]:
         yield products
 
 
+def weights_of(model: np.ndarray) -> Decoder:
+    """A model's transformer without storage: its weights have shapes only."""
+    return _weights_of(model.tobytes())
+
+
+@lru_cache(maxsize=8)
+def _weights_of(model: bytes) -> Decoder:
+    return Decoder(sizes_of(np.frombuffer(model, np.int64)), META)
+
+
 def products_of(
     model: np.ndarray, batch: int, tokens: int, *, past: int = 0, backward: bool = False
 ) -> list[tuple[str, int, int, int, int]]:
     """Every product of a forward pass, or of a whole training step."""
-    decoder = Decoder(sizes_of(model), CPU)
+    return list(_products_of(model.tobytes(), batch, tokens, past, backward))
+
+
+@lru_cache(maxsize=64)
+def _products_of(
+    model: bytes, batch: int, tokens: int, past: int, backward: bool
+) -> list[tuple[str, int, int, int, int]]:
+    decoder = Decoder(sizes_of(np.frombuffer(model, np.int64)), CPU)
     with torch.set_grad_enabled(backward), recorded(decoder) as products:
         logits = decoder(batch, tokens, past=past)
         if backward:
@@ -215,7 +232,12 @@ def products_of(
 
 def saved_bytes(model: np.ndarray, batch: int, tokens: int) -> int:
     """Bytes that torch's autograd saves in a forward pass up to the loss; weights, ids and one number a row aside."""
-    decoder = Decoder(sizes_of(model), CPU)
+    return _saved_bytes(model.tobytes(), batch, tokens)
+
+
+@lru_cache(maxsize=64)
+def _saved_bytes(model: bytes, batch: int, tokens: int) -> int:
+    decoder = Decoder(sizes_of(np.frombuffer(model, np.int64)), CPU)
     weights = {parameter.untyped_storage()._cdata for parameter in decoder.parameters()}
     kept: dict[int, torch.Tensor] = {}
 

@@ -11,7 +11,7 @@ from mlsys_lab.checks.compare import close
 from mlsys_lab.checks.spec import Arrays, Case, Check
 from mlsys_lab.checks.transformer_arithmetic.calls import serving as calls
 from mlsys_lab.checks.transformer_arithmetic.counts import GPT2_KIND, LLAMA_KIND
-from mlsys_lab.checks.transformer_arithmetic.oracle import META, Decoder, draw_model, products_of, sizes_of
+from mlsys_lab.checks.transformer_arithmetic.oracle import META, draw_model, products_of, sizes_of, weights_of
 
 
 def cache_bytes(model: np.ndarray, batch: int, tokens: int) -> int:
@@ -23,7 +23,7 @@ def cache_bytes(model: np.ndarray, batch: int, tokens: int) -> int:
 
 def most_sequences(model: np.ndarray, tokens: int, memory_bytes: float) -> int:
     """How many sequences fit beside the parameters, one after the other."""
-    held = sum(parameter.nbytes for parameter in Decoder(sizes_of(model)).parameters())
+    held = sum(parameter.nbytes for parameter in weights_of(model).parameters())
     each, count = cache_bytes(model, 1, tokens), 0
     while held + (count + 1) * each <= memory_bytes:
         count += 1
@@ -32,11 +32,12 @@ def most_sequences(model: np.ndarray, tokens: int, memory_bytes: float) -> int:
 
 def step_work(model: np.ndarray, batch: int, tokens: int) -> tuple[int, int]:
     """FLOPs of a decode step as torch runs it, and the bytes of weights that multiply or scale, and of the cache."""
-    decoder = Decoder(sizes_of(model))
-    ran = products_of(model, batch, 1, past=tokens - 1)
+    decoder = weights_of(model)
+    ran = products_of(model, 1, 1, past=tokens - 1)  # of one sequence: no other has a part in it
     looked_up = {"position.weight"} | (set() if sizes_of(model).tied else {"embedding.weight"})
     read = sum(weight.nbytes for name, weight in decoder.named_parameters() if name not in looked_up)
-    return sum(2 * times * m * k * n for _, times, m, k, n in ran), read + cache_bytes(model, batch, tokens)
+    flops = batch * sum(2 * times * m * k * n for _, times, m, k, n in ran)
+    return flops, read + cache_bytes(model, batch, tokens)
 
 
 # --- serving_memory -------------------------------------------------------------------------------------------------
@@ -45,7 +46,7 @@ def step_work(model: np.ndarray, batch: int, tokens: int) -> tuple[int, int]:
 def _memory_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     """Memories that are exactly full, one byte short, and smaller than the weights."""
     model, tokens = draw_model(rng, **case.params), int(rng.integers(2, 100))
-    weights = sum(parameter.nbytes for parameter in Decoder(sizes_of(model)).parameters())
+    weights = sum(parameter.nbytes for parameter in weights_of(model).parameters())
     full = [weights + count * cache_bytes(model, 1, tokens) for count in rng.integers(1, 30, 3).tolist()]
     memory = [*full, *(size - 1 for size in full), weights // 2, weights]
     return {
@@ -84,7 +85,7 @@ def _work_expect(arrays: Arrays) -> Arrays:
 def _machine_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     """Machines of memory, bandwidth, FLOP/s and price about such that `case.params["bound"]` binds, or none fits."""
     model, tokens = draw_model(rng, **case.params.get("kind", LLAMA_KIND)), int(rng.integers(2, 100))
-    weights = sum(parameter.nbytes for parameter in Decoder(sizes_of(model)).parameters())
+    weights = sum(parameter.nbytes for parameter in weights_of(model).parameters())
     cache, count = cache_bytes(model, 1, tokens), case.params.get("machines", 4)
     sequences = rng.uniform(1.5, 30, count) if case.params.get("fits", True) else rng.uniform(-5, 0.9, count)
     sequences[: case.params.get("too small", 0)] = 0.5

@@ -8,7 +8,7 @@ from mlsys_lab.checks.compare import close
 from mlsys_lab.checks.spec import Arrays, Case, Check, Mismatch
 from mlsys_lab.checks.transformer_arithmetic.calls import step as calls
 from mlsys_lab.checks.transformer_arithmetic.counts import GPT2_KIND, LLAMA_KIND
-from mlsys_lab.checks.transformer_arithmetic.oracle import Decoder, draw_model, products_of, sizes_of
+from mlsys_lab.checks.transformer_arithmetic.oracle import draw_model, products_of, sizes_of, weights_of
 
 SMALL_KIND = {
     **LLAMA_KIND,
@@ -72,7 +72,7 @@ def _units_expect(arrays: Arrays) -> Arrays:
     for _ in range(s.n_layers):
         written += [*norm, *norm, stream, stream, *[heads] * 4, *scores, (batch, tokens, s.d_ff)]
     written += [*norm, *[(batch, tokens, s.vocab_size)] * 4]
-    updated = sum(parameter.numel() for parameter in Decoder(s).parameters())
+    updated = sum(parameter.numel() for parameter in weights_of(arrays["model"]).parameters())
     return {"elements": np.array(updated + sum(np.empty(shape, np.int8).size for shape in written))}
 
 
