@@ -385,12 +385,6 @@ CAMPAIGN = [
         ("best_learning_rate",),
     ),
     Variant(
-        "sizes and tokens are mixed up",
-        "        runs = trials.n_params == size\n",
-        "        runs = trials.n_params >= size\n",
-        ("best_learning_rate",),
-    ),
-    Variant(
         "scouting spends it all",
         "flops = 0.14 * budget_flops",
         "flops = 0.9 * budget_flops",
