@@ -714,7 +714,8 @@ show(figure, alt="Losses of all trials, and below them the predicted loss on the
 # and give back what it predicts for those, and what they measured, both in the order of rising FLOPs. Runs without a
 # loss are neither fitted nor predicted.
 #
-# **Size:** about 6 lines. **Cost:** one fit, a few milliseconds a start. The runs themselves cost $6 \cdot 10^{11}$ FLOPs.
+# **Size:** about 6 lines. **Cost:** one fit, a few milliseconds a start. The runs themselves cost $6 \cdot 10^{11}$
+# FLOPs.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-7-backtest"}
