@@ -24,7 +24,22 @@ def test_it_holds_the_figures_and_the_released_labs(wheel: Path) -> None:
     package = {str(path.relative_to(ROOT)) for path in (ROOT / "mlsys_lab").rglob("*.js")}
     labs = {"mlsys_lab/_labs/" + str(path.relative_to(ROOT / "labs")) for path in (ROOT / "labs").glob("*/*")}
     assert package and labs and package | labs <= names
+    chapters = {f"mlsys_lab/_chapters/{path.name}" for path in (ROOT / "book" / "chapters").glob("*.md")}
+    assert chapters and chapters <= names
     assert not [name for name in names if name.startswith(("solutions/", "tests/"))]
+
+
+def test_the_book_s_text_is_read_from_the_wheel_alone(wheel: Path, tmp_path: Path) -> None:
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    code = "import mlsys_lab.scaling as scaling; print(scaling.__file__, len(scaling.course_text()))"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, check=True, capture_output=True, text=True
+    )
+    file, length = ran.stdout.split()
+    chapters = sorted((ROOT / "book" / "chapters").glob("*.md"))
+    assert Path(file).is_relative_to(tmp_path / "site")
+    assert int(length) == len("\n".join(path.read_text(encoding="utf-8") for path in chapters))
 
 
 def test_a_lab_starts_from_the_wheel_alone(wheel: Path, tmp_path: Path) -> None:

@@ -47,9 +47,13 @@ def bootstrap(
 
     `fit` returns a number or an array: `lambda runs: fit_isoflop(runs).frontier.a`. `strata` (R,) says to which group
     each run belongs, and each group is resampled by itself: use `budgets(runs)` for approach 2, whose design fixes how
-    many runs a budget has. Draws on which `fit` raises `InputError` are left out, at most a fifth of them. Hoffmann et
-    al. take the 10th and 90th percentile (level 0.8) over 100 draws of 80 % of the runs. `progress` is called with how
-    many draws are done, and of how many.
+    many runs a budget has. Draws on which `fit` raises `InputError` are left out, at most a fifth of them. `progress`
+    is called with how many draws are done, and of how many. Hoffmann et al. take the 10th and 90th percentile (level
+    0.8) over 100 draws of 80 % of the runs.
+
+    Measured on simulated runs with noise of 1 %, intervals of level 0.8 held the truth for 85 of 100 seeds by approach
+    2 and 48 of 60 by approach 3, but with noise of 0.3 % for 8 of 60 by approach 1: an envelope follows the luckiest
+    curves, and no resampling of them shows that bias.
     """
     if resamples < 2 or not 0 < level < 1:
         raise InputError("cannot make intervals", got=f"{resamples} resamples at level {level:g}")

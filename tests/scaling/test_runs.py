@@ -1,0 +1,120 @@
+"""Real training runs: what they promise, and a law fitted to them."""
+
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.models import Transformer
+from mlsys_lab.scaling import PLAN, Runs, Size, epochs, fit_parametric, read_corpus, tokens_for, train, train_all
+from mlsys_lab.scaling.runs import SEQUENCE
+
+VOCABULARY = 512
+MARGIN = 0.08
+TINY, NARROW, MIDDLE, WIDE, WIDER = (Size(2, width, max(1, width // 16)) for width in (8, 12, 16, 24, 32))
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    return read_corpus(vocabulary_size=VOCABULARY)
+
+
+@pytest.mark.parametrize("size", [TINY, MIDDLE, Size(3, 48, 4)])
+def test_n_is_what_the_model_holds(size):
+    model = Transformer(size.config(VOCABULARY))
+    assert size.n_params(VOCABULARY) == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_a_run_is_repeated_by_its_seed_and_leaves_the_caller_s_state(corpus):
+    torch.manual_seed(0)
+    before, threads = torch.get_rng_state(), torch.get_num_threads()
+    curves = [train(TINY, 4000, corpus=corpus, seed=seed) for seed in (1, 1, 2)]
+    np.testing.assert_array_equal(curves[0].loss, curves[1].loss)
+    assert not np.array_equal(curves[0].loss, curves[2].loss)
+    assert torch.equal(torch.get_rng_state(), before) and torch.get_num_threads() == threads
+
+
+def test_a_curve_ends_after_about_the_tokens_asked_for(corpus):
+    curve = train(TINY, 10_000, corpus=corpus)
+    assert curve.tokens[-1] == pytest.approx(10_000, rel=0.02) and curve.tokens[-1] % SEQUENCE == 0
+    assert curve.n_params == TINY.n_params(VOCABULARY)
+    assert np.log(VOCABULARY) + 0.5 > curve.loss[0] > curve.final_loss
+    assert epochs(10_000, corpus) == pytest.approx(10_000 / len(corpus.train))
+
+
+def test_a_learning_rate_can_be_chosen_and_matters(corpus):
+    losses = [train(NARROW, 20_000, corpus=corpus, learning_rate=rate).final_loss for rate in (5e-4, 0.05, 5.0)]
+    assert losses[1] < losses[0] - 0.2 and losses[1] < losses[2] - 0.2
+
+
+def test_progress_counts_flops_up_to_the_plan(corpus):
+    told = []
+    train_all({4e8: (TINY, NARROW)}, corpus=corpus, progress=lambda *at: told.append(at))
+    done, total = zip(*told, strict=True)
+    assert len(set(total)) == 1 and list(done) == sorted(done) and done[-1] == total[0]
+    assert total[0] == pytest.approx(8e8, rel=0.02)
+
+
+def test_the_plan_spends_its_budgets(corpus):
+    for flops, sizes in PLAN.items():
+        for size in sizes:
+            tokens = tokens_for(size, flops, corpus)
+            assert 6 * size.n_params(VOCABULARY) * tokens == pytest.approx(flops, rel=1e-3)
+
+
+def test_too_short_a_run_is_one_line(corpus):
+    with pytest.raises(InputError, match="too few tokens for a run: got 100, expected at least 640"):
+        train(TINY, 100, corpus=corpus)
+    with pytest.raises(InputError, match="tokens must be positive and finite: got nan"):
+        train(TINY, float("nan"), corpus=corpus)
+    with pytest.raises(InputError, match="d_model must divide among heads"):
+        Size(2, 10, 3).n_params(VOCABULARY)
+
+
+class Fitted:
+    """Nine runs, three a budget, and one of three times the largest budget that the fit has not seen."""
+
+    def __init__(self, corpus, seed=0):
+        start_s = time.process_time()
+        plan = {4e9: (TINY, NARROW, MIDDLE), 1.2e10: (NARROW, MIDDLE, WIDE), 3.6e10: (MIDDLE, WIDE, WIDER)}
+        self.curves = train_all(plan, corpus=corpus, seed=seed)
+        self.fit = fit_parametric(Runs.from_curves(self.curves))
+        self.unseen = train(WIDER, tokens_for(WIDER, 1.08e11, corpus), corpus=corpus, seed=seed)
+        self.time_s = time.process_time() - start_s
+
+    @property
+    def miss(self):
+        """By how much the law's loss for the unseen run is off, as a share of the loss."""
+        predicted = self.fit.law.loss(self.unseen.n_params, self.unseen.tokens[-1])
+        return float(predicted) / self.unseen.final_loss - 1
+
+    def loss(self, size, flops):
+        """Final loss of a size at a budget."""
+        wanted = [c for c in self.curves if c.n_params == size.n_params(VOCABULARY)]
+        return min(wanted, key=lambda curve: abs(np.log(curve.flops[-1] / flops))).final_loss
+
+
+@pytest.fixture(scope="module")
+def fitted(corpus):
+    return Fitted(corpus)
+
+
+def test_real_losses_fall_with_tokens_and_with_parameters(fitted):
+    by_tokens = [fitted.loss(MIDDLE, flops) for flops in (4e9, 1.2e10, 3.6e10)]
+    assert np.all(np.diff(by_tokens) < -0.1)
+    # The three sizes nearest the diagonal see 117,000 to 146,000 tokens each.
+    by_params = [fitted.loss(TINY, 4e9), fitted.loss(MIDDLE, 1.2e10), fitted.loss(WIDER, 3.6e10)]
+    assert np.all(np.diff(by_params) < -0.1)
+
+
+def test_a_law_is_fitted_to_real_runs_and_foretells_one_of_three_times_the_compute(fitted):
+    law = fitted.fit.law
+    assert fitted.fit.converged and np.sqrt(np.mean(fitted.fit.residuals**2)) < 0.03
+    assert 0.1 < law.alpha < 2 and 0.1 < law.beta < 2 and 0 < law.E < 4
+    assert abs(fitted.miss) < MARGIN
+
+
+def test_it_takes_less_than_40_s_of_one_core(fitted):
+    assert fitted.time_s < 40
