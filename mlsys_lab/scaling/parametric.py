@@ -60,7 +60,10 @@ def objective(theta: FloatArray, runs: Runs, delta: float = 1e-3) -> tuple[float
     is smaller by the number of runs, and with it the gradient, which an optimizer may then take for convergence
     (what stopped the published fit early, by Besiroglu et al. 2024, section 3).
     """
-    return _objective(np.asarray(theta, dtype=np.float64), _log_columns(runs), delta)
+    constants = np.asarray(theta, dtype=np.float64)
+    if constants.shape != (5,):
+        raise InputError("theta of another shape", got=constants.shape, expected="(5,): a, b, e, alpha, beta")
+    return _objective(constants, _log_columns(runs), delta)
 
 
 def fit_parametric(
@@ -95,7 +98,10 @@ def fit_parametric(
         rank = np.argsort([_objective(theta, columns, delta)[0] for theta in grid], kind="stable")
         begin = grid[rank[:refine]]
     else:
-        begin = _moved(np.array([_theta(law) for law in starts]), middle)
+        given = [_theta(law) for law in starts]
+        if not given:
+            raise InputError("no starts", expected="at least one law, or starts=None for the grid")
+        begin = _moved(np.array(given), middle)
     theta = _minimise(begin, columns, delta, gradient_tolerance)
     law = _law(_moved(theta[None], -middle)[0])
     value, gradient = _objective(theta, columns, delta)

@@ -180,6 +180,8 @@ def test_a_parabola_without_a_minimum_takes_no_part(experiment):
 one = np.ones(8)
 BAD = {
     "too few runs": (lambda: fit_parametric(Runs(one[:3], one[:3], one[:3])), "five constants need at least 6 runs"),
+    "no starts": (lambda: fit_parametric(Runs(*3 * [np.arange(8) + 1]), starts=[]), "no starts"),
+    "theta": (lambda: objective([1, 2], Runs([1], [1], [1])), r"theta of another shape: got \(2,\)"),
     "one size": (lambda: fit_parametric(Runs(one, np.arange(8) + 1, one)), "a law needs at least 3 sizes: got 1"),
     "two sizes": (lambda: fit_parabola(Runs([1, 2], [2, 1], [3, 3])), "a parabola needs at least 3 sizes: got 2"),
     "no minimum": (
