@@ -78,8 +78,8 @@ from dataclasses import dataclass
 #
 # **1a.** `parse_einsum(spec, *shapes)`: the operands' letters, the output's letters, and the size of each letter. Raise
 # `ValueError` where an operand has another number of axes than letters, where a letter has two sizes, where there are
-# more or fewer shapes than operands, or where the output has a letter that no operand has. (No spaces, no `...`, and a
-# letter stands at most once in an operand.)
+# more or fewer shapes than operands, or where the output has a letter that no operand has. (You may rely
+# on this, and need not check it: there are no spaces and no `...`, and a letter stands at most once in an operand.)
 #
 # **1b.** `einsum_flops`: done as that one loop nest, the innermost line runs once for every combination of *all*
 # letters. With $n$ operands it multiplies $n-1$ times, and adds once if anything is summed (the first addition, to
@@ -187,7 +187,8 @@ works = {
 }
 h100 = device("H100")
 intensity = {name: einsum_flops(*work) / einsum_bytes(*work) for name, work in works.items()}
-axis = [2.0**power for power in range(-2, 14)]
+ridge = h100.peak("bf16") / h100.memory_bandwidth_bytes_per_s
+axis = sorted([*(2.0**power for power in range(-2, 14)), ridge])
 roof = go.Scatter(x=axis, y=[h100.attainable("bf16", x) for x in axis], name="roofline of an H100, bf16", mode="lines")
 points = [
     go.Scatter(x=[x], y=[h100.attainable("bf16", x)], name=name, mode="markers", marker_size=12)
@@ -195,6 +196,7 @@ points = [
 ]
 figure = go.Figure([roof, *points])
 figure.update_layout(xaxis_title="FLOP per byte", yaxis_title="FLOP/s at most", xaxis_type="log", yaxis_type="log")
+figure.update_yaxes(exponentformat="SI", dtick=1)
 show(figure, alt="Your four products on the roofline of an H100; those with few tokens lie on its slope")
 for name, x in intensity.items():
     print(f"{name:38s} {x:8.1f} FLOP/B, at most {h100.attainable('bf16', x) / h100.peak('bf16'):6.1%} of peak")
@@ -215,10 +217,11 @@ class TransformerConfig:
     """The sizes of a decoder transformer.
 
     n_kv_heads 0 means as many as query heads; head_dim 0 means d_model / n_heads. `position` is "learned" (a table of
-    one row for each place up to `context`) or "rotary" (nothing to learn). `norm` is "rms" (one weight a channel) or
-    "layer" (a bias as well if `norm_bias`). `activation` is "swiglu" (an MLP of three matrices) or "gelu" or "relu" (of
-    two). Biases: `qkv_bias` of queries, keys and values, `out_bias` of attention's output, `mlp_bias` of all matrices
-    of the MLP. `tied`: the head is the embedding's table once more, and learns nothing of its own. It has no bias.
+    one row for each place up to `context`) or "rotary" (nothing to learn). `norm` is "rms" (one weight a channel,
+    never a bias) or "layer" (one weight a channel, and a bias if `norm_bias`). `activation` is "swiglu" (an MLP of
+    three matrices) or "gelu" or "relu" (of two). Biases: `qkv_bias` of queries, keys and values, `out_bias` of
+    attention's output, `mlp_bias` of all matrices of the MLP. `tied`: the head is the embedding's table once more, and
+    learns nothing of its own. It has no bias.
     """
 
     name: str
@@ -355,7 +358,7 @@ show(figure, alt="Shares of embedding, attention, MLP and the rest in three mode
 # Grouped heads change the key and value projections, not the scores: every query head still meets T keys.
 #
 # **3b.** `training_flops(config, tokens)`: the FLOPs of training on `tokens` tokens altogether, cut into sequences of
-# `config.context` tokens (as many as there are; `tokens` is a multiple). You know from lab 01 what the way back costs:
+# `config.context` tokens (`tokens` is a multiple of it). You know from lab 01 what the way back costs:
 # each product has two of the same size, and nothing is left out, because the embedding wants its gradient.
 #
 # **3c.** `attention_share(config, tokens)`: which part of the forward FLOPs of a sequence of T tokens is in `scores`
@@ -453,7 +456,9 @@ figure = go.Figure(
 )
 for config in published:
     figure.add_vline(x=crossover_tokens(config), line_dash="dot")
+    print(f"{config.name}: half of the FLOPs are in scores and mixed at {crossover_tokens(config):,.0f} tokens")
 figure.update_layout(xaxis_title="tokens of a sequence", yaxis_title="share of the FLOPs", xaxis_type="log")
+figure.update_yaxes(tickformat=".0%")
 show(
     figure, alt="Share of attention's quadratic part against the length, with each model's crossover marked", height=360
 )
@@ -474,7 +479,7 @@ show(
 # of $p$ numbers among $d$ devices, each holds $\lceil p/d \rceil$.
 #
 # **4a.** `state_bytes`: bytes a device of each of the three kinds. Cut by `tensor` first, then by `data` where the
-# stage says so.
+# stage says so. It is the numbers that are rounded up; the bytes come after.
 #
 # **4b.** `activation_bytes`: what the forward pass must leave for the way back, for `batch` sequences in one tensor
 # group, in bf16 (2 bytes) unless said otherwise. In elements for each token:
@@ -624,7 +629,8 @@ for config in (LLAMA_7B, LLAMA_70B):
     show(figure, alt=f"Memory of each of 64 devices in training {config.name} under seven plans, by kind")
     for name, how in plans.items():
         if "zero_stage" in how:
-            print(f"{config.name}, {name}: at least {fewest_devices(config, 4096, 80_000_000_000, **how)} devices")
+            fewest = fewest_devices(config, 4096, 80_000_000_000, **how)
+            print(f"{config.name}, {name}:", f"at least {fewest} devices" if fewest else "more than 4,096, or never")
 
 # %% [markdown]
 # ## Task 5 · Predict a step, then measure it
@@ -638,8 +644,8 @@ for config in (LLAMA_7B, LLAMA_70B):
 # - **matrix products**, at a rate that depends on their shape: it is measured for each shape that occurs, and nothing
 #   else is;
 # - **elementwise work** (norms, softmax, relu, additions, copies), which does hardly any arithmetic and waits for
-#   memory. One unit of it is an array written once on the way forward, with its share of the way back; the seconds that
-#   a unit takes for each element are measured too.
+#   memory. One unit of it is one element of an array, written on the way forward, with its share of the way back; the
+#   seconds that a unit takes are measured too.
 #
 # **5a.** `step_products`: the products of a whole training step, forward and back. For each forward
 # $(m, k) \cdot (k, n)$ with gradient $G$ of shape $(m, n)$: $G\,Y^{\mathsf T}$ is $(m, n) \cdot (n, k)$, and
@@ -655,10 +661,10 @@ for config in (LLAMA_7B, LLAMA_70B):
 # | in each layer: heads laid side by side (queries, keys, values, result) | 4 NH |
 # | in each layer: scale, mask, shift, exponential, division of the scores | 5 NT |
 # | in each layer: relu | F |
-# | once: embedding, positions, their sum, the last norm's 3 results | 6 D |
-# | once: the loss | 4 V |
+# | outside the layers: embedding, positions, their sum, the last norm's 3 results | 6 D |
+# | outside the layers: the loss | 4 V |
 #
-# and the update, which is no more than one unit for each parameter of the model.
+# and once a step, whatever the number of tokens, the update: one unit for each parameter of the model.
 #
 # **5c.** `predict_step_s`: the time of all products at their rates, plus the time of the elementwise work. `rates`
 # gives FLOP/s for each shape `(m, k, n)`.
@@ -715,7 +721,7 @@ check("predict_step")
 
 # %% [markdown]
 # Now the machine, on one thread, which a busy neighbour disturbs least. First the pieces by themselves: one product of
-# each shape, and one elementwise operation of your engine, forward and back. Your prediction is made of these alone,
+# each shape, and four elementwise operations of your engine, forward and back. Your prediction is made of these alone,
 # before the model has run.
 
 # %%
@@ -737,24 +743,26 @@ SMALL = TransformerConfig(
     position="learned",
     activation="relu",
 )
-batch, tokens = 4, 128
+batch, tokens = 16, 64
+
+
+UNITS = 4 * 2**22  # four operations on arrays of 16 MiB, which few caches hold
 
 
 def pieces(config: TransformerConfig, batch: int, tokens: int) -> dict:
-    """What to time: a product of each shape (those inside of heads B·N at a time), and a unit of elementwise work."""
+    """What to time: a product of each shape (those inside of heads B·N at a time), and some elementwise work."""
     calls = {}
     for _, times, m, k, n in step_products(config, batch, tokens):
         x, y = torch.randn(at_once(times), m, k).squeeze(0), torch.randn(at_once(times), k, n).squeeze(0)
         calls[m, k, n, at_once(times)] = lambda x=x, y=y: x @ y
-    rows, width = batch * tokens, config.d_ff
-    x, y = (engine.Tensor(torch.randn(rows, width), requires_grad=True) for _ in range(2))
-    g = torch.ones(rows, width)
+    x, y = (engine.Tensor(torch.randn(UNITS // 4), requires_grad=True) for _ in range(2))
+    g = torch.ones(UNITS // 4)
 
-    def unit() -> None:
+    def four_units() -> None:
         x.grad = y.grad = None
-        (x * y).backward(g)
+        ((x * y).exp() + x).relu().backward(g)
 
-    return calls | {"unit": unit}
+    return calls | {"units": four_units}
 
 
 def at_once(times: int) -> int:
@@ -766,7 +774,7 @@ def predict(timings: dict) -> tuple[float, float]:
     """Your prediction from the times of the pieces, and how much of it is elementwise work."""
     shapes = [shape for shape in timings if isinstance(shape, tuple)]
     rates = {(m, k, n): 2 * count * m * k * n / timings[m, k, n, count].p50_s for m, k, n, count in shapes}
-    unit_s = timings["unit"].p50_s / (batch * tokens * SMALL.d_ff)
+    unit_s = timings["units"].p50_s / UNITS
     print(f"products reach {min(rates.values()) / 1e9:.0f} to {max(rates.values()) / 1e9:.0f} GFLOP/s, by their shape")
     return predict_step_s(SMALL, batch, tokens, rates, unit_s), elementwise_units(SMALL, batch, tokens) * unit_s
 
@@ -856,15 +864,18 @@ figure = go.Figure(
     ]
 )
 for share in (0.75, 1.25):
-    figure.add_hline(y=share * measured_s, line_dash="dot", annotation_text=f"{share - 1:+.0%}")
+    figure.add_hline(
+        share * measured_s, line_dash="dot", annotation_text=f"{share - 1:+.0%}", annotation_position="right"
+    )
 figure.update_layout(barmode="stack", yaxis_title="seconds a step")
 show(figure, alt="Predicted step time, products and elementwise work, beside the measured one, with 25 % either way")
 
 # %% [markdown]
-# A count made before anything ran should land within a quarter of the clock. Where it does not, ask what the count left
-# out: a machine that is busy with something else, arrays that no longer fit into a cache, gradients being added up,
-# Python between the operations. Change `batch` or the width and predict again: where does the prediction go wrong
-# first?
+# On a machine that does nothing else, a count made before anything ran should land within a quarter of the clock. On a
+# busy one, the long step is interrupted more often than the short pieces, and the prediction mostly comes out too low:
+# run the cell again. Where it stays outside, ask what the count left out: arrays that no longer fit into a cache,
+# gradients being added up, Python between the operations. Change `batch` or the width and predict again: where does the
+# prediction go wrong first?
 
 # %% [markdown]
 # ## Task 6 · Which device serves it?
@@ -902,7 +913,8 @@ class Choice:
 
 # %% [markdown]
 # **6a.** `kv_cache_bytes`: keys and values (K heads of width H each) of `tokens` tokens of `batch` sequences. And
-# `largest_batch`: how many sequences of `tokens` tokens fit beside all the parameters; 0 if not one does.
+# `largest_batch`: how many sequences of `tokens` tokens fit beside all the parameters; 0 if not one does. (A
+# whole number again, though the bytes of a device may come as a float.)
 #
 # **6b.** `decode_work(config, batch, tokens)`: FLOPs and bytes of one step that makes one token for each of `batch`
 # sequences, each of which then has `tokens` tokens, the new one included.
@@ -979,7 +991,7 @@ check("choose_machine")
 
 # %% [markdown]
 # **See it.** Rows of the course's device table. The prices are made up: put in those that you are offered. Say before
-# you run it: which rows cannot hold Llama 2 7B, and what binds the others?
+# you run it: which rows cannot hold Llama 2 7B and one sequence of 16,384 tokens, and what binds the others?
 
 # %%
 PRICES = {"T4": 0.4, "L4": 0.8, "RTX 4090": 0.6, "A100 80GB": 1.8, "H100": 3.0, "H200": 3.8}
@@ -1004,7 +1016,7 @@ for machine in machines:
     figure.add_scatter(x=list(shown), y=[choice.dollars_per_million for choice in shown.values()], name=machine.name)
     longest = shown[max(shown)]
     print(
-        f"{machine.name}: {longest.batch} sequences of {max(shown):,} tokens at a time, "
+        f"{machine.name}: batch {longest.batch} of {max(shown):,} tokens a sequence, "
         f"{longest.step_s * 1e3:.1f} ms a step at least, bound by {longest.bound}"
     )
 figure.update_layout(
@@ -1012,6 +1024,7 @@ figure.update_layout(
     yaxis_title="dollars a million tokens, at least",
     xaxis_type="log",
     yaxis_type="log",
+    xaxis_tickvals=lengths,
 )
 show(figure, alt="Least price of a million tokens of Llama 2 7B against the length of the sequences, for each device")
 for config in (GPT2, LLAMA_7B, LLAMA_70B):
