@@ -1,6 +1,7 @@
 """Transformer arithmetic: parameters, FLOPs, bytes and the least time they take, worked out from sizes alone."""
 
 from mlsys_lab.flops.config import Experts, LatentAttention, RotaryScaling, TransformerConfig
+from mlsys_lab.flops.counts import count_parameters, training_flops
 from mlsys_lab.flops.parameters import Parameters, parameters
 from mlsys_lab.flops.presets import PRESETS, preset
 
@@ -11,6 +12,8 @@ __all__ = [
     "Parameters",
     "RotaryScaling",
     "TransformerConfig",
+    "count_parameters",
     "parameters",
     "preset",
+    "training_flops",
 ]
