@@ -495,10 +495,10 @@ show(
 # | MLP with SwiGLU: $xW_1$, $\mathrm{silu}(xW_1)$, $xW_2$, and their product | 4 F |
 #
 # At the end, once: input and result of the last norm (2 D), and the probabilities of the loss in **fp32** (V). With
-# `recompute="selective"` the softmax is computed again and not kept. With `"full"` a layer keeps its input only (D),
-# but the layer that is on its way back is there whole: so L inputs, and the rest of one layer. In a tensor group (which
-# divides the sequence as well where heads and widths cannot be divided) everything is cut by `tensor`, and comes out
-# even here.
+# `recompute="selective"` a layer does not keep its softmax, with `"full"` it keeps its input only (D). What it does not
+# keep is computed again when its way back begins: at the worst moment one layer is there whole, and the others hold
+# what they keep. In a tensor group (which divides the sequence as well, where heads and widths cannot be divided)
+# everything is cut by `tensor`, and comes out even here.
 #
 # **4c.** `fewest_devices`: the smallest number of devices, a multiple of `tensor` and at most `limit`, on each of which
 # everything fits into `memory_bytes` (exactly full fits), with one sequence in each tensor group. `None` if there is no
@@ -550,7 +550,7 @@ def activation_bytes(
     if recompute == "none":
         elements = c.n_layers * (layer + scores)
     elif recompute == "selective":
-        elements = c.n_layers * layer
+        elements = c.n_layers * layer + scores
     else:
         elements = (c.n_layers - 1) * c.d_model + layer + scores
     token_bytes = 2 * (elements + 2 * c.d_model) + 4 * c.vocab_size
@@ -854,8 +854,6 @@ predicted_s, elementwise_s = predict(timings)
 measured_s = timings["step"].p50_s
 print(f"loss {losses[0]:.2f} at first, {losses[-1]:.2f} at last")
 print(f"predicted {predicted_s * 1e3:.0f} ms, measured {measured_s * 1e3:.0f} ms: {predicted_s / measured_s - 1:+.0%}")
-
-# %%
 figure = go.Figure(
     [
         go.Bar(name="products", x=["predicted"], y=[predicted_s - elementwise_s]),

@@ -37,10 +37,9 @@ def kept_bytes(model: np.ndarray, batch: int, tokens: int) -> dict[str, int]:
     def nbytes(*shape: int) -> int:
         return torch.empty(shape, dtype=torch.bfloat16, device=META).nbytes
 
-    whole, one_layer = saved_bytes(model, batch, tokens), _of_one_layer(model, batch, tokens)
-    scores = s.n_layers * nbytes(batch, s.n_heads, tokens, tokens)
-    forgotten = (s.n_layers - 1) * (one_layer - nbytes(batch, tokens, s.d_model))
-    return {"none": whole, "selective": whole - scores, "full": whole - forgotten}
+    whole, one_layer, others = saved_bytes(model, batch, tokens), _of_one_layer(model, batch, tokens), s.n_layers - 1
+    scores, inputs = nbytes(batch, s.n_heads, tokens, tokens), nbytes(batch, tokens, s.d_model)
+    return {"none": whole, "selective": whole - others * scores, "full": whole - others * (one_layer - inputs)}
 
 
 def _of_one_layer(model: np.ndarray, batch: int, tokens: int) -> int:
@@ -163,8 +162,8 @@ CHECKS = (
         run=calls.activation_bytes,
         expect=_activation_expect,
         compare=close,
-        hint="Add the table up in elements a token, times 2 bytes, and V times 4 bytes once. full: L inputs of D, and "
-        "the one layer that is there whole adds all of its table but the input, softmax included.",
+        hint="Add the table up in elements a token, times 2 bytes, and V times 4 bytes once. selective: one "
+        "layer's softmax is there, not L. full: L inputs of D, and one layer adds the rest of its table, softmax too.",
         uses=("TransformerConfig", "activation_bytes"),
     ),
     Check(

@@ -393,8 +393,14 @@ MEMORY = [
     ),
     Variant(
         "selective keeps the softmax",
-        "elements = c.n_layers * layer\n",
+        "elements = c.n_layers * layer + scores\n",
         "elements = c.n_layers * (layer + scores)\n",
+        ("activation_bytes",),
+    ),
+    Variant(
+        "selective recomputation forgets the layer on its way back",
+        "elements = c.n_layers * layer + scores\n",
+        "elements = c.n_layers * layer\n",
         ("activation_bytes",),
     ),
     Variant(
@@ -687,7 +693,10 @@ SERVING = [
         ("choose_machine",),
     ),
     Variant(
-        "the last of two equal ones", "return min(choices, key=", "return min(choices[::-1], key=", ("choose_machine",)
+        "the last of two that are equally cheap",
+        "return min(choices, key=",
+        "return min(choices[::-1], key=",
+        ("choose_machine",),
     ),
     Variant(
         "one sequence at a time",

@@ -42,7 +42,7 @@ def activation_bytes(config, tokens, batch=1, recompute="none", tensor=1):
     scores = 2 * c.n_heads * tokens
     layers = {
         "none": c.n_layers * (2 * c.d_model + rest + scores),
-        "selective": c.n_layers * (2 * c.d_model + rest),
+        "selective": c.n_layers * (2 * c.d_model + rest) + scores,
         "full": c.n_layers * 2 * c.d_model + rest + scores,
     }
     return (layers[recompute] + 4 * c.d_model + 4 * c.vocab_size) * batch * tokens // tensor
