@@ -743,26 +743,16 @@ check("backtest")
 
 # %%
 from mlsys_lab import stack
-from mlsys_lab.flops.compute import training
 from mlsys_lab.scaling.runs import HELD_OUT, PLAN, tokens_for, train, train_all
 from mlsys_lab.scaling.text import read_corpus
 
 arithmetic = stack.load("transformer-arithmetic")
 corpus = read_corpus()
-
-
-def counted_flops(config, tokens: int) -> float:
-    """FLOPs of all matrix products of a run: by your lab 05 if it is accepted, else by the course's count."""
-    if "training_flops" in dir(arithmetic):
-        return arithmetic.training_flops(config, tokens)
-    return training(config, config.context, tokens // config.context).model
-
-
 print(f"{len(corpus.vocabulary)} tokens in the vocabulary, {len(corpus.train):,} to train on")
 for size in dict.fromkeys(size for sizes in PLAN.values() for size in sizes):
     config = size.config(len(corpus.vocabulary))
     n = size.n_params(len(corpus.vocabulary))
-    share = 6 * n * 6400 / counted_flops(config, 6400)
+    share = 6 * n * 6400 / arithmetic.training_flops(config, 6400)
     print(f"width {size.width:3d}: {n:7,d} parameters; 6ND is {share:.1%} of the FLOPs of all products")
 
 # %% [markdown]
