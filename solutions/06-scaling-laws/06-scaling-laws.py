@@ -510,6 +510,7 @@ check("serving_optimal")
 # **See it.** The loss of Chinchilla's budget, reached by models that will serve more and more.
 
 # %%
+law = fit_law(n_params, tokens, loss)
 n_best, d_best = compute_optimal(law, 5.76e23)
 target_loss = law.loss(n_best, d_best)
 print(
@@ -661,23 +662,29 @@ def joined(first: Trials, second: Trials) -> Trials:
     return Trials(*(np.concatenate(pair) for pair in pairs))
 
 
+def campaign(seed: int, budget_flops: float = 1e20) -> tuple[Trials, Trials, tuple[float, float, float]]:
+    """Both rounds and the decision: the trials of the first round, all trials, and (N, D, L)."""
+    service = ExperimentService(budget_flops=budget_flops, seed=seed, noise=0.005)
+    scouted = perform(service, scout(budget_flops))
+    trials = joined(scouted, perform(service, sweep(scouted, service.remaining_flops)))
+    print(f"{len(trials.loss)} runs, {service.spent_flops / budget_flops:.1%} of the budget spent")
+    return scouted, trials, decide(trials, 100 * budget_flops)
+
+
 SEED = 4  # another world for each
-service = ExperimentService(budget_flops=1e20, seed=SEED, noise=0.005)
-scouted = perform(service, scout(service.budget_flops))
-print(f"scouting: {len(scouted.loss)} runs, {service.spent_flops / service.budget_flops:.1%} of the budget", end=", ")
-print(f"{np.isnan(scouted.loss).sum()} of them without a loss")
-trials = joined(scouted, perform(service, sweep(scouted, service.remaining_flops)))
-n_params_big, tokens_big, predicted = decide(trials, 100 * service.budget_flops)
-print(f"sweep: {len(trials.loss) - len(scouted.loss)} runs, {service.spent_flops / service.budget_flops:.1%} spent")
+scouted, trials, (n_params_big, tokens_big, predicted) = campaign(SEED)
+lost = np.isnan(trials.loss)
+first = len(scouted.loss)
+print(f"scouting: {first} runs, {lost[:first].sum()} without a loss; sweep: {lost[first:].size}, {lost[first:].sum()}")
 print(f"decision: {n_params_big / 1e9:.1f} billion parameters, {tokens_big / n_params_big:.0f} tokens each")
 
 # %% [markdown]
 # You have predicted a loss. Now the model is trained, and the world is shown.
 
 # %%
-world = World.draw(SEED)
+world, hundred = World.draw(SEED), 100 * 1e20
+scouted, trials, (n_params_big, tokens_big, predicted) = campaign(SEED)  # the same world gives the same runs
 measured = float(world.loss(n_params_big, tokens_big))
-hundred = 100 * service.budget_flops
 wasted = 1 - float(world.law.least_flops(measured)) / hundred
 by_rule = float(world.loss(math.sqrt(hundred / 120), 20 * math.sqrt(hundred / 120)))
 print(f"predicted {predicted:.3f}, measured {measured:.3f}; compute wasted {wasted:.2%}", end=", ")
@@ -759,6 +766,8 @@ for size in dict.fromkeys(size for sizes in PLAN.values() for size in sizes):
 # Now train them.
 
 # %%
+from functools import cache
+
 from IPython.display import HTML, display
 
 
@@ -772,16 +781,20 @@ def bar(what: str) -> Callable[[int, int], None]:
     )
 
 
-curves = train_all(corpus=corpus, progress=bar("sixteen runs"))
-real_n = np.array([curve.n_params for curve in curves])
-real_d = np.array([curve.tokens[-1] for curve in curves])
-real_loss = np.array([curve.final_loss for curve in curves])
-real_law = fit_law(real_n, real_d, real_loss)
+@cache
+def real_runs() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(N, D, L) of the sixteen runs, which are made once."""
+    expected, came = backtest(n_params, tokens, loss, 4)  # before two minutes are spent
+    print(f"of Task 1's runs the four costliest are predicted to {np.abs(expected / came - 1).max():.1%}")
+    curves = train_all(corpus=corpus, progress=bar("sixteen runs"))
+    return tuple(np.array([(curve.n_params, curve.tokens[-1], curve.final_loss) for curve in curves]).T)
+
+
+real_law = fit_law(*real_runs())
 print(
     f"your law: L = {real_law.E:.2f} + {real_law.A:.3g}/N^{real_law.alpha:.2f} + {real_law.B:.3g}/D^{real_law.beta:.2f}"
 )
-expected, came = backtest(real_n, real_d, real_loss, 4)
-for one, other in zip(expected, came, strict=True):
+for one, other in zip(*backtest(*real_runs(), 4), strict=True):
     print(f"largest budget, from the three smaller ones: predicted {one:.3f}, measured {other:.3f}")
 
 # %% [markdown]
@@ -792,11 +805,14 @@ for one, other in zip(expected, came, strict=True):
 my_guess = None  # your number, in nats a token
 
 size, budget = HELD_OUT
+real_law = fit_law(*real_runs())
 n_held = size.n_params(len(corpus.vocabulary))
 print("yours:", "write a number first" if my_guess is None else my_guess)
 print(f"your law's: {real_law.loss(n_held, tokens_for(size, budget, corpus)):.3f}")
 
 # %%
+real_n, real_d, real_loss = real_runs()
+real_law = fit_law(real_n, real_d, real_loss)
 last = train(size, tokens_for(size, budget, corpus), corpus=corpus, progress=bar("the held-out run"))
 said = real_law.loss(last.n_params, last.tokens[-1])
 print(f"predicted {said:.3f}, measured {last.final_loss:.3f}: {abs(said / last.final_loss - 1):.1%} off")
