@@ -1,5 +1,8 @@
 """Forms, inverses and closed-form optima, each against a search or a finite difference."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -106,3 +109,11 @@ def test_what_cannot_be_is_one_line(call, line):
     with pytest.raises(InputError, match=line) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+def test_laws_and_fits_run_without_torch():
+    code = (
+        "import sys, mlsys_lab.scaling as s; s.fit_isoflop; s.ExperimentService(1e20, 0).run(1e6, 1e7, 1e-3); "
+        "s.read_corpus(); assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
