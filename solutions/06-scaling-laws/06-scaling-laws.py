@@ -64,6 +64,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import minimize, minimize_scalar
 
+# %%
+from threadpoolctl import threadpool_limits
+
+threads = threadpool_limits(1, user_api="blas")  # products of five numbers gain nothing from a second thread
+
 # %% [markdown]
 # ## Task 1 · One budget, many sizes
 #
