@@ -23,6 +23,9 @@ from mlsys_lab.checks.transformer_arithmetic.calls.common import CHOICES, FIELDS
 F: Any = nn.functional  # some of its functions have no types
 META, CPU = torch.device("meta"), torch.device("cpu")  # to run on meta would import torch's compiler, a second
 
+DTYPES = {META: torch.bfloat16, CPU: torch.float32}
+"""Of a model's weights: CPUs are slow in bf16, so what runs is twice as wide throughout."""
+
 
 def sizes_of(model: np.ndarray) -> SimpleNamespace:
     """A model's array as named fields."""
@@ -66,7 +69,7 @@ class Weights(nn.Module):
 
     def __init__(self, *shape: int, bias: bool, device: torch.device) -> None:
         super().__init__()
-        empty = partial(torch.empty, device=device, dtype=torch.bfloat16)
+        empty = partial(torch.empty, device=device, dtype=DTYPES[device])
         self.weight = nn.Parameter(empty(shape))
         self.bias = nn.Parameter(empty(shape[0])) if bias else None
 
@@ -231,7 +234,10 @@ def _products_of(
 
 
 def saved_bytes(model: np.ndarray, batch: int, tokens: int) -> int:
-    """Bytes that torch's autograd saves in a forward pass up to the loss; weights, ids and one number a row aside."""
+    """Bytes that torch's autograd saves in a forward pass up to the loss; weights, ids and one number a row aside.
+
+    What runs is in float32, and its loss in float64: bf16 and a loss in fp32 would be half of either.
+    """
     return _saved_bytes(model.tobytes(), batch, tokens)
 
 
@@ -249,6 +255,6 @@ def _saved_bytes(model: bytes, batch: int, tokens: int) -> int:
 
     unpack: Callable[[torch.Tensor], torch.Tensor] = lambda saved: saved  # noqa: E731
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, unpack):
-        logits = decoder(batch, tokens, grouped=True).float().flatten(0, 1)
+        logits = decoder(batch, tokens, grouped=True).double().flatten(0, 1)
         F.cross_entropy(logits, torch.zeros(batch * tokens, dtype=torch.int64))
-    return sum(saved.numel() * saved.element_size() for saved in kept.values())
+    return sum(saved.nbytes for saved in kept.values()) // 2
