@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+import yaml
 
 from tests.oracles.catalogue import oracles
 
 PAGE = "08-scaling-laws"
+PUBLISHED = yaml.safe_load(Path(__file__).parents[1].joinpath("scaling", "published.yml").read_text(encoding="utf-8"))
 C = 0.40 * 989.4e12 * 64 * 30 * 86400
 REFIT = (1.8172, 482.01, 2085.43, 0.3478, 0.3658)
 PRINTED = (1.69, 406.4, 410.7, 0.34, 0.28)
@@ -54,6 +58,13 @@ def test_the_rows_of_the_planning_table_are_the_papers(page) -> None:
     inputs = oracles()["SL03"].inputs
     published = dict(zip(inputs["N"], inputs["D"], strict=True))
     assert all(published[N] == D for N, D in page.rows)
+
+
+def test_one_row_of_the_appendix_is_off_by_ten(page) -> None:
+    inputs = PUBLISHED["approach_3"]["inputs"]
+    row = inputs["misprinted_row"]
+    assert page.misprinted == pytest.approx(6 * inputs["N"][row] * inputs["D"][row], rel=1e-12)
+    assert page.misprinted / inputs["C"][row] == pytest.approx(10, rel=5e-3)
 
 
 def test_the_correction_is_right_in_both_directions(page) -> None:
