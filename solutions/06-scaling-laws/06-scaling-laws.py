@@ -561,9 +561,10 @@ print(f"for {both[1] / both[0]:.0%} of the FLOPs")
 # - `sweep(trials, left_flops)`: the second round, after the first one's trials. Spend what is left, and not more. Each
 #   run goes at the best rate for its size. The sweep is judged by what it can tell about the target: whatever the fit,
 #   runs that are all alike leave the law's constants open.
-# - `decide(trials, target_flops)`: N, D and the loss that you predict, from all trials of both rounds. Most scouting
-#   runs went at a wrong rate and would spoil the law. What counts is how much of the target's compute your N wastes (at
-#   most 10 %), and how far the loss misses your prediction (at most 5 %).
+# - `decide(trials, target_flops)`: N, D and the loss that you predict, from all trials there are. Most scouting runs,
+#   and perhaps others that were made before anybody knew better, went at a wrong rate and would spoil the law. What
+#   counts is how much of the target's compute your N wastes (at most 6 %), and how far the loss misses your prediction
+#   (at most 5 %).
 #
 # In grading you see no cluster: each function is given runs of worlds drawn in secret, and what it gives back is
 # judged in those worlds, elsewhere.

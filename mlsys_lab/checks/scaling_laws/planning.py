@@ -17,9 +17,11 @@ SCOUTING_SHARE = 0.15
 """What scouting may cost, of the whole budget."""
 RATE_OFF = 1.5
 """By what factor a learning rate may miss the best one: costs at most 1 % of the loss above the floor."""
+RATE_FAR_OFF = 1.75
+"""The same where it is read off 28 noisy runs for a model five times larger: a fair fit is 1.6 off once in 1,000."""
 TIMES = 100
 """How much larger the target is than the budget."""
-WASTE = 0.1
+WASTE = 0.06
 """How much of the target's compute a decision may waste."""
 EXPECTED_WASTE, LOSS_OFF = 0.02, 0.02
 """What a sweep must allow: compute wasted on average, and the standard deviation of the predicted loss, relative."""
@@ -68,11 +70,11 @@ def _cost(got: Arrays, allowed: float) -> Mismatch | None:
 
 
 def _rate_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    """Scouting runs in no order, and sizes to tell the rate of: among those tried, and up to ten times larger."""
+    """Scouting runs in no order, and sizes to tell the rate of: among those tried, and up to five times larger."""
     cluster, arrays = _draw(rng, case)
     runs = _columns(cluster, scouting(float(arrays["budget_flops"])), rng)
     order = rng.permutation(len(runs["loss"]))
-    sizes = runs["n_params"].max() * np.array([0.3, 1.0, 3.0, 10.0])
+    sizes = runs["n_params"].max() * np.array([0.3, 1.0, 2.0, 5.0])
     return arrays | {name: column[order] for name, column in runs.items()} | {"sizes": sizes}
 
 
@@ -85,12 +87,12 @@ def _rate_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
     if rate.shape != expected["rate"].shape or not np.all(np.isfinite(rate)) or np.any(rate <= 0):
         return Mismatch("the learning rates have the wrong form", f"{rate.shape}", "a positive number for each size")
     off = np.exp(np.abs(np.log(rate / expected["rate"])))
-    if off.max() <= RATE_OFF:
+    if off.max() <= RATE_FAR_OFF:
         return None
     return Mismatch(
         f"the learning rate is off for size {int(off.argmax()) + 1} of {len(off)}, counted from the smallest",
         f"a factor of {off.max():.2f} from the best",
-        f"at most {RATE_OFF:g}",
+        f"at most {RATE_FAR_OFF:g}",
     )
 
 
@@ -219,10 +221,13 @@ def _sweep_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
 
 
 def _decide_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    """Both rounds of the judge's campaign, in no order."""
+    """Both rounds of the judge's campaign, and some of the second's runs at rates 3 to 5 times off, in no order."""
     cluster, arrays = _draw(rng, case)
     budget = float(arrays["budget_flops"])
-    requests = np.concatenate([scouting(budget), sweeping(cluster, 0.87 * budget, rng)], axis=1)
+    sweep = sweeping(cluster, 0.87 * budget, rng)
+    before = sweep[:, rng.permutation(40)[:14]]
+    before[2] *= np.exp(rng.choice((-1, 1), 14) * np.log(rng.uniform(3, 5, 14)))
+    requests = np.concatenate([scouting(budget), sweep, before], axis=1)
     runs = _columns(cluster, requests[:, rng.permutation(requests.shape[1])], rng)
     return arrays | runs | {"target_flops": np.array(TIMES * budget)}
 
