@@ -367,12 +367,6 @@ ALLOCATION = [
 
 CAMPAIGN = [
     Variant(
-        "the best rate that was tried at the largest size",
-        "    return coefficient * n_params**exponent\n",
-        "    return rates[-1] + 0 * n_params\n",
-        ("best_learning_rate", "sweep"),
-    ),
-    Variant(
         "one rate for all sizes: their mean",
         "    return coefficient * n_params**exponent\n",
         "    return np.exp(np.mean(np.log(rates))) + 0 * n_params\n",
