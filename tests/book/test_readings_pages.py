@@ -144,6 +144,7 @@ def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (source / "chapters").mkdir()
     (source / "chapters" / "02-automatic-differentiation.md").write_text("# AD\n\n```{readings} 02\n```\n")
     (source / "plain.md").write_text("# Plain\n")
+    (source / "estimator.md").write_text("# Estimator\n")  # the syllabus leads there
     (source / "index.md").write_text("# Book\n\n```{toctree}\n:glob:\n\n*\nchapters/*\n```\n")
     return source
 

