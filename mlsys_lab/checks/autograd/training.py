@@ -253,9 +253,7 @@ CHECKS = (
         name="train_digits",
         title="Read unseen digits: at least 95 %",
         points=6,
-        cases=(
-            Case("a random split, pixels and classes in another order"),
-        ),
+        cases=(Case("a random split, pixels and classes in another order"),),
         inputs=_digits_inputs,
         run=calls.digits,
         expect=_digits_expect,
