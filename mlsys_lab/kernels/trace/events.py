@@ -1,0 +1,94 @@
+"""What a launch did to memory: one row for each lane of each load and store, whoever ran the kernel.
+
+A lane is a CUDA thread, or an element of one of Triton's blocks. Everything else about a launch (traffic, sectors, bank
+conflicts, races …) is worked out from these rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+LOAD, STORE, ATOMIC = 0, 1, 2
+"""Values of an access's `kind`; an atomic both loads and stores."""
+
+WARP = 32
+"""Threads that an NVIDIA GPU runs in step."""
+
+ACCESS = np.dtype(
+    [
+        ("request", np.int64),  # which request of a warp this lane belongs to, counted over the launch in order of time
+        ("kind", np.int8),
+        ("buffer", np.int16),  # index into Trace.buffers
+        ("site", np.int16),  # index into Trace.sites
+        ("block", np.int32),  # CUDA's block or Triton's program, x fastest
+        ("thread", np.int32),  # within the block, x fastest
+        ("phase", np.int32),  # barriers that the block had passed
+        ("offset", np.int64),  # bytes from the buffer's first element; may lie outside of it
+    ]
+)
+
+ARRIVAL = np.dtype([("site", np.int16), ("block", np.int32), ("thread", np.int32), ("phase", np.int32)])
+"""A thread at a barrier; `phase` counts the barriers that it had passed before."""
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """An array that a kernel can touch: an argument in global memory, or a block's own array."""
+
+    name: str
+    space: Literal["global", "shared", "local"]
+    shape: tuple[int, ...]
+    itemsize: int  # bytes
+    strides: tuple[int, ...]  # bytes
+    written: bool  # whether its elements had values before the launch
+    start: int = 0  # bytes from the start of the block's shared memory, which decides an element's bank
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes from the first element to the end of the last."""
+        if 0 in self.shape:
+            return 0
+        return self.itemsize + sum((n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True))
+
+    @property
+    def elements(self) -> int:
+        """Elements of the array."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place in a kernel's source where memory is touched."""
+
+    file: str
+    line: int
+    text: str  # the line, stripped
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """One launch of one kernel."""
+
+    kernel: str
+    grid: tuple[int, int, int]  # blocks along x, y, z
+    block: tuple[int, int, int]  # threads of a block along x, y, z
+    buffers: tuple[Buffer, ...]
+    sites: tuple[Site, ...]
+    accesses: np.ndarray  # (A,) of ACCESS, in order of `request`
+    arrivals: np.ndarray  # (B,) of ARRIVAL
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.block[0] * self.block[1] * self.block[2]
+
+    def of(self, *, space: str | None = None, buffer: str | None = None, kinds: tuple[int, ...] = ()) -> np.ndarray:
+        """The accesses to a space or one buffer, of the given kinds (all, if none is given)."""
+        chosen = [
+            (space is None or one.space == space) and (buffer is None or one.name == buffer) for one in self.buffers
+        ]
+        keep = np.asarray(chosen, dtype=bool)[self.accesses["buffer"]]
+        return self.accesses[keep & np.isin(self.accesses["kind"], kinds)] if kinds else self.accesses[keep]
