@@ -90,5 +90,8 @@ class Trace:
         chosen = [
             (space is None or one.space == space) and (buffer is None or one.name == buffer) for one in self.buffers
         ]
-        keep = np.asarray(chosen, dtype=bool)[self.accesses["buffer"]]
-        return self.accesses[keep & np.isin(self.accesses["kind"], kinds)] if kinds else self.accesses[keep]
+        keep: np.ndarray = np.asarray(chosen, dtype=bool)[self.accesses["buffer"]]
+        if kinds:
+            keep &= np.isin(self.accesses["kind"], kinds)
+        found: np.ndarray = self.accesses[keep]
+        return found
