@@ -53,6 +53,7 @@ def main(checks_module: str, notebook: str, results: str) -> None:
                 passed=report.passed,
                 unfinished=report.unfinished,
                 case=report.case.name if report.case else "",
+                given="" if report.unfinished else report.given,
                 what=mismatch.what if mismatch else "",
                 got=mismatch.got if mismatch else "",
                 expected=mismatch.expected if mismatch else "",

@@ -127,8 +127,15 @@ def _raised(error: BaseException) -> Mismatch:
         return Mismatch(error.what, got, expected)
     said = describe(error)
     if where:
-        return Mismatch("your code stopped with an exception", f"{said}, at {where}", "an answer")
+        return Mismatch("your code stopped with an exception", f"{said}, at {where}", _asked_for(error))
     return Mismatch("the check could not use what your code gave back", said, "what the task describes")
+
+
+def _asked_for(error: BaseException) -> str:
+    """What the call noted on the exception on its way out; a learner's exception may hold anything as notes."""
+    notes = vars(error).get("__notes__")
+    said = [note for note in notes if isinstance(note, str)] if isinstance(notes, list) else []
+    return " ".join(said) or "an answer"
 
 
 def _where(error: BaseException, brief: bool = False) -> str:

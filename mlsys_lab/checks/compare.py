@@ -102,7 +102,7 @@ def _too_far(got: np.ndarray, want: np.ndarray, scale: float) -> np.ndarray:
 
 def _values_differ(name: str, got: np.ndarray, want: np.ndarray, wrong: np.ndarray) -> Mismatch:
     if want.ndim == 0:
-        return Mismatch(f"`{name}` has the wrong value", _shown(got), _shown(want))
+        return Mismatch(f"`{name}` has the wrong value", *_told_apart(got, want))
     with np.errstate(invalid="ignore", over="ignore"):
         error = np.abs(got.astype(np.float64) - want.astype(np.float64))
     error = np.where(wrong, np.nan_to_num(error, nan=np.inf), -1.0)
@@ -110,13 +110,25 @@ def _values_differ(name: str, got: np.ndarray, want: np.ndarray, wrong: np.ndarr
     at = f"[{', '.join(map(str, index))}]"
     what = f"`{name}` is wrong in {int(wrong.sum())} of {_entries(want.size)}, most at {at}"
     if want.size <= SHOWN:
-        return Mismatch(what, _shown(got), _shown(want))
-    return Mismatch(what, f"{_shown(got[index])} at {at}", f"{_shown(want[index])} at {at}")
+        return Mismatch(what, *_told_apart(got, want))
+    return Mismatch(what, *(f"{shown} at {at}" for shown in _told_apart(got[index], want[index])))
 
 
 def _entries(count: int) -> str:
     return "1 entry" if count == 1 else f"{count} entries"
 
 
-def _shown(values: np.ndarray) -> str:
-    return np.array2string(np.asarray(values), precision=6, separator=", ", threshold=SHOWN, edgeitems=SHOWN // 2)
+def _told_apart(got: np.ndarray, want: np.ndarray) -> list[str]:
+    """Both, with as many digits as it takes to see the difference."""
+    shown: list[str] = []
+    for precision in (6, 9, 12, 17):
+        shown = [_shown(values, precision) for values in (got, want)]
+        if shown[0] != shown[1]:
+            break
+    return shown
+
+
+def _shown(values: np.ndarray, precision: int = 6) -> str:
+    return np.array2string(
+        np.asarray(values), precision=precision, separator=", ", threshold=SHOWN, edgeitems=SHOWN // 2
+    )

@@ -35,6 +35,7 @@ class SavedReport:
     passed: bool = False
     unfinished: bool = False
     case: str = ""
+    given: str = ""
     what: str = ""
     got: str = ""
     expected: str = ""

@@ -25,7 +25,8 @@ def _facts(report: Report) -> list[tuple[str, str, bool]]:
         return []
     facts = [("what", report.mismatch.what, False)]
     if report.case is not None and not report.unfinished:
-        facts.insert(0, ("case", report.case.name, False))
+        given = [("given", report.given, True)] if report.given else []
+        facts = [("case", report.case.name, False), *given, *facts]
     values = (("got", report.mismatch.got), ("expected", report.mismatch.expected))
     facts += [(label, value, True) for label, value in values if value]
     # What is not written yet needs no hint: the task's text says what to do, and a hint may give the answer away.

@@ -22,7 +22,8 @@ class CheckFailed(CourseError):
 class Report:
     """Outcome of one check. `case` and `mismatch` tell the first case that failed; both are None when it passed.
 
-    `time_s` is the time spent in the learner's code over all cases tried.
+    `given` is what the check says of that case's inputs. `time_s` is the time spent in the learner's code over all
+    cases tried.
     """
 
     check: Check
@@ -32,6 +33,7 @@ class Report:
     time_s: float
     unfinished: bool = False
     cases: int = 0
+    given: str = ""
 
     @property
     def points(self) -> float:
@@ -64,5 +66,6 @@ def run_check(check: Check, artifact: Any, *, seed: int = PUBLIC_SEED, hidden: b
         if outcome.arrays is not None:
             mismatch = judge_case(check, case, inputs, outcome.arrays)
         if mismatch is not None:
-            return Report(check, False, case, mismatch, time_s, outcome.unfinished, tried)
+            given = check.describe(public_inputs(inputs)) if check.describe and not case.hidden else ""
+            return Report(check, False, case, mismatch, time_s, outcome.unfinished, tried, given)
     return Report(check, True, None, None, time_s, cases=tried)

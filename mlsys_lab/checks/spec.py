@@ -87,6 +87,8 @@ class Check:
     expect(arrays)        -> arrays, from an oracle that is independent of the course's own solution
     compare(got, expected) -> None when accepted, else the first `Mismatch`
 
+    `describe(arrays)` puts the inputs of a case into a few lines, best of code that makes them again: learners see it
+    where a public case fails, and never of a hidden one.
     `uses` names what the artifact must define; `memory_bytes` caps what `run` may hold beyond what was there before it.
     `performance` adds extra points for speed, which are measured apart from the check's own.
     Raises `InputError` where `run` could not be called without its oracle being at hand.
@@ -105,6 +107,7 @@ class Check:
     time_limit_s: float = 10.0
     memory_bytes: int | None = None
     performance: Performance | None = None
+    describe: Callable[[Arrays], str] | None = None
 
     def __post_init__(self) -> None:
         if not any(not case.hidden for case in self.cases):

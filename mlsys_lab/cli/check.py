@@ -145,5 +145,5 @@ def _reasons(reports: list[SavedReport]) -> list[str]:
 
 
 def _facts(report: SavedReport) -> list[str]:
-    facts = (("got", report.got), ("expected", report.expected), ("hint", report.hint))
+    facts = (("given", report.given), ("got", report.got), ("expected", report.expected), ("hint", report.hint))
     return [f"  {label + ':':<9} " + said.replace("\n", "\n" + " " * 12) for label, said in facts if said]

@@ -33,6 +33,7 @@ def test_right_code_earns_all_and_other_cells_do_not_run(fakes: ModuleType, tmp_
 def test_each_check_stands_for_itself(fakes: ModuleType, tmp_path: Path) -> None:
     wrong, right = _reports(tmp_path, RIGHT.replace("x + 1", "x + 3"))
     assert not wrong.passed and (wrong.case, wrong.hint) == ("single", "`x + 1` <b>does</b> it")
+    assert wrong.given.startswith("x = [") and wrong.given.endswith(", x")
     assert wrong.what.startswith("`y` is wrong") and wrong.got and wrong.expected
     assert right.passed and right.hint == ""
 

@@ -150,6 +150,17 @@ def test_plain_text_lines_up(fakes: ModuleType) -> None:
     ]
 
 
+def test_the_inputs_of_a_public_case_stand_below_its_name(fakes: ModuleType) -> None:
+    report = _report(fakes, Mismatch("w"), given="x = [1]\ny = '<b>'")
+    assert render.text(report).splitlines()[1:4] == [
+        "  case:     single",
+        "  given:    x = [1]",
+        "            y = '<b>'",
+    ]
+    assert "x = [1]\ny = &#x27;&lt;b&gt;&#x27;" in render.html(report)
+    assert "given" not in render.text(_report(fakes, Mismatch("w"), given="x = [1]", unfinished=True))
+
+
 def test_registry_finds_modules_and_packages_that_define_a_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "__init__.py").touch()
     (tmp_path / "one_topic.py").write_text("LAB = 1\n")

@@ -12,7 +12,7 @@ import pytest
 
 from mlsys_lab.checks.attempt import attempt
 from mlsys_lab.checks.runner import Report, run_check
-from mlsys_lab.checks.spec import Call, Case, Check, Lab, call_name, find_call
+from mlsys_lab.checks.spec import Call, Case, Check, Lab, Mismatch, call_name, find_call
 from mlsys_lab.checks.verdict import draw_inputs, judge_case, public_inputs
 from mlsys_lab.errors import InputError, UnfinishedError
 from mlsys_lab.stack.artifact import Artifact, Cell, load
@@ -85,7 +85,14 @@ def test_hidden_cases_run_only_when_asked_and_show_no_values(fakes: ModuleType) 
     assert _run(fakes, source).passed
     report = _run(fakes, source, hidden=True)
     assert not report.passed and report.case is not None and report.case.name == "empty"
-    assert report.mismatch is not None and (report.mismatch.got, report.mismatch.expected) == ("", "")
+    assert report.mismatch == Mismatch("a case that is not shown fails") and report.given == ""
+
+
+def test_a_public_case_that_fails_shows_its_inputs_but_for_private_ones(fakes: ModuleType) -> None:
+    report = _run(fakes, "def add_one(x): return x + 1 if x.size == 1 else x")
+    inputs = draw_inputs(fakes.ADD_ONE, fakes.ADD_ONE.cases[1], 0)
+    assert report.given == f"x = {inputs['x'].round(2).tolist()}, x"
+    assert _run(fakes, "def add_one(x): return x + 1").given == ""
 
 
 def test_private_inputs_do_not_reach_the_learner(fakes: ModuleType) -> None:
@@ -126,6 +133,29 @@ def test_a_check_may_say_itself_what_is_wrong_with_an_answer() -> None:
         "list",
         "an array",
     )
+
+
+@pytest.mark.parametrize(
+    ("notes", "expected"),
+    [
+        (["ValueError,", "nothing else"], "ValueError, nothing else"),
+        ([], "an answer"),
+        ([1], "an answer"),
+        (2, "an answer"),
+    ],
+)
+def test_a_call_may_note_on_an_exception_what_it_had_asked_for(notes: Any, expected: str) -> None:
+    def run(artifact: Any, arrays: Any) -> Any:
+        try:
+            return artifact.answer()
+        except KeyError as error:
+            error.__notes__ = notes
+            raise
+
+    artifact = load(Artifact("n.ipynb", (Cell(1, "#| export\ndef answer(): raise KeyError('k')"),)))
+    outcome = attempt(Call(run), artifact, {})
+    assert outcome.problem is not None and "KeyError: 'k', at cell 1" in outcome.problem.got
+    assert outcome.problem.expected == expected
 
 
 @pytest.mark.parametrize(

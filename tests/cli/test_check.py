@@ -38,7 +38,9 @@ def test_half_right_earns_half_and_is_not_accepted(call: Call, here: Path, start
     assert code == 1
     assert "2 of 5 points" in out and "accepted" not in out
     assert "add_one, not right yet (case: single): `y` is wrong in 1 of 1 entry" in out
-    assert "got:" in out and "expected:" in out and "hint:     `x + 1` <b>does</b> it" in out
+    assert (
+        "given:    x = [" in out and "got:" in out and "expected:" in out and "hint:     `x + 1` <b>does</b> it" in out
+    )
     assert Workspace(here).artifact("fake") is None
     assert "2/5" in call("progress")[1]
 

@@ -26,6 +26,7 @@ ADD_ONE = Check(
     hint="`x + 1` <b>does</b> it",
     uses=("add_one",),
     time_limit_s=0.5,
+    describe=lambda arrays: f"x = {arrays['x'].round(2).tolist()}, {', '.join(arrays)}",
 )
 TWICE = Check(
     name="twice",
