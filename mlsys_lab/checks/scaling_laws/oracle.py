@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import astuple, dataclass
 
 import numpy as np
+from scipy.optimize import minimize
 
 DELTA = 1e-3
 """Where Huber's loss turns from a square into a line, in the log of the loss."""
@@ -90,9 +91,10 @@ def huber(r: np.ndarray, delta: float = DELTA) -> float:
 
 
 def refit(start: Truth, n_params: np.ndarray, tokens: np.ndarray, loss: np.ndarray, steps: int = 200) -> Truth:
-    """The law of least Huber loss near `start`: Levenberg–Marquardt on residuals reweighted in each step.
+    """The law of least Huber loss near `start`: Levenberg–Marquardt on residuals reweighted in each step, then BFGS.
 
-    A residual beyond delta has weight delta/|r|, which makes the weighted square's slope that of Huber's line.
+    A residual beyond delta has weight delta/|r|, which makes the weighted square's slope that of Huber's line. Where
+    most are beyond it, the reweighting creeps along a valley; BFGS walks to its end.
     """
     log_n, log_d = np.log(n_params), np.log(tokens)
 
@@ -101,17 +103,27 @@ def refit(start: Truth, n_params: np.ndarray, tokens: np.ndarray, loss: np.ndarr
         e, a, b, alpha, beta = x
         return Truth(np.exp(e), np.exp(a + alpha * log_n.mean()), np.exp(b + beta * log_d.mean()), alpha, beta)
 
+    def slopes_and_weights(x: np.ndarray, r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Slopes of each residual (5, R), and its weight (R,)."""
+        law = law_at(x)
+        of_n, of_d = law.A * n_params**-law.alpha, law.B * tokens**-law.beta
+        slopes = np.stack(
+            [np.full_like(of_n, law.E), of_n, of_d, -of_n * (log_n - log_n.mean()), -of_d * (log_d - log_d.mean())]
+        )
+        return slopes / law.loss(n_params, tokens), np.minimum(1, DELTA / np.maximum(np.abs(r), 1e-300))
+
+    def scaled(x: np.ndarray) -> tuple[float, np.ndarray]:
+        with np.errstate(over="ignore", invalid="ignore"):
+            r = residuals(law_at(x), n_params, tokens, loss)
+            slopes, weights = slopes_and_weights(x, r)
+            return huber(r) / DELTA, (slopes * weights) @ r / DELTA
+
     x = np.log([start.E, start.A, start.B])
     x = np.append(x - [0, start.alpha * log_n.mean(), start.beta * log_d.mean()], [start.alpha, start.beta])
     r = residuals(law_at(x), n_params, tokens, loss)
     lowest, damping = huber(r), 1e-3
     for _ in range(steps):
-        law = law_at(x)
-        of_n, of_d = law.A * n_params**-law.alpha, law.B * tokens**-law.beta
-        slopes = np.stack(
-            [np.full_like(of_n, law.E), of_n, of_d, -of_n * (log_n - log_n.mean()), -of_d * (log_d - log_d.mean())]
-        ) / law.loss(n_params, tokens)
-        weights = np.minimum(1, DELTA / np.maximum(np.abs(r), 1e-300))
+        slopes, weights = slopes_and_weights(x, r)
         square = (slopes * weights) @ slopes.T
         step = np.linalg.solve(square + damping * np.diag(np.diag(square) + 1e-30), -(slopes * weights) @ r)
         tried = residuals(law_at(x + np.clip(step, -1, 1)), n_params, tokens, loss)
@@ -124,6 +136,9 @@ def refit(start: Truth, n_params: np.ndarray, tokens: np.ndarray, loss: np.ndarr
             damping *= 4
             if damping > 1e12:
                 break
+    for _ in range(3):  # a fresh guess of the curvature each time
+        found = minimize(scaled, x, jac=True, method="BFGS", options={"gtol": 1e-9})
+        x = found.x if found.fun < scaled(x)[0] else x
     return law_at(x)
 
 
