@@ -136,7 +136,11 @@ def _estimate(args: argparse.Namespace, config: TransformerConfig, on: Machine, 
 def _fix(args: argparse.Namespace, config: TransformerConfig, on: Machine, layout: Layout) -> str:
     """The first single change of the layout with which it fits, or ""."""
     for words, smaller in smaller_layouts(config, layout, training=not args.serve):
-        if _estimate(args, config, on, smaller).fits:
+        try:
+            fits = _estimate(args, config, on, smaller).fits
+        except InputError:  # the sequence does not divide so
+            continue
+        if fits:
             return f"{words}, on {smaller.devices} device{'s' if smaller.devices > 1 else ''}"
     return ""
 

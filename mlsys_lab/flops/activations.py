@@ -33,6 +33,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mlsys_lab.errors import InputError
+from mlsys_lab.flops.amounts import at_least_one, positive
 from mlsys_lab.flops.compute import check_recomputation
 from mlsys_lab.flops.config import TransformerConfig
 
@@ -69,11 +70,16 @@ def layer(
 
     "selective" keeps neither scores nor their dropout; "full" keeps the layer's input alone. `key_tokens` is the length
     of the rows of scores, `tokens` unless context parallelism has left a device with fewer queries than keys.
+    Sequence parallelism gives each tensor-parallel rank as many tokens of a sequence: `InputError` where they do not
+    divide so.
     """
     check_recomputation(recomputation)
-    if tokens < 1 or batch < 0 or tensor < 1:
+    key_tokens = tokens if key_tokens is None else key_tokens
+    at_least_one(tokens=tokens, batch=batch, tensor=tensor, key_tokens=key_tokens)
+    positive(element_bytes=element_bytes)
+    if sequence_parallel and tokens % tensor:
         raise InputError(
-            "activations need a token and a device", got=f"tokens={tokens}, batch={batch}, tensor={tensor}"
+            "sequence parallelism does not divide evenly", got=f"{tokens} tokens among {tensor} tensor-parallel ranks"
         )
     rows, D, N = batch * tokens, config.d_model, config.n_heads
     shared = tensor if sequence_parallel else 1
@@ -84,9 +90,9 @@ def layer(
     value_dim = config.latent.v_dim if config.latent else config.head_dim
     kv_copies = max(1.0, tensor / config.n_kv_heads)
     key_value = config.n_kv_heads * (config.head_dim + value_dim) * kv_copies
-    score_bytes = 4.0 if fused_attention else (key_tokens or tokens) * element_bytes
+    score_bytes = 4.0 if fused_attention else key_tokens * element_bytes
     if dropout and not fused_attention:
-        score_bytes += (key_tokens or tokens) * (1 + element_bytes)
+        score_bytes += key_tokens * (1 + element_bytes)
     return LayerActivations(
         replicated=rows * ((2 * norms * D + _sent_elements(config)) * element_bytes + mask_bytes) / shared,
         attention=rows * (N * config.head_dim + key_value + N * value_dim) * element_bytes / tensor,
@@ -120,6 +126,8 @@ def head_bytes(
     Korthikanti et al., §4.3: 4·T·B·D (1 + V/D) for 16 bits; their division of the first two terms is by sequence
     parallelism and left out here.
     """
+    at_least_one(tokens=tokens, batch=batch, tensor=tensor)
+    positive(element_bytes=element_bytes)
     return batch * tokens * (2 * config.d_model * element_bytes + 4.0 * config.vocab_size / tensor)
 
 
@@ -130,6 +138,8 @@ def stack(kept: LayerActivations, whole: LayerActivations, *, layers: float, in_
     one layer at a time: in_flight · layers · kept + (whole - kept). The first stage of a one-forward-one-backward
     pipeline has as many micro-batches in flight as there are stages.
     """
+    positive(layers=layers)
+    at_least_one(in_flight=in_flight)
     return in_flight * layers * kept.total + (whole.total - kept.total)
 
 
@@ -139,4 +149,5 @@ def saved_bytes(tokens: float, widths: float, n_layers: int, element_bytes: floa
     >>> saved_bytes(4e6, 3 * 8192, 80) / 1e12  # TB of three checkpoints a layer in a Llama 3 70B, four million tokens
     15.72864
     """
+    positive(tokens=tokens, widths=widths, n_layers=n_layers, element_bytes=element_bytes)
     return tokens * widths * n_layers * element_bytes

@@ -12,6 +12,13 @@ def positive(**amounts: float) -> None:
             raise InputError(f"{name} must be positive", got=amount)
 
 
+def at_least_one(**amounts: float) -> None:
+    """`InputError` that names the first amount of which there is less than one, or which is not a number."""
+    for name, amount in amounts.items():
+        if not amount >= 1:
+            raise InputError(f"{name} must be at least 1", got=amount)
+
+
 def not_negative(**amounts: float) -> None:
     """`InputError` that names the first amount which is negative or not a number."""
     for name, amount in amounts.items():

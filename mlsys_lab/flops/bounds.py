@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import activations, cache, communication, compute
+from mlsys_lab.flops.amounts import positive
 from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.layout import Layout, shard
 from mlsys_lab.flops.memory import BYTES, Recipe, element_bytes
@@ -36,9 +37,7 @@ class Machine:
     node: int  # devices in a node
 
     def __post_init__(self) -> None:
-        for name, amount in asdict(self).items():
-            if not amount > 0:
-                raise InputError(f"{name} must be positive", got=amount)
+        positive(**asdict(self))
 
 
 def machine(
@@ -255,6 +254,7 @@ def serving_work(
     """
     if layout.context > 1:
         raise InputError("serving is bounded without context parallelism", got=f"{layout.context} ranks", expected="1")
+    positive(weight_bytes=weight_bytes, cache_bytes=cache_bytes)
     t, p, e = layout.tensor, layout.pipeline, layout.expert
     once = compute.forward(config, tokens, causal=True, past=past, head_tokens=1)
     held = shard(config, layout)

@@ -8,7 +8,7 @@ counted.
 
 from __future__ import annotations
 
-from mlsys_lab.errors import InputError
+from mlsys_lab.flops.amounts import at_least_one, not_negative, positive
 from mlsys_lab.flops.config import TransformerConfig
 
 
@@ -21,15 +21,13 @@ def elements_per_token(config: TransformerConfig) -> int:
 
 def bytes_per_token(config: TransformerConfig, element_bytes: float = 2) -> float:
     """Bytes that one token keeps, all layers together."""
-    if not element_bytes > 0:
-        raise InputError("element_bytes must be positive", got=element_bytes)
+    positive(element_bytes=element_bytes)
     return config.n_layers * elements_per_token(config) * element_bytes
 
 
 def cache_bytes(config: TransformerConfig, tokens: int, batch: int = 1, element_bytes: float = 2) -> float:
     """Bytes that `batch` sequences of `tokens` tokens keep."""
-    if tokens < 0 or batch < 0:
-        raise InputError("a cache holds no negative number of tokens", got=(batch, tokens))
+    not_negative(tokens=tokens, batch=batch)
     return batch * tokens * bytes_per_token(config, element_bytes)
 
 
@@ -39,6 +37,7 @@ def copies(config: TransformerConfig, tensor: int) -> float:
     Heads are divided among the devices; once there are more devices than key/value heads, some keep the same head, and
     the latent vector, which all heads share, is kept by every device.
     """
+    at_least_one(tensor=tensor)
     if config.latent is not None:
         return tensor
     return max(1.0, tensor / config.n_kv_heads)

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import math
 
-from mlsys_lab.errors import InputError
-from mlsys_lab.flops.amounts import positive
+from mlsys_lab.flops.amounts import at_least_one, not_negative, positive
+from mlsys_lab.flops.compute import check_recomputation
 from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.memory import check_zero_stage
 
 
 def gather_bytes(size_bytes: float, devices: int) -> float:
     """All-gather to, or reduce-scatter of, `size_bytes` on every device; also an all-to-all of buffers of that size."""
-    if devices < 1 or size_bytes < 0:
-        raise InputError("a collective needs a device and a size", got=f"{size_bytes} bytes over {devices}")
+    not_negative(size_bytes=size_bytes)
+    at_least_one(devices=devices)
     return size_bytes * (devices - 1) / devices
 
 
@@ -42,6 +42,8 @@ def data_parallel_bytes(
     micro-batch gathers them forward and backward. In units of Ψ 16-bit parameters and one micro-batch the four send 2,
     2, 2 and 3 (ZeRO, §7).
     """
+    not_negative(weight_bytes=weight_bytes, gradient_bytes=gradient_bytes)
+    at_least_one(micro_batches=micro_batches)
     times = {
         0: (0, 2),
         1: (1, 1),
@@ -71,6 +73,8 @@ def tensor_parallel_bytes(
     once more for the gradient of the weights (Korthikanti et al., §4.2.2). Full recomputation repeats the forward ones.
     Left out: what a vocabulary that is divided sends, as much as half a layer, once.
     """
+    check_recomputation(recomputation)
+    positive(tokens=tokens, layers=layers, element_bytes=element_bytes)
     halves = 1 if config.parallel_blocks else 2
     gathers = 2.0
     if training:
@@ -87,6 +91,8 @@ def pipeline_bytes(config: TransformerConfig, tokens: float, *, element_bytes: f
     >>> pipeline_bytes(one_trillion, 2048) / 1e6, pipeline_bytes(one_trillion, 2048, tensor=8) / 1e6
     (104.8576, 13.1072)
     """
+    positive(tokens=tokens, element_bytes=element_bytes)
+    at_least_one(tensor=tensor)
     return tokens * config.d_model * element_bytes / tensor
 
 
@@ -95,11 +101,14 @@ def expert_parallel_bytes(
 ) -> float:
     """Tokens of one device sent to their experts and back, forward; the backward pass sends as many again.
 
-    Each token goes to each of the experts that it uses, routed evenly (GShard, arXiv:2006.16668, §3). Tokens for which
-    two of the experts lie on one device are sent twice. `layers`: those with experts.
+    A token is sent once for each expert that it uses, routed evenly (GShard, arXiv:2006.16668, §3), also where two of
+    these lie on one device. DeepSeek-V3 sends it once to each node that has some of them, four nodes at most, and
+    passes it on over the node's own links (arXiv:2412.19437, §3.2.2): fewer bytes between nodes than are counted here.
+    `layers`: those with experts.
     """
     if config.experts is None:
         return 0.0
+    positive(tokens=tokens, layers=layers, element_bytes=element_bytes)
     return 2 * layers * gather_bytes(tokens * config.experts.active * config.d_model * element_bytes, devices)
 
 
@@ -111,6 +120,8 @@ def context_parallel_bytes(
     The backward pass sends keys and values again, and their gradients with them: twice as many bytes. With latent
     attention too, whole keys and values are passed.
     """
+    positive(tokens=tokens, layers=layers, element_bytes=element_bytes)
+    at_least_one(tensor=tensor)
     value_dim = config.latent.v_dim if config.latent else config.head_dim
     heads = max(1.0, config.n_kv_heads / tensor)
     return layers * gather_bytes(tokens * heads * (config.head_dim + value_dim) * element_bytes, devices)
@@ -124,8 +135,7 @@ def bubble(stages: int, micro_batches: int, *, interleave: int = 1) -> float:
     >>> bubble(4, 8), bubble(4, 8, interleave=2)
     (0.375, 0.1875)
     """
-    if min(stages, micro_batches, interleave) < 1:
-        raise InputError("a pipeline needs a stage and a micro-batch", got=(stages, micro_batches, interleave))
+    at_least_one(stages=stages, micro_batches=micro_batches, interleave=interleave)
     return (stages - 1) / (interleave * micro_batches)
 
 
@@ -161,6 +171,7 @@ def best_data_ways(tokens: float, devices: int, d_ff: int, *, data_axes: int = 1
     >>> round(best_data_ways(4.19e6, 8960, 28672, data_axes=2))
     1618
     """
+    positive(tokens=tokens, devices=devices, d_ff=d_ff, data_axes=data_axes, tensor_axes=tensor_axes)
     return math.sqrt(tokens * devices / d_ff * data_axes / tensor_axes)
 
 
@@ -173,4 +184,5 @@ def mixed_critical_tokens(d_ff: int, intensity: float, *, data_axes: int = 1, te
     >>> round(mixed_critical_tokens(28672, 2550, data_axes=2))
     454
     """
+    positive(d_ff=d_ff, intensity=intensity, data_axes=data_axes, tensor_axes=tensor_axes)
     return 4 * intensity**2 / (d_ff * data_axes * tensor_axes)

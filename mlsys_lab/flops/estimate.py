@@ -265,7 +265,7 @@ def smaller_layouts(config: TransformerConfig, layout: Layout, *, training: bool
     """Layouts one change away that may need less memory a device, the least costly change first, each with its name.
 
     Those that keep the number of devices come first; then twice, four and eight times the tensor- or pipeline-parallel
-    ranks. Layouts into which the model does not divide are left out.
+    ranks. Layouts into which the model does not divide are left out; the sequence and the batch are not looked at.
     """
     changes: list[tuple[str, dict[str, Any]]] = []
     if training:

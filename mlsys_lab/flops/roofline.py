@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mlsys_lab.errors import InputError
-from mlsys_lab.flops.amounts import not_negative, positive
+from mlsys_lab.flops.amounts import at_least_one, not_negative, positive
 from mlsys_lab.hardware import Device
 
 
@@ -71,6 +70,6 @@ def attention_intensity(queries: int, keys: int, group: int = 1, element_bytes: 
     >>> round(attention_intensity(1, 8192, group=8), 2)
     7.99
     """
-    if min(queries, keys, group) < 1:
-        raise InputError("attention needs a query, a key and a head", got=(queries, keys, group))
+    at_least_one(queries=queries, keys=keys, group=group)
+    positive(element_bytes=element_bytes)
     return 4.0 * group * queries * keys / (2 * (group * queries + keys) * element_bytes)

@@ -85,6 +85,9 @@ function trainingWork(c, layout, recipe, { batch, tokens, node, causal = true })
 // `sequences` of each data-parallel rank go once through all stages, `tokens` new tokens each after `past` cached ones.
 function servingWork(c, layout, { sequences, tokens, past, weightBytes, cacheBytes, node }) {
   if (layout.context > 1) refuse("serving is bounded without context parallelism", { got: `${layout.context} ranks`, expected: "1" });
+  for (const [name, bytes] of [["weight_bytes", weightBytes], ["cache_bytes", cacheBytes]]) {
+    if (!(bytes > 0)) refuse(`${name} must be positive`, { got: bytes });
+  }
   const { tensor: t, pipeline: p, expert: e } = layout;
   const once = forwardFlops(c, tokens, { causal: true, past, headTokens: 1 });
   const [held, rows] = [shard(c, layout), sequences * tokens];

@@ -27,6 +27,9 @@ function sentElements(c) {
 // Bytes that a layer keeps on each device for `batch` sequences of `tokens` tokens; fused attention, no dropout.
 function layerActivations(c, tokens, batch, { tensor, sequenceParallel, recomputation, elementBytes }) {
   const [rows, D, N] = [batch * tokens, c.d_model, c.n_heads];
+  if (sequenceParallel && tokens % tensor) {
+    refuse("sequence parallelism does not divide evenly", { got: `${tokens} tokens among ${tensor} tensor-parallel ranks` });
+  }
   const shared = sequenceParallel ? tensor : 1;
   if (recomputation === "full") return (rows * D * elementBytes) / shared;
   const valueDim = c.latent ? c.latent.v_dim : c.head_dim;

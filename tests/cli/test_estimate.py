@@ -91,6 +91,10 @@ def test_what_does_not_fit_comes_with_the_smallest_change_that_does(call: Call) 
     assert figures(call, "llama2-7b", "--data", "8", "--batch", "8", "--recompute", "full", "--zero", "1")["fits"]
     _, out, _ = call("estimate", "llama3-405b", "--device", "T4")
     assert "no single change of the layout makes it fit" in out
+    # Sequence parallelism is the first change that is tried, where the sequence divides.
+    long = ("llama3-8b", "--tensor", "2", "--data", "4", "--zero", "3", "--batch", "4", "--sequence")
+    assert figures(call, *long, "20480")["fix"] == "sequence parallelism, on 8 devices"
+    assert figures(call, *long, "20481")["fix"] == "full recomputation, on 8 devices"
 
 
 def test_a_config_json_and_its_folder(call: Call, tmp_path: Path) -> None:
@@ -131,6 +135,10 @@ def test_this_machine_s_cpu(call: Call) -> None:
         (["gpt2", "--data", "-1"], "Layout.data out of range: got -1"),
         (["gpt2", "--batch", "-1"], "the batch does not divide evenly: got -1 sequences"),
         (["gpt2", "--sequence", "0"], "tokens of a sequence out of range: got 0"),
+        (
+            ["gpt2", "--tensor", "2", "--sequence-parallel", "--sequence", "1023"],
+            "sequence parallelism does not divide evenly: got 1023 tokens among 2 tensor-parallel ranks",
+        ),
         (["gpt2", "--sequence", "2048"], "gpt2 has no positions for so many tokens"),
         (["gpt2", "--zero", "4"], "unknown ZeRO stage: got 4"),
         (["gpt2", "--recompute", "fulll"], "did you mean 'full'?"),

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import communication
-from mlsys_lab.flops.amounts import not_negative, positive
+from mlsys_lab.flops import activations, cache, communication, compute, memory, utilisation
+from mlsys_lab.flops.amounts import at_least_one, not_negative, positive
+from mlsys_lab.flops.config import Experts, TransformerConfig
 from mlsys_lab.flops.einsum import Einsum, replication
 from mlsys_lab.flops.memory import RECIPES, states
 from mlsys_lab.flops.roofline import bound, critical_batch
 
 ROOFS = {"peak_flops_per_s": 1.0, "bandwidth_bytes_per_s": 1.0}
+CONFIG = TransformerConfig("c", 4, d_model=8, n_heads=4, d_ff=12, vocab_size=9, context=16, experts=Experts(4, 2, 8))
+MODULES = (activations, cache, communication, compute, memory, utilisation)
+MAY_BE_ZERO = {
+    "flops", "hardware_flops", "model_flops", "needed_bytes", "size_bytes", "weight_bytes", "gradient_bytes",
+    "parameters", "past", "head_tokens", "zero_stage", "check_zero_stage.stage",
+    "pairs.tokens", "cache_bytes.tokens", "cache_bytes.batch",
+}  # fmt: skip
 
 
 def test_amounts_may_be_zero_only_where_that_is_said() -> None:
@@ -22,9 +32,45 @@ def test_amounts_may_be_zero_only_where_that_is_said() -> None:
     for amount in (0.0, -1.0, float("nan")):
         with pytest.raises(InputError, match="time_s must be positive"):
             positive(devices=1, time_s=amount)
+    for amount in (0.999, -1.0, float("nan")):
+        with pytest.raises(InputError, match="ranks must be at least 1"):
+            at_least_one(devices=1, ranks=amount)
     for amount in (-1e-9, float("nan")):
         with pytest.raises(InputError, match="flops must not be negative"):
             not_negative(flops=amount)
+
+
+def takers() -> list[tuple[str, Callable[..., object], dict[str, Any], str]]:
+    """Every amount that a public function of `MODULES` takes, with arguments that it accepts."""
+    found = []
+    known = {"config": CONFIG, "recipe": RECIPES["mixed16"], "d_ff": 12, "zero_stage": 3}
+    known |= dict.fromkeys(("kept", "whole"), activations.LayerActivations(1, 1, 1, 1))
+    for module in MODULES:
+        for name, function in inspect.getmembers(module, inspect.isfunction):
+            if function.__module__ != module.__name__ or name.startswith("_"):
+                continue
+            taken = inspect.signature(function).parameters.values()
+            amounts = [one.name for one in taken if one.annotation in ("int", "float", "int | None", "float | None")]
+            rest = {one.name: known[one.name] for one in taken if one.name not in amounts and one.name in known}
+            arguments = rest | {amount: known.get(amount, 1) for amount in amounts}
+            found += [(f"{name}.{amount}", function, arguments, amount) for amount in amounts]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "amount"), [case[1:] for case in takers()], ids=[case[0] for case in takers()]
+)
+def test_no_function_takes_an_amount_that_cannot_be(
+    function: Callable[..., object], arguments: dict[str, Any], amount: str
+) -> None:
+    function(**arguments)
+    zero_too = amount in MAY_BE_ZERO or f"{function.__name__}.{amount}" in MAY_BE_ZERO
+    for wrong in (-1, float("nan")) if zero_too else (0, -1, float("nan")):
+        with pytest.raises(InputError) as caught:
+            function(**arguments | {amount: wrong})
+        assert "\n" not in str(caught.value) and str(wrong) in str(caught.value)
+    if zero_too:
+        function(**arguments | {amount: 0})
 
 
 @pytest.mark.parametrize(

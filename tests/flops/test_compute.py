@@ -135,7 +135,7 @@ def test_the_share_of_attention_is_half_at_the_crossover():
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(InputError, match="needs a token: got tokens=0"):
-        compute.forward(TINY, 0)
+    with pytest.raises(InputError, match="logits for tokens that there are not: got 5, expected 0 to 4"):
+        compute.forward(TINY, 4, head_tokens=5)
     with pytest.raises(InputError, match=r"unknown recomputation: got 'all', expected one of none, selective, full"):
         compute.training(TINY, 4, recomputation="all")

@@ -44,5 +44,5 @@ def test_attention_intensity_is_that_of_its_two_einsums_without_the_scores() -> 
     assert attention_intensity(queries, keys, group) == pytest.approx((scores.flops + values.flops) / moved)
     assert attention_intensity(1, 10**9, group=8) == pytest.approx(8)
     assert attention_intensity(1, 4096, element_bytes=1) == 2 * attention_intensity(1, 4096)
-    with pytest.raises(InputError, match="needs a query"):
+    with pytest.raises(InputError, match="queries must be at least 1"):
         attention_intensity(0, 4096)

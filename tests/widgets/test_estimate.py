@@ -46,18 +46,21 @@ def random_specification(rng: random.Random) -> dict[str, Any]:
     mode = rng.choice(["training", "training", "serving"])
     if mode == "serving" and rng.random() < 0.9:
         layout["context"] = 1
+    weight_format, cache_format = rng.choice(list(BYTES)), rng.choice(list(BYTES))
+    sizes = {"weight_bytes": BYTES[weight_format], "cache_bytes": BYTES[cache_format]}
     if rng.random() < 0.15:
-        slip = rng.choice(["batch", "tokens", "price", *layout])
+        slip = rng.choice(["batch", "tokens", "price", *sizes, *layout])
         if slip == "batch":
             batch = rng.choice([0, -1, 7])
         elif slip == "tokens":
             tokens = rng.choice([0, -5])
         elif slip == "price":
             price = -1
+        elif slip in sizes:
+            sizes[slip] = rng.choice([0, -1])
         elif isinstance(layout[slip], int) and slip not in ("zero_stage", "sequence_parallel"):
             layout[slip] = rng.choice([0, -2, 3, 7, 11])
     name, one = rng.choice(DEVICES).name, rng.choice(list(RECIPES.values()))
-    weight_format, cache_format = rng.choice(list(BYTES)), rng.choice(list(BYTES))
     return {
         "mode": mode,
         "config": config,
@@ -69,8 +72,7 @@ def random_specification(rng: random.Random) -> dict[str, Any]:
         "tokens": tokens,
         "causal": rng.random() < 0.8,
         "price_per_hour": price,
-        "weight_bytes": BYTES[weight_format],
-        "cache_bytes": BYTES[cache_format],
+        **sizes,
     }
 
 
@@ -118,12 +120,13 @@ def test_the_figure_and_python_estimate_alike_and_refuse_alike(open_page) -> Non
         })""",
         specs,
     )
-    refused = training = 0
+    refusals: list[str] = []
+    training = 0
     for spec, on, result in zip(specs, machines, got, strict=True):
         expected = python_estimate(spec, on)
         if isinstance(expected, str) or isinstance(result, str):
             assert result == expected
-            refused += 1
+            refusals.append(result)
             continue
         training += spec["mode"] == "training"
         left, right = flat(result), flat(expected)
@@ -133,7 +136,15 @@ def test_the_figure_and_python_estimate_alike_and_refuse_alike(open_page) -> Non
                 assert left[path] == pytest.approx(value, rel=1e-12, abs=0), (path, spec)
             else:
                 assert left[path] == value, (path, spec)
-    assert 150 < refused < 500 and 250 < training < CASES - refused - 100
+    assert 150 < len(refusals) < 500 and 250 < training < CASES - len(refusals) - 100
+    for said in (
+        "sequence parallelism does not",
+        "weight_bytes must",
+        "cache_bytes must",
+        "context parallelism",
+        "heads",
+    ):
+        assert any(said in refusal for refusal in refusals)
 
 
 @pytest.mark.browser
