@@ -1,0 +1,60 @@
+"""What every operation refuses, one line each: a learner should meet a sentence, not an address that faulted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from mlsys_lab.errors import InputError
+
+STATIC_SHARED_BYTES = 48 * 1024
+"""Shared memory that a block may declare in its source; more has to be asked for at the launch."""
+
+
+def alike(dtypes: tuple[torch.dtype, ...], **tensors: torch.Tensor) -> torch.device:
+    """The device of tensors that a kernel can take together: contiguous, of one dtype out of `dtypes`, on one device.
+
+    `InputError` names the first that is not.
+    """
+    first_name, first = next(iter(tensors.items()))
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise InputError(f"{name} must be a tensor of torch", got=type(tensor).__name__)
+        if tensor.dtype not in dtypes:
+            raise InputError(f"dtype of {name}", got=tensor.dtype, expected=" or ".join(map(str, dtypes)))
+        if tensor.dtype != first.dtype:
+            raise InputError(f"{first_name} and {name} have two dtypes", got=f"{first.dtype} and {tensor.dtype}")
+        if tensor.device != first.device:
+            raise InputError(f"{first_name} and {name} are on two devices", got=f"{first.device} and {tensor.device}")
+        if not tensor.is_contiguous():
+            raise InputError(f"{name} is not contiguous", got=f"strides {tensor.stride()}", help=f"{name}.contiguous()")
+    return first.device
+
+
+def of_rank(rank: int, **tensors: torch.Tensor) -> None:
+    """`InputError` that names the first tensor which has not `rank` dimensions."""
+    for name, tensor in tensors.items():
+        if tensor.ndim != rank:
+            raise InputError(f"dimensions of {name}", got=f"shape {tuple(tensor.shape)}", expected=f"{rank} of them")
+
+
+def of_shape(shape: tuple[int, ...], **tensors: torch.Tensor) -> None:
+    """`InputError` that names the first tensor which has not this shape."""
+    for name, tensor in tensors.items():
+        if tuple(tensor.shape) != tuple(shape):
+            raise InputError(f"shape of {name}", got=tuple(tensor.shape), expected=tuple(shape))
+
+
+def known_step(step: str, steps: Any) -> None:
+    """`InputError` for a step that is not among an operation's `steps`."""
+    if step not in steps:
+        raise InputError("unknown step", got=repr(step), expected="one of " + ", ".join(steps))
+
+
+def fits_shared_memory(size_bytes: int, what: str, limit_bytes: int = STATIC_SHARED_BYTES) -> None:
+    """`InputError` where `what` needs more shared memory than a block may have."""
+    if size_bytes > limit_bytes:
+        raise InputError(
+            f"{what} is too large for shared memory", got=f"{size_bytes} bytes", expected=f"at most {limit_bytes}"
+        )
