@@ -324,8 +324,9 @@ CHECKS = (
         cases=(
             Case("a world that wants large models", LARGE_CASE),
             Case("a world that wants long runs", LONG_CASE),
-            Case("another one", LARGE_CASE, hidden=True),
-            Case("and another", LONG_CASE, hidden=True),
+            # A wrong fit is near enough in two worlds of five: in eight worlds it is found out.
+            *(Case(f"another that wants large models, {n}", LARGE_CASE, hidden=True) for n in range(3)),
+            *(Case(f"another that wants long runs, {n}", LONG_CASE, hidden=True) for n in range(3)),
         ),
         inputs=_decide_inputs,
         run=calls.decide,

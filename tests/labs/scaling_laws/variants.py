@@ -325,7 +325,7 @@ ALLOCATION = [
         "twenty tokens a parameter, come what may",
         "    ratio = (law.alpha * law.A / (law.beta * law.B)) ** (1 / both)\n",
         "    return math.sqrt(flops / 120), 20 * math.sqrt(flops / 120)\n    ratio = 1.0\n",
-        ("compute_optimal", "decide"),
+        ("compute_optimal",),
     ),
     Variant(
         "serving costs nothing",
