@@ -117,6 +117,21 @@ def test_a_chain_of_matrices_by_hand():
     assert best.size_bytes(4) == 4 * (1000 + 500 + 50 + 50 + 250 + 500)
 
 
+def test_the_longest_chain_costs_what_the_textbook_s_recurrence_says():
+    letters = "abcdefghijklmnop"[: MOST_OPERANDS + 1]
+    sizes = {letter: 2 + at * 7 % 13 for at, letter in enumerate(letters)}
+    n = list(sizes.values())
+    chain = ",".join(a + b for a, b in itertools.pairwise(letters)) + f"->{letters[0]}{letters[-1]}"
+    least = {(i, i + 1): 0 for i in range(MOST_OPERANDS)}  # matrices i to j - 1, as in Cormen et al., §15.2
+    for length in range(2, MOST_OPERANDS + 1):
+        for i in range(MOST_OPERANDS - length + 1):
+            j = i + length
+            least[i, j] = min(least[i, k] + least[k, j] + 2 * n[i] * n[k] * n[j] for k in range(i + 1, j))
+    best = Einsum.parse(chain, sizes).contraction()
+    assert best.flops == least[0, MOST_OPERANDS]
+    assert len(best.steps) == MOST_OPERANDS - 1 and best.steps[-1].shape == (n[0], n[-1])
+
+
 def test_low_rank_adapters_are_cheap_in_one_order_only():
     lora = Einsum.parse("bd,dr,rf->bf", b=2048, d=4096, r=8, f=4096)
     assert [str(step) for step in lora.contraction().steps] == ["bd,dr->br", "br,rf->bf"]
