@@ -191,8 +191,8 @@ _ROWS = (
     _qwen("qwen2.5-14b", 48, 5120, 40, 8, 13_824),
     _qwen("qwen2.5-32b", 64, 5120, 40, 8, 27_648),
     _qwen("qwen2.5-72b", 80, 8192, 64, 8, 29_568),
-    # DeepSeek-AI 2024 (arXiv:2412.19437), §4.2, without the module that predicts a second token. It sends a token once to
-    # each of at most four nodes (§3.2.2), where `communication.expert_parallel_bytes` counts one sending an expert.
+    # DeepSeek-AI 2024 (arXiv:2412.19437), §4.2, without the module that predicts a second token. Trained with a token
+    # sent once to each of at most four nodes (§3.2.2), which `communication.expert_parallel_bytes` does not count.
     TransformerConfig(
         "deepseek-v3",
         n_layers=61,
