@@ -1,0 +1,269 @@
+"""A kernel is a small language: what its text may use, checked on the syntax tree before any of it runs.
+
+What the microscope records is only worth a mark if a submission cannot write the record itself, or fetch an array once
+and keep it in Python. So a kernel that is to be traced for marks gets arithmetic, branches, loops, its own parameters
+and locals, constants of its module, other kernels, and names of `cuda`, `tl` and `math` from the lists below. What is
+left out: everything that outlives a thread other than memory, and every way from an object to the interpreter.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from mlsys_lab.errors import CourseError, did_you_mean
+from mlsys_lab.kernels.vocabulary import BUILTINS, DIALECTS, MODULES, NUMBER_TYPES, OF_VALUES, RESERVED
+
+SIMPLE = (ast.Pass, ast.Break, ast.Continue)
+COMPOUND = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Tuple, ast.Slice)
+HARMLESS = (ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context)
+
+
+class KernelLanguageError(CourseError):
+    """A kernel's text uses what a kernel does not have; `line` counts from 1 in the text that was checked."""
+
+    def __init__(self, line: int, what: str, *, got: object = None, help: str = "") -> None:
+        super().__init__(what, got=got, help=help)
+        self.line = line
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The part of a module that is kernels: a tree to compile, and the names that it defines."""
+
+    tree: ast.Module
+    kernels: tuple[str, ...]
+    constants: tuple[str, ...]
+
+
+def kernels_of(source: str, filename: str = "<kernels>") -> Kernels:
+    """The kernels and constants of a module's text, every one of them checked; all else is left out unrun.
+
+    Raises SyntaxError where the text is no Python, `KernelLanguageError` at the first thing that a kernel may not use.
+    """
+    tree = ast.parse(source, filename)
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and _is_kernel(node)]
+    constants = list(_constants(tree.body))
+    names = [node.name for node in functions] + [name for name, _ in constants]
+    for name in names:
+        if names.count(name) > 1:
+            raise KernelLanguageError(_last(tree, name), f"`{name}` is defined twice", help="keep one of them")
+        if name in RESERVED:
+            raise KernelLanguageError(_last(tree, name), f"`{name}` has a meaning of its own", help="take another name")
+    known = frozenset(names)
+    for function in functions:
+        _Kernel(function, known).check()
+    kept = [node for node in tree.body if any(node is one for one in functions)]
+    body: list[ast.stmt] = [*(node for _, node in constants), *kept]
+    return Kernels(
+        ast.Module(body, type_ignores=[]), tuple(f.name for f in functions), tuple(name for name, _ in constants)
+    )
+
+
+def _is_kernel(function: ast.FunctionDef) -> bool:
+    """Whether a decorator makes it a kernel; raises where there are others beside."""
+    dotted = _decorators(function)
+    if not any(name in DIALECTS for name in dotted):
+        return False
+    if len(dotted) > 1:
+        raise KernelLanguageError(function.lineno, f"`{function.name}` has more than one decorator", got=dotted)
+    decorator = function.decorator_list[0]
+    if isinstance(decorator, ast.Call) and not all(
+        isinstance(value, ast.Constant) for value in [*decorator.args, *(k.value for k in decorator.keywords)]
+    ):
+        raise KernelLanguageError(function.lineno, f"the decorator of `{function.name}` may hold constants only")
+    return True
+
+
+def _decorators(function: ast.FunctionDef) -> list[str]:
+    return [ast.unparse(one.func if isinstance(one, ast.Call) else one) for one in function.decorator_list]
+
+
+def _constants(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.Assign]]:
+    """`NAME = number`, or arithmetic of numbers and earlier such names, or a tuple of them."""
+    known: set[str] = set()
+    for node in body:
+        if not (isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)):
+            continue
+        parts = [part for part in ast.walk(node.value) if not isinstance(part, HARMLESS)]
+        plain = all(
+            isinstance(part, ast.BinOp | ast.UnaryOp | ast.Tuple)
+            or (isinstance(part, ast.Constant) and isinstance(part.value, int | float))
+            or (isinstance(part, ast.Name) and part.id in known)
+            for part in parts
+        )
+        if plain and not node.targets[0].id.startswith("_"):
+            known.add(node.targets[0].id)
+            yield node.targets[0].id, node
+
+
+def _last(tree: ast.Module, name: str) -> int:
+    lines = [node.lineno for node in tree.body for part in ast.walk(node) if getattr(part, "name", None) == name]
+    lines += [
+        node.lineno for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name
+    ]
+    return max(lines)
+
+
+class _Kernel:
+    """One kernel's check."""
+
+    def __init__(self, function: ast.FunctionDef, known: frozenset[str]) -> None:
+        self.function, self.known = function, known
+        self.dialect = _decorators(function)[0]
+        arguments = function.args
+        self.parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+        stored = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and _is_store(node)}
+        self.locals = stored | {one.arg for one in self.parameters}
+
+    def check(self) -> None:
+        arguments = self.function.args
+        if arguments.vararg or arguments.kwarg:
+            self.refuse(self.function, "a kernel has a fixed number of parameters", "*args or **kwargs")
+        for default in [*arguments.defaults, *(one for one in arguments.kw_defaults if one)]:
+            if not isinstance(default, ast.Constant):
+                self.refuse(default, "a parameter's default has to be a constant")
+        for one in self.parameters:
+            if one.annotation is not None and ast.unparse(one.annotation) != "tl.constexpr":
+                self.refuse(one.annotation, "a parameter's annotation can only be `tl.constexpr`")
+        for name in self.locals:
+            if name.startswith("__") or name in RESERVED | self.known:
+                self.refuse(self.function, f"`{name}` cannot be the name of a variable of `{self.function.name}`")
+        for statement in self.function.body:
+            self.statement(statement)
+
+    def statement(self, node: ast.stmt) -> None:
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                for target in targets:
+                    self.target(target)
+                self.expression(value)
+            case ast.AugAssign(target=target, value=value):
+                self.target(target)
+                self.expression(value)
+            case ast.AnnAssign(target=ast.Name(), annotation=annotation, value=value) if value is not None:
+                self.expression(annotation)
+                self.expression(value)
+            case ast.If(test=test, body=body, orelse=orelse) | ast.While(test=test, body=body, orelse=orelse):
+                self.expression(test)
+                self.block(body, orelse)
+            case ast.For(target=ast.Name(), iter=ast.Call() as call, body=body, orelse=orelse):
+                if ast.unparse(call.func) not in ("range", "tl.range", "tl.static_range"):
+                    self.refuse(call, "a loop of a kernel runs over `range`, `tl.range` or `tl.static_range`")
+                self.expression(call)
+                self.block(body, orelse)
+            case ast.For():
+                self.refuse(node, "a loop of a kernel runs one variable over a range")
+            case ast.Expr(value=ast.Constant()):
+                pass  # a docstring
+            case ast.Expr(value=ast.Call() as call):
+                self.expression(call)
+            case ast.Return(value=value):
+                if value is not None:
+                    self.expression(value)
+            case _ if not isinstance(node, SIMPLE):
+                self.refuse(node, f"a kernel has no `{_word(node)}`")
+
+    def block(self, *bodies: list[ast.stmt]) -> None:
+        for body in bodies:
+            for node in body:
+                self.statement(node)
+
+    def target(self, node: ast.expr) -> None:
+        match node:
+            case ast.Name():
+                pass
+            case ast.Tuple(elts=elements):
+                for element in elements:
+                    self.target(element)
+            case ast.Subscript(value=ast.Name() as array, slice=index):
+                self.expression(array)
+                self.expression(index)
+            case _:
+                self.refuse(node, "a kernel stores to variables and to elements of arrays only")
+
+    def expression(self, node: ast.expr) -> None:
+        match node:
+            case ast.Constant(value=value):
+                if isinstance(value, str | bytes | complex) or value is ...:
+                    self.refuse(node, "a kernel computes with numbers only")
+            case ast.Name(id=name):
+                self.name(node, name)
+            case ast.Attribute():
+                self.attribute(node)
+            case ast.Call(func=ast.Name("float"), args=[ast.Constant("inf" | "-inf" | "nan")], keywords=[]):
+                pass
+            case ast.Call(func=function, args=args, keywords=keywords):
+                self.callee(function)
+                for argument in args:
+                    self.expression(argument)
+                for keyword in keywords:
+                    self.keyword(keyword)
+            case ast.Subscript(value=value, slice=index):
+                self.expression(value)
+                self.expression(index)
+            case ast.List(elts=elements):  # a shape of Triton's
+                for element in elements:
+                    self.expression(element)
+            case _ if isinstance(node, COMPOUND):
+                for part in ast.iter_child_nodes(node):
+                    if not isinstance(part, HARMLESS):
+                        assert isinstance(part, ast.expr)
+                        self.expression(part)
+            case _:
+                self.refuse(node, f"a kernel has no {_word(node)}")
+
+    def callee(self, node: ast.expr) -> None:
+        if not isinstance(node, ast.Name | ast.Attribute):
+            self.refuse(node, "a kernel calls functions by their names")
+        if isinstance(node, ast.Name) and node.id in self.locals:
+            self.refuse(node, "a kernel calls other kernels and the functions of its language, no variables")
+        self.expression(node)
+
+    def keyword(self, node: ast.keyword) -> None:
+        if node.arg is None:
+            self.refuse(node.value, "a kernel writes its arguments out", "**")
+        if not (isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)):  # padding_option="zero"
+            self.expression(node.value)
+
+    def name(self, node: ast.Name, name: str) -> None:
+        if name not in self.locals | self.known | BUILTINS | NUMBER_TYPES:
+            near = did_you_mean(name, self.locals | self.known | BUILTINS)
+            advice = near or "constants of the module are numbers; another function has to be a kernel itself"
+            raise KernelLanguageError(
+                node.lineno, f"`{name}` is nothing that kernel `{self.function.name}` can use", help=advice
+            )
+
+    def attribute(self, node: ast.Attribute) -> None:
+        root: ast.expr = node
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        dotted = ast.unparse(node) if isinstance(root, ast.Name) else ""
+        module, _, path = dotted.partition(".")
+        if module in MODULES:
+            if module not in DIALECTS[self.dialect]:
+                self.refuse(node, f"`{module}` is no part of a kernel under `@{self.dialect}`")
+            if path not in MODULES[module]:
+                near = did_you_mean(path, MODULES[module])
+                self.refuse(node, f"`{dotted}` is not among what a kernel that is traced may use", help=near)
+        elif node.attr not in OF_VALUES[self.dialect]:
+            self.refuse(node, f"`.{node.attr}` is not among what a kernel that is traced may use")
+        else:
+            self.expression(node.value)
+
+    def refuse(self, node: ast.AST, what: str, got: object = None, help: str = "") -> None:
+        line = getattr(node, "lineno", self.function.lineno)
+        advice = help or f"kernel `{self.function.name}` may hold arithmetic, branches, loops, loads and stores"
+        raise KernelLanguageError(line, what, got=got, help=advice)
+
+
+def _is_store(node: ast.Name) -> bool:
+    return isinstance(node.ctx, ast.Store)
+
+
+def _word(node: ast.AST) -> str:
+    """A construct by the name that programmers know."""
+    names = {"JoinedStr": "f-string", "ListComp": "comprehension", "GeneratorExp": "generator", "NamedExpr": "`:=`"}
+    kind = type(node).__name__
+    return names.get(kind, kind.lower())

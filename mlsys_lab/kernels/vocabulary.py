@@ -1,0 +1,52 @@
+"""The words that a kernel may use besides its own: what `mlsys_lab.kernels.language` lets pass.
+
+Left out of what Numba and Triton offer: printing, assembly, pointers made of numbers, and whatever is not arithmetic,
+a load, a store or a barrier.
+"""
+
+from __future__ import annotations
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+BUILTINS = _words("range min max abs int float bool len")
+MATH = _words(
+    """acos asin atan atan2 ceil cos cosh erf erfc exp expm1 fabs floor fmod hypot inf isinf isnan lgamma log log10
+    log1p log2 nan pi pow sin sinh sqrt tan tanh trunc"""
+)
+NUMBER_TYPES = _words("boolean float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64")
+CUDA = _words(
+    """threadIdx.x threadIdx.y threadIdx.z blockIdx.x blockIdx.y blockIdx.z blockDim.x blockDim.y blockDim.z
+    gridDim.x gridDim.y gridDim.z grid gridsize laneid warpsize
+    shared.array local.array syncthreads syncthreads_and syncthreads_count syncthreads_or syncwarp
+    threadfence threadfence_block
+    all_sync any_sync ballot_sync shfl_sync shfl_up_sync shfl_down_sync shfl_xor_sync
+    atomic.add atomic.and_ atomic.cas atomic.compare_and_swap atomic.dec atomic.exch atomic.inc atomic.max atomic.min
+    atomic.or_ atomic.sub atomic.xor
+    brev clz ffs fma popc selp"""
+)
+TRITON = _words(
+    """program_id num_programs range static_range static_assert constexpr assume
+    load store make_block_ptr advance make_tensor_descriptor debug_barrier
+    atomic_add atomic_and atomic_cas atomic_max atomic_min atomic_or atomic_xchg atomic_xor
+    arange full zeros zeros_like broadcast broadcast_to cast cat expand_dims flip gather interleave join permute ravel
+    reshape split swizzle2d trans view where
+    argmax argmin associative_scan cumprod cumsum dot histogram max min reduce softmax sort sum xor_sum
+    abs cdiv ceil cos div_rn erf exp exp2 fdiv floor fma log log2 maximum minimum rsqrt sigmoid sin sqrt sqrt_rn umulhi
+    max_constancy max_contiguous multiple_of
+    bfloat16 float16 float32 float64 int1 int8 int16 int32 int64 uint8 uint16 uint32 uint64"""
+)
+MODULES = {"cuda": CUDA, "tl": TRITON, "math": MATH}
+DIALECTS = {"cuda.jit": ("cuda", "math"), "triton.jit": ("tl",)}
+"""By a kernel's decorator: the modules that it may name. They go by these names and no others."""
+OF_VALUES = {
+    "cuda.jit": _words("dtype ndim shape size"),
+    "triton.jit": _words(
+        """T abs argmax argmin broadcast_to cast cumsum dtype element_ty exp expand_dims load log max min ndim numel
+        permute ravel reshape shape sigmoid split store sum to trans view"""
+    ),
+}
+"""Attributes and methods that arrays, blocks, descriptors and their types have in kernels."""
+RESERVED = BUILTINS | NUMBER_TYPES | frozenset([*MODULES, "triton"])

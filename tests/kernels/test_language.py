@@ -1,0 +1,192 @@
+"""What a kernel's text may use: real kernels pass, every way out of the language is refused at its line."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from mlsys_lab.kernels.language import KernelLanguageError, kernels_of
+
+MODULE = """
+import math
+from numba import cuda, float32
+import triton.language as tl
+
+TILE = 16
+BLOCK = (TILE, 2 * TILE)
+secret = open
+
+
+def helper(x):
+    raise SystemExit
+
+
+print("never run")
+
+
+@cuda.jit(device=True)
+def weight(x, least=0.0):
+    return max(math.exp(-x), least)
+
+
+@cuda.jit
+def total(x, out):
+    "Sums of tiles."
+    tile = cuda.shared.array((TILE, TILE + 1), float32)
+    i, row = cuda.grid(1), cuda.threadIdx.x
+    tile[row, 0] = 0.0
+    for k in range(0, x.shape[0], TILE):
+        if i + k < x.size and not row > TILE:
+            tile[row, 0] += weight(x[i + k])
+        cuda.syncthreads()
+    while row < 0:
+        break
+    cuda.atomic.add(out, 0, tile[row, 0])
+
+
+@triton.jit
+def row_sums(x_ptr, y_ptr, n, B: tl.constexpr):
+    at = tl.program_id(0) * n + tl.arange(0, B)[None, :]
+    x = tl.load(x_ptr + at, mask=at < n, other=-float("inf"), eviction_policy="evict_first")
+    shifted = tl.exp((x - tl.max(x, axis=1)[:, None]).to(tl.float32))
+    tl.store(y_ptr + tl.zeros([1], tl.int32), tl.sum(shifted, axis=1).to(y_ptr.dtype.element_ty))
+"""
+
+
+def test_kernels_and_constants_are_taken_and_all_else_is_left_out() -> None:
+    found = kernels_of(MODULE)
+    assert found.kernels == ("weight", "total", "row_sums")
+    assert found.constants == ("TILE", "BLOCK")
+    left = ast.unparse(found.tree)
+    assert not any(word in left for word in ("import", "secret", "helper", "print", "open"))
+    assert {node.lineno for node in found.tree.body} == {6, 7, 18, 23, 38}, "lines stay the learner's"
+
+
+CUDA_LINES = [
+    "import os",
+    "global y",
+    "x.y = 1",
+    "x = cuda",
+    "x.T[0] = 1",
+    "cuda.threadIdx.x = 1",
+    "x.__class__",
+    "x = (1).real",
+    "x = x.view(int32)",
+    "x = [i for i in range(3)]",
+    "x = {}",
+    "x = lambda: 1",
+    "x = 'text'",
+    "x = f'{x}'",
+    "x = b'text'",
+    "x = ...",
+    "print(x)",
+    "open('file')",
+    "getattr(x, 'y')",
+    "x = __builtins__",
+    "__import__('os')",
+    "helper(x)",
+    "x()",
+    "(x or min)()",
+    "x[0]()",
+    "y = min; y(1, 2)",
+    "min(*x)",
+    "min(**x)",
+    "cuda.to_device(x)",
+    "cuda.shared(x)",
+    "cuda.shared.array.__globals__",
+    "cuda.jit(x)",
+    "math.__loader__",
+    "tl.load(x)",
+    "triton.cdiv(1, 2)",
+    "for x, y in range(3): pass",
+    "for y in x: pass",
+    "for y in map(x): pass",
+    "with x: pass",
+    "try: pass\n    finally: pass",
+    "raise x",
+    "assert x",
+    "del x",
+    "def inner(): pass",
+    "class Inner: pass",
+    "yield x",
+    "await x",
+    "(y := 1)",
+    "cuda = 1",
+    "range = 1",
+    "__x = 1",
+    "TILE = 1",
+    "kernel = 1",
+    "x[(y := 2)] = 1",
+    "x[0], y.z = 1, 2",
+    "x += x.data",
+    "x = float('1e5')",
+    "match x:\n        case _: pass",
+]
+TRITON_LINES = [
+    "tl.static_print(x)",
+    "tl.device_print('x', x)",
+    "tl.inline_asm_elementwise('', '', [x], tl.int32, True, 1)",
+    "y = x.to(tl.pointer_type(tl.float32))",
+    "y = x.handle",
+    "x.handle.data = 1",
+    "y = x.type",
+    "y = tl.core",
+    "y = tl.extra.cuda.libdevice",
+    "y = tl.tensor(x, 1)",
+    "y = cuda.grid(1)",
+    "y = math.exp(x)",
+    "y = x.__getitem__(0)",
+    "tl.load.fn(x)",
+]
+
+
+@pytest.mark.parametrize(
+    ("decorator", "line"),
+    [("cuda.jit", line) for line in CUDA_LINES] + [("triton.jit", line) for line in TRITON_LINES],
+)
+def test_what_a_kernel_does_not_have_is_refused_at_its_line(decorator: str, line: str) -> None:
+    source = f"TILE = 1\n@{decorator}\ndef kernel(x):\n    y = x\n    {line}\n"
+    ast.parse(source)
+    with pytest.raises(KernelLanguageError) as refused:
+        kernels_of(source)
+    assert refused.value.line in (3, 5), "the line itself, or the kernel whose variable is misnamed"
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "@cuda.jit\ndef kernel(*x): pass",
+        "@cuda.jit\ndef kernel(**x): pass",
+        "@cuda.jit\ndef kernel(x=[]): pass",
+        "@cuda.jit\ndef kernel(x=open): pass",
+        "@triton.jit\ndef kernel(x: print('run')): pass",
+        "@cuda.jit(print('run'))\ndef kernel(x): pass",
+        "@cuda.jit\n@print\ndef kernel(x): pass",
+        "@print\n@cuda.jit\ndef kernel(x): pass",
+        "@cuda.jit\ndef range(x): pass",
+        "@cuda.jit\ndef kernel(x): pass\n@cuda.jit\ndef kernel(x): pass",
+        "kernel = 1\n@cuda.jit\ndef kernel(x): pass",
+        "cuda = 1",
+        "tl = 2",
+    ],
+)
+def test_a_kernels_head_holds_constants_only(head: str) -> None:
+    ast.parse(head)
+    with pytest.raises(KernelLanguageError):
+        kernels_of(head)
+
+
+@pytest.mark.parametrize(
+    "line", ["x = [1]", "x = open", "x = 'text'", "x = y", "_x = 1", "x, y = 1, 2", "x = min(1, 2)", "x: int = 1"]
+)
+def test_a_constant_is_a_number_or_a_tuple_of_numbers(line: str) -> None:
+    assert kernels_of(line).constants == ()
+
+
+def test_a_misspelt_name_gets_the_near_one() -> None:
+    with pytest.raises(KernelLanguageError, match="did you mean 'threadIdx.x'"):
+        kernels_of("@cuda.jit\ndef kernel(x):\n    i = cuda.threadIx.x\n")
+    with pytest.raises(KernelLanguageError, match="did you mean 'TILE'"):
+        kernels_of("TILE = 8\n@cuda.jit\ndef kernel(x):\n    i = TYLE\n")
