@@ -60,7 +60,8 @@ def test_kernels_and_constants_are_taken_and_all_else_is_left_out() -> None:
     assert found.constants == ("TILE", "BLOCK")
     left = ast.unparse(found.tree)
     assert not any(word in left for word in ("import", "secret", "helper", "print", "open"))
-    assert {node.lineno for node in found.tree.body} == {6, 7, 18, 23, 38}, "lines stay the learner's"
+    begins = [MODULE.splitlines()[node.lineno - 1].split("(")[0] for node in found.tree.body]
+    assert begins == ["TILE = 16", "BLOCK = ", "def weight", "def total", "def row_sums"], "lines stay the learner's"
 
 
 CUDA_LINES = [
@@ -186,7 +187,7 @@ def test_a_constant_is_a_number_or_a_tuple_of_numbers(line: str) -> None:
 
 
 def test_a_misspelt_name_gets_the_near_one() -> None:
-    with pytest.raises(KernelLanguageError, match="did you mean 'threadIdx.x'"):
+    with pytest.raises(KernelLanguageError, match=r"did you mean 'threadIdx\.x'"):
         kernels_of("@cuda.jit\ndef kernel(x):\n    i = cuda.threadIx.x\n")
     with pytest.raises(KernelLanguageError, match="did you mean 'TILE'"):
         kernels_of("TILE = 8\n@cuda.jit\ndef kernel(x):\n    i = TYLE\n")
