@@ -116,8 +116,7 @@ def compare(
     call on the current stream, after a synchronisation and, with `flush_l2`, after the L2 cache was overwritten.
     A call should write nothing that makes its next run cheaper. `fresh` gives the arguments of every single call, warm
     up included, anew: it is called outside the time that is taken, so that no call meets inputs that were seen before
-    or changed by another. `InputError` for a bad argument, `MissingToolError`
-    for "cuda" without a device.
+    or changed by another. `InputError` for a bad argument, `MissingToolError` for "cuda" without a device.
     """
     if not calls or samples < 1 or warmup < 0:
         raise InputError("nothing to time", got=f"{len(calls)} calls, {samples} samples, {warmup} warm-up calls")
@@ -145,6 +144,8 @@ def _nothing() -> tuple[Any, ...]:
 
 
 class _CpuClock:
+    """Wall-clock time, of as many calls in a row as last `SHORTEST_SAMPLE_S`."""
+
     def __init__(self) -> None:
         self._repeats: dict[str, int] = {}
 
@@ -157,6 +158,7 @@ class _CpuClock:
         self._repeats[name] = repeats
 
     def sample(self, name: str, call: Call, fresh: Fresh) -> float:
+        """Seconds of one call, the mean of a sample; arguments are made before the clock starts."""
         repeats = self._repeats[name]
         return self._time(call, fresh, repeats) / repeats
 
@@ -170,6 +172,8 @@ class _CpuClock:
 
 
 class _CudaClock:
+    """The device's own time between two events, one call a sample, its L2 cache emptied first where that is asked."""
+
     def __init__(self, flush_l2: bool) -> None:
         import torch
 
@@ -180,9 +184,11 @@ class _CudaClock:
         self._flush = torch.empty(size_bytes if flush_l2 else 0, dtype=torch.uint8, device="cuda")
 
     def prepare(self, name: str, call: Call, fresh: Fresh) -> None:
+        """Wait for what the warm-up has left running; one call is a sample, whatever it takes."""
         self._cuda.synchronize()
 
     def sample(self, name: str, call: Call, fresh: Fresh) -> float:
+        """Seconds on the device from before the call to the end of all that it has launched."""
         arguments = fresh()
         start, end = (self._cuda.Event(enable_timing=True) for _ in range(2))
         self._flush.zero_()
