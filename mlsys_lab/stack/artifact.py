@@ -112,13 +112,15 @@ def place_of(frame: FrameType, line: int) -> Place | None:
     return None
 
 
-def load(artifact: Artifact, module_name: str = "learner_artifact") -> ModuleType:
-    """Run the exported cells as a module.
+def load(
+    artifact: Artifact, module_name: str = "learner_artifact", loader_of: type[ArtifactLoader] = ArtifactLoader
+) -> ModuleType:
+    """Run the exported cells as a module, or of them what another kind of loader runs.
 
     Raises `ArtifactError` naming cell and line for a syntax error or an exception while the cells run, and
     `UnfinishedError` where a cell itself runs into a task that has not been written.
     """
-    loader = ArtifactLoader(artifact)
+    loader = loader_of(artifact)
     spec = importlib.util.spec_from_loader(module_name, loader, origin=loader.filename)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
@@ -128,6 +130,8 @@ def load(artifact: Artifact, module_name: str = "learner_artifact") -> ModuleTyp
         loader.exec_module(module)
     except SyntaxError as error:
         raise _syntax_error(artifact, loader.filename, error) from None
+    except ArtifactError:
+        raise
     except (NotImplementedError, UnfinishedError) as error:
         place = _place(error) or artifact.name
         raise UnfinishedError(f"a task that runs on import is not written yet: {place}") from error

@@ -1,0 +1,63 @@
+"""A learner's kernels by themselves: of the exported cells only what `mlsys_lab.kernels.language` lets pass is run.
+
+Where the microscope counts for marks, nothing else of a submission may have run in the process, or it could have
+rewritten the microscope.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import math
+from types import CodeType, ModuleType
+from typing import Any
+
+from mlsys_lab.kernels.language import KernelLanguageError, Kernels, kernels_of
+from mlsys_lab.kernels.vocabulary import BUILTINS, NUMBER_TYPES
+from mlsys_lab.stack.artifact import Artifact, ArtifactError, ArtifactLoader, load
+
+
+class KernelLoader(ArtifactLoader):
+    """Import machinery that runs kernels and constants, and leaves out the rest of an artifact."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        """The checked part of the artifact; `ArtifactError` at the first thing that a kernel may not use."""
+        return compile(self._kernels().tree, self.filename, "exec")
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the definitions among the names that kernels have, and no others."""
+        vars(module).update(_names(self._kernels()))
+        super().exec_module(module)
+
+    def _kernels(self) -> Kernels:
+        try:
+            return kernels_of(self.artifact.source, self.filename)
+        except KernelLanguageError as error:
+            place = self.artifact.where(error.line)
+            raise ArtifactError(f"{error.what} ({place})", got=error.got, help=error.help) from None
+
+
+def load_kernels(artifact: Artifact) -> ModuleType:
+    """The artifact's kernels and number constants as a module; nothing else of it runs.
+
+    Raises `ArtifactError` naming cell and line for a syntax error and for what is no part of the kernels' language.
+    """
+    return load(artifact, "learner_kernels", KernelLoader)
+
+
+def _names(kernels: Kernels) -> dict[str, Any]:
+    """What a module of kernels sees; Numba and Triton are imported if a kernel is theirs."""
+    found: dict[str, Any] = {"__builtins__": {name: getattr(builtins, name) for name in BUILTINS}, "math": math}
+    used = {node.id for node in ast.walk(kernels.tree) if isinstance(node, ast.Name)}
+    if "cuda" in used:
+        from mlsys_lab.kernels.runtime import load_numba
+
+        found["cuda"] = load_numba()
+        from numba import types
+
+        found.update({name: getattr(types, name) for name in NUMBER_TYPES})
+    if "triton" in used:
+        from mlsys_lab.kernels.runtime import load_triton
+
+        found["triton"], found["tl"] = load_triton()
+    return found
