@@ -69,6 +69,7 @@ class _Examination:
         self.done: list[Verdict] = []
         self.fatal: Problem | None = None
         self.job: Job | None = None
+        self.traced = False  # whether `job` was given the kernels only
         self.dying: list[Job] = []
         self.saw_hidden = False
         self.loaded_once = False
@@ -133,8 +134,10 @@ class _Examination:
 
     def _together(self, check: Check) -> Problem | None:
         """Ask the process that answered the checks before, or a new one."""
+        if self.traced != check.traced:
+            self._drop()
         if self.job is None:
-            self.job = self.sandbox.open_job()
+            self.job, self.traced = self.sandbox.open_job(), check.traced
             problem = self._load(self.job, check)
         else:
             problem = None
@@ -166,6 +169,7 @@ class _Examination:
         order = {
             "name": self.artifact.name,
             "source": self.artifact.source,
+            "traced": check.traced,
             "time_limit_s": limit_s,
             "memory_bytes": budget,
             "cpu_s": int(cpu_s) + 5,
@@ -178,7 +182,7 @@ class _Examination:
         except wire.WireError as error:
             return Problem(_silence(job, error, limit_s, "the exported cells"), fatal=not self.loaded_once)
         if reply.kind != "loaded":
-            return Problem(_told(reply), fatal=not self.loaded_once)
+            return Problem(_told(reply), fatal=not self.loaded_once and not check.traced)
         self.loaded_once = True
         return None
 

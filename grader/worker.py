@@ -35,6 +35,7 @@ from mlsys_lab.checks.limits import OutOfTimeError, time_limit
 from mlsys_lab.checks.spec import Call, Mismatch, find_call
 from mlsys_lab.errors import CourseError, UnfinishedError
 from mlsys_lab.stack.artifact import Artifact, load
+from mlsys_lab.stack.kernels import load_kernels
 
 POLL_S = 0.02
 FILE_BYTES = 16 << 20
@@ -196,7 +197,8 @@ def serve(channel: socket.socket, status: IO[str], told: int, *, jailed: bool) -
         watch.announce(told, memory_bytes=order["memory_bytes"], cpu_s=order["cpu_s"])
         if jailed:
             jail.cap_memory(order["memory_bytes"], already)
-        module, reply = _load(Artifact.parse(order["name"], order["source"]), order["time_limit_s"])
+        loader = load_kernels if order.get("traced") else load
+        module, reply = _load(loader, Artifact.parse(order["name"], order["source"]), order["time_limit_s"])
         _answer(channel, order["nonce"], reply)
         while reply.kind == "loaded":
             question = wire.receive(channel)
@@ -234,11 +236,11 @@ def _import_ahead(source: str) -> None:
                 importlib.import_module(name.split()[0])
 
 
-def _load(artifact: Artifact, limit_s: float) -> tuple[Any, wire.Frame]:
-    """The module of exported cells, and what to tell the judge of it."""
+def _load(loader: Callable[[Artifact], Any], artifact: Artifact, limit_s: float) -> tuple[Any, wire.Frame]:
+    """The module of exported cells, or of the kernels in them, and what to tell the judge of it."""
     try:
         with time_limit(limit_s):
-            return load(artifact), wire.Frame("loaded")
+            return loader(artifact), wire.Frame("loaded")
     except OutOfTimeError:
         problem = Mismatch("the exported cells do not come to an end", f"nothing after {limit_s:g} s", "a module")
         return None, _told("not loaded", problem, unfinished=False)

@@ -90,7 +90,9 @@ class Check:
     `describe(arrays)` puts the inputs of a case into a few lines, best of code that makes them again: learners see it
     where a public case fails, and never of a hidden one.
     `uses` names what the artifact must define; `memory_bytes` caps what `run` may hold beyond what was there before it.
-    `performance` adds extra points for speed, which are measured apart from the check's own.
+    `performance` adds extra points for speed, which are measured apart from the check's own. Where `traced`, the
+    artifact is a module of the submission's kernels alone, in a process in which nothing else of it has run
+    (`mlsys_lab.stack.kernels`): what `run` counts while they run cannot have been forged.
     Raises `InputError` where `run` could not be called without its oracle being at hand.
     """
 
@@ -107,6 +109,7 @@ class Check:
     time_limit_s: float = 10.0
     memory_bytes: int | None = None
     performance: Performance | None = None
+    traced: bool = False
     describe: Callable[[Arrays], str] | None = None
 
     def __post_init__(self) -> None:
