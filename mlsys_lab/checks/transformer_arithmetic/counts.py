@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlsys_lab.checks.compare import close
 from mlsys_lab.checks.spec import Arrays, Case, Check
 from mlsys_lab.checks.transformer_arithmetic.calls import counts as calls
+from mlsys_lab.checks.transformer_arithmetic.calls.common import rows_as_text
 from mlsys_lab.checks.transformer_arithmetic.oracle import draw_model, model_array, products_of, sizes_of, weights_of
+from mlsys_lab.checks.transformer_arithmetic.words import agree, calling
 
 GPT2_KIND = {
     "position": "learned",
@@ -59,7 +60,9 @@ def _products_expect(arrays: Arrays) -> Arrays:
         m, k, n = shape
         rows = times.setdefault(name, {})
         rows[m, k, n] = rows.get((m, k, n), 0) + count
-    return {name: np.array([[count, *shape] for shape, count in rows.items()]) for name, rows in times.items()}
+    return {
+        name: rows_as_text([count, *shape] for shape, count in sorted(rows.items())) for name, rows in times.items()
+    }
 
 
 def _training_inputs(rng: np.random.Generator, case: Case) -> Arrays:
@@ -101,14 +104,18 @@ CHECKS = (
         points=7,
         cases=(
             Case("a small one", GPT2_KIND),
-            Case("without biases, and a head of its own", {**LLAMA_KIND, "activation": "gelu", "position": "learned"}),
+            Case(
+                "layer norms without biases, and a head of its own",
+                {**LLAMA_KIND, "norm": "layer", "activation": "gelu", "position": "learned"},
+            ),
             Case("GPT-2", {"published": GPT2 | GPT2_KIND}),
             Case("biases here and there", {"activation": "gelu", "norm": "layer"}, hidden=True),
         ),
         inputs=_model,
         run=calls.parameters,
+        describe=calling("parameter_table(config)"),
         expect=_parameters_expect,
-        compare=close,
+        compare=agree,
         hint="Per layer: 4 matrices of attention, 2 of the MLP, 2 norms; one norm at the end. A bias has one number "
         "for each output of its matrix; a layer norm has one if norm_bias. Positions: context rows of D.",
         uses=("TransformerConfig", "parameter_table"),
@@ -124,13 +131,15 @@ CHECKS = (
                 "tied, with biases of queries, keys and values",
                 {**LLAMA_KIND, "n_heads": 6, "n_kv_heads": 2, "tied": True, "qkv_bias": True},
             ),
+            Case("SwiGLU with biases", {**LLAMA_KIND, "mlp_bias": True, "out_bias": True}),
             Case("Llama 3 8B", {"published": LLAMA_8B | LLAMA_KIND}, hidden=True),
-            Case("SwiGLU with biases", {**LLAMA_KIND, "mlp_bias": True, "out_bias": True}, hidden=True),
+            Case("any model with grouped heads", {"n_heads": 12, "n_kv_heads": 3, "activation": "swiglu"}, hidden=True),
         ),
         inputs=_model,
         run=calls.parameters,
+        describe=calling("parameter_table(config)"),
         expect=_parameters_expect,
-        compare=close,
+        compare=agree,
         hint="Keys and values have K heads, queries and output N; all heads are H wide, and N·H need not be D. SwiGLU "
         "has three matrices: two biases of F and one of D if there are any.",
         uses=("TransformerConfig", "parameter_table"),
@@ -146,8 +155,9 @@ CHECKS = (
         ),
         inputs=_products_inputs,
         run=calls.forward_products,
+        describe=calling("forward_products(config, {batch}, {tokens})"),
         expect=_products_expect,
-        compare=close,
+        compare=agree,
         hint="Projections and MLP: all B·T tokens are the rows of one product. scores are (T, H)·(H, T) and mixed (T, "
         "T)·(T, H), in each of the N heads of each of the B sequences of each layer. The head runs once, tied or "
         "not.",
@@ -164,8 +174,9 @@ CHECKS = (
         ),
         inputs=_training_inputs,
         run=calls.training_flops,
+        describe=calling("training_flops(config, {tokens})"),
         expect=_training_expect,
-        compare=close,
+        compare=agree,
         hint="tokens / context sequences of context tokens each: one long sequence would have more scores. Forward "
         "once, back twice as much. Return an int.",
         uses=("TransformerConfig", "forward_products", "training_flops"),
@@ -181,8 +192,9 @@ CHECKS = (
         ),
         inputs=_share_inputs,
         run=calls.attention_share,
+        describe=calling("attention_share(config, {tokens})", "crossover_tokens(config)"),
         expect=_share_expect,
-        compare=close,
+        compare=agree,
         hint="FLOPs are a·T + b·T². b·T² is scores and mixed, 4·L·N·H for each pair of tokens. Half and half where T "
         "= a / b, which need not be whole.",
         uses=("TransformerConfig", "forward_products", "attention_share", "crossover_tokens"),

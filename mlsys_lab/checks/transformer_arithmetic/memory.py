@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from mlsys_lab.checks.compare import close
 from mlsys_lab.checks.spec import Arrays, Case, Check
 from mlsys_lab.checks.transformer_arithmetic.calls import memory as calls
-from mlsys_lab.checks.transformer_arithmetic.calls.common import RECOMPUTE
+from mlsys_lab.checks.transformer_arithmetic.calls.common import RECOMPUTE, text
 from mlsys_lab.checks.transformer_arithmetic.counts import GPT2_KIND, LLAMA_KIND
 from mlsys_lab.checks.transformer_arithmetic.oracle import META, draw_model, saved_bytes, sizes_of, weights_of
+from mlsys_lab.checks.transformer_arithmetic.words import agree, calling
 
 CUT_FROM = {"weights": 3, "gradients": 2, "optimizer": 1}
 """The stage of ZeRO from which on a kind is cut among the data-parallel devices."""
@@ -84,7 +84,7 @@ def _activation_inputs(rng: np.random.Generator, case: Case) -> Arrays:
 
 def _activation_expect(arrays: Arrays) -> Arrays:
     kept = kept_bytes(arrays["model"], int(arrays["batch"]), int(arrays["tokens"]))
-    return {recompute: np.array(size // int(arrays["tensor"])) for recompute, size in kept.items()}
+    return {f'recompute="{kind}"': np.array(size // int(arrays["tensor"])) for kind, size in kept.items()}
 
 
 # --- fewest_devices -------------------------------------------------------------------------------------------------
@@ -124,7 +124,14 @@ def _held(arrays: Arrays) -> np.ndarray:
 def _devices_expect(arrays: Arrays) -> Arrays:
     held, tensor = _held(arrays), int(arrays["tensor"])
     fits = [np.flatnonzero(held <= memory_bytes) for memory_bytes in arrays["memory_bytes"]]
-    return {"devices": np.array([int(at[0] + 1) * tensor if len(at) else -1 for at in fits])}
+    least = [int(at[0] + 1) * tensor if len(at) else None for at in fits]
+    return {calls.asked(size): text(count) for size, count in zip(arrays["memory_bytes"].tolist(), least, strict=True)}
+
+
+def _plan_code(arrays: Arrays) -> list[str]:
+    """What every one of the questions has besides its memory, as code."""
+    plan = {name: int(arrays[name]) for name in ("zero_stage", "tensor", "limit")}
+    return [f"plan = {plan | {'recompute': RECOMPUTE[int(arrays['recompute'])]}}"]
 
 
 CHECKS = (
@@ -140,8 +147,9 @@ CHECKS = (
         ),
         inputs=_state_inputs,
         run=calls.state_bytes,
+        describe=calling("state_bytes({n_parameters}, zero_stage, data={data}, tensor={tensor})"),
         expect=_state_expect,
-        compare=close,
+        compare=agree,
         hint="Round up after each cut: first ceil(P / tensor), then ceil of that / data. Stage 1 cuts the optimiser "
         "states by data, stage 2 the gradients too, stage 3 the weights too. -(-a // b) rounds up in whole "
         "numbers.",
@@ -160,8 +168,9 @@ CHECKS = (
         ),
         inputs=_activation_inputs,
         run=calls.activation_bytes,
+        describe=calling("activation_bytes(config, {tokens}, batch={batch}, recompute=recompute, tensor={tensor})"),
         expect=_activation_expect,
-        compare=close,
+        compare=agree,
         hint="Add the table up in elements a token, times 2 bytes, and V times 4 bytes once. selective: one "
         "layer's softmax is there, not L. full: L inputs of D, and one layer adds the rest of its table, softmax too.",
         uses=("TransformerConfig", "activation_bytes"),
@@ -179,8 +188,9 @@ CHECKS = (
         ),
         inputs=_devices_inputs,
         run=calls.fewest_devices,
+        describe=calling("fewest_devices(config, {tokens}, memory_bytes, **plan)", further=_plan_code),
         expect=_devices_expect,
-        compare=close,
+        compare=agree,
         hint="Try data = 1, 2, 3, … while data · tensor is at most the limit, and return data · tensor for the first "
         "whose plan adds up to no more than memory_bytes. Activations are those of one sequence, and no number "
         "of data-parallel devices makes them smaller.",

@@ -7,11 +7,12 @@ from fractions import Fraction
 import numpy as np
 import torch
 
-from mlsys_lab.checks.compare import close
 from mlsys_lab.checks.spec import Arrays, Case, Check
 from mlsys_lab.checks.transformer_arithmetic.calls import serving as calls
+from mlsys_lab.checks.transformer_arithmetic.calls.common import text
 from mlsys_lab.checks.transformer_arithmetic.counts import GPT2_KIND, LLAMA_KIND
 from mlsys_lab.checks.transformer_arithmetic.oracle import META, draw_model, products_of, sizes_of, weights_of
+from mlsys_lab.checks.transformer_arithmetic.words import agree, calling
 
 
 def cache_bytes(model: np.ndarray, batch: int, tokens: int) -> int:
@@ -59,10 +60,8 @@ def _memory_inputs(rng: np.random.Generator, case: Case) -> Arrays:
 
 def _memory_expect(arrays: Arrays) -> Arrays:
     model, tokens = arrays["model"], int(arrays["tokens"])
-    fits = [most_sequences(model, tokens, memory_bytes) for memory_bytes in arrays["memory_bytes"].tolist()]
-    return {
-        "kv_cache_bytes": np.array(cache_bytes(model, int(arrays["batch"]), tokens)),
-        "largest_batch": np.array(fits),
+    return {"kv_cache_bytes": np.array(cache_bytes(model, int(arrays["batch"]), tokens))} | {
+        calls.asked(size): np.array(most_sequences(model, tokens, size)) for size in arrays["memory_bytes"].tolist()
     }
 
 
@@ -83,21 +82,37 @@ def _work_expect(arrays: Arrays) -> Arrays:
 
 
 def _machine_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    """Machines of memory, bandwidth, FLOP/s and price about such that `case.params["bound"]` binds, or none fits."""
+    """Machines such that `case.params["bound"]` binds, or none fits; of three digits unless both are to bind."""
     model, tokens = draw_model(rng, **case.params.get("kind", LLAMA_KIND)), int(rng.integers(2, 100))
     weights = sum(parameter.nbytes for parameter in weights_of(model).parameters())
     cache, count = cache_bytes(model, 1, tokens), case.params.get("machines", 4)
     sequences = rng.uniform(1.5, 30, count) if case.params.get("fits", True) else rng.uniform(-5, 0.9, count)
     sequences[: case.params.get("too small", 0)] = 0.5
     memory = np.maximum(weights + sequences * cache, 1.0).round()
-    bandwidth = np.exp(rng.uniform(24, 28, count))
-    low, high = {"memory": (6, 9), "compute": (-4, -2), "either": (-2, 5)}[case.params.get("bound", "either")]
-    peak = bandwidth * np.exp(rng.uniform(low, high, count))
-    price = rng.uniform(0.2, 5, count)
+    bandwidth = _round(np.exp(rng.uniform(24, 28, count)))
+    bound = case.params.get("bound", "either")
+    low, high = {"memory": (6, 9), "compute": (-4, -2)}.get(bound, (-2, 5))
+    peak = _round(bandwidth * np.exp(rng.uniform(low, high, count)))
+    price = _round(rng.uniform(0.2, 5, count))
+    if bound == "both":
+        work = [step_work(model, most_sequences(model, tokens, size), tokens) for size in memory.tolist()]
+        peak, bandwidth = np.array(work, dtype=np.float64).T * 2.0**20
     machines = np.stack([memory, bandwidth, peak, price], axis=1)
     if case.params.get("twice"):
         machines = np.concatenate([machines, machines])
     return {"model": model, "tokens": np.array(tokens), "machines": machines}
+
+
+def _round(values: np.ndarray) -> np.ndarray:
+    """To three digits."""
+    return np.array([float(f"{value:.3g}") for value in values])
+
+
+def _machines_code(arrays: Arrays) -> list[str]:
+    """The machines as code."""
+    rows = [", ".join(np.format_float_positional(x, trim="-") for x in row) for row in arrays["machines"]]
+    machines = [f'    Machine("{calls.named(i)}", {row}),' for i, row in enumerate(rows)]
+    return ["machines = [  # name, bytes, bytes a second, FLOP/s, dollars an hour", *machines, "]"]
 
 
 def _machine_expect(arrays: Arrays) -> Arrays:
@@ -114,14 +129,14 @@ def _machine_expect(arrays: Arrays) -> Arrays:
         if best is None or dollars < best[0]:
             best = (dollars, i, batch, step_s, memory_s > compute_s)
     if best is None:
-        return {"fits": np.array(False)}
+        return {"choose_machine": text(None)}
     dollars, i, batch, step_s, by_memory = best
     return {
-        "fits": np.array(True),
-        "machine": np.array(i),
+        "choose_machine": text("a Choice"),
+        "device": text(calls.named(i)),
         "batch": np.array(batch),
         "step_s": np.array(float(step_s)),
-        "bound by memory": np.array(by_memory),
+        "bound": text("memory" if by_memory else "compute"),
         "dollars_per_million": np.array(float(dollars)),
     }
 
@@ -138,8 +153,9 @@ CHECKS = (
         ),
         inputs=_memory_inputs,
         run=calls.serving_memory,
+        describe=calling("kv_cache_bytes(config, {batch}, {tokens})", "largest_batch(config, {tokens}, memory_bytes)"),
         expect=_memory_expect,
-        compare=close,
+        compare=agree,
         hint="Keys and values: two arrays in each layer, of K heads, not N, at 2 bytes. Beside the cache lie all "
         "parameters at 2 bytes each; round down, and return 0 rather than a negative number.",
         uses=("TransformerConfig", "count_parameters", "kv_cache_bytes", "largest_batch"),
@@ -156,11 +172,12 @@ CHECKS = (
         ),
         inputs=_work_inputs,
         run=calls.decode_work,
+        describe=calling("decode_work(config, {batch}, {tokens})"),
         expect=_work_expect,
-        compare=close,
+        compare=agree,
         hint="forward_products(config, batch, 1) has scores and mixed for one key: add 4·N·H a layer and sequence for "
         "each of the other tokens − 1. The weights are read once for the whole batch, the cache once for each "
-        "sequence.",
+        "sequence. Tables are only looked up: leave out positions, and the embedding unless it is tied.",
         uses=("TransformerConfig", "forward_products", "parameter_table", "kv_cache_bytes", "decode_work"),
     ),
     Check(
@@ -168,18 +185,21 @@ CHECKS = (
         title="The device that serves cheapest, and what binds",
         points=6,
         cases=(
+            Case("one machine, memory binds", {"machines": 1, "bound": "memory"}),
+            Case("one machine, compute binds", {"machines": 1, "bound": "compute"}),
+            Case("one machine, both times are equal", {"machines": 1, "bound": "both"}),
             Case("all fit", {"machines": 4}),
             Case("some are too small", {"machines": 5, "too small": 2}),
-            Case("memory binds", {"bound": "memory"}),
-            Case("compute binds", {"bound": "compute"}),
             Case("none fits", {"fits": False}),
-            Case("each is there twice", {"machines": 3, "twice": True}, hidden=True),
+            Case("each is there twice", {"machines": 3, "twice": True}),
             Case("a GPT-2", {"kind": GPT2_KIND, "machines": 6, "too small": 1}, hidden=True),
+            Case("any model", {"kind": {}, "machines": 3}, hidden=True),
         ),
         inputs=_machine_inputs,
         run=calls.choose_machine,
+        describe=calling("choose_machine(config, {tokens}, machines)", further=_machines_code),
         expect=_machine_expect,
-        compare=close,
+        compare=agree,
         hint="dollars_per_hour / 3600 · step_s is what a step costs; it makes `batch` tokens. Take the larger of the "
         "two times, not their sum. Leave a machine out whose largest batch is 0.",
         uses=("TransformerConfig", "Machine", "Choice", "largest_batch", "decode_work", "choose_machine"),

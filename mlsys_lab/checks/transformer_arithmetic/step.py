@@ -9,6 +9,7 @@ from mlsys_lab.checks.spec import Arrays, Case, Check, Mismatch
 from mlsys_lab.checks.transformer_arithmetic.calls import step as calls
 from mlsys_lab.checks.transformer_arithmetic.counts import GPT2_KIND, LLAMA_KIND
 from mlsys_lab.checks.transformer_arithmetic.oracle import draw_model, products_of, sizes_of, weights_of
+from mlsys_lab.checks.transformer_arithmetic.words import calling, wrapped
 
 SMALL_KIND = {
     **LLAMA_KIND,
@@ -84,15 +85,25 @@ def _predict_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     shapes = _rows(arrays)[:, 1:]
     return arrays | {
         "shapes": shapes,
-        "rates": np.exp(rng.uniform(18, 24, len(shapes))),
-        "unit_s": np.exp(rng.uniform(-24, -19, ())),
+        "rates": 1e6 * np.exp(rng.uniform(4, 10, len(shapes))).round(),
+        "unit_s": np.array(float(f"{np.exp(rng.uniform(-24, -19)):.2g}")),
     }
 
 
 def _predict_expect(arrays: Arrays) -> Arrays:
     times, m, k, n = _rows(arrays).T.astype(float)
-    units = float(_units_expect(arrays)["elements"])
-    return {"seconds": np.array((2 * times * m * k * n / arrays["rates"]).sum() + units * float(arrays["unit_s"]))}
+    units, products_s = float(_units_expect(arrays)["elements"]), (2 * times * m * k * n / arrays["rates"]).sum()
+    return {
+        calls.PRODUCTS_S: np.array(products_s),
+        calls.STEP_S: np.array(products_s + units * float(arrays["unit_s"])),
+    }
+
+
+def _rates_code(arrays: Arrays) -> list[str]:
+    """The rates as code; those of transposed shapes are the same."""
+    rates = zip(arrays["shapes"].tolist(), arrays["rates"].tolist(), strict=True)
+    listed = wrapped(f"({m}, {k}, {n}): {rate / 1e6:.0f}e6" for (m, k, n), rate in rates)
+    return ["rates = {", *listed, "}", "rates |= {shape[::-1]: rate for shape, rate in rates.items()}"]
 
 
 CHECKS = (
@@ -107,6 +118,7 @@ CHECKS = (
         ),
         inputs=_inputs,
         run=calls.step_products,
+        describe=calling("step_products(config, {batch}, {tokens})"),
         expect=_products_expect,
         compare=_products_compare,
         hint="Three for each of the forward pass: itself, (m, n)·(n, k) and (k, m)·(m, n), as many times each. The "
@@ -123,6 +135,7 @@ CHECKS = (
         ),
         inputs=_inputs,
         run=calls.elementwise_units,
+        describe=calling("elementwise_units(config, {batch}, {tokens})"),
         expect=_units_expect,
         compare=close,
         hint="Elements a token: 8·D + 4·N·H + 5·N·T + F in each layer, 6·D + 4·V once. Times B·T tokens, and at the "
@@ -140,10 +153,12 @@ CHECKS = (
         ),
         inputs=_predict_inputs,
         run=calls.predict_step,
+        describe=calling("predict_step_s(config, {batch}, {tokens}, rates, {unit_s})", further=_rates_code),
         expect=_predict_expect,
         compare=close,
         hint="Seconds of one kind of product are its FLOPs, 2·times·m·k·n, over the rate of its own shape. Add them "
-        "up, and add the elementwise elements times unit_s.",
+        "up, and add the elementwise elements times unit_s. If it is right with unit_s = 0 only, look at "
+        "elementwise_units; if it is wrong there too, at step_products: each has a check above.",
         uses=("TransformerConfig", "step_products", "elementwise_units", "predict_step_s"),
     ),
 )

@@ -110,6 +110,15 @@ EINSUM = [
         "if best is None or total <= best[1]:",
         ("einsum_order",),
     ),
+    Variant(
+        "the output's letters are taken from the first pair only",
+        """        total = first + einsum_flops(f"{between},{third}->{output}", middle, shape[third])
+""",
+        """        rest = "".join(letter for letter in output if letter in between)
+        total = first + einsum_flops(f"{between},{third}->{rest}", middle, shape[third])
+""",
+        ("einsum_order",),
+    ),
     Variant("the second step is free", "best = ((i, j), total)", "best = ((i, j), first)", ("einsum_order",)),
 ]
 
@@ -157,6 +166,12 @@ PARAMETERS = [
         ("parameters_gpt2", "parameters_llama"),
     ),
     Variant("norms have no bias", "c.d_model * (1 + c.norm_bias)", "c.d_model", ("parameters_gpt2",)),
+    Variant(
+        "layer norms always have a bias",
+        "c.d_model * (1 + c.norm_bias)",
+        'c.d_model * (1 + (c.norm == "layer"))',
+        ("parameters_gpt2",),
+    ),
     Variant("norms always have a bias", "c.d_model * (1 + c.norm_bias)", "c.d_model * 2", ("parameters_llama",)),
     Variant(
         "the bias of keys and values is that of queries",
@@ -682,6 +697,12 @@ SERVING = [
         '"compute" if compute_s < memory_s',
         ("choose_machine",),
     ),
+    Variant(
+        "memory binds when both times are equal",
+        '"compute" if compute_s >= memory_s',
+        '"compute" if compute_s > memory_s',
+        ("choose_machine",),
+    ),
     Variant("price of a step, not of a token", "step_s / batch * 1e6", "step_s * 1e6", ("choose_machine",)),
     Variant(
         "price of an hour as if of a second", "dollars_per_hour / 3600 *", "dollars_per_hour *", ("choose_machine",)
@@ -711,6 +732,13 @@ MUTANTS = [*EINSUM, *PARAMETERS, *FLOPS, *MEMORY, *STEP, *SERVING]
 TRAINING = "    return 3 * flops_of(forward_products(config, sequences, config.context))\n"
 MISHAPS = [
     Variant(
+        "an intermediate that does not fit the second step",
+        "if letter in third + output)",
+        "if letter in third)",
+        ("einsum_order",),
+        says="best_first_pair made an einsum of two that does not fit",
+    ),
+    Variant(
         "unfinished",
         TRAINING,
         '    raise NotImplementedError("still to do")\n',
@@ -729,7 +757,7 @@ MISHAPS = [
         "return products_s + elementwise",
         "return math.nan * elementwise",
         ("predict_step",),
-        says="`seconds` has 1 NaN",
+        says="`predict_step_s with unit_s = 0` has 1 NaN",
     ),
     Variant(
         "an exception",
@@ -762,6 +790,13 @@ MISHAPS = [
         says="forward_products lists no product",
     ),
     Variant(
+        "products as lists",
+        "products = [(name, c.n_layers * times, m, k, n) for",
+        "products = [[name, c.n_layers * times, m, k, n] for",
+        ("forward_products",),
+        says="forward_products lists no product | list ['query', ",
+    ),
+    Variant(
         "a number instead of a list",
         "    return [*products, *back_x, *back_y]\n",
         "    return flops_of(products)\n",
@@ -790,7 +825,7 @@ MISHAPS = [
         'raise ValueError(f"no operand has {unknown}")',
         'raise KeyError(f"no operand has {unknown}")',
         ("einsum_parse",),
-        says="your code stopped with an exception | KeyError",
+        says="a ValueError if letters and shapes do not fit, else no exception",
     ),
     Variant(
         "a list of sizes",

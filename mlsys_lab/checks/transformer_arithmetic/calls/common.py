@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,11 @@ def wholes(name: str, got: Any, keys: Sequence[str]) -> dict[str, np.ndarray]:
     return {key: whole(f"{name}[{key!r}]", got[key]) for key in keys}
 
 
+def text(said: object) -> np.ndarray:
+    """A short text as the bytes of its letters, the way in which it crosses."""
+    return np.frombuffer(str(said).encode(), np.uint8).copy()
+
+
 def pair(name: str, got: Any) -> tuple[Any, Any]:
     """A tuple of two."""
     if not isinstance(got, tuple) or len(got) != 2:
@@ -68,8 +73,14 @@ def product_rows(name: str, got: Any) -> dict[str, list[list[int]]]:
     found: dict[str, dict[tuple[int, ...], int]] = {}
     for entry in got:
         if not isinstance(entry, tuple) or len(entry) != 5 or not isinstance(entry[0], str):
-            raise InputError(f"{name} lists no product", got=repr(entry)[:80], expected="(name, times, m, k, n)")
+            given = f"{type(entry).__name__} {entry!r}"[:80]
+            raise InputError(f"{name} lists no product", got=given, expected="tuple (name, times, m, k, n)")
         times, *shape = (int(whole(f"a number of {entry[0]!r}", value)) for value in entry[1:])
         rows = found.setdefault(entry[0], {})
         rows[tuple(shape)] = rows.get(tuple(shape), 0) + times
     return {called: [[times, *shape] for shape, times in sorted(rows.items())] for called, rows in found.items()}
+
+
+def rows_as_text(rows: Iterable[Sequence[int]]) -> np.ndarray:
+    """Rows [times, m, k, n] as the text that a learner reads."""
+    return text("; ".join(f"{times} times ({m}, {k}) by ({k}, {n})" for times, m, k, n in rows))

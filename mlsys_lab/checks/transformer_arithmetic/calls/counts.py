@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from mlsys_lab.checks.spec import Arrays
-from mlsys_lab.checks.transformer_arithmetic.calls.common import config_of, number, product_rows, whole, wholes
+from mlsys_lab.checks.transformer_arithmetic.calls.common import (
+    config_of,
+    number,
+    product_rows,
+    rows_as_text,
+    whole,
+    wholes,
+)
 
 PARTS = ("embedding", "position", "attention", "mlp", "norm", "head")
 
@@ -18,10 +23,10 @@ def parameters(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def forward_products(artifact: Any, arrays: Arrays) -> Arrays:
-    """Rows [times, m, k, n] of each product by its name."""
+    """The products of each name, as text."""
     config = config_of(artifact, arrays["model"])
     listed = artifact.forward_products(config, int(arrays["batch"]), int(arrays["tokens"]))
-    return {name: np.array(rows, dtype=np.int64) for name, rows in product_rows("forward_products", listed).items()}
+    return {name: rows_as_text(rows) for name, rows in product_rows("forward_products", listed).items()}
 
 
 def training_flops(artifact: Any, arrays: Arrays) -> Arrays:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from mlsys_lab.checks.spec import Arrays
-from mlsys_lab.checks.transformer_arithmetic.calls.common import RECOMPUTE, config_of, whole, wholes
+from mlsys_lab.checks.transformer_arithmetic.calls.common import RECOMPUTE, config_of, text, whole, wholes
 
 KINDS = ("weights", "gradients", "optimizer")
 
@@ -28,15 +26,20 @@ def activation_bytes(artifact: Any, arrays: Arrays) -> Arrays:
     config = config_of(artifact, arrays["model"])
     batch, tokens, tensor = (int(arrays[name]) for name in ("batch", "tokens", "tensor"))
     return {
-        recompute: whole(f"activation_bytes, {recompute}", held)
+        f'recompute="{recompute}"': whole(f"activation_bytes, {recompute}", held)
         for recompute in RECOMPUTE
         for held in [artifact.activation_bytes(config, tokens, batch, recompute, tensor)]
     }
 
 
+def asked(memory_bytes: int) -> str:
+    """The name of the answer for so much memory."""
+    return f"fewest_devices(config, tokens, {memory_bytes}, **plan)"
+
+
 def fewest_devices(artifact: Any, arrays: Arrays) -> Arrays:
-    """The fewest devices, -1 for None, at each of the memories that are asked about."""
-    config, found = config_of(artifact, arrays["model"]), []
+    """The fewest devices, or None, at each of the memories that are asked about."""
+    config, found = config_of(artifact, arrays["model"]), {}
     recompute = RECOMPUTE[int(arrays["recompute"])]
     for memory_bytes in arrays["memory_bytes"].tolist():
         least = artifact.fewest_devices(
@@ -48,5 +51,5 @@ def fewest_devices(artifact: Any, arrays: Arrays) -> Arrays:
             recompute=recompute,
             limit=int(arrays["limit"]),
         )
-        found.append(whole("fewest_devices", -1 if least is None else least))
-    return {"devices": np.array(found, dtype=np.int64)}
+        found[asked(memory_bytes)] = text(least if least is None else int(whole("fewest_devices", least)))
+    return found

@@ -9,6 +9,8 @@ import numpy as np
 from mlsys_lab.checks.spec import Arrays
 from mlsys_lab.checks.transformer_arithmetic.calls.common import config_of, number, product_rows, whole
 
+PRODUCTS_S, STEP_S = "predict_step_s with unit_s = 0", "predict_step_s"
+
 
 def merged(rows: list[list[int]]) -> np.ndarray:
     """Rows [times, m, k, n], those of one shape added up. A product and its transpose are one: m is at most n."""
@@ -35,11 +37,13 @@ def elementwise_units(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def predict_step(artifact: Any, arrays: Arrays) -> Arrays:
-    """Seconds of a step, from rates that are given for a shape and for its transpose."""
+    """Seconds of a step, and of its products alone, from rates that are given for a shape and for its transpose."""
     rates = {}
     for (m, k, n), rate in zip(arrays["shapes"].tolist(), arrays["rates"].tolist(), strict=True):
         rates[m, k, n] = rates[n, k, m] = rate
     config, sizes = config_of(artifact, arrays["model"]), (int(arrays["batch"]), int(arrays["tokens"]))
+    units = {PRODUCTS_S: 0.0, STEP_S: float(arrays["unit_s"])}
     return {
-        "seconds": number("predict_step_s", artifact.predict_step_s(config, *sizes, rates, float(arrays["unit_s"])))
+        name: number("predict_step_s", artifact.predict_step_s(config, *sizes, rates, unit_s))
+        for name, unit_s in units.items()
     }

@@ -1,0 +1,53 @@
+"""What lab 05 says of a case: its inputs as the code that makes them, and answers that are text as text."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from mlsys_lab.checks.compare import close
+from mlsys_lab.checks.spec import Arrays, Mismatch
+from mlsys_lab.checks.transformer_arithmetic.calls.common import CHOICES, FLAGS, SIZES, fields_of
+
+WIDTH = 96
+
+
+def code_of(model: np.ndarray) -> str:
+    """A model's array as the code that makes its configuration: sizes, choices, and flags that are set."""
+    fields = fields_of(model)
+    sizes = [f"{name}={fields[name]}" for name in SIZES]
+    choices = [f'{name}="{fields[name]}"' for name in CHOICES]
+    flags = [f"{name}=True" for name in FLAGS if fields[name]]
+    return "\n".join(["config = TransformerConfig(", *wrapped(['"a model"', *sizes, *choices, *flags]), ")"])
+
+
+def wrapped(entries: Iterable[str]) -> list[str]:
+    """Entries of a list as indented lines."""
+    return [f"    {line}" for line in textwrap.wrap(", ".join(entries), WIDTH)]
+
+
+def calling(*calls: str, further: Callable[[Arrays], list[str]] | None = None) -> Callable[[Arrays], str]:
+    """A check's `describe`: the model if there is one, `further` inputs, and calls whose {names} are inputs."""
+
+    def describe(arrays: Arrays) -> str:
+        numbers = {name: array.item() for name, array in arrays.items() if array.ndim == 0}
+        made = [code_of(arrays["model"])] if "model" in arrays else []
+        made += further(arrays) if further else []
+        return "\n".join([*made, *(call.format(**numbers) for call in calls)])
+
+    return describe
+
+
+def agree(got: Arrays, expected: Arrays) -> Mismatch | None:
+    """As `close`, one answer after the other; those of bytes are text, and are shown as such."""
+    for name, want in expected.items():
+        answer = {name: got[name]} if name in got else got
+        mismatch = close(answer, {name: want})
+        if mismatch is not None and name in got and want.dtype == got[name].dtype == np.uint8:
+            said, meant = (array.tobytes().decode(errors="replace") for array in (got[name], want))
+            return Mismatch(f"`{name}` is wrong", said, meant)
+        if mismatch is not None:
+            return mismatch
+    return close(got, expected)
