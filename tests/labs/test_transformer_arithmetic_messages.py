@@ -1,0 +1,48 @@
+"""What lab 05's checks tell a learner: the inputs of a public case as code that runs, and every mistake in public."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from grader.variants import Variant
+from mlsys_lab.checks.runner import PUBLIC_SEED, run_check
+from mlsys_lab.checks.spec import Case, Check
+from mlsys_lab.checks.transformer_arithmetic.calls.common import fields_of
+from mlsys_lab.checks.verdict import draw_inputs, public_inputs
+from tests.labs.harness import labs, module_of
+
+LAB = next(lab for lab in labs() if lab.info.topic == "transformer-arithmetic")
+DESCRIBED = [(check, case) for check in LAB.checks.checks if check.describe for case in check.cases if not case.hidden]
+ASKED = {"memory_bytes": 10**6, "zero_stage": 3, "recompute": "full"}
+"""What the message says beside the inputs, since a case asks for several of them."""
+
+
+@pytest.fixture(scope="module")
+def reference() -> ModuleType:
+    return module_of(LAB.reference, "reference.ipynb")
+
+
+@pytest.mark.parametrize(("check", "case"), DESCRIBED, ids=[f"{check.name}: {case.name}" for check, case in DESCRIBED])
+def test_the_inputs_are_told_as_code_that_makes_them_again(check: Check, case: Case, reference: ModuleType) -> None:
+    inputs = public_inputs(draw_inputs(check, case, PUBLIC_SEED))
+    assert check.describe is not None
+    code = check.describe(inputs)
+    names: dict[str, Any] = vars(reference) | ASKED
+    exec(code, names)
+    if "model" in inputs:
+        assert vars(names["config"]) == {"name": "a model", **fields_of(inputs["model"])}
+    if "machines" in inputs:
+        assert [[*vars(machine).values()][1:] for machine in names["machines"]] == inputs["machines"].tolist()
+    if "rates" in inputs:
+        assert [names["rates"][tuple(shape)] for shape in inputs["shapes"].tolist()] == inputs["rates"].tolist()
+    assert all(str(array.item()) in code for name, array in inputs.items() if not array.ndim and name != "recompute")
+
+
+@pytest.mark.parametrize("mutant", LAB.mutants, ids=[mutant.name for mutant in LAB.mutants])
+def test_a_mistake_can_be_found_before_handing_in(mutant: Variant) -> None:
+    module = module_of(LAB.substituted(mutant), "mutant.ipynb")
+    missed = [name for name in mutant.fails if run_check(LAB.checks[name], module).passed]
+    assert missed == []
