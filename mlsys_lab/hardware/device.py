@@ -46,6 +46,7 @@ class Device:
     A peak is that of the fastest unit which takes the precision, tensor cores included and accumulating in fp32;
     `fp32` is full single precision on the vector units, since tensor cores round it to `tf32`. A unit is a GPU's
     streaming multiprocessor, a TPU's TensorCore, a CPU's core; sizes that are not published or do not apply are None.
+    `warps_per_unit` and `blocks_per_unit` are the most that one multiprocessor holds at once.
     `source` is where the vendor publishes the figures; `checked` is the day on which the row was last gone over, which
     need not mean that the page itself was open: the table says for which rows it was.
     """
@@ -65,6 +66,9 @@ class Device:
     l2_bytes: int | None = None
     shared_bytes_per_unit: int | None = None
     register_bytes_per_unit: int | None = None
+    compute_capability: tuple[int, int] | None = None
+    warps_per_unit: int | None = None
+    blocks_per_unit: int | None = None
     note: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:

@@ -3,6 +3,9 @@
 Vendors print figures with 2:4 sparsity first: those are twice the dense ones and stand nowhere in this table.
 GB is 10⁹ bytes; KiB and MiB are powers of two.
 
+Compute capabilities, and the warps and blocks of a multiprocessor that follow from them, are from the tables of
+https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/compute-capabilities.html (V100: `cuda_occupancy.h`).
+
 Peaks and memory of the TPUs were read from Google's pages. The GPUs' data sheets could not be opened when the table was
 written: their figures were known ones, some compared with other published tables. Compare a row with its source before
 resting a claim on it.
@@ -58,6 +61,9 @@ DEVICES: tuple[Device, ...] = (
         l2_bytes=6 * MIB,
         shared_bytes_per_unit=96 * KIB,
         register_bytes_per_unit=REGISTERS,
+        compute_capability=(7, 0),
+        warps_per_unit=64,
+        blocks_per_unit=32,
         links=(Link("NVLink 2", 6, 25 * GB), PCIE_3),
         source="https://images.nvidia.com/content/volta-architecture/pdf/volta-architecture-whitepaper.pdf",
         checked=CHECKED,
@@ -76,6 +82,9 @@ DEVICES: tuple[Device, ...] = (
         l2_bytes=40 * MIB,
         shared_bytes_per_unit=164 * KIB,
         register_bytes_per_unit=REGISTERS,
+        compute_capability=(8, 0),
+        warps_per_unit=64,
+        blocks_per_unit=32,
         links=(Link("NVLink 3", 12, 25 * GB), PCIE_4),
         source="https://images.nvidia.com/aem-dam/en-zz/Solutions/data-center/nvidia-ampere-architecture-whitepaper.pdf",
         checked=CHECKED,
@@ -94,6 +103,9 @@ DEVICES: tuple[Device, ...] = (
         l2_bytes=40 * MIB,
         shared_bytes_per_unit=164 * KIB,
         register_bytes_per_unit=REGISTERS,
+        compute_capability=(8, 0),
+        warps_per_unit=64,
+        blocks_per_unit=32,
         links=(Link("NVLink 3", 12, 25 * GB), PCIE_4),
         source=(
             "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/"
@@ -115,6 +127,9 @@ DEVICES: tuple[Device, ...] = (
         l2_bytes=50 * MIB,
         shared_bytes_per_unit=228 * KIB,
         register_bytes_per_unit=REGISTERS,
+        compute_capability=(9, 0),
+        warps_per_unit=64,
+        blocks_per_unit=32,
         links=(Link("NVLink 4", 18, 25 * GB), PCIE_5),
         source="https://resources.nvidia.com/en-us-tensor-core/gtc22-whitepaper-hopper",
         checked=CHECKED,
@@ -133,6 +148,9 @@ DEVICES: tuple[Device, ...] = (
         l2_bytes=50 * MIB,
         shared_bytes_per_unit=228 * KIB,
         register_bytes_per_unit=REGISTERS,
+        compute_capability=(9, 0),
+        warps_per_unit=64,
+        blocks_per_unit=32,
         links=(Link("NVLink 4", 18, 25 * GB), PCIE_5),
         source="https://www.nvidia.com/en-us/data-center/h200/",
         checked=CHECKED,
@@ -159,6 +177,9 @@ DEVICES: tuple[Device, ...] = (
         l2_bytes=126 * MIB,
         shared_bytes_per_unit=228 * KIB,
         register_bytes_per_unit=REGISTERS,
+        compute_capability=(10, 0),
+        warps_per_unit=64,
+        blocks_per_unit=32,
         links=(Link("NVLink 5", 18, 50 * GB), PCIE_5),
         source="https://www.nvidia.com/en-us/data-center/hgx/",
         checked=CHECKED,
@@ -187,6 +208,9 @@ DEVICES: tuple[Device, ...] = (
         l2_bytes=6 * MIB,
         shared_bytes_per_unit=100 * KIB,
         register_bytes_per_unit=REGISTERS,
+        compute_capability=(8, 6),
+        warps_per_unit=48,
+        blocks_per_unit=16,
         links=(Link("NVLink 3", 4, 14.0625 * GB), PCIE_4),
         source="https://images.nvidia.com/aem-dam/en-zz/Solutions/geforce/ampere/pdf/NVIDIA-ampere-GA102-GPU-Architecture-Whitepaper-V1.pdf",
         checked=CHECKED,
@@ -213,6 +237,9 @@ DEVICES: tuple[Device, ...] = (
         l2_bytes=72 * MIB,
         shared_bytes_per_unit=100 * KIB,
         register_bytes_per_unit=REGISTERS,
+        compute_capability=(8, 9),
+        warps_per_unit=48,
+        blocks_per_unit=24,
         links=(PCIE_4,),
         source="https://images.nvidia.com/aem-dam/Solutions/Data-Center/l4/nvidia-ada-gpu-architecture-whitepaper-v2.1.pdf",
         checked=CHECKED,
@@ -231,6 +258,9 @@ DEVICES: tuple[Device, ...] = (
         l2_bytes=4 * MIB,
         shared_bytes_per_unit=64 * KIB,
         register_bytes_per_unit=REGISTERS,
+        compute_capability=(7, 5),
+        warps_per_unit=32,
+        blocks_per_unit=16,
         links=(PCIE_3,),
         source=(
             "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/tesla-t4/"
@@ -260,6 +290,9 @@ DEVICES: tuple[Device, ...] = (
         l2_bytes=48 * MIB,
         shared_bytes_per_unit=100 * KIB,
         register_bytes_per_unit=REGISTERS,
+        compute_capability=(8, 9),
+        warps_per_unit=48,
+        blocks_per_unit=24,
         links=(PCIE_4,),
         source="https://resources.nvidia.com/en-us-data-center-overview/l4-gpu-datasheet",
         checked=CHECKED,

@@ -136,5 +136,17 @@ def test_roofline_meets_at_the_ridge() -> None:
         h100.attainable("bf16", -1.0)
 
 
+def test_gpus_hold_what_their_compute_capability_says() -> None:
+    # Warps and blocks on a multiprocessor: Compute Capabilities, in the appendices of the CUDA Programming Guide.
+    most = {(7, 0): (64, 32), (7, 5): (32, 16), (8, 0): (64, 32), (8, 6): (48, 16), (8, 9): (48, 24), (9, 0): (64, 32)}
+    most[10, 0] = (64, 32)
+    for entry in DEVICES:
+        held = (entry.warps_per_unit, entry.blocks_per_unit)
+        assert held == (most[entry.compute_capability] if entry.compute_capability else (None, None))
+        assert (entry.compute_capability is not None) == (entry.kind == "gpu")
+    assert device("H100").compute_capability == device("H200").compute_capability == (9, 0)
+    assert device("A100 80GB").compute_capability == (8, 0) and device("RTX 3090").compute_capability == (8, 6)
+
+
 def test_rows_were_checked_on_a_day_that_has_been() -> None:
     assert all(date(2026, 1, 1) <= entry.checked <= date.today() for entry in DEVICES)

@@ -9,9 +9,11 @@ import pytest
 from mlsys_lab.flops.einsum import Einsum
 from mlsys_lab.flops.roofline import bound, bound_on, matmul
 from mlsys_lab.hardware import device
+from mlsys_lab.kernels.trace.occupancy import occupancy
 from tests.oracles.catalogue import oracles
 
 H100, B200 = device("H100"), device("B200")
+GA102 = device("RTX 3090")
 
 
 def lanes(i):
@@ -39,6 +41,13 @@ def gemm(i):
     return [product.flops / 1e9, product.size_bytes(i["bytes"]) / 1e6, math.prod(product.shape) * i["bytes"] / 1e6]
 
 
+def occupied(i):
+    """The table has no A6000, but a card of the same chip; the source counts the block's own KiB as shared memory."""
+    reserved = 1024
+    held = occupancy(GA102, i["block"], registers=i["registers"], shared_bytes=i["block_smem"] - reserved)
+    return [held.occupancy]
+
+
 COMPUTED = {
     "GP01": lanes,
     "GP02": without_fma,
@@ -46,6 +55,7 @@ COMPUTED = {
     "GP04": lambda i: [i["flops"] / (2 * B200.units * B200.fp32_lanes_per_unit) / 1e9],
     "GP05": addition,
     "GP06": lambda i: [H100.register_bytes_per_unit / (i["warp"] * i["registers"] * i["bytes"])],
+    "GP08": occupied,
     "GP09": gemm,
     "GP13": lambda i: [i["flops"] / (H100.units * i["tc"] * i["clock"])],
 }
@@ -66,3 +76,12 @@ def test_gp01_counts_what_the_source_counts() -> None:
 
 def test_gp13_is_a_power_of_two_at_the_clock_that_nvidia_states() -> None:
     assert H100.peak("bf16") / (H100.units * 4 * 1.83e9) == pytest.approx(1024, rel=0.001)
+
+
+def test_gp08_takes_the_multiprocessor_of_the_table_and_one_block_is_all_it_holds() -> None:
+    i = oracles()["GP08"].inputs
+    assert (GA102.warps_per_unit, 32 * GA102.warps_per_unit) == (i["warps"], i["max_threads"])
+    assert GA102.shared_bytes_per_unit == i["smem"]
+    held = occupancy(GA102, i["block"], registers=i["registers"], shared_bytes=i["block_smem"] - 1024)
+    assert (held.blocks, held.limits) == (1, ("warps", "registers"))
+    assert held.shared_bytes_per_block == i["block_smem"] and held.by["shared memory"] == 11

@@ -44,7 +44,9 @@ class Buffer:
     itemsize: int  # bytes
     strides: tuple[int, ...]  # bytes
     written: bool  # whether its elements had values before the launch
-    start: int = 0  # bytes from the start of the block's shared memory, which decides an element's bank
+    start: int = (
+        0  # bytes before the first element: in shared memory since its start, in global since a multiple of 256
+    )
 
     @property
     def size_bytes(self) -> int:
@@ -58,6 +60,20 @@ class Buffer:
         """Elements of the array."""
         return int(np.prod(self.shape, dtype=np.int64))
 
+    def place(self, offset: int) -> str:
+        """The element at an offset in words, whether or not there is such an element.
+
+        >>> Buffer("y", "global", (4, 5), 4, (20, 4), written=False).place(80)
+        'element (4, 0) of (4, 5)'
+        """
+        index, left = [0] * len(self.shape), offset
+        for axis in sorted(range(len(self.shape)), key=lambda axis: -self.strides[axis]):
+            if self.strides[axis]:
+                index[axis], left = divmod(left, self.strides[axis])
+        if len(self.shape) == 1:
+            return f"element {index[0]} of {self.shape[0]}"
+        return f"element {tuple(index)} of {self.shape}" if self.shape else f"byte {offset} of {self.itemsize}"
+
 
 @dataclass(frozen=True)
 class Site:
@@ -66,6 +82,9 @@ class Site:
     file: str
     line: int
     text: str  # the line, stripped
+
+    def __str__(self) -> str:
+        return f"line {self.line} `{self.text}`"
 
 
 @dataclass(frozen=True, eq=False)
