@@ -1,0 +1,86 @@
+"""What Triton's kernels with matrix multiplications share: the product of two tiles, and what their operands must be.
+
+On a GPU, `dot` is `tl.dot`: tensor cores, sums in float32. Triton's interpreter (3.6 to 3.9) holds bfloat16 as its bits
+and would multiply those, so there the operands become float32 first; both ways the products are the same, for a product
+of two 16-bit floats is exact in float32. The interpreter also cuts float32 to bfloat16 where a GPU rounds to nearest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.kernels.runtime import triton_interprets
+from mlsys_lab.kernels.triton_language import tl, triton
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+"""What the kernels multiply; they add in float32."""
+
+PRECISIONS = ("ieee", "tf32")
+"""How float32 tiles are multiplied: exactly rounded on the CUDA cores, or with 10 bits of mantissa on tensor cores."""
+
+HOPPER_SHARED_BYTES = 227 * 1024
+"""Shared memory that one block may have on compute capability 9.0; kernels are planned for it where there is no GPU."""
+
+HOPPER_MULTIPROCESSORS = 132
+"""Of an H100 SXM; persistent kernels start as many programs where there is no GPU to ask."""
+
+INTERPRETED = tl.constexpr(triton_interprets())
+
+
+@triton.jit
+def dot(a, b, accumulator, PRECISION: tl.constexpr):
+    """accumulator + a·b in float32."""
+    if INTERPRETED:
+        return tl.dot(a.to(tl.float32), b.to(tl.float32), accumulator)
+    return tl.dot(a, b, accumulator, input_precision=PRECISION)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a kernel may count on, of the GPU or of an H100 where there is none."""
+
+    shared_bytes: int
+    multiprocessors: int
+
+
+def limits(device: torch.device) -> Limits:
+    """Those of `device`."""
+    if device.type != "cuda":
+        return Limits(HOPPER_SHARED_BYTES, HOPPER_MULTIPROCESSORS)
+    found: Any = torch.cuda.get_device_properties(device)
+    return Limits(found.shared_memory_per_block_optin, found.multi_processor_count)
+
+
+def tensors(rank: int, **named: torch.Tensor) -> torch.device:
+    """The device of tensors of `rank` dimensions that a kernel takes together. `InputError` for the first that is not.
+
+    They share one of `DTYPES` and one device. Strides are free but for the last dimension, whose elements lie side by
+    side, as wide loads need it.
+    """
+    first_name, first = next(iter(named.items()))
+    for name, tensor in named.items():
+        if tensor.ndim != rank:
+            raise InputError(f"dimensions of {name}", got=f"shape {tuple(tensor.shape)}", expected=f"{rank} of them")
+        if tensor.dtype not in DTYPES:
+            raise InputError(f"dtype of {name}", got=tensor.dtype, expected=" or ".join(map(str, DTYPES)))
+        if tensor.dtype != first.dtype:
+            raise InputError(f"{first_name} and {name} have two dtypes", got=f"{first.dtype} and {tensor.dtype}")
+        if tensor.device != first.device:
+            raise InputError(f"{first_name} and {name} are on two devices", got=f"{first.device} and {tensor.device}")
+        if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+            raise InputError(
+                f"the last dimension of {name} is not contiguous",
+                got=f"strides {tensor.stride()}",
+                help=f"{name}.contiguous()",
+            )
+    return first.device
+
+
+def known_precision(precision: str) -> None:
+    """`InputError` for a way of multiplying float32 that there is not."""
+    if precision not in PRECISIONS:
+        raise InputError("unknown precision", got=repr(precision), expected="one of " + ", ".join(PRECISIONS))
