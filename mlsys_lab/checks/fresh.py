@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from mlsys_lab.errors import CourseError
@@ -23,6 +24,9 @@ GRACE_S = 120.0
 """What a check may take beyond its own time limit before the process is killed: inputs and the oracle, on a machine
 that is busy with other work too. Code that merely loops is stopped at the limit, by its alarm."""
 POLL_S = 0.05
+ONE_THREAD = MappingProxyType(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
+"""Environment of the process, as in the grader's sandbox: what a check multiplies is small, and waking a thread for a
+product of five numbers takes forty times as long as the product."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,7 @@ def check_saved(checks_module: str, notebook: Path, start_limit_s: float = START
             process = subprocess.Popen(
                 command,
                 cwd=notebook.resolve().parent,
+                env={**os.environ, **ONE_THREAD},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,

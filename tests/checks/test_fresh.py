@@ -49,6 +49,12 @@ def test_an_unwritten_task_called_on_import_is_unfinished(fakes: ModuleType, tmp
     assert all(r.unfinished and not r.passed for r in reports)
 
 
+def test_the_process_multiplies_with_one_thread_as_the_grader_does(fakes: ModuleType, tmp_path: Path) -> None:
+    names = ", ".join(map(repr, fresh.ONE_THREAD))
+    source = f"{RIGHT}\nimport os\nassert [os.environ[name] for name in ({names},)] == ['1', '1', '1']"
+    assert all(report.passed for report in _reports(tmp_path, source))
+
+
 def test_code_that_ends_the_process_costs_that_check_and_the_rest(fakes: ModuleType, tmp_path: Path) -> None:
     first, second = _reports(tmp_path, f"{RIGHT}\nimport os\ndef add_one(x): os.abort()")
     assert first.what == "it ended the process (SIGABRT)"
