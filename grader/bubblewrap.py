@@ -46,7 +46,8 @@ def bubblewrap(lab: GradedLab, *, gpu: int | None = None) -> list[str]:
             command += ["--symlink", str(Path(folder).readlink()), folder]
         elif Path(folder).is_dir():
             command += ["--ro-bind", folder, folder]
-    command += ["--proc", "/proc", "--dir", "/dev", "--dir", "/dev/shm", "--dir", SCRATCH]
+    command += ["--proc", "/proc", "--dir", "/dev", "--dir", "/dev/shm"]
+    command += ["--tmpfs", SCRATCH]  # torch looks for CUDA's libraries by a compiler's temporary file; jobs hide it
     for device in DEVICES:
         command += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
     if gpu is not None:
