@@ -1,0 +1,113 @@
+"""A kernel's Python function with the simulator in place of `numba.cuda`; the kernel's own module stays as it is."""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import sys
+from collections.abc import Iterator
+from types import CellType, CodeType, FrameType, FunctionType
+from typing import Any
+
+import numpy as np
+
+from mlsys_lab.errors import InputError
+
+_MARK = "simulated kernel"
+"""A key in the globals of functions made here, which no Python name can be."""
+
+
+def python_function(kernel: Any) -> FunctionType:
+    """The function under `@cuda.jit`; InputError for what is no kernel."""
+    function = getattr(kernel, "py_func", kernel)
+    if not isinstance(function, FunctionType):
+        raise InputError("not a kernel", got=type(kernel).__name__, expected="a function with @cuda.jit")
+    return function
+
+
+def simulated(function: FunctionType, cuda: Any) -> FunctionType:
+    """A copy of a kernel that finds `cuda` where it names Numba's module, and copies of the kernels that it calls."""
+    return _copied(function, cuda, {})
+
+
+def _copied(function: FunctionType, cuda: Any, made: dict[FunctionType, FunctionType]) -> FunctionType:
+    if function in made:
+        return made[function]
+    names: dict[str, Any] = {_MARK: True, "__builtins__": builtins, "__name__": function.__module__}
+    cells = [CellType() for _ in function.__closure__ or ()]
+    copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, tuple(cells) or None)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    made[function] = copy
+
+    def stand_in(name: str, value: Any) -> Any:
+        if value is sys.modules.get("numba.cuda"):
+            return cuda
+        if isinstance(inner := getattr(value, "py_func", None), FunctionType):
+            return _copied(inner, cuda, made)
+        if isinstance(value, np.ndarray) and value.ndim:
+            raise InputError(f"{function.__name__} reads the array {name} from outside", help="pass it as an argument")
+        return value
+
+    for name in set(_globals_of(function.__code__)):
+        if name in function.__globals__:
+            names[name] = stand_in(name, function.__globals__[name])
+    for name, cell, old in zip(function.__code__.co_freevars, cells, function.__closure__ or (), strict=True):
+        cell.cell_contents = stand_in(name, old.cell_contents)
+    return copy
+
+
+def _globals_of(code: CodeType) -> Iterator[str]:
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            yield instruction.argval
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _globals_of(constant)
+
+
+def _instructions(code: CodeType) -> list[int]:
+    """For each unit of a function's bytecode the offset of its instruction: the interpreter may stand in its cache."""
+    starts = [instruction.offset for instruction in dis.get_instructions(code)]
+    ends = [*starts[1:], len(code.co_code)]
+    return [start for start, end in zip(starts, ends, strict=True) for _ in range(start, end, 2)]
+
+
+class Places:
+    """Numbers for the instructions of a kernel, those of a kernel that it calls told apart by who called."""
+
+    def __init__(self, kernel: FunctionType) -> None:
+        self._code, self._instructions = kernel.__code__, _instructions(kernel.__code__)
+        self._called: dict[int, list[int]] = {}  # instructions of the kernels that it calls
+        self._numbers: dict[object, int] = {}
+
+    def __call__(self, frame: FrameType) -> int:
+        """The number of the instruction that a frame is at."""
+        key: object
+        if frame.f_code is self._code:
+            key = self._instructions[frame.f_lasti >> 1]
+        else:
+            key = tuple(self._step(call) for call in _callers(frame))
+        return self._numbers.setdefault(key, len(self._numbers))
+
+    def _step(self, frame: FrameType) -> tuple[int, int]:
+        code = id(frame.f_code)
+        if code not in self._called:
+            self._called[code] = _instructions(frame.f_code)
+        return code, self._called[code][frame.f_lasti >> 1]
+
+
+def _callers(frame: FrameType | None) -> Iterator[FrameType]:
+    """A frame of a simulated kernel, and those that led to it."""
+    while frame is not None and _MARK in frame.f_globals:
+        yield frame
+        frame = frame.f_back
+
+
+def where(error: BaseException) -> str:
+    """file:line of the innermost kernel that an error came through."""
+    found, traceback = "", error.__traceback__
+    while traceback is not None:
+        if _MARK in traceback.tb_frame.f_globals:
+            found = f"{traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}"
+        traceback = traceback.tb_next
+    return found

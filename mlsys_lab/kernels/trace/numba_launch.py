@@ -1,0 +1,172 @@
+"""One launch of a simulated kernel: its blocks one after the other, its arrays, and one line for what goes wrong."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.kernels.trace.events import Buffer
+from mlsys_lab.kernels.trace.numba_functions import Places, python_function, simulated, where
+from mlsys_lab.kernels.trace.numba_memory import Guarded, Memory, poison
+from mlsys_lab.kernels.trace.numba_module import Cuda, Space
+from mlsys_lab.kernels.trace.numba_threads import Block, Dim3, Thread
+
+MOST_THREADS = 1024
+"""Threads that a block may have."""
+
+SHARED_BYTES = 48 * 1024
+"""Shared memory that a kernel's own arrays may take in a block."""
+
+SHARED_ALIGNMENT = 16
+"""Bytes at whose multiples a shared array begins: a model, for compilers place them as they like."""
+
+Extent = int | tuple[int, ...]
+
+
+class Launch:
+    """A kernel run for its results: an index outside of an array and a barrier that threads miss are errors."""
+
+    memory: type[Memory] = Guarded
+    thread: Thread
+    block_index: Dim3
+
+    def __init__(self, kernel: Any, grid: Extent, block: Extent) -> None:
+        self.grid, self.block = _extent("grid", grid), _extent("block", block)
+        if (threads := self.block.x * self.block.y * self.block.z) > MOST_THREADS:
+            raise InputError("threads of a block", got=threads, expected=f"at most {MOST_THREADS}")
+        function = python_function(kernel)
+        self.name, self.parameters = function.__name__, list(inspect.signature(function).parameters)
+        self.kernel = simulated(function, Cuda(self))
+        self.place = Places(self.kernel)
+        self.block_number = self.phase = 0
+        self.shared: dict[int, Memory] = {}  # of the block that runs, by the place that asked for it
+        self.buffers: list[Buffer] = []
+        self._buffer_of: dict[int, int] = {}  # by place
+        self._shared_bytes = 0
+
+    def run(self, args: tuple[Any, ...]) -> None:
+        """Every block; arrays are changed in place."""
+        if len(args) != len(self.parameters):
+            raise InputError(f"arguments of {self.name}", got=len(args), expected=", ".join(self.parameters))
+        given = [self._argument(name, value) for name, value in zip(self.parameters, args, strict=True)]
+        with np.errstate(all="ignore"):
+            for number, index in enumerate(_indices(self.grid)):
+                self.block_number, self.block_index, self.phase, self.shared = number, index, 0, {}
+                self._run_block(Block(lambda: self.kernel(*given), self.block))
+
+    def touched(self, kind: int, memory: Memory, element: int) -> None:
+        """Told of every access before it is done."""
+
+    def arrive(self, frame: FrameType) -> str:
+        """Told of a thread at a barrier; file:line of it."""
+        return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+    def done(self, warp: list[Thread]) -> None:
+        """Told of a warp whose threads are all at their next barrier or at their end."""
+
+    def barrier(self, block: Block, waiting: list[Thread]) -> None:
+        """Told of the threads that wait for their block, when no other can go on."""
+        places = {thread.waiting.where for thread in waiting if thread.waiting is not None}
+        if len(waiting) < len(block.threads) or len(places) > 1:
+            raise InputError(
+                f"{' and '.join(sorted(places))}: not all threads of block {tuple(self.block_index)} reach one barrier",
+                got=f"{len(waiting)} of {len(block.threads)} threads at {len(places)} barriers",
+            )
+
+    def allocate(self, space: Space, shape: Any, dtype: Any, frame: FrameType) -> Memory:
+        """The array of one call of cuda.shared.array, the same for all threads of a block, or of cuda.local.array."""
+        place = self.place(frame)
+        if space == "shared" and place in self.shared:
+            return self.shared[place]
+        dtype = _dtype(dtype)
+        values = np.full(shape, poison(dtype), dtype)
+        if place not in self._buffer_of:
+            self._buffer_of[place] = self._new_array(space, values, frame)
+        number = self._buffer_of[place]
+        memory = self.memory(self.buffers[number].name, values, self.touched, number)
+        if space == "shared":
+            self.shared[place] = memory
+        return memory
+
+    def _new_array(self, space: Space, values: np.ndarray, frame: FrameType) -> int:
+        text = inspect.getframeinfo(frame, context=1).code_context or [""]
+        name, equals, _ = text[0].partition("=")
+        name = name.strip() if equals and name.strip().isidentifier() else f"line {frame.f_lineno}"
+        start = 0
+        if space == "shared":
+            start = -(-self._shared_bytes // SHARED_ALIGNMENT) * SHARED_ALIGNMENT
+            self._shared_bytes = start + values.nbytes
+            if self._shared_bytes > SHARED_BYTES:
+                what = f"{self.name} has too much shared memory"
+                raise InputError(what, got=f"{self._shared_bytes} bytes", expected=f"at most {SHARED_BYTES}")
+        return self.add(name, space, values, start)
+
+    def add(self, name: str, space: Space, values: np.ndarray, start: int = 0) -> int:
+        """The number of a new buffer; one in global memory has values."""
+        written = space == "global"
+        self.buffers.append(Buffer(name, space, values.shape, values.itemsize, values.strides, written, start))
+        return len(self.buffers) - 1
+
+    def _argument(self, name: str, value: Any) -> Any:
+        if isinstance(value, np.generic) or not hasattr(value, "ndim"):
+            return value
+        values = _host_array(name, value)
+        return self.memory(name, values, self.touched, self.add(name, "global", values))
+
+    def _run_block(self, block: Block) -> None:
+        while True:
+            for warp in block.warps:
+                block.advance(warp, self._resume)
+                self.done(warp)
+            if not (waiting := block.at_barrier):
+                return
+            self.barrier(block, waiting)
+            block.release()
+            self.phase += 1
+
+    def _resume(self, thread: Thread) -> None:
+        self.thread, running = thread, thread.running
+        try:
+            waiting = running.switch(thread.answer) if running else running.switch()
+        except Exception as error:
+            reason = error if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+            who = f"thread {tuple(thread.index)} of block {tuple(self.block_index)}"
+            raise InputError(f"{where(error)}: {self.name} stops in {who}: {reason}") from error
+        thread.waiting = None if running.dead else waiting
+
+
+def _extent(what: str, extent: Extent) -> Dim3:
+    sides = extent if isinstance(extent, tuple) else (extent,)
+    if not 1 <= len(sides) <= 3 or not all(isinstance(n, int | np.integer) and n >= 1 for n in sides):
+        raise InputError(f"{what} of a launch", got=extent, expected="one to three integers of at least 1")
+    x, y, z = (*map(int, sides), 1, 1)[:3]
+    return Dim3(x, y, z)
+
+
+def _indices(extent: Dim3) -> Iterator[Dim3]:
+    return (Dim3(x, y, z) for z in range(extent.z) for y in range(extent.y) for x in range(extent.x))
+
+
+def _dtype(dtype: Any) -> np.dtype[Any]:
+    import numba
+    from numba.np.numpy_support import as_dtype
+
+    numbas: bool = isinstance(dtype, numba.types.Type)
+    found: np.dtype[Any] = as_dtype(dtype) if numbas else np.dtype(dtype)
+    return found
+
+
+def _host_array(name: str, value: Any) -> np.ndarray:
+    try:
+        values = value.detach().numpy() if hasattr(value, "detach") else np.asarray(value)
+    except (TypeError, RuntimeError) as error:
+        raise InputError(f"{name} cannot be looked at in the host's memory: {error}") from None
+    if values.ndim == 0 or values.dtype.kind not in "biufc" or not values.flags.c_contiguous:
+        got = f"{values.dtype} of shape {values.shape} with strides {values.strides}"
+        raise InputError(f"{name} must be a contiguous array of numbers", got=got)
+    return values

@@ -1,0 +1,140 @@
+"""Numba's CUDA kernels without a GPU, thread by thread: run, or run with every load and store recorded.
+
+Takes what `@cuda.jit` made, on a machine with a GPU as on one without, and runs the Python function in it: no variable
+of the environment is needed. The threads of a block run one at a time, x fastest, each up to its next barrier, and the
+blocks one after the other, so a race has the same outcome every time; the record is what shows it.
+
+The threads of a warp that execute one instruction for the nth time between two barriers make one request together.
+That leaves out what divergence does to a warp: lanes that come to an instruction by different branches, or in different
+turns of a loop, count as if they had come at once.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from array import array
+from dataclasses import replace
+from types import FrameType
+from typing import Any
+
+import numpy as np
+from numpy.lib.recfunctions import unstructured_to_structured
+
+from mlsys_lab.errors import InputError, did_you_mean
+from mlsys_lab.kernels.trace.events import ACCESS, ARRIVAL, ATOMIC, Site, Trace
+from mlsys_lab.kernels.trace.numba_launch import Extent, Launch
+from mlsys_lab.kernels.trace.numba_memory import Memory, poison
+from mlsys_lab.kernels.trace.numba_module import Space
+from mlsys_lab.kernels.trace.numba_threads import Block, Thread
+
+
+def run(kernel: Any, grid: Extent, block: Extent, *args: Any) -> None:
+    """Run a kernel as `kernel[grid, block](*args)` would; arrays (contiguous, in the host's memory) change in place.
+
+    Raises InputError, with the kernel's own line, for what fails in a thread, an index outside of its array, and a
+    barrier that not all threads of a block reach.
+    """
+    Launch(kernel, grid, block).run(args)
+
+
+def record(kernel: Any, grid: Extent, block: Extent, *args: Any, outputs: tuple[str, ...] = ()) -> Trace:
+    """Run a kernel as `run` does and keep what it did to memory.
+
+    `outputs` names parameters whose elements mean nothing before the launch: they are filled with NaN or an integer's
+    largest, as shared and local arrays are. An access outside of an array is recorded and does no harm. A barrier that
+    some threads do not reach is recorded, and the others go on. Raises InputError for what fails in a thread.
+    """
+    recording = _Recording(kernel, grid, block, outputs)
+    recording.run(args)
+    return recording.trace()
+
+
+class _Recording(Launch):
+    """A launch that keeps rows."""
+
+    memory = Memory
+
+    def __init__(self, kernel: Any, grid: Extent, block: Extent, outputs: tuple[str, ...]) -> None:
+        super().__init__(kernel, grid, block)
+        for name in outputs:
+            if name not in self.parameters:
+                raise InputError(f"{self.name} has no such output", got=name, help=did_you_mean(name, self.parameters))
+        self._outputs = outputs
+        self._sites: dict[tuple[str, int], int] = {}
+        self._site_of: dict[int, int] = {}  # by place
+        self._arrivals = array("q")
+        self._rows: list[np.ndarray] = []
+        self._requests = 0
+        self._begin_warp()
+
+    def add(self, name: str, space: Space, values: np.ndarray, start: int = 0) -> int:
+        """The same, with nothing in the outputs."""
+        number = super().add(name, space, values, start)
+        if space == "global" and name in self._outputs:
+            values[...] = poison(values.dtype)
+            self.buffers[number] = replace(self.buffers[number], written=False)
+        return number
+
+    def _begin_warp(self) -> None:
+        self._warp = array("q")  # rows: request of this warp and phase, kind, buffer, site, thread, offset
+        self._numbers: dict[tuple[int, int], int] = {}  # a request, by its place and turn
+        self._next = [0]  # the request that follows in time; 0 stands before the first
+
+    def touched(self, kind: int, memory: Memory, element: int) -> None:
+        frame = sys._getframe(2)
+        if kind == ATOMIC:
+            frame = frame.f_back  # type: ignore[assignment]  # through cuda.atomic
+        place, thread = self.place(frame), self.thread
+        turn = thread.counts[place] = thread.counts.get(place, 0) + 1
+        request = self._numbers.get((place, turn))
+        if request is None:
+            request = self._numbers[place, turn] = len(self._next)
+            self._next.append(self._next[thread.previous])
+            self._next[thread.previous] = request
+            if place not in self._site_of:
+                self._site_of[place] = self._site(frame)
+        thread.previous = request
+        offset = element * memory.dtype.itemsize
+        self._warp.extend((request, kind, memory.number, self._site_of[place], thread.number, offset))
+
+    def arrive(self, frame: FrameType) -> str:
+        self._arrivals.extend((self._site(frame), self.block_number, self.thread.number, self.phase))
+        return super().arrive(frame)
+
+    def barrier(self, block: Block, waiting: list[Thread]) -> None:
+        """The arrivals tell who was missing."""
+
+    def done(self, warp: list[Thread]) -> None:
+        """Number the warp's requests in the order of time."""
+        for thread in warp:
+            thread.previous, thread.counts = 0, {}
+        ranks, request = np.empty(len(self._next), np.int64), 0
+        for rank in range(len(self._next)):
+            ranks[request] = rank - 1
+            request = self._next[request]
+        found = np.frombuffer(self._warp, np.int64).reshape(-1, 6)
+        rows = np.empty(len(found), ACCESS)
+        rows["request"] = ranks[found[:, 0]] + self._requests
+        for column, name in enumerate(("kind", "buffer", "site", "thread", "offset"), start=1):
+            rows[name] = found[:, column]
+        rows["block"], rows["phase"] = self.block_number, self.phase
+        self._rows.append(rows[np.argsort(rows["request"], kind="stable")])
+        self._requests += len(self._next) - 1
+        self._begin_warp()
+
+    def _site(self, frame: FrameType) -> int:
+        return self._sites.setdefault((frame.f_code.co_filename, frame.f_lineno), len(self._sites))
+
+    def trace(self) -> Trace:
+        """What was recorded."""
+        arrivals = np.frombuffer(self._arrivals, np.int64).reshape(-1, 4)
+        return Trace(
+            kernel=self.name,
+            grid=(self.grid.x, self.grid.y, self.grid.z),
+            block=(self.block.x, self.block.y, self.block.z),
+            buffers=tuple(self.buffers),
+            sites=tuple(Site(file, line, linecache.getline(file, line).strip()) for file, line in self._sites),
+            accesses=np.concatenate([np.empty(0, ACCESS), *self._rows]),
+            arrivals=unstructured_to_structured(arrivals, ARRIVAL),
+        )

@@ -1,0 +1,159 @@
+"""CUDA's threads one at a time: each runs up to its next barrier, in a fixed order, so that every run is the same.
+
+A thread is a greenlet: it stops where its kernel waits, and goes on from there. Numba's own simulator starts a thread
+of the operating system for each and polls them.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from greenlet import getcurrent, greenlet
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.kernels.trace.events import WARP
+from mlsys_lab.kernels.trace.numba_memory import poison
+
+FULL_MASK = 0xFFFFFFFF
+
+
+class Dim3(NamedTuple):
+    """A position or an extent along x, y and z."""
+
+    x: int
+    y: int
+    z: int
+
+
+@dataclass
+class Waiting:
+    """What a thread waits for: the rest of its block, or the lanes of its warp that `mask` names."""
+
+    name: str  # what the kernel called, such as syncthreads or shfl_down_sync
+    where: str  # file:line
+    mask: int | None  # None: the whole block
+    value: Any = None  # what this thread brings to it
+    argument: int = 0  # the shuffles' lane, distance or lane mask
+
+
+@dataclass(eq=False)
+class Thread:
+    """A thread of the block that is running."""
+
+    number: int  # within the block, x fastest
+    index: Dim3
+    running: greenlet
+    waiting: Waiting | None = None
+    answer: Any = None  # what it is told when it goes on
+    previous: int = 0  # its last request in this phase, 0 before the first
+    counts: dict[int, int] = field(default_factory=dict)  # how often each place was executed in this phase
+
+    @property
+    def lane(self) -> int:
+        """Its place in its warp."""
+        return self.number % WARP
+
+
+def wait(waiting: Waiting) -> Any:
+    """Called in a thread: stop here until the others have come; what they agreed on."""
+    return getcurrent().parent.switch(waiting)
+
+
+class Block:
+    """The threads of one block."""
+
+    def __init__(self, body: Callable[[], None], shape: Dim3) -> None:
+        places = (Dim3(x, y, z) for z in range(shape.z) for y in range(shape.y) for x in range(shape.x))
+        self.threads = [Thread(number, index, greenlet(body)) for number, index in enumerate(places)]
+        self.warps = [self.threads[first : first + WARP] for first in range(0, len(self.threads), WARP)]
+        for thread in self.threads:
+            thread.running.gr_context = contextvars.copy_context()  # NumPy's errstate is a context variable
+
+    @property
+    def at_barrier(self) -> list[Thread]:
+        """The threads that wait for their block."""
+        return [thread for thread in self.threads if thread.waiting is not None]
+
+    def advance(self, warp: list[Thread], resume: Callable[[Thread], None]) -> None:
+        """Run each thread of a warp to its next barrier or its end; exchanges within the warp happen on the way."""
+        while True:
+            for thread in warp:
+                if thread.waiting is None and not thread.running.dead:
+                    resume(thread)
+            exchanging = [thread for thread in warp if thread.waiting is not None and thread.waiting.mask is not None]
+            if not exchanging:
+                return
+            _exchange(warp, exchanging)
+
+    def release(self) -> None:
+        """Let the threads go on that wait for their block, with the answer to syncthreads_count, _and, _or."""
+        waiting = self.at_barrier
+        votes = [bool(thread.waiting.value) for thread in waiting if thread.waiting is not None]
+        for thread in waiting:
+            assert thread.waiting is not None
+            thread.answer = _VOTES[thread.waiting.name](votes)
+            thread.waiting = None
+
+
+_VOTES: dict[str, Callable[[list[bool]], int | None]] = {
+    "syncthreads": lambda votes: None,
+    "syncthreads_count": sum,
+    "syncthreads_and": lambda votes: int(all(votes)),
+    "syncthreads_or": lambda votes: int(any(votes)),
+}
+
+
+def _exchange(warp: list[Thread], exchanging: list[Thread]) -> None:
+    groups: dict[tuple[str, int], list[Thread]] = {}
+    for thread in exchanging:
+        assert thread.waiting is not None and thread.waiting.mask is not None
+        groups.setdefault((thread.waiting.name, thread.waiting.mask), []).append(thread)
+    complete = 0
+    for (name, mask), group in groups.items():
+        missing = [thread.lane for thread in warp if mask >> thread.lane & 1 and thread not in group]
+        strangers = [thread.lane for thread in group if not mask >> thread.lane & 1]
+        if not missing and not strangers:
+            _answer(name, {thread.lane: thread for thread in group})
+            complete += 1
+    if complete == 0:
+        waiting = exchanging[0].waiting
+        assert waiting is not None
+        raise InputError(
+            f"{waiting.where}: {waiting.name} waits for lanes that do not come, or that its mask does not name",
+            got=f"lanes {[thread.lane for thread in exchanging]} of the warp of thread {warp[0].number}",
+            expected=f"exactly the lanes of mask {waiting.mask:#x}",
+        )
+
+
+def _answer(name: str, lanes: dict[int, Thread]) -> None:
+    asked = {lane: thread.waiting for lane, thread in lanes.items() if thread.waiting is not None}
+    ballot = sum(1 << lane for lane, waiting in asked.items() if waiting.value)
+    for lane, thread in lanes.items():
+        own = asked[lane]
+        if name in _SOURCE:
+            source = _SOURCE[name](lane, own.argument)
+            if not 0 <= source < WARP:
+                thread.answer = own.value  # beyond the warp, a thread keeps what it has
+            elif source in asked:
+                thread.answer = asked[source].value
+            else:  # a lane that is not there or that the mask does not name: nobody knows what comes
+                thread.answer = poison(np.asarray(own.value).dtype)
+        elif name == "ballot_sync":
+            thread.answer = ballot
+        elif name == "any_sync":
+            thread.answer = ballot != 0
+        elif name == "all_sync":
+            thread.answer = len(asked) == ballot.bit_count()
+        thread.waiting = None
+
+
+_SOURCE: dict[str, Callable[[int, int], int]] = {
+    "shfl_sync": lambda lane, source: source % WARP,
+    "shfl_up_sync": lambda lane, delta: lane - delta,
+    "shfl_down_sync": lambda lane, delta: lane + delta,
+    "shfl_xor_sync": lambda lane, flip: lane ^ flip,
+}
