@@ -23,7 +23,7 @@ from numpy.lib.recfunctions import unstructured_to_structured
 
 from mlsys_lab.errors import InputError, did_you_mean
 from mlsys_lab.kernels.trace.events import ACCESS, ARRIVAL, ATOMIC, Site, Trace
-from mlsys_lab.kernels.trace.numba_launch import Extent, Launch
+from mlsys_lab.kernels.trace.numba_grid import Extent, Launch
 from mlsys_lab.kernels.trace.numba_memory import Memory, poison
 from mlsys_lab.kernels.trace.numba_module import Space
 from mlsys_lab.kernels.trace.numba_threads import Block, Thread

@@ -544,7 +544,7 @@ def test_the_simulator_has_every_word_that_a_kernel_may_use():
 
 
 def test_numba_still_has_what_the_simulator_takes_from_it():
-    """Where this fails, a new Numba has moved what `numba_functions` and `numba_launch` lean on: mend it there."""
+    """Where this fails, a new Numba has moved what `numba_functions` and `numba_grid` lean on: mend it there."""
     import numba
     from numba.np.numpy_support import as_dtype
 
