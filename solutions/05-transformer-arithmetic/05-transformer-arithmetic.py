@@ -189,14 +189,16 @@ h100 = device("H100")
 intensity = {name: einsum_flops(*work) / einsum_bytes(*work) for name, work in works.items()}
 ridge = h100.peak("bf16") / h100.memory_bandwidth_bytes_per_s
 axis = sorted([*(2.0**power for power in range(-2, 14)), ridge])
-roof = go.Scatter(x=axis, y=[h100.attainable("bf16", x) for x in axis], name="roofline of an H100, bf16", mode="lines")
+height = {x: h100.attainable("bf16", x) / 1e12 for x in [*axis, *intensity.values()]}  # TFLOP/s
+roof = go.Scatter(x=axis, y=[height[x] for x in axis], name="roofline of an H100, bf16", mode="lines")
 points = [
-    go.Scatter(x=[x], y=[h100.attainable("bf16", x)], name=name, mode="markers", marker_size=12)
-    for name, x in intensity.items()
+    go.Scatter(x=[x], y=[height[x]], name=name, mode="markers", marker_size=13, marker_symbol=symbol)
+    for symbol, (name, x) in zip(("circle", "square", "diamond", "x"), intensity.items(), strict=True)
 ]
 figure = go.Figure([roof, *points])
-figure.update_layout(xaxis_title="FLOP per byte", yaxis_title="FLOP/s at most", xaxis_type="log", yaxis_type="log")
-figure.update_yaxes(exponentformat="SI", dtick=1)
+figure.update_layout(xaxis_title="FLOP per byte", yaxis_title="TFLOP/s at most", xaxis_type="log", yaxis_type="log")
+figure.update_xaxes(dtick=1, tickformat=",")
+figure.update_yaxes(dtick=1, tickformat=",")
 show(figure, alt="Your four products on the roofline of an H100; those with few tokens lie on its slope")
 for name, x in intensity.items():
     print(f"{name:38s} {x:8.1f} FLOP/B, at most {h100.attainable('bf16', x) / h100.peak('bf16'):6.1%} of peak")
@@ -620,7 +622,11 @@ for config in (LLAMA_7B, LLAMA_70B):
     bars = {name: memory_plan(config, 4096, data=64 // how.get("tensor", 1), **how) for name, how in plans.items()}
     figure = go.Figure(
         [
-            go.Bar(name=kind, x=list(bars), y=[plan[kind] / 1e9 for plan in bars.values()])
+            go.Bar(
+                name=kind,
+                x=[name.replace(", ", "<br>") for name in bars],
+                y=[plan[kind] / 1e9 for plan in bars.values()],
+            )
             for kind in ("weights", "gradients", "optimizer", "activations")
         ]
     )
@@ -865,7 +871,7 @@ for share in (0.75, 1.25):
     figure.add_hline(
         share * measured_s, line_dash="dot", annotation_text=f"{share - 1:+.0%}", annotation_position="right"
     )
-figure.update_layout(barmode="stack", yaxis_title="seconds a step")
+figure.update_layout(barmode="stack", yaxis_title="seconds a step", legend={"orientation": "h", "y": 1.15})
 show(figure, alt="Predicted step time, products and elementwise work, beside the measured one, with 25 % either way")
 
 # %% [markdown]
@@ -1005,13 +1011,14 @@ machines = [
 ]
 lengths = [256, 1024, 4096, 16384]
 figure = go.Figure()
-for machine in machines:
+for i, machine in enumerate(machines):
     choices = {tokens: choose_machine(LLAMA_7B, tokens, [machine]) for tokens in lengths}
     shown = {tokens: choice for tokens, choice in choices.items() if choice}
     if not shown:
         print(f"{machine.name}: does not fit")
         continue
-    figure.add_scatter(x=list(shown), y=[choice.dollars_per_million for choice in shown.values()], name=machine.name)
+    prices = [choice.dollars_per_million for choice in shown.values()]
+    figure.add_scatter(x=list(shown), y=prices, name=machine.name, line_dash=("solid", "dot")[i % 2])
     longest = shown[max(shown)]
     print(
         f"{machine.name}: batch {longest.batch} of {max(shown):,} tokens a sequence, "
@@ -1023,10 +1030,17 @@ figure.update_layout(
     xaxis_type="log",
     yaxis_type="log",
     xaxis_tickvals=lengths,
+    xaxis_ticktext=[f"{tokens:,}" for tokens in lengths],
 )
 show(figure, alt="Least price of a million tokens of Llama 2 7B against the length of the sequences, for each device")
 for config in (GPT2, LLAMA_7B, LLAMA_70B):
-    print(f"{config.name}: {choose_machine(config, 4096, machines)}")
+    best = choose_machine(config, 4096, machines)
+    print(
+        f"{config.name}, 4,096 tokens a sequence: cheapest on {best.device}, batch {best.batch}, "
+        f"{best.dollars_per_million:.2f} dollars a million tokens, bound by {best.bound}"
+        if best
+        else f"{config.name}: fits nowhere"
+    )
 
 # %% [markdown]
 # ## Answer for yourself
