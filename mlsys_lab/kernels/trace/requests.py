@@ -1,0 +1,79 @@
+"""What warps ask of memory at once, against the least that would do, place by place in the source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mlsys_lab.kernels.trace.events import ATOMIC, LOAD, STORE, WARP, Site, Trace
+from mlsys_lab.kernels.trace.rows import counted, grouped, of_buffers
+
+VERBS = {LOAD: "reads", STORE: "writes", ATOMIC: "updates"}
+"""What a thread does, by kind of access."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the lanes of one warp asked of one array at once."""
+
+    number: int  # an access's `request`
+    block: int
+    warp: int  # of the block
+    lanes: int
+    taken: int  # sectors, or passes through shared memory
+    least: int  # of them, for as many bytes
+
+
+@dataclass(frozen=True)
+class Requests:
+    """All requests of one kind from one place in the source to one array."""
+
+    site: Site
+    kind: int
+    buffer: str
+    requests: int
+    taken: int
+    least: int
+    worst: Request  # the first of those that take the most for what they need
+
+    @property
+    def efficiency(self) -> float:
+        """Least over taken, in (0, 1]."""
+        return self.least / self.taken
+
+
+def addresses(trace: Trace, rows: np.ndarray) -> np.ndarray:
+    """Where each row's first byte is, from the start that `Buffer.start` counts from."""
+    found: np.ndarray = rows["offset"] + of_buffers(rows, (buffer.start for buffer in trace.buffers))
+    return found
+
+
+def by_site(
+    trace: Trace, rows: np.ndarray, starts: np.ndarray, taken: np.ndarray, least: np.ndarray
+) -> tuple[Requests, ...]:
+    """Sums up requests, which begin at `starts` of `rows`, by place, array and kind, in order of place."""
+    heads, lanes = rows[starts], counted(starts, len(rows))
+    order, begins = grouped(heads["site"], heads["buffer"], heads["kind"])
+    found = []
+    for one in np.split(order, begins[1:]) if len(order) else ():
+        head, worst = heads[one[0]], one[np.argmax(taken[one] / least[one])]
+        found.append(
+            Requests(
+                site=trace.sites[head["site"]],
+                kind=int(head["kind"]),
+                buffer=trace.buffers[head["buffer"]].name,
+                requests=len(one),
+                taken=int(taken[one].sum()),
+                least=int(least[one].sum()),
+                worst=Request(
+                    number=int(heads[worst]["request"]),
+                    block=int(heads[worst]["block"]),
+                    warp=int(heads[worst]["thread"]) // WARP,
+                    lanes=int(lanes[worst]),
+                    taken=int(taken[worst]),
+                    least=int(least[worst]),
+                ),
+            )
+        )
+    return tuple(found)
