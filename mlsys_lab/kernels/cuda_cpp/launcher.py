@@ -1,0 +1,165 @@
+"""Launching kernels of CUDA C++ text on torch's tensors, on torch's current stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from mlsys_lab.errors import InputError, MissingToolError
+from mlsys_lab.kernels.arguments import STATIC_SHARED_BYTES
+from mlsys_lab.kernels.cuda_cpp.compiler import compile_cuda, load_core
+from mlsys_lab.kernels.cuda_cpp.signature import POINTED, SCALARS, Parameter, parameters
+
+Argument = torch.Tensor | int | float | bool
+Extent = tuple[int, ...]
+
+MOST_BLOCKS = (2**31 - 1, 65535, 65535)
+MOST_THREADS = 1024
+
+
+@dataclass(frozen=True)
+class Source:
+    """CUDA C++ text; messages call it `name`."""
+
+    text: str
+    name: str = "kernel.cu"
+
+    @classmethod
+    def read(cls, path: Path) -> Source:
+        """The text of a file, under the file's name."""
+        return cls(path.read_text(encoding="utf-8"), path.name)
+
+
+class Launcher(Protocol):
+    """What runs a kernel: `launch`, or what stands in for a GPU in a test."""
+
+    def __call__(
+        self, source: Source, kernel: str, grid: Extent, block: Extent, *arguments: Argument, shared_bytes: int = 0
+    ) -> None:
+        """Run `kernel` on `grid` blocks of `block` threads with `shared_bytes` of dynamic shared memory."""
+
+
+def launch(
+    source: Source, kernel: str, grid: Extent, block: Extent, *arguments: Argument, shared_bytes: int = 0
+) -> None:
+    """Compile `kernel` of `source` for the tensors' GPU, unless done before in this process, and launch it.
+
+    `kernel` is a name or a template with its arguments; `grid` and `block` have one to three extents, x first.
+    Raises InputError for arguments that do not fit the kernel's parameters, for an extent or an amount of shared
+    memory that the GPU does not have, and for text that does not compile; MissingToolError without a GPU or NVRTC.
+    """
+    wanted = parameters(source.text, kernel, source.name)
+    values = pass_arguments(kernel, wanted, arguments)
+    check_extents(kernel, grid, block)
+    device = _device_of(kernel, arguments)
+    loaded, stream = _load(source, kernel, device.index), torch.cuda.current_stream(device)
+    core = load_core()
+    if shared_bytes > STATIC_SHARED_BYTES:
+        _allow_shared(loaded, kernel, shared_bytes, device.index)
+    config = core.LaunchConfig(grid=grid, block=block, shmem_size=shared_bytes)
+    core.launch(core.Stream.from_handle(stream.cuda_stream), config, loaded, *values)
+
+
+def pass_arguments(kernel: str, wanted: Sequence[Parameter], arguments: Sequence[Argument]) -> list[Any]:
+    """The arguments as C passes them: an address for a tensor, a number of the parameter's own width.
+
+    Raises InputError for a wrong count, a tensor of another type, one that is not contiguous, a number out of range.
+    """
+    if len(arguments) != len(wanted):
+        raise InputError(
+            f"{kernel} takes {len(wanted)} arguments", got=len(arguments), expected=", ".join(map(str, wanted))
+        )
+    return [_passed(kernel, one, given) for one, given in zip(wanted, arguments, strict=True)]
+
+
+def _passed(kernel: str, wanted: Parameter, given: Argument) -> Any:
+    what = f"{kernel}: argument {wanted.name!r}"
+    if wanted.pointer:
+        if not isinstance(given, torch.Tensor):
+            raise InputError(f"{what} is no tensor", got=type(given).__name__, expected=wanted)
+        allowed = POINTED.get(wanted.type)
+        if allowed is None:
+            raise InputError(f"{what} has a type that no tensor can be passed as", got=wanted)
+        if given.dtype not in allowed:
+            raise InputError(f"{what} has the wrong dtype", got=given.dtype, expected=f"{allowed[0]} for {wanted}")
+        if not given.is_contiguous():
+            raise InputError(f"{what} is not contiguous", got=f"strides {given.stride()}", help="call .contiguous()")
+        return given.data_ptr()
+    if isinstance(given, torch.Tensor):
+        raise InputError(f"{what} is a tensor", expected=wanted, help="pass a number: .item()")
+    if wanted.type not in SCALARS:
+        raise InputError(f"{what} has a type that no number can be passed as", got=wanted)
+    try:
+        value = SCALARS[wanted.type](given)
+    except TypeError:
+        raise InputError(f"{what} is of the wrong type", got=type(given).__name__, expected=wanted) from None
+    if isinstance(given, int) and value.value != given and "float" not in wanted.type:
+        raise InputError(f"{what} is out of range", got=given, expected=wanted)
+    return value
+
+
+def check_extents(kernel: str, grid: Extent, block: Extent) -> None:
+    """InputError for a grid or a block that no GPU can launch."""
+    for what, extents in (("grid", grid), ("block", block)):
+        if not 1 <= len(extents) <= 3 or min(extents) < 1:
+            raise InputError(f"{kernel}: the {what} is no size", got=extents, expected="one to three numbers from 1 on")
+    if any(extent > most for extent, most in zip(grid, MOST_BLOCKS, strict=False)):
+        raise InputError(f"{kernel}: the grid is too large", got=grid, expected=f"at most {MOST_BLOCKS}")
+    threads = 1
+    for extent in block:
+        threads *= extent
+    if threads > MOST_THREADS or (len(block) == 3 and block[2] > 64):
+        raise InputError(f"{kernel}: the block is too large", got=block, expected=f"at most {MOST_THREADS} threads")
+
+
+def starts_at_16_bytes(*tensors: torch.Tensor) -> bool:
+    """Whether all tensors lie where accesses of sixteen bytes can start; a slice may not."""
+    return all(one.data_ptr() % 16 == 0 for one in tensors)
+
+
+def blocks_that_fill(tensor: torch.Tensor, each: int) -> int:
+    """Blocks that keep the tensor's GPU busy with `each` on a multiprocessor; off a GPU as if it had two."""
+    if tensor.is_cuda:
+        return each * torch.cuda.get_device_properties(tensor.device).multi_processor_count
+    return each * 2
+
+
+def _device_of(kernel: str, arguments: Sequence[Argument]) -> torch.device:
+    devices = {one.device for one in arguments if isinstance(one, torch.Tensor)}
+    if not torch.cuda.is_available():
+        raise MissingToolError(f"{kernel} needs a GPU", got="no CUDA device")
+    if len(devices) != 1 or next(iter(devices)).type != "cuda":
+        named = " and ".join(sorted(map(str, devices))) or "no tensor"
+        raise InputError(f"{kernel}: tensors must be on one GPU", got=named)
+    return devices.pop()
+
+
+@lru_cache(maxsize=256)
+def _load(source: Source, kernel: str, device: int) -> Any:
+    """The kernel on a GPU."""
+    core = load_core()
+    core.Device(device).set_current()
+    major, minor = torch.cuda.get_device_capability(device)
+    compiled = compile_cuda(source.text, (kernel,), name=source.name, arch=f"sm_{major}{minor}")
+    code = core.ObjectCode.from_cubin(compiled.cubin, symbol_mapping={kernel: compiled.symbols[kernel].encode()})
+    return code.get_kernel(kernel)
+
+
+@lru_cache(maxsize=256)
+def _allow_shared(loaded: Any, kernel: str, shared_bytes: int, device: int) -> None:
+    """Let launches of a kernel have this much dynamic shared memory."""
+    from cuda.bindings import driver
+
+    properties: Any = torch.cuda.get_device_properties(device)
+    most = properties.shared_memory_per_block_optin
+    if shared_bytes > most:
+        raise InputError(f"{kernel}: too much shared memory for this GPU", got=shared_bytes, expected=f"at most {most}")
+    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    (status,) = driver.cuKernelSetAttribute(attribute, shared_bytes, loaded.handle, driver.CUdevice(device))
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise InputError(f"{kernel}: the GPU refuses {shared_bytes} bytes of shared memory", got=status.name)
