@@ -9,8 +9,8 @@ import numpy as np
 from mlsys_lab.kernels.trace.events import ATOMIC, LOAD, STORE, WARP, Site, Trace
 from mlsys_lab.kernels.trace.rows import counted, grouped, of_buffers
 
-VERBS = {LOAD: "reads", STORE: "writes", ATOMIC: "updates"}
-"""What a thread does, by kind of access."""
+VERBS = {LOAD: "read", STORE: "write", ATOMIC: "update"}
+"""What threads do, by kind of access."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,109 @@
+"""Barriers that not all threads of a block reach.
+
+A barrier waits for the threads of the block that have not ended (CUDA C++ Programming Guide on Volta's independent
+thread scheduling; PTX on `exit`, which releases a barrier that only ending threads hold up). So a thread may return
+early. But a barrier in a branch that some threads take and others do not is forbidden (the same guide, on
+`__syncthreads`).
+
+A record shows which threads arrived and what the others touched until the barrier let go. A thread that did not arrive
+counts as one that returned, unless it touched memory where no thread that arrived had done so as often: then it has
+gone on without the barrier. A thread that goes past a barrier and touches nothing afterwards is not noticed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mlsys_lab.kernels.trace.events import Site, Trace
+from mlsys_lab.kernels.trace.rows import counted, grouped
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """Threads of one block of which some wait at a barrier and others do not come to it."""
+
+    barrier: Site
+    elsewhere: Site  # what the others do: wait at another barrier, or touch memory
+    waits: bool  # whether they wait
+    block: int  # the first in which it happens
+    phase: int
+    threads: int  # of it that come to the barrier
+    others: int
+    thread: int  # the first of the others
+    blocks: int  # in which it happens
+
+    @property
+    def sentence(self) -> str:
+        """The divergence in one line, which begins with the line of source."""
+        wait, does = "waits" if self.threads == 1 else "wait", "waits" if self.waits else "goes on"
+        here = f"{_number(self.threads, 'thread')} of block {self.block} {wait} here, thread {self.thread} {does} at"
+        return f"{self.barrier}: {here} {self.elsewhere} ({self.others} in this block, {_number(self.blocks, 'block')})"
+
+
+def divergences(trace: Trace) -> tuple[Divergence, ...]:
+    """Barriers that some threads of a block reach while others wait elsewhere or go on, in order of place."""
+    arrivals, accesses = trace.arrivals, trace.accesses
+    phases = 1 + max(int(some["phase"].max(initial=0)) for some in (arrivals, accesses))
+    turn = _turn(arrivals, phases)
+    order, starts = grouped(turn, arrivals["site"])
+    heads, sizes = arrivals[order[starts]], counted(starts, len(arrivals))
+    waiting: dict[int, tuple[int, int]] = {}  # where the first threads of a turn wait, and how many
+    found: dict[tuple[int, int, bool], list[Divergence]] = {}
+
+    def note(turn: int, site: int, thread: int, others: int, *, waits: bool) -> None:
+        barrier, threads = waiting[turn]
+        block, phase = divmod(turn, phases)
+        places = trace.sites[barrier], trace.sites[site]
+        one = Divergence(*places, waits, block, phase, threads, others, thread, blocks=1)
+        found.setdefault((barrier, site, waits), []).append(one)
+
+    for turn_, head, size in zip(turn[order[starts]].tolist(), heads, sizes.tolist(), strict=True):
+        if turn_ in waiting:
+            note(turn_, int(head["site"]), int(head["thread"]), size, waits=True)
+        else:
+            waiting[turn_] = (int(head["site"]), size)
+    for turn_, site, thread, others in _gone_on(arrivals, accesses, phases):
+        note(turn_, site, thread, others, waits=False)
+    return tuple(
+        replace(same[0], blocks=len({one.block for one in same}))
+        for _, same in sorted(found.items(), key=lambda f: f[0])
+    )
+
+
+def _turn(rows: np.ndarray, phases: int) -> np.ndarray:
+    """One number for each block and phase."""
+    found: np.ndarray = rows["block"].astype(np.int64) * phases + rows["phase"]
+    return found
+
+
+def _gone_on(arrivals: np.ndarray, accesses: np.ndarray, phases: int) -> list[tuple[int, int, int, int]]:
+    """Turn, place, first thread and number of the threads that touched memory there in place of waiting."""
+    threads = 1 + max(int(some["thread"].max(initial=0)) for some in (arrivals, accesses))
+    came = np.unique(_turn(arrivals, phases) * threads + arrivals["thread"])
+    turn = _turn(accesses, phases)
+    missing = np.isin(turn, came // threads) & ~np.isin(turn * threads + accesses["thread"], came)
+    if not missing.any():
+        return []
+    some = np.isin(turn, turn[missing])  # turns in which a thread is missing
+    rows, turn, missing = accesses[some], turn[some], missing[some]
+    order, starts = grouped(turn, rows["site"], rows["thread"])
+    times, heads = counted(starts, len(rows)), order[starts]
+    turn, site, missing, first = turn[heads], rows["site"][heads], missing[heads], rows["request"][heads]
+    thread = rows["thread"][heads]
+    _, places = grouped(turn, site)
+    most = np.maximum.reduceat(np.where(missing, 0, times), places)
+    gone = missing & (times > np.repeat(most, counted(places, len(times))))
+    turn, site, thread, first = (some[gone] for some in (turn, site, thread, first))
+    # Each thread counts at the place that it came to first.
+    order, _ = grouped(turn, thread, first)
+    _, ahead = grouped(turn[order], thread[order])
+    turn, site, thread = (some[order][ahead] for some in (turn, site, thread))
+    order, starts = grouped(turn, site)
+    heads, sizes = order[starts], counted(starts, len(order))
+    return list(zip(turn[heads].tolist(), site[heads].tolist(), thread[heads].tolist(), sizes.tolist(), strict=True))
+
+
+def _number(amount: int, what: str) -> str:
+    return f"{amount} {what}" + ("" if amount == 1 else "s")

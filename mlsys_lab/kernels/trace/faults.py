@@ -1,0 +1,99 @@
+"""Faults: threads that touch memory outside of an array, and threads that read what nothing has written.
+
+Before a request lie all requests of smaller number; the lanes of one request act at once. Where no barrier keeps
+threads apart their order is the simulator's, and another would do as well: what depends on it is a race (`races`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mlsys_lab.kernels.trace.events import LOAD, STORE, Site, Trace
+from mlsys_lab.kernels.trace.requests import VERBS
+from mlsys_lab.kernels.trace.rows import cells, grouped, inside
+
+BEFORE, BEYOND, UNWRITTEN = "before the start", "beyond the end", "never written"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What threads did wrong to one array at one place in the source."""
+
+    what: str  # BEFORE, BEYOND or UNWRITTEN
+    site: Site
+    kind: int
+    buffer: str
+    accesses: int  # that are wrong
+    threads: int  # that make them
+    of_threads: int  # that touch the array here
+    block: int  # of the first one
+    thread: int
+    place: str  # the element that it touches
+
+    @property
+    def sentence(self) -> str:
+        """The fault in one line, which begins with the line of source."""
+        where = f"{self.what} of {self.buffer}"
+        if self.what == UNWRITTEN:
+            where = f"{self.buffer} where nothing was written before"
+        first = f"first: block {self.block} thread {self.thread}, {self.place}"
+        return f"{self.site}: {self.threads} of {self.of_threads} threads {VERBS[self.kind]} {where} ({first})"
+
+
+def faults(trace: Trace) -> tuple[Fault, ...]:
+    """Everything that threads read or wrote out of bounds or read too early, in order of place in the source."""
+    rows = trace.accesses
+    within = inside(trace, rows)
+    before = ~within & (rows["offset"] < 0)
+    early = np.zeros(len(rows), dtype=bool)
+    early[within] = _never_written(trace, rows[within])
+    wrong = {BEFORE: before, BEYOND: ~within & ~before, UNWRITTEN: early}
+    found = [fault for what, which in wrong.items() for fault in _by_site(trace, what, which)]
+    return tuple(sorted(found, key=lambda fault: trace.sites.index(fault.site)))
+
+
+def _never_written(trace: Trace, rows: np.ndarray) -> np.ndarray:
+    """Which of the rows read an element that neither the host nor a request before theirs has written."""
+    early = np.zeros(len(rows), dtype=bool)
+    empty = np.asarray([not buffer.written for buffer in trace.buffers], dtype=bool)[rows["buffer"]]
+    rows = rows[empty]
+    order, starts = grouped(cells(trace, rows))
+    kind, request = rows["kind"][order], rows["request"][order]
+    writing = np.where(kind != LOAD, request, np.iinfo(np.int64).max)
+    first = np.repeat(np.minimum.reduceat(writing, starts), np.diff(starts, append=len(rows)))
+    too_early = np.zeros(len(rows), dtype=bool)
+    too_early[order] = (kind != STORE) & (request <= first)
+    early[empty] = too_early
+    return early
+
+
+def _by_site(trace: Trace, what: str, which: np.ndarray) -> list[Fault]:
+    rows = trace.accesses[which]
+    order, starts = grouped(rows["site"], rows["buffer"], rows["kind"])
+    found = []
+    for one in np.split(order, starts[1:]) if len(order) else ():
+        first = rows[one[0]]
+        buffer = trace.buffers[first["buffer"]]
+        here = [trace.accesses[field] == first[field] for field in ("site", "buffer", "kind")]
+        found.append(
+            Fault(
+                what=what,
+                site=trace.sites[first["site"]],
+                kind=int(first["kind"]),
+                buffer=buffer.name,
+                accesses=len(one),
+                threads=_threads(rows[one]),
+                of_threads=_threads(trace.accesses[np.logical_and.reduce(here)]),
+                block=int(first["block"]),
+                thread=int(first["thread"]),
+                place=buffer.place(int(first["offset"])),
+            )
+        )
+    return found
+
+
+def _threads(rows: np.ndarray) -> int:
+    """How many different threads there are among the rows."""
+    return len(grouped(rows["block"], rows["thread"])[1])

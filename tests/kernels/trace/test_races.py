@@ -1,0 +1,132 @@
+"""Races, worked out by hand; and against every pair of accesses."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import combinations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlsys_lab.kernels.trace.events import ATOMIC, LOAD, STORE
+from mlsys_lab.kernels.trace.races import Race, races
+from tests.kernels.trace.launches import Ask, array, shared, trace
+
+BUFFERS = [array("x", 64), shared("s", 64), array("own", 64, space="local")]
+
+
+def found(*asks: Ask) -> tuple[Race, ...]:
+    return races(trace(asks, buffers=BUFFERS, grid=(4, 1, 1)))
+
+
+def test_a_neighbours_value_read_without_a_barrier() -> None:
+    store = Ask("s", range(32), STORE, line=8)
+    load = Ask("s", range(1, 32), line=9)  # thread i reads what thread i + 1 wrote
+    (race,) = found(store, load)
+    assert (race.first.line, race.first_kind, race.second.line, race.second_kind) == (8, STORE, 9, LOAD)
+    assert (race.elements, race.thread, race.other_thread, race.between_blocks) == (31, 1, 0, False)
+    assert race.sentence == (
+        "line 8 `source of line 8` and line 9 `source of line 9`: block 0 thread 1 writes element 1 of 64 of s, "
+        "thread 0 reads it, with no barrier between (and so on for 31 elements)"
+    )
+    assert found(store, dataclasses.replace(load, phase=1)) == ()  # a barrier lies between
+    assert found(store, Ask("s", range(32), line=9)) == ()  # each thread its own
+    assert len(found(load, store)) == 1  # writing too early is the same race
+
+
+def test_lanes_of_one_request_that_store_to_one_element() -> None:
+    (race,) = found(Ask("x", [5, 5, 6], STORE, line=4))
+    assert (race.elements, race.thread, race.other_thread, race.place) == (1, 0, 1, "element 5 of 64")
+    assert race.sentence == (
+        "line 4 `source of line 4`: block 0 thread 0 writes element 5 of 64 of x, thread 1 writes it, "
+        "with no barrier between"
+    )
+
+
+def test_blocks_are_in_no_order() -> None:
+    store, load = Ask("x", [7], STORE, line=1, block=1), Ask("x", [7], line=2, block=3, phase=5)
+    (race,) = found(store, load)
+    assert race.between_blocks and (race.block, race.other_block) == (1, 3)
+    assert race.sentence.endswith(
+        "block 1 thread 0 writes element 7 of 64 of x, block 3 thread 0 reads it, and nothing orders blocks"
+    )
+    # But each has shared memory of its own.
+    assert found(*(dataclasses.replace(ask, buffer="s") for ask in (store, load))) == ()
+
+
+def test_atomics_race_with_plain_accesses_only() -> None:
+    atomics = Ask("x", [0] * 8, ATOMIC, line=1), Ask("x", [0] * 8, ATOMIC, line=1, block=1)
+    assert found(*atomics) == ()
+    (race,) = found(atomics[0], Ask("x", {9: 0}, line=2))
+    assert (race.first_kind, race.second_kind, race.other_thread) == (ATOMIC, LOAD, 9)
+    (race,) = found(atomics[0], Ask("x", {9: 0}, STORE, line=2))
+    assert (race.first.line, race.first_kind, race.second_kind) == (2, STORE, ATOMIC)
+
+
+def test_the_thread_that_reads_may_be_the_one_whose_atomic_comes_first() -> None:
+    (race,) = found(Ask("x", {0: 3}, ATOMIC, line=1), Ask("x", {0: 3}, line=2), Ask("x", {1: 3}, ATOMIC, line=3))
+    assert (race.first.line, race.thread, race.second.line, race.other_thread) == (3, 1, 2, 0)
+
+
+def test_reading_together_and_own_arrays_are_no_races() -> None:
+    assert found(Ask("x", [0] * 32), Ask("x", [0] * 32, block=1)) == ()
+    assert found(Ask("own", [0] * 32, STORE), Ask("own", [0] * 32)) == ()
+    assert found() == ()
+
+
+def test_out_of_bounds_nothing_can_be_changed() -> None:
+    assert found(Ask("x", [64, 64], STORE)) == ()
+
+
+def test_places_are_reported_apart_and_phases_counted() -> None:
+    asks = [Ask("s", [0, 0], STORE, line=line, phase=phase) for line, phase in ((1, 0), (2, 1), (2, 2), (2, 3))]
+    assert [(race.first.line, race.second.line, race.elements) for race in found(*asks)] == [(1, 1, 1), (2, 2, 3)]
+
+
+def test_threads_that_race_in_global_memory_within_a_block_do_so_across_blocks_too() -> None:
+    asks = [Ask("x", [0, 0], STORE, line=1, block=block) for block in (0, 1)]
+    assert [race.between_blocks for race in found(*asks)] == [False, True]
+
+
+ASKS = st.lists(
+    st.builds(
+        Ask,
+        buffer=st.sampled_from(["x", "s"]),
+        elements=st.dictionaries(st.integers(0, 3), st.integers(0, 3), min_size=1),
+        kind=st.sampled_from([LOAD, STORE, ATOMIC]),
+        line=st.integers(1, 2),
+        block=st.integers(0, 1),
+        phase=st.integers(0, 1),
+    ),
+    max_size=7,
+)
+
+
+@given(ASKS)
+def test_against_every_pair_of_accesses(asks: list[Ask]) -> None:
+    rows = [(ask, thread, element) for ask in asks for thread, element in ask.elements.items()]
+    expected = set()
+    for (a, thread, element), (b, other, at) in combinations(rows, 2):
+        plain = STORE in (a.kind, b.kind) or {a.kind, b.kind} == {LOAD, ATOMIC}
+        if a.buffer == b.buffer and element == at and plain:
+            if a.block == b.block and a.phase == b.phase and thread != other:
+                expected.add((a.buffer, False, element, a.block, a.phase))
+            if a.block != b.block and a.buffer == "x":
+                expected.add((a.buffer, True, element, None, None))
+    found_ = found(*asks)
+    assert sum(race.elements for race in found_) == len(expected)
+    assert {(race.buffer, race.between_blocks) for race in found_} == {key[:2] for key in expected}
+    for race in found_:
+        assert STORE in (race.first_kind, race.second_kind) or {race.first_kind, race.second_kind} == {LOAD, ATOMIC}
+        assert race.first_kind != LOAD
+        assert race.between_blocks or race.thread != race.other_thread
+
+
+@given(ASKS, st.permutations(range(2)))
+def test_which_block_does_what_changes_no_count(asks: list[Ask], blocks: list[int]) -> None:
+    moved = [dataclasses.replace(ask, block=blocks[ask.block]) for ask in asks]
+    counts = [
+        sorted((race.buffer, race.between_blocks, race.elements) for race in found(*some)) for some in (asks, moved)
+    ]
+    total = [sum(elements for *_, elements in some) for some in counts]
+    assert total[0] == total[1]
