@@ -73,7 +73,7 @@ def _training_inputs(rng: np.random.Generator, case: Case) -> Arrays:
 def _training_expect(arrays: Arrays) -> Arrays:
     context = sizes_of(arrays["model"]).context
     rows = products_of(arrays["model"], int(arrays["tokens"]) // context, context, backward=True)
-    return {"FLOPs": np.array(sum(2 * times * m * k * n for _, times, m, k, n in rows))}
+    return {"training_flops": np.array(sum(2 * times * m * k * n for _, times, m, k, n in rows))}
 
 
 def _share_inputs(rng: np.random.Generator, case: Case) -> Arrays:
@@ -178,7 +178,7 @@ CHECKS = (
         expect=_training_expect,
         compare=agree,
         hint="tokens / context sequences of context tokens each: one long sequence would have more scores. Forward "
-        "once, back twice as much. Return an int.",
+        "once, back twice as much. Return an int. The list of products has a check of its own, above.",
         uses=("TransformerConfig", "forward_products", "training_flops"),
     ),
     Check(

@@ -201,7 +201,8 @@ CHECKS = (
         expect=_order_expect,
         compare=agree,
         hint="A letter of the pair goes in the first step only if neither the third operand nor the output has it. "
-        "Each step is an einsum of two: your einsum_flops counts it. Keep the first pair where two are equal.",
+        "Each step is an einsum of two: your einsum_flops counts it, and the check above tells whether it counts "
+        "right. Keep the first pair where two are equal.",
         uses=("parse_einsum", "einsum_flops", "best_first_pair"),
     ),
 )

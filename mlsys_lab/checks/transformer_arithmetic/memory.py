@@ -193,7 +193,7 @@ CHECKS = (
         compare=agree,
         hint="Try data = 1, 2, 3, … while data · tensor is at most the limit, and return data · tensor for the first "
         "whose plan adds up to no more than memory_bytes. Activations are those of one sequence, and no number "
-        "of data-parallel devices makes them smaller.",
+        "of data-parallel devices makes them smaller. The two checks above come first: a plan adds up what they check.",
         uses=("TransformerConfig", "state_bytes", "activation_bytes", "memory_plan", "fewest_devices"),
     ),
 )

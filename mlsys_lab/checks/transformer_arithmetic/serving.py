@@ -157,7 +157,8 @@ CHECKS = (
         expect=_memory_expect,
         compare=agree,
         hint="Keys and values: two arrays in each layer, of K heads, not N, at 2 bytes. Beside the cache lie all "
-        "parameters at 2 bytes each; round down, and return 0 rather than a negative number.",
+        "parameters, as parameter_table counts them, at 2 bytes each; round down, and return 0 rather than a negative "
+        "number.",
         uses=("TransformerConfig", "count_parameters", "kv_cache_bytes", "largest_batch"),
     ),
     Check(
@@ -201,7 +202,8 @@ CHECKS = (
         expect=_machine_expect,
         compare=agree,
         hint="dollars_per_hour / 3600 · step_s is what a step costs; it makes `batch` tokens. Take the larger of the "
-        "two times, not their sum. Leave a machine out whose largest batch is 0.",
+        "two times, not their sum. Leave a machine out whose largest batch is 0. A wrong batch or step_s may come from "
+        "largest_batch or decode_work: the two checks above tell.",
         uses=("TransformerConfig", "Machine", "Choice", "largest_batch", "decode_work", "choose_machine"),
     ),
 )

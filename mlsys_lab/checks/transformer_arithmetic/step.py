@@ -74,7 +74,7 @@ def _units_expect(arrays: Arrays) -> Arrays:
         written += [*norm, *norm, stream, stream, *[heads] * 4, *scores, (batch, tokens, s.d_ff)]
     written += [*norm, *[(batch, tokens, s.vocab_size)] * 4]
     updated = sum(parameter.numel() for parameter in weights_of(arrays["model"]).parameters())
-    return {"elements": np.array(updated + sum(np.empty(shape, np.int8).size for shape in written))}
+    return {"elementwise_units": np.array(updated + sum(np.empty(shape, np.int8).size for shape in written))}
 
 
 # --- predict_step ---------------------------------------------------------------------------------------------------
@@ -92,7 +92,10 @@ def _predict_inputs(rng: np.random.Generator, case: Case) -> Arrays:
 
 def _predict_expect(arrays: Arrays) -> Arrays:
     times, m, k, n = _rows(arrays).T.astype(float)
-    units, products_s = float(_units_expect(arrays)["elements"]), (2 * times * m * k * n / arrays["rates"]).sum()
+    units, products_s = (
+        float(_units_expect(arrays)["elementwise_units"]),
+        (2 * times * m * k * n / arrays["rates"]).sum(),
+    )
     return {
         calls.PRODUCTS_S: np.array(products_s),
         calls.STEP_S: np.array(products_s + units * float(arrays["unit_s"])),
@@ -121,8 +124,8 @@ CHECKS = (
         describe=calling("step_products(config, {batch}, {tokens})"),
         expect=_products_expect,
         compare=_products_compare,
-        hint="Three for each of the forward pass: itself, (m, n)·(n, k) and (k, m)·(m, n), as many times each. The "
-        "middle number is the length that is summed over.",
+        hint="Three for each of forward_products, which has a check of its own: itself, (m, n)·(n, k) and (k, m)·(m, n), "
+        "as many times each. The middle number is the length that is summed over.",
         uses=("TransformerConfig", "forward_products", "step_products"),
     ),
     Check(

@@ -12,6 +12,7 @@ from mlsys_lab.checks.spec import Arrays, Mismatch
 from mlsys_lab.checks.transformer_arithmetic.calls.common import CHOICES, FLAGS, SIZES, fields_of
 
 WIDTH = 96
+GLUE = "\N{NO-BREAK SPACE}"
 
 
 def code_of(model: np.ndarray) -> str:
@@ -24,8 +25,9 @@ def code_of(model: np.ndarray) -> str:
 
 
 def wrapped(entries: Iterable[str]) -> list[str]:
-    """Entries of a list as indented lines."""
-    return [f"    {line}" for line in textwrap.wrap(", ".join(entries), WIDTH)]
+    """Entries of a list as indented lines, each entry whole."""
+    lines = textwrap.wrap(", ".join(entry.replace(" ", GLUE) for entry in entries), WIDTH)
+    return [f"    {line.replace(GLUE, ' ')}" for line in lines]
 
 
 def calling(*calls: str, further: Callable[[Arrays], list[str]] | None = None) -> Callable[[Arrays], str]:

@@ -825,7 +825,7 @@ MISHAPS = [
         'raise ValueError(f"no operand has {unknown}")',
         'raise KeyError(f"no operand has {unknown}")',
         ("einsum_parse",),
-        says="a ValueError if letters and shapes do not fit, else no exception",
+        says="(3, 5)) if letters and shapes do not fit, else an answer",
     ),
     Variant(
         "a list of sizes",

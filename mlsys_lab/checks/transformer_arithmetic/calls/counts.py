@@ -32,7 +32,7 @@ def forward_products(artifact: Any, arrays: Arrays) -> Arrays:
 def training_flops(artifact: Any, arrays: Arrays) -> Arrays:
     """FLOPs of a training run."""
     config = config_of(artifact, arrays["model"])
-    return {"FLOPs": whole("training_flops", artifact.training_flops(config, int(arrays["tokens"])))}
+    return {"training_flops": whole("training_flops", artifact.training_flops(config, int(arrays["tokens"])))}
 
 
 def attention_share(artifact: Any, arrays: Arrays) -> Arrays:

@@ -42,7 +42,7 @@ def parse(artifact: Any, arrays: Arrays) -> Arrays:
             got[name] = text("ValueError")
             continue
         except Exception as error:
-            error.add_note(f"from {name}: a ValueError if letters and shapes do not fit, else no exception")
+            error.add_note(f"a ValueError from {name} if letters and shapes do not fit, else an answer")
             raise
         if not isinstance(parsed, tuple) or len(parsed) != 3 or not isinstance(parsed[2], dict):
             expected = "(operands, output, sizes)"

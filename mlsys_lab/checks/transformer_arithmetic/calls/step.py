@@ -33,7 +33,7 @@ def elementwise_units(artifact: Any, arrays: Arrays) -> Arrays:
     """Elements that the elementwise work writes."""
     config = config_of(artifact, arrays["model"])
     units = artifact.elementwise_units(config, int(arrays["batch"]), int(arrays["tokens"]))
-    return {"elements": whole("elementwise_units", units)}
+    return {"elementwise_units": whole("elementwise_units", units)}
 
 
 def predict_step(artifact: Any, arrays: Arrays) -> Arrays:
