@@ -76,11 +76,13 @@ def axis(scale: Scale) -> list[str]:
 def point(scale: Scale, bound: Bound, label: str) -> list[str]:
     """One use of the model: beside the slope its text goes right, under the roof it ends at the edge."""
     x, y = scale.x(bound.intensity), scale.y(bound.flops_per_s)
+    drop = f"M{x:.1f} {y:.1f}V{BOTTOM}"
     if bound.limit == "memory":
         texts = [text(x + 14, y + 3, share(bound), "strong"), text(x + 14, y + 19, label)]
     else:
+        drop = f"M{x:.1f} {y:.1f}v12m0 40V{BOTTOM}"  # not through its text
         texts = [text(RIGHT, y + 28, share(bound), "strong", "end"), text(RIGHT, y + 44, label, "", "end")]
-    return [path("drop", f"M{x:.1f} {y:.1f}V{BOTTOM}"), f'<circle cx="{x:.1f}" cy="{y:.1f}" r="6"/>', *texts]
+    return [path("drop", drop), f'<circle cx="{x:.1f}" cy="{y:.1f}" r="6"/>', *texts]
 
 
 def roofline_svg(peak_flops_per_s: float, bandwidth_bytes_per_s: float, bounds: Sequence[Bound]) -> Markup:

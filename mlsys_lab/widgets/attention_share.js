@@ -105,7 +105,7 @@ function render({ model, el }) {
     if (half >= low && half <= high) {
       area.marks.append(
         draw("circle", { class: "half", cx: area.x(half), cy: middle, r: 5 }),
-        area.text({ x: area.x(half) - 10, y: middle - 9, "text-anchor": "end", class: "half-words" }, `½ at ${grouped(half)}`));
+        area.text({ x: area.x(half) - 10, y: middle - 9, "text-anchor": "end", class: "halo" }, `½ at ${grouped(half)}`));
     }
     return area.svg;
   }

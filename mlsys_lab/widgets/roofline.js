@@ -21,7 +21,7 @@ svg .memory { fill: var(--value); opacity: 0.12; } svg .compute { fill: var(--gr
 svg .drop { stroke: var(--muted); stroke-width: 1.2; stroke-dasharray: 4 4; }
 svg .dot { stroke: var(--surface); stroke-width: 2; } svg .dot.memory-point { fill: var(--value); } svg .dot.compute-point { fill: var(--gradient); }
 svg .measured { fill: var(--raised); stroke: var(--ink); stroke-width: 2; }
-svg .muted { fill: var(--muted); } svg .halo { paint-order: stroke; stroke: var(--surface); stroke-width: 6; }
+svg .muted { fill: var(--muted); } svg .halo { paint-order: stroke; stroke: var(--surface); stroke-width: 6; stroke-linejoin: round; }
 `;
 
 // Sizes that the sliders stop at: 1, 2, 3, 4, 6, 8, 12, …, 16384.
@@ -109,7 +109,7 @@ function render({ model, el }) {
     const point = bound(task, peak, bandwidth);
     picture.replaceChildren(drawing(peak, bandwidth, point));
     verdict.dataset.bound = point.limit;
-    verdict.textContent = `${point.limit}-bound: ${number(Number(point.fraction.toPrecision(2)))} of peak`;
+    verdict.textContent = `${point.limit}-bound: ${number(Number((100 * point.fraction).toPrecision(2)))} % of peak`;
     const balance = `${number(Number(point.intensity.toPrecision(3)))} FLOP/B against a ridge of ${number(Number(point.ridge.toPrecision(3)))}`;
     detail.textContent = model.get("work") === "intensity"
       ? `${balance}; at most ${si(point.rate, "FLOP/s")}.`
@@ -158,22 +158,25 @@ function render({ model, el }) {
     );
     // The chosen peak is named first; others where there is room for a line of text above theirs.
     const named = [y(peak)];
+    const otherNames = [];
     for (const other of new Set(Object.values(device().peaks))) {
       if (other === peak) continue;
       picture.append(draw("path", { class: "other", d: roof(other) }));
       if (named.some((place) => Math.abs(place - y(other)) < 17)) continue;
       named.push(y(other));
       const names = Object.keys(device().peaks).filter((name) => device().peaks[name] === other);
-      picture.append(text({ x: x1 - 4, y: y(other) - 5, "text-anchor": "end", "font-size": 12, class: "muted" }, names.join(", ")));
+      otherNames.push(text({ x: x1 - 4, y: y(other) - 5, "text-anchor": "end", "font-size": 12, class: "muted halo" }, names.join(", ")));
     }
     const [px, py] = [Math.min(x1, Math.max(x0, x(point.intensity))), y(point.rate)];
     const seen = Math.min(y0, py);
     picture.append(
-      draw("path", { class: "roof", d: roof(peak) }),
-      text({ x: x1 - 4, y: y(peak) - 8, "text-anchor": "end", class: "halo" }, `${precision()} ${si(peak, "FLOP/s")}`),
-      text({ x: x(ridge), y: y0 - 8, "text-anchor": "middle", class: "halo" }, `ridge ${number(Number(ridge.toPrecision(3)))}`),
       draw("line", { class: "drop", x1: px, x2: px, y1: seen, y2: y0 }),
       draw("line", { class: "drop", x1: x0, x2: px, y1: seen, y2: seen }),
+      ...otherNames,
+      // High enough for a point on the roof, which would cover it.
+      text({ x: x1 - 4, y: y(peak) - 14, "text-anchor": "end", class: "halo" }, `${precision()} ${si(peak, "FLOP/s")}`),
+      draw("path", { class: "roof", d: roof(peak) }),
+      text({ x: x(ridge), y: y0 - 8, "text-anchor": "middle", class: "halo" }, `ridge ${number(Number(ridge.toPrecision(3)))}`),
       ...marks.flatMap((mark) => [
         draw("circle", { class: "measured", cx: x(mark.intensity), cy: y(mark.flops_per_s), r: 5 }),
         text({ x: x(mark.intensity) + 9, y: y(mark.flops_per_s) + 14, class: "halo" }, mark.label),

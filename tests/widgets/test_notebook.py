@@ -70,7 +70,7 @@ def test_a_slider_reaches_the_kernel_and_back(open_page) -> None:
     page.keyboard.press("ArrowRight")
     assert page.evaluate("saved.at(-1).m") == 768
     page.evaluate("model.set('m', 16384)")
-    assert page.locator("#cell .verdict").inner_text() == "compute-bound: 1 of peak"
+    assert page.locator("#cell .verdict").inner_text() == "compute-bound: 100 % of peak"
     page.evaluate("cleanup()")
     assert page.evaluate("listening()") == 0
 

@@ -75,11 +75,11 @@ def test_the_verdict_follows_the_keyboard(open_page) -> None:
     page = open_page(roofline(m=64))
     expected = bound(*matmul(64, 4096, 4096, 2), peak_flops_per_s=800e12, bandwidth_bytes_per_s=2e12)
     verdict = page.locator("mlsys-roofline .verdict")
-    assert verdict.inner_text() == f"memory-bound: {expected.fraction:.2g} of peak"
+    assert verdict.inner_text() == f"memory-bound: {100 * expected.fraction:.2g} % of peak"
     before = page.locator("mlsys-roofline circle.dot").get_attribute("cx")
     page.get_by_label("rows m").focus()
     page.keyboard.press("End")
-    assert verdict.inner_text() == "compute-bound: 1 of peak"
+    assert verdict.inner_text() == "compute-bound: 100 % of peak"
     after = page.locator("mlsys-roofline circle.dot").get_attribute("cx")
     assert float(after) > float(before) + 50
     assert page.get_by_label("rows m").get_attribute("aria-valuetext") == "16384"
@@ -91,22 +91,35 @@ def test_another_device_offers_its_own_precisions(open_page) -> None:
     page.get_by_label("Device").select_option("Small")
     assert page.get_by_label("Precision").locator("option").all_inner_texts() == ["fp32"]
     expected = bound(*matmul(64, 4096, 4096, 4), peak_flops_per_s=4e12, bandwidth_bytes_per_s=100e9)
-    assert page.locator("mlsys-roofline .verdict").inner_text() == f"memory-bound: {expected.fraction:.2g} of peak"
+    assert (
+        page.locator("mlsys-roofline .verdict").inner_text() == f"memory-bound: {100 * expected.fraction:.2g} % of peak"
+    )
     assert "Small, fp32: 100 GB/s up to 40 FLOP/B, then 4 TFLOP/s" in page.locator(
         "mlsys-roofline svg[role=img]"
     ).get_attribute("aria-label")
 
 
 @pytest.mark.browser
+def test_a_point_on_the_roof_does_not_cover_the_roof_s_name(open_page) -> None:
+    page = open_page(roofline(work="intensity", intensity=9000.0))
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.wait_for_function("document.querySelector('mlsys-roofline').shadowRoot.querySelector('svg').clientWidth < 390")
+    name = page.locator("mlsys-roofline text").filter(has_text="TFLOP/s").bounding_box()
+    dot = page.locator("mlsys-roofline circle.dot").bounding_box()
+    assert name["x"] < dot["x"] < name["x"] + name["width"]
+    assert name["y"] + name["height"] <= dot["y"]
+
+
+@pytest.mark.browser
 def test_intensity_moves_the_point_along_the_roof(open_page) -> None:
     page = open_page(roofline(work="intensity", intensity=400.0))
-    assert page.locator("mlsys-roofline .verdict").inner_text() == "compute-bound: 1 of peak"
+    assert page.locator("mlsys-roofline .verdict").inner_text() == "compute-bound: 100 % of peak"
     page.get_by_label("FLOP per byte").focus()
     for _ in range(8):
         page.keyboard.press("ArrowLeft")
     text = page.locator("mlsys-roofline .verdict").inner_text()
     # The slider moves in eighths of a doubling from where the browser rounded 400 to.
-    assert text == f"memory-bound: {2 ** (round(math.log2(400) * 8) / 8 - 1) / 400:.2g} of peak"
+    assert text == f"memory-bound: {100 * 2 ** (round(math.log2(400) * 8) / 8 - 1) / 400:.2g} % of peak"
 
 
 @pytest.mark.browser
