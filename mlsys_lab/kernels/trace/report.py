@@ -1,0 +1,132 @@
+"""Everything that the microscope found in one launch: figures in a table, problems and costs in a line each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rich.console import Group
+from rich.markup import escape
+from rich.table import Table
+
+from mlsys_lab.kernels.trace.banks import conflicts
+from mlsys_lab.kernels.trace.barriers import Divergence, divergences
+from mlsys_lab.kernels.trace.events import Trace
+from mlsys_lab.kernels.trace.faults import Fault, faults
+from mlsys_lab.kernels.trace.races import Race, races
+from mlsys_lab.kernels.trace.requests import VERBS, Requests
+from mlsys_lab.kernels.trace.sectors import coalescing
+from mlsys_lab.kernels.trace.traffic import Traffic, traffic
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one launch did to memory, and what is wrong with it."""
+
+    kernel: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    traffic: tuple[Traffic, ...]  # by array
+    coalescing: tuple[Requests, ...]  # by place: sectors of global memory
+    conflicts: tuple[Requests, ...]  # by place: passes through shared memory
+    faults: tuple[Fault, ...]
+    races: tuple[Race, ...]
+    divergences: tuple[Divergence, ...]
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What makes the kernel wrong, a line each; nothing for a right one."""
+        found: tuple[Fault | Race | Divergence, ...] = (*self.faults, *self.races, *self.divergences)
+        return tuple(one.sentence for one in found)
+
+    @property
+    def costs(self) -> tuple[str, ...]:
+        """What makes the kernel slower than it need be, a line each, the most wasteful place first."""
+        sectors = _wasteful(self.coalescing, "sectors")
+        passes = _wasteful(self.conflicts, "passes")
+        return (*(line for one in self.traffic for line in _again(one)), *sectors, *passes)
+
+    def table(self) -> Group:
+        """Figures by array and by place in the source, then problems and costs, for rich to print."""
+        parts: list[Table | str] = [f"[bold]{escape(self.kernel)}[/] grid {self.grid}, block {self.block}"]
+        parts.append(_traffic_table(self.traffic))
+        for requests, what, unit in (
+            (self.coalescing, "requests to global memory", "sectors"),
+            (self.conflicts, "requests to shared memory", "passes"),
+        ):
+            if requests:
+                parts += ["", _requests_table(requests, what, unit)]
+        for lines, colour, words in ((self.problems, "red", "wrong"), (self.costs, "yellow", "slow")):
+            if lines:
+                parts += ["", *(f"[{colour}]{words}[/] {escape(line)}" for line in lines)]
+        if not self.problems:
+            parts += ["", "[green]nothing wrong[/] was seen: no fault, no race, every barrier reached by all"]
+        return Group(*parts)
+
+
+def report(trace: Trace) -> Report:
+    """All analyses of one launch. Takes about a second for a million accesses."""
+    return Report(
+        kernel=trace.kernel,
+        grid=trace.grid,
+        block=trace.block,
+        traffic=traffic(trace),
+        coalescing=coalescing(trace),
+        conflicts=conflicts(trace),
+        faults=faults(trace),
+        races=races(trace),
+        divergences=divergences(trace),
+    )
+
+
+def _again(one: Traffic) -> Iterable[str]:
+    """What is read or written more often than it need be."""
+    for flow, does, most in ((one.read, "read", one.most_reads), (one.written, "written", one.most_writes)):
+        if most > 1:
+            asked = f"{flow.asked_bytes:,} bytes asked for where {flow.least_bytes:,} would do"
+            yield f"{one.buffer} is {does} more than once: {asked}, one element {most:,} times"
+
+
+def _wasteful(requests: Iterable[Requests], unit: str) -> list[str]:
+    """The places that take more sectors or passes than they need."""
+    wasteful = [one for one in requests if one.taken > one.least]
+    lines = []
+    for one in sorted(wasteful, key=lambda one: one.least - one.taken):
+        worst = f"up to {one.worst.taken} {unit} a request where {one.worst.least} would do"
+        first = f"first: block {one.worst.block} warp {one.worst.warp}"
+        lines.append(f"{one.site}: warps {VERBS[one.kind]} {one.buffer} in {worst} ({first})")
+    return lines
+
+
+def _traffic_table(rows: Iterable[Traffic]) -> Table:
+    table = _table(
+        "global memory", "", "bytes asked for", "in sectors", "least", "asked/least", "sectors/least", "most"
+    )
+    for one in rows:
+        for does, flow, most in (("read", one.read, one.most_reads), ("written", one.written, one.most_writes)):
+            if flow.asked_bytes:
+                sizes = (flow.asked_bytes, flow.moved_bytes, flow.least_bytes)
+                ratios = (_ratio(flow.ratio), _ratio(flow.sector_ratio))
+                table.add_row(escape(one.buffer), does, *(f"{size:,}" for size in sizes), *ratios, f"{most:,}")
+    return table
+
+
+def _requests_table(rows: Iterable[Requests], what: str, unit: str) -> Table:
+    table = _table(what, "", "requests", unit, "least", "efficiency", "worst request")
+    for one in rows:
+        place = f"{one.site.line} [dim]{escape(one.site.text)}[/]"
+        does = f"{VERBS[one.kind]} {escape(one.buffer)}"
+        counts = (f"{one.requests:,}", f"{one.taken:,}", f"{one.least:,}", f"{one.efficiency:.0%}")
+        table.add_row(place, does, *counts, f"{one.worst.taken} for {one.worst.least}")
+    return table
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index < 2 else "right")
+    return table
+
+
+def _ratio(ratio: float) -> str:
+    return f"{ratio:.3g}"
