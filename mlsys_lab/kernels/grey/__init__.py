@@ -1,0 +1,25 @@
+"""A colour picture's brightness: three numbers in, one out, and a question of how they lie in memory."""
+
+from __future__ import annotations
+
+import torch
+
+from mlsys_lab.kernels.operation import steps_in
+
+WEIGHTS = (0.299, 0.587, 0.114)
+"""Of red, green and blue in brightness (ITU-R BT.601-7, section 2.5.1)."""
+
+
+def reference(picture: torch.Tensor) -> torch.Tensor:
+    """Brightness (rows, columns) of an interleaved picture (rows, columns, 3), by torch."""
+    red, green, blue = WEIGHTS
+    return red * picture[..., 0] + green * picture[..., 1] + blue * picture[..., 2]
+
+
+def grey(picture: torch.Tensor, *, language: str = "numba", step: str = "interleaved") -> torch.Tensor:
+    """Brightness of a contiguous picture, by a step of a language's `STEPS`. Raises InputError.
+
+    "interleaved" takes (rows, columns, 3), "planar" (3, rows, columns).
+    """
+    brightness: torch.Tensor = steps_in("grey", language).run(step, picture)
+    return brightness

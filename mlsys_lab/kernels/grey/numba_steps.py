@@ -1,0 +1,62 @@
+"""Brightness in Numba's CUDA: the same arithmetic on two layouts of a picture."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.kernels import arguments
+from mlsys_lab.kernels.grey import WEIGHTS
+from mlsys_lab.kernels.numba_language import cuda
+from mlsys_lab.kernels.numba_launch import Launcher, launch
+
+DTYPES = (torch.float32, torch.float64)
+BLOCK = (32, 4)
+"""Threads along columns and rows: a warp takes 32 pixels of one row."""
+
+RED, GREEN, BLUE = WEIGHTS
+
+STEPS = {
+    "interleaved": "red, green and blue of a pixel side by side: a warp's load takes every third number",
+    "planar": "one plane after the other: a warp's load takes 32 numbers in a row",
+}
+
+
+@cuda.jit
+def interleaved(picture, brightness):
+    """picture (rows, columns, 3)."""
+    column, row = cuda.grid(2)
+    if row < brightness.shape[0] and column < brightness.shape[1]:
+        red, green, blue = picture[row, column, 0], picture[row, column, 1], picture[row, column, 2]
+        brightness[row, column] = RED * red + GREEN * green + BLUE * blue
+
+
+@cuda.jit
+def planar(picture, brightness):
+    """picture (3, rows, columns)."""
+    column, row = cuda.grid(2)
+    if row < brightness.shape[0] and column < brightness.shape[1]:
+        red, green, blue = picture[0, row, column], picture[1, row, column], picture[2, row, column]
+        brightness[row, column] = RED * red + GREEN * green + BLUE * blue
+
+
+def run(step: str, picture: torch.Tensor, *, launch: Launcher = launch) -> torch.Tensor:
+    """Brightness (rows, columns) of a contiguous picture in the step's layout.
+
+    Raises InputError for an unknown step and for a tensor that is no picture.
+    """
+    arguments.known_step(step, STEPS)
+    arguments.alike(DTYPES, picture=picture)
+    arguments.of_rank(3, picture=picture)
+    channels = picture.shape[-1 if step == "interleaved" else 0]
+    if channels != 3:
+        raise InputError(f"channels of a picture for step {step!r}", got=tuple(picture.shape), expected="3 of them")
+    rows, columns = picture.shape[:2] if step == "interleaved" else picture.shape[1:]
+    brightness = picture.new_empty(rows, columns)
+    if brightness.numel() == 0:
+        return brightness
+    grid = (math.ceil(columns / BLOCK[0]), math.ceil(rows / BLOCK[1]))
+    launch(interleaved if step == "interleaved" else planar, grid, BLOCK, picture, brightness, outputs=("brightness",))
+    return brightness

@@ -1,0 +1,52 @@
+"""Launching a kernel of Numba: on the GPU for tensors there, thread by thread for tensors in the host's memory."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.kernels.runtime import load_numba, numba_simulates
+from mlsys_lab.kernels.trace.events import Trace
+from mlsys_lab.kernels.trace.numba_simulator import record, run
+
+Extent = int | tuple[int, ...]
+
+
+class Launcher(Protocol):
+    """What runs a kernel; `outputs` names parameters whose elements mean nothing before."""
+
+    def __call__(self, kernel: Any, grid: Extent, block: Extent, *args: Any, outputs: tuple[str, ...] = ()) -> None:
+        """One launch."""
+
+
+def launch(kernel: Any, grid: Extent, block: Extent, *args: Any, outputs: tuple[str, ...] = ()) -> None:
+    """Run `kernel[grid, block](*args)` where its tensors are.
+
+    Raises InputError for tensors on a GPU while Numba simulates, and whatever the simulator raises.
+    """
+    devices = {arg.device for arg in args if isinstance(arg, torch.Tensor)}
+    if all(device.type == "cpu" for device in devices):
+        run(kernel, grid, block, *args)
+        return
+    if numba_simulates():
+        help = "start Python without NUMBA_ENABLE_CUDASIM, or use tensors in the host's memory"
+        raise InputError("Numba simulates, but tensors are on a GPU", help=help)
+    cuda = load_numba()
+    (device,) = devices
+    with torch.cuda.device(device), cuda.gpus[device.index]:
+        stream = cuda.external_stream(torch.cuda.current_stream(device).cuda_stream)
+        arrays = (cuda.as_cuda_array(arg.detach()) if isinstance(arg, torch.Tensor) else arg for arg in args)
+        kernel[grid, block, stream](*arrays)
+
+
+class Recorder:
+    """A launcher that keeps the trace of each launch."""
+
+    def __init__(self) -> None:
+        self.traces: list[Trace] = []
+
+    def __call__(self, kernel: Any, grid: Extent, block: Extent, *args: Any, outputs: tuple[str, ...] = ()) -> None:
+        """Run the kernel in the simulator and record it."""
+        self.traces.append(record(kernel, grid, block, *args, outputs=outputs))

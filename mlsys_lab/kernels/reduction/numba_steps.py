@@ -1,0 +1,188 @@
+"""The sum in Numba's CUDA, step by step.
+
+The first five steps leave a sum a block and are launched again on these until one is left. `THREADS` is a power of two.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from mlsys_lab.kernels import arguments
+from mlsys_lab.kernels.numba_language import cuda, float32
+from mlsys_lab.kernels.numba_launch import Launcher, launch
+
+THREADS = 128
+WARPS = THREADS // 32
+MOST_BLOCKS = 1056
+"""Eight blocks for each of an H100's 132 multiprocessors."""
+
+STEPS = {
+    "interleaved": "a tree whose partners are 1, 2, 4 … apart: in every warp some threads add and the others wait",
+    "strided": "the same tree by threads that stand together: whole warps retire, their numbers fall into few banks",
+    "sequential": "partners THREADS / 2 … 2, 1 apart: whole warps retire, neighbours read neighbours",
+    "first_add": "each thread adds two numbers while it loads: half the blocks, no thread idle at first",
+    "warp_shuffle": "a warp adds up from register to register: shared memory holds one number a warp",
+    "grid_stride": "each thread adds many numbers first, each block one atomic at the end: one launch",
+}
+
+
+@cuda.jit
+def interleaved(x, sums):
+    """Thread t adds if t is a multiple of twice the distance."""
+    part = cuda.shared.array(THREADS, float32)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    part[t] = x[i] if i < x.size else 0
+    cuda.syncthreads()
+    apart = 1
+    while apart < THREADS:
+        if t % (2 * apart) == 0:
+            part[t] += part[t + apart]
+        cuda.syncthreads()
+        apart *= 2
+    if t == 0:
+        sums[cuda.blockIdx.x] = part[0]
+
+
+@cuda.jit
+def strided(x, sums):
+    """Thread t takes the t-th pair: the same additions, by the first threads of the block."""
+    part = cuda.shared.array(THREADS, float32)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    part[t] = x[i] if i < x.size else 0
+    cuda.syncthreads()
+    apart = 1
+    while apart < THREADS:
+        left = 2 * apart * t
+        if left < THREADS:
+            part[left] += part[left + apart]
+        cuda.syncthreads()
+        apart *= 2
+    if t == 0:
+        sums[cuda.blockIdx.x] = part[0]
+
+
+@cuda.jit
+def sequential(x, sums):
+    """The lower half of the threads adds the upper half's numbers."""
+    part = cuda.shared.array(THREADS, float32)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    part[t] = x[i] if i < x.size else 0
+    cuda.syncthreads()
+    apart = THREADS // 2
+    while apart > 0:
+        if t < apart:
+            part[t] += part[t + apart]
+        cuda.syncthreads()
+        apart //= 2
+    if t == 0:
+        sums[cuda.blockIdx.x] = part[0]
+
+
+@cuda.jit
+def first_add(x, sums):
+    """A block sums 2·THREADS numbers."""
+    part = cuda.shared.array(THREADS, float32)
+    t = cuda.threadIdx.x
+    i = 2 * THREADS * cuda.blockIdx.x + t
+    mine = float32(0)
+    if i < x.size:
+        mine = x[i]
+    if i + THREADS < x.size:
+        mine += x[i + THREADS]
+    part[t] = mine
+    cuda.syncthreads()
+    apart = THREADS // 2
+    while apart > 0:
+        if t < apart:
+            part[t] += part[t + apart]
+        cuda.syncthreads()
+        apart //= 2
+    if t == 0:
+        sums[cuda.blockIdx.x] = part[0]
+
+
+@cuda.jit(device=True)
+def warp_sum(value):
+    """The sum over a warp, in lane 0."""
+    apart = 16
+    while apart > 0:
+        value += cuda.shfl_down_sync(0xFFFFFFFF, value, apart)
+        apart //= 2
+    return value
+
+
+@cuda.jit(device=True)
+def block_sum(value):
+    """The sum over a block, in thread 0."""
+    part = cuda.shared.array(WARPS, float32)
+    t = cuda.threadIdx.x
+    value = warp_sum(value)
+    if t % 32 == 0:
+        part[t // 32] = value
+    cuda.syncthreads()
+    value = float32(0)
+    if t < WARPS:
+        value = part[t]
+    if t < 32:
+        value = warp_sum(value)
+    return value
+
+
+@cuda.jit
+def warp_shuffle(x, sums):
+    """One barrier instead of one a level of the tree."""
+    i = 2 * THREADS * cuda.blockIdx.x + cuda.threadIdx.x
+    mine = float32(0)
+    if i < x.size:
+        mine = x[i]
+    if i + THREADS < x.size:
+        mine += x[i + THREADS]
+    mine = block_sum(mine)
+    if cuda.threadIdx.x == 0:
+        sums[cuda.blockIdx.x] = mine
+
+
+@cuda.jit
+def grid_stride(x, sums):
+    """Blocks add to one number, which must be 0 before: the order of the additions is the device's."""
+    mine = float32(0)
+    for i in range(cuda.grid(1), x.size, cuda.gridsize(1)):
+        mine += x[i]
+    mine = block_sum(mine)
+    if cuda.threadIdx.x == 0:
+        cuda.atomic.add(sums, 0, mine)
+
+
+KERNELS = {
+    "interleaved": interleaved,
+    "strided": strided,
+    "sequential": sequential,
+    "first_add": first_add,
+    "warp_shuffle": warp_shuffle,
+}
+NUMBERS = {"first_add": 2 * THREADS, "warp_shuffle": 2 * THREADS}
+"""What a block sums, where it is not one number a thread."""
+
+
+def run(step: str, x: torch.Tensor, *, blocks: int = MOST_BLOCKS, launch: Launcher = launch) -> torch.Tensor:
+    """The sum of a contiguous fp32 tensor, as a tensor of no dimension; 0 for an empty one.
+
+    `blocks` is the most that "grid_stride" starts. Raises InputError for an unknown step and another dtype.
+    """
+    arguments.known_step(step, STEPS)
+    arguments.alike((torch.float32,), x=x)
+    if x.numel() == 0:
+        return x.new_zeros(())
+    left = x.view(-1)
+    if step == "grid_stride":
+        added = x.new_zeros(1)
+        launch(grid_stride, min(math.ceil(left.numel() / THREADS), blocks), THREADS, left, added)
+        return added[0]
+    while True:
+        sums = x.new_empty(math.ceil(left.numel() / NUMBERS.get(step, THREADS)))
+        launch(KERNELS[step], sums.numel(), THREADS, left, sums, outputs=("sums",))
+        if sums.numel() == 1:
+            return sums[0]
+        left = sums

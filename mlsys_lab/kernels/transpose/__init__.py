@@ -1,0 +1,18 @@
+"""y = xᵀ: nothing is computed, so all there is to win lies in the order of loads and stores."""
+
+from __future__ import annotations
+
+import torch
+
+from mlsys_lab.kernels.operation import steps_in
+
+
+def reference(x: torch.Tensor) -> torch.Tensor:
+    """The transpose by torch, contiguous."""
+    return x.T.contiguous()
+
+
+def transpose(x: torch.Tensor, *, language: str = "numba", step: str = "padded") -> torch.Tensor:
+    """The transpose of a contiguous matrix, contiguous, by a step of a language's `STEPS`. Raises InputError."""
+    turned: torch.Tensor = steps_in("transpose", language).run(step, x)
+    return turned

@@ -1,0 +1,80 @@
+"""xᵀ in Numba's CUDA, step by step."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from mlsys_lab.kernels import arguments
+from mlsys_lab.kernels.numba_language import cuda, float32
+from mlsys_lab.kernels.numba_launch import Launcher, launch
+
+TILE = 32
+"""A side of the square that a block turns: a warp wide."""
+ROWS = 8
+"""Rows of threads in a block: each thread moves TILE / ROWS elements."""
+
+STEPS = {
+    "naive": "a thread an element: reads are coalesced, writes are a whole row apart",
+    "tiled": "a tile turns in shared memory: both are coalesced, but a column of the tile lies in one bank",
+    "padded": "one column more in the tile: a column lies in 32 banks",
+}
+
+
+@cuda.jit
+def naive(x, y):
+    """Neighbouring threads write into neighbouring rows of y."""
+    column, row = cuda.grid(2)
+    if row < x.shape[0] and column < x.shape[1]:
+        y[column, row] = x[row, column]
+
+
+@cuda.jit
+def tiled(x, y):
+    """A block reads rows of x and writes rows of y; the turn is between shared memory and registers."""
+    tile = cuda.shared.array((TILE, TILE), float32)
+    top, left = cuda.blockIdx.y * TILE, cuda.blockIdx.x * TILE
+    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+    for k in range(ty, TILE, ROWS):
+        if top + k < x.shape[0] and left + tx < x.shape[1]:
+            tile[k, tx] = x[top + k, left + tx]
+    cuda.syncthreads()
+    for k in range(ty, TILE, ROWS):
+        if left + k < y.shape[0] and top + tx < y.shape[1]:
+            y[left + k, top + tx] = tile[tx, k]
+
+
+@cuda.jit
+def padded(x, y):
+    """The same with rows of TILE + 1 numbers in the tile."""
+    tile = cuda.shared.array((TILE, TILE + 1), float32)
+    top, left = cuda.blockIdx.y * TILE, cuda.blockIdx.x * TILE
+    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+    for k in range(ty, TILE, ROWS):
+        if top + k < x.shape[0] and left + tx < x.shape[1]:
+            tile[k, tx] = x[top + k, left + tx]
+    cuda.syncthreads()
+    for k in range(ty, TILE, ROWS):
+        if left + k < y.shape[0] and top + tx < y.shape[1]:
+            y[left + k, top + tx] = tile[tx, k]
+
+
+def run(step: str, x: torch.Tensor, *, launch: Launcher = launch) -> torch.Tensor:
+    """The transpose of a contiguous fp32 matrix, contiguous.
+
+    Raises InputError for an unknown step and for a tensor that is no such matrix.
+    """
+    arguments.known_step(step, STEPS)
+    arguments.alike((torch.float32,), x=x)
+    arguments.of_rank(2, x=x)
+    rows, columns = x.shape
+    y = x.new_empty(columns, rows)
+    if y.numel() == 0:
+        return y
+    if step == "naive":
+        launch(naive, (math.ceil(columns / TILE), math.ceil(rows / ROWS)), (TILE, ROWS), x, y, outputs=("y",))
+    else:
+        grid = (math.ceil(columns / TILE), math.ceil(rows / TILE))
+        launch(tiled if step == "tiled" else padded, grid, (TILE, ROWS), x, y, outputs=("y",))
+    return y

@@ -1,0 +1,58 @@
+"""x + y in Numba's CUDA, step by step."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from mlsys_lab.kernels import arguments
+from mlsys_lab.kernels.numba_language import cuda
+from mlsys_lab.kernels.numba_launch import Launcher, launch
+
+DTYPES = (torch.float16, torch.float32, torch.float64)
+THREADS = 128
+MOST_BLOCKS = 1056
+"""Eight blocks for each of an H100's 132 multiprocessors: more would only wait for their turn."""
+
+STEPS = {
+    "naive": "a thread an element, those beyond the end masked off",
+    "grid_stride": "as many threads as there is room for, each striding over the whole",
+}
+
+
+@cuda.jit
+def naive(x, y, z):
+    """One element a thread."""
+    i = cuda.grid(1)
+    if i < z.size:
+        z[i] = x[i] + y[i]
+
+
+@cuda.jit
+def grid_stride(x, y, z):
+    """Elements a whole grid apart: neighbours in a warp stay neighbours in memory at every turn."""
+    for i in range(cuda.grid(1), z.size, cuda.gridsize(1)):
+        z[i] = x[i] + y[i]
+
+
+def run(
+    step: str, x: torch.Tensor, y: torch.Tensor, *, blocks: int = MOST_BLOCKS, launch: Launcher = launch
+) -> torch.Tensor:
+    """x + y of two contiguous tensors of one shape; `blocks` is the most that "grid_stride" starts.
+
+    Raises InputError for an unknown step and for tensors that do not go together.
+    """
+    arguments.known_step(step, STEPS)
+    arguments.alike(DTYPES, x=x, y=y)
+    arguments.of_shape(tuple(x.shape), y=y)
+    z = torch.empty_like(x)
+    if z.numel() == 0:
+        return z
+    wanted = math.ceil(z.numel() / THREADS)
+    flat = (tensor.view(-1) for tensor in (x, y, z))
+    if step == "naive":
+        launch(naive, wanted, THREADS, *flat, outputs=("z",))
+    else:
+        launch(grid_stride, min(wanted, blocks), THREADS, *flat, outputs=("z",))
+    return z
