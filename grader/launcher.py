@@ -105,6 +105,8 @@ class Launcher:
 
     def __init__(self, lab: GradedLab, *, unsafe: bool, gpu: int | None = None) -> None:
         self._lab, self._unsafe, self._ready = lab, unsafe, False
+        # Where speed is measured, kernels are compiled; elsewhere they are interpreted, so that they can be traced.
+        self._traced = gpu is None and any(check.traced for check in lab.checks.checks)
         path = [str(PACKAGE.parent), *filter(None, [lab.foreign_path])] if unsafe else [str(HOME)]
         command = [sys.executable, "-s", "-P", "-B", "-c", ENTRY.format(path=path)]
         if not unsafe:
@@ -128,7 +130,7 @@ class Launcher:
         if self._ready:
             return
         modules = list(self._lab.checks.call_modules)
-        start = {"modules": modules, "jailed": not self._unsafe, "spares": spares}
+        start = {"modules": modules, "traced": self._traced, "jailed": not self._unsafe, "spares": spares}
         deadline = time.monotonic() + START_S
         try:
             wire.send(self._control, wire.Frame("start", start), deadline=deadline)

@@ -35,7 +35,7 @@ from mlsys_lab.checks.limits import OutOfTimeError, time_limit
 from mlsys_lab.checks.spec import Call, Mismatch, find_call
 from mlsys_lab.errors import CourseError, UnfinishedError
 from mlsys_lab.stack.artifact import Artifact, load
-from mlsys_lab.stack.kernels import load_kernels
+from mlsys_lab.stack.kernels import import_interpreters, load_kernels
 
 POLL_S = 0.02
 FILE_BYTES = 16 << 20
@@ -69,6 +69,8 @@ def main() -> NoReturn:
     start = wire.receive(control).meta
     for module in start["modules"]:
         importlib.import_module(module)
+    if start["traced"]:
+        import_interpreters()
     gc.collect()
     gc.freeze()  # or each child would walk through all of torch whenever it collects garbage
     wire.send(control, wire.Frame("ready"))

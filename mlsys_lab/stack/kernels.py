@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import math
+import os
 from types import CodeType, ModuleType
 from typing import Any
 
+from mlsys_lab.errors import MissingToolError
 from mlsys_lab.kernels.language import KernelLanguageError, Kernels, kernels_of
+from mlsys_lab.kernels.runtime import load_numba, load_triton
 from mlsys_lab.kernels.vocabulary import BUILTINS, NUMBER_TYPES
 from mlsys_lab.stack.artifact import Artifact, ArtifactError, ArtifactLoader, load
 
@@ -45,19 +49,23 @@ def load_kernels(artifact: Artifact) -> ModuleType:
     return load(artifact, "learner_kernels", KernelLoader)
 
 
+def import_interpreters() -> None:
+    """Import what runs kernels without a GPU, as far as it is installed; asks no driver, so that forks stay whole."""
+    os.environ.update(TRITON_INTERPRET="1", NUMBA_ENABLE_CUDASIM="1")
+    for load_one in (load_numba, load_triton):
+        with contextlib.suppress(MissingToolError):
+            load_one()
+
+
 def _names(kernels: Kernels) -> dict[str, Any]:
     """What a module of kernels sees; Numba and Triton are imported if a kernel is theirs."""
     found: dict[str, Any] = {"__builtins__": {name: getattr(builtins, name) for name in BUILTINS}, "math": math}
     used = {node.id for node in ast.walk(kernels.tree) if isinstance(node, ast.Name)}
     if "cuda" in used:
-        from mlsys_lab.kernels.runtime import load_numba
-
         found["cuda"] = load_numba()
         from numba import types
 
         found.update({name: getattr(types, name) for name in NUMBER_TYPES})
     if "triton" in used:
-        from mlsys_lab.kernels.runtime import load_triton
-
         found["triton"], found["tl"] = load_triton()
     return found

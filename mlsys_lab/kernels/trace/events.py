@@ -11,6 +11,8 @@ from typing import Literal
 
 import numpy as np
 
+from mlsys_lab.errors import InputError, did_you_mean
+
 LOAD, STORE, ATOMIC = 0, 1, 2
 """Values of an access's `kind`; an atomic both loads and stores."""
 
@@ -75,7 +77,7 @@ class Buffer:
         return f"element {tuple(index)} of {self.shape}" if self.shape else f"byte {offset} of {self.itemsize}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Site:
     """A place in a kernel's source where memory is touched."""
 
@@ -105,7 +107,13 @@ class Trace:
         return self.block[0] * self.block[1] * self.block[2]
 
     def of(self, *, space: str | None = None, buffer: str | None = None, kinds: tuple[int, ...] = ()) -> np.ndarray:
-        """The accesses to a space or one buffer, of the given kinds (all, if none is given)."""
+        """The accesses to a space or one buffer, of the given kinds (all, if none is given).
+
+        Raises InputError where the launch had no such buffer.
+        """
+        names = [one.name for one in self.buffers]
+        if buffer is not None and buffer not in names:
+            raise InputError(f"{self.kernel} has no such array", got=buffer, help=did_you_mean(buffer, names))
         chosen = [
             (space is None or one.space == space) and (buffer is None or one.name == buffer) for one in self.buffers
         ]

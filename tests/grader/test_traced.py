@@ -1,0 +1,128 @@
+"""What is counted while kernels run cannot be forged: nothing but kernels has run in the process that counts."""
+
+from __future__ import annotations
+
+import pytest
+import traced_checks
+
+from grader.judge import judge
+from grader.labs import GradedLab
+from grader.sandbox import Sandbox
+from mlsys_lab.checks.labinfo import LabInfo
+from mlsys_lab.stack.artifact import Artifact, Cell
+
+pytestmark = pytest.mark.sandbox
+
+KERNELS = """\
+#| export
+import math
+import triton
+import triton.language as tl
+from numba import cuda
+STEP = 1
+
+@cuda.jit
+def double(x, y):
+    i = cuda.grid(1)
+    if i < x.size:
+        y[i] = 2 * x[i]
+
+def triple(x):
+    return 3 * x
+
+@triton.jit
+def gather(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + at, tl.load(x_ptr + at, mask=at < n), mask=at < n)
+"""
+TWICE = KERNELS.replace("y[i] = 2 * x[i]", "y[i] = x[i] + x[i]")
+"""A kernel that reads each element twice: what every forgery below would hide."""
+
+
+@pytest.fixture(scope="module")
+def verdicts(tmp_path_factory):
+    """Judge cells; verdicts by check."""
+    folder = tmp_path_factory.mktemp("labs") / "03-traced"
+    info = LabInfo(folder, "traced", "traced", 1, 3, checks_module=traced_checks.__name__)
+    with Sandbox(GradedLab(info)) as sandbox:
+        yield lambda *cells: {
+            v.check: v
+            for v in judge(
+                Artifact("03-traced.ipynb", tuple(Cell(n, cell) for n, cell in enumerate(cells, 1))),
+                sandbox,
+                time_factor=4.0,
+            )
+        }
+
+
+def test_kernels_and_functions_are_each_asked_where_they_may_run(verdicts):
+    got = verdicts(KERNELS)
+    assert {name: v.passed for name, v in got.items()} == {"double": True, "triple": True, "gather": True}, got
+
+
+def test_what_a_kernel_reads_is_counted(verdicts):
+    got = verdicts(TWICE)
+    assert not got["double"].passed and got["triple"].passed and got["gather"].passed
+    assert "loads" in got["double"].what
+
+
+FORGERIES = {
+    "the recorder is patched on import": (
+        "from mlsys_lab.kernels.trace import numba_simulator\n"
+        "real = numba_simulator.record\n"
+        "def record(*args, **kwargs):\n"
+        "    trace = real(*args, **kwargs)\n"
+        "    object.__setattr__(trace, 'accesses', trace.accesses[::2])\n"
+        "    return trace\n"
+        "numba_simulator.record = record\n"
+    ),
+    "traces are cut when asked": (
+        "from mlsys_lab.kernels.trace.events import Trace\n"
+        "real = Trace.of\n"
+        "Trace.of = lambda *args, **kwargs: real(*args, **kwargs)[::2]\n"
+    ),
+    "cuda is another object": "import sys, types\nsys.modules['numba.cuda'] = types.SimpleNamespace(jit=lambda f: f)\n",
+}
+
+
+@pytest.mark.parametrize("how", FORGERIES)
+def test_what_else_a_submission_does_is_not_there_when_kernels_are_counted(verdicts, how):
+    got = verdicts("#| export\n" + FORGERIES[how], TWICE)
+    assert not got["double"].passed and "loads" in got["double"].what
+
+
+ESCAPES = {
+    "a dictionary that outlives the thread": "y[i] = cache.setdefault(i, x[i])",
+    "the array behind the recorder": "y[i] = x.base[i]",
+    "the whole array at once": "y[:] = x[:]",
+    "a helper that is no kernel": "y[i] = triple(x[i])",
+    "the frame above": "y[i] = cuda.current_context()",
+}
+
+
+@pytest.mark.parametrize("how", ESCAPES)
+def test_a_kernel_gets_at_nothing_but_elements(verdicts, how):
+    got = verdicts("#| export\ncache = {}\n" + KERNELS.replace("y[i] = 2 * x[i]", ESCAPES[how]))
+    assert not got["double"].passed and got["triple"].passed
+    assert got["double"].what and "loads" not in got["double"].what
+
+
+ADDRESSES = {
+    "made of a number": "x_ptr - x_ptr.to(tl.int64) + 4096",
+    "made of a number by its type": "(at.to(tl.int64) * 4 + 4096).to(x_ptr.dtype, bitcast=True)",
+    "far outside": "x_ptr + at + (1 << 40)",
+}
+
+
+@pytest.mark.parametrize("how", ADDRESSES)
+@pytest.mark.parametrize("act", ["load", "store"])
+def test_a_pointer_to_anywhere_else_reads_and_writes_nothing(verdicts, how, act):
+    plain = "tl.store(y_ptr + at, tl.load(x_ptr + at, mask=at < n), mask=at < n)"
+    act_there = {
+        "load": f"tl.store(y_ptr + at, tl.load({ADDRESSES[how]}), mask=at < n)",
+        "store": f"{plain}\n    tl.store({ADDRESSES[how]}, tl.zeros([BLOCK], tl.float32))",
+    }[act]
+    got = verdicts(KERNELS.replace(plain, act_there))
+    assert got["double"].passed and got["triple"].passed
+    assert "ended the process" not in got["gather"].what, "an address was followed"
+    assert not got["gather"].passed or act == "store"
