@@ -217,7 +217,8 @@ check("isoflop_minima")
 check("isoflop_optimum")
 
 # %% [markdown]
-# **See it.** Each colour is a budget, each point a run, each curve your parabola.
+# **See it.** Each colour is a budget, each point a run, each curve the parabola through its runs, and each cross the
+# lowest point that you found.
 
 # %%
 import plotly.graph_objects as go
@@ -225,6 +226,9 @@ import plotly.graph_objects as go
 from mlsys_lab.widgets import show
 
 COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951")
+CROSS = {"symbol": "x", "size": 10, "color": "gray"}
+AXES = {"xaxis_title": "parameters", "xaxis_type": "log", "yaxis_title": "loss, nats a token"}
+AXES |= {"margin_t": 60, "legend": {"orientation": "h", "y": -0.25}}
 budgets, n_opt, loss_opt = isoflop_minima(flops, n_params, loss)
 figure = go.Figure()
 for budget, colour in zip(np.unique(flops), COLOURS, strict=True):
@@ -235,8 +239,8 @@ for budget, colour in zip(np.unique(flops), COLOURS, strict=True):
     style = {"legendgroup": f"{budget:.1e}", "marker_color": colour}
     figure.add_scatter(x=n_params[runs], y=loss[runs], mode="markers", name=f"{budget:.1e} FLOPs", **style)
     figure.add_scatter(x=np.exp(smooth), y=parabola(smooth), mode="lines", showlegend=False, **style)
-figure.add_scatter(x=n_opt, y=loss_opt, mode="markers", name="your minima", marker={"symbol": "x", "size": 11})
-figure.update_layout(xaxis_title="parameters", yaxis_title="loss", xaxis_type="log")
+figure.add_scatter(x=n_opt, y=loss_opt, mode="markers", name="your minima", marker=CROSS)
+figure.update_layout(title="Five budgets, nine sizes each", **AXES)
 show(figure, alt="Loss against parameters for five budgets: a parabola each, their minima moving right and down")
 
 coefficient, exponent = fit_power_law(budgets, n_opt)
@@ -289,7 +293,7 @@ print(f"at 5.76e23 FLOPs: {n_target / 1e9:.0f} billion parameters, {d_target / 1
 #   happened to the published fit.
 #
 # **Size:** about 11 and 13 lines. **Cost:** an evaluation takes 3 exponentials a run; each start takes about 60
-# evaluations in good units, and ten times as many in bad ones.
+# evaluations in good units, two to three times as many in bad ones, and not all of those arrive.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-3-objective"}
@@ -372,7 +376,7 @@ for budget, colour in zip(np.unique(flops), COLOURS, strict=True):
     smooth = np.geomspace(n_params[runs].min(), n_params[runs].max(), 60)
     curve = law.loss(smooth, budget / (6 * smooth))
     figure.add_scatter(x=smooth, y=curve, mode="lines", marker_color=colour, showlegend=False)
-figure.update_layout(xaxis_title="parameters", yaxis_title="loss", xaxis_type="log")
+figure.update_layout(title="One law through all runs", **AXES)
 show(figure, alt="The fitted law over the runs of five budgets: one surface goes through them all")
 for name in ("E", "alpha", "beta"):
     print(f"{name:5s} fitted {getattr(law, name):.4f}, the data were made with {getattr(BESIROGLU_2024, name):.4f}")
@@ -423,7 +427,8 @@ check("bootstrap")
 
 # %% [markdown]
 # Two ways to the exponent $a$ of $N_\mathrm{opt} \propto C^a$: through the parabolas, and through the law, where the
-# optimum has $a = \beta / (\alpha + \beta)$. Which interval is narrower, and why should it be?
+# optimum has $a = \beta / (\alpha + \beta)$. Which interval is narrower, and why should it be? Do both hold the truth?
+# An interval of 80 % misses it one time in five.
 
 
 # %%
@@ -524,13 +529,14 @@ print(
 served = d_best * np.geomspace(0.01, 1000, 30)
 choices = np.array([serving_optimal(law, target_loss, tokens_served) for tokens_served in served])
 figure = go.Figure(go.Scatter(x=served / d_best, y=choices[:, 1] / choices[:, 0], mode="lines+markers"))
+decades = {"type": "log", "dtick": 1, "exponentformat": "power"}
 figure.update_layout(
-    xaxis_title="tokens served, in units of what the compute-optimal model trains on",
-    yaxis_title="tokens trained on, a parameter",
-    xaxis_type="log",
-    yaxis_type="log",
+    title="The cheapest model of one loss",
+    xaxis={"title": "tokens served / tokens that the compute-optimal model trains on", **decades},
+    yaxis={"title": "tokens trained on, a parameter", **decades},
+    margin_t=60,
 )
-show(figure, alt="Tokens a parameter of the cheapest model against the tokens it serves: rising", height=340)
+show(figure, alt="Tokens a parameter of the cheapest model against the tokens it serves: rising")
 n_ten, d_ten = serving_optimal(law, target_loss, 10 * d_best)
 both = [6 * n * d + 2 * n * 10 * d_best for n, d in ((n_best, d_best), (n_ten, d_ten))]
 print(f"to serve ten times that: {n_ten / 1e9:.1f} billion parameters, {d_ten / n_ten:.0f} tokens each,", end=" ")
@@ -555,16 +561,19 @@ print(f"for {both[1] / both[0]:.0%} of the FLOPs")
 #
 # - `best_learning_rate(trials, n_params)`: what runs say about the best rate of a size, or of an array of sizes, tried
 #   or not. In $\ln\eta$ the loss of one size is a valley once more: you have a function that finds the bottom of a
-#   valley, and one that draws a power law. A size at which they find nothing is left out.
+#   valley, and one that draws a power law. A size at which they find nothing is left out. Up to ten times the largest
+#   size tried, the rate may be off by a factor of 1.6.
 # - `scout(budget_flops)`: the first round, three arrays: sizes, tokens, learning rates. It may cost **at most 15 %** of
-#   the budget, and the rates that `best_learning_rate` reads off it must hold for models several times larger.
+#   the budget, and what is read off it must hold, within a factor of 1.5, for the best model of a tenth of the budget,
+#   which is several times larger. Budgets go from $3 \cdot 10^{19}$ to $10^{21}$ FLOPs.
 # - `sweep(trials, left_flops)`: the second round, after the first one's trials. Spend what is left, and not more. Each
-#   run goes at the best rate for its size. The sweep is judged by what it can tell about the target: whatever the fit,
-#   runs that are all alike leave the law's constants open.
+#   run goes at the best rate for its size, within a factor of 1.5. The sweep is judged by what it can tell about the
+#   target, whatever the fit: runs that are all alike leave the law's constants open. The best fit to yours may waste
+#   2 % of the target's compute on average, and know its loss to ±2 %.
 # - `decide(trials, target_flops)`: N, D and the loss that you predict, from all trials there are. Most scouting runs,
-#   and perhaps others that were made before anybody knew better, went at a wrong rate and would spoil the law. What
-#   counts is how much of the target's compute your N wastes (at most 6 %), and how far the loss misses your prediction
-#   (at most 5 %).
+#   and perhaps others that were made before anybody knew better, went at a wrong rate and would spoil the law. (A rate
+#   that is off by a factor of 1.5 costs one or two times the noise, a factor of 3 ten times.) What counts is how much
+#   of the target's compute your N wastes (at most 6 %), and how far the loss misses your prediction (at most 5 %).
 #
 # In grading you see no cluster: each function is given runs of worlds drawn in secret, and what it gives back is
 # judged in those worlds, elsewhere.
@@ -704,8 +713,8 @@ for name, chosen in groups.items():
     figure.add_scatter(x=trials.n_params[chosen], y=trials.loss[chosen], mode="markers", name=name)
 truth = world.loss(sizes, hundred / (6 * sizes))
 figure.add_scatter(x=sizes, y=truth, mode="lines", name="the truth at 100 times the budget")
-figure.add_scatter(x=[n_params_big], y=[predicted], mode="markers", name="your prediction", marker={"size": 12})
-figure.update_layout(xaxis_title="parameters", yaxis_title="loss", xaxis_type="log")
+figure.add_scatter(x=[n_params_big], y=[predicted], mode="markers", name="your prediction", marker=CROSS)
+figure.update_layout(title="A campaign, and what it was for", **AXES)
 show(figure, alt="Losses of all trials, and below them the predicted loss on the true curve of the target")
 
 # %% [markdown]
@@ -769,6 +778,8 @@ for size in dict.fromkeys(size for sizes in PLAN.values() for size in sizes):
     print(f"width {size.width:3d}: {n:7,d} parameters; 6ND is {share:.1%} of the FLOPs of all products")
 
 # %% [markdown]
+# What it misses is the larger the smaller the model: on the axis of 6ND small models look cheaper than they are.
+#
 # Now train them.
 
 # %%
@@ -797,15 +808,20 @@ def real_runs() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 real_law = fit_law(*real_runs())
+for number, (n, d, came) in enumerate(zip(*real_runs(), strict=True)):
+    if number % 4 == 0:
+        print(f"{list(PLAN)[number // 4]:.1e} FLOPs")
+    print(f"  {n:7,.0f} parameters, {d:7,.0f} tokens ({d / len(corpus.train):4.1f} times the text): loss {came:.3f}")
 print(
     f"your law: L = {real_law.E:.2f} + {real_law.A:.3g}/N^{real_law.alpha:.2f} + {real_law.B:.3g}/D^{real_law.beta:.2f}"
 )
-for one, other in zip(*backtest(*real_runs(), 4), strict=True):
-    print(f"largest budget, from the three smaller ones: predicted {one:.3f}, measured {other:.3f}")
+print("the largest budget, by the law of the three smaller ones:")
+for said, came in zip(*backtest(*real_runs(), 4), strict=True):
+    print(f"  predicted {said:.3f}, measured {came:.3f}: {said / came - 1:+.1%}")
 
 # %% [markdown]
 # **Predict, then measure.** One more run is to come, with three times the FLOPs of the largest budget. Write down its
-# loss before you let it run: your own number, from the figures above, by eye. Your law has its number too.
+# loss before you let it run: your own number, from the table above, by eye. Your law has its number too.
 
 # %%
 my_guess = None  # your number, in nats a token
@@ -813,6 +829,7 @@ my_guess = None  # your number, in nats a token
 size, budget = HELD_OUT
 real_law = fit_law(*real_runs())
 n_held = size.n_params(len(corpus.vocabulary))
+print(f"{n_held:,} parameters, {tokens_for(size, budget, corpus):,} tokens")
 print("yours:", "write a number first" if my_guess is None else my_guess)
 print(f"your law's: {real_law.loss(n_held, tokens_for(size, budget, corpus)):.3f}")
 
@@ -831,10 +848,10 @@ for budget_flops, colour in zip(PLAN, COLOURS, strict=False):
     smooth = np.geomspace(real_n[runs].min(), real_n[runs].max(), 40)
     curve = real_law.loss(smooth, budget_flops / (6 * smooth))
     figure.add_scatter(x=smooth, y=curve, mode="lines", marker_color=colour, showlegend=False)
-star = {"symbol": "star", "size": 12}
+star = {"symbol": "star", "size": 12, "color": "gray"}
 figure.add_scatter(x=[last.n_params], y=[last.final_loss], mode="markers", name="held out", marker=star)
-figure.add_scatter(x=[last.n_params], y=[said], mode="markers", name="your law's prediction", marker={"size": 10})
-figure.update_layout(xaxis_title="parameters", yaxis_title="loss", xaxis_type="log")
+figure.add_scatter(x=[last.n_params], y=[said], mode="markers", name="your law's prediction", marker=CROSS)
+figure.update_layout(title="Sixteen real runs, and one more", **AXES)
 show(figure, alt="Losses of sixteen real runs at four budgets with the fitted law through them, and the held-out run")
 
 # %% [markdown]

@@ -9,9 +9,8 @@ import numpy as np
 from mlsys_lab.checks.compare import close
 from mlsys_lab.checks.scaling_laws.calls import allocation as calls
 from mlsys_lab.checks.scaling_laws.oracle import Truth, bisect, truth_of
+from mlsys_lab.checks.scaling_laws.words import calling
 from mlsys_lab.checks.spec import Arrays, Case, Check
-
-SERVED = (0.0, 1e11, 1e13, 1e15)
 
 
 def _budgets(rng: np.random.Generator, case: Case) -> Arrays:
@@ -74,6 +73,7 @@ CHECKS = (
         hint="Put D = C/(6N) into the law and set the derivative by N to zero: αA/Nᵅ = βB/Dᵝ. At the optimum 6ND is "
         "the whole budget.",
         uses=("Law", "compute_optimal"),
+        describe=calling("for one in flops: compute_optimal(law, one)"),
     ),
     Check(
         name="serving_optimal",
@@ -82,14 +82,17 @@ CHECKS = (
         cases=(
             Case("nothing to serve", {"served": (0.0, 0.0)}),
             Case("as much as it was trained on, and more", {"served": (1e11, 1e13, 1e15)}),
-            Case("hardly anything, and far too much", {"served": (1e6, 1e18)}, hidden=True),
+            # Not beyond: D is then so near to endless that a search's default tolerance in ln N shows in it.
+            Case("hardly anything, and very much", {"served": (1e6, 3e15)}, hidden=True),
         ),
         inputs=_losses,
         run=calls.serving_optimal,
         expect=_serving_expect,
         compare=partial(close, scale=1e5),  # likewise, and D follows from N near where it becomes endless
-        hint="For each N the loss fixes D: D = (B / (loss − E − A/Nᵅ))^(1/β). Search ln N between the smallest N that "
-        "reaches the loss at all, (A/(loss − E))^(1/α), and a far larger one for the least 6ND + 2N·served.",
+        hint="For each N the loss fixes D: D = (B / (loss − E − A/Nᵅ))^(1/β). Search ln N for the least 6ND + "
+        "2N·served, above the smallest N that reaches the loss at all, (A/(loss − E))^(1/α): below it the bracket is "
+        "negative and its power a complex number.",
         uses=("Law", "serving_optimal"),
+        describe=calling("for one, tokens in zip(loss, served): serving_optimal(law, one, tokens)"),
     ),
 )

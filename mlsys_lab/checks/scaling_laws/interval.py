@@ -80,8 +80,8 @@ CHECKS = (
             Case("a mean", {"statistic": "mean", "rows": 20, "level": 0.9}),
             Case("a slope: rows stay whole", {"statistic": "slope", "rows": 25, "level": 0.8}),
             Case("a statistic that some resamples do not have", {"statistic": "picky", "rows": 9, "level": 0.9}),
-            Case("a median", {"statistic": "median", "rows": 31, "level": 0.8}, hidden=True),
-            Case("other levels", {"statistic": "mean", "rows": 12, "level": 0.5, "resamples": 1500}, hidden=True),
+            Case("a median", {"statistic": "median", "rows": 31, "level": 0.8}),
+            Case("another level", {"statistic": "mean", "rows": 12, "level": 0.5, "resamples": 1500}, hidden=True),
         ),
         inputs=_inputs,
         run=calls.bootstrap,
@@ -90,5 +90,8 @@ CHECKS = (
         hint="Draw as many row numbers as there are rows, with replacement, and take the same rows of every column. A "
         "ValueError leaves a resample out. A level of 0.8 lies between the 10th and the 90th percentile.",
         uses=("bootstrap",),
+        describe=lambda arrays: (
+            f"bootstrap(statistic, columns of {len(arrays['x'])} rows, {arrays['resamples']}, {arrays['level']}, rng)"
+        ),
     ),
 )

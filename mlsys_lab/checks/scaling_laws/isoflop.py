@@ -9,7 +9,8 @@ from numpy.polynomial import Polynomial
 
 from mlsys_lab.checks.compare import close
 from mlsys_lab.checks.scaling_laws.calls import isoflop as calls
-from mlsys_lab.checks.spec import Arrays, Case, Check
+from mlsys_lab.checks.scaling_laws.words import calling
+from mlsys_lab.checks.spec import Arrays, Case, Check, Mismatch
 
 near = partial(close, scale=1e3)
 """One in a million: a parabola in log10, uncentred, or a slope by another formula loses digits, none of them wrong."""
@@ -72,8 +73,8 @@ def _refuses_inputs(rng: np.random.Generator, case: Case) -> Arrays:
             arrays["loss"] = 3 + 0.05 * (x - x.max() - rng.uniform(0.3, 1)) ** 2
         case "rises":
             arrays["loss"] = 3 + 0.05 * (x - x.min() + rng.uniform(0.3, 1)) ** 2
-        case "two":
-            arrays["loss"][rng.permutation(9)[:7]] = np.nan
+        case "two" | "none" as left:
+            arrays["loss"][rng.permutation(9)[: 7 if left == "two" else 9]] = np.nan
         case "twins":
             arrays["n_params"] = rng.permutation(np.repeat(arrays["n_params"][:2], (5, 4)))
         case "beyond":  # the only size above the minimum did not come back
@@ -85,6 +86,15 @@ def _refuses_inputs(rng: np.random.Generator, case: Case) -> Arrays:
 
 def _refuses_expect(arrays: Arrays) -> Arrays:
     return {"refused": np.array(parabola_minimum(arrays["n_params"], arrays["loss"]) is None)}
+
+
+def _refuses_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
+    answer, refusal = "no exception: the lowest point and its loss", "ValueError"
+    if got["refused"] == expected["refused"]:
+        return None
+    if expected["refused"]:
+        return Mismatch("runs that show no minimum are not refused", answer, refusal)
+    return Mismatch("runs that show a minimum are refused", refusal, answer)
 
 
 # --- power_law ------------------------------------------------------------------------------------------------------
@@ -162,6 +172,7 @@ CHECKS = (
         hint="Fit L = c₀ + c₁x + c₂x² with x = ln N, not N. The minimum is at x = −c₁/(2c₂); give back N = eˣ. Leave "
         "out rows whose loss is NaN before you fit.",
         uses=("isoflop_minimum",),
+        describe=calling("isoflop_minimum(n_params, loss)"),
     ),
     Check(
         name="isoflop_refuses",
@@ -171,18 +182,20 @@ CHECKS = (
             Case("a good sweep", {"why": ""}),
             Case("the loss still falls at the largest size", {"why": "falls"}),
             Case("a parabola that opens downward", {"why": "hill"}),
+            Case("the loss rises from the smallest size on", {"why": "rises"}),
             Case("two runs came back", {"why": "two"}),
-            Case("the loss rises from the smallest size on", {"why": "rises"}, hidden=True),
-            Case("runs of two sizes only", {"why": "twins"}, hidden=True),
-            Case("the one size above the minimum failed", {"why": "beyond"}, hidden=True),
+            Case("nine runs of two different sizes", {"why": "twins"}),
+            Case("the one size above the minimum failed", {"why": "beyond"}),
+            Case("no run came back", {"why": "none"}, hidden=True),
         ),
         inputs=_refuses_inputs,
         run=calls.refuses,
         expect=_refuses_expect,
-        compare=close,
+        compare=_refuses_compare,
         hint="Raise ValueError for fewer than three different sizes, for c₂ ≤ 0, and for a minimum below the smallest "
         "or above the largest size that came back. A good sweep is not refused.",
         uses=("isoflop_minimum",),
+        describe=calling("isoflop_minimum(n_params, loss)"),
     ),
     Check(
         name="power_law",
@@ -203,6 +216,7 @@ CHECKS = (
         compare=near,
         hint="ln y = ln k + p · ln x is a line: fit it, and give back (k, p), k by the exponential of the intercept.",
         uses=("fit_power_law",),
+        describe=calling("fit_power_law(x, y)"),
     ),
     Check(
         name="isoflop_minima",
@@ -217,8 +231,8 @@ CHECKS = (
         run=calls.minima,
         expect=_minima_expect,
         compare=near,
-        hint="The rows come in no order: np.unique(flops) gives the budgets, a mask the rows of each. A ValueError of "
-        "isoflop_minimum leaves the budget out.",
+        hint="The rows come in no order: np.unique(flops) gives the budgets, rising, a mask the rows of each. A "
+        "ValueError of isoflop_minimum leaves the budget out. Give back (C, N_opt, L_opt), a column each.",
         uses=("isoflop_minimum", "isoflop_minima"),
     ),
     Check(
@@ -234,7 +248,7 @@ CHECKS = (
         run=calls.optimum,
         expect=_optimum_expect,
         compare=near,
-        hint="A power law through (C, N_opt), read off at the target; then D = C / (6N).",
+        hint="A power law through (C, N_opt) of isoflop_minima, read off at the target; then D = C / (6N).",
         uses=("isoflop_minimum", "fit_power_law", "isoflop_minima", "isoflop_optimum"),
     ),
 )

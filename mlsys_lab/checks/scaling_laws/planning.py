@@ -11,6 +11,7 @@ from mlsys_lab.checks.scaling_laws.calls import planning as calls
 from mlsys_lab.checks.scaling_laws.cluster import LARGE, LONG, NOISE, Cluster, cluster_of, scouting, sweeping
 from mlsys_lab.checks.scaling_laws.isoflop import parabola_minimum, power_law
 from mlsys_lab.checks.scaling_laws.oracle import Truth, bisect
+from mlsys_lab.checks.scaling_laws.words import calling
 from mlsys_lab.checks.spec import Arrays, Case, Check, Mismatch
 
 SCOUTING_SHARE = 0.15
@@ -18,7 +19,7 @@ SCOUTING_SHARE = 0.15
 RATE_OFF = 1.5
 """By what factor a learning rate may miss the best one: costs at most 1 % of the loss above the floor."""
 RATE_FAR_OFF = 1.6
-"""The same read off 28 noisy runs for a model ten times larger: a fair fit misses it once in 400 draws."""
+"""The same read off the judge's 36 noisy runs for a model ten times larger, where a fair fit may miss by 1.4."""
 TIMES = 100
 """How much larger the target is than the budget."""
 WASTE = 0.06
@@ -85,13 +86,13 @@ def _rate_expect(arrays: Arrays) -> Arrays:
 def _rate_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
     rate = got["rate"]
     if rate.shape != expected["rate"].shape or not np.all(np.isfinite(rate)) or np.any(rate <= 0):
-        return Mismatch("the learning rates have the wrong form", f"{rate.shape}", "a positive number for each size")
+        return Mismatch("the learning rates are not usable", np.array2string(rate, precision=4), "positive numbers")
     off = np.exp(np.abs(np.log(rate / expected["rate"])))
     if off.max() <= RATE_FAR_OFF:
         return None
     return Mismatch(
         f"the learning rate is off for size {int(off.argmax()) + 1} of {len(off)}, counted from the smallest",
-        f"a factor of {off.max():.2f} from the best",
+        f"a factor of {off.max():.3g} from the best",
         f"at most {RATE_FAR_OFF:g}",
     )
 
@@ -132,9 +133,10 @@ def _scout_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
     requests = np.stack([got[name] for name in ("n_params", "tokens", "learning_rate")])
     size = cluster.law.best_size(budget / 10)
     found = fitted_rate(_columns(cluster, requests, rng), size)
-    wanted = "runs of at least two sizes, each with rates on both sides of the best"
     if found is None:
-        return Mismatch("no learning rate can be read off these runs", f"{len(got['tokens'])} runs", wanted)
+        made = f"{len(got['tokens'])} runs of {len(np.unique(requests[:2], axis=1).T)} different (N, D)"
+        wanted = "a valley at two sizes or more: rates on both sides of the best one, at the same N and D"
+        return Mismatch("no learning rate can be read off these runs", made, wanted)
     off = float(np.exp(abs(np.log(found / cluster.best_rate(np.array(size))))))
     if off <= RATE_OFF:
         return None
@@ -197,7 +199,9 @@ def _sweep_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
     off = np.exp(np.abs(np.log(rate / cluster.best_rate(n_params))))
     if off.max() > RATE_OFF:
         return Mismatch(
-            "a run has a learning rate far from its best", f"a factor of {off.max():.2f}", f"at most {RATE_OFF:g}"
+            "a run has a learning rate far from its best",
+            f"a factor of {off.max():.3g} at {n_params[off.argmax()]:.2g} parameters",
+            f"at most {RATE_OFF:g}",
         )
     back = ~np.isnan(cluster.losses(np.stack([n_params, tokens, rate]), rng))
     of_size, of_loss = uncertainty(cluster.law, n_params[back], tokens[back], target)
@@ -280,6 +284,7 @@ CHECKS = (
         hint="For each size the loss is a valley in ln η: isoflop_minimum finds its bottom, with learning rates in "
         "place of sizes, and refuses a size whose runs do not show one. Then a power law in N through what it found.",
         uses=("Trials", "best_learning_rate"),
+        describe=lambda arrays: f"sizes of {', '.join(f'{n:.3g}' for n in arrays['sizes'])} parameters",
     ),
     Check(
         name="scout",
@@ -298,6 +303,7 @@ CHECKS = (
         hint="Three or four sizes, 6 to 8 rates for each, spread evenly in log from 1e-4 to 1e-2. Share out the FLOPs "
         "first, then get N from them: with D = 20N a run costs 120N².",
         uses=("scout",),
+        describe=calling("scout({budget_flops})"),
     ),
     Check(
         name="sweep",
@@ -316,6 +322,7 @@ CHECKS = (
         hint="Several budgets a factor of 2 to 4 apart, and each with sizes from 2 to 300 tokens a parameter. The "
         "largest budgets say most about the target, the smallest tell the exponents. Each size at its own best rate.",
         uses=("Trials", "best_learning_rate", "sweep"),
+        describe=calling("sweep(trials, {left_flops})"),
     ),
     Check(
         name="decide",
@@ -335,6 +342,7 @@ CHECKS = (
         hint="Fit the law to runs whose rate was near the best for their size: scouting runs with other rates, and "
         "those that failed, say nothing about it. Then compute_optimal at the target, and the law's loss there.",
         uses=("Trials", "decide"),
+        describe=calling("decide(trials, {target_flops})"),
         time_limit_s=60,
     ),
 )

@@ -6,6 +6,7 @@ import numpy as np
 
 from mlsys_lab.checks.scaling_laws.calls import real as calls
 from mlsys_lab.checks.scaling_laws.oracle import Truth, huber, refit, residuals
+from mlsys_lab.checks.scaling_laws.words import calling
 from mlsys_lab.checks.spec import Arrays, Case, Check, Mismatch
 
 RUNS = (
@@ -81,7 +82,8 @@ CHECKS = (
         cases=(
             Case("the most expensive run put aside", {"held_out": 1}),
             Case("four runs put aside", {"held_out": 4}),
-            Case("runs without a loss", {"held_out": 3, "failed": 2, "last_failed": True}, hidden=True),
+            Case("two put aside, the costliest of all without a loss", {"held_out": 2, "last_failed": True}),
+            Case("more runs without a loss", {"held_out": 3, "failed": 2, "last_failed": True}, hidden=True),
         ),
         inputs=_inputs,
         run=calls.backtest,
@@ -90,6 +92,7 @@ CHECKS = (
         hint="Leave out runs without a loss, sort the others by n_params · tokens, fit to all but the last `held_out`, "
         "and give back (law.loss at the last ones, their losses).",
         uses=("Law", "fit_law", "backtest"),
+        describe=calling("backtest(n_params, tokens, loss, {held_out})"),
         time_limit_s=60,
     ),
 )

@@ -19,12 +19,12 @@ def number(name: str, got: Any) -> np.ndarray:
 
 
 def numbers(function: str, got: Any, *names: str) -> dict[str, np.ndarray]:
-    """A tuple or list of as many numbers as there are names."""
+    """A tuple, list or array of as many numbers as there are names."""
     return {name: number(name, one) for name, one in zip(names, _parts(function, got, names), strict=True)}
 
 
 def columns(function: str, got: Any, *names: str) -> dict[str, np.ndarray]:
-    """A tuple or list of as many one-dimensional arrays of real numbers as there are names, all of one length."""
+    """A tuple, list or array of as many columns of real numbers as there are names, all of one length."""
     found = {name: column(name, one) for name, one in zip(names, _parts(function, got, names), strict=True)}
     if len({one.shape for one in found.values()}) > 1:
         shapes = ", ".join(f"{name} {one.shape}" for name, one in found.items())
@@ -45,11 +45,12 @@ def column(name: str, got: Any) -> np.ndarray:
 
 
 def _parts(function: str, got: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
-    if not isinstance(got, tuple | list) or len(got) != len(names):
-        count = f" of {len(got)}" if isinstance(got, tuple | list) else ""
-        expected = f"({', '.join(names)})"
-        raise InputError(f"{function} gives something else", got=f"{type(got).__name__}{count}", expected=expected)
-    return tuple(got)
+    several = isinstance(got, tuple | list) or (isinstance(got, np.ndarray) and got.ndim > 0)
+    if several and len(got) == len(names):
+        return tuple(got)
+    size = f" of shape {got.shape}" if isinstance(got, np.ndarray) else f" of {len(got)}" if several else ""
+    expected = f"({', '.join(names)})"
+    raise InputError(f"{function} gives something else", got=f"{type(got).__name__}{size}", expected=expected)
 
 
 def law(artifact: Any, arrays: dict[str, np.ndarray]) -> Any:
