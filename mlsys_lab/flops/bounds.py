@@ -196,8 +196,7 @@ def training_work(
     embedding rows are read, which is not counted; the head's matrix is read whole.
     """
     m, d, t, c, p = layout.micro_batches(batch), layout.data, layout.tensor, layout.context, layout.pipeline
-    if tokens % c:
-        raise InputError("the sequence does not divide evenly", got=f"{tokens} tokens among {c} context-parallel ranks")
+    own = layout.rank_tokens(tokens)
     steps = compute.training(config, tokens, batch, recomputation=layout.recomputation, causal=causal)
     head_flops = 3 * compute.forward(config, tokens, batch).head
     layer_flops = steps.hardware - head_flops
@@ -208,7 +207,7 @@ def training_work(
     reads = 3 if layout.recomputation == "full" else 2
     read = reads * (held.dense + held.experts) + 2 * config.vocab_size * config.d_model / t
     kept = config.n_layers / p * kept_layer(config, layout, recipe, tokens=tokens).total
-    kept += activations.head_bytes(config, tokens // c, layout.micro_batch, tensor=t, element_bytes=eb)
+    kept += activations.head_bytes(config, own, layout.micro_batch, tensor=t, element_bytes=eb)
     optimised = held.at(first=p == 1, last=True) / (layout.replicas if layout.zero_stage else 1)
     optimised += held.experts / (layout.replicas / layout.expert if layout.zero_stage else 1)
     memory = m * (recipe.weights * read + 2 * kept) + (2 * m - 1) * recipe.gradients * parameters
@@ -225,7 +224,7 @@ def kept_layer(
     """Activations that one layer of a micro-batch keeps on a device, fused attention, no dropout."""
     return activations.layer(
         config,
-        tokens // layout.context,
+        layout.rank_tokens(tokens),
         layout.micro_batch,
         tensor=layout.tensor,
         sequence_parallel=layout.sequence_parallel,

@@ -90,7 +90,7 @@ def training_memory(config: TransformerConfig, layout: Layout, recipe: Recipe, *
     whole = kept_layer(config, layout, recipe, tokens=tokens, recomputation="none")
     head = activations.head_bytes(
         config,
-        tokens // layout.context,
+        layout.rank_tokens(tokens),
         layout.micro_batch,
         tensor=layout.tensor,
         element_bytes=BYTES[recipe.compute],
@@ -157,14 +157,13 @@ def serving_memory(
     Activations are those of a prefill of `micro_batch` prompts at 16 bits: what goes into a layer, its normed copy,
     what goes into the MLP's activation; and the logits of one token of every sequence in fp32.
     """
-    held, t, p = shard(config, layout), layout.tensor, layout.pipeline
+    t, p = layout.tensor, layout.pipeline
     sequences = _sequences(layout, batch)
     rows = layout.micro_batch * tokens
     activation_bytes = rows * (2 * config.d_model + activations.mlp_elements(config) / 2 / t) * 2
     cached = sequences * cache.cache_bytes(config, tokens, element_bytes=cache_bytes) * cache.copies(config, t)
-    ends = max(held.at(first=True, last=p == 1), held.at(first=p == 1, last=True))
     return MemoryUse(
-        weights=weight_bytes * (ends + held.experts),
+        weights=weight_bytes * _most_parameters(config, layout),
         activations=activation_bytes + sequences * config.vocab_size / t * 4,
         cache=cached / (t * p),
     )
@@ -230,6 +229,7 @@ def estimate_serving(
 
 
 def _most_parameters(config: TransformerConfig, layout: Layout) -> float:
+    """On one device of the first or the last stage, whichever holds more."""
     held, single = shard(config, layout), layout.pipeline == 1
     return max(held.at(first=True, last=single), held.at(first=single, last=True)) + held.experts
 

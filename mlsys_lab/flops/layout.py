@@ -84,6 +84,13 @@ class Layout:
             )
         return batch // once
 
+    def rank_tokens(self, tokens: int) -> int:
+        """Of a sequence of `tokens`, those of each context-parallel rank; `InputError` unless they divide."""
+        if tokens % self.context:
+            got = f"{tokens} tokens among {self.context} context-parallel ranks"
+            raise InputError("the sequence does not divide evenly", got=got)
+        return tokens // self.context
+
     def replace(self, **changes: int | bool | str) -> Layout:
         """The same but for these."""
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]

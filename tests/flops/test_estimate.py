@@ -208,6 +208,14 @@ def test_experts_are_divided_and_their_states_among_fewer_replicas():
         (lambda: train(batch=-4), "the batch does not divide evenly: got -4 sequences"),
         (lambda: train(price=-1.0), "a price cannot be so: got -1.0"),
         (lambda: train(preset("gpt2"), tokens=2048), "gpt2 has no positions for so many tokens: got 2048, expected up"),
+        (
+            lambda: training_memory(CONFIG, Layout(context=2), MIXED, batch=1, tokens=7),
+            "the sequence does not divide evenly: got 7 tokens among 2 context-parallel ranks",
+        ),
+        (
+            lambda: train(tokens=6, tensor=4, sequence_parallel=True),
+            "sequence parallelism does not divide evenly: got 6 tokens among 4",
+        ),
         (lambda: train(tensor=3), "query heads do not divide evenly: got 8 among 3"),
         (
             lambda: estimate_serving(CONFIG, H100, Layout(data=2), batch=3, tokens=8),

@@ -103,6 +103,12 @@ def test_an_impossible_layout_is_one_line(layout, said):
         Layout(**layout)
 
 
+def test_context_parallel_ranks_share_a_sequence():
+    assert Layout(context=4).rank_tokens(12) == 3
+    with pytest.raises(InputError, match="the sequence does not divide evenly: got 10 tokens among 4 context-parallel"):
+        Layout(context=4).rank_tokens(10)
+
+
 def test_a_batch_that_does_not_divide_is_one_line():
     with pytest.raises(InputError, match="got 10 sequences, expected a multiple of 8: 4 data-parallel ranks, 2 seq"):
         Layout(data=4, micro_batch=2).micro_batches(10)

@@ -111,12 +111,12 @@ def test_a_point_on_the_roof_does_not_cover_the_roof_s_name(open_page) -> None:
           const number = (node, what) => Number(node.getAttribute(what));
           const dot = root.querySelector("circle.dot");
           return [
-            { left: number(name, "x") - name.getComputedTextLength(), right: number(name, "x"), baseline: number(name, "y") },
+            { right: number(name, "x"), width: name.getComputedTextLength(), baseline: number(name, "y") },
             { x: number(dot, "cx"), top: number(dot, "cy") - number(dot, "r") },
           ];
         }"""
     )
-    assert name["left"] < dot["x"] < name["right"]
+    assert name["right"] - name["width"] < dot["x"] < name["right"]
     assert name["baseline"] + 3 <= dot["top"]  # a slash reaches below the line
 
 
