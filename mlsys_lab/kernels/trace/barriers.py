@@ -7,7 +7,8 @@ early. But a barrier in a branch that some threads take and others do not is for
 
 A record shows which threads arrived and what the others touched until the barrier let go. A thread that did not arrive
 counts as one that returned, unless it touched memory where no thread that arrived had done so as often: then it has
-gone on without the barrier. A thread that goes past a barrier and touches nothing afterwards is not noticed.
+gone on without the barrier. A thread that goes past a barrier and touches nothing afterwards is not noticed here, only
+by `reached_by_all`.
 """
 
 from __future__ import annotations
@@ -66,10 +67,19 @@ def divergences(trace: Trace) -> tuple[Divergence, ...]:
             waiting[turn_] = (int(head["site"]), size)
     for turn_, site, thread, others in _gone_on(arrivals, accesses, phases):
         note(turn_, site, thread, others, waits=False)
-    return tuple(
-        replace(same[0], blocks=len({one.block for one in same}))
-        for _, same in sorted(found.items(), key=lambda f: f[0])
-    )
+    merged = [replace(same[0], blocks=len({one.block for one in same})) for same in found.values()]
+    return tuple(sorted(merged, key=lambda one: (one.barrier, one.elsewhere)))
+
+
+def reached_by_all(trace: Trace) -> bool:
+    """Whether every thread of a block came to each barrier that any came to: threads that have returned are missed too.
+
+    Stricter than `divergences`, and free of its rule: all that is forbidden fails, and some that runs as well.
+    """
+    order, starts = grouped(*(trace.arrivals[field] for field in ("block", "phase", "site", "thread")))
+    heads = trace.arrivals[order[starts]]
+    _, turns = grouped(*(heads[field] for field in ("block", "phase", "site")))
+    return bool((counted(turns, len(heads)) == trace.threads).all())
 
 
 def _turn(rows: np.ndarray, phases: int) -> np.ndarray:

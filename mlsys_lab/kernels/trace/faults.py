@@ -51,7 +51,7 @@ def faults(trace: Trace) -> tuple[Fault, ...]:
     early[within] = _never_written(trace, rows[within])
     wrong = {BEFORE: before, BEYOND: ~within & ~before, UNWRITTEN: early}
     found = [fault for what, which in wrong.items() for fault in _by_site(trace, what, which)]
-    return tuple(sorted(found, key=lambda fault: trace.sites.index(fault.site)))
+    return tuple(sorted(found, key=lambda fault: fault.site))
 
 
 def _never_written(trace: Trace, rows: np.ndarray) -> np.ndarray:

@@ -79,7 +79,8 @@ def _races(trace: Trace, rows: np.ndarray, actor: str, *keys: np.ndarray) -> tup
     places = [np.minimum(ones["site"], others["site"]), np.maximum(ones["site"], others["site"])]
     order, starts = grouped(*places, ones["buffer"], ones["kind"], others["kind"])
     elements = counted(starts, len(order))
-    return tuple(_race(trace, ones[i], others[i], int(n)) for i, n in zip(order[starts], elements, strict=True))
+    found = [_race(trace, ones[i], others[i], int(n)) for i, n in zip(order[starts], elements, strict=True)]
+    return tuple(sorted(found, key=lambda race: (race.first, race.second)))
 
 
 def _pairs(rows: np.ndarray, sizes: np.ndarray, actor: str) -> tuple[np.ndarray, np.ndarray]:

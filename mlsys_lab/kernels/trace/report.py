@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from mlsys_lab.kernels.trace.banks import conflicts
-from mlsys_lab.kernels.trace.barriers import Divergence, divergences
+from mlsys_lab.kernels.trace.barriers import Divergence, divergences, reached_by_all
 from mlsys_lab.kernels.trace.events import Trace
 from mlsys_lab.kernels.trace.faults import Fault, faults
 from mlsys_lab.kernels.trace.races import Race, races
@@ -32,6 +32,7 @@ class Report:
     faults: tuple[Fault, ...]
     races: tuple[Race, ...]
     divergences: tuple[Divergence, ...]
+    reached_by_all: bool  # every barrier, by threads that have returned too
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -60,7 +61,11 @@ class Report:
             if lines:
                 parts += ["", *(f"[{colour}]{words}[/] {escape(line)}" for line in lines)]
         if not self.problems:
-            parts += ["", "[green]nothing wrong[/] was seen: no fault, no race, every barrier reached by all"]
+            ended = "" if self.reached_by_all else " that had not ended"
+            parts += [
+                "",
+                f"[green]nothing wrong[/] was seen: no fault, no race, every barrier reached by all threads{ended}",
+            ]
         return Group(*parts)
 
 
@@ -76,6 +81,7 @@ def report(trace: Trace) -> Report:
         faults=faults(trace),
         races=races(trace),
         divergences=divergences(trace),
+        reached_by_all=reached_by_all(trace),
     )
 
 

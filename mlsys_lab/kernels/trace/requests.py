@@ -76,4 +76,4 @@ def by_site(
                 ),
             )
         )
-    return tuple(found)
+    return tuple(sorted(found, key=lambda one: one.site))
