@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 
 from mlsys_lab.errors import InputError
@@ -12,11 +13,11 @@ from mlsys_lab.kernels.grey import WEIGHTS
 from mlsys_lab.kernels.numba_language import cuda
 from mlsys_lab.kernels.numba_launch import Launcher, launch
 
-DTYPES = (torch.float32, torch.float64)
 BLOCK = (32, 4)
 """Threads along columns and rows: a warp takes 32 pixels of one row."""
 
-RED, GREEN, BLUE = WEIGHTS
+RED, GREEN, BLUE = (np.float32(weight) for weight in WEIGHTS)
+"""As float32: a Python float would make the kernel compute in float64."""
 
 STEPS = {
     "interleaved": "red, green and blue of a pixel side by side: a warp's load takes every third number",
@@ -43,12 +44,12 @@ def planar(picture, brightness):
 
 
 def run(step: str, picture: torch.Tensor, *, launch: Launcher = launch) -> torch.Tensor:
-    """Brightness (rows, columns) of a contiguous picture in the step's layout.
+    """Brightness (rows, columns) of a contiguous fp32 picture in the step's layout.
 
     Raises InputError for an unknown step and for a tensor that is no picture.
     """
     arguments.known_step(step, STEPS)
-    arguments.alike(DTYPES, picture=picture)
+    arguments.alike((torch.float32,), picture=picture)
     arguments.of_rank(3, picture=picture)
     channels = picture.shape[-1 if step == "interleaved" else 0]
     if channels != 3:

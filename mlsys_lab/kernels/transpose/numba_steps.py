@@ -12,6 +12,8 @@ from mlsys_lab.kernels.numba_launch import Launcher, launch
 
 TILE = 32
 """A side of the square that a block turns: a warp wide."""
+PITCH = TILE + 1
+"""Numbers of a padded tile's row; Numba takes the shape of a shared array in constants only, not in sums."""
 ROWS = 8
 """Rows of threads in a block: each thread moves TILE / ROWS elements."""
 
@@ -47,8 +49,8 @@ def tiled(x, y):
 
 @cuda.jit
 def padded(x, y):
-    """The same with rows of TILE + 1 numbers in the tile."""
-    tile = cuda.shared.array((TILE, TILE + 1), float32)
+    """The same with rows of PITCH numbers in the tile."""
+    tile = cuda.shared.array((TILE, PITCH), float32)
     top, left = cuda.blockIdx.y * TILE, cuda.blockIdx.x * TILE
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
     for k in range(ty, TILE, ROWS):
