@@ -9,6 +9,7 @@ from mlsys_lab.checks.render import show
 from mlsys_lab.checks.runner import CheckFailed, Report, run_check
 from mlsys_lab.checks.spec import Lab
 from mlsys_lab.errors import CourseError
+from mlsys_lab.stack.kernels import refuse_beyond_kernels
 from mlsys_lab.stack.workspace import Workspace
 
 
@@ -29,7 +30,7 @@ class LiveChecks:
     """The checks of one lab, bound to a notebook: call it with a check's name."""
 
     def __init__(self, lab: Lab, names: Mapping[str, Any]) -> None:
-        self.lab, self._artifact = lab, LiveNamespace(names)
+        self.lab, self._names, self._artifact = lab, names, LiveNamespace(names)
         self._passed: set[str] = set()
 
     def __repr__(self) -> str:
@@ -39,6 +40,8 @@ class LiveChecks:
     def __call__(self, name: str) -> None:
         """Show how the check went and note it in the workspace; raise `CheckFailed` unless it passed."""
         check = self.lab[name]
+        if check.traced:
+            refuse_beyond_kernels(self._names, check.uses)
         report = run_check(check, self._artifact)
         (self._passed.add if report.passed else self._passed.discard)(name)
         show(report, self._tally() + _recorded(self.lab, report))

@@ -9,12 +9,15 @@ from __future__ import annotations
 import ast
 import builtins
 import contextlib
+import inspect
 import math
 import os
-from types import CodeType, ModuleType
+import textwrap
+from collections.abc import Iterable, Mapping
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from mlsys_lab.errors import MissingToolError
+from mlsys_lab.errors import InputError, MissingToolError
 from mlsys_lab.kernels.language import KernelLanguageError, Kernels, kernels_of
 from mlsys_lab.kernels.runtime import load_numba, load_triton
 from mlsys_lab.kernels.vocabulary import BUILTINS, NUMBER_TYPES
@@ -49,6 +52,37 @@ def load_kernels(artifact: Artifact) -> ModuleType:
     return load(artifact, "learner_kernels", KernelLoader)
 
 
+def refuse_beyond_kernels(names: Mapping[str, Any], used: Iterable[str]) -> None:
+    """Raise `InputError` where a kernel that is already defined uses what it may not where it is traced for marks.
+
+    `names` are a notebook's definitions, `used` those of them that are called.
+    """
+    functions = {name: function for name, value in names.items() if (function := _function_of(value)) is not None}
+    known = frozenset(functions) | {name for name, value in names.items() if _is_constant(value)}
+    for name in used:
+        if name not in functions:
+            continue
+        source = textwrap.dedent(inspect.getsource(functions[name]))
+        try:
+            kernels_of(source, elsewhere=known - {name})
+        except KernelLanguageError as error:
+            text = source.splitlines()[error.line - 1].strip()
+            raise InputError(f"{error.what} (line {error.line}: `{text}`)", got=error.got, help=error.help) from None
+
+
+def _function_of(value: Any) -> FunctionType | None:
+    """The Python function in what `@cuda.jit` or `@triton.jit` made; None of anything else."""
+    if type(value).__module__.partition(".")[0] not in ("numba", "numba_cuda", "triton"):
+        return None
+    function = getattr(value, "py_func", None) or getattr(value, "fn", None)
+    return function if isinstance(function, FunctionType) else None
+
+
+def _is_constant(value: Any) -> bool:
+    parts = value if isinstance(value, tuple) else (value,)
+    return all(isinstance(part, int | float) for part in parts)
+
+
 def import_interpreters() -> None:
     """Import what runs kernels without a GPU, as far as it is installed; asks no driver, so that forks stay whole."""
     os.environ.update(TRITON_INTERPRET="1", NUMBA_ENABLE_CUDASIM="1")
@@ -59,7 +93,8 @@ def import_interpreters() -> None:
 
 def _names(kernels: Kernels) -> dict[str, Any]:
     """What a module of kernels sees; Numba and Triton are imported if a kernel is theirs."""
-    found: dict[str, Any] = {"__builtins__": {name: getattr(builtins, name) for name in BUILTINS}, "math": math}
+    known = [*BUILTINS, NotImplementedError.__name__]
+    found: dict[str, Any] = {"__builtins__": {name: getattr(builtins, name) for name in known}, "math": math}
     used = {node.id for node in ast.walk(kernels.tree) if isinstance(node, ast.Name)}
     if "cuda" in used:
         found["cuda"] = load_numba()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
+import numpy as np
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
+from mlsys_lab.errors import InputError
 from mlsys_lab.stack.artifact import Artifact, ArtifactError, Cell
-from mlsys_lab.stack.kernels import load_kernels
+from mlsys_lab.stack.kernels import load_kernels, refuse_beyond_kernels
 
 SCALE = """\
 #| export
@@ -37,7 +41,8 @@ def test_kernels_and_numbers_are_there_and_nothing_else_has_run() -> None:
     assert "never run" not in sys.modules
     assert not hasattr(module, "sys")
     assert "math.exp(x[i]) * factor" in inspect.getsource(module.scale.py_func)
-    assert set(module.__builtins__) == {"range", "min", "max", "abs", "int", "float", "bool", "len"}
+    names = {"range", "min", "max", "abs", "int", "float", "bool", "len", "NotImplementedError"}
+    assert set(module.__builtins__) == names
 
 
 @pytest.mark.parametrize(
@@ -60,3 +65,37 @@ def test_what_is_no_kernel_is_told_at_its_cell_and_line(line: str, said: str) ->
 def test_a_syntax_error_is_told_as_in_any_cell() -> None:
     with pytest.raises(ArtifactError, match="syntax error in cell 1"):
         load_kernels(artifact("@cuda.jit\ndef broken(:\n    pass"))
+
+
+STUB = "#| export\nimport math\nfrom numba import cuda\n\n@cuda.jit\ndef scale(x):\n    {}\n"
+
+
+def test_a_task_that_is_still_to_do_says_so() -> None:
+    from mlsys_lab.kernels.trace import numba_simulator
+
+    module = load_kernels(artifact(STUB.format('raise NotImplementedError("still to do: Task 1")')))
+    with pytest.raises(NotImplementedError, match="still to do: Task 1"):
+        numba_simulator.record(module.scale, 1, 1, np.zeros(1))
+
+
+@pytest.mark.parametrize("line", ["raise NotImplementedError", "raise NotImplementedError(x)", "raise ValueError('x')"])
+def test_nothing_else_is_raised(line: str) -> None:
+    with pytest.raises(ArtifactError, match="a kernel has no `raise`"):
+        load_kernels(artifact(STUB.format(line)))
+
+
+def live(*cells: str) -> dict[str, Any]:
+    """What a notebook defines after these cells."""
+    shell = InteractiveShell.instance()
+    for cell in cells:
+        shell.run_cell(cell).raise_error()
+    return dict(shell.user_ns)
+
+
+def test_a_notebooks_own_kernel_is_held_to_the_language_too() -> None:
+    names = live("from numba import cuda\nT = 4", "@cuda.jit(device=True)\ndef twice(x):\n    return 2 * x")
+    names = live("@cuda.jit\ndef good(x):\n    x[0] = twice(x[0]) * T", "seen = {}")
+    names = live("@cuda.jit\ndef bad(x):\n    x[0] = 1\n    seen[0] = x[0]")
+    refuse_beyond_kernels(names, ("good", "absent"))
+    with pytest.raises(InputError, match=r"`seen` is nothing that kernel `bad` can use \(line 4: `seen\[0\] = x\[0\]`"):
+        refuse_beyond_kernels(names, ("good", "bad"))

@@ -133,6 +133,8 @@ class Launch:
         self.thread, running = thread, thread.running
         try:
             waiting = running.switch(thread.answer) if running else running.switch()
+        except NotImplementedError:
+            raise  # a task that is still to do
         except Exception as error:
             reason = error if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
             who = f"thread {tuple(thread.index)} of block {tuple(self.block_index)}"
