@@ -89,9 +89,8 @@ def fit_parametric(
     if not delta > 0 or refine < 1:
         raise InputError("delta and refine must be positive", got=f"{delta} and {refine}")
     columns = _log_columns(runs)
-    middle = columns[:, :2].mean(
-        axis=0
-    )  # ln N and ln D about their means: a and alpha then hardly depend on each other
+    # ln N and ln D about their means: a and alpha then hardly depend on each other, nor b and beta.
+    middle = columns[:, :2].mean(axis=0)
     columns[:, :2] -= middle
     if starts is None:
         grid = _moved(np.array(GRID), middle)

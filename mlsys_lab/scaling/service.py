@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
-from typing import Literal, SupportsIndex
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -197,7 +197,7 @@ class ExperimentService:
 def _whole(what: str, amount: float, least: int, most: int | None) -> int:
     """A whole number in range, exactly; floats such as 1e9 are taken when they are whole."""
     try:
-        number = int(amount) if isinstance(amount, float | np.floating) else operator.index(_index(amount))
+        number = int(amount) if isinstance(amount, float | np.floating) else operator.index(amount)
     except (TypeError, ValueError, OverflowError):
         raise InputError(f"{what} must be a whole number", got=repr(amount)) from None
     if number != amount:
@@ -214,9 +214,3 @@ def _rate(learning_rate: float) -> float:
     if array.ndim:
         raise InputError("learning rate must be one number", got=repr(learning_rate))
     return float(array)
-
-
-def _index(amount: object) -> SupportsIndex:
-    if not isinstance(amount, SupportsIndex):
-        raise TypeError
-    return amount

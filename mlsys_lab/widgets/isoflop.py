@@ -12,6 +12,7 @@ import anywidget
 import traitlets
 
 from mlsys_lab.errors import InputError, did_you_mean
+from mlsys_lab.scaling.allocation import compute_optimal
 from mlsys_lab.scaling.laws import BESIROGLU_2024, GOPHER_FLOPS, HOFFMANN_2022, KAPLAN_2020, KaplanLaw, Law
 from mlsys_lab.widgets.modules import esm
 from mlsys_lab.widgets.page import table
@@ -66,11 +67,9 @@ def isoflop_table(data: Mapping[str, Any]) -> str:
     rows = []
     for one in data["laws"]:
         for flops in _TABLE_FLOPS:
-            split = LAWS[one["name"]].frontier()
-            n_params, tokens = float(split.params(flops)), float(split.tokens(flops))
-            loss = float(LAWS[one["name"]].loss(n_params, tokens))
-            numbers = (f"{flops:.3g}", f"{n_params:.3g}", f"{tokens:.3g}", f"{tokens / n_params:.3g}", f"{loss:.4g}")
-            rows.append((one["name"], *numbers))
+            best = compute_optimal(LAWS[one["name"]], flops)
+            numbers = (flops, best.n_params, best.tokens, best.tokens_per_param)
+            rows.append((one["name"], *(f"{x:.3g}" for x in numbers), f"{best.loss:.4g}"))
     return table(("law", "FLOPs", "parameters", "tokens", "tokens per parameter", "loss, nats per token"), rows)
 
 
