@@ -1,0 +1,136 @@
+"""The whole microscope on kernels that have one thing wrong each: what it says, with the line of source."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import cuda, float32
+
+from mlsys_lab.kernels.trace.numba_simulator import record
+from mlsys_lab.kernels.trace.report import Report, report
+
+
+@cuda.jit
+def copy_without_guard(x: Any, y: Any) -> None:
+    i = cuda.grid(1)
+    y[i] = x[i]  # the copy
+
+
+@cuda.jit
+def neighbours(x: Any, y: Any, wait: bool) -> None:
+    s = cuda.shared.array(64, float32)
+    t = cuda.threadIdx.x
+    s[t] = x[t]  # the store
+    if wait:
+        cuda.syncthreads()
+    y[t] = s[(t + 1) % 64]  # the load
+
+
+@cuda.jit
+def sum_of_all(x: Any, out: Any, atomic: bool) -> None:
+    i = cuda.grid(1)
+    if atomic:
+        cuda.atomic.add(out, 0, x[i])
+    else:
+        out[0] += x[i]  # the sum
+
+
+@cuda.jit
+def barrier_for_some(x: Any, y: Any) -> None:
+    s = cuda.shared.array(64, float32)
+    t = cuda.threadIdx.x
+    s[t] = x[t]
+    if t < 48:
+        cuda.syncthreads()  # the barrier
+    y[t] = s[t]  # what follows
+
+
+@cuda.jit
+def transposed(x: Any, y: Any, padded: bool) -> None:
+    tile = cuda.shared.array((32, 32), float32)
+    wide = cuda.shared.array((32, 33), float32)
+    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+    if padded:
+        wide[ty, tx] = x[ty, tx]
+    else:
+        tile[ty, tx] = x[ty, tx]
+    cuda.syncthreads()
+    y[ty, tx] = wide[tx, ty] if padded else tile[tx, ty]  # the column
+
+
+@cuda.jit
+def by_columns(x: Any, y: Any) -> None:
+    i = cuda.grid(1)
+    for j in range(x.shape[1]):
+        y[i, j] = x[i, j]  # a row each
+
+
+def line(kernel: Any, mark: str) -> str:
+    """How the microscope names the line of a kernel that ends with this comment."""
+    lines, first = inspect.getsourcelines(kernel.py_func)
+    (at,) = [number for number, text in enumerate(lines) if text.rstrip().endswith(f"# {mark}")]
+    return f"line {first + at} `{lines[at].strip()}`"
+
+
+def seen(kernel: Any, grid: Any, block: Any, *args: Any, outputs: tuple[str, ...] = ("y",)) -> Report:
+    return report(record(kernel, grid, block, *args, outputs=outputs))
+
+
+X = np.arange(1024, dtype=np.float32)
+
+
+def test_threads_beyond_the_end() -> None:
+    x = X[:35]
+    found = seen(copy_without_guard, 2, 32, x, np.empty_like(x))
+    first = "(first: block 1 thread 3, element 35 of 35)"
+    what = f"{line(copy_without_guard, 'the copy')}: 29 of 64 threads {{}} beyond the end of {{}} {first}"
+    assert sorted(found.problems) == [what.format("read", "x"), what.format("write", "y")]
+
+
+def test_a_missing_barrier() -> None:
+    y = np.empty(64, np.float32)
+    (problem,) = [one for one in seen(neighbours, 1, 64, X[:64], y, False).problems if "barrier" in one]
+    assert problem.startswith(
+        f"{line(neighbours, 'the store')} and {line(neighbours, 'the load')}: block 0 thread 0 writes"
+    )
+    assert problem.endswith("thread 63 reads it, with no barrier between (and so on for 64 elements)")
+    assert seen(neighbours, 1, 64, X[:64], y, True).problems == ()
+
+
+def test_a_sum_that_needs_an_atomic() -> None:
+    out = np.zeros(1, np.float32)
+    problems = seen(sum_of_all, 2, 32, X[:64], out, False, outputs=()).problems
+    assert problems and all(one.startswith(line(sum_of_all, "the sum")) for one in problems)
+    assert [one.endswith("nothing orders blocks") for one in problems].count(True) == 1
+    assert seen(sum_of_all, 2, 32, X[:64], out, True, outputs=()).problems == ()
+
+
+def test_a_barrier_that_some_threads_pass_by() -> None:
+    found = seen(barrier_for_some, 1, 64, X[:64], np.empty(64, np.float32))
+    assert found.problems == (
+        f"{line(barrier_for_some, 'the barrier')}: 48 threads of block 0 wait here, thread 48 goes on at "
+        f"{line(barrier_for_some, 'what follows')} (16 in this block, 1 block)",
+    )
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_column_of_shared_memory(padded: bool) -> None:
+    x, y = X.reshape(32, 32), np.empty((32, 32), np.float32)
+    found = seen(transposed, 1, (32, 32), x, y, padded)
+    assert (y == x.T).all() and found.problems == () and found.reached_by_all
+    assert [one.taken for one in found.conflicts] == [32, 32 if padded else 1024]
+    slow = f"{line(transposed, 'the column')}: warps read tile in up to 32 passes a request where 1 would do"
+    assert [one[: len(slow)] for one in found.costs] == ([] if padded else [slow])
+
+
+def test_rows_that_lie_apart() -> None:
+    x, y = X.reshape(32, 32), np.empty((32, 32), np.float32)
+    found = seen(by_columns, 1, 32, x, y)
+    assert found.problems == ()
+    assert [(one.buffer, one.taken, one.least) for one in found.coalescing] == [("x", 1024, 128), ("y", 1024, 128)]
+    assert [(one.both.ratio, one.both.sector_ratio) for one in found.traffic] == [(1.0, 8.0)] * 2
+    place = line(by_columns, "a row each")
+    assert all(one.startswith(f"{place}: warps") and "32 sectors a request where 4" in one for one in found.costs)
