@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from mlsys_lab.widgets import Bound
+from mlsys_lab.flops.roofline import Bound
 
 WIDTH, HEIGHT = 420, 300
 LEFT, RIGHT, TOP, BOTTOM = 14, 406, 40, 246

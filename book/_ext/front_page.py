@@ -18,7 +18,7 @@ from sphinx.util.docutils import SphinxDirective
 from book.project import BOOK, LABS
 from mlsys_lab import hardware
 from mlsys_lab.checks.labinfo import released_labs
-from mlsys_lab.widgets import Bound, bound
+from mlsys_lab.flops.roofline import Bound, bound
 
 TEMPLATES = Path(__file__).parent / "front"
 PARAMETERS = 8e9  # the front page's example model

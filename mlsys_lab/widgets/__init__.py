@@ -10,18 +10,15 @@ from mlsys_lab.widgets.modules import esm, write_modules
 from mlsys_lab.widgets.notebook import BackwardGraph, Roofline
 from mlsys_lab.widgets.page import element
 from mlsys_lab.widgets.plots import show
-from mlsys_lab.widgets.roofline import Bound, bound, device_data, matmul
+from mlsys_lab.widgets.roofline import device_data
 
 __all__ = [
     "BackwardGraph",
-    "Bound",
     "Roofline",
-    "bound",
     "device_data",
     "element",
     "esm",
     "graph_data",
-    "matmul",
     "show",
     "write_modules",
 ]

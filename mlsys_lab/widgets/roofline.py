@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from mlsys_lab.flops.roofline import Bound, bound, matmul
 from mlsys_lab.hardware import DEVICES, Device
-
-__all__ = ["Bound", "bound", "device_data", "matmul"]
 
 
 def device_data(devices: Iterable[Device] = DEVICES) -> list[dict[str, Any]]:

@@ -7,7 +7,8 @@ import re
 import pytest
 
 from mlsys_lab import hardware
-from mlsys_lab.widgets import Roofline, bound, device_data, element, esm, matmul
+from mlsys_lab.flops.roofline import bound, matmul
+from mlsys_lab.widgets import Roofline, device_data, element, esm
 
 DEVICES = [
     {"name": "Big", "bandwidth": 2e12, "peaks": {"bf16": 800e12, "fp32": 50e12}},
