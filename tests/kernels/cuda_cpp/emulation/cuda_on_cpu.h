@@ -1,5 +1,6 @@
 // CUDA C++ on a CPU, to see whether a kernel is right: the threads of a block are fibers that run one at a time, each up
-// to its next barrier; blocks run one after another. Slow, and deterministic: in either order of the threads.
+// to its next barrier; a warp runs on as far as it can before the next one starts, and blocks run one after another.
+// Slow, and deterministic: in either order of blocks, warps and threads.
 #pragma once
 #include <ucontext.h>
 
@@ -99,20 +100,19 @@ inline int run_block(bool reversed) {
         makecontext(&t.context, fiber, 0);
     }
     std::memset(static_cast<void*>(shared_memory.data()), 0xff, shared_memory.size() * sizeof(float4));
-    while (true) {
-        bool ran = false, alive = false;
-        for (size_t i = 0; i < count; i++) {
-            Thread& t = threads[reversed ? count - 1 - i : i];
-            if (t.state == RUNNING) current = &t, ran = true, swapcontext(&scheduler, &t.context);
-            alive |= t.state != DONE;
+    size_t warps = (count + 31) / 32;
+    do {
+        for (size_t i = 0; i < warps; i++) {
+            size_t first = (reversed ? warps - 1 - i : i) * 32, last = std::min(first + 32, count);
+            do {
+                for (size_t k = first; k < last; k++) {
+                    Thread& t = threads[reversed ? last - 1 - (k - first) : k];
+                    if (t.state == RUNNING) current = &t, swapcontext(&scheduler, &t.context);
+                }
+            } while (release(first, last, AT_WARP_BARRIER));
         }
-        if (!alive) return 0;
-        for (size_t first = 0; first < count; first += 32) {
-            ran |= release(first, std::min(first + 32, count), AT_WARP_BARRIER);
-        }
-        ran |= release(0, count, AT_BLOCK_BARRIER);
-        if (!ran) return 1;
-    }
+    } while (release(0, count, AT_BLOCK_BARRIER));
+    return std::all_of(threads.begin(), threads.end(), [](const Thread& t) { return t.state == DONE; }) ? 0 : 1;
 }
 
 inline int launch(dim3 grid, dim3 block, size_t shared_bytes, bool reversed, const std::function<void()>& kernel) {
