@@ -1,0 +1,189 @@
+"""a·b in Numba's CUDA, step by step, in fp32.
+
+A block makes ROWS × COLUMNS elements of c, DEPTH steps along k at a time; a thread makes UP rows and, in the last step,
+ACROSS columns of them, standing apart by what keeps a warp's lanes side by side. Loads and stores of sixteen bytes, the
+step that would follow, are out of Numba's reach: its arrays have elements of one number. CUDA C++ has them.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from mlsys_lab.kernels import arguments
+from mlsys_lab.kernels.numba_language import cuda, float32
+from mlsys_lab.kernels.numba_launch import Launcher, launch
+
+TILE = 16
+"""A side of the square tiles of "shared_tile", whose blocks have as many threads as a tile has numbers."""
+ROWS = COLUMNS = 64
+DEPTH = 8
+UP = 8
+"""Rows that a thread of "register_tile_1d" makes."""
+SIDE = 4
+"""Rows and columns that a thread of "register_tile_2d" makes."""
+THREADS_1D = ROWS * COLUMNS // UP
+THREADS_2D = ROWS * COLUMNS // (SIDE * SIDE)
+ACROSS = COLUMNS // SIDE
+"""Threads side by side in a block of "register_tile_2d", and how far apart the columns (and rows) of one thread are."""
+
+STEPS = {
+    "naive": "a thread an element, neighbours in neighbouring rows",
+    "coalesced": "neighbours in neighbouring columns: a warp reads and writes whole rows",
+    "shared_tile": "tiles in shared memory: a block reads each of its numbers once",
+    "register_tile_1d": "a thread makes 8 elements of a column: b's number stays in a register",
+    "register_tile_2d": "a thread makes 4×4 elements: 8 reads from shared memory for 16 multiply-adds",
+}
+
+
+@cuda.jit
+def naive(a, b, c):
+    """Neighbours along x go down a column of c."""
+    row, column = cuda.grid(2)
+    if row < c.shape[0] and column < c.shape[1]:
+        total = float32(0)
+        for k in range(a.shape[1]):
+            total += a[row, k] * b[k, column]
+        c[row, column] = total
+
+
+@cuda.jit
+def coalesced(a, b, c):
+    """Neighbours along x go along a row of c."""
+    column, row = cuda.grid(2)
+    if row < c.shape[0] and column < c.shape[1]:
+        total = float32(0)
+        for k in range(a.shape[1]):
+            total += a[row, k] * b[k, column]
+        c[row, column] = total
+
+
+@cuda.jit
+def shared_tile(a, b, c):
+    """Each thread fetches one number of either tile and uses TILE of either."""
+    a_tile = cuda.shared.array((TILE, TILE), float32)
+    b_tile = cuda.shared.array((TILE, TILE), float32)
+    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+    column, row = cuda.grid(2)
+    total = float32(0)
+    for start in range(0, a.shape[1], TILE):
+        a_tile[ty, tx] = a[row, start + tx] if row < a.shape[0] and start + tx < a.shape[1] else float32(0)
+        b_tile[ty, tx] = b[start + ty, column] if start + ty < b.shape[0] and column < b.shape[1] else float32(0)
+        cuda.syncthreads()
+        for k in range(TILE):
+            total += a_tile[ty, k] * b_tile[k, tx]
+        cuda.syncthreads()
+    if row < c.shape[0] and column < c.shape[1]:
+        c[row, column] = total
+
+
+@cuda.jit(device=True)
+def fetch(a, b, a_tile, b_tile, top, left, start, threads):
+    """Fills both tiles with the block's numbers from `start` along k on, zeros outside of the matrices."""
+    t = cuda.threadIdx.x
+    for n in range(t, ROWS * DEPTH, threads):
+        row, k = n // DEPTH, n % DEPTH
+        inside = top + row < a.shape[0] and start + k < a.shape[1]
+        a_tile[row, k] = a[top + row, start + k] if inside else float32(0)
+    for n in range(t, DEPTH * COLUMNS, threads):
+        k, column = n // COLUMNS, n % COLUMNS
+        inside = start + k < b.shape[0] and left + column < b.shape[1]
+        b_tile[k, column] = b[start + k, left + column] if inside else float32(0)
+
+
+@cuda.jit
+def register_tile_1d(a, b, c):
+    """Lanes of a warp share the numbers of a, each has its own of b."""
+    a_tile = cuda.shared.array((ROWS, DEPTH), float32)
+    b_tile = cuda.shared.array((DEPTH, COLUMNS), float32)
+    totals = cuda.local.array(UP, float32)
+    top, left = cuda.blockIdx.y * ROWS, cuda.blockIdx.x * COLUMNS
+    column, first = cuda.threadIdx.x % COLUMNS, cuda.threadIdx.x // COLUMNS * UP
+    for i in range(UP):
+        totals[i] = 0
+    for start in range(0, a.shape[1], DEPTH):
+        fetch(a, b, a_tile, b_tile, top, left, start, THREADS_1D)
+        cuda.syncthreads()
+        for k in range(DEPTH):
+            mine = b_tile[k, column]
+            for i in range(UP):
+                totals[i] += a_tile[first + i, k] * mine
+        cuda.syncthreads()
+    for i in range(UP):
+        if top + first + i < c.shape[0] and left + column < c.shape[1]:
+            c[top + first + i, left + column] = totals[i]
+
+
+@cuda.jit
+def register_tile_2d(a, b, c):
+    """Every number that a thread takes from shared memory serves SIDE multiply-adds."""
+    a_tile = cuda.shared.array((ROWS, DEPTH), float32)
+    b_tile = cuda.shared.array((DEPTH, COLUMNS), float32)
+    totals = cuda.local.array((SIDE, SIDE), float32)
+    of_a = cuda.local.array(SIDE, float32)
+    of_b = cuda.local.array(SIDE, float32)
+    top, left = cuda.blockIdx.y * ROWS, cuda.blockIdx.x * COLUMNS
+    tx, ty = cuda.threadIdx.x % ACROSS, cuda.threadIdx.x // ACROSS
+    for i in range(SIDE):
+        for j in range(SIDE):
+            totals[i, j] = 0
+    for start in range(0, a.shape[1], DEPTH):
+        fetch(a, b, a_tile, b_tile, top, left, start, THREADS_2D)
+        cuda.syncthreads()
+        for k in range(DEPTH):
+            for i in range(SIDE):
+                of_a[i] = a_tile[ty + i * ACROSS, k]
+                of_b[i] = b_tile[k, tx + i * ACROSS]
+            for i in range(SIDE):
+                for j in range(SIDE):
+                    totals[i, j] += of_a[i] * of_b[j]
+        cuda.syncthreads()
+    for i in range(SIDE):
+        for j in range(SIDE):
+            row, column = top + ty + i * ACROSS, left + tx + j * ACROSS
+            if row < c.shape[0] and column < c.shape[1]:
+                c[row, column] = totals[i, j]
+
+
+KERNELS = {
+    "naive": naive,
+    "coalesced": coalesced,
+    "shared_tile": shared_tile,
+    "register_tile_1d": register_tile_1d,
+    "register_tile_2d": register_tile_2d,
+}
+BLOCKS = {
+    "naive": (32, 4),
+    "coalesced": (32, 4),
+    "shared_tile": (TILE, TILE),
+    "register_tile_1d": (THREADS_1D,),
+    "register_tile_2d": (THREADS_2D,),
+}
+TILES = {
+    "naive": (4, 32),
+    "coalesced": (32, 4),
+    "shared_tile": (TILE, TILE),
+    "register_tile_1d": (COLUMNS, ROWS),
+    "register_tile_2d": (COLUMNS, ROWS),
+}
+"""Columns and rows of c that a block makes."""
+
+
+def run(step: str, a: torch.Tensor, b: torch.Tensor, *, launch: Launcher = launch) -> torch.Tensor:
+    """a·b of two contiguous fp32 matrices.
+
+    Raises InputError for an unknown step and for tensors that do not go together.
+    """
+    arguments.known_step(step, STEPS)
+    arguments.alike((torch.float32,), a=a, b=b)
+    arguments.of_rank(2, a=a, b=b)
+    (m, k), n = a.shape, b.shape[1]
+    arguments.of_shape((k, n), b=b)
+    if 0 in (m, n, k):
+        return a.new_zeros(m, n)
+    c = a.new_empty(m, n)
+    wide, high = TILES[step]
+    across, down = math.ceil(n / wide), math.ceil(m / high)
+    launch(KERNELS[step], (down, across) if step == "naive" else (across, down), BLOCKS[step], a, b, c, outputs=("c",))
+    return c
