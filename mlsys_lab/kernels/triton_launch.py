@@ -1,10 +1,11 @@
-"""Launching a Triton kernel: on the device of its arrays, or in the interpreter."""
+"""Launching a Triton kernel: on the device of its arrays, in the interpreter, or before somebody who looks on."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -13,26 +14,48 @@ import torch
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.runtime import triton_interprets
 
+_instead: ContextVar[Callable[..., None] | None] = ContextVar("instead of launching", default=None)
 
-def launch(kernel: Any, grid: tuple[int, ...], device: torch.device, *args: Any, **constants: Any) -> None:
+
+def launch(
+    kernel: Any,
+    grid: tuple[int, ...],
+    device: torch.device,
+    *args: Any,
+    outputs: Sequence[str] = (),
+    **constants: Any,
+) -> None:
     """Run `kernel` over `grid`, programs along x, y and z; nothing happens where a side is 0.
 
-    InputError for arrays on the CPU where kernels are compiled.
+    `outputs` names the parameters whose arrays hold nothing before; it matters to those who look on. InputError for
+    arrays on the CPU where kernels are compiled.
     """
     if 0 in grid:
         return
-    if triton_interprets():
+    if (instead := _instead.get()) is not None:
+        instead(kernel, grid, *args, outputs=outputs, **constants)
+    elif triton_interprets():
         with silent_arithmetic():
             kernel[grid](*args, **constants)
-        return
-    if device.type != "cuda":
+    elif device.type == "cuda":
+        with torch.cuda.device(device):
+            kernel[grid](*args, **constants)
+    else:
         raise InputError(
             "a compiled Triton kernel needs arrays on the GPU",
             got=device,
             help="or start Python with TRITON_INTERPRET=1",
         )
-    with torch.cuda.device(device):
-        kernel[grid](*args, **constants)
+
+
+@contextmanager
+def launching(instead: Callable[..., None]) -> Iterator[None]:
+    """Within: `instead(kernel, grid, *args, outputs=…, **constants)` in the place of every launch."""
+    token = _instead.set(instead)
+    try:
+        yield
+    finally:
+        _instead.reset(token)
 
 
 @contextmanager

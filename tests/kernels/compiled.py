@@ -21,7 +21,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
-GLOBAL = re.compile(r"\b((?:ld|st)\.global(?:\.\w+)*)")
+GLOBAL = re.compile(r"\b((?:ld|st)\.global(?:[.:\w]+)*)")
 PER_LANE = re.compile(r"(?:\.v(\d))?\.b(\d+)")
 
 
@@ -108,14 +108,14 @@ def _main() -> None:
         call()
         return [0.0] * len(quantiles)
 
-    def without_device(kernel: Any, grid: Any, device: Any, *args: Any, **options: Any) -> None:
+    def without_device(kernel: Any, grid: Any, *args: Any, outputs: Any = (), **options: Any) -> None:
         kernel[grid](*args, **options)
 
     driver.set_active(NoDevice())
     JITFunction.run = compile_only
     Autotuner.do_bench = staticmethod(each_once)
-    triton_launch.launch = without_device
-    exec(compile(sys.stdin.read(), "<launches>", "exec"), {"__name__": "__launches__"})
+    with triton_launch.launching(without_device):
+        exec(compile(sys.stdin.read(), "<launches>", "exec"), {"__name__": "__launches__"})
     print(json.dumps(launches))
 
 

@@ -1,0 +1,92 @@
+"""Cross-entropy of rows of logits in Triton, block by block over the vocabulary. N rows of V logits, contiguous.
+
+With t a row's target and ℓ = log Σ exp(x): loss = ℓ − x[t], and d loss / dx = exp(x − ℓ) − [column is t]. A row whose
+target is `ignored` has loss and gradient 0. A target that is no column gives NaN: to refuse it, the host would have
+to wait for the GPU.
+"""
+
+from __future__ import annotations
+
+from mlsys_lab.kernels.triton_language import tl, triton
+
+
+@triton.jit
+def log_sum_exp(row_ptr, V, BLOCK: tl.constexpr):
+    """ℓ of one row, of which each element is read once: maximum and sum go along, as in online softmax."""
+    m = -float("inf")
+    s = 0.0
+    for start in tl.range(0, V, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        x = tl.load(row_ptr + columns, mask=columns < V, other=-float("inf")).to(tl.float32)
+        larger = tl.maximum(m, tl.max(x, axis=0))
+        shift = tl.where(larger == -float("inf"), 0.0, larger)  # −inf − (−inf) would be NaN
+        s = s * tl.exp(m - shift) + tl.sum(tl.exp(x - shift), axis=0)
+        m = larger
+    return m + tl.log(s)
+
+
+@triton.jit
+def loss_of(row_ptr, target, log_sum, V):
+    """ℓ − x[t], or NaN where there is no column t. This element is read a second time."""
+    is_column = (target >= 0) & (target < V)
+    x = tl.load(row_ptr + target, mask=is_column, other=float("nan")).to(tl.float32)
+    return log_sum - x
+
+
+@triton.jit
+def store_gradient(x_ptr, dx_ptr, columns, target, log_sum, factor, V):
+    """factor · d loss / dx for a block of columns of one row."""
+    x = tl.load(x_ptr + columns, mask=columns < V, other=-float("inf")).to(tl.float32)
+    dx = factor * (tl.exp(x - log_sum) - tl.where(columns == target, 1.0, 0.0))
+    tl.store(dx_ptr + columns, dx.to(dx_ptr.dtype.element_ty), mask=columns < V)
+
+
+@triton.jit
+def loss_kernel(logits_ptr, targets_ptr, losses_ptr, log_sums_ptr, V, ignored, BLOCK: tl.constexpr):
+    """Loss and ℓ of each row; an ignored row is not read."""
+    row = tl.program_id(0).to(tl.int64)
+    target = tl.load(targets_ptr + row)
+    loss = 0.0
+    log_sum = 0.0
+    if target != ignored:
+        log_sum = log_sum_exp(logits_ptr + row * V, V, BLOCK)
+        loss = loss_of(logits_ptr + row * V, target, log_sum, V)
+    tl.store(losses_ptr + row, loss)
+    tl.store(log_sums_ptr + row, log_sum)
+
+
+@triton.jit
+def gradient_kernel(
+    logits_ptr, targets_ptr, log_sums_ptr, d_losses_ptr, d_logits_ptr, V, ignored, BLOCK: tl.constexpr
+):  # fmt: skip
+    """d logits from ℓ: a program a row and block of columns, every logit read once."""
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    target = tl.load(targets_ptr + row)
+    d_row_ptr = d_logits_ptr + row * V
+    if target == ignored:
+        tl.store(d_row_ptr + columns, tl.zeros((BLOCK,), d_logits_ptr.dtype.element_ty), mask=columns < V)
+    else:
+        log_sum, factor = tl.load(log_sums_ptr + row), tl.load(d_losses_ptr + row)
+        store_gradient(logits_ptr + row * V, d_row_ptr, columns, target, log_sum, factor, V)
+
+
+@triton.jit
+def in_place_kernel(logits_ptr, targets_ptr, losses_ptr, factor_ptr, V, ignored, BLOCK: tl.constexpr):
+    """Loss of each row, and factor · d loss / dx in the place of its logits: two reads, one write, no second matrix."""
+    row = tl.program_id(0).to(tl.int64)
+    target = tl.load(targets_ptr + row)
+    row_ptr = logits_ptr + row * V
+    loss = 0.0
+    if target == ignored:
+        for start in tl.range(0, V, BLOCK):
+            columns = start + tl.arange(0, BLOCK)
+            tl.store(row_ptr + columns, tl.zeros((BLOCK,), logits_ptr.dtype.element_ty), mask=columns < V)
+    else:
+        log_sum = log_sum_exp(row_ptr, V, BLOCK)
+        loss = loss_of(row_ptr, target, log_sum, V)
+        tl.debug_barrier()  # every thread has x[t] before one of them overwrites it
+        factor = tl.load(factor_ptr)
+        for start in tl.range(0, V, BLOCK):
+            store_gradient(row_ptr, row_ptr, start + tl.arange(0, BLOCK), target, log_sum, factor, V)
+    tl.store(losses_ptr + row, loss)

@@ -1,0 +1,108 @@
+"""Layer norm and RMS norm of rows in Triton, and their backward passes. N rows of D elements, contiguous.
+
+Letters: w and b are weight and bias, (D,); r = 1 / √(mean of squares + ε), of x for RMS norm, of x − μ for layer norm;
+x̂ = x·r or (x − μ)·r; y = x̂·w (+ b). With g = dy·w, over a row's D elements (for RMS norm without the mean of g):
+
+    dx = r · (g − mean(g) − x̂ · mean(g·x̂))        dw = Σ over rows of dy·x̂        db = Σ over rows of dy
+
+A program stays for several rows, so that it reads w and b once and adds up its share of dw and db in registers. The
+shares, one row of float32 a program, are added by a second kernel: in the same order at every run, without atomics.
+With STAGES = 2 the next rows are on their way to shared memory while these are worked on.
+"""
+
+from __future__ import annotations
+
+from mlsys_lab.kernels.triton_language import tl, triton
+
+
+@triton.jit
+def rows_at(first, columns, N, D, ROWS: tl.constexpr):
+    """Numbers of ROWS rows from `first`, which exist, where their elements lie, which there are."""
+    rows = first + tl.arange(0, ROWS)
+    at = rows.to(tl.int64)[:, None] * D + columns[None, :]
+    return rows, rows < N, at, (rows < N)[:, None] & (columns < D)[None, :]
+
+
+@triton.jit
+def of_columns(ptr, columns, D):
+    """A weight or bias in float32, (1, BLOCK). Every program reads it: it is to stay in the caches."""
+    return tl.load(ptr + columns, mask=columns < D, other=0.0, eviction_policy="evict_last").to(tl.float32)[None, :]
+
+
+@triton.jit
+def forward_kernel(
+    x_ptr, w_ptr, b_ptr, y_ptr, mean_ptr, r_ptr, N, D, eps,
+    CENTRED: tl.constexpr, KEEP: tl.constexpr, STAGES: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """y, r, and μ where the norm is CENTRED (layer norm). KEEP: w and b stay in registers from row to row."""
+    columns = tl.arange(0, BLOCK)
+    if KEEP:
+        w = of_columns(w_ptr, columns, D)
+        b = of_columns(b_ptr, columns, D) if CENTRED else 0.0
+    for first in tl.range(tl.program_id(0) * ROWS, N, tl.num_programs(0) * ROWS, num_stages=STAGES):
+        rows, exists, at, inside = rows_at(first, columns, N, D, ROWS)
+        x = tl.load(x_ptr + at, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        if CENTRED:
+            mean = tl.sum(x, axis=1) / D
+            tl.store(mean_ptr + rows, mean, mask=exists)
+            x = tl.where(inside, x - mean[:, None], 0.0)
+        r = tl.rsqrt(tl.sum(x * x, axis=1) / D + eps)
+        tl.store(r_ptr + rows, r, mask=exists)
+        if not KEEP:
+            w = of_columns(w_ptr, columns, D)
+            b = of_columns(b_ptr, columns, D) if CENTRED else 0.0
+        y = x * r[:, None] * w + b
+        tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def backward_kernel(
+    dy_ptr, x_ptr, w_ptr, mean_ptr, r_ptr, dx_ptr, dw_ptr, db_ptr, N, D,
+    CENTRED: tl.constexpr, TWICE: tl.constexpr, STAGES: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """dx, and this program's share of dw and db, rows of (programs, D).
+
+    TWICE: x and dy are read again for dx, from the caches, where registers have no room for them beside dw.
+    """
+    columns = tl.arange(0, BLOCK)
+    if not TWICE:
+        w = of_columns(w_ptr, columns, D)
+    dw = tl.zeros((ROWS, BLOCK), tl.float32)
+    db = tl.zeros((ROWS, BLOCK), tl.float32)
+    for first in tl.range(tl.program_id(0) * ROWS, N, tl.num_programs(0) * ROWS, num_stages=STAGES):
+        rows, exists, at, inside = rows_at(first, columns, N, D, ROWS)
+        r = tl.load(r_ptr + rows, mask=exists, other=0.0)[:, None]
+        mean = tl.load(mean_ptr + rows, mask=exists, other=0.0)[:, None] if CENTRED else 0.0
+        x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        dy = tl.load(dy_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        if TWICE:
+            w = of_columns(w_ptr, columns, D)
+        g = dy * w
+        inner = tl.sum(g * (x - mean), axis=1)[:, None] * r / D
+        outer = tl.sum(g, axis=1)[:, None] / D if CENTRED else 0.0
+        if TWICE:
+            tl.debug_barrier()  # lest the compiler keep what was read
+            x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+            dy = tl.load(dy_ptr + at, mask=inside, other=0.0).to(tl.float32)
+            g = dy * w
+        x_hat = (x - mean) * r
+        dx = r * (g - outer - x_hat * inner)
+        tl.store(dx_ptr + at, dx.to(dx_ptr.dtype.element_ty), mask=inside)
+        dw += dy * x_hat
+        if CENTRED:
+            db += dy
+    share = tl.program_id(0) * D + columns
+    tl.store(dw_ptr + share, tl.sum(dw, axis=0), mask=columns < D)
+    if CENTRED:
+        tl.store(db_ptr + share, tl.sum(db, axis=0), mask=columns < D)
+
+
+@triton.jit
+def sum_shares_kernel(shares_ptr, sum_ptr, P, D, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """The sum over P rows of float32, a block of columns a program."""
+    columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros((ROWS, BLOCK), tl.float32)
+    for first in tl.range(0, P, ROWS):
+        _, _, at, inside = rows_at(first, columns, P, D, ROWS)
+        total += tl.load(shares_ptr + at, mask=inside, other=0.0)
+    tl.store(sum_ptr + columns, tl.sum(total, axis=0).to(sum_ptr.dtype.element_ty), mask=columns < D)

@@ -1,0 +1,145 @@
+"""Layer norm and RMS norm in Triton: the operators that launch the kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.kernels.norms.triton_kernels import backward_kernel, forward_kernel, sum_shares_kernel
+from mlsys_lab.kernels.row_blocks import row_block, rows_and_width
+from mlsys_lab.kernels.tiles import limits
+from mlsys_lab.kernels.triton_launch import launch
+
+WIDEST = 32768
+"""Elements of a row that the registers of one program hold: 32 in each of 1,024 threads."""
+
+KEPT = 8192
+"""Widest weight that a program keeps in registers beside a row; wider ones come from the caches for every row."""
+
+ROOMY = 8192
+"""Widest row where x, dy and the share of dw fit into the registers of one program together."""
+
+THREADS = 1024
+"""Of a multiprocessor, that forward programs are to occupy: half of what it has, with registers for twice as many."""
+
+
+def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
+    """y = (x − μ) · r · w + b along the last dimension."""
+    _narrow_enough(x)
+    y: torch.Tensor = _operator(x, weight, bias, eps)[0]
+    return y
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """y = x · r · w along the last dimension."""
+    _narrow_enough(x)
+    y: torch.Tensor = _operator(x, weight, None, eps)[0]
+    return y
+
+
+def _narrow_enough(x: torch.Tensor) -> None:
+    if x.shape[-1] > WIDEST:
+        raise InputError("rows too wide for one program", got=x.shape[-1], expected=f"at most {WIDEST} elements")
+
+
+@torch.library.custom_op("mlsys_lab::norm", mutates_args=())
+def _operator(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """y, and for the backward pass μ and r of each row, float32. Without a bias RMS norm, where there is no μ."""
+    y, mean, r = _fake(x, weight, bias, eps)
+    N, D = rows_and_width(x)
+    cut = row_block(D, elements=2048, per_thread=16)
+    programs = min(cut.programs(N), limits(x.device).multiprocessors * max(1, THREADS // (32 * cut.warps)))
+    launch(
+        forward_kernel,
+        (programs,),
+        x.device,
+        *(x, weight, weight if bias is None else bias, y, mean, r, N, D, eps),
+        CENTRED=bias is not None,
+        KEEP=D <= KEPT,
+        STAGES=2 if D <= KEPT else 1,
+        ROWS=cut.rows,
+        BLOCK=cut.block,
+        num_warps=cut.warps,
+        outputs=["y_ptr", "r_ptr"] if bias is None else ["y_ptr", "mean_ptr", "r_ptr"],
+    )
+    return y, mean, r
+
+
+@_operator.register_fake
+def _fake(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    rows = x.shape[:-1]
+    mean = x.new_empty(0 if bias is None else rows, dtype=torch.float32)
+    return torch.empty_like(x), mean, x.new_empty(rows, dtype=torch.float32)
+
+
+@torch.library.custom_op("mlsys_lab::norm_backward", mutates_args=())
+def _backward_operator(
+    dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, mean: torch.Tensor, r: torch.Tensor, centred: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """dx, dw and db (empty for RMS norm)."""
+    dx, dw, db = _backward_fake(dy, x, weight, mean, r, centred)
+    N, D = rows_and_width(x)
+    cut = row_block(D, elements=4096, per_thread=16, least_warps=8)
+    programs = min(cut.programs(N), limits(x.device).multiprocessors * max(1, 16 // cut.warps))
+    shares = [x.new_empty(programs, D, dtype=torch.float32) for _ in range(2 if centred else 1)]
+    launch(
+        backward_kernel,
+        (programs,),
+        x.device,
+        *(dy, x, weight, mean, r, dx, shares[0], shares[-1], N, D),
+        CENTRED=centred,
+        TWICE=D > ROOMY,
+        STAGES=1 if D > ROOMY else 2,
+        ROWS=cut.rows,
+        BLOCK=cut.block,
+        num_warps=cut.warps,
+        outputs=["dx_ptr", "dw_ptr", "db_ptr"],
+    )
+    for share, total in zip(shares, (dw, db), strict=False):
+        _sum_shares(share, total)
+    return dx, dw, db
+
+
+@_backward_operator.register_fake
+def _backward_fake(
+    dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, mean: torch.Tensor, r: torch.Tensor, centred: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return torch.empty_like(x), torch.empty_like(weight), weight.new_empty(weight.shape if centred else 0)
+
+
+def _sum_shares(shares: torch.Tensor, total: torch.Tensor) -> None:
+    """`total` = the sum of the rows of `shares`; of no rows it is 0."""
+    (P, D), block = shares.shape, 16
+    launch(
+        sum_shares_kernel,
+        (-(-D // block),),
+        shares.device,
+        *(shares, total, P, D),
+        ROWS=128,
+        BLOCK=block,
+        num_warps=4,
+        outputs=["sum_ptr"],
+    )
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    x, weight, bias, _ = inputs
+    _, mean, r = output
+    ctx.centred = bias is not None
+    ctx.mark_non_differentiable(mean, r)
+    ctx.save_for_backward(x, weight, mean, r)
+
+
+def _backward(ctx: Any, dy: torch.Tensor, *_: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    x, weight, mean, r = ctx.saved_tensors
+    dx, dw, db = _backward_operator(dy.contiguous(), x, weight, mean, r, ctx.centred)
+    return dx, dw, db if ctx.centred else None, None
+
+
+_operator.register_autograd(_backward, setup_context=_setup_context)

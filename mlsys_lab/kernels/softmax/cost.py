@@ -1,0 +1,23 @@
+"""FLOPs and least bytes of a softmax over N rows of D elements, and of its backward pass."""
+
+from __future__ import annotations
+
+from mlsys_lab.flops.amounts import positive
+
+
+def forward(rows: int, width: int, element_bytes: float) -> tuple[float, float]:
+    """Per element a comparison, a subtraction, an exponential, an addition and a product; read once, written once.
+
+    An exponential counts as one FLOP.
+
+    >>> forward(8192, 1024, 2)
+    (41943040.0, 33554432.0)
+    """
+    positive(rows=rows, width=width, element_bytes=element_bytes)
+    return 5.0 * rows * width, 2.0 * rows * width * element_bytes
+
+
+def backward(rows: int, width: int, element_bytes: float) -> tuple[float, float]:
+    """Per element y·dy, its sum, a subtraction and a product; y and dy read once, dx written once."""
+    positive(rows=rows, width=width, element_bytes=element_bytes)
+    return 4.0 * rows * width, 3.0 * rows * width * element_bytes

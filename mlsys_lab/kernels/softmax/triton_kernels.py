@@ -1,0 +1,80 @@
+"""Softmax of rows in Triton, and its backward pass. N rows of D elements, contiguous.
+
+With m the row's maximum and s the sum of exp(x − m): y = exp(x − m) / s, and dx = y · (dy − Σ y·dy).
+"""
+
+from __future__ import annotations
+
+from mlsys_lab.kernels.triton_language import tl, triton
+
+
+@triton.jit
+def block_of_rows(first, N, D, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """Where the elements of ROWS rows from `first` lie, and which of them there are. Both (ROWS, BLOCK)."""
+    rows = first + tl.arange(0, ROWS)
+    columns = tl.arange(0, BLOCK)
+    # A row's place in 64 bits: N·D may pass 2³¹.
+    at = rows.to(tl.int64)[:, None] * D + columns[None, :]
+    return at, (rows < N)[:, None] & (columns < D)[None, :]
+
+
+@triton.jit
+def one_pass_kernel(x_ptr, y_ptr, N, D, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """Whole rows in registers: every element is read once and written once."""
+    at, inside = block_of_rows(tl.program_id(0) * ROWS, N, D, ROWS, BLOCK)
+    x = tl.load(x_ptr + at, mask=inside, other=-float("inf")).to(tl.float32)
+    e = tl.exp(x - tl.max(x, axis=1, keep_dims=True))
+    y = e * (1 / tl.sum(e, axis=1, keep_dims=True))
+    tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def online_kernel(x_ptr, y_ptr, D, BLOCK: tl.constexpr):
+    """A row of any length, a block at a time: maximum and sum on the first pass, the quotients on the second.
+
+    Where a block brings a larger maximum, the sum so far is scaled to it (Milakov and Gimelshein, 2018, algorithm 3).
+    """
+    row = tl.program_id(0).to(tl.int64) * D
+    m = -float("inf")
+    s = 0.0
+    for start in tl.range(0, D, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + row + columns, mask=columns < D, other=-float("inf")).to(tl.float32)
+        larger = tl.maximum(m, tl.max(x, axis=0))
+        shift = tl.where(larger == -float("inf"), 0.0, larger)  # −inf − (−inf) would be NaN
+        s = s * tl.exp(m - shift) + tl.sum(tl.exp(x - shift), axis=0)
+        m = larger
+    shift = tl.where(m == -float("inf"), 0.0, m)
+    scale = 1 / s
+    for start in tl.range(0, D, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + row + columns, mask=columns < D).to(tl.float32)
+        y = tl.exp(x - shift) * scale
+        tl.store(y_ptr + row + columns, y.to(y_ptr.dtype.element_ty), mask=columns < D)
+
+
+@triton.jit
+def one_pass_backward_kernel(dy_ptr, y_ptr, dx_ptr, N, D, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """Whole rows of y and dy in registers."""
+    at, inside = block_of_rows(tl.program_id(0) * ROWS, N, D, ROWS, BLOCK)
+    y = tl.load(y_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    dy = tl.load(dy_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    dx = y * (dy - tl.sum(y * dy, axis=1, keep_dims=True))
+    tl.store(dx_ptr + at, dx.to(dx_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def blocks_backward_kernel(dy_ptr, y_ptr, dx_ptr, D, BLOCK: tl.constexpr):
+    """A row of any length: Σ y·dy on the first pass, dx on the second."""
+    row = tl.program_id(0).to(tl.int64) * D
+    inner = 0.0
+    for start in tl.range(0, D, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        y = tl.load(y_ptr + row + columns, mask=columns < D, other=0.0).to(tl.float32)
+        dy = tl.load(dy_ptr + row + columns, mask=columns < D, other=0.0).to(tl.float32)
+        inner += tl.sum(y * dy, axis=0)
+    for start in tl.range(0, D, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        y = tl.load(y_ptr + row + columns, mask=columns < D).to(tl.float32)
+        dy = tl.load(dy_ptr + row + columns, mask=columns < D).to(tl.float32)
+        tl.store(dx_ptr + row + columns, (y * (dy - inner)).to(dx_ptr.dtype.element_ty), mask=columns < D)
