@@ -53,11 +53,10 @@ def _of_one_layer(model: np.ndarray, batch: int, tokens: int) -> int:
 
 
 def _state_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    return {
-        "n_parameters": np.array(rng.integers(*case.params["parameters"])),
-        "data": np.array(rng.integers(*case.params["data"])),
-        "tensor": np.array(rng.integers(*case.params["tensor"])),
-    }
+    """Numbers of parameters that no tensor group divides evenly."""
+    n_parameters, data, tensor = (int(rng.integers(*case.params[name])) for name in ("parameters", "data", "tensor"))
+    n_parameters += n_parameters % tensor == 0
+    return {"n_parameters": np.array(n_parameters), "data": np.array(data), "tensor": np.array(tensor)}
 
 
 def _state_expect(arrays: Arrays) -> Arrays:

@@ -88,12 +88,14 @@ def _machine_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     cache, count = cache_bytes(model, 1, tokens), case.params.get("machines", 4)
     sequences = rng.uniform(1.5, 30, count) if case.params.get("fits", True) else rng.uniform(-5, 0.9, count)
     sequences[: case.params.get("too small", 0)] = 0.5
+    bandwidth, price = _round(np.exp(rng.uniform(24, 28, count))), _round(rng.uniform(0.2, 5, count))
+    if case.params.get("dear"):  # the first has the fastest step, for one sequence and at a price that loses
+        sequences[0], price[0] = 1.5, np.ceil(3 * price.max() * bandwidth.max() / bandwidth.min())
+        bandwidth[0] = 2 * bandwidth.max()
     memory = np.maximum(weights + sequences * cache, 1.0).round()
-    bandwidth = _round(np.exp(rng.uniform(24, 28, count)))
     bound = case.params.get("bound", "either")
     low, high = {"memory": (6, 9), "compute": (-4, -2)}.get(bound, (-2, 5))
     peak = _round(bandwidth * np.exp(rng.uniform(low, high, count)))
-    price = _round(rng.uniform(0.2, 5, count))
     if bound == "both":
         work = [step_work(model, most_sequences(model, tokens, size), tokens) for size in memory.tolist()]
         peak, bandwidth = np.array(work, dtype=np.float64).T * 2.0**20
@@ -189,6 +191,7 @@ CHECKS = (
             Case("one machine, memory binds", {"machines": 1, "bound": "memory"}),
             Case("one machine, compute binds", {"machines": 1, "bound": "compute"}),
             Case("one machine, both times are equal", {"machines": 1, "bound": "both"}),
+            Case("the fastest is dear", {"machines": 3, "bound": "memory", "dear": True}),
             Case("all fit", {"machines": 4}),
             Case("some are too small", {"machines": 5, "too small": 2}),
             Case("none fits", {"fits": False}),

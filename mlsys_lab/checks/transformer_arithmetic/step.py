@@ -124,7 +124,7 @@ CHECKS = (
         describe=calling("step_products(config, {batch}, {tokens})"),
         expect=_products_expect,
         compare=_products_compare,
-        hint="Three for each of forward_products, which has a check of its own: itself, (m, n)·(n, k) and (k, m)·(m, n), "
+        hint="Three for each of forward_products, which has its own check: itself, (m, n)·(n, k) and (k, m)·(m, n), "
         "as many times each. The middle number is the length that is summed over.",
         uses=("TransformerConfig", "forward_products", "step_products"),
     ),
