@@ -228,7 +228,7 @@ from mlsys_lab.widgets import show
 COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951")
 CROSS = {"symbol": "x", "size": 10, "color": "gray"}
 AXES = {"xaxis_title": "parameters", "xaxis_type": "log", "yaxis_title": "loss, nats a token"}
-AXES |= {"margin_t": 60, "legend": {"orientation": "h", "y": -0.25}}
+AXES |= {"margin_t": 60, "legend": {"orientation": "h", "y": -0.3, "yanchor": "top"}}
 budgets, n_opt, loss_opt = isoflop_minima(flops, n_params, loss)
 figure = go.Figure()
 for budget, colour in zip(np.unique(flops), COLOURS, strict=True):
@@ -532,7 +532,7 @@ figure = go.Figure(go.Scatter(x=served / d_best, y=choices[:, 1] / choices[:, 0]
 decades = {"type": "log", "dtick": 1, "exponentformat": "power"}
 figure.update_layout(
     title="The cheapest model of one loss",
-    xaxis={"title": "tokens served / tokens that the compute-optimal model trains on", **decades},
+    xaxis={"title": "tokens served / compute-optimal D", **decades},
     yaxis={"title": "tokens trained on, a parameter", **decades},
     margin_t=60,
 )
