@@ -104,7 +104,7 @@ def _gone_on(arrivals: np.ndarray, accesses: np.ndarray, phases: int) -> list[tu
     thread = rows["thread"][heads]
     _, places = grouped(turn, site)
     most = np.maximum.reduceat(np.where(missing, 0, times), places)
-    gone = missing & (times > np.repeat(most, counted(places, len(times))))
+    gone = times > np.repeat(most, counted(places, len(times)))
     turn, site, thread, first = (some[gone] for some in (turn, site, thread, first))
     # Each thread counts at the place that it came to first.
     order, _ = grouped(turn, thread, first)

@@ -57,7 +57,6 @@ def races(trace: Trace) -> tuple[Race, ...]:
     """Races between threads of a block, in shared and global memory, then those between blocks, by place."""
     changed = np.zeros(len(trace.buffers), dtype=bool)
     changed[trace.accesses["buffer"][trace.accesses["kind"] != LOAD]] = True
-    changed &= np.asarray([buffer.space != "local" for buffer in trace.buffers], dtype=bool)
     rows = trace.accesses[changed[trace.accesses["buffer"]]]
     rows = rows[inside(trace, rows)]
     cell = cells(trace, rows)

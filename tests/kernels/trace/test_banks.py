@@ -43,6 +43,7 @@ def counts(elements: object, *, itemsize: int = 4, start: int = 0) -> tuple[int,
         ({0: 0, 16: 16}, 8, 2, 2),  # the same in two halves: a pass each
         ({0: 0, 8: 8, 31: 16}, 16, 3, 3),  # three quarters
         ({40: 3}, 4, 1, 1),  # of the second warp
+        ({600: 0, 601: 16, 610: 32}, 8, 3, 2),  # lanes 24, 25 and 2 of other warps
     ],
 )
 def test_one_request(elements: object, itemsize: int, taken: int, least: int) -> None:

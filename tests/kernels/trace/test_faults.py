@@ -44,6 +44,10 @@ def test_places_arrays_and_kinds_are_told_apart() -> None:
     assert found(*asks) == [(BEYOND, 1, "x", 1, 1, 1), (BEYOND, 2, "x", 1, 1, 1), (BEYOND, 2, "s", 1, 1, 1)]
 
 
+def test_a_place_that_reads_and_writes_an_array_has_two_sets_of_threads() -> None:
+    assert found(Ask("x", range(8), line=2), Ask("x", [34, 35], STORE, line=2)) == [(BEYOND, 2, "x", 1, 2, 1)]
+
+
 def test_an_element_of_a_matrix_is_named_by_row_and_column() -> None:
     (fault,) = faults(trace([Ask("a", [20])], buffers=[array("a", (4, 5))]))
     assert fault.place == "element (4, 0) of (4, 5)"

@@ -101,6 +101,12 @@ def test_what_is_slow_is_said_the_most_wasteful_place_first() -> None:
     assert slow.problems == () and printed(slow).count("slow line") == 3
 
 
+def test_an_element_that_is_written_twice_is_written_once_too_often() -> None:
+    asks = [Ask("x", range(8), STORE, line=1), Ask("x", [3], STORE, line=2, phase=1)]
+    (cost,) = report(trace(asks, buffers=[array("x", 8)])).costs
+    assert cost == "x is written more than once: 36 bytes asked for where 32 would do, one element 2 times"
+
+
 def test_brackets_in_the_source_are_not_taken_for_markup(copy: Trace) -> None:
     odd = dataclasses.replace(copy, kernel="copy[red]", sites=(*copy.sites[:2], Site("k.py", 4, "y[bold] = s[/]")))
     text = printed(report(odd))
