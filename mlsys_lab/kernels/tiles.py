@@ -33,7 +33,7 @@ INTERPRETED = tl.constexpr(triton_interprets())
 
 @triton.jit
 def dot(a, b, accumulator, PRECISION: tl.constexpr):
-    """accumulator + a·b in float32."""
+    """a·b in float32, added to the accumulator where there is one."""
     if INTERPRETED:
         return tl.dot(a.to(tl.float32), b.to(tl.float32), accumulator)
     return tl.dot(a, b, accumulator, input_precision=PRECISION)

@@ -134,7 +134,8 @@ def descriptor_kernel(
         b_tiles = tl.make_tensor_descriptor(b_ptr, [K, N], [b_stride, 1], [BLOCK_K, BLOCK_N])
     HALF: tl.constexpr = BLOCK_N // 2
     c_tiles = tl.make_tensor_descriptor(c_ptr, [M, N], [N, 1], [BLOCK_M, HALF])
-    z_tiles = tl.make_tensor_descriptor(z_ptr, [M, N], [N, 1], [BLOCK_M, HALF])
+    if KEEP:
+        z_tiles = tl.make_tensor_descriptor(z_ptr, [M, N], [N, 1], [BLOCK_M, HALF])
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
         m, n = tile_of(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)

@@ -111,6 +111,11 @@ def matmul(
     return out
 
 
+def run(step: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """a·b by one of `STEPS`."""
+    return matmul(a, b, step=step)
+
+
 @torch.library.custom_op("mlsys_lab::matmul", mutates_args=())
 def _operator(
     a: torch.Tensor,
@@ -129,9 +134,9 @@ def _operator(
     z = a.new_empty((M, N) if keep else 0)
     if M and N:
         if inside:
-            _launch(a, b, c, z if keep else c, bias, activation, step, precision, tile)
+            _launch(a, b, c, z if keep else None, bias, activation, step, precision, tile)
         else:
-            _launch(a, b, c, c, None, "none", step, precision, tile)
+            _launch(a, b, c, None, None, "none", step, precision, tile)
     if inside:
         return c, z
     if bias is not None:
@@ -194,17 +199,18 @@ def _launch(
     a: torch.Tensor,
     b: torch.Tensor,
     c: torch.Tensor,
-    z: torch.Tensor,
+    z: torch.Tensor | None,
     bias: torch.Tensor | None,
     activation: str,
     step: str,
     precision: str,
     tile: list[int],
 ) -> None:
-    """Run the step's kernel. `z` is where the activation's input goes, or `c` where nobody wants it."""
+    """Run the step's kernel. `z` is where the activation's input goes, if anyone wants it."""
     (M, K), N = a.shape, b.shape[1]
-    shared = (a, b, c, z, c if bias is None else bias, M, N, K)
-    how = {"PRECISION": precision, "ACTIVATION": activation, "BIAS": bias is not None, "KEEP": z is not c}
+    shared = (a, b, c, z, bias, M, N, K)
+    written = ("c_ptr",) if z is None else ("c_ptr", "z_ptr")
+    how = {"PRECISION": precision, "ACTIVATION": activation, "BIAS": bias is not None, "KEEP": z is not None}
     if step == "descriptors" and not _descriptors_take(a, b, c):
         step = "persistent"
     most = tiles.limits(a.device).multiprocessors if step in ("persistent", "descriptors") else None
@@ -212,11 +218,11 @@ def _launch(
     def run(tile: Tile) -> None:
         programs = triton.cdiv(M, tile.m) * triton.cdiv(N, tile.n)
         grid = (programs if most is None else min(programs, most),)
-        options = tile.constants() | how
+        options: dict[str, Any] = tile.constants() | how | {"outputs": written}
         if step == "descriptors":
             # They are written to memory on the GPU; a thread of autograd's knows nothing of another's allocator.
             triton.set_allocator(lambda size, align, stream: torch.empty(size, dtype=torch.int8, device=a.device))
-            turned = {"A_TRANSPOSED": _is_transposed(a), "B_TRANSPOSED": _is_transposed(b)}
+            turned: dict[str, Any] = {"A_TRANSPOSED": _is_transposed(a), "B_TRANSPOSED": _is_transposed(b)}
             launch(descriptor_kernel, grid, a.device, *shared, _row_stride(a), _row_stride(b), **options, **turned)
         else:
             kernel = tile_kernel if most is None else persistent_kernel

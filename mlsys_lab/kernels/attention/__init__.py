@@ -1,0 +1,59 @@
+"""Attention: softmax(scale · Q·Kᵀ)·V, with a causal mask and grouped heads.
+
+reference   torch, one operation after another
+naive       Triton, the matrix of scores in memory
+online      Triton, one kernel with a running softmax
+flash       Triton, without the tiles that the mask hides
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+STEPS = {
+    "reference": "torch: scores, mask, softmax and weighted values, each a pass over memory",
+    "naive": "Triton: three kernels, four passes over the matrix of scores",
+    "online": "Triton: one kernel with a running softmax, the scores never stored",
+    "flash": "Triton: the same without the tiles that a causal mask hides",
+}
+
+
+def reference(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
+) -> torch.Tensor:
+    """(B, N, S, D), (B, K, T, D), (B, K, T, D) -> (B, N, S, D), written out in torch, in the dtype that comes in.
+
+    `causal`: query i sees the keys up to i + T - S; one that sees none gives zeros.
+    """
+    group, (S, T) = q.shape[1] // k.shape[1], (q.shape[2], k.shape[2])
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    scores = q @ k.mT * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)  # (B, N, S, T)
+    if not causal:
+        return scores.softmax(-1) @ v
+    query, key = torch.arange(S, device=q.device)[:, None], torch.arange(T, device=q.device)
+    hidden = key > query + T - S
+    weights = scores.masked_fill(hidden, -math.inf).softmax(-1)
+    return weights.masked_fill(hidden, 0.0) @ v  # a row that is all hidden has NaN for weights
+
+
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    step: str = "flash",
+) -> torch.Tensor:
+    """(B, N, S, D), (B, K, T, D), (B, K, T, D) -> (B, N, S, D), differentiable, by one of `STEPS`.
+
+    Query head n attends with key/value head n // (N/K). `causal`: query i sees the keys up to i + T - S. `scale` is
+    1/√D by default. Heads up to 256 wide, in float16, bfloat16 or float32. Raises InputError.
+    """
+    if step == "reference":
+        return reference(q, k, v, causal=causal, scale=scale)
+    from mlsys_lab.kernels.attention import triton_steps
+
+    return triton_steps.attention(q, k, v, causal=causal, scale=scale, step=step)

@@ -1,0 +1,315 @@
+"""Attention in Triton, step by step: softmax(scale · Q·Kᵀ)·V for Q (B, N, S, D) and for K and V (B, K, T, D).
+
+    naive   scores, softmax and weighted values in three kernels: four passes over an (S, T) matrix in memory
+    online  one kernel with a running softmax: the matrix is never stored
+    flash   the same, without the tiles that a causal mask hides, and with masks only where they hide something
+
+Every step has the same backward pass: weights once more from the log-sum-exp, one kernel for dK and dV, one for dQ. No
+atomics: two runs give the same bits. float16, bfloat16 and float32; sums and softmax in float32.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
+from typing import Any
+
+import torch
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.kernels import tiles
+from mlsys_lab.kernels.arguments import fits_shared_memory, known_step
+from mlsys_lab.kernels.attention import triton_kernels as kernels
+from mlsys_lab.kernels.triton_language import triton
+from mlsys_lab.kernels.triton_launch import launch
+from mlsys_lab.kernels.tuning import fastest
+
+STEPS = {
+    "naive": "scores in memory, softmax over them, weighted values",
+    "online": "one kernel with a running softmax",
+    "flash": "nothing that the mask hides is computed",
+}
+WIDEST = 256
+"""Widest head whose tiles fit a block's shared memory."""
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How a kernel cuts the work: queries and keys of a tile, and what the compiler is given."""
+
+    m: int = 128
+    n: int = 128
+    warps: int = 8
+    stages: int = 2
+
+    def __post_init__(self) -> None:
+        for name, size in (("m", self.m), ("n", self.n)):
+            if size < 16 or size & (size - 1):
+                raise InputError(f"blocks of attention: {name}", got=size, expected="a power of two from 16")
+        if self.warps not in (1, 2, 4, 8, 16) or self.stages < 1:
+            raise InputError(
+                "blocks of attention: warps and stages",
+                got=f"{self.warps} and {self.stages}",
+                expected="1, 2, 4, 8 or 16, and 1 or more",
+            )
+
+    def shared_bytes(self, kind: str, width: int, itemsize: int) -> int:
+        """Shared memory of a kernel's tiles: those that stay, and those of the loop that are under way at once."""
+        rows = {
+            "forward": self.m + 2 * self.n * self.stages,
+            "key_value": 2 * self.n + 2 * self.m * self.stages,
+            "query": 2 * self.m + 2 * self.n * self.stages,
+        }[kind]
+        return rows * width * itemsize
+
+    def constants(self, width: int) -> dict[str, int]:
+        """The kernel's constants, and the compiler's two."""
+        blocks = {"BLOCK_M": self.m, "BLOCK_N": self.n, "BLOCK_D": width}
+        return blocks | {"num_warps": self.warps, "num_stages": self.stages}
+
+
+CANDIDATES = {
+    "forward": (
+        Blocks(),
+        Blocks(stages=3),
+        Blocks(n=64),
+        Blocks(n=64, stages=3),
+        Blocks(m=64, n=64, warps=4, stages=3),
+        Blocks(m=64, n=32, warps=4),
+        Blocks(m=32, n=32, warps=4),
+    ),
+    "key_value": (
+        Blocks(m=64),
+        Blocks(m=64, stages=3),
+        Blocks(m=64, n=64, warps=4),
+        Blocks(m=32, n=64),
+        Blocks(m=32, n=32, warps=4),
+        Blocks(m=16, n=16, warps=4, stages=1),
+    ),
+    "query": (
+        Blocks(n=64),
+        Blocks(n=64, stages=3),
+        Blocks(),
+        Blocks(m=64, n=64, warps=4),
+        Blocks(n=32),
+        Blocks(m=32, n=32, warps=4),
+        Blocks(m=16, n=16, warps=4, stages=1),
+    ),
+}
+"""What is tried, by kernel; those that do not fit the heads' width and dtype are left out."""
+
+
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    step: str = "flash",
+    precision: str = "ieee",
+    blocks: Blocks | None = None,
+) -> torch.Tensor:
+    """(B, N, S, D), (B, K, T, D), (B, K, T, D) -> (B, N, S, D), differentiable; query head n uses key head n // (N/K).
+
+    `causal`: query i sees the keys up to i + T - S, as when S new tokens follow T - S cached ones; one that sees none
+    gives zeros. `scale` is 1/√D by default. `blocks` overrides what a step would take. Raises InputError.
+    """
+    return attention_with_lse(q, k, v, causal=causal, scale=scale, step=step, precision=precision, blocks=blocks)[0]
+
+
+def attention_with_lse(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    step: str = "flash",
+    precision: str = "ieee",
+    blocks: Blocks | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same, and the log-sum-exp of each query's scores, (B, N, S) in float32: what merges parts of a softmax.
+
+    Both are differentiable. A query that sees no key has -inf.
+    """
+    _check(q, k, v, step, precision)
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
+    if not 0 < scale < math.inf:
+        raise InputError("scale of attention", got=scale, expected="a positive number")
+    if blocks is not None:
+        room = tiles.limits(q.device).shared_bytes
+        for kind in CANDIDATES:
+            fits_shared_memory(blocks.shared_bytes(kind, _width(q), q.itemsize), f"{blocks} for {kind}", room)
+    chosen = [] if blocks is None else list(astuple(blocks))
+    out, lse = forward(q, k, v, causal, scale, step, precision, chosen)
+    return out, lse
+
+
+@torch.library.custom_op("mlsys_lab::attention", mutates_args=())
+def forward(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    causal: bool,
+    scale: float,
+    step: str,
+    precision: str,
+    blocks: list[int],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention and log-sum-exp, for who keeps the books of gradients themselves; `blocks` as four numbers or none."""
+    (B, N, S, D), (K, T) = q.shape, k.shape[1:3]
+    lse = q.new_full((B, N, S), -math.inf, dtype=torch.float32)
+    if not q.numel() or not T:
+        return q.new_zeros(q.shape), lse
+    q, k, v = _aligned(q), _aligned(k), _aligned(v)
+    out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    how = {"GROUP": N // K, "CAUSAL": causal, "PRECISION": precision}
+    start = functools.partial(_start, q.device)
+
+    def run(blocks: Blocks) -> None:
+        grid, constants = (B * N * triton.cdiv(S, blocks.m),), blocks.constants(_width(q)) | how
+        by_query, by_key = functools.partial(_tiles, blocks.m), functools.partial(_tiles, blocks.n)
+        if step != "naive":
+            tensors, constants["SKIP"] = (by_query(q), by_key(k), by_key(v), by_query(out), lse), step == "flash"
+            written = ("out_tiles", "lse_ptr")
+            start(kernels.forward_kernel, grid, *tensors, N, S, T, scale, outputs=written, **constants)
+            return
+        scores = q.new_empty(B, N, S, T, dtype=torch.float32)
+        tiles_in = (by_query(q), by_key(k), scores)
+        start(kernels.scores_kernel, grid, *tiles_in, N, S, T, scale, outputs=("scores_ptr",), **constants)
+        row = {"BLOCK_T": triton.next_power_of_2(T)}
+        start(kernels.softmax_kernel, (B * N * S,), scores, lse, T, outputs=("lse_ptr",), **row)
+        del constants["CAUSAL"]
+        tiles_out = (scores, by_key(v), by_query(out))
+        start(kernels.values_kernel, grid, *tiles_out, N, S, T, outputs=("out_tiles",), **constants)
+
+    run(_choice("forward", blocks, q, (step, B, N, K, S, T, *how.values()), run))
+    return out[..., :D].contiguous(), lse
+
+
+@forward.register_fake
+def _forward_fake(q, k, v, causal, scale, step, precision, blocks):
+    return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
+@torch.library.custom_op("mlsys_lab::attention_backward", mutates_args=())
+def backward(
+    d_out: torch.Tensor,
+    d_lse: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    causal: bool,
+    scale: float,
+    precision: str,
+    blocks: list[int],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """dQ, dK, dV from what `forward` took and gave, and the gradients of its results."""
+    (B, N, S, D), (K, T) = q.shape, k.shape[1:3]
+    if not q.numel() or not T:
+        return q.new_zeros(q.shape), k.new_zeros(k.shape), v.new_zeros(v.shape)
+    q, k, v, out, d_out = _aligned(q), _aligned(k), _aligned(v), _aligned(out), _aligned(d_out)
+    width, group = _width(q), N // K
+    d_lse, delta = d_lse.contiguous(), torch.empty_like(lse)
+    dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+    how = {"GROUP": group, "CAUSAL": causal, "PRECISION": precision}
+    start = functools.partial(_start, q.device)
+
+    grid, tensors = (B * N * triton.cdiv(S, 64),), (_tiles(64, out), _tiles(64, d_out), d_lse, delta)
+    start(kernels.delta_kernel, grid, *tensors, N, S, outputs=("delta_ptr",), BLOCK_M=64, BLOCK_D=width)
+
+    def inputs(blocks: Blocks) -> tuple[Any, ...]:
+        by_query, by_key = functools.partial(_tiles, blocks.m), functools.partial(_tiles, blocks.n)
+        return by_query(q), by_key(k), by_key(v), by_query(d_out), lse, delta
+
+    def key_value(blocks: Blocks) -> None:
+        grid, constants = (B * K * triton.cdiv(T, blocks.n),), blocks.constants(width) | how
+        tensors = (*inputs(blocks), _tiles(blocks.n, dk), _tiles(blocks.n, dv))
+        written = ("dk_tiles", "dv_tiles")
+        start(kernels.key_value_kernel, grid, *tensors, K, S, T, scale, outputs=written, **constants)
+
+    def query(blocks: Blocks) -> None:
+        grid, constants = (B * N * triton.cdiv(S, blocks.m),), blocks.constants(width) | how
+        tensors = (*inputs(blocks), _tiles(blocks.m, dq))
+        start(kernels.query_kernel, grid, *tensors, N, S, T, scale, outputs=("dq_tiles",), **constants)
+
+    key = (B, N, K, S, T, *how.values())
+    key_value(_choice("key_value", blocks, q, key, key_value))
+    query(_choice("query", blocks, q, key, query))
+    return dq[..., :D].contiguous(), dk[..., :D].contiguous(), dv[..., :D].contiguous()
+
+
+@backward.register_fake
+def _backward_fake(d_out, d_lse, q, k, v, out, lse, causal, scale, precision, blocks):
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+    q, k, v, ctx.causal, ctx.scale, _, ctx.precision, ctx.blocks = inputs
+    ctx.save_for_backward(q, k, v, *output)
+
+
+def _autograd(ctx: Any, d_out: torch.Tensor, d_lse: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    how = (ctx.causal, ctx.scale, ctx.precision, ctx.blocks)
+    dq, dk, dv = backward(d_out, d_lse, *ctx.saved_tensors, *how)
+    return dq, dk, dv, None, None, None, None, None
+
+
+forward.register_autograd(_autograd, setup_context=_setup_context)
+
+
+def _start(device: torch.device, kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
+    launch(kernel, grid, device, *args, **options)
+
+
+def _choice(
+    kind: str, given: list[int], q: torch.Tensor, key: tuple[Any, ...], run: Callable[[Blocks], None]
+) -> Blocks:
+    """What the caller asked for, or the fastest of the candidates that fit."""
+    if given:
+        return Blocks(*given)
+    room, width = tiles.limits(q.device).shared_bytes, _width(q)
+    fitting = [blocks for blocks in CANDIDATES[kind] if blocks.shared_bytes(kind, width, q.itemsize) <= room]
+    return fastest((kind, *key, width, q.dtype, q.device), fitting, run)
+
+
+def _width(q: torch.Tensor) -> int:
+    """Columns of a tile: the heads' width, up to a power of two."""
+    return max(16, int(triton.next_power_of_2(q.shape[-1])))
+
+
+def _tiles(rows: int, x: torch.Tensor) -> Any:
+    """A descriptor of (…, rows, columns) tiles of `x`, which must be `_aligned`."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    return TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 1, rows, _width(x)])
+
+
+def _aligned(x: torch.Tensor) -> torch.Tensor:
+    """`x`, or a copy with zero columns that begins each row at a multiple of 16 bytes, as the copy engine needs it."""
+    if odd := x.shape[-1] * x.itemsize % 16:
+        return torch.nn.functional.pad(x, (0, (16 - odd) // x.itemsize))
+    strides = [stride for stride, n in zip(x.stride()[:-1], x.shape[:-1], strict=True) if n > 1]
+    fits = x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and all(s > 0 and s * x.itemsize % 16 == 0 for s in strides)
+    return x if fits else x.clone(memory_format=torch.contiguous_format)
+
+
+def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, step: str, precision: str) -> None:
+    known_step(step, STEPS)
+    tiles.known_precision(precision)
+    tiles.tensors(4, q=q, k=k, v=v)
+    if k.shape != v.shape:
+        raise InputError("k and v have two shapes", got=f"{tuple(k.shape)} and {tuple(v.shape)}")
+    (B, N, _, D), (kv_batch, K, _, kv_width) = q.shape, k.shape
+    if (kv_batch, kv_width) != (B, D):
+        shapes = f"{tuple(q.shape)} and {tuple(k.shape)}"
+        raise InputError("q and k do not fit", got=shapes, expected="the same batch and width of heads")
+    if not 1 <= D <= WIDEST:
+        raise InputError("width of heads", got=D, expected=f"1 to {WIDEST}")
+    if not K or N % K:
+        raise InputError("query heads must be a multiple of key/value heads", got=f"{N} and {K}")
