@@ -1,0 +1,156 @@
+"""What the figure of a kernel's accesses shows: request by request, which thread touches which element."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+import anywidget
+import numpy as np
+import traitlets
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.widgets.modules import esm
+from mlsys_lab.widgets.page import table
+
+if TYPE_CHECKING:
+    from mlsys_lab.kernels.trace.events import Buffer, Trace
+
+_MOST_ELEMENTS = 1024  # of an array: a picture of more has cells that cannot be told apart
+_MOST_REQUESTS = 400
+_COLUMNS = 32  # elements beside each other at most: 390 px hold them
+KINDS = ("reads", "writes", "updates")
+
+
+def access_data(trace: Trace, *, block: int | None = None) -> dict[str, Any]:
+    """The data of the figure: a trace's arrays, its source lines, and one step for each request of a warp.
+
+    block: the only block whose requests are shown; all of them where None. Raises `InputError` for a trace that is too
+    large to draw.
+    """
+    from mlsys_lab.kernels.trace.banks import passes
+    from mlsys_lab.kernels.trace.sectors import sectors
+
+    local = [number for number, buffer in enumerate(trace.buffers) if buffer.space == "local"]
+    rows = trace.accesses[~np.isin(trace.accesses["buffer"], local)]
+    if block is not None:
+        rows = rows[rows["block"] == block]
+    numbers, starts = np.unique(rows["request"], return_index=True)
+    drawn = [buffer for buffer in trace.buffers if buffer.space != "local"]
+    largest = max(drawn, key=lambda buffer: buffer.elements, default=None)
+    if not len(numbers) or largest is None:
+        raise InputError(f"{trace.kernel} has no access that could be drawn", got=f"block {block}")
+    if largest.elements > _MOST_ELEMENTS:
+        limit = f"at most {_MOST_ELEMENTS}"
+        raise InputError(f"{largest.name} is too large to draw", got=f"{largest.elements} elements", expected=limit)
+    if len(numbers) > _MOST_REQUESTS:
+        help_ = "launch it on smaller arrays, or show one block"
+        raise InputError(
+            f"{trace.kernel} makes too many requests to draw", got=len(numbers), expected=_MOST_REQUESTS, help=help_
+        )
+    cost: dict[int, tuple[int, int]] = {}
+    for counted in (sectors, passes):
+        heads, begins, taken, least = counted(trace)
+        cost.update(
+            zip(heads["request"][begins].tolist(), zip(taken.tolist(), least.tolist(), strict=True), strict=True)
+        )
+    steps = []
+    for number, lanes in zip(numbers.tolist(), np.split(rows, starts[1:]), strict=True):
+        head, buffer = lanes[0], trace.buffers[lanes[0]["buffer"]]
+        steps.append(
+            {
+                "kind": KINDS[head["kind"]],
+                "buffer": drawn.index(buffer),
+                "line": trace.sites[head["site"]].line,
+                "block": int(head["block"]),
+                "phase": int(head["phase"]),
+                "threads": lanes["thread"].tolist(),
+                "elements": _elements(buffer, lanes["offset"]),
+                "taken": cost[number][0],
+                "least": cost[number][1],
+            }
+        )
+    return {
+        "kernel": trace.kernel,
+        "buffers": [_shape(buffer) for buffer in drawn],
+        "source": _source(trace),
+        "steps": steps,
+    }
+
+
+def _elements(buffer: Buffer, offsets: np.ndarray) -> list[int]:
+    """Place of each lane's element in reading order; −1 outside of the array."""
+    rest, place = offsets.copy(), np.zeros(len(offsets), dtype=np.int64)
+    inside = np.ones(len(offsets), dtype=bool)
+    for side, stride in sorted(zip(buffer.shape, buffer.strides, strict=True), key=lambda one: -one[1]):
+        index = rest // stride if stride else np.zeros_like(rest)
+        inside &= (index >= 0) & (index < side)
+        rest = rest - index * stride
+        place = place * side + index
+    found: list[int] = np.where(inside, place, -1).tolist()
+    return found
+
+
+def _shape(buffer: Buffer) -> dict[str, Any]:
+    """An array as rows and columns of cells: a matrix as itself where it fits, anything else in lines of 32."""
+    matrix = len(buffer.shape) == 2 and buffer.shape[1] <= _COLUMNS
+    columns = buffer.shape[1] if matrix else min(_COLUMNS, buffer.elements)
+    return {
+        "name": buffer.name,
+        "space": buffer.space,
+        "elements": buffer.elements,
+        "columns": columns,
+        "matrix": matrix,
+        "itemsize": buffer.itemsize,
+        "start": buffer.start,
+    }
+
+
+def _source(trace: Trace) -> list[list[Any]]:
+    """The kernel's lines from its definition, where it can be found, to its last access: number and text."""
+    texts = {site.line: site.text for site in trace.sites}
+    file, first, last = trace.sites[0].file, min(texts), max(texts)
+    defined = [n for n in range(1, first) if linecache.getline(file, n).lstrip().startswith(f"def {trace.kernel}(")]
+    first = max(defined, default=first)
+    listing = [(n, linecache.getline(file, n).rstrip() or texts.get(n, "")) for n in range(first, last + 1)]
+    margin = min((len(text) - len(text.lstrip()) for _, text in listing if text.strip()), default=0)
+    return [[n, text[margin:]] for n, text in listing]
+
+
+def access_table(data: Mapping[str, Any]) -> str:
+    """The steps of `access_data` by source line as an HTML table, for where no script runs."""
+    texts = {line: text for line, text in data["source"]}
+    found: dict[tuple[int, str, str, str], list[int]] = {}
+    for step in data["steps"]:
+        buffer = data["buffers"][step["buffer"]]
+        sums = found.setdefault((step["line"], step["kind"], buffer["name"], buffer["space"]), [0, 0, 0])
+        for place, amount in enumerate((1, step["taken"], step["least"])):
+            sums[place] += amount
+    rows = (
+        (
+            texts[line].strip(),
+            f"{kind} {name}",
+            requests,
+            f"{taken} {'sectors' if space == 'global' else 'passes'}",
+            least,
+        )
+        for (line, kind, name, space), (requests, taken, least) in sorted(found.items())
+    )
+    return table(("line", "what it does", "requests of warps", "taken", "least"), rows)
+
+
+class Accesses(anywidget.AnyWidget):
+    """A kernel's accesses, request by request, in a notebook: `Accesses.from_trace(record(…))`."""
+
+    _esm = esm("accesses")
+    kernel = traitlets.Unicode().tag(sync=True)
+    buffers: traitlets.List[Any] = traitlets.List().tag(sync=True)
+    source: traitlets.List[Any] = traitlets.List().tag(sync=True)
+    steps: traitlets.List[Any] = traitlets.List().tag(sync=True)
+    step = traitlets.Int(0).tag(sync=True)
+
+    @classmethod
+    def from_trace(cls, trace: Trace, *, block: int | None = None) -> Self:
+        """Show this trace, or one block of it; see `access_data` for what can be drawn."""
+        return cls(**access_data(trace, block=block))
