@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from mlsys_lab.kernels.operation import steps_in
+from mlsys_lab.kernels.operation import perform
 
 WEIGHTS = (0.299, 0.587, 0.114)
 """Of red, green and blue in brightness (ITU-R BT.601-7, section 2.5.1)."""
@@ -21,5 +21,4 @@ def grey(picture: torch.Tensor, *, language: str = "numba", step: str = "interle
 
     "interleaved" takes (rows, columns, 3), "planar" (3, rows, columns).
     """
-    brightness: torch.Tensor = steps_in("grey", language).run(step, picture)
-    return brightness
+    return perform("grey", language, step, picture)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from mlsys_lab.kernels.operation import steps_in
+from mlsys_lab.kernels.operation import perform
 
 
 def reference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -12,9 +12,11 @@ def reference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return a @ b
 
 
-def matmul(
-    a: torch.Tensor, b: torch.Tensor, *, language: str = "numba", step: str = "register_tile_2d"
-) -> torch.Tensor:
-    """a·b of two matrices by a step of a language's `STEPS`; Triton's module has more to offer. Raises InputError."""
-    product: torch.Tensor = steps_in("matmul", language).run(step, a, b)
-    return product
+def matmul(a: torch.Tensor, b: torch.Tensor, *, language: str = "numba", step: str | None = None) -> torch.Tensor:
+    """a·b of two matrices by a step of a language's `STEPS`; Triton's module has more to offer. Raises InputError.
+
+    Without a step: the fastest that takes the operands.
+    """
+    if language == "cuda" and step is None:
+        step = "tensor_cores" if a.dtype == torch.bfloat16 else "warp_tile"
+    return perform("matmul", language, step, a, b)

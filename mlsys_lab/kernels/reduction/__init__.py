@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from mlsys_lab.kernels.operation import steps_in
+from mlsys_lab.kernels.operation import perform
 
 
 def reference(x: torch.Tensor) -> torch.Tensor:
@@ -12,7 +12,6 @@ def reference(x: torch.Tensor) -> torch.Tensor:
     return x.sum()
 
 
-def total(x: torch.Tensor, *, language: str = "numba", step: str = "grid_stride") -> torch.Tensor:
-    """The sum of a contiguous tensor, by a step of a language's `STEPS`; 0 for an empty one. Raises InputError."""
-    added: torch.Tensor = steps_in("reduction", language).run(step, x)
-    return added
+def total(x: torch.Tensor, *, language: str = "numba", step: str | None = None) -> torch.Tensor:
+    """The sum of a contiguous tensor by a step of a language's `STEPS` (the last); 0 if empty. Raises InputError."""
+    return perform("reduction", language, step, x)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from mlsys_lab.kernels.operation import steps_in
+from mlsys_lab.kernels.operation import perform
 
 
 def reference(x: torch.Tensor) -> torch.Tensor:
@@ -12,7 +12,6 @@ def reference(x: torch.Tensor) -> torch.Tensor:
     return x.T.contiguous()
 
 
-def transpose(x: torch.Tensor, *, language: str = "numba", step: str = "padded") -> torch.Tensor:
-    """The transpose of a contiguous matrix, contiguous, by a step of a language's `STEPS`. Raises InputError."""
-    turned: torch.Tensor = steps_in("transpose", language).run(step, x)
-    return turned
+def transpose(x: torch.Tensor, *, language: str = "numba", step: str | None = None) -> torch.Tensor:
+    """The transpose of a contiguous matrix, by a step of a language's `STEPS` (the last). Raises InputError."""
+    return perform("transpose", language, step, x)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from mlsys_lab.kernels.operation import steps_in
+from mlsys_lab.kernels.operation import perform
 
 
 def reference(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -12,7 +12,6 @@ def reference(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return x + y
 
 
-def vector_add(x: torch.Tensor, y: torch.Tensor, *, language: str = "numba", step: str = "grid_stride") -> torch.Tensor:
-    """x + y of two contiguous tensors of one shape, by a step of a language's `STEPS`. Raises InputError."""
-    total: torch.Tensor = steps_in("vector_add", language).run(step, x, y)
-    return total
+def vector_add(x: torch.Tensor, y: torch.Tensor, *, language: str = "numba", step: str | None = None) -> torch.Tensor:
+    """x + y of two contiguous tensors of one shape, by a step of a language's `STEPS` (the last). Raises InputError."""
+    return perform("vector_add", language, step, x, y)
