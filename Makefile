@@ -11,7 +11,7 @@ CONTAINER = $(if $(IMAGE),$(DOCKER) run --rm --init --network none --gpus device
 NESTED = --cap-add SYS_ADMIN --cap-add NET_ADMIN --security-opt seccomp=unconfined --security-opt apparmor=unconfined
 
 .DEFAULT_GOAL := help
-.PHONY: help start test book linkcheck labs check-labs oracles lint format fuzz bench grade-shard grade-speed grade-merge wheel screenshots packages allow-sandbox clean
+.PHONY: help start test book linkcheck labs check-labs oracles lint format fuzz bench bench-gpu grade-shard grade-speed grade-merge wheel screenshots packages allow-sandbox clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -60,7 +60,10 @@ fuzz: $(READY) ## Throw damaged frames, notebooks, archives and records at the g
 	$(BIN)/python -m tests.grader.fuzz.run $(or $(MINUTES),10)
 
 bench: $(READY) ## Measure what the course promises, as ratios within one run
-	for script in tests/bench/*.py; do $(BIN)/python $$script || exit 1; done
+	for script in $(filter-out tests/bench/gpu.py,$(wildcard tests/bench/*.py)); do $(BIN)/python $$script || exit 1; done
+
+bench-gpu: $(READY) ## Measure what the kernels promise, on a GPU; keeps the records (make bench-gpu ONLY=matmul for some)
+	$(BIN)/python tests/bench/gpu.py --record $(if $(ONLY),--only '$(ONLY)')
 
 grade-shard: $(READY) ## Judge one share of a class: LAB= SHARD=1/4 IN=course folder OUT=
 	$(BIN)/mlsys-grader $(if $(LABS),--labs '$(LABS)') --course '$(IN)' shard '$(LAB)' --shard '$(SHARD)' --out '$(OUT)'

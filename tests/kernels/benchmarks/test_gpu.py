@@ -1,0 +1,127 @@
+"""`make bench-gpu` works: its table on tiny sizes, in interpreter and emulator, each entry against its expectation."""
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.bench import gpu
+from tests.bench.kernels.entries import Case, Entry, Machine
+from tests.kernels.cuda_cpp.emulator import Emulator, needs_gxx
+
+PROJECT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def machine(emulated_kernels):
+    return Machine("cpu", Emulator(emulated_kernels))
+
+
+@needs_gxx
+@pytest.mark.parametrize("entry", gpu.ENTRIES, ids=lambda entry: entry.name)
+def test_an_entry_gives_what_is_expected(entry, machine):
+    case = entry.make(machine, *entry.tiny)
+    assert case.wrong() == ""
+    for name, call in case.against.items():
+        if name != "copy":
+            assert replace(case, ours=call).wrong() == "", name
+    assert set(entry.asked) <= set(case.against) and case.amount > 0
+
+
+def test_what_is_wrong_is_told():
+    case = Case(lambda: torch.ones(3), {}, lambda: torch.ones(3) * 1.01, 1.0, "TB/s")
+    assert case.wrong() == "result 0 is off by 0.0099 of the largest value"
+    assert replace(case, ours=lambda: torch.ones(4)).wrong() == "shapes [(4,)] for [(3,)]"
+    assert (
+        replace(case, ours=lambda: torch.full((3,), torch.nan)).wrong() == "result 0 is off by nan of the largest value"
+    )
+
+
+def test_records_hold_the_speed_and_each_ratio(machine):
+    x = torch.zeros(1 << 16)
+    twice = Case(lambda: (x.clone(), x.clone()), {"copy": x.clone, "none": lambda: None}, x.clone, 2e6, "TB/s")
+    entry = Entry("gpu-twice", "two copies", lambda *_: twice, (7,), (7,), {"copy": 0.9}, samples=3)
+    lines = gpu.measured(entry, twice, graph=lambda call: call, device="cpu")
+    speed, against_copy, against_none = (line.record for line in lines)
+    assert [line.record.name for line in lines] == ["gpu-twice", "gpu-twice-against-copy", "gpu-twice-against-none"]
+    assert speed.unit == "TB/s" and speed.bound.how == "none in the same run" and 0 < speed.fraction_of_bound < 1
+    assert 0 < against_none.p50 < against_copy.p50 and len(against_copy.samples) == 3
+    assert [line.asked for line in lines] == [None, 0.9, None]
+    assert not replace(lines[1], asked=1e9).met and replace(lines[1], asked=0.0).met and lines[0].met
+    assert speed.parameters == {"sizes": [7]}
+
+
+def test_trouble_with_one_entry_leaves_the_others(monkeypatch, machine):
+    def broken(*_):
+        raise RuntimeError("no\nsuch luck")
+
+    def off(*_):
+        return Case(lambda: torch.ones(2), {}, lambda: torch.zeros(2), 1.0, "TB/s")
+
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    entries = [Entry("gpu-broken", "", broken, (), ()), Entry("gpu-off", "", off, (), ())]
+    first, second = gpu.all_measured(entries, machine, float("inf"))
+    assert first.trouble == "RuntimeError: no such luck" and second.trouble.startswith("wrong: result 0 is off by")
+    assert not first.met and not second.met
+    (late, _) = gpu.all_measured(entries, machine, 0.0)
+    assert late.trouble == "not measured: out of time"
+    assert gpu.shown([first, second, late]).row_count == 3
+
+
+def test_names_are_records_names_and_every_goal_of_the_kernels_is_in_the_table():
+    names = [entry.name for entry in gpu.ENTRIES]
+    assert len(set(names)) == len(names) and all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name) for name in names)
+    asked = {entry.name: dict(entry.asked) for entry in gpu.ENTRIES if entry.asked}
+    assert asked == {
+        "gpu-add-triton": {"copy": 0.90},
+        "gpu-add-cuda-vectorised": {"copy": 0.90},
+        "gpu-grey-cuda-vectorised": {"copy": 0.90},
+        "gpu-softmax-8192x1024": {"copy": 0.90},
+        "gpu-softmax-8192x8192": {"copy": 0.90},
+        "gpu-softmax-4096x32768": {"copy": 0.90},
+        "gpu-layer-norm-forward": {"copy": 0.90},
+        "gpu-rms-norm-forward": {"copy": 0.90},
+        "gpu-layer-norm-backward": {"copy": 0.80},
+        "gpu-rms-norm-backward": {"copy": 0.80},
+        "gpu-reduction-cuda-one-pass": {"copy": 0.90},
+        "gpu-transpose-cuda-vectorised": {"copy": 0.90},
+        "gpu-matmul-triton-descriptors-2048": {"cublas": 0.92},
+        "gpu-matmul-triton-descriptors-4096": {"cublas": 0.92},
+        "gpu-matmul-triton-descriptors-8192": {"cublas": 0.92},
+        "gpu-matmul-cuda-warp-tile": {"cublas": 0.85},
+        "gpu-matmul-cuda-tensor-cores": {"cublas": 0.5},
+        "gpu-attention-forward-4096": {"flash": 1.4, "cudnn": 0.80},
+        "gpu-attention-forward-16384": {"flash": 1.4, "cudnn": 0.80},
+        "gpu-attention-backward-4096": {"flash": 1.2},
+        "gpu-attention-backward-16384": {"flash": 1.2},
+    }
+
+
+def test_without_a_gpu_it_says_so_in_one_line():
+    if torch.cuda.is_available():
+        pytest.skip("no CUDA device on this machine is what this test is about")
+    command = [sys.executable, "tests/bench/gpu.py"]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr == "tests/bench/gpu.py measures a GPU, and torch finds no CUDA device here\n"
+
+
+def test_one_command_runs_it_and_the_other_benchmarks_do_not():
+    makefile = (PROJECT / "Makefile").read_text()
+    assert re.search(r"^bench-gpu: .*\n\t\$\(BIN\)/python tests/bench/gpu.py --record", makefile, re.MULTILINE)
+    listed = subprocess.run(["make", "-n", "bench"], cwd=PROJECT, capture_output=True, text=True, check=True).stdout
+    assert "tests/bench/autograd.py" in listed and "gpu.py" not in listed
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_replayed_call_is_measured():
+    x = torch.zeros(1 << 20, device="cuda")
+    case = Case(lambda: x + 1, {"copy": x.clone}, lambda: x + 1, x.nbytes * 2, "TB/s")
+    entry = Entry("gpu-plus-one", "x + 1", lambda *_: case, (1,), (1,), samples=3)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        speed, ratio = gpu.measured(entry, case)
+    assert speed.record.p50 > 0 and ratio.record.p50 > 0
