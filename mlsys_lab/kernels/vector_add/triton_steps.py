@@ -6,10 +6,12 @@ from typing import Any
 
 import torch
 
-from mlsys_lab.kernels.arguments import alike, of_shape
+from mlsys_lab.kernels.arguments import alike, known_step, of_shape
 from mlsys_lab.kernels.row_blocks import DTYPES
 from mlsys_lab.kernels.triton_language import tl, triton
 from mlsys_lab.kernels.triton_launch import launch
+
+STEPS = {"blocks": "a program a block of the arrays, sixteen bytes at a time in every thread"}
 
 WARPS = 4
 LOADS = 2
@@ -32,6 +34,12 @@ def vector_add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     of_shape(tuple(x.shape), y=y)
     z: torch.Tensor = _operator(x, y)
     return z
+
+
+def run(step: str, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """x + y by one of `STEPS`."""
+    known_step(step, STEPS)
+    return vector_add(x, y)
 
 
 @torch.library.custom_op("mlsys_lab::vector_add", mutates_args=())
