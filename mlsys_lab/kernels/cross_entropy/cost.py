@@ -11,7 +11,7 @@ ROW_BYTES = 4
 """Of each number that is kept for a row, a float32."""
 
 
-def forward(rows: int, vocabulary: int, element_bytes: float) -> tuple[float, float]:
+def forward(rows: int, vocabulary: int, itemsize: float) -> tuple[float, float]:
     """Per logit a comparison, a subtraction, an exponential and an addition; an exponential counts as one FLOP.
 
     Logits and targets are read once; a loss and log Σ exp are written for each row.
@@ -19,23 +19,23 @@ def forward(rows: int, vocabulary: int, element_bytes: float) -> tuple[float, fl
     >>> forward(1, 1000, 2)
     (4000.0, 2016.0)
     """
-    positive(rows=rows, vocabulary=vocabulary, element_bytes=element_bytes)
-    return 4.0 * rows * vocabulary, rows * (vocabulary * element_bytes + TARGET_BYTES + 2 * ROW_BYTES)
+    positive(rows=rows, vocabulary=vocabulary, itemsize=itemsize)
+    return 4.0 * rows * vocabulary, rows * (vocabulary * itemsize + TARGET_BYTES + 2 * ROW_BYTES)
 
 
-def backward(rows: int, vocabulary: int, element_bytes: float) -> tuple[float, float]:
+def backward(rows: int, vocabulary: int, itemsize: float) -> tuple[float, float]:
     """Per logit a subtraction, an exponential, a subtraction and a product; logits read once, gradient written once.
 
     Read for each row: target, log Σ exp and the gradient of its loss.
     """
-    positive(rows=rows, vocabulary=vocabulary, element_bytes=element_bytes)
-    return 4.0 * rows * vocabulary, rows * (2 * vocabulary * element_bytes + TARGET_BYTES + 2 * ROW_BYTES)
+    positive(rows=rows, vocabulary=vocabulary, itemsize=itemsize)
+    return 4.0 * rows * vocabulary, rows * (2 * vocabulary * itemsize + TARGET_BYTES + 2 * ROW_BYTES)
 
 
-def in_place(rows: int, vocabulary: int, element_bytes: float) -> tuple[float, float]:
+def in_place(rows: int, vocabulary: int, itemsize: float) -> tuple[float, float]:
     """Both at once: log Σ exp must be known before the first gradient, so that the logits are needed twice.
 
     The least counts them once, as if a row stayed on the chip meanwhile.
     """
-    positive(rows=rows, vocabulary=vocabulary, element_bytes=element_bytes)
-    return 8.0 * rows * vocabulary, rows * (2 * vocabulary * element_bytes + TARGET_BYTES + ROW_BYTES)
+    positive(rows=rows, vocabulary=vocabulary, itemsize=itemsize)
+    return 8.0 * rows * vocabulary, rows * (2 * vocabulary * itemsize + TARGET_BYTES + ROW_BYTES)

@@ -1,4 +1,4 @@
-"""Cross-entropy in Triton: the operators that launch the kernels."""
+"""Cross-entropy in Triton, step by step, and the operators that launch the kernels."""
 
 from __future__ import annotations
 
@@ -6,24 +6,36 @@ from typing import Any
 
 import torch
 
+from mlsys_lab.errors import InputError
+from mlsys_lab.kernels.arguments import alike, known_step, of_rank, of_shape
 from mlsys_lab.kernels.cross_entropy.triton_kernels import gradient_kernel, in_place_kernel, loss_kernel
-from mlsys_lab.kernels.row_blocks import power_of_two
+from mlsys_lab.kernels.row_blocks import DTYPES, power_of_two, rows_and_width
 from mlsys_lab.kernels.triton_launch import launch
+
+STEPS = {
+    "recomputed": "logits read once forward and once backward, softmax computed anew; one number a row is kept",
+    "in_place": "loss and gradient in one kernel, the gradient in the logits' memory: no second (N, V) matrix",
+}
 
 WIDEST_BLOCK, WARPS = 4096, 8
 """Logits and warps of a block of the vocabulary: 16 logits a thread."""
 
 
-def cross_entropy(logits: torch.Tensor, targets: torch.Tensor, ignore_index: int) -> torch.Tensor:
-    """Each row's loss, (N,) float32. What the backward pass needs beside the logits is one number a row."""
+def cross_entropy(logits: torch.Tensor, targets: torch.Tensor, *, ignore_index: int, step: str) -> torch.Tensor:
+    """The mean loss over the rows that are not ignored, differentiable, by one of `STEPS`. Raises InputError."""
+    known_step(step, STEPS)
+    alike(DTYPES, logits=logits)
+    alike((torch.int64,), targets=targets)
+    of_rank(2, logits=logits)
+    rows_and_width(logits, "logits")
+    of_shape((logits.shape[0],), targets=targets)
+    if targets.device != logits.device:
+        raise InputError("logits and targets are on two devices", got=f"{logits.device} and {targets.device}")
+    if step == "in_place":
+        loss: torch.Tensor = _MeanInPlace.apply(logits, targets, ignore_index)  # type: ignore[no-untyped-call]
+        return loss
     losses: torch.Tensor = _operator(logits, targets, ignore_index)[0]
-    return losses
-
-
-def mean_in_place(logits: torch.Tensor, targets: torch.Tensor, ignore_index: int) -> torch.Tensor:
-    """The mean loss; the logits' memory holds its gradient afterwards, and so serves the backward pass."""
-    loss: torch.Tensor = _MeanInPlace.apply(logits, targets, ignore_index)  # type: ignore[no-untyped-call]
-    return loss
+    return losses.sum() / (targets != ignore_index).sum()
 
 
 def _block(vocabulary: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from mlsys_lab.flops.amounts import positive
 
 
-def forward(rows: int, width: int, element_bytes: float, *, centred: bool) -> tuple[float, float]:
+def forward(rows: int, width: int, itemsize: float, *, centred: bool) -> tuple[float, float]:
     """RMS norm: x², its sum, two products. `centred` (layer norm): beside it the sum of x, a difference and + b.
 
     x is read and y written; w and b are read once.
@@ -16,16 +16,16 @@ def forward(rows: int, width: int, element_bytes: float, *, centred: bool) -> tu
     >>> forward(8192, 8192, 2, centred=False)
     (268435456.0, 268451840.0)
     """
-    positive(rows=rows, width=width, element_bytes=element_bytes)
+    positive(rows=rows, width=width, itemsize=itemsize)
     flops, weights = (7.0, 2) if centred else (4.0, 1)
-    return flops * rows * width, (2.0 * rows + weights) * width * element_bytes
+    return flops * rows * width, (2.0 * rows + weights) * width * itemsize
 
 
-def backward(rows: int, width: int, element_bytes: float, *, centred: bool) -> tuple[float, float]:
+def backward(rows: int, width: int, itemsize: float, *, centred: bool) -> tuple[float, float]:
     """RMS norm: x̂, g, g·x̂ and its sum, dy·x̂ and its sum, three more for dx. `centred`: μ, mean(g) and db, 5 more.
 
     x and dy are read and dx written; w is read, dw (and db) written.
     """
-    positive(rows=rows, width=width, element_bytes=element_bytes)
+    positive(rows=rows, width=width, itemsize=itemsize)
     flops, weights = (14.0, 3) if centred else (9.0, 2)
-    return flops * rows * width, (3.0 * rows + weights) * width * element_bytes
+    return flops * rows * width, (3.0 * rows + weights) * width * itemsize

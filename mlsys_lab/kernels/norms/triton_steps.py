@@ -1,4 +1,4 @@
-"""Layer norm and RMS norm in Triton: the operators that launch the kernels."""
+"""Layer norm and RMS norm in Triton, step by step, and the operators that launch the kernels."""
 
 from __future__ import annotations
 
@@ -7,10 +7,16 @@ from typing import Any
 import torch
 
 from mlsys_lab.errors import InputError
+from mlsys_lab.kernels.arguments import alike, known_step, of_shape
 from mlsys_lab.kernels.norms.triton_kernels import backward_kernel, forward_kernel, sum_shares_kernel
-from mlsys_lab.kernels.row_blocks import row_block, rows_and_width
+from mlsys_lab.kernels.row_blocks import DTYPES, row_block, rows_and_width
 from mlsys_lab.kernels.tiles import limits
 from mlsys_lab.kernels.triton_launch import launch
+
+STEPS = {
+    "one_block": "a program a block of rows: weights are read and a share of their gradient written for every block",
+    "persistent": "as many programs as run at once, each going through rows: weights and share stay with it",
+}
 
 WIDEST = 32768
 """Elements of a row that the registers of one program hold: 32 in each of 1,024 threads."""
@@ -22,37 +28,39 @@ ROOMY = 8192
 """Widest row where x, dy and the share of dw fit into the registers of one program together."""
 
 THREADS = 1024
-"""Of a multiprocessor, that forward programs are to occupy: half of what it has, with registers for twice as many."""
+"""Of a multiprocessor, that persistent programs occupy forward; with the registers they take there is room for them."""
+
+BACKWARD_THREADS = 512
+"""The same backward, where a thread takes twice as many registers."""
 
 
-def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
-    """y = (x − μ) · r · w + b along the last dimension."""
-    _narrow_enough(x)
-    y: torch.Tensor = _operator(x, weight, bias, eps)[0]
+def norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float, step: str) -> torch.Tensor:
+    """Layer norm along the last dimension, or RMS norm where there is no bias, differentiable. Raises InputError."""
+    known_step(step, STEPS)
+    of_columns = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
+    alike(DTYPES, x=x, **of_columns)
+    _, width = rows_and_width(x)
+    of_shape((width,), **of_columns)
+    if width > WIDEST:
+        raise InputError("rows too wide for one program", got=width, expected=f"at most {WIDEST} elements")
+    y: torch.Tensor = _operator(x, weight, bias, eps, step)[0]
     return y
 
 
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """y = x · r · w along the last dimension."""
-    _narrow_enough(x)
-    y: torch.Tensor = _operator(x, weight, None, eps)[0]
-    return y
-
-
-def _narrow_enough(x: torch.Tensor) -> None:
-    if x.shape[-1] > WIDEST:
-        raise InputError("rows too wide for one program", got=x.shape[-1], expected=f"at most {WIDEST} elements")
+def _programs(step: str, blocks: int, most: int) -> int:
+    return min(blocks, most) if step == "persistent" else blocks
 
 
 @torch.library.custom_op("mlsys_lab::norm", mutates_args=())
 def _operator(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float, step: str
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """y, and for the backward pass μ and r of each row, float32. Without a bias RMS norm, where there is no μ."""
-    y, mean, r = _fake(x, weight, bias, eps)
+    y, mean, r = _fake(x, weight, bias, eps, step)
     N, D = rows_and_width(x)
     cut = row_block(D, elements=2048, per_thread=16)
-    programs = min(cut.programs(N), limits(x.device).multiprocessors * max(1, THREADS // (32 * cut.warps)))
+    most = limits(x.device).multiprocessors * max(1, THREADS // (32 * cut.warps))
+    programs = _programs(step, cut.programs(N), most)
     launch(
         forward_kernel,
         (programs,),
@@ -71,7 +79,7 @@ def _operator(
 
 @_operator.register_fake
 def _fake(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float, step: str
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     rows = x.shape[:-1]
     mean = x.new_empty(0 if bias is None else rows, dtype=torch.float32)
@@ -80,13 +88,20 @@ def _fake(
 
 @torch.library.custom_op("mlsys_lab::norm_backward", mutates_args=())
 def _backward_operator(
-    dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, mean: torch.Tensor, r: torch.Tensor, centred: bool
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    mean: torch.Tensor,
+    r: torch.Tensor,
+    centred: bool,
+    step: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """dx, dw and db (empty for RMS norm)."""
-    dx, dw, db = _backward_fake(dy, x, weight, mean, r, centred)
+    dx, dw, db = _backward_fake(dy, x, weight, mean, r, centred, step)
     N, D = rows_and_width(x)
     cut = row_block(D, elements=4096, per_thread=16, least_warps=8)
-    programs = min(cut.programs(N), limits(x.device).multiprocessors * max(1, 16 // cut.warps))
+    most = limits(x.device).multiprocessors * max(1, BACKWARD_THREADS // (32 * cut.warps))
+    programs = _programs(step, cut.programs(N), most)
     shares = [x.new_empty(programs, D, dtype=torch.float32) for _ in range(2 if centred else 1)]
     launch(
         backward_kernel,
@@ -108,7 +123,13 @@ def _backward_operator(
 
 @_backward_operator.register_fake
 def _backward_fake(
-    dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, mean: torch.Tensor, r: torch.Tensor, centred: bool
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    mean: torch.Tensor,
+    r: torch.Tensor,
+    centred: bool,
+    step: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return torch.empty_like(x), torch.empty_like(weight), weight.new_empty(weight.shape if centred else 0)
 
@@ -129,7 +150,7 @@ def _sum_shares(shares: torch.Tensor, total: torch.Tensor) -> None:
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    x, weight, bias, _ = inputs
+    x, weight, bias, _, ctx.step = inputs
     _, mean, r = output
     ctx.centred = bias is not None
     ctx.mark_non_differentiable(mean, r)
@@ -138,8 +159,8 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor
 
 def _backward(ctx: Any, dy: torch.Tensor, *_: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     x, weight, mean, r = ctx.saved_tensors
-    dx, dw, db = _backward_operator(dy.contiguous(), x, weight, mean, r, ctx.centred)
-    return dx, dw, db if ctx.centred else None, None
+    dx, dw, db = _backward_operator(dy.contiguous(), x, weight, mean, r, ctx.centred, ctx.step)
+    return dx, dw, db if ctx.centred else None, None, None
 
 
 _operator.register_autograd(_backward, setup_context=_setup_context)

@@ -1,37 +1,23 @@
-"""Softmax along the last dimension: y = exp(x − max x) / Σ exp(x − max x).
-
-reference   torch, one operation after another, each a pass over memory
-one_pass    whole rows in registers: one read, one write
-online      rows of any length, block by block: two reads, one write
-"""
+"""Softmax along the last dimension: y = exp(x − max x) / Σ exp(x − max x)."""
 
 from __future__ import annotations
 
 import torch
 
-from mlsys_lab.kernels.arguments import alike, known_step
-from mlsys_lab.kernels.row_blocks import DTYPES, rows_and_width
 
-STEPS = {
-    "reference": "torch: maximum, difference, exponential, sum and quotient, each a pass over memory",
-    "one_pass": "Triton: whole rows in registers, one read and one write",
-    "online": "Triton: rows of any length, maximum and sum in one pass over blocks",
-}
+def reference(x: torch.Tensor) -> torch.Tensor:
+    """The same in torch, one operation after another, each a pass over memory: maximum to quotient, five of them."""
+    wide = x.float()
+    e = torch.exp(wide - wide.amax(-1, keepdim=True))
+    return (e / e.sum(-1, keepdim=True)).to(x.dtype)
 
 
 def softmax(x: torch.Tensor, *, step: str | None = None) -> torch.Tensor:
-    """Softmax of contiguous (…, D), differentiable, by one of `STEPS`; computed in float32, given back in x's dtype.
+    """Softmax of contiguous (…, D), differentiable; computed in float32, given back in x's dtype.
 
-    Without a step: "one_pass" where a row fits the registers, else "online". A row with NaN or +inf, or of −inf alone,
-    is all NaN, as in torch. Raises InputError.
+    `step` is one of Triton's `STEPS`; without one, "one_pass" where a row fits the registers of a program, else
+    "online". A row with NaN or +inf, or of −inf alone, is all NaN, as in torch. Raises InputError.
     """
-    alike(DTYPES, x=x)
-    _, width = rows_and_width(x)
-    if step is not None:
-        known_step(step, STEPS)
-    if step == "reference":
-        e = torch.exp(x.float() - x.float().amax(-1, keepdim=True))
-        return (e / e.sum(-1, keepdim=True)).to(x.dtype)
     from mlsys_lab.kernels.softmax import triton_steps
 
-    return triton_steps.softmax(x, step or ("one_pass" if width <= triton_steps.WIDEST else "online"))
+    return triton_steps.softmax(x, step=step)

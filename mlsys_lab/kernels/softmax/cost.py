@@ -5,7 +5,7 @@ from __future__ import annotations
 from mlsys_lab.flops.amounts import positive
 
 
-def forward(rows: int, width: int, element_bytes: float) -> tuple[float, float]:
+def forward(rows: int, width: int, itemsize: float) -> tuple[float, float]:
     """Per element a comparison, a subtraction, an exponential, an addition and a product; read once, written once.
 
     An exponential counts as one FLOP.
@@ -13,11 +13,11 @@ def forward(rows: int, width: int, element_bytes: float) -> tuple[float, float]:
     >>> forward(8192, 1024, 2)
     (41943040.0, 33554432.0)
     """
-    positive(rows=rows, width=width, element_bytes=element_bytes)
-    return 5.0 * rows * width, 2.0 * rows * width * element_bytes
+    positive(rows=rows, width=width, itemsize=itemsize)
+    return 5.0 * rows * width, 2.0 * rows * width * itemsize
 
 
-def backward(rows: int, width: int, element_bytes: float) -> tuple[float, float]:
+def backward(rows: int, width: int, itemsize: float) -> tuple[float, float]:
     """Per element y·dy, its sum, a subtraction and a product; y and dy read once, dx written once."""
-    positive(rows=rows, width=width, element_bytes=element_bytes)
-    return 4.0 * rows * width, 3.0 * rows * width * element_bytes
+    positive(rows=rows, width=width, itemsize=itemsize)
+    return 4.0 * rows * width, 3.0 * rows * width * itemsize

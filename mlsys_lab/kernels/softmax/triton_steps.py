@@ -1,4 +1,4 @@
-"""Softmax in Triton: the operators that launch the kernels."""
+"""Softmax in Triton, step by step, and the operators that launch the kernels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.kernels.row_blocks import row_block, rows_and_width
+from mlsys_lab.kernels.arguments import alike, known_step
+from mlsys_lab.kernels.row_blocks import DTYPES, row_block, rows_and_width
 from mlsys_lab.kernels.softmax.triton_kernels import (
     blocks_backward_kernel,
     one_pass_backward_kernel,
@@ -15,6 +16,11 @@ from mlsys_lab.kernels.softmax.triton_kernels import (
     online_kernel,
 )
 from mlsys_lab.kernels.triton_launch import launch
+
+STEPS = {
+    "one_pass": "whole rows in registers: one read, one write",
+    "online": "rows of any length, block by block, maximum and sum in one pass: two reads, one write",
+}
 
 WIDEST = 32768
 """Elements of a row that the registers of one program hold: 32 in each of 1,024 threads."""
@@ -26,12 +32,17 @@ BLOCK, WARPS = 4096, 8
 """Elements and warps of a program that goes through a row block by block."""
 
 
-def softmax(x: torch.Tensor, step: str) -> torch.Tensor:
-    """Softmax along the last dimension of a contiguous tensor, by "one_pass" or "online"."""
-    if step == "one_pass" and x.shape[-1] > WIDEST:
-        raise InputError(
-            "rows too wide for one pass", got=x.shape[-1], expected=f"at most {WIDEST}", help="step='online'"
-        )
+def softmax(x: torch.Tensor, *, step: str | None = None) -> torch.Tensor:
+    """Softmax along the last dimension of a contiguous tensor, differentiable, by one of `STEPS`. Raises InputError.
+
+    Without a step: "one_pass" where a row fits the registers of a program, else "online".
+    """
+    alike(DTYPES, x=x)
+    _, width = rows_and_width(x)
+    step = step or ("one_pass" if width <= WIDEST else "online")
+    known_step(step, STEPS)
+    if step == "one_pass" and width > WIDEST:
+        raise InputError("rows too wide for one pass", got=width, expected=f"at most {WIDEST}", help="step='online'")
     y: torch.Tensor = _operator(x, step)
     return y
 
@@ -70,18 +81,8 @@ def _backward_operator(dy: torch.Tensor, y: torch.Tensor, step: str) -> torch.Te
     dx = torch.empty_like(y)
     rows, width = rows_and_width(y)
     if step == "online" or width > WIDEST_BACKWARD:
-        launch(
-            blocks_backward_kernel,
-            (rows,),
-            y.device,
-            dy,
-            y,
-            dx,
-            width,
-            BLOCK=BLOCK,
-            num_warps=WARPS,
-            outputs=["dx_ptr"],
-        )
+        blocks = {"BLOCK": BLOCK, "num_warps": WARPS}
+        launch(blocks_backward_kernel, (rows,), y.device, dy, y, dx, width, **blocks, outputs=["dx_ptr"])
         return dx
     cut = row_block(width, elements=1024, per_thread=16)
     launch(
