@@ -14,6 +14,7 @@ from pathlib import Path
 
 import mlsys_lab
 from grader.labs import GradedLab
+from mlsys_lab.checks.fresh import ONE_THREAD
 from mlsys_lab.errors import InputError
 
 HOME = Path("/course")
@@ -29,14 +30,13 @@ Bind = tuple[str, str]
 
 def environment(scratch: str) -> dict[str, str]:
     """Nothing of the instructor's environment reaches a submission."""
-    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     return {
         "PATH": "/usr/bin:/bin",
         "HOME": scratch,
         "TMPDIR": scratch,
         "LANG": "C.UTF-8",
         "PYTHONHASHSEED": "0",
-        **one_thread,
+        **ONE_THREAD,
     }
 
 

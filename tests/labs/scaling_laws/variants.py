@@ -184,6 +184,12 @@ LAW = [
         ("huber_objective",),
     ),
     Variant(
+        "the usual delta, whatever is given",
+        "slope = np.clip(residual, -delta, delta)",
+        "delta = 1e-3\n    slope = np.clip(residual, -delta, delta)",
+        ("huber_objective",),
+    ),
+    Variant(
         "exponents' slopes with the wrong sign",
         "-(by_z[0] @ log_n), -(by_z[1] @ log_d)",
         "by_z[0] @ log_n, by_z[1] @ log_d",
