@@ -11,7 +11,7 @@ from mlsys_lab.checks.compare import close
 from mlsys_lab.checks.spec import Arrays, Mismatch
 from mlsys_lab.checks.transformer_arithmetic.calls.common import CHOICES, FLAGS, SIZES, fields_of
 
-WIDTH = 96
+WIDTH = 84
 GLUE = "\N{NO-BREAK SPACE}"
 
 
