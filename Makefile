@@ -3,6 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 PYTEST_ARGS ?=
+# Tests of what hooks into Triton and Numba; a lab's are taken as soon as they are there.
+KERNEL_TESTS = tests/kernels $(wildcard tests/labs/gpu_model tests/labs/cuda tests/labs/triton)
+NEWEST := .venv-newest/bin/python
 # The container that performance points are measured in: no network, one GPU, nothing of the machine but this checkout.
 DOCKER ?= docker
 GPU ?= 0
@@ -11,7 +14,7 @@ CONTAINER = $(if $(IMAGE),$(DOCKER) run --rm --init --network none --gpus device
 NESTED = --cap-add SYS_ADMIN --cap-add NET_ADMIN --security-opt seccomp=unconfined --security-opt apparmor=unconfined
 
 .DEFAULT_GOAL := help
-.PHONY: help start test book linkcheck labs check-labs oracles lint format fuzz bench bench-gpu grade-shard grade-speed grade-merge wheel screenshots packages allow-sandbox clean
+.PHONY: help start test book linkcheck labs check-labs oracles lint format fuzz newest bench bench-gpu grade-shard grade-speed grade-merge wheel screenshots packages allow-sandbox clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -59,6 +62,13 @@ format: $(READY) ## Let ruff put the style right
 fuzz: $(READY) ## Throw damaged frames, notebooks, archives and records at the grader (make fuzz MINUTES=10)
 	$(BIN)/python -m tests.grader.fuzz.run $(or $(MINUTES),10)
 
+newest: ## Run the kernels' tests against the newest releases of all they need, in an environment of its own
+	test -x $(NEWEST) || $(PYTHON) -m venv .venv-newest
+	$(NEWEST) -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager \
+		--editable '.[kernels,grader]' pytest pytest-timeout hypothesis pyyaml
+	$(NEWEST) -m pip list --disable-pip-version-check
+	$(NEWEST) -m pytest $(PYTEST_ARGS) $(KERNEL_TESTS)
+
 bench: $(READY) ## Measure what the course promises, as ratios within one run
 	for script in $(filter-out tests/bench/gpu.py,$(wildcard tests/bench/*.py)); do $(BIN)/python $$script || exit 1; done
 
@@ -88,4 +98,4 @@ allow-sandbox: ## Let bubblewrap make user namespaces where the system forbids i
 	.ci/allow-sandbox
 
 clean: ## Remove what can be made again, the virtual environment too
-	rm -rf .venv build dist book/_build book/labs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-newest build dist book/_build book/labs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
