@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -35,7 +37,7 @@ def launch(
     if (instead := _instead.get()) is not None:
         instead(kernel, grid, *args, outputs=outputs, **constants)
     elif triton_interprets():
-        with silent_arithmetic():
+        with interpreting(), silent_arithmetic():
             kernel[grid](*args, **constants)
     elif device.type == "cuda":
         with torch.cuda.device(device):
@@ -59,8 +61,46 @@ def launching(instead: Callable[..., None]) -> Iterator[None]:
 
 
 @contextmanager
+def interpreting() -> Iterator[None]:
+    """Let kernels be interpreted also where Triton was imported to compile, and leave everything as it was.
+
+    There Triton's library (`tl.sum` …) and a kernel's helpers are functions for the compiler, and refuse to be called.
+    That is so on a machine with a GPU, and where torch has imported Triton before us, as its optimizers do.
+    """
+    interpreter = importlib.import_module("triton.runtime.interpreter")
+    triton, tl = sys.modules["triton"], sys.modules["triton.language"]
+    if isinstance(tl.sum, interpreter.InterpretedFunction):
+        yield
+        return
+    jit = importlib.import_module("triton.runtime.jit").JITFunction
+    places = [tl, tl.core, tl.math, *(one for one in vars(tl.core).values() if isinstance(one, type))]
+    before = [(place, dict(vars(place))) for place in dict.fromkeys(places)]
+    call = jit.__call__
+    jit.__call__ = lambda self, *args, **keywords: interpreter.InterpretedFunction(self.fn)(*args, **keywords)
+    for name, member in dict(vars(tl.tensor)).items():
+        if isinstance(member, jit):
+            setattr(tl.tensor, name, lambda *args, member=member, **keywords: member(*args, **keywords))
+    try:
+        with triton.knobs.runtime.scope():
+            triton.knobs.runtime.interpret = True
+            yield
+    finally:
+        jit.__call__ = call
+        for place, values in before:
+            _restore(place, values)
+
+
+@contextmanager
 def silent_arithmetic() -> Iterator[None]:
     """NumPy, which computes for the interpreter, says as little of overflow and NaN as a GPU does."""
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         yield
+
+
+def _restore(place: Any, values: dict[str, Any]) -> None:
+    for name in [name for name in vars(place) if name not in values]:
+        delattr(place, name)
+    for name, value in values.items():
+        if vars(place).get(name) is not value:
+            setattr(place, name, value)

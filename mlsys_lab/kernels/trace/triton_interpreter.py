@@ -27,7 +27,7 @@ from mlsys_lab.errors import CourseError, InputError, UnfinishedError, did_you_m
 from mlsys_lab.kernels.runtime import load_triton
 from mlsys_lab.kernels.trace.addresses import POISON, AddressSpace
 from mlsys_lab.kernels.trace.events import ACCESS, ARRIVAL, ATOMIC, LOAD, STORE, WARP, Site, Trace
-from mlsys_lab.kernels.triton_launch import launching, silent_arithmetic
+from mlsys_lab.kernels.triton_launch import interpreting, launching, silent_arithmetic
 
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 """What a launch on the device takes besides the kernel's own parameters; of no meaning here."""
@@ -59,7 +59,7 @@ def record(
     full = tuple(int(side) for side in ((grid,) if isinstance(grid, int) else grid))
     full += (1,) * (3 - len(full))
     recorder = _Recorder(space, interpreter.interpreter_builder)
-    with _interpreting(interpreter), recorder.hooked(interpreter), silent_arithmetic():
+    with interpreting(), recorder.hooked(interpreter), silent_arithmetic():
         try:
             interpreter.InterpretedFunction(function)[full](**stand_ins)
         except interpreter.InterpreterError as error:
@@ -295,39 +295,3 @@ def _frames(traceback: TracebackType | None) -> Iterator[tuple[str, int]]:
     while traceback is not None:
         yield traceback.tb_frame.f_code.co_filename, traceback.tb_lineno
         traceback = traceback.tb_next
-
-
-@contextmanager
-def _interpreting(interpreter: Any) -> Iterator[None]:
-    """Let a kernel be interpreted also where Triton compiles, and leave everything as it was.
-
-    There Triton's library (`tl.sum` …) and a kernel's helpers are functions for the compiler, and refuse to be called.
-    """
-    triton, tl = sys.modules["triton"], sys.modules["triton.language"]
-    if triton.knobs.runtime.interpret:
-        yield
-        return
-    jit = importlib.import_module("triton.runtime.jit").JITFunction
-    places = [tl, tl.core, tl.math, *(one for one in vars(tl.core).values() if isinstance(one, type))]
-    before = [(place, dict(vars(place))) for place in dict.fromkeys(places)]
-    call = jit.__call__
-    jit.__call__ = lambda self, *args, **keywords: interpreter.InterpretedFunction(self.fn)(*args, **keywords)
-    for name, member in dict(vars(tl.tensor)).items():
-        if isinstance(member, jit):
-            setattr(tl.tensor, name, lambda *args, member=member, **keywords: member(*args, **keywords))
-    try:
-        with triton.knobs.runtime.scope():
-            triton.knobs.runtime.interpret = True
-            yield
-    finally:
-        jit.__call__ = call
-        for place, values in before:
-            _restore(place, values)
-
-
-def _restore(place: Any, values: dict[str, Any]) -> None:
-    for name in [name for name in vars(place) if name not in values]:
-        delattr(place, name)
-    for name, value in values.items():
-        if vars(place).get(name) is not value:
-            setattr(place, name, value)
