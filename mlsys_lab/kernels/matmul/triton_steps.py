@@ -253,9 +253,8 @@ def _check(
         shapes = f"{tuple(a.shape)} and {tuple(b.shape)}"
         raise InputError("a and b do not fit", got=shapes, expected="(M, K) and (K, N)")
     if bias is not None:
-        tiles.tensors(1, bias=bias)
-        tiles.tensors(1, bias=bias, a=a[0] if a.shape[0] else a.flatten())
         of_shape((b.shape[1],), bias=bias)
+        tiles.tensors(2, a=_upright(a), bias=bias[None])
 
 
 def _upright(x: torch.Tensor) -> torch.Tensor:
