@@ -6,7 +6,8 @@ blocks one after the other, so a race has the same outcome every time; the recor
 
 The threads of a warp that execute one instruction for the nth time between two barriers make one request together.
 That leaves out what divergence does to a warp: lanes that come to an instruction by different branches, or in different
-turns of a loop, count as if they had come at once.
+turns of a loop, count as if they had come at once. Nor does the record know the compiler: an element that the source
+reads twice counts twice, although one load may be made of it, and local arrays that end in registers count as memory.
 """
 
 from __future__ import annotations

@@ -1,0 +1,226 @@
+"""Eleven small kernels, from one thread a number to blocks that share: each adds one idea to the one before."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.kernels import arguments
+from mlsys_lab.kernels.numba_launch import Launcher, launch
+from mlsys_lab.kernels.puzzles.numba_steps import KERNELS
+from mlsys_lab.kernels.puzzles.sizes import MOST_TAPS, SIDE, THREADS
+
+Shape = tuple[int, ...]
+Plan = tuple[Shape, Shape]
+"""Blocks and threads of a block, x first."""
+
+
+@dataclass(frozen=True)
+class Puzzle:
+    """What a kernel has to compute, and how it is launched."""
+
+    task: str
+    inputs: tuple[str, ...]  # the kernel's parameters before `out`
+    ranks: tuple[int, ...]  # dimensions of each input
+    reference: Callable[..., torch.Tensor]
+    shape: Callable[..., Shape]  # of `out`, from the shapes of the inputs
+    plan: Callable[..., Plan]  # the launch, from the shapes of the inputs
+    fits: Callable[..., bool]  # whether the shapes of the inputs go with the launch
+    sizes: str  # which do, in words
+
+
+def _same(x: Shape, *_: Shape) -> Shape:
+    return x
+
+
+def _one_block(x: Shape, *_: Shape) -> Plan:
+    return (1,), (max(x[0], 1),)
+
+
+def _blocks(x: Shape, *_: Shape) -> Plan:
+    return (math.ceil(x[0] / THREADS),), (THREADS,)
+
+
+def _square(*_: Shape) -> Plan:
+    return (1,), (SIDE, SIDE)
+
+
+def _any(*_: Shape) -> bool:
+    return True
+
+
+def _turned(x: torch.Tensor) -> torch.Tensor:
+    return torch.cat([part.flip(0) for part in torch.split(x, THREADS)])
+
+
+def _pooled(x: torch.Tensor) -> torch.Tensor:
+    return functional.max_pool1d(x.view(1, -1), 3, stride=1, padding=1).view(-1) if len(x) else x.clone()
+
+
+def _convolved(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
+    return x.unfold(0, len(taps), 1) @ taps
+
+
+PUZZLES = {
+    "map": Puzzle(
+        "`x` holds temperatures in degrees Celsius; write each in Fahrenheit, 1.8·x + 32, to `out`. One block, with "
+        "exactly one thread a number.",
+        ("x",),
+        (1,),
+        lambda x: 1.8 * x + 32,
+        _same,
+        _one_block,
+        lambda x: x[0] <= 1024,
+        "at most 1024 numbers",
+    ),
+    "zip": Puzzle(
+        "Two thermometers, one reading of each a thread: write how far apart they are, |x − y|, to `out`.",
+        ("x", "y"),
+        (1, 1),
+        lambda x, y: (x - y).abs(),
+        _same,
+        _one_block,
+        lambda x, y: x == y and x[0] <= 1024,
+        "two arrays of one length, at most 1024",
+    ),
+    "guard": Puzzle(
+        f"Square each number. There are always {THREADS} threads and often fewer numbers: a thread that has none must "
+        "touch nothing.",
+        ("x",),
+        (1,),
+        lambda x: x * x,
+        _same,
+        lambda x: ((1,), (THREADS,)),
+        lambda x: x[0] <= THREADS,
+        f"at most {THREADS} numbers",
+    ),
+    "map_2d": Puzzle(
+        f"Turn a picture into its negative, 1 − x. The block is {SIDE} threads wide and {SIDE} high, the picture may "
+        "be smaller either way. Let neighbouring threads take neighbouring columns.",
+        ("x",),
+        (2,),
+        lambda x: 1 - x,
+        _same,
+        _square,
+        lambda x: max(x) <= SIDE,
+        f"at most {SIDE} rows and columns",
+    ),
+    "broadcast": Puzzle(
+        "From prices `x` and costs `y`, a table of all margins: `out[row, column]` is x[column] − y[row]. One thread "
+        "an entry of the table, which may be smaller than the block.",
+        ("x", "y"),
+        (1, 1),
+        lambda x, y: x[None, :] - y[:, None],
+        lambda x, y: (y[0], x[0]),
+        _square,
+        lambda x, y: max(x[0], y[0]) <= SIDE,
+        f"at most {SIDE} numbers each",
+    ),
+    "blocks": Puzzle(
+        f"Clip each number to [0, 1]. Now there are more numbers than a block has threads: as many blocks of {THREADS} "
+        "as it takes, and the last may have threads to spare.",
+        ("x",),
+        (1,),
+        lambda x: x.clamp(0, 1),
+        _same,
+        _blocks,
+        _any,
+        "any",
+    ),
+    "shared": Puzzle(
+        f"Turn the numbers of each block round: its {THREADS} numbers (the last block may have fewer) come out last "
+        "one first. Fetch them into shared memory, wait for the others, and write; threads that are neighbours must "
+        "read neighbours from `x` and write neighbours to `out`.",
+        ("x",),
+        (1,),
+        _turned,
+        _same,
+        _blocks,
+        _any,
+        "any",
+    ),
+    "pooling": Puzzle(
+        "The largest of each number and its two neighbours; the ends have one. A block may read each number that it "
+        "needs once from `x`: the rest comes from shared memory.",
+        ("x",),
+        (1,),
+        _pooled,
+        _same,
+        _blocks,
+        _any,
+        "any",
+    ),
+    "dot": Puzzle(
+        f"The dot product of `x` and `y`, by one block of {THREADS} threads, however long they are: each thread adds "
+        "up its share, then half of the threads add the other half's sums, then a quarter, until one is left.",
+        ("x", "y"),
+        (1, 1),
+        lambda x, y: (x * y).sum().view(1),
+        lambda x, y: (1,),
+        lambda x, y: ((1,), (THREADS,)),
+        lambda x, y: x == y,
+        "two arrays of one length",
+    ),
+    "convolution": Puzzle(
+        f"Slide a filter of at most {MOST_TAPS} weights along `x`: out[i] = Σ_k x[i + k]·taps[k], wherever the filter "
+        "lies on `x` as a whole. A block may read each number of either once.",
+        ("x", "taps"),
+        (1, 1),
+        _convolved,
+        lambda x, taps: (x[0] - taps[0] + 1,),
+        lambda x, taps: _blocks((x[0] - taps[0] + 1,)),
+        lambda x, taps: 1 <= taps[0] <= min(MOST_TAPS, x[0]),
+        f"1 to {MOST_TAPS} taps, and no more than numbers",
+    ),
+    "axis_sum": Puzzle(
+        f"The sum of every row, a block of {THREADS} threads a row, however long the rows are. Neighbouring threads "
+        "must read neighbouring numbers.",
+        ("x",),
+        (2,),
+        lambda x: x.sum(1),
+        lambda x: x[:1],
+        lambda x: ((x[0],), (THREADS,)),
+        _any,
+        "any",
+    ),
+}
+"""In order."""
+
+
+def find(name: str) -> Puzzle:
+    """A puzzle by its name. Raises InputError."""
+    if name not in PUZZLES:
+        raise InputError("unknown puzzle", got=name, expected="one of " + ", ".join(PUZZLES))
+    return PUZZLES[name]
+
+
+def reference(name: str, *inputs: torch.Tensor) -> torch.Tensor:
+    """What a puzzle's `out` has to be, by torch. Raises InputError for an unknown puzzle."""
+    return find(name).reference(*inputs)
+
+
+def solve(name: str, *inputs: torch.Tensor, kernel: Any = None, launch: Launcher = launch) -> torch.Tensor:
+    """A puzzle's `out` for fp32 inputs, by `kernel` (the course's own if none is given).
+
+    Raises InputError for an unknown puzzle, and for inputs that it is not launched for.
+    """
+    puzzle = find(name)
+    if len(inputs) != len(puzzle.inputs):
+        raise InputError(f"inputs of puzzle {name!r}", got=len(inputs), expected=", ".join(puzzle.inputs))
+    arguments.alike((torch.float32,), **dict(zip(puzzle.inputs, inputs, strict=True)))
+    for one, rank, tensor in zip(puzzle.inputs, puzzle.ranks, inputs, strict=True):
+        arguments.of_rank(rank, **{one: tensor})
+    shapes = [tuple(tensor.shape) for tensor in inputs]
+    if not puzzle.fits(*shapes):
+        raise InputError(f"sizes of puzzle {name!r}", got=" and ".join(map(str, shapes)), expected=puzzle.sizes)
+    out = inputs[0].new_empty(puzzle.shape(*shapes))
+    if out.numel():
+        grid, block = puzzle.plan(*shapes)
+        launch(kernel or KERNELS[name], grid, block, *inputs, out, outputs=("out",))
+    return out
