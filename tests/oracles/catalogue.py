@@ -23,7 +23,7 @@ import yaml
 
 HERE = Path(__file__).parent
 EVIDENCE = ("quoted", "primary", "derived", "notes", "memory")
-LATER = ("gpu-model", "kernels", "collectives", "model-parallel", "serving", "quantisation", "diffusion", "reliability")
+LATER = ("collectives", "model-parallel", "serving", "quantisation", "diffusion", "reliability")
 IN_A_NAME = re.compile(r"(?<![A-Z0-9])[A-Z]{2}\d{2}(?![A-Z0-9])")
 
 

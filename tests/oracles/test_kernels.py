@@ -53,16 +53,18 @@ def attention_ratios(i):
 
 def attention_numbers(i):
     """Of one head in float32, with the constants of the package's counts divided out: 4, and 2 for keys and values."""
-    numbers, N, d = 4, i["N"], i["d"]
+    itemsize, N, d = 4, i["N"], i["d"]
     square = cost.Shape(batch=1, heads=1, kv_heads=1, queries=N, keys=N, width=d)
-    naive = (cost.naive_bytes(square, block_m=N, itemsize=numbers) - square.lse_bytes) / numbers
+    naive = (cost.naive_bytes(square, block_m=N, itemsize=itemsize) - square.lse_bytes) / itemsize
     # Fast memory holds a block of queries. As many sequences of queries as fill whole blocks, then one's share.
     block = i["M_elems"] // d
     many = replace(square, queries=block * N)
     keys = (
-        cost.flash_bytes(many, block, block_n=N, itemsize=numbers) - many.lse_bytes - 2 * numbers * many.query_elements
+        cost.flash_bytes(many, block, block_n=N, itemsize=itemsize)
+        - many.lse_bytes
+        - 2 * itemsize * many.query_elements
     )
-    return [naive / 4, keys / numbers / 2 / block]
+    return [naive / 4, keys / itemsize / 2 / block]
 
 
 COMPUTED = {"GP10": softmaxes, "FA01": attention_ratios, "FA02": attention_numbers}
