@@ -11,6 +11,7 @@ endless loop …) must besides be answered in certain words. An alternative must
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from typing import Any
 from mlsys_lab.checks.artifact import Artifact, export_cells, parse_notebook, read_notebook
 from mlsys_lab.checks.labinfo import LabInfo
 from mlsys_lab.errors import InputError
+from mlsys_lab.kernels.language import is_kernel
 
 
 @dataclass(frozen=True)
@@ -105,8 +107,18 @@ class VariantsOf:
         return self.reference.replace(variant.old, variant.new)
 
     def with_definitions(self, path: Path) -> str:
-        """The reference's text followed by an alternative's: of a name's definitions the last one counts."""
-        return f"{self.reference}\n# %% cell 1000\n{path.read_text(encoding='utf-8')}"
+        """The reference's text followed by an alternative's: of a name's definitions the last one counts.
+
+        Kernels, of which there may be one of a name only, are taken out of the reference.
+        """
+        definitions = path.read_text(encoding="utf-8")
+        names = {node.name for node in ast.parse(definitions).body if isinstance(node, ast.FunctionDef)}
+        lines = self.reference.split("\n")
+        for node in ast.parse(self.reference).body:
+            if isinstance(node, ast.FunctionDef) and node.name in names and is_kernel(node):
+                first = node.decorator_list[0].lineno
+                lines[first - 1 : node.end_lineno] = [""] * ((node.end_lineno or first) - first + 1)
+        return "\n".join([*lines, "# %% cell 1000", definitions])
 
 
 def blank(info: LabInfo) -> Artifact:

@@ -44,7 +44,7 @@ def kernels_of(source: str, filename: str = "<kernels>", elsewhere: frozenset[st
     Raises SyntaxError where the text is no Python, `KernelLanguageError` at the first thing that a kernel may not use.
     """
     tree = ast.parse(source, filename)
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and _is_kernel(node)]
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and is_kernel(node)]
     constants = list(_constants(tree.body))
     names = [node.name for node in functions] + [name for name, _ in constants]
     for name in names:
@@ -62,7 +62,7 @@ def kernels_of(source: str, filename: str = "<kernels>", elsewhere: frozenset[st
     )
 
 
-def _is_kernel(function: ast.FunctionDef) -> bool:
+def is_kernel(function: ast.FunctionDef) -> bool:
     """Whether a decorator makes it a kernel; raises where there are others beside."""
     dotted = _decorators(function)
     if not any(name in DIALECTS for name in dotted):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.util
+import linecache
 import re
 import sys
 import traceback
@@ -121,6 +122,7 @@ def load(
     `UnfinishedError` where a cell itself runs into a task that has not been written.
     """
     loader = loader_of(artifact)
+    linecache.cache.pop(loader.filename, None)  # of another text that went by this name
     spec = importlib.util.spec_from_loader(module_name, loader, origin=loader.filename)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)

@@ -22,6 +22,8 @@ from tests.labs.harness import (
 LABS = labs()
 SEEDS, QUICK_S = 200, 0.05
 """Draws of secret inputs to try, on the checks that take no longer than this."""
+TRACED_SEEDS = 3
+"""The same for traced checks, whose kernels are interpreted."""
 NO_ANSWER = "did not come to an end"
 
 
@@ -43,12 +45,14 @@ def test_the_reference_passes_everything(lab: LabUnderTest) -> None:
 @each_lab
 def test_no_draw_of_secret_inputs_costs_a_right_solution_a_point(lab: LabUnderTest) -> None:
     module = module_of(lab.reference, "reference.ipynb")
-    quick = [check for check in lab.checks.checks if tried(check, module).time_s < QUICK_S]
-    assert len(quick) > len(lab.checks.checks) / 2
+    plain = [check for check in lab.checks.checks if not check.traced]
+    quick = [check for check in plain if tried(check, module).time_s < QUICK_S]
+    assert len(quick) >= len(plain) / 2
+    draws = [(check, SEEDS) for check in quick] + [(c, TRACED_SEEDS) for c in lab.checks.checks if c.traced]
     lost = [
         (seed, told(report))
-        for seed in range(SEEDS)
-        for check in quick
+        for check, seeds in draws
+        for seed in range(seeds)
         if not (report := run_check(check, module, seed=seed, hidden=True)).passed
     ]
     assert lost == []

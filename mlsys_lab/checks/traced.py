@@ -1,0 +1,91 @@
+"""Checks of kernels by what they did to memory: right values first, then what is wrong, then what is too much.
+
+The learner's side counts (`mlsys_lab.kernels.trace.findings`); a check's `expect` names what may be moved at most by
+`allowed`, beside the values, and `agree` compares both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from mlsys_lab.checks.compare import close
+from mlsys_lab.checks.spec import Arrays, Mismatch
+from mlsys_lab.kernels.trace.findings import BUSIEST, READS, WIDEST, WRITES, WRONG
+
+SLACK = 1.1
+"""What a launch may move beyond what it has to."""
+COUNTS = "most: "
+"""The names of counts among what is expected begin so."""
+
+
+def allowed(
+    kernel: str, *, reads: Mapping[str, int], writes: Mapping[str, int], busiest: int, widest: int, programs: int
+) -> Arrays:
+    """What a launch has to move, as arrays for `agree`; nothing of arrays that are not named.
+
+    reads, writes: bytes of each array; busiest: bytes that the program with the largest share has to move; widest:
+    elements of the largest block that the task allows; programs: how many there are.
+    """
+    counts = {f"{READS} {name}": np.array(size) for name, size in reads.items()}
+    counts |= {f"{WRITES} {name}": np.array(size) for name, size in writes.items()}
+    counts |= {WIDEST: np.array(widest), BUSIEST: np.array([programs, busiest])}
+    return {f"{COUNTS}{kernel} {name}": count for name, count in counts.items()}
+
+
+def agree(got: Arrays, expected: Arrays, *, scale: float = 1.0) -> Mismatch | None:
+    """None where values are right, nothing is wrong with memory and no count is above what is allowed.
+
+    Counts are looked at only where `expected` has any. `scale` widens the tolerance of values, as in `compare.close`.
+    """
+    values = {name: array for name, array in expected.items() if not name.startswith(COUNTS)}
+    answers = {name: array for name, array in got.items() if name in values}
+    wrong = [line for name, array in got.items() if name.endswith(WRONG) for line in _text(array).splitlines()]
+    if (mismatch := close(answers, values, scale=scale)) is not None:
+        told = f". {wrong[0]}" if wrong else ""
+        return Mismatch(f"{mismatch.what}{told}", mismatch.got, mismatch.expected)
+    if wrong:
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        expects = "every access inside of its array, to what is written, in a fixed order"
+        return Mismatch("the values are right, but not what it does to memory", f"{wrong[0]}{more}", expects)
+    kernels = dict.fromkeys(name.removeprefix(COUNTS).split()[0] for name in expected if name.startswith(COUNTS))
+    checks = (_moved, _widest, _busiest)
+    return next((found for kernel in kernels for one in checks if (found := one(kernel, got, expected))), None)
+
+
+def _moved(kernel: str, got: Arrays, expected: Arrays) -> Mismatch | None:
+    """The first array of which more is read or written than has to be."""
+    for what in (READS, WRITES):
+        for name, array in got.items():
+            if not name.startswith(f"{kernel} {what} ") or name.endswith(" at"):
+                continue
+            least = int(expected.get(f"{COUNTS}{name}", np.array(0)))
+            if array > SLACK * least:
+                need = f"{least:,} bytes, or up to {SLACK:g} times that" if least else "nothing"
+                many = f", {int(array) / least:.3g} times what it has to" if least else ""
+                told = f"{int(array):,} bytes{many}: {_text(got[f'{name} at'])}"
+                return Mismatch(f"`{kernel}` {what} too much of `{name.split()[-1]}`", told, need)
+    return None
+
+
+def _widest(kernel: str, got: Arrays, expected: Arrays) -> Mismatch | None:
+    widest, most = int(got[f"{kernel} {WIDEST}"]), int(expected[f"{COUNTS}{kernel} {WIDEST}"])
+    if widest <= most:
+        return None
+    what = f"`{kernel}` works on a larger block than the task allows"
+    return Mismatch(what, f"{widest:,} elements at once", f"at most {most:,}")
+
+
+def _busiest(kernel: str, got: Arrays, expected: Arrays) -> Mismatch | None:
+    number, most = (int(one) for one in got[f"{kernel} {BUSIEST}"])
+    programs, share = (int(one) for one in expected[f"{COUNTS}{kernel} {BUSIEST}"])
+    if most <= math.floor(SLACK * share):
+        return None
+    what = f"`{kernel}` does not share its work among its {programs:,} programs"
+    return Mismatch(what, f"{most:,} bytes moved by number {number} alone", f"at most {share:,} bytes by each")
+
+
+def _text(array: np.ndarray) -> str:
+    return array.tobytes().decode(errors="replace")
