@@ -80,9 +80,10 @@ __global__ void __launch_bounds__(BM* BN / TM)
     }
 }
 
-// A thread makes TM × TN elements: TM + TN numbers from shared memory serve TM·TN multiply-adds.
+// A thread makes TM × TN elements: TM + TN numbers from shared memory serve TM·TN multiply-adds. The compiler is told
+// that two blocks should fit a multiprocessor, or it would take more registers than that leaves.
 template <int BM, int BN, int BK, int TM, int TN>
-__global__ void __launch_bounds__(BM* BN / (TM * TN))
+__global__ void __launch_bounds__(BM* BN / (TM * TN), 2)
     register_tile_2d(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c, int m, int n,
                      int k) {
     constexpr int THREADS = BM * BN / (TM * TN);
@@ -222,6 +223,19 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN))
     write<ALIGNED, DOWN, RIGHT>(c, sums, top + row, left + column, m, n);
 }
 
+// Where a lane of a warp stands among COLUMNS columns of lanes: in squares of four, so that lanes 0 and 1, 2 and 3 …
+// read the same numbers of a, and lanes 0 and 2, 1 and 3 … the same of b. A request of sixteen bytes a lane, four
+// passes through shared memory otherwise, then takes two.
+template <int COLUMNS>
+__device__ __forceinline__ int lane_row(int lane) {
+    return (lane >> 1 & 1) + (lane >> 2) / (COLUMNS / 2) * 2;
+}
+
+template <int COLUMNS>
+__device__ __forceinline__ int lane_column(int lane) {
+    return (lane & 1) + (lane >> 2) % (COLUMNS / 2) * 2;
+}
+
 // Each warp makes a tile of WM × WN near to square, so that its lanes share what they read; two tiles of a and b, so
 // that the next is on its way from global memory while this one is multiplied, and one barrier a tile is enough.
 template <bool ALIGNED, int BM, int BN, int BK, int WM, int WN, int TM, int TN>
@@ -232,7 +246,8 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN))
     __shared__ __align__(16) float a_tile[2][BK][BM + 4];
     __shared__ __align__(16) float b_tile[2][BK][BN];
     int top = blockIdx.y * BM, left = blockIdx.x * BN, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    int row = warp / (BN / WN) * WM + lane / (WN / TN) * 4, column = warp % (BN / WN) * WN + lane % (WN / TN) * 4;
+    int row = warp / (BN / WN) * WM + lane_row<WN / TN>(lane) * 4;
+    int column = warp % (BN / WN) * WN + lane_column<WN / TN>(lane) * 4;
     Carried<ALIGNED, BM, BK, THREADS> a_part;
     Carried<ALIGNED, BK, BN, THREADS> b_part;
     float sums[TM][TN] = {};
