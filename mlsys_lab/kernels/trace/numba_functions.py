@@ -17,6 +17,10 @@ _MARK = "simulated kernel"
 """A key in the globals of functions made here, which no Python name can be."""
 
 
+VARYING = ("blockDim", "gridDim", "blockIdx", "threadIdx", "shape", "size", "ndim")
+"""Attributes that are known only when a kernel runs."""
+
+
 def python_function(kernel: Any) -> FunctionType:
     """The function under `@cuda.jit`; InputError for what is no kernel."""
     function = getattr(kernel, "py_func", kernel)
@@ -38,6 +42,7 @@ def _copied(function: FunctionType, cuda: Any, made: dict[FunctionType, Function
     copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, tuple(cells) or None)
     copy.__kwdefaults__ = function.__kwdefaults__
     made[function] = copy
+    _check_shapes(function.__code__)
 
     def stand_in(name: str, value: Any) -> Any:
         if value is sys.modules.get("numba.cuda"):
@@ -54,6 +59,29 @@ def _copied(function: FunctionType, cuda: Any, made: dict[FunctionType, Function
     for name, cell, old in zip(function.__code__.co_freevars, cells, function.__closure__ or (), strict=True):
         cell.cell_contents = stand_in(name, old.cell_contents)
     return copy
+
+
+def _check_shapes(code: CodeType) -> None:
+    """Refuse what Numba would: a shared or local array whose shape is not made of constants and their names.
+
+    Between the name `array` and the next call lie the instructions that make its arguments.
+    """
+    before, inside = "", False
+    for instruction in dis.get_instructions(code):
+        if inside and (instruction.opname == "BINARY_OP" or instruction.argval in VARYING):
+            raise InputError(
+                f"{code.co_filename}:{_line(instruction)}: the shape of a shared or local array has to be a constant",
+                help="give the sum a name outside of the kernel, such as PITCH = TILE + 1",
+            )
+        if instruction.opname.startswith("CALL"):
+            inside = False
+        elif instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            inside = inside or (before in ("shared", "local") and instruction.argval == "array")
+            before = instruction.argval
+
+
+def _line(instruction: dis.Instruction) -> int | None:
+    return instruction.positions.lineno if instruction.positions else None
 
 
 def _globals_of(code: CodeType) -> Iterator[str]:

@@ -246,6 +246,43 @@ def test_too_much_shared_memory():
         run(large, 1, 1)
 
 
+def test_a_shape_that_numba_would_not_take():
+    @cuda.jit
+    def padded(out):
+        tile = cuda.shared.array((HALF, HALF + 1), float32)
+        out[0] = tile[0, 0]
+
+    @cuda.jit(device=True)
+    def as_wide_as_the_block():
+        return cuda.local.array(shape=cuda.blockDim.x, dtype=float32)[0]
+
+    @cuda.jit
+    def calls(out):
+        out[0] = as_wide_as_the_block()
+
+    for kernel, inner in ((padded, padded), (calls, as_wide_as_the_block)):
+        line = inner.py_func.__code__.co_firstlineno + 2
+        with pytest.raises(InputError) as error:
+            run(kernel, 1, 1, floats(0))
+        assert str(error.value) == (
+            f"{__file__}:{line}: the shape of a shared or local array has to be a constant; "
+            "help: give the sum a name outside of the kernel, such as PITCH = TILE + 1"
+        )
+
+
+def test_shapes_that_numba_takes():
+    @cuda.jit
+    def constants(x, out):
+        first = cuda.shared.array((HALF, 2 * 4), float32)
+        second = cuda.local.array(shape=HALF, dtype=x.dtype)
+        first[1, 7] = second[0] = x[0 + 1]
+        out[0] = first[1, 7] + second[0]
+
+    out = floats(0)
+    run(constants, 1, 1, floats(1, 2), out)
+    assert out[0] == 4
+
+
 def test_atomics():
     @cuda.jit
     def counted(total, table):
