@@ -24,17 +24,19 @@ class Launcher(Protocol):
 def launch(kernel: Any, grid: Extent, block: Extent, *args: Any, outputs: tuple[str, ...] = ()) -> None:
     """Run `kernel[grid, block](*args)` where its tensors are.
 
-    Raises InputError for tensors on a GPU while Numba simulates, and whatever the simulator raises.
+    Raises InputError for tensors on two devices or on a GPU while Numba simulates, and whatever the simulator raises.
     """
-    devices = {arg.device for arg in args if isinstance(arg, torch.Tensor)}
-    if all(device.type == "cpu" for device in devices):
+    devices = {arg.device for arg in args if isinstance(arg, torch.Tensor)} or {torch.device("cpu")}
+    device, *others = sorted(devices, key=str)
+    if others:
+        raise InputError("tensors of a launch are on two devices", got=f"{device} and {others[0]}")
+    if device.type == "cpu":
         run(kernel, grid, block, *args)
         return
     if numba_simulates():
         help = "start Python without NUMBA_ENABLE_CUDASIM, or use tensors in the host's memory"
         raise InputError("Numba simulates, but tensors are on a GPU", help=help)
     cuda = load_numba()
-    (device,) = devices
     with torch.cuda.device(device), cuda.gpus[device.index]:
         stream = cuda.external_stream(torch.cuda.current_stream(device).cuda_stream)
         arrays = (cuda.as_cuda_array(arg.detach()) if isinstance(arg, torch.Tensor) else arg for arg in args)
