@@ -34,12 +34,14 @@ class Divergence:
     others: int
     thread: int  # the first of the others
     blocks: int  # in which it happens
+    where: str  # the block, in words
+    who: str  # and the thread
 
     @property
     def sentence(self) -> str:
         """The divergence in one line, which begins with the line of source."""
         wait, does = "waits" if self.threads == 1 else "wait", "waits" if self.waits else "goes on"
-        here = f"{_number(self.threads, 'thread')} of block {self.block} {wait} here, thread {self.thread} {does} at"
+        here = f"{_number(self.threads, 'thread')} of {self.where} {wait} here, {self.who} {does} at"
         return f"{self.barrier}: {here} {self.elsewhere} ({self.others} in this block, {_number(self.blocks, 'block')})"
 
 
@@ -57,7 +59,8 @@ def divergences(trace: Trace) -> tuple[Divergence, ...]:
         barrier, threads = waiting[turn]
         block, phase = divmod(turn, phases)
         places = trace.sites[barrier], trace.sites[site]
-        one = Divergence(*places, waits, block, phase, threads, others, thread, blocks=1)
+        where, who = trace.who(block), trace.who(thread=thread)
+        one = Divergence(*places, waits, block, phase, threads, others, thread, 1, where, who)
         found.setdefault((barrier, site, waits), []).append(one)
 
     for turn_, head, size in zip(turn[order[starts]].tolist(), heads, sizes.tolist(), strict=True):

@@ -100,6 +100,13 @@ class Trace:
     sites: tuple[Site, ...]
     accesses: np.ndarray  # (A,) of ACCESS, in order of `request`
     arrivals: np.ndarray  # (B,) of ARRIVAL
+    words: tuple[str, str] = ("block", "thread")  # what the kernel's language calls them
+
+    def who(self, block: int | None = None, thread: int | None = None) -> str:
+        """A block, a thread or both in words, by indices along x, y and z where there are several dimensions."""
+        both = ((block, self.grid), (thread, self.block))
+        named = zip(self.words, both, strict=True)
+        return " ".join(f"{word} {_index(number, sides)}" for word, (number, sides) in named if number is not None)
 
     @property
     def threads(self) -> int:
@@ -122,3 +129,12 @@ class Trace:
             keep &= np.isin(self.accesses["kind"], kinds)
         found: np.ndarray = self.accesses[keep]
         return found
+
+
+def _index(number: int, sides: tuple[int, int, int]) -> int | tuple[int, ...]:
+    """A number that counts x fastest, as an index along the dimensions up to the last that is longer than 1."""
+    x, y, z = sides
+    if y == z == 1:
+        return number
+    index = (number % x, number // x % y, number // (x * y))
+    return index if z > 1 else index[:2]

@@ -30,6 +30,8 @@ class Fault:
     of_threads: int  # that touch the array here
     block: int  # of the first one
     thread: int
+    who: str  # it is, in words
+    noun: str  # for threads
     place: str  # the element that it touches
 
     @property
@@ -38,8 +40,8 @@ class Fault:
         where = f"{self.what} of {self.buffer}"
         if self.what == UNWRITTEN:
             where = f"{self.buffer} where nothing was written before"
-        first = f"first: block {self.block} thread {self.thread}, {self.place}"
-        return f"{self.site}: {self.threads} of {self.of_threads} threads {VERBS[self.kind]} {where} ({first})"
+        many = f"{self.threads} of {self.of_threads} {self.noun}s"
+        return f"{self.site}: {many} {VERBS[self.kind]} {where} (first: {self.who}, {self.place})"
 
 
 def faults(trace: Trace) -> tuple[Fault, ...]:
@@ -88,6 +90,8 @@ def _by_site(trace: Trace, what: str, which: np.ndarray) -> list[Fault]:
                 of_threads=_threads(trace.accesses[np.logical_and.reduce(here)]),
                 block=int(first["block"]),
                 thread=int(first["thread"]),
+                who=trace.who(int(first["block"]), int(first["thread"])),
+                noun=trace.words[1],
                 place=buffer.place(int(first["offset"])),
             )
         )

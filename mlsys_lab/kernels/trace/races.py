@@ -34,6 +34,8 @@ class Race:
     thread: int
     other_block: int  # and at the second
     other_thread: int
+    who: str  # the two are, in words
+    other_who: str
 
     @property
     def between_blocks(self) -> bool:
@@ -44,11 +46,9 @@ class Race:
     def sentence(self) -> str:
         """The race in one line, which begins with the lines of source."""
         where = f"{self.first}" if self.first == self.second else f"{self.first} and {self.second}"
-        one, other = f"block {self.block} thread {self.thread}", f"thread {self.other_thread}"
-        why = "with no barrier between"
-        if self.between_blocks:
-            other, why = f"block {self.other_block} {other}", "and nothing orders blocks"
-        what = f"{one} {VERBS[self.first_kind]}s {self.place} of {self.buffer}, {other} {VERBS[self.second_kind]}s it"
+        why = "and nothing orders them" if self.between_blocks else "with no barrier between"
+        what = f"{self.who} {VERBS[self.first_kind]}s {self.place} of {self.buffer}"
+        what += f", {self.other_who} {VERBS[self.second_kind]}s it"
         more = f" (and so on for {self.elements} elements)" if self.elements > 1 else ""
         return f"{where}: {what}, {why}{more}"
 
@@ -116,4 +116,6 @@ def _race(trace: Trace, one: np.void, other: np.void, elements: int) -> Race:
         thread=int(one["thread"]),
         other_block=int(other["block"]),
         other_thread=int(other["thread"]),
+        who=trace.who(int(one["block"]), int(one["thread"])),
+        other_who=trace.who(None if other["block"] == one["block"] else int(other["block"]), int(other["thread"])),
     )

@@ -26,6 +26,7 @@ class Report:
     kernel: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
+    words: tuple[str, str]  # for a block and a thread
     traffic: tuple[Traffic, ...]  # by array
     coalescing: tuple[Requests, ...]  # by place: sectors of global memory
     conflicts: tuple[Requests, ...]  # by place: passes through shared memory
@@ -49,7 +50,7 @@ class Report:
 
     def table(self) -> Group:
         """Figures by array and by place in the source, then problems and costs, for rich to print."""
-        parts: list[Table | str] = [f"[bold]{escape(self.kernel)}[/] grid {self.grid}, block {self.block}"]
+        parts: list[Table | str] = [f"[bold]{escape(self.kernel)}[/] grid {self.grid}, {self.words[0]} {self.block}"]
         parts.append(_traffic_table(self.traffic))
         for requests, what, unit in (
             (self.coalescing, "requests to global memory", "sectors"),
@@ -75,6 +76,7 @@ def report(trace: Trace) -> Report:
         kernel=trace.kernel,
         grid=trace.grid,
         block=trace.block,
+        words=trace.words,
         traffic=traffic(trace),
         coalescing=coalescing(trace),
         conflicts=conflicts(trace),
@@ -99,8 +101,7 @@ def _wasteful(requests: Iterable[Requests], unit: str) -> list[str]:
     lines = []
     for one in sorted(wasteful, key=lambda one: one.least - one.taken):
         worst = f"up to {one.worst.taken} {unit} a request where {one.worst.least} would do"
-        first = f"first: block {one.worst.block} warp {one.worst.warp}"
-        lines.append(f"{one.site}: warps {VERBS[one.kind]} {one.buffer} in {worst} ({first})")
+        lines.append(f"{one.site}: warps {VERBS[one.kind]} {one.buffer} in {worst} (first: {one.worst.who})")
     return lines
 
 

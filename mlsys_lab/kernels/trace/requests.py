@@ -20,6 +20,7 @@ class Request:
     number: int  # an access's `request`
     block: int
     warp: int  # of the block
+    who: str  # they are, in words
     lanes: int
     taken: int  # sectors, or passes through shared memory
     least: int  # of them, for as many bytes
@@ -70,6 +71,7 @@ def by_site(
                     number=int(heads[worst]["request"]),
                     block=int(heads[worst]["block"]),
                     warp=int(heads[worst]["thread"]) // WARP,
+                    who=f"{trace.who(int(heads[worst]['block']))} warp {int(heads[worst]['thread']) // WARP}",
                     lanes=int(lanes[worst]),
                     taken=int(taken[worst]),
                     least=int(least[worst]),

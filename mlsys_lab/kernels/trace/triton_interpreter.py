@@ -241,7 +241,8 @@ class _Recorder:
         sites = tuple(Site(file, line, linecache.getline(file, line).strip()) for file, line in self.sites)
         accesses = np.concatenate(self.rows) if self.rows else np.empty(0, dtype=ACCESS)
         block = (self.widest, 1, 1)
-        return Trace(kernel, grid, block, tuple(self.space.buffers), sites, accesses, np.empty(0, dtype=ARRIVAL))
+        buffers, arrivals, words = tuple(self.space.buffers), np.empty(0, dtype=ARRIVAL), ("program", "lane")
+        return Trace(kernel, grid, block, buffers, sites, accesses, arrivals, words)
 
 
 def _before(hook: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,10 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numba import cuda, float32
 
+from mlsys_lab.kernels.runtime import load_triton
+from mlsys_lab.kernels.trace import triton_interpreter
 from mlsys_lab.kernels.trace.numba_simulator import record
 from mlsys_lab.kernels.trace.report import Report, report
+
+triton, tl = load_triton()
 
 
 @cuda.jit
@@ -68,9 +73,27 @@ def by_columns(x: Any, y: Any) -> None:
         y[i, j] = x[i, j]  # a row each
 
 
+@cuda.jit
+def rows_and_columns(x: Any) -> None:
+    i, j = cuda.grid(2)
+    x[i, j] = 0  # the store
+
+
+@triton.jit
+def copy_without_mask(x, y, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(x + at))  # the copy
+
+
+@triton.jit
+def one_sum(x, out, BLOCK: tl.constexpr):
+    total = tl.sum(tl.load(x + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)))
+    tl.store(out, tl.load(out) + total)  # the sum
+
+
 def line(kernel: Any, mark: str) -> str:
     """How the microscope names the line of a kernel that ends with this comment."""
-    lines, first = inspect.getsourcelines(kernel.py_func)
+    lines, first = inspect.getsourcelines(getattr(kernel, "py_func", None) or kernel.fn)
     (at,) = [number for number, text in enumerate(lines) if text.rstrip().endswith(f"# {mark}")]
     return f"line {first + at} `{lines[at].strip()}`"
 
@@ -104,7 +127,7 @@ def test_a_sum_that_needs_an_atomic() -> None:
     out = np.zeros(1, np.float32)
     problems = seen(sum_of_all, 2, 32, X[:64], out, False, outputs=()).problems
     assert problems and all(one.startswith(line(sum_of_all, "the sum")) for one in problems)
-    assert [one.endswith("nothing orders blocks") for one in problems].count(True) == 1
+    assert [one.endswith("nothing orders them") for one in problems].count(True) == 1
     assert seen(sum_of_all, 2, 32, X[:64], out, True, outputs=()).problems == ()
 
 
@@ -134,3 +157,31 @@ def test_rows_that_lie_apart() -> None:
     assert [(one.both.ratio, one.both.sector_ratio) for one in found.traffic] == [(1.0, 8.0)] * 2
     place = line(by_columns, "a row each")
     assert all(one.startswith(f"{place}: warps") and "32 sectors a request where 4" in one for one in found.costs)
+
+
+def test_threads_of_several_dimensions_are_named_by_all_of_them() -> None:
+    fault, race = seen(rows_and_columns, (2, 2), (4, 8), np.zeros((8, 15), np.float32), outputs=()).problems
+    # Column 15 of row 7 lies behind the array, that of a row before is the next row's first element.
+    assert fault == (
+        f"{line(rows_and_columns, 'the store')}: 1 of 128 threads write beyond the end of x "
+        "(first: block (1, 1) thread (3, 7), element (8, 0) of (8, 15))"
+    )
+    assert (
+        "block (0, 0) thread (1, 0) writes element (1, 0) of (8, 15) of x, block (0, 1) thread (0, 7) writes it" in race
+    )
+
+
+def test_triton_has_programs_and_lanes() -> None:
+    x = torch.arange(35.0)
+    found = report(triton_interpreter.record(copy_without_mask, 2, x, torch.empty(35), BLOCK=32, outputs=("y",)))
+    first = "(first: program 1 lane 3, element 35 of 35)"
+    what = f"{line(copy_without_mask, 'the copy')}: 29 of 64 lanes {{}} beyond the end of {{}} {first}"
+    assert sorted(found.problems) == [what.format("read", "x"), what.format("write", "y")]
+
+
+def test_programs_are_in_no_order() -> None:
+    found = report(triton_interpreter.record(one_sum, 2, torch.arange(64.0), torch.zeros(1), BLOCK=32))
+    assert found.problems == (
+        f"{line(one_sum, 'the sum')}: program 0 lane 0 writes element 0 of 1 of out, program 1 lane 0 reads it, "
+        "and nothing orders them",
+    )

@@ -48,7 +48,7 @@ def test_blocks_are_in_no_order() -> None:
     (race,) = found(store, load)
     assert race.between_blocks and (race.block, race.other_block) == (1, 3)
     assert race.sentence.endswith(
-        "block 1 thread 0 writes element 7 of 64 of x, block 3 thread 0 reads it, and nothing orders blocks"
+        "block 1 thread 0 writes element 7 of 64 of x, block 3 thread 0 reads it, and nothing orders them"
     )
     # But each has shared memory of its own.
     assert found(*(dataclasses.replace(ask, buffer="s") for ask in (store, load))) == ()
