@@ -7,9 +7,10 @@ import math
 import torch
 
 from mlsys_lab.kernels import arguments
-from mlsys_lab.kernels.numba_language import cuda, float32
+from mlsys_lab.kernels.numba_language import cuda
 from mlsys_lab.kernels.numba_launch import Launcher, launch
 
+DTYPES = (torch.float16, torch.float32, torch.float64)
 TILE = 32
 """A side of the square that a block turns: a warp wide."""
 PITCH = TILE + 1
@@ -35,7 +36,7 @@ def naive(x, y):
 @cuda.jit
 def tiled(x, y):
     """A block reads rows of x and writes rows of y; the turn is between shared memory and registers."""
-    tile = cuda.shared.array((TILE, TILE), float32)
+    tile = cuda.shared.array((TILE, TILE), x.dtype)
     top, left = cuda.blockIdx.y * TILE, cuda.blockIdx.x * TILE
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
     for k in range(ty, TILE, ROWS):
@@ -50,7 +51,7 @@ def tiled(x, y):
 @cuda.jit
 def padded(x, y):
     """The same with rows of PITCH numbers in the tile."""
-    tile = cuda.shared.array((TILE, PITCH), float32)
+    tile = cuda.shared.array((TILE, PITCH), x.dtype)
     top, left = cuda.blockIdx.y * TILE, cuda.blockIdx.x * TILE
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
     for k in range(ty, TILE, ROWS):
@@ -63,12 +64,12 @@ def padded(x, y):
 
 
 def run(step: str, x: torch.Tensor, *, launch: Launcher = launch) -> torch.Tensor:
-    """The transpose of a contiguous fp32 matrix, contiguous.
+    """The transpose of a contiguous matrix, contiguous.
 
     Raises InputError for an unknown step and for a tensor that is no such matrix.
     """
     arguments.known_step(step, STEPS)
-    arguments.alike((torch.float32,), x=x)
+    arguments.alike(DTYPES, x=x)
     arguments.of_rank(2, x=x)
     rows, columns = x.shape
     y = x.new_empty(columns, rows)

@@ -31,6 +31,13 @@ def test_the_transpose(step, shape, device):
     assert y.is_contiguous() and torch.equal(y, reference(x))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+@pytest.mark.parametrize("step", numba_steps.STEPS)
+def test_other_precisions(step, dtype, device):
+    x = matrix(33, 40, device).to(dtype)
+    assert torch.equal(transpose(x, step=step), reference(x))
+
+
 def traced(step, rows=64, columns=64):
     recorder = Recorder()
     numba_steps.run(step, matrix(rows, columns), launch=recorder)
@@ -66,8 +73,8 @@ def test_a_column_of_the_tile_lies_in_one_bank_until_it_is_padded():
 def test_what_is_refused():
     with pytest.raises(InputError, match="unknown step"):
         transpose(matrix(2, 2), step="shared")
-    with pytest.raises(InputError, match=r"dtype of x: got torch.float64, expected torch.float32"):
-        transpose(matrix(2, 2).double())
+    with pytest.raises(InputError, match=r"dtype of x: got torch.bfloat16, expected torch.float16 or"):
+        transpose(matrix(2, 2).bfloat16())
     with pytest.raises(InputError, match="dimensions of x"):
         transpose(matrix(2, 2).view(4))
     with pytest.raises(InputError, match="x is not contiguous"):
