@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -69,9 +70,40 @@ def interpreting() -> Iterator[None]:
     """
     interpreter = importlib.import_module("triton.runtime.interpreter")
     triton, tl = sys.modules["triton"], sys.modules["triton.language"]
-    if isinstance(tl.sum, interpreter.InterpretedFunction):
+    with _patching_once(interpreter, tl):
+        if isinstance(tl.sum, interpreter.InterpretedFunction):
+            yield
+            return
+        with _called_by_python(interpreter, tl), triton.knobs.runtime.scope():
+            triton.knobs.runtime.interpret = True
+            yield
+
+
+@contextmanager
+def _patching_once(interpreter: Any, tl: Any) -> Iterator[None]:
+    """Let the interpreter exchange the functions of `tl` for its own once a launch.
+
+    It would do so again at each call of a helper, `tl.sum` among them, which takes longer than all the rest together.
+    """
+    original, done = interpreter._patch_lang, set[int]()
+
+    def patch(function: Any) -> Any:
+        seen = {id(value) for value in function.__globals__.values() if value is tl or value is tl.core}
+        if seen <= done:
+            return SimpleNamespace(restore=lambda: None)
+        done.update(seen)
+        return original(function)
+
+    interpreter._patch_lang = patch
+    try:
         yield
-        return
+    finally:
+        interpreter._patch_lang = original
+
+
+@contextmanager
+def _called_by_python(interpreter: Any, tl: Any) -> Iterator[None]:
+    """Let functions that were decorated for the compiler be called, as the interpreter does."""
     jit = importlib.import_module("triton.runtime.jit").JITFunction
     places = [tl, tl.core, tl.math, *(one for one in vars(tl.core).values() if isinstance(one, type))]
     before = [(place, dict(vars(place))) for place in dict.fromkeys(places)]
@@ -81,9 +113,7 @@ def interpreting() -> Iterator[None]:
         if isinstance(member, jit):
             setattr(tl.tensor, name, lambda *args, member=member, **keywords: member(*args, **keywords))
     try:
-        with triton.knobs.runtime.scope():
-            triton.knobs.runtime.interpret = True
-            yield
+        yield
     finally:
         jit.__call__ = call
         for place, values in before:

@@ -9,7 +9,7 @@ import torch
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.arguments import alike, known_step, of_shape
 from mlsys_lab.kernels.norms.triton_kernels import backward_kernel, forward_kernel, sum_shares_kernel
-from mlsys_lab.kernels.row_blocks import DTYPES, row_block, rows_and_width
+from mlsys_lab.kernels.row_blocks import DTYPES, power_of_two, row_block, rows_and_width
 from mlsys_lab.kernels.tiles import limits
 from mlsys_lab.kernels.triton_launch import launch
 
@@ -136,15 +136,16 @@ def _backward_fake(
 
 def _sum_shares(shares: torch.Tensor, total: torch.Tensor) -> None:
     """`total` = the sum of the rows of `shares`; of no rows it is 0."""
-    (P, D), block = shares.shape, 16
+    P, D = shares.shape
+    rows, block = 128, min(64, max(16, power_of_two(D // 128)))
     launch(
         sum_shares_kernel,
         (-(-D // block),),
         shares.device,
         *(shares, total, P, D),
-        ROWS=128,
+        ROWS=rows,
         BLOCK=block,
-        num_warps=4,
+        num_warps=max(4, rows * block // 1024),
         outputs=["sum_ptr"],
     )
 

@@ -338,8 +338,8 @@ def test_kernels_that_were_decorated_for_the_compiler_are_traced_and_still_compi
 
 
 def test_triton_has_what_the_recorder_hooks() -> None:
-    """Where this fails, a new Triton has moved what `mlsys_lab/kernels/trace/triton_interpreter.py` puts itself before:
-    find the new place in triton/runtime/interpreter.py and hook that."""
+    """Where this fails, a new Triton has moved what `trace/triton_interpreter.py` and `triton_launch.py` put themselves
+    before: find the new place in triton/runtime/interpreter.py and hook that."""
     from triton.runtime import interpreter, jit
 
     told = f"Triton {triton.__version__} has moved"
@@ -355,6 +355,7 @@ def test_triton_has_what_the_recorder_hooks() -> None:
         found = list(inspect.signature(getattr(builder, method)).parameters)
         assert found[: len(first)] == first, f"{told} the arguments of interpreter_builder.{method}"
     assert list(inspect.signature(interpreter._implicit_cvt).parameters) == ["arg"], f"{told} _implicit_cvt"
+    assert list(inspect.signature(interpreter._patch_lang).parameters) == ["fn"], f"{told} _patch_lang"
     for name in ("InterpretedFunction", "InterpreterError", "TensorHandle"):
         assert hasattr(interpreter, name), f"{told} triton.runtime.interpreter.{name}"
     for name in ("JITFunction", "KernelInterface"):
