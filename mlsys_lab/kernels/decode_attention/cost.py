@@ -1,0 +1,53 @@
+"""What decode attention costs: FLOPs and least bytes from the sequences' lengths, and what the kernels ask for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.flops.amounts import at_least_one, not_negative, positive
+
+FLOAT32 = 4  # bytes of a part's numbers, and of a log-sum-exp
+
+
+def forward(lengths: Sequence[int], heads: int, kv_heads: int, width: int, itemsize: int = 2) -> tuple[float, float]:
+    """FLOPs, 4·D for each key and query head, and least bytes: each cached key and value, query and output once.
+
+    >>> forward([1000], heads=32, kv_heads=8, width=128)
+    (16384000.0, 4112384.0)
+    """
+    at_least_one(heads=heads, kv_heads=kv_heads, width=width)
+    positive(itemsize=itemsize)
+    not_negative(lengths=min(lengths, default=0))
+    if heads % kv_heads:
+        raise InputError("query heads must be a multiple of key/value heads", got=f"{heads} and {kv_heads}")
+    tokens, ends = sum(lengths), 2 * len(lengths) * heads
+    return 4.0 * tokens * heads * width, float((2 * tokens * kv_heads + ends) * width * itemsize)
+
+
+def paged_bytes(
+    lengths: Sequence[int],
+    heads: int,
+    kv_heads: int,
+    width: int,
+    *,
+    parts: int = 1,
+    block_n: int = 64,
+    table_itemsize: int = 4,
+    itemsize: int = 2,
+) -> int:
+    """What the kernels ask for: the least, a query again for each part, and a table's entry for each key and its head.
+
+    With more than one part, each part's output and log-sum-exp are written in float32, and read where it had keys.
+    """
+    at_least_one(parts=parts, block_n=block_n, table_itemsize=table_itemsize)
+    _, least = forward(lengths, heads, kv_heads, width, itemsize)
+    queries, programs = len(lengths) * heads, len(lengths) * kv_heads * parts
+    asked = int(least) + (sum(lengths) * kv_heads + programs) * table_itemsize + queries * FLOAT32
+    if parts > 1:
+        shares = [math.ceil(math.ceil(length / parts) / block_n) * block_n for length in lengths]
+        alive = sum(math.ceil(length / share) for length, share in zip(lengths, shares, strict=True) if share)
+        asked += (parts - 1) * queries * width * itemsize
+        asked += (queries * parts * (width + 2) + heads * alive * width) * FLOAT32
+    return asked

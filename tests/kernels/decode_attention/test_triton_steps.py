@@ -1,0 +1,201 @@
+"""Decode attention in Triton: pages, lengths and groups against float64, gradients, refusals, what it reads."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.kernels.decode_attention import STEPS, cost, decode_attention, reference, triton_steps
+from mlsys_lab.kernels.tiles import HOPPER_SHARED_BYTES
+from mlsys_lab.kernels.trace.traffic import times_read, traffic
+from mlsys_lab.kernels.trace.triton_interpreter import record
+from mlsys_lab.kernels.triton_launch import launching
+from tests.kernels.closeness import assert_near
+from tests.kernels.compiled import compiled
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+SIZES = {  # lengths, N, K, D, page size, pages of the longest
+    "lengths that differ": ([37, 1, 0, 64], 4, 2, 32, 16, 5),
+    "one key": ([1], 1, 1, 16, 1, 1),
+    "pages of one": ([5], 1, 1, 16, 1, 7),
+    "odd widths": ([100, 33], 6, 2, 40, 13, 8),
+    "many queries a group": ([17], 20, 1, 24, 8, 3),
+    "widest": ([21, 20], 2, 2, 256, 16, 2),
+}
+
+
+def drawn(lengths, N, K, D, page, most, dtype=torch.float32, device="cpu"):
+    """Queries, two caches with pages in no order and some unused, a table whose unused entries mean nothing."""
+    pages = len(lengths) * most + 3
+    q = torch.randn(len(lengths), N, D, dtype=dtype, device=device, requires_grad=True)
+    caches = [torch.randn(pages, page, K, D, dtype=dtype, device=device, requires_grad=True) for _ in "kv"]
+    table = torch.randperm(pages, device=device)[: len(lengths) * most].view(-1, most).int()
+    counts = torch.tensor(lengths, dtype=torch.int32, device=device)
+    table[torch.arange(most, device=device) * page >= counts[:, None]] = -1
+    return q, *caches, table, counts
+
+
+def exactly(q, k, v, table, lengths):
+    """In float64; an empty sequence's output is zeros."""
+    found = reference(q.double(), k.double(), v.double(), table, lengths)
+    return torch.where((lengths > 0)[:, None, None], found, 0.0)
+
+
+@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_step_at_odd_sizes(dtype, name, device):
+    inputs = drawn(*SIZES[name], dtype, device)
+    expected = exactly(*inputs)
+    for step, parts in (("whole", None), ("split", 3), ("split", 20), ("split", None)):
+        out = triton_steps.decode_attention(*inputs, step=step, block_n=16, parts=parts)
+        assert out.dtype == dtype
+        assert_near(out, expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_gradients(dtype, device):
+    q, k, v, *where = drawn(*SIZES["lengths that differ"], dtype, device)
+    out = triton_steps.decode_attention(q, k, v, *where, block_n=16, parts=2)
+    wide = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    d_out = torch.randn_like(out)
+    out.backward(d_out)
+    exactly(*wide, *where).backward(d_out.double())
+    for x, exact in zip((q, k, v), wide, strict=True):
+        assert_near(x.grad, exact.grad, scale=2)  # most of a cache's gradients are zero, which makes the others large
+
+
+def test_a_page_of_two_sequences_gathers_both_gradients(device):
+    """A shared prefix: its keys' gradients are those of both sequences together."""
+    q, k, v, table, lengths = drawn([16, 16], 2, 1, 16, 16, 1, device=device)
+    table[1] = table[0]
+    decode_attention(q, k, v, table, lengths).sum().backward()
+    wide = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    exactly(*wide, table, lengths).sum().backward()
+    assert_near(v.grad, wide[2].grad)
+
+
+def test_long_sequences_and_cache_slices(device):
+    q, k, v, table, lengths = drawn([300, 7], 4, 2, 32, 16, 20, device=device)
+    assert_near(decode_attention(q, k, v, table, lengths.long()), exactly(q, k, v, table, lengths))
+    both = torch.stack((k.detach(), v.detach()), 2)  # keys and values of a token side by side
+    k, v = both.unbind(2)
+    assert_near(decode_attention(q, k, v, table, lengths), exactly(q, k, v, table, lengths))
+
+
+def test_nobody(device):
+    q, k, v, table, lengths = drawn([], 2, 1, 16, 16, 1, device=device)
+    assert decode_attention(q, k, v, table, lengths).shape == (0, 2, 16)
+    assert decode_attention(q, k, v, table, lengths, step="reference").shape == (0, 2, 16)
+
+
+def test_parts_fill_the_device_but_are_not_too_short():
+    def parts(batch, kv_heads, tokens):
+        q, cache = torch.empty(batch, 8, 128), torch.empty(1, 16, kv_heads, 128)
+        return triton_steps._parts(q, cache, torch.empty(batch, tokens // 16), 64)
+
+    assert parts(64, 8, 8192) == 1, "512 programs fill 132 multiprocessors"
+    assert parts(1, 8, 8192) == 50, "3 · 132 programs, 8 of them for each part"
+    assert parts(1, 1, 1024) == 8, "two tiles of 64 keys a part"
+
+
+def test_torch_can_call_it():
+    q, k, v, table, lengths = drawn(*SIZES["lengths that differ"])
+    torch.library.opcheck(triton_steps._operator, (q, k, v, table, lengths, 0.2, "ieee", 16, 2))
+
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def step(q, k, v):
+        return decode_attention(q, k, v, table, lengths)
+
+    step(q, k, v).sum().backward()
+    compiled_grad, k.grad = k.grad, None
+    decode_attention(q, k, v, table, lengths).sum().backward()
+    assert torch.equal(k.grad, compiled_grad)
+
+
+def test_bad_input():
+    q, k, v, table, lengths = drawn([20, 9], 4, 2, 32, 16, 2)
+    call = triton_steps.decode_attention
+    refusals = {
+        "dtype of q": lambda: call(q.double(), k, v, table, lengths),
+        "q and k_cache have two dtypes": lambda: call(q, k.half(), v, table, lengths),
+        "q and v_cache are on two devices": lambda: call(q, k, v.to("meta"), table, lengths),
+        "dimensions of q": lambda: call(q[0], k, v, table, lengths),
+        "dimensions of k_cache": lambda: call(q, k[0], v, table, lengths),
+        "shape of v_cache": lambda: call(q, k, v[1:], table, lengths),
+        "last dimension of k_cache": lambda: call(q, k.mT.contiguous().mT, v, table, lengths),
+        "width of heads": lambda: call(q[..., :16], k, v, table, lengths),
+        "multiple of key/value heads": lambda: call(q[:, :3], k, v, table, lengths),
+        "shape of lengths": lambda: call(q, k, v, table, lengths[1:]),
+        "shape of table": lambda: call(q, k, v, table[1:], lengths),
+        "dtype of table": lambda: call(q, k, v, table.float(), lengths),
+        "q and lengths are on two devices": lambda: call(q, k, v, table, lengths.to("meta")),
+        "table and lengths must be contiguous": lambda: call(q, k, v, table.T.contiguous().T, lengths),
+        "tokens of a page": lambda: call(q, k[:, :0], v[:, :0], table, lengths),
+        "got \\[33, 9\\], expected 0 to 32": lambda: call(q, k, v, table, lengths + torch.tensor([13, 0])),
+        "pages in the table: got": lambda: call(q, k, v, table + 8, lengths),
+        "scale of attention": lambda: call(q, k, v, table, lengths, scale=-1.0),
+        "keys of a tile": lambda: call(q, k, v, table, lengths, block_n=24),
+        "a tile of 2048 keys is too large for shared memory": lambda: call(q, k, v, table, lengths, block_n=2048),
+        "parts of a sequence": lambda: call(q, k, v, table, lengths, step="whole", parts=2),
+        "unknown step": lambda: call(q, k, v, table, lengths, step="flash"),
+        "unknown precision": lambda: call(q, k, v, table, lengths, precision="half"),
+    }
+    for line, refused in refusals.items():
+        with pytest.raises(InputError, match=line) as caught:
+            refused()
+        assert "\n" not in str(caught.value)
+    assert list(STEPS) == ["reference", *triton_steps.STEPS]
+
+
+def traces_of(call):
+    found = []
+    with launching(lambda kernel, grid, *args, **options: found.append(record(kernel, grid, *args, **options))):
+        call()
+    return found
+
+
+@pytest.mark.parametrize("parts", (1, 3))
+def test_each_cached_key_is_read_once_for_its_whole_group(parts):
+    sizes = ([40, 9, 64], 8, 2, 32, 16, 4)
+    q, k, v, table, lengths = (x.detach() for x in drawn(*sizes))
+    step = "whole" if parts == 1 else "split"
+    traces = traces_of(
+        lambda: triton_steps.decode_attention(q, k, v, table, lengths, step=step, parts=parts, block_n=16)
+    )
+    for name in ("k_ptr", "v_ptr"):
+        read = times_read(traces[0], name)
+        assert read.max() == 1
+        assert read.sum() == sum(sizes[0]) * 2 * 32, "every token of every sequence, and no other"
+    flows = [one.both for trace in traces for one in traffic(trace)]
+    asked = sum(flow.asked_bytes for flow in flows)
+    assert asked == cost.paged_bytes(sizes[0], 8, 2, 32, parts=parts, block_n=16, itemsize=4)
+
+
+def test_long_sequences_move_little_more_than_the_least():
+    lengths, N, K, D = [512, 300], 8, 2, 32
+    q, k, v, table, counts = (x.detach() for x in drawn(lengths, N, K, D, 16, 32))
+    for parts, most in ((1, 1.05), (4, 1.1)):
+        call = {"step": "whole" if parts == 1 else "split", "parts": parts, "block_n": 64}
+        traces = traces_of(lambda call=call: triton_steps.decode_attention(q, k, v, table, counts, **call))
+        asked = sum(one.both.asked_bytes for trace in traces for one in traffic(trace))
+        _, least = cost.forward(lengths, N, K, D, itemsize=4)
+        assert 1 < asked / least <= most
+
+
+LAUNCHES = """
+import torch
+from mlsys_lab.kernels.decode_attention import decode_attention
+q, cache = torch.empty(2, 32, 128, dtype=torch.bfloat16), torch.empty(600, 16, 8, 128, dtype=torch.bfloat16)
+table, lengths = torch.zeros(2, 300, dtype=torch.int32), torch.full((2,), 4800, dtype=torch.int32)
+decode_attention(q, cache, cache, table, lengths)
+"""
+
+
+def test_compiled_for_hopper():
+    part, merge = compiled(LAUNCHES)
+    assert (part.kernel, merge.kernel) == ("part_kernel", "merge_kernel")
+    assert part.stack_bytes == merge.stack_bytes == 0, "nothing spills"
+    assert "mma.sync" in part.ptx, "16 rows are fewer than wgmma's 64"
+    assert "cp.async.cg.shared.global [ %r" in part.ptx, "keys go to shared memory past the registers, 16 bytes each"
+    assert triton_steps.PROGRAMS_PER_MULTIPROCESSOR * part.shared_bytes <= HOPPER_SHARED_BYTES
