@@ -1,4 +1,4 @@
-"""a·b in Numba's CUDA, step by step, in fp32.
+"""a·b in Numba's CUDA, step by step, in fp32 and fp64.
 
 A block makes ROWS × COLUMNS elements of c, DEPTH steps along k at a time; a thread makes UP rows and, in the last step,
 ACROSS columns of them, standing apart by what keeps a warp's lanes side by side. Loads and stores of sixteen bytes, the
@@ -15,6 +15,7 @@ from mlsys_lab.kernels import arguments
 from mlsys_lab.kernels.numba_language import cuda, float32
 from mlsys_lab.kernels.numba_launch import Launcher, launch
 
+DTYPES = (torch.float32, torch.float64)
 TILE = 16
 """A side of the square tiles of "shared_tile", whose blocks have as many threads as a tile has numbers."""
 ROWS = COLUMNS = 64
@@ -62,8 +63,8 @@ def coalesced(a, b, c):
 @cuda.jit
 def shared_tile(a, b, c):
     """Each thread fetches one number of either tile and uses TILE of either."""
-    a_tile = cuda.shared.array((TILE, TILE), float32)
-    b_tile = cuda.shared.array((TILE, TILE), float32)
+    a_tile = cuda.shared.array((TILE, TILE), a.dtype)
+    b_tile = cuda.shared.array((TILE, TILE), a.dtype)
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
     column, row = cuda.grid(2)
     total = float32(0)
@@ -95,9 +96,9 @@ def fetch(a, b, a_tile, b_tile, top, left, start, threads):
 @cuda.jit
 def register_tile_1d(a, b, c):
     """Lanes of a warp share the numbers of a, each has its own of b."""
-    a_tile = cuda.shared.array((ROWS, DEPTH), float32)
-    b_tile = cuda.shared.array((DEPTH, COLUMNS), float32)
-    totals = cuda.local.array(UP, float32)
+    a_tile = cuda.shared.array((ROWS, DEPTH), a.dtype)
+    b_tile = cuda.shared.array((DEPTH, COLUMNS), a.dtype)
+    totals = cuda.local.array(UP, a.dtype)
     top, left = cuda.blockIdx.y * ROWS, cuda.blockIdx.x * COLUMNS
     column, first = cuda.threadIdx.x % COLUMNS, cuda.threadIdx.x // COLUMNS * UP
     for i in range(UP):
@@ -118,11 +119,11 @@ def register_tile_1d(a, b, c):
 @cuda.jit
 def register_tile_2d(a, b, c):
     """Every number that a thread takes from shared memory serves SIDE multiply-adds."""
-    a_tile = cuda.shared.array((ROWS, DEPTH), float32)
-    b_tile = cuda.shared.array((DEPTH, COLUMNS), float32)
-    totals = cuda.local.array((SIDE, SIDE), float32)
-    of_a = cuda.local.array(SIDE, float32)
-    of_b = cuda.local.array(SIDE, float32)
+    a_tile = cuda.shared.array((ROWS, DEPTH), a.dtype)
+    b_tile = cuda.shared.array((DEPTH, COLUMNS), a.dtype)
+    totals = cuda.local.array((SIDE, SIDE), a.dtype)
+    of_a = cuda.local.array(SIDE, a.dtype)
+    of_b = cuda.local.array(SIDE, a.dtype)
     top, left = cuda.blockIdx.y * ROWS, cuda.blockIdx.x * COLUMNS
     tx, ty = cuda.threadIdx.x % ACROSS, cuda.threadIdx.x // ACROSS
     for i in range(SIDE):
@@ -171,12 +172,12 @@ TILES = {
 
 
 def run(step: str, a: torch.Tensor, b: torch.Tensor, *, launch: Launcher = launch) -> torch.Tensor:
-    """a·b of two contiguous fp32 matrices.
+    """a·b of two contiguous matrices.
 
     Raises InputError for an unknown step and for tensors that do not go together.
     """
     arguments.known_step(step, STEPS)
-    arguments.alike((torch.float32,), a=a, b=b)
+    arguments.alike(DTYPES, a=a, b=b)
     arguments.of_rank(2, a=a, b=b)
     (m, k), n = a.shape, b.shape[1]
     arguments.of_shape((k, n), b=b)

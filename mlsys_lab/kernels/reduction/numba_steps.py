@@ -13,6 +13,7 @@ from mlsys_lab.kernels import arguments
 from mlsys_lab.kernels.numba_language import cuda, float32
 from mlsys_lab.kernels.numba_launch import Launcher, launch
 
+DTYPES = (torch.float32, torch.float64)
 THREADS = 128
 WARPS = THREADS // 32
 MOST_BLOCKS = 1056
@@ -31,7 +32,7 @@ STEPS = {
 @cuda.jit
 def interleaved(x, sums):
     """Thread t adds if t is a multiple of twice the distance."""
-    part = cuda.shared.array(THREADS, float32)
+    part = cuda.shared.array(THREADS, x.dtype)
     t, i = cuda.threadIdx.x, cuda.grid(1)
     part[t] = x[i] if i < x.size else 0
     cuda.syncthreads()
@@ -48,7 +49,7 @@ def interleaved(x, sums):
 @cuda.jit
 def strided(x, sums):
     """Thread t takes the t-th pair: the same additions, by the first threads of the block."""
-    part = cuda.shared.array(THREADS, float32)
+    part = cuda.shared.array(THREADS, x.dtype)
     t, i = cuda.threadIdx.x, cuda.grid(1)
     part[t] = x[i] if i < x.size else 0
     cuda.syncthreads()
@@ -66,7 +67,7 @@ def strided(x, sums):
 @cuda.jit
 def sequential(x, sums):
     """The lower half of the threads adds the upper half's numbers."""
-    part = cuda.shared.array(THREADS, float32)
+    part = cuda.shared.array(THREADS, x.dtype)
     t, i = cuda.threadIdx.x, cuda.grid(1)
     part[t] = x[i] if i < x.size else 0
     cuda.syncthreads()
@@ -83,7 +84,7 @@ def sequential(x, sums):
 @cuda.jit
 def first_add(x, sums):
     """A block sums 2·THREADS numbers."""
-    part = cuda.shared.array(THREADS, float32)
+    part = cuda.shared.array(THREADS, x.dtype)
     t = cuda.threadIdx.x
     i = 2 * THREADS * cuda.blockIdx.x + t
     mine = float32(0)
@@ -114,9 +115,9 @@ def warp_sum(value):
 
 
 @cuda.jit(device=True)
-def block_sum(value):
-    """The sum over a block, in thread 0."""
-    part = cuda.shared.array(WARPS, float32)
+def block_sum(value, x):
+    """The sum over a block, in thread 0; `x` lends its precision."""
+    part = cuda.shared.array(WARPS, x.dtype)
     t = cuda.threadIdx.x
     value = warp_sum(value)
     if t % 32 == 0:
@@ -139,7 +140,7 @@ def warp_shuffle(x, sums):
         mine = x[i]
     if i + THREADS < x.size:
         mine += x[i + THREADS]
-    mine = block_sum(mine)
+    mine = block_sum(mine, x)
     if cuda.threadIdx.x == 0:
         sums[cuda.blockIdx.x] = mine
 
@@ -150,7 +151,7 @@ def grid_stride(x, sums):
     mine = float32(0)
     for i in range(cuda.grid(1), x.size, cuda.gridsize(1)):
         mine += x[i]
-    mine = block_sum(mine)
+    mine = block_sum(mine, x)
     if cuda.threadIdx.x == 0:
         cuda.atomic.add(sums, 0, mine)
 
@@ -167,12 +168,12 @@ NUMBERS = {"first_add": 2 * THREADS, "warp_shuffle": 2 * THREADS}
 
 
 def run(step: str, x: torch.Tensor, *, blocks: int = MOST_BLOCKS, launch: Launcher = launch) -> torch.Tensor:
-    """The sum of a contiguous fp32 tensor, as a tensor of no dimension; 0 for an empty one.
+    """The sum of a contiguous tensor, as a tensor of no dimension; 0 for an empty one.
 
     `blocks` is the most that "grid_stride" starts. Raises InputError for an unknown step and another dtype.
     """
     arguments.known_step(step, STEPS)
-    arguments.alike((torch.float32,), x=x)
+    arguments.alike(DTYPES, x=x)
     if x.numel() == 0:
         return x.new_zeros(())
     left = x.view(-1)

@@ -22,16 +22,22 @@ SHAPES = [(1, 1, 1), (0, 3, 2), (3, 0, 2), (2, 3, 0), (1, 65, 2), (67, 1, 9), (3
 M, N, K = 64, 64, 16
 
 
-def pair(m, n, k, device="cpu"):
+def pair(m, n, k, device="cpu", dtype=torch.float32):
     generator = torch.Generator().manual_seed(11)
     shapes = ((m, k), (k, n))
-    return tuple(torch.randn(shape, generator=generator).to(device) for shape in shapes)
+    return tuple(torch.randn(shape, generator=generator).to(device, dtype) for shape in shapes)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("step", numba_steps.STEPS)
 def test_the_product(step, shape, device):
     a, b = pair(*shape, device)
+    torch.testing.assert_close(matmul(a, b, step=step), reference(a, b))
+
+
+@pytest.mark.parametrize("step", numba_steps.STEPS)
+def test_double_precision(step, device):
+    a, b = pair(5, 17, 9, device, torch.float64)
     torch.testing.assert_close(matmul(a, b, step=step), reference(a, b))
 
 
@@ -110,8 +116,8 @@ def test_what_is_refused():
     a, b = pair(2, 3, 4)
     with pytest.raises(InputError, match="unknown step: got 'tensor_cores'"):
         matmul(a, b, step="tensor_cores")
-    with pytest.raises(InputError, match=r"dtype of a: got torch.float64, expected torch.float32"):
-        matmul(a.double(), b.double())
+    with pytest.raises(InputError, match=r"dtype of a: got torch.float16, expected torch.float32 or"):
+        matmul(a.half(), b.half())
     with pytest.raises(InputError, match=r"shape of b: got \(3, 3\), expected \(4, 3\)"):
         matmul(a, b[:3])
     with pytest.raises(InputError, match=r"dimensions of b: got shape \(12,\), expected 2 of them"):
