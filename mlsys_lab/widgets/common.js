@@ -37,6 +37,12 @@ function si(x, unit) {
   return `${Number((rounded / 1000 ** (index - 3)).toPrecision(3))} ${steps[index]}${unit}`.replace("-", "−");
 }
 
+// Throws what was wrong, got, expected, and what to do, as one line.
+function refuse(what, { got, expected, help } = {}) {
+  const parts = [got === undefined ? "" : `got ${got}`, expected === undefined ? "" : `expected ${expected}`].filter(Boolean);
+  throw new Error(what + (parts.length ? `: ${parts.join(", ")}` : "") + (help ? `; help: ${help}` : ""));
+}
+
 // The page's own choice comes before the system's: the book and Colab mark <html>, JupyterLab and VS Code mark <body>.
 function isDark() {
   const { documentElement: html, body } = document;

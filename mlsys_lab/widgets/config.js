@@ -1,11 +1,5 @@
 // A transformer's sizes, checked as `mlsys_lab.flops.config` checks them: the same refusals in the same words.
 
-// Throws what was wrong, got, expected, and what to do, as one line.
-function refuse(what, { got, expected, help } = {}) {
-  const parts = [got === undefined ? "" : `got ${got}`, expected === undefined ? "" : `expected ${expected}`].filter(Boolean);
-  throw new Error(what + (parts.length ? `: ${parts.join(", ")}` : "") + (help ? `; help: ${help}` : ""));
-}
-
 function checkWhole(record, kind, names, least) {
   for (const name of names) {
     if (Number.isInteger(record[name]) && record[name] >= least) continue;

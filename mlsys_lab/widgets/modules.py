@@ -18,6 +18,7 @@ _BEFORE = {
     ),
     "isoflop": ("common", "axes"),
     "load": (),
+    "occupancy": ("common", "axes"),
 }
 _SHARED = {part for parts in _BEFORE.values() for part in parts}
 _SITE_ONLY = {"load", "plots"}

@@ -1,0 +1,82 @@
+"""What the occupancy calculator shows: NVIDIA's GPUs, and the size of one kernel's blocks.
+
+The figure repeats `mlsys_lab.kernels.trace.occupancy` in JavaScript, and a test holds the two equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
+
+import anywidget
+import traitlets
+
+from mlsys_lab import hardware
+from mlsys_lab.hardware import DEVICES, Device
+from mlsys_lab.kernels.trace.occupancy import occupancy
+from mlsys_lab.widgets.modules import esm
+from mlsys_lab.widgets.page import table
+
+_TABLE_THREADS = (32, 64, 128, 256, 512, 768, 1024)
+
+
+def multiprocessor_data(devices: Iterable[Device] = DEVICES) -> list[dict[str, Any]]:
+    """What the calculator needs of each device: the most that one multiprocessor holds; sizes in bytes."""
+    return [
+        {
+            "name": one.name,
+            "compute_capability": one.compute_capability,
+            "warps": one.warps_per_unit,
+            "blocks": one.blocks_per_unit,
+            "register_bytes": one.register_bytes_per_unit,
+            "shared_bytes": one.shared_bytes_per_unit,
+        }
+        for one in devices
+    ]
+
+
+def occupancy_data(
+    device: str = "H100", *, threads: int = 256, registers: int = 64, shared_bytes: int = 0
+) -> dict[str, Any]:
+    """The data of the figure, opened on a GPU of the course's table and on one kernel.
+
+    threads and shared_bytes are a block's, registers a thread's. Raises `InputError` for what cannot be asked of the
+    device, as `occupancy` does.
+    """
+    chosen = hardware.device(device)
+    occupancy(chosen, threads, registers=registers, shared_bytes=shared_bytes)
+    return {
+        "devices": multiprocessor_data(one for one in DEVICES if one.compute_capability),
+        "device": chosen.name,
+        "threads": threads,
+        "registers": registers,
+        "shared_bytes": shared_bytes,
+    }
+
+
+def occupancy_table(data: Mapping[str, Any]) -> str:
+    """The kernel's occupancy in blocks of several sizes as an HTML table, for where no script runs."""
+    chosen, rows = hardware.device(data["device"]), []
+    for threads in sorted({*_TABLE_THREADS, data["threads"]}):
+        held = occupancy(chosen, threads, registers=data["registers"], shared_bytes=data["shared_bytes"])
+        rows.append((threads, held.blocks, held.warps, f"{100 * held.occupancy:.3g} %", ", ".join(held.limits)))
+    return table(("threads of a block", "blocks", "warps", "occupancy", "limited by"), rows)
+
+
+class OccupancyCalculator(anywidget.AnyWidget):
+    """Blocks and warps on a multiprocessor, in a notebook: `OccupancyCalculator.of("H100", threads=256)`.
+
+    devices: as `multiprocessor_data` gives them. device: the one shown; a name that is not there shows the first.
+    """
+
+    _esm = esm("occupancy")
+    devices: traitlets.List[Any] = traitlets.List(traitlets.Dict(), minlen=1).tag(sync=True)
+    device = traitlets.Unicode("H100").tag(sync=True)
+    threads = traitlets.Int(256).tag(sync=True)
+    registers = traitlets.Int(64).tag(sync=True)
+    shared_bytes = traitlets.Int(0).tag(sync=True)
+
+    @classmethod
+    def of(cls, device: str = "H100", **sizes: int) -> Self:
+        """Open on a GPU and a kernel; `sizes` are those of `occupancy_data`."""
+        return cls(**occupancy_data(device, **sizes))
