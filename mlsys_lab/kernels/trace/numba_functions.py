@@ -106,16 +106,14 @@ class Places:
     def __init__(self, kernel: FunctionType) -> None:
         self._code, self._instructions = kernel.__code__, _instructions(kernel.__code__)
         self._called: dict[int, list[int]] = {}  # instructions of the kernels that it calls
-        self._numbers: dict[object, int] = {}
+        self._numbers: dict[tuple[tuple[int, int], ...], int] = {}  # below zero: the kernel's own are its offsets
 
     def __call__(self, frame: FrameType) -> int:
         """The number of the instruction that a frame is at."""
-        key: object
         if frame.f_code is self._code:
-            key = self._instructions[frame.f_lasti >> 1]
-        else:
-            key = tuple(self._step(call) for call in _callers(frame))
-        return self._numbers.setdefault(key, len(self._numbers))
+            return self._instructions[frame.f_lasti >> 1]
+        calls = tuple(self._step(call) for call in _callers(frame))
+        return self._numbers.setdefault(calls, -1 - len(self._numbers))
 
     def _step(self, frame: FrameType) -> tuple[int, int]:
         code = id(frame.f_code)

@@ -77,6 +77,8 @@ class Memory:
 
     def element(self, key: Any) -> int:
         """Where an index lies, counted in elements from the first; `InputError` for what is not an index."""
+        if type(key) is int and self.ndim == 1:
+            return key
         try:
             if self.ndim == 1:
                 return index(key[0] if type(key) is tuple and len(key) == 1 else key)
@@ -98,8 +100,21 @@ class Memory:
 class Guarded(Memory):
     """The same where nothing is recorded: an index outside of its dimension is an `InputError`."""
 
+    def __getitem__(self, key: Any) -> Any:
+        return self._read(self.element(key))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.store(self.element(key), value)
+
     def element(self, key: Any) -> int:
         """The element's place in memory, which must be one."""
+        if type(key) is int:
+            if self.ndim == 1 and 0 <= key < self.size:
+                return key
+        elif self.ndim == 2 and type(key) is tuple and len(key) == 2:
+            row, column = key
+            if type(row) is type(column) is int and 0 <= row < self.shape[0] and 0 <= column < self.shape[1]:
+                return row * self._pitch + column
         element = super().element(key)
         keys = key if type(key) is tuple else (key,)
         for one, extent in zip(keys, self.shape, strict=True):
