@@ -6,23 +6,15 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from mlsys_lab.checks.compare import close, tolerance
 from mlsys_lab.kernels.trace.events import Trace
 from mlsys_lab.kernels.trace.faults import faults
 from mlsys_lab.kernels.trace.races import races
 from mlsys_lab.kernels.trace.traffic import traffic
 from mlsys_lab.kernels.trace.triton_interpreter import recorded
+from tests.kernels.closeness import assert_near
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 Function = Callable[..., torch.Tensor]
-
-
-def assert_close(got: torch.Tensor, want: torch.Tensor, *, dtype: torch.dtype | None = None) -> None:
-    """Within the tolerance of `got`'s dtype (or of `dtype`, where it was computed from such numbers) of float64."""
-    name = str(dtype or got.dtype).removeprefix("torch.")
-    arrays = [{"values": one.detach().cpu().float().numpy()} for one in (got, want)]
-    mismatch = close(arrays[0], arrays[1], scale=tolerance(name) / tolerance("float32"))
-    assert mismatch is None, mismatch
 
 
 def result_gradient(y: torch.Tensor) -> torch.Tensor:
@@ -42,7 +34,7 @@ def assert_like(function: Function, expected: Function, *inputs: torch.Tensor) -
     got = with_gradients(function, *inputs)
     want = with_gradients(expected, *(one.double() for one in inputs))
     for mine, other in zip(got, want, strict=True):
-        assert_close(mine, other, dtype=inputs[0].dtype)
+        assert_near(mine, other)
 
 
 def looked_at(call: Callable[[], object]) -> list[Trace]:

@@ -11,9 +11,9 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.softmax import cost, reference, softmax
 from mlsys_lab.kernels.softmax.triton_steps import BLOCK, STEPS, WIDEST
 from mlsys_lab.kernels.trace.traffic import total
+from tests.kernels.closeness import assert_near
 from tests.kernels.operators import (
     DTYPES,
-    assert_close,
     assert_like,
     compiles_whole,
     looked_at,
@@ -36,9 +36,9 @@ def wanted(x: torch.Tensor) -> torch.Tensor:
 def test_values_and_gradients(step: str, shape: tuple[int, ...], dtype: torch.dtype, device: str) -> None:
     x = 3 * torch.randn(shape, dtype=dtype, device=device)
     y, dx = with_gradients(lambda x: softmax(x, step=step), x)
-    assert_close(y, wanted(x.double()))
+    assert_near(y, wanted(x.double()))
     kept, dy = y.double(), result_gradient(y).double()  # all that the backward pass knows of y is rounded
-    assert_close(dx, kept * (dy - (kept * dy).sum(-1, keepdim=True)))
+    assert_near(dx, kept * (dy - (kept * dy).sum(-1, keepdim=True)))
     if dtype == torch.float32:
         assert_like(lambda x: softmax(x, step=step), wanted, x)
 
@@ -53,7 +53,7 @@ def test_large_numbers_and_numbers_of_the_last_block(step: str) -> None:
     x = torch.zeros(3, BLOCK + 3)
     x[0, -1], x[1, 0], x[2] = 80.0, 3e38, -3e38  # the maximum comes last, first, nowhere
     y = softmax(x, step=step)
-    assert_close(y, wanted(x.double()))
+    assert_near(y, wanted(x.double()))
     assert y[0, -1] == 1 and y[1, 0] == 1
 
 
@@ -66,14 +66,14 @@ def test_rows_with_infinities_and_nan_are_those_of_torch(step: str, row: list[fl
     x[1], x[1, :2], x[1, -1] = row[0], torch.tensor(row[:2]), row[2]
     y, want = softmax(x, step=step), wanted(x)
     assert torch.equal(y.isnan(), want.isnan()) and not y[[0, 2]].isnan().any()
-    assert_close(y.nan_to_num(), want.nan_to_num())
+    assert_near(y.nan_to_num(), want.nan_to_num())
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_minus_infinity_for_a_whole_block_is_no_nan(step: str) -> None:
     x = torch.full((1, 2 * BLOCK), -INF)
     x[0, -2:] = torch.tensor([0.0, 1.0])
-    assert_close(softmax(x, step=step), wanted(x.double()))
+    assert_near(softmax(x, step=step), wanted(x.double()))
 
 
 @pytest.mark.parametrize("step", STEPS)
