@@ -129,7 +129,7 @@ class _Kernel:
             if one.annotation is not None and ast.unparse(one.annotation) != "tl.constexpr":
                 self.refuse(one.annotation, "a parameter's annotation can only be `tl.constexpr`")
         for name in self.locals:
-            if name.startswith("__") or name in RESERVED | self.known:
+            if name.startswith("__") or name in RESERVED:
                 self.refuse(self.function, f"`{name}` cannot be the name of a variable of `{self.function.name}`")
         for statement in self.function.body:
             self.statement(statement)

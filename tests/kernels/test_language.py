@@ -58,10 +58,19 @@ def test_kernels_and_constants_are_taken_and_all_else_is_left_out() -> None:
     found = kernels_of(MODULE)
     assert found.kernels == ("weight", "total", "row_sums")
     assert found.constants == ("TILE", "BLOCK")
+
     left = ast.unparse(found.tree)
     assert not any(word in left for word in ("import", "secret", "helper", "print", "open"))
     begins = [MODULE.splitlines()[node.lineno - 1].split("(")[0] for node in found.tree.body]
     assert begins == ["TILE = 16", "BLOCK = ", "def weight", "def total", "def row_sums"], "lines stay the learner's"
+
+
+def test_a_variable_may_be_named_as_a_constant_or_another_kernel_is_but_not_be_called() -> None:
+    head = "TILE = 1\n@cuda.jit\ndef other(x): pass\n"
+    kernel = "@cuda.jit\ndef kernel(x):\n    TILE = other = 2\n    x[TILE] = other\n"
+    assert kernels_of(head + kernel).kernels == ("other", "kernel")
+    with pytest.raises(KernelLanguageError, match="no variables"):
+        kernels_of(head + kernel + "    other(x)\n")
 
 
 CUDA_LINES = [
@@ -116,8 +125,6 @@ CUDA_LINES = [
     "cuda = 1",
     "range = 1",
     "__x = 1",
-    "TILE = 1",
-    "kernel = 1",
     "x[(y := 2)] = 1",
     "x[0], y.z = 1, 2",
     "x += x.data",

@@ -97,5 +97,6 @@ def test_a_notebooks_own_kernel_is_held_to_the_language_too() -> None:
     names = live("@cuda.jit\ndef good(x):\n    x[0] = twice(x[0]) * T", "seen = {}")
     names = live("@cuda.jit\ndef bad(x):\n    x[0] = 1\n    seen[0] = x[0]")
     refuse_beyond_kernels(names, ("good", "absent"))
+    refuse_beyond_kernels(names | {"x": 3}, ("good",))  # a number elsewhere that is named as a parameter is
     with pytest.raises(InputError, match=r"`seen` is nothing that kernel `bad` can use \(line 4: `seen\[0\] = x\[0\]`"):
         refuse_beyond_kernels(names, ("good", "bad"))
