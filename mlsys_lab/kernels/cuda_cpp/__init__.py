@@ -1,7 +1,7 @@
 """CUDA C++: compiled anywhere, launched on a GPU.
 
-`launch` compiles a kernel's text with NVRTC, NVIDIA's compiler as a library, and launches it through `cuda.core`; the
-other way would be torch's `load_inline`, which writes a C++ extension and builds it with nvcc. NVRTC was chosen because
+`launch` compiles a kernel's text with NVRTC, NVIDIA's compiler as a library, and has the driver launch it. The other
+way would be torch's `load_inline`, which writes a C++ extension and builds it with nvcc. NVRTC was chosen because
 
 * it needs no toolkit, no host compiler and no ninja: one wheel, which also compiles where there is no GPU, so that
   errors are seen, and registers and shared memory read, on any laptop with Linux;
@@ -11,7 +11,8 @@ other way would be torch's `load_inline`, which writes a C++ extension and build
 * its messages are about the learner's file alone, with no line of generated code in between.
 
 What it costs: the host side is Python, and the headers of the toolkit (cuda_bf16.h, mma.h, CUB) are not at hand;
-`ptx.cuh` has the few instructions that the steps of this package need.
+`ptx.cuh` has the few instructions that the steps of this package need. Both are called through `cuda.bindings` and not
+through `cuda.core` on top of it, which until its release 0.7 asks for a GPU's driver even to compile.
 """
 
 from mlsys_lab.kernels.cuda_cpp.compiler import Compiled, Resources, compile_cuda

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,8 @@ from mlsys_lab.kernels.cuda_cpp.diagnostics import failure
 
 HEADERS = Path(__file__).parent
 """Where `#include "ptx.cuh"` is looked for."""
+
+OPTIONS = ("--std=c++17", "--ptxas-options=-v", "--disable-warnings")
 
 HELP = 'pip install "mlsys-lab[kernels]"'
 
@@ -59,29 +60,51 @@ def compile_cuda(source: str, kernels: tuple[str, ...], *, name: str = "kernel.c
         raise InputError(f"{name}: no kernel to compile", expected="the names of one or more")
     if not re.fullmatch(r"sm_\d{2,3}[a-z]?", arch):
         raise InputError("no such architecture", got=repr(arch), expected="like 'sm_90'")
-    core = load_core()
-    log = StringIO()
-    options = core.ProgramOptions(
-        arch=arch, name=name, include_path=[str(HEADERS)], ptxas_options=["-v"], disable_warnings=True
-    )
+    nvrtc = load_nvrtc()
+    program = _ok(nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), 0, [], []))
     try:
-        code = core.Program(source, "c++", options).compile("cubin", name_expressions=kernels, logs=log)
-    except Exception as error:  # cuda.core keeps its exception types to itself
-        raise _explained(error, source, name, arch) from None
-    symbols = {kernel: code.symbol_mapping[kernel].decode() for kernel in kernels}
-    reported = _reports(log.getvalue())
-    return Compiled(name, arch, code.code, symbols, {kernel: reported[symbols[kernel]] for kernel in kernels})
+        for kernel in kernels:
+            _ok(nvrtc.nvrtcAddNameExpression(program, kernel.encode()))
+        options = [f"--gpu-architecture={arch}", f"--include-path={HEADERS}", *OPTIONS]
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+        log = _text(program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).decode(errors="replace")
+        if status == nvrtc.nvrtcResult.NVRTC_ERROR_INVALID_OPTION:
+            raise InputError("this NVRTC compiles for no such architecture", got=repr(arch), expected="like 'sm_90'")
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise failure(log.replace("\0", "\n"), source, name)
+        cubin = _text(program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
+        symbols = {kernel: _ok(nvrtc.nvrtcGetLoweredName(program, kernel.encode())).decode() for kernel in kernels}
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    reported = _reports(log)
+    return Compiled(name, arch, cubin, symbols, {kernel: reported[symbols[kernel]] for kernel in kernels})
 
 
-def load_core() -> Any:
-    """The module `cuda.core`; MissingToolError where it is not installed or too old."""
+def load_nvrtc() -> Any:
+    """The module `cuda.bindings.nvrtc`; MissingToolError where it, or NVRTC itself, is not on this machine."""
     try:
-        import cuda.core as core
+        from cuda.bindings import nvrtc
 
-        _ = core.Program, core.ObjectCode, core.launch
-    except (ImportError, AttributeError) as error:
-        raise MissingToolError("compiling CUDA C++ needs cuda-core 0.5.1 or newer", got=error, help=HELP) from None
-    return core
+        nvrtc.nvrtcVersion()
+    except (ImportError, RuntimeError) as error:
+        got = str(error).strip().splitlines()[0]
+        raise MissingToolError("compiling CUDA C++ needs NVRTC and cuda-bindings", got=got, help=HELP) from None
+    return nvrtc
+
+
+def _ok(result: tuple[Any, ...]) -> Any:
+    """What a call of NVRTC gave beside its status."""
+    status, *values = result
+    if status.value:
+        raise InputError(f"NVRTC refuses: {status.name}")
+    return values[0] if values else None
+
+
+def _text(program: Any, size: Any, read: Any) -> bytes:
+    """Bytes that NVRTC writes into a buffer of the size that it asks for."""
+    buffer: bytes = b"\0" * _ok(size(program))
+    _ok(read(program, buffer))
+    return buffer
 
 
 def _reports(log: str) -> dict[str, Resources]:
@@ -93,12 +116,3 @@ def _reports(log: str) -> dict[str, Resources]:
             int(report["registers"]), int(shared[1]) if shared else 0, int(report["stack"]), spilled
         )
     return found
-
-
-def _explained(error: Exception, source: str, name: str, arch: str) -> InputError | MissingToolError:
-    text = str(error)
-    if "libnvrtc" in text:
-        return MissingToolError("compiling CUDA C++ needs NVRTC, which is not on this machine", help=HELP)
-    if "INVALID_OPTION" in text or "gpu-architecture" in text:
-        return InputError("this NVRTC compiles for no such architecture", got=repr(arch), expected="like 'sm_90'")
-    return failure(text.partition("compilation log:")[2].replace("\0", "\n"), source, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,7 +13,7 @@ import torch
 
 from mlsys_lab.errors import InputError, MissingToolError
 from mlsys_lab.kernels.arguments import STATIC_SHARED_BYTES
-from mlsys_lab.kernels.cuda_cpp.compiler import compile_cuda, load_core
+from mlsys_lab.kernels.cuda_cpp.compiler import HELP, compile_cuda
 from mlsys_lab.kernels.cuda_cpp.signature import POINTED, SCALARS, Parameter, parameters
 
 Argument = torch.Tensor | int | float | bool
@@ -57,16 +58,21 @@ def launch(
     values = pass_arguments(kernel, wanted, arguments)
     check_extents(kernel, grid, block)
     device = _device_of(kernel, arguments)
-    loaded, stream = _load(source, kernel, device.index), torch.cuda.current_stream(device)
-    core = load_core()
-    if shared_bytes > STATIC_SHARED_BYTES:
-        _allow_shared(loaded, kernel, shared_bytes, device.index)
-    config = core.LaunchConfig(grid=grid, block=block, shmem_size=shared_bytes)
-    core.launch(core.Stream.from_handle(stream.cuda_stream), config, loaded, *values)
+    driver = load_driver()
+    with torch.cuda.device(device):
+        function = _load(source, kernel, device.index)
+        if shared_bytes > STATIC_SHARED_BYTES:
+            _allow_shared(function, kernel, shared_bytes, device.index)
+        stream = torch.cuda.current_stream(device).cuda_stream
+        extents = ((*extent, 1, 1)[:3] for extent in (grid, block))
+        addresses = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+        sizes = [number for extent in extents for number in extent]
+        status = driver.cuLaunchKernel(function, *sizes, shared_bytes, stream, ctypes.addressof(addresses), 0)
+    _ok(driver, kernel, status)
 
 
 def pass_arguments(kernel: str, wanted: Sequence[Parameter], arguments: Sequence[Argument]) -> list[Any]:
-    """The arguments as C passes them: an address for a tensor, a number of the parameter's own width.
+    """The arguments as C holds them: an address for a tensor, a number of the parameter's own width.
 
     Raises InputError for a wrong count, a tensor of another type, one that is not contiguous, a number out of range.
     """
@@ -89,7 +95,7 @@ def _passed(kernel: str, wanted: Parameter, given: Argument) -> Any:
             raise InputError(f"{what} has the wrong dtype", got=given.dtype, expected=f"{allowed[0]} for {wanted}")
         if not given.is_contiguous():
             raise InputError(f"{what} is not contiguous", got=f"strides {given.stride()}", help="call .contiguous()")
-        return given.data_ptr()
+        return ctypes.c_void_p(given.data_ptr())
     if isinstance(given, torch.Tensor):
         raise InputError(f"{what} is a tensor", expected=wanted, help="pass a number: .item()")
     if wanted.type not in SCALARS:
@@ -139,27 +145,40 @@ def _device_of(kernel: str, arguments: Sequence[Argument]) -> torch.device:
     return devices.pop()
 
 
+def load_driver() -> Any:
+    """The module `cuda.bindings.driver`, which speaks to the GPU's driver; MissingToolError without it."""
+    try:
+        from cuda.bindings import driver
+    except ImportError as error:
+        raise MissingToolError("launching CUDA C++ needs cuda-bindings", got=error, help=HELP) from None
+    return driver
+
+
 @lru_cache(maxsize=256)
 def _load(source: Source, kernel: str, device: int) -> Any:
-    """The kernel on a GPU."""
-    core = load_core()
-    core.Device(device).set_current()
+    """The kernel on a GPU, which is the current one."""
     major, minor = torch.cuda.get_device_capability(device)
     compiled = compile_cuda(source.text, (kernel,), name=source.name, arch=f"sm_{major}{minor}")
-    code = core.ObjectCode.from_cubin(compiled.cubin, symbol_mapping={kernel: compiled.symbols[kernel].encode()})
-    return code.get_kernel(kernel)
+    driver = load_driver()
+    module = _ok(driver, kernel, driver.cuModuleLoadData(compiled.cubin))
+    return _ok(driver, kernel, driver.cuModuleGetFunction(module, compiled.symbols[kernel].encode()))
 
 
 @lru_cache(maxsize=256)
-def _allow_shared(loaded: Any, kernel: str, shared_bytes: int, device: int) -> None:
+def _allow_shared(function: Any, kernel: str, shared_bytes: int, device: int) -> None:
     """Let launches of a kernel have this much dynamic shared memory."""
-    from cuda.bindings import driver
-
     properties: Any = torch.cuda.get_device_properties(device)
     most = properties.shared_memory_per_block_optin
     if shared_bytes > most:
         raise InputError(f"{kernel}: too much shared memory for this GPU", got=shared_bytes, expected=f"at most {most}")
+    driver = load_driver()
     attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    (status,) = driver.cuKernelSetAttribute(attribute, shared_bytes, loaded.handle, driver.CUdevice(device))
+    _ok(driver, kernel, driver.cuFuncSetAttribute(function, attribute, shared_bytes))
+
+
+def _ok(driver: Any, kernel: str, result: tuple[Any, ...]) -> Any:
+    """What a call of the driver gave beside its status; InputError with the driver's own word where it refused."""
+    status, *values = result
     if status != driver.CUresult.CUDA_SUCCESS:
-        raise InputError(f"{kernel}: the GPU refuses {shared_bytes} bytes of shared memory", got=status.name)
+        raise InputError(f"{kernel}: the GPU's driver refuses", got=status.name)
+    return values[0] if values else None

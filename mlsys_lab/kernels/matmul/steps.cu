@@ -80,10 +80,13 @@ __global__ void __launch_bounds__(BM* BN / TM)
     }
 }
 
-// A thread makes TM × TN elements: TM + TN numbers from shared memory serve TM·TN multiply-adds. The compiler is told
-// that two blocks should fit a multiprocessor, or it would take more registers than that leaves.
+// Blocks that the compiler is told to make fit a multiprocessor at once, by what a thread makes: two leave 128 of the
+// 65,536 registers for each of 2·256 threads, and it may take more if nobody says so.
+__device__ constexpr int blocks(int made) { return made <= 64 ? 2 : 1; }
+
+// A thread makes TM × TN elements: TM + TN numbers from shared memory serve TM·TN multiply-adds.
 template <int BM, int BN, int BK, int TM, int TN>
-__global__ void __launch_bounds__(BM* BN / (TM * TN), 2)
+__global__ void __launch_bounds__(BM* BN / (TM * TN), blocks(TM* TN))
     register_tile_2d(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c, int m, int n,
                      int k) {
     constexpr int THREADS = BM * BN / (TM * TN);
@@ -201,7 +204,7 @@ __device__ __forceinline__ void write(float* __restrict__ c, const float (&sums)
 // Sixteen bytes at a time from global memory, from shared memory and back. A thread's columns are quads BN·4/TN apart,
 // so that eight neighbours read 128 bytes in a row.
 template <bool ALIGNED, int BM, int BN, int BK, int TM, int TN>
-__global__ void __launch_bounds__(BM* BN / (TM * TN))
+__global__ void __launch_bounds__(BM* BN / (TM * TN), ALIGNED ? blocks(TM* TN) : 1)
     vectorised(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c, int m, int n, int k) {
     constexpr int THREADS = BM * BN / (TM * TN), DOWN = 4 * BM / TM, RIGHT = 4 * BN / TN;
     __shared__ __align__(16) float a_tile[BK][BM + 4];
@@ -239,7 +242,7 @@ __device__ __forceinline__ int lane_column(int lane) {
 // Each warp makes a tile of WM × WN near to square, so that its lanes share what they read; two tiles of a and b, so
 // that the next is on its way from global memory while this one is multiplied, and one barrier a tile is enough.
 template <bool ALIGNED, int BM, int BN, int BK, int WM, int WN, int TM, int TN>
-__global__ void __launch_bounds__(BM* BN / (TM * TN))
+__global__ void __launch_bounds__(BM* BN / (TM * TN), ALIGNED ? blocks(TM* TN) : 1)
     warp_tile(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c, int m, int n, int k) {
     constexpr int THREADS = BM * BN / (TM * TN), DOWN = 4 * WM / TM, RIGHT = 4 * WN / TN;
     static_assert(WM / TM * (WN / TN) == 32, "a warp's tile must take 32 threads");

@@ -64,9 +64,10 @@ struct Fragments {
 };
 
 // STAGES tiles are in shared memory or on their way there. Dynamic shared memory: 2·STAGES·BK·(BM + BN) bytes.
-// A grid of one dimension, as many blocks as tiles.
+// A grid of one dimension, as many blocks as tiles. Two blocks are to fit a multiprocessor where a lane makes no more
+// than 64 elements.
 template <bool ALIGNED, int BM, int BN, int BK, int WM, int WN, int STAGES>
-__global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
+__global__ void __launch_bounds__(BM / WM * (BN / WN) * 32, ALIGNED && WM * WN <= 2048 ? 2 : 1)
     tensor_cores(const bf16* __restrict__ a, const bf16* __restrict__ b, bf16* __restrict__ c, int m, int n, int k) {
     constexpr int THREADS = BM / WM * (BN / WN) * 32;
     extern __shared__ __align__(128) bf16 tiles[];

@@ -44,8 +44,7 @@ class Emulator:
         guarded = [Guarded(one) if isinstance(one, torch.Tensor) else one for one in arguments]
         values = pass_arguments(kernel, wanted, [one.inner if isinstance(one, Guarded) else one for one in guarded])
         extents = (ctypes.c_uint * 6)(*(*grid, 1, 1)[:3], *(*block, 1, 1)[:3])
-        packed = [ctypes.c_void_p(value) if isinstance(value, int) else value for value in values]
-        status = run(extents, ctypes.c_size_t(shared_bytes), ctypes.c_bool(self.reversed), *packed)
+        status = run(extents, ctypes.c_size_t(shared_bytes), ctypes.c_bool(self.reversed), *values)
         assert status == 0, f"{kernel}: threads wait at a barrier that others never reach"
         for one in guarded:
             if isinstance(one, Guarded):
