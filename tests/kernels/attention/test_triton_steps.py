@@ -13,10 +13,9 @@ from mlsys_lab.kernels.attention import STEPS, attention, cost, reference, trito
 from mlsys_lab.kernels.attention.triton_steps import CANDIDATES, Blocks, attention_with_lse
 from mlsys_lab.kernels.tiles import HOPPER_SHARED_BYTES
 from mlsys_lab.kernels.trace.traffic import Traffic, traffic
-from mlsys_lab.kernels.trace.triton_interpreter import record
-from mlsys_lab.kernels.triton_launch import launching
 from tests.kernels.closeness import assert_near
 from tests.kernels.compiled import compiled
+from tests.kernels.operators import looked_at
 
 SMALL = Blocks(16, 16, 4, 1)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -165,16 +164,8 @@ def test_bad_input():
 
 
 def traffic_of(call) -> list[tuple[str, dict[str, Traffic]]]:
-    """Of each launch within `call`: the kernel's name, and what it exchanged with each buffer."""
-    found = []
-
-    def look(kernel, grid, *args, outputs=(), **constants):
-        trace = record(kernel, grid, *args, outputs=outputs, **constants)
-        found.append((trace.kernel, {one.buffer: one for one in traffic(trace)}))
-
-    with launching(look):
-        call()
-    return found
+    """Of each launch within `call`, in which nothing is wrong: the kernel, and what it exchanged with each buffer."""
+    return [(trace.kernel, {one.buffer: one for one in traffic(trace)}) for trace in looked_at(call)]
 
 
 def asked_bytes(launches) -> int:
@@ -227,6 +218,16 @@ def test_backward_reads_what_it_must():
     assert launches["key_value_kernel"]["k_tiles"].read.ratio == 1
     assert launches["query_kernel"]["k_tiles"].read.ratio == 2 * (1 + 2) / 2
     assert launches["query_kernel"]["dq_tiles"].written.ratio == 1
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_nothing_is_touched_that_should_not_be(name):
+    *sizes, causal = SHAPES[name]
+    q, k, v = drawn(*sizes)
+    for step in triton_steps.STEPS:
+        looked_at(lambda step=step: triton_steps.attention(q, k, v, causal=causal, step=step, blocks=SMALL))
+    out = triton_steps.attention(q, k, v, causal=causal, blocks=SMALL)
+    looked_at(lambda: out.sum().backward())
 
 
 LAUNCHES = """

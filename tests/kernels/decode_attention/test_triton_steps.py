@@ -9,10 +9,9 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.decode_attention import STEPS, cost, decode_attention, reference, triton_steps
 from mlsys_lab.kernels.tiles import HOPPER_SHARED_BYTES
 from mlsys_lab.kernels.trace.traffic import times_read, traffic
-from mlsys_lab.kernels.trace.triton_interpreter import record
-from mlsys_lab.kernels.triton_launch import launching
 from tests.kernels.closeness import assert_near
 from tests.kernels.compiled import compiled
+from tests.kernels.operators import looked_at
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 SIZES = {  # lengths, N, K, D, page size, pages of the longest
@@ -148,19 +147,12 @@ def test_bad_input():
     assert list(STEPS) == ["reference", *triton_steps.STEPS]
 
 
-def traces_of(call):
-    found = []
-    with launching(lambda kernel, grid, *args, **options: found.append(record(kernel, grid, *args, **options))):
-        call()
-    return found
-
-
 @pytest.mark.parametrize("parts", (1, 3))
 def test_each_cached_key_is_read_once_for_its_whole_group(parts):
     sizes = ([40, 9, 64], 8, 2, 32, 16, 4)
     q, k, v, table, lengths = (x.detach() for x in drawn(*sizes))
     step = "whole" if parts == 1 else "split"
-    traces = traces_of(
+    traces = looked_at(
         lambda: triton_steps.decode_attention(q, k, v, table, lengths, step=step, parts=parts, block_n=16)
     )
     for name in ("k_ptr", "v_ptr"):
@@ -177,10 +169,20 @@ def test_long_sequences_move_little_more_than_the_least():
     q, k, v, table, counts = (x.detach() for x in drawn(lengths, N, K, D, 16, 32))
     for parts, most in ((1, 1.05), (4, 1.1)):
         call = {"step": "whole" if parts == 1 else "split", "parts": parts, "block_n": 64}
-        traces = traces_of(lambda call=call: triton_steps.decode_attention(q, k, v, table, counts, **call))
+        traces = looked_at(lambda call=call: triton_steps.decode_attention(q, k, v, table, counts, **call))
         asked = sum(one.both.asked_bytes for trace in traces for one in traffic(trace))
         _, least = cost.forward(lengths, N, K, D, itemsize=4)
         assert 1 < asked / least <= most
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_nothing_is_touched_that_should_not_be(name):
+    """Entries of the table past a sequence's pages, pages past its length: -1 and random numbers here."""
+    inputs = [x.detach() for x in drawn(*SIZES[name])]
+    for step, parts in (("whole", 1), ("split", 3)):
+        looked_at(
+            lambda how=(step, parts): triton_steps.decode_attention(*inputs, step=how[0], parts=how[1], block_n=16)
+        )
 
 
 LAUNCHES = """

@@ -17,6 +17,7 @@ from mlsys_lab.kernels.trace.traffic import times_written, traffic
 from mlsys_lab.kernels.trace.triton_interpreter import record
 from tests.kernels.closeness import assert_near
 from tests.kernels.compiled import compiled
+from tests.kernels.operators import looked_at
 
 SMALL = Tile(m=16, n=32, k=16, group=2)
 ODD = [(33, 40, 24), (1, 1, 1), (17, 31, 13), (32, 64, 32), (5, 7, 0), (0, 4, 3), (3, 0, 5)]
@@ -149,6 +150,13 @@ def test_a_is_read_once_for_each_column_of_tiles(kernel, more):
     assert found["c_ptr"].written.ratio == 1
     asked = sum(one.read.asked_bytes + one.written.asked_bytes for one in found.values())
     assert asked == cost.tiled_bytes(m, n, k, tile.m, tile.n)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_nothing_is_touched_that_should_not_be(step):
+    for m, n, k in ((33, 40, 24), (17, 31, 13), (5, 7, 0)):
+        a, b, bias = operands(m, n, k)
+        looked_at(lambda a=a, b=b, bias=bias: matmul(a, b, bias, activation="gelu", step=step, tile=SMALL))
 
 
 def test_larger_tiles_read_less():
