@@ -15,6 +15,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
@@ -208,16 +209,21 @@ def _device(device: str) -> tuple[str, float | None]:
         raise InputError("no record for this device", got=repr(device), expected="'cpu' or 'cuda'")
     import torch
 
-    name = torch.cuda.get_device_name()
+    return torch.cuda.get_device_name(), _power_limit_w(torch.cuda.current_device())
+
+
+@cache
+def _power_limit_w(index: int) -> float | None:
+    """Of the GPU with this number; asked for once in a process, since asking can take a second."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
-        return name, None
-    query = [tool, "--query-gpu=power.limit", "--format=csv,noheader,nounits", f"--id={torch.cuda.current_device()}"]
+        return None
+    query = [tool, "--query-gpu=power.limit", "--format=csv,noheader,nounits", f"--id={index}"]
     done = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
     try:
-        return name, float(done.stdout.strip())
+        return float(done.stdout.strip())
     except ValueError:  # "[N/A]" on devices that do not tell
-        return name, None
+        return None
 
 
 def _is_number(value: object) -> bool:

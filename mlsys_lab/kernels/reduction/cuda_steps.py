@@ -13,6 +13,8 @@ from mlsys_lab.kernels.cuda_cpp.launcher import blocks_that_fill, starts_at_16_b
 
 SOURCE = cuda_cpp.Source.read(Path(__file__).with_name("steps.cu"))
 THREADS, LOADS = 256, 4
+RESIDENT = 4
+"""Blocks of "one_pass" for each multiprocessor, which has the registers for them."""
 
 STEPS = {
     "interleaved": "a tree in shared memory with partners 1, 2, 4 … apart",
@@ -46,7 +48,7 @@ def run(step: str, x: torch.Tensor, *, launch: cuda_cpp.Launcher = cuda_cpp.laun
 def _one_pass(x: torch.Tensor, launch: cuda_cpp.Launcher) -> torch.Tensor:
     if not starts_at_16_bytes(x):
         raise InputError("x must start at a multiple of 16 bytes for this step", help="pass a .clone()")
-    blocks = min(math.ceil(x.numel() / (4 * THREADS)), blocks_that_fill(x, 8))
+    blocks = min(math.ceil(x.numel() / (4 * THREADS)), blocks_that_fill(x, RESIDENT))
     sums, total = x.new_empty(blocks), x.new_empty(())
     finished = torch.zeros((), dtype=torch.int32, device=x.device)
     kernel = f"one_pass<{THREADS}, {LOADS}>"

@@ -13,6 +13,8 @@ from mlsys_lab.kernels.cuda_cpp.launcher import blocks_that_fill, starts_at_16_b
 
 SOURCE = cuda_cpp.Source.read(Path(__file__).with_name("steps.cu"))
 THREADS = 256
+RESIDENT = {"grid_stride": 8, "vectorised": 4}
+"""Blocks for each multiprocessor, no more than it has registers for: one that had to wait its turn would work alone."""
 
 STEPS = {
     "naive": "a thread an element",
@@ -36,6 +38,6 @@ def run(step: str, x: torch.Tensor, y: torch.Tensor, *, launch: cuda_cpp.Launche
     if step == "vectorised" and not starts_at_16_bytes(x, y):
         raise InputError("x and y must start at a multiple of 16 bytes for this step", help="pass a .clone()")
     wanted = math.ceil(elements / THREADS)
-    blocks = wanted if step == "naive" else min(wanted, blocks_that_fill(x, 8))
+    blocks = wanted if step == "naive" else min(wanted, blocks_that_fill(x, RESIDENT[step]))
     launch(SOURCE, step, (blocks,), (THREADS,), x, y, z, elements)
     return z

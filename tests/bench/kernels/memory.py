@@ -101,9 +101,14 @@ def norm_backward(machine: Machine, rows: int, width: int, name: str) -> Case:
 
 
 def steps(
-    operation: str, module: ModuleType, make: Callable[..., Case], sizes: tuple[int, ...], tiny: tuple[int, ...]
+    operation: str,
+    module: ModuleType,
+    make: Callable[..., Case],
+    sizes: tuple[int, ...],
+    tiny: tuple[int, ...],
+    asked: float | None = COPY,
 ) -> list[Entry]:
-    """All CUDA C++ steps of an operation; of the last, copy bandwidth is asked."""
+    """All CUDA C++ steps of an operation; of the last, this share of copy bandwidth is asked."""
     last = list(module.STEPS)[-1]
     return [
         Entry(
@@ -112,7 +117,7 @@ def steps(
             partial(make, step=step),
             sizes,
             tiny,
-            {"copy": COPY} if step == last else {},
+            {"copy": asked} if asked is not None and step == last else {},
         )
         for step in module.STEPS
     ]
@@ -144,7 +149,7 @@ ENTRIES = [
         for direction, make, asked in (("forward", norm_forward, COPY), ("backward", norm_backward, COPY_BACKWARD))
     ),
     *steps("add", vector_add, cuda_add, (2**27,), (1021,)),
-    *steps("grey", grey, cuda_grey, (8192, 8192), (13, 17)),
+    *steps("grey", grey, cuda_grey, (8192, 8192), (13, 17), asked=None),
     *steps("reduction", reduction, cuda_sum, (2**28,), (5003,)),
     *steps("transpose", transpose, cuda_transpose, (16384, 8192), (67, 131)),
 ]

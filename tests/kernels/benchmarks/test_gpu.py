@@ -79,7 +79,6 @@ def test_names_are_records_names_and_every_goal_of_the_kernels_is_in_the_table()
     assert asked == {
         "gpu-add-triton": {"copy": 0.90},
         "gpu-add-cuda-vectorised": {"copy": 0.90},
-        "gpu-grey-cuda-vectorised": {"copy": 0.90},
         "gpu-softmax-8192x1024": {"copy": 0.90},
         "gpu-softmax-8192x8192": {"copy": 0.90},
         "gpu-softmax-4096x32768": {"copy": 0.90},

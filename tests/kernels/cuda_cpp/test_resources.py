@@ -5,10 +5,12 @@ import math
 import pytest
 import torch
 
+from mlsys_lab.hardware import device
 from mlsys_lab.kernels import cuda_cpp
 from mlsys_lab.kernels.grey import cuda_steps as grey
 from mlsys_lab.kernels.matmul import cuda_steps as matmul
 from mlsys_lab.kernels.reduction import cuda_steps as reduction
+from mlsys_lab.kernels.trace.occupancy import occupancy
 from mlsys_lab.kernels.transpose import cuda_steps as transpose
 from mlsys_lab.kernels.vector_add import cuda_steps as vector_add
 
@@ -59,3 +61,17 @@ def test_a_block_fits_and_nothing_spills(source, kernel, threads, dynamic_bytes,
     assert math.ceil(found.registers / 8) * 8 * threads <= REGISTERS
     assert found.shared_bytes <= 48 * 1024
     assert found.shared_bytes + dynamic_bytes <= SHARED_BYTES[arch]
+
+
+@pytest.mark.parametrize(
+    ("module", "kernel", "resident"),
+    (
+        (vector_add, "grid_stride", vector_add.RESIDENT["grid_stride"]),
+        (vector_add, "vectorised", vector_add.RESIDENT["vectorised"]),
+        (reduction, f"one_pass<{reduction.THREADS}, {reduction.LOADS}>", reduction.RESIDENT),
+    ),
+)
+def test_blocks_that_stay_are_all_on_the_device_at_once(module, kernel, resident):
+    found = cuda_cpp.compile_cuda(module.SOURCE.text, (kernel,), name=module.SOURCE.name).resources[kernel]
+    held = occupancy(device("H100"), module.THREADS, registers=found.registers, shared_bytes=found.shared_bytes)
+    assert held.blocks >= resident
