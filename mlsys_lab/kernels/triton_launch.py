@@ -92,7 +92,9 @@ def _patching_once(interpreter: Any, tl: Any) -> Iterator[None]:
         if seen <= done:
             return SimpleNamespace(restore=lambda: None)
         done.update(seen)
-        return original(function)
+        scope = original(function)
+        tl.tensor.__index__ = lambda self: self.handle.data.item()  # Triton 3.6 asks NumPy for what 2.4 refuses
+        return scope
 
     interpreter._patch_lang = patch
     try:

@@ -7,7 +7,7 @@ x̂ = x·r or (x − μ)·r; y = x̂·w (+ b). With g = dy·w, over a row's D el
 
 A program stays for several rows, so that it reads w and b once and adds up its share of dw and db in registers. The
 shares, one row of float32 a program, are added by a second kernel: in the same order at every run, without atomics.
-With STAGES = 2 the next rows are on their way to shared memory while these are worked on.
+With two stages the next rows are on their way to shared memory while these are worked on.
 """
 
 from __future__ import annotations
@@ -58,34 +58,23 @@ def forward_kernel(
 @triton.jit
 def backward_kernel(
     dy_ptr, x_ptr, w_ptr, mean_ptr, r_ptr, dx_ptr, dw_ptr, db_ptr, N, D,
-    CENTRED: tl.constexpr, TWICE: tl.constexpr, STAGES: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    CENTRED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """dx, and this program's share of dw and db, rows of (programs, D).
-
-    TWICE: x and dy are read again for dx, from the caches, where registers have no room for them beside dw.
-    """
+    """dx, and this program's share of dw and db, rows of (programs, D)."""
     columns = tl.arange(0, BLOCK)
-    if not TWICE:
-        w = of_columns(w_ptr, columns, D)
+    w = of_columns(w_ptr, columns, D)
     dw = tl.zeros((ROWS, BLOCK), tl.float32)
     db = tl.zeros((ROWS, BLOCK), tl.float32)
-    for first in tl.range(tl.program_id(0) * ROWS, N, tl.num_programs(0) * ROWS, num_stages=STAGES):
+    for first in tl.range(tl.program_id(0) * ROWS, N, tl.num_programs(0) * ROWS, num_stages=2):
         rows, exists, at, inside = rows_at(first, columns, N, D, ROWS)
         r = tl.load(r_ptr + rows, mask=exists, other=0.0)[:, None]
         mean = tl.load(mean_ptr + rows, mask=exists, other=0.0)[:, None] if CENTRED else 0.0
         x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
         dy = tl.load(dy_ptr + at, mask=inside, other=0.0).to(tl.float32)
-        if TWICE:
-            w = of_columns(w_ptr, columns, D)
         g = dy * w
-        inner = tl.sum(g * (x - mean), axis=1)[:, None] * r / D
-        outer = tl.sum(g, axis=1)[:, None] / D if CENTRED else 0.0
-        if TWICE:
-            tl.debug_barrier()  # lest the compiler keep what was read
-            x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
-            dy = tl.load(dy_ptr + at, mask=inside, other=0.0).to(tl.float32)
-            g = dy * w
         x_hat = (x - mean) * r
+        inner = tl.sum(g * x_hat, axis=1)[:, None] / D
+        outer = tl.sum(g, axis=1)[:, None] / D if CENTRED else 0.0
         dx = r * (g - outer - x_hat * inner)
         tl.store(dx_ptr + at, dx.to(dx_ptr.dtype.element_ty), mask=inside)
         dw += dy * x_hat
@@ -98,11 +87,66 @@ def backward_kernel(
 
 
 @triton.jit
+def part_of_row(dy_ptr, x_ptr, w_ptr, row_at, columns, mean, r, D):
+    """dy, x̂ and g of a part of one row."""
+    inside = columns < D
+    x = tl.load(x_ptr + row_at + columns, mask=inside, other=0.0).to(tl.float32)
+    dy = tl.load(dy_ptr + row_at + columns, mask=inside, other=0.0).to(tl.float32)
+    w = tl.load(w_ptr + columns, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32)
+    return dy, (x - mean) * r, dy * w
+
+
+@triton.jit
+def wide_backward_kernel(
+    dy_ptr, x_ptr, w_ptr, mean_ptr, r_ptr, dx_ptr, dw_ptr, db_ptr, N, D,
+    CENTRED: tl.constexpr, BIAS: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The same for rows so wide that a share of dw takes the registers: each row comes twice, part by part.
+
+    The second time it comes from the caches. The shares of dw (and of db, if BIAS) are tuples of PARTS blocks.
+    """
+    dw = ()
+    db = ()
+    for _part in tl.static_range(PARTS):
+        dw += (tl.zeros((BLOCK,), tl.float32),)  # type: ignore[assignment]
+        db += (tl.zeros((BLOCK,), tl.float32),)  # type: ignore[assignment]
+    for row in tl.range(tl.program_id(0), N, tl.num_programs(0)):
+        row_at = tl.cast(row, tl.int64) * D
+        r = tl.load(r_ptr + row)
+        mean = tl.load(mean_ptr + row) if CENTRED else 0.0
+        inner = tl.zeros((BLOCK,), tl.float32)
+        outer = tl.zeros((BLOCK,), tl.float32)
+        for start in tl.range(0, D, BLOCK):
+            columns = start + tl.arange(0, BLOCK)
+            dy, x_hat, g = part_of_row(dy_ptr, x_ptr, w_ptr, row_at, columns, mean, r, D)
+            inner += g * x_hat
+            outer += g
+        mean_inner = tl.sum(inner, axis=0) / D
+        mean_outer = tl.sum(outer, axis=0) / D if CENTRED else 0.0
+        more_dw = ()
+        more_db = ()
+        for part in tl.static_range(PARTS):
+            columns = part * BLOCK + tl.arange(0, BLOCK)
+            dy, x_hat, g = part_of_row(dy_ptr, x_ptr, w_ptr, row_at, columns, mean, r, D)
+            dx = r * (g - mean_outer - x_hat * mean_inner)
+            tl.store(dx_ptr + row_at + columns, dx.to(dx_ptr.dtype.element_ty), mask=columns < D)
+            more_dw += (dw[part] + dy * x_hat,)  # type: ignore[assignment]
+            more_db += (db[part] + dy if BIAS else db[part],)  # type: ignore[assignment]
+        dw = more_dw
+        db = more_db
+    for part in tl.static_range(PARTS):
+        columns = part * BLOCK + tl.arange(0, BLOCK)
+        tl.store(dw_ptr + tl.program_id(0) * D + columns, dw[part], mask=columns < D)
+        if BIAS:
+            tl.store(db_ptr + tl.program_id(0) * D + columns, db[part], mask=columns < D)
+
+
+@triton.jit
 def sum_shares_kernel(shares_ptr, sum_ptr, P, D, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """The sum over P rows of float32, a block of columns a program."""
+    """The sum over P rows, in float32, a block of columns a program."""
     columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros((ROWS, BLOCK), tl.float32)
     for first in tl.range(0, P, ROWS):
         _, _, at, inside = rows_at(first, columns, P, D, ROWS)
-        total += tl.load(shares_ptr + at, mask=inside, other=0.0)
+        total += tl.load(shares_ptr + at, mask=inside, other=0.0).to(tl.float32)
     tl.store(sum_ptr + columns, tl.sum(total, axis=0).to(sum_ptr.dtype.element_ty), mask=columns < D)

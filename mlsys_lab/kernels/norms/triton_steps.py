@@ -8,8 +8,13 @@ import torch
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.arguments import alike, known_step, of_shape
-from mlsys_lab.kernels.norms.triton_kernels import backward_kernel, forward_kernel, sum_shares_kernel
-from mlsys_lab.kernels.row_blocks import DTYPES, power_of_two, row_block, rows_and_width
+from mlsys_lab.kernels.norms.triton_kernels import (
+    backward_kernel,
+    forward_kernel,
+    sum_shares_kernel,
+    wide_backward_kernel,
+)
+from mlsys_lab.kernels.row_blocks import DTYPES, RowBlock, power_of_two, row_block, rows_and_width
 from mlsys_lab.kernels.tiles import limits
 from mlsys_lab.kernels.triton_launch import launch
 
@@ -25,13 +30,16 @@ KEPT = 8192
 """Widest weight that a program keeps in registers beside a row; wider ones come from the caches for every row."""
 
 ROOMY = 8192
-"""Widest row where x, dy and the share of dw fit into the registers of one program together."""
+"""Widest row where x, dy and the shares of dw and db fit into the registers of one program together."""
 
-THREADS = 1024
-"""Of a multiprocessor, that persistent programs occupy forward; with the registers they take there is room for them."""
+ROOMY_SHARES = 16384
+"""Widest row where the shares of dw and db do; for wider ones, db is a sum of its own, which reads dy again."""
 
-BACKWARD_THREADS = 512
-"""The same backward, where a thread takes twice as many registers."""
+PART = 4096
+"""Elements of a part of such a wide row."""
+
+RMS_THREADS, LAYER_THREADS, BACKWARD_THREADS = 1024, 512, 512
+"""Of a multiprocessor, that persistent programs occupy: what their registers leave room for, so that all run at once."""
 
 
 def norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float, step: str) -> torch.Tensor:
@@ -47,6 +55,10 @@ def norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, ep
     return y
 
 
+def _at_once(cut: RowBlock, threads: int) -> int:
+    return max(1, threads // (32 * cut.warps))
+
+
 def _programs(step: str, blocks: int, most: int) -> int:
     return min(blocks, most) if step == "persistent" else blocks
 
@@ -59,7 +71,7 @@ def _operator(
     y, mean, r = _fake(x, weight, bias, eps, step)
     N, D = rows_and_width(x)
     cut = row_block(D, elements=2048, per_thread=16)
-    most = limits(x.device).multiprocessors * max(1, THREADS // (32 * cut.warps))
+    most = limits(x.device).multiprocessors * _at_once(cut, RMS_THREADS if bias is None else LAYER_THREADS)
     programs = _programs(step, cut.programs(N), most)
     launch(
         forward_kernel,
@@ -99,25 +111,27 @@ def _backward_operator(
     """dx, dw and db (empty for RMS norm)."""
     dx, dw, db = _backward_fake(dy, x, weight, mean, r, centred, step)
     N, D = rows_and_width(x)
+    wide, whole_shares = D > ROOMY, D <= ROOMY_SHARES
     cut = row_block(D, elements=4096, per_thread=16, least_warps=8)
-    most = limits(x.device).multiprocessors * max(1, BACKWARD_THREADS // (32 * cut.warps))
+    most = limits(x.device).multiprocessors * (1 if wide else _at_once(cut, BACKWARD_THREADS))
     programs = _programs(step, cut.programs(N), most)
-    shares = [x.new_empty(programs, D, dtype=torch.float32) for _ in range(2 if centred else 1)]
+    shares = [x.new_empty(programs, D, dtype=torch.float32) for _ in range(2 if centred and whole_shares else 1)]
+    constants: dict[str, Any] = {"ROWS": cut.rows, "BLOCK": cut.block, "num_warps": cut.warps}
+    if wide:
+        warps = 32 if x.itemsize == 4 else 16  # the widest loads, and no more registers than there are
+        constants = {"BIAS": centred and whole_shares, "PARTS": -(-D // PART), "BLOCK": PART, "num_warps": warps}
     launch(
-        backward_kernel,
+        wide_backward_kernel if wide else backward_kernel,
         (programs,),
         x.device,
         *(dy, x, weight, mean, r, dx, shares[0], shares[-1], N, D),
         CENTRED=centred,
-        TWICE=D > ROOMY,
-        STAGES=1 if D > ROOMY else 2,
-        ROWS=cut.rows,
-        BLOCK=cut.block,
-        num_warps=cut.warps,
+        **constants,
         outputs=["dx_ptr", "dw_ptr", "db_ptr"],
     )
-    for share, total in zip(shares, (dw, db), strict=False):
-        _sum_shares(share, total)
+    _sum_rows(shares[0], dw)
+    if centred:
+        _sum_rows(shares[1] if whole_shares else dy.view(N, D), db)
     return dx, dw, db
 
 
@@ -134,7 +148,7 @@ def _backward_fake(
     return torch.empty_like(x), torch.empty_like(weight), weight.new_empty(weight.shape if centred else 0)
 
 
-def _sum_shares(shares: torch.Tensor, total: torch.Tensor) -> None:
+def _sum_rows(shares: torch.Tensor, total: torch.Tensor) -> None:
     """`total` = the sum of the rows of `shares`; of no rows it is 0."""
     P, D = shares.shape
     rows, block = 128, min(64, max(16, power_of_two(D // 128)))

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels import norms
 from mlsys_lab.kernels.norms import cost, layer_norm, rms_norm
-from mlsys_lab.kernels.norms.triton_steps import ROOMY, STEPS, WIDEST
+from mlsys_lab.kernels.norms.triton_steps import ROOMY, ROOMY_SHARES, STEPS, WIDEST
 from mlsys_lab.kernels.trace.traffic import total
 from tests.kernels.closeness import assert_near
 from tests.kernels.operators import (
@@ -53,6 +53,11 @@ def operands(kind: str, *shape: int, dtype: torch.dtype = torch.float32, device:
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_and_gradients(kind: str, shape: tuple[int, ...], dtype: torch.dtype, device: str) -> None:
     assert_like(OURS[kind], EXPECTED[kind], *operands(kind, *shape, dtype=dtype, device=device))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_whose_shares_alone_fill_the_registers(kind: str, device: str) -> None:
+    assert_like(OURS[kind], EXPECTED[kind], *operands(kind, 3, ROOMY_SHARES + 1, device=device))
 
 
 @pytest.mark.parametrize("shape", [(1,), (3, 1)])
