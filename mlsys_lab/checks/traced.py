@@ -43,7 +43,7 @@ def agree(got: Arrays, expected: Arrays, *, scale: float = 1.0) -> Mismatch | No
     values = {name: array for name, array in expected.items() if not name.startswith(COUNTS)}
     answers = {name: array for name, array in got.items() if name in values}
     wrong = [line for name, array in got.items() if name.endswith(WRONG) for line in _text(array).splitlines()]
-    if (mismatch := close(answers, values, scale=scale)) is not None:
+    if (mismatch := _not_a_number(answers, values) or close(answers, values, scale=scale)) is not None:
         told = f". {wrong[0]}" if wrong else ""
         return Mismatch(f"{mismatch.what}{told}", mismatch.got, mismatch.expected)
     if wrong:
@@ -53,6 +53,19 @@ def agree(got: Arrays, expected: Arrays, *, scale: float = 1.0) -> Mismatch | No
     kernels = dict.fromkeys(name.removeprefix(COUNTS).split()[0] for name in expected if name.startswith(COUNTS))
     checks = (_moved, _widest, _busiest)
     return next((found for kernel in kernels for one in checks if (found := one(kernel, got, expected))), None)
+
+
+def _not_a_number(got: Arrays, values: Arrays) -> Mismatch | None:
+    """The first NaN where a number is expected; the recorder makes NaN of what is never stored or lies outside."""
+    for name, want in values.items():
+        if want.dtype.kind == "f" and name in got and got[name].shape == want.shape:
+            missing = np.argwhere(np.isnan(got[name]) & ~np.isnan(want))
+            if len(missing):
+                index = tuple(missing[0].tolist())
+                at = f"[{', '.join(map(str, index))}]"
+                what = f"`{name}` has {len(missing):,} NaN in {want.size:,} entries, first at {at}"
+                return Mismatch(what, f"NaN at {at}", f"{want[index]:.6g} at {at}")
+    return None
 
 
 def _moved(kernel: str, got: Arrays, expected: Arrays) -> Mismatch | None:
@@ -79,12 +92,14 @@ def _widest(kernel: str, got: Arrays, expected: Arrays) -> Mismatch | None:
 
 
 def _busiest(kernel: str, got: Arrays, expected: Arrays) -> Mismatch | None:
-    number, most = (int(one) for one in got[f"{kernel} {BUSIEST}"])
+    name = next(name for name in got if name.startswith(f"{kernel} {BUSIEST} "))
+    number, most = (int(one) for one in got[name])
+    actor = name.split()[-1]
     programs, share = (int(one) for one in expected[f"{COUNTS}{kernel} {BUSIEST}"])
     if most <= math.floor(SLACK * share):
         return None
-    what = f"`{kernel}` does not share its work among its {programs:,} programs"
-    return Mismatch(what, f"{most:,} bytes moved by number {number} alone", f"at most {share:,} bytes by each")
+    what = f"`{kernel}` does not share its work among its {programs:,} {actor}s"
+    return Mismatch(what, f"{most:,} bytes moved by {actor} {number} alone", f"at most {share:,} bytes by each")
 
 
 def _text(array: np.ndarray) -> str:

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from mlsys_lab.kernels.trace.events import LOAD, STORE, Site, Trace
+from mlsys_lab.kernels.trace.events import LOAD, STORE, Buffer, Site, Trace
 from mlsys_lab.kernels.trace.faults import UNWRITTEN, Fault, faults
 from mlsys_lab.kernels.trace.races import Race, races
 from mlsys_lab.kernels.trace.requests import VERBS
 from mlsys_lab.kernels.trace.rows import grouped, of_buffers
+from mlsys_lab.kernels.trace.traffic import times_written
 
 READS, WRITES = "reads", "writes"
 WRONG, BUSIEST, WIDEST = "is wrong", "busiest", "widest"
@@ -25,10 +26,11 @@ def findings(trace: Trace, artifact: Any = None, *, actor: str = "program") -> d
     """Counts and faults of one launch, as arrays.
 
     With the kernel's name before each, for every array of global memory: `reads ARRAY` and `writes ARRAY`, bytes asked
-    for by all lanes (an atomic does both), and the same with `at`, the source lines that do it. Then `busiest`, the
-    number of the program (or block: `actor`) that asks for most bytes of global memory, and those bytes; `widest`, the
-    elements of the largest block that was loaded or stored at once; `is wrong`, a line for each access out of bounds,
-    read of what nothing has written, and race. `artifact`, a module of exported cells, lets lines be told by cells.
+    for by all lanes (an atomic does both), and the same with `at`, the source lines that do it. Then `busiest program`
+    (or `block`: `actor`), the number of the one that asks for most bytes of global memory, and those bytes; `widest`,
+    the elements of the largest block that was loaded or stored at once; `is wrong`, a line for each access out of
+    bounds, read of what nothing has written, race, and result that is not stored everywhere.
+    `artifact`, a module of exported cells, lets lines be told by cells.
     """
     where = _where(artifact)
     rows = trace.of(space="global")
@@ -45,12 +47,26 @@ def findings(trace: Trace, artifact: Any = None, *, actor: str = "program") -> d
     each = np.add.reduceat(sizes[order], starts) if len(starts) else np.zeros(1, dtype=np.int64)
     most = int(np.argmax(each))
     busiest = int(rows["block"][order[starts[most]]]) if len(starts) else 0
-    found[BUSIEST] = np.array([busiest, int(each[most])])
+    found[f"{BUSIEST} {actor}"] = np.array([busiest, int(each[most])])
     found[WIDEST] = np.array(trace.threads)
     told = [_fault(fault, where, actor) for fault in faults(trace)]
     told += [_race(race, where, actor) for race in races(trace)]
+    told += [line for buffer in trace.buffers if (line := _left_out(trace, buffer))]
     found[WRONG] = as_text("\n".join(told))
     return {f"{trace.kernel} {name}": array for name, array in found.items()}
+
+
+def _left_out(trace: Trace, buffer: Buffer) -> str:
+    """A line about the elements of a result that nothing was ever written to; "" if there are none."""
+    if buffer.written or buffer.space != "global":
+        return ""
+    missing = np.argwhere(times_written(trace, buffer.name) == 0)
+    if not len(missing):
+        return ""
+    first = ", ".join(map(str, missing[0].tolist()))
+    return (
+        f"nothing is ever stored to {len(missing):,} of {buffer.elements:,} elements of {buffer.name}, first [{first}]"
+    )
 
 
 def as_text(said: str) -> np.ndarray:

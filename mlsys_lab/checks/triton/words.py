@@ -1,0 +1,29 @@
+"""What lab 04 says of a case: shapes and kinds of its arrays, and the numbers that a kernel is launched with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from mlsys_lab.checks.spec import Arrays
+
+SMALL = 8
+"""Arrays of so many elements at most are shown whole."""
+
+
+def told(**constants: int) -> Callable[[Arrays], str]:
+    """A check's `describe`: a line for each array, then numbers, and constants of the launch."""
+
+    def describe(arrays: Arrays) -> str:
+        lines = [f"{name}: {_array(array)}" for name, array in arrays.items() if array.ndim]
+        numbers = [f"{name} = {array.item():g}" for name, array in arrays.items() if not array.ndim]
+        numbers += [f"{name} = {value}" for name, value in constants.items()]
+        return "\n".join([*lines, *([", ".join(numbers)] if numbers else [])])
+
+    return describe
+
+
+def _array(array: np.ndarray) -> str:
+    whole = f" {array.tolist()}" if array.size <= SMALL or array.dtype.kind == "i" else ""
+    return f"{array.dtype.name} of shape {array.shape}{whole}"
