@@ -7,6 +7,7 @@ Nothing is run: what comes out is PTX, in which loads, multiply-adds and precisi
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import os
 import subprocess
@@ -15,6 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+
+from mlsys_lab.kernels.language import kernels_of
 
 PROGRAM = """
 import importlib, json, sys
@@ -82,6 +85,12 @@ def test_shuffles_and_shared_memory_are_what_they_are_called(ptx):
 
 def test_a_register_tile_multiplies_all_pairs_at_once(ptx):
     assert ptx["matmul.register_tile_2d"].count("fma.rn.f32") % 16 == 0
+
+
+@pytest.mark.parametrize("module", ["vector_add", "transpose", "reduction", "matmul"])
+def test_the_ladders_are_written_in_the_language_of_traced_kernels(module):
+    steps = importlib.import_module(f"mlsys_lab.kernels.{module}.numba_steps")
+    assert set(kernels_of(inspect.getsource(steps)).kernels) >= set(KERNELS[module])
 
 
 def test_no_kernel_is_left_out():

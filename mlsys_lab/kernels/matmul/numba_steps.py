@@ -18,7 +18,8 @@ from mlsys_lab.kernels.numba_launch import Launcher, launch
 DTYPES = (torch.float32, torch.float64)
 TILE = 16
 """A side of the square tiles of "shared_tile", whose blocks have as many threads as a tile has numbers."""
-ROWS = COLUMNS = 64
+ROWS = 64
+COLUMNS = 64
 DEPTH = 8
 UP = 8
 """Rows that a thread of "register_tile_1d" makes."""
