@@ -19,8 +19,13 @@ from mlsys_lab.kernels.triton_language import tl, triton
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 """What the kernels multiply; they add in float32."""
 
-PRECISIONS = ("ieee", "tf32")
-"""How float32 tiles are multiplied: exactly rounded on the CUDA cores, or with 10 bits of mantissa on tensor cores."""
+PRECISIONS = ("ieee", "tf32x3", "tf32")
+"""How float32 tiles are multiplied on a GPU; the interpreter does it exactly rounded in any case.
+
+"ieee": exactly rounded, one multiply-add after the other on the CUDA cores, in small tiles, for every one of them is
+written out in the code. "tf32": on tensor cores, with 10 bits of mantissa. "tf32x3": three such products for the high
+and the low bits, nearly exact.
+"""
 
 HOPPER_SHARED_BYTES = 227 * 1024
 """Shared memory that one block may have on compute capability 9.0; kernels are planned for it where there is no GPU."""
@@ -78,6 +83,11 @@ def tensors(rank: int, **named: torch.Tensor) -> torch.device:
                 help=f"{name}.contiguous()",
             )
     return first.device
+
+
+def written_out(dtype: torch.dtype, precision: str) -> bool:
+    """Whether the compiler writes every multiply-add of a tile into the code, so that only small ones are of use."""
+    return dtype == torch.float32 and precision == "ieee"
 
 
 def known_precision(precision: str) -> None:

@@ -5,7 +5,8 @@
     flash   the same, without the tiles that a causal mask hides, and with masks only where they hide something
 
 Every step has the same backward pass: weights once more from the log-sum-exp, one kernel for dK and dV, one for dQ. No
-atomics: two runs give the same bits. float16, bfloat16 and float32; sums and softmax in float32.
+atomics: two runs give the same bits. float16, bfloat16 and float32; sums and softmax in float32. On a GPU, float32 with
+the precision "ieee" (`tiles.PRECISIONS`) is for comparing: its tiles are small, and their registers still spill.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ STEPS = {
     "online": "one kernel with a running softmax",
     "flash": "nothing that the mask hides is computed",
 }
+LARGEST_WRITTEN_OUT = 32 * 32
+"""Queries times keys of a tile whose multiply-adds are all written into the code; larger ones compile for minutes."""
+
 WIDEST = 256
 """Widest head whose tiles fit a block's shared memory."""
 
@@ -161,9 +165,9 @@ def forward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention and log-sum-exp, for who keeps the books of gradients themselves; `blocks` as four numbers or none."""
     (B, N, S, D), (K, T) = q.shape, k.shape[1:3]
-    lse = q.new_full((B, N, S), -math.inf, dtype=torch.float32)
     if not q.numel() or not T:
-        return q.new_zeros(q.shape), lse
+        return q.new_zeros(q.shape), q.new_full((B, N, S), -math.inf, dtype=torch.float32)
+    lse = q.new_empty(B, N, S, dtype=torch.float32)
     q, k, v = _aligned(q), _aligned(k), _aligned(v)
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     how = {"GROUP": N // K, "CAUSAL": causal, "PRECISION": precision}
@@ -186,7 +190,7 @@ def forward(
         tiles_out = (scores, by_key(v), by_query(out))
         start(kernels.values_kernel, grid, *tiles_out, N, S, T, outputs=("out_tiles",), **constants)
 
-    run(_choice("forward", blocks, q, (step, B, N, K, S, T, *how.values()), run))
+    run(_choice("forward", blocks, q, precision, (step, B, N, K, S, T, *how.values()), run))
     return out[..., :D].contiguous(), lse
 
 
@@ -239,8 +243,8 @@ def backward(
         start(kernels.query_kernel, grid, *tensors, N, S, T, scale, outputs=("dq_tiles",), **constants)
 
     key = (B, N, K, S, T, *how.values())
-    key_value(_choice("key_value", blocks, q, key, key_value))
-    query(_choice("query", blocks, q, key, query))
+    key_value(_choice("key_value", blocks, q, precision, key, key_value))
+    query(_choice("query", blocks, q, precision, key, query))
     return dq[..., :D].contiguous(), dk[..., :D].contiguous(), dv[..., :D].contiguous()
 
 
@@ -268,13 +272,15 @@ def _start(device: torch.device, kernel: Any, grid: tuple[int, ...], *args: Any,
 
 
 def _choice(
-    kind: str, given: list[int], q: torch.Tensor, key: tuple[Any, ...], run: Callable[[Blocks], None]
+    kind: str, given: list[int], q: torch.Tensor, precision: str, key: tuple[Any, ...], run: Callable[[Blocks], None]
 ) -> Blocks:
     """What the caller asked for, or the fastest of the candidates that fit."""
     if given:
         return Blocks(*given)
     room, width = tiles.limits(q.device).shared_bytes, _width(q)
-    fitting = [blocks for blocks in CANDIDATES[kind] if blocks.shared_bytes(kind, width, q.itemsize) <= room]
+    most = LARGEST_WRITTEN_OUT if tiles.written_out(q.dtype, precision) else math.inf
+    fits = [one for one in CANDIDATES[kind] if one.m * one.n <= most]
+    fitting = [one for one in fits if one.shared_bytes(kind, width, q.itemsize) <= room]
     return fastest((kind, *key, width, q.dtype, q.device), fitting, run)
 
 

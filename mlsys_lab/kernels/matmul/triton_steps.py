@@ -8,7 +8,7 @@
     descriptors  the same, with tiles fetched and stored by Hopper's copy engine (TMA)
 
 Sums are float32; the result has the operands' dtype. float32 operands are multiplied exactly rounded ("ieee", as torch
-does by default), or with 10 bits of mantissa on tensor cores ("tf32").
+does by default), or on tensor cores ("tf32", "tf32x3": see `tiles.PRECISIONS`).
 """
 
 from __future__ import annotations
@@ -82,6 +82,9 @@ CANDIDATES = (
     Tile(m=64, n=64, warps=4, stages=4),
     Tile(m=32, n=64, warps=4, stages=4),
     Tile(m=16, n=64, k=128, warps=4, stages=4),
+    Tile(m=128, n=64, k=16, stages=2),
+    Tile(m=64, n=64, k=16, stages=2),
+    Tile(m=32, n=32, k=16, warps=4, stages=2),
 )
 """What is tried where a step tunes itself: large tiles read less, small ones make enough programs of small products."""
 
@@ -229,15 +232,21 @@ def _launch(
             even = M % tile.m == N % tile.n == K % tile.k == 0
             launch(kernel, grid, a.device, *shared, *a.stride(), *b.stride(), **options, EVEN=even)
 
-    run(Tile(*tile) if tile else _tile_for(step, a, (step, M, N, K, a.stride(), b.stride(), *how.values()), run))
+    run(
+        Tile(*tile)
+        if tile
+        else _tile_for(step, a, precision, (step, M, N, K, a.stride(), b.stride(), *how.values()), run)
+    )
 
 
-def _tile_for(step: str, a: torch.Tensor, key: tuple[Any, ...], run: Callable[[Tile], None]) -> Tile:
+def _tile_for(step: str, a: torch.Tensor, precision: str, key: tuple[Any, ...], run: Callable[[Tile], None]) -> Tile:
     """What the step prescribes, or the fastest of those that fit."""
+    small = tiles.written_out(a.dtype, precision)
     if step in ("tile", "grouped"):
-        return Tile(n=128, group=1 if step == "tile" else 8)
+        group = 1 if step == "tile" else 8
+        return Tile(m=64, n=64, k=16, group=group) if small else Tile(n=128, k=128 // a.itemsize, group=group)
     room = tiles.limits(a.device).shared_bytes
-    fitting = [tile for tile in CANDIDATES if tile.shared_bytes(a.itemsize) <= room]
+    fitting = [one for one in CANDIDATES if one.shared_bytes(a.itemsize) <= room and (one.k == 16) == small]
     return fastest(("matmul", *key, a.dtype, a.device), fitting, run)
 
 
