@@ -9,19 +9,12 @@ __device__ __forceinline__ unsigned shared_address(const void* pointer) {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// Starts a copy of BYTES (4, 8 or 16, aligned so) from global to shared memory; writes zeros where `valid` is false.
-template <int BYTES>
+// Starts a copy of sixteen bytes from global to shared memory, past the L1 cache; both addresses are multiples of 16.
+// Where `valid` is false nothing is read and zeros are written.
 __device__ __forceinline__ void cp_async(void* shared, const void* global, bool valid) {
-    int source_bytes = valid ? BYTES : 0;
-    if constexpr (BYTES == 16) {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
-                     "r"(source_bytes)
-                     : "memory");
-    } else {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(shared)), "l"(global),
-                     "n"(BYTES), "r"(source_bytes)
-                     : "memory");
-    }
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
+                 "r"(valid ? 16 : 0)
+                 : "memory");
 }
 
 // Closes a group: the thread's copies since the last one.

@@ -26,7 +26,7 @@ __device__ __forceinline__ void bring(bf16* tile, const bf16* __restrict__ matri
         const bf16* from = matrix + static_cast<long long>(row) * columns + column;
         if constexpr (ALIGNED) {
             bool inside = row < rows && column < columns;
-            cp_async<16>(to, inside ? from : matrix, inside);
+            cp_async(to, inside ? from : matrix, inside);
         } else {
 #pragma unroll
             for (int e = 0; e < 8; e++) to[e] = row < rows && column + e < columns ? from[e] : bf16(0);

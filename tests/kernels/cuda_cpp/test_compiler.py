@@ -8,6 +8,7 @@ from cuda.bindings import nvrtc
 from mlsys_lab.errors import InputError, MissingToolError
 from mlsys_lab.kernels import cuda_cpp
 from mlsys_lab.kernels.cuda_cpp import compiler
+from mlsys_lab.kernels.cuda_cpp.diagnostics import failure
 
 GOOD = """#include "quads.cuh"
 template <int N>
@@ -73,10 +74,24 @@ def test_an_error_in_an_instance_of_a_template_is_told_at_the_templates_line():
 
 
 def test_an_error_inside_a_header_is_told_at_the_line_that_led_there():
-    source = '#include "ptx.cuh"\n__global__ void f(float* x) {\n    cp_async<3>(x, x + x[0], true);\n}\n'
-    assert refused(source, "f").startswith("steps.cu:3: error:")
+    source = '#include "mine.cuh"\n__global__ void f(float* x) {\n    x[0] = half(x[0]);\n}\n'
+    log = """/home/me/mine.cuh(1): error: expression must have class type but it has type "float"
+  template <class T> __device__ T half(T x) { return x.foo(); }
+                                                     ^
+          detected during instantiation of "T half(T) [with T=float]" at line 3 of steps.cu
+
+1 error detected in the compilation of "steps.cu".
+"""
+    told = 'steps.cu:3: error: expression must have class type but it has type "float" in `x[0] = half(x[0]);`'
+    assert str(failure(log, source, "steps.cu")) == told
     wrong = '#include "ptx.cuh"\n__global__ void f(float* x) {\n    cp_async_wait<bf16>();\n}\n'
     assert refused(wrong, "f").startswith("steps.cu:3: error: no instance of function template")
+
+
+def test_an_error_in_a_header_that_no_line_leads_to_is_told_at_the_header():
+    log = '/home/me/mine.cuh(7): error: expected a ";"\n  int x\n       ^\n\n1 error detected\n'
+    assert str(failure(log, "", "steps.cu")) == 'steps.cu does not compile: /home/me/mine.cuh:7: expected a ";"'
+    assert str(failure(" \n", "", "steps.cu")) == "steps.cu does not compile: got no word from the compiler"
 
 
 def test_what_the_assembler_refuses_is_told_without_its_report():

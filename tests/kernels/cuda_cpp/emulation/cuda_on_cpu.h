@@ -40,7 +40,6 @@ enum State { RUNNING, AT_BLOCK_BARRIER, AT_WARP_BARRIER, DONE };
 struct Copy {
     void* to;
     const void* from;
-    int bytes;
     bool valid;
 };
 

@@ -5,9 +5,8 @@
 typedef unsigned short bf16;
 
 // A copy arrives no sooner than its group is waited for: who forgets to wait reads what was there before.
-template <int BYTES>
-void cp_async(void* shared, const void* global, bool valid) {
-    emulation::current->started.push_back({shared, global, BYTES, valid});
+inline void cp_async(void* shared, const void* global, bool valid) {
+    emulation::current->started.push_back({shared, global, valid});
 }
 
 inline void cp_async_commit() {
@@ -20,8 +19,8 @@ void cp_async_wait() {
     auto& groups = emulation::current->groups;
     while (groups.size() > PENDING) {
         for (const emulation::Copy& copy : groups.front()) {
-            if (copy.valid) std::memcpy(copy.to, copy.from, copy.bytes);
-            else std::memset(copy.to, 0, copy.bytes);
+            if (copy.valid) std::memcpy(copy.to, copy.from, 16);
+            else std::memset(copy.to, 0, 16);
         }
         groups.erase(groups.begin());
     }
