@@ -21,7 +21,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_it_holds_the_figures_and_the_released_labs(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    package = {str(path.relative_to(ROOT)) for path in (ROOT / "mlsys_lab").rglob("*.js")}
+    files = [path for kind in ("js", "cu", "cuh") for path in (ROOT / "mlsys_lab").rglob(f"*.{kind}")]
+    package = {str(path.relative_to(ROOT)) for path in files}
     labs = {"mlsys_lab/_labs/" + str(path.relative_to(ROOT / "labs")) for path in (ROOT / "labs").glob("*/*")}
     assert package and labs and package | labs <= names
     chapters = {f"mlsys_lab/_chapters/{path.name}" for path in (ROOT / "book" / "chapters").glob("*.md")}
