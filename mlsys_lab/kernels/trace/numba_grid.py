@@ -14,7 +14,7 @@ from mlsys_lab.kernels.trace.events import Buffer
 from mlsys_lab.kernels.trace.numba_functions import Places, python_function, simulated, where
 from mlsys_lab.kernels.trace.numba_memory import Guarded, Memory, poison
 from mlsys_lab.kernels.trace.numba_module import Cuda, Space
-from mlsys_lab.kernels.trace.numba_threads import Block, Dim3, Thread
+from mlsys_lab.kernels.trace.numba_threads import Block, Dim3, Thread, Workers
 
 MOST_THREADS = 1024
 """Threads that a block may have."""
@@ -55,9 +55,10 @@ class Launch:
             raise InputError(f"arguments of {self.name}", got=len(args), expected=", ".join(self.parameters))
         given = [self._argument(name, value) for name, value in zip(self.parameters, args, strict=True)]
         with np.errstate(all="ignore"):
+            self._workers = Workers(lambda: self.kernel(*given))
             for number, index in enumerate(_indices(self.grid)):
                 self.block_number, self.block_index, self.phase, self.shared = number, index, 0, {}
-                self._run_block(Block(lambda: self.kernel(*given), self.block))
+                self._run_block(Block(self.block))
 
     def touched(self, kind: int, memory: Memory, element: int) -> None:
         """Told of every access before it is done."""
@@ -130,16 +131,15 @@ class Launch:
             self.phase += 1
 
     def _resume(self, thread: Thread) -> None:
-        self.thread, running = thread, thread.running
+        self.thread = thread
         try:
-            waiting = running.switch(thread.answer) if running else running.switch()
+            self._workers.resume(thread)
         except NotImplementedError:
             raise  # a task that is still to do
         except Exception as error:
             reason = error if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
             who = f"thread {tuple(thread.index)} of block {tuple(self.block_index)}"
             raise InputError(f"{where(error)}: {self.name} stops in {who}: {reason}") from error
-        thread.waiting = None if running.dead else waiting
 
 
 def _extent(what: str, extent: Extent) -> Dim3:

@@ -1,7 +1,7 @@
 """CUDA's threads one at a time: each runs up to its next barrier, in a fixed order, so that every run is the same.
 
-A thread is a greenlet: it stops where its kernel waits, and goes on from there. Numba's own simulator starts a thread
-of the operating system for each and polls them.
+A thread runs in a greenlet: it stops where its kernel waits, and goes on from there. Numba's own simulator starts a
+thread of the operating system for each and polls them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Thread:
 
     number: int  # within the block, x fastest
     index: Dim3
-    running: greenlet
+    running: greenlet | None = None  # from its first instruction to its last
+    finished: bool = False
     waiting: Waiting | None = None
     answer: Any = None  # what it is told when it goes on
     previous: int = 0  # its last request in this phase, 0 before the first
@@ -63,15 +64,40 @@ def wait(waiting: Waiting) -> Any:
     return getcurrent().parent.switch(waiting)
 
 
+class Workers:
+    """Greenlets that run threads, one after the other: a new one is needed only for as many as wait at once."""
+
+    def __init__(self, kernel: Callable[[], None]) -> None:
+        self._kernel = kernel
+        self._idle: list[greenlet] = []
+
+    def resume(self, thread: Thread) -> None:
+        """Run a thread to where it waits, or to its end; whatever its kernel raises comes out here."""
+        if thread.running is None:
+            thread.running = self._idle.pop() if self._idle else self._hire()
+        thread.waiting = thread.running.switch(thread.answer) if thread.running else thread.running.switch()
+        if thread.waiting is None:
+            self._idle.append(thread.running)
+            thread.running, thread.finished = None, True
+
+    def _hire(self) -> greenlet:
+        worker = greenlet(self._work)
+        worker.gr_context = contextvars.copy_context()  # NumPy's errstate is a context variable
+        return worker
+
+    def _work(self) -> None:
+        while True:
+            self._kernel()
+            getcurrent().parent.switch(None)
+
+
 class Block:
     """The threads of one block."""
 
-    def __init__(self, body: Callable[[], None], shape: Dim3) -> None:
+    def __init__(self, shape: Dim3) -> None:
         places = (Dim3(x, y, z) for z in range(shape.z) for y in range(shape.y) for x in range(shape.x))
-        self.threads = [Thread(number, index, greenlet(body)) for number, index in enumerate(places)]
+        self.threads = [Thread(number, index) for number, index in enumerate(places)]
         self.warps = [self.threads[first : first + WARP] for first in range(0, len(self.threads), WARP)]
-        for thread in self.threads:
-            thread.running.gr_context = contextvars.copy_context()  # NumPy's errstate is a context variable
 
     @property
     def at_barrier(self) -> list[Thread]:
@@ -82,7 +108,7 @@ class Block:
         """Run each thread of a warp to its next barrier or its end; exchanges within the warp happen on the way."""
         while True:
             for thread in warp:
-                if thread.waiting is None and not thread.running.dead:
+                if thread.waiting is None and not thread.finished:
                     resume(thread)
             exchanging = [thread for thread in warp if thread.waiting is not None and thread.waiting.mask is not None]
             if not exchanging:
