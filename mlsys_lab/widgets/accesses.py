@@ -17,7 +17,7 @@ from mlsys_lab.widgets.page import table
 if TYPE_CHECKING:
     from mlsys_lab.kernels.trace.events import Buffer, Trace
 
-_MOST_ELEMENTS = 1024  # of an array: a picture of more has cells that cannot be told apart
+_MOST_ELEMENTS = 33 * 32  # of an array, a padded tile: a picture of more has cells that cannot be told apart
 _MOST_REQUESTS = 400
 _COLUMNS = 32  # elements beside each other at most: 390 px hold them
 KINDS = ("reads", "writes", "updates")
@@ -94,7 +94,7 @@ def _elements(buffer: Buffer, offsets: np.ndarray) -> list[int]:
 
 def _shape(buffer: Buffer) -> dict[str, Any]:
     """An array as rows and columns of cells: a matrix as itself where it fits, anything else in lines of 32."""
-    matrix = len(buffer.shape) == 2 and buffer.shape[1] <= _COLUMNS
+    matrix = len(buffer.shape) == 2 and buffer.shape[1] <= _COLUMNS + 1  # a padded tile as well
     columns = buffer.shape[1] if matrix else min(_COLUMNS, buffer.elements)
     return {
         "name": buffer.name,

@@ -1,0 +1,110 @@
+"""What the microscope counted in one launch, as arrays: figures as whole numbers, sentences as the bytes of their text.
+
+Learners look for a line where they wrote it, so lines are counted within their cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from mlsys_lab.checks.spec import Arrays
+from mlsys_lab.kernels.trace.events import LOAD, STORE, Site, Trace
+from mlsys_lab.kernels.trace.faults import UNWRITTEN
+from mlsys_lab.kernels.trace.report import report
+from mlsys_lab.kernels.trace.requests import VERBS, Requests
+
+SENTENCES = 2
+"""How many of a kind are told; one mistake mostly shows in several places."""
+
+
+@dataclass(frozen=True, order=True)
+class CellSite(Site):
+    """A place in a cell of a saved notebook; `file` is the cell."""
+
+    def __str__(self) -> str:
+        return f"{self.file}, {super().__str__()}"
+
+
+def figures(trace: Trace, artifact: Any, names: Iterable[str]) -> Arrays:
+    """All figures of a launch of one of the artifact's kernels; `names` are the task's for its arrays, in order."""
+    trace = replace(trace, sites=tuple(in_cell(site, artifact) for site in trace.sites))
+    found = report(trace)
+    got = {
+        "outside": text(one.sentence for one in found.faults if one.what != UNWRITTEN),
+        "barriers": text([one.sentence for one in found.divergences] or _missed(trace)),
+        "races": text(one.sentence for one in found.races if not one.between_blocks),
+        "races of blocks": text(one.sentence for one in found.races if one.between_blocks),
+        "unwritten": text(one.sentence for one in found.faults if one.what == UNWRITTEN),
+    }
+    for name, one in zip(names, found.traffic, strict=True):
+        touched = trace.of(space="global", buffer=one.buffer)
+        for does, other in (("reads", STORE), ("writes", LOAD)):
+            rows = touched[touched["kind"] != other]
+            got[f"{does} of {name}"] = np.array(len(rows))
+            got[f"{does} of {name} at"] = text([_by_line(trace, rows)])
+    got |= _spread("sectors", found.coalescing) | _spread("passes", found.conflicts)
+    return got | _busiest(trace)
+
+
+def text(lines: Iterable[str]) -> np.ndarray:
+    """The first few lines, as the bytes of their letters; nothing where there is none."""
+    return np.frombuffer("\n".join(list(lines)[:SENTENCES]).encode(), np.uint8).copy()
+
+
+def in_cell(site: Site, artifact: Any) -> Site:
+    """A place as the learner finds it: in its cell where the kernels are those of exported cells."""
+    cells = getattr(getattr(artifact, "__loader__", None), "artifact", None)
+    at = cells.where(site.line) if cells else None
+    return CellSite(f"cell {at.cell.number}", at.line, at.text.strip()) if at else site
+
+
+def _missed(trace: Trace) -> list[str]:
+    """Barriers that threads of a block went past without a trace."""
+    arrivals = trace.arrivals
+    said: dict[int, str] = {}
+    _, first = np.unique(arrivals[["block", "phase", "site", "thread"]], return_index=True)
+    turns, counts = np.unique(arrivals[first][["site", "block", "phase"]], return_counts=True)
+    for turn, count in zip(turns, counts.tolist(), strict=True):
+        if count < trace.threads:
+            who = f"{count} of {trace.threads} threads of block {turn['block']} come to this barrier"
+            said.setdefault(int(turn["site"]), f"{trace.sites[turn['site']]}: {who}")
+    return list(said.values())
+
+
+def _by_line(trace: Trace, rows: np.ndarray) -> str:
+    """How many of the rows each line of source makes."""
+    numbers, counts = np.unique(rows["site"], return_counts=True)
+    return ", ".join(f"{trace.sites[n]} {count:,} times" for n, count in zip(numbers, counts.tolist(), strict=True))
+
+
+def _spread(unit: str, places: tuple[Requests, ...]) -> Arrays:
+    """By how much the worst request of a warp exceeds the least, and where that is."""
+    if not places:
+        return {f"{unit} over": np.array(0), f"{unit} at": text([])}
+    worst = max(places, key=lambda one: one.worst.taken - one.worst.least)
+    request = worst.worst
+    said = (
+        f"{worst.site}: {request.lanes} threads of a warp {VERBS[worst.kind]} {worst.buffer} in {request.taken} {unit} "
+        f"where {request.least} would do (first: block {request.block} warp {request.warp})"
+    )
+    return {f"{unit} over": np.array(request.taken - request.least), f"{unit} at": text([said])}
+
+
+def _busiest(trace: Trace) -> Arrays:
+    """What the busiest thread asks of each memory, and the requests of the busiest block to shared memory."""
+    got: Arrays = {}
+    for space in ("global", "shared"):
+        rows = trace.of(space=space)
+        each = rows["block"].astype(np.int64) * trace.threads + rows["thread"]
+        counts = np.bincount(each, minlength=1)
+        block, thread = divmod(int(counts.argmax()), trace.threads)
+        got[f"{space} accesses of a thread"] = np.array(int(counts.max()))
+        got[f"{space} accesses of a thread at"] = text([f"thread {thread} of block {block}"])
+    _, first = np.unique(rows["request"], return_index=True)
+    got["shared requests of a block"] = np.array(int(np.bincount(rows["block"][first], minlength=1).max()))
+    got["shared requests of a block at"] = text([])
+    return got

@@ -1,0 +1,126 @@
+"""What lab 03 says of a launch: values first, then what is wrong with memory, then what it costs too much of.
+
+A check's `expect` gives the values, and beside them limits: the most that may be counted of a figure, under its name
+and `MOST`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from mlsys_lab.checks.compare import close
+from mlsys_lab.checks.spec import Arrays, Mismatch
+
+MOST = "at most: "
+"""Names of limits begin so."""
+WRONG = {
+    "outside": ("threads touch memory outside of an array", "every access within its array"),
+    "barriers": ("a barrier waits for threads that do not come", "each barrier where all threads of a block reach it"),
+    "races": (
+        "two threads race, and chance decides",
+        "a barrier between two threads of a block that touch one element, if one of them stores to it",
+    ),
+    "races of blocks": (
+        "two blocks race, and chance decides",
+        "no element that one block stores to and another touches: no barrier orders blocks",
+    ),
+    "unwritten": ("memory is read that nothing has written", "each element stored to before it is read"),
+}
+"""What makes a kernel wrong, by the figure that holds the sentences: in words, and what is expected."""
+
+
+def limits(**most: int) -> Arrays:
+    """Limits on figures; underscores in their names stand for spaces."""
+    return {f"{MOST}{name.replace('_', ' ')}": np.array(count) for name, count in most.items()}
+
+
+def agree(got: Arrays, expected: Arrays) -> Mismatch | None:
+    """None for right values from a launch that does nothing wrong and keeps to the limits, else what is first."""
+    values = {name: want for name, want in expected.items() if not name.startswith(MOST)}
+    answers = {name: got[name] for name in values if name in got}
+    differs = _no_number(answers, values) or close(answers, values)
+    wrong = _wrong(got)
+    if differs and wrong:
+        both = zip((differs.got, differs.expected), (wrong.got, wrong.expected), strict=True)
+        return Mismatch(f"{differs.what}, and {wrong.what}", *("\n".join(said) for said in both))
+    most = {name: int(count) for name, count in expected.items() if name.startswith(MOST)}
+    return differs or wrong or next(filter(None, (_too_much(got, name, count) for name, count in most.items())), None)
+
+
+def _no_number(answers: Arrays, values: Arrays) -> Mismatch | None:
+    """The first array with NaN in it: what the microscope fills memory with before anything is written to it."""
+    for name, array in answers.items():
+        if array.shape == values[name].shape and len(missing := np.argwhere(np.isnan(array))):
+            at = tuple(missing[0].tolist())
+            where = f" at [{', '.join(map(str, at))}]" if at else ""
+            many = f"{len(missing):,} of {array.size:,} elements" if array.size > 1 else "it"
+            what = f"`{name}` has no number in {many}: nothing was stored there, or made of what nothing had written"
+            return Mismatch(what, f"nan{where}", f"{values[name][at]:.6g}{where}")
+    return None
+
+
+def _wrong(got: Arrays) -> Mismatch | None:
+    """The first kind of wrong that was seen."""
+    for name, (what, expected) in WRONG.items():
+        if got[name].size:
+            return Mismatch(what, said(got[name]), expected)
+    return None
+
+
+def said(letters: np.ndarray) -> str:
+    """The text that crossed as bytes."""
+    return letters.tobytes().decode(errors="replace")
+
+
+def _too_much(got: Arrays, limit: str, most: int) -> Mismatch | None:
+    name = limit.removeprefix(MOST)
+    count = int(got[name])
+    if count <= most:
+        return None
+    at = said(got[f"{name.removesuffix(' over')} at"])
+    if name == "sectors over":
+        slack = f" at most {most} more than the least" if most else " no more than the least"
+        return Mismatch("warps ask for memory that lies scattered", at, f"neighbours at neighbouring addresses:{slack}")
+    if name == "passes over":
+        return Mismatch("lanes of a warp want different words of one bank", at, "one pass a request")
+    if name.endswith("of a thread"):
+        space = name.split()[0]
+        told = f"{at} touches {space} memory {count:,} times"
+        return Mismatch("one thread does what many should share", told, f"at most {most:,} times, by any thread")
+    if name == "shared requests of a block":
+        told = f"{count:,} requests of a block's warps to shared memory"
+        return Mismatch("too many warps take part in the tree", told, f"at most {most:,}")
+    does, array = name.split(" of ")
+    return Mismatch(f"more {does} of `{array}` than it takes", f"{count:,} {does}: {at}", f"at most {most:,}")
+
+
+def launching(
+    kernel: str, block: str, grid: Callable[[Arrays], object], output: str = "", shape: str = ""
+) -> Callable[[Arrays], str]:
+    """A check's `describe`: code that makes arrays of the case's sizes, and records and reports the launch.
+
+    `grid` works the number of blocks out from the arrays, which are the kernel's arguments in their order, and then
+    `output`, if there is one; `shape` is code for its shape.
+    """
+
+    def describe(arrays: Arrays) -> str:
+        given = {name: array for name, array in arrays.items() if array.dtype == np.float32}
+        lines = [f"{name} = {_made(array)}" for name, array in given.items()]
+        lines += [f"{output} = np.empty({shape}, np.float32)"] if output else []
+        arguments = [kernel, str(grid(arrays)), block, *given, *([output] if output else [])]
+        fresh = f', outputs=("{output}",)' if output else ""
+        return "\n".join(
+            [*lines, f"trace = record({', '.join(arguments)}{fresh})", "show_table(report(trace).table())"]
+        )
+
+    return describe
+
+
+def _made(array: np.ndarray) -> str:
+    """Code for a number, or for an array of this shape with values of its own."""
+    if array.ndim == 0:
+        return f"np.float32({array:.6g})"
+    shape = array.shape if array.ndim > 1 else array.size
+    return f"np.random.default_rng(0).random({shape}, np.float32)"

@@ -1,0 +1,68 @@
+"""Two tiles of each operand, so that one barrier a step is enough; a tree in the dot product; predictions by loops."""
+
+# ruff: noqa: F821 (the names come from the reference that this text is added to)
+
+
+def predict_transpose(rows, columns):
+    read = sum(columns // 8 for _ in range(rows))
+    written = sum(32 for _ in range(rows) for _ in range(columns // 32))
+    return read, written
+
+
+def predict_matmul(m, n, k):
+    of_a = of_b = of_c = 0
+    for _ in range(n):
+        for _ in range(0, m, 32):
+            of_a += 32 * k
+            of_b += k
+            of_c += 32
+    return of_a, of_b, of_c
+
+
+def predict_loads(m, n, k, side):
+    across, down = n // side, m // side
+    return across * down * side * k, down * across * k * side
+
+
+@cuda.jit
+def relu(x, y):
+    place = cuda.grid(1)
+    y[place] = max(0.0, x[place])
+
+
+@cuda.jit
+def dot(a, b, out):
+    products = cuda.shared.array(THREADS, float32)
+    t = cuda.threadIdx.x
+    products[t] = a[t] * b[t] if t < a.size else float32(0)
+    cuda.syncthreads()
+    half = THREADS // 2
+    while half > 0:
+        if t < half:
+            products[t] = products[t] + products[t + half]
+        half //= 2
+        cuda.syncthreads()
+    if t == 0:
+        out[0] = products[0]
+
+
+@cuda.jit
+def matmul(a, b, c):
+    a_tile = cuda.shared.array((2, SIDE, SIDE), float32)
+    b_tile = cuda.shared.array((2, SIDE, SIDE), float32)
+    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+    column, row = cuda.grid(2)
+    steps = (a.shape[1] + SIDE - 1) // SIDE
+    total = float32(0)
+    for step in range(steps + 1):
+        now = step % 2
+        at = step * SIDE
+        if step < steps:
+            a_tile[now, ty, tx] = a[row, at + tx] if row < a.shape[0] and at + tx < a.shape[1] else float32(0)
+            b_tile[now, ty, tx] = b[at + ty, column] if at + ty < b.shape[0] and column < b.shape[1] else float32(0)
+        if step > 0:
+            for k in range(SIDE):
+                total += a_tile[1 - now, ty, k] * b_tile[1 - now, k, tx]
+        cuda.syncthreads()
+    if row < c.shape[0] and column < c.shape[1]:
+        c[row, column] = total
