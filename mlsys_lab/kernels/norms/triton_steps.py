@@ -39,7 +39,7 @@ PART = 4096
 """Elements of a part of such a wide row."""
 
 RMS_THREADS, LAYER_THREADS, BACKWARD_THREADS = 1024, 512, 512
-"""Of a multiprocessor, that persistent programs occupy: what their registers leave room for, so that all run at once."""
+"""Of a multiprocessor, that persistent programs occupy: all run at once, their registers leave room for no more."""
 
 
 def norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float, step: str) -> torch.Tensor:
