@@ -77,19 +77,20 @@ class Blocks:
 CANDIDATES = {
     "forward": (
         Blocks(),
-        Blocks(stages=3),
-        Blocks(n=64),
         Blocks(n=64, stages=3),
-        Blocks(m=64, n=64, warps=4, stages=3),
+        Blocks(n=64, warps=4),
+        Blocks(n=32, warps=4, stages=3),
+        Blocks(m=64, n=64, warps=4),
         Blocks(m=64, n=32, warps=4),
-        Blocks(m=32, n=32, warps=4),
+        Blocks(m=32, n=32),
+        Blocks(m=16, n=16, warps=4, stages=1),
     ),
     "key_value": (
         Blocks(m=64),
         Blocks(m=64, stages=3),
         Blocks(m=64, n=64, warps=4),
-        Blocks(m=32, n=64),
-        Blocks(m=32, n=32, warps=4),
+        Blocks(m=32, n=64, warps=4),
+        Blocks(m=32, n=32),
         Blocks(m=16, n=16, warps=4, stages=1),
     ),
     "query": (
@@ -98,11 +99,16 @@ CANDIDATES = {
         Blocks(),
         Blocks(m=64, n=64, warps=4),
         Blocks(n=32),
-        Blocks(m=32, n=32, warps=4),
+        Blocks(m=32, n=32),
         Blocks(m=16, n=16, warps=4, stages=1),
     ),
 }
-"""What is tried, by kernel; those that do not fit the heads' width and dtype are left out."""
+"""What is tried, by kernel; those that do not fit the heads' width and dtype are left out.
+
+With 8 warps a block has a multiprocessor to itself, and its tensor cores wait during a softmax. With 4, two blocks have
+room: one can multiply while the other computes exponentials, at the price of more reads of keys from L2 or of a few
+spilled registers. Which is faster is measured.
+"""
 
 
 def attention(

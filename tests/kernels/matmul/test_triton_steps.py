@@ -217,6 +217,7 @@ def test_compiled_for_hopper():
     assert ".tf32" in tf32.ptx
 
 
-def test_every_candidate_fits_some_dtype():
+def test_every_dtype_and_precision_has_a_candidate():
     assert all(tile.shared_bytes(2) <= HOPPER_SHARED_BYTES for tile in CANDIDATES)
-    assert any(tile.shared_bytes(4) <= HOPPER_SHARED_BYTES for tile in CANDIDATES)
+    for small in (True, False):
+        assert any(tile.shared_bytes(4) <= HOPPER_SHARED_BYTES and (tile.k == 16) == small for tile in CANDIDATES)
