@@ -41,5 +41,5 @@ def fastest(key: Hashable, choices: Sequence[Choice], run: Callable[[Choice], No
 def _time_ms(run: Callable[[], None]) -> float:
     try:
         return float(triton.testing.do_bench(run, warmup=10, rep=40, return_mode="median"))
-    except triton.runtime.errors.OutOfResources:
+    except (triton.runtime.errors.OutOfResources, triton.runtime.errors.PTXASError):
         return math.inf

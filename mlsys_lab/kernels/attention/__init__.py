@@ -12,6 +12,8 @@ import math
 
 import torch
 
+from mlsys_lab.errors import InputError
+
 STEPS = {
     "reference": "torch: scores, mask, softmax and weighted values, each a pass over memory",
     "naive": "Triton: three kernels, four passes over the matrix of scores",
@@ -36,6 +38,15 @@ def reference(
     hidden = key > query + T - S
     weights = scores.masked_fill(hidden, -math.inf).softmax(-1)
     return weights.masked_fill(hidden, 0.0) @ v  # a row that is all hidden has NaN for weights
+
+
+def in_model(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, *, step: str = "flash"
+) -> torch.Tensor:
+    """Causal attention as `mlsys_lab.models.Transformer` calls its `attention`. InputError for a bias on the scores."""
+    if bias is not None:
+        raise InputError("a bias on the scores", got=f"shape {tuple(bias.shape)}", expected="None, causal without one")
+    return attention(q, k, v, causal=True, step=step)
 
 
 def attention(

@@ -299,7 +299,9 @@ def _tiles(rows: int, x: torch.Tensor) -> Any:
     """A descriptor of (…, rows, columns) tiles of `x`, which must be `_aligned`."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 
-    return TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 1, rows, _width(x)])
+    # A dimension of size 1 may have any stride in torch; the copy engine asks for multiples of 16 bytes of that, too.
+    strides = [stride if n > 1 else x.shape[-1] for n, stride in zip(x.shape[:-1], x.stride(), strict=False)]
+    return TensorDescriptor(x, list(x.shape), [*strides, 1], [1, 1, rows, _width(x)])
 
 
 def _aligned(x: torch.Tensor) -> torch.Tensor:

@@ -8,11 +8,15 @@ import re
 import pytest
 import torch
 
+from mlsys_lab.autograd.tensor import Tensor
+from mlsys_lab.autograd.tensor import record as operation
 from mlsys_lab.errors import InputError
-from mlsys_lab.kernels.attention import STEPS, attention, cost, reference, triton_steps
+from mlsys_lab.flops import TransformerConfig
+from mlsys_lab.kernels.attention import STEPS, attention, cost, in_model, reference, triton_steps
 from mlsys_lab.kernels.attention.triton_steps import CANDIDATES, WIDEST, Blocks, attention_with_lse
 from mlsys_lab.kernels.tiles import HOPPER_SHARED_BYTES
 from mlsys_lab.kernels.trace.traffic import Traffic, traffic
+from mlsys_lab.models.transformer import Transformer, fused_attention
 from tests.kernels.closeness import assert_near
 from tests.kernels.compiled import compiled
 from tests.kernels.operators import looked_at
@@ -136,6 +140,37 @@ def test_torch_can_call_it():
     compiled_grad, k.grad = k.grad, None
     attention(q, k, v, causal=True).sum().backward()
     assert torch.equal(k.grad, compiled_grad)
+
+
+def test_the_course_s_engine_can_call_it(device):
+    *sizes, causal = SHAPES["after cached keys"]
+    q, k, v = drawn(*sizes, device=device)
+    attention(q, k, v, causal=causal, scale=0.2).square().sum().backward()
+
+    mine = [Tensor(x.detach(), requires_grad=True) for x in (q, k, v)]
+    data = [x.data for x in mine]
+    out, lse = triton_steps.forward(*data, causal, 0.2, "flash", "ieee", [])
+
+    def gradient(index):
+        none = torch.zeros_like(lse)
+        return lambda g: triton_steps.backward(g, none, *data, out, lse, causal, 0.2, "ieee", [])[index]
+
+    y = operation(out, *((x, gradient(index)) for index, x in enumerate(mine)))
+    (y * y).sum().backward()
+    for theirs, x in zip((q, k, v), mine, strict=True):
+        assert_near(x.grad, theirs.grad)
+
+
+def test_in_a_transformer(device):
+    config = TransformerConfig(
+        "small", n_layers=2, d_model=24, n_heads=4, d_ff=40, vocab_size=11, context=19, n_kv_heads=2
+    )
+    ours, torchs = (Transformer(config, attention=one).to(device) for one in (in_model, fused_attention))
+    ours.load_state_dict(torchs.state_dict())
+    tokens = torch.arange(2 * 19, device=device).view(2, 19) % 11
+    assert_near(ours(tokens), torchs(tokens))
+    with pytest.raises(InputError, match="a bias on the scores"):
+        in_model(*drawn(1, 1, 1, 2, 2, 16), torch.zeros(1, 2, 2))
 
 
 def test_bad_input():
