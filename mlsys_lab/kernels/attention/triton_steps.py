@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.kernels import tiles
 from mlsys_lab.kernels.arguments import fits_shared_memory, known_step
 from mlsys_lab.kernels.attention import triton_kernels as kernels
+from mlsys_lab.kernels.attention.blocks import KERNELS, WIDEST, Blocks, candidates
 from mlsys_lab.kernels.triton_language import triton
 from mlsys_lab.kernels.triton_launch import launch
 from mlsys_lab.kernels.tuning import fastest
@@ -32,83 +33,6 @@ STEPS = {
     "online": "one kernel with a running softmax",
     "flash": "nothing that the mask hides is computed",
 }
-LARGEST_WRITTEN_OUT = 32 * 32
-"""Queries times keys of a tile whose multiply-adds are all written into the code; larger ones compile for minutes."""
-
-WIDEST = 256
-"""Widest head whose tiles fit a block's shared memory."""
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """How a kernel cuts the work: queries and keys of a tile, and what the compiler is given."""
-
-    m: int = 128
-    n: int = 128
-    warps: int = 8
-    stages: int = 2
-
-    def __post_init__(self) -> None:
-        for name, size in (("m", self.m), ("n", self.n)):
-            if size < 16 or size & (size - 1):
-                raise InputError(f"blocks of attention: {name}", got=size, expected="a power of two from 16")
-        if self.warps not in (1, 2, 4, 8, 16) or self.stages < 1:
-            raise InputError(
-                "blocks of attention: warps and stages",
-                got=f"{self.warps} and {self.stages}",
-                expected="1, 2, 4, 8 or 16, and 1 or more",
-            )
-
-    def shared_bytes(self, kind: str, width: int, itemsize: int) -> int:
-        """Shared memory of a kernel's tiles: those that stay, and those of the loop that are under way at once."""
-        rows = {
-            "forward": self.m + 2 * self.n * self.stages,
-            "key_value": 2 * self.n + 2 * self.m * self.stages,
-            "query": 2 * self.m + 2 * self.n * self.stages,
-        }[kind]
-        return rows * width * itemsize
-
-    def constants(self, width: int) -> dict[str, int]:
-        """The kernel's constants, and the compiler's two."""
-        blocks = {"BLOCK_M": self.m, "BLOCK_N": self.n, "BLOCK_D": width}
-        return blocks | {"num_warps": self.warps, "num_stages": self.stages}
-
-
-CANDIDATES = {
-    "forward": (
-        Blocks(),
-        Blocks(n=64, stages=3),
-        Blocks(n=64, warps=4),
-        Blocks(n=32, warps=4, stages=3),
-        Blocks(m=64, n=64, warps=4),
-        Blocks(m=64, n=32, warps=4),
-        Blocks(m=32, n=32),
-        Blocks(m=16, n=16, warps=4, stages=1),
-    ),
-    "key_value": (
-        Blocks(m=64),
-        Blocks(m=64, stages=3),
-        Blocks(m=64, n=64, warps=4),
-        Blocks(m=32, n=64, warps=4),
-        Blocks(m=32, n=32),
-        Blocks(m=16, n=16, warps=4, stages=1),
-    ),
-    "query": (
-        Blocks(n=64),
-        Blocks(n=64, stages=3),
-        Blocks(),
-        Blocks(m=64, n=64, warps=4),
-        Blocks(n=32),
-        Blocks(m=32, n=32),
-        Blocks(m=16, n=16, warps=4, stages=1),
-    ),
-}
-"""What is tried, by kernel; those that do not fit the heads' width and dtype are left out.
-
-With 8 warps a block has a multiprocessor to itself, and its tensor cores wait during a softmax. With 4, two blocks have
-room: one can multiply while the other computes exponentials, at the price of more reads of keys from L2 or of a few
-spilled registers. Which is faster is measured.
-"""
 
 
 def attention(
@@ -151,7 +75,7 @@ def attention_with_lse(
         raise InputError("scale of attention", got=scale, expected="a positive number")
     if blocks is not None:
         room = tiles.limits(q.device).shared_bytes
-        for kind in CANDIDATES:
+        for kind in KERNELS:
             fits_shared_memory(blocks.shared_bytes(kind, _width(q), q.itemsize), f"{blocks} for {kind}", room)
     chosen = [] if blocks is None else list(astuple(blocks))
     out, lse = forward(q, k, v, causal, scale, step, precision, chosen)
@@ -283,10 +207,9 @@ def _choice(
     """What the caller asked for, or the fastest of the candidates that fit."""
     if given:
         return Blocks(*given)
-    room, width = tiles.limits(q.device).shared_bytes, _width(q)
-    most = LARGEST_WRITTEN_OUT if tiles.written_out(q.dtype, precision) else math.inf
-    fits = [one for one in CANDIDATES[kind] if one.m * one.n <= most]
-    fitting = [one for one in fits if one.shared_bytes(kind, width, q.itemsize) <= room]
+    width = _width(q)
+    small = tiles.written_out(q.dtype, precision)
+    fitting = candidates(kind, width, q.itemsize, tiles.limits(q.device).shared_bytes, small=small)
     return fastest((kind, *key, width, q.dtype, q.device), fitting, run)
 
 

@@ -13,7 +13,8 @@ from mlsys_lab.autograd.tensor import record as operation
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import TransformerConfig
 from mlsys_lab.kernels.attention import STEPS, attention, cost, in_model, reference, triton_steps
-from mlsys_lab.kernels.attention.triton_steps import CANDIDATES, WIDEST, Blocks, attention_with_lse
+from mlsys_lab.kernels.attention.blocks import Blocks
+from mlsys_lab.kernels.attention.triton_steps import attention_with_lse
 from mlsys_lab.kernels.tiles import HOPPER_SHARED_BYTES
 from mlsys_lab.kernels.trace.traffic import Traffic, traffic
 from mlsys_lab.models.transformer import Transformer, fused_attention
@@ -189,8 +190,6 @@ def test_bad_input():
         "unknown step": lambda: attention(q, k, v, step="flash3"),
         "unknown precision": lambda: triton_steps.attention(q, k, v, precision="fp8"),
         "too large for shared memory": lambda: triton_steps.attention(q, k, v, blocks=Blocks(1024, 1024)),
-        "blocks of attention: n": lambda: Blocks(n=48),
-        "blocks of attention: warps": lambda: Blocks(warps=12),
     }
     for line, call in refusals.items():
         with pytest.raises(InputError, match=line) as caught:
@@ -267,12 +266,15 @@ def test_nothing_is_touched_that_should_not_be(name):
 
 LAUNCHES = """
 import torch
-from mlsys_lab.kernels.attention.triton_steps import CANDIDATES, backward, forward
+from mlsys_lab.kernels.attention.blocks import candidates
+from mlsys_lab.kernels.attention.triton_steps import backward, forward
 q, k = torch.empty(1, 8, 256, 128, dtype=torch.bfloat16), torch.empty(1, 8, 256, 128, dtype=torch.bfloat16)
 lse = torch.empty(1, 8, 256)
-def numbers(blocks): return [blocks.m, blocks.n, blocks.warps, blocks.stages]
-forward(q, k, k, True, 0.1, "flash", "ieee", numbers(CANDIDATES["forward"][0]))
-backward(q, lse, q, k, k, q, lse, True, 0.1, "ieee", numbers(CANDIDATES["key_value"][0]))
+def first(kernel):
+    blocks = candidates(kernel, 128, 2, 227 * 1024)[0]
+    return [blocks.m, blocks.n, blocks.warps, blocks.stages]
+forward(q, k, k, True, 0.1, "flash", "ieee", first("forward"))
+backward(q, lse, q, k, k, q, lse, True, 0.1, "ieee", first("key_value"))
 """
 
 
@@ -288,9 +290,5 @@ def test_compiled_for_hopper():
         assert one.shared_bytes <= HOPPER_SHARED_BYTES
 
 
-def test_every_width_and_dtype_has_a_candidate():
-    for kind, candidates in CANDIDATES.items():
-        for itemsize, most in ((2, math.inf), (4, math.inf), (4, triton_steps.LARGEST_WRITTEN_OUT)):
-            small = [one for one in candidates if one.m * one.n <= most]
-            assert any(one.shared_bytes(kind, WIDEST, itemsize) <= HOPPER_SHARED_BYTES for one in small)
+def test_steps_of_the_operation():
     assert list(STEPS) == ["reference", *triton_steps.STEPS]
