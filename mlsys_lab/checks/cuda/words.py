@@ -102,13 +102,13 @@ def launching(
     """A check's `describe`: code that makes arrays of the case's sizes, and records and reports the launch.
 
     `grid` works the number of blocks out from the arrays, which are the kernel's arguments in their order, and then
-    `output`, if there is one; `shape` is code for its shape.
+    `output`, if there is one; `shape` is code for its shape, in which {n} is the number n among the arrays.
     """
 
     def describe(arrays: Arrays) -> str:
         given = {name: array for name, array in arrays.items() if array.dtype == np.float32}
         lines = [f"{name} = {_made(array)}" for name, array in given.items()]
-        lines += [f"{output} = np.empty({shape}, np.float32)"] if output else []
+        lines += [f"{output} = np.empty({shape.format(**arrays)}, np.float32)"] if output else []
         arguments = [kernel, str(grid(arrays)), block, *given, *([output] if output else [])]
         fresh = f', outputs=("{output}",)' if output else ""
         return "\n".join(

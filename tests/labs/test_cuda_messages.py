@@ -1,0 +1,111 @@
+"""What lab 03's checks tell a learner: launches as code that runs, lines as in their cells, and what is first wrong."""
+
+from __future__ import annotations
+
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from grader.variants import Variant
+from mlsys_lab.checks.cuda.calls import launches
+from mlsys_lab.checks.cuda.calls.figures import text
+from mlsys_lab.checks.cuda.words import MOST, WRONG, agree, limits
+from mlsys_lab.checks.runner import PUBLIC_SEED, run_check
+from mlsys_lab.checks.spec import Arrays, Case, Check
+from mlsys_lab.checks.verdict import draw_inputs, public_inputs
+from mlsys_lab.kernels.trace.numba_simulator import record
+from tests.labs.harness import kernels_of, labs, module_of
+
+LAB = next(lab for lab in labs() if lab.info.topic == "cuda")
+DESCRIBED = [(check, case) for check in LAB.checks.checks if check.describe for case in check.cases if not case.hidden]
+
+
+@pytest.fixture(scope="module")
+def reference() -> ModuleType:
+    return module_of(LAB.reference, "reference.ipynb")
+
+
+@pytest.mark.parametrize(("check", "case"), DESCRIBED, ids=[f"{check.name}: {case.name}" for check, case in DESCRIBED])
+def test_a_case_is_told_as_code_that_launches_as_the_check_does(
+    check: Check, case: Case, reference: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[Any]] = []
+
+    def seeing(kernel: Any, grid: Any, block: Any, *args: Any, outputs: tuple[str, ...] = ()) -> Any:
+        seen.append([grid, block, *(np.shape(arg) for arg in args), outputs])
+        return record(kernel, grid, block, *args, outputs=outputs)
+
+    monkeypatch.setattr(launches, "record", seeing)
+    inputs = public_inputs(draw_inputs(check, case, PUBLIC_SEED))
+    check.run(reference, inputs)
+    names = vars(reference) | {"np": np, "record": seeing, "show_table": lambda table: None}
+    names["report"] = lambda trace: SimpleNamespace(table=lambda: trace)
+    assert check.describe is not None
+    exec(check.describe(inputs), names)
+    assert len(seen) == (2 if check.traced else 0)
+    assert seen[:1] == seen[1:]
+
+
+@pytest.mark.parametrize("mutant", LAB.mutants, ids=[mutant.name for mutant in LAB.mutants])
+def test_a_mistake_can_be_found_before_handing_in(mutant: Variant) -> None:
+    module = module_of(LAB.substituted(mutant), "mutant.ipynb")
+    traced = kernels_of(module)
+    tried = {name: traced if LAB.checks[name].traced else module for name in mutant.fails}
+    assert [name for name, one in tried.items() if run_check(LAB.checks[name], one).passed] == []
+
+
+def told(name: str, mutant: str) -> str:
+    """All that the public cases of a check say of a mutant."""
+    variant = next(one for one in [*LAB.mutants, *LAB.mishaps] if one.name == mutant)
+    module = kernels_of(module_of(LAB.substituted(variant), "mutant.ipynb"))
+    mismatch = run_check(LAB.checks[name], module).mismatch
+    assert mismatch is not None
+    return "\n".join([mismatch.what, mismatch.got, mismatch.expected])
+
+
+def line_in_cell(text: str) -> str:
+    """Where in its cell of the reference a line stands, in a message's words; the text must occur in one line only."""
+    ((cell, line),) = [
+        (number, row)
+        for number, one in enumerate(LAB.reference_notebook["cells"], start=1)
+        if one["cell_type"] == "code"
+        for row, written in enumerate("".join(one["source"]).splitlines(), start=1)
+        if written.strip() == text
+    ]
+    return f"cell {cell}, line {line} `{text}`"
+
+
+def test_lines_are_counted_in_their_cells_whether_a_kernel_runs_or_stops() -> None:
+    line = "w[i] -= rate * g[i]"
+    assert line_in_cell(line).replace("17", "16") in told("sgd_step", "no guard")  # the mutant has no `if` above it
+    assert "ZeroDivisionError" in (said := told("sgd_step", "an exception in a thread"))
+    assert said.startswith(line_in_cell(line).split(" `")[0])
+
+
+def test_what_is_wrong_with_memory_is_told_beside_values_that_are_wrong_for_it() -> None:
+    said = told("smooth", "no barrier before the neighbours are read")
+    assert "no number" in said
+    assert "two threads race" in said
+    assert said.endswith(WRONG["races"][1])
+
+
+NOTHING: Arrays = {name: text([]) for name in WRONG}
+
+
+def test_wrong_comes_before_costly_and_the_first_kind_of_wrong_before_the_others() -> None:
+    count = {"reads of x": np.array(9), "reads of x at": text(["line 1"])}
+    expected = {"y": np.ones(2), **limits(reads_of_x=8)}
+    right = {"y": np.ones(2), **NOTHING, **count}
+    mismatch = agree(right, expected)
+    assert mismatch is not None and (mismatch.got, mismatch.expected) == ("9 reads: line 1", "at most 8")
+    for later, earlier in zip([*WRONG][1:], WRONG, strict=False):
+        mismatch = agree({**right, later: text(["later"]), earlier: text(["earlier"])}, expected)
+        assert mismatch is not None
+        assert (mismatch.what, mismatch.got) == (WRONG[earlier][0], "earlier")
+    assert agree({**right, "reads of x": np.array(8)}, expected) is None
+
+
+def test_limits_are_the_figures_names() -> None:
+    assert list(limits(global_accesses_of_a_thread=3)) == [f"{MOST}global accesses of a thread"]
