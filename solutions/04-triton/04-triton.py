@@ -285,6 +285,7 @@ check("rms_norm_backward_traffic")
 # GPU wants as many programs as it has multiprocessors, and no more. Say before you run it what the curve looks like.
 
 # %%
+import plotly
 import plotly.graph_objects as go
 
 from mlsys_lab.kernels.trace.traffic import total
@@ -306,7 +307,8 @@ for programs in counts:
 figure = go.Figure(go.Scatter(x=counts, y=moved, mode="lines+markers", name="counted"))
 least = 4 * (3 * rows * columns + 2 * columns + rows)
 figure.add_hline(y=least, line_dash="dot", annotation_text="least", annotation_position="bottom right")
-figure.update_layout(xaxis_title="programs", yaxis_title="bytes moved", yaxis_rangemode="tozero", xaxis_tickvals=counts)
+figure.update_layout(xaxis_title="programs", yaxis_title="bytes moved", yaxis_rangemode="tozero", margin_t=30)
+figure.update_xaxes(tickvals=counts)
 show(figure, alt="Bytes that the way back moves rise in a line with the number of programs", height=340)
 
 # %% [markdown]
@@ -384,16 +386,16 @@ for group, guess in ((1, guess_row_after_row), (4, guess_in_groups)):
     print(f"GROUP = {group}: 16 programs read {strips} strips of A and B; you said {guess}")
     numbers = torch.empty(16, 16, dtype=torch.long)
     numbers[m, n] = torch.arange(16 * 16)
-    figure = go.Figure(go.Heatmap(z=(numbers // AT_ONCE).tolist(), showscale=False, text=numbers.tolist()))
-    figure.update_traces(texttemplate="%{text}", textfont_size=9, hovertemplate="tile (%{y}, %{x}): program %{text}")
-    figure.update_yaxes(autorange="reversed", scaleanchor="x", title="m")
-    figure.update_xaxes(constrain="domain", title="n")
-    figure.update_layout(title=f"GROUP = {group}: programs of a colour run at once", margin={"t": 50})
-    show(
-        figure,
-        alt=f"Tiles of C by their program's number, sixteen at a time coloured, in groups of {group}",
-        height=460,
-    )
+    first = [[str(p) if p < AT_ONCE else "" for p in row] for row in numbers.tolist()]
+    waves = (numbers // AT_ONCE * 3 % 8).tolist()
+    colours = [[i / 7, colour] for i, colour in enumerate(plotly.colors.qualitative.Safe[:8])]
+    tiles = go.Heatmap(z=waves, text=first, customdata=numbers.tolist(), colorscale=colours, showscale=False)
+    tiles.update(texttemplate="%{text}", hovertemplate="tile (%{y}, %{x}): program %{customdata}<extra></extra>")
+    figure = go.Figure(tiles)
+    figure.update_yaxes(autorange="reversed", scaleanchor="x", constrain="domain", title="m", dtick=4)
+    figure.update_xaxes(constrain="domain", title="n", dtick=4)
+    figure.update_layout(title=f"GROUP = {group}: sixteen programs a colour", margin=dict(t=50, l=50, r=10, b=50))
+    show(figure, alt=f"Tiles of C in groups of {group}, coloured by which sixteen programs run at once", height=420)
 
 # %% [markdown]
 # ## Task 6 · A tiled matrix product
@@ -636,15 +638,19 @@ for S in lengths:
 
 predicted = {"two products and a softmax": naive_attention_bytes, "flash attention": flash_attention_bytes}
 figure = go.Figure()
-for (name, formula), symbol in zip(predicted.items(), ("circle", "square"), strict=True):
-    axis = list(range(32, 257, 16))
-    figure.add_scatter(x=axis, y=[formula(S, D, BLOCK) for S in axis], name=f"{name}, predicted", mode="lines")
-    figure.add_scatter(x=lengths, y=counted[name], name="counted", mode="markers", marker_symbol=symbol, marker_size=10)
+for (name, formula), symbol, colour in zip(
+    predicted.items(), ("circle", "square"), plotly.colors.qualitative.Plotly, strict=False
+):
+    axis, look = list(range(32, 257, 16)), {"line_color": colour, "marker_color": colour}
+    figure.add_scatter(x=axis, y=[formula(S, D, BLOCK) for S in axis], name=f"{name}, predicted", mode="lines", **look)
+    figure.add_scatter(
+        x=lengths, y=counted[name], name="counted", mode="markers", marker_symbol=symbol, marker_size=10, **look
+    )
 figure.update_layout(
     xaxis_title="tokens", yaxis_title="bytes moved", xaxis_type="log", yaxis_type="log", xaxis_tickvals=lengths
 )
 figure.update_yaxes(dtick=1, exponentformat="power")
-figure.update_layout(legend={"orientation": "h", "y": -0.25})
+figure.update_layout(legend={"orientation": "h", "y": -0.25}, margin_t=30)
 show(
     figure,
     alt="Bytes of plain and of flash attention against the length: counted points on predicted lines",
@@ -764,9 +770,10 @@ for group in groups:
     bars["keys and values"].append(cache)
     bars["everything else"].append(total(trace).asked_bytes - cache)
     intensity.append(4 * 8 * 16 * int(lengths_now.sum()) / total(trace).asked_bytes)
-names = [f"{8 // group} kv heads<br>{x:.2f} FLOP/B" for group, x in zip(groups, intensity, strict=True)]
+names = [f"{8 // group}<br>({x:.1f})" for group, x in zip(groups, intensity, strict=True)]
 figure = go.Figure([go.Bar(x=names, y=values, name=name) for name, values in bars.items()])
-figure.update_layout(barmode="stack", yaxis_title="bytes moved", legend={"orientation": "h", "y": 1.12})
+figure.update_layout(barmode="stack", yaxis_title="bytes moved", xaxis_title="key/value heads (FLOPs for a byte)")
+figure.update_layout(legend={"orientation": "h", "y": -0.3}, margin_t=30)
 show(
     figure, alt="Bytes of a decode step fall with the number of key/value heads, nearly all of them cached", height=380
 )
