@@ -146,7 +146,7 @@ def lab(page: Page) -> list[str]:
     linked = {box: re.findall(r"\]\(\.\./(labs/[\w-]+)\.ipynb\)", text) for box, text in page.boxes("lab-box").items()}
     found = [f"{box}: no link to a lab" for box, links in linked.items() if not links]
     own = page.entry.lab if page.entry else None
-    if own and own.number and [own.page] not in linked.values():
+    if own and own.page and (ROOT / own.page).is_dir() and [own.page] not in linked.values():
         found.append(f"no box links {own.page}")
     every = re.findall(r"\(\.\./(labs/[^)]+)\.ipynb\)", page.body)
     return found + [f"no such lab: {link}" for link in every if not (ROOT / link / "lab.toml").is_file()]

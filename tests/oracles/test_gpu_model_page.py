@@ -1,0 +1,177 @@
+"""What chapter 04 counts and concludes, against published figures and against arithmetic written out here."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from torch.utils.flop_counter import flop_registry
+
+from tests.oracles.catalogue import oracles
+
+PAGE = "04-gpu-model"
+
+# GPT-2 small and the page's step.
+L, D, N, V, B, T = 12, 768, 12, 50_257, 8, 1024
+PEAK, BANDWIDTH, UNITS, CLOCK = 989.4e12, 3350e9, 132, 1.98e9
+
+
+def exactly(value):
+    return pytest.approx(value, rel=1e-12)
+
+
+def test_the_arithmetic_of_the_step(page) -> None:
+    """Six FLOPs for each weight that multiplies and token, and attention over every pair of positions."""
+    weights = L * 12 * D**2 + V * D
+    assert page.model_flops == B * T * (6 * weights + 3 * L * 4 * T * D)
+    assert page.compute_s == exactly(page.model_flops / PEAK)
+
+
+def test_lanes_and_their_peak(page) -> None:
+    lanes = oracles()["GP01"].figures[0]
+    assert page.lanes == lanes == UNITS * 4 * 32  # "four schedulers, and each 32 lanes"
+    assert page.vector_peak == pytest.approx(page.h100.peak("fp32"), rel=1e-3)
+    assert page.resident == UNITS * 2048
+
+
+def test_lanes_at_work_by_hand(page) -> None:
+    # A warp of by_lane reads and writes once on each side; of by_warp on one side only. All 256 accesses are there.
+    assert page.diverging[page.by_lane] == (4 * 4, 0.5)
+    assert page.diverging[page.by_warp] == (4 * 2, 1.0)
+    # x[0] by all lanes, turn k by the 32 − k lanes that get that far, y by all lanes.
+    turns = [32, *range(31, 0, -1), 32]
+    assert (page.sums_requests, page.sums_share) == (len(turns), exactly(sum(turns) / len(turns) / 32))
+
+
+def test_the_levels_of_memory(page) -> None:
+    sizes = {name: size for name, (size, _) in page.levels.items()}
+    assert sizes["registers"] == UNITS * 65_536 * 4
+    assert sizes["shared and L1"] < sizes["registers"] < sizes["L2"] < 100e6 < sizes["memory (HBM)"]
+    assert page.shared_rate == exactly(UNITS * 128 * CLOCK)
+    rates = [rate for _, rate in page.levels.values() if rate]
+    assert rates == sorted(rates, reverse=True)
+
+
+def test_the_three_ways_of_a_warp(page) -> None:
+    steps = page.ways_data["steps"]
+    assert [step["taken"] for step in steps] == [4, 5, 32, 4]
+    assert [step["least"] for step in steps] == [4, 4, 4, 4]
+    assert page.apart.efficiency == 1 / 8
+
+
+def test_bytes_in_flight(page) -> None:
+    assert page.in_flight == exactly(BANDWIDTH * 500 / CLOCK)
+    assert page.bandwidth_share(16, 4) == exactly(16 * 32 * 4 / (page.in_flight / UNITS))
+    assert page.bandwidth_share(16, 16) == page.bandwidth_share(16, 4, loads=4) == 1.0  # "the same 16 warps suffice"
+    assert page.bandwidth_share(64, 2) < 1.0
+    assert 48 < page.per_unit / 128 < 64
+
+
+def test_the_occupancies_that_are_spoken_of(page) -> None:
+    assert (page.heavy.warps, page.heavy.occupancy, page.heavy.limits) == (16, 0.25, ("registers",))
+    assert (page.whole.blocks, page.whole.occupancy, page.whole.limits) == (1, 0.5, ("registers",))
+    assert page.held.limits == ("shared memory",)
+    assert page.occupancy(page.h100, 256, registers=33) == page.occupancy(page.h100, 256, registers=40)
+
+
+def test_published_intensities_and_ridges(page) -> None:
+    found = dict(zip(("RL01", "RL02", "RL04", "RL03"), page.intensities.values(), strict=True))
+    for name, intensity in found.items():
+        oracles()[name].check(intensity)
+    oracles()["RL07"].check(page.ridges["V100"])
+    assert page.ridges["V100"] * 2 < found["RL01"] and page.ridges["H100"] < found["RL01"] < 1.1 * page.ridges["H100"]
+    published = oracles()["GP12"]
+    assert page.unary == pytest.approx(published.figures[1], rel=0.05)  # from 1,555 GB/s, where the source has 1.5 TB/s
+    assert round(page.unary, -2) == 100
+
+
+def test_the_ledger_does_the_step_s_flops_and_no_more(page) -> None:
+    assert page.parts["products"][1] == page.model_flops
+    fused = sum(row[2] for row in page.steps["fused", 8] if row[1])
+    assert fused == page.model_flops + L * 2 * B * T * T * D  # the scores, once more in the backward pass
+
+
+def test_the_ledger_counts_each_tensor_once(page) -> None:
+    """A linear layer's kernel: x, W, the bias and y in 16 bits; views nothing; a softmax in and out."""
+    rows = page.steps["plain", 8]
+    addmm = next(row for row in rows if row[0] == "addmm")
+    assert addmm[1:] == (True, 2 * B * T * D * D, 2 * (2 * B * T * D + D * D + D))
+    softmax = [row for row in rows if row[0] == "_softmax"]
+    assert [row[1:] for row in softmax] == [(False, B * N * T * T, 2 * 2 * B * N * T * T)] * L
+    assert not [row for row in rows if "view" in row[0] or row[0] in ("transpose.int", "t", "expand")]
+    assert {row[0].split(".")[0] for row in rows if row[1]} == {"addmm", "mm", "bmm"}
+    assert page.torch.ops.aten.mm in flop_registry
+
+
+def test_who_takes_the_time(page) -> None:
+    """The shares add up, and the products' bound is not the step's."""
+    rows = page.steps["plain", 8]
+    times = [max(work / PEAK if product else 0, size / BANDWIDTH) for _, product, work, size in rows]
+    assert page.least_s["plain", 8] == exactly(math.fsum(times))
+    others = math.fsum(t for t, row in zip(times, rows, strict=True) if not row[1])
+    assert page.other_time == pytest.approx(others / math.fsum(times), rel=1e-9)
+    assert page.other_flops < 0.002 and 0.5 < page.other_time < 0.6
+    # Scores in 16 bits: scaled, masked and normalised is three reads and three writes, and four and three backward.
+    scores = 2 * B * N * T * T
+    least = L * (6 + 7) * scores / BANDWIDTH
+    assert page.parts["scale, mask, softmax"][3] == pytest.approx(least, rel=0.01)
+
+
+def test_the_answer(page) -> None:
+    for (name, batch), share in page.share.items():
+        model_flops = page.model_flops * batch / B
+        assert share == pytest.approx(model_flops / PEAK / page.least_s[name, batch], rel=1e-9)
+    assert 0.25 < page.share["plain", 8] < 0.3 < 0.55 < page.share["fused", 8] < page.products_only < 1
+    assert page.share["plain", 8] < page.on_a100  # the question's third, and "the faster the tensor cores"
+    assert page.per_launch_us["fused", 1] < page.per_launch_us["plain", 1] < page.per_launch_us["plain", 8]
+
+
+def test_which_of_three_explains_a_call(page, monkeypatch) -> None:
+    """By the page's own rule, with the processor's figures put in place of measured ones."""
+    for name, value in {"floor_s": 1e-6, "cpu_beta": 1e10, "cpu_pi": 5e10}.items():
+        monkeypatch.setitem(page.names, name, value)
+    mostly = {}
+    for name, (_, size, work) in page.calls.items():
+        three = page.explained(size, work)
+        mostly[name] = max(three, key=three.get)
+    assert list(mostly.values()) == ["overhead"] * 3 + ["memory"] * 2 + ["compute"]
+
+
+def test_problems_on_peaks(page) -> None:
+    oracles()["GP13"].check(page.p1_flops)
+    assert page.p1_clock == pytest.approx(1.83e9, rel=1e-3)
+    oracles()["GP04"].check(page.p2_clock[80e12] / 1e9)
+    assert page.p2_lanes == oracles()["GP01"].figures[1]
+    assert page.b200.peak("fp32") == 75e12
+    oracles()["RL15"].check(page.p7[1e15])
+    assert page.p7[990e12] == pytest.approx(oracles()["RL16"].figures[0], rel=0.003)
+    assert page.p7[1.979e15] == pytest.approx(2 * page.h100.ridge_point("bf16"), rel=1e-3)
+
+
+def test_problem_3_by_counting_turns(page) -> None:
+    def used(turns):
+        warps = np.asarray(turns).reshape(2, 32)
+        return warps.sum() / (32 * warps.max(axis=1).sum())
+
+    assert page.p3["mixed"] == exactly(used(page.p3_turns)) == exactly(50 / 90)
+    assert page.p3["sorted"] == exactly(used(np.sort(page.p3_turns))) == 1.0
+
+
+def test_problems_on_what_is_held(page) -> None:
+    oracles()["GP08"].check(page.p4[1024].occupancy)
+    assert page.p4[1024].by["shared memory"] == 11
+    assert {page.p4[threads].occupancy for threads in (768, 512, 256)} == {1.0}
+    assert page.p5.warps == oracles()["GP06"].figures[0]
+    assert page.p5_bytes == exactly(page.in_flight / (UNITS * 8 * 32))
+
+
+def test_problems_on_the_roofline(page) -> None:
+    short, long = page.p6.values()
+    oracles()["GP05"].check(short.intensity, 1e6 * short.time_s, 1e3 * long.time_s)
+    assert page.resident > 2**16 and short.time_s < page.latency_s  # a trip to memory outlasts the whole bound
+    few, many = page.p8.values()
+    printed = oracles()["GP03"].figures
+    assert 1e6 * few.time_s == pytest.approx(printed[0], rel=0.01)
+    assert 1e6 * many.time_s == pytest.approx(printed[1] * 2.3e15 / page.b200.peak("bf16"), rel=0.01)
+    assert (few.limit, many.limit) == ("memory", "compute")
