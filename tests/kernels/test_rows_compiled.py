@@ -43,7 +43,7 @@ def launches() -> list[Compiled]:
 def test_every_kernel_was_compiled(launches: list[Compiled]) -> None:
     assert {launch.kernel for launch in launches} == {
         *("add_kernel", "one_pass_kernel", "one_pass_backward_kernel", "online_kernel", "blocks_backward_kernel"),
-        *("forward_kernel", "backward_kernel", "wide_backward_kernel", "sum_shares_kernel"),
+        *("forward_kernel", "backward_kernel", "wide_backward_kernel", "sum_rows_kernel"),
         *("loss_kernel", "gradient_kernel", "in_place_kernel"),
     }
 
@@ -52,7 +52,7 @@ def test_threads_load_and_store_sixteen_bytes_at_a_time(launches: list[Compiled]
     for launch in launches:
         pipelined = "cp.async.cg.shared.global" in launch.ptx  # by the copy engine's sixteen bytes instead
         assert pipelined or launch.widest_bytes("ld") == 16, launch.kernel
-        few = launch.kernel in ("loss_kernel", "sum_shares_kernel")  # store a number a row or a column
+        few = launch.kernel in ("loss_kernel", "sum_rows_kernel")  # store a number a row or a column
         assert few or launch.widest_bytes("st") == 16, launch.kernel
 
 
@@ -63,9 +63,9 @@ def test_norms_fetch_the_next_rows_while_they_work(launches: list[Compiled]) -> 
 
 
 def test_next_to_nothing_is_spilled(launches: list[Compiled]) -> None:
-    """Rows of 32,768 take all registers; there, up to eight of a thread's numbers of the shares are spilled."""
+    """Rows of 32,768 take all registers; there, up to a dozen numbers of a thread are spilled."""
     spilled = {launch.kernel: launch.stack_bytes for launch in launches if launch.stack_bytes}
-    assert set(spilled) <= {"forward_kernel", "wide_backward_kernel"} and max(spilled.values(), default=0) <= 32
+    assert set(spilled) <= {"forward_kernel", "wide_backward_kernel"} and max(spilled.values(), default=0) <= 48
 
 
 def test_persistent_programs_have_the_registers_to_run_at_once(launches: list[Compiled]) -> None:

@@ -142,11 +142,17 @@ def wide_backward_kernel(
 
 
 @triton.jit
-def sum_shares_kernel(shares_ptr, sum_ptr, P, D, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """The sum over P rows, in float32, a block of columns a program."""
+def sum_rows_kernel(shares_ptr, dw_ptr, db_ptr, P, D, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """The sums of P rows, in float32: dw of the first P rows and, along the grid's y, db of the next P."""
     columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    which = tl.program_id(1)
+    shares_ptr += which.to(tl.int64) * P * D
     total = tl.zeros((ROWS, BLOCK), tl.float32)
     for first in tl.range(0, P, ROWS):
         _, _, at, inside = rows_at(first, columns, P, D, ROWS)
         total += tl.load(shares_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(sum_ptr + columns, tl.sum(total, axis=0).to(sum_ptr.dtype.element_ty), mask=columns < D)
+    found = tl.sum(total, axis=0)
+    if which == 0:
+        tl.store(dw_ptr + columns, found.to(dw_ptr.dtype.element_ty), mask=columns < D)
+    else:
+        tl.store(db_ptr + columns, found.to(db_ptr.dtype.element_ty), mask=columns < D)

@@ -11,7 +11,7 @@ from mlsys_lab.kernels.arguments import alike, known_step, of_shape
 from mlsys_lab.kernels.norms.triton_kernels import (
     backward_kernel,
     forward_kernel,
-    sum_shares_kernel,
+    sum_rows_kernel,
     wide_backward_kernel,
 )
 from mlsys_lab.kernels.row_blocks import DTYPES, RowBlock, power_of_two, row_block, rows_and_width
@@ -115,7 +115,7 @@ def _backward_operator(
     cut = row_block(D, elements=4096, per_thread=16, least_warps=8)
     most = limits(x.device).multiprocessors * (1 if wide else _at_once(cut, BACKWARD_THREADS))
     programs = _programs(step, cut.programs(N), most)
-    shares = [x.new_empty(programs, D, dtype=torch.float32) for _ in range(2 if centred and whole_shares else 1)]
+    shares = x.new_empty(2 if centred and whole_shares else 1, programs, D, dtype=torch.float32)
     constants: dict[str, Any] = {"ROWS": cut.rows, "BLOCK": cut.block, "num_warps": cut.warps}
     if wide:
         warps = 32 if x.itemsize == 4 else 16  # the widest loads, and no more registers than there are
@@ -129,9 +129,9 @@ def _backward_operator(
         **constants,
         outputs=["dx_ptr", "dw_ptr", "db_ptr"],
     )
-    _sum_rows(shares[0], dw)
-    if centred:
-        _sum_rows(shares[1] if whole_shares else dy.view(N, D), db)
+    _sum_rows(shares, dw, db)
+    if centred and not whole_shares:
+        _sum_rows(dy.view(1, N, D), db)
     return dx, dw, db
 
 
@@ -148,19 +148,19 @@ def _backward_fake(
     return torch.empty_like(x), torch.empty_like(weight), weight.new_empty(weight.shape if centred else 0)
 
 
-def _sum_rows(shares: torch.Tensor, total: torch.Tensor) -> None:
-    """`total` = the sum of the rows of `shares`; of no rows it is 0."""
-    P, D = shares.shape
+def _sum_rows(shares: torch.Tensor, *totals: torch.Tensor) -> None:
+    """Each of `totals` = the sum of the rows of its matrix in `shares`; of no rows it is 0."""
+    matrices, P, D = shares.shape
     rows, block = 128, min(64, max(16, power_of_two(D // 128)))
     launch(
-        sum_shares_kernel,
-        (-(-D // block),),
+        sum_rows_kernel,
+        (-(-D // block), matrices),
         shares.device,
-        *(shares, total, P, D),
+        *(shares, totals[0], totals[-1], P, D),
         ROWS=rows,
         BLOCK=block,
         num_warps=max(4, rows * block // 1024),
-        outputs=["sum_ptr"],
+        outputs=["dw_ptr"] if matrices == 1 else ["dw_ptr", "db_ptr"],
     )
 
 
