@@ -2,13 +2,15 @@
 // BM × BN is the tile of c that a block makes, BK how far it goes along k at a time, TM × TN what a thread makes.
 #include "quads.cuh"
 
-// One thread an element; neighbours along x take neighbouring ROWS, so that their reads of a and writes lie a row apart.
+// One thread an element; neighbours along x take neighbouring ROWS: their reads of a and their writes lie a row apart.
 __global__ void naive(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c, int m, int n,
                       int k) {
     int row = blockIdx.x * blockDim.x + threadIdx.x, column = blockIdx.y * blockDim.y + threadIdx.y;
     if (row >= m || column >= n) return;
     float sum = 0.0f;
-    for (int i = 0; i < k; i++) sum += a[static_cast<long long>(row) * k + i] * b[static_cast<long long>(i) * n + column];
+    for (int i = 0; i < k; i++) {
+        sum += a[static_cast<long long>(row) * k + i] * b[static_cast<long long>(i) * n + column];
+    }
     c[static_cast<long long>(row) * n + column] = sum;
 }
 
@@ -18,7 +20,9 @@ __global__ void coalesced(const float* __restrict__ a, const float* __restrict__
     int row = blockIdx.y * blockDim.y + threadIdx.y, column = blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= m || column >= n) return;
     float sum = 0.0f;
-    for (int i = 0; i < k; i++) sum += a[static_cast<long long>(row) * k + i] * b[static_cast<long long>(i) * n + column];
+    for (int i = 0; i < k; i++) {
+        sum += a[static_cast<long long>(row) * k + i] * b[static_cast<long long>(i) * n + column];
+    }
     c[static_cast<long long>(row) * n + column] = sum;
 }
 
@@ -121,7 +125,8 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), blocks(TM* TN))
 }
 
 // From here on everything moves by fours. A tile of a is kept transposed, so that the TM numbers which a thread needs
-// lie side by side; its rows are four floats longer than BM, which keeps the stores that transpose it in different banks.
+// lie side by side; its rows are four floats longer than BM, so that the stores which transpose it meet different banks
+// for BK = 8, and each bank twice at most for BK = 16.
 
 // The quads of a ROWS × COLUMNS tile that a thread carries from global to shared memory.
 template <bool ALIGNED, int ROWS, int COLUMNS, int THREADS>
@@ -137,7 +142,8 @@ struct Carried {
 #pragma unroll
         for (int i = 0; i < QUADS; i++) {
             int r = top + row(i);
-            quads[i] = r < rows ? load4<ALIGNED>(matrix + static_cast<long long>(r) * columns, left + column(i), columns)
+            quads[i] = r < rows ? load4<ALIGNED>(matrix + static_cast<long long>(r) * columns,
+                                                 left + column(i), columns)
                                 : make_float4(0, 0, 0, 0);
         }
     }
@@ -227,8 +233,8 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), ALIGNED ? blocks(TM* TN) :
 }
 
 // Where a lane of a warp stands among COLUMNS columns of lanes: in squares of four, so that lanes 0 and 1, 2 and 3 …
-// read the same numbers of a, and lanes 0 and 2, 1 and 3 … the same of b. A request of sixteen bytes a lane, four
-// passes through shared memory otherwise, then takes two.
+// read the same numbers of a, and lanes 0 and 2, 1 and 3 … the same of b. A request of sixteen bytes a lane then takes
+// two passes through shared memory instead of four (NVIDIA's forum, forums.developer.nvidia.com/t/77228).
 template <int COLUMNS>
 __device__ __forceinline__ int lane_row(int lane) {
     return (lane >> 1 & 1) + (lane >> 2) / (COLUMNS / 2) * 2;

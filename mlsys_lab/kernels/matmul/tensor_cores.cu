@@ -99,7 +99,8 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32, ALIGNED && WM * WN <
 #pragma unroll
         for (int i = 0; i < BK / 16; i++) {
             const Fragments<WM, WN>& now = fragments[i % 2];
-            if (i + 1 < BK / 16) fragments[(i + 1) % 2].template load<BK, BN>(a_tile, b_tile, row, column, 16 * (i + 1));
+            Fragments<WM, WN>& next = fragments[(i + 1) % 2];
+            if (i + 1 < BK / 16) next.template load<BK, BN>(a_tile, b_tile, row, column, 16 * (i + 1));
 #pragma unroll
             for (int r = 0; r < WM / 16; r++)
 #pragma unroll

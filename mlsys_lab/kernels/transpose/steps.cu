@@ -50,7 +50,8 @@ __global__ void __launch_bounds__(256) vectorised(const float* __restrict__ x, f
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         int row = top + 4 * ty + i;
-        v[i] = row < rows ? load4<ALIGNED>(x + static_cast<long long>(row) * columns, left + 4 * tx, columns) : make_float4(0, 0, 0, 0);
+        v[i] = row < rows ? load4<ALIGNED>(x + static_cast<long long>(row) * columns, left + 4 * tx, columns)
+                          : make_float4(0, 0, 0, 0);
     }
     int place = ty ^ (tx & 7);
     tile[4 * tx + 0][place] = make_float4(v[0].x, v[1].x, v[2].x, v[3].x);
@@ -62,7 +63,8 @@ __global__ void __launch_bounds__(256) vectorised(const float* __restrict__ x, f
     for (int i = 0; i < 4; i++) {
         int row = left + 4 * ty + i;
         if (row < columns) {
-            store4<ALIGNED>(y + static_cast<long long>(row) * rows, top + 4 * tx, rows, tile[4 * ty + i][tx ^ (ty & 7)]);
+            float4 turned = tile[4 * ty + i][tx ^ (ty & 7)];
+            store4<ALIGNED>(y + static_cast<long long>(row) * rows, top + 4 * tx, rows, turned);
         }
     }
 }

@@ -1,5 +1,5 @@
-// CUDA C++ on a CPU, to see whether a kernel is right: the threads of a block are fibers that run one at a time, each up
-// to its next barrier; a warp runs on as far as it can before the next one starts, and blocks run one after another.
+// CUDA C++ on a CPU, to see whether a kernel is right: the threads of a block are fibers that run one at a time, each
+// up to its next barrier; a warp runs on as far as it can before the next one starts, and blocks run one after another.
 // Slow, and deterministic: in either order of blocks, warps and threads.
 #pragma once
 #include <ucontext.h>

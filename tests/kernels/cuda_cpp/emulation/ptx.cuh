@@ -32,7 +32,9 @@ inline void ldmatrix(unsigned (&words)[4], const void* row, bool transposed) {
     emulation::show(row);
     unsigned outer = emulation::lane() / 4, inner = emulation::lane() % 4 * 2;
     for (unsigned i = 0; i < 4; i++) {
-        auto element = [&](unsigned r, unsigned c) { return static_cast<const bf16*>(emulation::shown_by<const void*>(8 * i + r))[c]; };
+        auto element = [&](unsigned r, unsigned c) {
+            return static_cast<const bf16*>(emulation::shown_by<const void*>(8 * i + r))[c];
+        };
         words[i] = transposed ? pair_of(element(inner, outer), element(inner + 1, outer))
                               : pair_of(element(outer, inner), element(outer, inner + 1));
     }
