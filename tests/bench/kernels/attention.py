@@ -61,7 +61,7 @@ ENTRIES = [
         f"causal attention {direction}, {HEADS} heads of {WIDTH}, {length} tokens, bf16",
         make,
         (length, HEADS, WIDTH),
-        (37, 2, 16),
+        (37, 2, 64),
         asked,
     )
     for direction, make, asked in (

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from mlsys_lab.kernels import cuda_cpp
 from tests.bench import gpu
 from tests.bench.kernels.entries import Case, Entry, Machine
 from tests.kernels.cuda_cpp.emulator import Emulator, needs_gxx
@@ -18,6 +19,9 @@ PROJECT = Path(__file__).parents[3]
 
 @pytest.fixture
 def machine(emulated_kernels):
+    """The GPU where there is one: Triton then compiles, and takes no tensors in the host's memory."""
+    if torch.cuda.is_available():
+        return Machine("cuda", cuda_cpp.launch)
     return Machine("cpu", Emulator(emulated_kernels))
 
 
