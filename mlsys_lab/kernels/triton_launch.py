@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mlsys_lab.errors import InputError
+from mlsys_lab.errors import CourseError, InputError
 from mlsys_lab.kernels.runtime import triton_interprets
 
 _instead: ContextVar[Callable[..., None] | None] = ContextVar("instead of launching", default=None)
@@ -39,7 +39,12 @@ def launch(
         instead(kernel, grid, *args, outputs=outputs, **constants)
     elif triton_interprets():
         with interpreting(), silent_arithmetic():
-            kernel[grid](*args, **constants)
+            try:
+                kernel[grid](*args, **constants)
+            except Exception as error:
+                if (ours := _ours(error)) is not None:
+                    raise ours from None
+                raise
     elif device.type == "cuda":
         with torch.cuda.device(device):
             kernel[grid](*args, **constants)
@@ -70,7 +75,7 @@ def interpreting() -> Iterator[None]:
     """
     interpreter = importlib.import_module("triton.runtime.interpreter")
     triton, tl = sys.modules["triton"], sys.modules["triton.language"]
-    with _patching_once(interpreter, tl):
+    with _patching_once(interpreter, tl), _no_arithmetic_on_bits(interpreter, tl):
         if isinstance(tl.sum, interpreter.InterpretedFunction):
             yield
             return
@@ -101,6 +106,39 @@ def _patching_once(interpreter: Any, tl: Any) -> Iterator[None]:
         yield
     finally:
         interpreter._patch_lang = original
+
+
+@contextmanager
+def _no_arithmetic_on_bits(interpreter: Any, tl: Any) -> Iterator[None]:
+    """Refuse bfloat16 arithmetic: the interpreter (3.6 to 3.9) holds such numbers as their bits and would use those."""
+    builder = interpreter.interpreter_builder
+
+    def checked(original: Callable[..., Any]) -> Callable[..., Any]:
+        def operate(operand: Any, *rest: Any) -> Any:
+            if operand.dtype.scalar == tl.bfloat16:
+                raise InputError(
+                    "the interpreter cannot calculate with bfloat16", help="x.to(tl.float32) after the load"
+                )
+            return original(operand, *rest)
+
+        return operate
+
+    names = ("binary_op", "unary_op")
+    for name in names:
+        setattr(builder, name, checked(getattr(builder, name)))
+    try:
+        yield
+    finally:
+        for name in names:
+            delattr(builder, name)
+
+
+def _ours(error: BaseException) -> CourseError | None:
+    """The course's own error, where that is what the interpreter's is about."""
+    cause = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    return cause if isinstance(cause, CourseError) else None
 
 
 @contextmanager

@@ -9,6 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from mlsys_lab.errors import InputError
+from mlsys_lab.kernels.trace.triton_interpreter import record
+from mlsys_lab.kernels.triton_language import tl, triton
+from mlsys_lab.kernels.triton_launch import launch
+
 ROOT = Path(__file__).parents[2]
 OPTIMIZER_FIRST = """
 import torch
@@ -30,3 +35,20 @@ assert len(traces[0].accesses) == 24
 def test_an_optimizer_of_torch_may_come_before_the_first_kernel() -> None:
     ran = subprocess.run([sys.executable, "-c", OPTIMIZER_FIRST], cwd=ROOT, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
+
+
+@triton.jit
+def doubled(x_ptr, y_ptr):
+    tl.store(y_ptr, 2 * tl.load(x_ptr))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU, Triton compiles")
+def test_arithmetic_on_the_bits_of_bfloat16_is_refused() -> None:
+    x, y = torch.ones(1, dtype=torch.bfloat16), torch.zeros(1, dtype=torch.bfloat16)
+    says = r"cannot calculate with bfloat16; help: x\.to\(tl\.float32\) after the load"
+    with pytest.raises(InputError, match=says):
+        launch(doubled, (1,), x.device, x, y)
+    with pytest.raises(InputError, match=says):
+        record(doubled, 1, x, y)
+    launch(doubled, (1,), x.device, x.float(), y)
+    assert y == 2
