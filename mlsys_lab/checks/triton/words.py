@@ -9,7 +9,7 @@ import numpy as np
 from mlsys_lab.checks.spec import Arrays
 
 SMALL = 8
-"""Arrays of so many elements at most are shown whole."""
+"""Arrays of real numbers with so many elements at most are shown whole."""
 
 
 def told(**constants: int) -> Callable[[Arrays], str]:
@@ -25,5 +25,7 @@ def told(**constants: int) -> Callable[[Arrays], str]:
 
 
 def _array(array: np.ndarray) -> str:
-    whole = f" {array.tolist()}" if array.size <= SMALL or array.dtype.kind == "i" else ""
-    return f"{array.dtype.name} of shape {array.shape}{whole}"
+    if array.size > SMALL and array.dtype.kind == "f":
+        return f"{array.dtype.name} of shape {array.shape}"
+    values = np.array2string(array, precision=4, separator=", ").replace("\n", "")
+    return f"{array.dtype.name} of shape {array.shape} {values}"

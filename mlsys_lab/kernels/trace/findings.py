@@ -13,6 +13,7 @@ import numpy as np
 
 from mlsys_lab.kernels.trace.events import LOAD, STORE, Buffer, Site, Trace
 from mlsys_lab.kernels.trace.faults import UNWRITTEN, Fault, faults
+from mlsys_lab.kernels.trace.places import line_of
 from mlsys_lab.kernels.trace.races import Race, races
 from mlsys_lab.kernels.trace.requests import VERBS
 from mlsys_lab.kernels.trace.rows import grouped, of_buffers
@@ -76,14 +77,8 @@ def as_text(said: str) -> np.ndarray:
 
 def _where(artifact: Any) -> Callable[[Site], str]:
     """A line as the learner finds it: by its cell where the kernels are those of exported cells."""
-    exported = getattr(getattr(artifact, "__loader__", None), "artifact", None)
-    place = getattr(exported, "where", None)
-
-    def told(site: Site) -> str:
-        found = place(site.line) if place else None
-        return f"cell {found.cell.number}, line {found.line} `{site.text}`" if found else str(site)
-
-    return told
+    loader = getattr(artifact, "__loader__", None)
+    return lambda site: f"{line_of(loader, site.line)} `{site.text}`"
 
 
 def _fault(fault: Fault, where: Callable[[Site], str], actor: str) -> str:

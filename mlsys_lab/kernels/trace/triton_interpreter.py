@@ -27,6 +27,7 @@ from mlsys_lab.errors import CourseError, InputError, UnfinishedError, did_you_m
 from mlsys_lab.kernels.runtime import load_triton
 from mlsys_lab.kernels.trace.addresses import POISON, AddressSpace
 from mlsys_lab.kernels.trace.events import ACCESS, ARRIVAL, ATOMIC, LOAD, STORE, WARP, Site, Trace
+from mlsys_lab.kernels.trace.places import line_of
 from mlsys_lab.kernels.triton_launch import interpreting, launching, silent_arithmetic
 
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
@@ -276,11 +277,12 @@ def _is_machinery(file: str) -> bool:
 def _told(name: str, error: BaseException) -> CourseError:
     """What went wrong in a kernel, and at which of its lines."""
     cause: BaseException = error
-    line, text = 0, ""
+    where, text = "line 0", ""
     while True:
-        for file, number in _frames(cause.__traceback__):
-            if not _is_machinery(file) and linecache.getline(file, number):
-                line, text = number, linecache.getline(file, number).strip()
+        for frame, number in _frames(cause.__traceback__):
+            file = frame.f_code.co_filename
+            if not _is_machinery(file) and (found := linecache.getline(file, number).strip()):
+                where, text = line_of(frame.f_globals.get("__loader__"), number), found
         if cause.__cause__ is None:
             break
         cause = cause.__cause__
@@ -289,10 +291,10 @@ def _told(name: str, error: BaseException) -> CourseError:
     if isinstance(cause, NotImplementedError):  # a task that is still to do
         return UnfinishedError(str(cause))
     what = f"{type(cause).__name__}: {cause}".splitlines()[0]
-    return InputError(f"{name} fails at line {line}, `{text}`", got=what)
+    return InputError(f"{name} fails at {where}, `{text}`", got=what)
 
 
-def _frames(traceback: TracebackType | None) -> Iterator[tuple[str, int]]:
+def _frames(traceback: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
     while traceback is not None:
-        yield traceback.tb_frame.f_code.co_filename, traceback.tb_lineno
+        yield traceback.tb_frame, traceback.tb_lineno
         traceback = traceback.tb_next

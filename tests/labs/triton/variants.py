@@ -616,14 +616,14 @@ MISHAPS = [
         "c_at = rows[:, None] * N + columns[None, :]",
         "c_at = rows[:, None] * N + tl.arange(0, 8)[None, :]",
         ("matmul",),
-        says="matmul_kernel fails at line",
+        says="matmul_kernel fails at cell",
     ),
     Variant(
         "a name that there is not",
         "e = tl.exp(x - tl.max(x, axis=0))",
         "e = tl.exp(x - tl.max(x, axis=0)) if columns < 1 else row * columns",
         ("softmax",),
-        says="softmax_kernel fails at line",
+        says="softmax_kernel fails at cell",
     ),
     Variant(
         "a parameter of another name",
