@@ -20,7 +20,7 @@ def forward(rows: int, vocabulary: int, itemsize: float) -> tuple[float, float]:
     (4000.0, 2016.0)
     """
     positive(rows=rows, vocabulary=vocabulary, itemsize=itemsize)
-    return 4.0 * rows * vocabulary, rows * (vocabulary * itemsize + TARGET_BYTES + 2 * ROW_BYTES)
+    return 4.0 * rows * vocabulary, float(rows) * (vocabulary * itemsize + TARGET_BYTES + 2 * ROW_BYTES)
 
 
 def backward(rows: int, vocabulary: int, itemsize: float) -> tuple[float, float]:
@@ -29,7 +29,7 @@ def backward(rows: int, vocabulary: int, itemsize: float) -> tuple[float, float]
     Read for each row: target, log Σ exp and the gradient of its loss.
     """
     positive(rows=rows, vocabulary=vocabulary, itemsize=itemsize)
-    return 4.0 * rows * vocabulary, rows * (2 * vocabulary * itemsize + TARGET_BYTES + 2 * ROW_BYTES)
+    return 4.0 * rows * vocabulary, float(rows) * (2 * vocabulary * itemsize + TARGET_BYTES + 2 * ROW_BYTES)
 
 
 def in_place(rows: int, vocabulary: int, itemsize: float) -> tuple[float, float]:
@@ -38,4 +38,4 @@ def in_place(rows: int, vocabulary: int, itemsize: float) -> tuple[float, float]
     The least counts them once, as if a row stayed on the chip meanwhile.
     """
     positive(rows=rows, vocabulary=vocabulary, itemsize=itemsize)
-    return 8.0 * rows * vocabulary, rows * (2 * vocabulary * itemsize + TARGET_BYTES + ROW_BYTES)
+    return 8.0 * rows * vocabulary, float(rows) * (2 * vocabulary * itemsize + TARGET_BYTES + ROW_BYTES)
