@@ -52,6 +52,7 @@ _CANDIDATES = {
     "forward": (
         Blocks(),
         Blocks(n=64, stages=3),
+        Blocks(n=64),
         Blocks(n=64, warps=4),
         Blocks(n=32, warps=4, stages=3),
         Blocks(m=64, n=64, warps=4),
@@ -63,6 +64,7 @@ _CANDIDATES = {
         Blocks(m=64),
         Blocks(m=64, stages=3),
         Blocks(m=64, n=64, warps=4),
+        Blocks(m=32, n=64),
         Blocks(m=32, n=64, warps=4),
         Blocks(m=32, n=32),
         Blocks(m=16, n=16, warps=4, stages=1),
