@@ -22,7 +22,7 @@ EMULATION = Path(__file__).parent / "emulation"
 GUARD = 64
 """Bytes of 0xff (NaN) around each tensor, so that a read beyond it shows in the result, a write in the guard."""
 
-FLAGS = ("-O1", "-std=c++17", "-shared", "-fPIC", "-fno-gnu-unique", "-Wno-unknown-pragmas")
+FLAGS = ("-O1", "-U_FORTIFY_SOURCE", "-std=c++17", "-shared", "-fPIC", "-fno-gnu-unique", "-Wno-unknown-pragmas")
 DYNAMIC_SHARED = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?(\w+) (\w+)\[\];")
 
 needs_gxx = pytest.mark.skipif(

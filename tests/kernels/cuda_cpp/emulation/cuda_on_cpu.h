@@ -2,6 +2,7 @@
 // up to its next barrier; a warp runs on as far as it can before the next one starts, and blocks run one after another.
 // Slow, and deterministic: in either order of blocks, warps and threads.
 #pragma once
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -43,8 +44,11 @@ struct Copy {
     bool valid;
 };
 
+// A fiber is entered by its context once, and left and taken up again by jumps, which cost no system call.
 struct Thread {
     ucontext_t context;
+    jmp_buf paused;
+    bool entered = false;
     std::vector<char> stack = std::vector<char>(256 << 10);
     State state = DONE;
     dim3 index;
@@ -56,20 +60,28 @@ struct Thread {
 
 inline std::vector<Thread> threads;
 inline Thread* current = nullptr;
-inline ucontext_t scheduler;
+inline jmp_buf scheduler;
 inline const std::function<void()>* body = nullptr;
 inline dim3 block_index, block_extent, grid_extent;
 inline std::vector<float4> shared_memory;
 
 inline void yield(State state) {
-    Thread* self = current;
-    self->state = state;
-    swapcontext(&self->context, &scheduler);
+    current->state = state;
+    if (!_setjmp(current->paused)) _longjmp(scheduler, 1);
 }
 
 inline void fiber() {
     (*body)();
     current->state = DONE;
+    _longjmp(scheduler, 1);
+}
+
+inline void run_on(Thread& thread) {
+    current = &thread;
+    if (_setjmp(scheduler)) return;
+    if (thread.entered) _longjmp(thread.paused, 1);
+    thread.entered = true;
+    setcontext(&thread.context);
 }
 
 // Frees the threads of [first, last) if all that live wait at this barrier.
@@ -92,10 +104,10 @@ inline int run_block(bool reversed) {
         Thread& t = threads[i];
         unsigned n = unsigned(i);
         t.index = {n % block_extent.x, n / block_extent.x % block_extent.y, n / (block_extent.x * block_extent.y)};
-        t.number = n, t.state = RUNNING, t.started.clear(), t.groups.clear();
+        t.number = n, t.state = RUNNING, t.entered = false, t.started.clear(), t.groups.clear();
         getcontext(&t.context);
         t.context.uc_stack.ss_sp = t.stack.data(), t.context.uc_stack.ss_size = t.stack.size();
-        t.context.uc_link = &scheduler;
+        t.context.uc_link = nullptr;  // a fiber never returns
         makecontext(&t.context, fiber, 0);
     }
     std::memset(static_cast<void*>(shared_memory.data()), 0xff, shared_memory.size() * sizeof(float4));
@@ -106,7 +118,7 @@ inline int run_block(bool reversed) {
             do {
                 for (size_t k = first; k < last; k++) {
                     Thread& t = threads[reversed ? last - 1 - (k - first) : k];
-                    if (t.state == RUNNING) current = &t, swapcontext(&scheduler, &t.context);
+                    if (t.state == RUNNING) run_on(t);
                 }
             } while (release(first, last, AT_WARP_BARRIER));
         }
