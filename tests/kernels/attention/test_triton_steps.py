@@ -129,8 +129,8 @@ def test_two_runs_give_the_same_bits(device):
     assert all(torch.equal(x, y) for x, y in zip(gradients(), gradients(), strict=True))
 
 
-def test_torch_can_call_it():
-    q, k, v = drawn(1, 2, 1, 17, 20, 24)
+def test_torch_can_call_it(device):
+    q, k, v = drawn(1, 2, 1, 17, 20, 24, device=device)
     torch.library.opcheck(triton_steps.forward, (q, k, v, True, 0.2, "flash", "ieee", [16, 16, 4, 1]))
 
     @torch.compile(backend="aot_eager", fullgraph=True)

@@ -98,8 +98,8 @@ def test_parts_fill_the_device_but_are_not_too_short():
     assert parts(1, 1, 1024) == 8, "two tiles of 64 keys a part"
 
 
-def test_torch_can_call_it():
-    q, k, v, table, lengths = drawn(*SIZES["lengths that differ"])
+def test_torch_can_call_it(device):
+    q, k, v, table, lengths = drawn(*SIZES["lengths that differ"], device=device)
     torch.library.opcheck(triton_steps._operator, (q, k, v, table, lengths, 0.2, "ieee", 16, 2))
 
     @torch.compile(backend="aot_eager", fullgraph=True)

@@ -81,8 +81,8 @@ def test_the_languages_meet(device):
     assert triton_steps.run("fused", a, b).shape == (33, 40)
 
 
-def test_torch_can_call_it():
-    a, b, bias = operands(16, 16, 8)
+def test_torch_can_call_it(device):
+    a, b, bias = operands(16, 16, 8, device=device)
     for activation, keep in (("gelu", True), ("none", False)):
         args = (a, b, bias, activation, "fused", "ieee", [16, 16, 16, 1, 4, 2], keep)
         torch.library.opcheck(triton_steps._operator, args)
