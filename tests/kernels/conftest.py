@@ -14,12 +14,8 @@ from tests.kernels.cuda_cpp.emulator import Emulator
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest) -> str:
     """A device of torch; Triton's kernels run on the CPU only where they are interpreted."""
-    if (
-        request.param == "cpu"
-        and request.module.__name__.endswith("triton_steps")
-        and on_gpu()
-        and not triton_interprets()
-    ):
+    of_triton = request.module.__name__.rpartition("test_")[2] in ("triton_steps", "tiles")
+    if of_triton and request.param == "cpu" and on_gpu() and not triton_interprets():
         pytest.skip("kernels are compiled in this run: TRITON_INTERPRET=1 interprets them")
     return str(request.param)
 
