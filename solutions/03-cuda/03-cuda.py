@@ -47,10 +47,10 @@
 #
 # **How it works.** Put your code in place of each line that raises `NotImplementedError`, run the cell, then run the
 # `check` cell below it. Cells that begin with `#| export` make up the module that is graded. Of these, only the kernels
-# and constants are run when memory is counted: a kernel may use arithmetic, branches, loops, its own variables, the
-# constants, other kernels, and what `cuda` and `math` offer. It cannot print, import, or call Python functions. Grid
-# and block are the course's: each task says how its kernel is launched. Grading runs the same checks with other numbers
-# and a few more cases.
+# and constants are run when memory is counted: a kernel may use arithmetic, `if`, `while`, `for` over `range`, its own
+# variables, the constants, other kernels, and what `cuda` and `math` offer. It cannot print, import, or call Python
+# functions. Grid and block are the course's: each task says how its kernel is launched. Grading runs the same checks
+# with other numbers and a few more cases.
 #
 # **What a check asks,** in this order: is the result right; does every access lie within its array; is nothing read
 # before it was written; are no two threads at one element without a barrier between; do all threads reach each
@@ -217,8 +217,8 @@ check("outer")
 check("axpy")
 
 # %% [markdown]
-# **See it.** Which thread wrote which element of your mask: the number in a cell is the thread's place along x plus 32
-# times its place along y, in its block. Along a row the colour rises one by one. That is what coalesced looks like.
+# **See it.** Which thread of its block wrote which element of your mask: threads 0 to 31 are the first warp, 32 to 63
+# the second. Along a row the numbers rise one by one. That is what coalesced looks like.
 
 # %%
 import plotly.graph_objects as go
@@ -226,14 +226,16 @@ import plotly.graph_objects as go
 from mlsys_lab.kernels.trace.events import STORE
 from mlsys_lab.widgets import show
 
-scores, masked = np.zeros((48, 48), np.float32), np.empty((48, 48), np.float32)
-trace = record(causal_mask, (2, 12), (32, 4), scores, masked, outputs=("masked",))
+scores, masked = np.zeros((12, 12), np.float32), np.empty((12, 12), np.float32)
+trace = record(causal_mask, (1, 3), (32, 4), scores, masked, outputs=("masked",))
 written = trace.of(buffer="masked", kinds=(STORE,))
 who = np.full(masked.size, np.nan)
 who[written["offset"] // masked.itemsize] = written["thread"]
-figure = go.Figure(go.Heatmap(z=who.reshape(48, 48), colorscale="Viridis", colorbar_title="thread"))
-figure.update_layout(xaxis_title="column", yaxis_title="row", yaxis_autorange="reversed", height=420, width=520)
-show(figure, alt="The matrix of the mask; each element has the colour of the thread that wrote it")
+figure = go.Figure(go.Heatmap(z=who.reshape(masked.shape), texttemplate="%{z}", colorscale="Blues", showscale=False))
+figure.update_layout(xaxis_title="column", yaxis_title="row", yaxis_autorange="reversed", height=460, width=560)
+figure.update_xaxes(dtick=1)
+figure.update_yaxes(dtick=1)
+show(figure, alt="The matrix of the mask; in each element the number of the thread that wrote it")
 
 # %% [markdown]
 # ## Task 3 · Predict, then measure
@@ -477,6 +479,7 @@ for name, trace in (("block_sum", tree), ("dot", line)):
 figure.update_layout(
     xaxis_title="barriers passed", yaxis_title="threads at work", yaxis_type="log", xaxis_dtick=1, barmode="group"
 )
+figure.update_yaxes(dtick=1)
 show(figure, alt="Threads at work after each barrier: halving in block_sum, all and then one in dot")
 
 # %% [markdown]
@@ -643,6 +646,5 @@ for name, x in intensity.items():
 #   better than the naive kernel? Why does the answer depend on THREADS?
 # - In `block_sum`, thread t ≥ 64 does nothing after the first step but wait at barriers. Why must it not simply return?
 #
-# When all checks pass, save the notebook and run `mlsys-lab check cuda` in a terminal. On a machine with a GPU, your
-# kernels run there as they are: start Python without `NUMBA_ENABLE_CUDASIM`, and launch `matmul[grid, block](a, b, c)`
-# on arrays made with `cuda.to_device`.
+# When all checks pass, save the notebook and run `mlsys-lab check cuda` in a terminal. On a machine with a GPU,
+# `matmul[grid, block](a, b, c)` compiles and runs the same kernels on arrays made with `cuda.to_device`.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import linecache
 import re
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,8 @@ def launched(
 
     given: the task's names of the parameters, and the arguments. `fresh`: the output's elements mean nothing before.
     """
+    if isinstance(getattr(artifact, kernel), FunctionType):
+        raise InputError(f"`{kernel}` is no kernel", got="a plain function", expected="`@cuda.jit` above its `def`")
     parameters = list(inspect.signature(python_function(getattr(artifact, kernel))).parameters)
     if len(parameters) != len(given):
         raise InputError(f"`{kernel}` has the wrong parameters", got=", ".join(parameters), expected=", ".join(given))
@@ -60,4 +63,4 @@ def _recorded(artifact: Any, kernel: str, grid: Extent, block: Extent, *args: An
             raise
         number = int(told[1])
         site = in_cell(Site(file, number, linecache.getline(file, number).strip()), artifact)
-        raise InputError(f"{site}: {told[2]}", got=error.got, expected=error.expected, help=error.help) from None
+        raise InputError(f"{site}: {told[2]}", got=error.got, expected=error.expected or error.help or None) from None
