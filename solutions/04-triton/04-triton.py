@@ -19,7 +19,8 @@
 # A kernel is right when its numbers are right, and good when it moves no byte twice that it could have kept. In this
 # lab you write the kernels that a language model spends its time in, and every load and store that they make is written
 # down and counted. No GPU is needed: Triton's interpreter runs your kernels as they stand, one program after the other.
-# On a machine with a GPU the very same text is compiled.
+# For a GPU the very same text is compiled; there `softmax_kernel[(rows,)](x, y, columns, BLOCK=1024)` launches it on
+# tensors of that GPU.
 #
 # **You will build**
 #
@@ -52,9 +53,10 @@
 # nothing around them: how many programs are launched, and with which blocks, is said in each task and done by the
 # check. Grading runs the same checks with other numbers and a few more cases.
 #
-# **What a kernel may hold.** Arithmetic, branches, loops over `range`, other kernels, numbers defined in exported
-# cells, and what `tl` offers for computing, loading and storing. No imports, no Python lists, no printing: what is
-# counted has to be all that happens.
+# **What a kernel may hold.** Arithmetic, branches, loops over `range`, calls of other kernels, and what `tl` offers for
+# computing, loading and storing. No imports, no Python lists, no printing: what is counted has to be all that happens.
+# An `if` asks about one number, never about a block; the interpreter may let that pass, the compiler for a GPU does
+# not.
 #
 # **What is counted.** A lane is one element of a block. Lanes whose mask is false touch nothing and cost nothing.
 # *Least* means: each element that is needed is read once, and each element of the result is written once. A check about
@@ -406,7 +408,9 @@ for group, guess in ((1, guess_row_after_row), (4, guess_in_groups)):
 # along K: it loads a BLOCK_M × BLOCK_K tile of A and a BLOCK_K × BLOCK_N tile of B, and adds their product to its sums.
 # `tl.dot(a, b, sums)` does that, on tensor cores where there are some.
 #
-# Sums are float32, whatever A and B hold: a float16 that has grown to 2,048 no longer notices that one is added.
+# Sums are float32, whatever A and B hold: a float16 that has grown to 2,048 no longer notices that one is added. (On a
+# GPU `tl.dot` also rounds float32 tiles to 10 bits of mantissa, unless it is told `input_precision="ieee"`. The
+# interpreter never does.)
 #
 # `a_m` is how many elements lie between two rows of A, `a_k` between two of its columns, `b_k` and `b_n` the same for
 # B: so a transposed matrix need not be copied. C has no gaps: its rows are N elements long.

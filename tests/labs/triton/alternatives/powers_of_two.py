@@ -2,8 +2,6 @@
 
 # ruff: noqa: F821 (the names come from the reference that this text is added to)
 
-LOG2_E = 1.4426950408889634
-
 
 @triton.jit
 def attend(q, k_ptr, v_ptr, at, inside, seen, state_max, state_sum, state, scale):
@@ -35,18 +33,18 @@ def flash_kernel(
         at = start + keys * D + d
         everything = (queries >= 0) & (keys >= 0).T
         state_max, state_sum, state = attend(
-            q, k_ptr, v_ptr, at, d < D, everything, state_max, state_sum, state, scale * LOG2_E
+            q, k_ptr, v_ptr, at, d < D, everything, state_max, state_sum, state, scale * 1.4426950408889634
         )
     for n in range(whole, tl.minimum(S, first + BLOCK_M), BLOCK_N):
         keys = n + tl.arange(0, BLOCK_N)[:, None]
         at = start + keys * D + d
         seen = (queries >= keys.T) & (keys < S).T
         state_max, state_sum, state = attend(
-            q, k_ptr, v_ptr, at, (keys < S) & (d < D), seen, state_max, state_sum, state, scale * LOG2_E
+            q, k_ptr, v_ptr, at, (keys < S) & (d < D), seen, state_max, state_sum, state, scale * 1.4426950408889634
         )
     tl.store(out_ptr + start + queries * D + d, state / state_sum[:, None], mask=(queries < S) & (d < D))
     rows = first + tl.arange(0, BLOCK_M)
-    lse = (state_max + tl.log2(state_sum)) / LOG2_E
+    lse = (state_max + tl.log2(state_sum)) * 0.6931471805599453
     tl.store(lse_ptr + tl.program_id(1) * S + rows, lse, mask=rows < S)
 
 
@@ -67,7 +65,7 @@ def decode_kernel(
     sequence, kv_head, kv_heads = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     g, s, d = tl.arange(0, GROUP), tl.arange(0, PAGE), tl.arange(0, D)
     rows = sequence * kv_heads * GROUP + kv_head * GROUP + g
-    q = tl.load(q_ptr + rows[:, None] * D + d[None, :]).to(tl.float32) * (scale * LOG2_E)
+    q = tl.load(q_ptr + rows[:, None] * D + d[None, :]).to(tl.float32) * (scale * 1.4426950408889634)
     left = tl.load(length_ptr + sequence)
     table_ptr += sequence * most_pages
     state_max = tl.full([GROUP], float("-inf"), tl.float32)
