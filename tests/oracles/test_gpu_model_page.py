@@ -160,7 +160,7 @@ def test_problem_3_by_counting_turns(page) -> None:
 
 def test_problems_on_what_is_held(page) -> None:
     oracles()["GP08"].check(page.p4[1024].occupancy)
-    assert page.p4[1024].by["shared memory"] == 11
+    assert (page.p4[1024].by["shared memory"], page.p4[1024].limits) == (11, ("warps", "registers"))
     assert {page.p4[threads].occupancy for threads in (768, 512, 256)} == {1.0}
     assert page.p5.warps == oracles()["GP06"].figures[0]
     assert page.p5_bytes == exactly(page.in_flight / (UNITS * 8 * 32))
