@@ -9,6 +9,7 @@ left out: everything that outlives a thread other than memory, and every way fro
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -232,7 +233,7 @@ class _Kernel:
 
     def name(self, node: ast.Name, name: str) -> None:
         if name not in self.locals | self.known | BUILTINS | NUMBER_TYPES:
-            near = did_you_mean(name, self.locals | self.known | BUILTINS)
+            near = "" if hasattr(builtins, name) else did_you_mean(name, self.locals | self.known | BUILTINS)
             advice = near or "constants of the module are numbers; another function has to be a kernel itself"
             raise KernelLanguageError(
                 node.lineno, f"`{name}` is nothing that kernel `{self.function.name}` can use", help=advice

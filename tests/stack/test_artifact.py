@@ -24,6 +24,12 @@ def test_cells_share_one_module() -> None:
     assert module.f() == 3
 
 
+def test_source_is_that_of_the_text_loaded_last_under_a_name() -> None:
+    for value in (1, 2):
+        module = load(Artifact.parse("lab.ipynb", f"def f():\n    return {value}\n"))
+        assert f"return {value}" in inspect.getsource(module.f)
+
+
 def test_classes_have_source_and_can_be_pickled() -> None:
     module = load(_artifact("from dataclasses import dataclass\n@dataclass\nclass P:\n    a: 'int' = 1"))
     assert "class P" in inspect.getsource(module.P)
