@@ -41,8 +41,9 @@
 # - Why do grouped query heads make decoding faster?
 #
 # **Time:** about 265 minutes (each task says its share). **Points:** 100. **You need:** Linux (Triton is published for
-# no other system; Colab will do), NumPy's broadcasting, what attention computes. Lab 05 counts the bytes and FLOPs of a
-# transformer; its Tasks 1 and 3 help. Chapter 06, *Triton*, gives the background.
+# no other system; Colab will do) and `pip install "mlsys-lab[kernels]"`, NumPy's broadcasting, what attention computes.
+# Lab 05 counts the bytes and FLOPs of a transformer; its Tasks 1 and 3 help. Chapter 06, *Triton*, gives the
+# background.
 #
 # **Readings it leans on:** *Introducing Triton: Open-source GPU programming for neural networks* (`openai-triton`),
 # *Making Deep Learning Go Brrrr From First Principles* (`he-brrrr`), *Matrix Multiplication on Blackwell: Part 1 -
