@@ -17,7 +17,7 @@ const ACCESSES_STYLE = `
 .array h4 { margin: 0 0 4px; font-size: 14px; font-weight: 600; }
 .array h4 span { color: var(--muted); font-weight: 400; }
 .array svg { margin: 0; }
-button[aria-disabled="true"] { opacity: 0.4; cursor: default; }
+button[aria-disabled="true"] { color: var(--muted); border-style: dashed; cursor: default; }
 svg .cell { fill: var(--raised); stroke: var(--line); stroke-width: 0.75; }
 svg .seen { fill: var(--line); }
 svg .moved { fill: var(--soft-value); }
