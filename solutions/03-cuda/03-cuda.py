@@ -345,6 +345,9 @@ show_table(multiplied.table())
 # to wait until it is there. `cuda.syncthreads()` is the barrier: no thread passes it before all threads of the block
 # have come. So *all* have to come: never put it into a branch that some threads do not take.
 #
+# (A GPU of today does not wait for a thread that has returned. The checks ask that all threads of the block come all
+# the same: one that returns early is not there to load for the others either.)
+#
 # **4a. Neighbours.** `smooth`: the moving average over three, $y_i = (x_{i-1} + x_i + x_{i+1}) / 3$, where $x_{-1}$ and
 # $x_n$ count as 0. Launched as `smooth[ceil(n / THREADS), THREADS](x, y)`. Reading all three from global memory would
 # read everything three times. A block's THREADS elements need THREADS + 2 of `x`: load these once into shared memory,
@@ -644,7 +647,8 @@ for name, x in intensity.items():
 # - Caches exist. Which of your predictions of Task 3 would they change, and which not?
 # - `smooth` reads two elements more than a block's own. For a window of 2h + 1, from which h on is shared memory no
 #   better than the naive kernel? Why does the answer depend on THREADS?
-# - In `block_sum`, thread t ≥ 64 does nothing after the first step but wait at barriers. Why must it not simply return?
+# - In `block_sum`, a thread t ≥ 64 does nothing after it has stored but come to barriers. What could go wrong if it
+#   skipped them and then stored to `part` for a second sum?
 #
 # When all checks pass, save the notebook and run `mlsys-lab check cuda` in a terminal. On a machine with a GPU,
 # `matmul[grid, block](a, b, c)` compiles and runs the same kernels on arrays made with `cuda.to_device`.

@@ -84,6 +84,16 @@ def test_lines_are_counted_in_their_cells_whether_a_kernel_runs_or_stops() -> No
     assert said.startswith(line_in_cell(line).split(" `")[0])
 
 
+def test_a_function_without_the_decorator_is_no_kernel() -> None:
+    mismatch = run_check(LAB.checks["relu"], SimpleNamespace(relu=told)).mismatch
+    assert mismatch is not None
+    assert (mismatch.what, mismatch.expected) == ("`relu` is no kernel", "`@cuda.jit` above its `def`")
+
+
+def test_a_shape_that_is_no_constant_is_answered_by_what_to_write() -> None:
+    assert told("smooth", "a shape that is not constant").endswith("such as PITCH = TILE + 1")
+
+
 def test_what_is_wrong_with_memory_is_told_beside_values_that_are_wrong_for_it() -> None:
     said = told("smooth", "no barrier before the neighbours are read")
     assert "no number" in said
