@@ -86,7 +86,7 @@ from mlsys_lab.kernels.triton_language import tl, triton
 # `tl.arange(0, BLOCK)` is the block $0, 1, \dots,$ BLOCK − 1, and pointer plus block is a block of addresses. Arrays
 # seldom end where a block does: where `mask` is false nothing is loaded and nothing is stored.
 #
-# **Launch:** ⌈`size` / `BLOCK`⌉ programs; program $p$ has the elements from $p \cdot$ BLOCK on. **Write**
+# **Launch:** ⌈`size` / `BLOCK`⌉ programs; program `p` has the elements from `p * BLOCK` on. **Write**
 # `silu_mul_kernel`. Compute in float32, whatever the arrays hold (`.to(tl.float32)`); `tl.store` turns the result into
 # the array's own kind of number.
 #
@@ -137,7 +137,7 @@ Accesses.from_trace(trace)
 # reads memory once.
 #
 # **Launch:** one program for each row; `BLOCK` is the smallest power of two that a row fits into, so a mask cuts off
-# the rest. Rows follow one another without gaps: row $r$ begins $r \cdot$ `columns` elements after the first. **Write**
+# the rest. Rows follow one another without gaps: row `r` begins `r * columns` elements after the first. **Write**
 # `softmax_kernel`, again computing in float32. What has to stand in the lanes beyond the row's end, so that it changes
 # neither the maximum nor the sum? (`other=` of `tl.load` says; `-float("inf")` is a number that a kernel may use.)
 #
