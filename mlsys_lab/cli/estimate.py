@@ -41,6 +41,11 @@ RANKS = {
 }
 
 
+TRAINING = {"zero": 0, "sequence_parallel": False, "recompute": "none", "recipe": "mixed16", "all_pairs": False}
+SERVING = {"weights": "bf16", "cache": "bf16"}
+"""Options that only one of the two looks at, and what they are when nobody gives them."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The model, the device, how both the model and the batch are divided, and the form of the answer."""
     parser.add_argument("model", metavar="MODEL", help="a preset, or a config.json")
@@ -51,17 +56,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     layout = parser.add_argument_group("layout")
     for name, words in RANKS.items():
         layout.add_argument(f"--{name}", type=int, default=1, metavar="N", help=words)
-    layout.add_argument("--zero", type=int, default=0, metavar="STAGE", help="ZeRO stage, 0 to 3")
+    layout.add_argument("--zero", type=int, default=TRAINING["zero"], metavar="STAGE", help="ZeRO stage, 0 to 3")
     layout.add_argument("--sequence-parallel", action="store_true", help="divide activations among tensor ranks")
-    layout.add_argument("--recompute", default="none", metavar="WHAT", help="none, selective or full")
+    layout.add_argument("--recompute", default=TRAINING["recompute"], metavar="WHAT", help="none, selective or full")
     layout.add_argument("--micro-batch", type=int, default=1, metavar="N", help="sequences at a time on a data rank")
     layout.add_argument("--node", type=int, metavar="N", help="devices that the fast links connect (8 GPUs)")
     network = f"between nodes, a device and direction ({NETWORK_BYTES_PER_S / GB:g})"
     layout.add_argument("--network", type=float, metavar="GB/S", default=NETWORK_BYTES_PER_S / GB, help=network)
     formats = parser.add_argument_group("formats")
-    formats.add_argument("--recipe", default="mixed16", help=f"training: {', '.join(RECIPES)}")
-    formats.add_argument("--weights", default="bf16", metavar="FORMAT", help=f"serving: {', '.join(BYTES)}")
-    formats.add_argument("--cache", default="bf16", metavar="FORMAT", help="serving: of the KV cache")
+    formats.add_argument("--recipe", default=TRAINING["recipe"], help=f"training: {', '.join(RECIPES)}")
+    formats.add_argument("--weights", default=SERVING["weights"], metavar="FORMAT", help=f"serving: {', '.join(BYTES)}")
+    formats.add_argument("--cache", default=SERVING["cache"], metavar="FORMAT", help="serving: of the KV cache")
     parser.add_argument("--all-pairs", action="store_true", help="training: count attention without its causal mask")
     parser.add_argument("--price", type=float, metavar="P", help="of one device an hour, in any currency")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON, in bytes, seconds and FLOPs")
@@ -78,6 +83,7 @@ def run(args: argparse.Namespace) -> int:
         recomputation=args.recompute,
         micro_batch=args.micro_batch,
     )
+    _refuse_ignored(args)
     on = _machine(args)
     try:
         estimate = _estimate(args, config, on, layout)
@@ -97,6 +103,15 @@ def _path(model: str) -> Path | None:
     path = Path(model)
     written_as_path = path.suffix == ".json" or len(path.parts) > 1 or model.startswith(".")
     return path if written_as_path or (path / "config.json").is_file() else None
+
+
+def _refuse_ignored(args: argparse.Namespace) -> None:
+    """`InputError` for an option that would change nothing: one of training when serving, or the other way round."""
+    for option, unset in (SERVING if not args.serve else TRAINING).items():
+        if getattr(args, option) != unset:
+            flag = "--" + option.replace("_", "-")
+            did, other = ("serving", "training") if args.serve else ("training", "serving")
+            raise InputError(f"{flag} means nothing when {did}", got=flag, help=f"leave it out: it belongs to {other}")
 
 
 def _machine(args: argparse.Namespace) -> Machine:

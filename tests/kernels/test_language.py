@@ -14,6 +14,7 @@ from numba import cuda, float32
 import triton.language as tl
 
 TILE = 16
+PITCH = TILE + 1
 BLOCK = (TILE, 2 * TILE)
 secret = open
 
@@ -33,7 +34,7 @@ def weight(x, least=0.0):
 @cuda.jit
 def total(x, out):
     "Sums of tiles."
-    tile = cuda.shared.array((TILE, TILE + 1), float32)
+    tile = cuda.shared.array((TILE, PITCH), float32)
     i, row = cuda.grid(1), cuda.threadIdx.x
     tile[row, 0] = 0.0
     for k in range(0, x.shape[0], TILE):
@@ -57,12 +58,14 @@ def row_sums(x_ptr, y_ptr, n, B: tl.constexpr):
 def test_kernels_and_constants_are_taken_and_all_else_is_left_out() -> None:
     found = kernels_of(MODULE)
     assert found.kernels == ("weight", "total", "row_sums")
-    assert found.constants == ("TILE", "BLOCK")
+    assert found.constants == ("TILE", "PITCH", "BLOCK")
 
     left = ast.unparse(found.tree)
     assert not any(word in left for word in ("import", "secret", "helper", "print", "open"))
     begins = [MODULE.splitlines()[node.lineno - 1].split("(")[0] for node in found.tree.body]
-    assert begins == ["TILE = 16", "BLOCK = ", "def weight", "def total", "def row_sums"], "lines stay the learner's"
+    assert begins == ["TILE = 16", "PITCH = TILE + 1", "BLOCK = ", "def weight", "def total", "def row_sums"], (
+        "lines stay the learner's"
+    )
 
 
 def test_a_variable_may_be_named_as_a_constant_or_another_kernel_is_but_not_be_called() -> None:
