@@ -8,10 +8,10 @@ import numpy as np
 from scipy.special import softmax
 
 from mlsys_lab.checks.spec import Arrays, Case, Check
-from mlsys_lab.checks.traced import agree, allowed
+from mlsys_lab.checks.traced import allowed
 from mlsys_lab.checks.triton.calls import decode as calls
 from mlsys_lab.checks.triton.calls.common import blocks
-from mlsys_lab.checks.triton.words import told
+from mlsys_lab.checks.triton.words import near, told
 
 INT = 4
 """Bytes of an int32."""
@@ -96,7 +96,7 @@ CHECKS = (
         inputs=_inputs,
         run=calls.decode,
         expect=partial(_expect, counted=False),
-        compare=agree,
+        compare=near,
         describe=told(),
         hint="Token number t of a sequence is slot t % PAGE of page table[sequence, t // PAGE], and a slot is kv_heads "
         "rows of D. Slots from the sequence's end on are not loaded, and their scores are -inf. Query heads of a "
@@ -115,7 +115,7 @@ CHECKS = (
         inputs=_inputs,
         run=calls.decode,
         expect=partial(_expect, counted=True),
-        compare=agree,
+        compare=near,
         describe=told(),
         hint="Load a page's keys once, under a mask that ends with the sequence, and multiply them with all queries of "
         "the group at once. Go through as many pages as the sequence has, not through the whole table.",
