@@ -39,7 +39,9 @@ def jupyterlab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
     home = tmp_path_factory.mktemp("learner")
     assert LAB in serve.prepare_workspace(home / "workspace")
     port, token = serve.free_port(None, 0), secrets.token_urlsafe(8)
-    process = serve.start_jupyterlab(home / "workspace", port, token, home / "jupyterlab.log")
+    with pytest.MonkeyPatch.context() as patch:  # else it opens what another JupyterLab of this user has open
+        patch.setenv("JUPYTERLAB_WORKSPACES_DIR", str(home / "workspaces"))
+        process = serve.start_jupyterlab(home / "workspace", port, token, home / "jupyterlab.log")
     yield home, f"http://{serve.HOST}:{port}/lab/tree/{LAB}/{LAB}.ipynb?token={token}"
     serve.stop(process)
 

@@ -1,11 +1,12 @@
 """The workflow that runs the kernels' tests against the newest releases: weekly, read-only, and really the newest."""
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
+
+from tests.kernels.making import told_by_make
 
 PROJECT = Path(__file__).parents[2]
 FLOW = yaml.safe_load((PROJECT / ".github/workflows/kernels.yml").read_text())
@@ -34,7 +35,7 @@ def test_it_tries_the_oldest_python_and_a_newer_one():
 
 
 def test_the_target_takes_no_constraints_and_runs_the_kernels_tests():
-    listed = subprocess.run(["make", "-n", "newest"], cwd=PROJECT, capture_output=True, text=True, check=True).stdout
+    listed = told_by_make(PROJECT, "newest")
     assert "constraint" not in listed and "--upgrade-strategy eager" in listed and "kernels" in listed
     folders = re.search(r"-m pytest +(.*)", listed)[1].split()
     assert "tests/kernels" in folders and all((PROJECT / folder).is_dir() for folder in folders)
@@ -42,5 +43,5 @@ def test_the_target_takes_no_constraints_and_runs_the_kernels_tests():
 
 @pytest.mark.parametrize("lab", ("gpu_model", "cuda", "triton"))
 def test_the_kernels_labs_are_taken_as_soon_as_they_have_tests(lab):
-    listed = subprocess.run(["make", "-n", "newest"], cwd=PROJECT, capture_output=True, text=True, check=True).stdout
+    listed = told_by_make(PROJECT, "newest")
     assert (f"tests/labs/{lab}" in listed) == (PROJECT / "tests/labs" / lab).is_dir()

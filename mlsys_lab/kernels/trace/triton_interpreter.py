@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from mlsys_lab.errors import CourseError, InputError, UnfinishedError, did_you_mean
+from mlsys_lab.kernels import triton_launch
 from mlsys_lab.kernels.runtime import load_triton
 from mlsys_lab.kernels.trace.addresses import POISON, AddressSpace
 from mlsys_lab.kernels.trace.events import ACCESS, ARRIVAL, ATOMIC, LOAD, STORE, WARP, Site, Trace
@@ -271,7 +272,8 @@ def _poisoned(found: Handle, outside: np.ndarray) -> Handle:
 
 def _is_machinery(file: str) -> bool:
     """Whether a frame belongs to Triton or to the recorder rather than to a kernel."""
-    return file == __file__ or file.startswith(str(Path(sys.modules["triton"].__file__ or "").parent))
+    triton = str(Path(sys.modules["triton"].__file__ or "").parent)
+    return file in (__file__, triton_launch.__file__) or file.startswith(triton)
 
 
 def _told(name: str, error: BaseException) -> CourseError:

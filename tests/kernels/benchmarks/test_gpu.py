@@ -1,9 +1,9 @@
 """`make bench-gpu` works: its table on tiny sizes, in interpreter and emulator, each entry against its expectation."""
 
 import re
-import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from mlsys_lab.kernels import cuda_cpp
 from tests.bench import gpu
 from tests.bench.kernels.entries import Case, Entry, Machine
 from tests.kernels.cuda_cpp.emulator import Emulator, needs_gxx
+from tests.kernels.making import told_by_make
 
 PROJECT = Path(__file__).parents[3]
 
@@ -113,9 +114,7 @@ def test_without_a_gpu_it_says_so_in_one_line(monkeypatch, capsys):
 
 
 def test_one_command_runs_it_and_the_other_benchmarks_do_not():
-    def told(*command):
-        return subprocess.run(["make", "-n", *command], cwd=PROJECT, capture_output=True, text=True, check=True).stdout
-
+    told = partial(told_by_make, PROJECT)
     assert "tests/bench/autograd.py" in told("bench") and "gpu.py" not in told("bench")
     assert told("bench-gpu").splitlines()[-1].strip() == ".venv/bin/python tests/bench/gpu.py --record"
     some = told("bench-gpu", "GPU_PYTHON=python3", "ONLY=matmul")
