@@ -120,6 +120,7 @@ class _Kernel:
         self.locals = stored | {one.arg for one in self.parameters}
 
     def check(self) -> None:
+        """Raise `KernelLanguageError` at the first thing that the kernel may not use."""
         arguments = self.function.args
         if arguments.vararg or arguments.kwarg:
             self.refuse(self.function, "a kernel has a fixed number of parameters", "*args or **kwargs")
@@ -136,6 +137,7 @@ class _Kernel:
             self.statement(statement)
 
     def statement(self, node: ast.stmt) -> None:
+        """A line of the body, with the lines below it."""
         match node:
             case ast.Assign(targets=targets, value=value):
                 for target in targets:
@@ -175,6 +177,7 @@ class _Kernel:
                 self.statement(node)
 
     def target(self, node: ast.expr) -> None:
+        """What is assigned to."""
         match node:
             case ast.Name():
                 pass
@@ -188,6 +191,7 @@ class _Kernel:
                 self.refuse(node, "a kernel stores to variables and to elements of arrays only")
 
     def expression(self, node: ast.expr) -> None:
+        """What has a value, with its parts."""
         match node:
             case ast.Constant(value=value):
                 if isinstance(value, str | bytes | complex) or value is ...:
@@ -240,6 +244,7 @@ class _Kernel:
             )
 
     def attribute(self, node: ast.Attribute) -> None:
+        """A dotted name of the language, or what a value has to offer."""
         root: ast.expr = node
         while isinstance(root, ast.Attribute):
             root = root.value

@@ -40,6 +40,7 @@ def _objective_expect(arrays: Arrays) -> Arrays:
     log_n, log_d, log_loss, delta = *(np.log(arrays[name]) for name in ("n_params", "tokens", "loss")), arrays["delta"]
 
     def value(theta: np.ndarray) -> complex:
+        """The sum of Huber losses, by plain loops over complex numbers."""
         a, b, e, alpha, beta = theta
         total = 0j
         for one_n, one_d, one in zip(log_n, log_d, log_loss, strict=True):

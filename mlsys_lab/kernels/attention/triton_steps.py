@@ -104,6 +104,7 @@ def forward(
     start = functools.partial(_start, q.device)
 
     def run(blocks: Blocks) -> None:
+        """Launch the step's kernels with tiles of these sizes."""
         grid, constants = (B * N * triton.cdiv(S, blocks.m),), blocks.constants(_width(q)) | how
         by_query, by_key = functools.partial(_tiles, blocks.m), functools.partial(_tiles, blocks.n)
         if step != "naive":

@@ -217,6 +217,7 @@ def _launch(
     most = tiles.limits(a.device).multiprocessors if step in ("persistent", "descriptors") else None
 
     def run(tile: Tile) -> None:
+        """Launch the step's kernel with tiles of this size."""
         programs = triton.cdiv(M, tile.m) * triton.cdiv(N, tile.n)
         grid = (programs if most is None else min(programs, most),)
         options: dict[str, Any] = tile.constants() | how | {"outputs": written}

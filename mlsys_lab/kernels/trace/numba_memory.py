@@ -89,7 +89,7 @@ class Memory:
             if len(key) == self.ndim:
                 return sum(index(one) * pitch for one, pitch in zip(key, self._pitches, strict=True))
         except (TypeError, ValueError):
-            pass
+            pass  # not integers, or not as many as there are dimensions: told in the kernel's words below
         self._refuse(key)
 
     def _refuse(self, key: Any) -> NoReturn:
