@@ -83,7 +83,7 @@ class _Recording(Launch):
         self._next = [0]  # the request that follows in time; 0 stands before the first
 
     def touched(self, kind: int, memory: Memory, element: int) -> None:
-        """Note an access of the thread that runs now: to which request it belongs, and where in the source it stands."""
+        """Note an access of the thread that runs now: its request, and where in the source it stands."""
         frame = sys._getframe(2)
         if kind == ATOMIC:
             frame = frame.f_back  # type: ignore[assignment]  # through cuda.atomic
