@@ -13,7 +13,7 @@ import numpy as np
 
 from mlsys_lab.checks.compare import close
 from mlsys_lab.checks.spec import Arrays, Mismatch
-from mlsys_lab.kernels.trace.findings import BUSIEST, READS, WIDEST, WRITES, WRONG
+from mlsys_lab.kernels.trace.findings import BUSIEST, READS, WIDEST, WRITES, WRONG, text_of
 
 SLACK = 1.1
 """What a launch may move beyond what it has to."""
@@ -42,7 +42,7 @@ def agree(got: Arrays, expected: Arrays, *, scale: float = 1.0) -> Mismatch | No
     """
     values = {name: array for name, array in expected.items() if not name.startswith(COUNTS)}
     answers = {name: array for name, array in got.items() if name in values}
-    wrong = [line for name, array in got.items() if name.endswith(WRONG) for line in _text(array).splitlines()]
+    wrong = [line for name, array in got.items() if name.endswith(WRONG) for line in text_of(array).splitlines()]
     if (mismatch := _not_a_number(answers, values) or close(answers, values, scale=scale)) is not None:
         told = f". {wrong[0]}" if wrong else ""
         return Mismatch(f"{mismatch.what}{told}", mismatch.got, mismatch.expected)
@@ -78,7 +78,7 @@ def _moved(kernel: str, got: Arrays, expected: Arrays) -> Mismatch | None:
             if array > SLACK * least:
                 need = f"{least:,} bytes, or up to {SLACK:g} times that" if least else "nothing"
                 many = f", {int(array) / least:.3g} times what it has to" if least else ""
-                told = f"{int(array):,} bytes{many}: {_text(got[f'{name} at'])}"
+                told = f"{int(array):,} bytes{many}: {text_of(got[f'{name} at'])}"
                 return Mismatch(f"`{kernel}` {what} too much of `{name.split()[-1]}`", told, need)
     return None
 
@@ -100,7 +100,3 @@ def _busiest(kernel: str, got: Arrays, expected: Arrays) -> Mismatch | None:
         return None
     what = f"`{kernel}` does not share its work among its {programs:,} {actor}s"
     return Mismatch(what, f"{most:,} bytes moved by {actor} {number} alone", f"at most {share:,} bytes by each")
-
-
-def _text(array: np.ndarray) -> str:
-    return array.tobytes().decode(errors="replace")

@@ -12,6 +12,7 @@ import numpy as np
 
 from mlsys_lab.checks.compare import close
 from mlsys_lab.checks.spec import Arrays, Mismatch
+from mlsys_lab.kernels.trace.findings import text_of
 
 MOST = "at most: "
 """Names of limits begin so."""
@@ -65,13 +66,8 @@ def _wrong(got: Arrays) -> Mismatch | None:
     """The first kind of wrong that was seen."""
     for name, (what, expected) in WRONG.items():
         if got[name].size:
-            return Mismatch(what, said(got[name]), expected)
+            return Mismatch(what, text_of(got[name]), expected)
     return None
-
-
-def said(letters: np.ndarray) -> str:
-    """The text that crossed as bytes."""
-    return letters.tobytes().decode(errors="replace")
 
 
 def _too_much(got: Arrays, limit: str, most: int) -> Mismatch | None:
@@ -79,7 +75,7 @@ def _too_much(got: Arrays, limit: str, most: int) -> Mismatch | None:
     count = int(got[name])
     if count <= most:
         return None
-    at = said(got[f"{name.removesuffix(' over')} at"])
+    at = text_of(got[f"{name.removesuffix(' over')} at"])
     if name == "sectors over":
         slack = f" at most {most} more than the least" if most else " no more than the least"
         return Mismatch("warps ask for memory that lies scattered", at, f"neighbours at neighbouring addresses:{slack}")

@@ -75,6 +75,11 @@ def as_text(said: str) -> np.ndarray:
     return np.frombuffer(said.encode(), np.uint8).copy()
 
 
+def text_of(letters: np.ndarray) -> str:
+    """The text that crossed as bytes."""
+    return letters.tobytes().decode(errors="replace")
+
+
 def _where(artifact: Any) -> Callable[[Site], str]:
     """A line as the learner finds it: by its cell where the kernels are those of exported cells."""
     loader = getattr(artifact, "__loader__", None)

@@ -14,6 +14,7 @@ import numpy as np
 from mlsys_lab.checks.spec import Arrays
 from mlsys_lab.kernels.trace.events import LOAD, STORE, Site, Trace
 from mlsys_lab.kernels.trace.faults import UNWRITTEN
+from mlsys_lab.kernels.trace.findings import as_text
 from mlsys_lab.kernels.trace.report import report
 from mlsys_lab.kernels.trace.requests import VERBS, Requests
 
@@ -52,7 +53,7 @@ def figures(trace: Trace, artifact: Any, names: Iterable[str]) -> Arrays:
 
 def text(lines: Iterable[str]) -> np.ndarray:
     """The first few lines, as the bytes of their letters; nothing where there is none."""
-    return np.frombuffer("\n".join(list(lines)[:SENTENCES]).encode(), np.uint8).copy()
+    return as_text("\n".join(list(lines)[:SENTENCES]))
 
 
 def in_cell(site: Site, artifact: Any) -> Site:
