@@ -1,0 +1,74 @@
+"""Calls of tasks 2 and 3: a timing loop on a clock that is made up, a fit of times, and what binds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mlsys_lab.checks.gpu_model.calls.common import entries, number, word
+from mlsys_lab.checks.spec import Arrays
+from mlsys_lab.errors import InputError
+
+STALE = 0.125
+"""Of its time a call takes whose input was seen before: it is still in the cache."""
+BOUNDS = ("compute", "memory", "overhead", "unexplained")
+
+
+class MadeUpMachine:
+    """A clock, inputs to make and a call to time, whose times are given: no real clock is asked."""
+
+    def __init__(self, start_s: float, make_s: float, calls_s: list[float]) -> None:
+        self.now_s, self._make_s, self._calls_s = start_s, make_s, calls_s
+        self._made = self._called = 0
+        self._seen: set[int] = set()
+
+    def clock(self) -> float:
+        """The time now, in seconds."""
+        return self.now_s
+
+    def make(self) -> int:
+        """A fresh input."""
+        self.now_s += self._make_s
+        self._made += 1
+        return self._made
+
+    def call(self, value: Any) -> None:
+        """What is to be timed; for one input only its first call takes the whole time."""
+        if not isinstance(value, int) or not 1 <= value <= self._made:
+            raise InputError("`call` was given something else than an input", got=repr(value)[:80], expected="make()")
+        if self._called == len(self._calls_s):
+            raise InputError("`call` is called too often", expected=f"warmup + samples = {self._called} times")
+        self.now_s += self._calls_s[self._called] * (STALE if value in self._seen else 1.0)
+        self._called += 1
+        self._seen.add(value)
+
+
+def median(artifact: Any, arrays: Arrays) -> Arrays:
+    """What the learner's loop says of a machine whose times are known."""
+    samples, warmup = int(arrays["samples"]), int(arrays["warmup"])
+    machine = MadeUpMachine(float(arrays["start_s"]), float(arrays["make_s"]), arrays["calls_s"].tolist())
+    got = artifact.median_time_s(machine.make, machine.call, machine.clock, samples=samples, warmup=warmup)
+    return {"median_time_s": number("median_time_s", got)}
+
+
+def fit(artifact: Any, arrays: Arrays) -> Arrays:
+    """Overhead and bandwidth from times."""
+    name = "fit_overhead_and_bandwidth"
+    got = artifact.fit_overhead_and_bandwidth(arrays["sizes_bytes"].copy(), arrays["times_s"].copy())
+    overhead_s, bytes_per_s = entries(name, got, ("overhead_s", "bytes_per_s"))
+    return {"overhead_s": number("overhead_s", overhead_s), "bytes_per_s": number("bytes_per_s", bytes_per_s)}
+
+
+def regime(artifact: Any, arrays: Arrays) -> Arrays:
+    """The least time of every piece of work, what binds it, and the share of its time that this explains."""
+    machine = artifact.Machine(*arrays["machine"].tolist())
+    found: dict[str, np.ndarray] = {}
+    for time_s, flops, size_bytes in arrays["works"].tolist():
+        least = f"predict_s({flops:g}, {size_bytes:g}, machine)"
+        found[least] = number(least, artifact.predict_s(flops, size_bytes, machine))
+        name = f"regime({time_s:g}, {flops:g}, {size_bytes:g}, machine)"
+        binds, share = entries(name, artifact.regime(time_s, flops, size_bytes, machine), ("binds", "share"))
+        found[f"what binds, from {name}"] = word(name, binds, BOUNDS)
+        found[f"share from {name}"] = number(f"share from {name}", share)
+    return found

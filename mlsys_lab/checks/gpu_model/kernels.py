@@ -1,0 +1,148 @@
+"""Tasks 6 and 7: a branch between warps, and a row read side by side. Oracle: NumPy; limits: what has to be moved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from mlsys_lab.checks.gpu_model.calls import kernels as calls
+from mlsys_lab.checks.gpu_model.words import said
+from mlsys_lab.checks.spec import Arrays, Case, Check, Mismatch
+from mlsys_lab.checks.traced import agree, allowed
+
+MOST = "at most: "
+WARP, SECTOR_NUMBERS, ITEM = 32, 8, 4
+"""Lanes; numbers of 4 bytes in a sector; bytes of a number."""
+
+
+def _mixed_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    n, terms = calls.THREADS * case.params["blocks"], case.params["terms"]
+    return {"x": rng.uniform(-1, 1, n).astype(np.float32), "c": rng.standard_normal(terms).astype(np.float32)}
+
+
+def _mixed_expect(arrays: Arrays) -> Arrays:
+    x, c = arrays["x"].astype(np.float64), arrays["c"]
+    y = np.where(np.arange(x.size) % 2, np.polyval(c, x), np.maximum(x, 0)).astype(np.float32)
+    blocks, of_c = x.size // calls.THREADS, x.size // 2 * c.size * ITEM
+    most = allowed(
+        "mixed",
+        reads={"x": x.size * ITEM, "c": of_c},
+        writes={"y": x.size * ITEM},
+        busiest=2 * calls.THREADS * ITEM + of_c // blocks,
+        widest=calls.THREADS,
+        programs=blocks,
+    )
+    return {"y": y, **most, **_limits({calls.LANES: 0, calls.SHARE: c.size + 4})}
+
+
+def _scaled_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    rows, columns = case.params["shape"]
+    return {"x": rng.standard_normal((rows, columns), np.float32), "s": rng.standard_normal(rows, np.float32)}
+
+
+def _scaled_expect(arrays: Arrays) -> Arrays:
+    x, s = arrays["x"], arrays["s"]
+    rows, columns = x.shape
+    most = allowed(
+        "scale_rows",
+        reads={"x": x.nbytes, "s": rows * calls.THREADS * ITEM},
+        writes={"y": x.nbytes},
+        busiest=(2 * columns + calls.THREADS) * ITEM,
+        widest=calls.THREADS,
+        programs=rows,
+    )
+    over = int(columns % SECTOR_NUMBERS > 0)  # rows that do not begin at sectors
+    turns = -(-columns // calls.THREADS)
+    return {"y": s[:, None] * x, **most, **_limits({calls.SECTORS: over, calls.SHARE: 2 * turns + 1})}
+
+
+def _limits(most: dict[str, int]) -> Arrays:
+    return {f"{MOST}{name}": np.array(count) for name, count in most.items()}
+
+
+def warps_agree(got: Arrays, expected: Arrays) -> Mismatch | None:
+    """Values, memory and traffic as in every traced check, then what warps do."""
+    limits = {name.removeprefix(MOST): int(most) for name, most in expected.items() if name.startswith(MOST)}
+    if (mismatch := agree(got, {name: one for name, one in expected.items() if not name.startswith(MOST)})) is not None:
+        return mismatch
+    for name, most in limits.items():
+        if (count := int(got[name])) > most:
+            return _too_much(name, count, most, said(got[f"{name} at"]))
+    return None
+
+
+def _too_much(name: str, count: int, most: int, at: str) -> Mismatch:
+    if name == calls.LANES:
+        return Mismatch("a warp diverges: some of its lanes wait for the others", at, "all 32 lanes in each request")
+    if name == calls.SECTORS:
+        slack = f" at most {most} more than the least" if most else " no sector more than the least"
+        return Mismatch("warps ask for memory that lies scattered", at, f"neighbours at neighbouring addresses:{slack}")
+    told = f"{at} touches global memory {count:,} times"
+    return Mismatch("one thread does what many should share", told, f"at most {most:,} times, by any thread")
+
+
+def _launch(kernel: str, grid: Callable[[Arrays], int]) -> Callable[[Arrays], str]:
+    """A check's `describe`: code that makes arrays of the case's sizes, and records and reports the launch."""
+
+    def describe(arrays: Arrays) -> str:
+        rng = "np.random.default_rng(0)"
+        made = [
+            f"{name} = {rng}.random({array.shape if array.ndim > 1 else array.size}, np.float32)"
+            for name, array in arrays.items()
+        ]
+        given = ", ".join([*arrays, "y"])
+        return "\n".join(
+            [
+                *made,
+                "y = np.empty_like(x)",
+                f'trace = record({kernel}, {grid(arrays)}, THREADS, {given}, outputs=("y",))',
+                "show_table(report(trace).table())",
+            ]
+        )
+
+    return describe
+
+
+CHECKS = (
+    Check(
+        name="mixed",
+        title="A branch between warps",
+        points=12,
+        cases=(
+            Case("one block", {"blocks": 1, "terms": 5}),
+            Case("two blocks", {"blocks": 2, "terms": 3}),
+            Case("three blocks", {"blocks": 3, "terms": 4}, hidden=True),
+        ),
+        inputs=_mixed_inputs,
+        run=calls.mixed,
+        describe=_launch("mixed", lambda arrays: arrays["x"].size // calls.THREADS),
+        expect=_mixed_expect,
+        compare=warps_agree,
+        hint="Two warps share 64 elements: let one take those at even places, the other those at odd ones. With warp = "
+        "i // 32 and lane = i % 32, the element is 64 * (warp // 2) + 2 * lane + warp % 2.",
+        uses=("mixed",),
+        traced=True,
+    ),
+    Check(
+        name="scale_rows",
+        title="Rows read side by side",
+        points=12,
+        cases=(
+            Case("a row of as many numbers as threads", {"shape": (2, 128)}),
+            Case("longer rows", {"shape": (2, 512)}),
+            Case("rows that do not divide by the threads", {"shape": (3, 200)}),
+            Case("any rows", {"shape": (2, 333)}, hidden=True),
+            Case("short rows", {"shape": (3, 5)}, hidden=True),
+        ),
+        inputs=_scaled_inputs,
+        run=calls.scale_rows,
+        describe=_launch("scale_rows", lambda arrays: len(arrays["x"])),
+        expect=_scaled_expect,
+        compare=warps_agree,
+        hint="The row is cuda.blockIdx.x. Its threads start side by side, at cuda.threadIdx.x, and each goes on by as "
+        "many columns as the block has threads. Load s[row] once, before the loop.",
+        uses=("scale_rows",),
+        traced=True,
+    ),
+)

@@ -1,0 +1,43 @@
+"""What lab 02 says of a wrong answer: which call gave it, and which common mistake gives the same."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlsys_lab.checks.compare import close
+from mlsys_lab.checks.spec import Arrays, Mismatch
+
+LIKELY = "likely: "
+"""Names of answers to which a common mistake comes begin so: LIKELY, the answer's name, a bar, the mistake in words."""
+
+
+def likely(answer: str, **mistakes: float | int) -> Arrays:
+    """What common mistakes give for an answer; underscores in their names stand for spaces."""
+    named = {f"{LIKELY}{answer}|{what.replace('_', ' ')}": value for what, value in mistakes.items()}
+    return {name: np.array(value) for name, value in named.items()}
+
+
+def agree(got: Arrays, expected: Arrays, *, scale: float = 1.0) -> Mismatch | None:
+    """As `close`, one answer after the other; bytes are text; a wrong answer is held against common mistakes."""
+    answers = {name: want for name, want in expected.items() if not name.startswith(LIKELY)}
+    for name, want in answers.items():
+        mismatch = close({name: got[name]} if name in got else got, {name: want}, scale=scale)
+        if mismatch is None:
+            continue
+        if name in got and want.dtype == got[name].dtype == np.uint8:
+            return Mismatch(f"`{name}` is wrong", said(got[name]), said(want))
+        known = [
+            label.partition("|")[2]
+            for label, value in expected.items()
+            if label.startswith(f"{LIKELY}{name}|")
+            and name in got
+            and close({name: got[name]}, {name: value.astype(want.dtype)}, scale=scale) is None
+        ]
+        what = f"{mismatch.what}: {known[0]}" if known else mismatch.what
+        return Mismatch(what, mismatch.got, mismatch.expected)
+    return close(got, answers, scale=scale)
+
+
+def said(letters: np.ndarray) -> str:
+    """The text that crossed as bytes."""
+    return letters.tobytes().decode(errors="replace")
