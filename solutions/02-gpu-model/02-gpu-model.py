@@ -42,13 +42,14 @@
 # **Time:** about 215 minutes (each task says its share). **Points:** 100. **You need:** Python, some NumPy, and what a
 # matrix product is. Lab 01 comes first. Chapter 04, *The GPU model*, gives the background.
 #
-# **Readings it leans on:** *How GPU Computing Works (GTC 2021)* (`jones-how-gpu-computing-works`), *Making Deep Learning
-# Go Brrrr From First Principles* (`he-brrrr`), *GPU Performance Background User's Guide* (`nvidia-gpu-background`).
+# **Readings it leans on:** *How GPU Computing Works (GTC 2021)* (`jones-how-gpu-computing-works`), *Making Deep
+# Learning Go Brrrr From First Principles* (`he-brrrr`), *GPU Performance Background User's Guide*
+# (`nvidia-gpu-background`).
 #
 # **How it works.** Put your code in place of each line that raises `NotImplementedError`, run the cell, then run the
 # `check` cell below it. Cells that begin with `#| export` make up the module that is graded. Counts are whole numbers
-# and must be exact: use `//`, never `/`, where a count is asked for. Grading runs the same checks with other numbers and
-# a few more cases.
+# and must be exact: use `//`, never `/`, where a count is asked for. Grading runs the same checks with other numbers
+# and a few more cases.
 
 # %%
 import time
@@ -83,12 +84,12 @@ import numpy as np
 # - `elementwise_work`: one output of n elements from `inputs` arrays of as many; `flops_each` FLOPs an element.
 # - `softmax_work`: of each of `rows` rows of `columns` numbers: $m = \max_j x_j$, $e_j = \exp(x_j - m)$, $s = \sum_j
 #   e_j$, $y_j = e_j / s$.
-# - `layer_norm_work`: of each row: $\mu = (\sum_j x_j) / D$, $d_j = x_j - \mu$, $v = (\sum_j d_j \cdot d_j) / D$, $r = 1
-#   / \sqrt{v + \epsilon}$, $y_j = d_j \cdot r \cdot w_j + b_j$. Weight $w$ and bias $b$ have D elements, the same for
+# - `layer_norm_work`: of each row: $\mu = (\sum_j x_j) / D$, $d_j = x_j - \mu$, $v = (\sum_j d_j \cdot d_j) / D$, $r =
+#   1 / \sqrt{v + \epsilon}$, $y_j = d_j \cdot r \cdot w_j + b_j$. Weight $w$ and bias $b$ have D elements, the same for
 #   all rows.
 # - `matmul_work`: (m, k)·(k, n), each element of the result a sum of k products.
-# - `decode_attention_work`: attention of *one* new token of each of `batch` sequences, over `tokens` keys and values. Of
-#   each of its `heads` query heads, H numbers wide: scores $q \cdot k_t$ (a sum of H products), each multiplied by a
+# - `decode_attention_work`: attention of *one* new token of each of `batch` sequences, over `tokens` keys and values.
+#   Of each of its `heads` query heads, H numbers wide: scores $q \cdot k_t$ (a sum of H products), each multiplied by a
 #   constant; a softmax as above; and an output of H numbers, each a sum over all `tokens` of weight times value. There
 #   are only `kv_heads` heads of keys and values; a group of query heads shares one, and its bytes are read once.
 #
@@ -96,8 +97,8 @@ import numpy as np
 # has the intensity $F / b$ and takes $\max(F / \pi,\ b / \beta)$ at least. The larger of the two limits: `"compute"` or
 # `"memory"` (`"compute"` where they are equal).
 #
-# **Size:** about 1, 1, 3, 1, 4 and 3 lines. **Cost:** none. But see what 1a says: 5 FLOPs for every 2 elements moved, in
-# softmax; a device that can do 295 for a byte waits.
+# **Size:** about 1, 1, 3, 1, 4 and 3 lines. **Cost:** none. But see what 1a says: 5 FLOPs for every 2 elements moved,
+# in softmax; a device that can do 295 for a byte waits.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-1-work"}
@@ -277,8 +278,8 @@ figure.update_yaxes(exponentformat="power", dtick=1)
 show(figure, alt="Measured times of copies against bytes, flat at first and then rising, with the line of your fit")
 
 # %% [markdown]
-# Where do the points leave the line? Sizes that fit into a cache are faster than the line says: on this machine there is
-# not one bandwidth, but one for each level of memory. The model keeps one, so it will be off by that much.
+# Where do the points leave the line? Sizes that fit into a cache are faster than the line says: on this machine there
+# is not one bandwidth, but one for each level of memory. The model keeps one, so it will be off by that much.
 #
 # ## Task 3 · Compute, memory or overhead
 #
@@ -340,9 +341,9 @@ def regime(time_s: float, flops: float, size_bytes: float, machine: Machine) -> 
 check("regime")
 
 # %% [markdown]
-# **Predict, then measure.** The machine's peak is priced by one large product, its memory and overhead by your fit. From
-# these three numbers and your counts of Task 1, predict seven real operations of PyTorch. Before you run the next cell,
-# write down what you expect to bind each.
+# **Predict, then measure.** The machine's peak is priced by one large product, its memory and overhead by your fit.
+# From these three numbers and your counts of Task 1, predict seven real operations of PyTorch. Before you run the next
+# cell, write down what you expect to bind each.
 
 # %%
 side = 768
@@ -398,16 +399,14 @@ for name, (work, shape, call) in operations.items():
         f"{name:32} predicted {1e6 * predicted_s[name]:10,.1f} µs, measured {1e6 * measured_s:10,.1f} µs: "
         f"{share:.0%} explained, {binds}"
     )
-    figure.add_scatter(
-        x=[work[0] / work[1]], y=[work[0] / measured_s / 1e9], mode="markers", name=name, marker_size=12
-    )
+    figure.add_scatter(x=[work[0] / work[1]], y=[work[0] / measured_s / 1e9], mode="markers", name=name, marker_size=12)
 figure.update_layout(xaxis_title="FLOP per byte", yaxis_title="GFLOP/s", xaxis_type="log", yaxis_type="log", height=520)
 figure.update_yaxes(exponentformat="none", dtick=1)
 show(figure, alt="This machine's roofline, measured, and eight operations below it at their own speed")
 
 # %% [markdown]
-# The small operations lie far below the roof. That is overhead: the roofline knows nothing of it, and moving fewer bytes
-# would not help them. How many elements would the addition need before its bytes take longer than the call?
+# The small operations lie far below the roof. That is overhead: the roofline knows nothing of it, and moving fewer
+# bytes would not help them. How many elements would the addition need before its bytes take longer than the call?
 #
 # ## Task 4 · What a warp asks for
 #
@@ -416,17 +415,18 @@ show(figure, alt="This machine's roofline, measured, and eight operations below 
 # From here on, the GPU. Its threads run in warps of 32, and with one instruction all lanes of a warp ask for memory
 # together. What that costs depends on *where* they ask.
 #
-# **4a. Sectors.** Global memory comes in sectors of 32 bytes: bytes 0 to 31, 32 to 63, and so on. A request costs as many
-# sectors as its lanes touch, each counted once however many lanes share it. `sectors_touched(addresses, size_bytes)`:
-# `addresses` has the first byte of each lane that takes part (others are masked off), and each lane asks for
-# `size_bytes` bytes, which may reach into the next sector.
+# **4a. Sectors.** Global memory comes in sectors of 32 bytes: bytes 0 to 31, 32 to 63, and so on. A request costs as
+# many sectors as its lanes touch, each counted once however many lanes share it. `sectors_touched(addresses,
+# size_bytes)`: `addresses` has the first byte of each lane that takes part (others are masked off), and each lane asks
+# for `size_bytes` bytes, which may reach into the next sector.
 #
 # **4b. Banks.** Shared memory has 32 banks. Words of 4 bytes go to the banks in turn: word 0 to bank 0, word 31 to bank
-# 31, word 32 to bank 0 again. In one pass each bank serves one word, to all lanes that want it. `bank_passes(addresses)`:
-# the passes that a request takes, if the lanes at these addresses each ask for something within one word.
+# 31, word 32 to bank 0 again. In one pass each bank serves one word, to all lanes that want it.
+# `bank_passes(addresses)`: the passes that a request takes, if the lanes at these addresses each ask for something
+# within one word.
 #
-# **Size:** about 4 and 5 lines. **Cost:** what 128 bytes of a warp cost: 4 sectors at best, 32 at worst; 1 pass at best,
-# 32 at worst.
+# **Size:** about 4 and 5 lines. **Cost:** what 128 bytes of a warp cost: 4 sectors at best, 32 at worst; 1 pass at
+# best, 32 at worst.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-4-requests"}
@@ -479,8 +479,8 @@ show(figure, alt="Sectors and bank passes of a warp's request against its stride
 #
 # *About 35 minutes.*
 #
-# A warp that waits for memory costs nothing as long as another one can run. How many warps a multiprocessor holds depends
-# on what its blocks ask for:
+# A warp that waits for memory costs nothing as long as another one can run. How many warps a multiprocessor holds
+# depends on what its blocks ask for:
 
 
 # %%
@@ -505,8 +505,8 @@ class Held:
 
 
 # %% [markdown]
-# **5a.** `held(unit, threads, registers, shared_bytes)`: whole blocks are taken in until one of four things runs out, for
-# blocks of `threads` threads with `registers` registers a thread and `shared_bytes` of shared memory a block.
+# **5a.** `held(unit, threads, registers, shared_bytes)`: whole blocks are taken in until one of four things runs out,
+# for blocks of `threads` threads with `registers` registers a thread and `shared_bytes` of shared memory a block.
 #
 # - *Places for blocks and warps.* A block of `threads` threads is a whole number of warps, rounded up.
 # - *Registers.* A warp gets 32 · `registers`, rounded up to a multiple of 256. Each of four schedulers has a quarter of
@@ -516,8 +516,8 @@ class Held:
 # `limit` is what allows the fewest blocks; the first in the order of the record's comment where several allow as few. A
 # block that does not fit at all is held 0 times.
 #
-# **5b.** Little's law: what is under way = rate · time on the way. `bytes_in_flight`: bytes that a whole device must have
-# under way, to move `bytes_per_s` although each byte takes `latency_s`. `warps_needed`: the warps that each of its
+# **5b.** Little's law: what is under way = rate · time on the way. `bytes_in_flight`: bytes that a whole device must
+# have under way, to move `bytes_per_s` although each byte takes `latency_s`. `warps_needed`: the warps that each of its
 # `units` multiprocessors needs for that (rounded up), if each of the 32 lanes of a warp waits for `loads` loads of
 # `bytes_a_lane` bytes.
 #
@@ -588,9 +588,9 @@ show(figure, alt="Warps held against registers a thread, falling in steps, and t
 #
 # *About 25 minutes.*
 #
-# Where lanes of a warp disagree about a branch, the warp walks both sides, and on each some lanes wait. Here is a kernel
-# that is right, and wastes half of its lanes. At even places it clips, $y_i = \max(x_i, 0)$; at odd places it evaluates a
-# polynomial whose coefficients are in `c`, the highest power first.
+# Where lanes of a warp disagree about a branch, the warp walks both sides, and on each some lanes wait. Here is a
+# kernel that is right, and wastes half of its lanes. At even places it clips, $y_i = \max(x_i, 0)$; at odd places it
+# evaluates a polynomial whose coefficients are in `c`, the highest power first.
 
 # %%
 #| export
@@ -613,12 +613,12 @@ def mixed_by_lane(x, c, y):
 
 
 # %% [markdown]
-# **Write** `mixed`, which does the same, launched as `mixed[n // THREADS, THREADS](x, c, y)` for n a multiple of THREADS,
-# so that all 32 lanes of a warp take part in every request to memory. A kernel may use arithmetic, `if`, `for` over
-# `range` and its own variables, nothing else of Python; `cuda.grid(1)` is the thread's number. Which element a thread
-# takes is yours to say; each block keeps to its own THREADS elements. Do no more work than before: each element is
-# loaded once and stored once, and coefficients are loaded for elements at odd places only. (A branch that falls *between*
-# warps costs nothing.)
+# **Write** `mixed`, which does the same, launched as `mixed[n // THREADS, THREADS](x, c, y)` for n a multiple of
+# THREADS, so that all 32 lanes of a warp take part in every request to memory. A kernel may use arithmetic, `if`, `for`
+# over `range` and its own variables, nothing else of Python; `cuda.grid(1)` is the thread's number. Which element a
+# thread takes is yours to say; each block keeps to its own THREADS elements. Do no more work than before: each element
+# is loaded once and stored once, and coefficients are loaded for elements at odd places only. (A branch that falls
+# *between* warps costs nothing.)
 #
 # **Size:** about 12 lines. **Cost:** reads n + c·n/2 numbers, writes n. A warp's neighbours are now two elements apart,
 # 8 sectors a request and not 4: what does that cost, and when is it worth it?
@@ -696,8 +696,8 @@ def scale_rows_by_pieces(x, s, y):
 print(sectors_touched([4 * 8 * lane for lane in range(32)], 4), "sectors, where", sectors_touched(range(0, 128, 4), 4))
 
 # %% [markdown]
-# **Write** `scale_rows`, which does the same, launched as `scale_rows[rows, THREADS](x, s, y)` for any number of columns,
-# so that the lanes of a warp are at neighbouring addresses in each request. Load `s[row]` once a thread.
+# **Write** `scale_rows`, which does the same, launched as `scale_rows[rows, THREADS](x, s, y)` for any number of
+# columns, so that the lanes of a warp are at neighbouring addresses in each request. Load `s[row]` once a thread.
 #
 # **Size:** about 4 lines. **Cost:** each element is loaded once and stored once, in no more sectors than hold it.
 
@@ -719,8 +719,8 @@ def scale_rows(x, s, y):
 check("scale_rows")
 
 # %% [markdown]
-# **See it.** Request by request, with the slider or the arrow keys: which lane is where. Then put `scale_rows_by_pieces`
-# in its place.
+# **See it.** Request by request, with the slider or the arrow keys: which lane is where. Then put
+# `scale_rows_by_pieces` in its place.
 
 # %%
 from mlsys_lab.widgets.accesses import Accesses

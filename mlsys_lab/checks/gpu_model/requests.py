@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 
 import numpy as np
 
@@ -44,9 +45,11 @@ def _sectors_expect(arrays: Arrays) -> Arrays:
         expected[name] = np.array(np.count_nonzero(memory.reshape(-1, SECTOR).any(axis=1)))
         expected |= likely(
             name,
-            only_the_first_byte_of_each_lane_was_looked_at=len(np.unique(asked // SECTOR)),
-            this_is_as_if_the_bytes_lay_side_by_side=-(-len(asked) * width // SECTOR),
-            lanes_in_one_sector_share_it=len(asked),
+            {
+                "only the first byte of each lane was looked at": len(np.unique(asked // SECTOR)),
+                "so many it would be if the bytes lay side by side": -(-len(asked) * width // SECTOR),
+                "lanes in one sector share it": len(asked),
+            },
         )
     return expected
 
@@ -63,7 +66,7 @@ def _passes_expect(arrays: Arrays) -> Arrays:
             passes += 1
         name = calls.passes_call(i)
         expected[name] = np.array(passes)
-        expected |= likely(name, lanes_that_want_the_same_word_share_it=int(deepest))
+        expected |= likely(name, {"lanes that want one word share it": int(deepest)})
     return expected
 
 
@@ -79,7 +82,7 @@ def _shown(call: Callable[[int, int], str]) -> Callable[[Arrays], str]:
 def _code(addresses: Iterable[int]) -> str:
     """Addresses as code: a range where they are one."""
     listed = list(addresses)
-    steps = {after - before for before, after in zip(listed, listed[1:], strict=False)}
+    steps = {after - before for before, after in pairwise(listed)}
     if len(listed) > 2 and len(steps) == 1 and (step := steps.pop()):
         return f"range({listed[0]}, {listed[-1] + step}, {step})"
     return f"[{', '.join(map(str, listed))}]"
@@ -91,7 +94,9 @@ CHECKS = (
         title="Sectors of a warp's request",
         points=8,
         cases=(
-            Case("side by side, of 1 to 16 bytes", {"strides": [(1, 1, 0), (2, 2, 0), (4, 4, 0), (8, 8, 0), (16, 16, 0)]}),
+            Case(
+                "side by side, of 1 to 16 bytes", {"strides": [(1, 1, 0), (2, 2, 0), (4, 4, 0), (8, 8, 0), (16, 16, 0)]}
+            ),
             Case("one element off", {"strides": [(2, 2, 2), (4, 4, 4), (8, 8, 8)]}),
             Case("apart, and all at one address", {"strides": [(4, 8, 0), (4, 32, 0), (8, 256, 0), (4, 0, 12)]}),
             Case("lanes that cross from one sector into the next", {"strides": [(8, 64, 28), (16, 48, 20)]}),
@@ -104,8 +109,8 @@ CHECKS = (
         describe=_shown(calls.sectors_call),
         expect=_sectors_expect,
         compare=agree,
-        hint="A lane touches the sectors from address // 32 to (address + size_bytes - 1) // 32. Collect them in a set: "
-        "lanes that share a sector share its way.",
+        hint="A lane touches the sectors from address // 32 to (address + size_bytes - 1) // 32. Collect them in "
+        "a set: lanes that share a sector share its way.",
         uses=("sectors_touched",),
     ),
     Check(

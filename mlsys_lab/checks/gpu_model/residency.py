@@ -1,4 +1,4 @@
-"""Task 5: blocks and warps on a multiprocessor, bytes in flight. Oracles: blocks put in one by one; warps counted up."""
+"""Task 5: blocks and warps on a multiprocessor, bytes in flight. Oracles: blocks added one by one, warps counted up."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _held_expect(arrays: Arrays) -> Arrays:
         name = calls.held_call((threads, registers, shared))
         expected[f"blocks of {name}"] = np.array(blocks)
         expected[f"warps of {name}"] = np.array(blocks * warps)
-        expected |= likely(f"warps of {name}", these_are_the_warps_of_one_block=warps)
+        expected |= likely(f"warps of {name}", {"these are the warps of one block": warps})
         expected[f"limit of {name}"] = text(limit)
     return expected
 
@@ -104,7 +104,7 @@ def _flight_expect(arrays: Arrays) -> Arrays:
     bandwidth, latency = Fraction(float(arrays["bytes_per_s"])), Fraction(float(arrays["latency_s"]))
     units, wanted = int(arrays["units"]), bandwidth * latency
     expected = {"bytes_in_flight": np.array(float(wanted))}
-    expected |= likely("bytes_in_flight", bandwidth_was_divided_by_the_latency=float(bandwidth / latency))
+    expected |= likely("bytes_in_flight", {"the bandwidth was divided by the latency": float(bandwidth / latency)})
     for lane_bytes, loads in arrays["waiting"].tolist():
         warps = 0
         while warps * WARP * lane_bytes * loads * units < wanted:
@@ -114,8 +114,10 @@ def _flight_expect(arrays: Arrays) -> Arrays:
         whole_chip = -(-wanted // (WARP * lane_bytes * loads))
         expected |= likely(
             name,
-            a_part_of_a_warp_takes_a_whole_one=warps - 1,
-            these_are_the_warps_of_the_whole_device=int(whole_chip),
+            {
+                "a part of a warp takes a whole one": warps - 1,
+                "these are the warps of the whole device": int(whole_chip),
+            },
         )
     return expected
 
@@ -123,7 +125,11 @@ def _flight_expect(arrays: Arrays) -> Arrays:
 def _flight_shown(arrays: Arrays) -> str:
     named = [f"{name} = {arrays[name].item()!r}" for name in ("bytes_per_s", "latency_s", "units")]
     return "\n".join(
-        [*named, "bytes_in_flight(bytes_per_s, latency_s)", *(calls.needed_call(*row) for row in arrays["waiting"].tolist())]
+        [
+            *named,
+            "bytes_in_flight(bytes_per_s, latency_s)",
+            *(calls.needed_call(*row) for row in arrays["waiting"].tolist()),
+        ]
     )
 
 
@@ -133,9 +139,15 @@ CHECKS = (
         title="Blocks and warps that a multiprocessor holds",
         points=10,
         cases=(
-            Case("places for blocks and for warps", {"device": "H100", "kernels": [(32, 16, 0), (256, 16, 0), (200, 16, 0)]}),
+            Case(
+                "places for blocks and for warps",
+                {"device": "H100", "kernels": [(32, 16, 0), (256, 16, 0), (200, 16, 0)]},
+            ),
             Case("registers", {"device": "H100", "kernels": [(256, 128, 0), (1024, 40, 0), (96, 33, 0), (96, 40, 0)]}),
-            Case("shared memory", {"device": "H100", "kernels": [(128, 32, 100 * 1024), (128, 32, 13_500), (64, 16, 8129)]}),
+            Case(
+                "shared memory",
+                {"device": "H100", "kernels": [(128, 32, 100 * 1024), (128, 32, 13_500), (64, 16, 12_700)]},
+            ),
             Case("two limits at once", {"device": "RTX 3090", "kernels": [(1024, 37, 8192), (48, 40, 0), (96, 40, 0)]}),
             Case("a block that does not fit", {"device": "H100", "kernels": [(1024, 128, 0), (64, 32, 240_000)]}),
             Case("any", {"device": "H100", "drawn": 8}, hidden=True),
@@ -165,8 +177,8 @@ CHECKS = (
         describe=_flight_shown,
         expect=_flight_expect,
         compare=agree,
-        hint="Little: bandwidth · latency, for the whole device. A multiprocessor owes one part in `units` of it; a warp "
-        "has 32 · bytes_a_lane · loads under way. Round up.",
+        hint="Little: bandwidth · latency, for the whole device. A multiprocessor owes one part in `units` of it; a "
+        "warp has 32 · bytes_a_lane · loads under way. Round up.",
         uses=("bytes_in_flight", "warps_needed"),
     ),
 )

@@ -41,13 +41,15 @@ def _median_expect(arrays: Arrays) -> Arrays:
     right = statistics.median(kept)
     return {name: np.array(right)} | likely(
         name,
-        this_is_the_mean=statistics.mean(kept),
-        this_is_the_least=min(kept),
-        this_is_all_samples_together=sum(kept),
-        the_making_of_inputs_was_timed_too=right + made,
-        the_calls_for_warm_up_are_among_the_samples=statistics.median(times),
-        an_input_was_used_again=right * calls.STALE,
-        of_an_even_number_take_the_middle_two=sorted(kept)[len(kept) // 2],
+        {
+            "this is the mean": statistics.mean(kept),
+            "this is the least": min(kept),
+            "this is all samples together": sum(kept),
+            "the making of inputs was timed too": right + made,
+            "warm-up is among the samples": statistics.median(times),
+            "an input was used again": right * calls.STALE,
+            "of an even number take the mean of the middle two": sorted(kept)[len(kept) // 2],
+        },
     )
 
 
@@ -72,15 +74,19 @@ def _fit_expect(arrays: Arrays) -> Arrays:
     sizes, times = arrays["sizes_bytes"], arrays["times_s"]
     small, slope = times.min(), times.max() / sizes.max()
     off = least_squares(
-        lambda one: (one[0] * small + one[1] * slope * sizes) / times - 1, (1.0, 1.0), xtol=1e-15, ftol=1e-15, gtol=1e-15
+        lambda one: (one[0] * small + one[1] * slope * sizes) / times - 1,
+        (1.0, 1.0),
+        xtol=1e-15,
+        ftol=1e-15,
+        gtol=1e-15,
     )
     plain_slope, plain = np.polyfit(sizes, times, 1)
     overhead, bandwidth = "overhead_s", "bytes_per_s"
-    said = "errors_count_in_seconds_here_and_not_relative_to_the_time"
+    said = "here errors count in seconds, not relative to the time"
     return (
         {overhead: np.array(off.x[0] * small), bandwidth: np.array(1 / (off.x[1] * slope))}
-        | likely(overhead, **{said: plain})
-        | likely(bandwidth, **{said: 1 / plain_slope}, this_is_seconds_per_byte=off.x[1] * slope)
+        | likely(overhead, {said: plain})
+        | likely(bandwidth, {said: 1 / plain_slope, "this is seconds per byte": off.x[1] * slope})
     )
 
 
@@ -92,7 +98,11 @@ def _fit_shown(arrays: Arrays) -> str:
 
 def _regime_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     """Works of which `binds` is the longest time, or two are equal; measured at so much of the share asked for."""
-    peak, bandwidth, overhead = 2.0 ** rng.integers(30, 48), 2.0 ** rng.integers(28, 41), 2.0 ** -int(rng.integers(16, 22))
+    peak, bandwidth, overhead = (
+        2.0 ** rng.integers(30, 48),
+        2.0 ** rng.integers(28, 41),
+        2.0 ** -int(rng.integers(16, 22)),
+    )
     works = []
     for longest in case.params["binds"]:
         units = {"compute": 0.25, "memory": 0.375, "overhead": 1.0}
@@ -119,10 +129,10 @@ def _regime_expect(arrays: Arrays) -> Arrays:
         given = f"{row[1]:g}, {row[2]:g}, machine)"
         least, name = f"predict_s({given}", f"regime({row[0]:g}, {given}"
         expected[least] = np.array(float(parts[longest]))
-        expected |= likely(least, the_three_times_were_added=float(sum(parts.values())))
+        expected |= likely(least, {"the three times were added": float(sum(parts.values()))})
         expected[f"what binds, from {name}"] = text(longest if share >= Fraction(LEAST_SHARE) else "unexplained")
         expected[f"share from {name}"] = np.array(float(share))
-        expected |= likely(f"share from {name}", this_is_one_over_the_share=float(1 / share))
+        expected |= likely(f"share from {name}", {"this is one over the share": float(1 / share)})
     return expected
 
 
@@ -178,8 +188,10 @@ CHECKS = (
         points=8,
         cases=(
             Case("one of three", {"binds": ALONE}),
-            Case("two or three are equal", {"binds": (("compute", "memory"), ("memory", "overhead"),
-                                                      ("compute", "memory", "overhead"))}),
+            Case(
+                "two or three are equal",
+                {"binds": (("compute", "memory"), ("memory", "overhead"), ("compute", "memory", "overhead"))},
+            ),
             Case("half of the time is explained", {"binds": ALONE, "share": 0.5}),
             Case("most of the time is not explained", {"binds": ALONE, "share": 0.4375}),
             Case("any work", {"binds": ALONE[::-1]}, hidden=True),

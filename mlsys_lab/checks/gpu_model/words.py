@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from mlsys_lab.checks.compare import close
@@ -11,10 +13,9 @@ LIKELY = "likely: "
 """Names of answers to which a common mistake comes begin so: LIKELY, the answer's name, a bar, the mistake in words."""
 
 
-def likely(answer: str, **mistakes: float | int) -> Arrays:
-    """What common mistakes give for an answer; underscores in their names stand for spaces."""
-    named = {f"{LIKELY}{answer}|{what.replace('_', ' ')}": value for what, value in mistakes.items()}
-    return {name: np.array(value) for name, value in named.items()}
+def likely(answer: str, mistakes: Mapping[str, float | int]) -> Arrays:
+    """What common mistakes, in words, give for an answer."""
+    return {f"{LIKELY}{answer}|{what}": np.array(value) for what, value in mistakes.items()}
 
 
 def agree(got: Arrays, expected: Arrays, *, scale: float = 1.0) -> Mismatch | None:

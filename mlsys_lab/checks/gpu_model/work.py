@@ -131,7 +131,7 @@ def _work_inputs(rng: np.random.Generator, case: Case) -> Arrays:
         rows = [[int(rng.integers(low, high)) for low, high in ranges] for _ in range(2)]
         if operation == "decode_attention":  # heads: a whole number for each key/value head
             rows = [[b, t, group * shared, shared, width] for b, t, group, shared, width in rows]
-        arrays[operation] = np.array([[*row, width] for row, width in zip(rows, (2, 4), strict=True)])
+        arrays[operation] = np.array([[*row, width] for row, width in zip(rows, (4, 2), strict=True)])
     return arrays
 
 
@@ -143,9 +143,10 @@ def _work_expect(arrays: Arrays) -> Arrays:
         moved = len(tally.touched)
         expected[f"FLOPs of {name}"] = np.array(tally.flops)
         expected[f"bytes of {name}"] = np.array(moved * element_bytes)
-        expected |= likely(f"bytes of {name}", elements_and_not_bytes_were_counted=moved)
+        if element_bytes > 2:
+            expected |= likely(f"bytes of {name}", {"these are elements": moved})
         if operation == "matmul":
-            expected |= likely(f"FLOPs of {name}", a_multiply_add_is_two_FLOPs=tally.flops // 2)
+            expected |= likely(f"FLOPs of {name}", {"a multiply-add is two FLOPs": tally.flops // 2})
     return expected
 
 
@@ -180,19 +181,21 @@ def _bound_expect(arrays: Arrays) -> Arrays:
         compute_s, memory_s, name = flops / peak, size / bandwidth, calls.bound_call(row)
         least = f"least seconds from {name}"
         expected[f"intensity from {name}"] = np.array(float(flops / size))
-        expected |= likely(f"intensity from {name}", bytes_per_FLOP_came_back=float(size / flops))
+        expected |= likely(f"intensity from {name}", {"these are bytes per FLOP": float(size / flops)})
         expected[least] = np.array(float(max(compute_s, memory_s)))
         expected |= likely(
             least,
-            both_times_were_added=float(compute_s + memory_s),
-            the_shorter_time_came_back=float(min(compute_s, memory_s)),
+            {
+                "both times were added": float(compute_s + memory_s),
+                "this is the shorter of two": float(min(compute_s, memory_s)),
+            },
         )
         expected[f"limit from {name}"] = text("memory" if memory_s > compute_s else "compute")
     return expected
 
 
 def _bound_shown(arrays: Arrays) -> str:
-    return "\n".join(calls.bound_call(row) for row in arrays["works"].tolist())
+    return "\n".join(f"bound({', '.join(map(repr, row))})" for row in arrays["works"].tolist())
 
 
 CHECKS = (
@@ -206,8 +209,14 @@ CHECKS = (
             Case("layer norm", {"layer_norm": [(2, 9), (2, 20)]}),
             Case("matrix products", {"matmul": [(2, 9), (2, 9), (2, 9)]}),
             Case("attention of one new token", {"decode_attention": [(2, 4), (2, 9), (2, 4), (2, 4), (2, 6)]}),
-            Case("one of each", {name: [(1, 7)] * (5 if name == "decode_attention" else 3)
-                                 for name in ("elementwise", "matmul", "decode_attention")}, hidden=True),
+            Case(
+                "one of each",
+                {
+                    name: [(1, 7)] * (5 if name == "decode_attention" else 3)
+                    for name in ("elementwise", "matmul", "decode_attention")
+                },
+                hidden=True,
+            ),
         ),
         inputs=_work_inputs,
         run=calls.work,
@@ -234,7 +243,7 @@ CHECKS = (
         describe=_bound_shown,
         expect=_bound_expect,
         compare=agree,
-        hint="FLOPs over bytes; the longer of flops / peak and bytes / bandwidth, not their sum; \"compute\" where both "
+        hint='FLOPs over bytes; the longer of flops / peak and bytes / bandwidth, not their sum; "compute" where both '
         "take equally long.",
         uses=("bound",),
     ),

@@ -115,7 +115,9 @@ TIMING = [
         ("median_time",),
     ),
     Variant("warm-up counts", "np.median(times[warmup:])", "np.median(times)", ("median_time",)),
-    Variant("the warm-up is dropped at the end", "np.median(times[warmup:])", "np.median(times[:samples])", ("median_time",)),
+    Variant(
+        "the warm-up is dropped at the end", "np.median(times[warmup:])", "np.median(times[:samples])", ("median_time",)
+    ),
     Variant(
         "one call too few is dropped",
         "np.median(times[warmup:])",
@@ -370,7 +372,12 @@ KERNELS = [
         ("mixed",),
     ),
     Variant("kinds exchanged", "    if warp % 2 == 0:\n", "    if warp % 2 == 1:\n", ("mixed",)),
-    Variant("the lowest power first", "total = total * value + c[k]", "total = total * value + c[c.size - 1 - k]", ("mixed",)),
+    Variant(
+        "the lowest power first",
+        "total = total * value + c[k]",
+        "total = total * value + c[c.size - 1 - k]",
+        ("mixed",),
+    ),
     Variant(
         "all lanes evaluate the polynomial",
         """\
@@ -485,7 +492,7 @@ KERNELS = [
         """\
     t = cuda.threadIdx.x
     for start in range(0, x.shape[1], THREADS):
-        column = start + t % 4 * 32 + t // 4
+        column = start + t % 32 * 4 + t // 32
         if column < x.shape[1]:
             y[row, column] = scale * x[row, column]
 """,
@@ -511,7 +518,13 @@ MISHAPS = [
         ("work",),
         says="divide by //",
     ),
-    Variant("a word that is none of the two", 'limit = "compute" if', 'limit = "flops" if', ("bound",), says="'memory' or 'compute'"),
+    Variant(
+        "a word that is none of the two",
+        'limit = "compute" if',
+        'limit = "flops" if',
+        ("bound",),
+        says="'memory' or 'compute'",
+    ),
     Variant(
         "an input of one's own",
         "        call(value)\n",
@@ -548,7 +561,13 @@ MISHAPS = [
         ("occupancy",),
         says="Held(blocks, warps, limit)",
     ),
-    Variant("division by zero", "return flops / size_bytes, max", "return flops / 0, max", ("bound",), says="ZeroDivisionError"),
+    Variant(
+        "division by zero",
+        "return flops / size_bytes, max",
+        "return flops / 0, max",
+        ("bound",),
+        says="ZeroDivisionError",
+    ),
     Variant(
         "a kernel with other parameters",
         "def scale_rows(x, s, y):",
@@ -563,7 +582,13 @@ MISHAPS = [
         ("mixed",),
         says="NaN",
     ),
-    Variant("a kernel that never ends", "        for k in range(c.size):\n", "        k = 0\n        while k < 1:\n", ("mixed",), hangs=True),
+    Variant(
+        "a kernel that never ends",
+        "        for k in range(c.size):\n",
+        "        k = 0\n        while k < 1:\n",
+        ("mixed",),
+        hangs=True,
+    ),
     Variant(
         "not stored",
         "        y[row, column] = scale",
@@ -571,5 +596,7 @@ MISHAPS = [
         ("scale_rows",),
         says="NaN",
     ),
-    Variant("still a plain function", "@cuda.jit\ndef scale_rows", "def scale_rows", ("scale_rows",), says="scale_rows"),
+    Variant(
+        "still a plain function", "@cuda.jit\ndef scale_rows", "def scale_rows", ("scale_rows",), says="scale_rows"
+    ),
 ]

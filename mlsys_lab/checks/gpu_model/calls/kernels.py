@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from mlsys_lab.checks.gpu_model.calls.common import text
 from mlsys_lab.checks.spec import Arrays
 from mlsys_lab.errors import InputError
-from mlsys_lab.kernels.trace.events import WARP, Trace
+from mlsys_lab.kernels.trace.events import WARP, Site, Trace
 from mlsys_lab.kernels.trace.findings import findings
 from mlsys_lab.kernels.trace.numba_functions import python_function
 from mlsys_lab.kernels.trace.numba_simulator import record
@@ -45,15 +46,23 @@ def _launched(artifact: Any, kernel: str, grid: int, given: dict[str, np.ndarray
     parameters = list(inspect.signature(python_function(found)).parameters)
     if parameters != list(given):
         raise InputError(f"`{kernel}` has the wrong parameters", got=", ".join(parameters), expected=", ".join(given))
-    trace = record(found, grid, THREADS, *given.values(), outputs=("y",))
+    trace = _with_text(record(found, grid, THREADS, *given.values(), outputs=("y",)), artifact)
     return {"y": given["y"], **findings(trace, artifact, actor="block"), **_warps(trace, artifact)}
+
+
+def _with_text(trace: Trace, artifact: Any) -> Trace:
+    """The trace with each line's text as it stands in its cell, where kernels are those of exported cells."""
+    cells = getattr(getattr(artifact, "__loader__", None), "artifact", None)
+    found = {site: cells.where(site.line) if cells else None for site in trace.sites}
+    sites = (replace(site, text=at.text.strip()) if at else site for site, at in found.items())
+    return replace(trace, sites=tuple(sites))
 
 
 def _warps(trace: Trace, artifact: Any) -> Arrays:
     """The request with most idle lanes, that with most needless sectors, and the busiest thread."""
     loader = getattr(artifact, "__loader__", None)
 
-    def where(site: Any) -> str:
+    def where(site: Site) -> str:
         return f"{line_of(loader, site.line)} `{site.text}`"
 
     rows = trace.of(space="global")

@@ -37,7 +37,11 @@ def fit_overhead_and_bandwidth(sizes_bytes, times_s):
 
 
 def predict_s(flops, size_bytes, machine):
-    return bound(flops, size_bytes, machine.flops_per_s, machine.bytes_per_s)[1] if _busy(flops, size_bytes, machine) else machine.overhead_s
+    return (
+        bound(flops, size_bytes, machine.flops_per_s, machine.bytes_per_s)[1]
+        if _busy(flops, size_bytes, machine)
+        else machine.overhead_s
+    )
 
 
 def _busy(flops, size_bytes, machine):
