@@ -1,4 +1,4 @@
-"""Tasks 2 and 3: a timing loop, a fit, what binds. Oracles: times that were made up, a solver for squares, fractions."""
+"""Tasks 2 and 3: a timing loop, a fit, what binds. Oracles: made-up times, a solver for squares, fractions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _median_inputs(rng: np.random.Generator, case: Case) -> Arrays:
 
 def _median_expect(arrays: Arrays) -> Arrays:
     warmup, times = int(arrays["warmup"]), arrays["calls_s"].tolist()
-    kept, made, name = times[warmup:], float(arrays["make_s"]), "median_time_s"
+    kept, made, name = times[warmup:], float(arrays["make_s"]), calls.median_call(len(times) - warmup, warmup)
     right = statistics.median(kept)
     return {name: np.array(right)} | likely(
         name,
@@ -56,7 +56,7 @@ def _median_expect(arrays: Arrays) -> Arrays:
 def _median_shown(arrays: Arrays) -> str:
     times = ", ".join(f"{1e6 * time_s:.3f}" for time_s in arrays["calls_s"])
     return (
-        f"median_time_s(make, call, clock, samples={arrays['samples']}, warmup={arrays['warmup']})\n"
+        f"{calls.median_call(int(arrays['samples']), int(arrays['warmup']))}\n"
         f"# make() takes {1e6 * float(arrays['make_s']):.3f} µs; the calls, one after the other, take so many µs:\n"
         f"# {times}\n# and an eighth of that for an input that was there before"
     )
@@ -81,7 +81,7 @@ def _fit_expect(arrays: Arrays) -> Arrays:
         gtol=1e-15,
     )
     plain_slope, plain = np.polyfit(sizes, times, 1)
-    overhead, bandwidth = "overhead_s", "bytes_per_s"
+    overhead, bandwidth = calls.OVERHEAD, calls.BANDWIDTH
     said = "here errors count in seconds, not relative to the time"
     return (
         {overhead: np.array(off.x[0] * small), bandwidth: np.array(1 / (off.x[1] * slope))}
@@ -93,7 +93,7 @@ def _fit_expect(arrays: Arrays) -> Arrays:
 def _fit_shown(arrays: Arrays) -> str:
     lists = {name: np.array2string(arrays[name], separator=", ", max_line_width=90, precision=9) for name in arrays}
     made = [f"{name} = np.array({values})" for name, values in lists.items()]
-    return "\n".join([*made, "fit_overhead_and_bandwidth(sizes_bytes, times_s)"])
+    return "\n".join([*made, calls.FIT])
 
 
 def _regime_inputs(rng: np.random.Generator, case: Case) -> Arrays:

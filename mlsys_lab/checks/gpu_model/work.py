@@ -1,4 +1,4 @@
-"""Task 1: FLOPs, least bytes and the roofline. Oracle: every operation run on numbers that count, element by element."""
+"""Task 1: FLOPs, least bytes and the roofline. Oracle: every operation run on numbers that count."""
 
 from __future__ import annotations
 
@@ -224,8 +224,8 @@ CHECKS = (
         expect=_work_expect,
         compare=agree,
         hint="Follow the task's loops and count: every +, −, ×, /, max, exp and root is one FLOP, a sum of n numbers n "
-        "of them. Bytes: each array that comes in or goes out once, weight and bias of the norm once for all rows, keys "
-        "and values once for a group of heads; what stays on the chip, not at all.",
+        "of them. Bytes: each array that comes in or goes out once, weight and bias of the norm once for all rows, "
+        "keys and values once for a group of heads; what stays on the chip, not at all.",
         uses=("elementwise_work", "softmax_work", "layer_norm_work", "matmul_work", "decode_attention_work"),
     ),
     Check(

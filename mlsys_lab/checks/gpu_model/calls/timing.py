@@ -12,6 +12,8 @@ from mlsys_lab.errors import InputError
 
 STALE = 0.125
 """Of its time a call takes whose input was seen before: it is still in the cache."""
+FIT = "fit_overhead_and_bandwidth(sizes_bytes, times_s)"
+OVERHEAD, BANDWIDTH = f"overhead_s from {FIT}", f"bytes_per_s from {FIT}"
 BOUNDS = ("compute", "memory", "overhead", "unexplained")
 
 
@@ -49,15 +51,20 @@ def median(artifact: Any, arrays: Arrays) -> Arrays:
     samples, warmup = int(arrays["samples"]), int(arrays["warmup"])
     machine = MadeUpMachine(float(arrays["start_s"]), float(arrays["make_s"]), arrays["calls_s"].tolist())
     got = artifact.median_time_s(machine.make, machine.call, machine.clock, samples=samples, warmup=warmup)
-    return {"median_time_s": number("median_time_s", got)}
+    name = median_call(samples, warmup)
+    return {name: number(name, got)}
+
+
+def median_call(samples: int, warmup: int) -> str:
+    """A call of `median_time_s` as code."""
+    return f"median_time_s(make, call, clock, samples={samples}, warmup={warmup})"
 
 
 def fit(artifact: Any, arrays: Arrays) -> Arrays:
     """Overhead and bandwidth from times."""
-    name = "fit_overhead_and_bandwidth"
     got = artifact.fit_overhead_and_bandwidth(arrays["sizes_bytes"].copy(), arrays["times_s"].copy())
-    overhead_s, bytes_per_s = entries(name, got, ("overhead_s", "bytes_per_s"))
-    return {"overhead_s": number("overhead_s", overhead_s), "bytes_per_s": number("bytes_per_s", bytes_per_s)}
+    overhead_s, bytes_per_s = entries(FIT, got, ("overhead_s", "bytes_per_s"))
+    return {OVERHEAD: number(OVERHEAD, overhead_s), BANDWIDTH: number(BANDWIDTH, bytes_per_s)}
 
 
 def regime(artifact: Any, arrays: Arrays) -> Arrays:
