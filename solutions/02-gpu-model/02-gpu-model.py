@@ -168,7 +168,7 @@ check("bound")
 from mlsys_lab.hardware import device
 
 works = {
-    "add, 64 Mi elements": elementwise_work(2**26, 2, 1),
+    "addition, 64 Mi elements": elementwise_work(2**26, 2, 1),
     "softmax, 8,192 × 8,192": softmax_work(8192, 8192),
     "layer norm, 8,192 × 4,096": layer_norm_work(8192, 4096),
     "product, 4,096 × 4,096 × 4,096": matmul_work(4096, 4096, 4096),
@@ -243,8 +243,9 @@ check("median_time")
 check("fit")
 
 # %% [markdown]
-# **See it.** Now real times, of this machine: copies of 4 KiB to 64 MiB, on one thread. Note a guess first: how many
-# microseconds does PyTorch take for the smallest, and how many GB a second for the largest?
+# **See it.** Now real times, of this machine: the negation of 64 bytes to 64 MiB of numbers, on one thread. Note a guess
+# first: how many microseconds does PyTorch take for the smallest, and how many GB a second for the largest? The line is
+# fitted to the ends alone: calls so short that only overhead counts, and arrays so long that no cache holds them.
 
 # %%
 import plotly.graph_objects as go
@@ -259,27 +260,31 @@ def timed_s(make, call, samples=9, warmup=3):
     return median_time_s(make, call, time.perf_counter, samples=samples, warmup=warmup)
 
 
-def copy_s(size_bytes):
+def negation_s(size_bytes):
     """Of so many bytes in all, one half is read and the other written."""
     target = torch.empty(size_bytes // 8)
-    return timed_s(lambda: torch.ones(size_bytes // 8), target.copy_)
+    return timed_s(lambda: torch.ones(size_bytes // 8), lambda x: torch.neg(x, out=target))
 
 
-sizes_bytes = 2.0 ** np.arange(12, 27)
-times_s = np.array([copy_s(int(size)) for size in sizes_bytes])
-overhead_s, bytes_per_s = fit_overhead_and_bandwidth(sizes_bytes, times_s)
+sizes_bytes = 2.0 ** np.arange(7, 28)
+times_s = np.array([negation_s(int(size)) for size in sizes_bytes])
+ends = (sizes_bytes <= 2**12) | (sizes_bytes >= 2**24)
+overhead_s, bytes_per_s = fit_overhead_and_bandwidth(sizes_bytes[ends], times_s[ends])
 print(f"overhead {1e6 * overhead_s:.2f} µs, bandwidth {bytes_per_s / 1e9:.1f} GB/s")
 figure = go.Figure()
-figure.add_scatter(x=sizes_bytes, y=times_s, mode="markers", name="measured", marker_size=10)
-figure.add_scatter(x=sizes_bytes, y=overhead_s + sizes_bytes / bytes_per_s, mode="lines", name="your fit")
-figure.update_layout(xaxis_title="bytes moved", yaxis_title="seconds", xaxis_type="log", yaxis_type="log")
+figure.add_scatter(x=sizes_bytes, y=1e6 * times_s, mode="markers", name="measured", marker_size=10)
+fitted_s = overhead_s + sizes_bytes / bytes_per_s
+figure.add_scatter(x=sizes_bytes, y=1e6 * fitted_s, mode="lines", name="your fit to the ends")
+figure.update_layout(xaxis_title="bytes moved", yaxis_title="µs", xaxis_type="log", yaxis_type="log")
 figure.update_xaxes(exponentformat="SI", dtick=1)
-figure.update_yaxes(exponentformat="power", dtick=1)
-show(figure, alt="Measured times of copies against bytes, flat at first and then rising, with the line of your fit")
+figure.update_yaxes(tickformat=",", dtick=1)
+show(
+    figure, alt="Measured times against bytes, flat at first and then rising, and the line of your fit above the middle"
+)
 
 # %% [markdown]
-# Where do the points leave the line? Sizes that fit into a cache are faster than the line says: on this machine there
-# is not one bandwidth, but one for each level of memory. The model keeps one, so it will be off by that much.
+# Where do the points leave the line? Arrays that fit into a cache are faster than it says: this machine has not one
+# bandwidth, but one for each level of memory. The model keeps the slowest, that of memory itself.
 #
 # ## Task 3 · Compute, memory or overhead
 #
@@ -342,7 +347,7 @@ check("regime")
 
 # %% [markdown]
 # **Predict, then measure.** The machine's peak is priced by one large product, its memory and overhead by your fit.
-# From these three numbers and your counts of Task 1, predict seven real operations of PyTorch. Before you run the next
+# From these three numbers and your counts of Task 1, predict eight real operations of PyTorch. Before you run the next
 # cell, write down what you expect to bind each.
 
 # %%
@@ -353,30 +358,27 @@ machine = Machine(product[0] / timed_s(lambda: square.clone(), lambda x: x @ squ
 ridge = machine.flops_per_s / machine.bytes_per_s
 print(f"{machine.flops_per_s / 1e9:.0f} GFLOP/s, {machine.bytes_per_s / 1e9:.1f} GB/s, ridge at {ridge:.1f} FLOP/B")
 
-weight, small = torch.ones(1024, 1024), torch.ones(16, 16)
+functional = torch.nn.functional
+square_1024, square_4096, small = torch.ones(1024, 1024), torch.ones(4096, 4096), torch.ones(16, 16)
+target, scale = torch.empty(2**23), torch.ones(2048)
 keys, values = torch.ones(8, 8, 1024, 64), torch.ones(8, 8, 1024, 64)
-
-
-def attend(q):
-    return torch.nn.functional.scaled_dot_product_attention(q, keys, values)
-
-
-operations = {  # FLOPs and bytes as you count them, an input, the call
-    "add, 64 elements": (elementwise_work(64, 1, 1, element_bytes=4), (64,), lambda x: x + 1),
-    "add, 8 Mi elements": (elementwise_work(2**23, 1, 1, element_bytes=4), (2**23,), lambda x: x.add_(1)),
-    "softmax, 2,048 × 2,048": (softmax_work(2048, 2048, element_bytes=4), (2048, 2048), lambda x: x.softmax(-1)),
+fp32 = {"element_bytes": 4}
+operations = {  # FLOPs and bytes as you count them, the shape of an input, the call
+    "negation of 64": (elementwise_work(64, 1, 1, **fp32), (64,), torch.neg),
+    "negation of 8 Mi": (elementwise_work(2**23, 1, 1, **fp32), (2**23,), lambda x: torch.neg(x, out=target)),
+    "softmax, 2,048 × 2,048": (softmax_work(2048, 2048, **fp32), (2048, 2048), lambda x: x.softmax(-1)),
     "layer norm, 2,048 × 2,048": (
-        layer_norm_work(2048, 2048, element_bytes=4),
+        layer_norm_work(2048, 2048, **fp32),
         (2048, 2048),
-        lambda x: torch.nn.functional.layer_norm(x, x.shape[1:], x[0], x[1]),
+        lambda x: functional.layer_norm(x, (2048,), scale, scale),
     ),
-    "product, 16 × 16 × 16": (matmul_work(16, 16, 16, element_bytes=4), (16, 16), lambda x: x @ small),
-    "product, 1 × 1,024 × 1,024": (matmul_work(1, 1024, 1024, element_bytes=4), (1, 1024), lambda x: x @ weight),
-    "product, 512 × 1,024 × 1,024": (matmul_work(512, 1024, 1024, element_bytes=4), (512, 1024), lambda x: x @ weight),
+    "product, 16 × 16 × 16": (matmul_work(16, 16, 16, **fp32), (16, 16), lambda x: x @ small),
+    "product, 1 × 4,096 × 4,096": (matmul_work(1, 4096, 4096, **fp32), (1, 4096), lambda x: x @ square_4096),
+    "product, 512 × 1,024 × 1,024": (matmul_work(512, 1024, 1024, **fp32), (512, 1024), lambda x: x @ square_1024),
     "decode attention, 1,024 tokens": (
-        decode_attention_work(8, 1024, 8, 8, 64, element_bytes=4),
+        decode_attention_work(8, 1024, 8, 8, 64, **fp32),
         (8, 8, 1, 64),
-        attend,
+        lambda q: functional.scaled_dot_product_attention(q, keys, values),
     ),
 }
 predicted_s = {name: predict_s(*work, machine) for name, (work, _, _) in operations.items()}
@@ -384,8 +386,9 @@ for name, least_s in predicted_s.items():
     print(f"{name:32} predicted {1e6 * least_s:10,.1f} µs")
 
 # %% [markdown]
-# And the clock. Where your prediction comes out too low, the operation does something that the model leaves out. Where
-# it comes out too high, its data was in a cache.
+# And the clock. Where your prediction comes out too low, the operation does something that the model leaves out: an
+# exponential is one FLOP in your count and dozens of instructions here, and a product has more to prepare than a
+# negation. Where it comes out too high, data was in a cache.
 
 # %%
 figure = go.Figure()
@@ -406,7 +409,8 @@ show(figure, alt="This machine's roofline, measured, and eight operations below 
 
 # %% [markdown]
 # The small operations lie far below the roof. That is overhead: the roofline knows nothing of it, and moving fewer
-# bytes would not help them. How many elements would the addition need before its bytes take longer than the call?
+# bytes would not help them. How many elements must a negation have, by your model, before its
+# bytes take longer than the call?
 #
 # ## Task 4 · What a warp asks for
 #
