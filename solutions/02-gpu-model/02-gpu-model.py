@@ -243,7 +243,7 @@ check("median_time")
 check("fit")
 
 # %% [markdown]
-# **See it.** Now real times, of this machine: the negation of 64 bytes to 64 MiB of numbers, on one thread. Note a guess
+# **See it.** Now real times, of this machine: negations that move 128 bytes to 128 MiB, on one thread. Note a guess
 # first: how many microseconds does PyTorch take for the smallest, and how many GB a second for the largest? The line is
 # fitted to the ends alone: calls so short that only overhead counts, and arrays so long that no cache holds them.
 
@@ -360,13 +360,17 @@ print(f"{machine.flops_per_s / 1e9:.0f} GFLOP/s, {machine.bytes_per_s / 1e9:.1f}
 
 functional = torch.nn.functional
 square_1024, square_4096, small = torch.ones(1024, 1024), torch.ones(4096, 4096), torch.ones(16, 16)
-target, scale = torch.empty(2**23), torch.ones(2048)
+target, square_2048, scale = torch.empty(2**23), torch.empty(2048, 2048), torch.ones(2048)
 keys, values = torch.ones(8, 8, 1024, 64), torch.ones(8, 8, 1024, 64)
 fp32 = {"element_bytes": 4}
 operations = {  # FLOPs and bytes as you count them, the shape of an input, the call
     "negation of 64": (elementwise_work(64, 1, 1, **fp32), (64,), torch.neg),
     "negation of 8 Mi": (elementwise_work(2**23, 1, 1, **fp32), (2**23,), lambda x: torch.neg(x, out=target)),
-    "softmax, 2,048 × 2,048": (softmax_work(2048, 2048, **fp32), (2048, 2048), lambda x: x.softmax(-1)),
+    "softmax, 2,048 × 2,048": (
+        softmax_work(2048, 2048, **fp32),
+        (2048, 2048),
+        lambda x: torch.softmax(x, -1, out=square_2048),
+    ),
     "layer norm, 2,048 × 2,048": (
         layer_norm_work(2048, 2048, **fp32),
         (2048, 2048),
@@ -388,7 +392,8 @@ for name, least_s in predicted_s.items():
 # %% [markdown]
 # And the clock. Where your prediction comes out too low, the operation does something that the model leaves out: an
 # exponential is one FLOP in your count and dozens of instructions here, and a product has more to prepare than a
-# negation. Where it comes out too high, data was in a cache.
+# negation. Where it comes out too high, data was in a cache. On a busy machine long calls are disturbed more often than
+# short ones: run the cell again.
 
 # %%
 figure = go.Figure()
@@ -604,16 +609,19 @@ THREADS = 128  # of a block
 
 
 # %%
+from mlsys_lab.kernels.trace.numba_simulator import record
+from mlsys_lab.kernels.trace.report import report
+
+
 @cuda.jit
 def mixed_by_lane(x, c, y):
     i = cuda.grid(1)
     if i % 2 == 0:
         y[i] = max(x[i], float32(0))
     else:
-        total = float32(0)
-        for k in range(c.size):
-            total = total * x[i] + c[k]
-        y[i] = total
+        y[i] = c[0]
+        for k in range(1, c.size):
+            y[i] = y[i] * x[i] + c[k]
 
 
 # %% [markdown]
@@ -655,11 +663,8 @@ check("mixed")
 # **See it.** The microscope records every load and store of both kernels: requests of their warps, and how many lanes
 # take part.
 
+
 # %%
-from mlsys_lab.kernels.trace.numba_simulator import record
-from mlsys_lab.kernels.trace.report import report
-
-
 def lanes_of_requests(kernel):
     x, c = np.linspace(-1, 1, THREADS, dtype=np.float32), np.ones(4, np.float32)
     trace = record(kernel, 1, THREADS, x, c, np.empty_like(x), outputs=("y",))
