@@ -351,41 +351,52 @@ check("regime")
 # cell, write down what you expect to bind each.
 
 # %%
-side = 768
-product = matmul_work(side, side, side, element_bytes=4)
-square = torch.ones(side, side)
-machine = Machine(product[0] / timed_s(lambda: square.clone(), lambda x: x @ square), bytes_per_s, overhead_s)
-ridge = machine.flops_per_s / machine.bytes_per_s
-print(f"{machine.flops_per_s / 1e9:.0f} GFLOP/s, {machine.bytes_per_s / 1e9:.1f} GB/s, ridge at {ridge:.1f} FLOP/B")
-
 functional = torch.nn.functional
 square_1024, square_4096, small = torch.ones(1024, 1024), torch.ones(4096, 4096), torch.ones(16, 16)
 target, square_2048, scale = torch.empty(2**23), torch.empty(2048, 2048), torch.ones(2048)
 keys, values = torch.ones(8, 8, 1024, 64), torch.ones(8, 8, 1024, 64)
 fp32 = {"element_bytes": 4}
-operations = {  # FLOPs and bytes as you count them, the shape of an input, the call
-    "negation of 64": (elementwise_work(64, 1, 1, **fp32), (64,), torch.neg),
-    "negation of 8 Mi": (elementwise_work(2**23, 1, 1, **fp32), (2**23,), lambda x: torch.neg(x, out=target)),
-    "softmax, 2,048 × 2,048": (
-        softmax_work(2048, 2048, **fp32),
-        (2048, 2048),
-        lambda x: torch.softmax(x, -1, out=square_2048),
-    ),
-    "layer norm, 2,048 × 2,048": (
-        layer_norm_work(2048, 2048, **fp32),
-        (2048, 2048),
-        lambda x: functional.layer_norm(x, (2048,), scale, scale),
-    ),
-    "product, 16 × 16 × 16": (matmul_work(16, 16, 16, **fp32), (16, 16), lambda x: x @ small),
-    "product, 1 × 4,096 × 4,096": (matmul_work(1, 4096, 4096, **fp32), (1, 4096), lambda x: x @ square_4096),
-    "product, 512 × 1,024 × 1,024": (matmul_work(512, 1024, 1024, **fp32), (512, 1024), lambda x: x @ square_1024),
-    "decode attention, 1,024 tokens": (
-        decode_attention_work(8, 1024, 8, 8, 64, **fp32),
-        (8, 8, 1, 64),
-        lambda q: functional.scaled_dot_product_attention(q, keys, values),
-    ),
-}
-predicted_s = {name: predict_s(*work, machine) for name, (work, _, _) in operations.items()}
+
+
+def operations():
+    """By name: FLOPs and bytes as you count them, the shape of an input, the call."""
+    return {
+        "negation of 64": (elementwise_work(64, 1, 1, **fp32), (64,), torch.neg),
+        "negation of 8 Mi": (elementwise_work(2**23, 1, 1, **fp32), (2**23,), lambda x: torch.neg(x, out=target)),
+        "softmax, 2,048 × 2,048": (
+            softmax_work(2048, 2048, **fp32),
+            (2048, 2048),
+            lambda x: torch.softmax(x, -1, out=square_2048),
+        ),
+        "layer norm, 2,048 × 2,048": (
+            layer_norm_work(2048, 2048, **fp32),
+            (2048, 2048),
+            lambda x: functional.layer_norm(x, (2048,), scale, scale),
+        ),
+        "product, 16 × 16 × 16": (matmul_work(16, 16, 16, **fp32), (16, 16), lambda x: x @ small),
+        "product, 1 × 4,096 × 4,096": (matmul_work(1, 4096, 4096, **fp32), (1, 4096), lambda x: x @ square_4096),
+        "product, 512 × 1,024 × 1,024": (matmul_work(512, 1024, 1024, **fp32), (512, 1024), lambda x: x @ square_1024),
+        "decode attention, 1,024 tokens": (
+            decode_attention_work(8, 1024, 8, 8, 64, **fp32),
+            (8, 8, 1, 64),
+            lambda q: functional.scaled_dot_product_attention(q, keys, values),
+        ),
+    }
+
+
+def priced():
+    """This machine, as a product of 768 × 768 × 768 and your fit say."""
+    flops, _ = matmul_work(768, 768, 768, **fp32)
+    square = torch.ones(768, 768)
+    product_s = timed_s(lambda: torch.ones(768, 768), lambda x: x @ square)
+    overhead_s, bytes_per_s = fit_overhead_and_bandwidth(sizes_bytes[ends], times_s[ends])
+    return Machine(flops / product_s, bytes_per_s, overhead_s)
+
+
+works, machine = operations(), priced()
+ridge = machine.flops_per_s / machine.bytes_per_s
+print(f"{machine.flops_per_s / 1e9:.0f} GFLOP/s, {machine.bytes_per_s / 1e9:.1f} GB/s, ridge at {ridge:.1f} FLOP/B")
+predicted_s = {name: predict_s(*work, machine) for name, (work, _, _) in works.items()}
 for name, least_s in predicted_s.items():
     print(f"{name:32} predicted {1e6 * least_s:10,.1f} µs")
 
@@ -397,17 +408,18 @@ for name, least_s in predicted_s.items():
 
 # %%
 figure = go.Figure()
-axis = [2.0**power for power in range(-5, 9)] + [ridge]
-roof = [min(machine.flops_per_s, x * machine.bytes_per_s) / 1e9 for x in sorted(axis)]
-figure.add_scatter(x=sorted(axis), y=roof, mode="lines", name="this machine's roofline")
-for name, (work, shape, call) in operations.items():
+for name, (work, shape, call) in operations().items():
     measured_s = timed_s(lambda shape=shape: torch.rand(shape), call)
     binds, share = regime(measured_s, *work, machine)
     print(
         f"{name:32} predicted {1e6 * predicted_s[name]:10,.1f} µs, measured {1e6 * measured_s:10,.1f} µs: "
         f"{share:.0%} explained, {binds}"
     )
-    figure.add_scatter(x=[work[0] / work[1]], y=[work[0] / measured_s / 1e9], mode="markers", name=name, marker_size=12)
+    speed = work[0] / measured_s / 1e9
+    figure.add_scatter(x=[work[0] / work[1]], y=[speed], mode="markers", name=name, marker_size=12)
+axis = sorted([*(2.0**power for power in range(-5, 9)), ridge])
+roof = [min(machine.flops_per_s, x * machine.bytes_per_s) / 1e9 for x in axis]
+figure.add_scatter(x=axis, y=roof, mode="lines", name="this machine's roofline", line_color="gray")
 figure.update_layout(xaxis_title="FLOP per byte", yaxis_title="GFLOP/s", xaxis_type="log", yaxis_type="log", height=520)
 figure.update_yaxes(exponentformat="none", dtick=1)
 show(figure, alt="This machine's roofline, measured, and eight operations below it at their own speed")
