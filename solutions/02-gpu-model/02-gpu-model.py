@@ -403,8 +403,9 @@ for name, least_s in predicted_s.items():
 # %% [markdown]
 # And the clock. Where your prediction comes out too low, the operation does something that the model leaves out: an
 # exponential is one FLOP in your count and dozens of instructions here, and a product has more to prepare than a
-# negation. Where it comes out too high, data was in a cache. On a busy machine long calls are disturbed more often than
-# short ones: run the cell again.
+# negation. A result in memory that is new to the process, as that of the layer norm, has to be given its pages first.
+# Where your prediction comes out too high, data was in a cache. On a busy machine long calls are disturbed more often
+# than short ones: run the cell again.
 
 # %%
 figure = go.Figure()
