@@ -632,9 +632,10 @@ def mixed_by_lane(x, c, y):
     if i % 2 == 0:
         y[i] = max(x[i], float32(0))
     else:
-        y[i] = c[0]
+        value, result = x[i], c[0]
         for k in range(1, c.size):
-            y[i] = y[i] * x[i] + c[k]
+            result = result * value + c[k]
+        y[i] = result
 
 
 # %% [markdown]
