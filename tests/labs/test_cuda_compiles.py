@@ -1,4 +1,4 @@
-"""Kernels of labs 02 and 03 that pass in the simulator are kernels on a GPU as well: Numba compiles them for an H100."""
+"""Kernels of labs 02 and 03 that pass in the simulator are kernels on a GPU too: Numba compiles them for an H100."""
 
 from __future__ import annotations
 
