@@ -30,15 +30,17 @@
   };
   const parent = (node) => node.parentElement ?? (node.getRootNode() instanceof ShadowRoot ? node.getRootNode().host : null);
 
-  // Painted layers under a node, the nearest first: its own backgrounds, and shapes drawn under its middle in an SVG.
+  // Painted layers under a node, the nearest first: its own backgrounds, and shapes filled under its middle in an SVG.
+  // A line that crosses there is no background.
   function background(node) {
     const layers = [];
     if (node instanceof SVGElement) {
       node.scrollIntoView({ block: "center", behavior: "instant" });
       const box = node.getBoundingClientRect();
-      const stack = node.getRootNode().elementsFromPoint(box.x + box.width / 2, box.y + box.height / 2);
-      for (const shape of stack) {
+      const middle = new DOMPoint(box.x + box.width / 2, box.y + box.height / 2);
+      for (const shape of node.getRootNode().elementsFromPoint(middle.x, middle.y)) {
         if (!(shape instanceof SVGGeometryElement)) continue;
+        if (!shape.isPointInFill(middle.matrixTransform(shape.getScreenCTM().inverse()))) continue;
         const style = getComputedStyle(shape);
         const fill = style.fill === "none" ? [0, 0, 0, 0] : rgba(style.fill);
         layers.push([...fill.slice(0, 3), fill[3] * style.fillOpacity * style.opacity]);
