@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,12 @@ class Page:
 
     def __init__(self, name: str) -> None:
         self.names: dict[str, Any] = {"__name__": name}
-        for cell in jupytext.read(CHAPTERS / f"{name}.md").cells:
+        for number, cell in enumerate(jupytext.read(CHAPTERS / f"{name}.md").cells):
             if cell.cell_type == "code":
-                exec(compile(cell.source, f"{name}.md", "exec"), self.names)
+                source, file = cell.source + "\n", f"{name}.md, cell {number}"
+                # As IPython does for its cells: Triton reads a kernel's source.
+                linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+                exec(compile(source, file, "exec"), self.names)
 
     def __getattr__(self, name: str) -> Any:
         return self.names[name]
