@@ -1,0 +1,181 @@
+"""The recorder in front of Triton's interpreter: each load, store and atomic of a kernel, written down on its way."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+
+from mlsys_lab.kernels import triton_launch
+from mlsys_lab.kernels.trace.addresses import POISON, AddressSpace
+from mlsys_lab.kernels.trace.events import ACCESS, ARRIVAL, ATOMIC, LOAD, STORE, WARP, Site, Trace
+
+HERE = str(Path(__file__).parent)
+"""Where the microscope's own code lies."""
+
+Handle = Any  # Triton's TensorHandle: a NumPy array and the type of its elements
+
+
+class Recorder:
+    """Stands in front of the few methods of Triton's interpreter that touch memory."""
+
+    def __init__(self, space: AddressSpace, builder: Any) -> None:
+        self.space, self.builder = space, builder
+        self.kind: int | None = None  # of what the interpreter makes out of plain loads and stores
+        self.phase = self.requests = 0
+        self.program: tuple[int, ...] | None = None
+        self.widest = 1
+        self.sites: dict[tuple[str, int], int] = {}
+        self.rows: list[np.ndarray] = []
+        self.scratch = np.zeros(16, dtype=np.uint8)
+
+    @contextmanager
+    def hooked(self, interpreter: Any) -> Iterator[None]:
+        """Put the recorder in the way of the interpreter, and out of it again."""
+        hooks: dict[str, Callable[..., Any]] = {
+            "create_masked_load": self._load,
+            "create_masked_store": self._store,
+            "create_atomic_rmw": self._update,
+            "create_atomic_cas": self._exchange,
+            "create_atomic_load": self._as_atomic,
+            "create_atomic_store": self._as_atomic,
+            "create_barrier": self._barrier,
+        }
+        convert = interpreter._implicit_cvt
+        for name, hook in hooks.items():
+            if (original := getattr(self.builder, name, None)) is not None:
+                setattr(self.builder, name, _before(hook, original))
+        interpreter._implicit_cvt = _before(self._convert, convert)
+        try:
+            yield
+        finally:
+            interpreter._implicit_cvt = convert
+            for name in hooks:
+                vars(self.builder).pop(name, None)
+
+    def _convert(self, original: Callable[..., Any], argument: Any) -> Any:
+        value = original(argument)
+        if isinstance(argument, torch.Tensor):
+            value.handle.data = np.array([self.space.address(argument)], dtype=np.uint64)
+        return value
+
+    def _load(
+        self, original: Callable[..., Any], ptrs: Handle, mask: Handle, other: Handle | None, *rest: Any
+    ) -> Handle:
+        real, inside, outside = self._note(LOAD, ptrs, mask)
+        found = original(real, inside, other, *rest)
+        return _poisoned(found, outside)
+
+    def _store(self, original: Callable[..., Any], ptrs: Handle, value: Handle, mask: Handle, *rest: Any) -> None:
+        real, inside, _ = self._note(STORE, ptrs, mask)
+        original(real, value, inside, *rest)
+
+    def _update(
+        self, original: Callable[..., Any], operation: Any, ptrs: Handle, value: Handle, mask: Handle, *rest: Any
+    ) -> Handle:
+        real, inside, outside = self._note(ATOMIC, ptrs, mask)
+        return _poisoned(original(operation, real, value, inside, *rest), outside)
+
+    def _exchange(self, original: Callable[..., Any], ptrs: Handle, *rest: Any) -> Handle:
+        everywhere = type(ptrs)(np.ones(ptrs.data.shape, dtype=bool), ptrs.dtype)
+        real, inside, outside = self._note(ATOMIC, ptrs, everywhere)
+        real.data = np.where(inside.data, real.data, np.uint64(self.scratch.ctypes.data))
+        return _poisoned(original(real, *rest), outside)
+
+    def _as_atomic(self, original: Callable[..., Any], *args: Any) -> Any:
+        self.kind = ATOMIC
+        try:
+            return original(*args)
+        finally:
+            self.kind = None
+
+    def _barrier(self, original: Callable[..., Any], *args: Any) -> None:
+        self._follow()
+        self.phase += 1
+        original(*args)
+
+    def _follow(self) -> None:
+        """Begin at phase 0 when another program has begun."""
+        if self.program != (now := tuple(self.builder.grid_idx)):
+            self.program, self.phase = now, 0
+
+    def _note(self, kind: int, ptrs: Handle, mask: Handle) -> tuple[Handle, Handle, np.ndarray]:
+        """Write one access down: where it truly goes, the lanes that may, and those that lie out of bounds."""
+        self._follow()
+        itemsize = max(1, ptrs.get_element_ty().primitive_bitwidth // 8)
+        buffer, offset, there, places = self.space.find(ptrs.data, itemsize)
+        asked = np.broadcast_to(np.asarray(getattr(mask, "data", mask), dtype=bool), ptrs.data.shape)
+        inside = asked & there
+        order = _lanes(ptrs.data, itemsize)
+        lanes = np.flatnonzero(asked.transpose(order))
+        rows = np.zeros(len(lanes), dtype=ACCESS)
+        rows["request"] = self.requests + lanes // WARP
+        rows["kind"] = kind if self.kind is None else self.kind
+        rows["site"] = self._site()
+        rows["block"] = self._block()
+        rows["thread"] = lanes
+        rows["phase"] = self.phase
+        rows["buffer"] = buffer.transpose(order).reshape(-1)[lanes]
+        rows["offset"] = offset.transpose(order).reshape(-1)[lanes]
+        self.rows.append(rows)
+        self.requests += -(-asked.size // WARP)
+        self.widest = max(self.widest, asked.size)
+        if kind != LOAD:
+            self.space.stored(buffer[inside])
+        handle = type(ptrs)
+        return handle(places.astype(np.uint64), ptrs.dtype), handle(inside, ptrs.dtype), asked & ~there
+
+    def _block(self) -> int:
+        (x, y, z), (nx, ny, _) = self.builder.grid_idx, self.builder.grid_dim
+        return int(x + nx * (y + ny * z))
+
+    def _site(self) -> int:
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and is_machinery(frame.f_code.co_filename):
+            frame = frame.f_back
+        assert frame is not None, "an access comes from a kernel"
+        return self.sites.setdefault((frame.f_code.co_filename, frame.f_lineno), len(self.sites))
+
+    def trace(self, kernel: str, grid: tuple[int, int, int]) -> Trace:
+        """All that was written down."""
+        sites = tuple(Site(file, line, linecache.getline(file, line).strip()) for file, line in self.sites)
+        accesses = np.concatenate(self.rows) if self.rows else np.empty(0, dtype=ACCESS)
+        block = (self.widest, 1, 1)
+        buffers, arrivals, words = tuple(self.space.buffers), np.empty(0, dtype=ARRIVAL), ("program", "lane")
+        return Trace(kernel, grid, block, buffers, sites, accesses, arrivals, words)
+
+
+def _before(hook: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """`hook`, which gets `original` first; keywords of the interpreter's own calls come in their order."""
+    return lambda *args, **keywords: hook(original, *args, *keywords.values())
+
+
+def _lanes(addresses: np.ndarray, itemsize: int) -> list[int]:
+    """The dimensions of a block, those along which addresses follow one another last."""
+
+    def follow(axis: int) -> bool:
+        steps = np.diff(addresses.astype(np.int64), axis=axis)
+        return steps.size > 0 and bool((steps == itemsize).all())
+
+    return sorted(range(addresses.ndim), key=follow)
+
+
+def _poisoned(found: Handle, outside: np.ndarray) -> Handle:
+    if outside.any():
+        data = np.array(found.data).reshape(outside.shape)
+        data[outside] = np.frombuffer(bytes([POISON]) * data.itemsize, dtype=data.dtype)[0]
+        found.data = data
+    return found
+
+
+def is_machinery(file: str) -> bool:
+    """Whether a frame belongs to Triton or to the microscope rather than to a kernel."""
+    triton = str(Path(sys.modules["triton"].__file__ or "").parent)
+    return file.startswith((HERE, triton)) or file == triton_launch.__file__
