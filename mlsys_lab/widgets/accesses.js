@@ -22,7 +22,7 @@ svg .cell { fill: var(--raised); stroke: var(--line); stroke-width: 0.75; }
 svg .seen { fill: var(--line); }
 svg .moved { fill: var(--soft-value); }
 svg .moved.writes, svg .moved.updates { fill: var(--soft-gradient); }
-svg .reads { fill: var(--value); }
+svg .reads.lane { fill: var(--value); }
 svg .writes.lane, svg .updates.lane { fill: var(--gradient); }
 svg text { fill: var(--surface); font-weight: 600; pointer-events: none; }
 .legend { color: var(--muted); font-size: 13px; margin: 10px 0 0; }
@@ -65,6 +65,7 @@ function plural(count, word) {
 function render({ model, el }) {
   const buffers = model.get("buffers");
   const steps = model.get("steps");
+  const [block, thread] = model.get("words");
   const { box, stop } = stage(el, `Accesses of ${model.get("kernel")}`, ACCESSES_STYLE);
   let width = 0;
 
@@ -110,7 +111,7 @@ function render({ model, el }) {
     const unit = buffer.space === "global" ? "sector" : "pass";
     const outside = step.elements.filter((e) => e < 0).length;
     said.replaceChildren(
-      make("strong", {}, `Block ${step.block}, ${step.threads.length === 1 ? "thread" : "threads"} ${ranges(step.threads)}`),
+      make("strong", {}, `${block[0].toUpperCase()}${block.slice(1)} ${step.block}, ${thread}${step.threads.length === 1 ? "" : "s"} ${ranges(step.threads)}`),
       ` ${step.threads.length === 1 ? step.kind : step.kind.slice(0, -1)} ${buffer.name}: `,
       make("span", { class: step.taken > step.least ? "more" : "" }, plural(step.taken, unit)),
       step.taken > step.least ? `, where ${step.least} would do` : ", the least that would do",

@@ -73,6 +73,7 @@ def access_data(trace: Trace, *, block: int | None = None) -> dict[str, Any]:
         )
     return {
         "kernel": trace.kernel,
+        "words": list(trace.words),
         "buffers": [_shape(buffer) for buffer in drawn],
         "source": _source(trace),
         "steps": steps,
@@ -145,6 +146,7 @@ class Accesses(anywidget.AnyWidget):
 
     _esm = esm("accesses")
     kernel = traitlets.Unicode().tag(sync=True)
+    words: traitlets.List[Any] = traitlets.List().tag(sync=True)
     buffers: traitlets.List[Any] = traitlets.List().tag(sync=True)
     source: traitlets.List[Any] = traitlets.List().tag(sync=True)
     steps: traitlets.List[Any] = traitlets.List().tag(sync=True)

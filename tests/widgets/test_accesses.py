@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from numba import cuda, float32
 
 from mlsys_lab.errors import InputError
@@ -14,6 +15,8 @@ from mlsys_lab.kernels.trace.banks import conflicts
 from mlsys_lab.kernels.trace.events import Trace
 from mlsys_lab.kernels.trace.numba_simulator import record
 from mlsys_lab.kernels.trace.sectors import coalescing
+from mlsys_lab.kernels.trace.triton_interpreter import record as interpreted
+from mlsys_lab.kernels.vector_add.triton_steps import add_kernel
 from mlsys_lab.widgets import element, esm
 from mlsys_lab.widgets.accesses import Accesses, access_data, access_table
 
@@ -123,6 +126,14 @@ def test_keys_walk_the_requests_and_words_follow(open_page) -> None:
 
 
 @pytest.mark.browser
+def test_a_triton_kernel_has_programs_and_lanes(open_page) -> None:
+    trace = interpreted(add_kernel, 2, torch.ones(40), torch.ones(40), torch.empty(40), 40, BLOCK=32)
+    page = open_page(figure(trace))
+    said = page.locator("mlsys-accesses .said").inner_text()
+    assert said == "Program 0, lanes 0–31 read x_ptr: 4 sectors, the least that would do"
+
+
+@pytest.mark.browser
 @pytest.mark.parametrize("width", [390, 1280])
 def test_lanes_and_the_sectors_that_move_for_them_are_drawn(open_page, width: int) -> None:
     page = open_page(figure(transposed(), step=31), width=width)
@@ -130,4 +141,9 @@ def test_lanes_and_the_sectors_that_move_for_them_are_drawn(open_page, width: in
     assert page.locator("mlsys-accesses rect.moved").count() == 0, "whole sectors are written"
     page = open_page(figure(unguarded()), width=width)
     assert page.locator("mlsys-accesses rect.moved").count() == 32 * 7
+    fills = {
+        name: page.locator(f"mlsys-accesses rect.{name}").first.evaluate("e => getComputedStyle(e).fill")
+        for name in ("lane", "moved")
+    }
+    assert fills["lane"] != fills["moved"]
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
