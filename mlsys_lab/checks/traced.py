@@ -43,7 +43,7 @@ def agree(got: Arrays, expected: Arrays, *, scale: float = 1.0) -> Mismatch | No
     values = {name: array for name, array in expected.items() if not name.startswith(COUNTS)}
     answers = {name: array for name, array in got.items() if name in values}
     wrong = [line for name, array in got.items() if name.endswith(WRONG) for line in text_of(array).splitlines()]
-    if (mismatch := _not_a_number(answers, values) or close(answers, values, scale=scale)) is not None:
+    if (mismatch := first_nan(answers, values) or close(answers, values, scale=scale)) is not None:
         told = f". {wrong[0]}" if wrong else ""
         return Mismatch(f"{mismatch.what}{told}", mismatch.got, mismatch.expected)
     if wrong:
@@ -55,16 +55,16 @@ def agree(got: Arrays, expected: Arrays, *, scale: float = 1.0) -> Mismatch | No
     return next((found for kernel in kernels for one in checks if (found := one(kernel, got, expected))), None)
 
 
-def _not_a_number(got: Arrays, values: Arrays) -> Mismatch | None:
+def first_nan(got: Arrays, values: Arrays) -> Mismatch | None:
     """The first NaN where a number is expected; the recorder makes NaN of what is never stored or lies outside."""
     for name, want in values.items():
         if want.dtype.kind == "f" and name in got and got[name].shape == want.shape:
             missing = np.argwhere(np.isnan(got[name]) & ~np.isnan(want))
             if len(missing):
                 index = tuple(missing[0].tolist())
-                at = f"[{', '.join(map(str, index))}]"
-                what = f"`{name}` has {len(missing):,} NaN in {want.size:,} entries, first at {at}"
-                return Mismatch(what, f"NaN at {at}", f"{want[index]:.6g} at {at}")
+                at = f" at [{', '.join(map(str, index))}]" if index else ""
+                where = f" has {len(missing):,} NaN in {want.size:,} entries, first{at}" if index else " is NaN"
+                return Mismatch(f"`{name}`{where}", f"NaN{at}", f"{want[index]:.6g}{at}")
     return None
 
 

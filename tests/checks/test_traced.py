@@ -47,6 +47,7 @@ def test_values_come_first_and_the_first_thing_wrong_with_memory_is_told_beside(
 def test_nan_is_told_by_the_first_place_that_has_it() -> None:
     told = said({"y": np.array([1.0, np.nan], dtype=np.float32)})
     assert told == "`y` has 1 NaN in 2 entries, first at [1] | NaN at [1] | 2 at [1]"
+    assert said({"y": np.float32(np.nan)}, {"y": np.float32(2)}) == "`y` is NaN | NaN | 2"
     both = {"y": np.array([1.0, np.nan], dtype=np.float32)}
     assert said(both, both).startswith("`y` has 1 NaN in 2 entries |"), "NaN never passes, an oracle's neither"
     assert said({"y": np.array([np.nan], dtype=np.float32)}).startswith("`y` has the wrong shape")

@@ -7,11 +7,13 @@ and `MOST`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from mlsys_lab.checks.compare import close
 from mlsys_lab.checks.spec import Arrays, Mismatch
+from mlsys_lab.checks.traced import first_nan
 from mlsys_lab.kernels.trace.findings import text_of
 
 MOST = "at most: "
@@ -41,25 +43,15 @@ def agree(got: Arrays, expected: Arrays) -> Mismatch | None:
     """None for right values from a launch that does nothing wrong and keeps to the limits, else what is first."""
     values = {name: want for name, want in expected.items() if not name.startswith(MOST)}
     answers = {name: got[name] for name in values if name in got}
-    differs = _no_number(answers, values) or close(answers, values)
+    if (differs := first_nan(answers, values)) is not None:
+        differs = replace(differs, what=f"{differs.what} (memory holds no number before one is stored there)")
+    differs = differs or close(answers, values)
     wrong = _wrong(got)
     if differs and wrong:
         both = zip((differs.got, differs.expected), (wrong.got, wrong.expected), strict=True)
         return Mismatch(f"{differs.what}, and {wrong.what}", *("\n".join(said) for said in both))
     most = {name: int(count) for name, count in expected.items() if name.startswith(MOST)}
     return differs or wrong or next(filter(None, (_too_much(got, name, count) for name, count in most.items())), None)
-
-
-def _no_number(answers: Arrays, values: Arrays) -> Mismatch | None:
-    """The first array with NaN in it: what the microscope fills memory with before anything is written to it."""
-    for name, array in answers.items():
-        if array.shape == values[name].shape and len(missing := np.argwhere(np.isnan(array))):
-            at = tuple(missing[0].tolist())
-            where = f" at [{', '.join(map(str, at))}]" if at else ""
-            many = f"{len(missing):,} of {array.size:,} elements" if array.size > 1 else "it"
-            what = f"`{name}` has no number in {many}: nothing was stored there, or made of what nothing had written"
-            return Mismatch(what, f"nan{where}", f"{values[name][at]:.6g}{where}")
-    return None
 
 
 def _wrong(got: Arrays) -> Mismatch | None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from mlsys_lab.kernels.trace.events import LOAD, STORE, Buffer, Site, Trace
 from mlsys_lab.kernels.trace.faults import UNWRITTEN, Fault, faults
-from mlsys_lab.kernels.trace.places import line_of
+from mlsys_lab.kernels.trace.places import in_cell
 from mlsys_lab.kernels.trace.races import Race, races
 from mlsys_lab.kernels.trace.requests import VERBS
 from mlsys_lab.kernels.trace.rows import grouped, of_buffers
@@ -83,7 +83,7 @@ def text_of(letters: np.ndarray) -> str:
 def _where(artifact: Any) -> Callable[[Site], str]:
     """A line as the learner finds it: by its cell where the kernels are those of exported cells."""
     loader = getattr(artifact, "__loader__", None)
-    return lambda site: f"{line_of(loader, site.line)} `{site.text}`"
+    return lambda site: str(in_cell(site, loader))
 
 
 def _fault(fault: Fault, where: Callable[[Site], str], actor: str) -> str:

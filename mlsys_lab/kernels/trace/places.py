@@ -1,15 +1,26 @@
-"""Lines of a kernel as a person finds them."""
+"""Lines of a kernel as a person finds them: in the cells of a notebook, where the kernel comes from one."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+from mlsys_lab.kernels.trace.events import Site
 
-def line_of(loader: Any, line: int) -> str:
-    """A line by its number, and by its cell where a module was made of a notebook's exported cells.
+
+@dataclass(frozen=True, order=True)
+class CellSite(Site):
+    """A place in a cell of a saved notebook; `file` is the cell, `line` counts within it."""
+
+    def __str__(self) -> str:
+        return f"{self.file}, {super().__str__()}"
+
+
+def in_cell(site: Site, loader: Any) -> Site:
+    """The place in its cell where a module was made of a notebook's exported cells, else as it is.
 
     loader: the `__loader__` of the kernel's module; that of exported cells has the `artifact` that knows them.
     """
-    place = getattr(getattr(loader, "artifact", None), "where", None)
-    found = place(line) if place else None
-    return f"cell {found.cell.number}, line {found.line}" if found else f"line {line}"
+    where = getattr(getattr(loader, "artifact", None), "where", None)
+    found = where(site.line) if where else None
+    return CellSite(f"cell {found.cell.number}", found.line, found.text.strip()) if found else site

@@ -23,8 +23,8 @@ import torch
 from mlsys_lab.errors import CourseError, InputError, UnfinishedError, did_you_mean
 from mlsys_lab.kernels.runtime import load_triton
 from mlsys_lab.kernels.trace.addresses import AddressSpace
-from mlsys_lab.kernels.trace.events import Trace
-from mlsys_lab.kernels.trace.places import line_of
+from mlsys_lab.kernels.trace.events import Site, Trace
+from mlsys_lab.kernels.trace.places import in_cell
 from mlsys_lab.kernels.trace.triton_recorder import Recorder, is_machinery
 from mlsys_lab.kernels.triton_launch import interpreting, launching, silent_arithmetic
 
@@ -116,12 +116,12 @@ def _replaced(value: Any, name: str, change: Callable[[str, torch.Tensor], torch
 def _told(name: str, error: BaseException) -> CourseError:
     """What went wrong in a kernel, and at which of its lines."""
     cause: BaseException = error
-    where, text = "line 0", ""
+    at = ""
     while True:
         for frame, number in _frames(cause.__traceback__):
             file = frame.f_code.co_filename
             if not is_machinery(file) and (found := linecache.getline(file, number).strip()):
-                where, text = line_of(frame.f_globals.get("__loader__"), number), found
+                at = f" at {in_cell(Site(file, number, found), frame.f_globals.get('__loader__'))}"
         if cause.__cause__ is None:
             break
         cause = cause.__cause__
@@ -130,7 +130,7 @@ def _told(name: str, error: BaseException) -> CourseError:
     if isinstance(cause, NotImplementedError):  # a task that is still to do
         return UnfinishedError(str(cause))
     what = f"{type(cause).__name__}: {cause}".splitlines()[0]
-    return InputError(f"{name} fails at {where}, `{text}`", got=what)
+    return InputError(f"{name} fails{at}", got=what)
 
 
 def _frames(traceback: TracebackType | None) -> Iterator[tuple[FrameType, int]]:

@@ -74,4 +74,4 @@ def test_lines_of_exported_cells_are_told_by_their_cells() -> None:
     source = "# %% cell 7\n#| export\n@triton.jit\ndef by_hand(x_ptr):\n    tl.load(x_ptr)\n"
     module = load_kernels(Artifact.parse("lab.ipynb", source))
     arrays = findings(trace([Ask("x", [0], line=5)], buffers=BUFFERS[:1]), module)
-    assert arrays["by_hand reads x at"].tobytes() == b"cell 7, line 4 `source of line 5`"
+    assert arrays["by_hand reads x at"].tobytes() == b"cell 7, line 4 `tl.load(x_ptr)`"

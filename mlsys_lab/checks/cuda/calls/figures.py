@@ -6,15 +6,16 @@ Learners look for a line where they wrote it, so lines are counted within their 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from mlsys_lab.checks.spec import Arrays
-from mlsys_lab.kernels.trace.events import LOAD, STORE, Site, Trace
+from mlsys_lab.kernels.trace.events import LOAD, STORE, Trace
 from mlsys_lab.kernels.trace.faults import UNWRITTEN
 from mlsys_lab.kernels.trace.findings import as_text
+from mlsys_lab.kernels.trace.places import in_cell
 from mlsys_lab.kernels.trace.report import report
 from mlsys_lab.kernels.trace.requests import VERBS, Requests
 
@@ -22,17 +23,10 @@ SENTENCES = 2
 """How many of a kind are told; one mistake mostly shows in several places."""
 
 
-@dataclass(frozen=True, order=True)
-class CellSite(Site):
-    """A place in a cell of a saved notebook; `file` is the cell."""
-
-    def __str__(self) -> str:
-        return f"{self.file}, {super().__str__()}"
-
-
 def figures(trace: Trace, artifact: Any, names: Iterable[str]) -> Arrays:
     """All figures of a launch of one of the artifact's kernels; `names` are the task's for its arrays, in order."""
-    trace = replace(trace, sites=tuple(in_cell(site, artifact) for site in trace.sites))
+    loader = getattr(artifact, "__loader__", None)
+    trace = replace(trace, sites=tuple(in_cell(site, loader) for site in trace.sites))
     found = report(trace)
     got = {
         "outside": text(one.sentence for one in found.faults if one.what != UNWRITTEN),
@@ -54,13 +48,6 @@ def figures(trace: Trace, artifact: Any, names: Iterable[str]) -> Arrays:
 def text(lines: Iterable[str]) -> np.ndarray:
     """The first few lines, as the bytes of their letters; nothing where there is none."""
     return as_text("\n".join(list(lines)[:SENTENCES]))
-
-
-def in_cell(site: Site, artifact: Any) -> Site:
-    """A place as the learner finds it: in its cell where the kernels are those of exported cells."""
-    cells = getattr(getattr(artifact, "__loader__", None), "artifact", None)
-    at = cells.where(site.line) if cells else None
-    return CellSite(f"cell {at.cell.number}", at.line, at.text.strip()) if at else site
 
 
 def _missed(trace: Trace) -> list[str]:

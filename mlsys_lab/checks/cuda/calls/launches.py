@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from mlsys_lab.checks.cuda.calls.figures import figures, in_cell
+from mlsys_lab.checks.cuda.calls.figures import figures
 from mlsys_lab.checks.spec import Arrays
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.trace.events import Site, Trace
 from mlsys_lab.kernels.trace.numba_functions import python_function
 from mlsys_lab.kernels.trace.numba_simulator import record
+from mlsys_lab.kernels.trace.places import in_cell
 
 THREADS = 128
 """Of a block, in the tasks with one dimension."""
@@ -62,5 +63,6 @@ def _recorded(artifact: Any, kernel: str, grid: Extent, block: Extent, *args: An
         if (told := re.fullmatch(rf"{re.escape(file)}:(\d+): (.*)", error.what, re.DOTALL)) is None:
             raise
         number = int(told[1])
-        site = in_cell(Site(file, number, linecache.getline(file, number).strip()), artifact)
+        site = Site(file, number, linecache.getline(file, number).strip())
+        site = in_cell(site, getattr(artifact, "__loader__", None))
         raise InputError(f"{site}: {told[2]}", got=error.got, expected=error.expected or error.help or None) from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
@@ -16,7 +15,7 @@ from mlsys_lab.kernels.trace.events import WARP, Site, Trace
 from mlsys_lab.kernels.trace.findings import findings
 from mlsys_lab.kernels.trace.numba_functions import python_function
 from mlsys_lab.kernels.trace.numba_simulator import record
-from mlsys_lab.kernels.trace.places import line_of
+from mlsys_lab.kernels.trace.places import in_cell
 from mlsys_lab.kernels.trace.requests import VERBS
 from mlsys_lab.kernels.trace.rows import counted, grouped
 from mlsys_lab.kernels.trace.sectors import coalescing
@@ -46,16 +45,8 @@ def _launched(artifact: Any, kernel: str, grid: int, given: dict[str, np.ndarray
     parameters = list(inspect.signature(python_function(found)).parameters)
     if parameters != list(given):
         raise InputError(f"`{kernel}` has the wrong parameters", got=", ".join(parameters), expected=", ".join(given))
-    trace = _with_text(record(found, grid, THREADS, *given.values(), outputs=("y",)), artifact)
+    trace = record(found, grid, THREADS, *given.values(), outputs=("y",))
     return {"y": given["y"], **findings(trace, artifact, actor="block"), **_warps(trace, artifact)}
-
-
-def _with_text(trace: Trace, artifact: Any) -> Trace:
-    """The trace with each line's text as it stands in its cell, where kernels are those of exported cells."""
-    cells = getattr(getattr(artifact, "__loader__", None), "artifact", None)
-    found = {site: cells.where(site.line) if cells else None for site in trace.sites}
-    sites = (replace(site, text=at.text.strip()) if at else site for site, at in found.items())
-    return replace(trace, sites=tuple(sites))
 
 
 def _warps(trace: Trace, artifact: Any) -> Arrays:
@@ -63,7 +54,7 @@ def _warps(trace: Trace, artifact: Any) -> Arrays:
     loader = getattr(artifact, "__loader__", None)
 
     def where(site: Site) -> str:
-        return f"{line_of(loader, site.line)} `{site.text}`"
+        return str(in_cell(site, loader))
 
     rows = trace.of(space="global")
     found = {LANES: (0, ""), SECTORS: (0, ""), SHARE: (0, "")}
