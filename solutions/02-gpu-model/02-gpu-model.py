@@ -13,7 +13,6 @@
 #     name: python
 # ---
 
-
 # %% [markdown]
 # # Lab 02 · A model of the GPU: predict, then measure
 #

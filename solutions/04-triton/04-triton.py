@@ -42,7 +42,7 @@
 #
 # **Time:** about 265 minutes (each task says its share). **Points:** 100. **You need:** Linux (Triton is published for
 # no other system; Colab will do) and `pip install "mlsys-lab[kernels]"`, NumPy's broadcasting, what attention computes.
-# Lab 05 counts the bytes and FLOPs of a transformer; its Tasks 1 and 3 help. Chapter 06, *Triton*, gives the
+# Lab 02, which counts FLOPs, bytes and sectors, comes first; Lab 03 is no condition. Chapter 06, *Triton*, gives the
 # background.
 #
 # **Readings it leans on:** *Introducing Triton: Open-source GPU programming for neural networks* (`openai-triton`),
@@ -789,7 +789,7 @@ show(
 # - Your softmax holds a whole row. From which length on does it not, and what does the online softmax of Task 7 then
 #   cost in traffic?
 # - In Task 6, A is read N / BLOCK_N times. With bf16 and square tiles, from which BLOCK on is a large product bound by
-#   the tensor cores of an H100 rather than by its memory, if no cache helped? (Lab 05 has the ridge.)
+#   the tensor cores of an H100 rather than by its memory, if no cache helped? (Lab 02 has the ridge.)
 # - Flash attention keeps the log-sum-exp. What would the way back have to keep without it?
 # - Decoding one token of one sequence leaves most of a GPU idle if a program takes all pages of a sequence. How would
 #   you cut a sequence among programs, and what do they have to hand on to be put together?

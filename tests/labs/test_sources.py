@@ -56,7 +56,9 @@ def test_a_number_is_predicted_before_it_is_measured(lab: LabUnderTest) -> None:
 
 @each_lab
 def test_the_opening_says_what_why_how_long_and_what_to_read(lab: LabUnderTest) -> None:
-    opening = markdown(lab.reference_notebook)[0]
+    first = lab.reference_notebook["cells"][0]
+    assert first["cell_type"] == "markdown", "a lab's page begins with its title"
+    opening = "".join(first["source"])
     for words in (
         "You will build",
         "you can answer",
@@ -75,6 +77,13 @@ def test_the_opening_says_what_why_how_long_and_what_to_read(lab: LabUnderTest) 
 def entries() -> list[dict[str, Any]]:
     loaded = yaml.safe_load((PROJECT / "book/data/readings.yml").read_text(encoding="utf-8"))
     return loaded if isinstance(loaded, list) else next(v for v in loaded.values() if isinstance(v, list))
+
+
+def test_labs_in_their_order_ask_for_earlier_labs_only() -> None:
+    """The README says: do the labs in order."""
+    names = [lab.source.stem for lab in LABS]
+    for lab in LABS:
+        assert [one for one in lab.info.prerequisite_labs if one >= lab.source.stem or one not in names] == []
 
 
 @each_lab
