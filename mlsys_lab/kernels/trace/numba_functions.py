@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import dis
 import sys
 from collections.abc import Iterator
@@ -37,7 +36,7 @@ def simulated(function: FunctionType, cuda: Any) -> FunctionType:
 def _copied(function: FunctionType, cuda: Any, made: dict[FunctionType, FunctionType]) -> FunctionType:
     if function in made:
         return made[function]
-    names: dict[str, Any] = {_MARK: True, "__builtins__": builtins, "__name__": function.__module__}
+    names: dict[str, Any] = {_MARK: True, "__builtins__": function.__builtins__, "__name__": function.__module__}
     cells = [CellType() for _ in function.__closure__ or ()]
     copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, tuple(cells) or None)
     copy.__kwdefaults__ = function.__kwdefaults__

@@ -145,7 +145,8 @@ class Launch:
 def _extent(what: str, extent: Extent) -> Dim3:
     sides = extent if isinstance(extent, tuple) else (extent,)
     if not 1 <= len(sides) <= 3 or not all(isinstance(n, int | np.integer) and n >= 1 for n in sides):
-        raise InputError(f"{what} of a launch", got=extent, expected="one to three integers of at least 1")
+        got = extent if isinstance(extent, int | float | tuple | list) else type(extent).__name__
+        raise InputError(f"{what} of a launch", got=got, expected="one to three integers of at least 1")
     x, y, z = (*map(int, sides), 1, 1)[:3]
     return Dim3(x, y, z)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import linecache
 import sys
 from array import array
+from collections.abc import Sequence
 from dataclasses import replace
 from types import FrameType
 from typing import Any
@@ -39,14 +40,14 @@ def run(kernel: Any, grid: Extent, block: Extent, *args: Any) -> None:
     Launch(kernel, grid, block).run(args)
 
 
-def record(kernel: Any, grid: Extent, block: Extent, *args: Any, outputs: tuple[str, ...] = ()) -> Trace:
+def record(kernel: Any, grid: Extent, block: Extent, *args: Any, outputs: str | Sequence[str] = ()) -> Trace:
     """Run a kernel as `run` does and keep what it did to memory.
 
     `outputs` names parameters whose elements mean nothing before the launch: they are filled with NaN or an integer's
     largest, as shared and local arrays are. An access outside of an array is recorded and does no harm. A barrier that
     some threads do not reach is recorded, and the others go on. Raises InputError for what fails in a thread.
     """
-    recording = _Recording(kernel, grid, block, outputs)
+    recording = _Recording(kernel, grid, block, (outputs,) if isinstance(outputs, str) else outputs)
     recording.run(args)
     return recording.trace()
 
@@ -56,7 +57,7 @@ class _Recording(Launch):
 
     memory = Memory
 
-    def __init__(self, kernel: Any, grid: Extent, block: Extent, outputs: tuple[str, ...]) -> None:
+    def __init__(self, kernel: Any, grid: Extent, block: Extent, outputs: Sequence[str]) -> None:
         super().__init__(kernel, grid, block)
         for name in outputs:
             if name not in self.parameters:

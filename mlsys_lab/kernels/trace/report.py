@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rich.console import Group
+from rich.console import Console, Group
+from rich.jupyter import JupyterMixin
 from rich.markup import escape
 from rich.table import Table
 
@@ -20,8 +21,8 @@ from mlsys_lab.kernels.trace.traffic import Traffic, traffic
 
 
 @dataclass(frozen=True)
-class Report:
-    """What one launch did to memory, and what is wrong with it."""
+class Report(JupyterMixin):
+    """What one launch did to memory, and what is wrong with it. Printed, or as a cell's value, it is its `table()`."""
 
     kernel: str
     grid: tuple[int, int, int]
@@ -47,6 +48,15 @@ class Report:
         sectors = _wasteful(self.coalescing, "sectors")
         passes = _wasteful(self.conflicts, "passes")
         return (*(line for one in self.traffic for line in _again(one)), *sectors, *passes)
+
+    def __rich__(self) -> Group:
+        return self.table()
+
+    def __str__(self) -> str:
+        console = Console(color_system=None, highlight=False, force_jupyter=False)
+        with console.capture() as capture:
+            console.print(self.table())
+        return capture.get().rstrip()
 
     def table(self) -> Group:
         """Figures by array and by place in the source, then problems and costs, for rich to print."""

@@ -18,6 +18,7 @@ from dataclasses import is_dataclass, replace
 from types import FrameType, TracebackType
 from typing import Any
 
+import numpy as np
 import torch
 
 from mlsys_lab.errors import CourseError, InputError, UnfinishedError, did_you_mean
@@ -32,15 +33,14 @@ LAUNCH_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 """What a launch on the device takes besides the kernel's own parameters; of no meaning here."""
 
 
-def record(
-    kernel: Any, grid: int | Sequence[int], /, *args: Any, outputs: Sequence[str] = (), **constants: Any
-) -> Trace:
+def record(kernel: Any, grid: Any, /, *args: Any, outputs: str | Sequence[str] = (), **constants: Any) -> Trace:
     """Run a `@triton.jit` kernel in the interpreter, each of its loads, stores and atomics written down.
 
-    `args` and `constants` are its arguments as for a launch: tensors (also in tuples, or as the base of a tensor
-    descriptor), numbers, constants. `outputs` names tensors whose contents mean nothing before; they begin as poison.
-    Tensors hold the results afterwards. A load out of bounds gives poison (NaN, −1), a store out of bounds is dropped.
-    An autotuned kernel is given one configuration's constants here.
+    `grid` is one to three integers, or a function of the arguments by name. `args` and `constants` are the arguments
+    as for a launch: tensors (also in tuples, or as the base of a tensor descriptor), numbers, constants. `outputs`
+    names tensors whose contents mean nothing before; they begin as poison. Tensors hold the results afterwards. A load
+    out of bounds gives poison (NaN, −1), a store out of bounds is dropped. An autotuned kernel is given one
+    configuration's constants here.
 
     Raises InputError for arguments that do not fit the kernel and for a kernel that fails, with its line.
     """
@@ -49,20 +49,20 @@ def record(
     function = _unwrapped(kernel, interpreter)
     name = function.__name__
     given = _bound(name, inspect.signature(function), args, constants)
+    sides = _sides(grid, given)
+    outputs = (outputs,) if isinstance(outputs, str) else outputs
     if unknown := [one for one in outputs if one not in given]:
         raise InputError(f"{name} has no such output", got=unknown[0], help=did_you_mean(unknown[0], given))
     space = AddressSpace(tuple(outputs))
     stand_ins = {key: _replaced(value, key, space.stand_in) for key, value in given.items()}
-    full = tuple(int(side) for side in ((grid,) if isinstance(grid, int) else grid))
-    full += (1,) * (3 - len(full))
     recorder = Recorder(space, interpreter.interpreter_builder)
     with interpreting(), recorder.hooked(interpreter), silent_arithmetic():
         try:
-            interpreter.InterpretedFunction(function)[full](**stand_ins)
+            interpreter.InterpretedFunction(function)[sides](**stand_ins)
         except interpreter.InterpreterError as error:
             raise _told(name, error) from None
     space.copy_back()
-    return recorder.trace(name, (full[0], full[1], full[2]))
+    return recorder.trace(name, sides)
 
 
 @contextmanager
@@ -96,9 +96,19 @@ def _bound(name: str, signature: inspect.Signature, args: Any, constants: dict[s
     try:
         bound = signature.bind(*args, **{k: v for k, v in constants.items() if k not in LAUNCH_OPTIONS})
     except TypeError as error:
-        raise InputError(f"arguments of {name}", got=str(error), expected=f"{name}{signature}") from None
+        raise InputError(f"arguments of {name}: {error}", expected=f"{name}{signature}") from None
     bound.apply_defaults()
     return dict(bound.arguments)
+
+
+def _sides(grid: Any, given: dict[str, Any]) -> tuple[int, int, int]:
+    asked = grid(given) if callable(grid) else grid
+    sides = tuple(asked) if isinstance(asked, tuple | list) else (asked,)
+    if not 1 <= len(sides) <= 3 or not all(isinstance(side, int | np.integer) and side >= 0 for side in sides):
+        got = asked if isinstance(asked, int | float | tuple | list) else type(asked).__name__
+        raise InputError("grid of a launch", got=got, expected="one to three integers")
+    x, y, z = (*map(int, sides), 1, 1)[:3]
+    return x, y, z
 
 
 def _replaced(value: Any, name: str, change: Callable[[str, torch.Tensor], torch.Tensor]) -> Any:
@@ -110,6 +120,8 @@ def _replaced(value: Any, name: str, change: Callable[[str, torch.Tensor], torch
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     if is_dataclass(value) and not isinstance(value, type) and hasattr(value, "base"):
         return replace(value, base=change(name, value.base))
+    if isinstance(value, np.ndarray | list):
+        raise InputError(f"{name} must be a tensor", got=type(value).__name__, help=f"torch.as_tensor({name})")
     return value
 
 
@@ -127,7 +139,8 @@ def _told(name: str, error: BaseException) -> CourseError:
         cause = cause.__cause__
     if isinstance(cause, CourseError):
         return cause
-    if isinstance(cause, NotImplementedError):  # a task that is still to do
+    innermost = [frame.f_code.co_filename for frame, _ in _frames(cause.__traceback__)][-1]
+    if isinstance(cause, NotImplementedError) and not is_machinery(innermost):  # a task that is still to do
         return UnfinishedError(str(cause))
     what = f"{type(cause).__name__}: {cause}".splitlines()[0]
     return InputError(f"{name} fails{at}", got=what)

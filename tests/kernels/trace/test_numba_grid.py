@@ -87,6 +87,7 @@ def test_launches_that_cannot_be():
     for grid, block, message in [
         (0, 1, "grid of a launch: got 0, expected one to three integers"),
         (1, (1, 1, 1, 1), "block of a launch: got"),
+        (1, floats(99), "block of a launch: got ndarray, expected one to three integers of at least 1"),
         (1, (33, 32), "threads of a block: got 1056, expected at most 1024"),
     ]:
         with pytest.raises(InputError, match=message):
@@ -97,6 +98,7 @@ def test_launches_that_cannot_be():
         run(3, 1, 1)
     with pytest.raises(InputError, match="add has no such output: got ou; help: did you mean 'out'"):
         record(add, 1, 1, x, x, x, outputs=("ou",))
+    assert [one.written for one in record(add, 1, 1, x, x, x, outputs="out").buffers] == [True, True, False]
     for bad in (np.ones((2, 2)).T, np.asarray(["a"]), np.asarray(1.0)):
         with pytest.raises(InputError, match="x must be a contiguous array of numbers: got"):
             run(add, 1, 1, bad, x, x)

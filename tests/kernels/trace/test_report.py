@@ -52,6 +52,15 @@ def test_a_good_kernel_has_no_problems_and_no_costs(copy: Trace) -> None:
         assert row in rows
 
 
+def test_print_a_notebook_and_rich_show_the_table(copy: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    good = report(copy)
+    lines = [line.rstrip() for line in printed(good).strip().splitlines()]
+    assert [line.rstrip() for line in str(good).splitlines()] == lines
+    shown = good._repr_mimebundle_([], [])
+    assert "every barrier reached by all threads" in shown["text/html"] and "bytes asked for" in shown["text/plain"]
+
+
 def test_without_its_barrier_the_same_kernel_is_wrong(copy: Trace) -> None:
     rows = copy.accesses.copy()
     rows["phase"] = 0

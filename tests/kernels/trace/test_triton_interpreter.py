@@ -15,6 +15,7 @@ from tests.kernels.trace.triton_kernels import (
     double,
     line_of,
     mistaken,
+    of_the_device,
     pair,
 )
 
@@ -61,6 +62,19 @@ def test_a_launch_without_programs_touches_nothing() -> None:
     assert len(record(double, 0, torch.empty(0), torch.empty(0), 0, BLOCK=4).accesses) == 0
 
 
+def test_a_grid_may_be_a_function_of_the_arguments_and_one_output_its_name() -> None:
+    trace = record(
+        double,
+        lambda given: (given["n"] // given["BLOCK"],),
+        torch.ones(8),
+        torch.empty(8),
+        8,
+        BLOCK=4,
+        outputs="y_ptr",
+    )
+    assert trace.grid == (2, 1, 1) and [one.written for one in trace.buffers] == [True, False]
+
+
 def test_options_of_the_launch_are_accepted() -> None:
     assert len(record(double, 1, torch.ones(4), torch.empty(4), 4, BLOCK=4, num_warps=8, num_stages=2).accesses) == 8
 
@@ -73,7 +87,25 @@ def test_options_of_the_launch_are_accepted() -> None:
             lambda: record(double, 1, torch.ones(1), BLOCK=4),
             r"arguments of double: .*missing a required argument: 'y_ptr'",
         ),
-        (lambda: record(double, 1, *[torch.ones(1)] * 2, 1, BLOKC=4), r"arguments of double: got .*"),
+        (
+            lambda: record(double, 1, *[torch.ones(1)] * 2, 1, BLOKC=4),
+            r"arguments of double: (missing|got an unexpected).*: expected double\(x_ptr",
+        ),
+        *(
+            (lambda grid=grid: record(double, grid, *[torch.ones(1)] * 2, 1, BLOCK=1), f"grid of a launch: got {got}")
+            for grid, got in [
+                (2.0, "2.0, expected one to three integers"),
+                (-1, "-1"),
+                ((1, 1, 1, 1), r"\(1, 1, 1, 1\)"),
+                (torch.ones(9, 9), "Tensor"),
+                (lambda _: "1", "str"),
+            ]
+        ),
+        (
+            lambda: record(double, 1, np.ones(1), torch.ones(1), 1, BLOCK=1),
+            r"x_ptr must be a tensor: got ndarray; help: torch\.as_tensor\(x_ptr\)",
+        ),
+        (lambda: record(of_the_device, 1, torch.ones(1)), "of_the_device fails at line .*: got NotImplementedError: "),
         (lambda: record(double, 1, *[torch.ones(1)] * 2, 1, BLOCK=1, outputs=["y"]), "no such output: got y"),
         (lambda: record(double, 1, 5, 6, 1, BLOCK=1), "double fails at line|touches memory"),
     ],

@@ -79,6 +79,12 @@ def with_helper(x_ptr, y_ptr, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def of_the_device(x_ptr):
+    x = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [tl.load(x_ptr)], tl.float32, is_pure=True, pack=1)
+    tl.store(x_ptr, x)
+
+
+@triton.jit
 def mistaken(x_ptr, BLOCK: tl.constexpr):
     x = tl.load(x_ptr + tl.arange(0, BLOCK))
     tl.store(x_ptr + tl.arange(0, BLOCK), x + tl.arange(0, 2 * BLOCK))
