@@ -85,7 +85,8 @@ function render({ model, el }) {
   const said = make("p", { class: "said", "aria-live": "polite" });
   const arrays = make("div", { class: "arrays" });
   const legend = make("p", { class: "legend" },
-    "Numbered: the lanes of the warp that asks. Tinted: the rest of the 32-byte sectors that move for it. Grey: touched before.");
+    "Filled: what the warp's lanes ask for, with their numbers where there is room; ×32 is one element for 32 lanes. " +
+    "Tinted: the rest of the 32-byte sectors that move. Grey: touched before.");
   box.append(make("div", { class: "row top" }, back, slider, on, count), listing, said, arrays, legend);
   box.addEventListener("keydown", (event) => {
     const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
@@ -128,7 +129,8 @@ function render({ model, el }) {
     const side = Math.max(9, Math.min(20, Math.floor((width - 2) / buffer.columns)));
     const rows = Math.ceil(buffer.elements / buffer.columns);
     const moved = step ? movedCells(buffer, step.elements) : new Set();
-    const lanes = new Map(step ? step.elements.map((element, lane) => [element, step.threads[lane] % WARP]) : []);
+    const lanes = new Map();
+    step?.elements.forEach((element, i) => lanes.set(element, [...(lanes.get(element) ?? []), step.threads[i] % WARP]));
     const svg = draw("svg", {
       viewBox: `0 0 ${buffer.columns * side + 1} ${rows * side + 1}`, width: buffer.columns * side + 1, height: rows * side + 1, role: "img",
       "aria-label": step ? `${buffer.name}: elements ${ranges(step.elements)} are touched` : `${buffer.name}: not touched by this request`,
@@ -138,7 +140,10 @@ function render({ model, el }) {
       const kind = lanes.has(element) ? `lane ${step.kind}` : moved.has(element) ? `moved ${step.kind}` : seen.has(element) ? "seen" : "";
       svg.append(draw("rect", { class: `cell ${kind}`, x, y, width: side, height: side }));
       if (lanes.has(element) && side >= 13) {
-        svg.append(draw("text", { x: x + side / 2, y: y + side * 0.72, "font-size": side * 0.55, "text-anchor": "middle" }, lanes.get(element)));
+        const [lane, ...others] = lanes.get(element);
+        const label = others.length ? `×${others.length + 1}` : `${lane}`;
+        const size = side * (label.length > 2 ? 0.45 : 0.55);
+        svg.append(draw("text", { x: x + side / 2, y: y + side * 0.72, "font-size": size, "text-anchor": "middle" }, label));
       }
     }
     const shape = buffer.matrix ? `${rows} × ${buffer.columns}` : plural(buffer.elements, "element");

@@ -38,6 +38,12 @@ def strided(x, y):
     y[i] = x[8 * i]
 
 
+@cuda.jit
+def spread(x, y):
+    i = cuda.grid(1)
+    y[i] = x[i // 32 + 1]
+
+
 def transposed() -> Trace:
     x = np.arange(SIDE * SIDE, dtype=np.float32).reshape(SIDE, SIDE)
     return record(transpose, 1, (SIDE, SIDE), x, np.empty_like(x), outputs=("y",))
@@ -131,6 +137,15 @@ def test_a_triton_kernel_has_programs_and_lanes(open_page) -> None:
     page = open_page(figure(trace))
     said = page.locator("mlsys-accesses .said").inner_text()
     assert said == "Program 0, lanes 0–31 read x_ptr: 4 sectors, the least that would do"
+
+
+@pytest.mark.browser
+def test_lanes_that_share_an_element_are_counted(open_page) -> None:
+    trace = record(spread, 1, 32, np.ones(8, np.float32), np.empty(32, np.float32), outputs=("y",))
+    page = open_page(figure(trace), width=1280)
+    assert page.locator("mlsys-accesses svg text").all_text_contents() == ["×32"]
+    page.get_by_label("Next request").click()
+    assert page.locator("mlsys-accesses svg text").all_text_contents() == [str(lane) for lane in range(32)]
 
 
 @pytest.mark.browser
