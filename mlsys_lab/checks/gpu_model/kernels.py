@@ -119,8 +119,9 @@ CHECKS = (
         describe=_launch("mixed", lambda arrays: arrays["x"].size // calls.THREADS),
         expect=_mixed_expect,
         compare=warps_agree,
-        hint="Two warps share 64 elements: let one take those at even places, the other those at odd ones. With warp = "
-        "i // 32 and lane = i % 32, the element is 64 * (warp // 2) + 2 * lane + warp % 2.",
+        hint="Branch on something that is the same for all lanes of a warp, such as the number of the warp. Then "
+        "choose the elements to suit: the lanes of a warp take 32 places of one kind, two apart, and another warp of "
+        "the same block those between.",
         uses=("mixed",),
         traced=True,
     ),
@@ -140,8 +141,8 @@ CHECKS = (
         describe=_launch("scale_rows", lambda arrays: len(arrays["x"])),
         expect=_scaled_expect,
         compare=warps_agree,
-        hint="The row is cuda.blockIdx.x. Its threads start side by side, at cuda.threadIdx.x, and each goes on by as "
-        "many columns as the block has threads. Load s[row] once, before the loop.",
+        hint="In each turn the block's threads stand side by side. How far is it then from one column of a thread to "
+        "its next? What depends on the row alone is loaded before the loop.",
         uses=("scale_rows",),
         traced=True,
     ),

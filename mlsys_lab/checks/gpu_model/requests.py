@@ -49,6 +49,9 @@ def _sectors_expect(arrays: Arrays) -> Arrays:
                 "only the first byte of each lane was looked at": len(np.unique(asked // SECTOR)),
                 "so many it would be if the bytes lay side by side": -(-len(asked) * width // SECTOR),
                 "lanes in one sector share it": len(asked),
+                "the byte behind a lane's last was looked at too": len(
+                    np.unique([asked // SECTOR, (asked + width) // SECTOR])
+                ),
             },
         )
     return expected
@@ -80,11 +83,14 @@ def _shown(call: Callable[[int, int], str]) -> Callable[[Arrays], str]:
 
 
 def _code(addresses: Iterable[int]) -> str:
-    """Addresses as code: a range where they are one."""
+    """Addresses as code: a range where they are one, or one address many times."""
     listed = list(addresses)
     steps = {after - before for before, after in pairwise(listed)}
-    if len(listed) > 2 and len(steps) == 1 and (step := steps.pop()):
+    if len(listed) > 2 and len(steps) == 1 and 0 not in steps:
+        step = steps.pop()
         return f"range({listed[0]}, {listed[-1] + step}, {step})"
+    if len(listed) > 2 and steps == {0}:
+        return f"[{listed[0]}] * {len(listed)}"
     return f"[{', '.join(map(str, listed))}]"
 
 
@@ -109,8 +115,8 @@ CHECKS = (
         describe=_shown(calls.sectors_call),
         expect=_sectors_expect,
         compare=agree,
-        hint="A lane touches the sectors from address // 32 to (address + size_bytes - 1) // 32. Collect them in "
-        "a set: lanes that share a sector share its way.",
+        hint="Number the sectors from 0 on. In which one is the first byte of a lane, in which one its last? Lanes "
+        "that touch the same sector pay for it once.",
         uses=("sectors_touched",),
     ),
     Check(
@@ -130,8 +136,8 @@ CHECKS = (
         describe=_shown(lambda i, _: calls.passes_call(i)),
         expect=_passes_expect,
         compare=agree,
-        hint="A word is address // 4, its bank word % 32. Count the *different* words of each bank; the fullest bank "
-        "decides. Without lanes there is no pass.",
+        hint="Which word is an address in, and which bank is that word in? All banks work at once; each takes a pass "
+        "for every *different* word that is asked of it. Without lanes there is no pass.",
         uses=("bank_passes",),
     ),
 )

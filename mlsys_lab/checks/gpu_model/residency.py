@@ -34,7 +34,8 @@ def _held_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     kernels = [list(kernel) for kernel in case.params.get("kernels", ())]
     for _ in range(case.params.get("drawn", 0)):
         kernels.append([int(rng.integers(1, 1025)), int(rng.integers(16, 256)), int(rng.integers(0, 120_000))])
-    return {"unit": _unit(case.params["device"]), "kernels": np.array(kernels)}
+    made_up = case.params.get("unit")
+    return {"unit": np.array(made_up) if made_up else _unit(case.params["device"]), "kernels": np.array(kernels)}
 
 
 def _held_expect(arrays: Arrays) -> Arrays:
@@ -117,6 +118,8 @@ def _flight_expect(arrays: Arrays) -> Arrays:
             {
                 "a part of a warp takes a whole one": warps - 1,
                 "these are the warps of the whole device": int(whole_chip),
+                "these are threads": -(-wanted // (lane_bytes * loads * units)),
+                "this is with one load at a time": -(-wanted // (WARP * lane_bytes * units)),
             },
         )
     return expected
@@ -149,6 +152,10 @@ CHECKS = (
                 {"device": "H100", "kernels": [(128, 32, 100 * 1024), (128, 32, 13_500), (64, 16, 12_700)]},
             ),
             Case("two limits at once", {"device": "RTX 3090", "kernels": [(1024, 37, 8192), (48, 40, 0), (96, 40, 0)]}),
+            Case(
+                "a smaller unit",
+                {"unit": (24, 16, 40 * 1024, 12 * 1024), "kernels": [(32, 16, 0), (64, 120, 100), (128, 16, 0)]},
+            ),
             Case("a block that does not fit", {"device": "H100", "kernels": [(1024, 128, 0), (64, 32, 240_000)]}),
             Case("any", {"device": "H100", "drawn": 8}, hidden=True),
             Case("another device", {"device": "RTX 4090", "drawn": 8}, hidden=True),
@@ -158,9 +165,8 @@ CHECKS = (
         describe=_held_shown,
         expect=_held_expect,
         compare=agree,
-        hint="Work out how many blocks each of the four allows; the least of these counts. Round up: threads to warps, "
-        "registers of a warp to 256, shared memory of a block, with its own 1,024 bytes, to 128. Round down: warps of "
-        "a quarter of the registers, and then blocks.",
+        hint="Work out how many blocks each of the four allows; the least of these counts. What a block takes is "
+        "rounded up, step by step as the task says; how often it fits is rounded down, of registers twice.",
         uses=("Unit", "Held", "held"),
     ),
     Check(
@@ -177,8 +183,8 @@ CHECKS = (
         describe=_flight_shown,
         expect=_flight_expect,
         compare=agree,
-        hint="Little: bandwidth · latency, for the whole device. A multiprocessor owes one part in `units` of it; a "
-        "warp has 32 · bytes_a_lane · loads under way. Round up.",
+        hint="How many bytes does the whole device owe, and how many each of its multiprocessors? How many has one "
+        "warp under way, with all its lanes and loads?",
         uses=("bytes_in_flight", "warps_needed"),
     ),
 )

@@ -10,28 +10,34 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from mlsys_lab.checks.gpu_model.calls import timing as calls
-from mlsys_lab.checks.gpu_model.calls.common import text
+from mlsys_lab.checks.gpu_model.calls.common import code, text
 from mlsys_lab.checks.gpu_model.words import agree, likely
 from mlsys_lab.checks.spec import Arrays, Case, Check
 
 BY_SOLVER = 1e4
 """A fit may be off by 1e-5: digits are lost in equations whose columns differ by eight orders of magnitude."""
 LEAST_SHARE = 0.5
+STEP_S = 2.0**-30
+"""The tick of the clock that is made up."""
 
 
 def _median_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    """Calls that are slow at first; of the others a few were disturbed. Times in whole steps of 2⁻³⁰ s: exact sums."""
+    """Calls that are slow at first, but for one by chance; of the others a few were disturbed.
+
+    Times are different whole numbers of `STEP_S`, so that sums are exact.
+    """
     samples, warmup = case.params["samples"], case.params["warmup"]
-    calls_s = rng.integers(1000, 1400, warmup + samples).astype(float)
+    calls_s = (1000.0 + rng.permutation(400))[: warmup + samples]
     calls_s[:warmup] *= 40
+    calls_s[2:warmup][:1] = 500
     disturbed = warmup + rng.permutation(samples)[: samples // 4]
     calls_s[disturbed] *= 10
     return {
         "samples": np.array(samples),
         "warmup": np.array(warmup),
         "start_s": np.array(float(rng.integers(1, 1000))),
-        "make_s": np.array(5000 * 2.0**-30),
-        "calls_s": calls_s * 2.0**-30,
+        "make_s": np.array(5000 * STEP_S),
+        "calls_s": calls_s * STEP_S,
     }
 
 
@@ -54,11 +60,17 @@ def _median_expect(arrays: Arrays) -> Arrays:
 
 
 def _median_shown(arrays: Arrays) -> str:
-    times = ", ".join(f"{1e6 * time_s:.3f}" for time_s in arrays["calls_s"])
-    return (
-        f"{calls.median_call(int(arrays['samples']), int(arrays['warmup']))}\n"
-        f"# make() takes {1e6 * float(arrays['make_s']):.3f} µs; the calls, one after the other, take so many µs:\n"
-        f"# {times}\n# and an eighth of that for an input that was there before"
+    """Code that makes the machine up: an input is a list, whose number says by how much its next call is faster."""
+    ticks = ", ".join(code(time_s / STEP_S) for time_s in arrays["calls_s"].tolist())
+    return "\n".join(
+        [
+            "now = [0]  # in ticks of 2**-30 s, about a nanosecond",
+            f"ticks = iter([{ticks}])  # of one call after the other",
+            f"def make(): now[0] += {code(float(arrays['make_s']) / STEP_S)}; return [1]",
+            f"def call(x): now[0] += next(ticks) / x[0]; x[0] = {code(1 / calls.STALE)}  # from now on x is in a cache",
+            "def clock(): return now[0] / 2**30",
+            calls.median_call(int(arrays["samples"]), int(arrays["warmup"])),
+        ]
     )
 
 
@@ -91,9 +103,9 @@ def _fit_expect(arrays: Arrays) -> Arrays:
 
 
 def _fit_shown(arrays: Arrays) -> str:
-    lists = {name: np.array2string(arrays[name], separator=", ", max_line_width=90, precision=9) for name in arrays}
-    made = [f"{name} = np.array({values})" for name, values in lists.items()]
-    return "\n".join([*made, calls.FIT])
+    sizes, times = map(code, arrays["sizes_bytes"].tolist()), (f"{time_s:.10g}" for time_s in arrays["times_s"])
+    lists = {"sizes_bytes": ", ".join(sizes), "times_s": ", ".join(times)}
+    return "\n".join([*(f"{name} = np.array([{values}], float)" for name, values in lists.items()), calls.FIT])
 
 
 def _regime_inputs(rng: np.random.Generator, case: Case) -> Arrays:
@@ -126,8 +138,7 @@ def _regime_expect(arrays: Arrays) -> Arrays:
         parts = {"compute": flops / peak, "memory": size / bandwidth, "overhead": overhead}
         longest = sorted(parts, key=lambda name: -parts[name])[0]
         share = parts[longest] / time_s
-        given = f"{row[1]:g}, {row[2]:g}, machine)"
-        least, name = f"predict_s({given}", f"regime({row[0]:g}, {given}"
+        least, name = calls.predict_call(*row[1:]), calls.regime_call(*row)
         expected[least] = np.array(float(parts[longest]))
         expected |= likely(least, {"the three times were added": float(sum(parts.values()))})
         expected[f"what binds, from {name}"] = text(longest if share >= Fraction(LEAST_SHARE) else "unexplained")
@@ -137,9 +148,10 @@ def _regime_expect(arrays: Arrays) -> Arrays:
 
 
 def _regime_shown(arrays: Arrays) -> str:
-    machine = ", ".join(f"{value:.17g}" for value in arrays["machine"])
-    rows = [", ".join(f"{value:.17g}" for value in row) for row in arrays["works"]]
-    return "\n".join([f"machine = Machine({machine})", *(f"regime({row}, machine)" for row in rows)])
+    machine = ", ".join(map(code, arrays["machine"].tolist()))
+    works = arrays["works"].tolist()
+    said = [line for row in works for line in (calls.predict_call(*row[1:]), calls.regime_call(*row))]
+    return "\n".join([f"machine = Machine({machine})", *said])
 
 
 ALONE = (("compute",), ("memory",), ("overhead",))
@@ -149,7 +161,7 @@ CHECKS = (
         title="A timing loop",
         points=10,
         cases=(
-            Case("an odd number of samples", {"samples": 5, "warmup": 2}),
+            Case("an odd number of samples", {"samples": 5, "warmup": 3}),
             Case("an even number of samples", {"samples": 8, "warmup": 3}),
             Case("no warm-up", {"samples": 4, "warmup": 0}),
             Case("more samples", {"samples": 11, "warmup": 4}, hidden=True),
@@ -160,8 +172,8 @@ CHECKS = (
         describe=_median_shown,
         expect=_median_expect,
         compare=agree,
-        hint="For each call, also of the warm-up: make an input, read the clock, call, read the clock again. Keep the "
-        "differences of the calls after the warm-up only, and take their median.",
+        hint="Nothing but the call happens between its two readings of the clock. Turns of the warm-up go as all "
+        "others do, and are left out because they come first, not because they are slow.",
         uses=("median_time_s",),
     ),
     Check(
@@ -178,8 +190,8 @@ CHECKS = (
         describe=_fit_shown,
         expect=_fit_expect,
         compare=partial(agree, scale=BY_SOLVER),
-        hint="Divide the equation overhead + bytes · (1 / bandwidth) = time by the time: two columns, 1/t and bytes/t, "
-        "and ones on the right. np.linalg.lstsq gives the two unknowns; the second is 1 / bandwidth.",
+        hint="Each measurement is an equation p · o + q · (1 / β) = 1, which holds as nearly as it can. What are p and "
+        "q of a measurement? np.linalg.lstsq solves many equations with few unknowns in the sense of least squares.",
         uses=("fit_overhead_and_bandwidth",),
     ),
     Check(
@@ -201,8 +213,8 @@ CHECKS = (
         describe=_regime_shown,
         expect=_regime_expect,
         compare=agree,
-        hint="Three times: FLOPs over peak, bytes over bandwidth, the overhead. The longest is predicted, and binds if "
-        "it makes at least half of the time that was measured; of equal ones the first in that order.",
+        hint="The machine's three numbers give three times in seconds; the longest is predicted, and binds if it makes "
+        "at least half of the time that was measured. The share is told whatever binds.",
         uses=("Machine", "predict_s", "regime"),
     ),
 )

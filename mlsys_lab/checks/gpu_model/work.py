@@ -195,7 +195,7 @@ def _bound_expect(arrays: Arrays) -> Arrays:
 
 
 def _bound_shown(arrays: Arrays) -> str:
-    return "\n".join(f"bound({', '.join(map(repr, row))})" for row in arrays["works"].tolist())
+    return "\n".join(map(calls.bound_call, arrays["works"].tolist()))
 
 
 CHECKS = (
@@ -223,9 +223,9 @@ CHECKS = (
         describe=_shown,
         expect=_work_expect,
         compare=agree,
-        hint="Follow the task's loops and count: every +, −, ×, /, max, exp and root is one FLOP, a sum of n numbers n "
-        "of them. Bytes: each array that comes in or goes out once, weight and bias of the norm once for all rows, "
-        "keys and values once for a group of heads; what stays on the chip, not at all.",
+        hint="Go through the task's formulas one sign at a time: every +, −, ×, /, max, exp and root is one FLOP, a "
+        "sum of n numbers n of them. Bytes: each array that comes in or goes out once, what rows or heads share once "
+        "for all of them; what stays on the chip, not at all.",
         uses=("elementwise_work", "softmax_work", "layer_norm_work", "matmul_work", "decode_attention_work"),
     ),
     Check(

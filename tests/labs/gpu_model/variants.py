@@ -119,6 +119,12 @@ TIMING = [
         "the warm-up is dropped at the end", "np.median(times[warmup:])", "np.median(times[:samples])", ("median_time",)
     ),
     Variant(
+        "the slowest are dropped, not the first",
+        "np.median(times[warmup:])",
+        "np.median(sorted(times)[:samples])",
+        ("median_time",),
+    ),
+    Variant(
         "one call too few is dropped",
         "np.median(times[warmup:])",
         "np.median(times[max(warmup - 1, 0) :])",
@@ -288,6 +294,13 @@ RESIDENCY = [
         ("occupancy",),
     ),
     Variant("a block takes no shared memory for itself", "(shared_bytes + 1024)", "shared_bytes", ("occupancy",)),
+    Variant(
+        "a block takes some for itself only if it asks for some",
+        "(shared_bytes + 1024)",
+        "(shared_bytes + 1024 if shared_bytes else 1)",
+        ("occupancy",),
+    ),
+    Variant("all units have an H100's registers", "unit.registers // 4", "65_536 // 4", ("occupancy",)),
     Variant(
         "shared memory is not rounded up",
         "per_block = -(-(shared_bytes + 1024) // 128) * 128",
@@ -516,7 +529,7 @@ MISHAPS = [
         "return 2 * m * n * k,",
         "return 2 * m * n * k / 1,",
         ("work",),
-        says="divide by //",
+        says="of ints // gives one",
     ),
     Variant(
         "a word that is none of the two",
@@ -531,6 +544,13 @@ MISHAPS = [
         "        call(None)\n",
         ("median_time",),
         says="make()",
+    ),
+    Variant(
+        "a clock of one's own",
+        LOOP,
+        LOOP.replace("clock()", "len(times)"),
+        ("median_time",),
+        says="`clock` is never called",
     ),
     Variant(
         "a call too many",

@@ -13,8 +13,9 @@ from mlsys_lab.errors import InputError
 def whole(name: str, got: Any) -> np.ndarray:
     """A whole number as an int64 array of no axes."""
     if isinstance(got, bool) or not isinstance(got, int | np.integer):
-        told = "a whole number: divide by //" if isinstance(got, float | np.floating) else "a whole number"
-        raise InputError(f"{name} gives no whole number", got=f"{type(got).__name__} {got!r}"[:80], expected=told)
+        given = f"{type(got).__name__} {got!r}"[:80]
+        told = "an int: of ints // gives one, of floats math.ceil or int do" if isinstance(got, float) else "an int"
+        raise InputError(f"{name} gives no whole number", got=given, expected=told)
     if abs(int(got)) >= 2**63:
         raise InputError(f"{name} is out of range", got=got, expected="less than 2**63")
     return np.array(int(got), dtype=np.int64)
@@ -39,6 +40,13 @@ def word(name: str, got: Any, known: Sequence[str]) -> np.ndarray:
     if got not in known:
         raise InputError(f"{name} names something else", got=repr(got)[:80], expected=" or ".join(map(repr, known)))
     return text(got)
+
+
+def code(value: float) -> str:
+    """The shortest text that makes this very number again."""
+    texts = (f"{value:.{digits}g}" for digits in range(1, 18))
+    exact = next(text for text in texts if float(text) == value)
+    return min(exact, f"{value:.0f}", key=len) if value == int(value) else exact
 
 
 def text(said: str) -> np.ndarray:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mlsys_lab.checks.gpu_model.calls.common import entries, number, word
+from mlsys_lab.checks.gpu_model.calls.common import code, entries, number, word
 from mlsys_lab.checks.spec import Arrays
 from mlsys_lab.errors import InputError
 
@@ -22,11 +22,12 @@ class MadeUpMachine:
 
     def __init__(self, start_s: float, make_s: float, calls_s: list[float]) -> None:
         self.now_s, self._make_s, self._calls_s = start_s, make_s, calls_s
-        self._made = self._called = 0
+        self._made = self._called = self.readings = 0
         self._seen: set[int] = set()
 
     def clock(self) -> float:
         """The time now, in seconds."""
+        self.readings += 1
         return self.now_s
 
     def make(self) -> int:
@@ -51,6 +52,8 @@ def median(artifact: Any, arrays: Arrays) -> Arrays:
     samples, warmup = int(arrays["samples"]), int(arrays["warmup"])
     machine = MadeUpMachine(float(arrays["start_s"]), float(arrays["make_s"]), arrays["calls_s"].tolist())
     got = artifact.median_time_s(machine.make, machine.call, machine.clock, samples=samples, warmup=warmup)
+    if not machine.readings:
+        raise InputError("`clock` is never called", got="no reading, or those of another clock", expected="clock()")
     name = median_call(samples, warmup)
     return {name: number(name, got)}
 
@@ -72,10 +75,20 @@ def regime(artifact: Any, arrays: Arrays) -> Arrays:
     machine = artifact.Machine(*arrays["machine"].tolist())
     found: dict[str, np.ndarray] = {}
     for time_s, flops, size_bytes in arrays["works"].tolist():
-        least = f"predict_s({flops:g}, {size_bytes:g}, machine)"
+        least = predict_call(flops, size_bytes)
         found[least] = number(least, artifact.predict_s(flops, size_bytes, machine))
-        name = f"regime({time_s:g}, {flops:g}, {size_bytes:g}, machine)"
+        name = regime_call(time_s, flops, size_bytes)
         binds, share = entries(name, artifact.regime(time_s, flops, size_bytes, machine), ("binds", "share"))
         found[f"what binds, from {name}"] = word(name, binds, BOUNDS)
         found[f"share from {name}"] = number(f"share from {name}", share)
     return found
+
+
+def predict_call(flops: float, size_bytes: float) -> str:
+    """A call of `predict_s` as code."""
+    return f"predict_s({code(flops)}, {code(size_bytes)}, machine)"
+
+
+def regime_call(time_s: float, flops: float, size_bytes: float) -> str:
+    """A call of `regime` as code."""
+    return f"regime({code(time_s)}, {code(flops)}, {code(size_bytes)}, machine)"

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mlsys_lab.checks.gpu_model.calls.common import entries, number, whole, word
+from mlsys_lab.checks.gpu_model.calls.common import code, entries, number, whole, word
 from mlsys_lab.checks.spec import Arrays
 
 OPERATIONS = ("elementwise", "softmax", "layer_norm", "matmul", "decode_attention")
@@ -36,7 +36,7 @@ def work(artifact: Any, arrays: Arrays) -> Arrays:
 
 def bound_call(row: Iterable[float]) -> str:
     """A call of `bound` as code."""
-    return f"bound({', '.join(f'{value:g}' for value in row)})"
+    return f"bound({', '.join(map(code, row))})"
 
 
 def bound(artifact: Any, arrays: Arrays) -> Arrays:
