@@ -130,6 +130,10 @@ class _Kernel:
         for one in self.parameters:
             if one.annotation is not None and ast.unparse(one.annotation) != "tl.constexpr":
                 self.refuse(one.annotation, "a parameter's annotation can only be `tl.constexpr`")
+        if self.function.returns is not None and ast.unparse(self.function.returns) != "None":
+            self.refuse(self.function.returns, "a kernel has no return annotation but `None`")
+        if getattr(self.function, "type_params", None):  # since Python 3.12
+            self.refuse(self.function, "a kernel has no type parameters")
         for name in self.locals:
             if name.startswith("__") or name in RESERVED:
                 self.refuse(self.function, f"`{name}` cannot be the name of a variable of `{self.function.name}`")
@@ -140,6 +144,8 @@ class _Kernel:
         """A line of the body, with the lines below it."""
         match node:
             case ast.Assign(targets=targets, value=value):
+                if len(targets) > 1 and self.dialect == "triton.jit":
+                    self.refuse(node, "Triton has no `a = b = …`", help="one assignment for each variable")
                 for target in targets:
                     self.target(target)
                 self.expression(value)
@@ -206,11 +212,15 @@ class _Kernel:
                 self.callee(function)
                 for argument in args:
                     self.expression(argument)
+                if keywords and isinstance(function, ast.Name) and function.id in BUILTINS:
+                    self.refuse(keywords[0].value, f"`{function.id}` takes no keywords in a kernel")
                 for keyword in keywords:
                     self.keyword(keyword)
             case ast.Subscript(value=value, slice=index):
                 self.expression(value)
                 self.expression(index)
+            case ast.List() if self.dialect == "cuda.jit":
+                self.refuse(node, "a CUDA kernel has no lists", help="cuda.local.array(length, float32)")
             case ast.List(elts=elements):  # a shape of Triton's
                 for element in elements:
                     self.expression(element)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import ast
 import builtins
 import contextlib
+import copy
+import importlib
 import inspect
 import math
 import os
@@ -33,8 +35,29 @@ class KernelLoader(ArtifactLoader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Run the definitions among the names that kernels have, and no others."""
-        vars(module).update(_names(self._kernels()))
+        kernels = self._kernels()
+        vars(module).update(_names(kernels))
         super().exec_module(module)
+        if "triton" in vars(module):
+            self._interpret(module, kernels.tree)
+
+    def _interpret(self, module: ModuleType, tree: ast.Module) -> None:
+        """Make Triton's interpreter run what was checked.
+
+        It compiles a kernel anew from lines that it looks up by their number, which may show it another text: that of a
+        docstring, or of a line above one that only some count.
+        """
+        interpreter = importlib.import_module("triton.runtime.interpreter")
+        for node in tree.body:
+            kernel = vars(module)[node.name] if isinstance(node, ast.FunctionDef) else None
+            if type(kernel).__module__.startswith("triton.") and (function := _function_of(kernel)) is not None:
+                rewriter = interpreter.FunctionRewriter(function)
+                rewriter.filename = self.filename
+                plain = copy.deepcopy(node)
+                assert isinstance(plain, ast.FunctionDef)
+                plain.decorator_list = []
+                text = ast.fix_missing_locations(rewriter.ast_transformer.visit(ast.Module([plain], [])))
+                interpreter.InterpretedFunction.rewritten_fn[function] = rewriter._compile_and_exec(text)
 
     def _kernels(self) -> Kernels:
         try:

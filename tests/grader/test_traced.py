@@ -126,3 +126,33 @@ def test_a_pointer_to_anywhere_else_reads_and_writes_nothing(verdicts, how, act)
     assert got["double"].passed and got["triple"].passed
     assert "ended the process" not in got["gather"].what, "an address was followed"
     assert not got["gather"].passed or act == "store"
+
+
+PLAIN = "    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)\n"
+RUNS = "[kind for kind in ().__class__.__base__.__subclasses__() if 1 // 0]"
+ANOTHER = f"def gather(x_ptr, y_ptr, n, BLOCK: tl.constexpr): {RUNS}"
+OTHER_TEXTS = {
+    "a docstring": (
+        "",
+        f"    '''\n    {ANOTHER.replace(': [', f':{chr(10)}        [')}\n        \"\"\"\n    '''\n{PLAIN}",
+        '    \'"""#\'\n',
+    ),
+    **{
+        f"lines that end in {end!r}": (f"X = 1  # {end * 24}\n# @triton.jit{end}{ANOTHER}\n", PLAIN, "")
+        for end in ("\x0c", "\x1c", "\x85", "\u2028")
+    },
+}
+
+
+@pytest.mark.parametrize("where", OTHER_TEXTS)
+def test_the_text_that_was_checked_is_the_one_that_is_interpreted(verdicts, where):
+    """Triton's interpreter looks a kernel's lines up again, and may find others: what they say is not run."""
+    before, begins, ends = OTHER_TEXTS[where]
+    got = verdicts(KERNELS.replace("STEP = 1\n", f"STEP = 1\n{before}").replace(PLAIN, begins) + ends)
+    assert {name: v.passed for name, v in got.items()} == {"double": True, "triple": True, "gather": True}, got
+
+
+def test_an_annotation_makes_no_names_for_a_kernel(verdicts):
+    hidden = "def double(x, y) -> [1 for eval in ()]:\n    max((max((), default='1 / 0'),), key=eval)\n"
+    got = verdicts(KERNELS.replace("def double(x, y):\n", hidden))
+    assert not got["double"].passed and "annotation" in got["double"].what

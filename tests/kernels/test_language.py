@@ -88,6 +88,9 @@ CUDA_LINES = [
     "x = x.view(int32)",
     "x = [i for i in range(3)]",
     "x = {}",
+    "x = [1, 2]",
+    "x = max(x, 1, key=min)",
+    "x = max((), default='text')",
     "x = lambda: 1",
     "x = 'text'",
     "x = f'{x}'",
@@ -149,6 +152,8 @@ TRITON_LINES = [
     "y = math.exp(x)",
     "y = x.__getitem__(0)",
     "tl.load.fn(x)",
+    "y = z = x",
+    "y = max(x, 1, key=min)",
 ]
 
 
@@ -173,6 +178,8 @@ def test_what_a_kernel_does_not_have_is_refused_at_its_line(decorator: str, line
         "@cuda.jit\ndef kernel(x=[]): pass",
         "@cuda.jit\ndef kernel(x=open): pass",
         "@triton.jit\ndef kernel(x: print('run')): pass",
+        "@triton.jit\ndef kernel(x) -> print('run'): pass",
+        "@cuda.jit\ndef kernel(x) -> [1 for eval in ()]: pass",
         "@cuda.jit(print('run'))\ndef kernel(x): pass",
         "@cuda.jit\n@print\ndef kernel(x): pass",
         "@print\n@cuda.jit\ndef kernel(x): pass",

@@ -36,7 +36,8 @@ def simulated(function: FunctionType, cuda: Any) -> FunctionType:
 def _copied(function: FunctionType, cuda: Any, made: dict[FunctionType, FunctionType]) -> FunctionType:
     if function in made:
         return made[function]
-    names: dict[str, Any] = {_MARK: True, "__builtins__": function.__builtins__, "__name__": function.__module__}
+    own: Any = function  # of its builtins, which may be fewer than Python's, the type stubs know nothing
+    names: dict[str, Any] = {_MARK: True, "__builtins__": own.__builtins__, "__name__": function.__module__}
     cells = [CellType() for _ in function.__closure__ or ()]
     copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, tuple(cells) or None)
     copy.__kwdefaults__ = function.__kwdefaults__
