@@ -1,8 +1,13 @@
-"""One operation in several languages: which module holds a language's steps, and how one of them is run."""
+"""One operation in several languages: which module holds a language's steps, and how one of them is run.
+
+In Triton an operation is an operator of torch's, which torch.compile takes as one node of its graph. In the other
+languages it is none: keep it out of what is compiled.
+"""
 
 from __future__ import annotations
 
 import importlib
+import sys
 from types import ModuleType
 
 import torch
@@ -21,12 +26,25 @@ def steps_in(operation: str, language: str) -> ModuleType:
     if language not in LANGUAGES:
         raise InputError("unknown language", got=language, expected=" or ".join(LANGUAGES))
     name = f"mlsys_lab.kernels.{operation}.{LANGUAGES[language]}"
+    if not _imported(name):
+        raise InputError(f"{operation} is not written in {language}")
+    return sys.modules[name]
+
+
+def _imported(name: str) -> bool:
+    """Import a module; whether there is such a one."""
     try:
-        return importlib.import_module(name)
+        importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name != name:
             raise
-        raise InputError(f"{operation} is not written in {language}") from None
+        return False
+    return True
+
+
+# torch.compile cannot trace an import; of what is marked so it asks for the result while it traces. This is what
+# torch.compiler.assume_constant_result does, which would import the whole compiler here: seconds.
+_imported._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def perform(operation: str, language: str, step: str | None, *tensors: torch.Tensor) -> torch.Tensor:
