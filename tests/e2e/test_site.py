@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, Route
+from playwright.sync_api import Browser, BrowserContext, Page
 
 from book.linkcheck import internal_problems, pages
 from book.project import LABS, read_address
@@ -20,6 +20,10 @@ pytestmark = pytest.mark.timeout(900)  # the first test builds the site
 
 PROBE = Path(__file__).with_name("probe.js").read_text(encoding="utf-8")
 WIDTHS, THEMES = (390, 1280), ("light", "dark")
+TOGETHER = 4
+"""Pages that are open at a time, so that their waits for the network and for the theme's colours overlap."""
+NO_NETWORK = {"server": f"http://{HOST}:9", "bypass": HOST}
+"""No proxy listens there: what is asked of another host fails. Other than a route, it leaves the browser its cache."""
 # Formulas, Plotly figures and custom elements that the page still has to draw.
 PENDING = """() => document.querySelectorAll(".math:not(:has(mjx-container))").length === 0
   && [...document.querySelectorAll(".mlsys-plot")].every((plot) => plot.querySelector(".main-svg"))
@@ -36,41 +40,46 @@ class Visit:
     states: dict[tuple[int, str], dict[str, Any]] = field(default_factory=dict)
 
 
-def look(browser: Browser, url: str, visit: Visit, width: int, theme: str) -> None:
-    """Open the page in this width and theme, then change both, since a reader may turn a phone or switch the theme."""
-    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
+def opened(context: BrowserContext, url: str, visit: Visit) -> Page:
+    """A page that has begun to load, and whose requests and errors the visit notes."""
     page = context.new_page()
-
-    def request(route: Route) -> None:
-        if route.request.url.startswith((url, "data:", "blob:")):
-            route.continue_()
-        else:
-            visit.elsewhere.append(route.request.url)
-            route.abort()
-
-    page.route("**/*", request)
+    ours = (url, "data:", "blob:")
+    page.on("request", lambda asked: None if asked.url.startswith(ours) else visit.elsewhere.append(asked.url))
     page.on("console", lambda message: visit.errors.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: visit.errors.append(str(error)))
     page.on("response", lambda answer: visit.errors.append(f"{answer.status} {answer.url}") if not answer.ok else None)
-    page.goto(url + visit.name)
-    page.wait_for_load_state("networkidle")
-    page.wait_for_function(PENDING, timeout=20_000)
+    page.goto(url + visit.name, wait_until="commit")
+    return page
+
+
+def look(context: BrowserContext, url: str, visits: list[Visit], width: int, theme: str) -> None:
+    """Open the pages in this width and theme, then change both, since a reader may turn a phone or switch the theme."""
+    shown = [(visit, opened(context, url, visit)) for visit in visits]
+    for _, page in shown:
+        page.wait_for_load_state("networkidle")
+        page.wait_for_function(PENDING, timeout=20_000)
     turned = (sum(WIDTHS) - width, THEMES[1 - THEMES.index(theme)])
     for now_width, now_theme in ((width, theme), turned):
-        page.set_viewport_size({"width": now_width, "height": 900})
-        page.emulate_media(color_scheme=now_theme, reduced_motion="reduce")
+        for _, page in shown:
+            page.set_viewport_size({"width": now_width, "height": 900})
+            page.emulate_media(color_scheme=now_theme, reduced_motion="reduce")
         page.wait_for_timeout(350)  # the theme's colours fade in, figures draw themselves anew
-        visit.states[now_width, now_theme] = page.evaluate(PROBE)
-    context.close()
+        for visit, page in shown:
+            visit.states[now_width, now_theme] = page.evaluate(PROBE)
+    for _, page in shown:
+        page.close()
 
 
 @pytest.fixture(scope="module")
 def visits(site: Path, site_url: str, browser: Browser) -> list[Visit]:
     """Every page, opened narrow and dark and turned wide and light, then opened wide and dark and turned."""
     found = [Visit(str(path.relative_to(site))) for path in pages(site)]
-    for visit in found:
-        look(browser, site_url, visit, 390, "dark")
-        look(browser, site_url, visit, 1280, "dark")
+    for width in WIDTHS:
+        size = {"width": width, "height": 900}
+        context = browser.new_context(viewport=size, color_scheme="dark", proxy=NO_NETWORK)
+        for at in range(0, len(found), TOGETHER):
+            look(context, site_url, found[at : at + TOGETHER], width, "dark")
+        context.close()
     return found
 
 
