@@ -3,8 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 PYTEST_ARGS ?=
-# Tests of what hooks into Triton and Numba; a lab's are taken as soon as they are there.
-KERNEL_TESTS = tests/kernels $(wildcard tests/labs/gpu_model tests/labs/cuda tests/labs/triton)
+# Tests of what hooks into Triton and Numba, and the labs that do.
+KERNEL_LABS = gpu-model cuda triton
+KERNEL_TESTS = tests/kernels $(foreach lab,$(KERNEL_LABS),$(wildcard tests/labs/test_$(subst -,_,$(lab))_*.py) \
+	'tests/labs/test_checks_discriminate.py::test_the_reference_passes_everything[$(lab)]')
 NEWEST := .venv-newest/bin/python
 # The container that performance points are measured in: no network, one GPU, nothing of the machine but this checkout.
 DOCKER ?= docker
@@ -65,7 +67,7 @@ fuzz: $(READY) ## Throw damaged frames, notebooks, archives and records at the g
 newest: ## Run the kernels' tests against the newest releases of all they need, in an environment of its own
 	test -x $(NEWEST) || $(PYTHON) -m venv .venv-newest
 	$(NEWEST) -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager \
-		--editable '.[kernels,grader]' pytest pytest-timeout hypothesis pyyaml
+		--editable '.[kernels,grader]' 'nvidia-nvvm; platform_system == "Linux"' pytest pytest-timeout hypothesis pyyaml
 	$(NEWEST) -m pip list --disable-pip-version-check
 	$(NEWEST) -m pytest $(PYTEST_ARGS) $(KERNEL_TESTS)
 

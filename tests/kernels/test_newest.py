@@ -1,9 +1,9 @@
 """The workflow that runs the kernels' tests against the newest releases: weekly, read-only, and really the newest."""
 
 import re
+import shlex
 from pathlib import Path
 
-import pytest
 import yaml
 
 from tests.kernels.making import told_by_make
@@ -11,6 +11,11 @@ from tests.kernels.making import told_by_make
 PROJECT = Path(__file__).parents[2]
 FLOW = yaml.safe_load((PROJECT / ".github/workflows/kernels.yml").read_text())
 TRIGGERS = FLOW[True]  # YAML reads `on` as a truth value
+
+
+def given_to_pytest(listed: str) -> list[str]:
+    """What pytest is given at the end of the target."""
+    return shlex.split(re.search(r"-m pytest +(.*)", listed)[1])
 
 
 def test_it_runs_once_a_week_and_when_asked_to():
@@ -37,11 +42,17 @@ def test_it_tries_the_oldest_python_and_a_newer_one():
 def test_the_target_takes_no_constraints_and_runs_the_kernels_tests():
     listed = told_by_make(PROJECT, "newest")
     assert "constraint" not in listed and "--upgrade-strategy eager" in listed and "kernels" in listed
-    folders = re.search(r"-m pytest +(.*)", listed)[1].split()
-    assert "tests/kernels" in folders and all((PROJECT / folder).is_dir() for folder in folders)
+    assert "tests/kernels" in given_to_pytest(listed)
 
 
-@pytest.mark.parametrize("lab", ("gpu_model", "cuda", "triton"))
-def test_the_kernels_labs_are_taken_as_soon_as_they_have_tests(lab):
-    listed = told_by_make(PROJECT, "newest")
-    assert (f"tests/labs/{lab}" in listed) == (PROJECT / "tests/labs" / lab).is_dir()
+def test_every_lab_that_asks_for_kernels_is_among_them():
+    taken = given_to_pytest(told_by_make(PROJECT, "newest"))
+    labs = PROJECT / "tests/labs"
+    for source in (PROJECT / "solutions").glob("*/lab.toml"):
+        topic = source.parent.name[3:]
+        of_kernels = "mlsys_lab.kernels" in source.read_text()
+        passes = f"tests/labs/test_checks_discriminate.py::test_the_reference_passes_everything[{topic}]"
+        assert (passes in taken) == of_kernels
+        own = {f"tests/labs/{path.name}" for path in labs.glob(f"test_{topic.replace('-', '_')}_*.py")}
+        assert own & set(taken) == (own if of_kernels else set())
+    assert "@each_lab\ndef test_the_reference_passes_everything(" in (labs / "test_checks_discriminate.py").read_text()
