@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
 import pytest
+import triton
 
 from mlsys_lab.kernels.matmul.cost import tiled_bytes
 from mlsys_lab.kernels.trace.faults import UNWRITTEN
@@ -35,6 +41,8 @@ def test_a_grid_stride_reads_and_writes_everything_once(page) -> None:
     assert all(reads_each_once(trace, name) for name in "xy") and writes_each_once(trace, "z")
     turns = -(-300 // 128)
     assert turns == 3  # "two full turns, then a third"
+    threads = page.stride_data["steps"][page.cut_off]["threads"]
+    assert threads == list(range(32, 300 - 2 * 128))  # the warp at which the figure opens
     assert total(trace).asked_bytes == page.adding.least_bytes(300)
 
 
@@ -75,7 +83,7 @@ def test_the_steps_of_the_sum_by_hand(page) -> None:
     assert page.tree["warp_shuffle"] == (page.sum_cost.least_bytes(256), 1, 4 + 1, 4 + 1)
     assert page.tree["grid_stride"][1:] == page.tree["warp_shuffle"][1:]
     assert page.tree["strided"][3] == page.tree["interleaved"][3]  # "as busy as before"
-    assert page.strided_worst == 4
+    assert page.strided_worst == 4 == page.tree_data["steps"][page.queue]["taken"]
 
 
 def test_the_transpose_by_hand(page) -> None:
@@ -86,7 +94,18 @@ def test_the_transpose_by_hand(page) -> None:
     warps = elements // 32
     assert page.through_shared(page.turned["tiled"]) == (2 * warps, warps + 32 * warps)
     assert page.through_shared(page.turned["padded"]) == (2 * warps, 2 * warps)
-    assert max(step["taken"] for step in page.turn_data["steps"]) == 32
+    opened = page.turn_data["steps"][page.column_read]
+    assert opened["taken"] == 32 == max(step["taken"] for step in page.turn_data["steps"])
+    assert opened["kind"] == "reads" and page.turn_data["buffers"][opened["buffer"]]["name"] == "tile"
+
+
+def test_a_warp_asks_twice_for_each_multiply_add(page) -> None:
+    """The picture of the plain product: 4 warps of 32 lanes, 8 steps along k."""
+    steps, buffers = page.row_data["steps"], page.row_data["buffers"]
+    reads = [buffers[step["buffer"]]["name"] for step in steps if step["kind"] == "reads"]
+    assert (reads.count("a"), reads.count("b"), len(steps)) == (4 * 8, 4 * 8, 4 * (2 * 8 + 1))
+    opened = steps[page.again]
+    assert opened["elements"] == steps[1]["elements"] == list(range(32)) and opened["threads"] == list(range(32, 64))
 
 
 def test_the_bound_of_the_product(page) -> None:
@@ -111,8 +130,8 @@ def test_the_rungs_by_hand(page) -> None:
     for step, tile in (("shared_tile", 16), ("register_tile_2d", 64)):
         foreseen = tiled_bytes(*page.cube, tile, tile) - 4 * page.size**2
         assert page.rungs[step][1] * page.size**3 == exactly(foreseen)
-    assert page.asked(4, 64) == exactly(page.rungs["register_tile_2d"][2])
-    assert page.asked(1, 16) == exactly(page.rungs["shared_tile"][2])
+    assert page.asked(4, 4, 64) == exactly(page.rungs["register_tile_2d"][2])
+    assert page.asked(1, 1, 16) == exactly(page.rungs["shared_tile"][2])
 
 
 def test_ceilings(page) -> None:
@@ -121,6 +140,35 @@ def test_ceilings(page) -> None:
         assert page.from_requests(r) == exactly(min(1 / (4 * r), 1 / (1 + r)))
     tile, coalesced = page.ceilings["shared_tile"], page.ceilings["coalesced"]
     assert tile[0] > 9 * coalesced[0] and tile[1] <= coalesced[1]  # "no higher than before"
+
+
+def test_the_worklog_and_its_ceilings(page) -> None:
+    """All but one step stay below what their source allows; that one, below what loads of sixteen bytes allow."""
+    cublas = 23249.6  # as published, beside shares of it in %
+    shares = {step: 100 * gflops / cublas for step, (gflops, _) in page.worklog.items()}
+    assert list(shares) == list(page.rungs)
+    assert [round(share, 1) for share in shares.values()] == [1.3, 8.5, 12.8, 36.5, 68.7]
+    requests = [r for _, r in page.worklog.values()]
+    assert requests == exactly([2, 2, 2 + 4 / 32, 1 + 1 / 8 + 4 / 64, 2 / 8 + 4 / 128])
+    peak = 84 * 128 * 2 * 1.8e9  # multiprocessors, lanes, FLOPs of a multiply-add, clock
+    of_peak = {step: 1e9 * gflops / peak for step, (gflops, _) in page.worklog.items()}
+    above = [step for step, (_, r) in page.worklog.items() if of_peak[step] > page.from_requests(r)]
+    assert above == ["register_tile_1d"]
+    assert of_peak["register_tile_1d"] < page.from_requests(page.joined_r) == exactly(4 / 7)
+
+
+def test_the_compiler_joins_the_numbers_of_a(page) -> None:
+    """In the machine code of the step that makes a column of 8: 64 multiply-adds, for each 8 + 1 numbers to load."""
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
+    if not tool.exists():
+        pytest.skip("Triton comes without nvdisasm here")
+    step, source = "register_tile_1d<64, 64, 8, 8>", page.ladder.FP32.text
+    with NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(page.compile_cuda(source, (step,), arch="sm_90").cubin)
+        file.flush()
+        code = subprocess.run([tool, "-c", file.name], capture_output=True, text=True, check=True).stdout
+    assert len(re.findall(r"\bLDS\.128\b", code)) == 8 * 8 // 4
+    assert len(re.findall(r"\bLDS\b(?!\.)", code)) == 8
 
 
 def test_the_ladder_in_c_plus_plus(page) -> None:
