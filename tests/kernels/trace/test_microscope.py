@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import re
+import runpy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -185,3 +188,17 @@ def test_programs_are_in_no_order() -> None:
         f"{line(one_sum, 'the sum')}: program 0 lane 0 writes element 0 of 1 of out, program 1 lane 0 reads it, "
         "and nothing orders them",
     )
+
+
+def test_the_readmes_example_says_what_stands_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+    example = re.search(r"^```python\n(.*?)^```.*?^```\n(.*?)^```", readme, re.DOTALL | re.MULTILINE)
+    assert example
+    script = tmp_path / "own.py"
+    script.write_text(example[1], encoding="utf-8")
+    monkeypatch.setenv("COLUMNS", "200")
+    runpy.run_path(str(script))
+    said = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in said if line.startswith(("wrong", "slow"))] == example[2].splitlines()
