@@ -26,6 +26,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from mlsys_lab.checks.labinfo import labs_root, released_labs
+from mlsys_lab.kernels.runtime import INSTALL
 
 OLDEST_PYTHON = (3, 11)
 PROBE_LIMIT_S = 20
@@ -118,19 +119,19 @@ def _gpu() -> Finding:
 def _triton() -> Finding:
     found = _version("triton") if find_spec("triton") else ""
     purpose = "the Triton lab: compiled on a GPU, interpreted on any CPU"
-    fix = 'pip install "mlsys-lab[gpu]" (Linux)'
     if not found:
-        return Finding("Triton", False, "not installed", purpose, fix=fix)
+        return Finding("Triton", False, "not installed", purpose, fix=f"{INSTALL} (Linux)")
     import torch
 
     return Finding("Triton", True, f"{found}, {'compiled' if torch.cuda.is_available() else 'interpreted'}", purpose)
 
 
 def _numba() -> Finding:
-    found, purpose = _version("numba"), "the CUDA lab: on a GPU, or in Numba's simulator"
-    if not found:
-        return Finding("Numba CUDA", False, "not installed", purpose, fix="pip install numba numba-cuda")
-    return Finding("Numba CUDA", True, found, purpose)
+    purpose = "labs of the GPU and CUDA: compiled on a GPU, simulated on any CPU"
+    for library in ("numba", "numba-cuda", "greenlet"):
+        if not _version(library):
+            return Finding("Numba CUDA", False, f"{library} is not installed", purpose, fix=INSTALL)
+    return Finding("Numba CUDA", True, _version("numba"), purpose)
 
 
 def _ranks() -> Finding:

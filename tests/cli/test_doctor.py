@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,21 @@ def test_without_torch_the_fix_is_named_and_the_exit_code_is_1(call: Call, monke
     code, out, _ = call("doctor")
     assert code == 1 and "torch: pip install torch" in out
     assert 'pip install "mlsys-lab[lab]"' in out  # square brackets are not taken for markup
+
+
+@pytest.mark.parametrize(
+    ("package", "name"), [("greenlet", "Numba CUDA"), ("numba-cuda", "Numba CUDA"), ("triton", "Triton")]
+)
+def test_what_kernels_lack_is_an_extra_that_there_is(
+    package: str, name: str, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda asked: "" if asked == package else there(asked))
+    found = {finding["name"]: finding for finding in json.loads(call("doctor", "--json")[1])}[name]
+    extra = re.search(r"mlsys-lab\[(.+)\]", found["fix"])
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert not found["ok"] and "not installed" in found["found"]
+    assert extra and any(one.startswith(package) for one in project["optional-dependencies"][extra[1]])
 
 
 def test_an_old_python_is_told(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
