@@ -74,7 +74,7 @@ function render({ model, el }) {
   };
   const grouped = (x) => x.toLocaleString("en-US");
   const counted = (n, word) => `${grouped(n)} ${word}${n === 1 ? "" : "s"}`;
-  const percent = (x) => `${number(Number((100 * x).toPrecision(3)))} %`;
+  const percent = (x) => `${number(Number((100 * x).toPrecision(3)))}\u00a0%`;
 
   // A slider for play, and beside it a field for any number.
   function knob(name, label, { min, max, step }) {

@@ -105,7 +105,7 @@ def verdict_of(name: str, **sizes: int) -> str:
     held = occupancy(device(name), **sizes)
     of = device(name).warps_per_unit
     words = f"{held.blocks} block{'' if held.blocks == 1 else 's'}, {held.warps} of {of} warps"
-    return f"{words}: occupancy {100 * held.occupancy:.3g} %"
+    return f"{words}: occupancy {100 * held.occupancy:.3g}\N{NO-BREAK SPACE}%"
 
 
 @pytest.mark.browser
