@@ -190,6 +190,8 @@ class _Kernel:
             case ast.Tuple(elts=elements):
                 for element in elements:
                     self.target(element)
+            case ast.Subscript() if self.dialect == "triton.jit":
+                self.refuse(node, "Triton stores to no element of a variable", help="tl.store, or a block by tl.where")
             case ast.Subscript(value=ast.Name() as array, slice=index):
                 self.expression(array)
                 self.expression(index)
@@ -211,7 +213,7 @@ class _Kernel:
             case ast.Call(func=function, args=args, keywords=keywords):
                 self.callee(function)
                 for argument in args:
-                    self.expression(argument)
+                    self.argument(argument)
                 if keywords and isinstance(function, ast.Name) and function.id in BUILTINS:
                     self.refuse(keywords[0].value, f"`{function.id}` takes no keywords in a kernel")
                 for keyword in keywords:
@@ -219,11 +221,9 @@ class _Kernel:
             case ast.Subscript(value=value, slice=index):
                 self.expression(value)
                 self.expression(index)
-            case ast.List() if self.dialect == "cuda.jit":
-                self.refuse(node, "a CUDA kernel has no lists", help="cuda.local.array(length, float32)")
-            case ast.List(elts=elements):  # a shape of Triton's
-                for element in elements:
-                    self.expression(element)
+            case ast.List():
+                own = "cuda.local.array(length, float32)" if self.dialect == "cuda.jit" else "a block, such as tl.zeros"
+                self.refuse(node, "a kernel has no lists", help=own)
             case _ if isinstance(node, COMPOUND):
                 for part in ast.iter_child_nodes(node):
                     if not isinstance(part, HARMLESS):
@@ -231,6 +231,11 @@ class _Kernel:
                         self.expression(part)
             case _:
                 self.refuse(node, f"a kernel has no {_word(node)}")
+
+    def argument(self, node: ast.expr) -> None:
+        """What a function is given: a value, or a list that is a shape of Triton's."""
+        for part in node.elts if isinstance(node, ast.List) and self.dialect == "triton.jit" else [node]:
+            self.expression(part)
 
     def callee(self, node: ast.expr) -> None:
         if not isinstance(node, ast.Name | ast.Attribute):
@@ -243,7 +248,7 @@ class _Kernel:
         if node.arg is None:
             self.refuse(node.value, "a kernel writes its arguments out", "**")
         if not (isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)):  # padding_option="zero"
-            self.expression(node.value)
+            self.argument(node.value)
 
     def name(self, node: ast.Name, name: str) -> None:
         if name not in self.locals | self.known | BUILTINS | NUMBER_TYPES:

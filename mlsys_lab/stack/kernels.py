@@ -12,6 +12,7 @@ import contextlib
 import copy
 import importlib
 import inspect
+import linecache
 import math
 import os
 import textwrap
@@ -38,6 +39,7 @@ class KernelLoader(ArtifactLoader):
         kernels = self._kernels()
         vars(module).update(_names(kernels))
         super().exec_module(module)
+        linecache.lazycache(self.filename, vars(module))  # who tells of a line finds its text
         if "triton" in vars(module):
             self._interpret(module, kernels.tree)
 

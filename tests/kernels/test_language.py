@@ -154,6 +154,8 @@ TRITON_LINES = [
     "tl.load.fn(x)",
     "y = z = x",
     "y = max(x, 1, key=min)",
+    "y = [0.0] * 8",
+    "x[0] = 1",
 ]
 
 
