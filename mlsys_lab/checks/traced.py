@@ -1,13 +1,13 @@
 """Checks of kernels by what they did to memory: right values first, then what is wrong, then what is too much.
 
 The learner's side counts (`mlsys_lab.kernels.trace.findings`); a check's `expect` names what may be moved at most by
-`allowed`, beside the values, and `agree` compares both.
+`allowed`, beside the values, and `agree` compares both. What labs 02 and 03 say alike of CUDA's kernels is here too.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -100,3 +100,45 @@ def _busiest(kernel: str, got: Arrays, expected: Arrays) -> Mismatch | None:
         return None
     what = f"`{kernel}` does not share its work among its {programs:,} {actor}s"
     return Mismatch(what, f"{most:,} bytes moved by {actor} {number} alone", f"at most {share:,} bytes by each")
+
+
+def scattered(at: str, most: int) -> Mismatch:
+    """What is wrong with a request of a warp to global memory that takes more than `most` sectors too many."""
+    slack = f"at most {most} more than the least" if most else "no more than the least"
+    return Mismatch("warps ask for memory that lies scattered", at, f"neighbours at neighbouring addresses: {slack}")
+
+
+def not_shared(who: str, space: str, count: int, most: int) -> Mismatch:
+    """What is wrong with a thread that touches memory `count` times."""
+    told = f"{who} touches {space} memory {count:,} times"
+    return Mismatch("one thread does what many should share", told, f"at most {most:,} times, by any thread")
+
+
+def launching(
+    kernel: str, block: str, grid: Callable[[Arrays], object], output: str = "", shape: str = ""
+) -> Callable[[Arrays], str]:
+    """A check's `describe`: code that makes arrays of the case's sizes, and records and reports the launch.
+
+    `grid` works the number of blocks out from the arrays, which are the kernel's arguments in their order, and then
+    `output`, if there is one; `shape` is code for its shape, in which {n} is the number n among the arrays.
+    """
+
+    def describe(arrays: Arrays) -> str:
+        given = {name: array for name, array in arrays.items() if array.dtype == np.float32}
+        lines = [f"{name} = {_made(array)}" for name, array in given.items()]
+        lines += [f"{output} = np.empty({shape.format(**arrays)}, np.float32)"] if output else []
+        arguments = [kernel, str(grid(arrays)), block, *given, *([output] if output else [])]
+        fresh = f', outputs=("{output}",)' if output else ""
+        return "\n".join(
+            [*lines, f"trace = record({', '.join(arguments)}{fresh})", "show_table(report(trace).table())"]
+        )
+
+    return describe
+
+
+def _made(array: np.ndarray) -> str:
+    """Code for a number, or for an array of this shape with values of its own."""
+    if array.ndim == 0:
+        return f"np.float32({array:.6g})"
+    shape = array.shape if array.ndim > 1 else array.size
+    return f"np.random.default_rng(0).standard_normal({shape}, np.float32)"

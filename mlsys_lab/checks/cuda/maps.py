@@ -6,8 +6,9 @@ import numpy as np
 
 from mlsys_lab.checks.cuda.calls import maps as calls
 from mlsys_lab.checks.cuda.calls.launches import HIGH, THREADS, WIDE, blocks
-from mlsys_lab.checks.cuda.words import agree, launching, limits
+from mlsys_lab.checks.cuda.words import agree, limits
 from mlsys_lab.checks.spec import Arrays, Case, Check
+from mlsys_lab.checks.traced import launching
 
 ALIGNED = 8
 """Rows of so many numbers begin at sectors; others may take a sector more in each request."""

@@ -7,8 +7,9 @@ import numpy as np
 from mlsys_lab.checks.cuda.calls import matrices as calls
 from mlsys_lab.checks.cuda.calls.launches import ROWS, SIDE, TILE, blocks
 from mlsys_lab.checks.cuda.maps import ALIGNED, normal
-from mlsys_lab.checks.cuda.words import agree, launching, limits
+from mlsys_lab.checks.cuda.words import agree, limits
 from mlsys_lab.checks.spec import Arrays, Case, Check
+from mlsys_lab.checks.traced import launching
 
 ASTRAY = 3
 """Sectors beyond the least of a request for parts of two rows that do not begin at sectors."""

@@ -7,8 +7,9 @@ import numpy as np
 from mlsys_lab.checks.cuda.calls import shared as calls
 from mlsys_lab.checks.cuda.calls.launches import THREADS, blocks
 from mlsys_lab.checks.cuda.maps import normal
-from mlsys_lab.checks.cuda.words import agree, launching, limits
+from mlsys_lab.checks.cuda.words import agree, limits
 from mlsys_lab.checks.spec import Arrays, Case, Check
+from mlsys_lab.checks.traced import launching
 
 TREE_REQUESTS = 40
 """Of a block's warps to shared memory: sequential addressing takes 29, 74 would be interleaved."""

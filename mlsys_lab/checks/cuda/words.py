@@ -6,14 +6,13 @@ and `MOST`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from mlsys_lab.checks.compare import close
 from mlsys_lab.checks.spec import Arrays, Mismatch
-from mlsys_lab.checks.traced import first_nan
+from mlsys_lab.checks.traced import first_nan, not_shared, scattered
 from mlsys_lab.kernels.trace.findings import text_of
 
 MOST = "at most: "
@@ -69,46 +68,13 @@ def _too_much(got: Arrays, limit: str, most: int) -> Mismatch | None:
         return None
     at = text_of(got[f"{name.removesuffix(' over')} at"])
     if name == "sectors over":
-        slack = f" at most {most} more than the least" if most else " no more than the least"
-        return Mismatch("warps ask for memory that lies scattered", at, f"neighbours at neighbouring addresses:{slack}")
+        return scattered(at, most)
     if name == "passes over":
         return Mismatch("lanes of a warp want different words of one bank", at, "one pass a request")
     if name.endswith("of a thread"):
-        space = name.split()[0]
-        told = f"{at} touches {space} memory {count:,} times"
-        return Mismatch("one thread does what many should share", told, f"at most {most:,} times, by any thread")
+        return not_shared(at, name.split()[0], count, most)
     if name == "shared requests of a block":
         told = f"{count:,} requests of a block's warps to shared memory"
         return Mismatch("too many warps take part in the tree", told, f"at most {most:,}")
     does, array = name.split(" of ")
     return Mismatch(f"more {does} of `{array}` than it takes", f"{count:,} {does}: {at}", f"at most {most:,}")
-
-
-def launching(
-    kernel: str, block: str, grid: Callable[[Arrays], object], output: str = "", shape: str = ""
-) -> Callable[[Arrays], str]:
-    """A check's `describe`: code that makes arrays of the case's sizes, and records and reports the launch.
-
-    `grid` works the number of blocks out from the arrays, which are the kernel's arguments in their order, and then
-    `output`, if there is one; `shape` is code for its shape, in which {n} is the number n among the arrays.
-    """
-
-    def describe(arrays: Arrays) -> str:
-        given = {name: array for name, array in arrays.items() if array.dtype == np.float32}
-        lines = [f"{name} = {_made(array)}" for name, array in given.items()]
-        lines += [f"{output} = np.empty({shape.format(**arrays)}, np.float32)"] if output else []
-        arguments = [kernel, str(grid(arrays)), block, *given, *([output] if output else [])]
-        fresh = f', outputs=("{output}",)' if output else ""
-        return "\n".join(
-            [*lines, f"trace = record({', '.join(arguments)}{fresh})", "show_table(report(trace).table())"]
-        )
-
-    return describe
-
-
-def _made(array: np.ndarray) -> str:
-    """Code for a number, or for an array of this shape with values of its own."""
-    if array.ndim == 0:
-        return f"np.float32({array:.6g})"
-    shape = array.shape if array.ndim > 1 else array.size
-    return f"np.random.default_rng(0).random({shape}, np.float32)"

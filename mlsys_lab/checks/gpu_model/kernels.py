@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from mlsys_lab.checks.gpu_model.calls import kernels as calls
-from mlsys_lab.checks.gpu_model.words import said
 from mlsys_lab.checks.spec import Arrays, Case, Check, Mismatch
-from mlsys_lab.checks.traced import agree, allowed
+from mlsys_lab.checks.traced import agree, allowed, launching, not_shared, scattered
+from mlsys_lab.kernels.trace.findings import text_of
 
 MOST = "at most: "
 WARP, SECTOR_NUMBERS, ITEM = 32, 8, 4
@@ -68,40 +66,14 @@ def warps_agree(got: Arrays, expected: Arrays) -> Mismatch | None:
         return mismatch
     for name, most in limits.items():
         if (count := int(got[name])) > most:
-            return _too_much(name, count, most, said(got[f"{name} at"]))
+            return _too_much(name, count, most, text_of(got[f"{name} at"]))
     return None
 
 
 def _too_much(name: str, count: int, most: int, at: str) -> Mismatch:
     if name == calls.LANES:
         return Mismatch("a warp diverges: some of its lanes wait for the others", at, "all 32 lanes in each request")
-    if name == calls.SECTORS:
-        slack = f" at most {most} more than the least" if most else " no sector more than the least"
-        return Mismatch("warps ask for memory that lies scattered", at, f"neighbours at neighbouring addresses:{slack}")
-    told = f"{at} touches global memory {count:,} times"
-    return Mismatch("one thread does what many should share", told, f"at most {most:,} times, by any thread")
-
-
-def _launch(kernel: str, grid: Callable[[Arrays], int]) -> Callable[[Arrays], str]:
-    """A check's `describe`: code that makes arrays of the case's sizes, and records and reports the launch."""
-
-    def describe(arrays: Arrays) -> str:
-        rng = "np.random.default_rng(0)"
-        made = [
-            f"{name} = {rng}.random({array.shape if array.ndim > 1 else array.size}, np.float32)"
-            for name, array in arrays.items()
-        ]
-        given = ", ".join([*arrays, "y"])
-        return "\n".join(
-            [
-                *made,
-                "y = np.empty_like(x)",
-                f'trace = record({kernel}, {grid(arrays)}, THREADS, {given}, outputs=("y",))',
-                "show_table(report(trace).table())",
-            ]
-        )
-
-    return describe
+    return scattered(at, most) if name == calls.SECTORS else not_shared(at, "global", count, most)
 
 
 CHECKS = (
@@ -116,7 +88,7 @@ CHECKS = (
         ),
         inputs=_mixed_inputs,
         run=calls.mixed,
-        describe=_launch("mixed", lambda arrays: arrays["x"].size // calls.THREADS),
+        describe=launching("mixed", "THREADS", lambda arrays: arrays["x"].size // calls.THREADS, "y", "x.size"),
         expect=_mixed_expect,
         compare=warps_agree,
         hint="Branch on something that is the same for all lanes of a warp, such as the number of the warp. Then "
@@ -138,7 +110,7 @@ CHECKS = (
         ),
         inputs=_scaled_inputs,
         run=calls.scale_rows,
-        describe=_launch("scale_rows", lambda arrays: len(arrays["x"])),
+        describe=launching("scale_rows", "THREADS", lambda arrays: len(arrays["x"]), "y", "x.shape"),
         expect=_scaled_expect,
         compare=warps_agree,
         hint="In each turn the block's threads stand side by side. How far is it then from one column of a thread to "

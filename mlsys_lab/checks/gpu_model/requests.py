@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from mlsys_lab.checks.answers import agree, likely
 from mlsys_lab.checks.gpu_model.calls import memory as calls
-from mlsys_lab.checks.gpu_model.words import agree, likely
 from mlsys_lab.checks.spec import Arrays, Case, Check
 
 WARP, SECTOR, WORD, BANKS = 32, 32, 4, 32

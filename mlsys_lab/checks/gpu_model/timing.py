@@ -9,9 +9,9 @@ from functools import partial
 import numpy as np
 from scipy.optimize import least_squares
 
+from mlsys_lab.checks.answers import agree, likely
 from mlsys_lab.checks.gpu_model.calls import timing as calls
 from mlsys_lab.checks.gpu_model.calls.common import code, text
-from mlsys_lab.checks.gpu_model.words import agree, likely
 from mlsys_lab.checks.spec import Arrays, Case, Check
 
 BY_SOLVER = 1e4

@@ -7,9 +7,9 @@ from fractions import Fraction
 
 import numpy as np
 
+from mlsys_lab.checks.answers import agree, likely
 from mlsys_lab.checks.gpu_model.calls import work as calls
 from mlsys_lab.checks.gpu_model.calls.common import text
-from mlsys_lab.checks.gpu_model.words import agree, likely
 from mlsys_lab.checks.spec import Arrays, Case, Check
 from mlsys_lab.hardware import device
 

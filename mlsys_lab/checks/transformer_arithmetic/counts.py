@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from mlsys_lab.checks.answers import agree
 from mlsys_lab.checks.spec import Arrays, Case, Check
 from mlsys_lab.checks.transformer_arithmetic.calls import counts as calls
 from mlsys_lab.checks.transformer_arithmetic.calls.common import rows_as_text
 from mlsys_lab.checks.transformer_arithmetic.oracle import draw_model, model_array, products_of, sizes_of, weights_of
-from mlsys_lab.checks.transformer_arithmetic.words import agree, calling
+from mlsys_lab.checks.transformer_arithmetic.words import calling
 
 GPT2_KIND = {
     "position": "learned",

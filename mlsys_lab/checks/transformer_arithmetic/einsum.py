@@ -8,10 +8,10 @@ from math import prod
 
 import numpy as np
 
+from mlsys_lab.checks.answers import agree
 from mlsys_lab.checks.spec import Arrays, Case, Check
 from mlsys_lab.checks.transformer_arithmetic.calls import einsum as calls
 from mlsys_lab.checks.transformer_arithmetic.calls.common import text
-from mlsys_lab.checks.transformer_arithmetic.words import agree
 
 RANK = 6
 Einsum = tuple[str, list[tuple[int, ...]]]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from mlsys_lab.checks.answers import agree
 from mlsys_lab.checks.spec import Arrays, Case, Check
 from mlsys_lab.checks.transformer_arithmetic.calls import memory as calls
 from mlsys_lab.checks.transformer_arithmetic.calls.common import RECOMPUTE, text
 from mlsys_lab.checks.transformer_arithmetic.counts import GPT2_KIND, LLAMA_KIND
 from mlsys_lab.checks.transformer_arithmetic.oracle import META, draw_model, saved_bytes, sizes_of, weights_of
-from mlsys_lab.checks.transformer_arithmetic.words import agree, calling
+from mlsys_lab.checks.transformer_arithmetic.words import calling
 
 CUT_FROM = {"weights": 3, "gradients": 2, "optimizer": 1}
 """The stage of ZeRO from which on a kind is cut among the data-parallel devices."""

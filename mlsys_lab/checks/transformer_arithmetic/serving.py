@@ -7,12 +7,13 @@ from fractions import Fraction
 import numpy as np
 import torch
 
+from mlsys_lab.checks.answers import agree
 from mlsys_lab.checks.spec import Arrays, Case, Check
 from mlsys_lab.checks.transformer_arithmetic.calls import serving as calls
 from mlsys_lab.checks.transformer_arithmetic.calls.common import text
 from mlsys_lab.checks.transformer_arithmetic.counts import GPT2_KIND, LLAMA_KIND
 from mlsys_lab.checks.transformer_arithmetic.oracle import META, draw_model, products_of, sizes_of, weights_of
-from mlsys_lab.checks.transformer_arithmetic.words import agree, calling
+from mlsys_lab.checks.transformer_arithmetic.words import calling
 
 
 def cache_bytes(model: np.ndarray, batch: int, tokens: int) -> int:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import linecache
-import re
-from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -13,10 +9,7 @@ import numpy as np
 from mlsys_lab.checks.cuda.calls.figures import figures
 from mlsys_lab.checks.spec import Arrays
 from mlsys_lab.errors import InputError
-from mlsys_lab.kernels.trace.events import Site, Trace
-from mlsys_lab.kernels.trace.numba_functions import python_function
-from mlsys_lab.kernels.trace.numba_simulator import record
-from mlsys_lab.kernels.trace.places import in_cell
+from mlsys_lab.kernels.trace.launches import Extent, parameters_of, recorded
 
 THREADS = 128
 """Of a block, in the tasks with one dimension."""
@@ -26,7 +19,6 @@ TILE, ROWS = 32, 8
 """The square that a block transposes, and the rows of threads that do it."""
 SIDE = 16
 """Of the matrix product's tiles and blocks."""
-Extent = int | tuple[int, int]
 
 
 def blocks(elements: int, threads: int) -> int:
@@ -41,28 +33,11 @@ def launched(
 
     given: the task's names of the parameters, and the arguments. `fresh`: the output's elements mean nothing before.
     """
-    if isinstance(getattr(artifact, kernel), FunctionType):
-        raise InputError(f"`{kernel}` is no kernel", got="a plain function", expected="`@cuda.jit` above its `def`")
-    parameters = list(inspect.signature(python_function(getattr(artifact, kernel))).parameters)
+    parameters = parameters_of(artifact, kernel)
     if len(parameters) != len(given):
         raise InputError(f"`{kernel}` has the wrong parameters", got=", ".join(parameters), expected=", ".join(given))
     called = dict(zip(given, parameters, strict=True))
     outputs = (called[output],) if fresh else ()
-    trace = _recorded(artifact, kernel, grid, block, *given.values(), outputs=outputs)
+    trace = recorded(artifact, kernel, grid, block, *given.values(), outputs=outputs)
     names = [name for name, value in given.items() if isinstance(value, np.ndarray) and value.ndim]
     return {output: given[output], **figures(trace, artifact, names)}
-
-
-def _recorded(artifact: Any, kernel: str, grid: Extent, block: Extent, *args: Any, outputs: tuple[str, ...]) -> Trace:
-    """The record of a launch; what stops it is told with the line as the learner finds it."""
-    function = python_function(getattr(artifact, kernel))
-    try:
-        return record(function, grid, block, *args, outputs=outputs)
-    except InputError as error:
-        file = function.__code__.co_filename
-        if (told := re.fullmatch(rf"{re.escape(file)}:(\d+): (.*)", error.what, re.DOTALL)) is None:
-            raise
-        number = int(told[1])
-        site = Site(file, number, linecache.getline(file, number).strip())
-        site = in_cell(site, getattr(artifact, "__loader__", None))
-        raise InputError(f"{site}: {told[2]}", got=error.got, expected=error.expected or error.help or None) from None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -13,8 +11,7 @@ from mlsys_lab.checks.spec import Arrays
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.trace.events import WARP, Site, Trace
 from mlsys_lab.kernels.trace.findings import findings
-from mlsys_lab.kernels.trace.numba_functions import python_function
-from mlsys_lab.kernels.trace.numba_simulator import record
+from mlsys_lab.kernels.trace.launches import parameters_of, recorded
 from mlsys_lab.kernels.trace.places import in_cell
 from mlsys_lab.kernels.trace.requests import VERBS
 from mlsys_lab.kernels.trace.rows import counted, grouped
@@ -40,12 +37,9 @@ def scale_rows(artifact: Any, arrays: Arrays) -> Arrays:
 
 def _launched(artifact: Any, kernel: str, grid: int, given: dict[str, np.ndarray]) -> Arrays:
     """What a launch left in `y`, and all that was counted."""
-    if isinstance(found := getattr(artifact, kernel), FunctionType):
-        raise InputError(f"`{kernel}` is no kernel", got="a plain function", expected="`@cuda.jit` above its `def`")
-    parameters = list(inspect.signature(python_function(found)).parameters)
-    if parameters != list(given):
+    if (parameters := parameters_of(artifact, kernel)) != list(given):
         raise InputError(f"`{kernel}` has the wrong parameters", got=", ".join(parameters), expected=", ".join(given))
-    trace = record(found, grid, THREADS, *given.values(), outputs=("y",))
+    trace = recorded(artifact, kernel, grid, THREADS, *given.values(), outputs=("y",))
     return {"y": given["y"], **findings(trace, artifact, actor="block"), **_warps(trace, artifact)}
 
 

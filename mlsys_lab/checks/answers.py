@@ -1,4 +1,7 @@
-"""What lab 02 says of a wrong answer: which call gave it, and which common mistake gives the same."""
+"""Answers with names of their own, one after the other: numbers, and words as the bytes of their letters.
+
+A check's `expect` may say beside an answer what common mistakes give for it (`likely`); `agree` then tells which it is.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,15 @@ def likely(answer: str, mistakes: Mapping[str, float | int]) -> Arrays:
 
 
 def agree(got: Arrays, expected: Arrays, *, scale: float = 1.0) -> Mismatch | None:
-    """As `close`, one answer after the other; bytes are text; a wrong answer is held against common mistakes."""
+    """As `close`, one answer after the other; bytes are text; a wrong number is held against common mistakes."""
     answers = {name: want for name, want in expected.items() if not name.startswith(LIKELY)}
     for name, want in answers.items():
         mismatch = close({name: got[name]} if name in got else got, {name: want}, scale=scale)
         if mismatch is None:
             continue
         if name in got and want.dtype == got[name].dtype == np.uint8:
-            return Mismatch(f"`{name}` is wrong", said(got[name]), said(want))
+            said, meant = (letters.tobytes().decode(errors="replace") for letters in (got[name], want))
+            return Mismatch(f"`{name}` is wrong", said, meant)
         known = [
             label.partition("|")[2]
             for label, value in expected.items()
@@ -37,8 +41,3 @@ def agree(got: Arrays, expected: Arrays, *, scale: float = 1.0) -> Mismatch | No
         what = f"{mismatch.what}: {known[0]}" if known else mismatch.what
         return Mismatch(what, mismatch.got, mismatch.expected)
     return close(got, answers, scale=scale)
-
-
-def said(letters: np.ndarray) -> str:
-    """The text that crossed as bytes."""
-    return letters.tobytes().decode(errors="replace")
