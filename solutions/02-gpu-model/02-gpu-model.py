@@ -404,7 +404,8 @@ for name, least_s in predicted_s.items():
 # exponential is one FLOP in your count and dozens of instructions here, and a product has more to prepare than a
 # negation. A result in memory that is new to the process, as that of the layer norm, has to be given its pages first.
 # Where your prediction comes out too high, data was in a cache. On a busy machine long calls are disturbed more often
-# than short ones: run the cell again.
+# than short ones. Then give `timed_s` the clock `time.thread_time`, which stands still while other programs have the
+# processor, and run all that is timed again, the fit first.
 
 # %%
 figure = go.Figure()
@@ -444,7 +445,7 @@ show(figure, alt="This machine's roofline, measured, and eight operations below 
 # **4b. Banks.** Shared memory has 32 banks. Words of 4 bytes go to the banks in turn: word 0 to bank 0, word 31 to bank
 # 31, word 32 to bank 0 again. In one pass each bank serves one word, to all lanes that want it.
 # `bank_passes(addresses)`: the passes that a request takes, if the lanes at these addresses each ask for something
-# within one word.
+# within one word. A request of no lanes takes none.
 #
 # **Size:** about 4 and 5 lines. **Cost:** what 128 bytes of a warp cost: 4 sectors at best, 32 at worst; 1 pass at
 # best, 32 at worst.
@@ -539,8 +540,8 @@ class Held:
 #
 # **5b.** Little's law: what is under way = rate · time on the way. `bytes_in_flight`: bytes that a whole device must
 # have under way, to move `bytes_per_s` although each byte takes `latency_s`. `warps_needed`: the warps that each of its
-# `units` multiprocessors needs for that (rounded up), if each of the 32 lanes of a warp waits for `loads` loads of
-# `bytes_a_lane` bytes.
+# `units` multiprocessors needs for that (an `int`, rounded up), if each of the 32 lanes of a warp waits for `loads`
+# loads of `bytes_a_lane` bytes.
 #
 # **Size:** about 11, 1 and 2 lines. **Cost:** occupancy costs nothing by itself; too little of it costs bandwidth.
 
@@ -587,7 +588,8 @@ check("in_flight")
 
 # %% [markdown]
 # **See it.** Warps of an H100's multiprocessor against registers a thread, and the warps that it needs at 500 clocks of
-# latency. Below a line, a kernel that keeps as much under way as the line says cannot reach the bandwidth.
+# latency, if a lane waits for one load of 4 or 16 bytes. Where a curve is below such a line, a kernel with such loads
+# cannot reach the bandwidth.
 
 # %%
 h100 = device("H100")
@@ -640,10 +642,11 @@ def mixed_by_lane(x, c, y):
 # %% [markdown]
 # **Write** `mixed`, which does the same, launched as `mixed[n // THREADS, THREADS](x, c, y)` for n a multiple of
 # THREADS, so that all 32 lanes of a warp take part in every request to memory. A kernel may use arithmetic, `if`, `for`
-# over `range` and its own variables, nothing else of Python; `cuda.grid(1)` is the thread's number. Which element a
-# thread takes is yours to say; each block keeps to its own THREADS elements. Do no more work than before: each element
-# is loaded once and stored once, and coefficients are loaded for elements at odd places only. (A branch that falls
-# *between* warps costs nothing.)
+# over `range` and its own variables, nothing else of Python. `cuda.grid(1)` is the thread's number in the launch,
+# `cuda.threadIdx.x` its number in its block, `cuda.blockIdx.x` the number of the block; 32 threads in a row are a warp.
+# Which element a thread takes is yours to say; each block keeps to its own THREADS elements. Do no more work than
+# before: each element is loaded once and stored once, and coefficients are loaded for elements at odd places only. (A
+# branch that falls *between* warps costs nothing.)
 #
 # **Size:** about 12 lines. **Cost:** reads n + c·n/2 numbers, writes n. A warp's neighbours are now two elements apart,
 # 8 sectors a request and not 4: what does that cost, and when is it worth it?
@@ -715,7 +718,8 @@ def scale_rows_by_pieces(x, s, y):
 # With 8 columns a thread, how many sectors does a warp's request touch? Ask your function of Task 4:
 
 # %%
-print(sectors_touched([4 * 8 * lane for lane in range(32)], 4), "sectors, where", sectors_touched(range(0, 128, 4), 4))
+apart, side_by_side = range(0, 1024, 4 * 8), range(0, 128, 4)
+print(sectors_touched(apart, 4), "sectors, where", sectors_touched(side_by_side, 4), "would do")
 
 # %% [markdown]
 # **Write** `scale_rows`, which does the same, launched as `scale_rows[rows, THREADS](x, s, y)` for any number of
