@@ -19,7 +19,7 @@ const ACCESSES_STYLE = `
 .array svg { margin: 0; }
 button[aria-disabled="true"] { color: var(--muted); border-style: dashed; cursor: default; }
 svg .cell { fill: var(--raised); stroke: var(--line); stroke-width: 0.75; }
-svg .seen { fill: var(--line); }
+svg .seen { fill: var(--line); stroke: var(--raised); }
 svg .moved { fill: var(--soft-value); }
 svg .moved.writes, svg .moved.updates { fill: var(--soft-gradient); }
 svg .reads.lane { fill: var(--value); }

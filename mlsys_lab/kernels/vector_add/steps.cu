@@ -3,7 +3,8 @@
 // One thread an element.
 __global__ void naive(const float* __restrict__ x, const float* __restrict__ y,
                       float* __restrict__ z, long long n) {
-    long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+    long long i =
+        static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i < n) z[i] = x[i] + y[i];
 }
 
