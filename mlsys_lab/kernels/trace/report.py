@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.jupyter import JupyterMixin
 from rich.markup import escape
 from rich.table import Table
@@ -18,6 +18,9 @@ from mlsys_lab.kernels.trace.races import Race, races
 from mlsys_lab.kernels.trace.requests import VERBS, Requests
 from mlsys_lab.kernels.trace.sectors import coalescing
 from mlsys_lab.kernels.trace.traffic import Traffic, traffic
+
+NOTEBOOK_COLUMNS = 90
+"""What JupyterLab shows of a line at 1280 px, beside its file browser."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,15 @@ class Report(JupyterMixin):
                 "",
                 f"[green]nothing wrong[/] was seen: no fault, no race, every barrier reached by all threads{ended}",
             ]
-        return Group(*parts)
+        return _Fitted(*parts)
+
+
+class _Fitted(Group):
+    """Lines that are folded where a notebook's output area, narrower than rich takes it for, would cut them."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = min(options.max_width, NOTEBOOK_COLUMNS) if console.is_jupyter else options.max_width
+        yield from console.render(Group(*self.renderables), options.update_width(width))
 
 
 def report(trace: Trace) -> Report:
@@ -116,9 +127,7 @@ def _wasteful(requests: Iterable[Requests], unit: str) -> list[str]:
 
 
 def _traffic_table(rows: Iterable[Traffic]) -> Table:
-    table = _table(
-        "global memory", "", "bytes asked for", "in sectors", "least", "asked/least", "sectors/least", "most"
-    )
+    table = _table("global memory", "", "bytes asked", "in sectors", "least", "asked/least", "sectors/least", "most")
     for one in rows:
         for does, flow, most in (("read", one.read, one.most_reads), ("written", one.written, one.most_writes)):
             if flow.asked_bytes:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from mlsys_lab.kernels.trace.events import ATOMIC, LOAD, STORE, Site, Trace
-from mlsys_lab.kernels.trace.report import Report, report
+from mlsys_lab.kernels.trace.report import NOTEBOOK_COLUMNS, Report, report
 from tests.kernels.trace.launches import Ask, array, shared, trace
 
 
@@ -58,7 +58,18 @@ def test_print_a_notebook_and_rich_show_the_table(copy: Trace, monkeypatch: pyte
     lines = [line.rstrip() for line in printed(good).strip().splitlines()]
     assert [line.rstrip() for line in str(good).splitlines()] == lines
     shown = good._repr_mimebundle_([], [])
-    assert "every barrier reached by all threads" in shown["text/html"] and "bytes asked for" in shown["text/plain"]
+    assert "every barrier reached by all threads" in shown["text/html"] and "bytes asked" in shown["text/plain"]
+
+
+def test_a_notebook_shows_whole_lines(copy: Trace) -> None:
+    """Rich takes its output area for wider than it is, and what is beyond is cut."""
+    rows = copy.accesses.copy()
+    rows["phase"] = 0
+    bad = report(dataclasses.replace(copy, accesses=rows))
+    assert max(map(len, printed(bad).splitlines())) > NOTEBOOK_COLUMNS
+    console = Console(width=115, force_jupyter=True)
+    text = "".join(segment.text for segment in console.render(bad.table()))
+    assert max(map(len, text.splitlines())) <= NOTEBOOK_COLUMNS
 
 
 def test_without_its_barrier_the_same_kernel_is_wrong(copy: Trace) -> None:
