@@ -192,7 +192,8 @@ def serve(channel: socket.socket, status: IO[str], told: int, *, jailed: bool) -
     try:
         order = wire.receive(channel).meta
         jail.limit(cpu_s=order["cpu_s"], file_bytes=FILE_BYTES, processes=PROCESSES)
-        _import_ahead(order["source"])
+        if not order.get("traced"):  # where kernels are traced, nothing else is to have run: no import either
+            _import_ahead(order["source"])
         gc.freeze()
         already = jail.data_bytes(status)
         status.close()

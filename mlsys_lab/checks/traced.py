@@ -69,10 +69,17 @@ def first_nan(got: Arrays, values: Arrays) -> Mismatch | None:
 
 
 def _moved(kernel: str, got: Arrays, expected: Arrays) -> Mismatch | None:
-    """The first array of which more is read or written than has to be."""
+    """The first array that the task does not name, or of which more is read or written than has to be."""
+    does = tuple(f"{COUNTS}{kernel} {what} " for what in (READS, WRITES))
+    known = dict.fromkeys(name.split()[-1] for name in expected if name.startswith(does))
     for what in (READS, WRITES):
         for name, array in got.items():
-            if not name.startswith(f"{kernel} {what} ") or name.endswith(" at"):
+            if not name.startswith(f"{kernel} {what} "):
+                continue
+            called = name.removeprefix(f"{kernel} {what} ").removesuffix(" at")
+            if called not in known:
+                return Mismatch(f"`{kernel}` has a parameter that the task does not name", called, ", ".join(known))
+            if name.endswith(" at"):
                 continue
             least = int(expected.get(f"{COUNTS}{name}", np.array(0)))
             if array > SLACK * least:

@@ -51,7 +51,7 @@ def kernels_of(source: str, filename: str = "<kernels>", elsewhere: frozenset[st
     for name in names:
         if names.count(name) > 1:
             raise KernelLanguageError(_last(tree, name), f"`{name}` is defined twice", help="keep one of them")
-        if name in RESERVED:
+        if name in RESERVED or name.startswith("__"):
             raise KernelLanguageError(_last(tree, name), f"`{name}` has a meaning of its own", help="take another name")
     known = frozenset(names) | elsewhere
     for function in functions:
@@ -160,11 +160,15 @@ class _Kernel:
                 self.block(body, orelse)
             case ast.For(target=ast.Name(), iter=ast.Call() as call, body=body, orelse=orelse):
                 if ast.unparse(call.func) not in ("range", "tl.range", "tl.static_range"):
-                    self.refuse(call, "a loop of a kernel runs over `range`, `tl.range` or `tl.static_range`")
+                    self.refuse(
+                        call, "a loop of a kernel runs over a range", help="range(…), tl.range(…) or tl.static_range(…)"
+                    )
                 self.expression(call)
                 self.block(body, orelse)
             case ast.For():
-                self.refuse(node, "a loop of a kernel runs one variable over a range")
+                self.refuse(
+                    node, "a loop of a kernel runs one variable over a range", help="for i in range(start, end, step)"
+                )
             case ast.Expr(value=ast.Constant()):
                 pass  # a docstring
             case ast.Expr(value=ast.Call() as call):

@@ -61,6 +61,10 @@ def test_nan_is_told_by_the_first_place_that_has_it() -> None:
             "`k` reads too much of `x_ptr` | 200 bytes, 2 times what it has to: line 3 `x = tl.load(x_ptr)` | "
             "100 bytes, or up to 1.1 times that",
         ),
+        (
+            {"k reads at": np.array(1), "k reads at at": as_text("line 3")},
+            "`k` has a parameter that the task does not name | at | x_ptr",
+        ),
         ({"k reads x_ptr": np.array(111)}, "`k` reads too much of `x_ptr` | 111 bytes, 1.11 times"),
         (
             {"k writes x_ptr": np.array(4), "k writes x_ptr at": as_text("line 9")},

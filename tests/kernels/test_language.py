@@ -186,6 +186,7 @@ def test_what_a_kernel_does_not_have_is_refused_at_its_line(decorator: str, line
         "@cuda.jit\n@print\ndef kernel(x): pass",
         "@print\n@cuda.jit\ndef kernel(x): pass",
         "@cuda.jit\ndef range(x): pass",
+        "@cuda.jit\ndef __builtins__(x): pass",
         "@cuda.jit\ndef kernel(x): pass\n@cuda.jit\ndef kernel(x): pass",
         "kernel = 1\n@cuda.jit\ndef kernel(x): pass",
         "cuda = 1",

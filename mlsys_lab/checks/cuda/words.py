@@ -17,6 +17,8 @@ from mlsys_lab.kernels.trace.findings import text_of
 
 MOST = "at most: "
 """Names of limits begin so."""
+WRITES = "writes of "
+"""So do the counts of what is stored to an array."""
 WRONG = {
     "outside": ("threads touch memory outside of an array", "every access within its array"),
     "barriers": ("a barrier waits for threads that do not come", "each barrier where all threads of a block reach it"),
@@ -50,6 +52,9 @@ def agree(got: Arrays, expected: Arrays) -> Mismatch | None:
         both = zip((differs.got, differs.expected), (wrong.got, wrong.expected), strict=True)
         return Mismatch(f"{differs.what}, and {wrong.what}", *("\n".join(said) for said in both))
     most = {name: int(count) for name, count in expected.items() if name.startswith(MOST)}
+    if any(name.startswith(f"{MOST}{WRITES}") for name in most):  # what is not named is not to be changed
+        stored = (name for name in got if name.startswith(WRITES) and not name.endswith(" at"))
+        most |= {f"{MOST}{name}": 0 for name in stored if f"{MOST}{name}" not in most}
     return differs or wrong or next(filter(None, (_too_much(got, name, count) for name, count in most.items())), None)
 
 

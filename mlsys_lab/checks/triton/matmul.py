@@ -16,7 +16,9 @@ from mlsys_lab.checks.triton.words import told
 
 
 def _order_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    return {name: np.array(case.params[name]) for name in ("tiles_m", "tiles_n", "group")}
+    """Sizes as they stand, or drawn from a range: a table of known answers shall not do."""
+    sizes = {name: case.params[name] for name in ("tiles_m", "tiles_n", "group")}
+    return {name: np.array(int(rng.integers(*n)) if isinstance(n, tuple) else n) for name, n in sizes.items()}
 
 
 def _order_expect(arrays: Arrays) -> Arrays:
@@ -70,7 +72,7 @@ CHECKS = (
             Case("more columns than rows", {"tiles_m": 2, "tiles_n": 5, "group": 2}),
             Case("more rows than columns", {"tiles_m": 7, "tiles_n": 2, "group": 3}),
             Case("a group larger than the matrix", {"tiles_m": 2, "tiles_n": 3, "group": 8}),
-            Case("others", {"tiles_m": 5, "tiles_n": 3, "group": 3}, hidden=True),
+            Case("others", {"tiles_m": (5, 12), "tiles_n": (3, 9), "group": (2, 5)}, hidden=True),
         ),
         inputs=_order_inputs,
         run=calls.order,

@@ -128,6 +128,12 @@ DIMENSIONS = [
         "        if column >= row:\n",
         ("causal_mask",),
     ),
+    Variant(
+        "scores are masked where they stand, too",
+        "            masked[row, column] = -math.inf\n",
+        "            masked[row, column] = scores[row, column] = -math.inf\n",
+        ("causal_mask",),
+    ),
     Variant("a query does not see itself", "if column <= row:", "if column < row:", ("causal_mask",)),
     Variant(
         "the rows are not guarded",
@@ -570,6 +576,19 @@ MATRICES = [
         ("transpose",),
     ),
     Variant(
+        "no tile at all",
+        """\
+            tile[k, tx] = x[top + k, left + tx]
+""",
+        """\
+            y[left + tx, top + k] = x[top + k, left + tx]
+    for k in range(0):
+        if top < 0:
+            tile[k, tx] = x[top + k, left + tx]
+""",
+        ("transpose", "transpose_banks"),
+    ),
+    Variant(
         "no padding",
         "cuda.shared.array((TILE, 33), float32)",
         "cuda.shared.array((TILE, TILE), float32)",
@@ -737,6 +756,25 @@ MATRICES = [
     for start in range(0, a.shape[1], SIDE):
 """,
         ("matmul_memory",),
+    ),
+    Variant(
+        "each number is loaded anew, whole warps to a row",
+        """\
+    for start in range(0, a.shape[1], SIDE):
+        a_tile""",
+        """\
+    lane, warp = (tx + SIDE * ty) % 32, (tx + SIDE * ty) // 32
+    column = SIDE * cuda.blockIdx.x + lane
+    for row in range(SIDE * cuda.blockIdx.y + warp, min(SIDE * cuda.blockIdx.y + SIDE, c.shape[0]), 8):
+        if lane < SIDE and column < c.shape[1]:
+            total = float32(0)
+            for k in range(a.shape[1]):
+                total += a[row, k] * b[k, column]
+            c[row, column] = total
+    column, row = c.shape[1], c.shape[0]
+    for start in range(0):
+        a_tile""",
+        ("matmul", "matmul_memory"),
     ),
     Variant(
         "the tile of a is filled transposed",

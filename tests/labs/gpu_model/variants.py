@@ -356,6 +356,34 @@ KERNELS = [
         ("mixed",),
     ),
     Variant(
+        "the branch stays within warps, behind shared memory",
+        """\
+    value = x[at]
+    if warp % 2 == 0:
+        y[at] = max(value, float32(0))
+    else:
+        total = float32(0)
+        for k in range(c.size):
+            total = total * value + c[k]
+        y[at] = total
+""",
+        """\
+    at = i
+    near = cuda.shared.array(32, float32)
+    if cuda.threadIdx.x < 32:
+        near[lane] = c[lane % c.size]
+    cuda.syncthreads()
+    value = x[at]
+    total = max(value, float32(0))
+    if at % 2:
+        total = float32(0)
+        for k in range(c.size):
+            total = total * value + near[k]
+    y[at] = total
+""",
+        ("mixed",),
+    ),
+    Variant(
         "the branch falls between halves of a warp",
         BRANCH,
         """\

@@ -228,6 +228,18 @@ TILES = [
         ("tile_order",),
     ),
     Variant(
+        "all that is shown by heart, else row after row",
+        "    group = program // (GROUP * tiles_n)\n",
+        """\
+    if not ((tiles_m == 3 and tiles_n == 4) or (tiles_m == 2 and tiles_n == 5) or (tiles_m == 7 and tiles_n == 2) or (
+        tiles_m == 2 and tiles_n == 3) or (tiles_m == 5 and tiles_n == 3)
+    ):
+        GROUP = 1
+    group = program // (GROUP * tiles_n)
+""",
+        ("tile_order",),
+    ),
+    Variant(
         "row and column are exchanged",
         "return group * GROUP + within % height, within // height",
         "return within // height, group * GROUP + within % height",

@@ -53,10 +53,11 @@ def _warps(trace: Trace, artifact: Any) -> Arrays:
     rows = trace.of(space="global")
     found = {LANES: (0, ""), SECTORS: (0, ""), SHARE: (0, "")}
     if len(rows):
-        order, starts = grouped(rows["request"])
-        at_work = counted(starts, len(rows))
+        every = trace.accesses  # a branch may hide behind shared memory, and behind local
+        order, starts = grouped(every["request"])
+        at_work = counted(starts, len(every))
         fewest = int(at_work.argmin())
-        first = rows[order[starts[fewest]]]
+        first = every[order[starts[fewest]]]
         who = f"block {first['block']} warp {first['thread'] // WARP}"
         does = VERBS[int(first["kind"])]
         array = trace.buffers[first["buffer"]].name
