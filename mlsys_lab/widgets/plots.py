@@ -25,6 +25,8 @@ def show(figure: Any, *, alt: str, height: int = 420) -> None:
     spec = json.loads(figure.to_json())
     # The site has its own light and dark looks in place of the template, which is most of a small figure's size.
     site = {"data": spec["data"], "layout": {k: v for k, v in spec["layout"].items() if k != "template"}}
+    if not spec["layout"].get("title"):  # Plotly's 100 px for a title stay empty; the site has its own margins
+        spec["layout"]["margin"] = {"t": 30} | spec["layout"].get("margin", {})
     markup = (
         f'<div class="mlsys-plot" role="img" aria-label="{html.escape(alt)}" style="min-height:{height}px">'
         f'<script type="application/json">{script_json(site)}</script>'

@@ -40,6 +40,16 @@ def test_notebooks_get_plotly_s_own_type_and_the_site_gets_html(bundle) -> None:
     assert "template" not in spec["layout"]
 
 
+def test_a_notebook_keeps_no_room_for_a_title_that_is_not_there(monkeypatch) -> None:
+    shown = []
+    monkeypatch.setattr(plots, "display", lambda data, raw: shown.append(data))
+    for change in ({}, {"margin_l": 5}, {"margin_t": 80}, {"title": "a title"}):
+        show(line().update_layout(**change), alt="a line")
+    layouts = [data["application/vnd.plotly.v1+json"]["layout"] for data in shown]
+    assert [layout.get("margin") for layout in layouts] == [{"t": 30}, {"t": 30, "l": 5}, {"t": 80}, None]
+    assert '"margin": {"t": 30' not in "".join(data["text/html"] for data in shown)
+
+
 @pytest.mark.browser
 @pytest.mark.parametrize("folder", ["", "chapters/", "labs/deep/"])
 def test_a_page_in_any_folder_finds_plotly(open_page, bundle, folder: str) -> None:
