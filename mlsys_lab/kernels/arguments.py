@@ -12,8 +12,8 @@ STATIC_SHARED_BYTES = 48 * 1024
 """Shared memory that a block may declare in its source; more has to be asked for at the launch."""
 
 
-def alike(dtypes: tuple[torch.dtype, ...], **tensors: torch.Tensor) -> torch.device:
-    """The device of tensors that a kernel can take together: contiguous, of one dtype out of `dtypes`, on one device.
+def together(dtypes: tuple[torch.dtype, ...], **tensors: torch.Tensor) -> torch.device:
+    """The device of tensors that go together: dense, of one dtype out of `dtypes`, on one device.
 
     `InputError` names the first that is not.
     """
@@ -21,15 +21,44 @@ def alike(dtypes: tuple[torch.dtype, ...], **tensors: torch.Tensor) -> torch.dev
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
             raise InputError(f"{name} must be a tensor of torch", got=type(tensor).__name__)
+        if tensor.layout != torch.strided:
+            raise InputError(f"{name} is not dense", got=tensor.layout, help=f"{name}.to_dense()")
         if tensor.dtype not in dtypes:
             raise InputError(f"dtype of {name}", got=tensor.dtype, expected=" or ".join(map(str, dtypes)))
         if tensor.dtype != first.dtype:
             raise InputError(f"{first_name} and {name} have two dtypes", got=f"{first.dtype} and {tensor.dtype}")
         if tensor.device != first.device:
             raise InputError(f"{first_name} and {name} are on two devices", got=f"{first.device} and {tensor.device}")
+    return first.device
+
+
+def alike(dtypes: tuple[torch.dtype, ...], **tensors: torch.Tensor) -> torch.device:
+    """The same for kernels that count elements in one row after the other: the tensors are contiguous as well."""
+    device = together(dtypes, **tensors)
+    for name, tensor in tensors.items():
         if not tensor.is_contiguous():
             raise InputError(f"{name} is not contiguous", got=f"strides {tensor.stride()}", help=f"{name}.contiguous()")
-    return first.device
+    return device
+
+
+def integers(like: torch.Tensor, **tensors: torch.Tensor) -> None:
+    """`InputError` that names the first which is no tensor of integers, in contiguous rows, on the device of `like`."""
+    for name, tensor in tensors.items():
+        device = together((torch.int32, torch.int64), **{name: tensor})
+        if device != like.device:
+            raise InputError(f"device of {name}", got=device, expected=like.device)
+        in_rows(**{name: tensor})
+
+
+def in_rows(**tensors: torch.Tensor) -> None:
+    """`InputError` that names the first tensor whose last dimension's elements do not lie side by side."""
+    for name, tensor in tensors.items():
+        if tensor.ndim and tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+            raise InputError(
+                f"the last dimension of {name} is not contiguous",
+                got=f"strides {tensor.stride()}",
+                help=f"{name}.contiguous()",
+            )
 
 
 def of_rank(rank: int, **tensors: torch.Tensor) -> None:

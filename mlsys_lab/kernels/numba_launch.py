@@ -33,6 +33,8 @@ def launch(kernel: Any, grid: Extent, block: Extent, *args: Any, outputs: tuple[
     if device.type == "cpu":
         run(kernel, grid, block, *args)
         return
+    if device.type != "cuda":
+        raise InputError("tensors of a launch", got=f"on {device}", expected="on cpu or cuda")
     if numba_simulates():
         help = "start Python without NUMBA_ENABLE_CUDASIM, or use tensors in the host's memory"
         raise InputError("Numba simulates, but tensors are on a GPU", help=help)

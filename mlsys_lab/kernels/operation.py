@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import torch
@@ -27,7 +28,9 @@ def steps_in(operation: str, language: str) -> ModuleType:
         raise InputError("unknown language", got=language, expected=" or ".join(LANGUAGES))
     name = f"mlsys_lab.kernels.{operation}.{LANGUAGES[language]}"
     if not _imported(name):
-        raise InputError(f"{operation} is not written in {language}")
+        folder = Path(__file__).parent / operation
+        written = [one for one, steps in LANGUAGES.items() if (folder / f"{steps}.py").exists()]
+        raise InputError(f"{operation} is not written in this language", got=language, expected=" or ".join(written))
     return sys.modules[name]
 
 

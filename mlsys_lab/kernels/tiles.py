@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from mlsys_lab.errors import InputError
+from mlsys_lab.kernels.arguments import in_rows, of_rank, together
 from mlsys_lab.kernels.runtime import triton_interprets
 from mlsys_lab.kernels.triton_language import tl, triton
 
@@ -66,23 +67,10 @@ def tensors(rank: int, **named: torch.Tensor) -> torch.device:
     They share one of `DTYPES` and one device. Strides are free but for the last dimension, whose elements lie side by
     side, as wide loads need it.
     """
-    first_name, first = next(iter(named.items()))
-    for name, tensor in named.items():
-        if tensor.ndim != rank:
-            raise InputError(f"dimensions of {name}", got=f"shape {tuple(tensor.shape)}", expected=f"{rank} of them")
-        if tensor.dtype not in DTYPES:
-            raise InputError(f"dtype of {name}", got=tensor.dtype, expected=" or ".join(map(str, DTYPES)))
-        if tensor.dtype != first.dtype:
-            raise InputError(f"{first_name} and {name} have two dtypes", got=f"{first.dtype} and {tensor.dtype}")
-        if tensor.device != first.device:
-            raise InputError(f"{first_name} and {name} are on two devices", got=f"{first.device} and {tensor.device}")
-        if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
-            raise InputError(
-                f"the last dimension of {name} is not contiguous",
-                got=f"strides {tensor.stride()}",
-                help=f"{name}.contiguous()",
-            )
-    return first.device
+    device = together(DTYPES, **named)
+    of_rank(rank, **named)
+    in_rows(**named)
+    return device
 
 
 def written_out(dtype: torch.dtype, precision: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels import numba_launch
@@ -50,9 +51,15 @@ def test_a_recorder_keeps_every_launch_in_order():
 
 def test_tensors_on_a_gpu_cannot_be_simulated(monkeypatch):
     monkeypatch.setattr(numba_launch, "numba_simulates", lambda: True)
-    x = torch.ones(3, device="meta")
+    with FakeTensorMode():
+        x = torch.ones(3, device="cuda")
     with pytest.raises(InputError, match="Numba simulates, but tensors are on a GPU; help: start Python without"):
         launch(scaled, 1, 4, x, 2, x)
+
+
+def test_tensors_without_values_or_on_another_device():
+    with pytest.raises(InputError, match="tensors of a launch: got on meta, expected on cpu or cuda"):
+        launch(scaled, 1, 4, torch.ones(3, device="meta"), 2, torch.ones(3, device="meta"))
 
 
 def test_tensors_on_two_devices():

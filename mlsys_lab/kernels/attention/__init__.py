@@ -13,6 +13,7 @@ import math
 import torch
 
 from mlsys_lab.errors import InputError
+from mlsys_lab.kernels.arguments import of_rank, together
 
 STEPS = {
     "reference": "torch: scores, mask, softmax and weighted values, each a pass over memory",
@@ -20,6 +21,9 @@ STEPS = {
     "online": "Triton: one kernel with a running softmax, the scores never stored",
     "flash": "Triton: the same without the tiles that a causal mask hides",
 }
+
+
+REFERENCE_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def reference(
@@ -38,6 +42,21 @@ def reference(
     hidden = key > query + T - S
     weights = scores.masked_fill(hidden, -math.inf).softmax(-1)
     return weights.masked_fill(hidden, 0.0) @ v  # a row that is all hidden has NaN for weights
+
+
+def heads_fit(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+    """`InputError` for shapes that are not (B, N, S, D), (B, K, T, D), (B, K, T, D) with N a multiple of K."""
+    of_rank(4, q=q, k=k, v=v)
+    if k.shape != v.shape:
+        raise InputError("k and v have two shapes", got=f"{tuple(k.shape)} and {tuple(v.shape)}")
+    (B, N, _, D), (kv_batch, K, _, kv_width) = q.shape, k.shape
+    if (kv_batch, kv_width) != (B, D):
+        shapes = f"{tuple(q.shape)} and {tuple(k.shape)}"
+        raise InputError("q and k do not fit", got=shapes, expected="the same batch and width of heads")
+    if not D:
+        raise InputError("width of heads", got=D, expected="1 or more")
+    if not K or N % K:
+        raise InputError("query heads must be a multiple of key/value heads", got=f"{N} and {K}")
 
 
 def in_model(
@@ -64,6 +83,8 @@ def attention(
     1/√D by default. Heads up to 256 wide, in float16, bfloat16 or float32. Raises InputError.
     """
     if step == "reference":
+        together(REFERENCE_DTYPES, q=q, k=k, v=v)
+        heads_fit(q, k, v)
         return reference(q, k, v, causal=causal, scale=scale)
     from mlsys_lab.kernels.attention import triton_steps
 

@@ -22,6 +22,7 @@ import torch
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels import tiles
 from mlsys_lab.kernels.arguments import fits_shared_memory, known_step
+from mlsys_lab.kernels.attention import heads_fit
 from mlsys_lab.kernels.attention import triton_kernels as kernels
 from mlsys_lab.kernels.attention.blocks import KERNELS, WIDEST, Blocks, candidates
 from mlsys_lab.kernels.triton_language import triton
@@ -241,13 +242,6 @@ def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, step: str, precisi
     known_step(step, STEPS)
     tiles.known_precision(precision)
     tiles.tensors(4, q=q, k=k, v=v)
-    if k.shape != v.shape:
-        raise InputError("k and v have two shapes", got=f"{tuple(k.shape)} and {tuple(v.shape)}")
-    (B, N, _, D), (kv_batch, K, _, kv_width) = q.shape, k.shape
-    if (kv_batch, kv_width) != (B, D):
-        shapes = f"{tuple(q.shape)} and {tuple(k.shape)}"
-        raise InputError("q and k do not fit", got=shapes, expected="the same batch and width of heads")
-    if not 1 <= D <= WIDEST:
-        raise InputError("width of heads", got=D, expected=f"1 to {WIDEST}")
-    if not K or N % K:
-        raise InputError("query heads must be a multiple of key/value heads", got=f"{N} and {K}")
+    heads_fit(q, k, v)
+    if q.shape[-1] > WIDEST:
+        raise InputError("width of heads", got=q.shape[-1], expected=f"at most {WIDEST}")

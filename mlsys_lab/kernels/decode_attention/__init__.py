@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import torch
 
+from mlsys_lab.errors import InputError
+from mlsys_lab.kernels.arguments import integers, of_rank, of_shape, together
+from mlsys_lab.kernels.attention import REFERENCE_DTYPES
 from mlsys_lab.kernels.attention import reference as attention_reference
 
 STEPS = {
@@ -36,6 +39,37 @@ def reference(
     return torch.stack(outs) if outs else torch.empty_like(q)
 
 
+def cache_fits(
+    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, table: torch.Tensor, lengths: torch.Tensor
+) -> None:
+    """`InputError` for shapes that do not fit one another, and for a table or lengths that are no integers."""
+    of_rank(3, q=q)
+    of_rank(4, k_cache=k_cache)
+    of_shape(tuple(k_cache.shape), v_cache=v_cache)
+    (B, N, D), (_, page, K, width) = q.shape, k_cache.shape
+    if width != D or not D:
+        raise InputError("width of heads", got=f"{D} and {width}", expected="the same, 1 or more")
+    if not K or N % K:
+        raise InputError("query heads must be a multiple of key/value heads", got=f"{N} and {K}")
+    if not page:
+        raise InputError("tokens of a page", got=page, expected="1 or more")
+    integers(q, table=table, lengths=lengths)
+    of_rank(2, table=table)
+    of_shape((B, table.shape[1]), table=table)
+    of_shape((B,), lengths=lengths)
+
+
+def pages_exist(k_cache: torch.Tensor, table: torch.Tensor, lengths: torch.Tensor) -> None:
+    """`InputError` for lengths that the table has no room for and pages that the cache has not; waits for a GPU."""
+    pages, page = k_cache.shape[:2]
+    room = table.shape[1] * page
+    if not bool(((lengths >= 0) & (lengths <= room)).all()):
+        raise InputError("lengths", got=lengths.tolist(), expected=f"0 to {room}, what the table has room for")
+    used = table[torch.arange(table.shape[1], device=table.device) * page < lengths[:, None]]
+    if used.numel() and not 0 <= int(used.min()) <= int(used.max()) < pages:
+        raise InputError("pages in the table", got=f"{int(used.min())} to {int(used.max())}", expected=f"below {pages}")
+
+
 def decode_attention(
     q: torch.Tensor,
     k_cache: torch.Tensor,
@@ -52,6 +86,9 @@ def decode_attention(
     attends with key/value head n // (N/K). `scale` is 1/√D by default. Raises InputError.
     """
     if step == "reference":
+        together(REFERENCE_DTYPES, q=q, k_cache=k_cache, v_cache=v_cache)
+        cache_fits(q, k_cache, v_cache, table, lengths)
+        pages_exist(k_cache, table, lengths)
         return reference(q, k_cache, v_cache, table, lengths, scale=scale)
     from mlsys_lab.kernels.decode_attention import triton_steps
 

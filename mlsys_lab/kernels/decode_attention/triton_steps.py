@@ -16,7 +16,8 @@ import torch
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels import tiles
-from mlsys_lab.kernels.arguments import fits_shared_memory, known_step, of_rank, of_shape
+from mlsys_lab.kernels.arguments import fits_shared_memory, known_step, of_rank, together
+from mlsys_lab.kernels.decode_attention import cache_fits, pages_exist
 from mlsys_lab.kernels.decode_attention.triton_kernels import merge_kernel, part_kernel
 from mlsys_lab.kernels.triton_language import triton
 from mlsys_lab.kernels.triton_launch import launch
@@ -92,7 +93,7 @@ def _operator(
     if not q.numel():
         return out, lse
     if q.device.type == "cpu":
-        _check_values(k_cache, table, lengths)
+        pages_exist(k_cache, table, lengths)
     part, part_lse = out, lse
     if parts > 1:
         part, part_lse = (q.new_empty(shape, dtype=torch.float32) for shape in ((B, N, parts, D), (B, N, parts)))
@@ -178,33 +179,9 @@ def _check(
 ) -> None:
     known_step(step, STEPS)
     tiles.known_precision(precision)
+    together(tiles.DTYPES, q=q)
     of_rank(3, q=q)
     tiles.tensors(4, q=q[:, None], k_cache=k_cache, v_cache=v_cache)
-    of_shape(tuple(k_cache.shape), v_cache=v_cache)
-    (B, N, D), (_, page, K, width) = q.shape, k_cache.shape
-    if width != D or not 1 <= D <= WIDEST:
-        raise InputError("width of heads", got=f"{D} and {width}", expected=f"the same, 1 to {WIDEST}")
-    if not K or N % K:
-        raise InputError("query heads must be a multiple of key/value heads", got=f"{N} and {K}")
-    if not page:
-        raise InputError("tokens of a page", got=page, expected="1 or more")
-    of_rank(2, table=table)
-    of_shape((B,), lengths=lengths)
-    of_shape((B, table.shape[1]), table=table)
-    for name, tensor in (("table", table), ("lengths", lengths)):
-        if tensor.dtype not in (torch.int32, torch.int64):
-            raise InputError(f"dtype of {name}", got=tensor.dtype, expected="torch.int32 or torch.int64")
-        if tensor.device != q.device:
-            raise InputError(f"q and {name} are on two devices", got=f"{q.device} and {tensor.device}")
-    if (table.shape[1] > 1 and table.stride(1) != 1) or (B > 1 and lengths.stride(0) != 1):
-        raise InputError("table and lengths must be contiguous", help="table.contiguous(), lengths.contiguous()")
-
-
-def _check_values(k_cache: torch.Tensor, table: torch.Tensor, lengths: torch.Tensor) -> None:
-    pages, page = k_cache.shape[:2]
-    room = table.shape[1] * page
-    if not bool(((lengths >= 0) & (lengths <= room)).all()):
-        raise InputError("lengths", got=lengths.tolist(), expected=f"0 to {room}, what the table has room for")
-    used = table[torch.arange(table.shape[1]) * page < lengths[:, None]]
-    if used.numel() and not 0 <= int(used.min()) <= int(used.max()) < pages:
-        raise InputError("pages in the table", got=f"{int(used.min())} to {int(used.max())}", expected=f"below {pages}")
+    cache_fits(q, k_cache, v_cache, table, lengths)
+    if q.shape[-1] > WIDEST:
+        raise InputError("width of heads", got=q.shape[-1], expected=f"at most {WIDEST}")

@@ -18,5 +18,5 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, language: str = "numba", step: s
     Without a step: the fastest that takes the operands.
     """
     if language == "cuda" and step is None:
-        step = "tensor_cores" if a.dtype == torch.bfloat16 else "warp_tile"
+        step = "tensor_cores" if getattr(a, "dtype", None) == torch.bfloat16 else "warp_tile"
     return perform("matmul", language, step, a, b)

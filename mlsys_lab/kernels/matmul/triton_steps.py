@@ -21,7 +21,7 @@ import torch
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels import tiles
-from mlsys_lab.kernels.arguments import fits_shared_memory, known_step, of_shape
+from mlsys_lab.kernels.arguments import fits_shared_memory, known_step, of_shape, together
 from mlsys_lab.kernels.matmul.triton_kernels import descriptor_kernel, persistent_kernel, tile_kernel
 from mlsys_lab.kernels.triton_language import triton
 from mlsys_lab.kernels.triton_launch import launch
@@ -256,11 +256,13 @@ def _check(
     tiles.known_precision(precision)
     if activation not in ACTIVATIONS:
         raise InputError("unknown activation", got=repr(activation), expected="one of " + ", ".join(ACTIVATIONS))
+    together(tiles.DTYPES, a=a, b=b)
     tiles.tensors(2, a=_upright(a), b=_upright(b))
     if a.shape[1] != b.shape[0]:
         shapes = f"{tuple(a.shape)} and {tuple(b.shape)}"
         raise InputError("a and b do not fit", got=shapes, expected="(M, K) and (K, N)")
     if bias is not None:
+        together(tiles.DTYPES, a=a, bias=bias)
         of_shape((b.shape[1],), bias=bias)
         tiles.tensors(2, a=_upright(a), bias=bias[None])
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from mlsys_lab.errors import InputError
+
 
 def reference_layer_norm(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, *, eps: float = 1e-5
@@ -29,6 +31,8 @@ def layer_norm(
     """
     from mlsys_lab.kernels.norms import triton_steps
 
+    if bias is None:
+        raise InputError("layer norm needs a bias", got="None", expected="(D,)", help="rms_norm has none")
     return triton_steps.norm(x, weight, bias, eps=eps, step=step)
 
 

@@ -66,7 +66,9 @@ def test_extents_must_be_those_of_a_gpu(grid, block, told):
 
 def test_without_a_gpu_it_says_so(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(MissingToolError, match=r"^one needs a GPU: got no CUDA device$"):
+    with pytest.raises(
+        MissingToolError, match=r"^one needs a GPU: got no CUDA device; help: every step but the compiled"
+    ):
         cuda_cpp.launch(ONE, "one", (1,), (8,), X, 8)
 
 

@@ -63,5 +63,5 @@ def test_what_is_refused():
         grey(torch.ones(4, 3))
     with pytest.raises(InputError, match=r"dtype of picture: got torch.uint8"):
         grey(torch.ones(4, 5, 3, dtype=torch.uint8))
-    with pytest.raises(InputError, match="grey is not written in triton"):
+    with pytest.raises(InputError, match="grey is not written in this language: got triton, expected numba or cuda"):
         grey(torch.ones(4, 5, 3), language="triton")
