@@ -409,7 +409,7 @@ for name, least_s in predicted_s.items():
 
 # %%
 figure = go.Figure()
-for name, (work, shape, call) in operations().items():
+for symbol, (name, (work, shape, call)) in enumerate(operations().items()):
     measured_s = timed_s(lambda shape=shape: torch.rand(shape), call)
     binds, share = regime(measured_s, *work, machine)
     print(
@@ -417,13 +417,14 @@ for name, (work, shape, call) in operations().items():
         f"{share:.0%} explained, {binds}"
     )
     speed = work[0] / measured_s / 1e9
-    figure.add_scatter(x=[work[0] / work[1]], y=[speed], mode="markers", name=name, marker_size=12)
+    marker = {"size": 12, "symbol": symbol}
+    figure.add_scatter(x=[work[0] / work[1]], y=[speed], mode="markers", name=name, marker=marker)
 axis = sorted([*(2.0**power for power in range(-5, 9)), ridge])
 roof = [min(machine.flops_per_s, x * machine.bytes_per_s) / 1e9 for x in axis]
 figure.add_scatter(x=axis, y=roof, mode="lines", name="this machine's roofline", line_color="gray")
-figure.update_layout(xaxis_title="FLOP per byte", yaxis_title="GFLOP/s", xaxis_type="log", yaxis_type="log", height=520)
+figure.update_layout(xaxis_title="FLOP per byte", yaxis_title="GFLOP/s", xaxis_type="log", yaxis_type="log")
 figure.update_yaxes(exponentformat="none", dtick=1)
-show(figure, alt="This machine's roofline, measured, and eight operations below it at their own speed")
+show(figure, alt="This machine's roofline, measured, and eight operations below it at their own speed", height=520)
 
 # %% [markdown]
 # The small operations lie far below the roof. That is overhead: the roofline knows nothing of it, and moving fewer
@@ -600,9 +601,10 @@ figure = go.Figure()
 for threads, dash in ((128, "solid"), (256, "dash"), (1024, "dot")):
     warps = [held(unit, threads, each, 0).warps for each in registers]
     figure.add_scatter(x=registers, y=warps, mode="lines", line_dash=dash, name=f"blocks of {threads} threads")
-for lane_bytes in (4, 16):
+for lane_bytes, dash in ((4, "longdash"), (16, "longdashdot")):
     wanted = warps_needed(h100.memory_bandwidth_bytes_per_s, latency_s, h100.units, lane_bytes)
-    figure.add_hline(wanted, line_dash="dashdot", annotation_text=f"needed with {lane_bytes} bytes a lane")
+    name = f"needed with {lane_bytes} bytes a lane"
+    figure.add_scatter(x=registers[:: len(registers) - 1], y=[wanted] * 2, mode="lines", line_dash=dash, name=name)
 figure.update_layout(xaxis_title="registers a thread", yaxis_title="warps of a multiprocessor")
 show(figure, alt="Warps held against registers a thread, falling in steps, and two lines of warps that are needed")
 
