@@ -57,6 +57,8 @@ class Report(JupyterMixin):
 
     def __str__(self) -> str:
         console = Console(color_system=None, highlight=False, force_jupyter=False)
+        if not console.is_terminal:  # which rich takes for 80 columns
+            console.width = max(console.width, NOTEBOOK_COLUMNS)
         with console.capture() as capture:
             console.print(self.table())
         return capture.get().rstrip()
@@ -127,7 +129,7 @@ def _wasteful(requests: Iterable[Requests], unit: str) -> list[str]:
 
 
 def _traffic_table(rows: Iterable[Traffic]) -> Table:
-    table = _table("global memory", "", "bytes asked", "in sectors", "least", "asked/least", "sectors/least", "most")
+    table = _table("bytes of", "", "asked for", "moved", "least", "asked/least", "moved/least", "most")
     for one in rows:
         for does, flow, most in (("read", one.read, one.most_reads), ("written", one.written, one.most_writes)):
             if flow.asked_bytes:
@@ -138,7 +140,7 @@ def _traffic_table(rows: Iterable[Traffic]) -> Table:
 
 
 def _requests_table(rows: Iterable[Requests], what: str, unit: str) -> Table:
-    table = _table(what, "", "requests", unit, "least", "efficiency", "worst request")
+    table = _table(what, "", "requests", unit, "least", "efficiency", "worst")
     for one in rows:
         place = f"{one.site.line} [dim]{escape(one.site.text)}[/]"
         does = f"{VERBS[one.kind]} {escape(one.buffer)}"

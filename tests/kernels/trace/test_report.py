@@ -58,7 +58,7 @@ def test_print_a_notebook_and_rich_show_the_table(copy: Trace, monkeypatch: pyte
     lines = [line.rstrip() for line in printed(good).strip().splitlines()]
     assert [line.rstrip() for line in str(good).splitlines()] == lines
     shown = good._repr_mimebundle_([], [])
-    assert "every barrier reached by all threads" in shown["text/html"] and "bytes asked" in shown["text/plain"]
+    assert "every barrier reached by all threads" in shown["text/html"] and "asked for" in shown["text/plain"]
 
 
 def test_a_notebook_shows_whole_lines(copy: Trace) -> None:
