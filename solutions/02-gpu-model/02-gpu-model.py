@@ -423,6 +423,7 @@ axis = sorted([*(2.0**power for power in range(-5, 9)), ridge])
 roof = [min(machine.flops_per_s, x * machine.bytes_per_s) / 1e9 for x in axis]
 figure.add_scatter(x=axis, y=roof, mode="lines", name="this machine's roofline", line_color="gray")
 figure.update_layout(xaxis_title="FLOP per byte", yaxis_title="GFLOP/s", xaxis_type="log", yaxis_type="log")
+figure.update_xaxes(dtick=1)
 figure.update_yaxes(exponentformat="none", dtick=1)
 show(figure, alt="This machine's roofline, measured, and eight operations below it at their own speed", height=520)
 
