@@ -71,7 +71,8 @@ function render({ model, el }) {
 
   const slider = make("input", { type: "range", min: 0, max: steps.length - 1, step: 1, "aria-label": "Request" });
   const count = make("output", {});
-  const go = (by) => set(Math.min(steps.length - 1, Math.max(0, model.get("step") + by)));
+  const now = () => model.get("step") ?? 0;
+  const go = (by) => set(Math.min(steps.length - 1, Math.max(0, now() + by)));
   const back = make("button", { type: "button", "aria-label": "Previous request", click: () => go(-1) }, "◀");
   const on = make("button", { type: "button", "aria-label": "Next request", click: () => go(1) }, "▶");
   slider.addEventListener("input", () => set(Number(slider.value)));
@@ -97,7 +98,7 @@ function render({ model, el }) {
 
   function show() {
     if (!width) return;
-    const at = model.get("step") ?? 0;
+    const at = now();
     const step = steps[at];
     slider.value = at;
     count.textContent = `${at + 1} of ${steps.length}`;

@@ -53,9 +53,9 @@ def unguarded() -> Trace:
     return record(strided, 2, 32, np.ones(256, np.float32), np.zeros(40, np.float32))
 
 
-def figure(trace: Trace, step: int = 0) -> str:
+def figure(trace: Trace, **first: int) -> str:
     data = access_data(trace)
-    return element("accesses", **data, step=step, fallback=access_table(data))._repr_html_()
+    return element("accesses", **data, **first, fallback=access_table(data))._repr_html_()
 
 
 @pytest.mark.parametrize("make", [transposed, unguarded])
