@@ -11,17 +11,32 @@ from IPython.display import display
 
 from mlsys_lab.widgets.page import script_json
 
+INK, LINES, CLEAR = "#757b83", "rgba(128, 128, 128, 0.35)", "rgba(0, 0, 0, 0)"
+AXIS = {"gridcolor": LINES, "zerolinecolor": LINES, "linecolor": LINES, "automargin": True}
+ON_ANY_GROUND = {
+    "paper_bgcolor": CLEAR,
+    "plot_bgcolor": CLEAR,
+    "font": {"color": INK, "size": 14},
+    "colorway": ["#3f7fe0", "#c9621f", "#2f8f5b", "#9a62c4", "#96790a", "#727d8a"],
+    "xaxis": AXIS,
+    "yaxis": AXIS,
+    "shapedefaults": {"line": {"color": INK}},
+    "annotationdefaults": {"arrowcolor": INK},
+}
+"""How a notebook draws figures: Plotly knows nothing of its theme, so the ground shows through, and what is drawn
+stands out from a light one as from a dark one."""
+
 
 def show(figure: Any, *, alt: str, height: int = 420) -> None:
     """Display a Plotly figure. The site draws it in its reader's theme and width: set no background and no width.
 
     alt: what the figure shows, in a sentence, for those who cannot see it; height: in CSS pixels.
     """
+    figure.update_layout(height=height, template={"layout": ON_ANY_GROUND})
     # Colab's front end draws neither Plotly's MIME type nor our markup; Plotly knows how to reach it.
     if "google.colab" in sys.modules:
         figure.show()
         return
-    figure.update_layout(height=height)
     spec = json.loads(figure.to_json())
     # The site has its own light and dark looks in place of the template, which is most of a small figure's size.
     site = {"data": spec["data"], "layout": {k: v for k, v in spec["layout"].items() if k != "template"}}

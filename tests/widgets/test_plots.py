@@ -51,6 +51,24 @@ def test_a_notebook_keeps_no_room_for_a_title_that_is_not_there(monkeypatch) -> 
     assert [site["layout"].get("margin") for site in sites] == [None, {"l": 5}, {"t": 80}, None]
 
 
+def contrast(one: str, other: str) -> float:
+    """As WCAG 2.2 defines it, of two colours like #1d2733: 1 to 21."""
+    lights = []
+    for colour in (one, other):
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        r, g, b = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+        lights.append(0.2126 * r + 0.7152 * g + 0.0722 * b)
+    return (max(lights) + 0.05) / (min(lights) + 0.05)
+
+
+@pytest.mark.parametrize("ground", ["#ffffff", "#111111"])  # of JupyterLab's two themes
+def test_a_notebook_s_figures_stand_out_from_a_light_ground_as_from_a_dark_one(bundle, ground: str) -> None:
+    layout = bundle()["application/vnd.plotly.v1+json"]["layout"]["template"]["layout"]
+    assert layout["paper_bgcolor"] == layout["plot_bgcolor"] == "rgba(0, 0, 0, 0)"
+    assert contrast(layout["font"]["color"], ground) > 4.2
+    assert len(layout["colorway"]) == 6 and all(contrast(colour, ground) > 3 for colour in layout["colorway"])
+
+
 @pytest.mark.browser
 @pytest.mark.parametrize("folder", ["", "chapters/", "labs/deep/"])
 def test_a_page_in_any_folder_finds_plotly(open_page, bundle, folder: str) -> None:
