@@ -1,5 +1,8 @@
 // A kernel's accesses, one request of a warp at a time: which thread touches which element, and what memory moves for it.
 
+const GAP = 26; // between arrays side by side, in pixels
+const NUMBERED = 13; // pixels of a cell that has room for a lane's number
+
 const ACCESSES_STYLE = `
 .top { justify-content: space-between; margin-bottom: 6px; }
 .top input[type="range"] { flex: 1 1 140px; }
@@ -13,7 +16,7 @@ const ACCESSES_STYLE = `
 .said { margin: 0 0 8px; }
 .said strong { font-weight: 600; }
 .said .more { color: var(--bad); font-weight: 600; }
-.arrays { display: flex; flex-wrap: wrap; gap: 12px 26px; align-items: flex-start; }
+.arrays { display: flex; flex-wrap: wrap; gap: 12px ${GAP}px; align-items: flex-start; }
 .array h4 { margin: 0 0 4px; font-size: 14px; font-weight: 600; }
 .array h4 span { color: var(--muted); font-weight: 400; }
 .array svg { margin: 0; }
@@ -127,7 +130,8 @@ function render({ model, el }) {
   }
 
   function picture(buffer, step, seen) {
-    const side = Math.max(9, Math.min(20, Math.floor((width - 2) / buffer.columns)));
+    const [wide, half] = [width - 2, (width - GAP) / 2 - 2].map((room) => Math.floor(room / buffer.columns));
+    const side = Math.max(9, Math.min(20, buffers.length > 1 && half >= NUMBERED ? half : wide));
     const rows = Math.ceil(buffer.elements / buffer.columns);
     const moved = step ? movedCells(buffer, step.elements) : new Set();
     const lanes = new Map();
@@ -140,7 +144,7 @@ function render({ model, el }) {
       const [x, y] = [(element % buffer.columns) * side + 0.5, Math.floor(element / buffer.columns) * side + 0.5];
       const kind = lanes.has(element) ? `lane ${step.kind}` : moved.has(element) ? `moved ${step.kind}` : seen.has(element) ? "seen" : "";
       svg.append(draw("rect", { class: `cell ${kind}`, x, y, width: side, height: side }));
-      if (lanes.has(element) && side >= 13) {
+      if (lanes.has(element) && side >= NUMBERED) {
         const [lane, ...others] = lanes.get(element);
         const label = others.length ? `×${others.length + 1}` : `${lane}`;
         const size = side * (label.length > 2 ? 0.45 : 0.55);

@@ -162,3 +162,14 @@ def test_lanes_and_the_sectors_that_move_for_them_are_drawn(open_page, width: in
     }
     assert fills["lane"] != fills["moved"]
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.browser
+def test_two_arrays_lie_side_by_side_where_their_lanes_keep_their_numbers(open_page) -> None:
+    tops = "all => all.map(e => e.getBoundingClientRect().top)"
+    for width, beside in ((390, False), (600, True)):
+        page = open_page(figure(transposed()), width=width)
+        first, second = page.locator("mlsys-accesses .array svg").evaluate_all(tops)[:2]
+        assert (first == second) is beside
+        assert page.locator("mlsys-accesses svg text").count() == 32
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
