@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from mlsys_lab.kernels.trace.events import Site
+from mlsys_lab.kernels.trace.events import Site, Trace
 
 
 @dataclass(frozen=True, order=True)
@@ -24,3 +24,9 @@ def in_cell(site: Site, loader: Any) -> Site:
     where = getattr(getattr(loader, "artifact", None), "where", None)
     found = where(site.line) if where else None
     return CellSite(f"cell {found.cell.number}", found.line, found.text.strip()) if found else site
+
+
+def in_cells(trace: Trace, artifact: Any) -> Trace:
+    """The trace of a kernel of this module, with all of its places told by cells, where they are in cells."""
+    loader = getattr(artifact, "__loader__", None)
+    return replace(trace, sites=tuple(in_cell(site, loader) for site in trace.sites))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,3 +80,22 @@ def by_site(
             )
         )
     return tuple(sorted(found, key=lambda one: one.site))
+
+
+def worst_of(places: Iterable[Requests], unit: str) -> tuple[int, str]:
+    """By how many sectors or passes (`unit`) a request exceeds the least at most, and which it is, in a sentence."""
+    worst = max(places, key=lambda one: one.worst.taken - one.worst.least, default=None)
+    if worst is None:
+        return 0, ""
+    request = worst.worst
+    asks = f"{request.lanes} lanes of {request.who} {VERBS[worst.kind]} {worst.buffer}"
+    said = f"{worst.site}: {asks} in {request.taken} {unit} where {request.least} would do"
+    return request.taken - request.least, said
+
+
+def busiest_thread(trace: Trace, space: str) -> tuple[int, str]:
+    """How often one thread touches global or shared memory at most, and which it is."""
+    rows = trace.of(space=space)
+    counts = np.bincount(rows["block"].astype(np.int64) * trace.threads + rows["thread"], minlength=1)
+    block, thread = divmod(int(counts.argmax()), trace.threads)
+    return int(counts.max()), f"thread {thread} of block {block}"

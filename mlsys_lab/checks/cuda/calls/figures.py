@@ -6,7 +6,6 @@ Learners look for a line where they wrote it, so lines are counted within their 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,9 @@ from mlsys_lab.checks.spec import Arrays
 from mlsys_lab.kernels.trace.events import LOAD, STORE, Trace
 from mlsys_lab.kernels.trace.faults import UNWRITTEN
 from mlsys_lab.kernels.trace.findings import as_text
-from mlsys_lab.kernels.trace.places import in_cell
+from mlsys_lab.kernels.trace.places import in_cells
 from mlsys_lab.kernels.trace.report import report
-from mlsys_lab.kernels.trace.requests import VERBS, Requests
+from mlsys_lab.kernels.trace.requests import Requests, busiest_thread, worst_of
 
 SENTENCES = 2
 """How many of a kind are told; one mistake mostly shows in several places."""
@@ -25,8 +24,7 @@ SENTENCES = 2
 
 def figures(trace: Trace, artifact: Any, names: Iterable[str]) -> Arrays:
     """All figures of a launch of one of the artifact's kernels; `names` are the task's for its arrays, in order."""
-    loader = getattr(artifact, "__loader__", None)
-    trace = replace(trace, sites=tuple(in_cell(site, loader) for site in trace.sites))
+    trace = in_cells(trace, artifact)
     found = report(trace)
     got = {
         "outside": text(one.sentence for one in found.faults if one.what != UNWRITTEN),
@@ -71,27 +69,18 @@ def _by_line(trace: Trace, rows: np.ndarray) -> str:
 
 def _spread(unit: str, places: tuple[Requests, ...]) -> Arrays:
     """By how much the worst request of a warp exceeds the least, and where that is."""
-    if not places:
-        return {f"{unit} over": np.array(0), f"{unit} at": text([])}
-    worst = max(places, key=lambda one: one.worst.taken - one.worst.least)
-    request = worst.worst
-    said = (
-        f"{worst.site}: {request.lanes} threads of a warp {VERBS[worst.kind]} {worst.buffer} in {request.taken} {unit} "
-        f"where {request.least} would do (first: block {request.block} warp {request.warp})"
-    )
-    return {f"{unit} over": np.array(request.taken - request.least), f"{unit} at": text([said])}
+    over, said = worst_of(places, unit)
+    return {f"{unit} over": np.array(over), f"{unit} at": text([said])}
 
 
 def _busiest(trace: Trace) -> Arrays:
     """What the busiest thread asks of each memory, and the requests of the busiest block to shared memory."""
     got: Arrays = {}
     for space in ("global", "shared"):
-        rows = trace.of(space=space)
-        each = rows["block"].astype(np.int64) * trace.threads + rows["thread"]
-        counts = np.bincount(each, minlength=1)
-        block, thread = divmod(int(counts.argmax()), trace.threads)
-        got[f"{space} accesses of a thread"] = np.array(int(counts.max()))
-        got[f"{space} accesses of a thread at"] = text([f"thread {thread} of block {block}"])
+        count, who = busiest_thread(trace, space)
+        got[f"{space} accesses of a thread"] = np.array(count)
+        got[f"{space} accesses of a thread at"] = text([who])
+    rows = trace.of(space="shared")
     _, first = np.unique(rows["request"], return_index=True)
     got["shared requests of a block"] = np.array(int(np.bincount(rows["block"][first], minlength=1).max()))
     got["shared requests of a block at"] = text([])
