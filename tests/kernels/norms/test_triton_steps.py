@@ -164,6 +164,15 @@ def test_wide_rows_are_read_twice_backward_where_registers_hold_the_share_only()
     assert moved["x_ptr"] == moved["dy_ptr"] == (2, 0) and moved["dx_ptr"] == (0, 1)
 
 
+def test_of_the_widest_rows_layer_norm_sums_dy_by_itself() -> None:
+    x, weight, bias = (one.requires_grad_() for one in operands("layer", 2, ROOMY_SHARES + 1))
+    y = layer_norm(x, weight, bias)
+    backward, _, of_db = looked_at(lambda: y.sum().backward())
+    assert reads_and_writes(backward)["dy_ptr"] == (2, 0) and "db_ptr" not in reads_and_writes(backward)
+    assert reads_and_writes(of_db)["shares_ptr"] == (1, 0)
+    assert [one.elements for one in of_db.buffers if one.name == "shares_ptr"] == [y.numel()], "all of dy once more"
+
+
 @pytest.mark.parametrize(
     ("x", "weight", "says"),
     [
