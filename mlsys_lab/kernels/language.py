@@ -74,7 +74,8 @@ def is_kernel(function: ast.FunctionDef) -> bool:
     if isinstance(decorator, ast.Call) and not all(
         isinstance(value, ast.Constant) for value in [*decorator.args, *(k.value for k in decorator.keywords)]
     ):
-        raise KernelLanguageError(function.lineno, f"the decorator of `{function.name}` may hold constants only")
+        what = f"the decorator of `{function.name}` may hold constants only"
+        raise KernelLanguageError(function.lineno, what, help=f"@{dotted[0]} alone, for instance")
     return True
 
 
@@ -129,7 +130,7 @@ class _Kernel:
                 self.refuse(default, "a parameter's default has to be a constant")
         for one in self.parameters:
             if one.annotation is not None and ast.unparse(one.annotation) != "tl.constexpr":
-                self.refuse(one.annotation, "a parameter's annotation can only be `tl.constexpr`")
+                self.refuse(one.annotation, "a parameter's annotation can only be `tl.constexpr`", help="take it away")
         if self.function.returns is not None and ast.unparse(self.function.returns) != "None":
             self.refuse(self.function.returns, "a kernel has no return annotation but `None`")
         if getattr(self.function, "type_params", None):  # since Python 3.12
@@ -200,7 +201,8 @@ class _Kernel:
                 self.expression(array)
                 self.expression(index)
             case _:
-                self.refuse(node, "a kernel stores to variables and to elements of arrays only")
+                what = "a kernel stores to variables and to elements of arrays only"
+                self.refuse(node, what, help="array[row, column] = value")
 
     def expression(self, node: ast.expr) -> None:
         """What has a value, with its parts."""
@@ -256,8 +258,10 @@ class _Kernel:
 
     def name(self, node: ast.Name, name: str) -> None:
         if name not in self.locals | self.known | BUILTINS | NUMBER_TYPES:
-            near = "" if hasattr(builtins, name) else did_you_mean(name, self.locals | self.known | BUILTINS)
-            advice = near or "constants of the module are numbers; another function has to be a kernel itself"
+            advice = f"of Python's own functions it has {', '.join(sorted(BUILTINS))}"
+            if not hasattr(builtins, name):
+                near = did_you_mean(name, self.locals | self.known | BUILTINS)
+                advice = near or "constants of the module are numbers; another function has to be a kernel itself"
             raise KernelLanguageError(
                 node.lineno, f"`{name}` is nothing that kernel `{self.function.name}` can use", help=advice
             )
@@ -273,8 +277,10 @@ class _Kernel:
             if module not in DIALECTS[self.dialect]:
                 self.refuse(node, f"`{module}` is no part of a kernel under `@{self.dialect}`")
             if path not in MODULES[module]:
-                near = did_you_mean(path, MODULES[module])
+                near = f"{module}.{node.attr}" if node.attr in MODULES[module] else did_you_mean(path, MODULES[module])
                 self.refuse(node, f"`{dotted}` is not among what a kernel that is traced may use", help=near)
+        elif node.attr in NUMBER_TYPES and self.dialect == "cuda.jit":  # np.float32
+            self.refuse(node, f"a kernel calls `{ast.unparse(node)}` by another name", help=f"`{node.attr}` alone")
         elif node.attr not in OF_VALUES[self.dialect]:
             self.refuse(node, f"`.{node.attr}` is not among what a kernel that is traced may use")
         else:

@@ -32,7 +32,7 @@ TRITON = _words(
     load store make_block_ptr advance make_tensor_descriptor debug_barrier
     atomic_add atomic_and atomic_cas atomic_max atomic_min atomic_or atomic_xchg atomic_xor
     arange full zeros zeros_like broadcast broadcast_to cast cat expand_dims flip gather interleave join permute ravel
-    reshape split swizzle2d trans view where
+    reshape split trans view where
     argmax argmin associative_scan cumprod cumsum dot histogram max min reduce softmax sort sum xor_sum
     abs cdiv ceil cos div_rn erf exp exp2 fdiv floor fma log log2 maximum minimum rsqrt sigmoid sin sqrt sqrt_rn umulhi
     max_constancy max_contiguous multiple_of

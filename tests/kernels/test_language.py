@@ -146,6 +146,7 @@ TRITON_LINES = [
     "x.handle.data = 1",
     "y = x.type",
     "y = tl.core",
+    "y = tl.swizzle2d(0, 1, 2, 3, 4)",  # lab 04 asks for it
     "y = tl.extra.cuda.libdevice",
     "y = tl.tensor(x, 1)",
     "y = cuda.grid(1)",
@@ -207,6 +208,12 @@ def test_a_constant_is_a_number_or_a_tuple_of_numbers(line: str) -> None:
 
 
 def test_a_misspelt_name_gets_the_near_one() -> None:
+    with pytest.raises(KernelLanguageError, match=r"tl\.exp"):
+        kernels_of("@triton.jit\ndef kernel(x):\n    i = tl.math.exp(x)\n")
+    with pytest.raises(KernelLanguageError, match="`float32` alone"):
+        kernels_of("@cuda.jit\ndef kernel(x):\n    i = np.float32(1)\n")
+    with pytest.raises(KernelLanguageError, match="it has abs, bool"):
+        kernels_of("@cuda.jit\ndef kernel(x):\n    i = divmod(x, 1)\n")
     with pytest.raises(KernelLanguageError, match=r"did you mean 'threadIdx\.x'"):
         kernels_of("@cuda.jit\ndef kernel(x):\n    i = cuda.threadIx.x\n")
     with pytest.raises(KernelLanguageError, match="did you mean 'TILE'"):

@@ -66,9 +66,15 @@ def _check_shapes(code: CodeType) -> None:
 
     Between the name `array` and the next call lie the instructions that make its arguments.
     """
-    before, inside = "", False
+    before, inside, varies = "", False, False
+    varying = set(VARYING)  # and variables of their values
     for instruction in dis.get_instructions(code):
-        if inside and (instruction.opname == "BINARY_OP" or instruction.argval in VARYING):
+        names = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
+        found = not varying.isdisjoint(name for name in names if isinstance(name, str))
+        varies = found or (varies and not instruction.starts_line)
+        if varies and instruction.opname.startswith("STORE_FAST"):
+            varying.update(names)
+        if inside and (instruction.opname == "BINARY_OP" or found):
             raise InputError(
                 f"{code.co_filename}:{_line(instruction)}: the shape of a shared or local array has to be a constant",
                 help="give the sum a name outside of the kernel, such as PITCH = TILE + 1",

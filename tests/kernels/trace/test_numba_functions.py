@@ -29,8 +29,14 @@ def test_a_shape_that_numba_would_not_take():
     def calls(out):
         out[0] = as_wide_as_the_block()
 
-    for kernel, inner in ((padded, padded), (calls, as_wide_as_the_block)):
-        line = inner.py_func.__code__.co_firstlineno + 2
+    @cuda.jit
+    def by_a_variable(out):
+        wide = out.size
+        tile = cuda.shared.array((HALF, wide), float32)
+        out[0] = tile[0, 0]
+
+    for kernel, inner, below in ((padded, padded, 2), (calls, as_wide_as_the_block, 2), (by_a_variable,) * 2 + (3,)):
+        line = inner.py_func.__code__.co_firstlineno + below
         with pytest.raises(InputError) as error:
             run(kernel, 1, 1, floats(0))
         assert str(error.value) == (
@@ -42,7 +48,8 @@ def test_a_shape_that_numba_would_not_take():
 def test_shapes_that_numba_takes():
     @cuda.jit
     def constants(x, out):
-        first = cuda.shared.array((HALF, 2 * 4), float32)
+        rows = HALF
+        first = cuda.shared.array((rows, 2 * 4), float32)
         second = cuda.local.array(shape=HALF, dtype=x.dtype)
         first[1, 7] = second[0] = x[0 + 1]
         out[0] = first[1, 7] + second[0]
