@@ -1,7 +1,7 @@
 """a·b in CUDA C++: the ladder in fp32 (steps.cu) and the tensor cores in bf16 (tensor_cores.cu).
 
-A step's tiles are its template's arguments. `TILES` holds those that it runs with unless others are given, `TUNED`
-those that a benchmark can try beside them.
+A step's tiles are its template's arguments: `WARP_TILE` and `TENSOR_TILES` unless others are given. `TUNED_FP32` and
+`TUNED_BF16` are those that a benchmark can try.
 """
 
 from __future__ import annotations

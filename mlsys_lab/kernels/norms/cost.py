@@ -22,10 +22,10 @@ def forward(rows: int, width: int, itemsize: float, *, centred: bool) -> tuple[f
 
 
 def backward(rows: int, width: int, itemsize: float, *, centred: bool) -> tuple[float, float]:
-    """RMS norm: x̂, g, g·x̂ and its sum, dy·x̂ and its sum, three more for dx. `centred`: μ, mean(g) and db, 5 more.
+    """RMS norm: x̂, g, g·x̂ and its sum, dy·x̂ and its sum, three more for dx. `centred`: x − μ, Σg, one − and db, 4 more.
 
     x and dy are read and dx written; w is read, dw (and db) written.
     """
     positive(rows=rows, width=width, itemsize=itemsize)
-    flops, weights = (14.0, 3) if centred else (9.0, 2)
+    flops, weights = (13.0, 3) if centred else (9.0, 2)
     return flops * rows * width, (3.0 * rows + weights) * width * itemsize
