@@ -44,3 +44,15 @@ def test_a_file_of_the_repository_that_a_page_names_is_there() -> None:
     ]
     assert "grader/README.md" in named
     assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
+def test_what_the_readme_points_to_is_there() -> None:
+    named = re.findall(r"\]\((?!https?:)([^)#]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert "grader/README.md" in named
+    assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
+def test_binder_has_what_the_labs_run_on() -> None:
+    asked = (ROOT / ".binder/requirements.txt").read_text(encoding="utf-8")
+    extras = re.search(r"^\.\[(.+)\]$", asked, re.MULTILINE)
+    assert extras and set(extras[1].split(",")) == {"lab", "kernels"}
