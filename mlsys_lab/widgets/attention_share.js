@@ -114,12 +114,11 @@ function render({ model, el }) {
     width = next;
     show();
   });
-  const watched = ["preset", "own", "tokens", "causal"].map((name) => `change:${name}`);
-  for (const event of watched) model.on(event, show);
+  const stopTraits = watchTraits(model, ["preset", "own", "tokens", "causal"], show);
   return () => {
     stop();
     stopWidth();
-    for (const event of watched) model.off(event, show);
+    stopTraits();
   };
 }
 

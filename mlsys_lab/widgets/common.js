@@ -84,6 +84,14 @@ function watchWidth(node, then) {
   return () => observer.disconnect();
 }
 
+// Calls `then()` whenever one of the model's traits changes; returns what ends the watch.
+function watchTraits(model, names, then) {
+  for (const name of names) model.on(`change:${name}`, then);
+  return () => {
+    for (const name of names) model.off(`change:${name}`, then);
+  };
+}
+
 const STYLE = `
 :host { display: block; }
 .figure {

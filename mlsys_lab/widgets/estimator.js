@@ -252,12 +252,11 @@ function render({ model, el }) {
     show();
   });
   const state = ["mode", "preset", "own", "device", "price", "node", "network", "batch", "tokens", "recipe", "weight_format", "cache_format", "degrees", "all_pairs"];
-  const watched = state.map((name) => `change:${name}`);
-  for (const event of watched) model.on(event, show);
+  const stopTraits = watchTraits(model, state, show);
   return () => {
     stop();
     stopWidth();
-    for (const event of watched) model.off(event, show);
+    stopTraits();
   };
 }
 

@@ -206,12 +206,11 @@ function render({ model, el }) {
     width = next;
     show();
   });
-  const watched = ["law", "own", "budget", "runs", "noise", "seed"].map((name) => `change:${name}`);
-  for (const event of watched) model.on(event, show);
+  const stopTraits = watchTraits(model, ["law", "own", "budget", "runs", "noise", "seed"], show);
   return () => {
     stop();
     stopWidth();
-    for (const event of watched) model.off(event, show);
+    stopTraits();
   };
 }
 

@@ -178,12 +178,11 @@ function render({ model, el }) {
     width = next;
     show();
   });
-  const watched = ["device", "threads", "registers", "shared_bytes"].map((name) => `change:${name}`);
-  for (const event of watched) model.on(event, show);
+  const stopTraits = watchTraits(model, ["device", "threads", "registers", "shared_bytes"], show);
   return () => {
     stop();
     stopWidth();
-    for (const event of watched) model.off(event, show);
+    stopTraits();
   };
 }
 

@@ -190,12 +190,11 @@ function render({ model, el }) {
     width = next;
     show();
   });
-  const watched = ["device", "precision", "work", "m", "n", "k", "intensity", "points"].map((name) => `change:${name}`);
-  for (const event of watched) model.on(event, show);
+  const stopTraits = watchTraits(model, ["device", "precision", "work", "m", "n", "k", "intensity", "points"], show);
   return () => {
     stop();
     stopWidth();
-    for (const event of watched) model.off(event, show);
+    stopTraits();
   };
 }
 

@@ -160,12 +160,11 @@ function render({ model, el }) {
     width = next;
     show();
   });
-  const watched = ["shape", "stride", "offset"].map((name) => `change:${name}`);
-  for (const event of watched) model.on(event, show);
+  const stopTraits = watchTraits(model, ["shape", "stride", "offset"], show);
   return () => {
     stop();
     stopWidth();
-    for (const event of watched) model.off(event, show);
+    stopTraits();
   };
 }
 
