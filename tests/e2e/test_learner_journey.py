@@ -80,6 +80,20 @@ def verdicts(notebook: nbformat.NotebookNode) -> dict[str, str]:
     return said
 
 
+def ground_shows_through_the_figures(page: Page) -> None:
+    """In JupyterLab's dark theme, nothing white lies behind a figure, and its text is not black."""
+    page.get_by_role("menuitem", name="Settings").first.click()
+    page.locator(".lm-Menu-itemLabel").get_by_text("Theme", exact=True).click()
+    page.locator(".lm-Menu-itemLabel").get_by_text("JupyterLab Dark", exact=True).click()
+    expect(page.locator("body")).to_have_attribute("data-jp-theme-light", "false", timeout=60_000)
+    figure = page.locator(".jp-Notebook .js-plotly-plot").last
+    figure.scroll_into_view_if_needed()
+    look = "(node, property) => getComputedStyle(node)[property]"
+    assert figure.locator(".main-svg").first.evaluate(look, "backgroundColor") == "rgba(0, 0, 0, 0)"
+    assert figure.locator(".bg").first.evaluate(look, "fillOpacity") == "0"
+    assert figure.locator(".xtick text").first.evaluate(look, "fill") == "rgb(117, 123, 131)"
+
+
 @pytest.mark.browser
 @pytest.mark.sandbox
 @pytest.mark.timeout(900)
@@ -99,6 +113,7 @@ def test_from_the_released_notebook_to_the_feedback_page(page: Page, jupyterlab:
     assert last_card.evaluate("card => getComputedStyle(card).borderLeftColor") == "rgb(46, 158, 91)"
     if pictures:
         page.screenshot(path=Path(pictures) / "lab.png")
+    ground_shows_through_the_figures(page)
 
     accepted = subprocess.run(
         [ROOT / ".venv/bin/mlsys-lab", "check", "autograd"],
