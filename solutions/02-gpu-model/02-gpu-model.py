@@ -311,9 +311,9 @@ class Machine:
 # **3a.** `predict_s(flops, size_bytes, machine)`: that bound, in seconds.
 #
 # **3b.** `regime(time_s, flops, size_bytes, machine)`: an operation was measured to take `time_s`. Give what binds it,
-# and the share of its time which that explains, bound over time. What binds is `"compute"`, `"memory"` or `"overhead"`,
-# of equally long ones the first in this order. If the share is below one half, the model has missed what the time goes
-# into: say `"unexplained"`.
+# and the share of its time which that explains, bound over time; above one, if a cache made it faster than the model
+# thinks. What binds is `"compute"`, `"memory"` or `"overhead"`, of equally long ones the first in this order. If the
+# share is below one half, the model has missed what the time goes into: say `"unexplained"`.
 #
 # **Size:** about 2 and 7 lines. **Cost:** a prediction takes no run at all.
 

@@ -206,6 +206,7 @@ CHECKS = (
             ),
             Case("half of the time is explained", {"binds": ALONE, "share": 0.5}),
             Case("most of the time is not explained", {"binds": ALONE, "share": 0.4375}),
+            Case("faster than the model says", {"binds": ALONE, "share": 1.25}),
             Case("any work", {"binds": ALONE[::-1]}, hidden=True),
         ),
         inputs=_regime_inputs,

@@ -209,6 +209,12 @@ TIMING = [
         "size_bytes / machine.bytes_per_s)",
         ("regime",),
     ),
+    Variant(
+        "no share above one",
+        "share = parts[longest] / time_s",
+        "share = min(1.0, parts[longest] / time_s)",
+        ("regime",),
+    ),
     Variant("the share upside down", "share = parts[longest] / time_s", "share = time_s / parts[longest]", ("regime",)),
     Variant(
         "nothing is unexplained",
@@ -380,6 +386,18 @@ KERNELS = [
         for k in range(c.size):
             total = total * value + near[k]
     y[at] = total
+""",
+        ("mixed",),
+    ),
+    Variant(
+        "coefficients go through shared memory, and one warp passes by the barrier",
+        "    value = x[at]\n",
+        """\
+    near = cuda.shared.array(128, float32)
+    if warp % 4 != 1:
+        cuda.syncthreads()
+    near[cuda.threadIdx.x] = x[at]
+    value = near[cuda.threadIdx.x]
 """,
         ("mixed",),
     ),
