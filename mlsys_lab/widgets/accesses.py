@@ -42,8 +42,9 @@ def access_data(trace: Trace, *, block: int | None = None) -> dict[str, Any]:
     if not len(numbers) or largest is None:
         raise InputError(f"{trace.kernel} has no access that could be drawn", got=f"block {block}")
     if largest.elements > _MOST_ELEMENTS:
-        limit = f"at most {_MOST_ELEMENTS}"
-        raise InputError(f"{largest.name} is too large to draw", got=f"{largest.elements} elements", expected=limit)
+        got, limit = f"{largest.elements} elements", f"at most {_MOST_ELEMENTS}"
+        help_ = "launch it on smaller arrays"
+        raise InputError(f"{largest.name} is too large to draw", got=got, expected=limit, help=help_)
     if len(numbers) > _MOST_REQUESTS:
         help_ = "launch it on smaller arrays, or show one block"
         raise InputError(
