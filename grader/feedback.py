@@ -5,14 +5,12 @@ Whatever came out of a submission is escaped; the page holds no script, loads no
 
 from __future__ import annotations
 
-from html import escape
-
 from grader.byhand import ByHand
 from grader.judge import Verdict
 from grader.labs import GradedLab
 from grader.records import Record
+from grader.webpage import escaped, webpage
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 STYLE = """
 :root { color-scheme: light dark; --line: #8885; --good: #1a7f37; --bad: #b3261e; }
 @media (prefers-color-scheme: dark) { :root { --good: #4ac26b; --bad: #ff8a80; } }
@@ -37,29 +35,17 @@ def page(record: Record, lab: GradedLab, person: ByHand | None = None) -> str:
     """The page as HTML; with what a person added in formgrader, if anything."""
     earned, points = (person.earned, person.points) if person else (record.earned, record.points)
     title = f"{lab.info.title}: {earned:g} of {points:g} points"
-    notes = "".join(f"<li>{_text(note)}</li>" for note in record.notes)
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{_text(title)}</title>
-<style>{STYLE}</style>
-</head>
-<body>
-<h1>{_text(lab.info.title)}</h1>
+    notes = "".join(f"<li>{escaped(note)}</li>" for note in record.notes)
+    body = f"""<h1>{escaped(lab.info.title)}</h1>
 <p class="sum">{earned:g} of {points:g} points{f" and {record.extra:g} for speed" if record.extra else ""}</p>
 <progress max="{points:g}" value="{earned:g}" aria-label="points"></progress>
 {_common(record)}
 {"".join(_check(verdict) for verdict in record.verdicts)}
 {_by_hand(person) if person else ""}
 {f"<h2>About the file</h2><ul>{notes}</ul>" if notes else ""}
-<footer>{_text(record.student)}, lab {_text(record.lab)}, judged {_text(record.judged_at)},
-version {_text(record.version)}, submission {_text(record.digest[:12] or "missing")}</footer>
-</body>
-</html>
-"""
+<footer>{escaped(record.student)}, lab {escaped(record.lab)}, judged {escaped(record.judged_at)},
+version {escaped(record.version)}, submission {escaped(record.digest[:12] or "missing")}</footer>"""
+    return webpage(title, STYLE, body)
 
 
 def _check(verdict: Verdict) -> str:
@@ -75,11 +61,13 @@ def _check(verdict: Verdict) -> str:
             ("case", case),
             ("hint", verdict.hint),
         )
-        rows = "".join(f"<dt>{name}</dt><dd>{_text(text)}</dd>" for name, text in told if text)
+        rows = "".join(f"<dt>{name}</dt><dd>{escaped(text)}</dd>" for name, text in told if text)
     if verdict.performance is not None:
-        rows += f"<dt>for speed</dt><dd>{_text(verdict.performance.line)}</dd>"
+        rows += f"<dt>for speed</dt><dd>{escaped(verdict.performance.line)}</dd>"
     kind = "" if verdict.passed else ' class="lost"'
-    heading = f"<h2><span>{_text(verdict.title)} <code>{_text(verdict.check)}</code></span><span>{marks}</span></h2>"
+    heading = (
+        f"<h2><span>{escaped(verdict.title)} <code>{escaped(verdict.check)}</code></span><span>{marks}</span></h2>"
+    )
     return f"<article{kind}>{heading}{f'<dl>{rows}</dl>' if rows else ''}</article>\n"
 
 
@@ -87,8 +75,8 @@ def _by_hand(person: ByHand) -> str:
     """Marks and comments that a person gave, and the penalty for being late."""
     late = f"<p>handed in late: {person.penalty:g} points less</p>" if person.penalty else ""
     cells = "".join(
-        f"<article><h2><span>{_text(cell.name)}</span><span>{_text(cell.marks)}</span></h2>"
-        f"{f'<dl><dt>comment</dt><dd>{_text(cell.comment)}</dd></dl>' if cell.comment else ''}</article>\n"
+        f"<article><h2><span>{escaped(cell.name)}</span><span>{escaped(cell.marks)}</span></h2>"
+        f"{f'<dl><dt>comment</dt><dd>{escaped(cell.comment)}</dd></dl>' if cell.comment else ''}</article>\n"
         for cell in person.cells
     )
     return f"<h2>From your instructors</h2>{late}{cells}"
@@ -99,8 +87,4 @@ def _common(record: Record) -> str:
     reasons = {verdict.reason for verdict in record.verdicts}
     if record.earned or len(reasons) != 1:
         return ""
-    return f"<p>Every check failed for one reason: <strong>{_text(reasons.pop())}</strong></p>"
-
-
-def _text(text: str) -> str:
-    return escape(text, quote=True)
+    return f"<p>Every check failed for one reason: <strong>{escaped(reasons.pop())}</strong></p>"

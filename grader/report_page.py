@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from html import escape
-
 from grader.report import CheckSummary, Summary
+from grader.webpage import escaped, webpage
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 STYLE = """
 :root { color-scheme: light dark; --back: #fff; --text: #1f2328; --soft: #59636e; --line: #d1d9e0; --bar: #0969da;
   --lost: #d1242f33; --card: #f6f8fa; }
@@ -57,18 +55,8 @@ def page(summary: Summary) -> str:
         ("median", f"{summary.median:g}"),
         ("full marks", f"{summary.full}"),
     )
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{_text(title)}</title>
-<style>{STYLE}</style>
-</head>
-<body>
-<h1>{_text(title)}</h1>
-<dl class="facts">{"".join(f"<div><dt>{name}</dt><dd>{_text(value)}</dd></div>" for name, value in facts)}</dl>
+    body = f"""<h1>{escaped(title)}</h1>
+<dl class="facts">{"".join(f"<div><dt>{name}</dt><dd>{escaped(value)}</dd></div>" for name, value in facts)}</dl>
 <h2>Marks</h2>
 {_histogram(summary)}
 <h2>Checks, in the order of the tasks</h2>
@@ -76,11 +64,9 @@ def page(summary: Summary) -> str:
 {_whole(summary)}
 {_suspects(summary)}
 {_slowest(summary)}
-<footer>Lab {_text(summary.lab)}. From the grading records: what a person added in formgrader is not in it. Reasons are
-counted without their numbers.</footer>
-</body>
-</html>
-"""
+<footer>Lab {escaped(summary.lab)}. From the grading records: what a person added in formgrader is not in it. Reasons
+are counted without their numbers.</footer>"""
+    return webpage(title, STYLE, body)
 
 
 def _histogram(summary: Summary) -> str:
@@ -104,7 +90,7 @@ def _histogram(summary: Summary) -> str:
     told = ", ".join(f"{n * step:g} to {(n + 1) * step:g}: {count}" for n, count in enumerate(summary.bins) if count)
     label = f"Students by points. {told}"
     return (
-        f'<svg viewBox="0 0 {right + left} {base + 54}" role="img" aria-label="{_text(label)}">{"".join(parts)}</svg>'
+        f'<svg viewBox="0 0 {right + left} {base + 54}" role="img" aria-label="{escaped(label)}">{"".join(parts)}</svg>'
     )
 
 
@@ -122,7 +108,7 @@ def _check(check: CheckSummary) -> str:
         performance = f"performance: {timed.measured} measured{earned}; {timed.unmeasured} not measured"
         performance = f'<li class="soft">{performance}</li>'
     return (
-        f'<div class="check"><div class="name">{_text(check.title)} <code>{_text(check.name)} · '
+        f'<div class="check"><div class="name">{escaped(check.title)} <code>{escaped(check.name)} · '
         f'{check.points:g} points</code></div><div class="rate">{bar}<span>{100 * check.rate:.0f} %</span></div>'
         f"<ul>{''.join(failures)}{performance}</ul></div>\n"
     )
@@ -132,7 +118,7 @@ def _whole(summary: Summary) -> str:
     if not summary.whole:
         return ""
     rows = "".join(
-        f"<li><b>{len(who)} ×</b> {_prose(reason)} <span class='soft'>{_text(', '.join(who))}</span></li>"
+        f"<li><b>{len(who)} ×</b> {_prose(reason)} <span class='soft'>{escaped(', '.join(who))}</span></li>"
         for reason, who in summary.whole
     )
     return f"<h2>Lost as a whole, for one reason</h2><ul>{rows}</ul>"
@@ -143,7 +129,7 @@ def _suspects(summary: Summary) -> str:
     if not summary.suspects:
         return ""
     rows = "".join(
-        f"<li>{_text(who)} <code>{_text(check)}</code> {_prose(why)}</li>" for who, check, why in summary.suspects
+        f"<li>{escaped(who)} <code>{escaped(check)}</code> {_prose(why)}</li>" for who, check, why in summary.suspects
     )
     return f"<h2>To be looked into: timed code that did what no honest code does</h2><ul>{rows}</ul>"
 
@@ -154,7 +140,7 @@ def _slowest(summary: Summary) -> str:
         return ""
     longest = max(time_s for _, time_s in summary.slowest) or 1.0
     rows = "".join(
-        f'<div class="check"><div>{_text(who)}</div><div class="rate seconds"><svg viewBox="0 0 100 10" '
+        f'<div class="check"><div>{escaped(who)}</div><div class="rate seconds"><svg viewBox="0 0 100 10" '
         f'preserveAspectRatio="none" aria-hidden="true"><rect class="bar" width="{100 * time_s / longest:.1f}" '
         f'height="10"/></svg><span>{time_s:.1f} s</span></div></div>\n'
         for who, time_s in summary.slowest
@@ -164,11 +150,7 @@ def _slowest(summary: Summary) -> str:
 
 def _prose(text: str) -> str:
     """Escaped text in which `…` is set as code."""
-    parts = _text(text).split("`")
+    parts = escaped(text).split("`")
     if len(parts) % 2 == 0:  # an odd backtick: shown as it is
-        return _text(text)
+        return escaped(text)
     return "".join(f"<code>{part}</code>" if number % 2 else part for number, part in enumerate(parts))
-
-
-def _text(text: str) -> str:
-    return escape(text, quote=True)
