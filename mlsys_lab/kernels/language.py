@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -48,8 +49,8 @@ def kernels_of(source: str, filename: str = "<kernels>", elsewhere: frozenset[st
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and is_kernel(node)]
     constants = list(_constants(tree.body))
     names = [node.name for node in functions] + [name for name, _ in constants]
-    for name in names:
-        if names.count(name) > 1:
+    for name, times in Counter(names).items():
+        if times > 1:
             raise KernelLanguageError(_last(tree, name), f"`{name}` is defined twice", help="keep one of them")
         if name in RESERVED or name.startswith("__"):
             raise KernelLanguageError(_last(tree, name), f"`{name}` has a meaning of its own", help="take another name")
@@ -253,6 +254,8 @@ class _Kernel:
     def keyword(self, node: ast.keyword) -> None:
         if node.arg is None:
             self.refuse(node.value, "a kernel writes its arguments out", "**")
+        elif node.arg.startswith("_") or node.arg == "member":  # by these Triton hands its own machinery on
+            self.refuse(node.value, f"`{node.arg}=` is no argument for a kernel to give")
         if not (isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)):  # padding_option="zero"
             self.argument(node.value)
 

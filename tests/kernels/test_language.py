@@ -146,6 +146,8 @@ TRITON_LINES = [
     "x.handle.data = 1",
     "y = x.type",
     "y = tl.core",
+    "y = tl.load(x, _semantic=x)",
+    "y = tl.load(x, member=x)",
     "y = tl.swizzle2d(0, 1, 2, 3, 4)",  # lab 04 asks for it
     "y = tl.extra.cuda.libdevice",
     "y = tl.tensor(x, 1)",

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from mlsys_lab.kernels.trace.barriers import Divergence, divergences
 from mlsys_lab.kernels.trace.events import LOAD, STORE, Buffer, Site, Trace
 from mlsys_lab.kernels.trace.faults import UNWRITTEN, Fault, faults
 from mlsys_lab.kernels.trace.places import in_cell
@@ -30,7 +31,7 @@ def findings(trace: Trace, artifact: Any = None, *, actor: str = "program") -> d
     for by all lanes (an atomic does both), and the same with `at`, the source lines that do it. Then `busiest program`
     (or `block`: `actor`), the number of the one that asks for most bytes of global memory, and those bytes; `widest`,
     the elements of the largest block that was loaded or stored at once; `is wrong`, a line for each access out of
-    bounds, read of what nothing has written, race, and result that is not stored everywhere.
+    bounds, read of what nothing has written, race, barrier in a branch, and result that is not stored everywhere.
     `artifact`, a module of exported cells, lets lines be told by cells.
     """
     where = _where(artifact)
@@ -52,6 +53,7 @@ def findings(trace: Trace, artifact: Any = None, *, actor: str = "program") -> d
     found[WIDEST] = np.array(trace.threads)
     told = [_fault(fault, where, actor) for fault in faults(trace)]
     told += [_race(race, where, actor) for race in races(trace)]
+    told += [_divergence(one, where) for one in divergences(trace)]
     told += [line for buffer in trace.buffers if (line := _left_out(trace, buffer))]
     found[WRONG] = as_text("\n".join(told))
     return {f"{trace.kernel} {name}": array for name, array in found.items()}
@@ -92,6 +94,11 @@ def _fault(fault: Fault, where: Callable[[Site], str], actor: str) -> str:
     if fault.what == UNWRITTEN:
         return f"{where(fault.site)}: {does}, which nothing has written before"
     return f"{where(fault.site)}: {does}, {fault.what} of the array"
+
+
+def _divergence(one: Divergence, where: Callable[[Site], str]) -> str:
+    does = "waits" if one.waits else "goes on"
+    return f"{where(one.barrier)}: some of {one.where} wait here, {one.who} {does} at {where(one.elsewhere)}"
 
 
 def _race(race: Race, where: Callable[[Site], str], actor: str) -> str:

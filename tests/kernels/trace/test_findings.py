@@ -66,6 +66,15 @@ def test_faults_races_and_what_is_left_out_get_a_line_each() -> None:
     )
 
 
+def test_a_barrier_in_a_branch_gets_a_line() -> None:
+    arrivals = [(3, 0, thread, 0) for thread in range(16)] + [(5, 0, thread, 0) for thread in range(16, 32)]
+    asks = [Ask("y", range(8), STORE, line=2)]
+    told = findings(trace(asks, buffers=BUFFERS[1:2], arrivals=arrivals), actor="block")["by_hand is wrong"].tobytes()
+    assert told.decode() == (
+        "line 3 `source of line 3`: some of block 0 wait here, thread 16 waits at line 5 `source of line 5`"
+    )
+
+
 def test_nothing_is_wrong_with_a_launch_that_writes_all_of_its_result_once() -> None:
     assert found(Ask("x", range(8)), Ask("y", range(8), STORE))["is wrong"] == ""
 

@@ -579,13 +579,11 @@ MATRICES = [
         "no tile at all",
         """\
             tile[k, tx] = x[top + k, left + tx]
-""",
-        """\
-            y[left + tx, top + k] = x[top + k, left + tx]
-    for k in range(0):
-        if top < 0:
-            tile[k, tx] = x[top + k, left + tx]
-""",
+    cuda.syncthreads()
+    for k in range(ty, TILE, ROWS):
+"""
+        + WRITE_TILE,
+        "            y[left + tx, top + k] = x[top + k, left + tx]\n",
         ("transpose", "transpose_banks"),
     ),
     Variant(
