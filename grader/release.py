@@ -34,7 +34,8 @@ import subprocess
 import sys
 
 if "google.colab" in sys.modules and importlib.util.find_spec("mlsys_lab") is None:
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "{package} @ git+{repository}"], check=True)"""
+    course = "{package}[kernels] @ git+{repository}"
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", course], check=True)"""
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ def test_the_install_cell_takes_the_address_from_pyproject(checkout):
     pyproject.write_text("\n".join(lines))
     built = release(checkout / "solutions" / "01-tiny", pyproject)
     source = "".join(json.loads(built.files["01-tiny.ipynb"])["cells"][1]["source"])
-    assert "git+https://example.org/a/b" in source
+    assert "[kernels] @ git+https://example.org/a/b" in source
 
 
 def test_the_install_cell_does_nothing_here(notebook, monkeypatch):
