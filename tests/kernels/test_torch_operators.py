@@ -19,13 +19,16 @@ from mlsys_lab.kernels.cross_entropy import cross_entropy
 from mlsys_lab.kernels.decode_attention import decode_attention
 from mlsys_lab.kernels.matmul import matmul
 from mlsys_lab.kernels.norms import layer_norm, rms_norm
+from mlsys_lab.kernels.runtime import on_gpu, triton_interprets
 from mlsys_lab.kernels.softmax import softmax
 from mlsys_lab.kernels.vector_add import vector_add
 from tests.kernels.operators import with_gradients
 
 FOLDER = Path(operation.__file__).parent
-TARGETS = torch.tensor([2, 0, 4])
-TABLE, LENGTHS = torch.tensor([[0, 1], [2, 0]]), torch.tensor([5, 3])
+DEVICE = "cuda" if on_gpu() and not triton_interprets() else "cpu"
+"""Where kernels run in this process."""
+TARGETS = torch.tensor([2, 0, 4], device=DEVICE)
+TABLE, LENGTHS = torch.tensor([[0, 1], [2, 0]], device=DEVICE), torch.tensor([5, 3], device=DEVICE)
 
 CALLS: dict[str, tuple[Callable[..., torch.Tensor], tuple[tuple[int, ...], ...], set[str]]] = {
     "vector_add": (lambda x, y: vector_add(x, y, language="triton"), ((3, 5), (3, 5)), {"vector_add"}),
@@ -54,7 +57,7 @@ CALLS: dict[str, tuple[Callable[..., torch.Tensor], tuple[tuple[int, ...], ...],
 
 
 def drawn(shapes: tuple[tuple[int, ...], ...]) -> list[torch.Tensor]:
-    return [torch.randn(shape) for shape in shapes]
+    return [torch.randn(shape, device=DEVICE) for shape in shapes]
 
 
 def test_every_operator_is_here() -> None:
