@@ -68,9 +68,13 @@ def is_kernel(function: ast.FunctionDef) -> bool:
     """Whether a decorator makes it a kernel; raises where there are others beside."""
     dotted = _decorators(function)
     if not any(name in DIALECTS for name in dotted):
+        if strange := [name for name in dotted if name == "jit" or name.endswith("cuda.jit")]:
+            what = f"a kernel's decorator goes by another name than `@{strange[0]}`"
+            raise KernelLanguageError(function.lineno, what, help="@cuda.jit or @triton.jit")
         return False
     if len(dotted) > 1:
-        raise KernelLanguageError(function.lineno, f"`{function.name}` has more than one decorator", got=dotted)
+        what = f"`{function.name}` has more than one decorator"
+        raise KernelLanguageError(function.lineno, what, got=dotted, help="@cuda.jit or @triton.jit alone")
     decorator = function.decorator_list[0]
     if isinstance(decorator, ast.Call) and not all(
         isinstance(value, ast.Constant) for value in [*decorator.args, *(k.value for k in decorator.keywords)]
@@ -131,7 +135,7 @@ class _Kernel:
                 self.refuse(default, "a parameter's default has to be a constant")
         for one in self.parameters:
             if one.annotation is not None and ast.unparse(one.annotation) != "tl.constexpr":
-                self.refuse(one.annotation, "a parameter's annotation can only be `tl.constexpr`", help="take it away")
+                self.refuse(one.annotation, "a parameter's annotation can only be `tl.constexpr`", help="that, or none")
         if self.function.returns is not None and ast.unparse(self.function.returns) != "None":
             self.refuse(self.function.returns, "a kernel has no return annotation but `None`")
         if getattr(self.function, "type_params", None):  # since Python 3.12
@@ -278,16 +282,23 @@ class _Kernel:
         module, _, path = dotted.partition(".")
         if module in MODULES:
             if module not in DIALECTS[self.dialect]:
-                self.refuse(node, f"`{module}` is no part of a kernel under `@{self.dialect}`")
+                what = f"`{module}` is no part of a kernel under `@{self.dialect}`"
+                self.refuse(node, what, help=self.own(node.attr))
             if path not in MODULES[module]:
                 near = f"{module}.{node.attr}" if node.attr in MODULES[module] else did_you_mean(path, MODULES[module])
                 self.refuse(node, f"`{dotted}` is not among what a kernel that is traced may use", help=near)
         elif node.attr in NUMBER_TYPES and self.dialect == "cuda.jit":  # np.float32
             self.refuse(node, f"a kernel calls `{ast.unparse(node)}` by another name", help=f"`{node.attr}` alone")
         elif node.attr not in OF_VALUES[self.dialect]:
-            self.refuse(node, f"`.{node.attr}` is not among what a kernel that is traced may use")
+            what = f"`.{node.attr}` is not among what a kernel that is traced may use"
+            self.refuse(node, what, help=self.own(node.attr))
         else:
             self.expression(node.value)
+
+    def own(self, name: str) -> str:
+        """What a name of another module is called in this kernel; "" if there is no such thing."""
+        found = [f"{module}.{name}" for module in DIALECTS[self.dialect] if name in MODULES[module]]
+        return found[0] if found else 'float("inf")' if name == "inf" else ""
 
     def refuse(self, node: ast.AST, what: str, got: object = None, help: str = "") -> None:
         line = getattr(node, "lineno", self.function.lineno)

@@ -209,6 +209,24 @@ def test_a_constant_is_a_number_or_a_tuple_of_numbers(line: str) -> None:
     assert kernels_of(line).constants == ()
 
 
+@pytest.mark.parametrize(
+    ("kernel", "instead"),
+    [
+        ("@nb.cuda.jit\ndef kernel(x): pass", "help: @cuda.jit or @triton.jit"),
+        ("@jit\ndef kernel(x): pass", "help: @cuda.jit or @triton.jit"),
+        ("@cuda.jit\ndef kernel(x): x[0] = np.inf", "help: math.inf"),
+        ("@triton.jit\ndef kernel(x): y = math.inf", 'help: float("inf")'),
+        ("@triton.jit\ndef kernel(x): y = triton.cdiv(x, 2)", "help: tl.cdiv"),
+        ("@cuda.jit\ndef kernel(x): x[0][1] = 2", "help: array[row, column] = value"),
+    ],
+)
+def test_what_is_refused_says_what_to_write_instead(kernel: str, instead: str) -> None:
+    with pytest.raises(KernelLanguageError) as refused:
+        kernels_of(kernel)
+    assert str(refused.value).endswith(instead)
+    assert kernels_of("@numba.jit\ndef kernel(x): pass").kernels == ()
+
+
 def test_a_misspelt_name_gets_the_near_one() -> None:
     with pytest.raises(KernelLanguageError, match=r"tl\.exp"):
         kernels_of("@triton.jit\ndef kernel(x):\n    i = tl.math.exp(x)\n")
