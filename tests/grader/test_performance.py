@@ -15,7 +15,6 @@ from pathlib import Path
 from types import ModuleType
 
 import bound_checks
-import numpy as np
 import pytest
 import timed_calls
 import timed_checks
@@ -23,11 +22,12 @@ import torch
 
 from grader import performance as module
 from grader import timed, wire
-from grader.performance import Stand, decide, floor_s
-from grader.rounds import Effort, Match, Party
+from grader.performance import Stand, floor_s
+from grader.rounds import Effort, Party
 from grader.times import Interval, Times
 from mlsys_lab.checks.performance import Performance, Work
 from mlsys_lab.errors import CourseError, InputError, MissingToolError
+from tests.grader.timed_submissions import CHEATS, HONEST, OTHER_HONEST, PATCHED_CLOCK, SLOW, TAKES_OVER
 
 PROJECT = Path(__file__).parents[2]
 CHECKS = Path(timed_checks.__file__).parent
@@ -36,143 +36,6 @@ ORDERS = {"make": "timed_calls:make", "call": "timed_calls:call", "device": "cpu
 QUICK = Effort(
     rounds=6, warmup=1, blocks=1, most_blocks=1, least_round_s=4 * timed_calls.CALL_S, most_calls=16, noise=100.0
 )
-
-HONEST = """
-import time, torch
-def right(x, wait=time.sleep):
-    wait(0.02)
-    return torch.softmax(x @ x.T, dim=-1) @ x
-def mix(x):
-    return right(x)
-"""
-OTHER_HONEST = """
-import time, torch
-def mix(x):
-    time.sleep(0.02)
-    weights = (x @ x.T)
-    weights = (weights - weights.amax(dim=1, keepdim=True)).exp_()
-    return (weights @ x) / weights.sum(dim=1, keepdim=True)
-"""
-SLOW = HONEST + "def mix(x):\n    return [right(x) for _ in range(5)][-1]\n"
-PATCHED_CLOCK = (
-    SLOW
-    + """
-import time
-for name in ("time", "perf_counter", "monotonic", "perf_counter_ns", "monotonic_ns"):
-    setattr(time, name, lambda: 0)
-"""
-)
-
-TAKES_OVER = HONEST + "import numpy as np\nfrom grader import timed, wire\nPlayer = timed.Player\n"
-"""Submissions run in the process that times them, so they can change all of it."""
-
-CHEATS = {
-    "wrong but fast": HONEST + "def mix(x):\n    return torch.zeros_like(x)\n",
-    "half precision": HONEST + "def mix(x):\n    return right(x.bfloat16()).float()\n",
-    "the first answer for its shape, again": (
-        HONEST + "kept = {}\ndef mix(x):\n    return kept.setdefault(x.shape, right(x))\n"
-    ),
-    "every second call left out": (
-        HONEST
-        + """
-turn, last = 0, None
-def mix(x):
-    global turn, last
-    turn += 1
-    if last is None or turn % 2:
-        last = right(x)
-    return last
-"""
-    ),
-    "inputs changed to what is quick": HONEST + "def mix(x):\n    x.zero_()\n    return x\n",
-    "nothing computed until asked": (
-        TAKES_OVER
-        + """
-def play(self, seed, calls):
-    self.seeds = [seed]
-    for _ in range(calls):
-        self.seeds.append(timed.next_seed(self.seeds[-1], [0.0]))
-    return np.zeros((calls, 1))
-def answer(self, question, before=Player.answer):
-    if question.kind == "show":
-        self.outputs = [(right(*self.make(seed, self.device)),) for seed in self.seeds]
-    return before(self, question)
-Player.play, Player.answer = play, answer
-"""
-    ),
-    "started ahead, in one batch": (
-        TAKES_OVER
-        + """
-def play(self, seed, calls):
-    seeds = [seed]
-    for _ in range(calls - 1):
-        seeds.append(timed.next_seed(seeds[-1], [0.0]))
-    self.outputs = [(out,) for out in right_all(torch.stack([self.make(s, self.device)[0] for s in seeds]))]
-    return np.array([timed.project(out, s) for out, s in zip(self.outputs, seeds)])
-def right_all(x):
-    return torch.softmax(x @ x.mT, dim=-1) @ x
-Player.play = play
-"""
-    ),
-    "computed ahead by a thread": (
-        TAKES_OVER
-        + """
-import threading
-ready = {}
-def ahead(self):
-    for seed in range(8):
-        outputs = (right(*self.make(seed, self.device)),)
-        ready[seed] = outputs, timed.project(outputs, seed)
-def play(self, seed, calls):
-    thread = threading.Thread(target=ahead, args=(self,))
-    thread.start()
-    thread.join()
-    self.outputs, committed = zip(*(ready[call % 8] for call in range(calls)))
-    return np.array(committed)
-Player.play = play
-"""
-    ),
-    "answers of the round before, again": (
-        TAKES_OVER
-        + """
-def play(self, seed, calls, before=Player.play):
-    if not hasattr(self, "old") or len(self.old) != calls:
-        self.old = before(self, seed, calls)
-    return self.old
-Player.play = play
-"""
-    ),
-    "a right number and another output": (
-        TAKES_OVER
-        + """
-def answer(self, question, before=Player.answer):
-    reply = before(self, question)
-    if question.kind == "show":
-        reply.arrays["out0"] = reply.arrays["out0"] + np.float32(0.01)
-    return reply
-Player.answer = answer
-"""
-    ),
-    "another dtype": HONEST + "def mix(x):\n    return right(x.double())\n",
-    "another shape": HONEST + "def mix(x):\n    return right(x).T.contiguous()\n",
-    "not a number": HONEST + "def mix(x):\n    return right(x) * float('nan')\n",
-    "numbers for calls that were not made": (
-        TAKES_OVER
-        + """
-def play(self, seed, calls, before=Player.play):
-    return before(self, seed, 1)
-Player.play = play
-"""
-    ),
-    "a frame written ahead": (
-        TAKES_OVER
-        + """
-def answering(question, reply):
-    return wire.Frame(reply.kind, {**reply.meta, "nonce": "0" * 32}, reply.arrays)
-timed.answering = answering
-"""
-    ),
-}
 
 
 @contextmanager
@@ -318,94 +181,6 @@ def test_the_courses_own_failure_is_told(capfd):
     with pytest.raises(CourseError, match="the baseline's process did not start"), nowhere:
         pass
     assert "No module named 'no_such_checks'" in capfd.readouterr().err
-
-
-class Recorded(Party):
-    """Plays rounds of given lengths and vouches for itself; writes down when it is asked."""
-
-    def __init__(self, name, seconds, journal):
-        self.name, self.seconds, self.journal = name, iter(seconds), journal
-
-    def round(self, calls, limit_s):
-        self.journal.append(self.name)
-        return next(self.seconds) * calls, 0, np.zeros((calls, 1))
-
-    def ask(self, kind, meta=None, arrays=None, *, deadline, limits=None):
-        if kind == "size":
-            return wire.Frame("size", {"bytes": 1 << 40})
-        one = np.ones((1, 1))
-        if kind == "expect":
-            arrays = {"p": 0 * one, "norm": one, "again": np.zeros(1), "tolerance": np.ones(1)}
-            return wire.Frame("expected", {"dtypes": ["float32"]}, {**arrays, "out0": np.float32([0])})
-        return wire.Frame("shown", {"dtypes": ["float32"]}, {"out0": np.float32([0])})
-
-
-def forever(*values):
-    yield from values
-    while True:
-        yield values[-1]
-
-
-def play(library, null, submission, **effort):
-    journal = []
-
-    @contextmanager
-    def opened():
-        journal.append("open")
-        yield Recorded("submission", submission, journal)
-        journal.append("dead")
-
-    effort = Effort(**{"rounds": 6, "warmup": 1, "blocks": 2, "most_blocks": 2, **effort})
-    parties = Recorded("library", library, journal), Recorded("null", null, journal)
-    match = Match(SPEED, *parties, opened, effort=effort)
-    return match.play(), journal
-
-
-def test_no_submission_is_alive_while_the_baseline_is_timed():
-    times, journal = play(forever(3.0), forever(1.0), forever(3.0))
-    alive, blocks = False, 0
-    for event in journal:
-        alive = {"open": True, "dead": False}.get(event, alive)
-        blocks += event == "open"
-        assert not alive or event in ("open", "submission")
-    assert blocks == 2 and len(times.baseline) == 3 and len(times.submission) == 12
-
-
-def test_the_low_end_takes_nothing_from_the_submissions_time_and_the_median_the_null_rounds():
-    times, _ = play(forever(3.0), forever(1.0), forever(3.0))
-    assert times.ratio.low == pytest.approx(2 / 3)
-    assert times.ratio.median == times.ratio.high == pytest.approx(1.0)
-
-
-def test_slowing_the_device_for_those_who_come_after_gains_nothing():
-    first = [3.0] * (3 + 7)  # to find the calls per round, and the first block
-    slowed, _ = play(forever(*first, 30.0), forever(1.0), forever(3.0))
-    fair, _ = play(forever(3.0), forever(1.0), forever(3.0))
-    assert slowed.ratio.low == fair.ratio.low
-
-
-def test_rounds_go_on_until_it_is_quiet_enough_and_no_longer():
-    noisy = [1.0, 9.0, 1.0, 9.0, 1.0, 9.0, 1.0]
-    times, _ = play(forever(3.0), forever(1.0), forever(*noisy, 3.0), blocks=1, most_blocks=6, noise=0.1)
-    assert 12 <= len(times.submission) < 36
-    assert decide(SPEED, times, "cpu", Effort(noise=0.1)).measured
-    times, _ = play(forever(3.0), forever(1.0), (1.0 + 8 * (n % 2) for n in range(1000)), blocks=1, most_blocks=3)
-    assert len(times.submission) == 18
-    verdict = decide(SPEED, times, "cpu", Effort(noise=0.1))
-    assert not verdict.measured and verdict.earned is None
-
-
-def test_a_large_output_is_handed_over_in_some_rounds_drawn_by_lot(monkeypatch):
-    asked = []
-    ask = Recorded.ask
-
-    def counted(self, kind, *rest, **how):
-        asked.append((self.name, kind))
-        return ask(self, kind, *rest, **how)
-
-    monkeypatch.setattr(Recorded, "ask", counted)
-    play(forever(3.0), forever(1.0), forever(3.0), blocks=1, most_blocks=1, shown_bytes=3 << 40)
-    assert asked.count(("submission", "show")) == 3 and asked.count(("library", "expect")) == 7
 
 
 def test_points_rise_from_start_to_target():
