@@ -32,7 +32,7 @@ start: $(READY) ## Set up, build the site, serve it beside a JupyterLab with the
 	$(BIN)/python book/serve.py
 
 test: lint ## Set up and run every test (make test PYTEST_ARGS='-k autograd' for some)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m tests.whole $(PYTEST_ARGS)
 
 book: $(READY) ## Build the site into book/_build/html
 	$(BIN)/python book/build.py

@@ -1,4 +1,4 @@
-"""Fast tests first; a test that cannot run here says so, and in CI that is a failure."""
+"""Two parts; fast tests first; a test that cannot run here says so, and in CI that is a failure."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 SLOW_LAST = ("labs", "grader", "book", "e2e")
+ALONE = ("benchmark", "hardware", "grader", "e2e")
+"""Folders whose tests compare times, or start processes enough to fill the machine: no other tests run beside them."""
 settings.register_profile("no deadline", deadline=None)  # a busy machine is not a wrong answer
 settings.load_profile("no deadline")
 NO_GPU = "no CUDA device on this machine"
@@ -23,15 +25,30 @@ NO_GPU = "no CUDA device on this machine"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--pictures", metavar="DIR", help="where the browser tests leave the README's pictures")
+    parser.addoption("--part", choices=("spread", "alone"), help="only tests that bear others beside them, or the rest")
+
+
+def _folder(item: pytest.Item) -> str:
+    return item.path.relative_to(Path(__file__).parent).parts[0]
 
 
 def _slowness(item: pytest.Item) -> int:
-    folder = item.path.relative_to(Path(__file__).parent).parts[0]
-    return SLOW_LAST.index(folder) + 1 if folder in SLOW_LAST else 0
+    return SLOW_LAST.index(_folder(item)) + 1 if _folder(item) in SLOW_LAST else 0
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=_slowness)
+def _keep_part(items: list[pytest.Item], config: pytest.Config) -> None:
+    if part := config.getoption("part"):
+        kept, others = [], []
+        for item in items:
+            (kept if (_folder(item) in ALONE) == (part == "alone") else others).append(item)
+        config.hook.pytest_deselected(items=others)
+        items[:] = kept
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
+    _keep_part(items, config)
+    # Side by side the slow ones come first, so that all processes end at about the same time.
+    items.sort(key=_slowness, reverse=config.getoption("part") == "spread")
     gpu_tests = [item for item in items if item.get_closest_marker("gpu")]
     if gpu_tests:
         import torch

@@ -42,7 +42,11 @@ def test_read_only_arrays_are_fine():
     assert Tensor(a).data.tolist() == [1.0, 1.0, 1.0]
 
 
-@pytest.mark.parametrize("data", ["abc", None, [[1], [2, 3]], np.array(["a"]), np.array([None]), object()], ids=repr)
+@pytest.mark.parametrize(
+    "data",
+    ["abc", None, [[1], [2, 3]], np.array(["a"]), np.array([None]), object()],
+    ids=lambda data: repr(data).partition(" at 0x")[0],  # a test's name is the same in every process
+)
 def test_what_it_cannot_be_made_of(data):
     with pytest.raises(InputError, match="cannot make a tensor of this") as caught:
         Tensor(data)
