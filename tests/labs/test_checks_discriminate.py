@@ -22,6 +22,9 @@ from tests.labs.harness import (
 LABS = labs()
 SEEDS, QUICK_S = 200, 0.05
 """Draws of secret inputs to try, on the checks that take no longer than this."""
+FEWER_SEEDS = {"transformer-arithmetic": 100}
+"""Where a draw costs a model that is built and run, 0.4 s over all checks. A fault that costs one draw in 33 a point
+shows with 95 % certainty; with 200 draws, one in 67."""
 TRACED_SEEDS = 3
 """The same for traced checks, whose kernels are interpreted."""
 NO_ANSWER = "did not come to an end"
@@ -48,7 +51,8 @@ def test_no_draw_of_secret_inputs_costs_a_right_solution_a_point(lab: LabUnderTe
     plain = [check for check in lab.checks.checks if not check.traced]
     quick = [check for check in plain if tried(check, module).time_s < QUICK_S]
     assert len(quick) >= len(plain) / 2
-    draws = [(check, SEEDS) for check in quick] + [(c, TRACED_SEEDS) for c in lab.checks.checks if c.traced]
+    seeds = FEWER_SEEDS.get(lab.info.topic, SEEDS)
+    draws = [(check, seeds) for check in quick] + [(c, TRACED_SEEDS) for c in lab.checks.checks if c.traced]
     lost = [
         (seed, told(report))
         for check, seeds in draws
