@@ -23,7 +23,7 @@ from typing import Any
 from mlsys_lab.checks.artifact import Artifact, export_cells, parse_notebook, read_notebook
 from mlsys_lab.checks.labinfo import LabInfo
 from mlsys_lab.errors import InputError
-from mlsys_lab.kernels.language import is_kernel
+from mlsys_lab.kernels.definitions import is_kernel
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ import mlsys_lab
 from mlsys_lab.checks.limits import OutOfTimeError, time_limit
 from mlsys_lab.checks.spec import Arrays, Call, Check, Mismatch
 from mlsys_lab.errors import CourseError, UnfinishedError
-from mlsys_lab.stack.artifact import describe, place_of
+from mlsys_lab.stack.artifact import ArtifactError, describe, place_of
 
 DTYPES = frozenset(
     {"bool", "int8", "int16", "int32", "int64", "uint8", "float16", "float32", "float64"},
@@ -47,7 +47,10 @@ class Attempt:
 
 
 def missing_names(check: Call | Check, artifact: Any) -> Mismatch | None:
-    """The problem of an artifact that does not define what the check uses, or None."""
+    """The problem of an artifact that does not define what the check uses, or None.
+
+    Raises `ArtifactError` where it defines a kernel that may not be run.
+    """
     missing = [name for name in check.uses if not hasattr(artifact, name)]
     if not missing:
         return None
@@ -60,10 +63,15 @@ def attempt(check: Call | Check, artifact: Any, inputs: Arrays) -> Attempt:
 
     `inputs` must be public already (`mlsys_lab.checks.verdict.public_inputs`). Only KeyboardInterrupt passes through.
     """
-    if (problem := missing_names(check, artifact)) is not None:
+    try:
+        problem = missing_names(check, artifact)
+    except ArtifactError as error:
+        got, expected = str(error.got or ""), str(error.expected or error.help)
+        return Attempt(None, Mismatch(error.what, got, expected), unfinished=False, time_s=0.0)
+    if problem is not None:
         return Attempt(None, problem, unfinished=True, time_s=0.0)
     arrays: Arrays | None = None
-    problem, unfinished, tracker = None, False, None
+    unfinished, tracker = False, None
     fed = {name: array.copy() for name, array in inputs.items()}
     start = time.perf_counter()
     try:

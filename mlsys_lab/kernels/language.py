@@ -10,9 +10,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from mlsys_lab.errors import CourseError, did_you_mean
 from mlsys_lab.kernels.vocabulary import BUILTINS, DIALECTS, MODULES, NUMBER_TYPES, OF_VALUES, RESERVED
@@ -30,88 +27,14 @@ class KernelLanguageError(CourseError):
         self.line = line
 
 
-@dataclass(frozen=True)
-class Kernels:
-    """The part of a module that is kernels: a tree to compile, and the names that it defines."""
+def check_kernel(function: ast.FunctionDef, known: frozenset[str]) -> set[str]:
+    """Names that a kernel takes from its module, whose kernels and constants are `known`.
 
-    tree: ast.Module
-    kernels: tuple[str, ...]
-    constants: tuple[str, ...]
-
-
-def kernels_of(source: str, filename: str = "<kernels>", elsewhere: frozenset[str] = frozenset()) -> Kernels:
-    """The kernels and constants of a module's text, every one of them checked; all else is left out unrun.
-
-    `elsewhere` names kernels and constants that stand in another text.
-    Raises SyntaxError where the text is no Python, `KernelLanguageError` at the first thing that a kernel may not use.
+    Raises `KernelLanguageError` at the first thing that it may not use.
     """
-    tree = ast.parse(source, filename)
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and is_kernel(node)]
-    constants = list(_constants(tree.body))
-    names = [node.name for node in functions] + [name for name, _ in constants]
-    for name, times in Counter(names).items():
-        if times > 1:
-            raise KernelLanguageError(_last(tree, name), f"`{name}` is defined twice", help="keep one of them")
-        if name in RESERVED or name.startswith("__"):
-            raise KernelLanguageError(_last(tree, name), f"`{name}` has a meaning of its own", help="take another name")
-    known = frozenset(names) | elsewhere
-    for function in functions:
-        _Kernel(function, known).check()
-    kept = [node for node in tree.body if any(node is one for one in functions)]
-    body: list[ast.stmt] = [*(node for _, node in constants), *kept]
-    return Kernels(
-        ast.Module(body, type_ignores=[]), tuple(f.name for f in functions), tuple(name for name, _ in constants)
-    )
-
-
-def is_kernel(function: ast.FunctionDef) -> bool:
-    """Whether a decorator makes it a kernel; raises where there are others beside."""
-    dotted = _decorators(function)
-    if not any(name in DIALECTS for name in dotted):
-        if strange := [name for name in dotted if name == "jit" or name.endswith("cuda.jit")]:
-            what = f"a kernel's decorator goes by another name than `@{strange[0]}`"
-            raise KernelLanguageError(function.lineno, what, help="@cuda.jit or @triton.jit")
-        return False
-    if len(dotted) > 1:
-        what = f"`{function.name}` has more than one decorator"
-        raise KernelLanguageError(function.lineno, what, got=dotted, help="@cuda.jit or @triton.jit alone")
-    decorator = function.decorator_list[0]
-    if isinstance(decorator, ast.Call) and not all(
-        isinstance(value, ast.Constant) for value in [*decorator.args, *(k.value for k in decorator.keywords)]
-    ):
-        what = f"the decorator of `{function.name}` may hold constants only"
-        raise KernelLanguageError(function.lineno, what, help=f"@{dotted[0]} alone, for instance")
-    return True
-
-
-def _decorators(function: ast.FunctionDef) -> list[str]:
-    return [ast.unparse(one.func if isinstance(one, ast.Call) else one) for one in function.decorator_list]
-
-
-def _constants(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.Assign]]:
-    """`NAME = number`, or arithmetic of numbers and earlier such names, or a tuple of them."""
-    known: set[str] = set()
-    for node in body:
-        if not (isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)):
-            continue
-        parts = [part for part in ast.walk(node.value) if not isinstance(part, HARMLESS)]
-        plain = all(
-            isinstance(part, ast.BinOp | ast.UnaryOp | ast.Tuple)
-            or (isinstance(part, ast.Constant) and isinstance(part.value, int | float))
-            or (isinstance(part, ast.Name) and part.id in known)
-            for part in parts
-        )
-        if plain and not node.targets[0].id.startswith("_"):
-            known.add(node.targets[0].id)
-            yield node.targets[0].id, node
-
-
-def _last(tree: ast.Module, name: str) -> int:
-    lines = [node.lineno for node in tree.body for part in ast.walk(node) if getattr(part, "name", None) == name]
-    lines += [
-        node.lineno for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name
-    ]
-    return max(lines)
+    kernel = _Kernel(function, known)
+    kernel.check()
+    return {node.id for node in ast.walk(function) if isinstance(node, ast.Name)} - kernel.locals
 
 
 class _Kernel:
@@ -119,7 +42,7 @@ class _Kernel:
 
     def __init__(self, function: ast.FunctionDef, known: frozenset[str]) -> None:
         self.function, self.known = function, known
-        self.dialect = _decorators(function)[0]
+        self.dialect = decorators(function)[0]
         arguments = function.args
         self.parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
         stored = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and _is_store(node)}
@@ -304,6 +227,11 @@ class _Kernel:
         line = getattr(node, "lineno", self.function.lineno)
         advice = help or f"kernel `{self.function.name}` may hold arithmetic, branches, loops, loads and stores"
         raise KernelLanguageError(line, what, got=got, help=advice)
+
+
+def decorators(function: ast.FunctionDef) -> list[str]:
+    """A function's decorators by their dotted names."""
+    return [ast.unparse(one.func if isinstance(one, ast.Call) else one) for one in function.decorator_list]
 
 
 def _is_store(node: ast.Name) -> bool:

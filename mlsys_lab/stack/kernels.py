@@ -1,4 +1,4 @@
-"""A learner's kernels by themselves: of the exported cells only what `mlsys_lab.kernels.language` lets pass is run.
+"""A learner's kernels by themselves: of the exported cells only what `mlsys_lab.kernels.definitions` lets pass is run.
 
 Where the microscope counts for marks, nothing else of a submission may have run in the process, or it could have
 rewritten the microscope.
@@ -17,11 +17,12 @@ import math
 import os
 import textwrap
 from collections.abc import Iterable, Mapping
+from functools import partial
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from mlsys_lab.errors import InputError, MissingToolError
-from mlsys_lab.kernels.language import KernelLanguageError, Kernels, kernels_of
+from mlsys_lab.kernels.definitions import Kernels, kernels_of
 from mlsys_lab.kernels.runtime import load_numba, load_triton
 from mlsys_lab.kernels.vocabulary import BUILTINS, NUMBER_TYPES
 from mlsys_lab.stack.artifact import Artifact, ArtifactError, ArtifactLoader, load
@@ -31,13 +32,13 @@ class KernelLoader(ArtifactLoader):
     """Import machinery that runs kernels and constants, and leaves out the rest of an artifact."""
 
     def get_code(self, fullname: str) -> CodeType:
-        """The checked part of the artifact; `ArtifactError` at the first thing that a kernel may not use."""
+        """The part of the artifact that passed the check."""
         return compile(self._kernels().tree, self.filename, "exec")
 
     def exec_module(self, module: ModuleType) -> None:
         """Run the definitions among the names that kernels have, and no others."""
         kernels = self._kernels()
-        vars(module).update(_names(kernels))
+        vars(module).update(_names(kernels), __getattr__=partial(self._missing, kernels))
         super().exec_module(module)
         linecache.lazycache(self.filename, vars(module))  # who tells of a line finds its text
         if "triton" in vars(module):
@@ -62,17 +63,20 @@ class KernelLoader(ArtifactLoader):
                 interpreter.InterpretedFunction.rewritten_fn[function] = rewriter._compile_and_exec(text)
 
     def _kernels(self) -> Kernels:
-        try:
-            return kernels_of(self.artifact.source, self.filename)
-        except KernelLanguageError as error:
-            place = self.artifact.where(error.line)
-            raise ArtifactError(f"{error.what} ({place})", got=error.got, help=error.help) from None
+        return kernels_of(self.artifact.source, self.filename)
+
+    def _missing(self, kernels: Kernels, name: str) -> NoReturn:
+        """What asking the module for a name that it does not define raises: `ArtifactError` where it was refused."""
+        if (error := kernels.refused.get(name)) is None:
+            raise AttributeError(f"{self.artifact.name} does not define {name!r}")
+        raise ArtifactError(f"{error.what} ({self.artifact.where(error.line)})", got=error.got, help=error.help)
 
 
 def load_kernels(artifact: Artifact) -> ModuleType:
     """The artifact's kernels and number constants as a module; nothing else of it runs.
 
-    Raises `ArtifactError` naming cell and line for a syntax error and for what is no part of the kernels' language.
+    Raises `ArtifactError` naming cell and line for a syntax error. The module does so when asked for a kernel that uses
+    what is no part of the kernels' language, or that calls such a kernel.
     """
     return load(artifact, "learner_kernels", KernelLoader)
 
@@ -80,19 +84,19 @@ def load_kernels(artifact: Artifact) -> ModuleType:
 def refuse_beyond_kernels(names: Mapping[str, Any], used: Iterable[str]) -> None:
     """Raise `InputError` where a kernel that is already defined uses what it may not where it is traced for marks.
 
-    `names` are a notebook's definitions, `used` those of them that are called.
+    `names` are a notebook's definitions, `used` those of them that are launched; what these call is held to it too.
     """
     functions = {name: function for name, value in names.items() if (function := _function_of(value)) is not None}
     known = frozenset(functions) | {name for name, value in names.items() if _is_constant(value)}
-    for name in used:
-        if name not in functions:
+    waiting = list(used)
+    while waiting:
+        if (function := functions.pop(waiting.pop(0), None)) is None:
             continue
-        source = textwrap.dedent(inspect.getsource(functions[name]))
-        try:
-            kernels_of(source, elsewhere=known - {name})
-        except KernelLanguageError as error:
+        source = textwrap.dedent(inspect.getsource(function))
+        for error in kernels_of(source, elsewhere=known - {function.__name__}).refused.values():
             text = source.splitlines()[error.line - 1].strip()
-            raise InputError(f"{error.what} (line {error.line}: `{text}`)", got=error.got, help=error.help) from None
+            raise InputError(f"{error.what} (line {error.line}: `{text}`)", got=error.got, help=error.help)
+        waiting += function.__code__.co_names
 
 
 def _function_of(value: Any) -> FunctionType | None:

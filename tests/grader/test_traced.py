@@ -156,3 +156,9 @@ def test_an_annotation_makes_no_names_for_a_kernel(verdicts):
     hidden = "def double(x, y) -> [1 for eval in ()]:\n    max((max((), default='1 / 0'),), key=eval)\n"
     got = verdicts(KERNELS.replace("def double(x, y):\n", hidden))
     assert not got["double"].passed and "annotation" in got["double"].what
+
+
+def test_a_kernel_that_may_not_run_costs_its_own_check_and_no_other(verdicts):
+    got = verdicts(KERNELS.replace("        y[i] = 2", "        print(i)\n        y[i] = 2"))
+    assert not got["double"].passed and got["triple"].passed and got["gather"].passed
+    assert got["double"].what.startswith("`print` is nothing that kernel `double` can use (cell 1")

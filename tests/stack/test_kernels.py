@@ -56,8 +56,9 @@ def test_kernels_and_numbers_are_there_and_nothing_else_has_run() -> None:
     ],
 )
 def test_what_is_no_kernel_is_told_at_its_cell_and_line(line: str, said: str) -> None:
+    module = load_kernels(artifact("1", SCALE + line + "\n"))
     with pytest.raises(ArtifactError) as refused:
-        load_kernels(artifact("1", SCALE + line + "\n"))
+        _ = module.scale
     assert said in str(refused.value)
     assert f"`{line.strip()}`" in str(refused.value)
 
@@ -80,8 +81,22 @@ def test_a_task_that_is_still_to_do_says_so() -> None:
 
 @pytest.mark.parametrize("line", ["raise NotImplementedError", "raise NotImplementedError(x)", "raise ValueError('x')"])
 def test_nothing_else_is_raised(line: str) -> None:
+    module = load_kernels(artifact(STUB.format(line)))
     with pytest.raises(ArtifactError, match="a kernel has no `raise`"):
-        load_kernels(artifact(STUB.format(line)))
+        _ = module.scale
+
+
+def test_what_is_refused_costs_the_kernels_that_use_it_and_no_others() -> None:
+    bad = "BLOCK = 64\n\n@cuda.jit(device=True)\ndef shout(x):\n    print(x)\n    return x\n"
+    call = "\n@cuda.jit\ndef loud(x):\n    x[0] = shout(x[0])\n\n@cuda.jit\ndef wide(x):\n    x[0] = BLOCK\n"
+    module = load_kernels(artifact(SCALE, bad + call))
+    assert callable(module.scale) and not hasattr(module, "loudly")
+    for name in ("shout", "loud"):
+        with pytest.raises(ArtifactError, match="`print` is nothing that kernel `shout` can use"):
+            getattr(module, name)
+    for name in ("BLOCK", "wide"):
+        with pytest.raises(ArtifactError, match="`BLOCK` is defined twice"):
+            getattr(module, name)
 
 
 def live(*cells: str) -> dict[str, Any]:
@@ -100,3 +115,10 @@ def test_a_notebooks_own_kernel_is_held_to_the_language_too() -> None:
     refuse_beyond_kernels(names | {"x": 3}, ("good",))  # a number elsewhere that is named as a parameter is
     with pytest.raises(InputError, match=r"`seen` is nothing that kernel `bad` can use \(line 4: `seen\[0\] = x\[0\]`"):
         refuse_beyond_kernels(names, ("good", "bad"))
+
+
+def test_what_a_notebooks_kernel_calls_is_held_to_the_language_too() -> None:
+    names = live("from numba import cuda", "@cuda.jit(device=True)\ndef shout(x):\n    print(x)\n    return x")
+    names = live("@cuda.jit\ndef loud(x):\n    x[0] = shout(x[0])")
+    with pytest.raises(InputError, match="`print` is nothing that kernel `shout` can use"):
+        refuse_beyond_kernels(names, ("loud",))

@@ -1,0 +1,116 @@
+"""The kernels and constants of a module's text, told from all else that stands there."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from mlsys_lab.kernels.language import HARMLESS, KernelLanguageError, check_kernel, decorators
+from mlsys_lab.kernels.vocabulary import DIALECTS, RESERVED
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The part of a module that is kernels: a tree to compile, and the names that it defines.
+
+    `refused` are names that it does not define, because they, or what they use, may not be run: each with the reason.
+    """
+
+    tree: ast.Module
+    kernels: tuple[str, ...]
+    constants: tuple[str, ...]
+    refused: Mapping[str, KernelLanguageError]
+
+
+def kernels_of(source: str, filename: str = "<kernels>", elsewhere: frozenset[str] = frozenset()) -> Kernels:
+    """The kernels and constants of a module's text, every one of them checked; all else is left out unrun.
+
+    `elsewhere` names kernels and constants that stand in another text. Raises SyntaxError where the text is no Python.
+    """
+    tree = ast.parse(source, filename)
+    refused: dict[str, KernelLanguageError] = {}
+    functions: list[ast.FunctionDef] = []
+    for node in (one for one in tree.body if isinstance(one, ast.FunctionDef)):
+        try:
+            functions += [node] if is_kernel(node) else []
+        except KernelLanguageError as error:
+            refused[node.name] = error
+    constants = list(_constants(tree.body))
+    names = [node.name for node in functions] + [name for name, _ in constants]
+    for name, times in Counter(names).items():
+        if times > 1:
+            refused[name] = KernelLanguageError(
+                _last(tree, name), f"`{name}` is defined twice", help="keep one of them"
+            )
+        elif name in RESERVED or name.startswith("__"):
+            what = f"`{name}` has a meaning of its own"
+            refused[name] = KernelLanguageError(_last(tree, name), what, help="take another name")
+    known = elsewhere.union(names, refused)
+    uses = {name: {part.id for part in ast.walk(node.value) if isinstance(part, ast.Name)} for name, node in constants}
+    for function in functions:
+        try:
+            uses[function.name] = check_kernel(function, known)
+        except KernelLanguageError as error:
+            refused.setdefault(function.name, error)
+    _spread(refused, uses)
+    numbers = [(name, node) for name, node in constants if name not in refused]
+    kept = [node for node in functions if node.name not in refused]
+    body: list[ast.stmt] = [*(node for _, node in numbers), *kept]
+    return Kernels(
+        ast.Module(body, type_ignores=[]), tuple(f.name for f in kept), tuple(name for name, _ in numbers), refused
+    )
+
+
+def _spread(refused: dict[str, KernelLanguageError], uses: Mapping[str, set[str]]) -> None:
+    """Refuse what uses something that is refused, for the same reason."""
+    left = {name: used for name, used in uses.items() if name not in refused}
+    while spoilt := [name for name, used in left.items() if used & refused.keys()]:
+        refused.update({name: refused[min(left.pop(name) & refused.keys())] for name in spoilt})
+
+
+def is_kernel(function: ast.FunctionDef) -> bool:
+    """Whether a decorator makes it a kernel; raises where there are others beside."""
+    dotted = decorators(function)
+    if not any(name in DIALECTS for name in dotted):
+        if strange := [name for name in dotted if name == "jit" or name.endswith("cuda.jit")]:
+            what = f"a kernel's decorator goes by another name than `@{strange[0]}`"
+            raise KernelLanguageError(function.lineno, what, help="@cuda.jit or @triton.jit")
+        return False
+    if len(dotted) > 1:
+        what = f"`{function.name}` has more than one decorator"
+        raise KernelLanguageError(function.lineno, what, got=dotted, help="@cuda.jit or @triton.jit alone")
+    decorator = function.decorator_list[0]
+    if isinstance(decorator, ast.Call) and not all(
+        isinstance(value, ast.Constant) for value in [*decorator.args, *(k.value for k in decorator.keywords)]
+    ):
+        what = f"the decorator of `{function.name}` may hold constants only"
+        raise KernelLanguageError(function.lineno, what, help=f"@{dotted[0]} alone, for instance")
+    return True
+
+
+def _constants(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.Assign]]:
+    """`NAME = number`, or arithmetic of numbers and earlier such names, or a tuple of them."""
+    known: set[str] = set()
+    for node in body:
+        if not (isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)):
+            continue
+        parts = [part for part in ast.walk(node.value) if not isinstance(part, HARMLESS)]
+        plain = all(
+            isinstance(part, ast.BinOp | ast.UnaryOp | ast.Tuple)
+            or (isinstance(part, ast.Constant) and isinstance(part.value, int | float))
+            or (isinstance(part, ast.Name) and part.id in known)
+            for part in parts
+        )
+        if plain and not node.targets[0].id.startswith("_"):
+            known.add(node.targets[0].id)
+            yield node.targets[0].id, node
+
+
+def _last(tree: ast.Module, name: str) -> int:
+    lines = [node.lineno for node in tree.body for part in ast.walk(node) if getattr(part, "name", None) == name]
+    lines += [
+        node.lineno for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name
+    ]
+    return max(lines)
