@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(900)  # the first test builds the site
 PROBE = Path(__file__).with_name("probe.js").read_text(encoding="utf-8")
 WIDTHS, THEMES = (390, 1280), ("light", "dark")
 TOGETHER = 4
-"""Pages that are open at a time, so that their waits for the network and for the theme's colours overlap."""
+"""Pages that are open at a time, so that their waits for the network overlap."""
 NO_NETWORK = {"server": f"http://{HOST}:9", "bypass": HOST}
 """No proxy listens there: what is asked of another host fails. Other than a route, it leaves the browser its cache."""
 # Formulas, Plotly figures and custom elements that the page still has to draw.
@@ -59,12 +59,12 @@ def look(context: BrowserContext, url: str, visits: list[Visit], width: int, the
         page.wait_for_load_state("networkidle")
         page.wait_for_function(PENDING, timeout=20_000)
     turned = (sum(WIDTHS) - width, THEMES[1 - THEMES.index(theme)])
-    for now_width, now_theme in ((width, theme), turned):
-        for _, page in shown:
+    for visit, page in shown:
+        page.bring_to_front()
+        for now_width, now_theme in ((width, theme), turned):
             page.set_viewport_size({"width": now_width, "height": 900})
             page.emulate_media(color_scheme=now_theme, reduced_motion="reduce")
-        page.wait_for_timeout(350)  # the theme's colours fade in, figures draw themselves anew
-        for visit, page in shown:
+            page.wait_for_timeout(350)  # the theme's colours fade in, figures draw themselves anew
             visit.states[now_width, now_theme] = page.evaluate(PROBE)
     for _, page in shown:
         page.close()
