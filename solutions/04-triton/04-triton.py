@@ -784,6 +784,21 @@ show(
 )
 
 # %% [markdown]
+# ## With a GPU · Points for speed
+#
+# Ten extra points are for speed, 2 for softmax and 4 each for the product and for attention; who has no GPU loses
+# nothing. On a machine with one, grading compiles your kernels and times them at sizes of real models beside torch's
+# softmax, cuBLAS and torch's fused attention, on the same GPU in the same run. Launches are the course's there, too,
+# with tiles of 128 × 128 × 32 for the product, and 128 queries by 64 keys. So it is the text that counts: what stands
+# in the innermost loop that need not be there?
+#
+# To try it on a GPU, start JupyterLab without `TRITON_INTERPRET`, run the exported cells, then this one.
+
+# %%
+for name in ("softmax_traffic", "matmul_traffic", "flash_traffic"):
+    check.speed(name)
+
+# %% [markdown]
 # ## Answer for yourself
 #
 # - Your softmax holds a whole row. From which length on does it not, and what does the online softmax of Task 7 then

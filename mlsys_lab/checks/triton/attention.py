@@ -10,6 +10,7 @@ from scipy.special import logsumexp, softmax
 from mlsys_lab.checks.compare import close
 from mlsys_lab.checks.spec import Arrays, Case, Check
 from mlsys_lab.checks.traced import allowed
+from mlsys_lab.checks.triton import speed
 from mlsys_lab.checks.triton.calls import attention as calls
 from mlsys_lab.checks.triton.calls.common import blocks, power_of_two
 from mlsys_lab.checks.triton.words import near, told
@@ -152,6 +153,7 @@ CHECKS = (
         hint="Load Q before the loop. The loop ends with the block that holds the program's last query: no later key "
         "is seen. Nothing is stored before the end.",
         uses=("flash_kernel",),
+        performance=speed.FLASH,
         traced=True,
     ),
 )

@@ -8,6 +8,7 @@ import numpy as np
 
 from mlsys_lab.checks.spec import Arrays, Case, Check
 from mlsys_lab.checks.traced import agree, allowed
+from mlsys_lab.checks.triton import speed
 from mlsys_lab.checks.triton.calls import matmul as calls
 from mlsys_lab.checks.triton.calls.common import blocks
 from mlsys_lab.checks.triton.words import told
@@ -126,6 +127,7 @@ CHECKS = (
         describe=told(BLOCK=calls.BLOCK),
         hint="Each program makes one tile: for each step along K one tile of A and one of B, and C once at the end.",
         uses=("tile_of", "matmul_kernel"),
+        performance=speed.MATMUL,
         traced=True,
     ),
 )

@@ -10,6 +10,7 @@ from scipy.special import softmax as softmax_of
 
 from mlsys_lab.checks.spec import Arrays, Case, Check
 from mlsys_lab.checks.traced import agree, allowed
+from mlsys_lab.checks.triton import speed
 from mlsys_lab.checks.triton.calls import rows as calls
 from mlsys_lab.checks.triton.calls.common import blocks, power_of_two
 from mlsys_lab.checks.triton.words import told
@@ -122,6 +123,7 @@ CHECKS = (
         hint="One tl.load, kept in a variable, serves maximum, sum and quotients: nothing has to be stored in between. "
         "Each program has one row, that of its own number.",
         uses=("softmax_kernel",),
+        performance=speed.SOFTMAX,
         traced=True,
     ),
 )
