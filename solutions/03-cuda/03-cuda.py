@@ -29,7 +29,8 @@
 # 3. a moving average and a dot product whose threads share what they have read;
 # 4. the sum of an array by a tree of additions;
 # 5. a transpose that reads and writes whole sectors, without bank conflicts;
-# 6. a matrix product by tiles that reads each number sixteen times less often than the naive one.
+# 6. a matrix product by tiles that reads each number sixteen times less often than the naive one;
+# 7. both once more in CUDA C++, compiled here for an H100, and timed where there is a GPU.
 #
 # **At the end you can answer**
 #
@@ -39,7 +40,7 @@
 # - Why does a transpose want a tile of 33 columns?
 # - How often must a matrix product read its operands, and what decides it?
 #
-# **Time:** about 240 minutes (each task says its share). **Points:** 100. **You need:** Python, and what a grid, a
+# **Time:** about 280 minutes (each task says its share). **Points:** 100. **You need:** Python, and what a grid, a
 # block and a warp are. Lab 02 comes first. Chapter 05, *CUDA*, gives the background.
 #
 # **Readings it leans on:** *An Even Easier Introduction to CUDA* (`harris-easier-cuda`), *GPU Puzzles* (`gpu-puzzles`),
@@ -61,6 +62,7 @@ import numpy as np
 from rich import print as show_table
 
 from mlsys_lab.checks import lab
+from mlsys_lab.hardware import device
 from mlsys_lab.kernels.trace.numba_simulator import record
 from mlsys_lab.kernels.trace.report import report
 
@@ -610,8 +612,6 @@ check("matmul_memory")
 # those that the warps' requests move, as counted, with no cache to help. Left of the ridge, memory sets the speed.
 
 # %%
-from mlsys_lab.hardware import device
-
 a, b, c = np.ones((32, 64), np.float32), np.ones((64, 32), np.float32), np.empty((32, 32), np.float32)
 by_tiles = report(record(matmul, (2, 2), (SIDE, SIDE), a, b, c, outputs=("c",)))
 for name, found, side in (("naive", multiplied, 1), ("by tiles", by_tiles, SIDE)):
@@ -638,6 +638,137 @@ figure.update_yaxes(dtick=1, tickformat=",")
 show(figure, alt="The naive and the tiled matrix product on the roofline of an H100, both left of its ridge")
 for name, x in intensity.items():
     print(f"{name}: {x:.2f} FLOP/B, at most {h100.attainable('fp32', x) / h100.peak('fp32'):.1%} of the fp32 peak")
+
+# %% [markdown]
+# ## Task 8 · The same in CUDA C++
+#
+# *About 40 minutes.* For extra points, which a machine with a GPU gives; without one you lose none.
+#
+# What you wrote in Python is CUDA all but for the letters: `cuda.threadIdx.x` is `threadIdx.x`, `cuda.syncthreads()` is
+# `__syncthreads()`, `cuda.shared.array((TILE, 33), float32)` is `__shared__ float tile[32][33]`. What C++ does not have
+# is shapes: an array is an address, so that `x[r, c]` becomes `x[(size_t)r * columns + c]`. (`size_t` has 64 bits: an
+# `int` ends at 2³¹ elements.)
+#
+# Write both kernels as text; the course compiles it and launches it. Any sizes must come out right.
+#
+# **8a.** `transpose_cpp` gives the text of
+# `extern "C" __global__ void transpose(const float* x, float* y, int rows, int columns)`, launched as in Task 6: blocks
+# of (32, 8) threads, one for each tile of 32 × 32.
+#
+# **8b.** `matmul_cpp` gives the text of
+# `extern "C" __global__ void matmul(const float* a, const float* b, float* c, int m, int n, int k)`, launched with
+# blocks of (16, 16) threads, one for each square of CPP_TILE × CPP_TILE elements of `c`: its `blockIdx.x` counts
+# squares along a row. With CPP_TILE 16 it is your kernel of Task 7. With more, each thread makes several elements: two
+# numbers from shared memory for each multiply-add become 4 + 4 numbers for 16, if a thread makes 4 × 4 of them and
+# keeps the numbers and the sums in variables (`float sums[4][4]`, in registers as long as every index is known when it
+# is compiled). Give a thread elements that lie 16 rows and 16 columns apart, so that neighbours stay neighbours. Change
+# CPP_TILE as you like.
+#
+# **What the points are for.** Where the course is graded on a GPU, each kernel is timed beside torch's own on the same
+# GPU in the same run: 2 points for a transpose at 0.7 of its speed, 4 for a matrix product at 0.4 of cuBLAS in fp32;
+# fewer from 0.4 and 0.15 on. The time in which inputs are drawn and results looked at counts against you, so aim
+# higher. `transpose_banks` and `matmul_memory` have to pass first. Without a GPU these points are *not measured here*:
+# nobody loses a mark, and the 100 points of the lab are complete without them.
+#
+# **Size:** about 14 and 28 lines. **Cost:** the transpose moves 8 bytes an element; the product does 2·m·n·k FLOPs.
+
+
+# %% nbgrader={"solution": true, "grade_id": "task-8-cuda-cpp"}
+#| export
+CPP_TILE = 64  # side of the square of c that a block of 16 × 16 threads makes
+
+
+def transpose_cpp():
+    """The text of: transpose(const float* x, float* y, int rows, int columns). About 14 lines."""
+    ### BEGIN SOLUTION
+    return r"""
+extern "C" __global__ void transpose(const float* x, float* y, int rows, int columns) {
+    __shared__ float tile[32][33];
+    int tx = threadIdx.x, ty = threadIdx.y, top = 32 * blockIdx.y, left = 32 * blockIdx.x;
+    for (int k = 0; k < 32; k += 8) {
+        int row = top + ty + k, column = left + tx;
+        if (row < rows && column < columns) tile[ty + k][tx] = x[(size_t)row * columns + column];
+    }
+    __syncthreads();
+    for (int k = 0; k < 32; k += 8) {
+        int row = left + ty + k, column = top + tx;  // of y
+        if (row < columns && column < rows) y[(size_t)row * rows + column] = tile[tx][ty + k];
+    }
+}
+"""
+    ### END SOLUTION
+
+
+def matmul_cpp():
+    """The text of: matmul(const float* a, const float* b, float* c, int m, int n, int k). About 28 lines."""
+    ### BEGIN SOLUTION
+    return r"""
+const int TILE = 64, STEP = 16, EACH = TILE / 16;  // a thread makes EACH × EACH elements, 16 apart
+
+extern "C" __global__ void matmul(const float* a, const float* b, float* c, int m, int n, int k) {
+    __shared__ float a_tile[TILE][STEP], b_tile[STEP][TILE];
+    int tx = threadIdx.x, ty = threadIdx.y, top = TILE * blockIdx.y, left = TILE * blockIdx.x;
+    float sums[EACH][EACH] = {};
+    for (int start = 0; start < k; start += STEP) {
+        for (int i = 0; i < EACH; i++) {
+            int row = top + ty + 16 * i, column = left + tx + 16 * i;
+            a_tile[ty + 16 * i][tx] = row < m && start + tx < k ? a[(size_t)row * k + start + tx] : 0.0f;
+            b_tile[ty][tx + 16 * i] = start + ty < k && column < n ? b[(size_t)(start + ty) * n + column] : 0.0f;
+        }
+        __syncthreads();
+        for (int s = 0; s < STEP; s++) {
+            float down[EACH], right[EACH];
+            for (int i = 0; i < EACH; i++) down[i] = a_tile[ty + 16 * i][s];
+            for (int j = 0; j < EACH; j++) right[j] = b_tile[s][tx + 16 * j];
+            for (int i = 0; i < EACH; i++)
+                for (int j = 0; j < EACH; j++) sums[i][j] += down[i] * right[j];
+        }
+        __syncthreads();
+    }
+    for (int i = 0; i < EACH; i++)
+        for (int j = 0; j < EACH; j++) {
+            int row = top + ty + 16 * i, column = left + tx + 16 * j;
+            if (row < m && column < n) c[(size_t)row * n + column] = sums[i][j];
+        }
+}
+"""
+    ### END SOLUTION
+
+
+# %% [markdown]
+# **See it compiled,** for an H100, with no GPU needed. Messages count lines from the one in which the text's quotes
+# open. Registers and shared memory decide how many blocks a multiprocessor holds at once; what *spills* lies in memory
+# for want of registers.
+
+# %%
+from mlsys_lab.errors import CourseError
+from mlsys_lab.kernels.cuda_cpp import compile_cuda
+from mlsys_lab.kernels.trace.occupancy import occupancy
+
+try:
+    for name, text in (("transpose", transpose_cpp()), ("matmul", matmul_cpp())):
+        used = compile_cuda(text, (name,), name=f"{name}.cu", arch="sm_90").resources[name]
+        held = occupancy(device("H100"), 256, registers=used.registers, shared_bytes=used.shared_bytes)
+        print(f"{name}: {used.registers} registers and {used.spill_bytes} spilled bytes a thread, ", end="")
+        print(f"{used.shared_bytes:,} shared bytes a block: {held.blocks} blocks, {held.occupancy:.0%} of all warps")
+except CourseError as error:  # an error of yours at its line, or that there is no compiler here
+    print(error)
+
+# %% [markdown]
+# **See it run,** where there is a GPU: beside torch, at the sizes that are graded.
+
+# %%
+from types import SimpleNamespace
+
+from mlsys_lab.checks.cuda import speed
+from mlsys_lab.kernels.runtime import on_gpu
+
+written = SimpleNamespace(transpose_cpp=transpose_cpp, matmul_cpp=matmul_cpp, CPP_TILE=CPP_TILE)
+if on_gpu():
+    for name, performance in (("transpose", speed.TRANSPOSE), ("matmul", speed.MATMUL)):
+        print(f"{name}: {speed.beside_library(performance, written)}")
+else:
+    print("no GPU here: this cell needs one")
 
 # %% [markdown]
 # ## Answer for yourself

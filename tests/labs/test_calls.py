@@ -20,7 +20,14 @@ from mlsys_lab.checks.spec import call_name, find_call
 from tests.labs.harness import PROJECT, labs
 
 FIXTURES = PROJECT / "tests" / "grader" / "fixtures"
-ALLOWED = ("numpy", "torch", "mlsys_lab.errors", "mlsys_lab.checks.spec", "mlsys_lab.kernels.trace")
+ALLOWED = (
+    "numpy",
+    "torch",
+    "mlsys_lab.errors",
+    "mlsys_lab.checks.spec",
+    "mlsys_lab.kernels.trace",
+    "mlsys_lab.kernels.cuda_cpp",
+)
 """What a module of calls may import besides the standard library and its own lab's calls."""
 DIFFERENTIATES = ("autograd", "func", "nn", "optim", "special", "linalg")
 """Parts of torch that could compute what a learner is to compute."""
@@ -115,6 +122,8 @@ def test_a_sandboxs_files_are_enough_to_call_and_not_enough_to_decide(lab: Grade
         else:
             inside.write_bytes(Path(source).read_bytes())
     names = [call_name(check.run) for check in lab.checks.checks]
+    speeds = [check.performance for check in lab.checks.checks if check.performance is not None]
+    timed = [call_name(side) for speed in speeds for side in (speed.make, speed.call)]
     uses = [check.uses for check in lab.checks.checks]
     program = f"""
 import sys, types
@@ -123,6 +132,8 @@ from mlsys_lab.checks.attempt import attempt
 from mlsys_lab.checks.spec import Call, find_call
 for name, uses in zip({names!r}, {uses!r}):
     assert attempt(Call(find_call(name), uses), types.SimpleNamespace(), {{}}).unfinished, name
+for name in {timed!r}:
+    find_call(name)
 print(*sorted(name for name in sys.modules if name.startswith("mlsys_lab.checks.")))
 from pathlib import Path
 origins = [m.__file__ for n, m in sys.modules.items() if n.startswith("mlsys_lab.") and getattr(m, "__file__", None)]

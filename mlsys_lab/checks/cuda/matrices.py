@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from mlsys_lab.checks.cuda import speed
 from mlsys_lab.checks.cuda.calls import matrices as calls
 from mlsys_lab.checks.cuda.calls.launches import ROWS, SIDE, TILE, blocks
 from mlsys_lab.checks.cuda.maps import ALIGNED, normal
@@ -118,6 +119,7 @@ CHECKS = (
         "column that nobody uses changes that.",
         uses=("transpose",),
         traced=True,
+        performance=speed.TRANSPOSE,
     ),
     Check(
         name="matmul",
@@ -156,5 +158,6 @@ CHECKS = (
         "of both tiles when they are filled, of b's tile when it is multiplied, and of c.",
         uses=("matmul",),
         traced=True,
+        performance=speed.MATMUL,
     ),
 )
