@@ -4,16 +4,14 @@ Targets follow from bounds, and none has been measured on a GPU yet. A transpose
 torch's; but with each round of 16 come inputs to draw and an output to add up, together some 5 passes over a matrix
 beside 32, and these count against the learner (`Performance` says why): 0.85 is the most for one as fast as torch's.
 Shared memory without padding takes a warp 32 passes for a column, which leaves it about half the speed. Of the product,
-threads that make 4 × 4 elements ask shared memory 8 times for 16 multiply-adds, and so reach half of the fp32 peak at
-most, where the library reaches about three quarters; with one element each it is an eighth.
+threads that make 4 × 4 elements ask shared memory 8 times for 16 multiply-adds, number by number, and so reach half of
+the fp32 peak, where the library reaches about three quarters; with one element each it is an eighth.
 """
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from mlsys_lab.benchmark import compare
 from mlsys_lab.checks.cuda.calls import timed
 from mlsys_lab.checks.performance import Performance, Work
 
@@ -52,13 +50,3 @@ MATMUL = Performance(
     target=0.4,
     work=Work(size_bytes=3 * 4 * timed.EDGE**2, flops=2 * timed.EDGE**3, precision="fp32"),
 )
-
-
-def beside_library(performance: Performance, artifact: Any) -> str:
-    """How far the learner's result is off the library's, and how its speed compares, on the device that it is for."""
-    inputs = performance.make(0, performance.device)
-    mine, library = partial(performance.call, artifact, *inputs), partial(performance.library, *inputs)
-    got, want = mine(), library()
-    off = float((got - want).norm() / want.norm())
-    times = compare({"mine": mine, "library": library}, device=performance.device, samples=10)
-    return f"relative error {off:.1e}, {times.ratio('library', 'mine').p50:.2f} of torch's speed"
