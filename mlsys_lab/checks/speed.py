@@ -18,8 +18,8 @@ SAMPLES = 20
 def speed_of(check: Check, artifact: Any) -> str:
     """A line on the time of one call beside the library's; without the GPU that it takes, a line that says so.
 
-    Times are of the calls alone. Grading also counts how long it takes to draw inputs and to sum up outputs, the same
-    for both (`mlsys_lab.checks.performance.Performance`), so its ratio is nearer to 1. Raises `InputError` for a check
+    Times are of the calls alone. Grading also counts against the learner how long it takes to draw inputs and to add up
+    outputs (`mlsys_lab.checks.performance.Performance`), so its ratio is lower. Raises `InputError` for a check
     without points for speed, for kernels that are interpreted, for code that is not there and for a wrong result.
     """
     import torch

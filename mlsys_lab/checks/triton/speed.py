@@ -1,8 +1,9 @@
 """Extra points of lab 04 for speed on a GPU, as ratios to torch's own kernels in the same run.
 
-Targets follow from what each kernel leaves out: the product's loads keep their masks, attention's scores are masked in
-every block. They have not been measured on a GPU yet. Of a softmax's round most is not softmax (inputs are drawn and
-outputs summed up in it, `Performance` says why), so its ratio begins to count late.
+Targets follow from estimates, and none has been measured on a GPU yet. Drawing inputs and adding up outputs counts
+against the learner (`Performance` says why), so each call is long beside that: at an H100's data sheet figures a kernel
+as fast as torch's would reach about 0.8 for softmax, 0.7 for the product and 0.6 for attention. Less is asked for,
+since the product's loads keep their masks and attention's scores are masked in every block.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ Tensor = torch.Tensor
 
 
 def library_softmax(x: Tensor) -> Tensor:
-    """torch's softmax of rows."""
-    return torch.softmax(x, 1)
+    """torch's softmax of rows, as often as the learner's and on the same inputs."""
+    y = torch.softmax(x, 1)
+    for _ in range(timed.TURNS - 1):
+        y = torch.softmax(torch.add(x, y, alpha=timed.WEIGHT), 1)
+    return y
 
 
 def library_matmul(a: Tensor, b: Tensor) -> Tensor:
@@ -35,9 +39,9 @@ SOFTMAX = Performance(
     make=timed.make_softmax,
     call=timed.softmax,
     library=library_softmax,
-    start=0.6,
-    target=0.9,
-    work=Work(size_bytes=2 * 4 * timed.ROWS * timed.COLUMNS),
+    start=0.4,
+    target=0.65,
+    work=Work(size_bytes=timed.TURNS * 2 * 4 * timed.ROWS * timed.COLUMNS),
 )
 
 MATMUL = Performance(
@@ -46,7 +50,7 @@ MATMUL = Performance(
     call=timed.matmul,
     library=library_matmul,
     start=0.1,
-    target=0.6,
+    target=0.4,
     work=Work(size_bytes=3 * 2 * timed.SIDE**2, flops=2 * timed.SIDE**3, precision="fp16"),
 )
 
@@ -56,7 +60,7 @@ FLASH = Performance(
     call=timed.flash,
     library=library_flash,
     start=0.1,
-    target=0.5,
+    target=0.35,
     work=Work(
         size_bytes=4 * 2 * timed.HEADS * timed.TOKENS * timed.WIDTH,
         flops=2 * timed.HEADS * timed.TOKENS * (timed.TOKENS + 1) * timed.WIDTH,
