@@ -9,11 +9,12 @@ import time
 import tracemalloc
 from pathlib import Path
 
-from grader import notebooks, wire
-from grader.collect import collect
-from grader.course import STUDENT, Course
-from grader.records import Record, read_record
-from grader.sanitise import read_submission, rebuild
+from mlsys_grader.course import notebooks
+from mlsys_grader.course.folder import STUDENT, Course
+from mlsys_grader.gradebook.record import Record, read_record
+from mlsys_grader.intake.collect import collect
+from mlsys_grader.intake.submission import read_submission, rebuild
+from mlsys_grader.sandbox.inside import wire
 from mlsys_lab.errors import InputError
 
 HANG_S = 20
