@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Copy hand-ins into the course folder."""
     from mlsys_grader.intake.collect import collect as take
-    from mlsys_grader.intake.collect import count
+    from mlsys_grader.intake.collect import count_statuses
 
     lab = chosen_lab(args)
     if not args.source.exists():
@@ -44,5 +44,5 @@ def run(args: argparse.Namespace) -> int:
     for result in results:
         if result.status in ("missing", "skipped"):
             print(f"{result.status}: {result.student}: {result.detail}")
-    print(", ".join(f"{number} {status}" for status, number in count(results)))
+    print(", ".join(f"{number} {status}" for status, number in count_statuses(results)))
     return 1 if any(result.status == "skipped" for result in results) else 0

@@ -10,10 +10,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from mlsys_grader.course.files import write_atomically
 from mlsys_grader.course.folder import Course
 from mlsys_grader.course.lab import GradedLab
-from mlsys_grader.engines.options import Options
-from mlsys_grader.gradebook.record import Record, read_record, write_atomically
+from mlsys_grader.gradebook.record import Record, read_record
+from mlsys_grader.judging.options import Options
 from mlsys_grader.sandbox.backend import BACKENDS
 from mlsys_lab.checks.labinfo import find_lab
 from mlsys_lab.errors import InputError

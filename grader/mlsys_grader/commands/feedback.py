@@ -15,9 +15,9 @@ import shutil
 from pathlib import Path
 
 from mlsys_grader.commands.common import chosen_lab, records_of
+from mlsys_grader.course.files import write_atomically
 from mlsys_grader.course.folder import Course
 from mlsys_grader.course.lock import locked
-from mlsys_grader.gradebook.record import write_atomically
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

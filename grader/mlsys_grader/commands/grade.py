@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Judge, enter, write feedback; a line per submission and a bar."""
     from mlsys_grader.grading.grade import grade
-    from mlsys_grader.speed.measure import measure_pending
+    from mlsys_grader.grading.measure import measure_pending
 
     options = replace(judging_options(args), again=args.again)
     lab, course = chosen_lab(args), Course.open(args.course)

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Judge all variants; a row for each, a row for each check, and the two counts."""
-    from mlsys_grader.engines.options import engine_for
+    from mlsys_grader.engines.choice import open_engine
     from mlsys_grader.proving.proof import prove, trials
 
     options, lab = judging_options(args), chosen_lab(args)
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     start, proved = time.monotonic(), []
     with progress_bar(console) as progress:
         bar = progress.add_task(f"{lab.name}: variants", total=len(tried))
-        with engine_for(lab, options) as engine:
+        with open_engine(lab, options) as engine:
             for one in prove(engine, tried):
                 proved.append(one)
                 progress.advance(bar)

@@ -17,8 +17,8 @@ from mlsys_grader.engines import Task
 from mlsys_grader.engines.local import LocalEngine
 from mlsys_grader.judging.judge import Verdict
 from mlsys_grader.sandbox.sandbox import Sandbox
-from mlsys_grader.speed.devices import on_gpu, stands
-from mlsys_grader.speed.gpu import first_gpu
+from mlsys_grader.speed.devices import need_gpu, open_stands
+from mlsys_grader.speed.gpu import Gpu, find_gpu
 from mlsys_grader.speed.measure import opener, pending
 from mlsys_grader.speed.rounds import Effort
 from mlsys_grader.speed.stand import Stand
@@ -101,7 +101,7 @@ class Judge:
                 return str(stale)
             self._lab = PartOfLab(info, names=self._checks)
             gpu = self._open_stands() if self._measures else None
-            self._sandbox = Sandbox(self._lab, unsafe=self._unsafe, backend=self._backend, gpu=gpu)
+            self._sandbox = Sandbox(self._lab, unsafe=self._unsafe, backend=self._backend, device=gpu)
             self._engine = LocalEngine(self._sandbox, time_factor=self._time_factor)
         except CourseError as error:
             return f"{node}: {error}"
@@ -117,11 +117,11 @@ class Judge:
             return {"verdicts": [], "error": str(error)}
         return {"verdicts": [asdict(verdict) for verdict in verdicts], "error": result.error}
 
-    def _open_stands(self) -> int | None:
+    def _open_stands(self) -> Gpu | None:
         """Where to measure each check, for as long as this worker lives; the GPU that jobs need for it."""
-        gpu = first_gpu()  # Ray lets a worker see its own
-        self._stands = self._held.enter_context(stands(self._lab, self._checks, Effort(), gpu))
-        return gpu if on_gpu(self._stands.values()) else None
+        gpu = find_gpu()  # Ray lets a worker see its own
+        self._stands = self._held.enter_context(open_stands(self._lab, self._checks, Effort(), gpu))
+        return gpu if need_gpu(self._stands.values()) else None
 
     def _measured(self, artifact: Artifact, verdict: Verdict) -> Verdict:
         if verdict.check not in self._stands or not pending([verdict]):

@@ -17,8 +17,8 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+from mlsys_grader.course.files import sync_folder
 from mlsys_grader.course.folder import Course
-from mlsys_grader.gradebook.record import sync_folder
 from mlsys_lab.errors import InputError
 
 KEPT = 20

@@ -32,6 +32,6 @@ def configure(config: Any, root: Path | None = None) -> Any:
     ]
     config.OverwriteCells.add_missing_cells = True
     # Nothing of a submission is live in formgrader or in nbgrader's own feedback.
-    config.HTMLExporter.filters = {"markdown2html": "mlsys_grader.gradebook.safe_markdown.markdown"}
+    config.HTMLExporter.filters = {"markdown2html": "mlsys_grader.gradebook.safe_markdown.render_markdown"}
     config.HTMLExporter.sanitize_html = True
     return config

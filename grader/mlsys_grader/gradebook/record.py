@@ -7,8 +7,6 @@ so a run that was killed starts again where it stood. `entered` says that the gr
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from dataclasses import fields as fields_of
@@ -17,8 +15,9 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from mlsys_grader.course.files import write_atomically
 from mlsys_grader.judging.judge import Verdict
-from mlsys_grader.speed.stand import PerformanceVerdict
+from mlsys_grader.judging.performance import PerformanceVerdict
 
 
 @dataclass(frozen=True)
@@ -122,29 +121,3 @@ PLAIN: dict[str, Callable[[Any], bool]] = {
     "float | None": lambda value: value is None or (type(value) in (int, float) and isfinite(value)),
 }
 """By the name of a type: is this value one?"""
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file in one step, on the disk before this returns; nothing half-written is ever seen under its name."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # noqa: PTH101 - a name, not a Path
-        os.replace(temporary, path)  # noqa: PTH105
-    except BaseException:
-        os.unlink(temporary)  # noqa: PTH108
-        raise
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Put a folder's names on the disk, so that a file's new name outlives a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

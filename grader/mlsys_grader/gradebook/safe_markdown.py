@@ -20,13 +20,13 @@ ATTRIBUTES = {"a": ["href", "title"], "abbr": ["title"], "img": ["alt", "src", "
 PROTOCOLS = ["data", "http", "https", "mailto"]
 
 
-def markdown(source: str) -> str:
+def render_markdown(source: str) -> str:
     """HTML of Markdown: what is not plain text markup is shown as it was typed.
 
     No scripts, no styles, no forms; no class or id, which the page's own script looks for; no pictures from elsewhere,
     which would tell who looks.
 
-    >>> markdown("*yes* <script>alert(1)</script>")
+    >>> render_markdown("*yes* <script>alert(1)</script>")
     '<p><em>yes</em> &lt;script&gt;alert(1)&lt;/script&gt;</p>'
     """
     html = MarkdownWithMath(renderer=IPythonRenderer(escape=False, exclude_anchor_links=True)).render(source)

@@ -8,19 +8,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from mlsys_grader.course import notebooks
+from mlsys_grader.course.files import write_atomically
 from mlsys_grader.course.folder import Course
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.engines import Result
-from mlsys_grader.engines.options import Options
 from mlsys_grader.gradebook.audit import AuditLog
 from mlsys_grader.gradebook.backup import backup
 from mlsys_grader.gradebook.manual_points import by_hand
-from mlsys_grader.gradebook.record import Record, read_record, write_atomically
+from mlsys_grader.gradebook.record import Record, read_record
 from mlsys_grader.gradebook.writer import GradebookWriter
-from mlsys_grader.intake.submission import Submission, rebuild
+from mlsys_grader.intake.sanitise import sanitise
+from mlsys_grader.intake.submission import Submission
 from mlsys_grader.judging.judge import Verdict
+from mlsys_grader.judging.options import Options
+from mlsys_grader.judging.performance import has_device
 from mlsys_grader.reports.feedback import page
-from mlsys_grader.speed.stand import has_device
 from mlsys_lab.errors import CourseError, InputError
 
 JUDGED, ENTERED = "judged", "entered"
@@ -75,7 +77,7 @@ def recorded(course: Course, lab: GradedLab, result: Result, submission: Submiss
         notes=submission.notes,
         sandbox=options.sandbox_name,
     ).stamped()
-    notebook = notebooks.to_bytes(rebuild(submission, lab))
+    notebook = notebooks.to_bytes(sanitise(submission, lab))
     write_atomically(course.sanitised(result.student, lab.name), notebook)
     write_stamp(course, lab, result.student)
     record.write(course.record(result.student, lab.name))

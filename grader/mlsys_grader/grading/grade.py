@@ -20,7 +20,7 @@ from mlsys_grader.course.folder import Course
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.course.lock import locked
 from mlsys_grader.engines import Engine, Result, Task
-from mlsys_grader.engines.options import Options, engine_for
+from mlsys_grader.engines.choice import open_engine
 from mlsys_grader.gradebook.audit import AuditLog
 from mlsys_grader.gradebook.backup import backup
 from mlsys_grader.gradebook.record import Record
@@ -28,6 +28,7 @@ from mlsys_grader.gradebook.writer import Entered, GradebookWriter
 from mlsys_grader.grading.entries import ENTERED, JUDGED, Outcome, finish, publish, recorded, told, write_stamp
 from mlsys_grader.intake.submission import Submission, read_submission
 from mlsys_grader.judging.judge import refused
+from mlsys_grader.judging.options import Options
 from mlsys_grader.reports.status import standings
 from mlsys_lab.errors import CourseError
 
@@ -72,7 +73,7 @@ class _Batch:
             if waiting:
                 stack.callback(_join, threads)  # they end once the engine is closed
                 self.options = self.options.settled()
-                engine = stack.enter_context(engine_for(self.lab, self.options))
+                engine = stack.enter_context(open_engine(self.lab, self.options))
                 stack.callback(self.stopped.set)
             with told():
                 backup(self.course)

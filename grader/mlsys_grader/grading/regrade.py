@@ -9,12 +9,13 @@ from mlsys_grader.course.folder import Course
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.course.lock import locked
 from mlsys_grader.engines import Result, Task
-from mlsys_grader.engines.options import Options, engine_for
+from mlsys_grader.engines.choice import open_engine
 from mlsys_grader.gradebook.audit import AuditLog
 from mlsys_grader.gradebook.record import Record, read_record
 from mlsys_grader.grading.entries import Outcome, enter_now, recorded
 from mlsys_grader.intake.submission import read_submission
 from mlsys_grader.judging.judge import Verdict
+from mlsys_grader.judging.options import Options
 from mlsys_lab.errors import CourseError, InputError
 
 
@@ -71,7 +72,7 @@ def regrade(
             )
         options = options.settled()
         seeds = {} if fresh else {verdict.check: verdict.seed for verdict in before.verdicts if verdict.seed}
-        with engine_for(lab, options) as engine:
+        with open_engine(lab, options) as engine:
             (result,) = engine.judge_all([Task(student, submission.artifact, seeds)])
         if result.error:
             raise CourseError(f"{student} could not be judged", got=result.error)

@@ -17,23 +17,26 @@ from datetime import datetime
 from pathlib import Path
 
 from mlsys_grader.course import notebooks
+from mlsys_grader.course.files import write_atomically
 from mlsys_grader.course.folder import Course, valid_student
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.course.lock import locked
 from mlsys_grader.engines import Result, Task
-from mlsys_grader.engines.options import Options, engine_for
+from mlsys_grader.engines.choice import open_engine
 from mlsys_grader.gradebook.audit import AuditLog
 from mlsys_grader.gradebook.backup import backup
-from mlsys_grader.gradebook.record import Record, read_record, write_atomically
+from mlsys_grader.gradebook.record import Record, read_record
 from mlsys_grader.gradebook.writer import GradebookWriter
 from mlsys_grader.grading.entries import Outcome, finish, publish, told, write_stamp
-from mlsys_grader.intake.submission import Submission, read_submission, rebuild
+from mlsys_grader.intake.sanitise import sanitise
+from mlsys_grader.intake.submission import Submission, read_submission
 from mlsys_grader.judging.judge import Verdict, refused
+from mlsys_grader.judging.options import Options
+from mlsys_grader.judging.performance import before_measuring
 from mlsys_grader.reports.feedback import page
 from mlsys_grader.sandbox.backend import BACKENDS
 from mlsys_grader.speed.measure import measured
 from mlsys_grader.speed.rounds import Effort
-from mlsys_grader.speed.stand import before_measuring
 from mlsys_lab.checks.spec import Check
 from mlsys_lab.errors import CourseError, InputError
 
@@ -64,7 +67,7 @@ def judge_share(
             if found.refusal is not None:
                 yield Result(student, tuple(refused(lab.checks.checks, found.refusal)))
         if tasks:
-            with engine_for(lab, options) as engine:
+            with open_engine(lab, options) as engine:
                 yield from engine.judge_all(tasks)
 
     for result in results():
@@ -82,12 +85,13 @@ def measure_share(
     course: Course, lab: GradedLab, options: Options, sources: Sequence[Path], out: Path, effort: Effort | None = None
 ) -> Iterator[Record]:
     """Measure the performance points that other machines' verdicts left open, and write all verdicts below `out`."""
-    records = {record.student: record for record, _ in read_shares(course, lab, sources)}
-    wanted = {}
-    for student, record in records.items():
-        artifact = read_submission(course.submission(student, lab.name), lab).artifact
-        if artifact is not None:
-            wanted[student] = artifact, record.verdicts
+    shares = read_shares(course, lab, sources)
+    records = {record.student: record for record, _ in shares}
+    wanted = {
+        record.student: (submission.artifact, record.verdicts)
+        for record, submission in shares
+        if submission.artifact is not None
+    }
     for student, verdicts in measured(lab, options, wanted, effort):
         records[student] = replace(records[student], verdicts=verdicts)
     for record in records.values():
@@ -195,7 +199,7 @@ def merge(course: Course, lab: GradedLab, sources: Sequence[Path]) -> Iterator[O
         gradebook.enter(lab.name)
         for record, submission in checked:
             with told():
-                notebook = notebooks.to_bytes(rebuild(submission, lab))
+                notebook = notebooks.to_bytes(sanitise(submission, lab))
                 write_atomically(course.sanitised(record.student, lab.name), notebook)
                 write_stamp(course, lab, record.student)
                 record.write(course.record(record.student, lab.name))

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
-from mlsys_grader.intake.collect import Found
+from mlsys_grader.intake.hand_in import HandIn, HandIns
 from mlsys_grader.intake.submission import FILE_BYTES
 from mlsys_lab.errors import InputError, MissingToolError
 
@@ -20,20 +20,20 @@ SAFE = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "s
 LIMIT_S = 60
 
 
-def look_in_checkouts(checkouts: Iterable[Path]) -> tuple[list[Found], set[str], list[tuple[str, str]]]:
+def look_in_checkouts(checkouts: Iterable[Path]) -> HandIns:
     """Notebooks at HEAD with the time of their last commit; checkouts without one; those that git cannot read."""
     if shutil.which("git") is None:
         raise MissingToolError("git is not installed", help="`apt install git`")
-    found, empty, skipped = [], set(), []
+    found = HandIns()
     for checkout in checkouts:
         if not _holds_its_own(checkout / ".git"):
-            skipped.append((checkout.name, "its repository is not its own"))
-            empty.add(checkout.name)
+            found.left_out.append((checkout.name, "its repository is not its own"))
+            found.without.add(checkout.name)
             continue
         try:
             listed = _git(checkout, "ls-tree", "-r", "-z", "--format=%(objectmode) %(objectsize) %(path)", "HEAD")
             notebooks = [
-                Found(
+                HandIn(
                     checkout.name,
                     PurePosixPath(path).name,
                     lambda checkout=checkout, path=path: _blob(checkout, path),  # type: ignore[misc]
@@ -42,13 +42,13 @@ def look_in_checkouts(checkouts: Iterable[Path]) -> tuple[list[Found], set[str],
                 for path in _notebooks(listed)
             ]
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-            skipped.append((checkout.name, _why(error)))
-            empty.add(checkout.name)
+            found.left_out.append((checkout.name, _why(error)))
+            found.without.add(checkout.name)
             continue
-        found += notebooks
+        found.notebooks += notebooks
         if not notebooks:
-            empty.add(checkout.name)
-    return found, empty, skipped
+            found.without.add(checkout.name)
+    return found
 
 
 def _holds_its_own(repository: Path) -> bool:

@@ -19,19 +19,19 @@ LIVE = re.compile(
 )
 
 
-def plain(source: str) -> str:
+def escape_controls(source: str) -> str:
     """Text with characters that hide what it says written out as their number.
 
-    >>> plain("a\\u202eb")
+    >>> escape_controls("a\\u202eb")
     'a⟨U+202E⟩b'
     """
     return HIDING.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", source)
 
 
-def markdown(source: str) -> str:
+def defuse_markdown(source: str) -> str:
     """Markdown that brings no HTML, loads nothing and links to no script: a blank breaks each such beginning.
 
-    >>> markdown("a < b, <b>bold</b>")
+    >>> defuse_markdown("a < b, <b>bold</b>")
     'a < b, < b>bold< /b>'
     """
-    return LIVE.sub(lambda found: f"{found[0]} ", plain(source))
+    return LIVE.sub(lambda found: f"{found[0]} ", escape_controls(source))

@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mlsys_grader.course import notebooks
 from mlsys_grader.course.lab import GradedLab
-from mlsys_grader.intake import escaping as shown
 from mlsys_lab.checks.artifact import Artifact, export_cells, parse_notebook
 from mlsys_lab.checks.spec import Mismatch
 from mlsys_lab.errors import InputError
@@ -40,6 +38,14 @@ class Submission:
     refusal: Mismatch | None = None
     notes: tuple[str, ...] = ()
     cells: tuple[tuple[str, str, str], ...] = ()  # type, source, grade_id or ""
+
+
+def hash_submission(path: Path) -> str:
+    """The digest that `read_submission` gives what lies at `path`, without looking into it; "" for no readable file."""
+    try:
+        return hashlib.sha256(_read_file(path)).hexdigest()
+    except InputError:
+        return ""
 
 
 def read_submission(path: Path, lab: GradedLab) -> Submission:
@@ -141,14 +147,14 @@ def _wrong_kernel(document: dict[str, Any]) -> Mismatch | None:
 
 
 def _wrong_lab(topics: tuple[str, ...], cells: tuple[tuple[str, str, str], ...], lab: GradedLab) -> Mismatch | None:
-    if lab.topic in topics or {grade_id for _, _, grade_id in cells} & set(_released_ids(lab)):
+    if lab.topic in topics or {grade_id for _, _, grade_id in cells} & set(released_cells(lab)):
         return None
     if topics:
         return Mismatch("this is the notebook of another lab", ", ".join(topics), lab.topic)
     return Mismatch("this is not a notebook of this course", "no cell of the lab", f"{lab.name}.ipynb as released")
 
 
-def _released_ids(lab: GradedLab) -> dict[str, dict[str, Any]]:
+def released_cells(lab: GradedLab) -> dict[str, dict[str, Any]]:
     """The released notebook's cells that have a grade_id, in their order."""
     document = json.loads(lab.info.notebook.read_bytes())
     marked = (cell for cell in document["cells"] if "nbgrader" in cell["metadata"])
@@ -161,7 +167,7 @@ def _notes(cells: tuple[tuple[str, str, str], ...], lab: GradedLab) -> tuple[str
     handed_in: dict[str, list[str]] = {}
     for _, source, grade_id in cells:
         handed_in.setdefault(grade_id, []).append(source)
-    for grade_id, cell in _released_ids(lab).items():
+    for grade_id, cell in released_cells(lab).items():
         sources = handed_in.get(grade_id, [])
         if not sources:
             notes.append(f"Cell `{grade_id}` is missing from the notebook.")
@@ -172,29 +178,3 @@ def _notes(cells: tuple[tuple[str, str, str], ...], lab: GradedLab) -> tuple[str
         if locked and any(source != "".join(cell["source"]) for source in sources):
             notes.append(f"Check cell `{grade_id}` was changed. Marks come from the grader's own copy of the check.")
     return tuple(notes)
-
-
-def rebuild(submission: Submission, lab: GradedLab) -> Any:
-    """The notebook that nbgrader gets: the submission's text in the released notebook's frame.
-
-    Metadata, outputs, ids and check cells are the release's; a cell's first appearance keeps its place, repeats lose
-    their id; what is missing comes back at the end. Text is made inert, since formgrader renders it.
-    """
-    released = _released_ids(lab)
-    notebook = notebooks.new_notebook(json.loads(lab.info.notebook.read_bytes())["metadata"])
-    left = dict(released)
-    for number, (kind, source, grade_id) in enumerate(submission.cells):
-        frame = left.pop(grade_id, None)
-        is_code = (frame["cell_type"] if frame is not None else kind) == "code"
-        source = shown.plain(source) if is_code else shown.markdown(source)
-        if frame is not None:
-            cell = notebooks.node(frame)
-            cell.source = source if frame["metadata"]["nbgrader"]["solution"] else "".join(frame["source"])
-        else:
-            cell = notebooks.new_cell(kind, source, f"cell-{number}")
-        notebook.cells.append(cell)
-    for frame in left.values():
-        cell = notebooks.node(frame)
-        cell.source = "".join(frame["source"])
-        notebook.cells.append(cell)
-    return notebook

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mlsys_grader.speed.stand import PerformanceVerdict, before_measuring
+from mlsys_grader.judging.performance import PerformanceVerdict, before_measuring
 from mlsys_lab.checks.spec import Case, Check, Mismatch
 
 KILLED = "the process was killed by signal 9"
@@ -24,7 +24,7 @@ class Verdict:
     on it (loading included), so that the rest is the judge's own. Both are by the judge's clock: what a submission
     says of its own time is worth nothing.
 
-    `performance` are extra points beside these, of a check that has them (`speed.stand`).
+    `performance` are extra points beside these, of a check that has them (`judging.performance`).
     """
 
     check: str

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from mlsys_grader.course import notebooks
+from mlsys_grader.course.files import write_atomically
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.course.notebooks import Notebook
-from mlsys_grader.gradebook.record import write_atomically
 from mlsys_grader.release.leaks import find_leak
 from mlsys_lab.checks.labinfo import read_lab
 from mlsys_lab.errors import CourseError, InputError

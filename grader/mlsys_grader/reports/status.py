@@ -9,7 +9,7 @@ from mlsys_grader.course.folder import Course
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.gradebook.marks import holds, marks_in_gradebook
 from mlsys_grader.gradebook.record import Record, read_record
-from mlsys_grader.intake.submission import read_submission
+from mlsys_grader.intake.submission import hash_submission
 
 MEANINGS = {
     "graded": "judged, in the gradebook, feedback written",
@@ -39,7 +39,7 @@ def standings(course: Course, lab: GradedLab, students: Sequence[str]) -> list[S
             state = "waiting"
         elif record.faults:
             state = "fault"
-        elif not record.holds_for(read_submission(course.submission(student, lab.name), lab).digest, lab.version):
+        elif not record.holds_for(hash_submission(course.submission(student, lab.name)), lab.version):
             state = "changed"
         elif record.entered and holds(marks, record, course.handed_in(student, lab.name)):
             state = "graded"

@@ -7,6 +7,7 @@ import subprocess
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.sandbox import container
 from mlsys_grader.sandbox.container import Containers
+from mlsys_grader.sandbox.device import Device
 from mlsys_grader.sandbox.launcher import Launcher
 from mlsys_lab.errors import InputError, MissingToolError, did_you_mean
 
@@ -51,8 +52,8 @@ def choose(name: str | None = None) -> str:
     )
 
 
-def launch(lab: GradedLab, backend: str, *, gpu: int | None = None) -> Launcher | Containers:
+def launch(lab: GradedLab, backend: str, *, device: Device | None = None) -> Launcher | Containers:
     """Start what hands over children for submissions; `backend` is what `choose` said, or `NONE`."""
     if backend in ("bubblewrap", NONE):
-        return Launcher(lab, unsafe=backend == NONE, gpu=gpu)
-    return Containers(lab, backend, gpu=gpu)
+        return Launcher(lab, unsafe=backend == NONE, device=device)
+    return Containers(lab, backend, device=device)

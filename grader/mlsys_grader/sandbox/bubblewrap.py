@@ -13,8 +13,8 @@ from pathlib import Path
 
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.sandbox import contents
+from mlsys_grader.sandbox.device import Device
 from mlsys_grader.sandbox.inside.jail import SCRATCH
-from mlsys_grader.speed.gpu import binds as binds_of_gpu
 from mlsys_lab.errors import MissingToolError
 
 DEVICES = ("null", "full", "random", "urandom")
@@ -23,8 +23,8 @@ KEPT_CAPABILITIES = ("SYS_ADMIN", "NET_ADMIN", "SETUID", "SETGID", "SETPCAP", "S
 """What the launcher needs to build a job's cell (`inside.jail`); SETFCAP for a user namespace. A job has none."""
 
 
-def bubblewrap(lab: GradedLab, *, gpu: int | None = None) -> list[str]:
-    """The command line up to the program that is to run inside, perhaps with one of the GPUs.
+def bubblewrap(lab: GradedLab, *, device: Device | None = None) -> list[str]:
+    """The command line up to the program that is to run inside, perhaps with a device.
 
     Raises `MissingToolError` without bubblewrap.
     """
@@ -48,10 +48,10 @@ def bubblewrap(lab: GradedLab, *, gpu: int | None = None) -> list[str]:
             command += ["--ro-bind", folder, folder]
     command += ["--proc", "/proc", "--dir", "/dev", "--dir", "/dev/shm"]
     command += ["--tmpfs", SCRATCH]  # torch looks for CUDA's libraries by a compiler's temporary file; jobs hide it
-    for device in DEVICES:
-        command += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
-    if gpu is not None:
-        command += binds_of_gpu(gpu)
+    for name in DEVICES:
+        command += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
+    if device is not None:
+        command += device.bubblewrap_arguments()
     binds = [*contents.system(), *contents.project(lab)]
     above = contents.folders(binds)  # bubblewrap would make them readable by root only
     for folder in above:

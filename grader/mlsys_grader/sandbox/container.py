@@ -21,10 +21,10 @@ from pathlib import Path
 
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.sandbox import contents
+from mlsys_grader.sandbox.device import Device
 from mlsys_grader.sandbox.inside import jail, seccomp, wire
 from mlsys_grader.sandbox.inside.watch import MEMORY
 from mlsys_grader.sandbox.launcher import Job
-from mlsys_grader.speed.gpu import container_flags
 from mlsys_lab.errors import MissingToolError
 
 IMAGE = "mlsys-lab-sandbox"
@@ -91,9 +91,9 @@ def profile() -> str:
 class Containers:
     """Containers for one lab, kept in store: what `sandbox.launcher.Launcher` is for bubblewrap."""
 
-    def __init__(self, lab: GradedLab, program: str, *, gpu: int | None = None) -> None:
+    def __init__(self, lab: GradedLab, program: str, *, device: Device | None = None) -> None:
         self._lab, self._program = lab, program
-        self._gpu = container_flags(program, gpu) if gpu is not None else []
+        self._device = device.container_arguments(program) if device is not None else []
         self._folder = tempfile.TemporaryDirectory()
         self._profile = Path(self._folder.name, "seccomp.json")
         self._profile.write_text(profile(), encoding="utf-8")
@@ -121,7 +121,7 @@ class Containers:
 
     def _start(self) -> Job:
         name = f"mlsys-lab-{secrets.token_hex(8)}"
-        command = [self._program, "run", *flags(self._lab, name, self._profile), *self._gpu]
+        command = [self._program, "run", *flags(self._lab, name, self._profile), *self._device]
         command += ["--entrypoint", "python3", IMAGE, "-s", "-P", "-B", "-c", ENTRY, *self._lab.checks.call_modules]
         channel, inner_channel = socket.socketpair()
         life, inner_life = socket.socketpair()

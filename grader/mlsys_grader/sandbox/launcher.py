@@ -17,6 +17,7 @@ from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.paths import IMPORT_PATH
 from mlsys_grader.sandbox.bubblewrap import bubblewrap
 from mlsys_grader.sandbox.contents import HOME, environment
+from mlsys_grader.sandbox.device import Device
 from mlsys_grader.sandbox.inside import wire
 from mlsys_grader.sandbox.inside.jail import SCRATCH
 from mlsys_lab.checks.spec import Arrays
@@ -104,14 +105,14 @@ class Job:
 class Launcher:
     """One process of `sandbox.inside.worker`, from its start to its end."""
 
-    def __init__(self, lab: GradedLab, *, unsafe: bool, gpu: int | None = None) -> None:
+    def __init__(self, lab: GradedLab, *, unsafe: bool, device: Device | None = None) -> None:
         self._lab, self._unsafe, self._ready = lab, unsafe, False
         # Where speed is measured, kernels are compiled; elsewhere they are interpreted, so that they can be traced.
-        self._traced = gpu is None and any(check.traced for check in lab.checks.checks)
+        self._traced = device is None and any(check.traced for check in lab.checks.checks)
         path = [*IMPORT_PATH, *filter(None, [lab.foreign_path])] if unsafe else [str(HOME)]
         command = [sys.executable, "-s", "-P", "-B", "-c", ENTRY.format(path=path)]
         if not unsafe:
-            command = [*bubblewrap(lab, gpu=gpu), *command]
+            command = [*bubblewrap(lab, device=device), *command]
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         self._control, inner = socket.socketpair()
         with inner:

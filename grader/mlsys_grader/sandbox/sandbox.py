@@ -17,6 +17,7 @@ from types import TracebackType
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.sandbox.backend import NONE, choose, launch
 from mlsys_grader.sandbox.container import Containers
+from mlsys_grader.sandbox.device import Device
 from mlsys_grader.sandbox.inside import wire
 from mlsys_grader.sandbox.launcher import HAND_OVER_S, Job, Launcher, SandboxDied
 from mlsys_lab.errors import CourseError
@@ -63,7 +64,7 @@ class Sandbox:
     `spares` children stand ready at any time: as many as submissions are judged at once. `backend` is one of
     `sandbox.backend.BACKENDS`, or None for the first that works. Raises `MissingToolError` where there is none;
     `unsafe=True` does without. With `wait=False` the launcher starts beside whatever comes next, and the first `wait()`
-    or `job()` tells when it cannot. Jobs have the GPU with the number `gpu` (`speed.gpu`).
+    or `job()` tells when it cannot. Jobs may use `device`.
     """
 
     def __init__(
@@ -72,14 +73,14 @@ class Sandbox:
         *,
         unsafe: bool = False,
         backend: str | None = None,
-        gpu: int | None = None,
+        device: Device | None = None,
         spares: int = 1,
         wait: bool = True,
     ) -> None:
         self.lab = lab
         self.turns = Turns()
         self.backend = NONE if unsafe else choose(backend)
-        self._gpu, self._spares = gpu, spares
+        self._device, self._spares = device, spares
         self._lock = threading.RLock()
         self._in_vain = 0
         self._end: CourseError | None = None
@@ -158,7 +159,7 @@ class Sandbox:
                 self._end = error
 
     def _start(self) -> Launcher | Containers:
-        return self._starter.submit(launch, self.lab, self.backend, gpu=self._gpu).result()
+        return self._starter.submit(launch, self.lab, self.backend, device=self._device).result()
 
     def _count(self, error: CourseError) -> None:
         """One more that died before it was of use; after too many this sandbox is given up. Lock held."""

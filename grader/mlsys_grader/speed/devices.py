@@ -14,30 +14,32 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from mlsys_grader.course.lab import GradedLab
+from mlsys_grader.judging.performance import has_device
+from mlsys_grader.speed.gpu import Gpu
 from mlsys_grader.speed.rounds import Effort
-from mlsys_grader.speed.stand import Stand, has_device
+from mlsys_grader.speed.stand import Stand
 from mlsys_lab.checks.spec import Check
 from mlsys_lab.errors import CourseError, MissingToolError
 
 
-def measurable(lab: GradedLab) -> list[Check]:
+def find_measurable(lab: GradedLab) -> list[Check]:
     """The lab's checks that have performance points whose device may be on this machine."""
     checks = lab.checks.checks
     return [check for check in checks if check.performance is not None and has_device(check.performance.device)]
 
 
 @contextmanager
-def stands(lab: GradedLab, names: Collection[str], effort: Effort, gpu: int) -> Iterator[dict[str, Stand]]:
-    """A stand for each of the checks called `names` whose device works here; `gpu` is which one of the machine.
+def open_stands(lab: GradedLab, names: Collection[str], effort: Effort, gpu: Gpu) -> Iterator[dict[str, Stand]]:
+    """A stand for each of the checks called `names` whose device works here; `gpu` is the one to use.
 
     Waits for the devices, and holds them for the block. Raises `CourseError` where the course's own side fails.
     """
-    wanted = {check.name: check.performance for check in measurable(lab) if check.name in names}
+    wanted = {check.name: check.performance for check in find_measurable(lab) if check.name in names}
     path = [lab.foreign_path] if lab.foreign_path else []
     found = {}
     with ExitStack() as stack:
         for kind in sorted({performance.device for performance in wanted.values() if performance}):
-            stack.enter_context(device_lock(f"{kind}-{gpu}" if kind == "cuda" else kind))
+            stack.enter_context(device_lock(f"{kind}-{gpu.index}" if kind == "cuda" else kind))
         for name, performance in wanted.items():
             assert performance is not None
             stand = Stand(performance, lab.info.checks_module, name, path, effort, gpu)
@@ -48,7 +50,7 @@ def stands(lab: GradedLab, names: Collection[str], effort: Effort, gpu: int) -> 
         yield found
 
 
-def on_gpu(found: Iterable[Stand]) -> bool:
+def need_gpu(found: Iterable[Stand]) -> bool:
     """Whether any of the stands needs a GPU in the sandbox."""
     return any(stand.performance.device == "cuda" for stand in found)
 

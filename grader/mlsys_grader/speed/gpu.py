@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from mlsys_lab.errors import InputError
@@ -30,45 +31,53 @@ HOST_MEMORY_BYTES = 16 << 30
 """What a timed process may hold in the host's memory, the CUDA context and pinned buffers included."""
 
 
-def nodes(index: int = 0, dev: Path = Path("/dev")) -> list[Path]:
-    """The device files of one GPU that are there; none without a driver."""
-    found = [dev / name for name in SHARED_NODES if (dev / name).exists()]
-    one = dev / f"nvidia{index}"
-    return [*found, one] if one.exists() else [path for path in found if path.name == "dxg"]
+@dataclass(frozen=True)
+class Gpu:
+    """The GPU number `index` of the machine whose files lie below `root`; a device that a sandbox can let in."""
+
+    index: int = 0
+    root: Path = Path("/")
+
+    def nodes(self) -> list[Path]:
+        """The device files of this GPU that are there; none without a driver."""
+        dev = self.root / "dev"
+        found = [dev / name for name in SHARED_NODES if (dev / name).exists()]
+        one = dev / f"nvidia{self.index}"
+        return [*found, one] if one.exists() else [path for path in found if path.name == "dxg"]
+
+    def bubblewrap_arguments(self) -> list[str]:
+        """Arguments for bubblewrap that bind device files and driver; empty without a driver."""
+        files = self.nodes()
+        if not files:
+            return []
+        command: list[str] = []
+        for path in files:
+            command += ["--dev-bind", str(path), f"/dev/{path.name}"]
+        for name in (*DRIVER_FOLDERS, *SYSTEM):
+            path = self.root / name.removeprefix("/")
+            if path.exists() and not name.startswith("/usr/"):  # /usr is there already
+                command += ["--ro-bind", str(path), name]
+        return command
+
+    def container_arguments(self, program: str) -> list[str]:
+        """Arguments for `docker run` or `podman run`: the vendor's runtime does the rest."""
+        if program == "podman":
+            return ["--device", f"nvidia.com/gpu={self.index}"]
+        return ["--gpus", f"device={self.index}"]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables with which clean processes, which see all GPUs, count them as /dev does and use this one."""
+        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(self.index)}
 
 
-def binds(index: int = 0, root: Path = Path("/")) -> list[str]:
-    """Arguments for bubblewrap; empty without a driver. They follow the binding of /usr and the mount of /proc."""
-    files = nodes(index, root / "dev")
-    if not files:
-        return []
-    command: list[str] = []
-    for path in files:
-        command += ["--dev-bind", str(path), f"/dev/{path.name}"]
-    for name in (*DRIVER_FOLDERS, *SYSTEM):
-        path = root / name.removeprefix("/")
-        if path.exists() and not name.startswith("/usr/"):  # /usr is there already
-            command += ["--ro-bind", str(path), name]
-    return command
-
-
-def container_flags(program: str, index: int = 0) -> list[str]:
-    """Arguments for `docker run` or `podman run`: the vendor's runtime does the rest."""
-    return ["--device", f"nvidia.com/gpu={index}"] if program == "podman" else ["--gpus", f"device={index}"]
-
-
-def first_gpu(environ: Mapping[str, str] = os.environ) -> int:
-    """Which GPU of the machine this process is to use, as Ray and batch systems tell it; 0 where nobody does."""
+def find_gpu(environ: Mapping[str, str] = os.environ) -> Gpu:
+    """The GPU that Ray or a batch system tells this process to use; the machine's first where nobody does."""
     first = environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip()
     if not first:
-        return 0
+        return Gpu()
     if not first.isdigit():
         raise InputError(
             "CUDA_VISIBLE_DEVICES names a GPU that has no device file of that name", got=first, expected="its number"
         )
-    return int(first)
-
-
-def environment(index: int = 0) -> dict[str, str]:
-    """So that clean processes, which see all GPUs, count them as /dev does and use the same one."""
-    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(index)}
+    return Gpu(int(first))

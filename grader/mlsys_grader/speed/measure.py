@@ -11,28 +11,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 
-from mlsys_grader.course.folder import Course
 from mlsys_grader.course.lab import GradedLab
-from mlsys_grader.course.lock import locked
-from mlsys_grader.engines.options import Options
-from mlsys_grader.gradebook.audit import AuditLog
-from mlsys_grader.gradebook.backup import backup
-from mlsys_grader.gradebook.record import read_record
-from mlsys_grader.gradebook.writer import GradebookWriter
-from mlsys_grader.grading.entries import Outcome, finish, told
-from mlsys_grader.intake.submission import read_submission
 from mlsys_grader.judging.judge import Verdict
+from mlsys_grader.judging.options import Options
 from mlsys_grader.sandbox.launcher import SandboxDied
 from mlsys_grader.sandbox.sandbox import Sandbox
-from mlsys_grader.speed.devices import measurable, on_gpu, stands
-from mlsys_grader.speed.gpu import HOST_MEMORY_BYTES, first_gpu
+from mlsys_grader.speed.devices import need_gpu, open_stands
+from mlsys_grader.speed.gpu import HOST_MEMORY_BYTES, find_gpu
 from mlsys_grader.speed.rounds import Broken, Effort, Party
 from mlsys_lab.checks.artifact import Artifact
 from mlsys_lab.checks.spec import Check, call_name
-from mlsys_lab.errors import CourseError
 
-MEASURED = "performance"
-"""What the audit log calls a measurement."""
 MEMORY_BYTES = {"cpu": 3 << 30, "cuda": HOST_MEMORY_BYTES}
 """What a timed process may hold of the host's memory."""
 CPU_S = 3600
@@ -41,41 +30,6 @@ CPU_S = 3600
 def pending(verdicts: Sequence[Verdict]) -> list[str]:
     """Checks whose performance points have not been measured."""
     return [v.check for v in verdicts if v.performance is not None and not v.performance.measured]
-
-
-def measure_pending(
-    course: Course, lab: GradedLab, options: Options, students: Sequence[str], effort: Effort | None = None
-) -> Iterator[Outcome]:
-    """Measure what no run has measured yet, and bring gradebook and feedback up to it; an outcome per submission.
-
-    Only submissions whose record stands for what was handed in and for this version of the lab. Without the device
-    this does nothing. Raises `CourseError` for what stops the others too.
-    """
-    records = [read_record(course.record(student, lab.name)) for student in students] if measurable(lab) else []
-    waiting = {record.student: record for record in records if record is not None and pending(record.verdicts)}
-    if not waiting:
-        return
-    with locked(course, f"measure {lab.topic}"), ExitStack() as stack:
-        gradebook = stack.enter_context(GradebookWriter(course))
-        with told():
-            backup(course)
-            log = stack.enter_context(AuditLog(course))
-        artifacts = {}
-        for student, record in waiting.items():
-            submission = read_submission(course.submission(student, lab.name), lab)
-            if submission.artifact is not None and record.holds_for(submission.digest, lab.version):
-                artifacts[student] = submission.artifact
-        wanted = {student: (artifacts[student], waiting[student].verdicts) for student in artifacts}
-        for student, verdicts in measured(lab, options, wanted, effort):
-            record = replace(waiting[student], verdicts=verdicts, entered=False)
-            with told():
-                record.write(course.record(student, lab.name))
-                refusal = ""
-                try:
-                    gradebook.enter(lab.name, student)
-                except CourseError as error:
-                    refusal = str(error)
-                yield finish(course, lab, record, log, event=MEASURED, engine=options.engine, refusal=refusal)
 
 
 def measured(
@@ -87,13 +41,13 @@ def measured(
     """Verdicts with their performance points measured, student by student; nothing where the device is not there."""
     effort = effort or Effort()
     names = {name for _, verdicts in wanted.values() for name in pending(verdicts)}
-    gpu = first_gpu()
+    gpu = find_gpu()
     with ExitStack() as stack:
-        found_stands = stack.enter_context(stands(lab, names, effort, gpu))
+        found_stands = stack.enter_context(open_stands(lab, names, effort, gpu))
         if not found_stands:
             return
-        given = gpu if on_gpu(found_stands.values()) else None
-        sandbox = stack.enter_context(Sandbox(lab, unsafe=options.unsafe, backend=options.sandbox, gpu=given))
+        given = gpu if need_gpu(found_stands.values()) else None
+        sandbox = stack.enter_context(Sandbox(lab, unsafe=options.unsafe, backend=options.sandbox, device=given))
         for student, (artifact, verdicts) in wanted.items():
             found = {
                 name: stand.measure(opener(sandbox, artifact, lab.checks[name], effort))

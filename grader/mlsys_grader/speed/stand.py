@@ -12,83 +12,34 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 
+from mlsys_grader.judging.performance import NO_CUDA, REASON, PerformanceVerdict, has_device, unmeasured
 from mlsys_grader.paths import IMPORT_PATH
 from mlsys_grader.sandbox.contents import environment
-from mlsys_grader.speed import gpu
+from mlsys_grader.speed.gpu import Gpu
 from mlsys_grader.speed.rounds import Broken, Cheated, Effort, Match, Opener, Party, TooSlow
 from mlsys_grader.speed.times import Interval, Times
 from mlsys_lab.checks.performance import Performance
 from mlsys_lab.errors import CourseError, InputError, MissingToolError
 from mlsys_lab.hardware import device as device_named
 
-NO_CUDA = "no CUDA device here"
-NOT_YET = "not measured yet"
 MEMORY_SLACK_BYTES = 512 << 20
 """By how much less device memory may be free after a submission than before: the clean processes' own caches grow."""
 MEMORY_WAIT_S = 20.0
-REASON = 400
-
-
-@dataclass(frozen=True)
-class PerformanceVerdict:
-    """Extra points of one check. `earned` is None unless `measured`: what was not measured is not lost.
-
-    `low`, `median` and `high` are the ratio to the baseline: points go by `low`, the end that holds whatever the
-    submission did. `suspect` tells the instructor of a result that no honest submission gives.
-    """
-
-    points: float
-    measured: bool
-    earned: float | None = None
-    why: str = ""
-    low: float | None = None
-    median: float | None = None
-    high: float | None = None
-    device: str = ""
-    baseline: str = ""
-    suspect: str = ""
-
-    @property
-    def line(self) -> str:
-        """The outcome in one line."""
-        if not self.measured:
-            return self.why if self.why == NOT_YET else f"not measured here: {self.why}"
-        marks = f"{self.earned:g} of {self.points:g}"
-        if self.low is None:
-            return f"{marks}: {self.why}"
-        ratio = f"{self.median:.2f} ({self.low:.2f} to {self.high:.2f}) of {self.baseline} on {self.device}"
-        return f"{marks}: {ratio}{f'; {self.why}' if self.why else ''}"
-
-
-def unmeasured(performance: Performance, why: str, device: str = "") -> PerformanceVerdict:
-    """The verdict where nothing could be measured."""
-    return PerformanceVerdict(performance.points, measured=False, why=why[:REASON], device=device)
-
-
-def before_measuring(performance: Performance | None, *, passed: bool) -> PerformanceVerdict | None:
-    """What stands beside the verdict on a check until it is measured: nothing to measure where it was not passed."""
-    if performance is None:
-        return None
-    if not passed:
-        return PerformanceVerdict(performance.points, True, 0.0, "the check itself was not passed")
-    return unmeasured(performance, NOT_YET if has_device(performance.device) else NO_CUDA)
 
 
 class Stand:
     """Where the performance points of one check are measured, submission after submission; a `with` block holds it.
 
     Whoever opens one holds the device (`speed.devices`). `checks` is the module of the lab's checks, to be found with
-    `path` in front; `gpu` which GPU of the machine. Raises `MissingToolError` without the device, `CourseError` where
-    the course's own side cannot start.
+    `path` in front; `gpu` the one to use, the machine's first if None. Raises `MissingToolError` without the device,
+    `CourseError` where the course's own side cannot start.
     """
 
     def __init__(
-        self, performance: Performance, checks: str, check: str, path: list[str], effort: Effort, gpu: int = 0
+        self, performance: Performance, checks: str, check: str, path: list[str], effort: Effort, gpu: Gpu | None = None
     ) -> None:
-        self.performance, self.effort, self._gpu = performance, effort, gpu
+        self.performance, self.effort, self._gpu = performance, effort, gpu or Gpu()
         self.device = ""
         self._order = {"path": path, "checks": checks, "check": check}
         self._first: Interval | None = None
@@ -202,22 +153,17 @@ def floor_s(performance: Performance, times: Times, device: str) -> float:
     return max(least_s, work.size_bytes / row.memory_bandwidth_bytes_per_s, compute_s)
 
 
-def has_device(kind: str) -> bool:
-    """Whether a device of this kind may be here: always for "cpu"; for "cuda" a driver's device file."""
-    return kind == "cpu" or Path("/dev/nvidia0").exists()
-
-
 @contextmanager
-def _clean(order: Mapping[str, object], start_s: float, index: int) -> Iterator[tuple[Party, str]]:
+def _clean(order: Mapping[str, object], start_s: float, gpu: Gpu) -> Iterator[tuple[Party, str]]:
     """A process that runs the course's side only, and the name of its device ("" where it finds none)."""
     channel, inner = socket.socketpair()
-    entry = f"import sys; sys.path[:0] = {IMPORT_PATH!r}; from mlsys_grader.sandbox.inside.timed import main; main()"
+    entry = f"import sys; sys.path[:0] = {IMPORT_PATH!r}; from mlsys_grader.speed.baseline import main; main()"
     with inner:
         process = subprocess.Popen(
             [sys.executable, "-s", "-P", "-B", "-c", entry],
             stdin=inner.fileno(),
             stdout=subprocess.DEVNULL,
-            env=environment(tempfile.gettempdir()) | gpu.environment(index),
+            env=environment(tempfile.gettempdir()) | gpu.environment,
         )
     try:
         party = Party(channel)

@@ -18,11 +18,11 @@ from mlsys_grader.course.folder import Course
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.engines import Task, cluster
 from mlsys_grader.engines.local import LocalEngine
-from mlsys_grader.engines.options import Options
 from mlsys_grader.engines.ray import TRIES, RayEngine
 from mlsys_grader.grading.grade import grade
 from mlsys_grader.intake.collect import collect
-from mlsys_grader.speed.stand import NOT_YET
+from mlsys_grader.judging.options import Options
+from mlsys_grader.judging.performance import NOT_YET
 from mlsys_lab.checks.artifact import Artifact, Cell, export_cells, parse_notebook
 from mlsys_lab.checks.labinfo import find_lab
 from mlsys_lab.errors import CourseError, InputError, MissingToolError

@@ -2,7 +2,8 @@ import os
 
 import pytest
 
-from mlsys_grader.gradebook.record import Record, read_record, write_atomically
+from mlsys_grader.course.files import write_atomically
+from mlsys_grader.gradebook.record import Record, read_record
 from mlsys_grader.judging.judge import Verdict
 
 

@@ -98,14 +98,14 @@ def test_a_record_that_never_reached_the_gradebook_is_entered_without_judging(co
 def test_one_submission_that_breaks_the_grader_does_not_stop_the_others(course, tiny, monkeypatch):
     import mlsys_grader.grading.entries as module
 
-    rebuild = module.rebuild
+    sanitise = module.sanitise
 
     def breaks(submission, lab):
         if submission.artifact and "return x.sum()\n" in submission.artifact.source:
             raise RuntimeError("an unforeseen notebook")
-        return rebuild(submission, lab)
+        return sanitise(submission, lab)
 
-    monkeypatch.setattr(module, "rebuild", breaks)
+    monkeypatch.setattr(module, "sanitise", breaks)
     outcomes = {o.student: o for o in grade(course, tiny, OPTIONS, ["perfect", "partial", "corrupt"])}
     assert "an unforeseen notebook" in outcomes["partial"].error
     assert outcomes["perfect"].record.earned == 6 and outcomes["corrupt"].record.earned == 0

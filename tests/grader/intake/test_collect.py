@@ -6,7 +6,7 @@ import zipfile
 import pytest
 
 from mlsys_grader.course.folder import Course
-from mlsys_grader.intake.collect import collect, count
+from mlsys_grader.intake.collect import collect, count_statuses
 from mlsys_grader.intake.submission import FILE_BYTES
 from mlsys_lab.errors import InputError
 
@@ -73,10 +73,10 @@ def test_the_labs_own_notebook_goes_before_others(course, source):
 
 def test_again_changes_nothing_and_a_new_version_replaces(course, source):
     path = put(source, "ada.ipynb", "one")
-    assert dict(count(collect(course, LAB, source))) == {"new": 1}
-    assert dict(count(collect(course, LAB, source))) == {"unchanged": 1}
+    assert dict(count_statuses(collect(course, LAB, source))) == {"new": 1}
+    assert dict(count_statuses(collect(course, LAB, source))) == {"unchanged": 1}
     path.write_text("two")
-    assert dict(count(collect(course, LAB, source))) == {"updated": 1}
+    assert dict(count_statuses(collect(course, LAB, source))) == {"updated": 1}
     assert taken(course) == {"ada": "two"}
 
 
@@ -106,7 +106,7 @@ def test_times_as_nbgrader_and_others_write_them(course, source, written):
 def test_a_time_that_is_none_is_left_out(course, source, written):
     put(source, "ada/01-tiny.ipynb")
     (source / "ada" / "timestamp.txt").write_bytes(written.encode(errors="surrogatepass"))
-    assert dict(count(collect(course, LAB, source))) == {"new": 1}
+    assert dict(count_statuses(collect(course, LAB, source))) == {"new": 1}
     assert not course.submission("ada", LAB).with_name("timestamp.txt").exists()
 
 
@@ -142,7 +142,7 @@ def test_nothing_leaves_the_course_folder(course, tmp_path):
         file.writestr(link, "/etc/passwd")
     before = {path for path in tmp_path.rglob("*") if "course" not in path.parts}
     results = collect(course, LAB, tmp_path / "evil.zip")
-    assert dict(count(results)) == {"skipped": 4}
+    assert dict(count_statuses(results)) == {"skipped": 4}
     assert {path for path in tmp_path.rglob("*") if "course" not in path.parts} == before
     assert course.students(LAB) == []
 
@@ -150,7 +150,7 @@ def test_nothing_leaves_the_course_folder(course, tmp_path):
 def test_links_in_a_folder_are_not_followed(course, source):
     (source / "mallory").mkdir()
     (source / "mallory" / "01-tiny.ipynb").symlink_to("/etc/passwd")
-    assert dict(count(collect(course, LAB, source)))["skipped"] == 1
+    assert dict(count_statuses(collect(course, LAB, source)))["skipped"] == 1
     assert not course.submission("mallory", LAB).exists()
 
 

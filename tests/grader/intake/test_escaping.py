@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 import pytest
 from nbconvert.filters.markdown_mistune import markdown2html_mistune
 
-from mlsys_grader.intake.escaping import markdown, plain
+from mlsys_grader.intake.escaping import defuse_markdown, escape_controls
 
 TAGS = {"p", "a", "h1", "h2", "code", "pre", "div", "span", "em", "strong", "ul", "ol", "li", "br", "blockquote", "hr"}
 TAGS |= {"table", "thead", "tbody", "tr", "th", "td"}
@@ -59,7 +59,7 @@ def live(html):
 
 @pytest.mark.parametrize("source", EVIL)
 def test_markdown_is_inert_where_nbconvert_renders_it(source):
-    assert live(markdown2html_mistune(markdown(source))) == []
+    assert live(markdown2html_mistune(defuse_markdown(source))) == []
 
 
 def test_the_test_sees_what_is_live():
@@ -77,14 +77,14 @@ def test_the_test_sees_what_is_live():
     ],
 )
 def test_honest_text_is_left_as_it_is(source):
-    assert markdown(source) == source == plain(source)
+    assert defuse_markdown(source) == source == escape_controls(source)
 
 
 def test_tex_that_links_is_broken():
-    assert r"\href" not in markdown(r"$\href{javascript:alert(1)}{x}$")
-    assert r"\require" not in markdown(r"$\require{html}$")
-    assert markdown(r"$\frac{a}{b} \sum \data$") == r"$\frac{a}{b} \sum \ data$"
+    assert r"\href" not in defuse_markdown(r"$\href{javascript:alert(1)}{x}$")
+    assert r"\require" not in defuse_markdown(r"$\require{html}$")
+    assert defuse_markdown(r"$\frac{a}{b} \sum \data$") == r"$\frac{a}{b} \sum \ data$"
 
 
 def test_characters_that_hide_are_written_out():
-    assert plain("a\u202eb\x1b[2J\x00\tc\r\n") == "a⟨U+202E⟩b⟨U+001B⟩[2J⟨U+0000⟩\tc\r\n"
+    assert escape_controls("a\u202eb\x1b[2J\x00\tc\r\n") == "a⟨U+202E⟩b⟨U+001B⟩[2J⟨U+0000⟩\tc\r\n"

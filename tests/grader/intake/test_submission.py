@@ -4,7 +4,8 @@ import os
 import nbformat
 import pytest
 
-from mlsys_grader.intake.submission import CELLS, FILE_BYTES, TEXT_CHARACTERS, read_submission, rebuild
+from mlsys_grader.intake.sanitise import sanitise
+from mlsys_grader.intake.submission import CELLS, FILE_BYTES, TEXT_CHARACTERS, read_submission
 
 
 @pytest.fixture
@@ -115,7 +116,7 @@ def test_nbgrader_gets_the_frame_of_the_release_and_the_text_of_the_student(read
     graded["metadata"]["tags"] = ["skip-execution"]
     notebook["cells"].append(json.loads(json.dumps(graded)))
     notebook["cells"] = [cell for cell in notebook["cells"] if fields(cell).get("grade_id") != "total"]
-    rebuilt = rebuild(read(notebook), tiny)
+    rebuilt = sanitise(read(notebook), tiny)
     nbformat.validate(rebuilt)
     marked = {fields(cell)["grade_id"]: cell for cell in rebuilt.cells if fields(cell)}
     released = {
@@ -130,7 +131,7 @@ def test_nbgrader_gets_the_frame_of_the_release_and_the_text_of_the_student(read
 
 
 def test_a_corrupt_submission_is_rebuilt_as_the_blank_release(read, tiny):
-    rebuilt = rebuild(read(b"junk"), tiny)
+    rebuilt = sanitise(read(b"junk"), tiny)
     assert [fields(cell)["grade_id"] for cell in rebuilt.cells] == [
         "task-double", "double", "task-mean", "mean", "task-total", "total",
     ]  # fmt: skip
@@ -153,7 +154,7 @@ def test_text_is_inert_in_what_nbgrader_gets(read, tiny, hand_in):
     notebook["cells"].append({"cell_type": "markdown", "metadata": {}, "source": "<script>alert(1)</script>"})
     notebook["cells"].append({"cell_type": "raw", "metadata": {}, "source": "<img src=x>"})
     submission = read(notebook)
-    shown = [cell.source for cell in rebuild(submission, tiny).cells]
+    shown = [cell.source for cell in sanitise(submission, tiny).cells]
     assert shown[-2:] == ["< script>alert(1)< /script>", "< img src=x>"]
     assert any("# ⟨U+202E⟩" in source for source in shown)
     assert "\u202e" in submission.artifact.source, "what is judged is the text as handed in"

@@ -10,9 +10,9 @@ from mlsys_grader.cli import main
 from mlsys_grader.commands.report import _print
 from mlsys_grader.gradebook.record import Record, read_record
 from mlsys_grader.judging.judge import Verdict
+from mlsys_grader.judging.performance import PerformanceVerdict
 from mlsys_grader.reports.summary import Failure, grouped, summarise
 from mlsys_grader.reports.summary_page import page
-from mlsys_grader.speed.stand import PerformanceVerdict
 
 NASTY = '"><script>alert(1)</script><img src=x onerror=alert(2)>'
 LAB = "01-tiny"

@@ -1,4 +1,4 @@
-"""Who holds a device, and for which checks there are stands."""
+"""Who holds a device, and for which checks there are open_stands."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ import timed_checks
 
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.speed import devices as module
-from mlsys_grader.speed.devices import device_lock, measurable, on_gpu, stands
+from mlsys_grader.speed.devices import device_lock, find_measurable, need_gpu, open_stands
 from mlsys_grader.speed.rounds import Effort
 from mlsys_lab.checks.labinfo import read_lab
 from mlsys_lab.checks.spec import Lab
@@ -75,10 +75,10 @@ def test_one_submission_at_a_time_has_the_device_and_another_device_is_free():
 def test_two_checks_on_one_device_share_the_hold_on_it(twice, monkeypatch):
     """Each asking for it would wait for the other for ever."""
     monkeypatch.setattr(module, "Stand", Standing)
-    assert [check.name for check in measurable(twice)] == ["mix", "mix_again"]
-    with stands(twice, {"mix", "mix_again"}, Effort(), 2) as found:
+    assert [check.name for check in find_measurable(twice)] == ["mix", "mix_again"]
+    with open_stands(twice, {"mix", "mix_again"}, Effort(), 2) as found:
         assert list(found) == ["mix", "mix_again"] and {stand.gpu for stand in found.values()} == {2}
-        assert not on_gpu(found.values())
+        assert not need_gpu(found.values())
         other = hold("cpu")
         with pytest.raises(subprocess.TimeoutExpired):
             other.wait(timeout=1)
@@ -87,8 +87,8 @@ def test_two_checks_on_one_device_share_the_hold_on_it(twice, monkeypatch):
 
 def test_only_what_is_asked_for_and_works_here(twice, monkeypatch):
     monkeypatch.setattr(module, "Stand", Nowhere)
-    with stands(twice, {"mix"}, Effort(), 0) as found:
+    with open_stands(twice, {"mix"}, Effort(), 0) as found:
         assert found == {}
     monkeypatch.setattr(module, "has_device", lambda kind: False)
-    with stands(twice, {"mix"}, Effort(), 0) as found:
+    with open_stands(twice, {"mix"}, Effort(), 0) as found:
         assert found == {}

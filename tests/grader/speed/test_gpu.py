@@ -5,10 +5,9 @@ import time
 import numpy as np
 import pytest
 
-from mlsys_grader.sandbox import bubblewrap
 from mlsys_grader.sandbox.container import flags
 from mlsys_grader.sandbox.sandbox import Sandbox
-from mlsys_grader.speed import gpu
+from mlsys_grader.speed.gpu import Gpu, find_gpu
 from mlsys_lab.checks.artifact import export_cells, parse_notebook
 from mlsys_lab.errors import InputError
 
@@ -25,7 +24,7 @@ def machine(tmp_path):
 
 
 def test_one_gpu_and_what_its_driver_shares_are_bound(machine):
-    command = gpu.binds(1, machine)
+    command = Gpu(1, machine).bubblewrap_arguments()
     devices = [command[at + 2] for at, word in enumerate(command) if word == "--dev-bind"]
     assert devices == ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia1"], "and not the other GPU, nor a disk"
     read_only = [command[at + 2] for at, word in enumerate(command) if word == "--ro-bind"]
@@ -35,27 +34,28 @@ def test_one_gpu_and_what_its_driver_shares_are_bound(machine):
 
 def test_without_a_driver_nothing_is_bound(tmp_path, machine):
     (tmp_path / "none" / "dev").mkdir(parents=True)
-    assert gpu.nodes(0, tmp_path / "none" / "dev") == [] == gpu.binds(0, tmp_path / "none")
-    assert gpu.binds(2, machine) == [], "a GPU that there is not"
+    bare = Gpu(0, tmp_path / "none")
+    assert bare.nodes() == [] == bare.bubblewrap_arguments()
+    assert Gpu(2, machine).bubblewrap_arguments() == [], "a GPU that there is not"
     (machine / "dev" / "dxg").touch()
-    assert [path.name for path in gpu.nodes(2, machine / "dev")] == ["dxg"], "WSL has one file for all"
+    assert [path.name for path in Gpu(2, machine).nodes()] == ["dxg"], "WSL has one file for all"
 
 
 def test_containers_get_one_gpu_by_the_vendors_runtime(tiny, tmp_path):
-    assert gpu.container_flags("docker", 1) == ["--gpus", "device=1"]
-    assert gpu.container_flags("podman", 1) == ["--device", "nvidia.com/gpu=1"]
+    assert Gpu(1).container_arguments("docker") == ["--gpus", "device=1"]
+    assert Gpu(1).container_arguments("podman") == ["--device", "nvidia.com/gpu=1"]
     assert "--gpus" not in flags(tiny, "name", tmp_path / "profile")
 
 
 def test_clean_processes_count_gpus_as_the_files_do():
-    assert gpu.environment(1) == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "1"}
+    assert Gpu(1).environment == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "1"}
 
 
 def test_the_gpu_is_the_first_that_the_process_may_see():
-    assert gpu.first_gpu({}) == gpu.first_gpu({"CUDA_VISIBLE_DEVICES": ""}) == 0
-    assert gpu.first_gpu({"CUDA_VISIBLE_DEVICES": "3,1"}) == 3
+    assert find_gpu({}) == find_gpu({"CUDA_VISIBLE_DEVICES": ""}) == Gpu(0)
+    assert find_gpu({"CUDA_VISIBLE_DEVICES": "3,1"}) == Gpu(3)
     with pytest.raises(InputError, match="GPU-1f4e"):
-        gpu.first_gpu({"CUDA_VISIBLE_DEVICES": "GPU-1f4e"})
+        find_gpu({"CUDA_VISIBLE_DEVICES": "GPU-1f4e"})
 
 
 LOOK = """#| export
@@ -77,14 +77,14 @@ def double(x):
 def test_a_job_with_a_gpu_has_its_files_a_process_table_of_its_own_and_no_cap_on_addresses(tiny, has, monkeypatch):
     """The device files stand for themselves here: /dev/null under their names."""
     made_up = [word for name in ("nvidiactl", "nvidia0") for word in ("--dev-bind", "/dev/null", f"/dev/{name}")]
-    monkeypatch.setattr(bubblewrap, "binds_of_gpu", lambda index: made_up)
+    monkeypatch.setattr(Gpu, "bubblewrap_arguments", lambda self: made_up)
     look = (
         LOOK if has else LOOK.replace('os.open("/dev/nvidiactl", os.O_RDWR) >= 0', 'os.path.exists("/dev/nvidiactl")')
     )
     cell = {"cell_type": "code", "source": look, "metadata": {}}
     artifact = export_cells(parse_notebook({"cells": [cell]}, "n.ipynb"))
     order = {"name": "n", "source": artifact.source, "time_limit_s": 20.0, "memory_bytes": 1 << 30, "cpu_s": 60}
-    with Sandbox(tiny, gpu=0 if has else None) as sandbox, sandbox.job() as job:
+    with Sandbox(tiny, device=Gpu() if has else None) as sandbox, sandbox.job() as job:
         deadline = time.monotonic() + 60
         assert job.ask("job", order, deadline=deadline).kind == "loaded"
         question = {"call": "tiny_calls:double", "uses": ["double"], "time_limit_s": 20.0}

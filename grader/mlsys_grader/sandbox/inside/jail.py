@@ -114,7 +114,7 @@ def furnish() -> None:
 
 
 def has_gpu() -> bool:
-    """Whether this sandbox was given a GPU (`speed.gpu`)."""
+    """Whether this sandbox was given a GPU."""
     return Path("/dev/nvidiactl").exists()
 
 
