@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from mlsys_grader.judging.judge import Verdict
+from mlsys_grader.judging.verdict import Verdict
 from mlsys_lab.checks.artifact import Artifact
 
 

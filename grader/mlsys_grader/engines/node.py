@@ -15,7 +15,7 @@ from typing import Any
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.engines import Task
 from mlsys_grader.engines.local import LocalEngine
-from mlsys_grader.judging.judge import Verdict
+from mlsys_grader.judging.verdict import Verdict
 from mlsys_grader.sandbox.sandbox import Sandbox
 from mlsys_grader.speed.devices import need_gpu, open_stands
 from mlsys_grader.speed.gpu import Gpu, find_gpu

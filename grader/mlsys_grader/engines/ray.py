@@ -18,8 +18,8 @@ from typing import Any
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.engines import Result, Task, cluster
 from mlsys_grader.engines.node import Judge, fingerprint
-from mlsys_grader.judging.judge import Verdict
 from mlsys_grader.judging.performance import PerformanceVerdict
+from mlsys_grader.judging.verdict import Verdict
 from mlsys_lab.checks.labinfo import labs_root
 from mlsys_lab.checks.spec import Check
 from mlsys_lab.errors import CourseError

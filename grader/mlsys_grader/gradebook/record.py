@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from mlsys_grader.course.files import write_atomically
-from mlsys_grader.judging.judge import Verdict
 from mlsys_grader.judging.performance import PerformanceVerdict
+from mlsys_grader.judging.verdict import Verdict
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from mlsys_grader.gradebook.record import Record, read_record
 from mlsys_grader.gradebook.writer import GradebookWriter
 from mlsys_grader.intake.sanitise import sanitise
 from mlsys_grader.intake.submission import Submission
-from mlsys_grader.judging.judge import Verdict
 from mlsys_grader.judging.options import Options
 from mlsys_grader.judging.performance import has_device
+from mlsys_grader.judging.verdict import Verdict
 from mlsys_grader.reports.feedback import page
 from mlsys_lab.errors import CourseError, InputError
 

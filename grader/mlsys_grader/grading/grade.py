@@ -27,8 +27,8 @@ from mlsys_grader.gradebook.record import Record
 from mlsys_grader.gradebook.writer import Entered, GradebookWriter
 from mlsys_grader.grading.entries import ENTERED, JUDGED, Outcome, finish, publish, recorded, told, write_stamp
 from mlsys_grader.intake.submission import Submission, read_submission
-from mlsys_grader.judging.judge import refused
 from mlsys_grader.judging.options import Options
+from mlsys_grader.judging.verdict import deny_all
 from mlsys_grader.reports.status import standings
 from mlsys_lab.errors import CourseError
 
@@ -121,7 +121,7 @@ class _Batch:
             else:
                 assert submission.refusal is not None
                 silent.discard(student)
-                self.events.put(Result(student, tuple(refused(self.lab.checks.checks, submission.refusal))))
+                self.events.put(Result(student, tuple(deny_all(self.lab.checks.checks, submission.refusal))))
 
     def _next(self, gradebook: GradebookWriter, log: AuditLog) -> Outcome | None:
         """Wait for the next event and deal with it; the outcome that it completes, if any."""

@@ -14,8 +14,8 @@ from mlsys_grader.gradebook.audit import AuditLog
 from mlsys_grader.gradebook.record import Record, read_record
 from mlsys_grader.grading.entries import Outcome, enter_now, recorded
 from mlsys_grader.intake.submission import read_submission
-from mlsys_grader.judging.judge import Verdict
 from mlsys_grader.judging.options import Options
+from mlsys_grader.judging.verdict import Verdict
 from mlsys_lab.errors import CourseError, InputError
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.gradebook.manual_points import ByHand
 from mlsys_grader.gradebook.record import Record
-from mlsys_grader.judging.judge import Verdict
+from mlsys_grader.judging.verdict import Verdict
 from mlsys_grader.reports.webpage import escaped, webpage
 
 STYLE = """

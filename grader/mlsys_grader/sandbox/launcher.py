@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -37,20 +38,47 @@ class SandboxDied(Exception):
     """The launcher is gone, and with it all that ran in it; the next job starts another."""
 
 
+@dataclass(frozen=True)
+class Death:
+    """How a child ended: its exit status, negative for a signal, None where nobody knows it.
+
+    `excess` is what its processes took too much of, "" for nothing; `answers` is False for a child that may yet live.
+    """
+
+    code: int | None = None
+    excess: str = ""
+    answers: bool = True
+
+    @property
+    def by_kill(self) -> bool:
+        """Whether SIGKILL ended it, and no limit did: somebody outside the sandbox may have sent it as well."""
+        return self.code == -signal.SIGKILL and not self.excess
+
+    def __str__(self) -> str:
+        if not self.answers:
+            return "its process does not answer any more"
+        if self.excess:
+            return f"its processes took {self.excess} together"
+        if self.code is None:
+            return "its process is gone"
+        if self.code < 0:
+            return f"the process was killed by signal {-self.code}"
+        return f"the process ended itself with status {self.code}"
+
+
 @dataclass
 class Job:
     """One child that answers one question after the other about one submission.
 
     Every question carries a number drawn for it alone, and only an answer with that number counts: one that was
     written ahead, or left over from an earlier question, is refused as `wire.WireError`. `question` and `nonce` are
-    the kind and number of the last; `excess`, known after `ending`, is what its processes took too much of.
+    the kind and number of the last.
     """
 
     channel: socket.socket
     life: socket.socket
     question: str = ""
     nonce: str = ""
-    excess: str = ""
 
     def send(self, kind: str, meta: Mapping[str, Any], arrays: Arrays | None = None, *, deadline: float) -> None:
         """Put a question. Raises what `wire.send` does."""
@@ -69,22 +97,16 @@ class Job:
         self.send(kind, meta, arrays, deadline=deadline)
         return self.receive(deadline=deadline)
 
-    def ending(self) -> str:
-        """How a child that left without an answer ended, in words. Raises `SandboxDied` when nobody is left to tell."""
+    def ending(self) -> Death:
+        """How a child that left without an answer ended. Raises `SandboxDied` when nobody is left to tell."""
         try:
             told = wire.receive(self.life, deadline=time.monotonic() + 2.0).meta
         except wire.ClosedError:
             raise SandboxDied from None
         except wire.WireError:
-            return "its process does not answer any more"
-        code, self.excess = told.get("code"), told.get("excess", "")
-        if self.excess:
-            return f"its processes took {self.excess} together"
-        if not isinstance(code, int):
-            return "its process is gone"
-        return (
-            f"the process was killed by signal {-code}" if code < 0 else f"the process ended itself with status {code}"
-        )
+            return Death(answers=False)
+        code = told.get("code")
+        return Death(code if isinstance(code, int) else None, told.get("excess", ""))
 
     def let_go(self) -> None:
         """Have the child killed, with all that it started."""

@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 
 from mlsys_grader.course.lab import GradedLab
-from mlsys_grader.judging.judge import Verdict
 from mlsys_grader.judging.options import Options
+from mlsys_grader.judging.verdict import Verdict
 from mlsys_grader.sandbox.launcher import SandboxDied
 from mlsys_grader.sandbox.sandbox import Sandbox
 from mlsys_grader.speed.devices import need_gpu, open_stands

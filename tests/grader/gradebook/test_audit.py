@@ -10,7 +10,7 @@ from mlsys_grader.cli import main
 from mlsys_grader.course.folder import Course
 from mlsys_grader.gradebook.audit import FIRST, AuditLog, read_audit, seeds_hash
 from mlsys_grader.gradebook.record import Record, read_record
-from mlsys_grader.judging.judge import Verdict
+from mlsys_grader.judging.verdict import Verdict
 
 LAB = "01-tiny"
 

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 import pytest
 
 from mlsys_grader.gradebook.record import Record
-from mlsys_grader.judging.judge import Verdict
+from mlsys_grader.judging.verdict import Verdict
 from mlsys_grader.reports.feedback import page
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'><a href=javascript:alert(1)>"

@@ -9,8 +9,8 @@ import pytest
 from mlsys_grader.cli import main
 from mlsys_grader.commands.report import _print
 from mlsys_grader.gradebook.record import Record, read_record
-from mlsys_grader.judging.judge import Verdict
 from mlsys_grader.judging.performance import PerformanceVerdict
+from mlsys_grader.judging.verdict import Verdict
 from mlsys_grader.reports.summary import Failure, grouped, summarise
 from mlsys_grader.reports.summary_page import page
 
