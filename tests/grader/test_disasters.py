@@ -16,7 +16,7 @@ import pytest
 from mlsys_grader.cli import main
 from mlsys_grader.course.folder import Course, read_stamp
 from mlsys_grader.gradebook.audit import read_audit
-from mlsys_grader.gradebook.backup import damage_in
+from mlsys_grader.gradebook.backup import find_damage
 from mlsys_grader.gradebook.record import read_record
 from mlsys_grader.grading.grade import Options, grade
 
@@ -95,7 +95,7 @@ def test_a_full_disk_is_one_line_and_the_next_run_completes(small_disk, source, 
     assert (code, err) == (0, ""), out
     assert f"{len(STUDENTS) - len(before)} judged" in out
     assert marks(course) == dict.fromkeys(STUDENTS, 6.0)
-    assert damage_in(course.gradebook) == "" and read_audit(course.audit).damage == ""
+    assert find_damage(course.gradebook) == "" and read_audit(course.audit).damage == ""
     for student in STUDENTS:
         record = read_record(course.record(student, LAB))
         assert record.entered and course.feedback(student, LAB).exists()

@@ -105,7 +105,7 @@ def test_a_module_of_calls_that_could_decide_is_found(line: str) -> None:
 
 
 def test_every_run_is_found_by_its_name_and_nothing_else_of_its_check_is_beside_it(lab: GradedLab) -> None:
-    inside = {source for source, _ in contents.project(lab)}
+    inside = {source for source, _ in contents.bind_project(lab)}
     for check in lab.checks.checks:
         assert find_call(call_name(check.run)) is check.run
         for decides in (check.inputs, check.expect, check.compare):
@@ -115,7 +115,7 @@ def test_every_run_is_found_by_its_name_and_nothing_else_of_its_check_is_beside_
 
 
 def test_a_sandboxs_files_are_enough_to_call_and_not_enough_to_decide(lab: GradedLab, tmp_path: Path) -> None:
-    for source, target in contents.project(lab):
+    for source, target in contents.bind_project(lab):
         inside = tmp_path / Path(target).relative_to(contents.HOME)
         inside.parent.mkdir(parents=True, exist_ok=True)
         if Path(source).is_dir():

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 
-from mlsys_grader.commands.common import chosen_lab
+from mlsys_grader.commands.common import find_chosen_lab
 from mlsys_grader.course.folder import Course
 from mlsys_lab.errors import CourseError
 
@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     """Check the chain and print the lines that were asked for."""
     from mlsys_grader.gradebook.audit import read_audit
 
-    lab, course = chosen_lab(args), Course.open(args.course)
+    lab, course = find_chosen_lab(args), Course.open(args.course)
     history = read_audit(course.audit)
     for entry in history.entries:
         if entry.get("lab") == lab.name and args.student in (None, entry.get("student")):

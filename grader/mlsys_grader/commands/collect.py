@@ -20,7 +20,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mlsys_grader.commands.common import chosen_lab
+from mlsys_grader.commands.common import find_chosen_lab
 from mlsys_grader.course.folder import Course
 from mlsys_lab.errors import InputError
 
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     from mlsys_grader.intake.collect import collect as take
     from mlsys_grader.intake.collect import count_statuses
 
-    lab = chosen_lab(args)
+    lab = find_chosen_lab(args)
     if not args.source.exists():
         raise InputError("nothing to collect", got=args.source, help="give a folder or a zip")
     course = Course(args.course.absolute())

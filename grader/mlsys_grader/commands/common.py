@@ -20,12 +20,12 @@ from mlsys_lab.checks.labinfo import find_lab
 from mlsys_lab.errors import InputError
 
 
-def chosen_lab(args: argparse.Namespace) -> GradedLab:
+def find_chosen_lab(args: argparse.Namespace) -> GradedLab:
     """The lab that a command line names."""
     return GradedLab(find_lab(args.lab, args.labs))
 
 
-def records_of(course: Course, lab: GradedLab) -> list[Record]:
+def read_records(course: Course, lab: GradedLab) -> list[Record]:
     """Records of all students of a lab. One without a verdict, or whose check itself failed, is left out and named."""
     students = course.students(lab.name)
     found = [read_record(course.record(student, lab.name)) for student in students]
@@ -37,7 +37,7 @@ def records_of(course: Course, lab: GradedLab) -> list[Record]:
     return records
 
 
-def put(path: Path | None, text: str) -> None:
+def write_text(path: Path | None, text: str) -> None:
     """Write a file whole, or to standard output for None; `InputError` for a path that cannot be written."""
     if path is None:
         sys.stdout.write(text)
@@ -48,7 +48,7 @@ def put(path: Path | None, text: str) -> None:
         raise InputError(f"cannot write {path}", got=error.strerror) from None
 
 
-def progress_bar(console: Console) -> Progress:
+def make_progress_bar(console: Console) -> Progress:
     """A bar with the number done, the time gone and the time left; nothing where nobody looks."""
     return Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
@@ -56,7 +56,7 @@ def progress_bar(console: Console) -> Progress:
     )  # fmt: skip
 
 
-def add_judging(parser: argparse.ArgumentParser) -> None:
+def add_judging_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of every command that judges."""
     parser.add_argument(
         "--workers", type=int, default=0, metavar="N", help="submissions at a time (default: one per core)"
@@ -80,7 +80,7 @@ def add_judging(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def judging_options(args: argparse.Namespace) -> Options:
+def read_judging_options(args: argparse.Namespace) -> Options:
     """Those arguments, checked; says on standard error what --unsafe gives up."""
     from mlsys_grader.sandbox.sandbox import UNSAFE
 

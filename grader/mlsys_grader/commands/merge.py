@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mlsys_grader.commands.common import chosen_lab
+from mlsys_grader.commands.common import find_chosen_lab
 from mlsys_grader.course.folder import Course
 
 
@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     """Check, then enter."""
     from mlsys_grader.grading.shards import merge
 
-    lab, course = chosen_lab(args), Course.open(args.course)
+    lab, course = find_chosen_lab(args), Course.open(args.course)
     merged, troubles = 0, 0
     for outcome in merge(course, lab, args.shares):
         merged += not outcome.error

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mlsys_grader.commands.common import chosen_lab, put, records_of
+from mlsys_grader.commands.common import find_chosen_lab, read_records, write_text
 from mlsys_grader.course.folder import Course
 
 if TYPE_CHECKING:
@@ -41,12 +41,12 @@ def run(args: argparse.Namespace) -> int:
     from mlsys_grader.reports.summary import summarise
     from mlsys_grader.reports.summary_page import page
 
-    lab, course = chosen_lab(args), Course.open(args.course)
-    summary = summarise(records_of(course, lab), lab, names=not args.no_names)
+    lab, course = find_chosen_lab(args), Course.open(args.course)
+    summary = summarise(read_records(course, lab), lab, names=not args.no_names)
     if args.json:
-        put(args.json, json.dumps(asdict(summary), indent=1, ensure_ascii=False) + "\n")
+        write_text(args.json, json.dumps(asdict(summary), indent=1, ensure_ascii=False) + "\n")
     if args.to:
-        put(args.to / f"{lab.name}.html", page(summary))
+        write_text(args.to / f"{lab.name}.html", page(summary))
     _print(summary)
     if args.to:
         print(f"\n{args.to / lab.name}.html has plots and more failures")

@@ -106,7 +106,7 @@ class Course:
         """Students with a folder for a lab, whatever is in it; `InputError` for a folder that cannot be an id."""
         found = sorted(path.parent.name for path in self.root.glob(f"submitted/*/{lab}") if path.is_dir())
         for student in found:
-            valid_student(student)
+            check_student(student)
         return found
 
     def labs(self) -> list[str]:
@@ -135,7 +135,7 @@ def read_stamp(path: Path) -> datetime | None:
         return None
 
 
-def valid_student(student: str) -> str:
+def check_student(student: str) -> str:
     """The same id, if it can be a folder's and a gradebook's."""
     if not STUDENT.fullmatch(student):
         raise InputError(

@@ -22,7 +22,7 @@ Cell = Any
 
 def new_notebook(metadata: dict[str, Any]) -> Notebook:
     """An empty notebook."""
-    return nbformat.v4.new_notebook(metadata=node(metadata))  # type: ignore[no-untyped-call]
+    return nbformat.v4.new_notebook(metadata=copy_node(metadata))  # type: ignore[no-untyped-call]
 
 
 def new_cell(kind: str, source: str, cell_id: str) -> Cell:
@@ -36,12 +36,12 @@ def new_output(kind: str, **fields: Any) -> Any:
     return nbformat.v4.new_output(kind, **fields)  # type: ignore[no-untyped-call]
 
 
-def node(value: dict[str, Any]) -> Any:
+def copy_node(value: dict[str, Any]) -> Any:
     """A deep copy of plain JSON values with nbformat's attribute access."""
     return nbformat.from_dict(json.loads(json.dumps(value)))  # type: ignore[no-untyped-call]
 
 
-def read(path: Path) -> Notebook:
+def read_notebook(path: Path) -> Notebook:
     """A notebook from a file that the grader itself wrote."""
     return nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
 

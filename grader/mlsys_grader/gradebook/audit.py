@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from mlsys_grader.course.folder import Course
-from mlsys_grader.course.lock import user_and_host
+from mlsys_grader.course.lock import find_user_and_host
 from mlsys_grader.gradebook.record import Record
 
 FIRST = "0" * 64
@@ -34,7 +34,7 @@ class AuditLog:
 
     def __init__(self, course: Course) -> None:
         self._descriptor = os.open(course.audit, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        user, host = user_and_host()
+        user, host = find_user_and_host()
         self._always = {"user": user, "host": host, "package": version("mlsys-lab")}
         content = _whole(self._descriptor)
         lines = content.split(b"\n")

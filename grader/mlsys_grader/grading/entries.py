@@ -13,8 +13,8 @@ from mlsys_grader.course.folder import Course
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.engines import Result
 from mlsys_grader.gradebook.audit import AuditLog
-from mlsys_grader.gradebook.backup import backup
-from mlsys_grader.gradebook.manual_points import by_hand
+from mlsys_grader.gradebook.backup import back_up
+from mlsys_grader.gradebook.manual_points import read_manual_points
 from mlsys_grader.gradebook.record import Record, read_record
 from mlsys_grader.gradebook.writer import GradebookWriter
 from mlsys_grader.intake.sanitise import sanitise
@@ -49,7 +49,7 @@ class Outcome:
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def report_disk_errors() -> Iterator[None]:
     """Turn an error of the disk into the one line that stops the batch."""
     try:
         yield
@@ -61,12 +61,12 @@ def told() -> Iterator[None]:
         ) from None
 
 
-def publish(course: Course, lab: GradedLab) -> None:
+def publish_release(course: Course, lab: GradedLab) -> None:
     """Give nbgrader the released notebook."""
     write_atomically(course.released(lab.name), lab.info.notebook.read_bytes())
 
 
-def recorded(course: Course, lab: GradedLab, result: Result, submission: Submission, options: Options) -> Record:
+def record_result(course: Course, lab: GradedLab, result: Result, submission: Submission, options: Options) -> Record:
     """Put a result on record, and the submission where nbgrader looks for it."""
     record = Record(
         student=result.student,
@@ -125,7 +125,7 @@ def finish(
     error = refusal
     if not refusal:
         try:
-            content = page(record, lab, by_hand(course, record))
+            content = page(record, lab, read_manual_points(course, record))
             write_atomically(course.feedback(record.student, lab.name), content.encode())
         except OSError as trouble:
             if trouble.errno in FATAL:
@@ -142,9 +142,9 @@ def enter_now(
     course: Course, lab: GradedLab, record: Record, options: Options, log: AuditLog, *, event: str
 ) -> Outcome:
     """Enter one record and wait for it."""
-    with GradebookWriter(course) as gradebook, told():
-        backup(course)
-        publish(course, lab)
+    with GradebookWriter(course) as gradebook, report_disk_errors():
+        back_up(course)
+        publish_release(course, lab)
         refusal = ""
         try:
             gradebook.enter(lab.name)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from mlsys_grader.judging.oracle import Fault, Oracle, secret_seed
+from mlsys_grader.judging.oracle import Fault, Oracle, draw_seed
 from mlsys_grader.judging.problem import Ending, Problem
 from mlsys_grader.judging.process import Process, read_trouble
 from mlsys_grader.judging.verdict import Verdict, award, deny, deny_all
@@ -41,9 +41,7 @@ def judge(
     kept alive, whoever is judged; when it dies of this submission alone, that is a verdict.
     """
     given = seeds or {}
-    drawn = {
-        check.name: given.get(check.name) or secret_seed(check, public_seed) for check in sandbox.lab.checks.checks
-    }
+    drawn = {check.name: given.get(check.name) or draw_seed(check, public_seed) for check in sandbox.lab.checks.checks}
     with Oracle(drawn) as oracle:
         return _Examination(artifact, sandbox, oracle, time_factor).form_verdicts()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 
-from mlsys_grader.sandbox.backend import BACKENDS, NONE, choose
+from mlsys_grader.sandbox.backend import BACKENDS, NONE, choose_backend
 
 
 @dataclass(frozen=True)
@@ -35,4 +35,4 @@ class Options:
 
     def settled(self) -> Options:
         """The same, with the sandbox that will be used. Raises `MissingToolError` where there is none."""
-        return self if self.unsafe else replace(self, sandbox=choose(self.sandbox))
+        return self if self.unsafe else replace(self, sandbox=choose_backend(self.sandbox))

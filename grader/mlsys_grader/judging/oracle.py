@@ -24,7 +24,7 @@ class Fault(Exception):
     """A check's own code raised while it drew inputs, computed what is expected, or compared."""
 
 
-def secret_seed(check: Check, public_seed: int) -> int:
+def draw_seed(check: Check, public_seed: int) -> int:
     """A seed that nobody can foresee: 128 bits from the operating system, hashed with the public seed."""
     drawn = secrets.token_bytes(16)
     return int.from_bytes(hashlib.sha256(f"{check.name}/{public_seed}/".encode() + drawn).digest()[:8], "little")
@@ -81,7 +81,7 @@ def compare(check: Check, got: Arrays, expected: Arrays) -> Mismatch | None:
         return Mismatch("the answer cannot be compared", said, "the arrays that the check asks for")
 
 
-def warm(lab: Lab, *, stop: Event) -> None:
+def warm_up(lab: Lab, *, stop: Event) -> None:
     """Draw and answer the first case of each check, because oracles import much at their first use; until `stop`.
 
     Checks with a memory budget are left out: their arrays are large. A check that fails here will tell when it is

@@ -44,18 +44,18 @@ class PerformanceVerdict:
         return f"{marks}: {ratio}{f'; {self.why}' if self.why else ''}"
 
 
-def unmeasured(performance: Performance, why: str, device: str = "") -> PerformanceVerdict:
+def leave_unmeasured(performance: Performance, why: str, device: str = "") -> PerformanceVerdict:
     """The verdict where nothing could be measured."""
     return PerformanceVerdict(performance.points, measured=False, why=why[:REASON], device=device)
 
 
-def before_measuring(performance: Performance | None, *, passed: bool) -> PerformanceVerdict | None:
+def await_measurement(performance: Performance | None, *, passed: bool) -> PerformanceVerdict | None:
     """What stands beside the verdict on a check until it is measured: nothing to measure where it was not passed."""
     if performance is None:
         return None
     if not passed:
         return PerformanceVerdict(performance.points, True, 0.0, "the check itself was not passed")
-    return unmeasured(performance, NOT_YET if has_device(performance.device) else NO_CUDA)
+    return leave_unmeasured(performance, NOT_YET if has_device(performance.device) else NO_CUDA)
 
 
 def has_device(kind: str) -> bool:

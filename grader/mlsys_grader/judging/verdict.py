@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mlsys_grader.judging.performance import PerformanceVerdict, before_measuring
+from mlsys_grader.judging.performance import PerformanceVerdict, await_measurement
 from mlsys_grader.judging.problem import Ending, Problem
 from mlsys_lab.checks.spec import Check, Mismatch
 
@@ -62,7 +62,7 @@ def deny_all(checks: tuple[Check, ...], why: Mismatch) -> list[Verdict]:
 
 def award(check: Check) -> Verdict:
     """All points."""
-    speed = before_measuring(check.performance, passed=True)
+    speed = await_measurement(check.performance, passed=True)
     return Verdict(check.name, check.title, check.points, check.points, performance=speed)
 
 
@@ -84,7 +84,7 @@ def deny(check: Check, problem: Problem) -> Verdict:
         "" if problem.ending is Ending.HOPELESS else make_line(check.hint),
         case.name if case else "",
         hidden,
-        performance=before_measuring(check.performance, passed=False),
+        performance=await_measurement(check.performance, passed=False),
     )
 
 

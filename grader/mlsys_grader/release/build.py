@@ -150,12 +150,12 @@ def _through_nbgrader(notebook: Notebook, lab: GradedLab) -> Notebook:
     """The preprocessors of nbgrader's generate_assignment that change the notebook, in its order."""
     from nbgrader import preprocessors as stock
 
-    from mlsys_grader.release.placeholders import NamedStubs
+    from mlsys_grader.release.placeholders import NamedPlaceholders
 
     resources = {"nbgrader": {"assignment": lab.name, "notebook": lab.name, "student": "."}}
     for step in (
         stock.LockCells(),
-        NamedStubs(),
+        NamedPlaceholders(),
         stock.ClearOutput(),
         stock.CheckCellMetadata(),
         stock.ClearHiddenTests(),
@@ -183,7 +183,7 @@ def _insert_install_cell(notebook: Notebook, project: Path) -> None:
 
 def _clean(notebook: Notebook) -> None:
     """Drop what differs from one conversion to the next, and give every cell an id that does not."""
-    notebook.metadata = notebooks.node({"kernelspec": KERNELSPEC, "language_info": {"name": "python"}})
+    notebook.metadata = notebooks.copy_node({"kernelspec": KERNELSPEC, "language_info": {"name": "python"}})
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     taken: set[str] = set()
     for position, cell in enumerate(notebook.cells):

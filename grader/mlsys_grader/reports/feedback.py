@@ -6,7 +6,7 @@ Whatever came out of a submission is escaped; the page holds no script, loads no
 from __future__ import annotations
 
 from mlsys_grader.course.lab import GradedLab
-from mlsys_grader.gradebook.manual_points import ByHand
+from mlsys_grader.gradebook.manual_points import ManualPoints
 from mlsys_grader.gradebook.record import Record
 from mlsys_grader.judging.verdict import Verdict
 from mlsys_grader.reports.webpage import escaped, webpage
@@ -31,7 +31,7 @@ footer { margin-top: 2rem; font-size: .85rem; opacity: .75; }
 """
 
 
-def page(record: Record, lab: GradedLab, person: ByHand | None = None) -> str:
+def page(record: Record, lab: GradedLab, person: ManualPoints | None = None) -> str:
     """The page as HTML; with what a person added in formgrader, if anything."""
     earned, points = (person.earned, person.points) if person else (record.earned, record.points)
     title = f"{lab.info.title}: {earned:g} of {points:g} points"
@@ -71,7 +71,7 @@ def _check(verdict: Verdict) -> str:
     return f"<article{kind}>{heading}{f'<dl>{rows}</dl>' if rows else ''}</article>\n"
 
 
-def _by_hand(person: ByHand) -> str:
+def _by_hand(person: ManualPoints) -> str:
     """Marks and comments that a person gave, and the penalty for being late."""
     late = f"<p>handed in late: {person.penalty:g} points less</p>" if person.penalty else ""
     cells = "".join(

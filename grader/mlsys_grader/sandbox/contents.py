@@ -28,7 +28,7 @@ Bind = tuple[str, str]
 """A file or folder of this machine, and where it lies inside, read-only."""
 
 
-def environment(scratch: str) -> dict[str, str]:
+def make_environment(scratch: str) -> dict[str, str]:
     """Nothing of the instructor's environment reaches a submission."""
     return {
         "PATH": "/usr/bin:/bin",
@@ -40,13 +40,13 @@ def environment(scratch: str) -> dict[str, str]:
     }
 
 
-def system() -> list[Bind]:
+def bind_system() -> list[Bind]:
     """Python and its environment, which lie inside where they lie outside."""
     prefixes = [path for path in dict.fromkeys((sys.base_prefix, sys.prefix)) if not Path(path).is_relative_to("/usr")]
     return [(path, path) for path in ("/etc/ld.so.cache", *prefixes) if Path(path).exists()]
 
 
-def project(lab: GradedLab) -> list[Bind]:
+def bind_project(lab: GradedLab) -> list[Bind]:
     """The parts of the course and of the grader. Raises `InputError` where lab.toml withholds what there is not."""
     checks = PACKAGE / "checks"
     found = [(INSIDE, HOME / "mlsys_grader" / "sandbox" / "inside")]
@@ -55,13 +55,13 @@ def project(lab: GradedLab) -> list[Bind]:
     return [(str(source), str(target)) for source, target in [*found, *dict.fromkeys(_calls(lab))]]
 
 
-def hidden() -> list[str]:
-    """Folders within `system()` that nobody may see: what is installed of the project itself in the environment."""
+def find_hidden() -> list[str]:
+    """Folders that `bind_system` binds and nobody may see: the project itself, where the environment has it."""
     installed = {Path(sysconfig.get_path(kind)) / name for kind in ("purelib", "platlib") for name in PARTS}
     return sorted(str(path) for path in installed if path.is_dir())
 
 
-def folders(binds: list[Bind]) -> list[str]:
+def find_folders(binds: list[Bind]) -> list[str]:
     """All folders above the targets, outermost first."""
     return sorted({str(parent) for _, target in binds for parent in Path(target).parents} - {"/"})
 

@@ -17,7 +17,7 @@ from typing import IO, Any
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.paths import IMPORT_PATH
 from mlsys_grader.sandbox.bubblewrap import bubblewrap
-from mlsys_grader.sandbox.contents import HOME, environment
+from mlsys_grader.sandbox.contents import HOME, make_environment
 from mlsys_grader.sandbox.device import Device
 from mlsys_grader.sandbox.inside import wire
 from mlsys_grader.sandbox.inside.jail import SCRATCH
@@ -27,6 +27,8 @@ from mlsys_lab.errors import CourseError, MissingToolError
 START_S = 180.0
 HAND_OVER_S = 60.0
 """A launcher that does not hand over a child within this time is as good as dead."""
+ENDING_S = 10.0
+"""Longest wait to be told how a child ended that has left its channel: it may have closed that and live on."""
 DEATH_S = 60.0
 """A hundred processes of a busy machine take seconds to die; the next submission waits for it."""
 ANSWER = wire.Limits(header_bytes=64 << 10, array_bytes=64 << 20)
@@ -100,7 +102,7 @@ class Job:
     def ending(self) -> Death:
         """How a child that left without an answer ended. Raises `SandboxDied` when nobody is left to tell."""
         try:
-            told = wire.receive(self.life, deadline=time.monotonic() + 2.0).meta
+            told = wire.receive(self.life, deadline=time.monotonic() + ENDING_S).meta
         except wire.ClosedError:
             raise SandboxDied from None
         except wire.WireError:
@@ -143,7 +145,7 @@ class Launcher:
                 stdin=inner.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=self._stderr,
-                env=environment(tempfile.gettempdir() if unsafe else SCRATCH),
+                env=make_environment(tempfile.gettempdir() if unsafe else SCRATCH),
             )
 
     def wait(self, spares: int) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 
 from mlsys_grader.sandbox.inside import wire
-from mlsys_grader.sandbox.inside.timed import Player, Tensors, answering, as_tensors, project, to_arrays
+from mlsys_grader.sandbox.inside.timed import Player, Tensors, as_tensors, make_answer, project, to_arrays
 
 if TYPE_CHECKING:
     from mlsys_lab.checks.performance import Performance, Work
@@ -110,7 +110,7 @@ class Bound(Player):
         return np.zeros((calls, 1))
 
 
-def clean_player(performance: Performance, role: str) -> Player:
+def make_player(performance: Performance, role: str) -> Player:
     """A player without any submission: `library`, `null`, `copy` or `product`."""
     kinds: dict[str, type[Player]] = {"library": Library, "null": Null}
     if role in kinds:
@@ -130,11 +130,11 @@ def main() -> NoReturn:
     performance = importlib.import_module(start.meta["checks"]).LAB[start.meta["check"]].performance
     cuda = performance.device == "cuda"
     if cuda and not torch.cuda.is_available():
-        wire.send(channel, answering(start, wire.Frame("ready", {"device": ""})))
+        wire.send(channel, make_answer(start, wire.Frame("ready", {"device": ""})))
         sys.exit(0)
-    player = clean_player(performance, start.meta["role"])
+    player = make_player(performance, start.meta["role"])
     with torch.no_grad():
         name = torch.cuda.get_device_name() if cuda else "cpu"
-        wire.send(channel, answering(start, wire.Frame("ready", {"device": name})))
+        wire.send(channel, make_answer(start, wire.Frame("ready", {"device": name})))
         player.serve(channel)
     sys.exit(0)

@@ -45,7 +45,7 @@ join base_cell on grade.cell_id = base_cell.id order by student_id, base_cell.na
 def ray():
     """Ray on this machine, with room for two workers and one GPU that it only believes in."""
     module = cluster.import_ray(own=True)
-    cluster.start(module, 2, gpus=1)
+    cluster.start_ray(module, 2, gpus=1)
     yield module
     module.shutdown()
 
@@ -240,10 +240,10 @@ def test_an_address_that_answers_nothing_is_one_line_soon(ray, monkeypatch):
             (f"127.0.0.1:{closed.getsockname()[1]}", "Connection refused"),
         ):
             with pytest.raises(InputError, match=f"no Ray cluster answers at {address}: got {got}; help"):
-                cluster.join(ray, address)
+                cluster.join_cluster(ray, address)
     for address in ("ray://head:10001", "auto", "head:", ":6379"):
         with pytest.raises(InputError, match="not the address of a cluster"):
-            cluster.join(ray, address)
+            cluster.join_cluster(ray, address)
 
 
 def test_without_ray_the_extra_is_named(monkeypatch):

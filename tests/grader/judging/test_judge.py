@@ -9,7 +9,7 @@ import pytest
 from mlsys_grader.intake.submission import read_submission
 from mlsys_grader.judging import verdict as module
 from mlsys_grader.judging.judge import DEATHS, judge
-from mlsys_grader.judging.oracle import compare, secret_seed
+from mlsys_grader.judging.oracle import compare, draw_seed
 from mlsys_grader.judging.verdict import deny_all
 from mlsys_grader.sandbox.launcher import Job
 from mlsys_grader.sandbox.sandbox import Sandbox
@@ -130,8 +130,8 @@ def test_inputs_are_drawn_anew_each_time_and_the_secret_ones_stay_out(verdicts):
 
 def test_a_seed_cannot_be_foreseen(tiny):
     check = tiny.checks["double"]
-    assert len({secret_seed(check, 0) for _ in range(50)}) == 50
-    assert all(0 <= secret_seed(check, 0) < 2**64 for _ in range(50))
+    assert len({draw_seed(check, 0) for _ in range(50)}) == 50
+    assert all(0 <= draw_seed(check, 0) < 2**64 for _ in range(50))
 
 
 def test_a_slip_in_a_check_is_a_fault_and_no_verdict(verdicts, tiny, monkeypatch):

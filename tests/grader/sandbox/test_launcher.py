@@ -111,7 +111,8 @@ def test_an_attendant_that_is_gone_without_a_word_means_that_the_sandbox_died(en
         job.ending()
 
 
-def test_a_child_that_closed_its_channel_but_lives_is_told_apart(ends):
+def test_a_child_that_closed_its_channel_but_lives_is_told_apart(ends, monkeypatch):
+    monkeypatch.setattr("mlsys_grader.sandbox.launcher.ENDING_S", 0.5)
     job, child, _ = ends
     child.close()
     assert str(job.ending()) == "its process does not answer any more"

@@ -42,7 +42,7 @@ def test_only_what_the_code_needs_is_there(sandbox):
         str(Path.home() / ".bashrc"),
     ]
     assert answer(sandbox, f"[os.path.exists(p) for p in {hidden}]") == [False] * 4
-    assert set(answer(sandbox, "list(os.environ)")) - {"PWD"} == set(contents.environment(""))
+    assert set(answer(sandbox, "list(os.environ)")) - {"PWD"} == set(contents.make_environment(""))
 
 
 def test_withheld_modules_are_not_there(sandbox):

@@ -51,7 +51,7 @@ def process(source):
             exec(source, module.__dict__)
             while True:
                 question = wire.receive(inner)
-                wire.send(inner, timed.answering(question, timed.answer_for(module, question)))
+                wire.send(inner, timed.make_answer(question, timed.answer_timed(module, question)))
         finally:
             os._exit(0)
     inner.close()

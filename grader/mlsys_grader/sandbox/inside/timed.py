@@ -40,7 +40,7 @@ TEXT = 400
 LIMITS = wire.Limits(array_bytes=SHOWN_BYTES)
 
 
-def next_seed(seed: int, committed: Sequence[float]) -> int:
+def derive_seed(seed: int, committed: Sequence[float]) -> int:
     """The seed of the call after one that had `seed` and was committed to by these numbers."""
     content = struct.pack(f"<Q{len(committed)}d", seed, *committed)
     return int.from_bytes(hashlib.sha256(content).digest()[:8], "little") >> 1
@@ -61,7 +61,7 @@ def project(outputs: Tensors, seed: int) -> list[float]:
             flat = flat.double()  # exact below 2**53
         elif flat.element_size() == 2 and flat.device.type == "cpu":
             flat = flat.float()  # the CPU would add up in half precision; CUDA adds up in fp32
-        generator = torch.Generator(flat.device).manual_seed(next_seed(seed, (float(place),)))
+        generator = torch.Generator(flat.device).manual_seed(derive_seed(seed, (float(place),)))
         weights = torch.empty_like(flat).uniform_(-(3**0.5), 3**0.5, generator=generator)
         numbers.append(torch.dot(flat, weights).double())
     return [float(number) for number in numbers]
@@ -87,7 +87,7 @@ def to_arrays(outputs: Tensors) -> tuple[list[str], dict[str, np.ndarray]]:
     return names, {f"out{place}": tensor.cpu().numpy() for place, tensor in enumerate(plain)}
 
 
-def answering(question: wire.Frame, reply: wire.Frame) -> wire.Frame:
+def make_answer(question: wire.Frame, reply: wire.Frame) -> wire.Frame:
     """A reply that says which question it answers."""
     return wire.Frame(reply.kind, {**reply.meta, "nonce": question.meta["nonce"]}, reply.arrays)
 
@@ -109,7 +109,7 @@ class Player:
             outputs = as_tensors(self.call(*self.make(seed, self.device)))
             committed.append(project(outputs, seed))
             self.outputs.append(outputs)
-            seed = next_seed(seed, committed[-1])
+            seed = derive_seed(seed, committed[-1])
         return np.array(committed, np.float64).reshape(calls, -1)
 
     def answer(self, question: wire.Frame) -> wire.Frame:
@@ -128,7 +128,7 @@ class Player:
                 question = wire.receive(channel, limits=LIMITS)
             except wire.ClosedError:
                 return
-            wire.send(channel, answering(question, self.answer(question)))
+            wire.send(channel, make_answer(question, self.answer(question)))
 
 
 @cache
@@ -138,7 +138,7 @@ def _submitted(module: Any, make: str, call: str, device: str) -> Player:
     return Player(makes, partial(find_call(call), module), device)
 
 
-def answer_for(module: Any, question: wire.Frame) -> wire.Frame:
+def answer_timed(module: Any, question: wire.Frame) -> wire.Frame:
     """Play a submission's part: `go` and `show`, with the names of `make` and `call` in each question."""
     import torch
 
