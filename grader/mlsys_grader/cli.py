@@ -80,7 +80,7 @@ exit codes: 0 done, 1 something needs you (one line says what), 2 a command line
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong with a command line in one line."""
+    """A parser that says in one line what is wrong with a command line."""
 
     def error(self, message: str) -> NoReturn:
         raise InputError(message, help=f"see `{self.prog} --help`")

@@ -22,7 +22,7 @@ ENTRY_S = 0.05
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments of `mlsys-grader capacity` to its parser."""
     parser.add_argument("lab")
     parser.add_argument("--students", type=int, metavar="N", help="size of the class (default: of this course)")
     parser.add_argument("--count", type=int, default=1, metavar="N", help="labs like this one in the term (default: 1)")
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print work, time, queue and limits."""
+    """Print the work of a class, its time with N workers, the queue before a deadline, and the limits."""
     from mlsys_grader.reports.capacity import Load
 
     if args.workers < 0 or args.count < 1 or not (args.hours > 0 and math.isfinite(args.hours)):

@@ -26,7 +26,7 @@ from mlsys_lab.errors import InputError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments of `mlsys-grader collect` to its parser."""
     parser.add_argument("source", type=Path, help="a folder, a zip, or a folder of git checkouts")
     parser.add_argument("--lab", required=True, help="what it was handed in for")
 

@@ -18,7 +18,7 @@ from mlsys_grader.course.folder import Course
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments of `mlsys-grader export` to its parser."""
     parser.add_argument("lab")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="a row per student (default: to standard output)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="every check, reason and seed; not for students")

@@ -21,7 +21,7 @@ from mlsys_grader.course.lock import lock_course
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments of `mlsys-grader feedback` to its parser."""
     parser.add_argument("lab")
     parser.add_argument("--to", type=Path, metavar="DIR", help="also copy each page to DIR/STUDENT.html")
 

@@ -26,7 +26,7 @@ from mlsys_lab.errors import InputError, did_you_mean
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments of `mlsys-grader grade` to its parser."""
     parser.add_argument("lab")
     parser.add_argument("--student", action="append", metavar="ID", help="only this one; may be given several times")
     parser.add_argument("--again", action="store_true", help="judge also what has been judged, with new secret inputs")

@@ -18,13 +18,13 @@ from mlsys_grader.course.folder import Course
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments of `mlsys-grader merge` to its parser."""
     parser.add_argument("lab")
     parser.add_argument("shares", type=Path, nargs="+", metavar="DIR", help="what `shard --out` wrote")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check, then enter."""
+    """Check all verdicts of the shares, then enter them into the gradebook."""
     from mlsys_grader.grading.shards import merge
 
     lab, course = find_chosen_lab(args), Course.open(args.course)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments of `mlsys-grader prove` to its parser."""
     parser.add_argument("lab")
     parser.add_argument(
         "--project", type=Path, default=Path(), metavar="DIR", help="the checkout (default: the current folder)"

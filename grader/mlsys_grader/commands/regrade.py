@@ -19,7 +19,7 @@ from mlsys_grader.course.folder import Course, check_student
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments of `mlsys-grader regrade` to its parser."""
     parser.add_argument("lab")
     parser.add_argument("--student", required=True, metavar="ID", help="whose")
     parser.add_argument("--fresh", action="store_true", help="draw new secret inputs instead of the recorded ones")
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """A line per check, and one that says whether all is as it was."""
+    """Judge again and print a line per check, and one that says whether all is as it was."""
     from mlsys_grader.grading.regrade import regrade
 
     options = read_judging_options(args)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments of `mlsys-grader report` to its parser."""
     parser.add_argument("lab")
     parser.add_argument("--to", type=Path, metavar="DIR", help="write DIR/LAB.html, a page with plots")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")

@@ -21,7 +21,7 @@ from mlsys_lab.errors import InputError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments of `mlsys-grader shard` to its parser."""
     parser.add_argument("lab")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where verdicts and pages go")
     parser.add_argument("--shard", default="1/1", metavar="I/N", help="which share of how many (default: 1/1, all)")

@@ -25,12 +25,12 @@ URGENCY = ("fault", "waiting", "changed", "judged", "graded")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments of `mlsys-grader status` to its parser."""
     parser.add_argument("lab", nargs="?", help="one lab (default: all that anything was handed in for)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """A table of submissions, those that need you first; how many stand where; and what to do next."""
+    """Print a table of submissions, those that need the instructor first, how many stand where, and what to do next."""
     course = Course.open(args.course)
     known = {info.name: info for info in ([find_lab(args.lab, args.labs)] if args.lab else require_labs(args.labs))}
     labs = [GradedLab(known[name]) for name in course.labs() if name in known]

@@ -29,12 +29,12 @@ class GradedLab:
 
     @property
     def topic(self) -> str:
-        """The name without its number."""
+        """The lab's name without its number, as in `autograd`."""
         return self.info.topic
 
     @cached_property
     def checks(self) -> Lab:
-        """The lab's checks."""
+        """The lab's checks, imported at first use."""
         return self.info.load_checks()
 
     @property

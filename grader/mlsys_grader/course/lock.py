@@ -57,7 +57,7 @@ def hold_lock(path: Path) -> Iterator[None]:
 
 
 def find_user_and_host() -> tuple[str, str]:
-    """Who runs this process, and where; the number where the system knows no name."""
+    """Find who runs this process, and on which host; the user's number where the system knows no name."""
     try:
         return getpass.getuser(), socket.gethostname()
     except (KeyError, OSError):

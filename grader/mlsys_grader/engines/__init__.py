@@ -33,7 +33,7 @@ class Result:
 
 
 class Engine(Protocol):
-    """Judges tasks in any order; results come as they are ready."""
+    """What judges tasks, in any order."""
 
     def judge_all(self, tasks: Iterable[Task]) -> Iterator[Result]:
-        """One result per task."""
+        """Yield one result per task, as they are ready."""

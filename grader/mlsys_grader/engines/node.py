@@ -39,13 +39,13 @@ class PartOfLab(GradedLab):
 
     @cached_property
     def checks(self) -> Lab:
-        """The lab's checks among `names`."""
+        """Those of the lab's checks that are called one of `names`."""
         whole = self.info.load_checks()
         return Lab(whole.topic, tuple(check for check in whole.checks if check.name in self.names))
 
 
 def compute_fingerprint(lab: GradedLab) -> str:
-    """The lab's version and a hash of the grader's code: nodes with the same one form the same verdicts."""
+    """Hash the lab's version and the grader's code: nodes with the same hash form the same verdicts."""
     grader = Path(__file__).parent.parent
     digest = hashlib.sha256()
     for path in sorted(path for room in ROOMS for path in (grader / room).rglob("*.py")):

@@ -270,5 +270,5 @@ def _verdict(fields: dict[str, Any]) -> Verdict:
 
 
 def _line(error: Exception) -> str:
-    """What Ray says of a death, in its first line."""
+    """Ray's own word on how a worker died, its first line."""
     return str(error).strip().partition("\n")[0][:300]

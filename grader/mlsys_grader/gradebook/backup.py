@@ -57,13 +57,16 @@ def back_up(course: Course) -> Path | None:
 
 
 def open_database(path: Path) -> sqlite3.Connection:
-    """A database that is there, for reading; never makes one. Writable, so that SQLite can undo what a crash left."""
+    """Open a database that is there, for reading; never make one.
+
+    The connection can write, so that SQLite can undo what a crash left.
+    """
     quoted = str(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
     return sqlite3.connect(f"file:{quoted}?mode=rw", uri=True)
 
 
 def find_damage(path: Path) -> str:
-    """What is wrong with a gradebook's file, in words; "" for a sound one."""
+    """Find what is wrong with a gradebook's file, in words; "" for a sound one."""
     try:
         with closing(open_database(path)) as database:
             said = [str(row[0]) for row in database.execute("PRAGMA integrity_check(1)")]
@@ -74,7 +77,7 @@ def find_damage(path: Path) -> str:
 
 
 def describe_damage(course: Course, damage: str) -> InputError:
-    """The one line about a gradebook that cannot be read: what is wrong, and how to get back the newest good copy."""
+    """Describe a gradebook that cannot be read: what is wrong, and how to get back the newest good copy."""
     for _, path in reversed(_numbered(course)):
         if not find_damage(path):
             way = f"cp {path} {course.gradebook}"

@@ -62,7 +62,7 @@ class OneTransaction(Session):
     """A session whose `commit` only sends what there is to the database; `keep` commits."""
 
     def commit(self) -> None:
-        """What nbgrader calls after every cell."""
+        """Send what there is to the database, uncommitted: nbgrader calls this after every cell."""
         self.flush()
 
     def keep(self) -> None:
@@ -120,7 +120,7 @@ class Book:
         converter.start()
 
     def _forget_time(self, lab: str, student: str) -> None:
-        """A submission without a time: nbgrader would leave that of the one before."""
+        """Drop the time of an earlier hand-in, which nbgrader would leave to a submission without one."""
         try:
             self._held.find_submission(lab, student).timestamp = None
         except MissingEntry:

@@ -51,7 +51,7 @@ class Cell:
 
     @property
     def marks(self) -> str:
-        """The points in words; empty for a comment only."""
+        """The points in words, as in `2 of 4 + 1`; empty for a cell with a comment only."""
         if self.points is None:
             return ""
         given = "not graded yet, of" if self.earned is None else f"{self.earned:g} of"

@@ -37,7 +37,7 @@ class Marks:
 
 
 def read_marks(course: Course, lab: str) -> dict[str, Marks]:
-    """Every student's marks in a lab; empty without a gradebook. Raises `InputError` for one that cannot be read."""
+    """Read marks in a lab by student; empty without a gradebook. Raises `InputError` for one that cannot be read."""
     if not course.gradebook.exists():
         return {}
     found: dict[str, Marks] = {}

@@ -67,7 +67,7 @@ def publish_release(course: Course, lab: GradedLab) -> None:
 
 
 def record_result(course: Course, lab: GradedLab, result: Result, submission: Submission, options: Options) -> Record:
-    """Put a result on record, and the submission where nbgrader looks for it."""
+    """Write the record of a result, and the submission where nbgrader looks for it; returns the record."""
     record = Record(
         student=result.student,
         lab=lab.name,
@@ -141,7 +141,7 @@ def finish(
 def enter_now(
     course: Course, lab: GradedLab, record: Record, options: Options, log: AuditLog, *, event: str
 ) -> Outcome:
-    """Enter one record and wait for it."""
+    """Enter one record into gradebook, feedback and log, and wait for it; returns what became of it."""
     with GradebookWriter(course) as gradebook, report_disk_errors():
         back_up(course)
         publish_release(course, lab)

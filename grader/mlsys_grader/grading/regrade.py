@@ -43,7 +43,7 @@ class Regraded:
 
     @property
     def same(self) -> bool:
-        """Whether every check came out as recorded."""
+        """Whether every check came out as it is on record."""
         return all(check.same for check in self.checks)
 
 

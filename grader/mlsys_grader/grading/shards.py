@@ -47,7 +47,7 @@ TEXT = 2000
 
 
 def assign_share(student: str, shares: int) -> int:
-    """Whose share a student is in, from 1."""
+    """The number of the share that a student is in, from 1 to `shares`, whoever else hands in."""
     return int.from_bytes(hashlib.sha256(student.encode()).digest()[:8], "big") % shares + 1
 
 

@@ -114,7 +114,7 @@ def _take(course: Course, lab: str, student: str, found: HandIn) -> Collected:
 
 
 def count_statuses(results: Iterable[Collected]) -> Iterator[tuple[str, int]]:
-    """How many of each status, in a fixed order, leaving out what did not occur."""
+    """Count hand-ins by status, in a fixed order; a status that did not occur is left out."""
     statuses = [result.status for result in results]
     for status in ("new", "updated", "unchanged", "missing", "skipped"):
         if statuses.count(status):

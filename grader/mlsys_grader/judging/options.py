@@ -25,7 +25,7 @@ class Options:
 
     @property
     def threads(self) -> int:
-        """Workers, one per core unless told."""
+        """How many submissions to judge at a time: `workers`, or one per core."""
         return self.workers or os.cpu_count() or 1
 
     @property

@@ -34,7 +34,7 @@ class PerformanceVerdict:
 
     @property
     def line(self) -> str:
-        """The outcome in one line."""
+        """What became of the points for speed, in one line."""
         if not self.measured:
             return self.why if self.why == NOT_YET else f"not measured here: {self.why}"
         marks = f"{self.earned:g} of {self.points:g}"
@@ -45,12 +45,12 @@ class PerformanceVerdict:
 
 
 def leave_unmeasured(performance: Performance, why: str, device: str = "") -> PerformanceVerdict:
-    """The verdict where nothing could be measured."""
+    """Leave a check's points for speed open, with the reason why nothing could be measured."""
     return PerformanceVerdict(performance.points, measured=False, why=why[:REASON], device=device)
 
 
 def await_measurement(performance: Performance | None, *, passed: bool) -> PerformanceVerdict | None:
-    """What stands beside the verdict on a check until it is measured: nothing to measure where it was not passed."""
+    """Say that a check's points for speed await measurement, or are lost with it; None where it has none."""
     if performance is None:
         return None
     if not passed:

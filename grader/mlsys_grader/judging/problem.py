@@ -52,7 +52,7 @@ class Problem:
 
     @property
     def consequence(self) -> Consequence:
-        """What follows from it."""
+        """What follows from the way the attempt ended."""
         return CONSEQUENCES[self.ending]
 
     @property

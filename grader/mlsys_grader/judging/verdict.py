@@ -44,7 +44,7 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Whether the check was met."""
+        """Whether all points were earned."""
         return self.earned == self.points
 
     @property
@@ -56,18 +56,18 @@ class Verdict:
 
 
 def deny_all(checks: tuple[Check, ...], why: Mismatch) -> list[Verdict]:
-    """The verdicts on a submission that has no artifact to judge: no points, one reason."""
+    """Give no points on any check, for one reason: there is nothing to judge."""
     return [deny(check, Problem(why, Ending.HOPELESS)) for check in checks]
 
 
 def award(check: Check) -> Verdict:
-    """All points."""
+    """Give a check all of its points."""
     speed = await_measurement(check.performance, passed=True)
     return Verdict(check.name, check.title, check.points, check.points, performance=speed)
 
 
 def deny(check: Check, problem: Problem) -> Verdict:
-    """No points, and the reason as far as the student may be told it."""
+    """Give a check no points, with the reason as far as the student may be told it."""
     mismatch, case = problem.mismatch, problem.case
     hidden = case is not None and case.hidden
     what, got, expected = (make_line(text) for text in (mismatch.what, mismatch.got, mismatch.expected))
@@ -89,6 +89,6 @@ def deny(check: Check, problem: Problem) -> Verdict:
 
 
 def make_line(text: str) -> str:
-    """One printable line of bounded length."""
+    """Make one printable line of a text, of bounded length."""
     flat = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return flat if len(flat) <= TEXT else flat[: TEXT - 1] + "…"

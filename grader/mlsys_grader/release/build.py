@@ -53,7 +53,7 @@ class Released:
         return sorted(differ | (there - set(self.files)))
 
     def write(self, labs: Path) -> None:
-        """Put the files in place; one that is no longer released goes."""
+        """Write the files into the lab's folder; a file there that is no longer released is removed."""
         folder = labs / self.name
         folder.mkdir(parents=True, exist_ok=True)
         for name in self.stale(labs):
@@ -64,7 +64,7 @@ class Released:
 
 
 def sources(solutions: Path) -> list[Path]:
-    """The folders below `solutions` that hold a lab."""
+    """Find the folders below `solutions` that hold a lab, in their order."""
     folders = sorted(path.parent for path in solutions.glob("*/lab.toml"))
     if not folders:
         raise InputError("no lab to release", got=solutions, expected="folders NN-topic with lab.toml and NN-topic.py")

@@ -23,7 +23,7 @@ class NamedPlaceholders(ClearSolutions):  # type: ignore[misc]
         return super().preprocess(nb, resources)
 
     def preprocess_cell(self, cell: Any, resources: Any, cell_index: int) -> Any:
-        """Clear one cell."""
+        """Clear the solutions of one cell."""
         if cell.cell_type == "markdown" and (headings := TASK.findall(cell.source)):
             self._task = headings[-1]
         return super().preprocess_cell(cell, resources, cell_index)
@@ -52,7 +52,7 @@ class NamedPlaceholders(ClearSolutions):  # type: ignore[misc]
 
 
 def make_placeholder(task: str, name: str) -> str:
-    """The line that stands where a solution stood.
+    """Make the line that stands where a solution stood.
 
     >>> stub("Task 1: double", "double")
     'raise NotImplementedError("still to do: Task 1: double, `double`")'
@@ -62,12 +62,12 @@ def make_placeholder(task: str, name: str) -> str:
 
 
 def quote(text: str) -> str:
-    """A double-quoted Python literal."""
+    """Write a text as a double-quoted Python literal."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def find_enclosing(before: str) -> str:
-    """The dotted name of the definition that a solution region stands in, from the source above the region.
+    """Find the dotted name of the definition that a solution region stands in, from the source above the region.
 
     `before` ends with the indentation of the region's first line.
 

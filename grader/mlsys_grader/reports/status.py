@@ -30,7 +30,7 @@ class Standing:
 
 
 def find_standings(course: Course, lab: GradedLab, students: Sequence[str]) -> list[Standing]:
-    """Where each submission stands. Raises `InputError` for a gradebook that cannot be read."""
+    """Find where each submission stands. Raises `InputError` for a gradebook that cannot be read."""
     marks = read_marks(course, lab.name)
     found = []
     for student in students:

@@ -19,7 +19,7 @@ PROBE_S = 20.0
 
 
 def find_trouble(name: str) -> str:
-    """Why a backend cannot run submissions here, in one line; "" when it can."""
+    """Find why a backend cannot run submissions here, in one line; "" when it can."""
     if name != "bubblewrap":
         return container.find_trouble(name)
     try:
@@ -35,7 +35,7 @@ def find_trouble(name: str) -> str:
 
 
 def choose_backend(name: str | None = None) -> str:
-    """The backend to use: `name`, or the first that works. Raises `MissingToolError` when that one, or none, does."""
+    """Choose the backend: `name`, or the first that works. Raises `MissingToolError` when that one, or none, does."""
     if name is not None and name not in BACKENDS:
         expected = f"one of {', '.join(BACKENDS)}"
         raise InputError("no sandbox of this name", got=name, expected=expected, help=did_you_mean(name, BACKENDS))

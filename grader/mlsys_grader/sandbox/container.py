@@ -46,7 +46,7 @@ KILLED = 128
 
 
 def make_flags(lab: GradedLab, name: str, profile: Path) -> list[str]:
-    """The policy of one container called `name`, with the system call filter in the file `profile`."""
+    """Make the arguments of a container called `name`: its policy, with the system call filter in the file `profile`."""
     user = FIRST_UID + secrets.randbelow(UIDS)
     found = ["--name", name, "--interactive", "--attach", "stdin", "--attach", "stdout", "--pull", "never"]
     found += ["--network", "none", "--hostname", "lab", "--ipc", "private", "--log-driver", "none"]
@@ -66,7 +66,7 @@ def make_flags(lab: GradedLab, name: str, profile: Path) -> list[str]:
 
 
 def make_profile() -> str:
-    """`sandbox.inside.seccomp`'s filter in the form that docker and podman read."""
+    """Write the system call filter of `inside.seccomp` as the JSON that docker and podman read."""
     refuse = {"action": "SCMP_ACT_ERRNO", "errnoRet": 1}
     masked: list[tuple[str, int, int, int | None]] = [
         ("clone", 0, seccomp.NEW_NAMESPACES, None),
@@ -109,7 +109,7 @@ class Containers:
             self._store.append(self._start())
 
     def hand_over(self) -> Job:
-        """The oldest container of the store; another takes its place."""
+        """Hand over the oldest container of the store; another takes its place."""
         self._store.append(self._start())
         return self._store.popleft()
 
@@ -164,7 +164,7 @@ class Containers:
 
 
 def find_trouble(program: str) -> str:
-    """Why a container program cannot run submissions here, in one line; "" when it can."""
+    """Find why a container program cannot run submissions here, in one line; "" when it can."""
     try:
         asked = [program, "image", "inspect", IMAGE]
         done = subprocess.run(asked, capture_output=True, text=True, timeout=ANSWER_S, check=False)
@@ -178,5 +178,5 @@ def find_trouble(program: str) -> str:
 
 
 def make_build_command(program: str) -> str:
-    """How to make the image, for a message."""
+    """The command that makes the image with a container program, for a message."""
     return f"{program} build --tag {IMAGE} --file grader/Containerfile ."

@@ -29,7 +29,7 @@ Bind = tuple[str, str]
 
 
 def make_environment(scratch: str) -> dict[str, str]:
-    """Nothing of the instructor's environment reaches a submission."""
+    """Make the environment variables of a submission: nothing of the instructor's is among them."""
     return {
         "PATH": "/usr/bin:/bin",
         "HOME": scratch,
@@ -41,13 +41,13 @@ def make_environment(scratch: str) -> dict[str, str]:
 
 
 def bind_system() -> list[Bind]:
-    """Python and its environment, which lie inside where they lie outside."""
+    """Bind Python and its environment, which lie inside where they lie outside."""
     prefixes = [path for path in dict.fromkeys((sys.base_prefix, sys.prefix)) if not Path(path).is_relative_to("/usr")]
     return [(path, path) for path in ("/etc/ld.so.cache", *prefixes) if Path(path).exists()]
 
 
 def bind_project(lab: GradedLab) -> list[Bind]:
-    """The parts of the course and of the grader. Raises `InputError` where lab.toml withholds what there is not."""
+    """Bind parts of the course and of the grader. Raises `InputError` where lab.toml withholds what there is not."""
     checks = PACKAGE / "checks"
     found = [(INSIDE, HOME / "mlsys_grader" / "sandbox" / "inside")]
     found += [(path, HOME / path.relative_to(PACKAGE.parent)) for path in _parts(PACKAGE, _left_out(lab))]
@@ -62,7 +62,7 @@ def find_hidden() -> list[str]:
 
 
 def find_folders(binds: list[Bind]) -> list[str]:
-    """All folders above the targets, outermost first."""
+    """Find all folders above the targets, outermost first."""
     return sorted({str(parent) for _, target in binds for parent in Path(target).parents} - {"/"})
 
 

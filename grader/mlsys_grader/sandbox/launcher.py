@@ -83,7 +83,7 @@ class Job:
     nonce: str = ""
 
     def send(self, kind: str, meta: Mapping[str, Any], arrays: Arrays | None = None, *, deadline: float) -> None:
-        """Put a question. Raises what `wire.send` does."""
+        """Put a question: its kind, small values and arrays. Raises what `wire.send` does."""
         self.question, self.nonce = kind, secrets.token_hex(16)
         wire.send(self.channel, wire.Frame(kind, {**meta, "nonce": self.nonce}, arrays or {}), deadline=deadline)
 
@@ -95,12 +95,12 @@ class Job:
         return frame
 
     def ask(self, kind: str, meta: Mapping[str, Any], arrays: Arrays | None = None, *, deadline: float) -> wire.Frame:
-        """Put a question and wait for its answer."""
+        """Put a question and wait for its answer. Raises what `send` and `receive` do."""
         self.send(kind, meta, arrays, deadline=deadline)
         return self.receive(deadline=deadline)
 
     def ending(self) -> Death:
-        """How a child that left without an answer ended. Raises `SandboxDied` when nobody is left to tell."""
+        """Ask how a child that left without an answer ended. Raises `SandboxDied` when nobody is left to tell."""
         try:
             told = wire.receive(self.life, deadline=time.monotonic() + ENDING_S).meta
         except wire.ClosedError:
@@ -117,7 +117,7 @@ class Job:
             self.life.shutdown(socket.SHUT_WR)  # the attendant sees it, kills the child and leaves
 
     def close(self) -> None:
-        """The same, and wait until it is dead."""
+        """Have the child killed, with all that it started, and wait until it is dead."""
         self.let_go()
         with contextlib.suppress(OSError):
             self.life.settimeout(DEATH_S)
@@ -169,7 +169,7 @@ class Launcher:
         self._ready = True
 
     def hand_over(self) -> Job:
-        """The two ends of a child that stands ready. Raises `OSError` when the launcher does not answer."""
+        """Take over the two ends of a child that stands ready. Raises `OSError` when the launcher does not answer."""
         self._control.settimeout(HAND_OVER_S)
         self._control.send(b"j")
         byte, descriptors, _, _ = socket.recv_fds(self._control, 1, 2)

@@ -118,7 +118,7 @@ class Sandbox:
             job.close()
 
     def open_job(self) -> Job:
-        """The same for who closes it himself. A launcher that is found dead is replaced.
+        """Open a child that has seen no submission; the caller closes it. A launcher that is found dead is replaced.
 
         Raises `CourseError` when that fails, or one after the other is dead before it is of use.
         """

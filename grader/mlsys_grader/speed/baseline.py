@@ -66,7 +66,7 @@ class Null(Player):
     """Makes inputs and commits, but calls nothing: what the protocol itself costs."""
 
     def play(self, seed: int, calls: int) -> np.ndarray:
-        """A round of one output, computed once."""
+        """Play a round with one output that was computed once."""
         if not hasattr(self, "held"):
             self.held = self.call(*self.make(0, self.device))
             self.call = lambda *_: self.held
@@ -103,7 +103,7 @@ class Bound(Player):
             self.step = lambda: torch.mm(self.source, self.source, out=self.target)
 
     def play(self, seed: int, calls: int) -> np.ndarray:
-        """One after the other, and one wait at the end."""
+        """Run the calls one after the other, and wait for the device once, at the end."""
         for _ in range(calls):
             self.step()
         self.target[:1].sum().item()
@@ -111,7 +111,7 @@ class Bound(Player):
 
 
 def make_player(performance: Performance, role: str) -> Player:
-    """A player without any submission: `library`, `null`, `copy` or `product`."""
+    """Make a player without any submission; `role` is `library`, `null`, `copy` or `product`."""
     kinds: dict[str, type[Player]] = {"library": Library, "null": Null}
     if role in kinds:
         return kinds[role](performance.make, performance.library, performance.device)

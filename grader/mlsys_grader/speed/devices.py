@@ -23,14 +23,14 @@ from mlsys_lab.errors import CourseError, MissingToolError
 
 
 def find_measurable(lab: GradedLab) -> list[Check]:
-    """The lab's checks that have performance points whose device may be on this machine."""
+    """Find the lab's checks with points for speed whose device may be on this machine."""
     checks = lab.checks.checks
     return [check for check in checks if check.performance is not None and has_device(check.performance.device)]
 
 
 @contextmanager
 def open_stands(lab: GradedLab, names: Collection[str], effort: Effort, gpu: Gpu) -> Iterator[dict[str, Stand]]:
-    """A stand for each of the checks called `names` whose device works here; `gpu` is the one to use.
+    """Open a stand for each of the checks called `names` whose device works here; `gpu` is the one to use.
 
     Waits for the devices, and holds them for the block. Raises `CourseError` where the course's own side fails.
     """

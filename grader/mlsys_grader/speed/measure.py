@@ -28,7 +28,7 @@ CPU_S = 3600
 
 
 def find_unmeasured(verdicts: Sequence[Verdict]) -> list[str]:
-    """Checks whose performance points have not been measured."""
+    """Find the checks whose points for speed have not been measured, by name."""
     return [v.check for v in verdicts if v.performance is not None and not v.performance.measured]
 
 
@@ -38,7 +38,7 @@ def measure_all(
     wanted: dict[str, tuple[Artifact, tuple[Verdict, ...]]],
     effort: Effort | None = None,
 ) -> Iterator[tuple[str, tuple[Verdict, ...]]]:
-    """Verdicts with their performance points measured, student by student; nothing where the device is not there."""
+    """Measure points for speed: yields each student with verdicts so completed; nothing without the device."""
     effort = effort or Effort()
     names = {name for _, verdicts in wanted.values() for name in find_unmeasured(verdicts)}
     gpu = find_gpu()
@@ -60,7 +60,7 @@ def measure_all(
 def make_opener(
     sandbox: Sandbox, artifact: Artifact, check: Check, effort: Effort
 ) -> Callable[[], AbstractContextManager[Party]]:
-    """What starts a timed process of a submission in the sandbox; at the end of its block that process is dead."""
+    """Make what starts a timed process of a submission in the sandbox; at the end of its block that process is dead."""
     performance = check.performance
     assert performance is not None
     orders = {

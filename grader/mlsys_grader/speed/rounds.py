@@ -41,7 +41,7 @@ An output of zeros is accepted in 6e-5 of calls in float32 and in 1 of 10 in bfl
 
 
 def derive_seeds(seed: int, committed: np.ndarray) -> list[int]:
-    """The seeds of all calls of a round, from its first seed and the numbers (calls, outputs) committed to."""
+    """Derive the seeds of all calls of a round, from its first seed and the numbers (calls, outputs) committed to."""
     seeds = [seed]
     for row in committed[:-1]:
         seeds.append(derive_seed(seeds[-1], row.tolist()))

@@ -22,7 +22,7 @@ from pathlib import Path
 from mlsys_grader.course.folder import Course
 from mlsys_grader.course.lock import lock_course
 
-with locked(Course(Path(sys.argv[1])), "grade tiny"):
+with lock_course(Course(Path(sys.argv[1])), "grade tiny"):
     print("held", flush=True)
     sys.stdin.read()
 """

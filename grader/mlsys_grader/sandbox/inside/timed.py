@@ -41,7 +41,7 @@ LIMITS = wire.Limits(array_bytes=SHOWN_BYTES)
 
 
 def derive_seed(seed: int, committed: Sequence[float]) -> int:
-    """The seed of the call after one that had `seed` and was committed to by these numbers."""
+    """Derive the seed of the call after one that had `seed` and was committed to by these numbers."""
     content = struct.pack(f"<Q{len(committed)}d", seed, *committed)
     return int.from_bytes(hashlib.sha256(content).digest()[:8], "little") >> 1
 
@@ -68,7 +68,7 @@ def project(outputs: Tensors, seed: int) -> list[float]:
 
 
 def as_tensors(output: Any) -> Tensors:
-    """One tensor or several, as a tuple; `TypeError` for anything else."""
+    """Make a tuple of one tensor or several; `TypeError` for anything else."""
     import torch
 
     outputs = tuple(output) if isinstance(output, tuple | list) else (output,)
@@ -88,7 +88,7 @@ def to_arrays(outputs: Tensors) -> tuple[list[str], dict[str, np.ndarray]]:
 
 
 def make_answer(question: wire.Frame, reply: wire.Frame) -> wire.Frame:
-    """A reply that says which question it answers."""
+    """Copy a reply, with the number of the question that it answers."""
     return wire.Frame(reply.kind, {**reply.meta, "nonce": question.meta["nonce"]}, reply.arrays)
 
 
@@ -113,7 +113,7 @@ class Player:
         return np.array(committed, np.float64).reshape(calls, -1)
 
     def answer(self, question: wire.Frame) -> wire.Frame:
-        """What to reply to the judge."""
+        """Form the reply to a question of the judge."""
         if question.kind == "go":
             return wire.Frame("done", arrays={"p": self.play(question.meta["seed"], question.meta["calls"])})
         if question.kind == "show":

@@ -224,7 +224,7 @@ def _answer(channel: socket.socket, nonce: str, reply: wire.Frame) -> None:
 
 
 def describe_failure(error: BaseException) -> wire.Frame:
-    """What to tell the judge of an exception that is not the submission's answer."""
+    """Describe to the judge an exception that is not the submission's answer."""
     return wire.Frame("broken", {"what": f"{type(error).__name__}: {error}"[:TEXT]})
 
 
