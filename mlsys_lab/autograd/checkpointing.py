@@ -32,11 +32,11 @@ class Recompute(Node):
 
     @property
     def op(self) -> str:
-        """What a drawing of the graph calls this node."""
+        """Name of the operation that drawings of the graph show for a checkpointed function: "checkpoint"."""
         return "checkpoint"
 
     def gradients(self, grad: torch.Tensor) -> Iterator[tuple[Node | Tensor, torch.Tensor]]:
-        """Record the function as if for the first time, and go back through that record, up to what was there before.
+        """Record the function in a second call, and yield its inputs' gradients: pairs (where it goes, gradient).
 
         What the function uses without being passed it, parameters above all, gets its gradient in the same pass.
         """
@@ -49,16 +49,16 @@ class Recompute(Node):
             yield from propagate(out.node or out, grad, older_than=started)
 
     def release(self) -> None:
-        """Let go of the function and its inputs."""
+        """Drop the function and its inputs, and with them the memory that only this node kept alive."""
         super().release()
         self.function, self.inputs = _gone, ()
 
     def targets(self) -> Iterator[Node | Tensor]:
-        """Where the inputs came from."""
+        """The nodes, or leaves, that produced the function's inputs and need a gradient."""
         return (tensor.node or tensor for tensor in self.inputs if tensor.requires_grad)
 
     def held(self) -> Iterator[object]:
-        """The inputs."""
+        """What the node keeps alive for the backward pass: the function's inputs, no intermediate results."""
         return iter(self.inputs)
 
 
@@ -67,7 +67,7 @@ def _gone(*inputs: Tensor) -> Tensor:
 
 
 def checkpoint(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """function(*inputs), of which the graph keeps the inputs only; the backward pass calls the function a second time.
+    """Return function(*inputs); the graph keeps only the inputs, and the backward pass calls the function again.
 
     The function must return one Tensor and do the same when called again; torch's random state is put back for the
     second call, so that dropout drops the same elements. Calls may be nested. Raises InputError for other results.
@@ -89,7 +89,7 @@ def checkpoint(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
 def checkpoint_sequential(
     functions: Sequence[Callable[[Tensor], Tensor]], x: Tensor, segments: int | None = None
 ) -> Tensor:
-    """Apply the functions one after the other, in segments that are checkpointed; √n segments when not told.
+    """Apply the functions one after the other, in checkpointed segments (√n of them by default for n functions).
 
     The last segment is recorded as usual, since the backward pass would rebuild it at once.
     """
@@ -124,7 +124,7 @@ def split(layers: int, segments: int) -> list[range]:
 
 
 def peak_units(layers: int, segments: int) -> int:
-    """Most that a pass holds at a time, in units of one layer's activations: k inputs and a segment of ⌈n/k⌉ layers."""
+    """Most that a pass holds at once, in units of one layer's activations: k inputs and a segment of ⌈n/k⌉ layers."""
     return math.ceil(layers / segments) + segments
 
 
@@ -148,7 +148,7 @@ def _set_rng_state(state: RngState) -> None:
 
 @contextlib.contextmanager
 def _rng_state_is(state: RngState) -> Iterator[None]:
-    """torch's random state as it was, for the body of a `with`; after it, as if nothing had been drawn."""
+    """Run the body of a `with` from this random state of torch; afterwards put back the state found before it."""
     before = _rng_state(set(state[1]))
     _set_rng_state(state)
     try:
