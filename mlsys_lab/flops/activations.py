@@ -40,7 +40,7 @@ from mlsys_lab.flops.config import TransformerConfig
 
 @dataclass(frozen=True)
 class LayerActivations:
-    """Bytes that one layer keeps on one device of a tensor-parallel group."""
+    """Bytes that one layer keeps for its backward pass on one device of a tensor-parallel group, by kind."""
 
     replicated: float  # along the tensor-parallel group, unless the sequence is divided
     attention: float  # queries, keys, values and attention's result
@@ -49,7 +49,7 @@ class LayerActivations:
 
     @property
     def total(self) -> float:
-        """All of them."""
+        """Bytes of all kinds of activations together."""
         return self.replicated + self.attention + self.scores + self.mlp
 
 
@@ -66,7 +66,7 @@ def layer(
     dropout: bool = False,
     key_tokens: int | None = None,
 ) -> LayerActivations:
-    """Bytes that a layer keeps on each device; averaged over dense and expert layers where a model has both.
+    """Bytes of activations that one layer keeps on each device; averaged over dense and expert layers of a mixed model.
 
     "selective" keeps neither scores nor their dropout; "full" keeps the layer's input alone. `key_tokens` is the length
     of the rows of scores, `tokens` unless context parallelism has left a device with fewer queries than keys.
@@ -112,7 +112,7 @@ def mlp_elements(config: TransformerConfig) -> float:
 
 
 def _sent_elements(config: TransformerConfig) -> float:
-    """Elements kept for a token that is sent to experts: for each of them, what it was given and what it gave back."""
+    """Elements kept for a token that is sent to experts: input and result for each expert that it uses."""
     if (experts := config.experts) is None:
         return 0.0
     return 2 * experts.active * config.d_model * (config.n_layers - experts.dense_layers) / config.n_layers

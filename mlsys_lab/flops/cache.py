@@ -13,20 +13,20 @@ from mlsys_lab.flops.config import TransformerConfig
 
 
 def elements_per_token(config: TransformerConfig) -> int:
-    """Numbers that one token keeps in one layer: 2·K·H, or with latent attention kv_rank + rope_dim."""
+    """Numbers that one token keeps in one layer's KV cache: 2·K·H, or with latent attention kv_rank + rope_dim."""
     if config.latent is not None:
         return config.latent.kv_rank + config.latent.rope_dim
     return 2 * config.n_kv_heads * config.head_dim
 
 
 def bytes_per_token(config: TransformerConfig, element_bytes: float = 2) -> float:
-    """Bytes that one token keeps, all layers together."""
+    """Bytes that one token keeps in the KV cache, over all layers."""
     positive(element_bytes=element_bytes)
     return config.n_layers * elements_per_token(config) * element_bytes
 
 
 def cache_bytes(config: TransformerConfig, tokens: int, batch: int = 1, element_bytes: float = 2) -> float:
-    """Bytes that `batch` sequences of `tokens` tokens keep."""
+    """Bytes of the KV cache of `batch` sequences of `tokens` tokens each."""
     not_negative(tokens=tokens, batch=batch)
     return batch * tokens * bytes_per_token(config, element_bytes)
 

@@ -17,14 +17,14 @@ from mlsys_lab.flops.memory import check_zero_stage
 
 
 def gather_bytes(size_bytes: float, devices: int) -> float:
-    """All-gather to, or reduce-scatter of, `size_bytes` on every device; also an all-to-all of buffers of that size."""
+    """Bytes that each device sends in an all-gather, reduce-scatter or all-to-all of `size_bytes`: (n - 1)/n of them."""
     not_negative(size_bytes=size_bytes)
     at_least_one(devices=devices)
     return size_bytes * (devices - 1) / devices
 
 
 def all_reduce_bytes(size_bytes: float, devices: int) -> float:
-    """All-reduce of `size_bytes`.
+    """Bytes that each device sends in an all-reduce of `size_bytes`: 2·(n - 1)/n of them.
 
     >>> all_reduce_bytes(1e9, 8)
     1750000000.0
@@ -35,7 +35,7 @@ def all_reduce_bytes(size_bytes: float, devices: int) -> float:
 def data_parallel_bytes(
     weight_bytes: float, gradient_bytes: float, devices: int, *, zero_stage: int = 0, micro_batches: int = 1
 ) -> float:
-    """Gradients, and with ZeRO weights, among the `devices` that hold the same parameters.
+    """Bytes of gradients, and with ZeRO of weights, that a device sends among `devices` ranks with equal parameters.
 
     Stage 0 all-reduces gradients; stage 1 reduce-scatters them and gathers the updated weights, as many bytes. Stage 2
     keeps no whole gradient, so each micro-batch has its reduce-scatter; stage 3 keeps no weights either, so each
@@ -66,7 +66,9 @@ def tensor_parallel_bytes(
     recomputation: str = "none",
     training: bool = True,
 ) -> float:
-    """Activations of `tokens` tokens in `layers` layers, divided over `devices` as in Megatron (arXiv:1909.08053, §3).
+    """Bytes of activations that a tensor-parallel device sends for `tokens` tokens in `layers` layers.
+
+    The matrices are divided over `devices` as in Megatron (arXiv:1909.08053, §3).
 
     Attention and MLP each end in an all-reduce of T·D elements forward, and each begin with one backward. Sequence
     parallelism takes a reduce-scatter and an all-gather in its place, the same bytes, and gathers its divided inputs
@@ -83,7 +85,7 @@ def tensor_parallel_bytes(
 
 
 def pipeline_bytes(config: TransformerConfig, tokens: float, *, element_bytes: float = 2, tensor: int = 1) -> float:
-    """Activations of `tokens` tokens from one stage to the next, in one direction.
+    """Bytes of activations of `tokens` tokens that a device sends to the next pipeline stage, in one direction.
 
     Tensor-parallel devices each send a part and gather on the other side (Narayanan et al., arXiv:2104.04473, §4.1).
 
@@ -99,7 +101,7 @@ def pipeline_bytes(config: TransformerConfig, tokens: float, *, element_bytes: f
 def expert_parallel_bytes(
     config: TransformerConfig, tokens: float, devices: int, *, layers: float, element_bytes: float = 2
 ) -> float:
-    """Tokens of one device sent to their experts and back, forward; the backward pass sends as many again.
+    """Bytes that a device sends to take its tokens to their experts and back, forward; backward, as many again.
 
     A token is sent once for each expert that it uses, routed evenly (GShard, arXiv:2006.16668, §3), also where two of
     these lie on one device. DeepSeek-V3 sends it once to each node that has some of them, four nodes at most, and
@@ -115,7 +117,7 @@ def expert_parallel_bytes(
 def context_parallel_bytes(
     config: TransformerConfig, tokens: float, devices: int, *, layers: float, element_bytes: float = 2, tensor: int = 1
 ) -> float:
-    """Keys and values passed round the ring, forward, of sequences with `tokens` tokens in all (arXiv:2310.01889).
+    """Bytes of keys and values that a device passes round the ring, forward, for `tokens` tokens (arXiv:2310.01889).
 
     The backward pass sends keys and values again, and their gradients with them: twice as many bytes. With latent
     attention too, whole keys and values are passed.
@@ -176,7 +178,7 @@ def best_data_ways(tokens: float, devices: int, d_ff: int, *, data_axes: int = 1
 
 
 def mixed_critical_tokens(d_ff: int, intensity: float, *, data_axes: int = 1, tensor_axes: int = 1) -> float:
-    """Tokens a device from which that best division is limited by compute, if both kinds of traffic take turns.
+    """Tokens a device from which `best_data_ways`'s division is limited by compute, both kinds of traffic taking turns.
 
     2·B·D·F/n FLOPs over C against twice 2·D·√(B·F/(n·axes)) bytes over W: B/n = 4·(C/W)²/(F·data_axes·tensor_axes).
     `intensity` is C/W, the device's FLOPs for each byte that one axis carries.

@@ -25,12 +25,12 @@ from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.parameters import parameters
 
 RECOMPUTATIONS = ("none", "selective", "full")
-"""What the backward pass computes again: nothing, attention's scores and weighted sums, or each layer whole."""
+"""Kinds of recomputation in the backward pass: nothing, attention's scores and weighted sums, or whole layers."""
 
 
 @dataclass(frozen=True)
 class Flops:
-    """FLOPs by matrix multiplication, all layers together."""
+    """FLOPs of a pass by kind of matrix multiplication, each summed over all layers."""
 
     query: float
     key_value: float
@@ -43,28 +43,28 @@ class Flops:
 
     @property
     def total(self) -> float:
-        """All of them."""
+        """FLOPs of all matrix multiplications."""
         total: float = sum(getattr(self, field.name) for field in fields(self))
         return total
 
     @property
     def attention(self) -> float:
-        """The two multiplications that grow with the square of the sequence."""
+        """FLOPs of scores and weighted sums of values, the two products that grow with the square of the sequence."""
         return self.scores + self.values
 
     @property
     def layers(self) -> float:
-        """Without the head."""
+        """FLOPs of all layers, without the head."""
         return self.total - self.head
 
     @property
     def attention_share(self) -> float:
-        """Part of all FLOPs that goes into scores and weighted sums of values, in [0, 1)."""
+        """Share of all FLOPs that goes into scores and weighted sums of values, in [0, 1)."""
         return self.attention / self.total
 
 
 def pairs(tokens: int, past: int = 0, *, causal: bool = False) -> float:
-    """Pairs (query, key) that are multiplied when `tokens` new tokens follow `past` cached ones.
+    """Pairs (query, key) that attention multiplies when `tokens` new tokens follow `past` cached ones.
 
     >>> pairs(4), pairs(4, causal=True), pairs(1, past=9)
     (16, 10.0, 10)
@@ -132,7 +132,7 @@ def decode(config: TransformerConfig, context: int, batch: int = 1) -> Flops:
 
 @dataclass(frozen=True)
 class TrainingFlops:
-    """FLOPs of one training step: of the forward pass, the backward pass, and what that computes again."""
+    """FLOPs of one training step: of the forward pass, of the backward pass, and of what is recomputed."""
 
     forward: float
     backward: float
@@ -140,12 +140,12 @@ class TrainingFlops:
 
     @property
     def model(self) -> float:
-        """What the model needs: MFU counts this."""
+        """FLOPs of forward and backward pass without recomputation, which MFU counts."""
         return self.forward + self.backward
 
     @property
     def hardware(self) -> float:
-        """What is done: HFU counts this."""
+        """FLOPs that are executed, recomputation included, which HFU counts."""
         return self.model + self.recomputed
 
 
@@ -171,7 +171,7 @@ def training(
 
 
 def check_recomputation(name: str) -> None:
-    """`InputError` for a kind of recomputation that there is not."""
+    """Raise InputError unless `name` is one of `RECOMPUTATIONS`."""
     if name not in RECOMPUTATIONS:
         raise InputError(
             "unknown recomputation",
@@ -209,7 +209,7 @@ def two_n(n_parameters: float, tokens: float) -> float:
 
 
 def six_n_ratio(config: TransformerConfig, tokens: int, *, causal: bool = False) -> float:
-    """What 6·N says over what `training` counts, for a sequence of `tokens`; N are the active parameters.
+    """Ratio of the rule 6·N·D to what `training` counts, for a sequence of `tokens`; N are the active parameters.
 
     Below 1, the rule misses attention, which grows with the sequence; above 1, it counts parameters that do not
     multiply: an embedding of its own is only looked up, positions and norms are added and scaled. Of a mixture of
@@ -237,7 +237,7 @@ def palm_training_per_token(config: TransformerConfig, tokens: int, n_parameters
 
 
 def attention_share(config: TransformerConfig, tokens: int, *, causal: bool = False) -> float:
-    """Part of a sequence's FLOPs that goes into scores and weighted sums; the same forward, backward and together."""
+    """Share of a sequence's FLOPs that goes into scores and weighted sums; equal forward, backward and in both."""
     return forward(config, tokens, causal=causal).attention_share
 
 

@@ -11,20 +11,23 @@ from mlsys_lab.flops.amounts import not_negative, positive
 
 
 def flops_per_s(flops: float, time_s: float, devices: int = 1) -> float:
-    """FLOP/s that each of the devices reached; with time and FLOPs of the same work."""
+    """FLOP/s that each of `devices` reached, from the FLOPs and the seconds of one piece of work."""
     not_negative(flops=flops)
     positive(time_s=time_s, devices=devices)
     return flops / time_s / devices
 
 
 def mfu(model_flops: float, time_s: float, *, peak_flops_per_s: float, devices: int = 1) -> float:
-    """Model FLOPs utilisation: of the peak of all devices, the part that the model's own FLOPs made use of."""
+    """Model FLOPs utilisation: the model's own FLOPs over those that all devices could do in the time at their peak."""
     positive(peak_flops_per_s=peak_flops_per_s)
     return flops_per_s(model_flops, time_s, devices) / peak_flops_per_s
 
 
 def hfu(hardware_flops: float, time_s: float, *, peak_flops_per_s: float, devices: int = 1) -> float:
-    """Hardware FLOPs utilisation: the same for all FLOPs that were done, at least the model's."""
+    """Hardware FLOPs utilisation.
+
+    FLOPs executed, recomputation included, over those possible in the time at the peak.
+    """
     return mfu(hardware_flops, time_s, peak_flops_per_s=peak_flops_per_s, devices=devices)
 
 

@@ -26,22 +26,22 @@ class Allocation:
 
     @property
     def training_flops(self) -> float:
-        """6ND."""
+        """FLOPs of training, 6ND."""
         return FLOPS_PER_PARAMETER_TOKEN * self.n_params * self.tokens
 
     @property
     def inference_flops(self) -> float:
-        """2N for each token served."""
+        """FLOPs of inference: 2N for each token served."""
         return INFERENCE_FLOPS_PER_PARAMETER_TOKEN * self.n_params * self.inference_tokens
 
     @property
     def total_flops(self) -> float:
-        """Training and inference together."""
+        """FLOPs of training and inference together."""
         return self.training_flops + self.inference_flops
 
     @property
     def tokens_per_param(self) -> float:
-        """D / N."""
+        """Training tokens for each parameter, D / N."""
         return self.tokens / self.n_params
 
 
@@ -53,7 +53,7 @@ def compute_optimal(law: Law, flops: float) -> Allocation:
 
 
 def at_size(law: Law, loss: float, n_params: float, inference_tokens: float = 0.0) -> Allocation:
-    """A model of this size trained until it reaches the loss; `InputError` where it never does."""
+    """Allocation of a model of `n_params` parameters trained until it reaches the loss; InputError if it never does."""
     size = float(positive("parameters", n_params))
     tokens = float(law.tokens_for_loss(loss, size))
     if not np.isfinite(tokens):
@@ -82,7 +82,7 @@ def inference_optimal(law: Law, loss: float, inference_tokens: float, *, inferen
     demand = inference_price * INFERENCE_FLOPS_PER_PARAMETER_TOKEN * served / FLOPS_PER_PARAMETER_TOKEN
 
     def surplus(data_share: float) -> float:
-        """Rises as the share (r - u)/r of the data term falls."""
+        """Left side of the equation less the right, which rises as the share (r - u)/r of the data term falls."""
         tokens: float = (B / (terms * data_share)) ** (1 / beta)
         return tokens * (alpha * (1 - data_share) / (beta * data_share) - 1) - demand
 

@@ -1,4 +1,4 @@
-"""What the learner built so far: `load("autograd")` gives their accepted code where there is any, else the course's."""
+"""The learner's stack: `load("autograd")` gives their accepted code, and the course's where there is none yet."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["Layer", "load"]
 
 YOURS, COURSE = "yours", "the course's"
 PACKAGES = {"transformer-arithmetic": "flops", "scaling-laws": "scaling"}
-"""Topics whose reference is a package with a name of its own; any other topic's is named like the topic."""
+"""Topics whose reference package has another name than the topic."""
 
 
 class Layer:
-    """One topic of the stack: names as attributes, and in `sources` whose each one is (`yours` or `the course's`)."""
+    """One topic of the stack: its names as attributes; `sources` says whether each is yours or the course's."""
 
     def __init__(self, topic: str, names: Mapping[str, Any], sources: Mapping[str, str]) -> None:
         self.topic, self.sources = topic, dict(sources)
@@ -78,5 +78,5 @@ def _public(module: ModuleType) -> list[str]:
 
 
 def _defined_by(module: ModuleType, value: Any) -> bool:
-    """Whether a module made a value itself; what it merely imported is not the learner's."""
+    """Whether `module` defined `value` itself, rather than importing it."""
     return not isinstance(value, ModuleType) and getattr(value, "__module__", module.__name__) == module.__name__

@@ -8,7 +8,7 @@ from typing import Any
 from mlsys_lab.errors import InputError
 
 MAX_NODES = 60
-"""More boxes than this cannot be read on one screen."""
+"""Most nodes that the figure draws: more boxes cannot be read on one screen."""
 
 _ORDERED = {"-", "/"}
 
@@ -51,7 +51,7 @@ def graph_data(root: Any, names: dict[str, Any] | None = None) -> list[dict[str,
 
 
 def _recorded(value: Any) -> tuple[str, list[Any]]:
-    """The operation's sign and its operands."""
+    """The sign of the operation that computed a value, and the list of its operands, for any scalar engine."""
     if hasattr(value, "data") and hasattr(value, "grad"):
         if hasattr(value, "edges") and hasattr(value, "op"):
             return str(value.op), [operand for operand, _ in value.edges]
@@ -65,7 +65,7 @@ def _recorded(value: Any) -> tuple[str, list[Any]]:
 
 
 def _topological(root: Any) -> list[Any]:
-    """Parents before children, without recursion."""
+    """Every value that `root` depends on, each after its operands, found without recursion."""
     order: list[Any] = []
     seen: set[int] = set()
     stack = [(root, False)]
