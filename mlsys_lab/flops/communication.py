@@ -17,7 +17,7 @@ from mlsys_lab.flops.memory import check_zero_stage
 
 
 def gather_bytes(size_bytes: float, devices: int) -> float:
-    """Bytes that each device sends in an all-gather, reduce-scatter or all-to-all of `size_bytes`: (n - 1)/n of them."""
+    """Bytes that a device sends in an all-gather, reduce-scatter or all-to-all of `size_bytes`: (n - 1)/n of them."""
     not_negative(size_bytes=size_bytes)
     at_least_one(devices=devices)
     return size_bytes * (devices - 1) / devices

@@ -24,10 +24,7 @@ def mfu(model_flops: float, time_s: float, *, peak_flops_per_s: float, devices: 
 
 
 def hfu(hardware_flops: float, time_s: float, *, peak_flops_per_s: float, devices: int = 1) -> float:
-    """Hardware FLOPs utilisation.
-
-    FLOPs executed, recomputation included, over those possible in the time at the peak.
-    """
+    """Hardware FLOPs utilisation: FLOPs executed, recomputation included, over those of all devices at their peak."""
     return mfu(hardware_flops, time_s, peak_flops_per_s=peak_flops_per_s, devices=devices)
 
 

@@ -31,10 +31,7 @@ def training_flops(n_params: ArrayLike, tokens: ArrayLike) -> FloatArray:
 
 
 def positive(what: str, amount: ArrayLike, *, endless: bool = False) -> FloatArray:
-    """The amount as float64.
-
-    InputError naming `what` unless all elements are positive and, if not `endless`, finite.
-    """
+    """The amount as float64; InputError naming `what` unless all elements are positive and finite (or `endless`)."""
     try:
         array = np.asarray(amount, dtype=np.float64)
     except (TypeError, ValueError):
