@@ -1,4 +1,4 @@
-"""What decode attention costs: FLOPs and least bytes from the sequences' lengths, and what the kernels ask for."""
+"""Cost of decode attention from the sequences' lengths: FLOPs, least bytes, and what the kernels ask for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FLOAT32 = 4  # bytes of a part's numbers, and of a log-sum-exp
 
 
 def forward(lengths: Sequence[int], heads: int, kv_heads: int, width: int, itemsize: int = 2) -> tuple[float, float]:
-    """FLOPs, 4·D for each key and query head, and least bytes: each cached key and value, query and output once.
+    """FLOPs (4·D a key and query head) and least bytes (each cached key and value, query and output moved once).
 
     >>> forward([1000], heads=32, kv_heads=8, width=128)
     (16384000.0, 4112384.0)
@@ -37,7 +37,7 @@ def paged_bytes(
     table_itemsize: int = 4,
     itemsize: int = 2,
 ) -> int:
-    """What the kernels ask for: the least, a query again for each part, and a table's entry for each key and its head.
+    """Bytes that the kernels ask for: the least, a query again for each part, a table's entry a key and head.
 
     With more than one part, each part's output and log-sum-exp are written in float32, and read where it had keys.
     """

@@ -1,4 +1,4 @@
-"""What brightness costs at least."""
+"""FLOPs and least bytes of computing a picture's brightness."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from mlsys_lab.flops.amounts import not_negative, positive
 
 
 def flops(pixels: int) -> int:
-    """Three multiplications and two additions a pixel."""
+    """FLOPs of the brightness of `pixels` pixels: three multiplications and two additions each."""
     not_negative(pixels=pixels)
     return 5 * pixels
 
 
 def least_bytes(pixels: int, itemsize: int = 4) -> int:
-    """Three numbers read and one written a pixel."""
+    """Least bytes moved for `pixels` pixels: three numbers read and one written each."""
     not_negative(pixels=pixels)
     positive(itemsize=itemsize)
     return 4 * pixels * itemsize

@@ -9,7 +9,9 @@ from mlsys_lab.flops.amounts import positive
 
 
 def forward(rows: int, width: int, itemsize: float, *, centred: bool) -> tuple[float, float]:
-    """RMS norm: x², its sum, two products. `centred` (layer norm): beside it the sum of x, a difference and + b.
+    """FLOPs and least bytes of the forward pass, `centred` for layer norm.
+
+    RMS norm takes x², its sum and two products; layer norm beside these the sum of x, a difference and + b.
 
     x is read and y written; w and b are read once.
 
@@ -22,7 +24,10 @@ def forward(rows: int, width: int, itemsize: float, *, centred: bool) -> tuple[f
 
 
 def backward(rows: int, width: int, itemsize: float, *, centred: bool) -> tuple[float, float]:
-    """RMS norm: x̂, g, g·x̂ and its sum, dy·x̂ and its sum, three more for dx. `centred`: x − μ, Σg, one − and db, 4 more.
+    """FLOPs and least bytes of the backward pass, `centred` for layer norm.
+
+    RMS norm takes x̂, g, g·x̂ and its sum, dy·x̂ and its sum, and three more for dx; layer norm beside these x − μ, Σg,
+    one − and db, 4 more.
 
     x and dy are read and dx written; w is read, dw (and db) written.
     """

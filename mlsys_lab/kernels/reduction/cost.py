@@ -1,4 +1,4 @@
-"""What a sum costs at least."""
+"""FLOPs and least bytes of a sum."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from mlsys_lab.flops.amounts import not_negative, positive
 
 
 def flops(elements: int) -> int:
-    """One addition less than there are numbers."""
+    """FLOPs of a sum: one addition less than there are numbers, 0 for none."""
     not_negative(elements=elements)
     return max(elements - 1, 0)
 
 
 def least_bytes(elements: int, itemsize: int = 4) -> int:
-    """Every number read once, and the sum written."""
+    """Least bytes of a sum: every number read once, and the sum written."""
     not_negative(elements=elements)
     positive(itemsize=itemsize)
     return (elements + 1) * itemsize
