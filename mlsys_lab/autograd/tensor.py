@@ -185,7 +185,7 @@ class Tensor:
     # --- methods: the functions of `ops` with this tensor as the first argument ---------------------------------------
 
     def exp(self) -> Tensor:
-        """Elementwise eˣ."""
+        """Elementwise exponential eˣ."""
         return elementwise.exp(self)
 
     def log(self) -> Tensor:
@@ -201,15 +201,15 @@ class Tensor:
         return elementwise.tanh(self)
 
     def sigmoid(self) -> Tensor:
-        """Elementwise 1 / (1 + e⁻ˣ)."""
+        """Elementwise logistic function 1 / (1 + e⁻ˣ)."""
         return elementwise.sigmoid(self)
 
     def relu(self) -> Tensor:
-        """Elementwise max(0, x)."""
+        """Elementwise rectified linear unit max(0, x)."""
         return elementwise.relu(self)
 
     def gelu(self) -> Tensor:
-        """Elementwise x·Φ(x), Φ the normal distribution function."""
+        """Elementwise Gaussian error linear unit x·Φ(x), Φ the normal distribution function."""
         return elementwise.gelu(self)
 
     def to(self, target: torch.dtype | torch.device | str) -> Tensor:

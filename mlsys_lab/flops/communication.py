@@ -164,7 +164,7 @@ def tensor_limit(d_ff: int, peak_flops_per_s: float, link_bytes_per_s: float) ->
 
 
 def best_data_ways(tokens: float, devices: int, d_ff: int, *, data_axes: int = 1, tensor_axes: int = 1) -> float:
-    """Of n devices, divided X ways over data (weights sharded) and n/X ways over tensors: the X that sends least.
+    """How many ways to divide n devices over data, X, and n/X over tensors, so that each device sends least.
 
     A matrix multiplied by B tokens gathers 2·D·F·X/n bytes of weights on each device and 2·D·B/X of activations; over
     `data_axes` and `tensor_axes` axes of a torus their times are equal, and add up to least, at

@@ -29,7 +29,7 @@ def hfu(hardware_flops: float, time_s: float, *, peak_flops_per_s: float, device
 
 
 def mbu(needed_bytes: float, time_s: float, *, bandwidth_bytes_per_s: float, devices: int = 1) -> float:
-    """Memory bandwidth utilisation: bytes that had to be read (weights and cache) against what memory could move.
+    """Memory bandwidth utilisation: bytes that had to be read (weights and cache) over those that memory could move.
 
     >>> mbu(14e9, 0.014, bandwidth_bytes_per_s=2e12)  # 7 billion weights of 16 bits, 14 ms a token
     0.5

@@ -17,7 +17,7 @@ INFERENCE_FLOPS_PER_PARAMETER_TOKEN = 2
 
 @dataclass(frozen=True)
 class Allocation:
-    """A model of N parameters trained on D tokens to a loss, that will serve so many tokens in its life."""
+    """A model of N parameters trained on D tokens to a loss, and the tokens that it will serve in its life."""
 
     n_params: float
     tokens: float
@@ -46,7 +46,7 @@ class Allocation:
 
 
 def compute_optimal(law: Law, flops: float) -> Allocation:
-    """The split of C = 6ND with the least loss, in closed form (Hoffmann et al. 2022, equation 4)."""
+    """The split of C = 6ND training FLOPs with the least loss, in closed form (Hoffmann et al. 2022, equation 4)."""
     frontier = law.frontier()
     n_params, tokens = float(frontier.params(flops)), float(frontier.tokens(flops))
     return Allocation(n_params, tokens, float(law.loss(n_params, tokens)))
@@ -65,7 +65,7 @@ def at_size(law: Law, loss: float, n_params: float, inference_tokens: float = 0.
 
 
 def inference_optimal(law: Law, loss: float, inference_tokens: float, *, inference_price: float = 1.0) -> Allocation:
-    """The model that reaches the loss with the least 6ND + price · 2N·D_inf (Sardana et al. 2024, equation 2).
+    """Cheapest allocation that reaches the loss, by 6ND + price · 2N·D_inf (Sardana et al. 2024, equation 2).
 
     arXiv:2401.00448. `inference_price` is what an inference FLOP costs over a training FLOP, for example the ratio of
     the two utilisations (their section 4). With no inference this is the compute-optimal model of that loss.
