@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from mlsys_lab.autograd import graph
-from mlsys_lab.autograd.graph import Node, no_grad, propagate, recording, recording_is, released
+from mlsys_lab.autograd.graph import Node, no_grad, propagate, recording, released_error, set_recording
 from mlsys_lab.autograd.tensor import Tensor
 from mlsys_lab.errors import InputError
 
@@ -41,9 +41,9 @@ class Recompute(Node):
         What the function uses without being passed it, parameters above all, gets its gradient in the same pass.
         """
         if self.edges is None:
-            raise released()
+            raise released_error()
         started = next(graph.numbers)
-        with recording_is(True), _rng_state_is(self.rng_state):
+        with set_recording(True), _use_rng_state(self.rng_state):
             out = self.function(*self.inputs)
         if out.requires_grad:
             yield from propagate(out.node or out, grad, older_than=started)
@@ -51,7 +51,7 @@ class Recompute(Node):
     def release(self) -> None:
         """Drop the function and its inputs, and with them the memory that only this node kept alive."""
         super().release()
-        self.function, self.inputs = _gone, ()
+        self.function, self.inputs = _raise_released, ()
 
     def targets(self) -> Iterator[Node | Tensor]:
         """The nodes, or leaves, that produced the function's inputs and need a gradient."""
@@ -62,8 +62,8 @@ class Recompute(Node):
         return iter(self.inputs)
 
 
-def _gone(*inputs: Tensor) -> Tensor:
-    raise released()
+def _raise_released(*inputs: Tensor) -> Tensor:
+    raise released_error()
 
 
 def checkpoint(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
@@ -147,7 +147,7 @@ def _set_rng_state(state: RngState) -> None:
 
 
 @contextlib.contextmanager
-def _rng_state_is(state: RngState) -> Iterator[None]:
+def _use_rng_state(state: RngState) -> Iterator[None]:
     """Run the body of a `with` from this random state of torch; afterwards put back the state found before it."""
     before = _rng_state(set(state[1]))
     _set_rng_state(state)

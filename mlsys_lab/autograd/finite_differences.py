@@ -33,7 +33,7 @@ def gradcheck(function: Callable[..., Tensor], *inputs: Tensor, step: float = 1e
     cotangent = torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out.device)
     out.backward(cotangent)
 
-    def weighed() -> float:
+    def weigh() -> float:
         with no_grad():
             return float((function(*copies).data * cotangent).sum())
 
@@ -46,9 +46,9 @@ def gradcheck(function: Callable[..., Tensor], *inputs: Tensor, step: float = 1e
         for i, slope in enumerate(grad.reshape(-1).tolist()):
             x = elements[i].item()
             elements[i] = x + step
-            above = weighed()
+            above = weigh()
             elements[i] = x - step
-            below = weighed()
+            below = weigh()
             elements[i] = x
             numeric = (above - below) / (2 * step)
             worst = max(worst, abs(slope - numeric) / max(1.0, abs(numeric)))

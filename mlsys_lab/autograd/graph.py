@@ -50,7 +50,7 @@ class Node:
     def gradients(self, grad: torch.Tensor) -> Iterator[tuple[Node | Tensor, torch.Tensor]]:
         """From the result's gradient `grad`, yield for each operand the pair (node or leaf to send it to, gradient)."""
         if self.edges is None:
-            raise released()
+            raise released_error()
         for target, vjp in self.edges:
             yield target, vjp(grad)
 
@@ -67,7 +67,7 @@ class Node:
         return (vjp for _, vjp in self.edges or ())
 
 
-def released() -> InputError:
+def released_error() -> InputError:
     """The error to raise when a second backward pass meets a graph that the first has released."""
     return InputError(
         "the graph of this tensor has been released by an earlier backward()",
@@ -76,7 +76,7 @@ def released() -> InputError:
 
 
 @contextlib.contextmanager
-def recording_is(mode: bool) -> Iterator[None]:
+def set_recording(mode: bool) -> Iterator[None]:
     """Switch recording on the tape on (True) or off (False) for the body of a `with`, in this thread only."""
     token = recording.set(mode)
     try:
@@ -88,7 +88,7 @@ def recording_is(mode: bool) -> Iterator[None]:
 @contextlib.contextmanager
 def no_grad() -> Iterator[None]:
     """`with no_grad():` computes without recording: results need no gradient and hold no graph. Also a decorator."""
-    with recording_is(False):
+    with set_recording(False):
         yield
 
 

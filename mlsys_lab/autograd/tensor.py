@@ -234,11 +234,11 @@ class Tensor:
 
     def reshape(self, *shape: Any) -> Tensor:
         """View in another shape, elements in unchanged order; one length may be -1."""
-        return shaping.reshape(self, _flat(shape))
+        return shaping.reshape(self, _flatten(shape))
 
     def permute(self, *axes: Any) -> Tensor:
         """View with the axes in another order: axis i of the result is axis axes[i] of this tensor."""
-        return shaping.permute(self, _flat(axes))
+        return shaping.permute(self, _flatten(axes))
 
     def transpose(self, first: int = -2, second: int = -1) -> Tensor:
         """View with two axes exchanged, the last two by default."""
@@ -251,7 +251,7 @@ class Tensor:
 
     def broadcast_to(self, *shape: Any) -> Tensor:
         """View that repeats the elements along new axes in front and along axes of length 1."""
-        return shaping.broadcast_to(self, _flat(shape))
+        return shaping.broadcast_to(self, _flatten(shape))
 
     def softmax(self, axis: int = -1) -> Tensor:
         """Softmax along the axis: exponentials divided by their sum."""
@@ -290,7 +290,7 @@ def as_torch(data: Any, dtype: torch.dtype | None = None, device: torch.device |
     return to_storage(data.data if isinstance(data, Tensor) else data, dtype, device)
 
 
-def _flat(arguments: tuple[Any, ...]) -> tuple[int, ...]:
+def _flatten(arguments: tuple[Any, ...]) -> tuple[int, ...]:
     """Flatten the arguments of a method that may be called as f(2, 3) or as f((2, 3))."""
     return tuple(arguments[0] if len(arguments) == 1 and not isinstance(arguments[0], int) else arguments)
 

@@ -102,7 +102,7 @@ class Value:
 
     def exp(self) -> Value:
         """Exponential eˣ, its own slope. Raises InputError where a float cannot hold it (x > 709.78)."""
-        e = _finite(math.exp, self.data)
+        e = _call_finite(math.exp, self.data)
         return Value(e, ((self, e),), "exp")
 
     def log(self) -> Value:
@@ -163,7 +163,7 @@ def _lift(other: object) -> Value:
     return other if isinstance(other, Value) else Value(_number(other))
 
 
-def _finite(function: Callable[..., float], *arguments: float) -> float:
+def _call_finite(function: Callable[..., float], *arguments: float) -> float:
     try:
         return function(*arguments)
     except OverflowError:
@@ -182,7 +182,7 @@ def _power(x: float, n: float) -> float:
         raise InputError("0 has no negative power", got=f"{x} ** {n}", expected="a base other than 0")
     if x < 0 and not n.is_integer():
         raise InputError("a negative number has no real fractional power", got=f"{x} ** {n}", expected="a base >= 0")
-    return _finite(math.pow, x, n)
+    return _call_finite(math.pow, x, n)
 
 
 def _power_slope(x: float, n: float) -> float:

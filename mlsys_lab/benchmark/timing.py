@@ -122,7 +122,7 @@ def compare(
         raise InputError("nothing to time", got=f"{len(calls)} calls, {samples} samples, {warmup} warm-up calls")
     if device not in ("cpu", "cuda"):
         raise InputError("cannot time on this device", got=repr(device), expected="'cpu' or 'cuda'")
-    draw = fresh or _nothing
+    draw = fresh or _no_arguments
     clock = _CudaClock(flush_l2) if device == "cuda" else _CpuClock()
     for call in calls.values():
         for _ in range(warmup):
@@ -131,7 +131,7 @@ def compare(
         clock.prepare(name, call, draw)
     names = list(calls)
     taken: dict[str, list[float]] = {name: [] for name in names}
-    with _no_gc():
+    with _pause_gc():
         for turn in range(samples):
             first = turn % len(names)
             for name in names[first:] + names[:first]:
@@ -139,7 +139,7 @@ def compare(
     return Comparison({name: Timing(tuple(times)) for name, times in taken.items()})
 
 
-def _nothing() -> tuple[Any, ...]:
+def _no_arguments() -> tuple[Any, ...]:
     return ()
 
 
@@ -201,7 +201,7 @@ class _CudaClock:
 
 
 @contextmanager
-def _no_gc() -> Iterator[None]:
+def _pause_gc() -> Iterator[None]:
     """Keep Python's garbage collector from running in the body of a `with`, that is, within a sample."""
     was_on = gc.isenabled()
     gc.collect()

@@ -24,7 +24,7 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.flops.bounds import NETWORK_BYTES_PER_S, Machine, machine
 from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.estimate import Estimate, estimate_serving, estimate_training, smaller_layouts
-from mlsys_lab.flops.huggingface import left_out, read_config
+from mlsys_lab.flops.huggingface import omissions, read_config
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.memory import BYTES, RECIPES, element_bytes, recipe
 from mlsys_lab.flops.presets import preset
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         fix = "" if estimate.fits else _fix(args, config, on, layout)
     except OverflowError:
         raise InputError("sizes too large to compute with", expected="fewer than 10³⁰⁰ FLOPs and bytes") from None
-    skipped = left_out(path) if path else ()
+    skipped = omissions(path) if path else ()
     if args.json:
         print(json.dumps(estimate.as_dict() | {"fix": fix, "not_counted": list(skipped)}, indent=1))
     else:

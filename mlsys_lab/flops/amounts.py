@@ -5,21 +5,21 @@ from __future__ import annotations
 from mlsys_lab.errors import InputError
 
 
-def positive(**amounts: float) -> None:
+def require_positive(**amounts: float) -> None:
     """Raise InputError naming the first amount that is zero, negative or not a number."""
     for name, amount in amounts.items():
         if not amount > 0:
             raise InputError(f"{name} must be positive", got=amount)
 
 
-def at_least_one(**amounts: float) -> None:
+def require_at_least_one(**amounts: float) -> None:
     """Raise InputError naming the first amount that is less than one or not a number."""
     for name, amount in amounts.items():
         if not amount >= 1:
             raise InputError(f"{name} must be at least 1", got=amount)
 
 
-def not_negative(**amounts: float) -> None:
+def require_not_negative(**amounts: float) -> None:
     """Raise InputError naming the first amount that is negative or not a number."""
     for name, amount in amounts.items():
         if not amount >= 0:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import activations, cache, communication, compute
-from mlsys_lab.flops.amounts import positive
+from mlsys_lab.flops.amounts import require_positive
 from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.layout import Layout, shard
 from mlsys_lab.flops.memory import BYTES, Recipe, element_bytes
@@ -37,7 +37,7 @@ class Machine:
     node: int  # devices in a node
 
     def __post_init__(self) -> None:
-        positive(**asdict(self))
+        require_positive(**asdict(self))
 
 
 def machine(
@@ -206,7 +206,7 @@ def training_work(
     parameters = held.at(first=p == 1, last=True) + held.experts
     reads = 3 if layout.recomputation == "full" else 2
     read = reads * (held.dense + held.experts) + 2 * config.vocab_size * config.d_model / t
-    kept = config.n_layers / p * kept_layer(config, layout, recipe, tokens=tokens).total
+    kept = config.n_layers / p * layer_activations(config, layout, recipe, tokens=tokens).total
     kept += activations.head_bytes(config, own, layout.micro_batch, tensor=t, element_bytes=eb)
     optimised = held.at(first=p == 1, last=True) / (layout.replicas if layout.zero_stage else 1)
     optimised += held.experts / (layout.replicas / layout.expert if layout.zero_stage else 1)
@@ -218,7 +218,7 @@ def training_work(
     return Work(flops, memory, sum(inside), sum(beyond))
 
 
-def kept_layer(
+def layer_activations(
     config: TransformerConfig, layout: Layout, recipe: Recipe, *, tokens: int, recomputation: str | None = None
 ) -> activations.LayerActivations:
     """Activations that one layer of a micro-batch keeps on a device, with fused attention and without dropout."""
@@ -253,7 +253,7 @@ def serving_work(
     """
     if layout.context > 1:
         raise InputError("serving is bounded without context parallelism", got=f"{layout.context} ranks", expected="1")
-    positive(weight_bytes=weight_bytes, cache_bytes=cache_bytes)
+    require_positive(weight_bytes=weight_bytes, cache_bytes=cache_bytes)
     t, p, e = layout.tensor, layout.pipeline, layout.expert
     once = compute.forward(config, tokens, causal=True, past=past, head_tokens=1)
     held = shard(config, layout)

@@ -8,7 +8,7 @@ counted.
 
 from __future__ import annotations
 
-from mlsys_lab.flops.amounts import at_least_one, not_negative, positive
+from mlsys_lab.flops.amounts import require_at_least_one, require_not_negative, require_positive
 from mlsys_lab.flops.config import TransformerConfig
 
 
@@ -21,13 +21,13 @@ def elements_per_token(config: TransformerConfig) -> int:
 
 def bytes_per_token(config: TransformerConfig, element_bytes: float = 2) -> float:
     """Bytes that one token keeps in the KV cache, over all layers."""
-    positive(element_bytes=element_bytes)
+    require_positive(element_bytes=element_bytes)
     return config.n_layers * elements_per_token(config) * element_bytes
 
 
 def cache_bytes(config: TransformerConfig, tokens: int, batch: int = 1, element_bytes: float = 2) -> float:
     """Bytes of the KV cache of `batch` sequences of `tokens` tokens each."""
-    not_negative(tokens=tokens, batch=batch)
+    require_not_negative(tokens=tokens, batch=batch)
     return batch * tokens * bytes_per_token(config, element_bytes)
 
 
@@ -37,7 +37,7 @@ def copies(config: TransformerConfig, tensor: int) -> float:
     Heads are divided among the devices; once there are more devices than key/value heads, some keep the same head, and
     the latent vector, which all heads share, is kept by every device.
     """
-    at_least_one(tensor=tensor)
+    require_at_least_one(tensor=tensor)
     if config.latent is not None:
         return tensor
     return max(1.0, tensor / config.n_kv_heads)

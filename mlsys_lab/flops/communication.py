@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from mlsys_lab.flops.amounts import at_least_one, not_negative, positive
+from mlsys_lab.flops.amounts import require_at_least_one, require_not_negative, require_positive
 from mlsys_lab.flops.compute import check_recomputation
 from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.memory import check_zero_stage
@@ -18,8 +18,8 @@ from mlsys_lab.flops.memory import check_zero_stage
 
 def gather_bytes(size_bytes: float, devices: int) -> float:
     """Bytes that a device sends in an all-gather, reduce-scatter or all-to-all of `size_bytes`: (n - 1)/n of them."""
-    not_negative(size_bytes=size_bytes)
-    at_least_one(devices=devices)
+    require_not_negative(size_bytes=size_bytes)
+    require_at_least_one(devices=devices)
     return size_bytes * (devices - 1) / devices
 
 
@@ -42,8 +42,8 @@ def data_parallel_bytes(
     micro-batch gathers them forward and backward. In units of Ψ 16-bit parameters and one micro-batch the four send 2,
     2, 2 and 3 (ZeRO, §7).
     """
-    not_negative(weight_bytes=weight_bytes, gradient_bytes=gradient_bytes)
-    at_least_one(micro_batches=micro_batches)
+    require_not_negative(weight_bytes=weight_bytes, gradient_bytes=gradient_bytes)
+    require_at_least_one(micro_batches=micro_batches)
     times = {
         0: (0, 2),
         1: (1, 1),
@@ -76,7 +76,7 @@ def tensor_parallel_bytes(
     Left out: what a vocabulary that is divided sends, as much as half a layer, once.
     """
     check_recomputation(recomputation)
-    positive(tokens=tokens, layers=layers, element_bytes=element_bytes)
+    require_positive(tokens=tokens, layers=layers, element_bytes=element_bytes)
     halves = 1 if config.parallel_blocks else 2
     gathers = 2.0
     if training:
@@ -93,8 +93,8 @@ def pipeline_bytes(config: TransformerConfig, tokens: float, *, element_bytes: f
     >>> pipeline_bytes(one_trillion, 2048) / 1e6, pipeline_bytes(one_trillion, 2048, tensor=8) / 1e6
     (104.8576, 13.1072)
     """
-    positive(tokens=tokens, element_bytes=element_bytes)
-    at_least_one(tensor=tensor)
+    require_positive(tokens=tokens, element_bytes=element_bytes)
+    require_at_least_one(tensor=tensor)
     return tokens * config.d_model * element_bytes / tensor
 
 
@@ -110,7 +110,7 @@ def expert_parallel_bytes(
     """
     if config.experts is None:
         return 0.0
-    positive(tokens=tokens, layers=layers, element_bytes=element_bytes)
+    require_positive(tokens=tokens, layers=layers, element_bytes=element_bytes)
     return 2 * layers * gather_bytes(tokens * config.experts.active * config.d_model * element_bytes, devices)
 
 
@@ -122,8 +122,8 @@ def context_parallel_bytes(
     The backward pass sends keys and values again, and their gradients with them: twice as many bytes. With latent
     attention too, whole keys and values are passed.
     """
-    positive(tokens=tokens, layers=layers, element_bytes=element_bytes)
-    at_least_one(tensor=tensor)
+    require_positive(tokens=tokens, layers=layers, element_bytes=element_bytes)
+    require_at_least_one(tensor=tensor)
     value_dim = config.latent.v_dim if config.latent else config.head_dim
     heads = max(1.0, config.n_kv_heads / tensor)
     return layers * gather_bytes(tokens * heads * (config.head_dim + value_dim) * element_bytes, devices)
@@ -137,7 +137,7 @@ def bubble(stages: int, micro_batches: int, *, interleave: int = 1) -> float:
     >>> bubble(4, 8), bubble(4, 8, interleave=2)
     (0.375, 0.1875)
     """
-    at_least_one(stages=stages, micro_batches=micro_batches, interleave=interleave)
+    require_at_least_one(stages=stages, micro_batches=micro_batches, interleave=interleave)
     return (stages - 1) / (interleave * micro_batches)
 
 
@@ -150,7 +150,7 @@ def critical_tokens(peak_flops_per_s: float, link_bytes_per_s: float, *, active_
     >>> critical_tokens(990e12, 450e9)
     2200.0
     """
-    positive(peak_flops_per_s=peak_flops_per_s, link_bytes_per_s=link_bytes_per_s, active_share=active_share)
+    require_positive(peak_flops_per_s=peak_flops_per_s, link_bytes_per_s=link_bytes_per_s, active_share=active_share)
     return peak_flops_per_s / link_bytes_per_s / active_share
 
 
@@ -159,7 +159,7 @@ def tensor_limit(d_ff: int, peak_flops_per_s: float, link_bytes_per_s: float) ->
 
     Of x·W₁·W₂ each device does 4·T·D·F/t FLOPs and sends 4·T·D bytes (all-gather and reduce-scatter): t = F·W/C.
     """
-    positive(d_ff=d_ff, peak_flops_per_s=peak_flops_per_s, link_bytes_per_s=link_bytes_per_s)
+    require_positive(d_ff=d_ff, peak_flops_per_s=peak_flops_per_s, link_bytes_per_s=link_bytes_per_s)
     return d_ff * link_bytes_per_s / peak_flops_per_s
 
 
@@ -173,7 +173,7 @@ def best_data_ways(tokens: float, devices: int, d_ff: int, *, data_axes: int = 1
     >>> round(best_data_ways(4.19e6, 8960, 28672, data_axes=2))
     1618
     """
-    positive(tokens=tokens, devices=devices, d_ff=d_ff, data_axes=data_axes, tensor_axes=tensor_axes)
+    require_positive(tokens=tokens, devices=devices, d_ff=d_ff, data_axes=data_axes, tensor_axes=tensor_axes)
     return math.sqrt(tokens * devices / d_ff * data_axes / tensor_axes)
 
 
@@ -186,5 +186,5 @@ def mixed_critical_tokens(d_ff: int, intensity: float, *, data_axes: int = 1, te
     >>> round(mixed_critical_tokens(28672, 2550, data_axes=2))
     454
     """
-    positive(d_ff=d_ff, intensity=intensity, data_axes=data_axes, tensor_axes=tensor_axes)
+    require_positive(d_ff=d_ff, intensity=intensity, data_axes=data_axes, tensor_axes=tensor_axes)
     return 4 * intensity**2 / (d_ff * data_axes * tensor_axes)

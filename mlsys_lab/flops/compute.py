@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from mlsys_lab.errors import InputError, did_you_mean
-from mlsys_lab.flops.amounts import at_least_one, not_negative, positive
+from mlsys_lab.flops.amounts import require_at_least_one, require_not_negative, require_positive
 from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.parameters import parameters
 
@@ -69,7 +69,7 @@ def pairs(tokens: int, past: int = 0, *, causal: bool = False) -> float:
     >>> pairs(4), pairs(4, causal=True), pairs(1, past=9)
     (16, 10.0, 10)
     """
-    not_negative(tokens=tokens, past=past)
+    require_not_negative(tokens=tokens, past=past)
     return tokens * past + (tokens * (tokens + 1) / 2 if causal else tokens * tokens)
 
 
@@ -89,9 +89,9 @@ def forward(
     absorbed matrices); with `past`, those of the cached tokens would be unpacked again and are not counted. Raises
     InputError.
     """
-    at_least_one(tokens=tokens)
-    positive(batch=batch)
-    not_negative(past=past)
+    require_at_least_one(tokens=tokens)
+    require_positive(batch=batch)
+    require_not_negative(past=past)
     if head_tokens is not None and not 0 <= head_tokens <= tokens:
         raise InputError("logits for tokens that there are not", got=head_tokens, expected=f"0 to {tokens}")
     D, N, K, H = config.d_model, config.n_heads, config.n_kv_heads, config.head_dim
@@ -126,7 +126,7 @@ def forward(
 
 def decode(config: TransformerConfig, context: int, batch: int = 1) -> Flops:
     """FLOPs of one more token for each of `batch` sequences; it attends to `context` positions, itself among them."""
-    at_least_one(context=context)
+    require_at_least_one(context=context)
     return forward(config, 1, batch, past=context - 1)
 
 
@@ -198,13 +198,13 @@ def six_n(n_parameters: float, tokens: float) -> float:
     >>> f"{six_n(70e9, 15e12):.2g}"
     '6.3e+24'
     """
-    positive(n_parameters=n_parameters, tokens=tokens)
+    require_positive(n_parameters=n_parameters, tokens=tokens)
     return 6.0 * n_parameters * tokens
 
 
 def two_n(n_parameters: float, tokens: float) -> float:
     """Forward FLOPs by the rule 2·N·D: a multiply-add for each parameter and token (Kaplan, §2.1)."""
-    positive(n_parameters=n_parameters, tokens=tokens)
+    require_positive(n_parameters=n_parameters, tokens=tokens)
     return 2.0 * n_parameters * tokens
 
 
@@ -224,14 +224,14 @@ def kaplan_forward_per_token(config: TransformerConfig, tokens: int) -> float:
     Its N leaves out the head as well, which multiplies: 2·D·V a token that matter in small models. Its second term (the
     table's row "mask") is half of what scores and weighted sums cost over all pairs: one of the two, or a causal half.
     """
-    at_least_one(tokens=tokens)
+    require_at_least_one(tokens=tokens)
     attention = 2.0 * config.n_layers * tokens * config.n_heads * config.head_dim
     return two_n(parameters(config).non_embedding, 1) + attention
 
 
 def palm_training_per_token(config: TransformerConfig, tokens: int, n_parameters: float | None = None) -> float:
     """Training FLOPs a token as PaLM's MFU counts (arXiv:2204.02311, appendix B): 6·N + 12·L·N·H·T, all pairs."""
-    at_least_one(tokens=tokens)
+    require_at_least_one(tokens=tokens)
     count = parameters(config).active if n_parameters is None else n_parameters
     return six_n(count, 1) + 12.0 * config.n_layers * config.n_heads * config.head_dim * tokens
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.amounts import positive
+from mlsys_lab.flops.amounts import require_positive
 
 MOST_OPERANDS = 12
 """Most operands of an einsum, since the best order is sought among (3^n + 1)/2 - 2^n divisions of subsets."""
@@ -66,7 +66,7 @@ class Einsum:
         return tuple(self.sizes[letter] for letter in self.output)
 
     @property
-    def summed(self) -> tuple[str, ...]:
+    def summed_indices(self) -> tuple[str, ...]:
         """Indices that are summed over, in order of appearance."""
         return tuple(letter for letter in self.sizes if letter not in self.output)
 
@@ -76,10 +76,8 @@ class Einsum:
 
         For every combination of all indices there are one multiplication fewer than there are operands, and one
         addition into the result if anything is summed; the first addition, to zero, counts.
-
-        A multiply-add is two, as everywhere; the first addition, to zero, counts.
         """
-        return (len(self.inputs) - 1 + bool(self.summed)) * math.prod(self.sizes.values())
+        return (len(self.inputs) - 1 + bool(self.summed_indices)) * math.prod(self.sizes.values())
 
     def elements(self) -> int:
         """Number of elements of all operands and the result together."""
@@ -91,10 +89,10 @@ class Einsum:
 
     def intensity(self, element_bytes: float = 2) -> float:
         """Arithmetic intensity in FLOP/byte; InputError where no bytes are moved."""
-        positive(elements=self.elements(), element_bytes=element_bytes)
+        require_positive(elements=self.elements(), element_bytes=element_bytes)
         return self.flops / self.size_bytes(element_bytes)
 
-    def on_mesh(self, mesh: Mapping[str, int], axes: Mapping[str, str]) -> Einsum:
+    def shard(self, mesh: Mapping[str, int], axes: Mapping[str, str]) -> Einsum:
         """The einsum that each device of a mesh computes when indices are divided along the mesh's axes.
 
         `mesh` is the size of each mesh axis, `axes` the mesh axes along which an index is divided ("X", or "XY" for
@@ -102,7 +100,7 @@ class Einsum:
         an axis is unknown or used twice, or a size does not divide.
 
         >>> whole = Einsum.parse("bd,df->bf", b=64, d=32, f=16)
-        >>> part = whole.on_mesh({"X": 4, "Y": 8, "Z": 4}, {"b": "X", "d": "Y"})
+        >>> part = whole.shard({"X": 4, "Y": 8, "Z": 4}, {"b": "X", "d": "Y"})
         >>> whole.flops / part.flops, replication({"X": 4, "Y": 8, "Z": 4}, {"b": "X", "d": "Y"})
         (32.0, 4)
         """
@@ -143,7 +141,7 @@ class Einsum:
             steps = [self]
         return Contraction(tuple(tuple(pair) for pair in order), tuple(steps))
 
-    def left_to_right(self) -> Contraction:
+    def contract_left_to_right(self) -> Contraction:
         """Contract two operands at a time, in the order in which they are written."""
         count = len(self.inputs)
         return self.contraction([(0, 1)] + [(0, left) for left in range(count - 2, 0, -1)] if count > 1 else [])
@@ -182,7 +180,7 @@ class Einsum:
                 total = cost[part] + cost[other] + points[indices] * (2 if indices & ~wanted else 1)
                 if subset not in cost or total < cost[subset]:
                     cost[subset], split[subset], kept[subset] = total, (part, other), indices & wanted
-        return _as_positions(everything, split, count)
+        return _to_positions(everything, split, count)
 
     def _bits(self, letters: str) -> int:
         """Encode a set of indices as the bits of a number, in the order of `sizes`."""
@@ -198,7 +196,7 @@ def _halves(subset: int) -> Iterator[int]:
         part = (part - 1) & subset
 
 
-def _as_positions(everything: int, split: Mapping[int, tuple[int, int]], count: int) -> list[tuple[int, int]]:
+def _to_positions(everything: int, split: Mapping[int, tuple[int, int]], count: int) -> list[tuple[int, int]]:
     """Convert a tree of subsets into numpy's pairs of positions in the list of waiting operands."""
     order: list[tuple[int, int]] = []
     waiting = [1 << at for at in range(count)]
@@ -244,7 +242,7 @@ def replication(mesh: Mapping[str, int], axes: Mapping[str, str]) -> int:
     >>> replication({"X": 4, "Y": 8, "Z": 2}, {"i": "X"})
     16
     """
-    positive(**mesh)
+    require_positive(**mesh)
     used = "".join(axes.values())
     if strangers := [name for name in used if name not in mesh]:
         raise InputError("no such axis of the mesh", got=strangers[0], expected=f"of {', '.join(mesh)}")

@@ -12,7 +12,7 @@ from typing import Any
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import activations, cache, compute
-from mlsys_lab.flops.bounds import LeastTime, Machine, kept_layer, least_time, serving_work, training_work
+from mlsys_lab.flops.bounds import LeastTime, Machine, layer_activations, least_time, serving_work, training_work
 from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.layout import Layout, shard
 from mlsys_lab.flops.memory import BYTES, Recipe, States, states
@@ -86,8 +86,8 @@ def training_memory(config: TransformerConfig, layout: Layout, recipe: Recipe, *
     """
     held, p, replicas = shard(config, layout), layout.pipeline, layout.replicas
     micro_batches = layout.micro_batches(batch)
-    kept = kept_layer(config, layout, recipe, tokens=tokens)
-    whole = kept_layer(config, layout, recipe, tokens=tokens, recomputation="none")
+    kept = layer_activations(config, layout, recipe, tokens=tokens)
+    whole = layer_activations(config, layout, recipe, tokens=tokens, recomputation="none")
     head = activations.head_bytes(
         config,
         layout.rank_tokens(tokens),

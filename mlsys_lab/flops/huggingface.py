@@ -1,6 +1,6 @@
 """From a Hugging Face config.json to a `TransformerConfig`, for the architectures that this package computes rightly.
 
-What changes no count is not part of a `TransformerConfig`; `left_out` says what of it a file has. What would make the
+What changes no count is not part of a `TransformerConfig`; `omissions` says what of it a file has. What would make the
 arithmetic wrong is refused.
 """
 
@@ -28,10 +28,10 @@ def read_config(source: Source) -> TransformerConfig:
     return FAMILIES[found.text("model_type")](found)
 
 
-def left_out(source: Source) -> tuple[str, ...]:
+def omissions(source: Source) -> tuple[str, ...]:
     """Phrases for what a config.json asks for beyond a `TransformerConfig`; none of it changes `parameters`.
 
-    >>> left_out({"model_type": "mistral", "sliding_window": 4096})
+    >>> omissions({"model_type": "mistral", "sliding_window": 4096})
     ('attention reaches back 4096 tokens only (sliding_window)',)
     """
     found = read_fields(source)

@@ -39,7 +39,7 @@ def load(
     """
     folder = Path(folder)
     fields = read_fields(folder / "config.json")
-    model = _empty(folder, fields, attention)
+    model = _build_empty(folder, fields, attention)
     checkpoint = Checkpoint(folder)
     layout = LAYOUTS[fields.text("model_type")]
     wanted = {name: checkpoint.rename(locate(name, layout)) for name, _ in model.named_parameters()}
@@ -59,7 +59,7 @@ def load(
     return model
 
 
-def _empty(folder: Path, fields: Fields, attention: Attention) -> Transformer:
+def _build_empty(folder: Path, fields: Fields, attention: Attention) -> Transformer:
     """The checkpoint's model, built on the meta device: without memory for its weights."""
     config = read_config(folder)
     if fields.text("model_type") not in LAYOUTS:
@@ -89,7 +89,7 @@ class Checkpoint:
         self.folder = folder
         self.open: dict[str, Any] = {}
         if (folder / INDEX).exists():
-            self.files = self._indexed()
+            self.files = self._read_index()
         elif (folder / SINGLE).exists():
             self.files = dict.fromkeys(self._open(SINGLE).keys(), SINGLE)
         else:
@@ -117,7 +117,7 @@ class Checkpoint:
             raise InputError(f"{name} in {self.folder / file} is quantised", got=tensor.dtype, expected="16 to 64 bits")
         return tensor
 
-    def _indexed(self) -> dict[str, str]:
+    def _read_index(self) -> dict[str, str]:
         path = self.folder / INDEX
         try:
             files = json.loads(path.read_text(encoding="utf-8"))["weight_map"]

@@ -17,18 +17,18 @@ def rotary_angles(
 ) -> torch.Tensor:
     """Cosines and sines of the rotary angles of positions 0..T-1: (2, T, H/2), with the device and dtype of `like`.
 
-    RoFormer (arXiv:2104.09864), §3.2.2, equation 15: pair i turns by theta^(-2i/H) a position, or as `slowed` makes it
-    where there is a scaling. Worked out in fp32 at least, since bf16 cannot tell far positions apart.
+    RoFormer (arXiv:2104.09864), §3.2.2, equation 15: pair i turns by theta^(-2i/H) a position, or less by
+    `stretch_angles` where there is a scaling. Worked out in fp32 at least, since bf16 cannot tell far positions apart.
     """
     fine = torch.promote_types(like.dtype, torch.float32)
     turns = theta ** (-torch.arange(0, H, 2, device=like.device, dtype=fine) / H)  # (H/2,)
     if scaling is not None:
-        turns = slowed(turns, scaling)
+        turns = stretch_angles(turns, scaling)
     angles = torch.arange(T, device=like.device, dtype=fine)[:, None] * turns  # (T, H/2)
     return torch.stack((angles.cos(), angles.sin())).to(like.dtype)  # (2, T, H/2)
 
 
-def slowed(turns: torch.Tensor, scaling: RotaryScaling) -> torch.Tensor:
+def stretch_angles(turns: torch.Tensor, scaling: RotaryScaling) -> torch.Tensor:
     """Stretch rotary angles by `scaling`: radians a position of each pair, (H/2,) -> (H/2,).
 
     "linear": Chen et al. 2023 (arXiv:2306.15595), §2.3, positions divided by the factor. "llama3": `apply_scaling` of

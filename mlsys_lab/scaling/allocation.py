@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.scaling.laws import FLOPS_PER_PARAMETER_TOKEN, Law, positive
+from mlsys_lab.scaling.laws import FLOPS_PER_PARAMETER_TOKEN, Law, require_positive
 
 INFERENCE_FLOPS_PER_PARAMETER_TOKEN = 2
 
@@ -52,16 +52,16 @@ def compute_optimal(law: Law, flops: float) -> Allocation:
     return Allocation(n_params, tokens, float(law.loss(n_params, tokens)))
 
 
-def at_size(law: Law, loss: float, n_params: float, inference_tokens: float = 0.0) -> Allocation:
+def reach_loss(law: Law, loss: float, n_params: float, inference_tokens: float = 0.0) -> Allocation:
     """Allocation of a model of `n_params` parameters trained until it reaches the loss; InputError if it never does."""
-    size = float(positive("parameters", n_params))
+    size = float(require_positive("parameters", n_params))
     tokens = float(law.tokens_for_loss(loss, size))
     if not np.isfinite(tokens):
         least = float(law.params_for_loss(loss))
         raise InputError(
             f"{size:.3g} parameters never reach a loss of {loss:g}", expected=f"more than {least:.3g} parameters"
         )
-    return Allocation(size, tokens, loss, _served(inference_tokens))
+    return Allocation(size, tokens, loss, _require_not_negative(inference_tokens))
 
 
 def inference_optimal(law: Law, loss: float, inference_tokens: float, *, inference_price: float = 1.0) -> Allocation:
@@ -75,7 +75,7 @@ def inference_optimal(law: Law, loss: float, inference_tokens: float, *, inferen
     share to endless at u = r, which is bisected in log scale to the last bit.
     """
     A, B, alpha, beta = law.coefficients
-    served = _served(inference_tokens)
+    served = _require_not_negative(inference_tokens)
     if not (inference_price >= 0 and np.isfinite(inference_price)):
         raise InputError("inference_price must not be negative", got=inference_price)
     terms = float(law.terms(loss))
@@ -99,7 +99,7 @@ def inference_optimal(law: Law, loss: float, inference_tokens: float, *, inferen
     return Allocation(n_params, float((B / (terms * high)) ** (1 / beta)), loss, served)
 
 
-def _served(inference_tokens: float) -> float:
+def _require_not_negative(inference_tokens: float) -> float:
     if not (inference_tokens >= 0 and np.isfinite(inference_tokens)):
         raise InputError("tokens served must not be negative", got=inference_tokens)
     return float(inference_tokens)

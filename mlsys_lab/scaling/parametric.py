@@ -95,16 +95,16 @@ def fit_parametric(
     middle = columns[:, :2].mean(axis=0)
     columns[:, :2] -= middle
     if starts is None:
-        grid = _moved(np.array(GRID), middle)
+        grid = _shift(np.array(GRID), middle)
         rank = np.argsort([_objective(theta, columns, delta)[0] for theta in grid], kind="stable")
         begin = grid[rank[:refine]]
     else:
         given = [_theta(law) for law in starts]
         if not given:
             raise InputError("no starts", expected="at least one law, or starts=None for the grid")
-        begin = _moved(np.array(given), middle)
+        begin = _shift(np.array(given), middle)
     theta = _minimise(begin, columns, delta, gradient_tolerance)
-    law = _law(_moved(theta[None], -middle)[0])
+    law = _law(_shift(theta[None], -middle)[0])
     value, gradient = _objective(theta, columns, delta)
     downhill = np.clip(theta - gradient / (delta * len(runs)), *np.array(BOUNDS).T) - theta
     converged = bool(np.abs(downhill).max() < FLAT)
@@ -153,7 +153,7 @@ def _blas() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-def _moved(theta: FloatArray, middle: FloatArray) -> FloatArray:
+def _shift(theta: FloatArray, middle: FloatArray) -> FloatArray:
     """Shift laws theta (S, 5) so that ln N and ln D are counted from `middle`."""
     moved = theta.copy()
     moved[:, :2] -= theta[:, 3:] * middle

@@ -18,7 +18,7 @@ import numpy as np
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import TransformerConfig, parameters
 from mlsys_lab.scaling.curves import Curve
-from mlsys_lab.scaling.laws import FLOPS_PER_PARAMETER_TOKEN, positive
+from mlsys_lab.scaling.laws import FLOPS_PER_PARAMETER_TOKEN, require_positive
 from mlsys_lab.scaling.text import Corpus, Tokens, read_corpus
 
 if TYPE_CHECKING:
@@ -90,7 +90,9 @@ came out 5.1 to 6.1 % below what approach 3 predicts. At this scale losses still
 
 def tokens_for(size: Size, flops: float, corpus: Corpus) -> int:
     """Training tokens D = C / 6N of a size with a budget of `flops`."""
-    return round(float(positive("FLOPs", flops)) / (FLOPS_PER_PARAMETER_TOKEN * size.n_params(len(corpus.vocabulary))))
+    return round(
+        float(require_positive("FLOPs", flops)) / (FLOPS_PER_PARAMETER_TOKEN * size.n_params(len(corpus.vocabulary)))
+    )
 
 
 def epochs(tokens: float, corpus: Corpus) -> float:
@@ -143,9 +145,13 @@ def train(
     import torch
 
     plan = _Schedule.of(tokens)
-    peak = LEARNING_RATE_TIMES_WIDTH / size.width if learning_rate is None else float(positive("rate", learning_rate))
+    peak = (
+        LEARNING_RATE_TIMES_WIDTH / size.width
+        if learning_rate is None
+        else float(require_positive("rate", learning_rate))
+    )
     with _one_thread():
-        model = _initialised(size, len(corpus.vocabulary), seed)
+        model = _initialise(size, len(corpus.vocabulary), seed)
         optimizer = torch.optim.AdamW(model.parameters(), lr=peak, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True)
         held_out = _windows(corpus.validation, np.arange((len(corpus.validation) - 1) // SEQUENCE) * SEQUENCE)
         n_params = size.n_params(len(corpus.vocabulary))
@@ -176,7 +182,7 @@ class _Schedule:
 
     @classmethod
     def of(cls, tokens: float) -> _Schedule:
-        wanted = float(positive("tokens", tokens))
+        wanted = float(require_positive("tokens", tokens))
         if wanted < 10 * SEQUENCE:
             raise InputError("too few tokens for a run", got=f"{wanted:g}", expected=f"at least {10 * SEQUENCE}")
         batch = max(1, round(math.sqrt(wanted / BATCH_GROWTH)))
@@ -192,7 +198,7 @@ class _Schedule:
         return min(step / warmup, (self.steps - step + 1) / (self.steps - warmup + 1))
 
 
-def _initialised(size: Size, vocabulary_size: int, seed: int) -> Transformer:
+def _initialise(size: Size, vocabulary_size: int, seed: int) -> Transformer:
     """New model: weights of deviation 1/√(fan-in), 0 where a block adds to its input, so blocks begin as identities.
 
     A run of 100 steps cannot afford to unlearn the noise of its blocks: at width 32 and 48,000 tokens the loss is 4.57,

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.scaling.curves import Curve, Runs
-from mlsys_lab.scaling.laws import FLOPS_PER_PARAMETER_TOKEN, ChinchillaLaw, FloatArray, PowerLaw, positive
+from mlsys_lab.scaling.laws import FLOPS_PER_PARAMETER_TOKEN, ChinchillaLaw, FloatArray, PowerLaw, require_positive
 
 SMALLEST_PARAMS, LARGEST_PARAMS = 10_000, 10**13
 SMALLEST_TOKENS = 1000
@@ -76,7 +76,7 @@ class World:
         """Expected loss, nats a token, after `tokens` tokens and a share `progress` of the schedule."""
         above = self.law.loss(n_params, tokens) - self.law.E
         if learning_rate is not None:
-            off = np.log(positive("learning rate", learning_rate) / self.best_learning_rate(n_params))
+            off = np.log(require_positive("learning rate", learning_rate) / self.best_learning_rate(n_params))
             above = above * (1 + self.sensitivity * off**2)
         return self.law.E + above * (1 + self.schedule_gap * (1 - np.asarray(progress, dtype=np.float64)))
 
@@ -164,8 +164,8 @@ class ExperimentService:
 
         `InputError`, at no charge, for a request that cannot be run or whose 6ND exceeds what is left.
         """
-        size = _whole("n_params", n_params, SMALLEST_PARAMS, LARGEST_PARAMS)
-        length = _whole("tokens", tokens, SMALLEST_TOKENS, None)
+        size = _require_whole("n_params", n_params, SMALLEST_PARAMS, LARGEST_PARAMS)
+        length = _require_whole("tokens", tokens, SMALLEST_TOKENS, None)
         rate = _rate(learning_rate)
         cost = FLOPS_PER_PARAMETER_TOKEN * size * length
         if cost > self.remaining_flops:
@@ -198,7 +198,7 @@ class ExperimentService:
         return Curve(size, tokens, floor + above * np.exp(shift))
 
 
-def _whole(what: str, amount: float, least: int, most: int | None) -> int:
+def _require_whole(what: str, amount: float, least: int, most: int | None) -> int:
     """Convert to a whole number within [least, most], exactly; floats such as 1e9 are taken when they are whole."""
     try:
         number = int(amount) if isinstance(amount, float | np.floating) else operator.index(amount)
@@ -214,7 +214,7 @@ def _whole(what: str, amount: float, least: int, most: int | None) -> int:
 
 
 def _rate(learning_rate: float) -> float:
-    array = positive("learning rate", learning_rate)
+    array = require_positive("learning rate", learning_rate)
     if array.ndim:
         raise InputError("learning rate must be one number", got=repr(learning_rate))
     return float(array)

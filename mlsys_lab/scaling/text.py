@@ -93,13 +93,13 @@ def _merge(ids: Tokens, left: int, right: int, new: int) -> Tokens:
     """Replace each `left` followed by `right` by `new`, from the left on."""
     places = np.flatnonzero((ids[:-1] == left) & (ids[1:] == right))
     if left == right:
-        places = np.array(_every_second(places.tolist()), dtype=np.int64)
+        places = np.array(_drop_overlaps(places.tolist()), dtype=np.int64)
     merged = ids.copy()
     merged[places] = new
     return np.delete(merged, places + 1)
 
 
-def _every_second(places: Sequence[int]) -> list[int]:
+def _drop_overlaps(places: Sequence[int]) -> list[int]:
     """From ascending places of a pair, leave out those that overlap the one before: of "aaa" one of two "aa"."""
     kept: list[int] = []
     for place in places:

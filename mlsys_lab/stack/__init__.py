@@ -55,7 +55,7 @@ def load(topic: str, workspace: Workspace | None = None) -> Layer:
     artifact = workspace.artifact(topic) if workspace else None
     if artifact is not None:
         built = load_artifact(artifact, f"mlsys_stack_{topic.replace('-', '_')}")
-        own = {name: getattr(built, name) for name in _public(built) if _defined_by(built, getattr(built, name))}
+        own = {name: getattr(built, name) for name in _public(built) if _is_defined_by(built, getattr(built, name))}
         names.update(own)
         sources.update(dict.fromkeys(own, YOURS))
     layer = Layer(topic, names, sources)
@@ -77,6 +77,6 @@ def _public(module: ModuleType) -> list[str]:
     return [str(name) for name in getattr(module, "__all__", vars(module)) if not name.startswith("_")]
 
 
-def _defined_by(module: ModuleType, value: Any) -> bool:
+def _is_defined_by(module: ModuleType, value: Any) -> bool:
     """Whether `module` defined `value` itself, rather than importing it."""
     return not isinstance(value, ModuleType) and getattr(value, "__module__", module.__name__) == module.__name__

@@ -38,7 +38,7 @@ class KernelLoader(ArtifactLoader):
     def exec_module(self, module: ModuleType) -> None:
         """Run the checked definitions in a module that has only the names that kernels may use."""
         kernels = self._kernels()
-        vars(module).update(_names(kernels), __getattr__=partial(self._missing, kernels))
+        vars(module).update(_names(kernels), __getattr__=partial(self._raise_missing, kernels))
         super().exec_module(module)
         linecache.lazycache(self.filename, vars(module))  # who tells of a line finds its text
         if "triton" in vars(module):
@@ -65,7 +65,7 @@ class KernelLoader(ArtifactLoader):
     def _kernels(self) -> Kernels:
         return kernels_of(self.artifact.source, self.filename)
 
-    def _missing(self, kernels: Kernels, name: str) -> NoReturn:
+    def _raise_missing(self, kernels: Kernels, name: str) -> NoReturn:
         """Raise the error for a missing name: ArtifactError if it is a kernel that was refused, else AttributeError."""
         if (error := kernels.refused.get(name)) is None:
             raise AttributeError(f"{self.artifact.name} does not define {name!r}")

@@ -74,7 +74,7 @@ class Workspace:
             document = json.loads(self.progress_path.read_text(encoding="utf-8"))
             if not isinstance(document, dict) or document.get("format") != FORMAT:
                 raise ValueError(f"no progress record of format {FORMAT}")
-            return _validated(document.get("labs"))
+            return _validate(document.get("labs"))
         except FileNotFoundError:
             return {}
         except OSError as error:
@@ -125,7 +125,7 @@ class Workspace:
         return InputError(f"{self.progress_path} is damaged", got=error, help=help_)
 
 
-def _validated(labs: object) -> dict[str, Any]:
+def _validate(labs: object) -> dict[str, Any]:
     """Progress read from JSON, returned if its nesting is what the rest of the code expects; else ValueError."""
     if not isinstance(labs, dict):
         raise ValueError("no labs in it")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from mlsys_lab.autograd.ops.broadcasting import refuse, unbroadcast
-from mlsys_lab.autograd.ops.reduce import counted
+from mlsys_lab.autograd.ops.reduce import resolve_axes
 from mlsys_lab.autograd.storage import require_real
 from mlsys_lab.autograd.tensor import Tensor, as_torch, record
 from mlsys_lab.errors import InputError
@@ -18,7 +18,7 @@ from mlsys_lab.errors import InputError
 
 def softmax(a: Tensor, axis: int = -1) -> Tensor:
     """Softmax eᵃ / Σeᵃ along an axis, with the maximum subtracted first. ∂a = s·(g - Σ g·s), s the result."""
-    (axis,) = counted(a.data, axis)
+    (axis,) = resolve_axes(a.data, axis)
     s = require_real("softmax", a.data).softmax(axis)
 
     def softmax_vjp(g: torch.Tensor) -> torch.Tensor:
@@ -30,7 +30,7 @@ def softmax(a: Tensor, axis: int = -1) -> Tensor:
 
 def log_softmax(a: Tensor, axis: int = -1) -> Tensor:
     """Logarithm of the softmax, a - log Σeᵃ, along an axis. ∂a = g - softmax(a)·Σg."""
-    (axis,) = counted(a.data, axis)
+    (axis,) = resolve_axes(a.data, axis)
     out = require_real("log_softmax", a.data).log_softmax(axis)
     return record(out, (a, lambda g: g - out.exp() * g.sum(axis, keepdim=True)))
 

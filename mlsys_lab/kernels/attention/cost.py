@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import compute
-from mlsys_lab.flops.amounts import at_least_one, positive
+from mlsys_lab.flops.amounts import require_at_least_one, require_positive
 
 LSE_BYTES = 4
 """Bytes of a query's log-sum-exp, and of a score of the naive step: float32."""
@@ -30,7 +30,7 @@ class Shape:
 
     def __post_init__(self) -> None:
         sizes = {name: getattr(self, name) for name in ("batch", "heads", "kv_heads", "queries", "keys", "width")}
-        at_least_one(**sizes)
+        require_at_least_one(**sizes)
         if self.heads % self.kv_heads:
             raise InputError("query heads must be a multiple of key/value heads", got=f"{self.heads}, {self.kv_heads}")
 
@@ -58,7 +58,7 @@ class Shape:
 
 def forward(shape: Shape, itemsize: int = 2) -> tuple[float, float]:
     """FLOPs (4·D a pair and head) and least bytes (Q, K, V and the output, each moved once) of the forward pass."""
-    positive(itemsize=itemsize)
+    require_positive(itemsize=itemsize)
     flops = 4.0 * shape.batch * shape.heads * shape.width * shape.pairs
     return flops, (2.0 * shape.query_elements + 2.0 * shape.key_elements) * itemsize
 
@@ -78,7 +78,7 @@ def naive_bytes(shape: Shape, block_m: int, itemsize: int = 2) -> int:
 
     A query's scores are S·T numbers a head: a sequence of twice the length moves four times as much.
     """
-    positive(block_m=block_m, itemsize=itemsize)
+    require_positive(block_m=block_m, itemsize=itemsize)
     scores = shape.batch * shape.heads * shape.queries * shape.keys * LSE_BYTES
     keys = shape.batch * shape.heads * math.ceil(shape.queries / block_m) * shape.keys * shape.width
     return 4 * scores + 2 * (keys + shape.query_elements) * itemsize + shape.lse_bytes
@@ -90,7 +90,7 @@ def flash_bytes(shape: Shape, block_m: int, block_n: int, itemsize: int = 2) -> 
     About 2·D / `block_m` numbers for each pair of a query and a key: the square remains. But these are the same keys
     and values again and again, which the L2 cache holds, where the scores of the naive step are new ones.
     """
-    positive(block_m=block_m, block_n=block_n, itemsize=itemsize)
+    require_positive(block_m=block_m, block_n=block_n, itemsize=itemsize)
     seen = 0
     for first in range(0, shape.queries, block_m):
         reach = shape.keys

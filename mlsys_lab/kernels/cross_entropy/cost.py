@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlsys_lab.flops.amounts import positive
+from mlsys_lab.flops.amounts import require_positive
 
 TARGET_BYTES = 8
 """Bytes of a target, an int64."""
@@ -19,7 +19,7 @@ def forward(rows: int, vocabulary: int, itemsize: float) -> tuple[float, float]:
     >>> forward(1, 1000, 2)
     (4000.0, 2016.0)
     """
-    positive(rows=rows, vocabulary=vocabulary, itemsize=itemsize)
+    require_positive(rows=rows, vocabulary=vocabulary, itemsize=itemsize)
     return 4.0 * rows * vocabulary, float(rows) * (vocabulary * itemsize + TARGET_BYTES + 2 * ROW_BYTES)
 
 
@@ -28,7 +28,7 @@ def backward(rows: int, vocabulary: int, itemsize: float) -> tuple[float, float]
 
     Read for each row: target, log Σ exp and the gradient of its loss.
     """
-    positive(rows=rows, vocabulary=vocabulary, itemsize=itemsize)
+    require_positive(rows=rows, vocabulary=vocabulary, itemsize=itemsize)
     return 4.0 * rows * vocabulary, float(rows) * (2 * vocabulary * itemsize + TARGET_BYTES + 2 * ROW_BYTES)
 
 
@@ -37,5 +37,5 @@ def in_place(rows: int, vocabulary: int, itemsize: float) -> tuple[float, float]
 
     The least counts them once, as if a row stayed on the chip meanwhile.
     """
-    positive(rows=rows, vocabulary=vocabulary, itemsize=itemsize)
+    require_positive(rows=rows, vocabulary=vocabulary, itemsize=itemsize)
     return 8.0 * rows * vocabulary, float(rows) * (2 * vocabulary * itemsize + TARGET_BYTES + ROW_BYTES)

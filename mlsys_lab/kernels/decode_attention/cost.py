@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.amounts import at_least_one, not_negative, positive
+from mlsys_lab.flops.amounts import require_at_least_one, require_not_negative, require_positive
 
 FLOAT32 = 4  # bytes of a part's numbers, and of a log-sum-exp
 
@@ -17,9 +17,9 @@ def forward(lengths: Sequence[int], heads: int, kv_heads: int, width: int, items
     >>> forward([1000], heads=32, kv_heads=8, width=128)
     (16384000.0, 4112384.0)
     """
-    at_least_one(heads=heads, kv_heads=kv_heads, width=width)
-    positive(itemsize=itemsize)
-    not_negative(lengths=min(lengths, default=0))
+    require_at_least_one(heads=heads, kv_heads=kv_heads, width=width)
+    require_positive(itemsize=itemsize)
+    require_not_negative(lengths=min(lengths, default=0))
     if heads % kv_heads:
         raise InputError("query heads must be a multiple of key/value heads", got=f"{heads} and {kv_heads}")
     tokens, ends = sum(lengths), 2 * len(lengths) * heads
@@ -41,7 +41,7 @@ def paged_bytes(
 
     With more than one part, each part's output and log-sum-exp are written in float32, and read where it had keys.
     """
-    at_least_one(parts=parts, block_n=block_n, table_itemsize=table_itemsize)
+    require_at_least_one(parts=parts, block_n=block_n, table_itemsize=table_itemsize)
     _, least = forward(lengths, heads, kv_heads, width, itemsize)
     queries, programs = len(lengths) * heads, len(lengths) * kv_heads * parts
     asked = int(least) + (sum(lengths) * kv_heads + programs) * table_itemsize + queries * FLOAT32

@@ -5,7 +5,7 @@ Roots and quotients once a row are left out, as are μ and r, which are kept for
 
 from __future__ import annotations
 
-from mlsys_lab.flops.amounts import positive
+from mlsys_lab.flops.amounts import require_positive
 
 
 def forward(rows: int, width: int, itemsize: float, *, centred: bool) -> tuple[float, float]:
@@ -18,7 +18,7 @@ def forward(rows: int, width: int, itemsize: float, *, centred: bool) -> tuple[f
     >>> forward(8192, 8192, 2, centred=False)
     (268435456.0, 268451840.0)
     """
-    positive(rows=rows, width=width, itemsize=itemsize)
+    require_positive(rows=rows, width=width, itemsize=itemsize)
     flops, weights = (7.0, 2) if centred else (4.0, 1)
     return flops * rows * width, (2.0 * rows + weights) * width * itemsize
 
@@ -31,6 +31,6 @@ def backward(rows: int, width: int, itemsize: float, *, centred: bool) -> tuple[
 
     x and dy are read and dx written; w is read, dw (and db) written.
     """
-    positive(rows=rows, width=width, itemsize=itemsize)
+    require_positive(rows=rows, width=width, itemsize=itemsize)
     flops, weights = (13.0, 3) if centred else (9.0, 2)
     return flops * rows * width, (3.0 * rows + weights) * width * itemsize
