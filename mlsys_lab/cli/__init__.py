@@ -42,14 +42,14 @@ exit codes: 0 done and passed, 1 a mistake or a check that did not pass, 2 a com
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong with a command line in one line."""
+    """Argument parser that reports a wrong command line as a one-line InputError."""
 
     def error(self, message: str) -> NoReturn:
         raise InputError(message, help=f"see `{self.prog} --help`")
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line's grammar: one sub-parser a command."""
+    """The parser of the `mlsys-lab` command line, with one sub-parser for each command."""
     style = argparse.RawDescriptionHelpFormatter
     parser = _Parser(prog="mlsys-lab", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=style)
     parser.add_argument("--version", action="version", version=f"mlsys-lab {version('mlsys-lab')}")
@@ -63,7 +63,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code, and prints a person's mistake as one line on stderr."""
+    """Run one `mlsys-lab` command and return its exit code; a user's mistake is printed as one line on stderr."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = build_parser()
     if not arguments:

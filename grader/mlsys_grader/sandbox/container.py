@@ -46,7 +46,7 @@ KILLED = 128
 
 
 def make_flags(lab: GradedLab, name: str, profile: Path) -> list[str]:
-    """Make the arguments of a container called `name`: its policy, with the system call filter in the file `profile`."""
+    """Make the arguments of a container called `name`: its policy, with the system call filter in `profile`."""
     user = FIRST_UID + secrets.randbelow(UIDS)
     found = ["--name", name, "--interactive", "--attach", "stdin", "--attach", "stdout", "--pull", "never"]
     found += ["--network", "none", "--hostname", "lab", "--ipc", "private", "--log-driver", "none"]
