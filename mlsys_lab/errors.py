@@ -29,6 +29,10 @@ class InputError(CourseError):
     """An argument, file or field has the wrong name, type, shape or value."""
 
 
+class UsageError(InputError):
+    """A command line that is not understood."""
+
+
 class MissingToolError(CourseError):
     """Something that has to be on this machine is not: a program, a device, a library."""
 
