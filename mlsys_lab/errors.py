@@ -29,6 +29,10 @@ class InputError(CourseError):
     """An argument, file or field has the wrong name, type, shape or value."""
 
 
+class UsageError(InputError):
+    """A command line that is not understood."""
+
+
 class MissingToolError(CourseError):
     """Something that must be installed on this machine is missing: a program, a device or a library."""
 
