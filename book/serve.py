@@ -107,7 +107,7 @@ def start_jupyterlab(workspace: Path, port: int, token: str, log: Path) -> subpr
     """Start JupyterLab in the workspace and wait until it answers.
 
     Raises:
-        MissingToolError: it ended, or did not answer in a minute; `log` has what it said.
+        MissingToolError: it ended, or did not answer in two minutes; `log` has what it said.
     """
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", f"--ServerApp.root_dir={workspace}"]
     command += [f"--ServerApp.ip={HOST}", f"--ServerApp.port={port}", "--ServerApp.port_retries=0"]
@@ -124,7 +124,7 @@ def run_jupyter(
     """Start a Jupyter server by its command and wait until it answers on `port`.
 
     Raises:
-        MissingToolError: it ended, or did not answer in a minute; `log` has what it said.
+        MissingToolError: it ended, or did not answer in two minutes; `log` has what it said.
     """
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         command = [*command, "--ServerApp.allow_root=True"]  # containers run as root
@@ -141,7 +141,7 @@ def run_jupyter(
             env={**os.environ, "JUPYTER_TOKEN": token},
             start_new_session=True,
         )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     try:
         while time.monotonic() < deadline and process.poll() is None:
             try:

@@ -23,14 +23,15 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from mlsys_lab.checks.performance import Performance
 from mlsys_lab.errors import InputError, did_you_mean
 
-Arrays = dict[str, np.ndarray]
+if TYPE_CHECKING:
+    import numpy as np  # whoever lists the labs does not wait for it
+
+Arrays = dict[str, "np.ndarray"]
 """Named arrays. One whose name begins with an underscore stays with whoever decides, away from the learner's code."""
 
 

@@ -16,11 +16,10 @@ from mlsys_lab.checks.limits import OutOfTimeError, time_limit
 
 
 def test_an_endless_loop_ends() -> None:
-    start = time.monotonic()
     with pytest.raises(OutOfTimeError, match=r"no answer after 0\.1 s"), time_limit(0.1):
+        assert signal.getitimer(signal.ITIMER_REAL)[0] <= 0.1
         while True:
             pass
-    assert time.monotonic() - start < 2
 
 
 def test_an_exception_handler_in_the_loop_does_not_stop_it() -> None:
@@ -36,16 +35,21 @@ def test_a_bare_except_swallows_only_one_alarm() -> None:
     swallowed = 0
     with pytest.raises(OutOfTimeError), time_limit(0.1):
         try:
-            time.sleep(5)
+            _wait_for_ever()
         except:  # noqa: E722
             swallowed += 1
-        time.sleep(5)
+        _wait_for_ever()
     assert swallowed == 1
+
+
+def _wait_for_ever() -> None:
+    while True:
+        time.sleep(1)
 
 
 def test_no_second_alarm_strikes_an_exception_that_is_leaving_the_block() -> None:
     way_out = SimpleNamespace(f_code=contextlib.contextmanager.__code__)
-    with time_limit(5):
+    with time_limit(60):
         ring: Any = signal.getsignal(signal.SIGALRM)
         ring(signal.SIGALRM, way_out)
         with pytest.raises(OutOfTimeError):
@@ -54,9 +58,14 @@ def test_no_second_alarm_strikes_an_exception_that_is_leaving_the_block() -> Non
 
 def test_quick_code_is_left_alone_and_the_handler_restored() -> None:
     before = signal.getsignal(signal.SIGALRM)
-    with time_limit(0.05):
-        pass
-    time.sleep(0.1)
+    timer = signal.setitimer(signal.ITIMER_REAL, 0.0)  # pytest's own
+    try:
+        with time_limit(60):
+            assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
+        left = signal.getitimer(signal.ITIMER_REAL)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+    assert left == (0.0, 0.0)
     assert signal.getsignal(signal.SIGALRM) is before
 
 
@@ -65,9 +74,11 @@ def test_an_alarm_from_outside_still_rings() -> None:
     before = signal.signal(signal.SIGALRM, lambda *_: rang.append(1))
     timer = signal.setitimer(signal.ITIMER_REAL, 0.15)
     try:
-        with time_limit(5):
+        with time_limit(60):
             pass
-        time.sleep(0.3)
+        for _ in range(6000):
+            if not rang:
+                time.sleep(0.01)
     finally:
         signal.signal(signal.SIGALRM, before)
         signal.setitimer(signal.ITIMER_REAL, *timer)

@@ -13,6 +13,7 @@ from mlsys_grader.judging.performance import PerformanceVerdict
 from mlsys_grader.judging.verdict import Verdict
 from mlsys_grader.reports.summary import Failure, grouped, summarise
 from mlsys_grader.reports.summary_page import page
+from tests.pages import settle
 
 NASTY = '"><script>alert(1)</script><img src=x onerror=alert(2)>'
 LAB = "01-tiny"
@@ -135,6 +136,7 @@ def test_the_page_fits_and_asks_for_nothing(browser, tiny, class_records, tmp_pa
     look.on("request", lambda request: asked.append(request.url))
     look.on("console", lambda message: said.append(message.text))
     look.goto((tmp_path / "report.html").as_uri())
+    settle(look)
     assert look.evaluate("document.documentElement.scrollWidth") == width
     assert look.locator("svg[role=img] rect").count() == 10
     dark = look.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(13, 17, 23)"
