@@ -131,7 +131,7 @@ def finish(
             if trouble.errno in FATAL:
                 raise
             error = f"cannot write the feedback page: {trouble}"
-    log.outcome(event, record, engine=engine, entered=not refusal, error=error)
+    log.write_outcome(event, record, engine=engine, entered=not refusal, error=error)
     if not error:
         record = replace(record, entered=True)
         record.write(course.record(record.student, lab.name))
