@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write every feedback page from its record, and copy them out."""
     from mlsys_grader.gradebook.manual_points import by_hand
-    from mlsys_grader.reports.feedback import page
+    from mlsys_grader.reports.feedback import render_feedback
 
     lab, course = chosen_lab(args), Course.open(args.course)
     records = records_of(course, lab)
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
             args.to.mkdir(parents=True, exist_ok=True)
         for record in records:
             path = course.feedback(record.student, lab.name)
-            write_atomically(path, page(record, lab, by_hand(course, record)).encode())
+            write_atomically(path, render_feedback(record, lab, by_hand(course, record)).encode())
             if args.to:
                 shutil.copyfile(path, args.to / f"{record.student}.html")
     print(f"{len(records)} pages in {args.to or course.root / 'feedback'}")

@@ -39,14 +39,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the summary; write the page and the figures where asked to."""
     from mlsys_grader.reports.summary import summarise
-    from mlsys_grader.reports.summary_page import page
+    from mlsys_grader.reports.summary_page import render_summary
 
     lab, course = chosen_lab(args), Course.open(args.course)
     summary = summarise(records_of(course, lab), lab, names=not args.no_names)
     if args.json:
         put(args.json, json.dumps(asdict(summary), indent=1, ensure_ascii=False) + "\n")
     if args.to:
-        put(args.to / f"{lab.name}.html", page(summary))
+        put(args.to / f"{lab.name}.html", render_summary(summary))
     _print(summary)
     if args.to:
         print(f"\n{args.to / lab.name}.html has plots and more failures")

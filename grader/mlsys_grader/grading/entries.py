@@ -22,7 +22,7 @@ from mlsys_grader.intake.submission import Submission
 from mlsys_grader.judging.judge import Verdict
 from mlsys_grader.judging.options import Options
 from mlsys_grader.judging.performance import has_device
-from mlsys_grader.reports.feedback import page
+from mlsys_grader.reports.feedback import render_feedback
 from mlsys_lab.errors import CourseError, InputError
 
 JUDGED, ENTERED = "judged", "entered"
@@ -125,7 +125,7 @@ def finish(
     error = refusal
     if not refusal:
         try:
-            content = page(record, lab, by_hand(course, record))
+            content = render_feedback(record, lab, by_hand(course, record))
             write_atomically(course.feedback(record.student, lab.name), content.encode())
         except OSError as trouble:
             if trouble.errno in FATAL:
