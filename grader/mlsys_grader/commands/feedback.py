@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write every feedback page from its record, and copy them out."""
     from mlsys_grader.gradebook.manual_points import read_manual_points
-    from mlsys_grader.reports.feedback import page
+    from mlsys_grader.reports.feedback import render_feedback
 
     lab, course = find_chosen_lab(args), Course.open(args.course)
     records = read_records(course, lab)
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
             args.to.mkdir(parents=True, exist_ok=True)
         for record in records:
             path = course.feedback(record.student, lab.name)
-            write_atomically(path, page(record, lab, read_manual_points(course, record)).encode())
+            write_atomically(path, render_feedback(record, lab, read_manual_points(course, record)).encode())
             if args.to:
                 shutil.copyfile(path, args.to / f"{record.student}.html")
     print(f"{len(records)} pages in {args.to or course.root / 'feedback'}")

@@ -39,14 +39,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the summary; write the page and the figures where asked to."""
     from mlsys_grader.reports.summary import summarise
-    from mlsys_grader.reports.summary_page import page
+    from mlsys_grader.reports.summary_page import render_summary
 
     lab, course = find_chosen_lab(args), Course.open(args.course)
     summary = summarise(read_records(course, lab), lab, names=not args.no_names)
     if args.json:
         write_text(args.json, json.dumps(asdict(summary), indent=1, ensure_ascii=False) + "\n")
     if args.to:
-        write_text(args.to / f"{lab.name}.html", page(summary))
+        write_text(args.to / f"{lab.name}.html", render_summary(summary))
     _print(summary)
     if args.to:
         print(f"\n{args.to / lab.name}.html has plots and more failures")

@@ -22,7 +22,7 @@ from mlsys_grader.intake.submission import Submission
 from mlsys_grader.judging.options import Options
 from mlsys_grader.judging.performance import has_device
 from mlsys_grader.judging.verdict import Verdict
-from mlsys_grader.reports.feedback import page
+from mlsys_grader.reports.feedback import render_feedback
 from mlsys_lab.errors import CourseError, InputError
 
 JUDGED, ENTERED = "judged", "entered"
@@ -125,13 +125,13 @@ def finish(
     error = refusal
     if not refusal:
         try:
-            content = page(record, lab, read_manual_points(course, record))
+            content = render_feedback(record, lab, read_manual_points(course, record))
             write_atomically(course.feedback(record.student, lab.name), content.encode())
         except OSError as trouble:
             if trouble.errno in FATAL:
                 raise
             error = f"cannot write the feedback page: {trouble}"
-    log.outcome(event, record, engine=engine, entered=not refusal, error=error)
+    log.write_outcome(event, record, engine=engine, entered=not refusal, error=error)
     if not error:
         record = replace(record, entered=True)
         record.write(course.record(record.student, lab.name))

@@ -161,7 +161,7 @@ class _Batch:
             log.write("not judged", **names, version=self.lab.version, engine=self.options.engine, error=error)
             return Outcome(result.student, None, judged=False, error=error)
         if record.faults:
-            log.outcome(JUDGED, record, engine=self.options.engine, entered=False, error=record.faults[0])
+            log.write_outcome(JUDGED, record, engine=self.options.engine, entered=False, error=record.faults[0])
             return Outcome(record.student, record, judged=True, error=record.faults[0])
         self._hand_over(gradebook, record, judged=True)
         return None

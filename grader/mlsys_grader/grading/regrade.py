@@ -85,7 +85,7 @@ def regrade(
             else:
                 now = replace(before, version=lab.version, verdicts=result.verdicts, sandbox=options.sandbox_name)
                 event = "regraded: the same" if found.same else "regraded: different, not applied"
-                log.outcome(event, now, engine=options.engine, entered=False)
+                log.write_outcome(event, now, engine=options.engine, entered=False)
         return replace(found, applied=applied)
 
 

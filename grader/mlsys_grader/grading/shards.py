@@ -33,7 +33,7 @@ from mlsys_grader.intake.submission import Submission, read_submission
 from mlsys_grader.judging.options import Options
 from mlsys_grader.judging.performance import await_measurement
 from mlsys_grader.judging.verdict import Verdict, deny_all
-from mlsys_grader.reports.feedback import page
+from mlsys_grader.reports.feedback import render_feedback
 from mlsys_grader.sandbox.backend import BACKENDS
 from mlsys_grader.speed.measure import measure_all
 from mlsys_grader.speed.rounds import Effort
@@ -101,7 +101,7 @@ def measure_share(
 
 def _put(record: Record, lab: GradedLab, out: Path) -> None:
     record.write(out / "verdicts" / f"{record.student}.json")
-    write_atomically(out / "feedback" / f"{record.student}.html", page(record, lab).encode())
+    write_atomically(out / "feedback" / f"{record.student}.html", render_feedback(record, lab).encode())
 
 
 def read_shares(course: Course, lab: GradedLab, sources: Iterable[Path]) -> list[tuple[Record, Submission]]:
