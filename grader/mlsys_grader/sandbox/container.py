@@ -82,7 +82,8 @@ def make_profile() -> str:
             compared = {"index": index, "value": bit, "valueTwo": bit, "op": "SCMP_CMP_MASKED_EQ"}
             rules.append({**refuse, "names": [name], "args": [compared]})
     for family in set(range(64)) - {*seccomp.FAMILIES, socket.AF_NETLINK}:
-        compared = {"index": 0, "value": family, "op": "SCMP_CMP_EQ"}
+        # The kernel reads 32 bits of a family: compared as 64, one with a higher bit set would get past.
+        compared = {"index": 0, "value": 0xFFFFFFFF, "valueTwo": family, "op": "SCMP_CMP_MASKED_EQ"}
         rules.append({**refuse, "names": ["socket"], "args": [compared]})
     machines = ["SCMP_ARCH_X86_64", "SCMP_ARCH_AARCH64"]
     return json.dumps({"defaultAction": "SCMP_ACT_ALLOW", "architectures": machines, "syscalls": rules})
