@@ -16,6 +16,7 @@ import mlsys_lab
 from grader.labs import GradedLab
 from mlsys_lab.checks.fresh import ONE_THREAD
 from mlsys_lab.errors import InputError
+from mlsys_lab.stack.reference import labs_root
 
 HOME = Path("/course")
 """Where the project lies inside the sandbox."""
@@ -53,6 +54,8 @@ def project(lab: GradedLab) -> list[Bind]:
     found = [(own / name, HOME / "grader" / name) for name in GRADER_MODULES]
     found += [(path, HOME / path.relative_to(PACKAGE.parent)) for path in _parts(PACKAGE, _left_out(lab))]
     found += [(checks / name, HOME / "mlsys_lab" / "checks" / name) for name in LEARNERS_SIDE]
+    inside = HOME / "mlsys_lab" / "_labs"  # `mlsys_lab.stack` reads there what stands in for a topic
+    found += [(path, inside / path.parent.name / path.name) for path in sorted(labs_root().glob("*/lab.toml"))]
     return [(str(source), str(target)) for source, target in [*found, *dict.fromkeys(_calls(lab))]]
 
 

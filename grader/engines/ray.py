@@ -20,9 +20,9 @@ from grader.engines.node import Judge, fingerprint
 from grader.judge import Verdict
 from grader.labs import GradedLab
 from grader.performance import PerformanceVerdict
-from mlsys_lab.checks.labinfo import labs_root
 from mlsys_lab.checks.spec import Check
 from mlsys_lab.errors import CourseError
+from mlsys_lab.stack.reference import labs_root
 
 Ref = Any
 """A ray.ObjectRef: what an actor will answer."""
