@@ -68,7 +68,7 @@ class LabInfo:
 
     @property
     def chapter(self) -> str:
-        """The chapter that the lab belongs to, as in 06-triton: the first that it asks for; "" where it asks for none."""
+        """The chapter that the lab belongs to, as in 06-triton: the first that it asks for, or ""."""
         return next(iter(self.prerequisite_chapters), "")
 
     @property
