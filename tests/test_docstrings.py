@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SOURCES = [path.relative_to(ROOT) for package in ("mlsys_lab", "grader") for path in (ROOT / package).rglob("*.py")]
+PACKAGES = (ROOT / "mlsys_lab", ROOT / "grader" / "mlsys_grader")
 MODULES = sorted(
-    ".".join(path.with_suffix("").parts).removesuffix(".__init__")
-    for path in SOURCES
-    if ">>> " in (ROOT / path).read_text()
+    ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__")
+    for package in PACKAGES
+    for path in package.rglob("*.py")
+    if ">>> " in path.read_text()
 )
 
 

@@ -1,7 +1,7 @@
 """Extra points for speed: what is timed, against what, and how points follow from the ratio.
 
 The learner's side is `make` and `call`, functions of a module of calls like every `run`; `library` stays with whoever
-decides. The protocol that measures them against each other is `grader.timed` and `grader.rounds`.
+decides. The protocol that measures them against each other is that of the grader's room `speed`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Performance:
     "cuda"; "cpu" is for tests of the grader itself.
 
     Making inputs and committing to outputs is timed along with the call. It should take little beside it: what it
-    takes is counted against the learner (`grader.rounds` says why), so set `target` by what the reference reaches.
+    takes is counted against the learner (the grader's `speed.rounds` says why), so set `target` by what the
+    reference reaches.
     """
 
     points: float

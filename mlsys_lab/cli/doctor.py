@@ -32,7 +32,7 @@ from mlsys_lab.stack.reference import labs_root
 OLDEST_PYTHON = (3, 11)
 PROBE_LIMIT_S = 20
 SANDBOX_IMAGE = "mlsys-lab-sandbox"
-"""The image in which `grader.container` runs submissions."""
+"""The image in which `mlsys_grader.sandbox.container` runs submissions."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ sys.path[0] = str(Path(__file__).parents[2])  # this folder's grader.py must not
 from rich.console import Console
 from rich.table import Table
 
-from grader.labs import GradedLab
+from mlsys_grader.course.lab import GradedLab
 from mlsys_lab.benchmark import Record, new_record
 from mlsys_lab.checks.labinfo import find_lab
 from tests.bench.judging import ours, readme, stock, submissions

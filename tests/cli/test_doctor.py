@@ -142,6 +142,6 @@ def test_a_container_program_counts_with_its_image_only(monkeypatch: pytest.Monk
 
 
 def test_doctor_and_grader_mean_the_same_image() -> None:
-    from grader.container import IMAGE
+    from mlsys_grader.sandbox.container import IMAGE
 
     assert doctor.SANDBOX_IMAGE == IMAGE

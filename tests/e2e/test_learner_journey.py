@@ -16,7 +16,7 @@ from playwright.sync_api import Page, expect
 
 from book import serve
 from book.project import ROOT
-from grader.cli import main as grader
+from mlsys_grader.cli import main as grader
 from mlsys_lab.checks import load_lab
 
 LAB = "01-autograd"

@@ -16,7 +16,7 @@ from typing import Any
 
 import jupytext
 
-from grader.release import Released, release
+from mlsys_grader.release.build import Released, release
 
 PROJECT = Path(__file__).parents[2]
 LAB = "01-autograd"

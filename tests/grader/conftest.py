@@ -10,11 +10,11 @@ FIXTURES = Path(__file__).parent / "fixtures"
 CHECKS = FIXTURES / "checks"
 sys.path.insert(0, str(CHECKS))
 
-from grader.cli import main  # noqa: E402
-from grader.course import Course  # noqa: E402
-from grader.labs import GradedLab  # noqa: E402
-from grader.release import Released, release  # noqa: E402
-from grader.sandbox import Sandbox  # noqa: E402
+from mlsys_grader.cli import main  # noqa: E402
+from mlsys_grader.course.folder import Course  # noqa: E402
+from mlsys_grader.course.lab import GradedLab  # noqa: E402
+from mlsys_grader.release.build import Released, release  # noqa: E402
+from mlsys_grader.sandbox.sandbox import Sandbox  # noqa: E402
 from mlsys_lab.checks.labinfo import find_lab  # noqa: E402
 
 PROJECT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from grader import wire
+from mlsys_grader.sandbox.inside import wire
 
 MEBIBYTE = 1 << 20
 RUN = os.getpid() % 10_000_000

@@ -11,8 +11,8 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from grader.collect import collect
-from grader.course import Course
+from mlsys_grader.course.folder import Course
+from mlsys_grader.intake.collect import collect
 
 LAB = "01-tiny"
 ROOT = Path(__file__).parents[2]
@@ -68,7 +68,7 @@ def new_course(root, source):
 def start(course, labs, *arguments):
     """`mlsys-grader grade tiny` in a process of its own; what it says goes to files beside the course folder."""
     path = os.pathsep.join([str(ROOT), str(Path(__file__).parent / "fixtures" / "checks")])
-    code = "import sys; from grader.cli import main; sys.exit(main())"
+    code = "import sys; from mlsys_grader.cli import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "--course", str(course.root), "--labs", str(labs), "grade", "tiny"]
     with (course.root.parent / f"{course.root.name}.log").open("ab") as log:
         return subprocess.Popen(
@@ -97,8 +97,12 @@ def victims(command, kind):
         front = [child for pid in front for child in children.get(pid, [])]
         below += front
     if kind == "gradebook":
-        return [pid for pid in below if b"grader.bookkeeper" in lines[pid]]
-    workers = [pid for pid in below if b"grader.worker" in lines[pid] and b"bwrap" not in lines[pid].split(b"\0")[0]]
+        return [pid for pid in below if b"mlsys_grader.gradebook.bookkeeper" in lines[pid]]
+    workers = [
+        pid
+        for pid in below
+        if b"mlsys_grader.sandbox.inside.worker" in lines[pid] and b"bwrap" not in lines[pid].split(b"\0")[0]
+    ]
     forks = {child for pid in workers for child in children.get(pid, [])}
     if kind == "launcher":
         return [pid for pid in workers if pid not in forks]

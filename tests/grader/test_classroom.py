@@ -2,9 +2,9 @@
 
 import pytest
 
-from grader.cli import main as grader
-from grader.course import Course
-from grader.records import read_record
+from mlsys_grader.cli import main as grader
+from mlsys_grader.course.folder import Course
+from mlsys_grader.gradebook.record import read_record
 from tests.grader import classroom
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.timeout(600)]

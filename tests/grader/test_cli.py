@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-import grader.cli
-from grader.cli import main
-from grader.records import read_record
+import mlsys_grader.cli
+from mlsys_grader.cli import main
+from mlsys_grader.gradebook.record import read_record
 
-COMMANDS = tuple(grader.cli.COMMANDS)
+COMMANDS = tuple(mlsys_grader.cli.COMMANDS)
 LAB = "01-tiny"
 ROOT = Path(__file__).parents[2]
 
@@ -378,7 +378,7 @@ def test_the_course_may_be_named_before_the_command_or_after_it(graded, tiny_lab
 )
 def test_output_that_nobody_takes(graded, tiny_labs, reader, code, said):
     path = os.pathsep.join([str(ROOT), str(Path(__file__).parent / "fixtures" / "checks")])
-    start = "import sys; from grader.cli import main; sys.exit(main())"
+    start = "import sys; from mlsys_grader.cli import main; sys.exit(main())"
     mine = f"{sys.executable} -c '{start}' --course {graded.root} --labs {tiny_labs} export tiny"
     line = f"{mine} {reader}" if reader.startswith(">") else f"{mine} | {reader}; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", line], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
@@ -425,7 +425,7 @@ def test_a_checkout_without_its_pyproject(capsys, tmp_path):
 
 @pytest.mark.sandbox
 def test_an_interrupt_is_one_line(handed_in, tiny_labs):
-    code = "import sys; from grader.cli import main; sys.exit(main())"
+    code = "import sys; from mlsys_grader.cli import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "--course", str(handed_in), "--labs", str(tiny_labs), "grade", "tiny"]
     path = os.pathsep.join([str(ROOT), str(Path(__file__).parent / "fixtures" / "checks")])
     with subprocess.Popen(

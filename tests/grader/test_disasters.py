@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from grader.audit import read_audit
-from grader.backup import damage_in
-from grader.cli import main
-from grader.course import Course, read_stamp
-from grader.grade import Options, grade
-from grader.records import read_record
+from mlsys_grader.cli import main
+from mlsys_grader.course.folder import Course, read_stamp
+from mlsys_grader.gradebook.audit import read_audit
+from mlsys_grader.gradebook.backup import damage_in
+from mlsys_grader.gradebook.record import read_record
+from mlsys_grader.grading.grade import Options, grade
 
 pytestmark = pytest.mark.sandbox
 LAB = "01-tiny"
@@ -172,7 +172,7 @@ def test_a_clock_that_jumps_for_and_back_changes_no_verdict(source, tiny_labs, t
     root = tmp_path / "course"
     assert call(root, "collect", str(source), "--lab", "tiny")[0] == 0
     path = os.pathsep.join([str(ROOT), str(Path(__file__).parent / "fixtures" / "checks")])
-    code = f"{CLOCK}\nimport sys; from grader.cli import main; sys.exit(main())"
+    code = f"{CLOCK}\nimport sys; from mlsys_grader.cli import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "--course", str(root), "--labs", str(tiny_labs), "grade", "tiny"]
     start = time.monotonic()
     done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)

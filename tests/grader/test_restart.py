@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from grader import launcher, wire
-from grader.launcher import SandboxDied
-from grader.sandbox import TRIES, Sandbox, Turns
+from mlsys_grader.sandbox import launcher
+from mlsys_grader.sandbox.inside import wire
+from mlsys_grader.sandbox.launcher import SandboxDied
+from mlsys_grader.sandbox.sandbox import TRIES, Sandbox, Turns
 from mlsys_lab.errors import CourseError
 from tests.grader.processes import descendants, gone, named, parent, soon
 
@@ -158,8 +159,8 @@ HOLDS = """
 import sys, time
 sys.path[:0] = {path}
 from pathlib import Path
-from grader.labs import GradedLab
-from grader.sandbox import Sandbox
+from mlsys_grader.course.lab import GradedLab
+from mlsys_grader.sandbox.sandbox import Sandbox
 from mlsys_lab.checks.labinfo import find_lab
 sandbox = Sandbox(GradedLab(find_lab("tiny", Path({labs!r}))), spares=3, unsafe={unsafe})
 job = sandbox.open_job()

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from grader.audit import read_audit
-from grader.grade import Options, grade
+from mlsys_grader.gradebook.audit import read_audit
+from mlsys_grader.grading.grade import Options, grade
 from tests.grader.kills import KINDS, entered, hand_ins, kill, new_course, outcome, seeds, start, victims
 
 pytestmark = pytest.mark.sandbox

@@ -1,4 +1,4 @@
-"""The proof that a lab's checks discriminate, in this process; `grader.variants` has what they are proved on."""
+"""The proof that a lab's checks discriminate, in this process; `mlsys_grader.proving.variants` has what they are proved on."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import scipy.linalg
 import torch
 from threadpoolctl import threadpool_limits
 
-from grader.release import release
-from grader.variants import VariantsOf
+from mlsys_grader.release.build import release
+from mlsys_grader.proving.variants import VariantsOf
 from mlsys_lab.checks.artifact import Artifact, export_cells, load, parse_notebook
 from mlsys_lab.checks.labinfo import read_lab
 from mlsys_lab.checks.runner import Report, run_check

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grader.judge import judge
-from grader.labs import GradedLab
-from grader.sandbox import Sandbox
+from mlsys_grader.judging.judge import judge
+from mlsys_grader.course.lab import GradedLab
+from mlsys_grader.sandbox.sandbox import Sandbox
 from mlsys_lab.checks.artifact import Artifact
 from mlsys_lab.checks.autograd import LAB
 from mlsys_lab.checks.compare import close

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from grader import contents
-from grader.labs import GradedLab
+from mlsys_grader.sandbox import contents
+from mlsys_grader.course.lab import GradedLab
 from mlsys_lab.checks.labinfo import read_lab
 from mlsys_lab.checks.spec import call_name, find_call
 from tests.labs.harness import PROJECT, labs

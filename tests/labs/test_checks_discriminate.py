@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from grader.variants import Variant
+from mlsys_grader.proving.variants import Variant
 from mlsys_lab.checks.runner import run_check
 from tests.labs.harness import (
     LabUnderTest,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grader.variants import Variant
+from mlsys_grader.proving.variants import Variant
 from mlsys_lab.checks.cuda.calls.figures import text
 from mlsys_lab.checks.cuda.words import MOST, WRONG, agree, limits
 from mlsys_lab.checks.runner import PUBLIC_SEED, run_check

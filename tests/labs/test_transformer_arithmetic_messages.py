@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from grader.variants import Variant
+from mlsys_grader.proving.variants import Variant
 from mlsys_lab.checks.runner import PUBLIC_SEED, run_check
 from mlsys_lab.checks.spec import Case, Check
 from mlsys_lab.checks.transformer_arithmetic.calls.common import fields_of

@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from grader.course import Course
-from grader.engines import Task
-from grader.engines.local import LocalEngine
-from grader.gradebook import GradebookWriter
-from grader.labs import GradedLab
-from grader.records import read_record
-from grader.sandbox import Sandbox
-from grader.sanitise import read_submission
+from mlsys_grader.course.folder import Course
+from mlsys_grader.course.lab import GradedLab
+from mlsys_grader.engines import Task
+from mlsys_grader.engines.local import LocalEngine
+from mlsys_grader.gradebook.record import read_record
+from mlsys_grader.gradebook.writer import GradebookWriter
+from mlsys_grader.intake.submission import read_submission
+from mlsys_grader.sandbox.sandbox import Sandbox
 from tests.bench.judging.memory import Peak, peak_of
 
 ROOT = Path(__file__).parents[3]
@@ -73,7 +73,7 @@ def peak_memory(course: Course, lab: GradedLab, *options: str) -> Peak:
 
 def _start(course: Course, lab: GradedLab, options: tuple[str, ...]) -> subprocess.Popen[bytes]:
     path = [str(ROOT), *([lab.foreign_path] if lab.foreign_path else [])]
-    command = [sys.executable, "-c", "import sys; from grader.cli import main; sys.exit(main())"]
+    command = [sys.executable, "-c", "import sys; from mlsys_grader.cli import main; sys.exit(main())"]
     command += ["--course", str(course.root), "--labs", str(lab.info.folder.parent), "grade", lab.name, *options]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path)}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grader.labs import GradedLab
-from grader.release import release
+from mlsys_grader.course.lab import GradedLab
+from mlsys_grader.release.build import release
 from mlsys_lab.checks.labinfo import find_lab
 from tests.grader import classroom
 from tests.labs.autograd import variants

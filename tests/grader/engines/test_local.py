@@ -2,10 +2,10 @@ import json
 
 import pytest
 
-from grader.engines import Task
-from grader.engines.local import AHEAD, LocalEngine
-from grader.sandbox import Sandbox
-from grader.sanitise import read_submission
+from mlsys_grader.engines import Task
+from mlsys_grader.engines.local import AHEAD, LocalEngine
+from mlsys_grader.intake.submission import read_submission
+from mlsys_grader.sandbox.sandbox import Sandbox
 from mlsys_lab.errors import CourseError
 
 pytestmark = pytest.mark.sandbox
@@ -58,7 +58,7 @@ def test_a_task_that_cannot_be_judged_is_one_result_with_an_error(sandbox, artif
 
 
 def test_a_sandbox_that_cannot_start_is_told_before_anything_is_judged(tiny, monkeypatch):
-    monkeypatch.setattr("grader.launcher.ENTRY", "raise OSError('no {path[0]}')")
+    monkeypatch.setattr("mlsys_grader.sandbox.launcher.ENTRY", "raise OSError('no {path[0]}')")
     with Sandbox(tiny, wait=False) as sandbox, pytest.raises(CourseError, match="did not start"):
         LocalEngine(sandbox)
 

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from grader.collect import collect
-from grader.course import Course
-from grader.engines import Task, cluster
-from grader.engines.local import LocalEngine
-from grader.engines.ray import TRIES, RayEngine
-from grader.grade import grade
-from grader.labs import GradedLab
-from grader.options import Options
-from grader.performance import NOT_YET
+from mlsys_grader.course.folder import Course
+from mlsys_grader.course.lab import GradedLab
+from mlsys_grader.engines import Task, cluster
+from mlsys_grader.engines.local import LocalEngine
+from mlsys_grader.engines.ray import TRIES, RayEngine
+from mlsys_grader.grading.grade import grade
+from mlsys_grader.intake.collect import collect
+from mlsys_grader.judging.options import Options
+from mlsys_grader.judging.performance import NOT_YET
 from mlsys_lab.checks.artifact import Artifact, Cell, export_cells, parse_notebook
 from mlsys_lab.checks.labinfo import find_lab
 from mlsys_lab.errors import CourseError, InputError, MissingToolError
@@ -206,9 +206,9 @@ def test_what_is_timed_goes_to_a_worker_with_a_gpu(ray, tmp_path, monkeypatch):
 
 JOINED = """
 import sys
-from grader.engines import Task
-from grader.engines.ray import RayEngine
-from grader.labs import GradedLab
+from mlsys_grader.engines import Task
+from mlsys_grader.engines.ray import RayEngine
+from mlsys_grader.course.lab import GradedLab
 from mlsys_lab.checks.artifact import Artifact, Cell
 from mlsys_lab.checks.labinfo import find_lab
 from pathlib import Path

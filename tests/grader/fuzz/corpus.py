@@ -9,9 +9,9 @@ from dataclasses import asdict
 
 import numpy as np
 
-from grader import wire
-from grader.judge import Verdict
-from grader.records import Record
+from mlsys_grader.gradebook.record import Record
+from mlsys_grader.judging.judge import Verdict
+from mlsys_grader.sandbox.inside import wire
 
 DEEP = 100_000
 

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.database import DirectoryBasedExampleDatabase
 
-from grader.labs import GradedLab
-from grader.release import release
+from mlsys_grader.course.lab import GradedLab
+from mlsys_grader.release.build import release
 from mlsys_lab.checks.labinfo import find_lab
 from tests.grader.fuzz import corpus, strategies, targets
 

@@ -8,7 +8,7 @@ import zipfile
 
 from hypothesis import strategies as st
 
-from grader.wire import DTYPES, MAGIC
+from mlsys_grader.sandbox.inside.wire import DTYPES, MAGIC
 
 TEXT = st.text(max_size=40) | st.sampled_from(["\ud800", "\0", "../", "a" * 2000, "NaN", "‮", "</script>"])
 SCALARS = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | TEXT

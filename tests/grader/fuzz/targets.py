@@ -9,11 +9,13 @@ import time
 import tracemalloc
 from pathlib import Path
 
-from grader import notebooks, wire
-from grader.collect import collect
-from grader.course import STUDENT, Course
-from grader.records import Record, read_record
-from grader.sanitise import read_submission, rebuild
+from mlsys_grader.course import notebooks
+from mlsys_grader.course.folder import STUDENT, Course
+from mlsys_grader.gradebook.record import Record, read_record
+from mlsys_grader.intake.collect import collect
+from mlsys_grader.intake.sanitise import sanitise
+from mlsys_grader.intake.submission import read_submission
+from mlsys_grader.sandbox.inside import wire
 from mlsys_lab.errors import InputError
 
 HANG_S = 20
@@ -68,13 +70,13 @@ def _feed(sock: socket.socket, data: bytes) -> None:
 
 
 def submission(data: bytes, folder: Path, lab) -> None:
-    """Read a hand-in and rebuild it: nbgrader's notebook is valid, and its graded cells are the release's own."""
+    """Read a hand-in and sanitise it: nbgrader's notebook is valid, and its graded cells are the release's own."""
     path = folder / f"{LAB}.ipynb"
     path.write_bytes(data)
     with watched():
         found = read_submission(path, lab)
         assert (found.artifact is None) == (found.refusal is not None)
-        rebuilt = json.loads(notebooks.to_bytes(rebuild(found, lab)))
+        rebuilt = json.loads(notebooks.to_bytes(sanitise(found, lab)))
     released = {
         cell["metadata"]["nbgrader"]["grade_id"]: cell
         for cell in json.loads(lab.info.notebook.read_bytes())["cells"]

@@ -1,6 +1,6 @@
 """Mistakes that learners make in the lab on CUDA kernels, as changes of the reference."""
 
-from grader.variants import Variant
+from mlsys_grader.proving.variants import Variant
 
 # Pieces of the reference that several mistakes replace.
 SERIAL = """\

@@ -1,6 +1,6 @@
 """Mistakes that learners make in the lab on the model of the GPU, as changes of the reference."""
 
-from grader.variants import Variant
+from mlsys_grader.proving.variants import Variant
 
 # Pieces of the reference that several mistakes replace.
 LOOP = """\

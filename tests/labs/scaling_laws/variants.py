@@ -1,6 +1,6 @@
 """Mistakes that learners make in the scaling-laws lab, as changes of the reference."""
 
-from grader.variants import Variant
+from mlsys_grader.proving.variants import Variant
 
 ISOFLOP = [
     Variant(

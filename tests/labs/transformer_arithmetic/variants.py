@@ -1,6 +1,6 @@
 """Mistakes that learners make in the lab on transformer arithmetic, as changes of the reference."""
 
-from grader.variants import Variant
+from mlsys_grader.proving.variants import Variant
 
 EINSUM = [
     Variant(

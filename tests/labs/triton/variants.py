@@ -1,6 +1,6 @@
 """Mistakes that learners make in the lab on Triton kernels, as changes of the reference."""
 
-from grader.variants import Variant
+from mlsys_grader.proving.variants import Variant
 
 ROWS = [
     Variant(

@@ -1,0 +1,58 @@
+"""How many workers a class needs, from the times that this lab's submissions took.
+
+examples:
+  mlsys-grader capacity autograd --students 1000 --count 12
+  mlsys-grader capacity autograd --students 1000 --count 12 --workers 8 --hours 1
+
+The times are those of the submissions that were graded in this course folder, on this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+
+from mlsys_grader.commands.common import chosen_lab, records_of
+from mlsys_grader.course.folder import Course
+from mlsys_lab.errors import InputError
+
+ENTRY_S = 0.05
+"""What the gradebook's process takes for a student unless told, on the slow side; `make bench` measures it."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its arguments."""
+    parser.add_argument("lab")
+    parser.add_argument("--students", type=int, metavar="N", help="size of the class (default: of this course)")
+    parser.add_argument("--count", type=int, default=1, metavar="N", help="labs like this one in the term (default: 1)")
+    parser.add_argument("--workers", type=int, default=0, metavar="N", help="workers (default: one per core)")
+    parser.add_argument(
+        "--hours", type=float, default=1.0, metavar="H", help="time in which all hand in before a deadline (default: 1)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print work, time, queue and limits."""
+    from mlsys_grader.reports.capacity import Load
+
+    if args.workers < 0 or args.count < 1 or not (args.hours > 0 and math.isfinite(args.hours)):
+        raise InputError("--workers, --count and --hours have to be positive")
+    lab, course = chosen_lab(args), Course.open(args.course)
+    records = records_of(course, lab)
+    times = [sum(verdict.time_s for verdict in record.verdicts) for record in records]
+    workers = args.workers or os.cpu_count() or 1
+    load = Load.measured(args.students or len(records), [time for time in times if time > 0], ENTRY_S)
+    deviation_s = math.sqrt(load.variance_s2)
+    print(f"a submission       {load.mean_s:.2f} s ± {deviation_s:.2f} s, from {len(records)} of {lab.name}")
+    print(f"work               {load.work_s * args.count / 3600:.1f} worker hours for {args.count} labs")
+    print(f"everybody at once  {load.batch_s(workers) / 60:.1f} minutes with {workers} workers")
+    print(f"on the last {args.hours:g} h   {load.busy(args.hours):.2f} of {workers} workers busy on average")
+    if load.busy(args.hours) < workers:
+        print(f"                   a submission waits {load.wait_s(workers, args.hours):.2f} s for its turn on average")
+    else:
+        print(
+            f"                   too few: the last one waits {load.last_wait_s(workers, args.hours) / 60:.1f} minutes"
+        )
+    print(f"the gradebook      one process: more than {load.most_workers} workers would wait for it")
+    return 0

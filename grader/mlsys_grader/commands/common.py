@@ -1,0 +1,99 @@
+"""What several commands share: the lab that was named, its records, how to judge, a bar."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from math import isfinite
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from mlsys_grader.course.files import write_atomically
+from mlsys_grader.course.folder import Course
+from mlsys_grader.course.lab import GradedLab
+from mlsys_grader.gradebook.record import Record, read_record
+from mlsys_grader.judging.options import Options
+from mlsys_grader.sandbox.backend import BACKENDS
+from mlsys_lab.checks.labinfo import find_lab
+from mlsys_lab.errors import InputError
+
+
+def chosen_lab(args: argparse.Namespace) -> GradedLab:
+    """The lab that a command line names."""
+    return GradedLab(find_lab(args.lab, args.labs))
+
+
+def records_of(course: Course, lab: GradedLab) -> list[Record]:
+    """Records of all students of a lab. One without a verdict, or whose check itself failed, is left out and named."""
+    students = course.students(lab.name)
+    found = [read_record(course.record(student, lab.name)) for student in students]
+    records = [record for record in found if record is not None and not record.faults]
+    if not records:
+        raise InputError(f"nothing of {lab.name} has been graded", help=f"mlsys-grader grade {lab.topic}")
+    if left_out := sorted(set(students) - {record.student for record in records}):
+        print(f"mlsys-grader: left out, not graded: {', '.join(left_out)}", file=sys.stderr)
+    return records
+
+
+def put(path: Path | None, text: str) -> None:
+    """Write a file whole, or to standard output for None; `InputError` for a path that cannot be written."""
+    if path is None:
+        sys.stdout.write(text)
+        return
+    try:
+        write_atomically(path, text.encode())
+    except OSError as error:
+        raise InputError(f"cannot write {path}", got=error.strerror) from None
+
+
+def progress_bar(console: Console) -> Progress:
+    """A bar with the number done, the time gone and the time left; nothing where nobody looks."""
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
+        console=console, transient=True, disable=not console.is_terminal,
+    )  # fmt: skip
+
+
+def add_judging(parser: argparse.ArgumentParser) -> None:
+    """The arguments of every command that judges."""
+    parser.add_argument(
+        "--workers", type=int, default=0, metavar="N", help="submissions at a time (default: one per core)"
+    )
+    parser.add_argument(
+        "--time-factor", type=float, default=1.0, metavar="X", help="stretch every time limit, on a slow machine"
+    )
+    parser.add_argument(
+        "--unsafe", action="store_true", help="no sandbox: submissions may read your files and use your network"
+    )
+    parser.add_argument(
+        "--sandbox",
+        choices=BACKENDS,
+        help=f"what builds the sandbox (default: the first of {', '.join(BACKENDS)} that works)",
+    )
+    parser.add_argument(
+        "--engine", choices=("local", "ray"), default="local", help="judge on this machine, or over a Ray cluster"
+    )
+    parser.add_argument(
+        "--address", metavar="HOST:PORT", help="the Ray cluster (default: one that is started on this machine)"
+    )
+
+
+def judging_options(args: argparse.Namespace) -> Options:
+    """Those arguments, checked; says on standard error what --unsafe gives up."""
+    from mlsys_grader.sandbox.sandbox import UNSAFE
+
+    if args.workers < 0:
+        raise InputError("--workers cannot be that", got=args.workers, expected="1 or more, or 0: one per core")
+    if not (args.time_factor > 0 and isfinite(args.time_factor)):
+        raise InputError("--time-factor cannot be that", got=args.time_factor, expected="a positive number")
+    if args.address and args.engine != "ray":
+        raise InputError("--address is the address of a Ray cluster", help="add --engine ray")
+    if args.unsafe and args.sandbox:
+        raise InputError("--unsafe is to do without a sandbox", got=f"--sandbox {args.sandbox} as well")
+    if args.unsafe:
+        print(UNSAFE, file=sys.stderr)
+    return Options(
+        args.workers, args.time_factor, args.unsafe, engine=args.engine, address=args.address, sandbox=args.sandbox
+    )

@@ -1,0 +1,38 @@
+"""Enter the verdicts that `shard` wrote elsewhere: records, gradebook, feedback.
+
+examples:
+  mlsys-grader merge autograd share-1 share-2 share-3 share-4
+
+All is checked before anything is entered: one verdict for each student who handed in, on the file that is in the course
+folder, under this version of the lab, with marks that the checks can give. What cannot be checked is whether a
+machine that judged told the truth: merge only what comes from machines of yours.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from mlsys_grader.commands.common import chosen_lab
+from mlsys_grader.course.folder import Course
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its arguments."""
+    parser.add_argument("lab")
+    parser.add_argument("shares", type=Path, nargs="+", metavar="DIR", help="what `shard --out` wrote")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check, then enter."""
+    from mlsys_grader.grading.shards import merge
+
+    lab, course = chosen_lab(args), Course.open(args.course)
+    merged, troubles = 0, 0
+    for outcome in merge(course, lab, args.shares):
+        merged += not outcome.error
+        troubles += bool(outcome.error)
+        if outcome.error:
+            print(f"{outcome.student}: not entered: {outcome.error}")
+    print(f"{merged} entered, {troubles} not")
+    return 1 if troubles else 0

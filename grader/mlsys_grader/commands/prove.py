@@ -1,0 +1,111 @@
+"""Prove that a lab's checks tell right from wrong.
+
+examples:
+  mlsys-grader prove autograd                    in a checkout: it needs solutions/ and tests/labs/
+  mlsys-grader prove autograd --workers 4
+
+Reference, blank, alternatives, mutants and mishaps go through the judge as submissions do, in the sandbox, with secret
+inputs. A false pass is a check that passes a mistake made for it; a false fail is a check that fails a right solution.
+Both must be 0, or the exit code is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mlsys_grader.commands.common import add_judging, chosen_lab, judging_options, progress_bar
+from mlsys_grader.course.lab import GradedLab
+from mlsys_lab.checks.labinfo import read_lab
+from mlsys_lab.errors import InputError
+
+if TYPE_CHECKING:
+    from mlsys_grader.proving.proof import Proved
+    from mlsys_grader.proving.variants import VariantsOf
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its arguments."""
+    parser.add_argument("lab")
+    parser.add_argument(
+        "--project", type=Path, default=Path(), metavar="DIR", help="the checkout (default: the current folder)"
+    )
+    parser.add_argument(
+        "--variants", type=Path, metavar="DIR", help="variants.py and alternatives/ (default: tests/labs/TOPIC)"
+    )
+    add_judging(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Judge all variants; a row for each, a row for each check, and the two counts."""
+    from mlsys_grader.engines.choice import open_engine
+    from mlsys_grader.proving.proof import prove, trials
+
+    options, lab = judging_options(args), chosen_lab(args)
+    tried = trials(lab, _variants(args, lab))
+    console = Console(highlight=False, soft_wrap=True)
+    start, proved = time.monotonic(), []
+    with progress_bar(console) as progress:
+        bar = progress.add_task(f"{lab.name}: variants", total=len(tried))
+        with open_engine(lab, options) as engine:
+            for one in prove(engine, tried):
+                proved.append(one)
+                progress.advance(bar)
+    elapsed_s = time.monotonic() - start
+    proved.sort(key=lambda one: tried.index(one.trial))
+    console.print(_table_of_variants(proved, lab))
+    for one in (one for one in proved if one.false_fails):
+        console.print(Text(f"{one.trial.name}: {one.reason}"))
+    console.print(_table_of_checks(proved, lab))
+    kinds = Counter(one.trial.kind for one in proved)
+    tally = ", ".join(f"{number} {kind}{'s' * (number > 1)}" for kind, number in kinds.items())
+    print(f"{tally}: {elapsed_s:.0f} s with {options.threads} at a time")
+    false_passes = sum(len(one.false_passes) for one in proved)
+    false_fails = sum(len(one.false_fails) for one in proved)
+    errors = sum(bool(one.error) for one in proved)
+    print(f"{false_passes} false passes, {false_fails} false fails" + (f", {errors} not judged" if errors else ""))
+    return 0 if all(one.holds for one in proved) else 1
+
+
+def _variants(args: argparse.Namespace, lab: GradedLab) -> VariantsOf:
+    from mlsys_grader.proving.variants import VariantsOf
+
+    project = args.project.absolute()
+    folder = project / "solutions" / lab.name
+    if not folder.is_dir():
+        help = "run it in a checkout of the course, or name one with --project"
+        raise InputError(f"no solutions of {lab.name} to prove", expected=folder, help=help)
+    return VariantsOf(read_lab(folder), args.variants or project / "tests" / "labs" / lab.topic.replace("-", "_"))
+
+
+def _table_of_variants(proved: list[Proved], lab: GradedLab) -> Table:
+    table = Table("kind", "variant", "outcome", "caught by", box=None, pad_edge=False)
+    table.add_column("s", justify="right")
+    for one in proved:
+        wrong = [f"NOT JUDGED: {one.error}"] if one.error else []
+        wrong += [f"FALSE PASS of {', '.join(one.false_passes)}"] if one.false_passes else []
+        wrong += [f"FALSE FAIL of {', '.join(one.false_fails)}"] if one.false_fails else []
+        word = Text("; ".join(wrong), "red") if wrong else Text("passes all" if one.trial.right else "caught")
+        named = [name for name in one.failed if name in one.trial.fails]
+        more = len(one.failed) - len(named)
+        by = ", ".join(named) + (f" (and {more} more)" if named and more else "")
+        by = "all" if len(one.failed) == len(lab.checks.checks) else by
+        table.add_row(one.trial.kind, Text(one.trial.name), word, by, f"{one.time_s:.1f}")
+    return table
+
+
+def _table_of_checks(proved: list[Proved], lab: GradedLab) -> Table:
+    from mlsys_grader.proving.proof import caught
+
+    table = Table("check", box=None, pad_edge=False)
+    table.add_column("mutants caught", justify="right")
+    for name, number in caught(lab, proved).items():
+        table.add_row(name, str(number) if number else Text("none: nothing proves it", "red"))
+    return table

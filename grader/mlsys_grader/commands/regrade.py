@@ -1,0 +1,56 @@
+"""Judge a student's recorded submission again, and compare.
+
+examples:
+  mlsys-grader regrade autograd --student jane           replay: the recorded secret inputs; is every verdict the same?
+  mlsys-grader regrade autograd --student jane --fresh   new secret inputs
+  mlsys-grader regrade autograd --student jane --apply   and let the new marks stand where they differ
+
+Without --apply nothing changes but the audit log, which says what came of it. Exits with 1 when a verdict differs and
+was not applied.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from mlsys_grader.commands.common import add_judging, chosen_lab, judging_options
+from mlsys_grader.course.folder import Course, valid_student
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its arguments."""
+    parser.add_argument("lab")
+    parser.add_argument("--student", required=True, metavar="ID", help="whose")
+    parser.add_argument("--fresh", action="store_true", help="draw new secret inputs instead of the recorded ones")
+    parser.add_argument("--apply", action="store_true", help="enter the new marks where they differ")
+    add_judging(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """A line per check, and one that says whether all is as it was."""
+    from mlsys_grader.grading.regrade import regrade
+
+    options = judging_options(args)
+    lab, course = chosen_lab(args), Course.open(args.course)
+    found = regrade(course, lab, valid_student(args.student), options, fresh=args.fresh, apply=args.apply)
+    for remark in found.remarks:
+        print(f"mlsys-grader: {remark}", file=sys.stderr)
+    for check in found.checks:
+        before, now = check.before, check.now
+        if check.same:
+            print(f"{now.check}: the same, {now.earned:g} of {now.points:g}")
+        else:
+            told = f": {now.reason}" if now.reason else ""
+            print(f"{now.check}: DIFFERENT: was {before.earned:g}, is {now.earned:g} of {now.points:g}{told}")
+    if found.same:
+        print("every verdict is the same")
+        return 0
+    if found.applied is None:
+        print("nothing was changed; --apply enters the new marks")
+        return 1
+    if found.applied.error:
+        print(f"the new marks are on record, but: {found.applied.error}")
+        return 1
+    print("the new marks are entered")
+    return 0

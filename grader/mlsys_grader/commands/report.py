@@ -1,0 +1,86 @@
+"""How the class did: pass rate and commonest failure per check, slowest submissions.
+
+examples:
+  mlsys-grader report autograd                          a table
+  mlsys-grader report autograd --to reports             and a page with plots, reports/01-autograd.html
+  mlsys-grader report autograd --to public --no-names   the same to show around: students are numbered
+  mlsys-grader report autograd --json summary.json      all of it for other programs
+
+Figures come from the grading records. A reason may quote what a student's code said; --no-names does not read it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mlsys_grader.commands.common import chosen_lab, put, records_of
+from mlsys_grader.course.folder import Course
+
+if TYPE_CHECKING:
+    from mlsys_grader.reports.summary import Summary
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its arguments."""
+    parser.add_argument("lab")
+    parser.add_argument("--to", type=Path, metavar="DIR", help="write DIR/LAB.html, a page with plots")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
+    parser.add_argument("--no-names", action="store_true", help="number the students")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the summary; write the page and the figures where asked to."""
+    from mlsys_grader.reports.summary import summarise
+    from mlsys_grader.reports.summary_page import page
+
+    lab, course = chosen_lab(args), Course.open(args.course)
+    summary = summarise(records_of(course, lab), lab, names=not args.no_names)
+    if args.json:
+        put(args.json, json.dumps(asdict(summary), indent=1, ensure_ascii=False) + "\n")
+    if args.to:
+        put(args.to / f"{lab.name}.html", page(summary))
+    _print(summary)
+    if args.to:
+        print(f"\n{args.to / lab.name}.html has plots and more failures")
+    return 0
+
+
+def _print(summary: Summary) -> None:
+    console = Console(highlight=False)
+    print(
+        f"{summary.lab}: {summary.students} students, mean {summary.mean:.1f} of {summary.points:g}, "
+        f"median {summary.median:g}, {summary.full} with full marks"
+    )
+    print(f"{'tenths of the points:':<24}{' '.join(f'{count:>3}' for count in summary.bins)}\n")
+    table = Table(box=None, pad_edge=False, expand=True)
+    table.add_column("check", no_wrap=True)
+    table.add_column("passed", no_wrap=True, justify="right")
+    table.add_column("", no_wrap=True, justify="right")
+    table.add_column("commonest failure", no_wrap=True, overflow="ellipsis", ratio=1)
+    for check in summary.checks:
+        first = check.failures[0] if check.failures else None
+        told = Text(first.reason) if first else Text("")
+        table.add_row(Text(check.name), f"{100 * check.rate:.0f} %", f"{first.students} ×" if first else "", told)
+    console.print(table)
+    for check in summary.checks:
+        if (timed := check.performance) is not None:
+            print(f"{check.name}, performance: {timed.measured} measured, {timed.unmeasured} not measured")
+    if summary.whole:
+        console.print("\nlost as a whole, for one reason")
+        for reason, who in summary.whole:
+            console.print(Text(f"  {len(who)} × {reason}: {', '.join(who)}"), soft_wrap=True)
+    if summary.suspects:
+        console.print("\nto be looked into: timed code that did what no honest code does")
+        for student, name, why in summary.suspects:
+            console.print(Text(f"  {student}: {name}: {why}"), soft_wrap=True)
+    console.print("\nslowest, seconds in their own code")
+    for student, time_s in summary.slowest:
+        console.print(Text(f"  {time_s:6.1f}  {student}"))

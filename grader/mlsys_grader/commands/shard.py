@@ -1,0 +1,66 @@
+"""Judge one share of a class on this machine, into files that `merge` enters elsewhere.
+
+examples:
+  mlsys-grader shard autograd --shard 1/4 --out share-1        judge every fourth student, the same ones every time
+  mlsys-grader shard autograd --speed-of share-1 share-2 --out timed
+                                                               measure what these verdicts left open, on a GPU machine
+
+DIR gets verdicts/STUDENT.json and feedback/STUDENT.html. The course folder is not written to, so that machines can
+share it, and there is no gradebook here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+from mlsys_grader.commands.common import add_judging, chosen_lab, judging_options
+from mlsys_grader.course.folder import Course
+from mlsys_lab.errors import InputError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its arguments."""
+    parser.add_argument("lab")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where verdicts and pages go")
+    parser.add_argument("--shard", default="1/1", metavar="I/N", help="which share of how many (default: 1/1, all)")
+    parser.add_argument(
+        "--speed-of", type=Path, nargs="+", metavar="DIR", help="measure performance points only, for these verdicts"
+    )
+    add_judging(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Judge a share, or measure for verdicts that are there; a line per student that needs the instructor."""
+    from mlsys_grader.grading.shards import judge_share, measure_share, share
+
+    options = judging_options(args)
+    lab, course = chosen_lab(args), Course(args.course.absolute())
+    if not course.students(lab.name):
+        raise InputError(f"nothing was handed in for {lab.name}", got=course.root / "submitted")
+    if args.speed_of:
+        records = list(measure_share(course, lab, options, args.speed_of, args.out))
+        for record in records:
+            for verdict in record.verdicts:
+                if verdict.performance is not None:
+                    mark = "SUSPECT: " if verdict.performance.suspect else ""
+                    print(f"{record.student}: {verdict.check}: {mark}{verdict.performance.line}")
+        print(f"{len(records)} verdicts in {args.out}")
+        return 0
+    number, shares = _shard(args.shard)
+    students = [student for student in course.students(lab.name) if share(student, shares) == number]
+    (args.out / "verdicts").mkdir(parents=True, exist_ok=True)
+    judged = list(judge_share(course, lab, options, students, args.out))
+    troubles = [(student, error) for student, error in judged if error]
+    for student, error in troubles:
+        print(f"{student}: not graded: {error}")
+    print(f"share {number} of {shares}: {len(judged) - len(troubles)} judged, {len(troubles)} not")
+    return 1 if troubles else 0
+
+
+def _shard(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(\d{1,4})/(\d{1,4})", text)
+    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        raise InputError("--shard cannot be that", got=text, expected="I/N with I from 1 to N, say 1/4")
+    return int(found[1]), int(found[2])

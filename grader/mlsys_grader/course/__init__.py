@@ -1,0 +1,1 @@
+"""The course folder and the labs graded in it: paths, locks, files written whole, notebooks."""

@@ -1,0 +1,131 @@
+"""A worker on a node of a cluster: one sandbox, one submission at a time. Nothing here knows of Ray."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from mlsys_grader.course.lab import GradedLab
+from mlsys_grader.engines import Task
+from mlsys_grader.engines.local import LocalEngine
+from mlsys_grader.judging.judge import Verdict
+from mlsys_grader.sandbox.sandbox import Sandbox
+from mlsys_grader.speed.devices import need_gpu, open_stands
+from mlsys_grader.speed.gpu import Gpu, find_gpu
+from mlsys_grader.speed.measure import opener, pending
+from mlsys_grader.speed.rounds import Effort
+from mlsys_grader.speed.stand import Stand
+from mlsys_lab.checks.artifact import Artifact
+from mlsys_lab.checks.labinfo import find_lab
+from mlsys_lab.checks.spec import Lab
+from mlsys_lab.errors import CourseError
+
+ROOMS = ("course", "intake", "sandbox", "judging", "speed", "engines")
+"""What of the grader must be alike on all nodes: what forms verdicts, and what carries them."""
+
+
+@dataclass(frozen=True)
+class PartOfLab(GradedLab):
+    """A lab of which only the checks called `names` are judged."""
+
+    names: tuple[str, ...] = ()
+
+    @cached_property
+    def checks(self) -> Lab:
+        """The lab's checks among `names`."""
+        whole = self.info.load_checks()
+        return Lab(whole.topic, tuple(check for check in whole.checks if check.name in self.names))
+
+
+def fingerprint(lab: GradedLab) -> str:
+    """The lab's version and a hash of the grader's code: nodes with the same one form the same verdicts."""
+    grader = Path(__file__).parent.parent
+    digest = hashlib.sha256()
+    for path in sorted(path for room in ROOMS for path in (grader / room).rglob("*.py")):
+        content = path.read_bytes()
+        digest.update(f"{path.name} {len(content)}\n".encode() + content)
+    return f"{lab.version}/{digest.hexdigest()[:16]}"
+
+
+class Judge:
+    """Judges the checks called `checks` of the lab called `lab`, as this node's checkout has it.
+
+    `labs` and `path` are "" but for an instructor's own lab: its folder of labs, and where its checks are imported
+    from, which must be the same on every node. `measures`: this worker has a device to itself, so that it also
+    measures what there are performance points for.
+    """
+
+    def __init__(
+        self,
+        *,
+        lab: str,
+        labs: str,
+        path: str,
+        checks: list[str],
+        time_factor: float,
+        unsafe: bool,
+        backend: str | None,
+        measures: bool,
+    ) -> None:
+        self._name = lab
+        self._labs = Path(labs) if labs else None
+        self._path = path
+        self._checks = tuple(checks)
+        self._time_factor = time_factor
+        self._unsafe, self._backend = unsafe, backend
+        self._measures = measures
+        self._held = ExitStack()
+        self._stands: dict[str, Stand] = {}
+
+    def ready(self, expected: str) -> str:
+        """Open the sandbox; why this node may not judge in one line, or "". `expected` is the head's `fingerprint`."""
+        node = f"{socket.gethostname()} may not judge"
+        if self._path and self._path not in sys.path:
+            sys.path.append(self._path)
+        try:
+            info = find_lab(self._name, self._labs)
+            if (found := fingerprint(GradedLab(info))) != expected:
+                stale = CourseError(
+                    f"{node}: its checkout is not the head's",
+                    got=f"{self._name} {found}",
+                    expected=expected,
+                    help="bring both to the same commit and install it there",
+                )
+                return str(stale)
+            self._lab = PartOfLab(info, names=self._checks)
+            gpu = self._open_stands() if self._measures else None
+            self._sandbox = Sandbox(self._lab, unsafe=self._unsafe, backend=self._backend, device=gpu)
+            self._engine = LocalEngine(self._sandbox, time_factor=self._time_factor)
+        except CourseError as error:
+            return f"{node}: {error}"
+        return ""
+
+    def judge(self, name: str, source: str, seeds: Mapping[str, int]) -> dict[str, Any]:
+        """The verdicts on an artifact's text as plain fields, or the error that kept the judge from forming them."""
+        artifact = Artifact.parse(name, source)
+        (result,) = self._engine.judge_all([Task("", artifact, seeds)])
+        try:
+            verdicts = [self._measured(artifact, verdict) for verdict in result.verdicts]
+        except CourseError as error:
+            return {"verdicts": [], "error": str(error)}
+        return {"verdicts": [asdict(verdict) for verdict in verdicts], "error": result.error}
+
+    def _open_stands(self) -> Gpu | None:
+        """Where to measure each check, for as long as this worker lives; the GPU that jobs need for it."""
+        gpu = find_gpu()  # Ray lets a worker see its own
+        self._stands = self._held.enter_context(open_stands(self._lab, self._checks, Effort(), gpu))
+        return gpu if need_gpu(self._stands.values()) else None
+
+    def _measured(self, artifact: Artifact, verdict: Verdict) -> Verdict:
+        if verdict.check not in self._stands or not pending([verdict]):
+            return verdict
+        stand = self._stands[verdict.check]
+        opened = opener(self._sandbox, artifact, self._lab.checks[verdict.check], stand.effort)
+        return replace(verdict, performance=stand.measure(opened))

@@ -1,0 +1,1 @@
+"""The gradebook: records of verdicts, nbgrader's database, backups, the audit log."""

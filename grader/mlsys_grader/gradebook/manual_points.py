@@ -1,0 +1,97 @@
+"""What a person added to a student's marks in formgrader: points, extra credit, comments; and the penalty for lateness.
+
+The judge's records know nothing of it; it is read from the gradebook, for the student's page.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+
+from mlsys_grader.course.folder import Course
+from mlsys_grader.gradebook.backup import opened
+from mlsys_grader.gradebook.record import Record
+from mlsys_lab.errors import InputError
+
+CELLS = """
+SELECT base_cell.name, COALESCE(grade_cells.max_score, task_cells.max_score),
+       grade.auto_score, grade.manual_score, grade.extra_credit, comment.manual_comment
+FROM submitted_notebook
+JOIN submitted_assignment ON submitted_notebook.assignment_id = submitted_assignment.id
+JOIN assignment ON submitted_assignment.assignment_id = assignment.id
+JOIN notebook ON submitted_notebook.notebook_id = notebook.id
+JOIN base_cell ON base_cell.notebook_id = notebook.id
+LEFT JOIN grade_cells ON grade_cells.id = base_cell.id
+LEFT JOIN task_cells ON task_cells.id = base_cell.id
+LEFT JOIN grade ON grade.cell_id = base_cell.id AND grade.notebook_id = submitted_notebook.id
+LEFT JOIN comment ON comment.cell_id = base_cell.id AND comment.notebook_id = submitted_notebook.id
+WHERE assignment.name = ? AND submitted_assignment.student_id = ?
+ORDER BY base_cell.name
+"""
+PENALTY = """
+SELECT SUM(submitted_notebook.late_submission_penalty)
+FROM submitted_notebook
+JOIN submitted_assignment ON submitted_notebook.assignment_id = submitted_assignment.id
+JOIN assignment ON submitted_assignment.assignment_id = assignment.id
+WHERE assignment.name = ? AND submitted_assignment.student_id = ?
+"""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of the gradebook. `points` is None for a cell with a comment only, `earned` for one not graded yet."""
+
+    name: str
+    points: float | None
+    earned: float | None
+    extra: float
+    comment: str
+    checked: bool
+
+    @property
+    def marks(self) -> str:
+        """The points in words; empty for a comment only."""
+        if self.points is None:
+            return ""
+        given = "not graded yet, of" if self.earned is None else f"{self.earned:g} of"
+        return f"{given} {self.points:g}" + (f" + {self.extra:g}" if self.extra else "")
+
+
+@dataclass(frozen=True)
+class ByHand:
+    """The total in the gradebook, the penalty in it, and the cells that a person has a part in."""
+
+    earned: float
+    points: float
+    penalty: float
+    cells: tuple[Cell, ...]
+
+
+def by_hand(course: Course, record: Record) -> ByHand | None:
+    """What the gradebook has beside the judge's marks for the record's submission; None where that is nothing.
+
+    Raises `InputError` for a gradebook that cannot be read.
+    """
+    if not course.gradebook.exists():
+        return None
+    place = (record.lab, record.student)
+    try:
+        with closing(opened(course.gradebook)) as database:
+            rows = database.execute(CELLS, place).fetchall()
+            penalty = database.execute(PENALTY, place).fetchone()[0] or 0.0
+    except sqlite3.DatabaseError as error:
+        raise InputError(f"cannot read the gradebook {course.gradebook}", got=error) from None
+    checks = {verdict.check: verdict.performance for verdict in record.verdicts}
+    speed = {v.check: v.performance.earned or 0.0 for v in record.verdicts if v.performance is not None}
+    earned = points = 0.0
+    cells = []
+    for name, most, auto, manual, extra, comment in rows:
+        given = max((extra or 0.0) - speed.get(name, 0.0), 0.0)  # performance points are the judge's, not a person's
+        cell = Cell(name, most, auto if manual is None else manual, given, comment or "", name in checks)
+        earned, points = earned + (cell.earned or 0.0) + cell.extra, points + (most or 0.0)
+        if manual is not None or comment or cell.extra or (most is not None and not cell.checked):
+            cells.append(cell)
+    if not cells and not penalty:
+        return None
+    return ByHand(max(earned - penalty, 0.0), points, penalty, tuple(cells))

@@ -1,0 +1,154 @@
+"""From verdicts to a record, from there to gradebook, feedback and audit log: each step whole, and safe to repeat."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from mlsys_grader.course import notebooks
+from mlsys_grader.course.files import write_atomically
+from mlsys_grader.course.folder import Course
+from mlsys_grader.course.lab import GradedLab
+from mlsys_grader.engines import Result
+from mlsys_grader.gradebook.audit import AuditLog
+from mlsys_grader.gradebook.backup import backup
+from mlsys_grader.gradebook.manual_points import by_hand
+from mlsys_grader.gradebook.record import Record, read_record
+from mlsys_grader.gradebook.writer import GradebookWriter
+from mlsys_grader.intake.sanitise import sanitise
+from mlsys_grader.intake.submission import Submission
+from mlsys_grader.judging.judge import Verdict
+from mlsys_grader.judging.options import Options
+from mlsys_grader.judging.performance import has_device
+from mlsys_grader.reports.feedback import page
+from mlsys_lab.errors import CourseError, InputError
+
+JUDGED, ENTERED = "judged", "entered"
+"""What the audit log calls a submission that was judged in this run, and one that an earlier run had judged."""
+FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+"""Errors of a disk, after which no other submission would fare better."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one student's submission: the record, whether it was judged just now, or why it could not be."""
+
+    student: str
+    record: Record | None
+    judged: bool
+    error: str = ""
+
+    @property
+    def speed(self) -> list[str]:
+        """A line per check that has performance points, for the instructor; what is suspect is marked as such."""
+        found = [(v.check, v.performance) for v in self.record.verdicts if v.performance] if self.record else []
+        mark = {True: "SUSPECT: ", False: ""}
+        return [f"{self.student}: {check}: {mark[bool(speed.suspect)]}{speed.line}" for check, speed in found]
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Turn an error of the disk into the one line that stops the batch."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"cannot write {error.filename}" if error.filename else "cannot write to the course folder",
+            got=error.strerror or error,
+            help="mend that and run the same command again: what was judged is kept, and nothing is judged twice",
+        ) from None
+
+
+def publish(course: Course, lab: GradedLab) -> None:
+    """Give nbgrader the released notebook."""
+    write_atomically(course.released(lab.name), lab.info.notebook.read_bytes())
+
+
+def recorded(course: Course, lab: GradedLab, result: Result, submission: Submission, options: Options) -> Record:
+    """Put a result on record, and the submission where nbgrader looks for it."""
+    record = Record(
+        student=result.student,
+        lab=lab.name,
+        digest=submission.digest,
+        version=lab.version,
+        verdicts=_with_measured(result.verdicts, course, lab, result.student, submission, options),
+        notes=submission.notes,
+        sandbox=options.sandbox_name,
+    ).stamped()
+    notebook = notebooks.to_bytes(sanitise(submission, lab))
+    write_atomically(course.sanitised(result.student, lab.name), notebook)
+    write_stamp(course, lab, result.student)
+    record.write(course.record(result.student, lab.name))
+    return record
+
+
+def _with_measured(
+    verdicts: tuple[Verdict, ...],
+    course: Course,
+    lab: GradedLab,
+    student: str,
+    submission: Submission,
+    options: Options,
+) -> tuple[Verdict, ...]:
+    """Performance points that were measured for the same submission stand, as long as the check is passed.
+
+    Where everything is to be judged anew on a machine with the device, they are measured anew too.
+    """
+    before = read_record(course.record(student, lab.name))
+    if before is None or not before.holds_for(submission.digest, lab.version):
+        return verdicts
+    known = {v.check: v.performance for v in before.verdicts if v.passed and v.performance and v.performance.measured}
+    if options.again:
+        timed = {check.name: check.performance for check in lab.checks.checks if check.performance is not None}
+        known = {name: speed for name, speed in known.items() if not has_device(timed[name].device)}
+    return tuple(replace(v, performance=known[v.check]) if v.passed and v.check in known else v for v in verdicts)
+
+
+def write_stamp(course: Course, lab: GradedLab, student: str) -> None:
+    """Put the time of handing in where nbgrader looks for it, in UTC: it takes +0100 for a hundred seconds."""
+    target = course.sanitised(student, lab.name).with_name("timestamp.txt")
+    if (stamp := course.handed_in(student, lab.name)) is not None:
+        write_atomically(target, f"{stamp:%Y-%m-%d %H:%M:%S} UTC\n".encode())
+    else:
+        target.unlink(missing_ok=True)
+
+
+def finish(
+    course: Course, lab: GradedLab, record: Record, log: AuditLog, *, event: str, engine: str, refusal: str
+) -> Outcome:
+    """After the gradebook's answer: feedback, a line in the log, and a record that says so.
+
+    `event` is what the log calls it, `refusal` the gradebook's error. Raises `OSError` for a disk that takes no more.
+    """
+    error = refusal
+    if not refusal:
+        try:
+            content = page(record, lab, by_hand(course, record))
+            write_atomically(course.feedback(record.student, lab.name), content.encode())
+        except OSError as trouble:
+            if trouble.errno in FATAL:
+                raise
+            error = f"cannot write the feedback page: {trouble}"
+    log.outcome(event, record, engine=engine, entered=not refusal, error=error)
+    if not error:
+        record = replace(record, entered=True)
+        record.write(course.record(record.student, lab.name))
+    return Outcome(record.student, record, event == JUDGED, error)
+
+
+def enter_now(
+    course: Course, lab: GradedLab, record: Record, options: Options, log: AuditLog, *, event: str
+) -> Outcome:
+    """Enter one record and wait for it."""
+    with GradebookWriter(course) as gradebook, told():
+        backup(course)
+        publish(course, lab)
+        refusal = ""
+        try:
+            gradebook.enter(lab.name)
+            gradebook.enter(lab.name, record.student)
+        except CourseError as error:
+            refusal = str(error)
+        return finish(course, lab, record, log, event=event, engine=options.engine, refusal=refusal)

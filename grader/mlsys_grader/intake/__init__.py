@@ -1,0 +1,1 @@
+"""Intake: what students hand in, collected, read once, and made fit to be shown."""

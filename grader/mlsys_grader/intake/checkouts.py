@@ -1,0 +1,107 @@
+"""Notebooks out of git checkouts, one folder per student: what counts is the last commit, not the working tree.
+
+A checkout is a student's: its configuration must not make git run or fetch anything.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+
+from mlsys_grader.intake.hand_in import HandIn, HandIns
+from mlsys_grader.intake.submission import FILE_BYTES
+from mlsys_lab.errors import InputError, MissingToolError
+
+SAFE = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "safe.directory=*", "--no-pager")
+LIMIT_S = 60
+
+
+def look_in_checkouts(checkouts: Iterable[Path]) -> HandIns:
+    """Notebooks at HEAD with the time of their last commit; checkouts without one; those that git cannot read."""
+    if shutil.which("git") is None:
+        raise MissingToolError("git is not installed", help="`apt install git`")
+    found = HandIns()
+    for checkout in checkouts:
+        if not _holds_its_own(checkout / ".git"):
+            found.left_out.append((checkout.name, "its repository is not its own"))
+            found.without.add(checkout.name)
+            continue
+        try:
+            listed = _git(checkout, "ls-tree", "-r", "-z", "--format=%(objectmode) %(objectsize) %(path)", "HEAD")
+            notebooks = [
+                HandIn(
+                    checkout.name,
+                    PurePosixPath(path).name,
+                    lambda checkout=checkout, path=path: _blob(checkout, path),  # type: ignore[misc]
+                    _committed(checkout, path),
+                )
+                for path in _notebooks(listed)
+            ]
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+            found.left_out.append((checkout.name, _why(error)))
+            found.without.add(checkout.name)
+            continue
+        found.notebooks += notebooks
+        if not notebooks:
+            found.without.add(checkout.name)
+    return found
+
+
+def _holds_its_own(repository: Path) -> bool:
+    """Whether a repository holds what it shows: a pointer or a link could show another student's work."""
+    if repository.is_symlink() or not repository.is_dir():
+        return False
+    if (repository / "commondir").exists() or (repository / "objects" / "info" / "alternates").exists():
+        return False
+    walk = os.walk(repository)
+    return not any(Path(folder, name).is_symlink() for folder, names, files in walk for name in (*names, *files))
+
+
+def _notebooks(listed: bytes) -> list[str]:
+    """Paths of plain files in what `ls-tree` lists, without those that are too large to be read."""
+    paths = []
+    for line in listed.decode(errors="replace").split("\0"):
+        mode, _, rest = line.partition(" ")
+        size, _, path = rest.partition(" ")
+        if mode in ("100644", "100755") and path.endswith(".ipynb") and int(size) <= FILE_BYTES:
+            paths.append(path)
+    return paths
+
+
+def _blob(checkout: Path, path: str) -> bytes:
+    try:
+        return _git(checkout, "cat-file", "blob", f"HEAD:{path}")
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        raise InputError("git cannot read the notebook", got=_why(error)) from None
+
+
+def _committed(checkout: Path, path: str) -> datetime | None:
+    """When the notebook was last committed, as the student's git has it; None for a time that no calendar has."""
+    said = _git(checkout, "log", "-1", "--format=%ct", "HEAD", "--", f":(literal){path}").decode().strip()
+    try:
+        return datetime.fromtimestamp(int(said), UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _git(checkout: Path, *arguments: str) -> bytes:
+    environment = {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "GIT_ALLOW_PROTOCOL": "none",
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_TERMINAL_PROMPT": "0",
+    }
+    command = ["git", *SAFE, "-C", str(checkout), *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, check=True, timeout=LIMIT_S).stdout
+
+
+def _why(error: subprocess.CalledProcessError | subprocess.TimeoutExpired) -> str:
+    if isinstance(error, subprocess.TimeoutExpired):
+        return f"git gave no answer in {LIMIT_S} s"
+    said = error.stderr.decode(errors="replace").strip().splitlines()
+    return said[0] if said else f"git failed with status {error.returncode}"

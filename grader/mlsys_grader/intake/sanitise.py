@@ -1,0 +1,37 @@
+"""Make of a submission the notebook that nbgrader may see: its text in the released notebook's frame."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from mlsys_grader.course import notebooks
+from mlsys_grader.course.lab import GradedLab
+from mlsys_grader.intake.escaping import defuse_markdown, escape_controls
+from mlsys_grader.intake.submission import Submission, released_cells
+
+
+def sanitise(submission: Submission, lab: GradedLab) -> Any:
+    """The notebook that nbgrader gets: the submission's text in the released notebook's frame.
+
+    Metadata, outputs, ids and check cells are the release's; a cell's first appearance keeps its place, repeats lose
+    their id; what is missing comes back at the end. Text is made inert, since formgrader renders it.
+    """
+    released = released_cells(lab)
+    notebook = notebooks.new_notebook(json.loads(lab.info.notebook.read_bytes())["metadata"])
+    left = dict(released)
+    for number, (kind, source, grade_id) in enumerate(submission.cells):
+        frame = left.pop(grade_id, None)
+        is_code = (frame["cell_type"] if frame is not None else kind) == "code"
+        source = escape_controls(source) if is_code else defuse_markdown(source)
+        if frame is not None:
+            cell = notebooks.node(frame)
+            cell.source = source if frame["metadata"]["nbgrader"]["solution"] else "".join(frame["source"])
+        else:
+            cell = notebooks.new_cell(kind, source, f"cell-{number}")
+        notebook.cells.append(cell)
+    for frame in left.values():
+        cell = notebooks.node(frame)
+        cell.source = "".join(frame["source"])
+        notebook.cells.append(cell)
+    return notebook

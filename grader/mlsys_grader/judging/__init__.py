@@ -1,0 +1,1 @@
+"""Judging: verdicts, formed outside the sandbox from what comes out of it."""

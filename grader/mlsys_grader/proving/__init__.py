@@ -1,0 +1,1 @@
+"""Proving: do a lab's checks tell right from wrong?"""

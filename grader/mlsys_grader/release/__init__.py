@@ -1,0 +1,1 @@
+"""Release: labs without their answers, made from solutions/."""

@@ -1,0 +1,49 @@
+"""Where each submission of a lab stands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mlsys_grader.course.folder import Course
+from mlsys_grader.course.lab import GradedLab
+from mlsys_grader.gradebook.marks import holds, marks_in_gradebook
+from mlsys_grader.gradebook.record import Record, read_record
+from mlsys_grader.intake.submission import hash_submission
+
+MEANINGS = {
+    "graded": "judged, in the gradebook, feedback written",
+    "judged": "judged; `grade` enters it into the gradebook",
+    "changed": "handed in again, or the lab changed, since it was judged: `grade` judges it anew",
+    "waiting": "not judged yet",
+    "fault": "a check itself failed: mend the check, then `grade`",
+}
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One student's standing: a key of MEANINGS, and the record if there is one."""
+
+    student: str
+    state: str
+    record: Record | None
+
+
+def standings(course: Course, lab: GradedLab, students: Sequence[str]) -> list[Standing]:
+    """Where each submission stands. Raises `InputError` for a gradebook that cannot be read."""
+    marks = marks_in_gradebook(course, lab.name)
+    found = []
+    for student in students:
+        record = read_record(course.record(student, lab.name))
+        if record is None:
+            state = "waiting"
+        elif record.faults:
+            state = "fault"
+        elif not record.holds_for(hash_submission(course.submission(student, lab.name)), lab.version):
+            state = "changed"
+        elif record.entered and holds(marks, record, course.handed_in(student, lab.name)):
+            state = "graded"
+        else:
+            state = "judged"
+        found.append(Standing(student, state, record))
+    return found

@@ -1,0 +1,65 @@
+"""The bubblewrap command line around the launcher of submissions.
+
+Inside: no network; a read-only root that holds the system's libraries, Python, its environment and the course
+package, without the modules that the lab asks learners to write; nothing of the course folder, of other submissions,
+of the home folder. Source: bwrap(1).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from mlsys_grader.course.lab import GradedLab
+from mlsys_grader.sandbox import contents
+from mlsys_grader.sandbox.device import Device
+from mlsys_grader.sandbox.inside.jail import SCRATCH
+from mlsys_lab.errors import MissingToolError
+
+DEVICES = ("null", "full", "random", "urandom")
+"""All that a job needs. /dev/zero is not among them: mapped shared, it is memory that no limit counts."""
+KEPT_CAPABILITIES = ("SYS_ADMIN", "NET_ADMIN", "SETUID", "SETGID", "SETPCAP", "SETFCAP", "KILL")
+"""What the launcher needs to build a job's cell (`inside.jail`); SETFCAP for a user namespace. A job has none."""
+
+
+def bubblewrap(lab: GradedLab, *, device: Device | None = None) -> list[str]:
+    """The command line up to the program that is to run inside, perhaps with a device.
+
+    Raises `MissingToolError` without bubblewrap.
+    """
+    program = shutil.which("bwrap")
+    if program is None:
+        raise MissingToolError(
+            "bubblewrap is not installed, and submissions are not run without a sandbox",
+            help="`apt install bubblewrap`, or --unsafe to run them with your own rights",
+        )
+    command = [program, "--die-with-parent", "--new-session", "--hostname", "lab", "--unshare-uts"]
+    command += ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-cgroup-try"]
+    if os.geteuid() != 0:
+        command += ["--unshare-user", "--uid", "0", "--gid", "0"]
+    command += ["--cap-drop", "ALL"]
+    for capability in KEPT_CAPABILITIES:
+        command += ["--cap-add", f"CAP_{capability}"]
+    for folder in ("/usr", "/lib", "/lib64", "/bin"):
+        if Path(folder).is_symlink():
+            command += ["--symlink", str(Path(folder).readlink()), folder]
+        elif Path(folder).is_dir():
+            command += ["--ro-bind", folder, folder]
+    command += ["--proc", "/proc", "--dir", "/dev", "--dir", "/dev/shm"]
+    command += ["--tmpfs", SCRATCH]  # torch looks for CUDA's libraries by a compiler's temporary file; jobs hide it
+    for name in DEVICES:
+        command += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
+    if device is not None:
+        command += device.bubblewrap_arguments()
+    binds = [*contents.system(), *contents.project(lab)]
+    above = contents.folders(binds)  # bubblewrap would make them readable by root only
+    for folder in above:
+        command += ["--dir", folder]
+    if "/tmp" not in above:
+        command += ["--symlink", SCRATCH, "/tmp"]  # for code that asks for no other folder
+    for source, target in binds:
+        command += ["--ro-bind", source, target]
+    for folder in contents.hidden():
+        command += ["--tmpfs", folder]
+    return [*command, "--remount-ro", "/", "--chdir", "/"]

@@ -1,0 +1,182 @@
+"""Docker or podman around submissions, where there is no bubblewrap: one container for each, the same policy in flags.
+
+The frames cross over the program's standard input and output, and a relay inside (`inside.relay`) hands them on.
+Python, NumPy and torch come from an image that is built once (grader/Containerfile); what the sandbox may see of the
+project is bound into it, read-only. A container starts Python anew and imports torch, which takes seconds where a
+fork takes milliseconds: containers are therefore started ahead. Sources: docker-run(1), podman-run(1).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import subprocess
+import tempfile
+import threading
+from collections import deque
+from pathlib import Path
+
+from mlsys_grader.course.lab import GradedLab
+from mlsys_grader.sandbox import contents
+from mlsys_grader.sandbox.device import Device
+from mlsys_grader.sandbox.inside import jail, seccomp, wire
+from mlsys_grader.sandbox.inside.watch import MEMORY
+from mlsys_grader.sandbox.launcher import Job
+from mlsys_lab.errors import MissingToolError
+
+IMAGE = "mlsys-lab-sandbox"
+ENTRY = (
+    f"import sys; sys.path.insert(0, {str(contents.HOME)!r}); "
+    "from mlsys_grader.sandbox.inside.relay import main; main(sys.argv[1:])"
+)
+MEMORY_BYTES = 4 << 30
+"""Of all processes together: a check's default budget and what Python and torch take themselves."""
+PROCESSES, CORES = 160, 2
+FIRST_UID, UIDS = 10_000, 50_000
+"""Ids that a container without root's rights can have too."""
+ANSWER_S = 60.0
+"""A container program that has not answered a small question by then does not work."""
+NOT_STARTED = 125
+"""The status of docker and podman themselves when they could not start a container."""
+KILLED = 128
+"""Added by the relay, as by a shell, to the number of the signal that ended the child."""
+
+
+def flags(lab: GradedLab, name: str, profile: Path) -> list[str]:
+    """The policy of one container called `name`, with the system call filter in the file `profile`."""
+    user = FIRST_UID + secrets.randbelow(UIDS)
+    found = ["--name", name, "--interactive", "--attach", "stdin", "--attach", "stdout", "--pull", "never"]
+    found += ["--network", "none", "--hostname", "lab", "--ipc", "private", "--log-driver", "none"]
+    found += ["--read-only", "--workdir", jail.SCRATCH, "--user", f"{user}:{user}", "--cap-drop", "ALL"]
+    found += ["--security-opt", "no-new-privileges", "--security-opt", f"seccomp={profile}"]
+    found += ["--memory", str(MEMORY_BYTES), "--memory-swap", str(MEMORY_BYTES), "--shm-size", str(jail.SHM_BYTES)]
+    found += ["--pids-limit", str(PROCESSES), "--cpus", str(min(CORES, os.cpu_count() or 1))]
+    found += ["--tmpfs", f"{jail.SCRATCH}:rw,nosuid,nodev,size={jail.TMP_BYTES},mode=1777"]
+    for what, most in (("nofile", jail.OPEN_FILES), ("nproc", PROCESSES), ("core", 0)):
+        found += ["--ulimit", f"{what}={most}:{most}"]
+    for variable, value in contents.environment(jail.SCRATCH).items():
+        if variable != "PATH":  # the image says where its Python is
+            found += ["--env", f"{variable}={value}"]
+    for source, target in contents.project(lab):
+        found += ["--mount", f"type=bind,source={source},target={target},readonly"]
+    return found
+
+
+def profile() -> str:
+    """`sandbox.inside.seccomp`'s filter in the form that docker and podman read."""
+    refuse = {"action": "SCMP_ACT_ERRNO", "errnoRet": 1}
+    masked: list[tuple[str, int, int, int | None]] = [
+        ("clone", 0, seccomp.NEW_NAMESPACES, None),
+        ("mmap", 3, seccomp.MAP_GROWSDOWN, None),
+    ]
+    masked.append(("mmap", 3, seccomp.MAP_SHARED_ANONYMOUS, seccomp.MAP_SHARED_ANONYMOUS))
+    rules: list[dict[str, object]] = [
+        {**refuse, "names": list(seccomp.REFUSED)},
+        {"action": "SCMP_ACT_ERRNO", "errnoRet": 38, "names": ["clone3"]},
+    ]
+    for name, index, mask, equal in masked:
+        for bit in [equal] if equal else [1 << place for place in range(32) if mask >> place & 1]:
+            compared = {"index": index, "value": bit, "valueTwo": bit, "op": "SCMP_CMP_MASKED_EQ"}
+            rules.append({**refuse, "names": [name], "args": [compared]})
+    for family in set(range(64)) - {*seccomp.FAMILIES, socket.AF_NETLINK}:
+        compared = {"index": 0, "value": family, "op": "SCMP_CMP_EQ"}
+        rules.append({**refuse, "names": ["socket"], "args": [compared]})
+    machines = ["SCMP_ARCH_X86_64", "SCMP_ARCH_AARCH64"]
+    return json.dumps({"defaultAction": "SCMP_ACT_ALLOW", "architectures": machines, "syscalls": rules})
+
+
+class Containers:
+    """Containers for one lab, kept in store: what `sandbox.launcher.Launcher` is for bubblewrap."""
+
+    def __init__(self, lab: GradedLab, program: str, *, device: Device | None = None) -> None:
+        self._lab, self._program = lab, program
+        self._device = device.container_arguments(program) if device is not None else []
+        self._folder = tempfile.TemporaryDirectory()
+        self._profile = Path(self._folder.name, "seccomp.json")
+        self._profile.write_text(profile(), encoding="utf-8")
+        self._store: deque[Job] = deque()
+
+    def wait(self, spares: int) -> None:
+        """Have `spares` containers started. Raises `MissingToolError` without the program or the image."""
+        if why := trouble(self._program):
+            raise MissingToolError(
+                f"{self._program} cannot run submissions", got=why, help=build_command(self._program)
+            )
+        while len(self._store) < spares:
+            self._store.append(self._start())
+
+    def hand_over(self) -> Job:
+        """The oldest container of the store; another takes its place."""
+        self._store.append(self._start())
+        return self._store.popleft()
+
+    def close(self) -> None:
+        """Remove the containers that nobody has used."""
+        while self._store:
+            self._store.popleft().close()
+        self._folder.cleanup()
+
+    def _start(self) -> Job:
+        name = f"mlsys-lab-{secrets.token_hex(8)}"
+        command = [self._program, "run", *flags(self._lab, name, self._profile), *self._device]
+        command += ["--entrypoint", "python3", IMAGE, "-s", "-P", "-B", "-c", ENTRY, *self._lab.checks.call_modules]
+        channel, inner_channel = socket.socketpair()
+        life, inner_life = socket.socketpair()
+        running = subprocess.Popen(
+            command,
+            stdin=inner_channel.fileno(),
+            stdout=inner_channel.fileno(),
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        ends = (running, name, inner_channel, inner_life)
+        threading.Thread(target=self._attend, args=ends, name=name, daemon=True).start()
+        return Job(channel=channel, life=life)
+
+    def _attend(self, running: subprocess.Popen[bytes], name: str, channel: socket.socket, life: socket.socket) -> None:
+        """What an attendant is to a jailed child: remove the container when the judge lets go, tell its end."""
+        waiting = threading.Thread(target=self._until_let_go, args=(name, life), daemon=True)
+        waiting.start()
+        said = running.communicate()[1].decode(errors="replace").strip().splitlines()
+        status = running.returncode
+        with channel, contextlib.suppress(wire.WireError):
+            if status == NOT_STARTED:
+                wire.send(channel, wire.Frame("broken", {"what": said[-1] if said else "no message"}))
+        excess = MEMORY if self._say("inspect", "--format", "{{.State.OOMKilled}}", name) == "true" else ""
+        self._say("rm", "--force", name)
+        code = KILLED - status if status > KILLED else status
+        with life, contextlib.suppress(wire.WireError, OSError):  # unless the judge has let go
+            wire.send(life, wire.Frame("ended", {"code": code, "excess": excess}))
+            life.shutdown(socket.SHUT_RDWR)
+            waiting.join()
+
+    def _until_let_go(self, name: str, life: socket.socket) -> None:
+        life.recv(1)  # nothing is ever sent: it ends when the judge's end is shut
+        self._say("kill", name)
+
+    def _say(self, *words: str) -> str:
+        """Give the program a small order and return what it says; a container that is gone already is no trouble."""
+        done = subprocess.run([self._program, *words], capture_output=True, text=True, timeout=ANSWER_S, check=False)
+        return done.stdout.strip()
+
+
+def trouble(program: str) -> str:
+    """Why a container program cannot run submissions here, in one line; "" when it can."""
+    try:
+        asked = [program, "image", "inspect", IMAGE]
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=ANSWER_S, check=False)
+    except FileNotFoundError:
+        return "it is not installed"
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if done.returncode == 0:
+        return ""
+    return (done.stderr.strip().splitlines() or ["it does not say why"])[-1]
+
+
+def build_command(program: str) -> str:
+    """How to make the image, for a message."""
+    return f"{program} build --tag {IMAGE} --file grader/Containerfile ."

@@ -1,0 +1,298 @@
+"""The process that submissions run in: a launcher that imports torch once, and a jailed child for every submission.
+
+    judge ── control ──▶ launcher          imports the lab's calls and torch; runs no learner's code, ever
+                            └─▶ attendant    kills the child when the judge lets go, tells its end
+                                  └─▶ child    in namespaces of its own; loads the artifact, answers the judge
+
+The launcher keeps spares: children that have shed all rights and wait for a submission. The judge asks with one byte
+and gets the two ends of a spare; from then on judge and child talk without the launcher.
+
+The child decides nothing: arrays come in, the learner's code is called, arrays or a description of the trouble go out.
+Nothing that decides is here either: no oracle, no comparison, no other submission. Runs inside bubblewrap as `python
+-c "from mlsys_grader.sandbox.inside.worker import main; main()"` with the control socket as standard input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import random
+import re
+import select
+import signal
+import socket
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import IO, Any, NoReturn
+
+from mlsys_grader.sandbox.inside import jail, watch, wire
+from mlsys_grader.sandbox.inside.timed import answer_for
+from mlsys_lab.checks.attempt import Attempt, attempt
+from mlsys_lab.checks.limits import OutOfTimeError, time_limit
+from mlsys_lab.checks.spec import Call, Mismatch, find_call
+from mlsys_lab.errors import CourseError, UnfinishedError
+from mlsys_lab.stack.artifact import Artifact, load
+from mlsys_lab.stack.kernels import import_interpreters, load_kernels
+
+POLL_S = 0.02
+FILE_BYTES = 16 << 20
+PROCESSES = 128
+"""Threads count too: eight ranks of gloo have about eighty."""
+OUT_OF_MEMORY = ("MemoryError", "can't allocate memory")
+"""How NumPy and torch say that the kernel refused them memory."""
+IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import\b|import[ \t]+([\w., \t]+))", re.MULTILINE)
+TEXT = 2000
+"""Longest text about a failure that is worth sending, in characters."""
+
+
+@dataclass(frozen=True)
+class Spare:
+    """The judge's ends of a child that waits for a submission."""
+
+    channel: socket.socket
+    life: socket.socket
+
+    def close(self) -> None:
+        """Give the ends up; unless the judge holds them too, the child ends."""
+        self.channel.close()
+        self.life.close()
+
+
+def main() -> NoReturn:
+    """Hand over children until the judge closes the control socket."""
+    control = socket.socket(fileno=os.dup(0))
+    _standard_streams_to_null()
+    warm()
+    start = wire.receive(control).meta
+    for module in start["modules"]:
+        importlib.import_module(module)
+    if start["traced"]:
+        import_interpreters()
+    gc.collect()
+    gc.freeze()  # or each child would walk through all of torch whenever it collects garbage
+    wire.send(control, wire.Frame("ready"))
+    control.settimeout(None)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # attendants are reaped by the kernel
+    spares = deque(_fork_spare(jailed=start["jailed"]) for _ in range(start["spares"]))
+    while control.recv(1):
+        spare = spares.popleft()
+        socket.send_fds(control, [b"j"], [spare.channel.fileno(), spare.life.fileno()])
+        spare.close()
+        spares.append(_fork_spare(jailed=start["jailed"]))
+    os._exit(0)
+
+
+def warm() -> None:
+    """Import torch and what it imports at its first use; with one thread, because threads do not survive a fork."""
+    import torch
+
+    torch.set_num_threads(1)
+    _seed(0)
+    with contextlib.suppress(ImportError):  # a lab may withhold it
+        from mlsys_lab.benchmark.memory import track_memory
+
+        with track_memory(), torch.inference_mode():
+            (torch.ones(2, 2) @ torch.ones(2, 2)).tanh().sum().item()
+
+
+def _standard_streams_to_null() -> None:
+    """What a submission prints goes nowhere; the launcher's own trouble goes to its standard error until here."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1):
+        os.dup2(null, descriptor)
+    os.close(null)
+
+
+def _fork_spare(*, jailed: bool) -> Spare:
+    """Fork an attendant with its child. It dies when nobody holds the spare's ends any more."""
+    channel, inner_channel = socket.socketpair()
+    life, inner_life = socket.socketpair()
+    if os.fork() == 0:
+        try:
+            keep_only(inner_channel.fileno(), inner_life.fileno())
+            _attend(inner_channel, inner_life, jailed=jailed)
+        finally:  # whatever happened, a fork never goes on as a second launcher
+            os._exit(1)
+    inner_channel.close()
+    inner_life.close()
+    return Spare(channel, life)
+
+
+def keep_only(*kept: int) -> None:
+    """Close every other descriptor above standard error: the judge's end of another child must be in no child."""
+    low = 3
+    for descriptor in sorted(kept):
+        os.closerange(low, descriptor)
+        low = descriptor + 1
+    os.closerange(low, 1 << 16)
+
+
+def _attend(channel: socket.socket, life: socket.socket, *, jailed: bool) -> None:
+    """Fork the child and wait for its end or the judge's; whoever is left then is killed."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    budget, told = os.pipe()
+    if jailed:
+        proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)  # the child's furniture hides it
+        jail.unshare()
+    pid = os.fork()
+    if pid == 0:
+        _run_child(channel, told, jailed=jailed)
+    channel.close()
+    os.close(told)
+    ended = os.pidfd_open(pid)
+    watched = watch.Watch(proc, pid) if jailed else None
+    sources, ready, excess = [life.fileno(), ended, budget], set[int](), ""
+    while not ready & {life.fileno(), ended} and not excess:
+        ready = set(select.select(sources, [], [], POLL_S)[0])
+        if budget in ready:
+            sources.remove(budget)
+            if watched:
+                watched.begin(budget)
+        excess = watched.excess() if watched else ""
+    _kill(pid, jailed=jailed)
+    _, status = os.waitpid(pid, 0)
+    if life.fileno() not in ready:
+        with contextlib.suppress(wire.WireError):
+            wire.send(life, wire.Frame("ended", {"code": os.waitstatus_to_exitcode(status), "excess": excess}))
+    life.close()  # so that the judge need not wait until this process has given back its own memory
+
+
+def _kill(pid: int, *, jailed: bool) -> None:
+    """In the jail the child is process 1 of its namespace and takes all it started along; outside it leads a group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL) if jailed else os.killpg(pid, signal.SIGKILL)
+
+
+def _run_child(channel: socket.socket, told: int, *, jailed: bool) -> NoReturn:
+    """Shed all rights, say so, and only then take a submission."""
+    try:
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, 2)
+        status = jail.open_status()
+        keep_only(channel.fileno(), status.fileno(), told)
+        os.setsid()  # a signal to the own group reaches it across process namespaces: the launcher must not be in it
+        if jailed:
+            jail.enclose()
+        wire.send(channel, wire.Frame("ready"))
+        serve(channel, status, told, jailed=jailed)
+    except BaseException as error:
+        with contextlib.suppress(BaseException):
+            wire.send(channel, broken(error))
+    os._exit(0)
+
+
+def serve(channel: socket.socket, status: IO[str], told: int, *, jailed: bool) -> None:
+    """Load the submission that the first frame brings, then answer frame after frame until the judge is gone.
+
+    Every answer repeats the number of its question, so that the judge takes nothing for it that was sent before.
+    """
+    try:
+        order = wire.receive(channel).meta
+        jail.limit(cpu_s=order["cpu_s"], file_bytes=FILE_BYTES, processes=PROCESSES)
+        if not order.get("traced"):  # where kernels are traced, nothing else is to have run: no import either
+            _import_ahead(order["source"])
+        gc.freeze()
+        already = jail.data_bytes(status)
+        status.close()
+        watch.announce(told, memory_bytes=order["memory_bytes"], cpu_s=order["cpu_s"])
+        if jailed:
+            jail.cap_memory(order["memory_bytes"], already)
+        loader = load_kernels if order.get("traced") else load
+        module, reply = _load(loader, Artifact.parse(order["name"], order["source"]), order["time_limit_s"])
+        _answer(channel, order["nonce"], reply)
+        while reply.kind == "loaded":
+            question = wire.receive(channel)
+            try:
+                answer = KINDS[question.kind](module, question)
+            except BaseException as error:
+                answer = broken(error)
+            _answer(channel, question.meta["nonce"], answer)
+    except wire.ClosedError:
+        return
+
+
+def _answer(channel: socket.socket, nonce: str, reply: wire.Frame) -> None:
+    try:
+        wire.send(channel, wire.Frame(reply.kind, {**reply.meta, "nonce": nonce}, reply.arrays))
+    except wire.ClosedError:
+        raise
+    except (wire.WireError, MemoryError) as error:
+        wire.send(channel, wire.Frame("broken", {**broken(error).meta, "nonce": nonce}))
+
+
+def broken(error: BaseException) -> wire.Frame:
+    """What to tell the judge of an exception that is not the submission's answer."""
+    return wire.Frame("broken", {"what": f"{type(error).__name__}: {error}"[:TEXT]})
+
+
+def _import_ahead(source: str) -> None:
+    """Import installed modules that the artifact imports, so that their memory does not count against its budget.
+
+    Lines that look like an import will do: what they name wrongly is not installed, or does no harm.
+    """
+    for line in IMPORT.finditer(source):
+        for name in (line[1] or line[2]).split(","):
+            with contextlib.suppress(Exception, SystemExit):  # the artifact will see it for itself
+                importlib.import_module(name.split()[0])
+
+
+def _load(loader: Callable[[Artifact], Any], artifact: Artifact, limit_s: float) -> tuple[Any, wire.Frame]:
+    """The module of exported cells, or of the kernels in them, and what to tell the judge of it."""
+    try:
+        with time_limit(limit_s):
+            return loader(artifact), wire.Frame("loaded")
+    except OutOfTimeError:
+        problem = Mismatch("the exported cells do not come to an end", f"nothing after {limit_s:g} s", "a module")
+        return None, _told("not loaded", problem, unfinished=False)
+    except CourseError as error:
+        got, expected = str(error.got or ""), str(error.expected or error.help)
+        return None, _told("not loaded", Mismatch(error.what, got, expected), isinstance(error, UnfinishedError))
+
+
+def _case(module: Any, question: wire.Frame) -> wire.Frame:
+    """Call the learner's code once, with the same random numbers whatever was called before."""
+    meta = question.meta
+    call = Call(find_call(meta["call"]), tuple(meta["uses"]), meta["time_limit_s"], meta["memory_bytes"])
+    _seed(meta["random_seed"])
+    return _outcome(attempt(call, module, question.arrays))
+
+
+KINDS: dict[str, Callable[[Any, wire.Frame], wire.Frame]] = {"case": _case, "go": answer_for, "show": answer_for}
+"""What a judge may ask, by the frame's kind: a function of the loaded module and the question that gives the answer."""
+
+
+def _seed(seed: int) -> None:
+    """Seed the generators that a submission may draw from without seeding them itself."""
+    import numpy as np
+    import torch
+
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed would also note where it was called, for CUDA's sake
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(seed)
+
+
+def _outcome(outcome: Attempt) -> wire.Frame:
+    if outcome.arrays is not None:
+        return wire.Frame("answer", arrays=outcome.arrays)
+    assert outcome.problem is not None
+    problem = outcome.problem
+    if any(sign in problem.got for sign in OUT_OF_MEMORY):
+        problem = Mismatch("it needs too much memory", "a request for more that was refused", problem.expected)
+    return _told("trouble", problem, outcome.unfinished)
+
+
+def _told(kind: str, problem: Mismatch, unfinished: bool) -> wire.Frame:
+    return wire.Frame(
+        kind,
+        {
+            "what": problem.what[:TEXT],
+            "got": problem.got[:TEXT],
+            "expected": problem.expected[:TEXT],
+            "unfinished": unfinished,
+        },
+    )

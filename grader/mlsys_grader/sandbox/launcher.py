@@ -1,0 +1,178 @@
+"""The process that forks a child for every submission (`inside.worker`), as the judge holds it; and one such child."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import IO, Any
+
+from mlsys_grader.course.lab import GradedLab
+from mlsys_grader.paths import IMPORT_PATH
+from mlsys_grader.sandbox.bubblewrap import bubblewrap
+from mlsys_grader.sandbox.contents import HOME, environment
+from mlsys_grader.sandbox.device import Device
+from mlsys_grader.sandbox.inside import wire
+from mlsys_grader.sandbox.inside.jail import SCRATCH
+from mlsys_lab.checks.spec import Arrays
+from mlsys_lab.errors import CourseError, MissingToolError
+
+START_S = 180.0
+HAND_OVER_S = 60.0
+"""A launcher that does not hand over a child within this time is as good as dead."""
+DEATH_S = 60.0
+"""A hundred processes of a busy machine take seconds to die; the next submission waits for it."""
+ANSWER = wire.Limits(header_bytes=64 << 10, array_bytes=64 << 20)
+"""What one answer of a submission may hold."""
+ENTRY = "import sys; sys.path[:0] = {path!r}; from mlsys_grader.sandbox.inside.worker import main; main()"
+
+
+class SandboxDied(Exception):
+    """The launcher is gone, and with it all that ran in it; the next job starts another."""
+
+
+@dataclass
+class Job:
+    """One child that answers one question after the other about one submission.
+
+    Every question carries a number drawn for it alone, and only an answer with that number counts: one that was
+    written ahead, or left over from an earlier question, is refused as `wire.WireError`. `question` and `nonce` are
+    the kind and number of the last; `excess`, known after `ending`, is what its processes took too much of.
+    """
+
+    channel: socket.socket
+    life: socket.socket
+    question: str = ""
+    nonce: str = ""
+    excess: str = ""
+
+    def send(self, kind: str, meta: Mapping[str, Any], arrays: Arrays | None = None, *, deadline: float) -> None:
+        """Put a question. Raises what `wire.send` does."""
+        self.question, self.nonce = kind, secrets.token_hex(16)
+        wire.send(self.channel, wire.Frame(kind, {**meta, "nonce": self.nonce}, arrays or {}), deadline=deadline)
+
+    def receive(self, *, deadline: float) -> wire.Frame:
+        """Wait for its answer. Raises what `wire.receive` does, and `wire.WireError` for anything but the answer."""
+        frame = wire.receive(self.channel, limits=ANSWER, deadline=deadline)
+        if frame.meta.get("nonce") != self.nonce:
+            raise wire.WireError("a frame that answers no question")
+        return frame
+
+    def ask(self, kind: str, meta: Mapping[str, Any], arrays: Arrays | None = None, *, deadline: float) -> wire.Frame:
+        """Put a question and wait for its answer."""
+        self.send(kind, meta, arrays, deadline=deadline)
+        return self.receive(deadline=deadline)
+
+    def ending(self) -> str:
+        """How a child that left without an answer ended, in words. Raises `SandboxDied` when nobody is left to tell."""
+        try:
+            told = wire.receive(self.life, deadline=time.monotonic() + 2.0).meta
+        except wire.ClosedError:
+            raise SandboxDied from None
+        except wire.WireError:
+            return "its process does not answer any more"
+        code, self.excess = told.get("code"), told.get("excess", "")
+        if self.excess:
+            return f"its processes took {self.excess} together"
+        if not isinstance(code, int):
+            return "its process is gone"
+        return (
+            f"the process was killed by signal {-code}" if code < 0 else f"the process ended itself with status {code}"
+        )
+
+    def let_go(self) -> None:
+        """Have the child killed, with all that it started."""
+        self.channel.close()
+        with contextlib.suppress(OSError):
+            self.life.shutdown(socket.SHUT_WR)  # the attendant sees it, kills the child and leaves
+
+    def close(self) -> None:
+        """The same, and wait until it is dead."""
+        self.let_go()
+        with contextlib.suppress(OSError):
+            self.life.settimeout(DEATH_S)
+            while self.life.recv(4096):
+                pass
+        self.life.close()
+
+
+class Launcher:
+    """One process of `sandbox.inside.worker`, from its start to its end."""
+
+    def __init__(self, lab: GradedLab, *, unsafe: bool, device: Device | None = None) -> None:
+        self._lab, self._unsafe, self._ready = lab, unsafe, False
+        # Where speed is measured, kernels are compiled; elsewhere they are interpreted, so that they can be traced.
+        self._traced = device is None and any(check.traced for check in lab.checks.checks)
+        path = [*IMPORT_PATH, *filter(None, [lab.foreign_path])] if unsafe else [str(HOME)]
+        command = [sys.executable, "-s", "-P", "-B", "-c", ENTRY.format(path=path)]
+        if not unsafe:
+            command = [*bubblewrap(lab, device=device), *command]
+        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+        self._control, inner = socket.socketpair()
+        with inner:
+            self._process = subprocess.Popen(
+                command,
+                stdin=inner.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=self._stderr,
+                env=environment(tempfile.gettempdir() if unsafe else SCRATCH),
+            )
+
+    def wait(self, spares: int) -> None:
+        """Tell it what to prepare, and wait until it has.
+
+        Raises `CourseError` with what it said against it, and `SandboxDied` when it said nothing.
+        """
+        if self._ready:
+            return
+        modules = list(self._lab.checks.call_modules)
+        start = {"modules": modules, "traced": self._traced, "jailed": not self._unsafe, "spares": spares}
+        deadline = time.monotonic() + START_S
+        try:
+            wire.send(self._control, wire.Frame("start", start), deadline=deadline)
+            wire.receive(self._control, deadline=deadline)
+        except wire.WireError:
+            self._process.kill()
+            refusal = self._refusal()
+            self.close()
+            raise refusal or SandboxDied from None
+        self._ready = True
+
+    def hand_over(self) -> Job:
+        """The two ends of a child that stands ready. Raises `OSError` when the launcher does not answer."""
+        self._control.settimeout(HAND_OVER_S)
+        self._control.send(b"j")
+        byte, descriptors, _, _ = socket.recv_fds(self._control, 1, 2)
+        if not byte or len(descriptors) != 2:
+            raise ConnectionResetError("the launcher is gone")
+        return Job(channel=socket.socket(fileno=descriptors[0]), life=socket.socket(fileno=descriptors[1]))
+
+    def close(self) -> None:
+        """End the process; what runs under it ends with it."""
+        self._control.close()
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._stderr.close()
+
+    def _refusal(self) -> CourseError | None:
+        self._stderr.seek(0)
+        said = self._stderr.read().decode(errors="replace").strip().splitlines()
+        if not said:
+            return None
+        last = said[-1]
+        if last.startswith("bwrap:"):
+            return MissingToolError(
+                "bubblewrap may not build a sandbox here",
+                got=last,
+                help="allow unprivileged user namespaces (on Ubuntu: an AppArmor profile for bwrap), or use --unsafe",
+            )
+        return CourseError("the sandbox did not start", got=last)

@@ -1,0 +1,174 @@
+"""The launcher of submissions (`sandbox.inside.worker`) in its sandbox, jobs in it, and a new one when it dies.
+
+Each job is a child of the launcher in namespaces of its own (`sandbox.inside.jail`) that answers questions about one
+submission. A launcher that dies is nobody's fault until it dies again and again: it is started anew, and whoever was
+being judged is judged again (`judging.judge`).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from types import TracebackType
+
+from mlsys_grader.course.lab import GradedLab
+from mlsys_grader.sandbox.backend import NONE, choose, launch
+from mlsys_grader.sandbox.container import Containers
+from mlsys_grader.sandbox.device import Device
+from mlsys_grader.sandbox.inside import wire
+from mlsys_grader.sandbox.launcher import HAND_OVER_S, Job, Launcher, SandboxDied
+from mlsys_lab.errors import CourseError
+
+TRIES = 5
+"""Launchers and children that may die one after the other before one is ready for a submission."""
+KEEPS_DYING = CourseError("the sandbox keeps dying", help="is there enough memory, and is something killing it?")
+UNSAFE = "--unsafe: submissions run with your rights: they can read your files, use the network and change this machine"
+
+
+class Turns:
+    """Any number at a time share it, or one has it alone; who wants it alone goes before those who would share."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._sharing, self._waiting, self._alone = 0, 0, False
+
+    @contextmanager
+    def turn(self, *, alone: bool) -> Iterator[None]:
+        """Wait for a turn and hold it for the block."""
+        with self._changed:
+            if alone:
+                self._waiting += 1
+                self._changed.wait_for(lambda: not self._sharing and not self._alone)
+                self._waiting -= 1
+                self._alone = True
+            else:
+                self._changed.wait_for(lambda: not self._waiting and not self._alone)
+                self._sharing += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                if alone:
+                    self._alone = False
+                else:
+                    self._sharing -= 1
+                self._changed.notify_all()
+
+
+class Sandbox:
+    """A running launcher for one lab, kept alive. Use it in a `with` block; `job` may be used from several threads.
+
+    `spares` children stand ready at any time: as many as submissions are judged at once. `backend` is one of
+    `sandbox.backend.BACKENDS`, or None for the first that works. Raises `MissingToolError` where there is none;
+    `unsafe=True` does without. With `wait=False` the launcher starts beside whatever comes next, and the first `wait()`
+    or `job()` tells when it cannot. Jobs may use `device`.
+    """
+
+    def __init__(
+        self,
+        lab: GradedLab,
+        *,
+        unsafe: bool = False,
+        backend: str | None = None,
+        device: Device | None = None,
+        spares: int = 1,
+        wait: bool = True,
+    ) -> None:
+        self.lab = lab
+        self.turns = Turns()
+        self.backend = NONE if unsafe else choose(backend)
+        self._device, self._spares = device, spares
+        self._lock = threading.RLock()
+        self._in_vain = 0
+        self._end: CourseError | None = None
+        # bubblewrap dies with the thread that started it: one that lives as long as the sandbox starts them all.
+        self._starter = ThreadPoolExecutor(1, thread_name_prefix="starter")
+        self._launcher: Launcher | Containers | None = self._start()
+        if wait:
+            self.wait()
+
+    def wait(self) -> None:
+        """Return when the launcher is ready; raises `CourseError` in one line when it cannot be."""
+        with self._lock:
+            self._running()
+
+    def close(self) -> None:
+        """End the launcher and all that runs under it."""
+        with self._lock:
+            self._end = CourseError("the sandbox is closed")
+            self._bury()
+            self._starter.shutdown()
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+    @contextmanager
+    def job(self) -> Iterator[Job]:
+        """A child that has seen no submission yet; at the end of the block it is dead, with all that it started."""
+        job = self.open_job()
+        try:
+            yield job
+        finally:
+            job.close()
+
+    def open_job(self) -> Job:
+        """The same for who closes it himself. A launcher that is found dead is replaced.
+
+        Raises `CourseError` when that fails, or one after the other is dead before it is of use.
+        """
+        while True:
+            with self._lock:
+                try:
+                    job = self._running().hand_over()
+                except OSError:
+                    self._bury()
+                    self._count(KEEPS_DYING)
+                    continue
+            try:
+                ready = wire.receive(job.channel, deadline=time.monotonic() + HAND_OVER_S)
+            except wire.WireError:
+                ready = wire.Frame("gone")
+            if ready.kind == "ready":
+                self._in_vain = 0
+                return job
+            job.close()
+            with self._lock:
+                self._count(CourseError("the sandbox takes no submission", got=ready.meta.get("what", ready.kind)))
+
+    def _running(self) -> Launcher | Containers:
+        """The launcher, ready; a new one when there is none. Lock held."""
+        while True:
+            if self._end is not None:
+                raise self._end
+            if self._launcher is None:
+                self._launcher = self._start()
+            try:
+                self._launcher.wait(self._spares)
+                return self._launcher
+            except SandboxDied:
+                self._bury()
+                self._count(KEEPS_DYING)
+            except CourseError as error:  # it says why it cannot: another would say the same
+                self._bury()
+                self._end = error
+
+    def _start(self) -> Launcher | Containers:
+        return self._starter.submit(launch, self.lab, self.backend, device=self._device).result()
+
+    def _count(self, error: CourseError) -> None:
+        """One more that died before it was of use; after too many this sandbox is given up. Lock held."""
+        self._in_vain += 1
+        if self._in_vain >= TRIES and self._end is None:
+            self._end = error
+
+    def _bury(self) -> None:
+        """Clear the launcher away; the next one starts when it is asked for. Lock held."""
+        if self._launcher is not None:
+            self._launcher.close()
+        self._launcher = None

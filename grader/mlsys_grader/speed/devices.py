@@ -1,0 +1,70 @@
+"""Stands for a lab's performance points, and the devices that they are measured on.
+
+One submission at a time has a device: a lock file per device is held while it is measured, by whichever course or
+command.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from mlsys_grader.course.lab import GradedLab
+from mlsys_grader.judging.performance import has_device
+from mlsys_grader.speed.gpu import Gpu
+from mlsys_grader.speed.rounds import Effort
+from mlsys_grader.speed.stand import Stand
+from mlsys_lab.checks.spec import Check
+from mlsys_lab.errors import CourseError, MissingToolError
+
+
+def find_measurable(lab: GradedLab) -> list[Check]:
+    """The lab's checks that have performance points whose device may be on this machine."""
+    checks = lab.checks.checks
+    return [check for check in checks if check.performance is not None and has_device(check.performance.device)]
+
+
+@contextmanager
+def open_stands(lab: GradedLab, names: Collection[str], effort: Effort, gpu: Gpu) -> Iterator[dict[str, Stand]]:
+    """A stand for each of the checks called `names` whose device works here; `gpu` is the one to use.
+
+    Waits for the devices, and holds them for the block. Raises `CourseError` where the course's own side fails.
+    """
+    wanted = {check.name: check.performance for check in find_measurable(lab) if check.name in names}
+    path = [lab.foreign_path] if lab.foreign_path else []
+    found = {}
+    with ExitStack() as stack:
+        for kind in sorted({performance.device for performance in wanted.values() if performance}):
+            stack.enter_context(device_lock(f"{kind}-{gpu.index}" if kind == "cuda" else kind))
+        for name, performance in wanted.items():
+            assert performance is not None
+            stand = Stand(performance, lab.info.checks_module, name, path, effort, gpu)
+            try:
+                found[name] = stack.enter_context(stand)
+            except MissingToolError:
+                continue  # a driver without a device that works
+        yield found
+
+
+def need_gpu(found: Iterable[Stand]) -> bool:
+    """Whether any of the stands needs a GPU in the sandbox."""
+    return any(stand.performance.device == "cuda" for stand in found)
+
+
+@contextmanager
+def device_lock(device: str) -> Iterator[None]:
+    """Hold a device: waits for other graders on this machine, of any course, that measure on it."""
+    path = Path(tempfile.gettempdir()) / f"mlsys-grader-{device}.lock"
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise CourseError(f"cannot take the lock of the device {device}", got=f"{path}: {error.strerror}") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,83 @@
+"""A GPU inside the sandbox: which files of the machine CUDA opens, and what of the policy has to give way.
+
+    device files   the control file, unified memory, and the one GPU; no other GPU of the machine
+    libraries      the driver's, which lie below /usr on most systems, and elsewhere on some
+    /sys           read-only, what the driver reads about the bus
+    /proc          a process table, which other jobs do not have: the job's own, of its own process namespace
+    RLIMIT_DATA    none: CUDA reserves address space far beyond what it uses. `inside.watch` bounds host memory; memory
+                   on the device is bounded by the device alone, which is why one submission at a time has it
+    seccomp        the same filter
+
+What a driver needs differs between versions. This list is put together from the driver's documentation and from what
+other sandboxes pass on; no part of it has been tried on a GPU, only that the sandbox is built as the list says.
+Sources: NVIDIA's driver README, chapter "Device files"; libnvidia-container; the nvproxy notes of gVisor.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlsys_lab.errors import InputError
+
+CONTROL = "nvidiactl"
+SHARED_NODES = (CONTROL, "nvidia-uvm", "nvidia-uvm-tools", "dxg")
+"""Of the whole driver; the last one is that of WSL, in place of all others."""
+DRIVER_FOLDERS = ("/usr/lib/wsl", "/usr/local/nvidia", "/run/opengl-driver", "/opt/nvidia")
+SYSTEM = ("/sys/bus/pci", "/sys/devices", "/sys/module/nvidia")
+HOST_MEMORY_BYTES = 16 << 30
+"""What a timed process may hold in the host's memory, the CUDA context and pinned buffers included."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """The GPU number `index` of the machine whose files lie below `root`; a device that a sandbox can let in."""
+
+    index: int = 0
+    root: Path = Path("/")
+
+    def nodes(self) -> list[Path]:
+        """The device files of this GPU that are there; none without a driver."""
+        dev = self.root / "dev"
+        found = [dev / name for name in SHARED_NODES if (dev / name).exists()]
+        one = dev / f"nvidia{self.index}"
+        return [*found, one] if one.exists() else [path for path in found if path.name == "dxg"]
+
+    def bubblewrap_arguments(self) -> list[str]:
+        """Arguments for bubblewrap that bind device files and driver; empty without a driver."""
+        files = self.nodes()
+        if not files:
+            return []
+        command: list[str] = []
+        for path in files:
+            command += ["--dev-bind", str(path), f"/dev/{path.name}"]
+        for name in (*DRIVER_FOLDERS, *SYSTEM):
+            path = self.root / name.removeprefix("/")
+            if path.exists() and not name.startswith("/usr/"):  # /usr is there already
+                command += ["--ro-bind", str(path), name]
+        return command
+
+    def container_arguments(self, program: str) -> list[str]:
+        """Arguments for `docker run` or `podman run`: the vendor's runtime does the rest."""
+        if program == "podman":
+            return ["--device", f"nvidia.com/gpu={self.index}"]
+        return ["--gpus", f"device={self.index}"]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables with which clean processes, which see all GPUs, count them as /dev does and use this one."""
+        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(self.index)}
+
+
+def find_gpu(environ: Mapping[str, str] = os.environ) -> Gpu:
+    """The GPU that Ray or a batch system tells this process to use; the machine's first where nobody does."""
+    first = environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip()
+    if not first:
+        return Gpu()
+    if not first.isdigit():
+        raise InputError(
+            "CUDA_VISIBLE_DEVICES names a GPU that has no device file of that name", got=first, expected="its number"
+        )
+    return Gpu(int(first))

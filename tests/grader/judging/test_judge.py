@@ -1,0 +1,350 @@
+import json
+import re
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mlsys_grader.intake.submission import read_submission
+from mlsys_grader.judging import verdict as module
+from mlsys_grader.judging.judge import DEATHS, judge, refused
+from mlsys_grader.judging.oracle import compare, secret_seed
+from mlsys_grader.sandbox.launcher import Job
+from mlsys_grader.sandbox.sandbox import Sandbox
+from mlsys_lab.checks.spec import Mismatch
+from tests.grader.processes import descendants, gone
+
+pytestmark = pytest.mark.sandbox
+
+
+@pytest.fixture
+def artifact(tmp_path, tiny, hand_in):
+    """The artifact of a submission whose tasks are as given."""
+
+    def of(**tasks):
+        path = tmp_path / "01-tiny.ipynb"
+        path.write_text(json.dumps(hand_in(**tasks)))
+        return read_submission(path, tiny).artifact
+
+    return of
+
+
+@pytest.fixture
+def verdicts(artifact, sandbox):
+    """Judge a submission whose tasks are as given; verdicts by check."""
+
+    def of(seeds=None, **tasks):
+        return {v.check: v for v in judge(artifact(**tasks), sandbox, time_factor=3.0, seeds=seeds)}
+
+    return of
+
+
+@pytest.fixture
+def opened(sandbox, monkeypatch):
+    """A list that grows by one for every process that is opened."""
+    jobs = []
+    real = sandbox.open_job
+    monkeypatch.setattr(sandbox, "open_job", lambda: jobs.append(real()) or jobs[-1])
+    return jobs
+
+
+@pytest.fixture
+def own(tiny):
+    """A sandbox of the test's own, to be killed."""
+    with Sandbox(tiny) as running:
+        yield running
+
+
+def kill(sandbox):
+    launcher = sandbox._launcher._process
+    family = descendants(launcher.pid)
+    launcher.kill()
+    launcher.wait()
+    assert gone(family)
+
+
+COUNTING = "calls = 0\ndef double(x):\n    global calls\n    calls += 1\n    {body}\n"
+TELLS = "def {name}(x):\n    raise ValueError(f'{{calls}} calls')\n"
+
+
+def test_a_right_solution_gets_all_points(verdicts):
+    got = verdicts()
+    assert [v.earned for v in got.values()] == [1, 2, 3]
+    assert all(v.passed and v.reason == "" and v.fault == "" for v in got.values())
+
+
+def test_every_lost_point_has_a_reason_and_a_hint(verdicts):
+    got = verdicts(double="def double(x):\n    return x + 1\n", mean=None)
+    assert (got["double"].earned, got["mean"].earned, got["total"].earned) == (0, 0, 3)
+    assert "`y` is wrong in" in got["double"].what
+    assert got["double"].got and got["double"].expected
+    assert got["double"].case == "seven numbers"
+    assert got["double"].hint == "2x, entry by entry"
+    assert "not written yet" in got["mean"].what
+
+
+def test_a_hidden_case_is_told_by_its_kind_only(verdicts):
+    mean = verdicts(mean="def mean(x):\n    assert len(x), f'secret {x!r}'\n    return x.sum() / len(x)\n")["mean"]
+    assert (mean.earned, mean.hidden, mean.case) == (0, True, "no numbers")
+    assert (mean.what, mean.got, mean.expected) == ("a case that is not shown fails", "", "")
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("return x[:-1] * 2", "wrong shape"),
+        ("return (2 * x).astype('float32')", "wrong dtype"),
+        ("return 2 * x * float('nan')", "NaN"),
+        ("return ['a', {}]", "inhomogeneous|object"),
+        ("raise KeyError('<b>')", "KeyError"),
+        ("import sys; sys.exit()", "SystemExit"),
+        ("import os; os._exit(0)", "ended the process"),
+        (
+            "import os; [os.write(fd, b'HTTP/1.1 200 OK' * 9) for fd in range(3, 40) if os.path.exists('/')]",
+            "Bad file|channel",
+        ),
+        ("while True: pass", "did not come to an end"),
+    ],
+)
+def test_trouble_of_one_check_costs_that_check_only(verdicts, body, reason):
+    got = verdicts(double=f"def double(x):\n    {body}\n")
+    assert [v.earned for v in got.values()] == [0, 2, 3]
+    assert re.search(reason, got["double"].reason), got["double"].reason
+
+
+def test_code_that_cannot_be_loaded_loses_everything_for_one_reason(verdicts):
+    got = verdicts(double="import no_such_module\n")
+    assert {v.earned for v in got.values()} == {0}
+    assert len({v.reason for v in got.values()}) == 1
+    assert "ModuleNotFoundError" in got["total"].reason
+
+
+def test_inputs_are_drawn_anew_each_time_and_the_secret_ones_stay_out(verdicts):
+    leak = "def double(x, **more):\n    raise ValueError(repr(x.tolist()))\n"
+    first, second = verdicts(double=leak)["double"], verdicts(double=leak)["double"]
+    assert first.seed != second.seed
+    assert first.got != second.got
+
+
+def test_a_seed_cannot_be_foreseen(tiny):
+    check = tiny.checks["double"]
+    assert len({secret_seed(check, 0) for _ in range(50)}) == 50
+    assert all(0 <= secret_seed(check, 0) < 2**64 for _ in range(50))
+
+
+def test_a_slip_in_a_check_is_a_fault_and_no_verdict(verdicts, tiny, monkeypatch):
+    def broken(arrays):
+        raise ZeroDivisionError("an oracle's slip")
+
+    checks = tuple(replace(c, expect=broken) if c.name == "double" else c for c in tiny.checks.checks)
+    monkeypatch.setitem(tiny.__dict__, "checks", replace(tiny.checks, checks=checks))
+    got = verdicts()
+    assert "an oracle's slip" in got["double"].fault
+    assert got["mean"].fault == "" and got["mean"].passed
+
+
+def test_an_answer_that_makes_the_comparison_stumble_is_not_accepted(tiny):
+    def stumbles(got, expected):
+        return got["no such name"]
+
+    mismatch = compare(replace(tiny.checks["double"], compare=stumbles), {"y": np.zeros(1)}, {"y": np.zeros(1)})
+    assert isinstance(mismatch, Mismatch) and "KeyError" in mismatch.got
+
+
+def test_what_cannot_be_judged_is_refused_check_by_check(tiny):
+    got = refused(tiny.checks.checks, Mismatch("the file is damaged"))
+    assert [(v.check, v.points, v.earned, v.reason) for v in got] == [
+        ("double", 1, 0, "the file is damaged"),
+        ("mean", 2, 0, "the file is damaged"),
+        ("total", 3, 0, "the file is damaged"),
+    ]
+
+
+def test_text_from_the_sandbox_becomes_one_short_printable_line():
+    line = module.line("a\x1b[31m\n\u202eb" + "c" * 1000)
+    assert "\x1b" not in line and "\n" not in line and "\u202e" not in line
+    assert len(line) == module.TEXT
+
+
+def test_one_process_serves_the_submission_and_one_the_memory_budget(verdicts, opened):
+    assert all(v.passed for v in verdicts().values())
+    assert len(opened) == 2
+
+
+def test_what_passed_may_leave_traces_for_the_next_check_but_not_in_a_memory_budget(verdicts):
+    got = verdicts(
+        double=COUNTING.format(body="return 2 * x"), mean=TELLS.format(name="mean"), total=TELLS.format(name="total")
+    )
+    assert "2 calls" in got["mean"].reason
+    assert "0 calls" in got["total"].reason
+
+
+@pytest.mark.parametrize("body", ["return 3 * x", "raise KeyError(1)", "while True: pass", "import os; os._exit(0)"])
+def test_after_a_failure_the_next_check_gets_a_fresh_process(verdicts, body, opened):
+    got = verdicts(double=COUNTING.format(body=body), mean=TELLS.format(name="mean"))
+    assert "0 calls" in got["mean"].reason
+    assert not got["double"].passed and got["total"].passed
+    assert len(opened) == 3
+
+
+def test_a_task_that_is_not_written_costs_no_process(verdicts, opened):
+    got = verdicts(double=None)
+    assert [v.earned for v in got.values()] == [0, 2, 3]
+    assert len(opened) == 2
+
+
+def outcome(verdict):
+    return replace(verdict, time_s=0.0, call_s=0.0)
+
+
+def test_the_same_seeds_give_the_identical_verdict(verdicts):
+    tasks = {
+        "double": "import numpy as np\ndef double(x):\n    return 2 * x + np.random.rand(len(x)).round(3)\n",
+        "mean": "import random\ndef mean(x):\n    raise ValueError(f'{x.tolist()} {random.random()}')\n",
+    }
+    first = verdicts(**tasks)
+    again = verdicts(**tasks, seeds={name: v.seed for name, v in first.items()})
+    assert [outcome(v) for v in again.values()] == [outcome(v) for v in first.values()]
+    other = verdicts(**tasks)
+    assert {other[name].got for name in tasks} & {first[name].got for name in tasks} == set()
+
+
+def test_random_numbers_do_not_depend_on_what_was_asked_before(verdicts):
+    mean = "import torch\ndef mean(x):\n    raise ValueError(torch.rand(1).item())\n"
+    seeds = {"double": 1, "mean": 2, "total": 3}
+    drawing = "import torch\ndef double(x):\n    torch.rand(100)\n    return 2 * x\n"
+    assert verdicts(seeds, mean=mean)["mean"].got == verdicts(seeds, mean=mean, double=drawing)["mean"].got
+
+
+def test_the_time_of_the_sandbox_is_told_apart(verdicts):
+    got = verdicts(double="import time\ndef double(x):\n    time.sleep(0.3)\n    return 2 * x\n")["double"]
+    assert 0.6 <= got.call_s <= got.time_s
+
+
+def test_the_oracle_works_while_the_sandbox_does(verdicts, tiny, monkeypatch):
+    """The judge here takes no answer before the oracle has been asked: one after the other would never end."""
+    asked = threading.Event()
+    receive = Job.receive
+
+    def expect(arrays):
+        asked.set()
+        return {"y": arrays["x"] * 2}
+
+    def wait_for_oracle(job, **options):
+        if job.question == "case":
+            assert asked.wait(30)
+        return receive(job, **options)
+
+    checks = tuple(replace(c, expect=expect) if c.name == "double" else c for c in tiny.checks.checks)
+    monkeypatch.setitem(tiny.__dict__, "checks", replace(tiny.checks, checks=checks))
+    monkeypatch.setattr(Job, "receive", wait_for_oracle)
+    assert all(v.passed for v in verdicts().values())
+
+
+def test_an_oracle_that_fails_beside_a_submission_that_does_is_not_asked_for(verdicts, tiny, monkeypatch):
+    def broken(arrays):
+        raise ZeroDivisionError("an oracle's slip")
+
+    checks = tuple(replace(c, expect=broken) if c.name == "double" else c for c in tiny.checks.checks)
+    monkeypatch.setitem(tiny.__dict__, "checks", replace(tiny.checks, checks=checks))
+    got = verdicts(double="def double(x):\n    raise KeyError(1)\n")["double"]
+    assert "KeyError" in got.reason and not got.fault
+
+
+FORGER = """
+import json, os, socket, struct, sys
+
+
+def channel():
+    for number in range(3, 64):
+        try:
+            return socket.socket(fileno=os.dup(number))
+        except OSError:
+            continue
+
+
+def question():
+    frame = sys._getframe()
+    while frame:
+        if "question" in frame.f_locals:
+            return frame.f_locals["question"]
+        frame = frame.f_back
+
+
+def send(nonce, y):
+    header = json.dumps({"kind": "answer", "meta": {"nonce": nonce}, "arrays": [["y", "float64", list(y.shape)]]})
+    channel().sendall(struct.pack("<4sI", b"MLS1", len(header)) + header.encode() + y.tobytes())
+"""
+
+
+def test_an_answer_to_no_question_is_refused(verdicts):
+    """Right in value, ahead of its question: the number of a question cannot be known before it is put."""
+    got = verdicts(double=FORGER + "def double(x):\n    send('0' * 32, 2 * x)\n    return 2 * x\n")
+    assert [v.earned for v in got.values()] == [0, 2, 3]
+    assert "channel" in got["double"].reason
+
+
+def test_frames_left_in_the_channel_answer_no_later_question(verdicts):
+    """The last answer to double is followed by a frame with its number, in wait for whoever asks next."""
+    double = FORGER + (
+        "import numpy as np\nseen = []\ndef double(x):\n    seen.append(x)\n    nonce = question().meta['nonce']\n"
+        "    if len(seen) == 2:\n        send(nonce, 2 * x)\n    return 2 * x\n"
+    )
+    got = verdicts(double=double, mean="def mean(x):\n    return 0 * x.sum()\n")
+    assert (got["double"].earned, got["mean"].earned, got["total"].earned) == (1, 0, 3)
+    assert "channel" in got["mean"].reason
+
+
+def test_a_sandbox_that_was_killed_is_started_again(own, artifact):
+    kill(own)
+    assert all(v.passed for v in judge(artifact(), own, time_factor=3.0))
+
+
+def test_a_submission_whose_sandbox_was_killed_is_judged_again(own, artifact, monkeypatch):
+    deaths = []
+    receive = Job.receive
+
+    def die_once(job, **options):
+        if not deaths:
+            deaths.append(kill(own))
+        return receive(job, **options)
+
+    monkeypatch.setattr(Job, "receive", die_once)
+    assert all(v.passed for v in judge(artifact(), own, time_factor=3.0))
+    assert deaths
+
+
+def test_a_submission_that_is_alone_when_the_sandbox_dies_again_and_again_is_told_so(own, artifact, monkeypatch):
+    deaths = []
+    receive = Job.receive
+
+    def die(job, **options):
+        if job.question == "case":
+            deaths.append(kill(own))
+        return receive(job, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Job, "receive", die)
+        got = judge(artifact(), own, time_factor=3.0)
+    assert {v.earned for v in got} == {0} and {v.fault for v in got} == {""}
+    assert {v.reason for v in got} == {f"it ended the whole sandbox: got {DEATHS} times, expected an answer"}
+    assert len(deaths) == 1 + DEATHS
+    assert all(v.passed for v in judge(artifact(), own, time_factor=3.0))
+
+
+def test_what_was_decided_before_the_sandbox_died_stands(own, artifact, monkeypatch):
+    receive = Job.receive
+    answers = []
+
+    def die(job, **options):
+        answers.append(job.question)
+        if len(answers) == 4:  # loaded, two cases of double, the first of mean
+            kill(own)
+        return receive(job, **options)
+
+    monkeypatch.setattr(Job, "receive", die)
+    seeds = {"double": 1, "mean": 2, "total": 3}
+    got = judge(artifact(), own, time_factor=3.0, seeds=seeds)
+    assert [(v.check, v.earned, v.seed) for v in got] == [("double", 1, 1), ("mean", 2, 2), ("total", 3, 3)]
+    assert answers == ["job", "case", "case", "case", "job", "case", "case", "job", "case"]

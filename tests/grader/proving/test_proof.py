@@ -1,0 +1,123 @@
+"""`mlsys-grader prove`: the tiny lab's variants through the real judge, and proofs that cannot be made."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mlsys_grader.cli import main
+from mlsys_grader.course.lab import GradedLab
+from mlsys_grader.engines import Result
+from mlsys_grader.judging.judge import Verdict
+from mlsys_grader.proving.proof import Trial, caught, outcome, trials
+from mlsys_grader.proving.variants import Variant, VariantsOf
+from mlsys_lab.checks.artifact import Artifact
+from mlsys_lab.checks.labinfo import read_lab
+from mlsys_lab.errors import InputError
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+SOLUTION = FIXTURES / "solutions" / "01-tiny"
+VARIANTS = FIXTURES / "variants" / "tiny"
+
+
+@pytest.fixture
+def command(tiny_labs):
+    return ["--labs", str(tiny_labs), "prove", "tiny", "--project", str(FIXTURES), "--time-factor", "3"]
+
+
+def row(out, name):
+    """The line of the output that tells of a variant or a check, cut at wide gaps."""
+    line = next(line for line in out.splitlines() if re.search(rf"(^|\s){re.escape(name)}(\s|$)", line))
+    return [part.strip() for part in re.split(r"\s{2,}", line.strip())]
+
+
+@pytest.mark.sandbox
+def test_the_tiny_lab_is_proved(command, capsys):
+    assert main([*command, "--variants", str(VARIANTS)]) == 0
+    out = capsys.readouterr().out
+    assert row(out, "the course's solutions")[2] == "passes all"
+    assert row(out, "the released notebook")[2:4] == ["caught", "all"]
+    assert row(out, "by_hand")[2] == "passes all"
+    assert row(out, "the mean of nothing is NaN")[2:4] == ["caught", "mean"]
+    assert row(out, "the process ends")[2:4] == ["caught", "total"]
+    counts = out.partition("mutants caught")[2]
+    assert [row(counts, name)[-1] for name in ("double", "mean", "total")] == ["1", "2", "2"]
+    assert "1 reference, 1 blank, 1 alternative, 5 mutants, 2 mishaps: " in out
+    assert out.endswith("0 false passes, 0 false fails\n")
+
+
+@pytest.mark.sandbox
+def test_a_check_that_passes_a_mistake_and_one_that_fails_a_right_solution_are_named(command, capsys, tmp_path):
+    (tmp_path / "alternatives").mkdir()
+    (tmp_path / "alternatives" / "off.py").write_text("def mean(x):\n    return x.mean()\n")  # NaN for nothing
+    (tmp_path / "variants.py").write_text(
+        "from mlsys_grader.proving.variants import Variant\n"
+        'MUTANTS = [Variant("no mistake", "2 * x\\n", "x + x\\n", ("double",))]\nMISHAPS = []\n'
+    )
+    assert main([*command, "--variants", str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert row(out, "no mistake")[2] == "FALSE PASS of double"
+    assert row(out, "off")[2] == "FALSE FAIL of mean"
+    assert "off: a case that is not shown fails" in out
+    assert row(out.partition("mutants caught")[2], "total")[-1] == "none: nothing proves it"
+    assert out.endswith("1 false passes, 1 false fails\n")
+
+
+def test_without_solutions_it_says_where_to_run_it(tiny_labs, tmp_path, capsys):
+    assert main(["--labs", str(tiny_labs), "prove", "tiny", "--project", str(tmp_path)]) == 1
+    err = capsys.readouterr().err
+    assert err == (
+        f"mlsys-grader: no solutions of 01-tiny to prove: expected {tmp_path}/solutions/01-tiny; "
+        "help: run it in a checkout of the course, or name one with --project\n"
+    )
+
+
+def test_without_variants_it_says_which_file_is_missing(command, tmp_path, capsys):
+    assert main([*command, "--variants", str(tmp_path)]) == 1
+    assert f"no variants of 01-tiny: expected {tmp_path}/variants.py" in capsys.readouterr().err
+
+
+def test_a_variant_whose_text_is_not_there_once_is_refused(tmp_path):
+    shutil.copytree(SOLUTION, tmp_path / "01-tiny")
+    variants = VariantsOf(read_lab(tmp_path / "01-tiny"), VARIANTS)
+    with pytest.raises(InputError, match=r"variant 'odd' is not in the reference exactly once: got 3 times"):
+        variants.substituted(Variant("odd", "return", "yield", ("double",)))
+
+
+def judged(*passed, fault=""):
+    """A judge's answer for the tiny lab: the checks named are passed."""
+    return Result(
+        "0",
+        tuple(
+            Verdict(name, name, 1, float(name in passed), "" if name in passed else "wrong", fault=fault)
+            for name in ("double", "mean", "total")
+        ),
+    )
+
+
+RIGHT = Trial("reference", "r", Artifact("r", ()), frozenset())
+WRONG = Trial("mutant", "m", Artifact("m", ()), frozenset(["mean", "total"]))
+
+
+def test_outcomes():
+    assert outcome(RIGHT, judged("double", "mean", "total")).holds
+    assert outcome(RIGHT, judged("double", "mean")).false_fails == ("total",)
+    assert outcome(WRONG, judged("double")).holds
+    assert outcome(WRONG, judged()).holds  # a mistake may show in more checks than it names
+    assert outcome(WRONG, judged("double", "mean")).false_passes == ("mean",)
+    assert not outcome(WRONG, judged("double", fault="the check itself failed")).holds
+    assert outcome(WRONG, Result("0", error="no sandbox")).error == "no sandbox"
+
+
+def test_only_mutants_prove_a_check(tiny):
+    proved = [outcome(RIGHT, judged("double", "mean")), outcome(WRONG, judged("double"))]
+    assert caught(tiny, proved) == {"double": 0, "mean": 1, "total": 1}
+
+
+def test_every_kind_of_variant_is_tried(tiny: GradedLab):
+    tried = trials(tiny, VariantsOf(read_lab(SOLUTION), VARIANTS))
+    kinds = ["reference", "blank", "alternative", *["mutant"] * 5, *["mishap"] * 2]
+    assert [trial.kind for trial in tried] == kinds
+    assert [trial.right for trial in tried[:3]] == [True, False, True]
+    assert tried[1].fails == {"double", "mean", "total"}

@@ -1,0 +1,195 @@
+import errno
+import os
+import socket
+import struct
+
+import pytest
+
+from mlsys_grader.sandbox.inside import seccomp
+from mlsys_lab.errors import MissingToolError
+from tests.grader.inside import answer, ask
+
+REFUSE, MISSING = seccomp.ERRNO | errno.EPERM, seccomp.ERRNO | errno.ENOSYS
+COLUMNS = {"x86_64": 0, "aarch64": 1}
+
+
+def verdict(machine, number, *arguments, audit=None):
+    """What the filter says of one call, by running its instructions as the kernel does."""
+    steps = list(struct.iter_unpack("=HBBI", seccomp.program(machine)))
+    audit = seccomp.ARCHITECTURES[machine] if audit is None else audit
+    data = struct.pack("=IIQ6Q", number, audit, 0, *(*arguments, 0, 0, 0, 0, 0, 0)[:6])
+    place, held = 0, 0
+    while True:
+        code, then, otherwise, value = steps[place]
+        place += 1
+        if code == seccomp.LOAD:
+            held = struct.unpack_from("=I", data, value)[0]
+        elif code == seccomp.AND:
+            held &= value
+        elif code == seccomp.RETURN:
+            return value
+        else:
+            holds = {
+                seccomp.JUMP_EQUAL: held == value,
+                seccomp.JUMP_AT_LEAST: held >= value,
+                seccomp.JUMP_ANY_BIT: bool(held & value),
+            }
+            place += then if holds[code] else otherwise
+
+
+@pytest.mark.parametrize(("machine", "column"), COLUMNS.items())
+class TestTheFilter:
+    def test_refuses_what_is_listed_and_nothing_else(self, machine, column):
+        listed = {numbers[column] for numbers in seccomp.REFUSED.values()}
+        special = {numbers[column] for numbers in (seccomp.CLONE, seccomp.CLONE3, seccomp.MMAP, seccomp.SOCKET)}
+        for number in set(range(600)) - special:
+            assert verdict(machine, number) == (REFUSE if number in listed else seccomp.ALLOW), number
+
+    def test_clone_makes_processes_and_threads_but_no_namespaces(self, machine, column):
+        clone, fork, thread = seccomp.CLONE[column], 0x1200011, 0x3D0F00
+        assert verdict(machine, clone, fork) == verdict(machine, clone, thread) == seccomp.ALLOW
+        for namespace in (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000):
+            assert verdict(machine, clone, fork | namespace) == REFUSE
+        assert verdict(machine, seccomp.CLONE3[column]) == MISSING
+
+    @pytest.mark.parametrize(
+        ("flags", "allowed"),
+        [(0x22, True), (0x02, True), (0x01, True), (0x4022, True), (0x21, False), (0x23 | 1, False), (0x122, False)],
+    )
+    def test_memory_that_no_limit_counts_cannot_be_mapped(self, machine, column, flags, allowed):
+        found = verdict(machine, seccomp.MMAP[column], 0, 4096, 3, flags)
+        assert found == (seccomp.ALLOW if allowed else REFUSE)
+
+    def test_sockets_are_local_or_internet_only(self, machine, column):
+        for family in range(64):
+            allowed = family in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
+            found = verdict(machine, seccomp.SOCKET[column], family, 1, 0)
+            assert found == (seccomp.ALLOW if allowed else REFUSE)
+        assert verdict(machine, seccomp.SOCKET[column], socket.AF_NETLINK, 3, 12) == REFUSE  # the firewall's
+
+    def test_a_call_of_another_architecture_kills(self, machine, column):
+        assert verdict(machine, 1, audit=0x40000003) == seccomp.KILL  # 32-bit x86
+        assert verdict(machine, seccomp.X32 | 1) == REFUSE
+
+
+def test_a_machine_whose_numbers_are_not_known_is_refused():
+    with pytest.raises(MissingToolError, match="no system call filter for this machine: got riscv64"):
+        seccomp.program("riscv64")
+
+
+CALLS = """\
+import ctypes, socket
+libc = ctypes.CDLL(None, use_errno=True)
+def call(*arguments):
+    ctypes.set_errno(0)
+    return ctypes.get_errno() if libc.syscall(*map(ctypes.c_long, arguments)) == -1 else 0
+"""
+COLUMN = COLUMNS.get(os.uname().machine)
+
+
+@pytest.mark.sandbox
+def test_every_listed_call_is_refused_in_a_job(sandbox):
+    numbers = {name: at[COLUMN] for name, at in seccomp.REFUSED.items() if at[COLUMN] is not None}
+    expression = (
+        f"[[name, got] for name, n in {numbers}.items() if (got := call(n, 0, 0, 0, 0, 0, 0)) != {errno.EPERM}]"
+    )
+    assert answer(sandbox, expression, before=CALLS) == []
+
+
+# Each would do something for anybody without the filter, so that a right on its own does not explain the refusal.
+NAMES = {
+    "a user namespace": f"call({seccomp.REFUSED['unshare'][COLUMN]}, 0x10000000)",
+    "a child in a user namespace": f"call({seccomp.CLONE[COLUMN]}, 0x10000011, 0, 0, 0, 0)",
+    "being traced": f"call({seccomp.REFUSED['ptrace'][COLUMN]}, 0, 0, 0, 0)",
+    "a keyring": f"call({seccomp.REFUSED['keyctl'][COLUMN]}, 1, 0)",
+    "shared memory": f"call({seccomp.REFUSED['shmget'][COLUMN]}, 0, 4096, 0o1600)",
+    "a message queue": f"call({seccomp.REFUSED['msgget'][COLUMN]}, 0, 0o1600)",
+    "personality": f"call({seccomp.REFUSED['personality'][COLUMN]}, 0xffffffff)",
+    "anonymous shared memory": f"call({seccomp.MMAP[COLUMN]}, 0, 4096, 3, 0x21, -1, 0)",
+    "memory that grows down": f"call({seccomp.MMAP[COLUMN]}, 0, 4096, 3, 0x122, -1, 0)",
+    "a socket to the host": f"call({seccomp.SOCKET[COLUMN]}, 40, 1, 0)",
+    "a socket of the kernel's ciphers": f"call({seccomp.SOCKET[COLUMN]}, 38, 5, 0)",
+}
+
+
+@pytest.mark.sandbox
+def test_what_anybody_may_do_elsewhere_is_refused_in_a_job(sandbox):
+    found = answer(sandbox, f"[{', '.join(NAMES.values())}]", before=CALLS)
+    assert dict(zip(NAMES, found, strict=True)) == dict.fromkeys(NAMES, errno.EPERM)
+    assert answer(sandbox, f"call({seccomp.CLONE3[COLUMN]}, 0, 0)", before=CALLS) == errno.ENOSYS
+
+
+@pytest.mark.sandbox
+def test_the_filter_stays_on_threads_and_on_programs_that_a_job_starts(sandbox):
+    program = f"import ctypes; l = ctypes.CDLL(None, use_errno=True); l.syscall({seccomp.REFUSED['unshare'][COLUMN]}, "
+    program += "0x10000000); print(ctypes.get_errno())"
+    run = "import subprocess, sys\nran = subprocess.run([sys.executable, '-c', {!r}], capture_output=True, text=True)"
+    assert answer(sandbox, "ran.stdout", before=run.format(program)) == f"{errno.EPERM}\n"
+    thread = f"{CALLS}import threading\nseen = []\n"
+    thread += f"t = threading.Thread(target=lambda: seen.append({NAMES['a user namespace']}))\nt.start(); t.join()"
+    assert answer(sandbox, "seen", before=thread) == [errno.EPERM]
+
+
+HONEST = {
+    "torch": "import torch\na = torch.randn(64, 64, requires_grad=True)\n(a @ a).tanh().sum().backward()",
+    "torch on two threads": (
+        "import torch\ntorch.set_num_threads(2)\na = torch.ones(600, 600)\nassert (a @ a)[0, 0] == 600\n"
+        "assert torch.ones(1 << 20).exp().sum() > 0"
+    ),
+    "threads": (
+        "from concurrent.futures import ThreadPoolExecutor\nwith ThreadPoolExecutor(8) as pool:\n"
+        "    assert sum(pool.map(abs, range(100))) == 4950"
+    ),
+    "processes": (
+        "import multiprocessing\ncontext = multiprocessing.get_context('fork')\nwith context.Pool(3) as pool:\n"
+        "    assert pool.map(abs, [-1, -2, -3]) == [1, 2, 3]"
+    ),
+    "shared memory by name": (
+        "from multiprocessing.shared_memory import SharedMemory\nblock = SharedMemory(create=True, size=1 << 20)\n"
+        "np.ndarray(8, buffer=block.buf)[:] = 1\nblock.close(); block.unlink()"
+    ),
+    "tensors in shared memory": (
+        "import torch, torch.multiprocessing as mp\nt = torch.zeros(4).share_memory_()\n"
+        "def add(): t.add_(1)\np = mp.get_context('fork').Process(target=add)\np.start(); p.join()\n"
+        "assert p.exitcode == 0 and t.tolist() == [1] * 4"
+    ),
+    "a program": "import subprocess\nassert subprocess.run(['/bin/echo', 'a'], capture_output=True).stdout == b'a\\n'",
+    "asyncio": "import asyncio\nasync def f(): await asyncio.sleep(0.01); return 3\nassert asyncio.run(f()) == 3",
+    "files": (
+        "import mmap, tempfile\nwith tempfile.TemporaryFile() as f:\n    f.write(bytes(4096)); f.flush()\n"
+        "    mmap.mmap(f.fileno(), 4096)[:2] = b'ab'\nnp.save('a.npy', np.ones(3)); np.load('a.npy', mmap_mode='r')"
+    ),
+    "loopback": (
+        "import socket\nfor family, at in ((socket.AF_INET, '127.0.0.1'), (socket.AF_INET6, '::1')):\n"
+        "    with socket.create_server((at, 0), family=family) as server, \\\n"
+        "            socket.create_connection(server.getsockname()[:2], 2) as near:\n"
+        "        far, _ = server.accept(); far.sendall(b'x'); assert near.recv(1) == b'x'; far.close()"
+    ),
+    "four ranks of gloo": """\
+import os, socket, torch, torch.distributed as dist
+with socket.create_server(('127.0.0.1', 0)) as free:
+    port = free.getsockname()[1]
+def rank(r):
+    dist.init_process_group('gloo', init_method=f'tcp://127.0.0.1:{port}', rank=r, world_size=4)
+    t = torch.full((1000,), float(r))
+    dist.all_reduce(t)
+    assert t[0] == 6
+    dist.destroy_process_group()
+pids = []
+for r in range(4):
+    pids.append(os.fork())
+    if not pids[-1]:
+        try:
+            rank(r)
+            os._exit(0)
+        finally:
+            os._exit(1)
+assert [os.waitpid(pid, 0)[1] for pid in pids] == [0] * 4""",
+}
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("work", HONEST)
+def test_honest_work_goes_on(sandbox, work):
+    reply = ask(sandbox, f"{HONEST[work]}\nreturn 2 * x", deadline_s=120.0)
+    assert getattr(reply, "kind", "") == "answer", reply

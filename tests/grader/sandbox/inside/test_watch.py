@@ -1,0 +1,117 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from mlsys_grader.intake.submission import read_submission
+from mlsys_grader.judging.judge import judge
+from mlsys_grader.sandbox.inside import watch
+from tests.grader.inside import MEBIBYTE, ask, named, nobody_is_left
+
+TOGETHER = """\
+import os, time
+for _ in range({processes}):
+    if os.fork() == 0:
+        held = np.ones({mebibytes} << 20, np.uint8)
+        time.sleep(600)
+time.sleep(600)"""
+
+
+@pytest.mark.sandbox
+def test_processes_of_a_job_share_one_budget_of_memory(sandbox):
+    body = named("hoard") + TOGETHER.format(processes=8, mebibytes=60)  # each for itself is within it
+    assert (
+        ask(sandbox, body, memory_bytes=100 * MEBIBYTE, deadline_s=60.0)
+        == f"its processes took {watch.MEMORY} together"
+    )
+    assert nobody_is_left("hoard")
+
+
+@pytest.mark.sandbox
+def test_memory_of_processes_that_left_their_parents_counts(sandbox):
+    body = (
+        named("flight")
+        + "for _ in range(8):\n    if os.fork() == 0:\n        os.setsid()\n        if os.fork(): os._exit(0)\n"
+    )
+    body += "        held = np.ones(60 << 20, np.uint8)\n        time.sleep(600)\ntime.sleep(600)"
+    assert watch.MEMORY in ask(sandbox, body, memory_bytes=100 * MEBIBYTE, deadline_s=60.0)
+    assert nobody_is_left("flight")
+
+
+@pytest.mark.sandbox
+def test_ranks_within_the_budget_go_on(sandbox):
+    body = "import os\npids = []\nfor _ in range(4):\n    pids.append(os.fork())\n    if not pids[-1]:\n"
+    body += "        np.ones(20 << 20, np.uint8).sum()\n        os._exit(0)\n"
+    body += "assert [os.waitpid(p, 0)[1] for p in pids] == [0] * 4\nreturn 2 * x"
+    reply = ask(sandbox, body, memory_bytes=200 * MEBIBYTE)
+    assert getattr(reply, "kind", "") == "answer", reply
+
+
+@pytest.mark.sandbox
+def test_memory_that_is_mapped_unwritable_still_costs_its_page_tables(sandbox):
+    lines = (
+        "import mmap\nm = mmap.mmap(-1, 256 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ)\n"
+    )
+    lines += "for at in range(0, 256 << 30, 4096 * 64): m[at]\nreturn 2 * x"
+    assert watch.MEMORY in ask(sandbox, lines, memory_bytes=64 * MEBIBYTE, deadline_s=120.0)
+
+
+@pytest.mark.sandbox
+def test_processor_time_of_all_processes_counts(sandbox):
+    body = "import os\nfor _ in range(12):\n    if os.fork() == 0:\n        while True: pass\nos.wait()"
+    assert watch.PROCESSOR in ask(sandbox, body, cpu_s=1, deadline_s=240.0)
+
+
+@pytest.mark.sandbox
+def test_sockets_of_all_processes_count(sandbox):
+    body = "import os, socket, time\nfor _ in range(12):\n    if os.fork() == 0:\n"
+    body += "        held = [socket.socketpair() for _ in range(60)]\n        time.sleep(600)\ntime.sleep(600)"
+    assert watch.SOCKETS in ask(sandbox, body, deadline_s=60.0)
+
+
+@pytest.mark.sandbox
+def test_the_judge_says_why(sandbox, hand_in, tiny, tmp_path):
+    path = tmp_path / "01-tiny.ipynb"
+    body = "import os, time\nimport numpy as np\ndef total(x):\n    for _ in range(8):\n        if not os.fork():\n"
+    body += "            held = np.ones(60 << 20, np.uint8)\n            time.sleep(600)\n    time.sleep(600)\n"
+    path.write_text(json.dumps(hand_in(total=body)))
+    verdicts = judge(read_submission(path, tiny).artifact, sandbox, time_factor=10.0)
+    assert [verdict.passed for verdict in verdicts] == [True, True, False]
+    assert (
+        verdicts[-1].reason
+        == "it needs too much memory: got its processes took too much memory together, expected less"
+    )
+
+
+def watched(code):
+    """A watch over a program that announces its budget and then runs on; and the program."""
+    read, write = os.pipe()
+    lines = f"from grader import watch\nwatch.announce({write}, memory_bytes=64 << 20, cpu_s=1)\ninput()\n{code}"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    running = subprocess.Popen([sys.executable, "-c", lines], pass_fds=[write], **pipes)
+    os.close(write)
+    proc = os.open("/proc", os.O_RDONLY)
+    found = watch.Watch(proc, running.pid)
+    found.begin(read)
+    running.stdin.write(b"go on\n")  # what it takes before the watch has begun is not its own doing
+    running.stdin.flush()
+    return found, running
+
+
+def test_a_watch_says_nothing_of_an_honest_program_and_of_one_that_is_gone():
+    found, running = watched("import sys; print(1, flush=True); sys.stdin.read()")
+    running.stdout.read(2)
+    assert found.excess() == ""
+    running.kill()
+    running.communicate()
+    assert found.excess() == ""
+
+
+def test_a_watch_counts_memory_beyond_what_was_there_at_the_start():
+    found, running = watched("held = bytearray(b'1' * (200 << 20)); print(1, flush=True); import time; time.sleep(600)")
+    running.stdout.read(2)
+    assert found.excess() == watch.MEMORY
+    running.kill()
+    running.communicate()
