@@ -20,6 +20,7 @@ from mlsys_grader.commands import (
     feedback,
     grade,
     merge,
+    new_lab,
     prove,
     regrade,
     release,
@@ -31,6 +32,7 @@ from mlsys_lab.errors import CourseError, InputError, MissingToolError, did_you_
 
 COMMANDS = {
     "release": release,
+    "new-lab": new_lab,
     "collect": collect,
     "grade": grade,
     "feedback": feedback,
