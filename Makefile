@@ -4,8 +4,8 @@ BIN := .venv/bin
 READY := .venv/.ready
 PYTEST_ARGS ?=
 # Tests of what hooks into Triton and Numba, and the labs that do.
-KERNEL_LABS = gpu-model cuda triton
-KERNEL_TESTS = tests/kernels $(foreach lab,$(KERNEL_LABS),$(wildcard tests/labs/test_$(subst -,_,$(lab))_*.py) \
+KERNEL_LABS = $(shell grep -l '^extras = .*"kernels"' solutions/*/lab.toml | sed 's:.*/[0-9]*-::; s:/.*::')
+KERNEL_TESTS = tests/kernels $(foreach lab,$(KERNEL_LABS),$(wildcard tests/labs/$(subst -,_,$(lab))/test_*.py) \
 	'tests/labs/test_checks_discriminate.py::test_the_reference_passes_everything[$(lab)]')
 NEWEST := .venv-newest/bin/python
 # The container that performance points are measured in: no network, one GPU, nothing of the machine but this checkout.

@@ -1,6 +1,6 @@
 """Build the book: `python book/build.py [--out FOLDER] [--timing]`.
 
-Jupyter Book's own reader takes _config.yml and _toc.yml; this file adds what they cannot know: the public address, the
+Jupyter Book's own reader takes _config.yml; this file adds what they cannot know: the public address, the
 vendored scripts, and a cache of executed pages that is renewed when the package's source changes.
 Warnings are errors, and so is a cell that fails.
 """
@@ -51,10 +51,9 @@ def execution_cache(key: str) -> Path:
 
 
 def settings(address: Address, static: Path, cache: Path) -> dict[str, Any]:
-    """Sphinx configuration: Jupyter Book's translation of _config.yml and _toc.yml, and what this build adds."""
+    """Make Sphinx's configuration: Jupyter Book's translation of _config.yml, and what this build adds."""
     extra = {
         "latex_individualpages": False,  # get_final_config takes this out again and insists on finding it
-        "external_toc_path": (BOOK / "_toc.yml").as_posix(),
         "html_baseurl": address.site,
         "mathjax_path": "mathjax/tex-chtml.js",
         "nb_execution_cache_path": str(cache),

@@ -30,31 +30,19 @@ WORDS_PER_MINUTE = 200
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer of the stack that the labs build, with the topics of its labs."""
+    """One layer of what the labs build, and the parts of the syllabus whose labs build it."""
 
     name: str
     what: str
-    topics: frozenset[str]
+    parts: tuple[str, ...]
 
 
 STACK = (
-    Layer(
-        "Serve",
-        "prefill and decode, paged KV cache, continuous batching, diffusion",
-        frozenset({"kv-cache", "serving", "diffusion"}),
-    ),
-    Layer(
-        "Scale out",
-        "collectives, data, tensor and pipeline parallelism",
-        frozenset({"collectives", "data-parallel", "model-parallel"}),
-    ),
-    Layer(
-        "Plan",
-        "FLOPs, bytes and memory of a transformer, scaling laws",
-        frozenset({"transformer-arithmetic", "scaling-laws"}),
-    ),
-    Layer("Kernels", "the GPU's memory hierarchy, CUDA, Triton", frozenset({"gpu-model", "cuda", "triton"})),
-    Layer("Engine", "tensors, reverse-mode differentiation, checkpointing", frozenset({"autograd"})),
+    Layer("Serve", "prefill and decode, paged KV cache, continuous batching, diffusion", ("Inference", "Diffusion")),
+    Layer("Scale out", "collectives, data, tensor and pipeline parallelism", ("Scale out",)),
+    Layer("Plan", "FLOPs, bytes and memory of a transformer, scaling laws", ("Arithmetic",)),
+    Layer("Kernels", "the GPU's memory hierarchy, CUDA, Triton", ("Hardware",)),
+    Layer("Engine", "tensors, reverse-mode differentiation, checkpointing", ("Foundations",)),
 )
 
 
@@ -96,7 +84,8 @@ def context() -> dict[str, Any]:
     device = hardware.device(DEVICE)
     peak, bandwidth = device.peak(PRECISION), device.memory_bandwidth_bytes_per_s
     bounds = {batch: decode(batch) for batch in BATCHES}
-    released = {lab.topic for lab in labs}
+    chapters_of_labs = {f"chapters/{lab.chapter}" for lab in labs}
+    begun = {p.title for p in readings.load_syllabus().parts for c in p.chapters if c.page in chapters_of_labs}
     return {
         "labs": labs,
         "lab_time": duration(sum(lab.minutes for lab in labs)),
@@ -111,7 +100,7 @@ def context() -> dict[str, Any]:
         "bounds": bounds,
         "percent": percent,
         "figure": roofline_svg(peak, bandwidth, list(bounds.values())),
-        "stack": [(layer, bool(layer.topics & released)) for layer in STACK],
+        "stack": [(layer, not begun.isdisjoint(layer.parts)) for layer in STACK],
     }
 
 
@@ -123,7 +112,7 @@ class Front(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Render the template that the directive's argument names, as one raw HTML node."""
         pages = (BOOK / "chapters").glob("*.md")
-        for path in (*TEMPLATES.iterdir(), *LABS.glob("*/lab.toml"), *pages, readings.READINGS):
+        for path in (*TEMPLATES.iterdir(), *LABS.glob("*/lab.toml"), *pages, readings.READINGS, readings.SYLLABUS):
             self.env.note_dependency(str(path))
         environment = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, autoescape=True)
         html = environment.get_template(f"{self.arguments[0]}.html").render(context())

@@ -1,4 +1,4 @@
-"""The reading list and the syllabus as typed data: `load` reads readings.yml, `load_syllabus` reads syllabus.yml.
+"""The reading list and the syllabus as typed data, from readings.yml, syllabus.yml and the labs that are released.
 
 The file keeps the order of the course. A reading's first chapter is its home; `for_chapter` puts a chapter's own
 readings first, then those whose home is elsewhere, each group in the order of the file.
@@ -7,11 +7,15 @@ readings first, then those whose home is elsewhere, each group in the order of t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from course_yaml import Record, part, records
+
+from book.project import LABS
+from mlsys_lab.checks.labinfo import LabInfo, released_labs
+from mlsys_lab.errors import InputError, did_you_mean
 
 DATA = Path(__file__).parent.parent / "data"
 READINGS = DATA / "readings.yml"
@@ -54,7 +58,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Lab:
-    """A lab of the syllabus; `number` is None until the lab is written."""
+    """A lab of the syllabus, written or planned; `number` is None for one of a later edition."""
 
     topic: str
     title: str
@@ -74,7 +78,7 @@ class Chapter:
     title: str
     about: str
     number: int | None
-    lab: Lab | None
+    labs: tuple[Lab, ...]
 
     @property
     def page(self) -> str:
@@ -125,8 +129,11 @@ def load(path: Path = READINGS) -> tuple[Reading, ...]:
     return tuple(readings)
 
 
-def load_syllabus(path: Path = SYLLABUS) -> Syllabus:
-    """Read the syllabus at `path`; InputError, in one line, for anything that it may not hold."""
+def load_syllabus(path: Path = SYLLABUS, labs: Iterable[LabInfo] | None = None) -> Syllabus:
+    """The syllabus at `path`, with `labs` (the released ones if None) in place of the labs that it plans.
+
+    Raises InputError as `load` does, and for a lab that belongs to no chapter of the syllabus.
+    """
     parts: list[Part] = []
     seen: set[str] = set()
     for record in records(path, name="part"):
@@ -137,12 +144,12 @@ def load_syllabus(path: Path = SYLLABUS) -> Syllabus:
         inner = [part(record, "chapter", entry, "topic") for entry in listed]
         chapters = tuple(_chapter(entry) for entry in inner)
         for entry, chapter in zip(inner, chapters, strict=True):
-            for key in filter(None, (chapter.topic, chapter.page, chapter.lab and chapter.lab.page)):
+            for key in filter(None, (chapter.topic, chapter.page, *(lab.page for lab in chapter.labs))):
                 if key in seen:
                     raise entry.wrong("topic", key, "each topic and number once")
                 seen.add(key)
         parts.append(Part(record.text("part"), chapters))
-    return Syllabus(tuple(parts))
+    return _with_labs(Syllabus(tuple(parts)), tuple(released_labs(LABS) if labs is None else labs))
 
 
 def for_chapter(readings: Iterable[Reading], topic: str) -> tuple[Reading, ...]:
@@ -202,12 +209,37 @@ def _reading(record: Record) -> Reading:
 
 def _chapter(record: Record) -> Chapter:
     record.only(("topic", "number", "title", "about", "lab"))
-    lab = None
+    planned: tuple[Lab, ...] = ()
     if "lab" in record.values:
         entry = part(record, "lab", record.values["lab"], "topic")
         entry.only(("topic", "number", "title"))
-        lab = Lab(entry.text("topic"), entry.text("title"), _optional(entry, "number"))
-    return Chapter(record.text("topic"), record.text("title"), record.text("about"), _optional(record, "number"), lab)
+        planned = (Lab(entry.text("topic"), entry.text("title"), _optional(entry, "number")),)
+    number = _optional(record, "number")
+    return Chapter(record.text("topic"), record.text("title"), record.text("about"), number, planned)
+
+
+def _with_labs(syllabus: Syllabus, labs: Sequence[LabInfo]) -> Syllabus:
+    pages = {chapter.page.removeprefix("chapters/") for chapter in syllabus.chapters if chapter.page}
+    for lab in labs:
+        if lab.chapter not in pages:
+            raise InputError(
+                f"{lab.folder / 'lab.toml'}: the lab's chapter is not in the syllabus",
+                got=lab.chapter or "none",
+                expected="a chapter NN-topic of syllabus.yml, first under [prerequisites]",
+                help=did_you_mean(lab.chapter, pages),
+            )
+    written = {lab.topic for lab in labs}
+
+    def labs_of(chapter: Chapter) -> tuple[Lab, ...]:
+        own = [Lab(lab.topic, lab.title, lab.number) for lab in labs if f"chapters/{lab.chapter}" == chapter.page]
+        return (*own, *(lab for lab in chapter.labs if lab.topic not in written))
+
+    return Syllabus(
+        tuple(
+            replace(part, chapters=tuple(replace(chapter, labs=labs_of(chapter)) for chapter in part.chapters))
+            for part in syllabus.parts
+        )
+    )
 
 
 def _optional(record: Record, field: str) -> int | None:

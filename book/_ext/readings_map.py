@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from html import escape
 
-from readings import Chapter, Part, Reading, Syllabus
+from readings import Chapter, Lab, Part, Reading, Syllabus
 from readings_html import count, load_label, progress
 
 Uri = Callable[[str], str | None]  # page -> relative address, None where the book has no such page
@@ -14,7 +14,7 @@ Uri = Callable[[str], str | None]  # page -> relative address, None where the bo
 def syllabus_map(readings: Sequence[Reading], syllabus: Syllabus, uri: Uri) -> str:
     """HTML of the course as a map: a band per part, a card per chapter, with its lab, readings and progress."""
     chapters = syllabus.chapters
-    labs = [chapter.lab for chapter in chapters if chapter.lab]
+    labs = [lab for chapter in chapters for lab in chapter.labs]
     ready = sum(1 for chapter in chapters if chapter.page and uri(chapter.page))
     labs_ready = sum(1 for lab in labs if lab.page and uri(lab.page))
     done = f"{ready} of {len(chapters)} chapters, {labs_ready} of {len(labs)} labs"
@@ -47,7 +47,7 @@ def _card(chapter: Chapter, readings: Sequence[Reading], uri: Uri) -> str:
         + "</p>",
         f"<h3>{title}</h3>",
         f'<p class="syllabus-about">{escape(chapter.about)}</p>',
-        _lab_line(chapter, uri),
+        *(_lab_line(lab, uri) for lab in chapter.labs),
     ]
     if own:
         lines.append(
@@ -58,10 +58,8 @@ def _card(chapter: Chapter, readings: Sequence[Reading], uri: Uri) -> str:
     return "\n".join(filter(None, lines)) + "\n</li>"
 
 
-def _lab_line(chapter: Chapter, uri: Uri) -> str:
-    if not chapter.lab:
-        return ""
-    name = escape(f"{chapter.lab.number}. {chapter.lab.title}" if chapter.lab.number else chapter.lab.title)
-    page = uri(chapter.lab.page) if chapter.lab.page else None
+def _lab_line(lab: Lab, uri: Uri) -> str:
+    name = escape(f"{lab.number}. {lab.title}" if lab.number else lab.title)
+    page = uri(lab.page) if lab.page else None
     shown = f'<a href="{page}">{name}</a>' if page else name
     return f'<p class="syllabus-line"><span class="syllabus-key">Lab</span><span>{shown}</span></p>'

@@ -23,6 +23,7 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util.docutils import SphinxDirective
 
+from book.project import LABS
 from mlsys_lab.errors import InputError
 
 _CODE = (__file__, course_yaml.__file__, readings.__file__, readings_html.__file__, readings_map.__file__)
@@ -35,7 +36,7 @@ class _CourseDirective(SphinxDirective):
     """Base of the directives: loads the course data, notes what the page depends on, reports mistakes in one line."""
 
     def run(self) -> list[nodes.Node]:
-        for path in (readings.READINGS, readings.SYLLABUS, *_CODE):
+        for path in (readings.READINGS, readings.SYLLABUS, *_descriptions(), *_CODE):
             self.env.note_dependency(str(path))
         try:
             html = self.html(_readings(), _syllabus())
@@ -87,21 +88,26 @@ class SyllabusMap(_CourseDirective):
         return readings_map.syllabus_map(listed, syllabus, self.uri)
 
 
+def _descriptions() -> list[Path]:
+    """The lab.toml of every released lab."""
+    return sorted(LABS.glob("*/lab.toml"))
+
+
 def _readings() -> tuple[readings.Reading, ...]:
     return _loaded(readings.load, readings.READINGS, _changed(readings.READINGS))
 
 
 def _syllabus() -> readings.Syllabus:
-    return _loaded(readings.load_syllabus, readings.SYLLABUS, _changed(readings.SYLLABUS))
+    return _loaded(readings.load_syllabus, readings.SYLLABUS, _changed(readings.SYLLABUS, *_descriptions()))
 
 
 @lru_cache(maxsize=8)
-def _loaded(load: Any, path: Path, changed: int) -> Any:  # `changed` makes a saved edit be read again
+def _loaded(load: Any, path: Path, changed: tuple[int, ...]) -> Any:  # `changed` makes a saved edit be read again
     return load(path)
 
 
-def _changed(path: Path) -> int:
-    return path.stat().st_mtime_ns if path.exists() else 0  # a missing file is for `load` to report
+def _changed(*paths: Path) -> tuple[int, ...]:
+    return tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in paths)  # `load` reports a missing file
 
 
 def _outdated_maps(

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 COMMANDS = (
     "release",
+    "new-lab",
     "collect",
     "grade",
     "feedback",
@@ -25,7 +26,7 @@ COMMANDS = (
     "shard",
     "merge",
 )
-"""The commands, each a module of `mlsys_grader.commands`."""
+"""The commands; each is a module of `mlsys_grader.commands`."""
 EXTRAS = {"nbgrader": "grader", "jupytext": "grader"}
 """Packages that only an extra brings."""
 
@@ -67,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _command(arguments: Sequence[str]) -> int:
     from mlsys_lab.cli.grammar import Grammar
 
-    modules = {name: f"mlsys_grader.commands.{name}" for name in COMMANDS}
+    modules = {name: f"mlsys_grader.commands.{name.replace('-', '_')}" for name in COMMANDS}
     return Grammar("mlsys-grader", DESCRIPTION, EXAMPLES, modules, _add_places).run(arguments)
 
 

@@ -1,4 +1,4 @@
-"""What lab.toml says of a lab, and where released labs lie."""
+"""What lab.toml says of a lab, and which labs are released."""
 
 from __future__ import annotations
 
@@ -10,20 +10,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import mlsys_lab
 from mlsys_lab.checks.spec import Lab
 from mlsys_lab.errors import InputError, did_you_mean
+from mlsys_lab.stack.reference import default_reference, labs_root
 
 FOLDER = re.compile(r"(\d{2})-([a-z][a-z0-9]*(?:-[a-z0-9]+)*)")
-FIELDS = {"title", "summary", "minutes", "points", "withheld", "readings", "prerequisites", "checks"}
+FIELDS = {
+    "title",
+    "summary",
+    "minutes",
+    "points",
+    "withheld",
+    "reference",
+    "readings",
+    "extras",
+    "prerequisites",
+    "checks",
+}
 
 
 @dataclass(frozen=True)
 class LabInfo:
     """One lab: its folder (`01-autograd`) and what its lab.toml says.
 
-    `withheld` are the modules of mlsys_lab that the lab asks learners to write. `checks_module` defines `LAB`: the
-    module of this topic in mlsys_lab.checks, unless an instructor's lab names its own.
+    `withheld` are the modules of mlsys_lab that the lab asks learners to write; `reference` is the one that stands in
+    for their work in later labs. `extras` are the extras of pyproject.toml that the lab needs. `checks_module` defines
+    `LAB`: the module of this topic in mlsys_lab.checks, unless an instructor's lab names its own.
     """
 
     folder: Path
@@ -33,8 +45,10 @@ class LabInfo:
     points: float
     withheld: tuple[str, ...] = ()
     readings: tuple[str, ...] = ()
+    extras: tuple[str, ...] = ()
     prerequisite_labs: tuple[str, ...] = ()
     prerequisite_chapters: tuple[str, ...] = ()
+    reference: str = ""
     checks_module: str = ""
 
     @property
@@ -53,6 +67,11 @@ class LabInfo:
         return self.name[3:]
 
     @property
+    def chapter(self) -> str:
+        """The chapter that the lab belongs to, as in 06-triton: the first that it asks for, or ""."""
+        return next(iter(self.prerequisite_chapters), "")
+
+    @property
     def notebook(self) -> Path:
         """The released notebook, which need not have been built."""
         return self.folder / f"{self.name}.ipynb"
@@ -68,13 +87,6 @@ class LabInfo:
         if not isinstance(found, Lab):
             raise InputError(f"lab {self.name} has no checks", expected=f"LAB in a module {self.checks_module}")
         return found
-
-
-def labs_root() -> Path:
-    """Where the released labs are: inside an installed package, or beside the package in a checkout."""
-    package = Path(str(mlsys_lab.__file__)).parent
-    inside = package / "_labs"
-    return inside if inside.is_dir() else package.parent / "labs"
 
 
 def read_lab(folder: Path) -> LabInfo:
@@ -101,8 +113,10 @@ def read_lab(folder: Path) -> LabInfo:
         points=_positive(path, table, "points"),
         withheld=_names(path, table, "withheld"),
         readings=_names(path, table, "readings"),
+        extras=_names(path, table, "extras"),
         prerequisite_labs=_names(path, before, "labs"),
         prerequisite_chapters=_names(path, before, "chapters"),
+        reference=_field(path, table, "reference", str, default_reference(folder.name[3:])),
         checks_module=_field(path, table, "checks", str, f"mlsys_lab.checks.{folder.name[3:].replace('-', '_')}"),
     )
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
-from mlsys_lab.errors import InputError
 from mlsys_lab.stack.artifact import load as load_artifact
+from mlsys_lab.stack.reference import load_reference
 from mlsys_lab.stack.workspace import Workspace
 
 __all__ = ["Layer", "load"]
 
 YOURS, COURSE = "yours", "the course's"
-PACKAGES = {"transformer-arithmetic": "flops", "scaling-laws": "scaling"}
-"""Topics whose reference package has another name than the topic."""
 
 
 class Layer:
@@ -48,7 +45,7 @@ def load(topic: str, workspace: Workspace | None = None) -> Layer:
     `InputError` for a topic that the course does not have, and what `stack.artifact.load` raises when accepted code
     no longer runs. A name that the learner defined never replaces the one that the reference's own classes use inside.
     """
-    reference = _reference(topic)
+    reference = load_reference(topic)
     names = {name: getattr(reference, name) for name in _public(reference)}
     sources = dict.fromkeys(names, COURSE)
     workspace = workspace or Workspace.find()
@@ -61,16 +58,6 @@ def load(topic: str, workspace: Workspace | None = None) -> Layer:
     layer = Layer(topic, names, sources)
     print(layer if artifact is not None else f"{topic}: {COURSE} (no accepted artifact of yours)")
     return layer
-
-
-def _reference(topic: str) -> ModuleType:
-    name = f"mlsys_lab.{PACKAGES.get(topic, topic.replace('-', '_'))}"
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name != name:
-            raise
-        raise InputError("the course has no such topic", got=repr(topic), expected="a lab's topic") from None
 
 
 def _public(module: ModuleType) -> list[str]:

@@ -142,12 +142,12 @@ def figure(page: Page) -> list[str]:
 
 
 def lab(page: Page) -> list[str]:
-    """A box links the chapter's lab, if that is written; every lab that the page links exists."""
+    """A box links each lab of the chapter that is written; every lab that the page links exists."""
     linked = {box: re.findall(r"\]\(\.\./(labs/[\w-]+)\.ipynb\)", text) for box, text in page.boxes("lab-box").items()}
     found = [f"{box}: no link to a lab" for box, links in linked.items() if not links]
-    own = page.entry.lab if page.entry else None
-    if own and own.page and (ROOT / own.page).is_dir() and [own.page] not in linked.values():
-        found.append(f"no box links {own.page}")
+    for own in page.entry.labs if page.entry else ():
+        if own.page and (ROOT / own.page).is_dir() and [own.page] not in linked.values():
+            found.append(f"no box links {own.page}")
     every = re.findall(r"\(\.\./(labs/[^)]+)\.ipynb\)", page.body)
     return found + [f"no such lab: {link}" for link in every if not (ROOT / link / "lab.toml").is_file()]
 

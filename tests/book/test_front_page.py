@@ -51,6 +51,11 @@ def test_the_page_counts_what_is_there(front_page: ModuleType) -> None:
     assert context["figure"].count("<circle") == 3
 
 
+def test_every_layer_names_parts_of_the_syllabus(front_page: ModuleType) -> None:
+    parts = {part.title for part in front_page.readings.load_syllabus().parts}
+    assert {part for layer in front_page.STACK for part in layer.parts} <= parts
+
+
 @pytest.mark.parametrize(("minutes", "text"), [(45, "45 min"), (60, "1 h"), (150, "2 h 30 min")])
 def test_durations_read_like_speech(front_page: ModuleType, minutes: int, text: str) -> None:
     assert front_page.duration(minutes) == text

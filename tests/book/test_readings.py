@@ -14,6 +14,7 @@ import pytest
 import yaml
 from pybtex.database import parse_file
 
+from mlsys_lab.checks.labinfo import LabInfo
 from mlsys_lab.errors import CourseError
 
 BOOK = Path(__file__).parents[2] / "book"
@@ -143,12 +144,12 @@ def test_chapters_and_labs_are_called_the_same_everywhere() -> None:
         if chapter.page and page.exists():
             heading = re.search("^# (.+)$", page.read_text("utf-8"), re.MULTILINE)
             assert heading and heading[1] == chapter.title
-        if chapter.lab and chapter.lab.number:
-            source = BOOK.parent / "solutions" / f"{chapter.lab.number:02d}-{chapter.lab.topic}" / "lab.toml"
-            if source.exists():
-                lab = tomllib.loads(source.read_text("utf-8"))
-                assert lab["title"] == chapter.lab.title
-                assert set(lab["readings"]) <= set(BY_ID)
+        for lab in chapter.labs:
+            source = BOOK.parent / "solutions" / lab.page.removeprefix("labs/") / "lab.toml"
+            if lab.number and source.exists():
+                described = tomllib.loads(source.read_text("utf-8"))
+                assert described["title"] == lab.title
+                assert set(described["readings"]) <= set(BY_ID)
 
 
 def test_papers_stand_in_the_bibliography_under_the_same_ids() -> None:
@@ -259,7 +260,7 @@ def test_the_syllabus_is_the_course() -> None:
     ]  # fmt: skip
     numbers = [chapter.number for chapter in SYLLABUS.chapters if chapter.number]
     assert numbers == list(range(1, 15))
-    labs = [chapter.lab.number for chapter in SYLLABUS.chapters if chapter.lab and chapter.lab.number]
+    labs = [lab.number for chapter in SYLLABUS.chapters for lab in chapter.labs if lab.number]
     assert labs == list(range(1, 13))
     later = [chapter.topic for chapter in SYLLABUS.chapters if not chapter.number]
     assert later == ["tpu", "compiler", "quantisation", "infrastructure", "capstone"]
@@ -268,10 +269,35 @@ def test_the_syllabus_is_the_course() -> None:
     found = SYLLABUS.chapter("02")
     assert (
         found
-        and found.lab
-        and (found.page, found.lab.page) == ("chapters/02-automatic-differentiation", "labs/01-autograd")
+        and found.labs
+        and (found.page, found.labs[0].page) == ("chapters/02-automatic-differentiation", "labs/01-autograd")
     )
     assert not any(copied(chapter.about) for chapter in SYLLABUS.chapters)
+
+
+def described(folder: Path, topic: str, chapter: str) -> LabInfo:
+    return LabInfo(folder / f"07-{topic}", "As written", "S", 60, 10, prerequisite_chapters=(chapter,))
+
+
+def test_a_lab_that_is_written_takes_the_place_of_its_plan(tmp_path: Path) -> None:
+    (planned,) = readings.load_syllabus(labs=()).chapter("collectives").labs
+    assert (planned.title, planned.number) == ("Collectives from send and receive", 7)
+    syllabus = readings.load_syllabus(labs=[described(tmp_path, "collectives", "10-data-parallel")])
+    assert syllabus.chapter("collectives").labs == ()
+    titles = [(lab.title, lab.page) for lab in syllabus.chapter("data-parallel").labs]
+    assert titles == [("As written", "labs/07-collectives"), ("From DDP to FSDP", "labs/08-data-parallel")]
+
+
+@pytest.mark.parametrize(
+    ("chapter", "said"),
+    [
+        ("08-scaling-law", "got 08-scaling-law, expected a chapter NN-topic.*did you mean '08-scaling-laws'"),
+        ("", "not in the syllabus: got none"),
+    ],
+)
+def test_a_lab_without_a_place_is_told_in_one_line(tmp_path: Path, chapter: str, said: str) -> None:
+    with pytest.raises(CourseError, match=f"07-odd.lab.toml.*{said}"):
+        readings.load_syllabus(labs=[described(tmp_path, "odd", chapter)])
 
 
 @pytest.mark.parametrize(

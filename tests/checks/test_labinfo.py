@@ -7,9 +7,10 @@ from types import ModuleType
 
 import pytest
 
-from mlsys_lab.checks import labinfo
-from mlsys_lab.checks.labinfo import find_lab, labs_root, read_lab, released_labs
+import mlsys_lab
+from mlsys_lab.checks.labinfo import find_lab, read_lab, released_labs
 from mlsys_lab.errors import InputError
+from mlsys_lab.stack.reference import labs_root
 
 GOOD = 'title = "T"\nsummary = "S"\nminutes = 5\npoints = 3\n'
 
@@ -24,12 +25,15 @@ def _lab(root: Path, name: str, text: str = GOOD, released: bool = True) -> Path
 
 
 def test_all_fields_are_read(tmp_path: Path) -> None:
-    text = GOOD + 'withheld = ["m"]\nreadings = ["r"]\n[prerequisites]\nlabs = ["01-a"]\nchapters = ["02-c"]\n'
+    text = GOOD + 'withheld = ["m"]\nreference = "n"\nreadings = ["r"]\nextras = ["x"]\n'
+    text += '[prerequisites]\nlabs = ["01-a"]\nchapters = ["02-c"]\n'
     lab = read_lab(_lab(tmp_path, "02-gpu-model", text))
     assert (lab.name, lab.number, lab.topic, lab.minutes, lab.points) == ("02-gpu-model", 2, "gpu-model", 5, 3)
-    assert (lab.withheld, lab.readings) == (("m",), ("r",))
+    assert (lab.withheld, lab.reference, lab.readings, lab.extras) == (("m",), "n", ("r",), ("x",))
     assert (lab.prerequisite_labs, lab.prerequisite_chapters) == (("01-a",), ("02-c",))
-    assert lab.checks_module == "mlsys_lab.checks.gpu_model"
+    assert (lab.checks_module, lab.chapter) == ("mlsys_lab.checks.gpu_model", "02-c")
+    bare = read_lab(_lab(tmp_path, "03-a-b"))
+    assert (bare.reference, bare.chapter) == ("mlsys_lab.a_b", "")
 
 
 @pytest.mark.parametrize(
@@ -92,7 +96,7 @@ def test_no_labs_at_all(tmp_path: Path) -> None:
 def test_labs_in_the_package_come_before_those_of_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "mlsys_lab"
     (package / "_labs").mkdir(parents=True)
-    monkeypatch.setattr(labinfo.mlsys_lab, "__file__", str(package / "__init__.py"))
+    monkeypatch.setattr(mlsys_lab, "__file__", str(package / "__init__.py"))
     assert labs_root() == package / "_labs"
     (package / "_labs").rmdir()
     assert labs_root() == tmp_path / "labs"

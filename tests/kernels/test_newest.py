@@ -53,6 +53,6 @@ def test_every_lab_that_asks_for_kernels_is_among_them():
         of_kernels = "mlsys_lab.kernels" in source.read_text()
         passes = f"tests/labs/test_checks_discriminate.py::test_the_reference_passes_everything[{topic}]"
         assert (passes in taken) == of_kernels
-        own = {f"tests/labs/{path.name}" for path in labs.glob(f"test_{topic.replace('-', '_')}_*.py")}
+        own = {str(path.relative_to(PROJECT)) for path in labs.glob(f"{topic.replace('-', '_')}/test_*.py")}
         assert own & set(taken) == (own if of_kernels else set())
     assert "@each_lab\ndef test_the_reference_passes_everything(" in (labs / "test_checks_discriminate.py").read_text()

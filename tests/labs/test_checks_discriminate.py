@@ -116,13 +116,6 @@ def test_every_check_is_failed_by_a_mutant_of_its_own_tasks(lab: LabUnderTest) -
 
 
 @each_lab
-def test_there_are_enough_variants(lab: LabUnderTest) -> None:
-    assert len({mutant.name for mutant in lab.mutants}) == len(lab.mutants) >= 12
-    assert len(lab.alternatives) >= 3
-    assert len(lab.mishaps) >= 6
-
-
-@each_lab
 def test_neither_artifact_nor_checks_lean_on_what_the_lab_withholds(lab: LabUnderTest) -> None:
     checks = [Path(__file__).parents[2] / "mlsys_lab" / "checks" / lab.info.topic.replace("-", "_")]
     files = [f for base in checks for f in ([base.with_suffix(".py")] if not base.is_dir() else base.rglob("*.py"))]

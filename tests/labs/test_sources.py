@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -36,10 +37,32 @@ def test_every_solution_region_keeps_to_its_size_hint(lab: LabUnderTest) -> None
         assert int(hint) / 2 - 1 <= len(lines) <= int(hint) * 1.25 + 1, f"hint {hint}, {len(lines)} lines:\n{region}"
 
 
+LEAST: dict[str, tuple[int, Callable[[LabUnderTest], Sequence[Any]]]] = {
+    "tasks": (4, tasks),
+    "mutants": (12, lambda lab: lab.mutants),
+    "mishaps": (6, lambda lab: lab.mishaps),
+    "alternatives": (3, lambda lab: lab.alternatives),
+}
+"""How many of what a lab has before it is done, and where they are found."""
+
+
+@pytest.mark.parametrize("what", LEAST)
 @each_lab
-def test_four_to_eight_tasks_with_size_cost_minutes_and_a_check(lab: LabUnderTest) -> None:
+def test_a_lab_has_enough(lab: LabUnderTest, what: str) -> None:
+    least, find = LEAST[what]
+    count = len(find(lab))
+    assert count >= least, f"{lab.info.topic}: {count} of at least {least} {what}"
+
+
+@each_lab
+def test_no_two_mutants_have_one_name(lab: LabUnderTest) -> None:
+    assert len({mutant.name for mutant in lab.mutants}) == len(lab.mutants)
+
+
+@each_lab
+def test_at_most_eight_tasks_with_size_cost_minutes_and_a_check(lab: LabUnderTest) -> None:
     texts = tasks(lab)
-    assert 4 <= len(texts) <= 8
+    assert len(texts) <= 8
     assert [int(number) for text in texts for number in re.findall(r"^## Task (\d+)", text)] == list(
         range(1, len(texts) + 1)
     )
@@ -51,7 +74,8 @@ def test_four_to_eight_tasks_with_size_cost_minutes_and_a_check(lab: LabUnderTes
 
 @each_lab
 def test_a_number_is_predicted_before_it_is_measured(lab: LabUnderTest) -> None:
-    assert any("predict" in text.lower() and "measure" in text.lower() for text in tasks(lab))
+    predicted = any("predict" in text.lower() and "measure" in text.lower() for text in tasks(lab))
+    assert predicted, f"{lab.info.topic}: no task asks to predict a number and then to measure it"
 
 
 @each_lab

@@ -1,4 +1,4 @@
-"""Build labs/ from solutions/.
+"""Build labs/ and the README's table of labs from solutions/.
 
 examples:
   mlsys-grader release            solutions/NN-topic/NN-topic.py -> labs/NN-topic/NN-topic.ipynb
@@ -10,6 +10,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from mlsys_grader.course.files import write_atomically
+from mlsys_grader.release.table import table_of_labs, with_table
+from mlsys_lab.checks.labinfo import read_lab
 from mlsys_lab.errors import InputError
 
 
@@ -22,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Build labs/, or tell whether it is up to date."""
+    """Build labs/ and the README's table, or tell whether they are up to date."""
     from mlsys_grader.release.build import release as build
     from mlsys_grader.release.build import sources
 
@@ -31,15 +34,28 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(
             "no solutions to release", got=project, expected="a checkout of the course", help="--project DIR"
         )
-    stale = 0
-    for folder in sources(project / "solutions"):
+    stale = []
+    folders = sources(project / "solutions")
+    for folder in folders:
         built = build(folder, project / "pyproject.toml")
         changed = built.stale(project / "labs")
-        stale += len(changed)
+        stale += ["labs/"] * bool(changed)
         if not args.check:
             built.write(project / "labs")
         word = ("stale" if args.check else "written") if changed else "up to date"
         print(f"{built.name}: {word}{': ' + ', '.join(changed) if changed else ''}")
+    if (project / "README.md").is_file() and _table_is_stale(project / "README.md", folders, write=not args.check):
+        stale.append("README.md")
     if args.check and stale:
-        raise InputError("labs/ is not what solutions/ gives", help="mlsys-grader release")
+        raise InputError(f"{stale[0]} is not what solutions/ gives", help="mlsys-grader release")
     return 0
+
+
+def _table_is_stale(readme: Path, folders: list[Path], *, write: bool) -> bool:
+    """Whether the README's table of labs is not that of the labs in `folders`; puts it right if it is to `write`."""
+    text = readme.read_text(encoding="utf-8")
+    wanted = with_table(text, table_of_labs(read_lab(folder) for folder in folders))
+    if wanted != text and write:
+        write_atomically(readme, wanted.encode())
+    print(f"README.md: {'up to date' if wanted == text else 'written' if write else 'stale'}")
+    return wanted != text

@@ -6,6 +6,7 @@ The page is inert: it holds no script and loads nothing, and whatever came out o
 from __future__ import annotations
 
 from mlsys_grader.course.lab import GradedLab
+from mlsys_grader.gradebook.manual_points import ManualPoints
 from mlsys_grader.gradebook.record import Record
 from mlsys_grader.judging.verdict import Verdict
 from mlsys_grader.reports.webpage import render_webpage

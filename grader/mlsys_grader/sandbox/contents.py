@@ -16,6 +16,7 @@ from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.paths import PACKAGE
 from mlsys_lab.checks.fresh import ONE_THREAD
 from mlsys_lab.errors import InputError
+from mlsys_lab.stack.reference import labs_root
 
 HOME = Path("/course")
 """Where the project lies inside the sandbox."""
@@ -52,6 +53,8 @@ def bind_project(lab: GradedLab) -> list[Bind]:
     found = [(INSIDE, HOME / "mlsys_grader" / "sandbox" / "inside")]
     found += [(path, HOME / path.relative_to(PACKAGE.parent)) for path in _parts(PACKAGE, _left_out(lab))]
     found += [(checks / name, HOME / "mlsys_lab" / "checks" / name) for name in LEARNERS_SIDE]
+    inside = HOME / "mlsys_lab" / "_labs"  # `mlsys_lab.stack` reads there what stands in for a topic
+    found += [(path, inside / path.parent.name / path.name) for path in sorted(labs_root().glob("*/lab.toml"))]
     return [(str(source), str(target)) for source, target in [*found, *dict.fromkeys(_calls(lab))]]
 
 

@@ -1,5 +1,4 @@
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,14 +18,6 @@ PYPROJECT = PROJECT / "pyproject.toml"
 @pytest.fixture
 def notebook(tiny_release):
     return json.loads(tiny_release.files["01-tiny.ipynb"])
-
-
-@pytest.fixture
-def checkout(tmp_path):
-    """A small course of its own, in a folder that may be changed."""
-    shutil.copytree(TINY.parent, tmp_path / "solutions")
-    shutil.copy(PYPROJECT, tmp_path)
-    return tmp_path
 
 
 def edit(checkout, old, new, name="01-tiny.py"):

@@ -78,6 +78,11 @@ raise ValueError(seen)
     assert "['.', 'autograd/calls']" in str(told.meta), told
 
 
+def test_an_earlier_labs_reference_is_found_under_the_name_that_its_lab_gives(sandbox):
+    loaded = "__import__('mlsys_lab.stack.reference').stack.reference.load_reference('scaling-laws').__name__"
+    assert answer(sandbox, loaded) == "mlsys_lab.scaling"
+
+
 def test_there_is_no_network(sandbox):
     assert "unreachable" in ask(sandbox, "import socket\nsocket.create_connection(('192.0.2.1', 80), 3)").meta["got"]
     assert answer(sandbox, "[name for _, name in __import__('socket').if_nameindex()]") == ["lo"]

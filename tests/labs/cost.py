@@ -1,0 +1,28 @@
+"""What a lab costs to write: its hand-written files and lines. `python -m tests.labs.cost scaling-laws`"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from mlsys_lab.checks.labinfo import find_lab
+from tests.labs.harness import PROJECT
+
+HOMES = ("solutions", "mlsys_lab/checks", "tests/labs")
+
+
+def files_of(topic: str) -> list[Path]:
+    """Every file of a lab that somebody wrote: below HOMES the folders and modules that bear its name."""
+    lab = find_lab(topic)
+    names = (lab.name, lab.topic.replace("-", "_"))
+    found = [path for home in HOMES for path in (PROJECT / home).rglob("*") if path.suffix in (".py", ".toml")]
+    return sorted(
+        path for path in found if {path.stem, *(folder.name for folder in path.parents)} & set(names)
+    )
+
+
+if __name__ == "__main__":
+    lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in files_of(sys.argv[1])}
+    for path, count in lines.items():
+        print(f"{count:6}  {path.relative_to(PROJECT)}")
+    print(f"{sum(lines.values()):6}  lines in {len(lines)} files")
