@@ -1,8 +1,8 @@
 """What of the project lies inside a sandbox, whichever program builds it.
 
-All of `mlsys_lab` but the modules that the lab asks learners to write, and of `mlsys_lab.checks` only what calls the
-learner's code: neither inputs nor oracles nor comparisons, of this lab or any other. Of the grader only what runs
-beside the learner's code.
+All of `mlsys_lab` but the modules that the lab asks learners to write, and of `mlsys_lab.checks` only the folder
+`learner`, without other labs' calls: neither inputs nor oracles nor comparisons, of this lab or any other. Of the
+grader only what runs beside the learner's code.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from pathlib import Path
 import mlsys_lab
 from grader.labs import GradedLab
 from mlsys_lab.checks.fresh import ONE_THREAD
+from mlsys_lab.checks.sides import CHECKS, LEARNER, of_other_labs
 from mlsys_lab.errors import InputError
 
 HOME = Path("/course")
 """Where the project lies inside the sandbox."""
 GRADER_MODULES = ("__init__.py", "wire.py", "seccomp.py", "jail.py", "watch.py", "relay.py", "timed.py", "worker.py")
-LEARNERS_SIDE = ("attempt.py", "limits.py", "performance.py", "spec.py")
-"""Modules of mlsys_lab.checks that a call needs; the package itself has nothing else in it there."""
 PARTS = ("mlsys_lab", "grader")
 PACKAGE = Path(str(mlsys_lab.__file__)).parent
 Bind = tuple[str, str]
@@ -49,11 +48,9 @@ def system() -> list[Bind]:
 def project(lab: GradedLab) -> list[Bind]:
     """The parts of the course and of the grader. Raises `InputError` where lab.toml withholds what there is not."""
     own = Path(__file__).parent
-    checks = PACKAGE / "checks"
     found = [(own / name, HOME / "grader" / name) for name in GRADER_MODULES]
     found += [(path, HOME / path.relative_to(PACKAGE.parent)) for path in _parts(PACKAGE, _left_out(lab))]
-    found += [(checks / name, HOME / "mlsys_lab" / "checks" / name) for name in LEARNERS_SIDE]
-    return [(str(source), str(target)) for source, target in [*found, *dict.fromkeys(_calls(lab))]]
+    return [(str(source), str(target)) for source, target in [*found, *dict.fromkeys(_calls_elsewhere(lab))]]
 
 
 def hidden() -> list[str]:
@@ -68,7 +65,7 @@ def folders(binds: list[Bind]) -> list[str]:
 
 
 def _left_out(lab: GradedLab) -> set[Path]:
-    left_out = {PACKAGE / "checks", PACKAGE / "_labs"}
+    left_out = {PACKAGE / "_labs", *CHECKS.iterdir()} - {LEARNER} | of_other_labs(LEARNER, lab.info.checks_module)
     for module in lab.info.withheld:
         path = PACKAGE.joinpath(*module.split(".")[1:])
         there = [path for path in (path, path.with_suffix(".py")) if path.exists()]
@@ -89,11 +86,9 @@ def _parts(folder: Path, left_out: set[Path]) -> Iterator[Path]:
             yield path
 
 
-def _calls(lab: GradedLab) -> Iterator[tuple[Path, Path]]:
-    """The modules of calls; of a lab with a folder of them, the folder."""
-    folder = PACKAGE.parent.joinpath(*lab.info.checks_module.split("."), "calls")
-    if folder.is_dir():  # told without importing the checks, and torch with them: a launcher can start meanwhile
-        yield folder, HOME / folder.relative_to(PACKAGE.parent)
+def _calls_elsewhere(lab: GradedLab) -> Iterator[tuple[Path, Path]]:
+    """The modules of calls of a lab that is no part of the course; of one with a folder of them, the folder."""
+    if lab.foreign_path is None:  # without importing the checks, and torch with them: a launcher can start meanwhile
         return
     for name in lab.checks.call_modules:
         *above, module = name.split(".")

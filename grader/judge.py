@@ -16,9 +16,9 @@ from grader.launcher import Job, SandboxDied
 from grader.oracle import Fault, Oracle, secret_seed
 from grader.sandbox import Sandbox
 from grader.verdict import Problem, Verdict, lost, met, refused
-from mlsys_lab.checks.artifact import Artifact
-from mlsys_lab.checks.spec import Case, Check, Mismatch, call_name
-from mlsys_lab.checks.verdict import public_inputs
+from mlsys_lab.checks.deciding.artifact import Artifact
+from mlsys_lab.checks.deciding.verdict import public_inputs
+from mlsys_lab.checks.learner.spec import Case, Check, Mismatch, call_name
 
 __all__ = ["Verdict", "judge", "refused"]
 

@@ -18,7 +18,7 @@ from grader.bubblewrap import bubblewrap
 from grader.contents import HOME, PACKAGE, environment
 from grader.jail import SCRATCH
 from grader.labs import GradedLab
-from mlsys_lab.checks.spec import Arrays
+from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.errors import CourseError, MissingToolError
 
 START_S = 180.0

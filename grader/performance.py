@@ -19,7 +19,7 @@ from grader import gpu
 from grader.contents import environment
 from grader.rounds import Broken, Cheated, Effort, Match, Opener, Party, TooSlow
 from grader.times import Interval, Times
-from mlsys_lab.checks.performance import Performance
+from mlsys_lab.checks.learner.performance import Performance
 from mlsys_lab.errors import CourseError, InputError, MissingToolError
 from mlsys_lab.hardware import device as device_named
 

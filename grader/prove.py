@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from grader.engines import Engine, Result, Task
 from grader.labs import GradedLab
 from grader.variants import VariantsOf, blank
-from mlsys_lab.checks.artifact import Artifact
+from mlsys_lab.checks.deciding.artifact import Artifact
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from typing import Any
 
 from grader import notebooks, shown
 from grader.labs import GradedLab
-from mlsys_lab.checks.artifact import Artifact, export_cells, parse_notebook
-from mlsys_lab.checks.spec import Mismatch
+from mlsys_lab.checks.deciding.artifact import Artifact, export_cells, parse_notebook
+from mlsys_lab.checks.learner.spec import Mismatch
 from mlsys_lab.errors import InputError
 
 FILE_BYTES = 64 << 20

@@ -34,7 +34,7 @@ from grader.records import Record, read_record, write_atomically
 from grader.rounds import Effort
 from grader.sanitise import Submission, read_submission, rebuild
 from grader.speed import measured
-from mlsys_lab.checks.spec import Check
+from mlsys_lab.checks.learner.spec import Check
 from mlsys_lab.errors import CourseError, InputError
 
 MERGED = "merged"

@@ -27,8 +27,8 @@ from grader.rounds import Broken, Effort, Party
 from grader.sandbox import Sandbox
 from grader.sanitise import read_submission
 from grader.stands import measurable, on_gpu, stands
-from mlsys_lab.checks.artifact import Artifact
-from mlsys_lab.checks.spec import Check, call_name
+from mlsys_lab.checks.deciding.artifact import Artifact
+from mlsys_lab.checks.learner.spec import Check, call_name
 from mlsys_lab.errors import CourseError
 
 MEASURED = "performance"

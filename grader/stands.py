@@ -16,7 +16,7 @@ from pathlib import Path
 from grader.labs import GradedLab
 from grader.performance import Stand, has_device
 from grader.rounds import Effort
-from mlsys_lab.checks.spec import Check
+from mlsys_lab.checks.learner.spec import Check
 from mlsys_lab.errors import CourseError, MissingToolError
 
 

@@ -31,12 +31,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from grader import wire
-from mlsys_lab.checks.spec import find_call
+from mlsys_lab.checks.learner.spec import find_call
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from mlsys_lab.checks.performance import Performance, Work
+    from mlsys_lab.checks.learner.performance import Performance, Work
 
 Tensors = tuple["Tensor", ...]
 SHOWN_BYTES = 2 << 30
@@ -158,7 +158,7 @@ class Library(Player):
             return wire.Frame("size", {"bytes": sum(t.numel() * t.element_size() for t in self.outputs[0])})
         if question.kind != "expect":
             return super().answer(question)
-        from mlsys_lab.checks.compare import tolerance  # decides, so a sandbox does not have it
+        from mlsys_lab.checks.deciding.compare import tolerance  # decides, so a sandbox does not have it
 
         numbers, norms, again = [], [], []
         allowed: list[float] = []

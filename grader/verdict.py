@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from grader.performance import PerformanceVerdict, before_measuring
-from mlsys_lab.checks.spec import Case, Check, Mismatch
+from mlsys_lab.checks.learner.spec import Case, Check, Mismatch
 
 KILLED = "the process was killed by signal 9"
 """What a sandbox says of a child that ended so (`grader.launcher.Job.ending`)."""

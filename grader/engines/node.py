@@ -22,9 +22,9 @@ from grader.rounds import Effort
 from grader.sandbox import Sandbox
 from grader.speed import opener, pending
 from grader.stands import on_gpu, stands
-from mlsys_lab.checks.artifact import Artifact
+from mlsys_lab.checks.deciding.artifact import Artifact
 from mlsys_lab.checks.labinfo import find_lab
-from mlsys_lab.checks.spec import Lab
+from mlsys_lab.checks.learner.spec import Lab
 from mlsys_lab.errors import CourseError
 
 CODE = ("*.py", "engines/*.py")

@@ -21,7 +21,7 @@ from grader.judge import Verdict
 from grader.labs import GradedLab
 from grader.performance import PerformanceVerdict
 from mlsys_lab.checks.labinfo import labs_root
-from mlsys_lab.checks.spec import Check
+from mlsys_lab.checks.learner.spec import Check
 from mlsys_lab.errors import CourseError
 
 Ref = Any

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import mlsys_lab
-from mlsys_lab.checks.spec import Lab
+from mlsys_lab.checks import module_name
+from mlsys_lab.checks.learner.spec import Lab
 from mlsys_lab.errors import InputError, did_you_mean
 
 FOLDER = re.compile(r"(\d{2})-([a-z][a-z0-9]*(?:-[a-z0-9]+)*)")
@@ -23,7 +24,7 @@ class LabInfo:
     """One lab: its folder (`01-autograd`) and what its lab.toml says.
 
     `withheld` are the modules of mlsys_lab that the lab asks learners to write. `checks_module` defines `LAB`: the
-    module of this topic in mlsys_lab.checks, unless an instructor's lab names its own.
+    package of this topic in mlsys_lab.checks.deciding, unless an instructor's lab names its own.
     """
 
     folder: Path
@@ -103,7 +104,7 @@ def read_lab(folder: Path) -> LabInfo:
         readings=_names(path, table, "readings"),
         prerequisite_labs=_names(path, before, "labs"),
         prerequisite_chapters=_names(path, before, "chapters"),
-        checks_module=_field(path, table, "checks", str, f"mlsys_lab.checks.{folder.name[3:].replace('-', '_')}"),
+        checks_module=_field(path, table, "checks", str, module_name(folder.name[3:])),
     )
 
 

@@ -29,7 +29,7 @@ def test_all_fields_are_read(tmp_path: Path) -> None:
     assert (lab.name, lab.number, lab.topic, lab.minutes, lab.points) == ("02-gpu-model", 2, "gpu-model", 5, 3)
     assert (lab.withheld, lab.readings) == (("m",), ("r",))
     assert (lab.prerequisite_labs, lab.prerequisite_chapters) == (("01-a",), ("02-c",))
-    assert lab.checks_module == "mlsys_lab.checks.gpu_model"
+    assert lab.checks_module == "mlsys_lab.checks.deciding.gpu_model"
 
 
 @pytest.mark.parametrize(

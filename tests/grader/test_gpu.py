@@ -8,7 +8,7 @@ import pytest
 from grader import bubblewrap, gpu
 from grader.container import flags
 from grader.sandbox import Sandbox
-from mlsys_lab.checks.artifact import export_cells, parse_notebook
+from mlsys_lab.checks.deciding.artifact import export_cells, parse_notebook
 from mlsys_lab.errors import InputError
 
 

@@ -12,7 +12,7 @@ from grader.launcher import Job
 from grader.oracle import compare, secret_seed
 from grader.sandbox import Sandbox
 from grader.sanitise import read_submission
-from mlsys_lab.checks.spec import Mismatch
+from mlsys_lab.checks.learner.spec import Mismatch
 from tests.grader.processes import descendants, gone
 
 pytestmark = pytest.mark.sandbox

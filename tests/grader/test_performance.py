@@ -25,7 +25,7 @@ from grader import timed, wire
 from grader.performance import Stand, floor_s
 from grader.rounds import Effort, Party
 from grader.times import Interval, Times
-from mlsys_lab.checks.performance import Performance, Work
+from mlsys_lab.checks.learner.performance import Performance, Work
 from mlsys_lab.errors import CourseError, InputError, MissingToolError
 from tests.grader.timed_submissions import CHEATS, HONEST, OTHER_HONEST, PATCHED_CLOCK, SLOW, TAKES_OVER
 

@@ -12,7 +12,7 @@ from grader.judge import Verdict
 from grader.labs import GradedLab
 from grader.prove import Trial, caught, outcome, trials
 from grader.variants import Variant, VariantsOf
-from mlsys_lab.checks.artifact import Artifact
+from mlsys_lab.checks.deciding.artifact import Artifact
 from mlsys_lab.checks.labinfo import read_lab
 from mlsys_lab.errors import InputError
 

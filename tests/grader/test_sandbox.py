@@ -9,6 +9,7 @@ from grader import contents, jail, wire
 from grader.labs import GradedLab
 from grader.sandbox import Sandbox
 from mlsys_lab.checks.labinfo import find_lab
+from mlsys_lab.checks.sides import LEARNER
 from mlsys_lab.errors import InputError, MissingToolError
 from tests.grader.inside import MEBIBYTE, answer, ask, named, nobody_is_left
 
@@ -50,7 +51,7 @@ def test_withheld_modules_are_not_there(sandbox):
 
 def test_of_the_checks_only_the_learners_side_is_there(sandbox):
     walk = "sorted(os.path.join(at, f) for at, _, files in os.walk('/course') for f in files if '/checks' in at)"
-    checks = [f"/course/mlsys_lab/checks/{name}" for name in contents.LEARNERS_SIDE]
+    checks = [f"/course/mlsys_lab/checks/learner/{path.name}" for path in sorted(LEARNER.glob("*.py"))]
     assert answer(sandbox, walk) == checks
     assert answer(sandbox, "sorted(os.listdir('/course'))") == ["grader", "mlsys_lab", "tiny_calls.py"]
     assert answer(sandbox, "sorted(os.listdir('/course/grader'))") == sorted(contents.GRADER_MODULES)
@@ -61,7 +62,8 @@ def test_a_lab_of_the_course_brings_its_calls_and_no_oracle():
 import importlib, os
 here = "/course/mlsys_lab/checks"
 seen = sorted(os.path.relpath(at, here) for at, _, files in os.walk(here) if files)
-for module in ("autograd.scalar", "autograd.oracle", "verdict", "compare", "runner", "labinfo"):
+decides = [f"deciding.{name}" for name in ("autograd", "autograd.scalar", "autograd.oracle", "verdict", "compare")]
+for module in (*decides, "deciding", "runner", "labinfo", "learner.triton"):
     try:
         seen.append(importlib.import_module(f"mlsys_lab.checks.{module}").__name__)
     except ModuleNotFoundError:
@@ -71,7 +73,7 @@ raise ValueError(seen)
     order = {"name": "t", "source": source, "time_limit_s": 20.0, "memory_bytes": 1 << 30, "cpu_s": 60}
     with Sandbox(GradedLab(find_lab("autograd"))) as running, running.job() as job:
         told = job.ask("job", order, deadline=time.monotonic() + 60)
-    assert "['.', 'autograd/calls']" in str(told.meta), told
+    assert "['learner', 'learner/autograd']" in str(told.meta), told
 
 
 def test_there_is_no_network(sandbox):
@@ -114,7 +116,8 @@ def test_nothing_is_left_running_after_a_job(sandbox):
 
 def test_an_endless_loop_is_killed_when_the_judge_lets_go(sandbox):
     body = named("endless") + (
-        "import mlsys_lab.checks.limits as limits\nsignal.signal(signal.SIGALRM, signal.SIG_IGN)\nwhile True:\n    pass"
+        "import mlsys_lab.checks.learner.limits as limits\nsignal.signal(signal.SIGALRM, signal.SIG_IGN)\n"
+        "while True:\n    pass"
     )
     with pytest.raises(wire.DeadlineError):
         ask(sandbox, body, deadline_s=3.0)

@@ -13,7 +13,7 @@ from grader.labs import GradedLab
 from grader.rounds import Effort
 from grader.stands import device_lock, measurable, on_gpu, stands
 from mlsys_lab.checks.labinfo import read_lab
-from mlsys_lab.checks.spec import Lab
+from mlsys_lab.checks.learner.spec import Lab
 from mlsys_lab.errors import MissingToolError
 
 from .conftest import FIXTURES, PROJECT

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from mlsys_lab.checks.scaling_laws.words import FEW, LAW, calling
+from mlsys_lab.checks.deciding.scaling_laws.words import FEW, LAW, calling
 
 
 def test_the_account_is_code_that_makes_the_inputs_again() -> None:

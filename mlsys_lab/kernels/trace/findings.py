@@ -1,7 +1,7 @@
 """What a check takes from a trace to whoever decides: counts, and what is wrong as text, by names that say what it is.
 
 An array's name is the kernel's with what was counted: "softmax_kernel reads x_ptr" holds bytes. Text crosses as bytes.
-`mlsys_lab.checks.traced` reads them.
+`mlsys_lab.checks.deciding.traced` reads them.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from grader.grade import grade
 from grader.labs import GradedLab
 from grader.options import Options
 from grader.performance import NOT_YET
-from mlsys_lab.checks.artifact import Artifact, Cell, export_cells, parse_notebook
+from mlsys_lab.checks.deciding.artifact import Artifact, Cell, export_cells, parse_notebook
 from mlsys_lab.checks.labinfo import find_lab
 from mlsys_lab.errors import CourseError, InputError, MissingToolError
 
@@ -209,7 +209,7 @@ import sys
 from grader.engines import Task
 from grader.engines.ray import RayEngine
 from grader.labs import GradedLab
-from mlsys_lab.checks.artifact import Artifact, Cell
+from mlsys_lab.checks.deciding.artifact import Artifact, Cell
 from mlsys_lab.checks.labinfo import find_lab
 from pathlib import Path
 address, labs, checks = sys.argv[1:]

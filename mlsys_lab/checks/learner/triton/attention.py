@@ -1,0 +1,39 @@
+"""Calls of task 7: bytes that are predicted, and causal flash attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.learner.triton.common import blocks, launched, power_of_two, tensors, unwritten
+from mlsys_lab.errors import InputError
+
+BLOCK_M, BLOCK_N, LEAST_D = 16, 16, 16
+
+
+def predicted(artifact: Any, arrays: Arrays) -> Arrays:
+    """Bytes of both ways for each row of S, D, block."""
+    found: Arrays = {}
+    for sizes in arrays["sizes"].tolist():
+        for name in ("naive_attention_bytes", "flash_attention_bytes"):
+            got = getattr(artifact, name)(*sizes)
+            if isinstance(got, bool) or not isinstance(got, int):
+                raise InputError(
+                    f"{name} is not a whole number", got=f"{type(got).__name__} {got!r}"[:80], expected="int"
+                )
+            if abs(got) >= 2**63:
+                raise InputError(f"{name} is out of range", got=got, expected="less than 2**63")
+            found[f"{name}({', '.join(map(str, sizes))})"] = np.array(got)
+    return found
+
+
+def flash(artifact: Any, arrays: Arrays) -> Arrays:
+    """The output and the log-sum-exp."""
+    t = tensors(arrays)
+    heads, tokens, width = t["q"].shape
+    outputs = {"out_ptr": unwritten(*t["q"].shape, dtype=t["q"].dtype), "lse_ptr": unwritten(heads, tokens)}
+    inputs = (t["q"], t["k"], t["v"], *outputs.values(), tokens, width, float(arrays["scale"]))
+    sizes = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_D": max(LEAST_D, power_of_two(width))}
+    return launched(artifact, "flash_kernel", (blocks(tokens, BLOCK_M), heads), *inputs, outputs=outputs, **sizes)
