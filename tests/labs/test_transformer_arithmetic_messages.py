@@ -10,7 +10,7 @@ import pytest
 from grader.variants import Variant
 from mlsys_lab.checks.runner import PUBLIC_SEED, run_check
 from mlsys_lab.checks.learner.spec import Case, Check
-from mlsys_lab.checks.learner.transformer_arithmetic.common import fields_of
+from mlsys_lab.checks.learner.transformer_arithmetic.models import fields_of
 from mlsys_lab.checks.deciding.verdict import draw_inputs, public_inputs
 from tests.labs.harness import labs, module_of
 

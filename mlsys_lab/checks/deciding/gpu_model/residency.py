@@ -8,8 +8,8 @@ import numpy as np
 
 from mlsys_lab.checks.deciding.answers import agree, likely
 from mlsys_lab.checks.learner.gpu_model import memory as calls
-from mlsys_lab.checks.learner.gpu_model.common import text
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
+from mlsys_lab.checks.learner.values import encode_text
 from mlsys_lab.hardware import device
 
 WARP, SCHEDULERS = 32, 4
@@ -46,7 +46,7 @@ def _held_expect(arrays: Arrays) -> Arrays:
         expected[f"blocks of {name}"] = np.array(blocks)
         expected[f"warps of {name}"] = np.array(blocks * warps)
         expected |= likely(f"warps of {name}", {"these are the warps of one block": warps})
-        expected[f"limit of {name}"] = text(limit)
+        expected[f"limit of {name}"] = encode_text(limit)
     return expected
 
 

@@ -11,8 +11,8 @@ from scipy.optimize import least_squares
 
 from mlsys_lab.checks.deciding.answers import agree, likely
 from mlsys_lab.checks.learner.gpu_model import timing as calls
-from mlsys_lab.checks.learner.gpu_model.common import code, text
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
+from mlsys_lab.checks.learner.values import encode_text, write_number
 
 BY_SOLVER = 1e4
 """A fit may be off by 1e-5: digits are lost in equations whose columns differ by eight orders of magnitude."""
@@ -61,13 +61,13 @@ def _median_expect(arrays: Arrays) -> Arrays:
 
 def _median_shown(arrays: Arrays) -> str:
     """Code that makes the machine up: an input is a list, whose number says by how much its next call is faster."""
-    ticks = ", ".join(code(time_s / STEP_S) for time_s in arrays["calls_s"].tolist())
+    ticks = ", ".join(write_number(time_s / STEP_S) for time_s in arrays["calls_s"].tolist())
     return "\n".join(
         [
             "now = [0]  # in ticks of 2**-30 s, about a nanosecond",
             f"ticks = iter([{ticks}])  # of one call after the other",
-            f"def make(): now[0] += {code(float(arrays['make_s']) / STEP_S)}; return [1]",
-            f"def call(x): now[0] += next(ticks) / x[0]; x[0] = {code(1 / calls.STALE)}  # from now on x is in a cache",
+            f"def make(): now[0] += {write_number(float(arrays['make_s']) / STEP_S)}; return [1]",
+            f"def call(x): now[0] += next(ticks) / x[0]; x[0] = {1 / calls.STALE:g}  # from now on x is in a cache",
             "def clock(): return now[0] / 2**30",
             calls.median_call(int(arrays["samples"]), int(arrays["warmup"])),
         ]
@@ -103,7 +103,7 @@ def _fit_expect(arrays: Arrays) -> Arrays:
 
 
 def _fit_shown(arrays: Arrays) -> str:
-    sizes, times = map(code, arrays["sizes_bytes"].tolist()), (f"{time_s:.10g}" for time_s in arrays["times_s"])
+    sizes, times = map(write_number, arrays["sizes_bytes"].tolist()), (f"{time_s:.10g}" for time_s in arrays["times_s"])
     lists = {"sizes_bytes": ", ".join(sizes), "times_s": ", ".join(times)}
     return "\n".join([*(f"{name} = np.array([{values}], float)" for name, values in lists.items()), calls.FIT])
 
@@ -141,14 +141,14 @@ def _regime_expect(arrays: Arrays) -> Arrays:
         least, name = calls.predict_call(*row[1:]), calls.regime_call(*row)
         expected[least] = np.array(float(parts[longest]))
         expected |= likely(least, {"the three times were added": float(sum(parts.values()))})
-        expected[f"what binds, from {name}"] = text(longest if share >= Fraction(LEAST_SHARE) else "unexplained")
+        expected[f"what binds, from {name}"] = encode_text(longest if share >= Fraction(LEAST_SHARE) else "unexplained")
         expected[f"share from {name}"] = np.array(float(share))
         expected |= likely(f"share from {name}", {"this is one over the share": float(1 / share)})
     return expected
 
 
 def _regime_shown(arrays: Arrays) -> str:
-    machine = ", ".join(map(code, arrays["machine"].tolist()))
+    machine = ", ".join(map(write_number, arrays["machine"].tolist()))
     works = arrays["works"].tolist()
     said = [line for row in works for line in (calls.predict_call(*row[1:]), calls.regime_call(*row))]
     return "\n".join([f"machine = Machine({machine})", *said])

@@ -9,8 +9,8 @@ import numpy as np
 
 from mlsys_lab.checks.deciding.answers import agree, likely
 from mlsys_lab.checks.learner.gpu_model import work as calls
-from mlsys_lab.checks.learner.gpu_model.common import text
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
+from mlsys_lab.checks.learner.values import encode_text
 from mlsys_lab.hardware import device
 
 
@@ -190,7 +190,7 @@ def _bound_expect(arrays: Arrays) -> Arrays:
                 "this is the shorter of two": float(min(compute_s, memory_s)),
             },
         )
-        expected[f"limit from {name}"] = text("memory" if memory_s > compute_s else "compute")
+        expected[f"limit from {name}"] = encode_text("memory" if memory_s > compute_s else "compute")
     return expected
 
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from mlsys_lab.checks.learner.scaling_laws import interval as calls
+from mlsys_lab.checks.learner import scaling_laws as calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
 
 MANY = 8_000

@@ -9,7 +9,7 @@ from numpy.polynomial import Polynomial
 
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.scaling_laws.words import calling
-from mlsys_lab.checks.learner.scaling_laws import isoflop as calls
+from mlsys_lab.checks.learner import scaling_laws as calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
 
 near = partial(close, scale=1e3)

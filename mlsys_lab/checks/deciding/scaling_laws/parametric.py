@@ -9,7 +9,7 @@ import numpy as np
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.scaling_laws.oracle import Truth, constants, huber, refit, residuals, truth_of
 from mlsys_lab.checks.deciding.scaling_laws.words import calling
-from mlsys_lab.checks.learner.scaling_laws import parametric as calls
+from mlsys_lab.checks.learner import scaling_laws as calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
 
 ABOVE = 1.0003

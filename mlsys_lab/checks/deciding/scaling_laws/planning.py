@@ -10,7 +10,7 @@ import numpy as np
 from mlsys_lab.checks.deciding.scaling_laws.cluster import LARGE, LONG, Cluster, cluster_of, scouting, sweeping
 from mlsys_lab.checks.deciding.scaling_laws.words import calling
 from mlsys_lab.checks.deciding.scaling_laws.worth import fitted_rate, uncertainty, wasted_share
-from mlsys_lab.checks.learner.scaling_laws import planning as calls
+from mlsys_lab.checks.learner import scaling_laws as calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
 
 SCOUTING_SHARE = 0.15

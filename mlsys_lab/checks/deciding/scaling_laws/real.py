@@ -6,7 +6,7 @@ import numpy as np
 
 from mlsys_lab.checks.deciding.scaling_laws.oracle import Truth, huber, refit, residuals
 from mlsys_lab.checks.deciding.scaling_laws.words import calling
-from mlsys_lab.checks.learner.scaling_laws import real as calls
+from mlsys_lab.checks.learner import scaling_laws as calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
 
 RUNS = (

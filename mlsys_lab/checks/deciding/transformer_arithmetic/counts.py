@@ -15,7 +15,7 @@ from mlsys_lab.checks.deciding.transformer_arithmetic.oracle import (
 from mlsys_lab.checks.deciding.transformer_arithmetic.words import calling
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.transformer_arithmetic import counts as calls
-from mlsys_lab.checks.learner.transformer_arithmetic.common import rows_as_text
+from mlsys_lab.checks.learner.transformer_arithmetic.models import rows_as_text
 
 GPT2_KIND = {
     "position": "learned",

@@ -11,7 +11,7 @@ import numpy as np
 from mlsys_lab.checks.deciding.answers import agree
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.transformer_arithmetic import einsum as calls
-from mlsys_lab.checks.learner.transformer_arithmetic.common import text
+from mlsys_lab.checks.learner.values import encode_text
 
 RANK = 6
 Einsum = tuple[str, list[tuple[int, ...]]]
@@ -56,7 +56,7 @@ def _parse_expect(arrays: Arrays) -> Arrays:
         except ValueError:
             refused = True
         if refused:
-            expected[name] = text("ValueError")
+            expected[name] = encode_text("ValueError")
         else:
             left, output = spec.split("->")
             sizes = dict(zip(left.replace(",", ""), itertools.chain(*shapes), strict=True))
@@ -124,7 +124,7 @@ def _order_expect(arrays: Arrays) -> Arrays:
             flops = prod(sizes[letter] for letter in inside) * (2 if gone else 1)
             costs[first] = flops + prod(sizes[letter] for letter in later) * (2 if later - set(output) else 1)
         best = min(costs, key=lambda pair: costs[pair])
-        expected[f"best_first_pair({calls.arguments(spec, shapes)})"] = text((best, costs[best]))
+        expected[f"best_first_pair({calls.arguments(spec, shapes)})"] = encode_text((best, costs[best]))
     return expected
 
 

@@ -11,7 +11,8 @@ from mlsys_lab.checks.deciding.transformer_arithmetic.oracle import META, draw_m
 from mlsys_lab.checks.deciding.transformer_arithmetic.words import calling
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.transformer_arithmetic import memory as calls
-from mlsys_lab.checks.learner.transformer_arithmetic.common import RECOMPUTE, text
+from mlsys_lab.checks.learner.transformer_arithmetic.models import RECOMPUTE
+from mlsys_lab.checks.learner.values import encode_text
 
 CUT_FROM = {"weights": 3, "gradients": 2, "optimizer": 1}
 """The stage of ZeRO from which on a kind is cut among the data-parallel devices."""
@@ -125,7 +126,10 @@ def _devices_expect(arrays: Arrays) -> Arrays:
     held, tensor = _held(arrays), int(arrays["tensor"])
     fits = [np.flatnonzero(held <= memory_bytes) for memory_bytes in arrays["memory_bytes"]]
     least = [int(at[0] + 1) * tensor if len(at) else None for at in fits]
-    return {calls.asked(size): text(count) for size, count in zip(arrays["memory_bytes"].tolist(), least, strict=True)}
+    return {
+        calls.asked(size): encode_text(count)
+        for size, count in zip(arrays["memory_bytes"].tolist(), least, strict=True)
+    }
 
 
 def _plan_code(arrays: Arrays) -> list[str]:

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mlsys_lab.checks.learner.transformer_arithmetic.common import CHOICES, FIELDS, FLAGS, SIZES, fields_of
+from mlsys_lab.checks.learner.transformer_arithmetic.models import CHOICES, FIELDS, FLAGS, SIZES, fields_of
 
 F: Any = nn.functional  # some of its functions have no types
 META, CPU = torch.device("meta"), torch.device("cpu")  # to run on meta would import torch's compiler, a second

@@ -13,7 +13,7 @@ from mlsys_lab.checks.deciding.transformer_arithmetic.oracle import META, draw_m
 from mlsys_lab.checks.deciding.transformer_arithmetic.words import calling
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.transformer_arithmetic import serving as calls
-from mlsys_lab.checks.learner.transformer_arithmetic.common import text
+from mlsys_lab.checks.learner.values import encode_text
 
 
 def cache_bytes(model: np.ndarray, batch: int, tokens: int) -> int:
@@ -132,14 +132,14 @@ def _machine_expect(arrays: Arrays) -> Arrays:
         if best is None or dollars < best[0]:
             best = (dollars, i, batch, step_s, memory_s > compute_s)
     if best is None:
-        return {"choose_machine": text(None)}
+        return {"choose_machine": encode_text(None)}
     dollars, i, batch, step_s, by_memory = best
     return {
-        "choose_machine": text("a Choice"),
-        "device": text(calls.named(i)),
+        "choose_machine": encode_text("a Choice"),
+        "device": encode_text(calls.named(i)),
         "batch": np.array(batch),
         "step_s": np.array(float(step_s)),
-        "bound": text("memory" if by_memory else "compute"),
+        "bound": encode_text("memory" if by_memory else "compute"),
         "dollars_per_million": np.array(float(dollars)),
     }
 

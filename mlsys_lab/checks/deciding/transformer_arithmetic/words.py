@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.checks.learner.transformer_arithmetic.common import CHOICES, FLAGS, SIZES, fields_of
+from mlsys_lab.checks.learner.transformer_arithmetic.models import CHOICES, FLAGS, SIZES, fields_of
 
 WIDTH = 84
 GLUE = "\N{NO-BREAK SPACE}"

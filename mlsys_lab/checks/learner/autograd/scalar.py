@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from mlsys_lab.checks.learner.autograd.common import number, storage_only
+from mlsys_lab.checks.learner.autograd.engine import storage_only
 from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.learner.values import number
 from mlsys_lab.errors import InputError
 
 ARITHMETIC: dict[str, Callable[[Any, Any, float], Any]] = {

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from mlsys_lab.checks.learner.autograd.common import array, number, storage_only, whole
+from mlsys_lab.checks.learner.autograd.engine import storage_only
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.errors import InputError
+from mlsys_lab.checks.learner.values import array, number, pair, whole
 
 
 def _mlp(artifact: Any, arrays: Arrays) -> Any:
@@ -75,6 +75,5 @@ def digits(artifact: Any, arrays: Arrays) -> Arrays:
     """The labels that the learner's classifier gives to unseen images."""
     x_train, y_train, x_test = (torch.from_numpy(arrays[name]) for name in ("x_train", "y_train", "x_test"))
     got = artifact.train_classifier(x_train, y_train, x_test)
-    if not isinstance(got, tuple) or len(got) != 2:
-        raise InputError("train_classifier gives no pair", got=type(got).__name__, expected="(labels, losses)")
-    return {"labels": array("the predicted labels", got[0])}
+    labels, _ = pair("train_classifier", got, "labels", "losses")
+    return {"labels": array("the predicted labels", labels)}

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from mlsys_lab.checks.learner.gpu_model.common import text
 from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.learner.values import encode_text
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.trace.events import WARP, Trace
 from mlsys_lab.kernels.trace.findings import findings
@@ -46,7 +46,7 @@ def _launched(artifact: Any, kernel: str, grid: int, given: dict[str, np.ndarray
         SHARE: busiest_thread(trace, "global"),
     }
     counts = {name: np.array(count) for name, (count, _) in found.items()}
-    told = {f"{name} at": text(said) for name, (_, said) in found.items()}
+    told = {f"{name} at": encode_text(said) for name, (_, said) in found.items()}
     return {"y": given["y"], **findings(trace, actor="block"), **counts, **told}
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from mlsys_lab.checks.learner.gpu_model.common import number, whole, word
 from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.learner.values import number, whole, word
 from mlsys_lab.errors import InputError
 
 LIMITS = ("blocks", "warps", "registers", "shared memory")

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from mlsys_lab.checks.learner.gpu_model.common import code, entries, number, word
 from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.learner.values import number, parts, word, write_number
 from mlsys_lab.errors import InputError
 
 STALE = 0.125
@@ -66,7 +66,7 @@ def median_call(samples: int, warmup: int) -> str:
 def fit(artifact: Any, arrays: Arrays) -> Arrays:
     """Overhead and bandwidth from times."""
     got = artifact.fit_overhead_and_bandwidth(arrays["sizes_bytes"].copy(), arrays["times_s"].copy())
-    overhead_s, bytes_per_s = entries(FIT, got, ("overhead_s", "bytes_per_s"))
+    overhead_s, bytes_per_s = parts(FIT, got, "overhead_s", "bytes_per_s")
     return {OVERHEAD: number(OVERHEAD, overhead_s), BANDWIDTH: number(BANDWIDTH, bytes_per_s)}
 
 
@@ -78,7 +78,7 @@ def regime(artifact: Any, arrays: Arrays) -> Arrays:
         least = predict_call(flops, size_bytes)
         found[least] = number(least, artifact.predict_s(flops, size_bytes, machine))
         name = regime_call(time_s, flops, size_bytes)
-        binds, share = entries(name, artifact.regime(time_s, flops, size_bytes, machine), ("binds", "share"))
+        binds, share = parts(name, artifact.regime(time_s, flops, size_bytes, machine), "binds", "share")
         found[f"what binds, from {name}"] = word(name, binds, BOUNDS)
         found[f"share from {name}"] = number(f"share from {name}", share)
     return found
@@ -86,9 +86,9 @@ def regime(artifact: Any, arrays: Arrays) -> Arrays:
 
 def predict_call(flops: float, size_bytes: float) -> str:
     """A call of `predict_s` as code."""
-    return f"predict_s({code(flops)}, {code(size_bytes)}, machine)"
+    return f"predict_s({write_number(flops)}, {write_number(size_bytes)}, machine)"
 
 
 def regime_call(time_s: float, flops: float, size_bytes: float) -> str:
     """A call of `regime` as code."""
-    return f"regime({code(time_s)}, {code(flops)}, {code(size_bytes)}, machine)"
+    return f"regime({write_number(time_s)}, {write_number(flops)}, {write_number(size_bytes)}, machine)"

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from mlsys_lab.checks.learner.gpu_model.common import code, entries, number, whole, word
 from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.learner.values import number, parts, whole, word, write_number
 
 OPERATIONS = ("elementwise", "softmax", "layer_norm", "matmul", "decode_attention")
 """What work is counted of; a case's array of this name has a row for each call: its sizes, then bytes an element."""
@@ -28,7 +28,7 @@ def work(artifact: Any, arrays: Arrays) -> Arrays:
     found = {}
     for operation, sizes, element_bytes, name in calls_of(arrays):
         got = getattr(artifact, f"{operation}_work")(*sizes, element_bytes=element_bytes)
-        flops, size_bytes = entries(name, got, ("FLOPs", "bytes"))
+        flops, size_bytes = parts(name, got, "FLOPs", "bytes")
         found[f"FLOPs of {name}"] = whole(f"FLOPs of {name}", flops)
         found[f"bytes of {name}"] = whole(f"bytes of {name}", size_bytes)
     return found
@@ -36,7 +36,7 @@ def work(artifact: Any, arrays: Arrays) -> Arrays:
 
 def bound_call(row: Iterable[float]) -> str:
     """A call of `bound` as code."""
-    return f"bound({', '.join(map(code, row))})"
+    return f"bound({', '.join(map(write_number, row))})"
 
 
 def bound(artifact: Any, arrays: Arrays) -> Arrays:
@@ -44,7 +44,7 @@ def bound(artifact: Any, arrays: Arrays) -> Arrays:
     found: dict[str, np.ndarray] = {}
     for row in arrays["works"].tolist():
         name = bound_call(row)
-        intensity, least_s, limit = entries(name, artifact.bound(*row), ("intensity", "seconds", "limit"))
+        intensity, least_s, limit = parts(name, artifact.bound(*row), "intensity", "seconds", "limit")
         found[f"intensity from {name}"] = number(f"intensity from {name}", intensity)
         found[f"least seconds from {name}"] = number(f"least seconds from {name}", least_s)
         found[f"limit from {name}"] = word(f"limit from {name}", limit, LIMITS)

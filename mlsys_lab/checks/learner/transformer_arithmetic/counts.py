@@ -5,14 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.checks.learner.transformer_arithmetic.common import (
-    config_of,
-    number,
-    product_rows,
-    rows_as_text,
-    whole,
-    wholes,
-)
+from mlsys_lab.checks.learner.transformer_arithmetic.models import config_of, product_rows, rows_as_text
+from mlsys_lab.checks.learner.values import number, whole, wholes
 
 PARTS = ("embedding", "position", "attention", "mlp", "norm", "head")
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.checks.learner.transformer_arithmetic.common import pair, text, whole
+from mlsys_lab.checks.learner.values import encode_text, pair, whole
 from mlsys_lab.errors import InputError
 
 
@@ -28,7 +28,7 @@ def arguments(spec: str, shapes: Iterable[Sequence[int]]) -> str:
 
 def reading(operands: Iterable[str], output: str, sizes: Mapping[str, int]) -> np.ndarray:
     """What `parse_einsum` gives back, as text."""
-    return text((list(operands), output, dict(sorted(sizes.items()))))
+    return encode_text((list(operands), output, dict(sorted(sizes.items()))))
 
 
 def parse(artifact: Any, arrays: Arrays) -> Arrays:
@@ -39,7 +39,7 @@ def parse(artifact: Any, arrays: Arrays) -> Arrays:
         try:
             parsed = artifact.parse_einsum(spec, *shapes)
         except ValueError:
-            got[name] = text("ValueError")
+            got[name] = encode_text("ValueError")
             continue
         except Exception as error:
             error.add_note(f"a ValueError from {name} if letters and shapes do not fit, else an answer")
@@ -75,7 +75,7 @@ def order(artifact: Any, arrays: Arrays) -> Arrays:
             error.add_note(f"an answer to {name}; if parse_einsum refuses, best_first_pair made an einsum of two that")
             error.add_note("does not fit: look at the letters and the shape that it gives the intermediate")
             raise
-        first, flops = pair("best_first_pair", best)
-        places = tuple(int(whole("a place", place)) for place in pair("the first pair", first))
-        got[name] = text((places, int(whole("FLOPs", flops))))
+        first, flops = pair("best_first_pair", best, "first pair", "FLOPs")
+        places = tuple(int(whole("a place", place)) for place in pair("the first pair", first, "i", "j"))
+        got[name] = encode_text((places, int(whole("FLOPs", flops))))
     return got

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.checks.learner.transformer_arithmetic.common import RECOMPUTE, config_of, text, whole, wholes
+from mlsys_lab.checks.learner.transformer_arithmetic.models import RECOMPUTE, config_of
+from mlsys_lab.checks.learner.values import encode_text, whole, wholes
 
 KINDS = ("weights", "gradients", "optimizer")
 
@@ -51,5 +52,5 @@ def fewest_devices(artifact: Any, arrays: Arrays) -> Arrays:
             recompute=recompute,
             limit=int(arrays["limit"]),
         )
-        found[asked(memory_bytes)] = text(least if least is None else int(whole("fewest_devices", least)))
+        found[asked(memory_bytes)] = encode_text(least if least is None else int(whole("fewest_devices", least)))
     return found

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.checks.learner.transformer_arithmetic.common import config_of, number, pair, text, whole
+from mlsys_lab.checks.learner.transformer_arithmetic.models import config_of
+from mlsys_lab.checks.learner.values import encode_text, number, pair, whole
 from mlsys_lab.errors import InputError
 
 BOUNDS = ("memory", "compute")
@@ -29,7 +30,7 @@ def serving_memory(artifact: Any, arrays: Arrays) -> Arrays:
 def decode_work(artifact: Any, arrays: Arrays) -> Arrays:
     """FLOPs and bytes of one decode step."""
     config, sizes = config_of(artifact, arrays["model"]), (int(arrays["batch"]), int(arrays["tokens"]))
-    flops, moved = pair("decode_work", artifact.decode_work(config, *sizes))
+    flops, moved = pair("decode_work", artifact.decode_work(config, *sizes), "FLOPs", "bytes")
     return {"FLOPs": whole("FLOPs", flops), "bytes": whole("bytes", moved)}
 
 
@@ -43,7 +44,7 @@ def choose_machine(artifact: Any, arrays: Arrays) -> Arrays:
     machines = [artifact.Machine(named(i), *row) for i, row in enumerate(arrays["machines"].tolist())]
     choice = artifact.choose_machine(config_of(artifact, arrays["model"]), int(arrays["tokens"]), machines)
     if choice is None:
-        return {"choose_machine": text(None)}
+        return {"choose_machine": encode_text(None)}
     if not isinstance(choice, artifact.Choice):
         raise InputError("choose_machine gives no Choice", got=type(choice).__name__, expected="Choice or None")
     names = [machine.name for machine in machines]
@@ -51,10 +52,10 @@ def choose_machine(artifact: Any, arrays: Arrays) -> Arrays:
         expected = "a machine's name, and memory or compute"
         raise InputError("the Choice names something else", got=f"{choice.device}, {choice.bound}", expected=expected)
     return {
-        "choose_machine": text("a Choice"),
-        "device": text(choice.device),
+        "choose_machine": encode_text("a Choice"),
+        "device": encode_text(choice.device),
         "batch": whole("batch", choice.batch),
         "step_s": number("step_s", choice.step_s),
-        "bound": text(choice.bound),
+        "bound": encode_text(choice.bound),
         "dollars_per_million": number("dollars_per_million", choice.dollars_per_million),
     }

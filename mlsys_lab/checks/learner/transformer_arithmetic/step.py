@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.checks.learner.transformer_arithmetic.common import config_of, number, product_rows, whole
+from mlsys_lab.checks.learner.transformer_arithmetic.models import config_of, product_rows
+from mlsys_lab.checks.learner.values import number, whole
 
 PRODUCTS_S, STEP_S = "predict_step_s with unit_s = 0", "predict_step_s"
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.checks.learner.triton.common import blocks, launched, power_of_two, tensors, unwritten
-from mlsys_lab.errors import InputError
+from mlsys_lab.checks.learner.values import whole
 
 BLOCK_M, BLOCK_N, LEAST_D = 16, 16, 16
 
@@ -18,14 +16,7 @@ def predicted(artifact: Any, arrays: Arrays) -> Arrays:
     found: Arrays = {}
     for sizes in arrays["sizes"].tolist():
         for name in ("naive_attention_bytes", "flash_attention_bytes"):
-            got = getattr(artifact, name)(*sizes)
-            if isinstance(got, bool) or not isinstance(got, int):
-                raise InputError(
-                    f"{name} is not a whole number", got=f"{type(got).__name__} {got!r}"[:80], expected="int"
-                )
-            if abs(got) >= 2**63:
-                raise InputError(f"{name} is out of range", got=got, expected="less than 2**63")
-            found[f"{name}({', '.join(map(str, sizes))})"] = np.array(got)
+            found[f"{name}({', '.join(map(str, sizes))})"] = whole(name, getattr(artifact, name)(*sizes))
     return found
 
 

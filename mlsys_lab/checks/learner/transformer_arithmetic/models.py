@@ -1,4 +1,4 @@
-"""What the calls of lab 05 share: a model's sizes out of an array, and the learner's numbers into arrays."""
+"""What lab 05 tells a model by: its sizes out of an array, the learner's record of them, and lists of products."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from mlsys_lab.checks.learner.values import encode_text, whole
 from mlsys_lab.errors import InputError
 
 SIZES = ("n_layers", "d_model", "n_heads", "d_ff", "vocab_size", "context", "n_kv_heads", "head_dim")
@@ -30,42 +31,6 @@ def config_of(artifact: Any, model: np.ndarray) -> Any:
     return artifact.TransformerConfig("a model", **fields_of(model))
 
 
-def whole(name: str, got: Any) -> np.ndarray:
-    """A whole number as an int64 array of no axes."""
-    if isinstance(got, bool) or not isinstance(got, int | np.integer):
-        raise InputError(f"{name} is not a whole number", got=f"{type(got).__name__} {got!r}"[:80], expected="int")
-    if abs(int(got)) >= 2**63:
-        raise InputError(f"{name} is out of range", got=got, expected="less than 2**63")
-    return np.array(got, dtype=np.int64)
-
-
-def number(name: str, got: Any) -> np.ndarray:
-    """A real number as a float64 array of no axes."""
-    if isinstance(got, bool) or not isinstance(got, int | float | np.floating):
-        raise InputError(f"{name} is not a plain number", got=type(got).__name__, expected="float")
-    return np.array(float(got))
-
-
-def wholes(name: str, got: Any, keys: Sequence[str]) -> dict[str, np.ndarray]:
-    """A dictionary of whole numbers with exactly these keys."""
-    if not isinstance(got, dict) or set(got) != set(keys):
-        told = ", ".join(map(str, got)) if isinstance(got, dict) else type(got).__name__
-        raise InputError(f"{name} is not a dictionary of what was asked for", got=told, expected=", ".join(keys))
-    return {key: whole(f"{name}[{key!r}]", got[key]) for key in keys}
-
-
-def text(said: object) -> np.ndarray:
-    """A short text as the bytes of its letters, the way in which it crosses."""
-    return np.frombuffer(str(said).encode(), np.uint8).copy()
-
-
-def pair(name: str, got: Any) -> tuple[Any, Any]:
-    """A tuple of two."""
-    if not isinstance(got, tuple) or len(got) != 2:
-        raise InputError(f"{name} gives no pair", got=type(got).__name__, expected="tuple of two")
-    return got
-
-
 def product_rows(name: str, got: Any) -> dict[str, list[list[int]]]:
     """A list of products as rows [times, m, k, n] by the product's name; rows of one shape are added up."""
     if not isinstance(got, list | tuple):
@@ -83,4 +48,4 @@ def product_rows(name: str, got: Any) -> dict[str, list[list[int]]]:
 
 def rows_as_text(rows: Iterable[Sequence[int]]) -> np.ndarray:
     """Rows [times, m, k, n] as the text that a learner reads."""
-    return text("; ".join(f"{times} times ({m}, {k}) by ({k}, {n})" for times, m, k, n in rows))
+    return encode_text("; ".join(f"{times} times ({m}, {k}) by ({k}, {n})" for times, m, k, n in rows))
