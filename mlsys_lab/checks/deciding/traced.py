@@ -1,7 +1,7 @@
 """Checks of kernels by what they did to memory: right values first, then what is wrong, then what is too much.
 
 The learner's side counts (`mlsys_lab.kernels.trace.findings`); a check's `expect` names what may be moved at most by
-`allowed`, beside the values, and `agree` compares both. What labs 02 and 03 say alike of CUDA's kernels is here too.
+`allowed`, beside the values, and `agree` compares both. What labs 02 and 03 both say of CUDA's kernels is here too.
 """
 
 from __future__ import annotations
@@ -12,13 +12,28 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from mlsys_lab.checks.deciding.compare import close
+from mlsys_lab.checks.learner.findings import LAUNCHES
 from mlsys_lab.checks.learner.spec import Arrays, Mismatch
-from mlsys_lab.kernels.trace.findings import BUSIEST, READS, WIDEST, WRITES, WRONG, text_of
+from mlsys_lab.checks.learner.trees import Tree, flatten, nest
+from mlsys_lab.checks.learner.values import decode_text
+from mlsys_lab.kernels.trace.findings import (
+    ACTOR,
+    BUSIEST,
+    BYTES,
+    LINES,
+    MOVED,
+    NUMBER,
+    READS,
+    WIDEST,
+    WRITES,
+    WRONG,
+)
 
 SLACK = 1.1
 """What a launch may move beyond what it has to."""
-COUNTS = "most: "
-"""The names of counts among what is expected begin so."""
+MOST = "most"
+"""The branch of what is expected that holds, by kernel, what a launch may do at most."""
+PROGRAMS = "programs"
 
 
 def allowed(
@@ -29,10 +44,8 @@ def allowed(
     reads, writes: bytes of each array; busiest: bytes that the program with the largest share has to move; widest:
     elements of the largest block that the task allows; programs: how many there are.
     """
-    counts = {f"{READS} {name}": np.array(size) for name, size in reads.items()}
-    counts |= {f"{WRITES} {name}": np.array(size) for name, size in writes.items()}
-    counts |= {WIDEST: np.array(widest), BUSIEST: np.array([programs, busiest])}
-    return {f"{COUNTS}{kernel} {name}": count for name, count in counts.items()}
+    share = {PROGRAMS: programs, BYTES: busiest}
+    return flatten({MOST: {kernel: {READS: reads, WRITES: writes, WIDEST: widest, BUSIEST: share}}})
 
 
 def agree(got: Arrays, expected: Arrays, *, scale: float = 1.0) -> Mismatch | None:
@@ -40,9 +53,10 @@ def agree(got: Arrays, expected: Arrays, *, scale: float = 1.0) -> Mismatch | No
 
     Counts are looked at only where `expected` has any. `scale` widens the tolerance of values, as in `compare.close`.
     """
-    values = {name: array for name, array in expected.items() if not name.startswith(COUNTS)}
+    values, launches = nest(expected), nest(got).get(LAUNCHES, {})
+    limits: Tree = values.pop(MOST, {})
     answers = {name: array for name, array in got.items() if name in values}
-    wrong = [line for name, array in got.items() if name.endswith(WRONG) for line in text_of(array).splitlines()]
+    wrong = [line for found in launches.values() for line in decode_text(found[WRONG]).splitlines()]
     if (mismatch := first_nan(answers, values) or close(answers, values, scale=scale)) is not None:
         told = f". {wrong[0]}" if wrong else ""
         return Mismatch(f"{mismatch.what}{told}", mismatch.got, mismatch.expected)
@@ -50,9 +64,9 @@ def agree(got: Arrays, expected: Arrays, *, scale: float = 1.0) -> Mismatch | No
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         expects = "every access inside of its array, to what is written, in a fixed order"
         return Mismatch("the values are right, but not what it does to memory", f"{wrong[0]}{more}", expects)
-    kernels = dict.fromkeys(name.removeprefix(COUNTS).split()[0] for name in expected if name.startswith(COUNTS))
-    checks = (_moved, _widest, _busiest)
-    return next((found for kernel in kernels for one in checks if (found := one(kernel, got, expected))), None)
+    exceeds = (_moves_too_much, _is_too_wide, _is_too_busy)
+    tried = (one(kernel, launches[kernel], most) for kernel, most in limits.items() for one in exceeds)
+    return next(filter(None, tried), None)
 
 
 def first_nan(got: Arrays, values: Arrays) -> Mismatch | None:
@@ -68,45 +82,39 @@ def first_nan(got: Arrays, values: Arrays) -> Mismatch | None:
     return None
 
 
-def _moved(kernel: str, got: Arrays, expected: Arrays) -> Mismatch | None:
+def _moves_too_much(kernel: str, found: Tree, most: Tree) -> Mismatch | None:
     """The first array that the task does not name, or of which more is read or written than has to be."""
-    does = tuple(f"{COUNTS}{kernel} {what} " for what in (READS, WRITES))
-    known = dict.fromkeys(name.split()[-1] for name in expected if name.startswith(does))
-    for what in (READS, WRITES):
-        for name, array in got.items():
-            if not name.startswith(f"{kernel} {what} "):
-                continue
-            called = name.removeprefix(f"{kernel} {what} ").removesuffix(" at")
-            if called not in known:
-                return Mismatch(f"`{kernel}` has a parameter that the task does not name", called, ", ".join(known))
-            if name.endswith(" at"):
-                continue
-            least = int(expected.get(f"{COUNTS}{name}", np.array(0)))
-            if array > SLACK * least:
+    known = dict.fromkeys([*most.get(READS, {}), *most.get(WRITES, {})])
+    for way in (READS, WRITES):
+        for name, ways in found[MOVED].items():
+            if name not in known:
+                return Mismatch(f"`{kernel}` has a parameter that the task does not name", name, ", ".join(known))
+            count, least = int(ways[way][BYTES]), int(most.get(way, {}).get(name, 0))
+            if count > SLACK * least:
                 need = f"{least:,} bytes, or up to {SLACK:g} times that" if least else "nothing"
-                many = f", {int(array) / least:.3g} times what it has to" if least else ""
-                told = f"{int(array):,} bytes{many}: {text_of(got[f'{name} at'])}"
-                return Mismatch(f"`{kernel}` {what} too much of `{name.split()[-1]}`", told, need)
+                many = f", {count / least:.3g} times what it has to" if least else ""
+                told = f"{count:,} bytes{many}: {decode_text(ways[way][LINES])}"
+                return Mismatch(f"`{kernel}` {way} too much of `{name}`", told, need)
     return None
 
 
-def _widest(kernel: str, got: Arrays, expected: Arrays) -> Mismatch | None:
-    widest, most = int(got[f"{kernel} {WIDEST}"]), int(expected[f"{COUNTS}{kernel} {WIDEST}"])
-    if widest <= most:
+def _is_too_wide(kernel: str, found: Tree, most: Tree) -> Mismatch | None:
+    """A block that is larger than the task allows."""
+    if found[WIDEST] <= most[WIDEST]:
         return None
     what = f"`{kernel}` works on a larger block than the task allows"
-    return Mismatch(what, f"{widest:,} elements at once", f"at most {most:,}")
+    return Mismatch(what, f"{int(found[WIDEST]):,} elements at once", f"at most {int(most[WIDEST]):,}")
 
 
-def _busiest(kernel: str, got: Arrays, expected: Arrays) -> Mismatch | None:
-    name = next(name for name in got if name.startswith(f"{kernel} {BUSIEST} "))
-    number, most = (int(one) for one in got[name])
-    actor = name.split()[-1]
-    programs, share = (int(one) for one in expected[f"{COUNTS}{kernel} {BUSIEST}"])
-    if most <= math.floor(SLACK * share):
+def _is_too_busy(kernel: str, found: Tree, most: Tree) -> Mismatch | None:
+    """A program that moves more than its share."""
+    busiest, share = found[BUSIEST], int(most[BUSIEST][BYTES])
+    if busiest[BYTES] <= math.floor(SLACK * share):
         return None
-    what = f"`{kernel}` does not share its work among its {programs:,} {actor}s"
-    return Mismatch(what, f"{most:,} bytes moved by {actor} {number} alone", f"at most {share:,} bytes by each")
+    actor = decode_text(busiest[ACTOR])
+    what = f"`{kernel}` does not share its work among its {int(most[BUSIEST][PROGRAMS]):,} {actor}s"
+    told = f"{int(busiest[BYTES]):,} bytes moved by {actor} {int(busiest[NUMBER])} alone"
+    return Mismatch(what, told, f"at most {share:,} bytes by each")
 
 
 def scattered(at: str, most: int) -> Mismatch:

@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import pytest
 
 from mlsys_lab.checks.deciding.traced import agree, allowed
+from mlsys_lab.checks.learner.findings import LAUNCHES
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.kernels.trace.findings import as_text
+from mlsys_lab.checks.learner.trees import flatten
+
+LOADED = "line 3 `x = tl.load(x_ptr)`"
+
+
+def launch(findings: Mapping[str, Any]) -> Arrays:
+    return flatten({LAUNCHES: {"k": findings}})
+
+
+def moves(way: str, count: int, lines: str, name: str = "x_ptr") -> Arrays:
+    return launch({"moved": {name: {way: {"bytes": count, "lines": lines}}}})
+
+
+def busiest(count: int) -> Arrays:
+    return launch({"busiest": {"actor": "program", "number": 3, "bytes": count}})
+
 
 GOOD: Arrays = {
     "y": np.array([1.0, 2.0], dtype=np.float32),
-    "k reads x_ptr": np.array(100),
-    "k reads x_ptr at": as_text("line 3 `x = tl.load(x_ptr)`"),
-    "k writes x_ptr": np.array(0),
-    "k writes x_ptr at": as_text(""),
-    "k busiest program": np.array([3, 55]),
-    "k widest": np.array(16),
-    "k is wrong": as_text(""),
+    **moves("reads", 100, LOADED),
+    **moves("writes", 0, ""),
+    **busiest(55),
+    **launch({"widest": 16, "wrong": ""}),
 }
 VALUES: Arrays = {"y": np.array([1.0, 2.0], dtype=np.float32)}
 MOST = VALUES | allowed("k", reads={"x_ptr": 100}, writes={}, busiest=50, widest=16, programs=4)
@@ -31,11 +47,11 @@ def said(changes: Arrays, expected: Arrays = MOST) -> str:
 
 def test_what_is_right_and_within_its_allowance_passes() -> None:
     assert said({}) == "passed"
-    assert said({"k reads x_ptr": np.array(110)}) == "passed", "a tenth more is allowed"
+    assert said(moves("reads", 110, LOADED)) == "passed", "a tenth more is allowed"
 
 
 def test_values_come_first_and_the_first_thing_wrong_with_memory_is_told_beside() -> None:
-    wrong = {"k is wrong": as_text("line 3: out of bounds\nline 4: a race"), "k reads x_ptr": np.array(300)}
+    wrong = launch({"wrong": "line 3: out of bounds\nline 4: a race"}) | moves("reads", 300, LOADED)
     told = said({"y": np.array([1.0, 3.0], dtype=np.float32), **wrong})
     assert told.startswith("`y` is wrong in 1 of 2 entries, most at [1]. line 3: out of bounds | ")
     assert said(wrong) == (
@@ -57,25 +73,25 @@ def test_nan_is_told_by_the_first_place_that_has_it() -> None:
     ("changes", "message"),
     [
         (
-            {"k reads x_ptr": np.array(200)},
+            moves("reads", 200, LOADED),
             "`k` reads too much of `x_ptr` | 200 bytes, 2 times what it has to: line 3 `x = tl.load(x_ptr)` | "
             "100 bytes, or up to 1.1 times that",
         ),
         (
-            {"k reads at": np.array(1), "k reads at at": as_text("line 3")},
+            moves("reads", 1, "line 3", "at"),
             "`k` has a parameter that the task does not name | at | x_ptr",
         ),
-        ({"k reads x_ptr": np.array(111)}, "`k` reads too much of `x_ptr` | 111 bytes, 1.11 times"),
+        (moves("reads", 111, LOADED), "`k` reads too much of `x_ptr` | 111 bytes, 1.11 times"),
         (
-            {"k writes x_ptr": np.array(4), "k writes x_ptr at": as_text("line 9")},
+            moves("writes", 4, "line 9"),
             "`k` writes too much of `x_ptr` | 4 bytes: line 9 | nothing",
         ),
         (
-            {"k widest": np.array(17)},
+            launch({"widest": 17}),
             "`k` works on a larger block than the task allows | 17 elements at once",
         ),
         (
-            {"k busiest program": np.array([3, 56])},
+            busiest(56),
             "`k` does not share its work among its 4 programs | 56 bytes moved by program 3 alone",
         ),
     ],

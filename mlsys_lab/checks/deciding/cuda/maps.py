@@ -25,7 +25,7 @@ def _relu_inputs(rng: np.random.Generator, case: Case) -> Arrays:
 
 def _relu_expect(arrays: Arrays) -> Arrays:
     x = arrays["x"]
-    most = limits(reads_of_x=x.size, writes_of_y=x.size, global_accesses_of_a_thread=2, sectors_over=0)
+    most = limits(reads={"x": x.size}, writes={"y": x.size}, accesses={"global": 2}, over={"sectors": 0})
     return {"y": np.where(x > 0, x, np.float32(0)), **most}
 
 
@@ -36,9 +36,7 @@ def _sgd_inputs(rng: np.random.Generator, case: Case) -> Arrays:
 
 def _sgd_expect(arrays: Arrays) -> Arrays:
     w, g = arrays["w"], arrays["g"]
-    most = limits(
-        reads_of_w=w.size, reads_of_g=w.size, writes_of_w=w.size, global_accesses_of_a_thread=3, sectors_over=0
-    )
+    most = limits(reads={"w": w.size, "g": w.size}, writes={"w": w.size}, accesses={"global": 3}, over={"sectors": 0})
     return {"w": w - arrays["rate"] * g, **most}
 
 
@@ -50,10 +48,10 @@ def _mask_expect(arrays: Arrays) -> Arrays:
     scores = arrays["scores"]
     t = len(scores)
     most = limits(
-        reads_of_scores=t * (t + 1) // 2,
-        writes_of_masked=t * t,
-        global_accesses_of_a_thread=2,
-        sectors_over=int(t % ALIGNED > 0),
+        reads={"scores": t * (t + 1) // 2},
+        writes={"masked": t * t},
+        accesses={"global": 2},
+        over={"sectors": int(t % ALIGNED > 0)},
     )
     return {"masked": np.where(np.tri(t, dtype=bool), scores, np.float32(-np.inf)), **most}
 
@@ -67,11 +65,7 @@ def _outer_expect(arrays: Arrays) -> Arrays:
     u, v = arrays["u"], arrays["v"]
     n = u.size * v.size
     most = limits(
-        reads_of_u=n,
-        reads_of_v=n,
-        writes_of_out=n,
-        global_accesses_of_a_thread=3,
-        sectors_over=int(v.size % ALIGNED > 0),
+        reads={"u": n, "v": n}, writes={"out": n}, accesses={"global": 3}, over={"sectors": int(v.size % ALIGNED > 0)}
     )
     return {"out": u[:, None] * v[None, :], **most}
 
@@ -85,11 +79,7 @@ def _axpy_expect(arrays: Arrays) -> Arrays:
     x, y = arrays["x"], arrays["y"]
     turns = blocks(x.size, calls.STRIDED_BLOCKS * THREADS)
     most = limits(
-        reads_of_x=x.size,
-        reads_of_y=x.size,
-        writes_of_y=x.size,
-        global_accesses_of_a_thread=3 * turns,
-        sectors_over=0,
+        reads={"x": x.size, "y": x.size}, writes={"y": x.size}, accesses={"global": 3 * turns}, over={"sectors": 0}
     )
     return {"y": y + arrays["a"] * x, **most}
 

@@ -23,10 +23,10 @@ def _transpose_inputs(rng: np.random.Generator, case: Case) -> Arrays:
 def _transpose_expect(arrays: Arrays) -> Arrays:
     x = arrays["x"]
     most = limits(
-        reads_of_x=x.size,
-        writes_of_y=x.size,
-        sectors_over=int(any(side % ALIGNED for side in x.shape)),
-        global_accesses_of_a_thread=2 * TILE // ROWS,
+        reads={"x": x.size},
+        writes={"y": x.size},
+        over={"sectors": int(any(side % ALIGNED for side in x.shape))},
+        accesses={"global": 2 * TILE // ROWS},
     )
     return {"y": np.ascontiguousarray(x.T), **most}
 
@@ -35,7 +35,7 @@ def _banks_expect(arrays: Arrays) -> Arrays:
     """A tile without conflicts is worth something where it serves whole sectors: without a tile there are none."""
     x = arrays["x"]
     astray = int(any(side % ALIGNED for side in x.shape))
-    return {"y": np.ascontiguousarray(x.T), **limits(reads_of_x=x.size, sectors_over=astray, passes_over=0)}
+    return {"y": np.ascontiguousarray(x.T), **limits(reads={"x": x.size}, over={"sectors": astray, "passes": 0})}
 
 
 def _matmul_inputs(rng: np.random.Generator, case: Case) -> Arrays:
@@ -50,10 +50,9 @@ def _product(arrays: Arrays) -> Arrays:
 def _matmul_expect(arrays: Arrays) -> Arrays:
     (m, k), n = arrays["a"].shape, arrays["b"].shape[1]
     return _product(arrays) | limits(
-        reads_of_a=m * k * blocks(n, SIDE),
-        reads_of_b=k * n * blocks(m, SIDE),
-        writes_of_c=m * n,
-        global_accesses_of_a_thread=2 * blocks(k, SIDE) + 1,
+        reads={"a": m * k * blocks(n, SIDE), "b": k * n * blocks(m, SIDE)},
+        writes={"c": m * n},
+        accesses={"global": 2 * blocks(k, SIDE) + 1},
     )
 
 
@@ -61,10 +60,8 @@ def _memory_expect(arrays: Arrays) -> Arrays:
     """The same of a product: one that loads each number anew asks nothing of shared memory."""
     (m, k), n = arrays["a"].shape, arrays["b"].shape[1]
     return _product(arrays) | limits(
-        reads_of_a=m * k * blocks(n, SIDE),
-        reads_of_b=k * n * blocks(m, SIDE),
-        sectors_over=ASTRAY if k % ALIGNED or n % ALIGNED else 0,
-        passes_over=0,
+        reads={"a": m * k * blocks(n, SIDE), "b": k * n * blocks(m, SIDE)},
+        over={"sectors": ASTRAY if k % ALIGNED or n % ALIGNED else 0, "passes": 0},
     )
 
 

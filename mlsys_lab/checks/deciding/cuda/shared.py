@@ -25,7 +25,7 @@ def _smooth_expect(arrays: Arrays) -> Arrays:
     x = arrays["x"].astype(np.float64)
     n = x.size
     needed = sum(min(first + THREADS + 1, n) - max(first - 1, 0) for first in range(0, n, THREADS))
-    most = limits(reads_of_x=needed, writes_of_y=n, global_accesses_of_a_thread=4, sectors_over=1, passes_over=0)
+    most = limits(reads={"x": needed}, writes={"y": n}, accesses={"global": 4}, over={"sectors": 1, "passes": 0})
     padded = np.pad(x, 1)
     return {"y": ((padded[:-2] + padded[1:-1] + padded[2:]) / 3).astype(np.float32), **most}
 
@@ -38,12 +38,7 @@ def _dot_inputs(rng: np.random.Generator, case: Case) -> Arrays:
 def _dot_expect(arrays: Arrays) -> Arrays:
     a, b = (arrays[name].astype(np.float64) for name in "ab")
     most = limits(
-        reads_of_a=a.size,
-        reads_of_b=a.size,
-        writes_of_out=1,
-        global_accesses_of_a_thread=3,
-        sectors_over=0,
-        passes_over=0,
+        reads={"a": a.size, "b": a.size}, writes={"out": 1}, accesses={"global": 3}, over={"sectors": 0, "passes": 0}
     )
     return {"out": np.array([a @ b], np.float32), **most}
 
@@ -58,13 +53,11 @@ def _sum_inputs(rng: np.random.Generator, case: Case) -> Arrays:
 def _sum_expect(arrays: Arrays) -> Arrays:
     x, count = arrays["x"], int(arrays["blocks"])
     most = limits(
-        reads_of_x=x.size,
-        writes_of_sums=count,
-        global_accesses_of_a_thread=blocks(x.size, count * THREADS) + 1,
-        sectors_over=1,
-        shared_accesses_of_a_thread=TREE_ACCESSES,
-        passes_over=0,
-        shared_requests_of_a_block=TREE_REQUESTS,
+        reads={"x": x.size},
+        writes={"sums": count},
+        accesses={"global": blocks(x.size, count * THREADS) + 1, "shared": TREE_ACCESSES},
+        over={"sectors": 1, "passes": 0},
+        requests={"shared": TREE_REQUESTS},
     )
     return {"sums.sum()": np.array(x.sum(dtype=np.float64), np.float32), **most}
 

@@ -7,9 +7,9 @@ import numpy as np
 from mlsys_lab.checks.deciding.traced import agree, allowed, launching, not_shared, scattered
 from mlsys_lab.checks.learner.gpu_model import kernels as calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
-from mlsys_lab.kernels.trace.findings import text_of
+from mlsys_lab.checks.learner.trees import flatten, nest
+from mlsys_lab.checks.learner.values import decode_text
 
-MOST = "at most: "
 WARP, SECTOR_NUMBERS, ITEM = 32, 8, 4
 """Lanes; numbers of 4 bytes in a sector; bytes of a number."""
 
@@ -31,7 +31,7 @@ def _mixed_expect(arrays: Arrays) -> Arrays:
         widest=calls.THREADS,
         programs=blocks,
     )
-    return {"y": y, **most, **_limits({calls.LANES: 0, calls.SHARE: c.size + 4})}
+    return {"y": y, **most, **flatten({calls.WARPS: {calls.LANES: 0, calls.SHARE: c.size + 4}})}
 
 
 def _scaled_inputs(rng: np.random.Generator, case: Case) -> Arrays:
@@ -52,21 +52,19 @@ def _scaled_expect(arrays: Arrays) -> Arrays:
     )
     over = int(columns % SECTOR_NUMBERS > 0)  # rows that do not begin at sectors
     turns = -(-columns // calls.THREADS)
-    return {"y": s[:, None] * x, **most, **_limits({calls.SECTORS: over, calls.SHARE: 2 * turns + 1})}
-
-
-def _limits(most: dict[str, int]) -> Arrays:
-    return {f"{MOST}{name}": np.array(count) for name, count in most.items()}
+    return {"y": s[:, None] * x, **most, **flatten({calls.WARPS: {calls.SECTORS: over, calls.SHARE: 2 * turns + 1}})}
 
 
 def warps_agree(got: Arrays, expected: Arrays) -> Mismatch | None:
     """Values, memory and traffic as in every traced check, then what warps do."""
-    limits = {name.removeprefix(MOST): int(most) for name, most in expected.items() if name.startswith(MOST)}
-    if (mismatch := agree(got, {name: one for name, one in expected.items() if not name.startswith(MOST)})) is not None:
+    others = nest(expected)
+    limits = others.pop(calls.WARPS)
+    if (mismatch := agree(got, flatten(others))) is not None:
         return mismatch
+    warps = nest(got)[calls.WARPS]
     for name, most in limits.items():
-        if (count := int(got[name])) > most:
-            return _too_much(name, count, most, text_of(got[f"{name} at"]))
+        if (count := int(warps[name]["count"])) > most:
+            return _too_much(name, count, int(most), decode_text(warps[name]["at"]))
     return None
 
 

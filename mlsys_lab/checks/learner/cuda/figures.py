@@ -1,4 +1,4 @@
-"""What the microscope counted in one launch, as arrays: figures as whole numbers, sentences as the bytes of their text.
+"""What the microscope counted in one launch, and the sentences that it says of what is wrong.
 
 Learners look for a line where they wrote it, so lines are counted within their cell.
 """
@@ -11,13 +11,17 @@ from typing import Any
 import numpy as np
 
 from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.learner.trees import Tree, flatten
 from mlsys_lab.kernels.trace.events import LOAD, STORE, Trace
 from mlsys_lab.kernels.trace.faults import UNWRITTEN
-from mlsys_lab.kernels.trace.findings import as_text
 from mlsys_lab.kernels.trace.places import in_cells
 from mlsys_lab.kernels.trace.report import report
-from mlsys_lab.kernels.trace.requests import Requests, busiest_thread, worst_of
+from mlsys_lab.kernels.trace.requests import busiest_thread, worst_of
 
+WRONG, COUNTS = "wrong", "counts"
+"""Branches among a launch's arrays: sentences by what is wrong, counts by their kind and what they are of."""
+READS, WRITES, OVER, ACCESSES, REQUESTS = "reads", "writes", "over", "accesses", "requests"
+"""Kinds of counts: of an array; sectors or passes beyond the least; of one thread, and of one block, to a memory."""
 SENTENCES = 2
 """How many of a kind are told; one mistake mostly shows in several places."""
 
@@ -26,26 +30,36 @@ def figures(trace: Trace, artifact: Any, names: Iterable[str]) -> Arrays:
     """All figures of a launch of one of the artifact's kernels; `names` are the task's for its arrays, in order."""
     trace = in_cells(trace, artifact)
     found = report(trace)
-    got = {
-        "outside": text(one.sentence for one in found.faults if one.what != UNWRITTEN),
-        "barriers": text([one.sentence for one in found.divergences] or _missed(trace)),
-        "races": text(one.sentence for one in found.races if not one.between_blocks),
-        "races of blocks": text(one.sentence for one in found.races if one.between_blocks),
-        "unwritten": text(one.sentence for one in found.faults if one.what == UNWRITTEN),
+    wrong = {
+        "outside": join_first(one.sentence for one in found.faults if one.what != UNWRITTEN),
+        "barriers": join_first([one.sentence for one in found.divergences] or _missed(trace)),
+        "races": join_first(one.sentence for one in found.races if not one.between_blocks),
+        "races of blocks": join_first(one.sentence for one in found.races if one.between_blocks),
+        "unwritten": join_first(one.sentence for one in found.faults if one.what == UNWRITTEN),
     }
+    counts: Tree = {READS: {}, WRITES: {}}
     for name, one in zip(names, found.traffic, strict=True):
         touched = trace.of(space="global", buffer=one.buffer)
-        for does, other in (("reads", STORE), ("writes", LOAD)):
+        for way, other in ((READS, STORE), (WRITES, LOAD)):
             rows = touched[touched["kind"] != other]
-            got[f"{does} of {name}"] = np.array(len(rows))
-            got[f"{does} of {name} at"] = text([_by_line(trace, rows)])
-    got |= _spread("sectors", found.coalescing) | _spread("passes", found.conflicts)
-    return got | _busiest(trace)
+            counts[way][name] = _count(len(rows), _by_line(trace, rows))
+    counts[OVER] = {
+        "sectors": _count(*worst_of(found.coalescing, "sectors")),
+        "passes": _count(*worst_of(found.conflicts, "passes")),
+    }
+    counts[ACCESSES] = {space: _count(*busiest_thread(trace, space)) for space in ("global", "shared")}
+    counts[REQUESTS] = {"shared": _count(_most_requests(trace), "")}
+    return flatten({WRONG: wrong, COUNTS: counts})
 
 
-def text(lines: Iterable[str]) -> np.ndarray:
-    """The first few lines, as the bytes of their letters; nothing where there is none."""
-    return as_text("\n".join(list(lines)[:SENTENCES]))
+def join_first(lines: Iterable[str]) -> str:
+    """The first few of some lines as one text; "" where there is none."""
+    return "\n".join(list(lines)[:SENTENCES])
+
+
+def _count(count: int, at: str) -> dict[str, int | str]:
+    """How many there are of something, and where they come about."""
+    return {"count": count, "at": at}
 
 
 def _missed(trace: Trace) -> list[str]:
@@ -67,21 +81,8 @@ def _by_line(trace: Trace, rows: np.ndarray) -> str:
     return ", ".join(f"{trace.sites[n]} {count:,} times" for n, count in zip(numbers, counts.tolist(), strict=True))
 
 
-def _spread(unit: str, places: tuple[Requests, ...]) -> Arrays:
-    """By how much the worst request of a warp exceeds the least, and where that is."""
-    over, said = worst_of(places, unit)
-    return {f"{unit} over": np.array(over), f"{unit} at": text([said])}
-
-
-def _busiest(trace: Trace) -> Arrays:
-    """What the busiest thread asks of each memory, and the requests of the busiest block to shared memory."""
-    got: Arrays = {}
-    for space in ("global", "shared"):
-        count, who = busiest_thread(trace, space)
-        got[f"{space} accesses of a thread"] = np.array(count)
-        got[f"{space} accesses of a thread at"] = text([who])
+def _most_requests(trace: Trace) -> int:
+    """The requests of the busiest block's warps to shared memory."""
     rows = trace.of(space="shared")
     _, first = np.unique(rows["request"], return_index=True)
-    got["shared requests of a block"] = np.array(int(np.bincount(rows["block"][first], minlength=1).max()))
-    got["shared requests of a block at"] = text([])
-    return got
+    return int(np.bincount(rows["block"][first], minlength=1).max())

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from mlsys_lab.checks.learner.findings import collect_findings
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.checks.learner.values import encode_text
+from mlsys_lab.checks.learner.trees import flatten
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.trace.events import WARP, Trace
-from mlsys_lab.kernels.trace.findings import findings
 from mlsys_lab.kernels.trace.launches import parameters_of, recorded
 from mlsys_lab.kernels.trace.places import in_cells
 from mlsys_lab.kernels.trace.requests import VERBS, busiest_thread, worst_of
@@ -19,8 +19,10 @@ from mlsys_lab.kernels.trace.sectors import coalescing
 
 THREADS = 128
 """Of a block."""
-LANES, SECTORS, SHARE = "lanes idle", "sectors over", "accesses of a thread"
-"""What is counted beside `findings`: most idle lanes and most needless sectors of a request, accesses of a thread."""
+WARPS = "warps"
+"""The branch that holds what is counted beside `findings`, each with how many and where."""
+LANES, SECTORS, SHARE = "idle lanes", "needless sectors", "accesses"
+"""Counted there: most idle lanes and most needless sectors of a warp's request, most accesses of a thread."""
 
 
 def mixed(artifact: Any, arrays: Arrays) -> Arrays:
@@ -45,9 +47,8 @@ def _launched(artifact: Any, kernel: str, grid: int, given: dict[str, np.ndarray
         SECTORS: worst_of(coalescing(trace), "sectors"),
         SHARE: busiest_thread(trace, "global"),
     }
-    counts = {name: np.array(count) for name, (count, _) in found.items()}
-    told = {f"{name} at": encode_text(said) for name, (_, said) in found.items()}
-    return {"y": given["y"], **findings(trace, actor="block"), **counts, **told}
+    warps = {name: {"count": count, "at": at} for name, (count, at) in found.items()}
+    return {"y": given["y"], **collect_findings(trace, actor="block"), **flatten({WARPS: warps})}
 
 
 def _idle(trace: Trace) -> tuple[int, str]:

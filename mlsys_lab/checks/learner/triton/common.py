@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from mlsys_lab.checks.learner.findings import collect_findings
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.kernels.trace.findings import findings
 from mlsys_lab.kernels.trace.triton_interpreter import record
 
 
@@ -47,4 +47,4 @@ def launched(
     """
     trace = record(getattr(artifact, kernel), grid, *args, outputs=tuple(outputs), **constants)
     results: dict[str, np.ndarray] = {name.removesuffix("_ptr"): value.numpy() for name, value in outputs.items()}
-    return {**results, **findings(trace, artifact)}
+    return {**results, **collect_findings(trace, artifact)}
