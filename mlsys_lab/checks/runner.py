@@ -37,7 +37,7 @@ class Report:
 
     @property
     def points(self) -> float:
-        """All of the check's points or none."""
+        """The check's points if it passed, else 0."""
         return self.check.points if self.passed else 0.0
 
     @property

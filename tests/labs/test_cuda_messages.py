@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from grader.variants import Variant
-from mlsys_lab.checks.deciding.cuda.words import MOST, WRONG, agree, limits
+from mlsys_lab.checks.deciding.cuda.comparison import MOST, WRONG, agree, limits
 from mlsys_lab.checks.runner import PUBLIC_SEED, run_check
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.trees import Tree, flatten, nest

@@ -1,7 +1,8 @@
 """Checks of kernels by what they did to memory: right values first, then what is wrong, then what is too much.
 
 The learner's side counts (`mlsys_lab.kernels.trace.findings`); a check's `expect` names what may be moved at most by
-`allowed`, beside the values, and `agree` compares both. What labs 02 and 03 both say of CUDA's kernels is here too.
+`allow_at_most`, beside the values, and `agree` compares both. What labs 02 and 03 both say of CUDA's kernels is here
+too.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ MOST = "most"
 PROGRAMS = "programs"
 
 
-def allowed(
+def allow_at_most(
     kernel: str, *, reads: Mapping[str, int], writes: Mapping[str, int], busiest: int, widest: int, programs: int
 ) -> Arrays:
     """What a launch has to move, as arrays for `agree`; nothing of arrays that are not named.
@@ -57,7 +58,7 @@ def agree(got: Arrays, expected: Arrays, *, scale: float = 1.0) -> Mismatch | No
     limits: Tree = values.pop(MOST, {})
     answers = {name: array for name, array in got.items() if name in values}
     wrong = [line for found in launches.values() for line in decode_text(found[WRONG]).splitlines()]
-    if (mismatch := first_nan(answers, values) or close(answers, values, scale=scale)) is not None:
+    if (mismatch := find_nan(answers, values) or close(answers, values, scale=scale)) is not None:
         told = f". {wrong[0]}" if wrong else ""
         return Mismatch(f"{mismatch.what}{told}", mismatch.got, mismatch.expected)
     if wrong:
@@ -69,7 +70,7 @@ def agree(got: Arrays, expected: Arrays, *, scale: float = 1.0) -> Mismatch | No
     return next(filter(None, tried), None)
 
 
-def first_nan(got: Arrays, values: Arrays) -> Mismatch | None:
+def find_nan(got: Arrays, values: Arrays) -> Mismatch | None:
     """The first NaN where a number is expected; the recorder makes NaN of what is never stored or lies outside."""
     for name, want in values.items():
         if want.dtype.kind == "f" and name in got and got[name].shape == want.shape:
@@ -117,19 +118,19 @@ def _is_too_busy(kernel: str, found: Tree, most: Tree) -> Mismatch | None:
     return Mismatch(what, told, f"at most {share:,} bytes by each")
 
 
-def scattered(at: str, most: int) -> Mismatch:
+def report_scattered(at: str, most: int) -> Mismatch:
     """What is wrong with a request of a warp to global memory that takes more than `most` sectors too many."""
     slack = f"at most {most} more than the least" if most else "no more than the least"
     return Mismatch("warps ask for memory that lies scattered", at, f"neighbours at neighbouring addresses: {slack}")
 
 
-def not_shared(who: str, space: str, count: int, most: int) -> Mismatch:
+def report_not_shared(who: str, space: str, count: int, most: int) -> Mismatch:
     """What is wrong with a thread that touches memory `count` times."""
     told = f"{who} touches {space} memory {count:,} times"
     return Mismatch("one thread does what many should share", told, f"at most {most:,} times, by any thread")
 
 
-def launching(
+def describe_launch(
     kernel: str, block: str, grid: Callable[[Arrays], object], output: str = "", shape: str = ""
 ) -> Callable[[Arrays], str]:
     """A check's `describe`: code that makes arrays of the case's sizes, and records and reports the launch.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlsys_lab.checks.deciding.traced import agree, allowed
+from mlsys_lab.checks.deciding.traced import agree, allow_at_most
 from mlsys_lab.checks.learner.findings import LAUNCHES
 from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.checks.learner.trees import flatten
@@ -36,7 +36,7 @@ GOOD: Arrays = {
     **launch({"widest": 16, "wrong": ""}),
 }
 VALUES: Arrays = {"y": np.array([1.0, 2.0], dtype=np.float32)}
-MOST = VALUES | allowed("k", reads={"x_ptr": 100}, writes={}, busiest=50, widest=16, programs=4)
+MOST = VALUES | allow_at_most("k", reads={"x_ptr": 100}, writes={}, busiest=50, widest=16, programs=4)
 
 
 def said(changes: Arrays, expected: Arrays = MOST) -> str:

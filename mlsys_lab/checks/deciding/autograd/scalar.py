@@ -108,7 +108,7 @@ def _reuse_inputs(rng: np.random.Generator, case: Case) -> Arrays:
 
 def _reuse_expect(arrays: Arrays) -> Arrays:
     x, y = leaf(arrays["x"]), leaf(arrays["y"])
-    product, *results = calls.reused(x, y)
+    product, *results = calls.combine(x, y)
     total = sum(results[which] for which in arrays["calls"])
     shares = gradients(total, (x, y, product), arrays["seed"])
     return {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlsys_lab.checks.deciding.cuda.words import agree, limits
-from mlsys_lab.checks.deciding.traced import launching
+from mlsys_lab.checks.deciding.cuda.comparison import agree, limits
+from mlsys_lab.checks.deciding.traced import describe_launch
 from mlsys_lab.checks.learner.cuda import maps as calls
 from mlsys_lab.checks.learner.cuda.launches import HIGH, THREADS, WIDE, blocks
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
@@ -101,7 +101,7 @@ CHECKS = (
         ),
         inputs=_relu_inputs,
         run=calls.relu,
-        describe=launching("relu", "THREADS", lambda arrays: arrays["x"].size // THREADS, "y", "x.size"),
+        describe=describe_launch("relu", "THREADS", lambda arrays: arrays["x"].size // THREADS, "y", "x.size"),
         expect=_relu_expect,
         compare=agree,
         hint="i = cuda.grid(1) counts over all blocks; cuda.threadIdx.x begins anew in each. Keep x[i] in a variable "
@@ -121,7 +121,7 @@ CHECKS = (
         ),
         inputs=_sgd_inputs,
         run=calls.sgd_step,
-        describe=launching("sgd_step", "THREADS", lambda arrays: blocks(arrays["w"].size, THREADS)),
+        describe=describe_launch("sgd_step", "THREADS", lambda arrays: blocks(arrays["w"].size, THREADS)),
         expect=_sgd_expect,
         compare=agree,
         hint="A thread whose i is not below w.size touches nothing, neither w nor g.",
@@ -140,7 +140,7 @@ CHECKS = (
         ),
         inputs=_mask_inputs,
         run=calls.causal_mask,
-        describe=launching("causal_mask", "(32, 4)", _square, "masked", "scores.shape"),
+        describe=describe_launch("causal_mask", "(32, 4)", _square, "masked", "scores.shape"),
         expect=_mask_expect,
         compare=agree,
         hint="cuda.grid(2) gives the place along x first. The threads of a warp are neighbours along x: let these be "
@@ -159,7 +159,7 @@ CHECKS = (
         ),
         inputs=_outer_inputs,
         run=calls.outer,
-        describe=launching(
+        describe=describe_launch(
             "outer",
             "(32, 4)",
             lambda arrays: (blocks(arrays["v"].size, WIDE), blocks(arrays["u"].size, HIGH)),
@@ -183,7 +183,7 @@ CHECKS = (
         ),
         inputs=_axpy_inputs,
         run=calls.axpy,
-        describe=launching("axpy", "THREADS", lambda arrays: calls.STRIDED_BLOCKS),
+        describe=describe_launch("axpy", "THREADS", lambda arrays: calls.STRIDED_BLOCKS),
         expect=_axpy_expect,
         compare=agree,
         hint="A loop over range(first, y.size, step): the first element of a thread is its place in the grid, the step "

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from mlsys_lab.checks.deciding.cuda import speed
+from mlsys_lab.checks.deciding.cuda.comparison import agree, limits
 from mlsys_lab.checks.deciding.cuda.maps import ALIGNED, normal
-from mlsys_lab.checks.deciding.cuda.words import agree, limits
-from mlsys_lab.checks.deciding.traced import launching
+from mlsys_lab.checks.deciding.traced import describe_launch
 from mlsys_lab.checks.learner.cuda import matrices as calls
 from mlsys_lab.checks.learner.cuda.launches import ROWS, SIDE, TILE, blocks
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
@@ -57,7 +57,7 @@ def _matmul_expect(arrays: Arrays) -> Arrays:
 
 
 def _memory_expect(arrays: Arrays) -> Arrays:
-    """The same of a product: one that loads each number anew asks nothing of shared memory."""
+    """Loads are limited too: a product that loads each number anew has no conflicts, for want of shared memory."""
     (m, k), n = arrays["a"].shape, arrays["b"].shape[1]
     return _product(arrays) | limits(
         reads={"a": m * k * blocks(n, SIDE), "b": k * n * blocks(m, SIDE)},
@@ -74,8 +74,8 @@ def _squares(arrays: Arrays) -> tuple[int, int]:
     return blocks(arrays["b"].shape[1], SIDE), blocks(len(arrays["a"]), SIDE)
 
 
-TRANSPOSING = launching("transpose", "(TILE, ROWS)", _tiles, "y", "x.T.shape")
-MULTIPLYING = launching("matmul", "(SIDE, SIDE)", _squares, "c", "(a.shape[0], b.shape[1])")
+TRANSPOSING = describe_launch("transpose", "(TILE, ROWS)", _tiles, "y", "x.T.shape")
+MULTIPLYING = describe_launch("matmul", "(SIDE, SIDE)", _squares, "c", "(a.shape[0], b.shape[1])")
 
 CHECKS = (
     Check(

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from mlsys_lab.checks.deciding.cuda.comparison import agree, limits
 from mlsys_lab.checks.deciding.cuda.maps import normal
-from mlsys_lab.checks.deciding.cuda.words import agree, limits
-from mlsys_lab.checks.deciding.traced import launching
+from mlsys_lab.checks.deciding.traced import describe_launch
 from mlsys_lab.checks.learner.cuda import shared as calls
 from mlsys_lab.checks.learner.cuda.launches import THREADS, blocks
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 
 TREE_REQUESTS = 40
-"""Of a block's warps to shared memory: sequential addressing takes 29, 74 would be interleaved."""
+"""Most requests of a block's warps to shared memory: sequential addressing takes 29, 74 would be interleaved."""
 TREE_ACCESSES = 26
-"""Of one thread to shared memory: a store, seven additions of three accesses, and the sum; one after the other: 128."""
+"""Most accesses of one thread to shared memory: a store, seven additions of three, and the sum; one by one: 128."""
 
 
 def _smooth_inputs(rng: np.random.Generator, case: Case) -> Arrays:
@@ -75,7 +75,7 @@ CHECKS = (
         ),
         inputs=_smooth_inputs,
         run=calls.smooth,
-        describe=launching("smooth", "THREADS", lambda arrays: blocks(arrays["x"].size, THREADS), "y", "x.size"),
+        describe=describe_launch("smooth", "THREADS", lambda arrays: blocks(arrays["x"].size, THREADS), "y", "x.size"),
         expect=_smooth_expect,
         compare=agree,
         hint="Each thread loads its own element, the block's first and last thread one neighbour more, 0 where there "
@@ -95,7 +95,7 @@ CHECKS = (
         ),
         inputs=_dot_inputs,
         run=calls.dot,
-        describe=launching("dot", "THREADS", lambda arrays: 1, "out", "1"),
+        describe=describe_launch("dot", "THREADS", lambda arrays: 1, "out", "1"),
         expect=_dot_expect,
         compare=agree,
         hint="Products of all threads into shared memory, a barrier, then one thread adds a.size of them in a variable "
@@ -115,7 +115,7 @@ CHECKS = (
         ),
         inputs=_sum_inputs,
         run=calls.block_sum,
-        describe=launching("block_sum", "THREADS", lambda arrays: int(arrays["blocks"]), "sums", "{blocks}"),
+        describe=describe_launch("block_sum", "THREADS", lambda arrays: int(arrays["blocks"]), "sums", "{blocks}"),
         expect=_sum_expect,
         compare=agree,
         hint="Every thread stores, also 0. Then half = 64, 32, … 1: if t < half, add part[t + half] to part[t]; after "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlsys_lab.checks.deciding.traced import agree, allowed, launching, not_shared, scattered
+from mlsys_lab.checks.deciding.traced import agree, allow_at_most, describe_launch, report_not_shared, report_scattered
 from mlsys_lab.checks.learner.gpu_model import kernels as calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
 from mlsys_lab.checks.learner.trees import flatten, nest
@@ -23,7 +23,7 @@ def _mixed_expect(arrays: Arrays) -> Arrays:
     x, c = arrays["x"].astype(np.float64), arrays["c"]
     y = np.where(np.arange(x.size) % 2, np.polyval(c, x), np.maximum(x, 0)).astype(np.float32)
     blocks, of_c = x.size // calls.THREADS, x.size // 2 * c.size * ITEM
-    most = allowed(
+    most = allow_at_most(
         "mixed",
         reads={"x": x.size * ITEM, "c": of_c},
         writes={"y": x.size * ITEM},
@@ -42,7 +42,7 @@ def _scaled_inputs(rng: np.random.Generator, case: Case) -> Arrays:
 def _scaled_expect(arrays: Arrays) -> Arrays:
     x, s = arrays["x"], arrays["s"]
     rows, columns = x.shape
-    most = allowed(
+    most = allow_at_most(
         "scale_rows",
         reads={"x": x.nbytes, "s": rows * calls.THREADS * ITEM},
         writes={"y": x.nbytes},
@@ -71,7 +71,7 @@ def warps_agree(got: Arrays, expected: Arrays) -> Mismatch | None:
 def _too_much(name: str, count: int, most: int, at: str) -> Mismatch:
     if name == calls.LANES:
         return Mismatch("a warp diverges: some of its lanes wait for the others", at, "all 32 lanes in each request")
-    return scattered(at, most) if name == calls.SECTORS else not_shared(at, "global", count, most)
+    return report_scattered(at, most) if name == calls.SECTORS else report_not_shared(at, "global", count, most)
 
 
 CHECKS = (
@@ -86,7 +86,7 @@ CHECKS = (
         ),
         inputs=_mixed_inputs,
         run=calls.mixed,
-        describe=launching("mixed", "THREADS", lambda arrays: arrays["x"].size // calls.THREADS, "y", "x.size"),
+        describe=describe_launch("mixed", "THREADS", lambda arrays: arrays["x"].size // calls.THREADS, "y", "x.size"),
         expect=_mixed_expect,
         compare=warps_agree,
         hint="Branch on something that is the same for all lanes of a warp, such as the number of the warp. Then "
@@ -108,7 +108,7 @@ CHECKS = (
         ),
         inputs=_scaled_inputs,
         run=calls.scale_rows,
-        describe=launching("scale_rows", "THREADS", lambda arrays: len(arrays["x"]), "y", "x.shape"),
+        describe=describe_launch("scale_rows", "THREADS", lambda arrays: len(arrays["x"]), "y", "x.shape"),
         expect=_scaled_expect,
         compare=warps_agree,
         hint="In each turn the block's threads stand side by side. How far is it then from one column of a thread to "

@@ -8,7 +8,7 @@ import numpy as np
 
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.scaling_laws.oracle import Truth, bisect, truth_of
-from mlsys_lab.checks.deciding.scaling_laws.words import calling
+from mlsys_lab.checks.deciding.scaling_laws.words import describe_calls
 from mlsys_lab.checks.learner import scaling_laws as calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 
@@ -73,7 +73,7 @@ CHECKS = (
         hint="Put D = C/(6N) into the law and set the derivative by N to zero: αA/Nᵅ = βB/Dᵝ. At the optimum 6ND is "
         "the whole budget.",
         uses=("Law", "compute_optimal"),
-        describe=calling("for one in flops: compute_optimal(law, one)"),
+        describe=describe_calls("for one in flops: compute_optimal(law, one)"),
     ),
     Check(
         name="serving_optimal",
@@ -93,6 +93,6 @@ CHECKS = (
         "2N·served, above the smallest N that reaches the loss at all, (A/(loss − E))^(1/α): below it the bracket is "
         "negative and its power a complex number.",
         uses=("Law", "serving_optimal"),
-        describe=calling("for one, tokens in zip(loss, served): serving_optimal(law, one, tokens)"),
+        describe=describe_calls("for one, tokens in zip(loss, served): serving_optimal(law, one, tokens)"),
     ),
 )

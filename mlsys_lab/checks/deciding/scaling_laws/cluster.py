@@ -53,7 +53,7 @@ class Cluster:
         return np.where(lost, np.nan, loss)
 
     def secret(self) -> Arrays:
-        """All of it as arrays that stay with the judge."""
+        """The cluster's constants as arrays that stay with the judge."""
         names = ("rate", "rate_exponent", "sensitivity", "divergence")
         found = self.law.arrays() | {name: np.array(getattr(self, name)) for name in names}
         return {f"_{name}": constant for name, constant in found.items()}

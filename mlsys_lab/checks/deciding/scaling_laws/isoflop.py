@@ -8,7 +8,7 @@ import numpy as np
 from numpy.polynomial import Polynomial
 
 from mlsys_lab.checks.deciding.compare import close
-from mlsys_lab.checks.deciding.scaling_laws.words import calling
+from mlsys_lab.checks.deciding.scaling_laws.words import describe_calls
 from mlsys_lab.checks.learner import scaling_laws as calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
 
@@ -172,7 +172,7 @@ CHECKS = (
         hint="Fit L = c₀ + c₁x + c₂x² with x = ln N, not N. The minimum is at x = −c₁/(2c₂); give back N = eˣ. Leave "
         "out rows whose loss is NaN before you fit.",
         uses=("isoflop_minimum",),
-        describe=calling("isoflop_minimum(n_params, loss)"),
+        describe=describe_calls("isoflop_minimum(n_params, loss)"),
     ),
     Check(
         name="isoflop_refuses",
@@ -195,7 +195,7 @@ CHECKS = (
         hint="Raise ValueError for fewer than three different sizes, for c₂ ≤ 0, and for a minimum below the smallest "
         "or above the largest size that came back. A good sweep is not refused.",
         uses=("isoflop_minimum",),
-        describe=calling("isoflop_minimum(n_params, loss)"),
+        describe=describe_calls("isoflop_minimum(n_params, loss)"),
     ),
     Check(
         name="power_law",
@@ -216,7 +216,7 @@ CHECKS = (
         compare=near,
         hint="ln y = ln k + p · ln x is a line: fit it, and give back (k, p), k by the exponential of the intercept.",
         uses=("fit_power_law",),
-        describe=calling("fit_power_law(x, y)"),
+        describe=describe_calls("fit_power_law(x, y)"),
     ),
     Check(
         name="isoflop_minima",

@@ -8,7 +8,7 @@ import numpy as np
 
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.scaling_laws.oracle import Truth, constants, huber, refit, residuals, truth_of
-from mlsys_lab.checks.deciding.scaling_laws.words import calling
+from mlsys_lab.checks.deciding.scaling_laws.words import describe_calls
 from mlsys_lab.checks.learner import scaling_laws as calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
 
@@ -119,7 +119,7 @@ CHECKS = (
         "of z; that of z₁ by α is −ln N. Sum over the runs. Take each run's largest zᵢ out before exp, and use the δ "
         "that is given.",
         uses=("objective",),
-        describe=calling("objective(theta, n_params, tokens, loss, {delta})"),
+        describe=describe_calls("objective(theta, n_params, tokens, loss, {delta})"),
     ),
     Check(
         name="parametric_fit",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlsys_lab.checks.deciding.scaling_laws.cluster import LARGE, LONG, Cluster, cluster_of, scouting, sweeping
-from mlsys_lab.checks.deciding.scaling_laws.words import calling
+from mlsys_lab.checks.deciding.scaling_laws.words import describe_calls
 from mlsys_lab.checks.deciding.scaling_laws.worth import fitted_rate, uncertainty, wasted_share
 from mlsys_lab.checks.learner import scaling_laws as calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
@@ -18,7 +18,8 @@ SCOUTING_SHARE = 0.15
 RATE_OFF = 1.5
 """By what factor a learning rate may miss the best one: costs at most 1 % of the loss above the floor."""
 RATE_FAR_OFF = 1.6
-"""The same read off the judge's 36 noisy runs for a model ten times larger, where a fair fit may miss by 1.4."""
+"""By what factor a rate may miss that is read off the judge's 36 noisy runs for a model ten times larger, where a fair
+fit may miss by 1.4."""
 TIMES = 100
 """How much larger the target is than the budget."""
 WASTE = 0.06
@@ -254,7 +255,7 @@ CHECKS = (
         hint="Three or four sizes, 6 to 8 rates for each, spread evenly in log from 1e-4 to 1e-2. Share out the FLOPs "
         "first, then get N from them: with D = 20N a run costs 120N².",
         uses=("scout",),
-        describe=calling("scout({budget_flops})"),
+        describe=describe_calls("scout({budget_flops})"),
     ),
     Check(
         name="sweep",
@@ -273,7 +274,7 @@ CHECKS = (
         hint="Several budgets a factor of 2 to 4 apart, and each with sizes from 2 to 300 tokens a parameter. The "
         "largest budgets say most about the target, the smallest tell the exponents. Each size at its own best rate.",
         uses=("Trials", "best_learning_rate", "sweep"),
-        describe=calling("sweep(trials, {left_flops})"),
+        describe=describe_calls("sweep(trials, {left_flops})"),
     ),
     Check(
         name="decide",
@@ -293,7 +294,7 @@ CHECKS = (
         hint="Fit the law to runs whose rate was near the best for their size: scouting runs with other rates, and "
         "those that failed, say nothing about it. Then compute_optimal at the target, and the law's loss there.",
         uses=("Trials", "decide"),
-        describe=calling("decide(trials, {target_flops})"),
+        describe=describe_calls("decide(trials, {target_flops})"),
         time_limit_s=60,
     ),
 )

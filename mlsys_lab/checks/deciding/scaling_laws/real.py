@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlsys_lab.checks.deciding.scaling_laws.oracle import Truth, huber, refit, residuals
-from mlsys_lab.checks.deciding.scaling_laws.words import calling
+from mlsys_lab.checks.deciding.scaling_laws.words import describe_calls
 from mlsys_lab.checks.learner import scaling_laws as calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
 
@@ -92,7 +92,7 @@ CHECKS = (
         hint="Leave out runs without a loss, sort the others by n_params · tokens, fit to all but the last `held_out`, "
         "and give back (law.loss at the last ones, their losses).",
         uses=("Law", "fit_law", "backtest"),
-        describe=calling("backtest(n_params, tokens, loss, {held_out})"),
+        describe=describe_calls("backtest(n_params, tokens, loss, {held_out})"),
         time_limit_s=60,
     ),
 )

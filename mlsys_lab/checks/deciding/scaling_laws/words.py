@@ -18,7 +18,7 @@ def number(value: float) -> str:
     return "np.nan" if np.isnan(value) else f"{value:.6g}"
 
 
-def calling(*calls: str) -> Callable[[Arrays], str]:
+def describe_calls(*calls: str) -> Callable[[Arrays], str]:
     """A check's `describe`: the law if there is one, columns that are short, and calls whose {names} are numbers."""
 
     def describe(arrays: Arrays) -> str:

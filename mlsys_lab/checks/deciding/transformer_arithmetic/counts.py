@@ -12,7 +12,7 @@ from mlsys_lab.checks.deciding.transformer_arithmetic.oracle import (
     sizes_of,
     weights_of,
 )
-from mlsys_lab.checks.deciding.transformer_arithmetic.words import calling
+from mlsys_lab.checks.deciding.transformer_arithmetic.words import describe_calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.transformer_arithmetic import counts as calls
 from mlsys_lab.checks.learner.transformer_arithmetic.models import rows_as_text
@@ -120,7 +120,7 @@ CHECKS = (
         ),
         inputs=_model,
         run=calls.parameters,
-        describe=calling("parameter_table(config)"),
+        describe=describe_calls("parameter_table(config)"),
         expect=_parameters_expect,
         compare=agree,
         hint="Per layer: 4 matrices of attention, 2 of the MLP, 2 norms; one norm at the end. A bias has one number "
@@ -144,7 +144,7 @@ CHECKS = (
         ),
         inputs=_model,
         run=calls.parameters,
-        describe=calling("parameter_table(config)"),
+        describe=describe_calls("parameter_table(config)"),
         expect=_parameters_expect,
         compare=agree,
         hint="Keys and values have K heads, queries and output N; all heads are H wide, and N·H need not be D. SwiGLU "
@@ -162,7 +162,7 @@ CHECKS = (
         ),
         inputs=_products_inputs,
         run=calls.forward_products,
-        describe=calling("forward_products(config, {batch}, {tokens})"),
+        describe=describe_calls("forward_products(config, {batch}, {tokens})"),
         expect=_products_expect,
         compare=agree,
         hint="Projections and MLP: all B·T tokens are the rows of one product. scores are (T, H)·(H, T) and mixed (T, "
@@ -181,7 +181,7 @@ CHECKS = (
         ),
         inputs=_training_inputs,
         run=calls.training_flops,
-        describe=calling("training_flops(config, {tokens})"),
+        describe=describe_calls("training_flops(config, {tokens})"),
         expect=_training_expect,
         compare=agree,
         hint="tokens / context sequences of context tokens each: one long sequence would have more scores. Forward "
@@ -199,7 +199,7 @@ CHECKS = (
         ),
         inputs=_share_inputs,
         run=calls.attention_share,
-        describe=calling("attention_share(config, {tokens})", "crossover_tokens(config)"),
+        describe=describe_calls("attention_share(config, {tokens})", "crossover_tokens(config)"),
         expect=_share_expect,
         compare=agree,
         hint="FLOPs are a·T + b·T². b·T² is scores and mixed, 4·L·N·H for each pair of tokens. Half and half where T "

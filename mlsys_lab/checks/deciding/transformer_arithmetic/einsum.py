@@ -60,7 +60,7 @@ def _parse_expect(arrays: Arrays) -> Arrays:
         else:
             left, output = spec.split("->")
             sizes = dict(zip(left.replace(",", ""), itertools.chain(*shapes), strict=True))
-            expected[name] = calls.reading(left.split(","), output, sizes)
+            expected[name] = calls.write_reading(left.split(","), output, sizes)
     return expected
 
 

@@ -8,7 +8,7 @@ import torch
 from mlsys_lab.checks.deciding.answers import agree
 from mlsys_lab.checks.deciding.transformer_arithmetic.counts import GPT2_KIND, LLAMA_KIND
 from mlsys_lab.checks.deciding.transformer_arithmetic.oracle import META, draw_model, saved_bytes, sizes_of, weights_of
-from mlsys_lab.checks.deciding.transformer_arithmetic.words import calling
+from mlsys_lab.checks.deciding.transformer_arithmetic.words import describe_calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.transformer_arithmetic import memory as calls
 from mlsys_lab.checks.learner.transformer_arithmetic.models import RECOMPUTE
@@ -127,7 +127,7 @@ def _devices_expect(arrays: Arrays) -> Arrays:
     fits = [np.flatnonzero(held <= memory_bytes) for memory_bytes in arrays["memory_bytes"]]
     least = [int(at[0] + 1) * tensor if len(at) else None for at in fits]
     return {
-        calls.asked(size): encode_text(count)
+        calls.write_call(size): encode_text(count)
         for size, count in zip(arrays["memory_bytes"].tolist(), least, strict=True)
     }
 
@@ -151,7 +151,7 @@ CHECKS = (
         ),
         inputs=_state_inputs,
         run=calls.state_bytes,
-        describe=calling("state_bytes({n_parameters}, zero_stage, data={data}, tensor={tensor})"),
+        describe=describe_calls("state_bytes({n_parameters}, zero_stage, data={data}, tensor={tensor})"),
         expect=_state_expect,
         compare=agree,
         hint="Round up after each cut: first ceil(P / tensor), then ceil of that / data. Stage 1 cuts the optimiser "
@@ -172,7 +172,9 @@ CHECKS = (
         ),
         inputs=_activation_inputs,
         run=calls.activation_bytes,
-        describe=calling("activation_bytes(config, {tokens}, batch={batch}, recompute=recompute, tensor={tensor})"),
+        describe=describe_calls(
+            "activation_bytes(config, {tokens}, batch={batch}, recompute=recompute, tensor={tensor})"
+        ),
         expect=_activation_expect,
         compare=agree,
         hint="Add the table up in elements a token, times 2 bytes, and V times 4 bytes once. selective: one "
@@ -192,7 +194,7 @@ CHECKS = (
         ),
         inputs=_devices_inputs,
         run=calls.fewest_devices,
-        describe=calling("fewest_devices(config, {tokens}, memory_bytes, **plan)", further=_plan_code),
+        describe=describe_calls("fewest_devices(config, {tokens}, memory_bytes, **plan)", further=_plan_code),
         expect=_devices_expect,
         compare=agree,
         hint="Try data = 1, 2, 3, … while data · tensor is at most the limit, and return data · tensor for the first "

@@ -24,7 +24,7 @@ F: Any = nn.functional  # some of its functions have no types
 META, CPU = torch.device("meta"), torch.device("cpu")  # to run on meta would import torch's compiler, a second
 
 DTYPES = {META: torch.bfloat16, CPU: torch.float32}
-"""Of a model's weights: CPUs are slow in bf16, so what runs is twice as wide throughout."""
+"""Element type of a model's weights: CPUs are slow in bf16, so what runs is twice as wide throughout."""
 
 
 def sizes_of(model: np.ndarray) -> SimpleNamespace:
@@ -197,7 +197,7 @@ class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 @contextmanager
-def recorded(decoder: Decoder) -> Iterator[Products]:
+def record_products(decoder: Decoder) -> Iterator[Products]:
     """Products that run inside, with the names that the decoder gives them."""
     with Products() as products:
         decoder.note = partial(setattr, products, "name")
@@ -226,7 +226,7 @@ def _products_of(
     model: bytes, batch: int, tokens: int, past: int, backward: bool
 ) -> list[tuple[str, int, int, int, int]]:
     decoder = Decoder(sizes_of(np.frombuffer(model, np.int64)), CPU)
-    with torch.set_grad_enabled(backward), recorded(decoder) as products:
+    with torch.set_grad_enabled(backward), record_products(decoder) as products:
         logits = decoder(batch, tokens, past=past)
         if backward:
             logits.sum().backward()

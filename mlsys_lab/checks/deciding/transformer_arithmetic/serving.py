@@ -10,7 +10,7 @@ import torch
 from mlsys_lab.checks.deciding.answers import agree
 from mlsys_lab.checks.deciding.transformer_arithmetic.counts import GPT2_KIND, LLAMA_KIND
 from mlsys_lab.checks.deciding.transformer_arithmetic.oracle import META, draw_model, products_of, sizes_of, weights_of
-from mlsys_lab.checks.deciding.transformer_arithmetic.words import calling
+from mlsys_lab.checks.deciding.transformer_arithmetic.words import describe_calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.transformer_arithmetic import serving as calls
 from mlsys_lab.checks.learner.values import encode_text
@@ -62,7 +62,8 @@ def _memory_inputs(rng: np.random.Generator, case: Case) -> Arrays:
 def _memory_expect(arrays: Arrays) -> Arrays:
     model, tokens = arrays["model"], int(arrays["tokens"])
     return {"kv_cache_bytes": np.array(cache_bytes(model, int(arrays["batch"]), tokens))} | {
-        calls.asked(size): np.array(most_sequences(model, tokens, size)) for size in arrays["memory_bytes"].tolist()
+        calls.write_call(size): np.array(most_sequences(model, tokens, size))
+        for size in arrays["memory_bytes"].tolist()
     }
 
 
@@ -114,7 +115,7 @@ def _round(values: np.ndarray) -> np.ndarray:
 def _machines_code(arrays: Arrays) -> list[str]:
     """The machines as code."""
     rows = [", ".join(np.format_float_positional(x, trim="-") for x in row) for row in arrays["machines"]]
-    machines = [f'    Machine("{calls.named(i)}", {row}),' for i, row in enumerate(rows)]
+    machines = [f'    Machine("{calls.name_machine(i)}", {row}),' for i, row in enumerate(rows)]
     return ["machines = [  # name, bytes, bytes a second, FLOP/s, dollars an hour", *machines, "]"]
 
 
@@ -136,7 +137,7 @@ def _machine_expect(arrays: Arrays) -> Arrays:
     dollars, i, batch, step_s, by_memory = best
     return {
         "choose_machine": encode_text("a Choice"),
-        "device": encode_text(calls.named(i)),
+        "device": encode_text(calls.name_machine(i)),
         "batch": np.array(batch),
         "step_s": np.array(float(step_s)),
         "bound": encode_text("memory" if by_memory else "compute"),
@@ -156,7 +157,9 @@ CHECKS = (
         ),
         inputs=_memory_inputs,
         run=calls.serving_memory,
-        describe=calling("kv_cache_bytes(config, {batch}, {tokens})", "largest_batch(config, {tokens}, memory_bytes)"),
+        describe=describe_calls(
+            "kv_cache_bytes(config, {batch}, {tokens})", "largest_batch(config, {tokens}, memory_bytes)"
+        ),
         expect=_memory_expect,
         compare=agree,
         hint="Keys and values: two arrays in each layer, of K heads, not N, at 2 bytes. Beside the cache lie all "
@@ -176,7 +179,7 @@ CHECKS = (
         ),
         inputs=_work_inputs,
         run=calls.decode_work,
-        describe=calling("decode_work(config, {batch}, {tokens})"),
+        describe=describe_calls("decode_work(config, {batch}, {tokens})"),
         expect=_work_expect,
         compare=agree,
         hint="forward_products(config, batch, 1) has scores and mixed for one key: add 4·N·H a layer and sequence for "
@@ -202,7 +205,7 @@ CHECKS = (
         ),
         inputs=_machine_inputs,
         run=calls.choose_machine,
-        describe=calling("choose_machine(config, {tokens}, machines)", further=_machines_code),
+        describe=describe_calls("choose_machine(config, {tokens}, machines)", further=_machines_code),
         expect=_machine_expect,
         compare=agree,
         hint="dollars_per_hour / 3600 · step_s is what a step costs; it makes `batch` tokens. Take the larger of the "

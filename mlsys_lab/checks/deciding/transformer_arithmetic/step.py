@@ -7,7 +7,7 @@ import numpy as np
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.transformer_arithmetic.counts import GPT2_KIND, LLAMA_KIND
 from mlsys_lab.checks.deciding.transformer_arithmetic.oracle import draw_model, products_of, sizes_of, weights_of
-from mlsys_lab.checks.deciding.transformer_arithmetic.words import calling, wrapped
+from mlsys_lab.checks.deciding.transformer_arithmetic.words import describe_calls, wrap_entries
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
 from mlsys_lab.checks.learner.transformer_arithmetic import step as calls
 
@@ -32,7 +32,7 @@ def _inputs(rng: np.random.Generator, case: Case) -> Arrays:
 def _rows(arrays: Arrays) -> np.ndarray:
     """All products of a step as torch runs them, a product and its transpose as one."""
     ran = products_of(arrays["model"], int(arrays["batch"]), int(arrays["tokens"]), backward=True)
-    return calls.merged([list(row[1:]) for row in ran])
+    return calls.merge_shapes([list(row[1:]) for row in ran])
 
 
 # --- step_products --------------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def _predict_expect(arrays: Arrays) -> Arrays:
 def _rates_code(arrays: Arrays) -> list[str]:
     """The rates as code; those of transposed shapes are the same."""
     rates = zip(arrays["shapes"].tolist(), arrays["rates"].tolist(), strict=True)
-    listed = wrapped(f"({m}, {k}, {n}): {rate / 1e6:.0f}e6" for (m, k, n), rate in rates)
+    listed = wrap_entries(f"({m}, {k}, {n}): {rate / 1e6:.0f}e6" for (m, k, n), rate in rates)
     return ["rates = {", *listed, "}", "rates |= {shape[::-1]: rate for shape, rate in rates.items()}"]
 
 
@@ -121,7 +121,7 @@ CHECKS = (
         ),
         inputs=_inputs,
         run=calls.step_products,
-        describe=calling("step_products(config, {batch}, {tokens})"),
+        describe=describe_calls("step_products(config, {batch}, {tokens})"),
         expect=_products_expect,
         compare=_products_compare,
         hint="Three for each of forward_products, which has its own check: itself, (m, n)·(n, k) and (k, m)·(m, n), "
@@ -138,7 +138,7 @@ CHECKS = (
         ),
         inputs=_inputs,
         run=calls.elementwise_units,
-        describe=calling("elementwise_units(config, {batch}, {tokens})"),
+        describe=describe_calls("elementwise_units(config, {batch}, {tokens})"),
         expect=_units_expect,
         compare=close,
         hint="Elements a token: 8·D + 4·N·H + 5·N·T + F in each layer, 6·D + 4·V once. Times B·T tokens, and at the "
@@ -156,7 +156,7 @@ CHECKS = (
         ),
         inputs=_predict_inputs,
         run=calls.predict_step,
-        describe=calling("predict_step_s(config, {batch}, {tokens}, rates, {unit_s})", further=_rates_code),
+        describe=describe_calls("predict_step_s(config, {batch}, {tokens}, rates, {unit_s})", further=_rates_code),
         expect=_predict_expect,
         compare=close,
         hint="Seconds of one kind of product are its FLOPs, 2·times·m·k·n, over the rate of its own shape. Add them "

@@ -20,16 +20,16 @@ def code_of(model: np.ndarray) -> str:
     sizes = [f"{name}={fields[name]}" for name in SIZES]
     choices = [f'{name}="{fields[name]}"' for name in CHOICES]
     flags = [f"{name}=True" for name in FLAGS if fields[name]]
-    return "\n".join(["config = TransformerConfig(", *wrapped(['"a model"', *sizes, *choices, *flags]), ")"])
+    return "\n".join(["config = TransformerConfig(", *wrap_entries(['"a model"', *sizes, *choices, *flags]), ")"])
 
 
-def wrapped(entries: Iterable[str]) -> list[str]:
+def wrap_entries(entries: Iterable[str]) -> list[str]:
     """Entries of a list as indented lines, each entry whole."""
     lines = textwrap.wrap(", ".join(entry.replace(" ", GLUE) for entry in entries), WIDTH)
     return [f"    {line.replace(GLUE, ' ')}" for line in lines]
 
 
-def calling(*calls: str, further: Callable[[Arrays], list[str]] | None = None) -> Callable[[Arrays], str]:
+def describe_calls(*calls: str, further: Callable[[Arrays], list[str]] | None = None) -> Callable[[Arrays], str]:
     """A check's `describe`: the model if there is one, `further` inputs, and calls whose {names} are inputs."""
 
     def describe(arrays: Arrays) -> str:

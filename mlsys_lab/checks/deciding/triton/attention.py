@@ -8,12 +8,12 @@ import numpy as np
 from scipy.special import logsumexp, softmax
 
 from mlsys_lab.checks.deciding.compare import close
-from mlsys_lab.checks.deciding.traced import allowed
+from mlsys_lab.checks.deciding.traced import allow_at_most
 from mlsys_lab.checks.deciding.triton import speed
-from mlsys_lab.checks.deciding.triton.words import near, told
+from mlsys_lab.checks.deciding.triton.comparison import agree_nearly, describe_arrays
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.triton import attention as calls
-from mlsys_lab.checks.learner.triton.common import blocks, power_of_two
+from mlsys_lab.checks.learner.triton.launches import blocks, power_of_two
 
 F32 = 4
 """Bytes of a float32."""
@@ -83,7 +83,7 @@ def _most(heads: int, tokens: int, width: int, itemsize: int) -> Arrays:
     ends = [min(tokens, (i + 1) * calls.BLOCK_M) for i in range(programs)]
     seen = [min(tokens, blocks(end, calls.BLOCK_N) * calls.BLOCK_N) for end in ends]
     row = width * itemsize
-    return allowed(
+    return allow_at_most(
         "flash_kernel",
         reads={"q_ptr": heads * tokens * row, "k_ptr": heads * sum(seen) * row, "v_ptr": heads * sum(seen) * row},
         writes={"out_ptr": heads * tokens * row, "lse_ptr": heads * tokens * F32},
@@ -129,8 +129,8 @@ CHECKS = (
         inputs=_inputs,
         run=calls.flash,
         expect=partial(_expect, counted=False),
-        compare=near,
-        describe=told(BLOCK_M=calls.BLOCK_M, BLOCK_N=calls.BLOCK_N),
+        compare=agree_nearly,
+        describe=describe_arrays(BLOCK_M=calls.BLOCK_M, BLOCK_N=calls.BLOCK_N),
         hint="Scores of keys that a query does not see become -inf before the maximum is taken. Both the sum and the "
         "weighted values are multiplied by exp(old maximum - new maximum). The log-sum-exp is the maximum plus "
         "tl.log of the sum, in the scores' own scale.",
@@ -148,8 +148,8 @@ CHECKS = (
         inputs=_inputs,
         run=calls.flash,
         expect=partial(_expect, counted=True),
-        compare=near,
-        describe=told(BLOCK_M=calls.BLOCK_M, BLOCK_N=calls.BLOCK_N),
+        compare=agree_nearly,
+        describe=describe_arrays(BLOCK_M=calls.BLOCK_M, BLOCK_N=calls.BLOCK_N),
         hint="Load Q before the loop. The loop ends with the block that holds the program's last query: no later key "
         "is seen. Nothing is stored before the end.",
         uses=("flash_kernel",),

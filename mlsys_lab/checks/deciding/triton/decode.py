@@ -7,11 +7,11 @@ from functools import partial
 import numpy as np
 from scipy.special import softmax
 
-from mlsys_lab.checks.deciding.traced import allowed
-from mlsys_lab.checks.deciding.triton.words import near, told
+from mlsys_lab.checks.deciding.traced import allow_at_most
+from mlsys_lab.checks.deciding.triton.comparison import agree_nearly, describe_arrays
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.triton import decode as calls
-from mlsys_lab.checks.learner.triton.common import blocks
+from mlsys_lab.checks.learner.triton.launches import blocks
 
 INT = 4
 """Bytes of an int32."""
@@ -63,7 +63,7 @@ def _most(arrays: Arrays) -> Arrays:
     row, pages = width * q.itemsize, [blocks(length, page) for length in lengths]
     group = q.shape[1] // kv_heads
     cached = sum(lengths) * kv_heads * row
-    return allowed(
+    return allow_at_most(
         "decode_kernel",
         reads={
             "q_ptr": q.nbytes,
@@ -96,8 +96,8 @@ CHECKS = (
         inputs=_inputs,
         run=calls.decode,
         expect=partial(_expect, counted=False),
-        compare=near,
-        describe=told(),
+        compare=agree_nearly,
+        describe=describe_arrays(),
         hint="Token number t of a sequence is slot t % PAGE of page table[sequence, t // PAGE], and a slot is kv_heads "
         "rows of D. Slots from the sequence's end on are not loaded, and their scores are -inf. Query heads of a "
         "program: kv_head · GROUP to kv_head · GROUP + GROUP - 1.",
@@ -115,8 +115,8 @@ CHECKS = (
         inputs=_inputs,
         run=calls.decode,
         expect=partial(_expect, counted=True),
-        compare=near,
-        describe=told(),
+        compare=agree_nearly,
+        describe=describe_arrays(),
         hint="Load a page's keys once, under a mask that ends with the sequence, and multiply them with all queries of "
         "the group at once. Go through as many pages as the sequence has, not through the whole table.",
         uses=("decode_kernel",),

@@ -6,12 +6,12 @@ from functools import partial
 
 import numpy as np
 
-from mlsys_lab.checks.deciding.traced import agree, allowed
+from mlsys_lab.checks.deciding.traced import agree, allow_at_most
 from mlsys_lab.checks.deciding.triton import speed
-from mlsys_lab.checks.deciding.triton.words import told
+from mlsys_lab.checks.deciding.triton.comparison import describe_arrays
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.triton import matmul as calls
-from mlsys_lab.checks.learner.triton.common import blocks
+from mlsys_lab.checks.learner.triton.launches import blocks
 
 # --- tile_order -----------------------------------------------------------------------------------------------------
 
@@ -51,7 +51,7 @@ def _expect(arrays: Arrays, counted: bool) -> Arrays:
     high, wide = blocks(m, side), blocks(n, side)
     c_itemsize = values["c"].itemsize
     tile_m, tile_n = min(m, side), min(n, side)
-    most = allowed(
+    most = allow_at_most(
         "matmul_kernel",
         reads={"a_ptr": wide * a.nbytes, "b_ptr": high * b.nbytes},
         writes={"c_ptr": values["c"].nbytes},
@@ -79,7 +79,7 @@ CHECKS = (
         run=calls.order,
         expect=_order_expect,
         compare=agree,
-        describe=told(),
+        describe=describe_arrays(),
         hint="A full group has GROUP * tiles_n programs: // tells the group, % the place in it. The last group may be "
         "lower: min(tiles_m - group * GROUP, GROUP) rows. Within a group, % that height is the row, // it the column.",
         uses=("tile_of", "order_kernel"),
@@ -106,7 +106,7 @@ CHECKS = (
         run=calls.matmul,
         expect=partial(_expect, counted=False),
         compare=agree,
-        describe=told(BLOCK=calls.BLOCK),
+        describe=describe_arrays(BLOCK=calls.BLOCK),
         hint="rows and columns of the tile come from tile_of, depth from the loop. A's mask is (rows < M)[:, None] & "
         "(depth < K)[None, :], with other=0.0. Sums begin as tl.zeros((BLOCK_M, BLOCK_N), tl.float32).",
         uses=("tile_of", "matmul_kernel"),
@@ -124,7 +124,7 @@ CHECKS = (
         run=calls.matmul,
         expect=partial(_expect, counted=True),
         compare=agree,
-        describe=told(BLOCK=calls.BLOCK),
+        describe=describe_arrays(BLOCK=calls.BLOCK),
         hint="Each program makes one tile: for each step along K one tile of A and one of B, and C once at the end.",
         uses=("tile_of", "matmul_kernel"),
         performance=speed.MATMUL,

@@ -7,11 +7,11 @@ from functools import partial
 import numpy as np
 import torch
 
-from mlsys_lab.checks.deciding.traced import agree, allowed
-from mlsys_lab.checks.deciding.triton.words import told
+from mlsys_lab.checks.deciding.traced import agree, allow_at_most
+from mlsys_lab.checks.deciding.triton.comparison import describe_arrays
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.triton import norms as calls
-from mlsys_lab.checks.learner.triton.common import blocks, power_of_two
+from mlsys_lab.checks.learner.triton.launches import blocks, power_of_two
 
 F32 = 4
 """Bytes of a float32."""
@@ -38,7 +38,7 @@ def _forward_expect(arrays: Arrays, counted: bool) -> Arrays:
     y, r = _norm(torch.from_numpy(x).double(), torch.from_numpy(w).double(), float(arrays["eps"]))
     values = {"y": y.numpy().astype(x.dtype), "r": r.numpy().astype(np.float32)}
     rows, columns = x.shape
-    most = allowed(
+    most = allow_at_most(
         "rms_norm_kernel",
         reads={"x_ptr": x.nbytes, "w_ptr": rows * w.nbytes},
         writes={"y_ptr": x.nbytes, "r_ptr": rows * F32},
@@ -77,7 +77,7 @@ def _backward_most(arrays: Arrays) -> Arrays:
     x, w, programs = arrays["x"], arrays["w"], int(arrays["programs"])
     (rows, columns), shares = x.shape, programs * x.shape[1] * F32
     each = blocks(rows, programs) * (3 * columns * x.itemsize + F32) + w.nbytes + columns * F32
-    first = allowed(
+    first = allow_at_most(
         "rms_norm_backward_kernel",
         reads={"dy_ptr": x.nbytes, "x_ptr": x.nbytes, "w_ptr": programs * w.nbytes, "r_ptr": rows * F32},
         writes={"dx_ptr": x.nbytes, "share_ptr": shares},
@@ -85,7 +85,7 @@ def _backward_most(arrays: Arrays) -> Arrays:
         widest=power_of_two(columns),
         programs=programs,
     )
-    second = allowed(
+    second = allow_at_most(
         "sum_shares_kernel",
         reads={"share_ptr": shares},
         writes={"dw_ptr": w.nbytes},
@@ -113,7 +113,7 @@ CHECKS = (
         run=calls.forward,
         expect=partial(_forward_expect, counted=False),
         compare=agree,
-        describe=told(),
+        describe=describe_arrays(),
         hint="The mean divides by `columns`; ε is added to it under the root. r is one number a row: store it at "
         "r_ptr + row. Beyond the row's end x has to be 0.",
         uses=("rms_norm_kernel",),
@@ -131,7 +131,7 @@ CHECKS = (
         run=calls.forward,
         expect=partial(_forward_expect, counted=True),
         compare=agree,
-        describe=told(),
+        describe=describe_arrays(),
         hint="Keep x between the sum of its squares and the product. One program, one row.",
         uses=("rms_norm_kernel",),
         traced=True,
@@ -151,7 +151,7 @@ CHECKS = (
         run=calls.backward,
         expect=partial(_backward_expect, counted=False),
         compare=agree,
-        describe=told(BLOCK_of_sum_shares=calls.COLUMNS),
+        describe=describe_arrays(BLOCK_of_sum_shares=calls.COLUMNS),
         hint="Loop over range(tl.program_id(0), rows, tl.num_programs(0)). The sum over a row is of dy · w · x̂, and is "
         "divided by `columns`. The share adds dy · x̂, without w. sum_shares_kernel goes through all P rows.",
         uses=("rms_norm_backward_kernel", "sum_shares_kernel"),
@@ -169,7 +169,7 @@ CHECKS = (
         run=calls.backward,
         expect=partial(_backward_expect, counted=True),
         compare=agree,
-        describe=told(BLOCK_of_sum_shares=calls.COLUMNS),
+        describe=describe_arrays(BLOCK_of_sum_shares=calls.COLUMNS),
         hint="Load w before the loop. Within it, x and dy are loaded once and serve dx as well as the share. The share "
         "is stored once, after the loop.",
         uses=("rms_norm_backward_kernel", "sum_shares_kernel"),

@@ -8,12 +8,12 @@ import numpy as np
 from scipy.special import expit
 from scipy.special import softmax as softmax_of
 
-from mlsys_lab.checks.deciding.traced import agree, allowed
+from mlsys_lab.checks.deciding.traced import agree, allow_at_most
 from mlsys_lab.checks.deciding.triton import speed
-from mlsys_lab.checks.deciding.triton.words import told
+from mlsys_lab.checks.deciding.triton.comparison import describe_arrays
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.triton import rows as calls
-from mlsys_lab.checks.learner.triton.common import blocks, power_of_two
+from mlsys_lab.checks.learner.triton.launches import blocks, power_of_two
 
 # --- silu_mul -------------------------------------------------------------------------------------------------------
 
@@ -26,7 +26,7 @@ def _silu_inputs(rng: np.random.Generator, case: Case) -> Arrays:
 def _silu_expect(arrays: Arrays) -> Arrays:
     gate, up = (arrays[name].astype(np.float64) for name in ("gate", "up"))
     size, itemsize = gate.size, arrays["gate"].itemsize
-    most = allowed(
+    most = allow_at_most(
         "silu_mul_kernel",
         reads={"gate_ptr": size * itemsize, "up_ptr": size * itemsize},
         writes={"y_ptr": size * itemsize},
@@ -49,7 +49,7 @@ def _softmax_inputs(rng: np.random.Generator, case: Case) -> Arrays:
 def _softmax_expect(arrays: Arrays, counted: bool) -> Arrays:
     x = arrays["x"]
     (rows, columns), itemsize = x.shape, x.itemsize
-    most = allowed(
+    most = allow_at_most(
         "softmax_kernel",
         reads={"x_ptr": x.nbytes},
         writes={"y_ptr": x.nbytes},
@@ -77,7 +77,7 @@ CHECKS = (
         run=calls.silu_mul,
         expect=_silu_expect,
         compare=agree,
-        describe=told(BLOCK=calls.ELEMENTS),
+        describe=describe_arrays(BLOCK=calls.ELEMENTS),
         hint="Addresses of a program: tl.program_id(0) * BLOCK + tl.arange(0, BLOCK). Those that are less than `size` "
         "are inside; both loads and the store need that mask. tl.sigmoid wants float32.",
         uses=("silu_mul_kernel",),
@@ -100,7 +100,7 @@ CHECKS = (
         run=calls.softmax,
         expect=partial(_softmax_expect, counted=False),
         compare=agree,
-        describe=told(),
+        describe=describe_arrays(),
         hint="Load the row with other=-float('inf') beyond its end: no maximum, and exp of it is 0. Subtract "
         "the maximum before exp, divide by tl.sum(…, axis=0), store under the same mask.",
         uses=("softmax_kernel",),
@@ -119,7 +119,7 @@ CHECKS = (
         run=calls.softmax,
         expect=partial(_softmax_expect, counted=True),
         compare=agree,
-        describe=told(),
+        describe=describe_arrays(),
         hint="One tl.load, kept in a variable, serves maximum, sum and quotients: nothing has to be stored in between. "
         "Each program has one row, that of its own number.",
         uses=("softmax_kernel",),

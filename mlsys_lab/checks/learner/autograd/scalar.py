@@ -69,7 +69,7 @@ def order(artifact: Any, arrays: Arrays) -> Arrays:
     return {"order": np.array([names.get(id(node), -1) for node in found], dtype=np.int64)}
 
 
-def reused(x: Any, y: Any) -> tuple[Any, Any, Any]:
+def combine(x: Any, y: Any) -> tuple[Any, Any, Any]:
     """A product that is used three times, and an input that is reached by a short way and a long one."""
     product = x * y
     long_way = ((product + 1.0) * 0.5).tanh()
@@ -81,7 +81,7 @@ def reused(x: Any, y: Any) -> tuple[Any, Any, Any]:
 def reuse(artifact: Any, arrays: Arrays) -> Arrays:
     """Gradients after one or several backward passes."""
     x, y = artifact.Value(float(arrays["x"])), artifact.Value(float(arrays["y"]))
-    product, first, second = reused(x, y)
+    product, first, second = combine(x, y)
     for which in arrays["calls"]:
         artifact.backward((first, second)[which], float(arrays["seed"]))
     grads = {"x.grad": x.grad, "y.grad": y.grad, "(x * y).grad": product.grad}

@@ -12,13 +12,13 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.trace.launches import Extent, parameters_of, recorded
 
 THREADS = 128
-"""Of a block, in the tasks with one dimension."""
+"""Threads of a block, in the tasks with one dimension."""
 WIDE, HIGH = 32, 4
 """A block's threads along x and y, in those with two."""
 TILE, ROWS = 32, 8
 """The square that a block transposes, and the rows of threads that do it."""
 SIDE = 16
-"""Of the matrix product's tiles and blocks."""
+"""Side of the matrix product's tiles and blocks."""
 
 
 def blocks(elements: int, threads: int) -> int:
@@ -26,7 +26,7 @@ def blocks(elements: int, threads: int) -> int:
     return -(-elements // threads)
 
 
-def launched(
+def launch_recorded(
     artifact: Any, kernel: str, grid: Extent, block: Extent, given: dict[str, Any], output: str, *, fresh: bool = True
 ) -> Arrays:
     """What one launch left in its output, under that name, and all that was counted.

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mlsys_lab.checks.learner.cuda.launches import HIGH, THREADS, WIDE, blocks, launched
+from mlsys_lab.checks.learner.cuda.launches import HIGH, THREADS, WIDE, blocks, launch_recorded
 from mlsys_lab.checks.learner.spec import Arrays
 
 STRIDED_BLOCKS = 2
@@ -17,14 +17,14 @@ def relu(artifact: Any, arrays: Arrays) -> Arrays:
     """One launch with a thread for each element."""
     x = arrays["x"]
     given = {"x": x, "y": np.empty_like(x)}
-    return launched(artifact, "relu", x.size // THREADS, THREADS, given, "y")
+    return launch_recorded(artifact, "relu", x.size // THREADS, THREADS, given, "y")
 
 
 def sgd_step(artifact: Any, arrays: Arrays) -> Arrays:
     """One launch with threads beyond the last element."""
     w = arrays["w"]
     given = {"w": w, "g": arrays["g"], "rate": arrays["rate"][()]}
-    return launched(artifact, "sgd_step", blocks(w.size, THREADS), THREADS, given, "w", fresh=False)
+    return launch_recorded(artifact, "sgd_step", blocks(w.size, THREADS), THREADS, given, "w", fresh=False)
 
 
 def causal_mask(artifact: Any, arrays: Arrays) -> Arrays:
@@ -43,9 +43,9 @@ def outer(artifact: Any, arrays: Arrays) -> Arrays:
 def axpy(artifact: Any, arrays: Arrays) -> Arrays:
     """One launch whose threads may be fewer than the elements, or more."""
     given = {"a": arrays["a"][()], "x": arrays["x"], "y": arrays["y"]}
-    return launched(artifact, "axpy", STRIDED_BLOCKS, THREADS, given, "y", fresh=False)
+    return launch_recorded(artifact, "axpy", STRIDED_BLOCKS, THREADS, given, "y", fresh=False)
 
 
 def _over(artifact: Any, kernel: str, given: dict[str, Any], output: str) -> Arrays:
     rows, columns = given[output].shape
-    return launched(artifact, kernel, (blocks(columns, WIDE), blocks(rows, HIGH)), (WIDE, HIGH), given, output)
+    return launch_recorded(artifact, kernel, (blocks(columns, WIDE), blocks(rows, HIGH)), (WIDE, HIGH), given, output)

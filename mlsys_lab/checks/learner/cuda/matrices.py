@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mlsys_lab.checks.learner.cuda.launches import ROWS, SIDE, TILE, blocks, launched
+from mlsys_lab.checks.learner.cuda.launches import ROWS, SIDE, TILE, blocks, launch_recorded
 from mlsys_lab.checks.learner.spec import Arrays
 
 
@@ -16,7 +16,7 @@ def transpose(artifact: Any, arrays: Arrays) -> Arrays:
     rows, columns = x.shape
     given = {"x": x, "y": np.empty((columns, rows), np.float32)}
     grid = (blocks(columns, TILE), blocks(rows, TILE))
-    return launched(artifact, "transpose", grid, (TILE, ROWS), given, "y")
+    return launch_recorded(artifact, "transpose", grid, (TILE, ROWS), given, "y")
 
 
 def matmul(artifact: Any, arrays: Arrays) -> Arrays:
@@ -24,4 +24,4 @@ def matmul(artifact: Any, arrays: Arrays) -> Arrays:
     a, b = arrays["a"], arrays["b"]
     given = {"a": a, "b": b, "c": np.empty((len(a), b.shape[1]), np.float32)}
     grid = (blocks(b.shape[1], SIDE), blocks(len(a), SIDE))
-    return launched(artifact, "matmul", grid, (SIDE, SIDE), given, "c")
+    return launch_recorded(artifact, "matmul", grid, (SIDE, SIDE), given, "c")

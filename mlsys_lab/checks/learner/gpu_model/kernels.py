@@ -18,7 +18,7 @@ from mlsys_lab.kernels.trace.rows import counted, grouped
 from mlsys_lab.kernels.trace.sectors import coalescing
 
 THREADS = 128
-"""Of a block."""
+"""Threads of a block."""
 WARPS = "warps"
 """The branch that holds what is counted beside `findings`, each with how many and where."""
 LANES, SECTORS, SHARE = "idle lanes", "needless sectors", "accesses"

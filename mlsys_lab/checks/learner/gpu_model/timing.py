@@ -11,7 +11,7 @@ from mlsys_lab.checks.learner.values import number, parts, word, write_number
 from mlsys_lab.errors import InputError
 
 STALE = 0.125
-"""Of its time a call takes whose input was seen before: it is still in the cache."""
+"""What share of its time a call takes whose input was seen before: it is still in the cache."""
 FIT = "fit_overhead_and_bandwidth(sizes_bytes, times_s)"
 OVERHEAD, BANDWIDTH = f"overhead_s from {FIT}", f"bytes_per_s from {FIT}"
 BOUNDS = ("compute", "memory", "overhead", "unexplained")

@@ -26,7 +26,7 @@ def arguments(spec: str, shapes: Iterable[Sequence[int]]) -> str:
     return ", ".join([f'"{spec}"', *map(str, shapes)])
 
 
-def reading(operands: Iterable[str], output: str, sizes: Mapping[str, int]) -> np.ndarray:
+def write_reading(operands: Iterable[str], output: str, sizes: Mapping[str, int]) -> np.ndarray:
     """What `parse_einsum` gives back, as text."""
     return encode_text((list(operands), output, dict(sorted(sizes.items()))))
 
@@ -48,7 +48,7 @@ def parse(artifact: Any, arrays: Arrays) -> Arrays:
             expected = "(operands, output, sizes)"
             raise InputError("parse_einsum gives something else", got=repr(parsed)[:80], expected=expected)
         operands, output, sizes = parsed
-        got[name] = reading(operands, output, {x: int(whole(f"the size of {x}", sizes[x])) for x in sizes})
+        got[name] = write_reading(operands, output, {x: int(whole(f"the size of {x}", sizes[x])) for x in sizes})
     return got
 
 

@@ -33,7 +33,7 @@ def activation_bytes(artifact: Any, arrays: Arrays) -> Arrays:
     }
 
 
-def asked(memory_bytes: int) -> str:
+def write_call(memory_bytes: int) -> str:
     """The name of the answer for so much memory."""
     return f"fewest_devices(config, tokens, {memory_bytes}, **plan)"
 
@@ -52,5 +52,5 @@ def fewest_devices(artifact: Any, arrays: Arrays) -> Arrays:
             recompute=recompute,
             limit=int(arrays["limit"]),
         )
-        found[asked(memory_bytes)] = encode_text(least if least is None else int(whole("fewest_devices", least)))
+        found[write_call(memory_bytes)] = encode_text(least if least is None else int(whole("fewest_devices", least)))
     return found

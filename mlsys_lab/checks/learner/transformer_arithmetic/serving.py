@@ -12,7 +12,7 @@ from mlsys_lab.errors import InputError
 BOUNDS = ("memory", "compute")
 
 
-def asked(memory_bytes: int) -> str:
+def write_call(memory_bytes: int) -> str:
     """The name of the answer for so much memory."""
     return f"largest_batch(config, tokens, {memory_bytes})"
 
@@ -23,7 +23,7 @@ def serving_memory(artifact: Any, arrays: Arrays) -> Arrays:
     cache = artifact.kv_cache_bytes(config, int(arrays["batch"]), tokens)
     found = {"kv_cache_bytes": whole("kv_cache_bytes", cache)}
     for memory_bytes in arrays["memory_bytes"].tolist():
-        found[asked(memory_bytes)] = whole("largest_batch", artifact.largest_batch(config, tokens, memory_bytes))
+        found[write_call(memory_bytes)] = whole("largest_batch", artifact.largest_batch(config, tokens, memory_bytes))
     return found
 
 
@@ -34,14 +34,14 @@ def decode_work(artifact: Any, arrays: Arrays) -> Arrays:
     return {"FLOPs": whole("FLOPs", flops), "bytes": whole("bytes", moved)}
 
 
-def named(i: int) -> str:
+def name_machine(i: int) -> str:
     """The name of a machine."""
     return f"machine {i}"
 
 
 def choose_machine(artifact: Any, arrays: Arrays) -> Arrays:
     """The choice among machines: which, how many at a time, how fast, what binds, at what price."""
-    machines = [artifact.Machine(named(i), *row) for i, row in enumerate(arrays["machines"].tolist())]
+    machines = [artifact.Machine(name_machine(i), *row) for i, row in enumerate(arrays["machines"].tolist())]
     choice = artifact.choose_machine(config_of(artifact, arrays["model"]), int(arrays["tokens"]), machines)
     if choice is None:
         return {"choose_machine": encode_text(None)}

@@ -13,7 +13,7 @@ from mlsys_lab.checks.learner.values import number, whole
 PRODUCTS_S, STEP_S = "predict_step_s with unit_s = 0", "predict_step_s"
 
 
-def merged(rows: list[list[int]]) -> np.ndarray:
+def merge_shapes(rows: list[list[int]]) -> np.ndarray:
     """Rows [times, m, k, n], those of one shape added up. A product and its transpose are one: m is at most n."""
     found: dict[tuple[int, int, int], int] = {}
     for times, m, k, n in rows:
@@ -27,7 +27,7 @@ def step_products(artifact: Any, arrays: Arrays) -> Arrays:
     config = config_of(artifact, arrays["model"])
     listed = artifact.step_products(config, int(arrays["batch"]), int(arrays["tokens"]))
     named = product_rows("step_products", listed)
-    return {"products": merged([row for rows in named.values() for row in rows])}
+    return {"products": merge_shapes([row for rows in named.values() for row in rows])}
 
 
 def elementwise_units(artifact: Any, arrays: Arrays) -> Arrays:

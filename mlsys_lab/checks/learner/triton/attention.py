@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.checks.learner.triton.common import blocks, launched, power_of_two, tensors, unwritten
+from mlsys_lab.checks.learner.triton.launches import blocks, launch_recorded, power_of_two, tensors, unwritten
 from mlsys_lab.checks.learner.values import whole
 
 BLOCK_M, BLOCK_N, LEAST_D = 16, 16, 16
@@ -27,4 +27,6 @@ def flash(artifact: Any, arrays: Arrays) -> Arrays:
     outputs = {"out_ptr": unwritten(*t["q"].shape, dtype=t["q"].dtype), "lse_ptr": unwritten(heads, tokens)}
     inputs = (t["q"], t["k"], t["v"], *outputs.values(), tokens, width, float(arrays["scale"]))
     sizes = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_D": max(LEAST_D, power_of_two(width))}
-    return launched(artifact, "flash_kernel", (blocks(tokens, BLOCK_M), heads), *inputs, outputs=outputs, **sizes)
+    return launch_recorded(
+        artifact, "flash_kernel", (blocks(tokens, BLOCK_M), heads), *inputs, outputs=outputs, **sizes
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.checks.learner.triton.common import launched, tensors, unwritten
+from mlsys_lab.checks.learner.triton.launches import launch_recorded, tensors, unwritten
 
 
 def decode(artifact: Any, arrays: Arrays) -> Arrays:
@@ -15,4 +15,4 @@ def decode(artifact: Any, arrays: Arrays) -> Arrays:
     out = unwritten(*t["q"].shape, dtype=t["q"].dtype)
     inputs = (t["q"], t["k"], t["v"], t["table"], t["length"], out, t["table"].shape[1], float(arrays["scale"]))
     sizes = {"GROUP": heads // kv_heads, "PAGE": page, "D": width}
-    return launched(artifact, "decode_kernel", (sequences, kv_heads), *inputs, outputs={"out_ptr": out}, **sizes)
+    return launch_recorded(artifact, "decode_kernel", (sequences, kv_heads), *inputs, outputs={"out_ptr": out}, **sizes)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.checks.learner.triton.common import blocks, launched, tensors, unwritten
+from mlsys_lab.checks.learner.triton.launches import blocks, launch_recorded, tensors, unwritten
 
 BLOCK = 16
 """Rows and columns of a tile, of C, A and B: the least that tensor cores take."""
@@ -19,7 +19,7 @@ def order(artifact: Any, arrays: Arrays) -> Arrays:
     programs = tiles_m * tiles_n
     outputs = {name: unwritten(programs, dtype=torch.int32) for name in ("m_ptr", "n_ptr")}
     inputs = (*outputs.values(), tiles_m, tiles_n)
-    return launched(artifact, "order_kernel", programs, *inputs, outputs=outputs, GROUP=group)
+    return launch_recorded(artifact, "order_kernel", programs, *inputs, outputs=outputs, GROUP=group)
 
 
 def matmul(artifact: Any, arrays: Arrays) -> Arrays:
@@ -31,4 +31,4 @@ def matmul(artifact: Any, arrays: Arrays) -> Arrays:
     inputs = (a, b, c, m, n, k, *a.stride(), *b.stride())
     sizes = {"BLOCK_M": BLOCK, "BLOCK_N": BLOCK, "BLOCK_K": BLOCK, "GROUP": int(arrays["group"])}
     programs = blocks(m, BLOCK) * blocks(n, BLOCK)
-    return launched(artifact, "matmul_kernel", programs, *inputs, outputs={"c_ptr": c}, **sizes)
+    return launch_recorded(artifact, "matmul_kernel", programs, *inputs, outputs={"c_ptr": c}, **sizes)

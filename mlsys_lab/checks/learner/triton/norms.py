@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.checks.learner.triton.common import blocks, launched, power_of_two, tensors, unwritten
+from mlsys_lab.checks.learner.triton.launches import blocks, launch_recorded, power_of_two, tensors, unwritten
 
 COLUMNS = 16
-"""Of a program that adds shares."""
+"""Columns of one program that adds shares."""
 
 
 def forward(artifact: Any, arrays: Arrays) -> Arrays:
@@ -17,7 +17,7 @@ def forward(artifact: Any, arrays: Arrays) -> Arrays:
     x, (rows, columns) = t["x"], t["x"].shape
     outputs = {"y_ptr": unwritten(*x.shape, dtype=x.dtype), "r_ptr": unwritten(rows)}
     inputs = (x, t["w"], *outputs.values(), columns, float(arrays["eps"]))
-    return launched(artifact, "rms_norm_kernel", rows, *inputs, outputs=outputs, BLOCK=power_of_two(columns))
+    return launch_recorded(artifact, "rms_norm_kernel", rows, *inputs, outputs=outputs, BLOCK=power_of_two(columns))
 
 
 def backward(artifact: Any, arrays: Arrays) -> Arrays:
@@ -26,11 +26,11 @@ def backward(artifact: Any, arrays: Arrays) -> Arrays:
     rows, columns = t["x"].shape
     outputs = {"dx_ptr": unwritten(*t["x"].shape, dtype=t["x"].dtype), "share_ptr": unwritten(programs, columns)}
     inputs = (t["dy"], t["x"], t["w"], t["r"], *outputs.values(), rows, columns)
-    first = launched(
+    first = launch_recorded(
         artifact, "rms_norm_backward_kernel", programs, *inputs, outputs=outputs, BLOCK=power_of_two(columns)
     )
     dw = unwritten(*t["w"].shape, dtype=t["w"].dtype)
     then = (outputs["share_ptr"], dw, programs, columns)
     grid = blocks(columns, COLUMNS)
-    second = launched(artifact, "sum_shares_kernel", grid, *then, outputs={"dw_ptr": dw}, BLOCK=COLUMNS)
+    second = launch_recorded(artifact, "sum_shares_kernel", grid, *then, outputs={"dw_ptr": dw}, BLOCK=COLUMNS)
     return {**first, **second}

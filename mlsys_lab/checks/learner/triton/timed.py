@@ -9,19 +9,19 @@ from typing import Any
 
 import torch
 
-from mlsys_lab.checks.learner.triton.common import blocks, power_of_two
+from mlsys_lab.checks.learner.triton.launches import blocks, power_of_two
 from mlsys_lab.kernels.triton_launch import launch
 
 Tensor = torch.Tensor
 
 ROWS, COLUMNS = 8192, 4096
-"""Of the softmax, float32."""
+"""Shape of the softmax's input, float32."""
 TURNS, WEIGHT = 16, 100.0
 """Softmaxes of a call, and how much of one is added to the input for the next: none can be left out."""
 SIDE = 8192
-"""Of the product's square matrices, float16."""
+"""Side of the product's square matrices, float16."""
 HEADS, TOKENS, WIDTH = 32, 8192, 64
-"""Of attention, float16, causal."""
+"""Shape of attention's queries, keys and values, float16, causal."""
 
 
 def make_softmax(seed: int, device: str) -> tuple[Tensor]:

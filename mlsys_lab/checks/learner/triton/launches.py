@@ -1,4 +1,4 @@
-"""What the calls of lab 04 share: a launch that is recorded, results as arrays, and sizes of blocks."""
+"""How lab 04 launches a kernel: under the recorder, with results as arrays and blocks of given sizes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def unwritten(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.full(shape, torch.nan if dtype.is_floating_point else -1, dtype=dtype)
 
 
-def launched(
+def launch_recorded(
     artifact: Any,
     kernel: str,
     grid: int | Sequence[int],

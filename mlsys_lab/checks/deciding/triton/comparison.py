@@ -1,4 +1,4 @@
-"""What lab 04 says of a case: its arrays, and numbers of the launch; and how near attention has to come."""
+"""How near lab 04's attention has to come, and what a learner is told of a case: its arrays, numbers of the launch."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ SMALL = 8
 """Arrays of real numbers with so many elements at most are shown whole."""
 
 
-def near(got: Arrays, expected: Arrays) -> Mismatch | None:
-    """As `agree`, for attention: a score of 150 in float32 is off by 1e-5, and its exponential by as large a part.
+def agree_nearly(got: Arrays, expected: Arrays) -> Mismatch | None:
+    """None where attention is right to three times the usual tolerance and its launch does nothing wrong.
 
-    Scores as powers of two are rounded once more.
+    A score of 150 in float32 is off by 1e-5, and its exponential by as large a part; scores as powers of two are
+    rounded once more.
     """
     return agree(got, expected, scale=3.0)
 
 
-def told(**constants: int) -> Callable[[Arrays], str]:
+def describe_arrays(**constants: int) -> Callable[[Arrays], str]:
     """A check's `describe`: a line for each array, then numbers, and constants of the launch."""
 
     def describe(arrays: Arrays) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from mlsys_lab.checks.deciding.compare import close
-from mlsys_lab.checks.deciding.traced import first_nan, not_shared, scattered
+from mlsys_lab.checks.deciding.traced import find_nan, report_not_shared, report_scattered
 from mlsys_lab.checks.learner.cuda import figures
 from mlsys_lab.checks.learner.spec import Arrays, Mismatch
 from mlsys_lab.checks.learner.trees import Tree, flatten, nest
@@ -43,7 +43,7 @@ def agree(got: Arrays, expected: Arrays) -> Mismatch | None:
     values, found = nest(expected), nest(got)
     most: Tree = values.pop(MOST, {})
     answers = {name: got[name] for name in values if name in got}
-    if (differs := first_nan(answers, values)) is not None:
+    if (differs := find_nan(answers, values)) is not None:
         differs = replace(differs, what=f"{differs.what} (memory holds no number before one is stored there)")
     differs = differs or close(answers, values)
     wrong = _first_wrong(found[figures.WRONG])
@@ -73,11 +73,11 @@ def _exceed(kind: str, of: str, found: Tree, most: int) -> Mismatch | None:
     if count <= most:
         return None
     if (kind, of) == (figures.OVER, "sectors"):
-        return scattered(at, most)
+        return report_scattered(at, most)
     if kind == figures.OVER:
         return Mismatch("lanes of a warp want different words of one bank", at, "one pass a request")
     if kind == figures.ACCESSES:
-        return not_shared(at, of, count, most)
+        return report_not_shared(at, of, count, most)
     if kind == figures.REQUESTS:
         told = f"{count:,} requests of a block's warps to shared memory"
         return Mismatch("too many warps take part in the tree", told, f"at most {most:,}")
