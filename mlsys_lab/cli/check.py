@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mlsys_lab.checks.artifact import Notebook, export_cells, read_notebook, refuse_withheld
+from mlsys_lab.checks.deciding.artifact import Notebook, export_cells, read_notebook, refuse_withheld
 from mlsys_lab.checks.fresh import SavedReport, check_saved
 from mlsys_lab.checks.labinfo import LabInfo, find_lab, released_labs
 from mlsys_lab.errors import InputError

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from mlsys_grader.judging.verdict import Verdict
-from mlsys_lab.checks.artifact import Artifact
+from mlsys_lab.checks.deciding.artifact import Artifact
 
 
 @dataclass(frozen=True)

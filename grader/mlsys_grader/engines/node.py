@@ -22,9 +22,9 @@ from mlsys_grader.speed.gpu import Gpu, find_gpu
 from mlsys_grader.speed.measure import find_unmeasured, make_opener
 from mlsys_grader.speed.rounds import Effort
 from mlsys_grader.speed.stand import Stand
-from mlsys_lab.checks.artifact import Artifact
+from mlsys_lab.checks.deciding.artifact import Artifact
 from mlsys_lab.checks.labinfo import find_lab
-from mlsys_lab.checks.spec import Lab
+from mlsys_lab.checks.learner.spec import Lab
 from mlsys_lab.errors import CourseError
 
 ROOMS = ("course", "intake", "sandbox", "judging", "speed", "engines")

@@ -20,7 +20,7 @@ from mlsys_grader.engines import Result, Task, cluster
 from mlsys_grader.engines.node import Judge, compute_fingerprint
 from mlsys_grader.judging.performance import PerformanceVerdict
 from mlsys_grader.judging.verdict import Verdict
-from mlsys_lab.checks.spec import Check
+from mlsys_lab.checks.learner.spec import Check
 from mlsys_lab.errors import CourseError
 from mlsys_lab.stack.reference import labs_root
 

@@ -37,7 +37,7 @@ from mlsys_grader.reports.feedback import render_feedback
 from mlsys_grader.sandbox.backend import BACKENDS
 from mlsys_grader.speed.measure import measure_all
 from mlsys_grader.speed.rounds import Effort
-from mlsys_lab.checks.spec import Check
+from mlsys_lab.checks.learner.spec import Check
 from mlsys_lab.errors import CourseError, InputError
 
 MERGED = "merged"

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from mlsys_grader.course.lab import GradedLab
-from mlsys_lab.checks.artifact import Artifact, export_cells, parse_notebook
-from mlsys_lab.checks.spec import Mismatch
+from mlsys_lab.checks.deciding.artifact import Artifact, export_cells, parse_notebook
+from mlsys_lab.checks.learner.spec import Mismatch
 from mlsys_lab.errors import InputError
 
 FILE_BYTES = 64 << 20

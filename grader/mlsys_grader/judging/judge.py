@@ -18,9 +18,9 @@ from mlsys_grader.judging.verdict import Verdict, award, deny, deny_all
 from mlsys_grader.sandbox.inside import wire
 from mlsys_grader.sandbox.launcher import SandboxDied
 from mlsys_grader.sandbox.sandbox import Sandbox
-from mlsys_lab.checks.artifact import Artifact
-from mlsys_lab.checks.spec import Case, Check, Mismatch
-from mlsys_lab.checks.verdict import public_inputs
+from mlsys_lab.checks.deciding.artifact import Artifact
+from mlsys_lab.checks.deciding.verdict import public_inputs
+from mlsys_lab.checks.learner.spec import Case, Check, Mismatch
 
 DEATHS = 2
 """How often the sandbox may die, while a submission is alone in it, before that is taken for the submission's doing."""

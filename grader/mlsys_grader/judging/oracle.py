@@ -14,8 +14,8 @@ from threading import Event
 from types import TracebackType
 from typing import TypeVar
 
-from mlsys_lab.checks.spec import Arrays, Case, Check, Lab, Mismatch
-from mlsys_lab.checks.verdict import draw_inputs
+from mlsys_lab.checks.deciding.verdict import draw_inputs
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Lab, Mismatch
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlsys_lab.checks.performance import Performance
+from mlsys_lab.checks.learner.performance import Performance
 
 NO_CUDA = "no CUDA device here"
 NOT_YET = "not measured yet"

@@ -9,8 +9,8 @@ from typing import Any
 from mlsys_grader.judging.problem import Ending
 from mlsys_grader.sandbox.inside import wire
 from mlsys_grader.sandbox.launcher import Job
-from mlsys_lab.checks.artifact import Artifact
-from mlsys_lab.checks.spec import Arrays, Check, Mismatch, call_name
+from mlsys_lab.checks.deciding.artifact import Artifact
+from mlsys_lab.checks.learner.spec import Arrays, Check, Mismatch, call_name
 
 MEMORY_BYTES = 3 << 30
 """What a submission's process may map unless a check sets a budget."""

@@ -21,7 +21,7 @@ from mlsys_grader.sandbox.contents import HOME, make_environment
 from mlsys_grader.sandbox.device import Device
 from mlsys_grader.sandbox.inside import wire
 from mlsys_grader.sandbox.inside.jail import SCRATCH
-from mlsys_lab.checks.spec import Arrays
+from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.errors import CourseError, MissingToolError
 
 START_S = 180.0

@@ -18,7 +18,7 @@ from mlsys_grader.judging.performance import has_device
 from mlsys_grader.speed.gpu import Gpu
 from mlsys_grader.speed.rounds import Effort
 from mlsys_grader.speed.stand import Stand
-from mlsys_lab.checks.spec import Check
+from mlsys_lab.checks.learner.spec import Check
 from mlsys_lab.errors import CourseError, MissingToolError
 
 

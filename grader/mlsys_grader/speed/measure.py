@@ -19,8 +19,8 @@ from mlsys_grader.sandbox.sandbox import Sandbox
 from mlsys_grader.speed.devices import needs_gpu, open_stands
 from mlsys_grader.speed.gpu import HOST_MEMORY_BYTES, find_gpu
 from mlsys_grader.speed.rounds import Broken, Effort, Party
-from mlsys_lab.checks.artifact import Artifact
-from mlsys_lab.checks.spec import Check, call_name
+from mlsys_lab.checks.deciding.artifact import Artifact
+from mlsys_lab.checks.learner.spec import Check, call_name
 
 MEMORY_BYTES = {"cpu": 3 << 30, "cuda": HOST_MEMORY_BYTES}
 """What a timed process may hold of the host's memory."""

@@ -19,7 +19,7 @@ from mlsys_grader.sandbox.contents import make_environment
 from mlsys_grader.speed.gpu import Gpu
 from mlsys_grader.speed.rounds import Broken, Cheated, Effort, Match, Opener, Party, TooSlow
 from mlsys_grader.speed.times import Interval, Times
-from mlsys_lab.checks.performance import Performance
+from mlsys_lab.checks.learner.performance import Performance
 from mlsys_lab.errors import CourseError, InputError, MissingToolError
 from mlsys_lab.hardware import device as device_named
 

@@ -23,7 +23,7 @@ from mlsys_grader.grading.grade import grade
 from mlsys_grader.intake.collect import collect
 from mlsys_grader.judging.options import Options
 from mlsys_grader.judging.performance import NOT_YET
-from mlsys_lab.checks.artifact import Artifact, Cell, export_cells, parse_notebook
+from mlsys_lab.checks.deciding.artifact import Artifact, Cell, export_cells, parse_notebook
 from mlsys_lab.checks.labinfo import find_lab
 from mlsys_lab.errors import CourseError, InputError, MissingToolError
 
@@ -209,7 +209,7 @@ import sys
 from mlsys_grader.engines import Task
 from mlsys_grader.engines.ray import RayEngine
 from mlsys_grader.course.lab import GradedLab
-from mlsys_lab.checks.artifact import Artifact, Cell
+from mlsys_lab.checks.deciding.artifact import Artifact, Cell
 from mlsys_lab.checks.labinfo import find_lab
 from pathlib import Path
 address, labs, checks = sys.argv[1:]

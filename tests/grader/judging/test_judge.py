@@ -13,7 +13,7 @@ from mlsys_grader.judging.oracle import compare, draw_seed
 from mlsys_grader.judging.verdict import deny_all
 from mlsys_grader.sandbox.launcher import Job
 from mlsys_grader.sandbox.sandbox import Sandbox
-from mlsys_lab.checks.spec import Mismatch
+from mlsys_lab.checks.learner.spec import Mismatch
 from tests.grader.processes import descendants, gone
 
 pytestmark = pytest.mark.sandbox

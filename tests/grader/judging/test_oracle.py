@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from mlsys_grader.judging.oracle import Fault, Oracle, warm_up
-from mlsys_lab.checks.verdict import draw_inputs
+from mlsys_lab.checks.deciding.verdict import draw_inputs
 
 SEEDS = {"double": 5, "mean": 6, "total": 7}
 

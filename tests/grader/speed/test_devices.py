@@ -14,7 +14,7 @@ from mlsys_grader.speed.devices import find_measurable, hold_device, needs_gpu, 
 from mlsys_grader.speed.gpu import Gpu
 from mlsys_grader.speed.rounds import Effort
 from mlsys_lab.checks.labinfo import read_lab
-from mlsys_lab.checks.spec import Lab
+from mlsys_lab.checks.learner.spec import Lab
 from mlsys_lab.errors import MissingToolError
 from tests.grader.conftest import FIXTURES, PROJECT
 

@@ -8,7 +8,7 @@ import pytest
 from mlsys_grader.sandbox.container import make_flags
 from mlsys_grader.sandbox.sandbox import Sandbox
 from mlsys_grader.speed.gpu import Gpu, find_gpu
-from mlsys_lab.checks.artifact import export_cells, parse_notebook
+from mlsys_lab.checks.deciding.artifact import export_cells, parse_notebook
 from mlsys_lab.errors import InputError
 
 

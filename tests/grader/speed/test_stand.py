@@ -25,7 +25,7 @@ from mlsys_grader.speed import stand as module
 from mlsys_grader.speed.rounds import Effort, Party
 from mlsys_grader.speed.stand import Stand, floor_s
 from mlsys_grader.speed.times import Interval, Times
-from mlsys_lab.checks.performance import Performance, Work
+from mlsys_lab.checks.learner.performance import Performance, Work
 from mlsys_lab.errors import CourseError, InputError, MissingToolError
 from tests.grader.timed_submissions import CHEATS, HONEST, OTHER_HONEST, PATCHED_CLOCK, SLOW, TAKES_OVER
 

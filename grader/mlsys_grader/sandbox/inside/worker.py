@@ -30,9 +30,9 @@ from typing import IO, Any, NoReturn
 
 from mlsys_grader.sandbox.inside import jail, watch, wire
 from mlsys_grader.sandbox.inside.timed import answer_timed
-from mlsys_lab.checks.attempt import Attempt, attempt
-from mlsys_lab.checks.limits import OutOfTimeError, time_limit
-from mlsys_lab.checks.spec import Call, Mismatch, find_call
+from mlsys_lab.checks.learner.attempt import Attempt, attempt
+from mlsys_lab.checks.learner.limits import OutOfTimeError, time_limit
+from mlsys_lab.checks.learner.spec import Call, Mismatch, find_call
 from mlsys_lab.errors import CourseError, UnfinishedError
 from mlsys_lab.stack.artifact import Artifact, load
 from mlsys_lab.stack.kernels import import_interpreters, load_kernels
