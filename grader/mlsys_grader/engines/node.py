@@ -39,7 +39,7 @@ class PartOfLab(GradedLab):
 
     @cached_property
     def checks(self) -> Lab:
-        """Those of the lab's checks that are called one of `names`."""
+        """The checks of the lab whose names are among `names`."""
         whole = self.info.load_checks()
         return Lab(whole.topic, tuple(check for check in whole.checks if check.name in self.names))
 

@@ -34,5 +34,5 @@ class Options:
         return NONE if self.unsafe else self.sandbox or BACKENDS[0]
 
     def settled(self) -> Options:
-        """The same, with the sandbox that will be used. Raises `MissingToolError` where there is none."""
+        """Copy the options, with the sandbox that will be used. Raises `MissingToolError` where there is none."""
         return self if self.unsafe else replace(self, sandbox=choose_backend(self.sandbox))

@@ -33,7 +33,7 @@ ENTRY = (
     "from mlsys_grader.sandbox.inside.relay import main; main(sys.argv[1:])"
 )
 MEMORY_BYTES = 4 << 30
-"""Of all processes together: a check's default budget and what Python and torch take themselves."""
+"""What all processes of a container may hold: a check's default budget, and what Python and torch take themselves."""
 PROCESSES, CORES = 160, 2
 FIRST_UID, UIDS = 10_000, 50_000
 """Ids that a container without root's rights can have too."""

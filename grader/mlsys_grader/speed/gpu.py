@@ -24,7 +24,7 @@ from mlsys_lab.errors import InputError
 
 CONTROL = "nvidiactl"
 SHARED_NODES = (CONTROL, "nvidia-uvm", "nvidia-uvm-tools", "dxg")
-"""Of the whole driver; the last one is that of WSL, in place of all others."""
+"""Device files that all GPUs share; the last one is WSL's, in place of all others."""
 DRIVER_FOLDERS = ("/usr/lib/wsl", "/usr/local/nvidia", "/run/opengl-driver", "/opt/nvidia")
 SYSTEM = ("/sys/bus/pci", "/sys/devices", "/sys/module/nvidia")
 HOST_MEMORY_BYTES = 16 << 30

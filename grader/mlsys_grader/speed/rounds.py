@@ -157,7 +157,7 @@ class Match:
     calls: int = 0
     """Calls per round; 0: to be found."""
     size_bytes: int = 0
-    """Of one call's output; known once `calls` is."""
+    """Bytes of one call's output; known once `calls` is."""
 
     def play(self) -> Times:
         """All blocks. Raises `Cheated`, `Broken`, `TooSlow` of the submission, `CourseError` of the course's side."""
