@@ -14,10 +14,10 @@ import numpy as np
 from mlsys_lab.kernels.trace.barriers import Divergence, divergences
 from mlsys_lab.kernels.trace.events import LOAD, STORE, Buffer, Site, Trace
 from mlsys_lab.kernels.trace.faults import UNWRITTEN, Fault, faults
-from mlsys_lab.kernels.trace.places import in_cell
+from mlsys_lab.kernels.trace.places import locate_in_cell
 from mlsys_lab.kernels.trace.races import Race, races
 from mlsys_lab.kernels.trace.requests import VERBS
-from mlsys_lab.kernels.trace.rows import grouped, of_buffers
+from mlsys_lab.kernels.trace.rows import group_rows, per_row
 from mlsys_lab.kernels.trace.traffic import times_written
 
 READS, WRITES = "reads", "writes"
@@ -36,7 +36,7 @@ def findings(trace: Trace, artifact: Any = None, *, actor: str = "program") -> d
     """
     where = _where(artifact)
     rows = trace.of(space="global")
-    sizes = of_buffers(rows, (buffer.itemsize for buffer in trace.buffers))
+    sizes = per_row(rows, (buffer.itemsize for buffer in trace.buffers))
     found: dict[str, np.ndarray] = {}
     for index, buffer in enumerate(trace.buffers):
         if buffer.space == "global":
@@ -45,7 +45,7 @@ def findings(trace: Trace, artifact: Any = None, *, actor: str = "program") -> d
                 sites = sorted(trace.sites[site] for site in np.unique(rows["site"][mine]))
                 found[f"{what} {buffer.name}"] = np.array(int(sizes[mine].sum()))
                 found[f"{what} {buffer.name} at"] = as_text(" and ".join(where(site) for site in sites))
-    order, starts = grouped(rows["block"])
+    order, starts = group_rows(rows["block"])
     each = np.add.reduceat(sizes[order], starts) if len(starts) else np.zeros(1, dtype=np.int64)
     most = int(np.argmax(each))
     busiest = int(rows["block"][order[starts[most]]]) if len(starts) else 0
@@ -54,12 +54,12 @@ def findings(trace: Trace, artifact: Any = None, *, actor: str = "program") -> d
     told = [_fault(fault, where, actor) for fault in faults(trace)]
     told += [_race(race, where, actor) for race in races(trace)]
     told += [_divergence(one, where) for one in divergences(trace)]
-    told += [line for buffer in trace.buffers if (line := _left_out(trace, buffer))]
+    told += [line for buffer in trace.buffers if (line := _find_unwritten(trace, buffer))]
     found[WRONG] = as_text("\n".join(told))
     return {f"{trace.kernel} {name}": array for name, array in found.items()}
 
 
-def _left_out(trace: Trace, buffer: Buffer) -> str:
+def _find_unwritten(trace: Trace, buffer: Buffer) -> str:
     """A line about the elements of a result that nothing was ever written to; "" if there are none."""
     if buffer.written or buffer.space != "global":
         return ""
@@ -85,7 +85,7 @@ def text_of(letters: np.ndarray) -> str:
 def _where(artifact: Any) -> Callable[[Site], str]:
     """A line as the learner finds it: by its cell where the kernels are those of exported cells."""
     loader = getattr(artifact, "__loader__", None)
-    return lambda site: str(in_cell(site, loader))
+    return lambda site: str(locate_in_cell(site, loader))
 
 
 def _fault(fault: Fault, where: Callable[[Site], str], actor: str) -> str:

@@ -28,12 +28,12 @@ def python_function(kernel: Any) -> FunctionType:
     return function
 
 
-def simulated(function: FunctionType, cuda: Any) -> FunctionType:
+def simulate(function: FunctionType, cuda: Any) -> FunctionType:
     """Copy a kernel's function so that `cuda` means the simulator, in it and in the kernels that it calls."""
-    return _copied(function, cuda, {})
+    return _copy(function, cuda, {})
 
 
-def _copied(function: FunctionType, cuda: Any, made: dict[FunctionType, FunctionType]) -> FunctionType:
+def _copy(function: FunctionType, cuda: Any, made: dict[FunctionType, FunctionType]) -> FunctionType:
     if function in made:
         return made[function]
     own: Any = function  # of its builtins, which may be fewer than Python's, the type stubs know nothing
@@ -48,7 +48,7 @@ def _copied(function: FunctionType, cuda: Any, made: dict[FunctionType, Function
         if value is sys.modules.get("numba.cuda"):
             return cuda
         if isinstance(inner := getattr(value, "py_func", None), FunctionType):
-            return _copied(inner, cuda, made)
+            return _copy(inner, cuda, made)
         if isinstance(value, np.ndarray) and value.ndim:
             raise InputError(f"{function.__name__} reads the array {name} from outside", help="pass it as an argument")
         return value

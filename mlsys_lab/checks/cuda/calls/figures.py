@@ -14,9 +14,9 @@ from mlsys_lab.checks.spec import Arrays
 from mlsys_lab.kernels.trace.events import LOAD, STORE, Trace
 from mlsys_lab.kernels.trace.faults import UNWRITTEN
 from mlsys_lab.kernels.trace.findings import as_text
-from mlsys_lab.kernels.trace.places import in_cells
+from mlsys_lab.kernels.trace.places import locate_in_cells
 from mlsys_lab.kernels.trace.report import report
-from mlsys_lab.kernels.trace.requests import Requests, busiest_thread, worst_of
+from mlsys_lab.kernels.trace.requests import Requests, busiest_thread, find_worst
 
 SENTENCES = 2
 """How many of a kind are told; one mistake mostly shows in several places."""
@@ -24,7 +24,7 @@ SENTENCES = 2
 
 def figures(trace: Trace, artifact: Any, names: Iterable[str]) -> Arrays:
     """All figures of a launch of one of the artifact's kernels; `names` are the task's for its arrays, in order."""
-    trace = in_cells(trace, artifact)
+    trace = locate_in_cells(trace, artifact)
     found = report(trace)
     got = {
         "outside": text(one.sentence for one in found.faults if one.what != UNWRITTEN),
@@ -69,7 +69,7 @@ def _by_line(trace: Trace, rows: np.ndarray) -> str:
 
 def _spread(unit: str, places: tuple[Requests, ...]) -> Arrays:
     """By how much the worst request of a warp exceeds the least, and where that is."""
-    over, said = worst_of(places, unit)
+    over, said = find_worst(places, unit)
     return {f"{unit} over": np.array(over), f"{unit} at": text([said])}
 
 
