@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mlsys_lab.errors import InputError
+from mlsys_lab.kernels.trace.places import KernelError
 
 _MARK = "simulated kernel"
 """Key in the globals of functions made here by which they are known; no Python name can be it."""
@@ -75,8 +76,10 @@ def _check_shapes(code: CodeType) -> None:
         if varies and instruction.opname.startswith("STORE_FAST"):
             varying.update(names)
         if inside and (instruction.opname == "BINARY_OP" or found):
-            raise InputError(
-                f"{code.co_filename}:{_line(instruction)}: the shape of a shared or local array has to be a constant",
+            raise KernelError(
+                code.co_filename,
+                _line(instruction),
+                "the shape of a shared or local array has to be a constant",
                 help="give the sum a name outside of the kernel, such as PITCH = TILE + 1",
             )
         if instruction.opname.startswith("CALL"):
@@ -86,8 +89,8 @@ def _check_shapes(code: CodeType) -> None:
             before = instruction.argval
 
 
-def _line(instruction: dis.Instruction) -> int | None:
-    return instruction.positions.lineno if instruction.positions else None
+def _line(instruction: dis.Instruction) -> int:
+    return (instruction.positions and instruction.positions.lineno) or 0
 
 
 def _globals_of(code: CodeType) -> Iterator[str]:
@@ -135,11 +138,11 @@ def _callers(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def where(error: BaseException) -> str:
-    """Place `file:line` of the innermost kernel that an error came through; "" if it came through none."""
-    found, traceback = "", error.__traceback__
+def locate(error: BaseException) -> tuple[str, int]:
+    """File and line of the innermost kernel that an error came through; ("", 0) if it came through none."""
+    found, traceback = ("", 0), error.__traceback__
     while traceback is not None:
         if _MARK in traceback.tb_frame.f_globals:
-            found = f"{traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}"
+            found = traceback.tb_frame.f_code.co_filename, traceback.tb_lineno
         traceback = traceback.tb_next
     return found

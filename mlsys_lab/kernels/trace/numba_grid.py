@@ -11,10 +11,11 @@ import numpy as np
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.trace.events import Buffer
-from mlsys_lab.kernels.trace.numba_functions import Places, python_function, simulate, where
+from mlsys_lab.kernels.trace.numba_functions import Places, locate, python_function, simulate
 from mlsys_lab.kernels.trace.numba_memory import Guarded, Memory, poison
 from mlsys_lab.kernels.trace.numba_module import Cuda, Space
 from mlsys_lab.kernels.trace.numba_threads import Block, Dim3, Thread, Workers
+from mlsys_lab.kernels.trace.places import KernelError
 
 MOST_THREADS = 1024
 """Most threads that a block may have."""
@@ -139,7 +140,7 @@ class Launch:
         except Exception as error:
             reason = error if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
             who = f"thread {tuple(thread.index)} of block {tuple(self.block_index)}"
-            raise InputError(f"{where(error)}: {self.name} stops in {who}: {reason}") from error
+            raise KernelError(*locate(error), f"{self.name} stops in {who}: {reason}") from error
 
 
 def _extent(what: str, extent: Extent) -> Dim3:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.trace.events import Site, Trace
+
+
+class KernelError(InputError):
+    """What stops a kernel at a line of its source: `problem` at `file` and `line`, all three in the error's text."""
+
+    def __init__(self, file: str, line: int, problem: str, *, help: str = "") -> None:
+        self.file, self.line, self.problem = file, line, problem
+        super().__init__(f"{file}:{line}: {problem}", help=help)
 
 
 @dataclass(frozen=True, order=True)
