@@ -113,7 +113,7 @@ def _refuse_bfloat16_arithmetic(interpreter: Any, tl: Any) -> Iterator[None]:
     """Refuse bfloat16 arithmetic: the interpreter (3.6 to 3.9) holds such numbers as their bits and would use those."""
     builder = interpreter.interpreter_builder
 
-    def checked(original: Callable[..., Any]) -> Callable[..., Any]:
+    def refuse_bfloat16(original: Callable[..., Any]) -> Callable[..., Any]:
         def operate(operand: Any, *rest: Any) -> Any:
             if operand.dtype.scalar == tl.bfloat16:
                 raise InputError(
@@ -125,7 +125,7 @@ def _refuse_bfloat16_arithmetic(interpreter: Any, tl: Any) -> Iterator[None]:
 
     names = ("binary_op", "unary_op")
     for name in names:
-        setattr(builder, name, checked(getattr(builder, name)))
+        setattr(builder, name, refuse_bfloat16(getattr(builder, name)))
     try:
         yield
     finally:

@@ -59,7 +59,7 @@ def divergences(trace: Trace) -> tuple[Divergence, ...]:
         barrier, threads = waiting[turn]
         block, phase = divmod(turn, phases)
         places = trace.sites[barrier], trace.sites[site]
-        where, who = trace.who(block), trace.who(thread=thread)
+        where, who = trace.name_actor(block), trace.name_actor(thread=thread)
         one = Divergence(*places, waits, block, phase, threads, others, thread, 1, where, who)
         found.setdefault((barrier, site, waits), []).append(one)
 

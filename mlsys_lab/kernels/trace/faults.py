@@ -50,13 +50,13 @@ def faults(trace: Trace) -> tuple[Fault, ...]:
     within = is_inside(trace, rows)
     before = ~within & (rows["offset"] < 0)
     early = np.zeros(len(rows), dtype=bool)
-    early[within] = _never_written(trace, rows[within])
+    early[within] = _find_early_reads(trace, rows[within])
     wrong = {BEFORE: before, BEYOND: ~within & ~before, UNWRITTEN: early}
     found = [fault for what, which in wrong.items() for fault in _by_site(trace, what, which)]
     return tuple(sorted(found, key=lambda fault: fault.site))
 
 
-def _never_written(trace: Trace, rows: np.ndarray) -> np.ndarray:
+def _find_early_reads(trace: Trace, rows: np.ndarray) -> np.ndarray:
     """Mask of the rows that read an element which neither the host nor a request before theirs has written."""
     early = np.zeros(len(rows), dtype=bool)
     empty = np.asarray([not buffer.written for buffer in trace.buffers], dtype=bool)[rows["buffer"]]
@@ -90,7 +90,7 @@ def _by_site(trace: Trace, what: str, which: np.ndarray) -> list[Fault]:
                 of_threads=_threads(trace.accesses[np.logical_and.reduce(here)]),
                 block=int(first["block"]),
                 thread=int(first["thread"]),
-                who=trace.who(int(first["block"]), int(first["thread"])),
+                who=trace.name_actor(int(first["block"]), int(first["thread"])),
                 noun=trace.words[1],
                 place=buffer.place(int(first["offset"])),
             )

@@ -116,6 +116,8 @@ def _race(trace: Trace, one: np.void, other: np.void, elements: int) -> Race:
         thread=int(one["thread"]),
         other_block=int(other["block"]),
         other_thread=int(other["thread"]),
-        who=trace.who(int(one["block"]), int(one["thread"])),
-        other_who=trace.who(None if other["block"] == one["block"] else int(other["block"]), int(other["thread"])),
+        who=trace.name_actor(int(one["block"]), int(one["thread"])),
+        other_who=trace.name_actor(
+            None if other["block"] == one["block"] else int(other["block"]), int(other["thread"])
+        ),
     )

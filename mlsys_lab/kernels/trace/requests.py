@@ -72,7 +72,7 @@ def by_site(
                     number=int(heads[worst]["request"]),
                     block=int(heads[worst]["block"]),
                     warp=int(heads[worst]["thread"]) // WARP,
-                    who=f"{trace.who(int(heads[worst]['block']))} warp {int(heads[worst]['thread']) // WARP}",
+                    who=f"{trace.name_actor(int(heads[worst]['block']))} warp {int(heads[worst]['thread']) // WARP}",
                     lanes=int(lanes[worst]),
                     taken=int(taken[worst]),
                     least=int(least[worst]),
