@@ -55,7 +55,7 @@ def pages(site: Path) -> list[Path]:
     return [path for path in sorted(site.rglob("*.html")) if "_static" not in path.relative_to(site).parts]
 
 
-def broken(site: Path, source: Path, link: str) -> str | None:
+def find_problem(site: Path, source: Path, link: str) -> str | None:
     """Why a link from the page `source` leads nowhere on the site; None if it leads somewhere or to another host."""
     target = urlsplit(urljoin(SITE + source.relative_to(site).as_posix(), link))
     if target.netloc != urlsplit(SITE).netloc or target.scheme not in ("http", "https"):
@@ -79,7 +79,7 @@ def internal_problems(site: Path) -> list[str]:
         f"{page.relative_to(site)}: {link}: {why}"
         for page in pages(site)
         for link in dict.fromkeys(read_page(page).links)
-        if (why := broken(site, page, link))
+        if (why := find_problem(site, page, link))
     ]
 
 

@@ -21,7 +21,7 @@ def held_storages(root: Tensor) -> dict[int, int]:
     held: dict[int, int] = {}
     for node in nodes(root.node):
         leaves.update(_address(target.data) for target in node.targets() if isinstance(target, Tensor))
-        for tensor in _tensors(node.held()):
+        for tensor in _tensors(node.held_objects()):
             storage = tensor.untyped_storage()
             held[storage.data_ptr()] = storage.nbytes()
     return {address: size for address, size in held.items() if size and address not in leaves}

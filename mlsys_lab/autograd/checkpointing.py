@@ -57,7 +57,7 @@ class Recompute(Node):
         """The nodes, or leaves, that produced the function's inputs and need a gradient."""
         return (tensor.node or tensor for tensor in self.inputs if tensor.requires_grad)
 
-    def held(self) -> Iterator[object]:
+    def held_objects(self) -> Iterator[object]:
         """What the node keeps alive for the backward pass: the function's inputs, no intermediate results."""
         return iter(self.inputs)
 

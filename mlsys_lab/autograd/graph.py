@@ -62,7 +62,7 @@ class Node:
         """The nodes and leaves that this node sends gradients to."""
         return (target for target, _ in self.edges or ())
 
-    def held(self) -> Iterator[object]:
+    def held_objects(self) -> Iterator[object]:
         """What this node keeps alive for the backward pass: the closures of its vector-Jacobian products."""
         return (vjp for _, vjp in self.edges or ())
 

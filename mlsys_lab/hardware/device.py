@@ -47,8 +47,8 @@ class Device:
     `fp32` is full single precision on the vector units, since tensor cores round it to `tf32`. A unit is a GPU's
     streaming multiprocessor, a TPU's TensorCore, a CPU's core; sizes that are not published or do not apply are None.
     `warps_per_unit` and `blocks_per_unit` are the most that one multiprocessor holds at once.
-    `source` is where the vendor publishes the figures; `checked` is the day on which the row was last gone over, which
-    need not mean that the page itself was open: the table says for which rows it was.
+    `source` is where the vendor publishes the figures; `checked` is the day on which peaks and memory were last
+    compared with what it says, None where that has not been done.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Device:
     memory_bandwidth_bytes_per_s: float
     units: int
     source: str
-    checked: date
+    checked: date | None
     links: tuple[Link, ...] = ()
     fp32_lanes_per_unit: int | None = None
     clock_hz: float | None = None

@@ -6,9 +6,9 @@ GB is 10⁹ bytes; KiB and MiB are powers of two.
 Compute capabilities, and the warps and blocks of a multiprocessor that follow from them, are from the tables of
 https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/compute-capabilities.html (V100: `cuda_occupancy.h`).
 
-Peaks and memory of the TPUs were read from Google's pages. The GPUs' data sheets could not be opened when the table was
-written: their figures were known ones, some compared with other published tables. Compare a row with its source before
-resting a claim on it.
+`checked` is the day on which a row was compared with its source. It is None for every GPU, whose data sheets could not
+be opened: their figures were known ones, some compared with other published tables. Compare such a row with its source
+before resting a claim on it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ DEVICES: tuple[Device, ...] = (
         blocks_per_unit=32,
         links=(Link("NVLink 2", 6, 25 * GB), PCIE_3),
         source="https://images.nvidia.com/content/volta-architecture/pdf/volta-architecture-whitepaper.pdf",
-        checked=CHECKED,
+        checked=None,
         note="SXM2. No bf16 and no tf32. A 32 GB version has the same speeds.",
     ),
     Device(
@@ -87,7 +87,7 @@ DEVICES: tuple[Device, ...] = (
         blocks_per_unit=32,
         links=(Link("NVLink 3", 12, 25 * GB), PCIE_4),
         source="https://images.nvidia.com/aem-dam/en-zz/Solutions/data-center/nvidia-ampere-architecture-whitepaper.pdf",
-        checked=CHECKED,
+        checked=None,
         note="SXM4. fp64 is the tensor cores' peak; the vector units reach half.",
     ),
     Device(
@@ -111,7 +111,7 @@ DEVICES: tuple[Device, ...] = (
             "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/"
             "nvidia-a100-datasheet-us-nvidia-1758950-r4-web.pdf"
         ),
-        checked=CHECKED,
+        checked=None,
         note="SXM4. fp64 is the tensor cores' peak; the vector units reach half.",
     ),
     Device(
@@ -132,7 +132,7 @@ DEVICES: tuple[Device, ...] = (
         blocks_per_unit=32,
         links=(Link("NVLink 4", 18, 25 * GB), PCIE_5),
         source="https://resources.nvidia.com/en-us-tensor-core/gtc22-whitepaper-hopper",
-        checked=CHECKED,
+        checked=None,
         note=f"SXM5. {HOPPER_NOTE}",
     ),
     Device(
@@ -153,7 +153,7 @@ DEVICES: tuple[Device, ...] = (
         blocks_per_unit=32,
         links=(Link("NVLink 4", 18, 25 * GB), PCIE_5),
         source="https://www.nvidia.com/en-us/data-center/h200/",
-        checked=CHECKED,
+        checked=None,
         note=f"SXM5. {HOPPER_NOTE}",
     ),
     Device(
@@ -182,7 +182,7 @@ DEVICES: tuple[Device, ...] = (
         blocks_per_unit=32,
         links=(Link("NVLink 5", 18, 50 * GB), PCIE_5),
         source="https://www.nvidia.com/en-us/data-center/hgx/",
-        checked=CHECKED,
+        checked=None,
         note=(
             "In an HGX board, at 1,000 W. NVIDIA's architecture brief of 2024 prints 80 (fp32) and 40 (fp64) TFLOP/s "
             "and 192 GB. Drivers report a bus of 7,680 bits, which makes 7.67 TB/s of the 8 that the data sheet gives."
@@ -213,7 +213,7 @@ DEVICES: tuple[Device, ...] = (
         blocks_per_unit=16,
         links=(Link("NVLink 3", 4, 14.0625 * GB), PCIE_4),
         source="https://images.nvidia.com/aem-dam/en-zz/Solutions/geforce/ampere/pdf/NVIDIA-ampere-GA102-GPU-Architecture-Whitepaper-V1.pdf",
-        checked=CHECKED,
+        checked=None,
         note="With fp16 accumulation the fp16 peak doubles.",
     ),
     Device(
@@ -242,7 +242,7 @@ DEVICES: tuple[Device, ...] = (
         blocks_per_unit=24,
         links=(PCIE_4,),
         source="https://images.nvidia.com/aem-dam/Solutions/Data-Center/l4/nvidia-ada-gpu-architecture-whitepaper-v2.1.pdf",
-        checked=CHECKED,
+        checked=None,
         note="With fp16 accumulation the fp16 and fp8 peaks double. No NVLink.",
     ),
     Device(
@@ -266,7 +266,7 @@ DEVICES: tuple[Device, ...] = (
             "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/tesla-t4/"
             "t4-tensor-core-datasheet-951643.pdf"
         ),
-        checked=CHECKED,
+        checked=None,
         note="No bf16 and no tf32. Its 70 W rarely allow the boost clock that the peaks assume.",
     ),
     Device(
@@ -295,7 +295,7 @@ DEVICES: tuple[Device, ...] = (
         blocks_per_unit=24,
         links=(PCIE_4,),
         source="https://resources.nvidia.com/en-us-data-center-overview/l4-gpu-datasheet",
-        checked=CHECKED,
+        checked=None,
         note="The data sheet gives tensor peaks with sparsity only; these are half of them.",
     ),
     Device(
@@ -308,9 +308,9 @@ DEVICES: tuple[Device, ...] = (
         units=2,
         clock_hz=1050e6,
         links=(Link("ICI", 6, 50 * GB),),
-        source="https://arxiv.org/abs/2304.01433",
+        source="https://docs.cloud.google.com/tpu/docs/v4",
         checked=CHECKED,
-        note="A 3D torus: two links an axis. Google's pages round to 1,200 GB/s; 1,228 is also seen.",
+        note="A 3D torus: two links an axis (arXiv:2304.01433). The page rounds to 1,200 GB/s; 1,228 is also seen.",
     ),
     Device(
         name="TPU v5e",

@@ -54,7 +54,7 @@ def kernels_of(source: str, filename: str = "<kernels>", elsewhere: frozenset[st
             uses[function.name] = check_kernel(function, known)
         except KernelLanguageError as error:
             refused.setdefault(function.name, error)
-    _spread(refused, uses)
+    _spread_refusals(refused, uses)
     numbers = [(name, node) for name, node in constants if name not in refused]
     kept = [node for node in functions if node.name not in refused]
     body: list[ast.stmt] = [*(node for _, node in numbers), *kept]
@@ -63,7 +63,7 @@ def kernels_of(source: str, filename: str = "<kernels>", elsewhere: frozenset[st
     )
 
 
-def _spread(refused: dict[str, KernelLanguageError], uses: Mapping[str, set[str]]) -> None:
+def _spread_refusals(refused: dict[str, KernelLanguageError], uses: Mapping[str, set[str]]) -> None:
     """Refuse every kernel that uses a refused one, for the reason of that one; changes `refused` in place."""
     left = {name: used for name, used in uses.items() if name not in refused}
     while spoilt := [name for name, used in left.items() if used & refused.keys()]:

@@ -67,33 +67,33 @@ class _Kernel:
             if name.startswith("__") or name in RESERVED:
                 self.refuse(self.function, f"`{name}` cannot be the name of a variable of `{self.function.name}`")
         for statement in self.function.body:
-            self.statement(statement)
+            self.check_statement(statement)
 
-    def statement(self, node: ast.stmt) -> None:
+    def check_statement(self, node: ast.stmt) -> None:
         """Check a statement of the body, with the statements inside it."""
         match node:
             case ast.Assign(targets=targets, value=value):
                 if len(targets) > 1 and self.dialect == "triton.jit":
                     self.refuse(node, "Triton has no `a = b = …`", help="one assignment for each variable")
                 for target in targets:
-                    self.target(target)
-                self.expression(value)
+                    self.check_target(target)
+                self.check_expression(value)
             case ast.AugAssign(target=target, value=value):
-                self.target(target)
-                self.expression(value)
+                self.check_target(target)
+                self.check_expression(value)
             case ast.AnnAssign(target=ast.Name(), annotation=annotation, value=value) if value is not None:
-                self.expression(annotation)
-                self.expression(value)
+                self.check_expression(annotation)
+                self.check_expression(value)
             case ast.If(test=test, body=body, orelse=orelse) | ast.While(test=test, body=body, orelse=orelse):
-                self.expression(test)
-                self.block(body, orelse)
+                self.check_expression(test)
+                self.check_block(body, orelse)
             case ast.For(target=ast.Name(), iter=ast.Call() as call, body=body, orelse=orelse):
                 if ast.unparse(call.func) not in ("range", "tl.range", "tl.static_range"):
                     self.refuse(
                         call, "a loop of a kernel runs over a range", help="range(…), tl.range(…) or tl.static_range(…)"
                     )
-                self.expression(call)
-                self.block(body, orelse)
+                self.check_expression(call)
+                self.check_block(body, orelse)
             case ast.For():
                 self.refuse(
                     node, "a loop of a kernel runs one variable over a range", help="for i in range(start, end, step)"
@@ -101,60 +101,60 @@ class _Kernel:
             case ast.Expr(value=ast.Constant()):
                 pass  # a docstring
             case ast.Expr(value=ast.Call() as call):
-                self.expression(call)
+                self.check_expression(call)
             case ast.Raise(exc=ast.Call(func=ast.Name("NotImplementedError"), args=[ast.Constant(str())], keywords=[])):
                 pass  # the line that stands where a task is still to do
             case ast.Return(value=value):
                 if value is not None:
-                    self.expression(value)
+                    self.check_expression(value)
             case _ if not isinstance(node, SIMPLE):
                 self.refuse(node, f"a kernel has no `{_word(node)}`")
 
-    def block(self, *bodies: list[ast.stmt]) -> None:
+    def check_block(self, *bodies: list[ast.stmt]) -> None:
         for body in bodies:
             for node in body:
-                self.statement(node)
+                self.check_statement(node)
 
-    def target(self, node: ast.expr) -> None:
+    def check_target(self, node: ast.expr) -> None:
         """Check the left side of an assignment."""
         match node:
             case ast.Name():
                 pass
             case ast.Tuple(elts=elements):
                 for element in elements:
-                    self.target(element)
+                    self.check_target(element)
             case ast.Subscript() if self.dialect == "triton.jit":
                 self.refuse(node, "Triton stores to no element of a variable", help="tl.store, or a block by tl.where")
             case ast.Subscript(value=ast.Name() as array, slice=index):
-                self.expression(array)
-                self.expression(index)
+                self.check_expression(array)
+                self.check_expression(index)
             case _:
                 what = "a kernel stores to variables and to elements of arrays only"
                 self.refuse(node, what, help="array[row, column] = value")
 
-    def expression(self, node: ast.expr) -> None:
+    def check_expression(self, node: ast.expr) -> None:
         """Check an expression and its parts."""
         match node:
             case ast.Constant(value=value):
                 if isinstance(value, str | bytes | complex) or value is ...:
                     self.refuse(node, "a kernel computes with numbers only")
             case ast.Name(id=name):
-                self.name(node, name)
+                self.check_name(node, name)
             case ast.Attribute():
-                self.attribute(node)
+                self.check_attribute(node)
             case ast.Call(func=ast.Name("float"), args=[ast.Constant("inf" | "-inf" | "nan")], keywords=[]):
                 pass
             case ast.Call(func=function, args=args, keywords=keywords):
-                self.callee(function)
+                self.check_callee(function)
                 for argument in args:
-                    self.argument(argument)
+                    self.check_argument(argument)
                 if keywords and isinstance(function, ast.Name) and function.id in BUILTINS:
                     self.refuse(keywords[0].value, f"`{function.id}` takes no keywords in a kernel")
                 for keyword in keywords:
-                    self.keyword(keyword)
+                    self.check_keyword(keyword)
             case ast.Subscript(value=value, slice=index):
-                self.expression(value)
-                self.expression(index)
+                self.check_expression(value)
+                self.check_expression(index)
             case ast.List():
                 own = "cuda.local.array(length, float32)" if self.dialect == "cuda.jit" else "a block, such as tl.zeros"
                 self.refuse(node, "a kernel has no lists", help=own)
@@ -162,31 +162,31 @@ class _Kernel:
                 for part in ast.iter_child_nodes(node):
                     if not isinstance(part, HARMLESS):
                         assert isinstance(part, ast.expr)
-                        self.expression(part)
+                        self.check_expression(part)
             case _:
                 self.refuse(node, f"a kernel has no {_word(node)}")
 
-    def argument(self, node: ast.expr) -> None:
+    def check_argument(self, node: ast.expr) -> None:
         """Check an argument of a call: an expression, or a list that is a shape of Triton's."""
         for part in node.elts if isinstance(node, ast.List) and self.dialect == "triton.jit" else [node]:
-            self.expression(part)
+            self.check_expression(part)
 
-    def callee(self, node: ast.expr) -> None:
+    def check_callee(self, node: ast.expr) -> None:
         if not isinstance(node, ast.Name | ast.Attribute):
             self.refuse(node, "a kernel calls functions by their names")
         if isinstance(node, ast.Name) and node.id in self.locals:
             self.refuse(node, "a kernel calls other kernels and the functions of its language, no variables")
-        self.expression(node)
+        self.check_expression(node)
 
-    def keyword(self, node: ast.keyword) -> None:
+    def check_keyword(self, node: ast.keyword) -> None:
         if node.arg is None:
             self.refuse(node.value, "a kernel writes its arguments out", "**")
         elif node.arg.startswith("_") or node.arg == "member":  # by these Triton hands its own machinery on
             self.refuse(node.value, f"`{node.arg}=` is no argument for a kernel to give")
         if not (isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)):  # padding_option="zero"
-            self.argument(node.value)
+            self.check_argument(node.value)
 
-    def name(self, node: ast.Name, name: str) -> None:
+    def check_name(self, node: ast.Name, name: str) -> None:
         if name not in self.locals | self.known | BUILTINS | NUMBER_TYPES:
             advice = f"of Python's own functions it has {', '.join(sorted(BUILTINS))}"
             if not hasattr(builtins, name):
@@ -196,7 +196,7 @@ class _Kernel:
                 node.lineno, f"`{name}` is nothing that kernel `{self.function.name}` can use", help=advice
             )
 
-    def attribute(self, node: ast.Attribute) -> None:
+    def check_attribute(self, node: ast.Attribute) -> None:
         """Check a dotted name: a word of the language, or an attribute that values in kernels have."""
         root: ast.expr = node
         while isinstance(root, ast.Attribute):
@@ -206,7 +206,7 @@ class _Kernel:
         if module in MODULES:
             if module not in DIALECTS[self.dialect]:
                 what = f"`{module}` is no part of a kernel under `@{self.dialect}`"
-                self.refuse(node, what, help=self.own(node.attr))
+                self.refuse(node, what, help=self.find_local_name(node.attr))
             if path not in MODULES[module]:
                 near = f"{module}.{node.attr}" if node.attr in MODULES[module] else did_you_mean(path, MODULES[module])
                 self.refuse(node, f"`{dotted}` is not among what a kernel that is traced may use", help=near)
@@ -214,11 +214,11 @@ class _Kernel:
             self.refuse(node, f"a kernel calls `{ast.unparse(node)}` by another name", help=f"`{node.attr}` alone")
         elif node.attr not in OF_VALUES[self.dialect]:
             what = f"`.{node.attr}` is not among what a kernel that is traced may use"
-            self.refuse(node, what, help=self.own(node.attr))
+            self.refuse(node, what, help=self.find_local_name(node.attr))
         else:
-            self.expression(node.value)
+            self.check_expression(node.value)
 
-    def own(self, name: str) -> str:
+    def find_local_name(self, name: str) -> str:
         """Translate a name from another module to the one it has in this kernel; "" if there is none."""
         found = [f"{module}.{name}" for module in DIALECTS[self.dialect] if name in MODULES[module]]
         return found[0] if found else 'float("inf")' if name == "inf" else ""

@@ -27,14 +27,14 @@ def steps_in(operation: str, language: str) -> ModuleType:
     if language not in LANGUAGES:
         raise InputError("unknown language", got=language, expected=" or ".join(LANGUAGES))
     name = f"mlsys_lab.kernels.{operation}.{LANGUAGES[language]}"
-    if not _imported(name):
+    if not _import(name):
         folder = Path(__file__).parent / operation
         written = [one for one, steps in LANGUAGES.items() if (folder / f"{steps}.py").exists()]
         raise InputError(f"{operation} is not written in this language", got=language, expected=" or ".join(written))
     return sys.modules[name]
 
 
-def _imported(name: str) -> bool:
+def _import(name: str) -> bool:
     """Import a module; returns whether it exists."""
     try:
         importlib.import_module(name)
@@ -47,7 +47,7 @@ def _imported(name: str) -> bool:
 
 # torch.compile cannot trace an import; of what is marked so it asks for the result while it traces. This is what
 # torch.compiler.assume_constant_result does, which would import the whole compiler here: seconds.
-_imported._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_import._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def perform(operation: str, language: str, step: str | None, *tensors: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.kernels.arguments import in_rows, of_rank, together
+from mlsys_lab.kernels.arguments import check_rank, check_rows, check_tensors
 from mlsys_lab.kernels.runtime import triton_interprets
 from mlsys_lab.kernels.triton_language import tl, triton
 
@@ -61,24 +61,24 @@ def limits(device: torch.device) -> Limits:
     return Limits(found.shared_memory_per_block_optin, found.multi_processor_count)
 
 
-def tensors(rank: int, **named: torch.Tensor) -> torch.device:
+def check_operands(rank: int, **named: torch.Tensor) -> torch.device:
     """The device of tensors of `rank` dimensions that a kernel takes together; InputError names the first that misfits.
 
     They share one of `DTYPES` and one device. Strides are free but for the last dimension, whose elements lie side by
     side, as wide loads need it.
     """
-    device = together(DTYPES, **named)
-    of_rank(rank, **named)
-    in_rows(**named)
+    device = check_tensors(DTYPES, **named)
+    check_rank(rank, **named)
+    check_rows(**named)
     return device
 
 
-def written_out(dtype: torch.dtype, precision: str) -> bool:
+def unrolls_products(dtype: torch.dtype, precision: str) -> bool:
     """Whether the compiler writes out every multiply-add of a tile, so that only small tiles are of use."""
     return dtype == torch.float32 and precision == "ieee"
 
 
-def known_precision(precision: str) -> None:
+def check_precision(precision: str) -> None:
     """Raise InputError unless `precision` is one of `PRECISIONS`."""
     if precision not in PRECISIONS:
         raise InputError("unknown precision", got=repr(precision), expected="one of " + ", ".join(PRECISIONS))

@@ -38,11 +38,11 @@ def launch(
     if (instead := _instead.get()) is not None:
         instead(kernel, grid, *args, outputs=outputs, **constants)
     elif triton_interprets():
-        with interpreting(), silent_arithmetic():
+        with enable_interpreter(), silence_arithmetic():
             try:
                 kernel[grid](*args, **constants)
             except Exception as error:
-                if (ours := _ours(error)) is not None:
+                if (ours := _find_course_error(error)) is not None:
                     raise ours from None
                 raise
     elif device.type == "cuda":
@@ -57,7 +57,7 @@ def launch(
 
 
 @contextmanager
-def launching(instead: Callable[..., None]) -> Iterator[None]:
+def replace_launches(instead: Callable[..., None]) -> Iterator[None]:
     """Call `instead(kernel, grid, *args, outputs=…, **constants)` for every launch in the body of a `with`."""
     token = _instead.set(instead)
     try:
@@ -67,7 +67,7 @@ def launching(instead: Callable[..., None]) -> Iterator[None]:
 
 
 @contextmanager
-def interpreting() -> Iterator[None]:
+def enable_interpreter() -> Iterator[None]:
     """Let kernels be interpreted in the body of a `with`, also where Triton was imported to compile.
 
     There Triton's library (`tl.sum` …) and a kernel's helpers are functions for the compiler, and refuse to be called.
@@ -75,17 +75,17 @@ def interpreting() -> Iterator[None]:
     """
     interpreter = importlib.import_module("triton.runtime.interpreter")
     triton, tl = sys.modules["triton"], sys.modules["triton.language"]
-    with _patching_once(interpreter, tl), _no_arithmetic_on_bits(interpreter, tl):
+    with _patch_once(interpreter, tl), _refuse_bfloat16_arithmetic(interpreter, tl):
         if isinstance(tl.sum, interpreter.InterpretedFunction):
             yield
             return
-        with _called_by_python(interpreter, tl), triton.knobs.runtime.scope():
+        with _allow_python_calls(interpreter, tl), triton.knobs.runtime.scope():
             triton.knobs.runtime.interpret = True
             yield
 
 
 @contextmanager
-def _patching_once(interpreter: Any, tl: Any) -> Iterator[None]:
+def _patch_once(interpreter: Any, tl: Any) -> Iterator[None]:
     """Let the interpreter replace the functions of `tl` by its own only once a launch.
 
     It would do so again at each call of a helper, `tl.sum` among them, which takes longer than all the rest together.
@@ -109,11 +109,11 @@ def _patching_once(interpreter: Any, tl: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _no_arithmetic_on_bits(interpreter: Any, tl: Any) -> Iterator[None]:
+def _refuse_bfloat16_arithmetic(interpreter: Any, tl: Any) -> Iterator[None]:
     """Refuse bfloat16 arithmetic: the interpreter (3.6 to 3.9) holds such numbers as their bits and would use those."""
     builder = interpreter.interpreter_builder
 
-    def checked(original: Callable[..., Any]) -> Callable[..., Any]:
+    def refuse_bfloat16(original: Callable[..., Any]) -> Callable[..., Any]:
         def operate(operand: Any, *rest: Any) -> Any:
             if operand.dtype.scalar == tl.bfloat16:
                 raise InputError(
@@ -125,7 +125,7 @@ def _no_arithmetic_on_bits(interpreter: Any, tl: Any) -> Iterator[None]:
 
     names = ("binary_op", "unary_op")
     for name in names:
-        setattr(builder, name, checked(getattr(builder, name)))
+        setattr(builder, name, refuse_bfloat16(getattr(builder, name)))
     try:
         yield
     finally:
@@ -133,7 +133,7 @@ def _no_arithmetic_on_bits(interpreter: Any, tl: Any) -> Iterator[None]:
             delattr(builder, name)
 
 
-def _ours(error: BaseException) -> CourseError | None:
+def _find_course_error(error: BaseException) -> CourseError | None:
     """The course's own error that an interpreter's error was raised from; None if there is none."""
     cause = error
     while cause.__cause__ is not None:
@@ -142,7 +142,7 @@ def _ours(error: BaseException) -> CourseError | None:
 
 
 @contextmanager
-def _called_by_python(interpreter: Any, tl: Any) -> Iterator[None]:
+def _allow_python_calls(interpreter: Any, tl: Any) -> Iterator[None]:
     """Let functions that were decorated for the compiler be called from Python, as the interpreter does."""
     jit = importlib.import_module("triton.runtime.jit").JITFunction
     places = [tl, tl.core, tl.math, *(one for one in vars(tl.core).values() if isinstance(one, type))]
@@ -161,7 +161,7 @@ def _called_by_python(interpreter: Any, tl: Any) -> Iterator[None]:
 
 
 @contextmanager
-def silent_arithmetic() -> Iterator[None]:
+def silence_arithmetic() -> Iterator[None]:
     """Silence NumPy's warnings of overflow and NaN, since a GPU gives none."""
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)

@@ -130,7 +130,7 @@ def _minimise(begin: FloatArray, columns: FloatArray, delta: float, tolerance: f
     """The lowest of the local minima that L-BFGS reaches from the starts (S, 5), as theta (5,)."""
     from scipy.optimize import minimize
 
-    def scaled(theta: FloatArray) -> tuple[float, FloatArray]:
+    def scale(theta: FloatArray) -> tuple[float, FloatArray]:
         value, gradient = _objective(theta, columns, delta)
         return value / delta, gradient / delta
 
@@ -138,7 +138,7 @@ def _minimise(begin: FloatArray, columns: FloatArray, delta: float, tolerance: f
     options = {"maxiter": 5000, "maxfun": 20000, "ftol": 1e-14, "gtol": tolerance, "maxcor": 20}
     with _blas().limit(limits=1, user_api="blas"):  # waking threads for products of five costs forty times the work
         found = [
-            minimize(scaled, np.clip(theta, low, high), jac=True, method="L-BFGS-B", bounds=BOUNDS, options=options)
+            minimize(scale, np.clip(theta, low, high), jac=True, method="L-BFGS-B", bounds=BOUNDS, options=options)
             for theta in begin
         ]
     best = min(found, key=lambda result: float(result.fun))

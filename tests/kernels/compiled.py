@@ -114,7 +114,7 @@ def _main() -> None:
     driver.set_active(NoDevice())
     JITFunction.run = compile_only
     Autotuner.do_bench = staticmethod(each_once)
-    with triton_launch.launching(without_device):
+    with triton_launch.replace_launches(without_device):
         exec(compile(sys.stdin.read(), "<launches>", "exec"), {"__name__": "__launches__"})
     print(json.dumps(launches))
 

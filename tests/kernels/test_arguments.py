@@ -12,8 +12,8 @@ FLOATS = (torch.float32, torch.float64)
 
 
 def test_tensors_alike_give_their_device():
-    assert arguments.alike(FLOATS, x=torch.ones(3), y=torch.ones(2, 2)) == torch.device("cpu")
-    assert arguments.alike(FLOATS, x=torch.ones(0)) == torch.device("cpu")
+    assert arguments.check_contiguous(FLOATS, x=torch.ones(3), y=torch.ones(2, 2)) == torch.device("cpu")
+    assert arguments.check_contiguous(FLOATS, x=torch.ones(0)) == torch.device("cpu")
 
 
 @pytest.mark.parametrize(
@@ -28,29 +28,29 @@ def test_tensors_alike_give_their_device():
 )
 def test_tensors_that_do_not_go_together(x, y, message):
     with pytest.raises(InputError) as error:
-        arguments.alike(FLOATS, x=x, y=y)
+        arguments.check_contiguous(FLOATS, x=x, y=y)
     assert str(error.value).startswith(message)
 
 
 def test_ranks_and_shapes():
-    arguments.of_rank(2, a=torch.ones(2, 3), b=torch.ones(0, 0))
-    arguments.of_shape((2, 3), a=torch.ones(2, 3))
+    arguments.check_rank(2, a=torch.ones(2, 3), b=torch.ones(0, 0))
+    arguments.check_shape((2, 3), a=torch.ones(2, 3))
     with pytest.raises(InputError, match=r"^dimensions of b: got shape \(3,\), expected 2 of them$"):
-        arguments.of_rank(2, a=torch.ones(2, 3), b=torch.ones(3))
+        arguments.check_rank(2, a=torch.ones(2, 3), b=torch.ones(3))
     with pytest.raises(InputError, match=r"^shape of b: got \(3, 2\), expected \(2, 3\)$"):
-        arguments.of_shape((2, 3), a=torch.ones(2, 3), b=torch.ones(3, 2))
+        arguments.check_shape((2, 3), a=torch.ones(2, 3), b=torch.ones(3, 2))
 
 
 def test_steps():
-    arguments.known_step("naive", {"naive": "", "tiled": ""})
+    arguments.check_step("naive", {"naive": "", "tiled": ""})
     with pytest.raises(InputError, match=r"^unknown step: got 'fast', expected one of naive, tiled$"):
-        arguments.known_step("fast", {"naive": "", "tiled": ""})
+        arguments.check_step("fast", {"naive": "", "tiled": ""})
 
 
 def test_shared_memory():
-    arguments.fits_shared_memory(49152, "a tile")
+    arguments.check_shared_memory(49152, "a tile")
     with pytest.raises(
         InputError, match=r"^a tile is too large for shared memory: got 49153 bytes, expected at most 49152$"
     ):
-        arguments.fits_shared_memory(49153, "a tile")
-    arguments.fits_shared_memory(200_000, "a tile", limit_bytes=232_448)
+        arguments.check_shared_memory(49153, "a tile")
+    arguments.check_shared_memory(200_000, "a tile", limit_bytes=232_448)

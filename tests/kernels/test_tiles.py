@@ -36,9 +36,9 @@ def test_limits_of_an_h100_where_there_is_no_gpu():
 
 def test_tensors_may_have_any_strides_but_the_last():
     x = torch.zeros(4, 6)
-    assert tiles.tensors(2, x=x[::2], y=x[:, 1:3]) == torch.device("cpu")
-    assert tiles.tensors(2, column=x[:, ::6]) == torch.device("cpu"), "one column has no neighbours"
+    assert tiles.check_operands(2, x=x[::2], y=x[:, 1:3]) == torch.device("cpu")
+    assert tiles.check_operands(2, column=x[:, ::6]) == torch.device("cpu"), "one column has no neighbours"
     with pytest.raises(InputError, match=r"last dimension of y is not contiguous: got strides \(6, 2\); help: y.cont"):
-        tiles.tensors(2, x=x, y=x[:, ::2])
+        tiles.check_operands(2, x=x, y=x[:, ::2])
     with pytest.raises(InputError, match="unknown precision: got 'tf64', expected one of ieee, tf32"):
-        tiles.known_precision("tf64")
+        tiles.check_precision("tf64")

@@ -13,7 +13,7 @@ import math
 import torch
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.kernels.arguments import of_rank, together
+from mlsys_lab.kernels.arguments import check_rank, check_tensors
 
 STEPS = {
     "reference": "torch: scores, mask, softmax and weighted values, each a pass over memory",
@@ -44,9 +44,9 @@ def reference(
     return weights.masked_fill(hidden, 0.0) @ v  # a row that is all hidden has NaN for weights
 
 
-def heads_fit(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+def check_heads(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
     """Raise InputError unless shapes are (B, N, S, D), (B, K, T, D), (B, K, T, D) with N a multiple of K."""
-    of_rank(4, q=q, k=k, v=v)
+    check_rank(4, q=q, k=k, v=v)
     if k.shape != v.shape:
         raise InputError("k and v have two shapes", got=f"{tuple(k.shape)} and {tuple(v.shape)}")
     (B, N, _, D), (kv_batch, K, _, kv_width) = q.shape, k.shape
@@ -59,7 +59,7 @@ def heads_fit(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         raise InputError("query heads must be a multiple of key/value heads", got=f"{N} and {K}")
 
 
-def in_model(
+def attend_in_model(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, *, step: str = "flash"
 ) -> torch.Tensor:
     """Causal attention of the type that `mlsys_lab.models.Transformer` calls; InputError for a bias on the scores."""
@@ -85,8 +85,8 @@ def attention(
     float16, bfloat16 or float32. Raises InputError.
     """
     if step == "reference":
-        together(REFERENCE_DTYPES, q=q, k=k, v=v)
-        heads_fit(q, k, v)
+        check_tensors(REFERENCE_DTYPES, q=q, k=k, v=v)
+        check_heads(q, k, v)
         return reference(q, k, v, causal=causal, scale=scale)
     from mlsys_lab.kernels.attention import triton_steps
 

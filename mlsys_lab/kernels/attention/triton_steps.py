@@ -21,8 +21,8 @@ import torch
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels import tiles
-from mlsys_lab.kernels.arguments import fits_shared_memory, known_step
-from mlsys_lab.kernels.attention import heads_fit
+from mlsys_lab.kernels.arguments import check_shared_memory, check_step
+from mlsys_lab.kernels.attention import check_heads
 from mlsys_lab.kernels.attention import triton_kernels as kernels
 from mlsys_lab.kernels.attention.blocks import KERNELS, WIDEST, Blocks, candidates
 from mlsys_lab.kernels.triton_language import triton
@@ -79,7 +79,7 @@ def attention_with_lse(
     if blocks is not None:
         room = tiles.limits(q.device).shared_bytes
         for kind in KERNELS:
-            fits_shared_memory(blocks.shared_bytes(kind, _width(q), q.itemsize), f"{blocks} for {kind}", room)
+            check_shared_memory(blocks.shared_bytes(kind, _width(q), q.itemsize), f"{blocks} for {kind}", room)
     chosen = [] if blocks is None else list(astuple(blocks))
     out, lse = forward(q, k, v, causal, scale, step, precision, chosen)
     return out, lse
@@ -101,7 +101,7 @@ def forward(
     if not q.numel() or not T:
         return q.new_zeros(q.shape), q.new_full((B, N, S), -math.inf, dtype=torch.float32)
     lse = q.new_empty(B, N, S, dtype=torch.float32)
-    q, k, v = _aligned(q), _aligned(k), _aligned(v)
+    q, k, v = _align(q), _align(k), _align(v)
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     how = {"GROUP": N // K, "CAUSAL": causal, "PRECISION": precision}
     start = functools.partial(_start, q.device)
@@ -124,7 +124,7 @@ def forward(
         tiles_out = (scores, by_key(v), by_query(out))
         start(kernels.values_kernel, grid, *tiles_out, N, S, T, outputs=("out_tiles",), **constants)
 
-    run(_choice("forward", blocks, q, precision, (step, B, N, K, S, T, *how.values()), run))
+    run(_choose_blocks("forward", blocks, q, precision, (step, B, N, K, S, T, *how.values()), run))
     return out[..., :D].contiguous(), lse
 
 
@@ -151,7 +151,7 @@ def backward(
     (B, N, S, D), (K, T) = q.shape, k.shape[1:3]
     if not q.numel() or not T:
         return q.new_zeros(q.shape), k.new_zeros(k.shape), v.new_zeros(v.shape)
-    q, k, v, out, d_out = _aligned(q), _aligned(k), _aligned(v), _aligned(out), _aligned(d_out)
+    q, k, v, out, d_out = _align(q), _align(k), _align(v), _align(out), _align(d_out)
     width, group = _width(q), N // K
     d_lse, delta = d_lse.contiguous(), torch.empty_like(lse)
     dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
@@ -177,8 +177,8 @@ def backward(
         start(kernels.query_kernel, grid, *tensors, N, S, T, scale, outputs=("dq_tiles",), **constants)
 
     key = (B, N, K, S, T, *how.values())
-    key_value(_choice("key_value", blocks, q, precision, key, key_value))
-    query(_choice("query", blocks, q, precision, key, query))
+    key_value(_choose_blocks("key_value", blocks, q, precision, key, key_value))
+    query(_choose_blocks("query", blocks, q, precision, key, query))
     return dq[..., :D].contiguous(), dk[..., :D].contiguous(), dv[..., :D].contiguous()
 
 
@@ -205,14 +205,14 @@ def _start(device: torch.device, kernel: Any, grid: tuple[int, ...], *args: Any,
     launch(kernel, grid, device, *args, **options)
 
 
-def _choice(
+def _choose_blocks(
     kind: str, given: list[int], q: torch.Tensor, precision: str, key: tuple[Any, ...], run: Callable[[Blocks], None]
 ) -> Blocks:
     """The cut that the caller asked for, or else the fastest of the candidates that fit."""
     if given:
         return Blocks(*given)
     width = _width(q)
-    small = tiles.written_out(q.dtype, precision)
+    small = tiles.unrolls_products(q.dtype, precision)
     fitting = candidates(kind, width, q.itemsize, tiles.limits(q.device).shared_bytes, small=small)
     return fastest((kind, *key, width, q.dtype, q.device), fitting, run)
 
@@ -223,7 +223,7 @@ def _width(q: torch.Tensor) -> int:
 
 
 def _tiles(rows: int, x: torch.Tensor) -> Any:
-    """A tensor descriptor of (…, rows, columns) tiles of `x`, whose rows must be aligned as `_aligned` makes them."""
+    """A tensor descriptor of (…, rows, columns) tiles of `x`, whose rows must be aligned as `_align` makes them."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     # A dimension of size 1 may have any stride in torch; the copy engine asks for multiples of 16 bytes of that, too.
@@ -231,7 +231,7 @@ def _tiles(rows: int, x: torch.Tensor) -> Any:
     return TensorDescriptor(x, list(x.shape), [*strides, 1], [1, 1, rows, _width(x)])
 
 
-def _aligned(x: torch.Tensor) -> torch.Tensor:
+def _align(x: torch.Tensor) -> torch.Tensor:
     """`x`, or a copy with zero columns whose rows begin at multiples of 16 bytes, as the copy engine needs it."""
     if odd := x.shape[-1] * x.itemsize % 16:
         return torch.nn.functional.pad(x, (0, (16 - odd) // x.itemsize))
@@ -241,9 +241,9 @@ def _aligned(x: torch.Tensor) -> torch.Tensor:
 
 
 def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, step: str, precision: str) -> None:
-    known_step(step, STEPS)
-    tiles.known_precision(precision)
-    tiles.tensors(4, q=q, k=k, v=v)
-    heads_fit(q, k, v)
+    check_step(step, STEPS)
+    tiles.check_precision(precision)
+    tiles.check_operands(4, q=q, k=k, v=v)
+    check_heads(q, k, v)
     if q.shape[-1] > WIDEST:
         raise InputError("width of heads", got=q.shape[-1], expected=f"at most {WIDEST}")

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.kernels.arguments import alike, known_step, of_rank, of_shape
+from mlsys_lab.kernels.arguments import check_contiguous, check_rank, check_shape, check_step
 from mlsys_lab.kernels.cross_entropy.triton_kernels import gradient_kernel, in_place_kernel, loss_kernel
 from mlsys_lab.kernels.row_blocks import DTYPES, power_of_two, rows_and_width
 from mlsys_lab.kernels.triton_launch import launch
@@ -23,12 +23,12 @@ WIDEST_BLOCK, WARPS = 4096, 8
 
 def cross_entropy(logits: torch.Tensor, targets: torch.Tensor, *, ignore_index: int, step: str) -> torch.Tensor:
     """Mean loss over the rows that are not ignored, differentiable, by one of `STEPS`. Raises InputError."""
-    known_step(step, STEPS)
-    alike(DTYPES, logits=logits)
-    alike((torch.int64,), targets=targets)
-    of_rank(2, logits=logits)
+    check_step(step, STEPS)
+    check_contiguous(DTYPES, logits=logits)
+    check_contiguous((torch.int64,), targets=targets)
+    check_rank(2, logits=logits)
     rows_and_width(logits, "logits")
-    of_shape((logits.shape[0],), targets=targets)
+    check_shape((logits.shape[0],), targets=targets)
     if targets.device != logits.device:
         raise InputError("logits and targets are on two devices", got=f"{logits.device} and {targets.device}")
     if step == "in_place":

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mlsys_lab.errors import InputError, MissingToolError
-from mlsys_lab.kernels.cuda_cpp.diagnostics import failure
+from mlsys_lab.kernels.cuda_cpp.diagnostics import compile_error
 
 HEADERS = Path(__file__).parent
 """Folder in which `#include "ptx.cuh"` is looked up."""
@@ -61,19 +61,21 @@ def compile_cuda(source: str, kernels: tuple[str, ...], *, name: str = "kernel.c
     if not re.fullmatch(r"sm_\d{2,3}[a-z]?", arch):
         raise InputError("no such architecture", got=repr(arch), expected="like 'sm_90'")
     nvrtc = load_nvrtc()
-    program = _ok(nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), 0, [], []))
+    program = _require_success(nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), 0, [], []))
     try:
         for kernel in kernels:
-            _ok(nvrtc.nvrtcAddNameExpression(program, kernel.encode()))
+            _require_success(nvrtc.nvrtcAddNameExpression(program, kernel.encode()))
         options = [f"--gpu-architecture={arch}", f"--include-path={HEADERS}", *OPTIONS]
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
         log = _text(program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).decode(errors="replace")
         if status == nvrtc.nvrtcResult.NVRTC_ERROR_INVALID_OPTION:
             raise InputError("this NVRTC compiles for no such architecture", got=repr(arch), expected="like 'sm_90'")
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise failure(log.replace("\0", "\n"), source, name)
+            raise compile_error(log.replace("\0", "\n"), source, name)
         cubin = _text(program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
-        symbols = {kernel: _ok(nvrtc.nvrtcGetLoweredName(program, kernel.encode())).decode() for kernel in kernels}
+        symbols = {
+            kernel: _require_success(nvrtc.nvrtcGetLoweredName(program, kernel.encode())).decode() for kernel in kernels
+        }
     finally:
         nvrtc.nvrtcDestroyProgram(program)
     reported = _reports(log)
@@ -92,7 +94,7 @@ def load_nvrtc() -> Any:
     return nvrtc
 
 
-def _ok(result: tuple[Any, ...]) -> Any:
+def _require_success(result: tuple[Any, ...]) -> Any:
     """Result of a call of NVRTC without its status, which must be success."""
     status, *values = result
     if status.value:
@@ -102,8 +104,8 @@ def _ok(result: tuple[Any, ...]) -> Any:
 
 def _text(program: Any, size: Any, read: Any) -> bytes:
     """Bytes that NVRTC's function `read` writes into a buffer of the size that its function `size` gives."""
-    buffer: bytes = b"\0" * _ok(size(program))
-    _ok(read(program, buffer))
+    buffer: bytes = b"\0" * _require_success(size(program))
+    _require_success(read(program, buffer))
     return buffer
 
 

@@ -15,7 +15,7 @@ EXPRESSIONS = "__nv_name_map"
 """Name of the file in which NVRTC's messages place the kernels that were asked for."""
 
 
-def failure(log: str, source: str, name: str) -> InputError:
+def compile_error(log: str, source: str, name: str) -> InputError:
     """The error for a failed compilation, in one line: `NAME:LINE: error: …` with the source line.
 
     An error inside a header is told at the line of the learner's file that led there; a kernel that was asked for and
@@ -34,7 +34,7 @@ def failure(log: str, source: str, name: str) -> InputError:
     own = [(line, what) for line, what in told if line is not None]
     if own:  # templates are compiled after the rest: the first error in the file need not be the log's first
         line, what = min(own, key=lambda one: one[0])
-        return _told(name, line, what, source, len(errors) - 1)
+        return _error_at(name, line, what, source, len(errors) - 1)
     if errors[0]["file"].strip() == EXPRESSIONS:
         wanted = log[errors[0].end() :].partition("pragma nv_mangled_name")[2].splitlines()[0].strip()
         return InputError(f"{name} has no such kernel ({errors[0]['what']})", got=wanted)
@@ -51,7 +51,7 @@ def _line(error: re.Match[str], rest: str, name: str) -> int | None:
     return None
 
 
-def _told(name: str, line: int, what: str, source: str, others: int) -> InputError:
+def _error_at(name: str, line: int, what: str, source: str, others: int) -> InputError:
     lines = source.splitlines()
     text = lines[line - 1].strip() if 0 < line <= len(lines) else ""
     shown = f" in `{text}`" if text else ""

@@ -69,7 +69,7 @@ def launch(
         addresses = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
         sizes = [number for extent in extents for number in extent]
         status = driver.cuLaunchKernel(function, *sizes, shared_bytes, stream, ctypes.addressof(addresses), 0)
-    _ok(driver, kernel, status)
+    _require_success(driver, kernel, status)
 
 
 def pass_arguments(kernel: str, wanted: Sequence[Parameter], arguments: Sequence[Argument]) -> list[Any]:
@@ -81,10 +81,10 @@ def pass_arguments(kernel: str, wanted: Sequence[Parameter], arguments: Sequence
         raise InputError(
             f"{kernel} takes {len(wanted)} arguments", got=len(arguments), expected=", ".join(map(str, wanted))
         )
-    return [_passed(kernel, one, given) for one, given in zip(wanted, arguments, strict=True)]
+    return [_convert(kernel, one, given) for one, given in zip(wanted, arguments, strict=True)]
 
 
-def _passed(kernel: str, wanted: Parameter, given: Argument) -> Any:
+def _convert(kernel: str, wanted: Parameter, given: Argument) -> Any:
     what = f"{kernel}: argument {wanted.name!r}"
     if wanted.pointer:
         if not isinstance(given, torch.Tensor):
@@ -160,8 +160,8 @@ def _load(source: Source, kernel: str, device: int) -> Any:
     major, minor = torch.cuda.get_device_capability(device)
     compiled = compile_cuda(source.text, (kernel,), name=source.name, arch=f"sm_{major}{minor}")
     driver = load_driver()
-    module = _ok(driver, kernel, driver.cuModuleLoadData(compiled.cubin))
-    return _ok(driver, kernel, driver.cuModuleGetFunction(module, compiled.symbols[kernel].encode()))
+    module = _require_success(driver, kernel, driver.cuModuleLoadData(compiled.cubin))
+    return _require_success(driver, kernel, driver.cuModuleGetFunction(module, compiled.symbols[kernel].encode()))
 
 
 @lru_cache(maxsize=256)
@@ -173,10 +173,10 @@ def _allow_shared(function: Any, kernel: str, shared_bytes: int, device: int) ->
         raise InputError(f"{kernel}: too much shared memory for this GPU", got=shared_bytes, expected=f"at most {most}")
     driver = load_driver()
     attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    _ok(driver, kernel, driver.cuFuncSetAttribute(function, attribute, shared_bytes))
+    _require_success(driver, kernel, driver.cuFuncSetAttribute(function, attribute, shared_bytes))
 
 
-def _ok(driver: Any, kernel: str, result: tuple[Any, ...]) -> Any:
+def _require_success(driver: Any, kernel: str, result: tuple[Any, ...]) -> Any:
     """Result of a call of the driver without its status; InputError with the driver's own word where it refused."""
     status, *values = result
     if status != driver.CUresult.CUDA_SUCCESS:

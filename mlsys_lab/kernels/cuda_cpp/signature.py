@@ -78,14 +78,14 @@ def _kernels(source: str) -> Iterator[tuple[str, str]]:
     for declared in re.finditer(r"\b__global__\b", text):
         at = declared.end()
         while found := re.compile(r"[^();{}]*?(\w+)\s*\(").match(text, at):
-            end = _closing(text, found.end())
+            end = _find_closing(text, found.end())
             if found[1] != "__launch_bounds__":
                 yield found[1], text[found.end() : end]
                 break
             at = end + 1
 
 
-def _closing(text: str, start: int) -> int:
+def _find_closing(text: str, start: int) -> int:
     """Position of the bracket that closes the one opened just before `start`."""
     depth = 1
     for at in range(start, len(text)):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.kernels.arguments import integers, of_rank, of_shape, together
+from mlsys_lab.kernels.arguments import check_integers, check_rank, check_shape, check_tensors
 from mlsys_lab.kernels.attention import REFERENCE_DTYPES
 from mlsys_lab.kernels.attention import reference as attention_reference
 
@@ -39,13 +39,13 @@ def reference(
     return torch.stack(outs) if outs else torch.empty_like(q)
 
 
-def cache_fits(
+def check_cache(
     q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, table: torch.Tensor, lengths: torch.Tensor
 ) -> None:
     """Raise InputError for shapes that do not fit one another, and for a table or lengths that are no integers."""
-    of_rank(3, q=q)
-    of_rank(4, k_cache=k_cache)
-    of_shape(tuple(k_cache.shape), v_cache=v_cache)
+    check_rank(3, q=q)
+    check_rank(4, k_cache=k_cache)
+    check_shape(tuple(k_cache.shape), v_cache=v_cache)
     (B, N, D), (_, page, K, width) = q.shape, k_cache.shape
     if width != D or not D:
         raise InputError("width of heads", got=f"{D} and {width}", expected="the same, 1 or more")
@@ -53,13 +53,13 @@ def cache_fits(
         raise InputError("query heads must be a multiple of key/value heads", got=f"{N} and {K}")
     if not page:
         raise InputError("tokens of a page", got=page, expected="1 or more")
-    integers(q, table=table, lengths=lengths)
-    of_rank(2, table=table)
-    of_shape((B, table.shape[1]), table=table)
-    of_shape((B,), lengths=lengths)
+    check_integers(q, table=table, lengths=lengths)
+    check_rank(2, table=table)
+    check_shape((B, table.shape[1]), table=table)
+    check_shape((B,), lengths=lengths)
 
 
-def pages_exist(k_cache: torch.Tensor, table: torch.Tensor, lengths: torch.Tensor) -> None:
+def check_pages(k_cache: torch.Tensor, table: torch.Tensor, lengths: torch.Tensor) -> None:
     """Raise InputError for lengths beyond the table and pages beyond the cache; waits for a GPU."""
     pages, page = k_cache.shape[:2]
     room = table.shape[1] * page
@@ -88,9 +88,9 @@ def decode_attention(
     (N/K). `scale` is 1/√D by default. Raises InputError.
     """
     if step == "reference":
-        together(REFERENCE_DTYPES, q=q, k_cache=k_cache, v_cache=v_cache)
-        cache_fits(q, k_cache, v_cache, table, lengths)
-        pages_exist(k_cache, table, lengths)
+        check_tensors(REFERENCE_DTYPES, q=q, k_cache=k_cache, v_cache=v_cache)
+        check_cache(q, k_cache, v_cache, table, lengths)
+        check_pages(k_cache, table, lengths)
         return reference(q, k_cache, v_cache, table, lengths, scale=scale)
     from mlsys_lab.kernels.decode_attention import triton_steps
 

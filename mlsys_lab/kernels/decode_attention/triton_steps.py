@@ -16,8 +16,8 @@ import torch
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels import tiles
-from mlsys_lab.kernels.arguments import fits_shared_memory, known_step, of_rank, together
-from mlsys_lab.kernels.decode_attention import cache_fits, pages_exist
+from mlsys_lab.kernels.arguments import check_rank, check_shared_memory, check_step, check_tensors
+from mlsys_lab.kernels.decode_attention import check_cache, check_pages
 from mlsys_lab.kernels.decode_attention.triton_kernels import merge_kernel, part_kernel
 from mlsys_lab.kernels.triton_language import triton
 from mlsys_lab.kernels.triton_launch import launch
@@ -66,7 +66,7 @@ def decode_attention(
     if block_n < 16 or block_n & (block_n - 1):
         raise InputError("keys of a tile", got=block_n, expected="a power of two from 16")
     room = tiles.limits(q.device).shared_bytes
-    fits_shared_memory(2 * STAGES * block_n * _width(q) * q.itemsize, f"a tile of {block_n} keys", room)
+    check_shared_memory(2 * STAGES * block_n * _width(q) * q.itemsize, f"a tile of {block_n} keys", room)
     if parts is None:
         parts = _parts(q, k_cache, table, block_n) if step == "split" else 1
     elif parts < 1 or (step == "whole" and parts != 1):
@@ -93,7 +93,7 @@ def _operator(
     if not q.numel():
         return out, lse
     if q.device.type == "cpu":
-        pages_exist(k_cache, table, lengths)
+        check_pages(k_cache, table, lengths)
     part, part_lse = out, lse
     if parts > 1:
         part, part_lse = (q.new_empty(shape, dtype=torch.float32) for shape in ((B, N, parts, D), (B, N, parts)))
@@ -177,11 +177,11 @@ def _check(
     step: str,
     precision: str,
 ) -> None:
-    known_step(step, STEPS)
-    tiles.known_precision(precision)
-    together(tiles.DTYPES, q=q)
-    of_rank(3, q=q)
-    tiles.tensors(4, q=q[:, None], k_cache=k_cache, v_cache=v_cache)
-    cache_fits(q, k_cache, v_cache, table, lengths)
+    check_step(step, STEPS)
+    tiles.check_precision(precision)
+    check_tensors(tiles.DTYPES, q=q)
+    check_rank(3, q=q)
+    tiles.check_operands(4, q=q[:, None], k_cache=k_cache, v_cache=v_cache)
+    check_cache(q, k_cache, v_cache, table, lengths)
     if q.shape[-1] > WIDEST:
         raise InputError("width of heads", got=q.shape[-1], expected=f"at most {WIDEST}")

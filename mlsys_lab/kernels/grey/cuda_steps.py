@@ -27,9 +27,9 @@ def run(step: str, picture: torch.Tensor, *, launch: cuda_cpp.Launcher = cuda_cp
     The picture is (3, rows, columns) for "planar", else (rows, columns, 3).
     Raises InputError for an unknown step and for a tensor that is no picture, MissingToolError without a GPU.
     """
-    arguments.known_step(step, STEPS)
-    arguments.alike((torch.float32,), picture=picture)
-    arguments.of_rank(3, picture=picture)
+    arguments.check_step(step, STEPS)
+    arguments.check_contiguous((torch.float32,), picture=picture)
+    arguments.check_rank(3, picture=picture)
     size = picture.shape[1:] if step == "planar" else picture.shape[:2]
     if picture.shape[0 if step == "planar" else 2] != 3:
         raise InputError(f"channels of a picture for step {step!r}", got=tuple(picture.shape), expected="3 of them")

@@ -48,9 +48,9 @@ def run(step: str, picture: torch.Tensor, *, launch: Launcher = launch) -> torch
 
     Raises InputError for an unknown step and for a tensor that is no picture.
     """
-    arguments.known_step(step, STEPS)
-    arguments.alike((torch.float32,), picture=picture)
-    arguments.of_rank(3, picture=picture)
+    arguments.check_step(step, STEPS)
+    arguments.check_contiguous((torch.float32,), picture=picture)
+    arguments.check_rank(3, picture=picture)
     channels = picture.shape[-1 if step == "interleaved" else 0]
     if channels != 3:
         raise InputError(f"channels of a picture for step {step!r}", got=tuple(picture.shape), expected="3 of them")

@@ -95,11 +95,11 @@ def run(
     `tiles` are for "warp_tile" (Tiles) and "tensor_cores" (TensorTiles); `launch` is what runs the kernel.
     Raises InputError for an unknown step and for tensors that do not fit, MissingToolError without a GPU.
     """
-    arguments.known_step(step, STEPS)
-    arguments.alike((torch.bfloat16 if step == "tensor_cores" else torch.float32,), a=a, b=b)
-    arguments.of_rank(2, a=a, b=b)
+    arguments.check_step(step, STEPS)
+    arguments.check_contiguous((torch.bfloat16 if step == "tensor_cores" else torch.float32,), a=a, b=b)
+    arguments.check_rank(2, a=a, b=b)
     (m, k), n = a.shape, b.shape[1]
-    arguments.of_shape((k, n), b=b)
+    arguments.check_shape((k, n), b=b)
     wanted = {"warp_tile": Tiles, "tensor_cores": TensorTiles}.get(step)
     if tiles is not None and (wanted is None or not isinstance(tiles, wanted)):
         raise InputError(f"these are no tiles of step {step!r}", got=tiles, expected=wanted and wanted.__name__)

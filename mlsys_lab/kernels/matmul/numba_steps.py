@@ -177,11 +177,11 @@ def run(step: str, a: torch.Tensor, b: torch.Tensor, *, launch: Launcher = launc
 
     Raises InputError for an unknown step and for tensors that do not go together.
     """
-    arguments.known_step(step, STEPS)
-    arguments.alike(DTYPES, a=a, b=b)
-    arguments.of_rank(2, a=a, b=b)
+    arguments.check_step(step, STEPS)
+    arguments.check_contiguous(DTYPES, a=a, b=b)
+    arguments.check_rank(2, a=a, b=b)
     (m, k), n = a.shape, b.shape[1]
-    arguments.of_shape((k, n), b=b)
+    arguments.check_shape((k, n), b=b)
     if 0 in (m, n, k):
         return a.new_zeros(m, n)
     c = a.new_empty(m, n)

@@ -28,7 +28,7 @@ def tile_of(program, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M
 
 
 @triton.jit
-def activated(z, ACTIVATION: tl.constexpr):
+def activate(z, ACTIVATION: tl.constexpr):
     """Apply the activation to float32 values; gelu is the exact one, with erf."""
     if ACTIVATION == "relu":
         return tl.maximum(z, 0.0)
@@ -40,7 +40,7 @@ def activated(z, ACTIVATION: tl.constexpr):
 
 
 @triton.jit
-def with_bias(z, bias_ptr, columns, N, BIAS: tl.constexpr):
+def add_bias(z, bias_ptr, columns, N, BIAS: tl.constexpr):
     """Add the bias of the columns to z, where there is one."""
     if BIAS:
         z += tl.load(bias_ptr + columns, mask=columns < N, other=0.0).to(tl.float32)[None, :]
@@ -80,10 +80,10 @@ def store(
     rows, columns = m * BLOCK_M + tl.arange(0, BLOCK_M), n * BLOCK_N + tl.arange(0, BLOCK_N)
     inside = (rows < M)[:, None] & (columns < N)[None, :]
     offsets = rows.to(tl.int64)[:, None] * N + columns[None, :]
-    z = with_bias(z, bias_ptr, columns, N, BIAS)
+    z = add_bias(z, bias_ptr, columns, N, BIAS)
     if KEEP:
         tl.store(z_ptr + offsets, z.to(z_ptr.dtype.element_ty), mask=inside)
-    tl.store(c_ptr + offsets, activated(z, ACTIVATION).to(c_ptr.dtype.element_ty), mask=inside)
+    tl.store(c_ptr + offsets, activate(z, ACTIVATION).to(c_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -149,7 +149,7 @@ def descriptor_kernel(
         left, right = accumulator.reshape(BLOCK_M, 2, HALF).permute(0, 2, 1).split()
         for half in tl.static_range(2):
             columns = column + half * HALF + tl.arange(0, HALF)
-            z = with_bias(left if half == 0 else right, bias_ptr, columns, N, BIAS)
+            z = add_bias(left if half == 0 else right, bias_ptr, columns, N, BIAS)
             if KEEP:
                 z_tiles.store([row, column + half * HALF], z.to(z_ptr.dtype.element_ty))
-            c_tiles.store([row, column + half * HALF], activated(z, ACTIVATION).to(c_ptr.dtype.element_ty))
+            c_tiles.store([row, column + half * HALF], activate(z, ACTIVATION).to(c_ptr.dtype.element_ty))

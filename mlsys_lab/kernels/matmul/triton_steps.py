@@ -21,7 +21,7 @@ import torch
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels import tiles
-from mlsys_lab.kernels.arguments import fits_shared_memory, known_step, of_shape, together
+from mlsys_lab.kernels.arguments import check_shape, check_shared_memory, check_step, check_tensors
 from mlsys_lab.kernels.matmul.triton_kernels import descriptor_kernel, persistent_kernel, tile_kernel
 from mlsys_lab.kernels.triton_language import triton
 from mlsys_lab.kernels.triton_launch import launch
@@ -104,7 +104,7 @@ def matmul(
     """
     _check(a, b, bias, activation, step, precision)
     if tile is not None:
-        fits_shared_memory(tile.shared_bytes(a.itemsize), f"{tile}", tiles.limits(a.device).shared_bytes)
+        check_shared_memory(tile.shared_bytes(a.itemsize), f"{tile}", tiles.limits(a.device).shared_bytes)
     keep = activation in ("silu", "gelu") and torch.is_grad_enabled()
     keep = keep and any(x is not None and x.requires_grad for x in (a, b, bias))
     chosen = [] if tile is None else list(astuple(tile))
@@ -142,7 +142,7 @@ def _operator(
         return c, z
     if bias is not None:
         c += bias
-    return (_activated(c, activation), c) if keep else (_activated(c, activation), z)
+    return (_activate(c, activation), c) if keep else (_activate(c, activation), z)
 
 
 @_operator.register_fake
@@ -177,7 +177,7 @@ def _backward(ctx: Any, d_out: torch.Tensor, _: torch.Tensor) -> tuple[torch.Ten
 _operator.register_autograd(_backward, setup_context=_setup_context)
 
 
-def _activated(z: torch.Tensor, activation: str) -> torch.Tensor:
+def _activate(z: torch.Tensor, activation: str) -> torch.Tensor:
     """Apply the activation in a separate pass; always a new tensor, since an operator may not return one twice."""
     if activation == "none":
         return z
@@ -212,7 +212,7 @@ def _launch(
     shared = (a, b, c, z, bias, M, N, K)
     written = ("c_ptr",) if z is None else ("c_ptr", "z_ptr")
     how = {"PRECISION": precision, "ACTIVATION": activation, "BIAS": bias is not None, "KEEP": z is not None}
-    if step == "descriptors" and not _descriptors_take(a, b, c):
+    if step == "descriptors" and not _descriptors_can_read(a, b, c):
         step = "persistent"
     most = tiles.limits(a.device).multiprocessors if step in ("persistent", "descriptors") else None
 
@@ -234,13 +234,13 @@ def _launch(
     run(
         Tile(*tile)
         if tile
-        else _tile_for(step, a, precision, (step, M, N, K, a.stride(), b.stride(), *how.values()), run)
+        else _choose_tile(step, a, precision, (step, M, N, K, a.stride(), b.stride(), *how.values()), run)
     )
 
 
-def _tile_for(step: str, a: torch.Tensor, precision: str, key: tuple[Any, ...], run: Callable[[Tile], None]) -> Tile:
+def _choose_tile(step: str, a: torch.Tensor, precision: str, key: tuple[Any, ...], run: Callable[[Tile], None]) -> Tile:
     """The tile that the step prescribes, or else the fastest of the candidates that fit."""
-    small = tiles.written_out(a.dtype, precision)
+    small = tiles.unrolls_products(a.dtype, precision)
     if step in ("tile", "grouped"):
         group = 1 if step == "tile" else 8
         return Tile(m=64, n=64, k=16, group=group) if small else Tile(n=128, k=128 // a.itemsize, group=group)
@@ -252,22 +252,22 @@ def _tile_for(step: str, a: torch.Tensor, precision: str, key: tuple[Any, ...], 
 def _check(
     a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, activation: str, step: str, precision: str
 ) -> None:
-    known_step(step, STEPS)
-    tiles.known_precision(precision)
+    check_step(step, STEPS)
+    tiles.check_precision(precision)
     if activation not in ACTIVATIONS:
         raise InputError("unknown activation", got=repr(activation), expected="one of " + ", ".join(ACTIVATIONS))
-    together(tiles.DTYPES, a=a, b=b)
-    tiles.tensors(2, a=_upright(a), b=_upright(b))
+    check_tensors(tiles.DTYPES, a=a, b=b)
+    tiles.check_operands(2, a=_to_contiguous_rows(a), b=_to_contiguous_rows(b))
     if a.shape[1] != b.shape[0]:
         shapes = f"{tuple(a.shape)} and {tuple(b.shape)}"
         raise InputError("a and b do not fit", got=shapes, expected="(M, K) and (K, N)")
     if bias is not None:
-        together(tiles.DTYPES, a=a, bias=bias)
-        of_shape((b.shape[1],), bias=bias)
-        tiles.tensors(2, a=_upright(a), bias=bias[None])
+        check_tensors(tiles.DTYPES, a=a, bias=bias)
+        check_shape((b.shape[1],), bias=bias)
+        tiles.check_operands(2, a=_to_contiguous_rows(a), bias=bias[None])
 
 
-def _upright(x: torch.Tensor) -> torch.Tensor:
+def _to_contiguous_rows(x: torch.Tensor) -> torch.Tensor:
     """Return the matrix, or its transpose if that is the one whose rows are contiguous."""
     return x.T if x.ndim == 2 and _is_transposed(x) else x
 
@@ -277,9 +277,9 @@ def _is_transposed(x: torch.Tensor) -> bool:
 
 
 def _row_stride(x: torch.Tensor) -> int:
-    return _upright(x).stride(0)
+    return _to_contiguous_rows(x).stride(0)
 
 
-def _descriptors_take(*matrices: torch.Tensor) -> bool:
+def _descriptors_can_read(*matrices: torch.Tensor) -> bool:
     """Whether the copy engine can read these matrices: it needs rows that start at multiples of 16 bytes."""
     return all(x.data_ptr() % 16 == 0 and _row_stride(x) * x.itemsize % 16 == 0 for x in matrices)

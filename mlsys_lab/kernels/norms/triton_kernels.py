@@ -16,7 +16,7 @@ from mlsys_lab.kernels.triton_language import tl, triton
 
 
 @triton.jit
-def rows_at(first, columns, N, D, ROWS: tl.constexpr):
+def locate_rows(first, columns, N, D, ROWS: tl.constexpr):
     """Numbers of ROWS rows from `first`, which of them exist, where their elements lie, and which of those exist."""
     rows = first + tl.arange(0, ROWS)
     at = rows.to(tl.int64)[:, None] * D + columns[None, :]
@@ -24,7 +24,7 @@ def rows_at(first, columns, N, D, ROWS: tl.constexpr):
 
 
 @triton.jit
-def of_columns(ptr, columns, D):
+def load_columns(ptr, columns, D):
     """Load a weight or bias as float32, (1, BLOCK). Every program reads it, so it is kept in the caches."""
     return tl.load(ptr + columns, mask=columns < D, other=0.0, eviction_policy="evict_last").to(tl.float32)[None, :]
 
@@ -37,10 +37,10 @@ def forward_kernel(
     """Write y, r, and μ where the norm is CENTRED (layer norm). KEEP: w and b stay in registers from row to row."""
     columns = tl.arange(0, BLOCK)
     if KEEP:
-        w = of_columns(w_ptr, columns, D)
-        b = of_columns(b_ptr, columns, D) if CENTRED else 0.0
+        w = load_columns(w_ptr, columns, D)
+        b = load_columns(b_ptr, columns, D) if CENTRED else 0.0
     for first in tl.range(tl.program_id(0) * ROWS, N, tl.num_programs(0) * ROWS, num_stages=STAGES):
-        rows, exists, at, inside = rows_at(first, columns, N, D, ROWS)
+        rows, exists, at, inside = locate_rows(first, columns, N, D, ROWS)
         x = tl.load(x_ptr + at, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
         if CENTRED:
             mean = tl.sum(x, axis=1) / D
@@ -49,8 +49,8 @@ def forward_kernel(
         r = tl.rsqrt(tl.sum(x * x, axis=1) / D + eps)
         tl.store(r_ptr + rows, r, mask=exists)
         if not KEEP:
-            w = of_columns(w_ptr, columns, D)
-            b = of_columns(b_ptr, columns, D) if CENTRED else 0.0
+            w = load_columns(w_ptr, columns, D)
+            b = load_columns(b_ptr, columns, D) if CENTRED else 0.0
         y = x * r[:, None] * w + b
         tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=inside)
 
@@ -62,11 +62,11 @@ def backward_kernel(
 ):  # fmt: skip
     """Write dx, and this program's share of dw and db, rows of (programs, D)."""
     columns = tl.arange(0, BLOCK)
-    w = of_columns(w_ptr, columns, D)
+    w = load_columns(w_ptr, columns, D)
     dw = tl.zeros((ROWS, BLOCK), tl.float32)
     db = tl.zeros((ROWS, BLOCK), tl.float32)
     for first in tl.range(tl.program_id(0) * ROWS, N, tl.num_programs(0) * ROWS, num_stages=2):
-        rows, exists, at, inside = rows_at(first, columns, N, D, ROWS)
+        rows, exists, at, inside = locate_rows(first, columns, N, D, ROWS)
         r = tl.load(r_ptr + rows, mask=exists, other=0.0)[:, None]
         mean = tl.load(mean_ptr + rows, mask=exists, other=0.0)[:, None] if CENTRED else 0.0
         x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
@@ -87,7 +87,7 @@ def backward_kernel(
 
 
 @triton.jit
-def part_of_row(dy_ptr, x_ptr, w_ptr, row_at, columns, mean, r, D):
+def load_part(dy_ptr, x_ptr, w_ptr, row_at, columns, mean, r, D):
     """dy, x̂ and g of a part of one row."""
     inside = columns < D
     x = tl.load(x_ptr + row_at + columns, mask=inside, other=0.0).to(tl.float32)
@@ -118,7 +118,7 @@ def wide_backward_kernel(
         outer = tl.zeros((BLOCK,), tl.float32)
         for start in tl.range(0, D, BLOCK):
             columns = start + tl.arange(0, BLOCK)
-            dy, x_hat, g = part_of_row(dy_ptr, x_ptr, w_ptr, row_at, columns, mean, r, D)
+            dy, x_hat, g = load_part(dy_ptr, x_ptr, w_ptr, row_at, columns, mean, r, D)
             inner += g * x_hat
             outer += g
         mean_inner = tl.sum(inner, axis=0) / D
@@ -127,7 +127,7 @@ def wide_backward_kernel(
         more_db = ()
         for part in tl.static_range(PARTS):
             columns = part * BLOCK + tl.arange(0, BLOCK)
-            dy, x_hat, g = part_of_row(dy_ptr, x_ptr, w_ptr, row_at, columns, mean, r, D)
+            dy, x_hat, g = load_part(dy_ptr, x_ptr, w_ptr, row_at, columns, mean, r, D)
             dx = r * (g - mean_outer - x_hat * mean_inner)
             tl.store(dx_ptr + row_at + columns, dx.to(dx_ptr.dtype.element_ty), mask=columns < D)
             more_dw += (dw[part] + dy * x_hat,)  # type: ignore[assignment]
@@ -149,7 +149,7 @@ def sum_rows_kernel(shares_ptr, dw_ptr, db_ptr, P, D, ROWS: tl.constexpr, BLOCK:
     shares_ptr += which.to(tl.int64) * P * D
     total = tl.zeros((ROWS, BLOCK), tl.float32)
     for first in tl.range(0, P, ROWS):
-        _, _, at, inside = rows_at(first, columns, P, D, ROWS)
+        _, _, at, inside = locate_rows(first, columns, P, D, ROWS)
         total += tl.load(shares_ptr + at, mask=inside, other=0.0).to(tl.float32)
     found = tl.sum(total, axis=0)
     if which == 0:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.kernels.arguments import alike, known_step, of_shape
+from mlsys_lab.kernels.arguments import check_contiguous, check_shape, check_step
 from mlsys_lab.kernels.norms.triton_kernels import (
     backward_kernel,
     forward_kernel,
@@ -49,18 +49,18 @@ RMS_THREADS, LAYER_THREADS, BACKWARD_THREADS = 1024, 512, 512
 
 def norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float, step: str) -> torch.Tensor:
     """Layer norm along the last dimension, or RMS norm where there is no bias, differentiable. Raises InputError."""
-    known_step(step, STEPS)
+    check_step(step, STEPS)
     of_columns = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
-    alike(DTYPES, x=x, **of_columns)
+    check_contiguous(DTYPES, x=x, **of_columns)
     _, width = rows_and_width(x)
-    of_shape((width,), **of_columns)
+    check_shape((width,), **of_columns)
     if width > WIDEST:
         raise InputError("rows too wide for one program", got=width, expected=f"at most {WIDEST} elements")
     y: torch.Tensor = _operator(x, weight, bias, eps, step)[0]
     return y
 
 
-def _at_once(cut: RowBlock, threads: int) -> int:
+def _programs_at_once(cut: RowBlock, threads: int) -> int:
     return max(1, threads // (32 * cut.warps))
 
 
@@ -76,7 +76,7 @@ def _operator(
     y, mean, r = _fake(x, weight, bias, eps, step)
     N, D = rows_and_width(x)
     cut = row_block(D, elements=2048, per_thread=16)
-    most = limits(x.device).multiprocessors * _at_once(cut, RMS_THREADS if bias is None else LAYER_THREADS)
+    most = limits(x.device).multiprocessors * _programs_at_once(cut, RMS_THREADS if bias is None else LAYER_THREADS)
     programs = _programs(step, cut.programs(N), most)
     launch(
         forward_kernel,
@@ -118,7 +118,7 @@ def _backward_operator(
     N, D = rows_and_width(x)
     wide, whole_shares = D > ROOMY, D <= ROOMY_SHARES
     cut = row_block(D, elements=4096, per_thread=16, least_warps=8)
-    most = limits(x.device).multiprocessors * (1 if wide else _at_once(cut, BACKWARD_THREADS))
+    most = limits(x.device).multiprocessors * (1 if wide else _programs_at_once(cut, BACKWARD_THREADS))
     programs = _programs(step, cut.programs(N), most)
     shares = x.new_empty(2 if centred and whole_shares else 1, programs, D, dtype=torch.float32)
     constants: dict[str, Any] = {"ROWS": cut.rows, "BLOCK": cut.block, "num_warps": cut.warps}

@@ -35,7 +35,7 @@ class Puzzle:
     sizes: str  # which do, in words
 
 
-def _same(x: Shape, *_: Shape) -> Shape:
+def _shape_of_x(x: Shape, *_: Shape) -> Shape:
     return x
 
 
@@ -47,23 +47,23 @@ def _blocks(x: Shape, *_: Shape) -> Plan:
     return (math.ceil(x[0] / THREADS),), (THREADS,)
 
 
-def _square(*_: Shape) -> Plan:
+def _square_block(*_: Shape) -> Plan:
     return (1,), (SIDE, SIDE)
 
 
-def _any(*_: Shape) -> bool:
+def _accept_any(*_: Shape) -> bool:
     return True
 
 
-def _turned(x: torch.Tensor) -> torch.Tensor:
+def _reverse_blocks(x: torch.Tensor) -> torch.Tensor:
     return torch.cat([part.flip(0) for part in torch.split(x, THREADS)])
 
 
-def _pooled(x: torch.Tensor) -> torch.Tensor:
+def _max_pool(x: torch.Tensor) -> torch.Tensor:
     return functional.max_pool1d(x.view(1, -1), 3, stride=1, padding=1).view(-1) if len(x) else x.clone()
 
 
-def _convolved(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
+def _convolve(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
     return x.unfold(0, len(taps), 1) @ taps
 
 
@@ -74,7 +74,7 @@ PUZZLES = {
         ("x",),
         (1,),
         lambda x: 1.8 * x + 32,
-        _same,
+        _shape_of_x,
         _one_block,
         lambda x: x[0] <= 1024,
         "at most 1024 numbers",
@@ -84,7 +84,7 @@ PUZZLES = {
         ("x", "y"),
         (1, 1),
         lambda x, y: (x - y).abs(),
-        _same,
+        _shape_of_x,
         _one_block,
         lambda x, y: x == y and x[0] <= 1024,
         "two arrays of one length, at most 1024",
@@ -95,7 +95,7 @@ PUZZLES = {
         ("x",),
         (1,),
         lambda x: x * x,
-        _same,
+        _shape_of_x,
         lambda x: ((1,), (THREADS,)),
         lambda x: x[0] <= THREADS,
         f"at most {THREADS} numbers",
@@ -106,8 +106,8 @@ PUZZLES = {
         ("x",),
         (2,),
         lambda x: 1 - x,
-        _same,
-        _square,
+        _shape_of_x,
+        _square_block,
         lambda x: max(x) <= SIDE,
         f"at most {SIDE} rows and columns",
     ),
@@ -118,7 +118,7 @@ PUZZLES = {
         (1, 1),
         lambda x, y: x[None, :] - y[:, None],
         lambda x, y: (y[0], x[0]),
-        _square,
+        _square_block,
         lambda x, y: max(x[0], y[0]) <= SIDE,
         f"at most {SIDE} numbers each",
     ),
@@ -128,9 +128,9 @@ PUZZLES = {
         ("x",),
         (1,),
         lambda x: x.clamp(0, 1),
-        _same,
+        _shape_of_x,
         _blocks,
-        _any,
+        _accept_any,
         "any",
     ),
     "shared": Puzzle(
@@ -139,10 +139,10 @@ PUZZLES = {
         "read neighbours from `x` and write neighbours to `out`.",
         ("x",),
         (1,),
-        _turned,
-        _same,
+        _reverse_blocks,
+        _shape_of_x,
         _blocks,
-        _any,
+        _accept_any,
         "any",
     ),
     "pooling": Puzzle(
@@ -150,10 +150,10 @@ PUZZLES = {
         "needs once from `x`: the rest comes from shared memory.",
         ("x",),
         (1,),
-        _pooled,
-        _same,
+        _max_pool,
+        _shape_of_x,
         _blocks,
-        _any,
+        _accept_any,
         "any",
     ),
     "dot": Puzzle(
@@ -172,7 +172,7 @@ PUZZLES = {
         "lies on `x` as a whole. A block may read each number of either once.",
         ("x", "taps"),
         (1, 1),
-        _convolved,
+        _convolve,
         lambda x, taps: (x[0] - taps[0] + 1,),
         lambda x, taps: _blocks((x[0] - taps[0] + 1,)),
         lambda x, taps: 1 <= taps[0] <= min(MOST_TAPS, x[0]),
@@ -186,7 +186,7 @@ PUZZLES = {
         lambda x: x.sum(1),
         lambda x: x[:1],
         lambda x: ((x[0],), (THREADS,)),
-        _any,
+        _accept_any,
         "any",
     ),
 }
@@ -213,9 +213,9 @@ def solve(name: str, *inputs: torch.Tensor, kernel: Any = None, launch: Launcher
     puzzle = find(name)
     if len(inputs) != len(puzzle.inputs):
         raise InputError(f"inputs of puzzle {name!r}", got=len(inputs), expected=", ".join(puzzle.inputs))
-    arguments.alike((torch.float32,), **dict(zip(puzzle.inputs, inputs, strict=True)))
+    arguments.check_contiguous((torch.float32,), **dict(zip(puzzle.inputs, inputs, strict=True)))
     for one, rank, tensor in zip(puzzle.inputs, puzzle.ranks, inputs, strict=True):
-        arguments.of_rank(rank, **{one: tensor})
+        arguments.check_rank(rank, **{one: tensor})
     shapes = [tuple(tensor.shape) for tensor in inputs]
     if not puzzle.fits(*shapes):
         raise InputError(f"sizes of puzzle {name!r}", got=" and ".join(map(str, shapes)), expected=puzzle.sizes)

@@ -30,8 +30,8 @@ def run(step: str, x: torch.Tensor, *, launch: cuda_cpp.Launcher = cuda_cpp.laun
     `launch` is what runs a kernel. Raises InputError for an unknown step and for a tensor that does not fit,
     MissingToolError without a GPU.
     """
-    arguments.known_step(step, STEPS)
-    arguments.alike((torch.float32,), x=x)
+    arguments.check_step(step, STEPS)
+    arguments.check_contiguous((torch.float32,), x=x)
     if x.numel() == 0:
         return x.new_zeros(())
     if step == "one_pass":

@@ -172,8 +172,8 @@ def run(step: str, x: torch.Tensor, *, blocks: int = MOST_BLOCKS, launch: Launch
 
     `blocks` is the most that "grid_stride" starts. Raises InputError for an unknown step and another dtype.
     """
-    arguments.known_step(step, STEPS)
-    arguments.alike(DTYPES, x=x)
+    arguments.check_step(step, STEPS)
+    arguments.check_contiguous(DTYPES, x=x)
     if x.numel() == 0:
         return x.new_zeros(())
     left = x.view(-1)

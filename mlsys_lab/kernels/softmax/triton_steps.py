@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.kernels.arguments import alike, known_step
+from mlsys_lab.kernels.arguments import check_contiguous, check_step
 from mlsys_lab.kernels.row_blocks import DTYPES, row_block, rows_and_width
 from mlsys_lab.kernels.softmax.triton_kernels import (
     blocks_backward_kernel,
@@ -37,10 +37,10 @@ def softmax(x: torch.Tensor, *, step: str | None = None) -> torch.Tensor:
 
     Without a step: "one_pass" where a row fits the registers of a program, else "online".
     """
-    alike(DTYPES, x=x)
+    check_contiguous(DTYPES, x=x)
     _, width = rows_and_width(x)
     step = step or ("one_pass" if width <= WIDEST else "online")
-    known_step(step, STEPS)
+    check_step(step, STEPS)
     if step == "one_pass" and width > WIDEST:
         raise InputError("rows too wide for one pass", got=width, expected=f"at most {WIDEST}", help="step='online'")
     y: torch.Tensor = _operator(x, step)

@@ -40,7 +40,7 @@ class AddressSpace:
 
         Arguments that share storage share the copy; those that begin at the same byte are one buffer.
         """
-        copy = self._copied(tensor)
+        copy = self._copy(tensor)
         first = copy[tensor.storage_offset() * tensor.itemsize :][: tensor.itemsize].view(tensor.dtype)
         buffer = Buffer(
             name,
@@ -60,7 +60,7 @@ class AddressSpace:
             self.buffers[seen] = buffer
         return first
 
-    def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         key = storage.data_ptr() or -1 - len(self._storages)  # without bytes a storage has no address
         if key not in self._storages:
@@ -90,7 +90,7 @@ class AddressSpace:
         inside = (offset >= 0) & (offset + itemsize <= sizes[buffer])
         return buffer, offset, inside, np.asarray(self._starts, dtype=np.int64)[buffer] + offset
 
-    def stored(self, buffers: np.ndarray) -> None:
+    def mark_stored(self, buffers: np.ndarray) -> None:
         """Mark these buffers as written to, for `copy_back`."""
         self._stored.update(np.flatnonzero(np.bincount(buffers)).tolist())
 

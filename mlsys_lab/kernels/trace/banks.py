@@ -15,7 +15,7 @@ import numpy as np
 
 from mlsys_lab.kernels.trace.events import WARP, Trace
 from mlsys_lab.kernels.trace.requests import Requests, addresses, by_site
-from mlsys_lab.kernels.trace.rows import counted, grouped, of_buffers
+from mlsys_lab.kernels.trace.rows import group_rows, group_sizes, per_row
 
 BANKS = 32
 WORD_BYTES = 4
@@ -29,21 +29,21 @@ def conflicts(trace: Trace) -> tuple[Requests, ...]:
 def passes(trace: Trace) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Rows of shared memory ordered by request, where each request begins, its passes, and the least for its words."""
     rows = trace.of(space="shared")
-    order, starts = grouped(rows["request"])
+    order, starts = group_rows(rows["request"])
     rows = rows[order]
-    size = of_buffers(rows, (buffer.itemsize for buffer in trace.buffers))
-    request = np.repeat(np.arange(len(starts)), counted(starts, len(rows)))
+    size = per_row(rows, (buffer.itemsize for buffer in trace.buffers))
+    request = np.repeat(np.arange(len(starts)), group_sizes(starts, len(rows)))
     part = request * WARP + rows["thread"] % WARP * np.maximum(size // WORD_BYTES, 1) // WARP
     words = -(-size // WORD_BYTES)  # that a lane touches; from here on a row is one of them
     lane = np.repeat(np.arange(len(rows)), words)
     nth = np.arange(len(lane)) - np.repeat(np.cumsum(words) - words, words)
     word = addresses(trace, rows)[lane] // WORD_BYTES + nth
     bank, part = word % BANKS, part[lane]
-    order, different = grouped(part, bank, word)
+    order, different = group_rows(part, bank, word)
     part, bank = part[order][different], bank[order][different]
-    _, banks = grouped(part, bank)
-    deep = counted(banks, len(part))  # different words of one bank
-    _, parts = grouped(part[banks])
+    _, banks = group_rows(part, bank)
+    deep = group_sizes(banks, len(part))  # different words of one bank
+    _, parts = group_rows(part[banks])
     if not len(parts):
         return rows, starts, parts, parts
     pass_of_part = np.maximum.reduceat(deep, parts)

@@ -8,7 +8,7 @@ early. But a barrier in a branch that some threads take and others do not is for
 A record shows which threads arrived and what the others touched until the barrier let go. A thread that did not arrive
 counts as one that returned, unless it touched memory where no thread that arrived had done so as often: then it has
 gone on without the barrier. A thread that goes past a barrier and touches nothing afterwards is not noticed here, only
-by `reached_by_all`.
+by `is_reached_by_all`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mlsys_lab.kernels.trace.events import Site, Trace
-from mlsys_lab.kernels.trace.rows import counted, grouped
+from mlsys_lab.kernels.trace.rows import group_rows, group_sizes
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ def divergences(trace: Trace) -> tuple[Divergence, ...]:
     arrivals, accesses = trace.arrivals, trace.accesses
     phases = 1 + max(int(some["phase"].max(initial=0)) for some in (arrivals, accesses))
     turn = _turn(arrivals, phases)
-    order, starts = grouped(turn, arrivals["site"])
-    heads, sizes = arrivals[order[starts]], counted(starts, len(arrivals))
+    order, starts = group_rows(turn, arrivals["site"])
+    heads, sizes = arrivals[order[starts]], group_sizes(starts, len(arrivals))
     waiting: dict[int, tuple[int, int]] = {}  # where the first threads of a turn wait, and how many
     found: dict[tuple[int, int, bool], list[Divergence]] = {}
 
@@ -59,7 +59,7 @@ def divergences(trace: Trace) -> tuple[Divergence, ...]:
         barrier, threads = waiting[turn]
         block, phase = divmod(turn, phases)
         places = trace.sites[barrier], trace.sites[site]
-        where, who = trace.who(block), trace.who(thread=thread)
+        where, who = trace.name_actor(block), trace.name_actor(thread=thread)
         one = Divergence(*places, waits, block, phase, threads, others, thread, 1, where, who)
         found.setdefault((barrier, site, waits), []).append(one)
 
@@ -68,21 +68,21 @@ def divergences(trace: Trace) -> tuple[Divergence, ...]:
             note(turn_, int(head["site"]), int(head["thread"]), size, waits=True)
         else:
             waiting[turn_] = (int(head["site"]), size)
-    for turn_, site, thread, others in _gone_on(arrivals, accesses, phases):
+    for turn_, site, thread, others in _find_runaways(arrivals, accesses, phases):
         note(turn_, site, thread, others, waits=False)
     merged = [replace(same[0], blocks=len({one.block for one in same})) for same in found.values()]
     return tuple(sorted(merged, key=lambda one: (one.barrier, one.elsewhere)))
 
 
-def reached_by_all(trace: Trace) -> bool:
+def is_reached_by_all(trace: Trace) -> bool:
     """Whether every thread of a block came to each barrier that any came to, threads that have returned included.
 
     Stricter than `divergences`, and free of its rule: all that is forbidden fails, and some that runs as well.
     """
-    order, starts = grouped(*(trace.arrivals[field] for field in ("block", "phase", "site", "thread")))
+    order, starts = group_rows(*(trace.arrivals[field] for field in ("block", "phase", "site", "thread")))
     heads = trace.arrivals[order[starts]]
-    _, turns = grouped(*(heads[field] for field in ("block", "phase", "site")))
-    return bool((counted(turns, len(heads)) == trace.threads).all())
+    _, turns = group_rows(*(heads[field] for field in ("block", "phase", "site")))
+    return bool((group_sizes(turns, len(heads)) == trace.threads).all())
 
 
 def _turn(rows: np.ndarray, phases: int) -> np.ndarray:
@@ -91,7 +91,7 @@ def _turn(rows: np.ndarray, phases: int) -> np.ndarray:
     return found
 
 
-def _gone_on(arrivals: np.ndarray, accesses: np.ndarray, phases: int) -> list[tuple[int, int, int, int]]:
+def _find_runaways(arrivals: np.ndarray, accesses: np.ndarray, phases: int) -> list[tuple[int, int, int, int]]:
     """Turn, place, first thread and number of the threads that touched memory there in place of waiting."""
     threads = 1 + max(int(some["thread"].max(initial=0)) for some in (arrivals, accesses))
     came = np.unique(_turn(arrivals, phases) * threads + arrivals["thread"])
@@ -101,20 +101,20 @@ def _gone_on(arrivals: np.ndarray, accesses: np.ndarray, phases: int) -> list[tu
         return []
     some = np.isin(turn, turn[missing])  # turns in which a thread is missing
     rows, turn, missing = accesses[some], turn[some], missing[some]
-    order, starts = grouped(turn, rows["site"], rows["thread"])
-    times, heads = counted(starts, len(rows)), order[starts]
+    order, starts = group_rows(turn, rows["site"], rows["thread"])
+    times, heads = group_sizes(starts, len(rows)), order[starts]
     turn, site, missing, first = turn[heads], rows["site"][heads], missing[heads], rows["request"][heads]
     thread = rows["thread"][heads]
-    _, places = grouped(turn, site)
+    _, places = group_rows(turn, site)
     most = np.maximum.reduceat(np.where(missing, 0, times), places)
-    gone = times > np.repeat(most, counted(places, len(times)))
+    gone = times > np.repeat(most, group_sizes(places, len(times)))
     turn, site, thread, first = (some[gone] for some in (turn, site, thread, first))
     # Each thread counts at the place that it came to first.
-    order, _ = grouped(turn, thread, first)
-    _, ahead = grouped(turn[order], thread[order])
+    order, _ = group_rows(turn, thread, first)
+    _, ahead = group_rows(turn[order], thread[order])
     turn, site, thread = (some[order][ahead] for some in (turn, site, thread))
-    order, starts = grouped(turn, site)
-    heads, sizes = order[starts], counted(starts, len(order))
+    order, starts = group_rows(turn, site)
+    heads, sizes = order[starts], group_sizes(starts, len(order))
     return list(zip(turn[heads].tolist(), site[heads].tolist(), thread[heads].tolist(), sizes.tolist(), strict=True))
 
 

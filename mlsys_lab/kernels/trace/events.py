@@ -102,7 +102,7 @@ class Trace:
     arrivals: np.ndarray  # (B,) of ARRIVAL
     words: tuple[str, str] = ("block", "thread")  # what the kernel's language calls them
 
-    def who(self, block: int | None = None, thread: int | None = None) -> str:
+    def name_actor(self, block: int | None = None, thread: int | None = None) -> str:
         """A block, a thread or both in words, by indices along x, y and z where there are several dimensions."""
         both = ((block, self.grid), (thread, self.block))
         named = zip(self.words, both, strict=True)

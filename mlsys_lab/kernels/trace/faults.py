@@ -12,7 +12,7 @@ import numpy as np
 
 from mlsys_lab.kernels.trace.events import LOAD, STORE, Site, Trace
 from mlsys_lab.kernels.trace.requests import VERBS
-from mlsys_lab.kernels.trace.rows import cells, grouped, inside
+from mlsys_lab.kernels.trace.rows import element_ids, group_rows, is_inside
 
 BEFORE, BEYOND, UNWRITTEN = "before the start", "beyond the end", "never written"
 
@@ -47,21 +47,21 @@ class Fault:
 def faults(trace: Trace) -> tuple[Fault, ...]:
     """Every access out of bounds and every read of what nothing has written, in order of place in the source."""
     rows = trace.accesses
-    within = inside(trace, rows)
+    within = is_inside(trace, rows)
     before = ~within & (rows["offset"] < 0)
     early = np.zeros(len(rows), dtype=bool)
-    early[within] = _never_written(trace, rows[within])
+    early[within] = _find_early_reads(trace, rows[within])
     wrong = {BEFORE: before, BEYOND: ~within & ~before, UNWRITTEN: early}
     found = [fault for what, which in wrong.items() for fault in _by_site(trace, what, which)]
     return tuple(sorted(found, key=lambda fault: fault.site))
 
 
-def _never_written(trace: Trace, rows: np.ndarray) -> np.ndarray:
+def _find_early_reads(trace: Trace, rows: np.ndarray) -> np.ndarray:
     """Mask of the rows that read an element which neither the host nor a request before theirs has written."""
     early = np.zeros(len(rows), dtype=bool)
     empty = np.asarray([not buffer.written for buffer in trace.buffers], dtype=bool)[rows["buffer"]]
     rows = rows[empty]
-    order, starts = grouped(cells(trace, rows))
+    order, starts = group_rows(element_ids(trace, rows))
     kind, request = rows["kind"][order], rows["request"][order]
     writing = np.where(kind != LOAD, request, np.iinfo(np.int64).max)
     first = np.repeat(np.minimum.reduceat(writing, starts), np.diff(starts, append=len(rows)))
@@ -73,7 +73,7 @@ def _never_written(trace: Trace, rows: np.ndarray) -> np.ndarray:
 
 def _by_site(trace: Trace, what: str, which: np.ndarray) -> list[Fault]:
     rows = trace.accesses[which]
-    order, starts = grouped(rows["site"], rows["buffer"], rows["kind"])
+    order, starts = group_rows(rows["site"], rows["buffer"], rows["kind"])
     found = []
     for one in np.split(order, starts[1:]) if len(order) else ():
         first = rows[one[0]]
@@ -90,7 +90,7 @@ def _by_site(trace: Trace, what: str, which: np.ndarray) -> list[Fault]:
                 of_threads=_threads(trace.accesses[np.logical_and.reduce(here)]),
                 block=int(first["block"]),
                 thread=int(first["thread"]),
-                who=trace.who(int(first["block"]), int(first["thread"])),
+                who=trace.name_actor(int(first["block"]), int(first["thread"])),
                 noun=trace.words[1],
                 place=buffer.place(int(first["offset"])),
             )
@@ -100,4 +100,4 @@ def _by_site(trace: Trace, what: str, which: np.ndarray) -> list[Fault]:
 
 def _threads(rows: np.ndarray) -> int:
     """Number of different threads among the rows."""
-    return len(grouped(rows["block"], rows["thread"])[1])
+    return len(group_rows(rows["block"], rows["thread"])[1])

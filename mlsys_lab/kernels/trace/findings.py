@@ -13,10 +13,10 @@ import numpy as np
 from mlsys_lab.kernels.trace.barriers import Divergence, divergences
 from mlsys_lab.kernels.trace.events import LOAD, STORE, Buffer, Site, Trace
 from mlsys_lab.kernels.trace.faults import UNWRITTEN, Fault, faults
-from mlsys_lab.kernels.trace.places import in_cell
+from mlsys_lab.kernels.trace.places import locate_in_cell
 from mlsys_lab.kernels.trace.races import Race, races
 from mlsys_lab.kernels.trace.requests import VERBS
-from mlsys_lab.kernels.trace.rows import grouped, of_buffers
+from mlsys_lab.kernels.trace.rows import group_rows, per_row
 from mlsys_lab.kernels.trace.traffic import times_written
 
 MOVED, BUSIEST, WIDEST, WRONG = "moved", "busiest", "widest", "wrong"
@@ -24,7 +24,7 @@ MOVED, BUSIEST, WIDEST, WRONG = "moved", "busiest", "widest", "wrong"
 READS, WRITES = "reads", "writes"
 """What is moved of an array."""
 BYTES, LINES, ACTOR, NUMBER = "bytes", "lines", "actor", "number"
-"""Of what is moved: how much, and where; of the busiest: its kind, its number, and how much it moves."""
+"""How much is moved, and where; the kind and the number of the busiest."""
 
 
 def findings(trace: Trace, artifact: Any = None, *, actor: str = "program") -> dict[str, Any]:
@@ -39,7 +39,7 @@ def findings(trace: Trace, artifact: Any = None, *, actor: str = "program") -> d
     """
     where = _where(artifact)
     rows = trace.of(space="global")
-    sizes = of_buffers(rows, (buffer.itemsize for buffer in trace.buffers))
+    sizes = per_row(rows, (buffer.itemsize for buffer in trace.buffers))
     moved: dict[str, dict[str, dict[str, int | str]]] = {}
     for index, buffer in enumerate(trace.buffers):
         if buffer.space == "global":
@@ -48,14 +48,14 @@ def findings(trace: Trace, artifact: Any = None, *, actor: str = "program") -> d
                 mine = (rows["buffer"] == index) & (rows["kind"] != other)
                 sites = sorted(trace.sites[site] for site in np.unique(rows["site"][mine]))
                 ways[way] = {BYTES: int(sizes[mine].sum()), LINES: " and ".join(where(site) for site in sites)}
-    order, starts = grouped(rows["block"])
+    order, starts = group_rows(rows["block"])
     each = np.add.reduceat(sizes[order], starts) if len(starts) else np.zeros(1, dtype=np.int64)
     most = int(np.argmax(each))
     busiest = int(rows["block"][order[starts[most]]]) if len(starts) else 0
     told = [_fault(fault, where, actor) for fault in faults(trace)]
     told += [_race(race, where, actor) for race in races(trace)]
     told += [_divergence(one, where) for one in divergences(trace)]
-    told += [line for buffer in trace.buffers if (line := _left_out(trace, buffer))]
+    told += [line for buffer in trace.buffers if (line := _find_unwritten(trace, buffer))]
     return {
         MOVED: moved,
         BUSIEST: {ACTOR: actor, NUMBER: busiest, BYTES: int(each[most])},
@@ -64,7 +64,7 @@ def findings(trace: Trace, artifact: Any = None, *, actor: str = "program") -> d
     }
 
 
-def _left_out(trace: Trace, buffer: Buffer) -> str:
+def _find_unwritten(trace: Trace, buffer: Buffer) -> str:
     """A line about the elements of a result that nothing was ever written to; "" if there are none."""
     if buffer.written or buffer.space != "global":
         return ""
@@ -80,7 +80,7 @@ def _left_out(trace: Trace, buffer: Buffer) -> str:
 def _where(artifact: Any) -> Callable[[Site], str]:
     """A line as the learner finds it: by its cell where the kernels are those of exported cells."""
     loader = getattr(artifact, "__loader__", None)
-    return lambda site: str(in_cell(site, loader))
+    return lambda site: str(locate_in_cell(site, loader))
 
 
 def _fault(fault: Fault, where: Callable[[Site], str], actor: str) -> str:

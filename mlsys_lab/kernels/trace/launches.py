@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import inspect
 import linecache
-import re
 from typing import Any
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.trace.events import Site, Trace
 from mlsys_lab.kernels.trace.numba_functions import python_function
 from mlsys_lab.kernels.trace.numba_simulator import record
-from mlsys_lab.kernels.trace.places import in_cell
+from mlsys_lab.kernels.trace.places import KernelError, locate_in_cell
 
 Extent = int | tuple[int, int]
 
@@ -24,16 +23,16 @@ def parameters_of(artifact: Any, kernel: str) -> list[str]:
     return list(inspect.signature(python_function(found)).parameters)
 
 
-def recorded(artifact: Any, kernel: str, grid: Extent, block: Extent, *args: Any, outputs: tuple[str, ...]) -> Trace:
+def record_launch(
+    artifact: Any, kernel: str, grid: Extent, block: Extent, *args: Any, outputs: tuple[str, ...]
+) -> Trace:
     """The trace of one launch, as of `record`. Raises `InputError` that begins with the line at which it stopped."""
     function = python_function(getattr(artifact, kernel))
     try:
         return record(function, grid, block, *args, outputs=outputs)
-    except InputError as error:
-        file = function.__code__.co_filename
-        if (told := re.fullmatch(rf"{re.escape(file)}:(\d+): (.*)", error.what, re.DOTALL)) is None:
+    except KernelError as error:
+        if error.file != function.__code__.co_filename:
             raise
-        number = int(told[1])
-        site = Site(file, number, linecache.getline(file, number).strip())
-        site = in_cell(site, getattr(artifact, "__loader__", None))
-        raise InputError(f"{site}: {told[2]}", got=error.got, expected=error.expected or error.help or None) from None
+        site = Site(error.file, error.line, linecache.getline(error.file, error.line).strip())
+        site = locate_in_cell(site, getattr(artifact, "__loader__", None))
+        raise InputError(f"{site}: {error.problem}", expected=error.help or None) from None

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mlsys_lab.errors import InputError
+from mlsys_lab.kernels.trace.places import KernelError
 
 _MARK = "simulated kernel"
 """Key in the globals of functions made here by which they are known; no Python name can be it."""
@@ -28,12 +29,12 @@ def python_function(kernel: Any) -> FunctionType:
     return function
 
 
-def simulated(function: FunctionType, cuda: Any) -> FunctionType:
+def simulate(function: FunctionType, cuda: Any) -> FunctionType:
     """Copy a kernel's function so that `cuda` means the simulator, in it and in the kernels that it calls."""
-    return _copied(function, cuda, {})
+    return _copy(function, cuda, {})
 
 
-def _copied(function: FunctionType, cuda: Any, made: dict[FunctionType, FunctionType]) -> FunctionType:
+def _copy(function: FunctionType, cuda: Any, made: dict[FunctionType, FunctionType]) -> FunctionType:
     if function in made:
         return made[function]
     own: Any = function  # of its builtins, which may be fewer than Python's, the type stubs know nothing
@@ -48,7 +49,7 @@ def _copied(function: FunctionType, cuda: Any, made: dict[FunctionType, Function
         if value is sys.modules.get("numba.cuda"):
             return cuda
         if isinstance(inner := getattr(value, "py_func", None), FunctionType):
-            return _copied(inner, cuda, made)
+            return _copy(inner, cuda, made)
         if isinstance(value, np.ndarray) and value.ndim:
             raise InputError(f"{function.__name__} reads the array {name} from outside", help="pass it as an argument")
         return value
@@ -75,8 +76,10 @@ def _check_shapes(code: CodeType) -> None:
         if varies and instruction.opname.startswith("STORE_FAST"):
             varying.update(names)
         if inside and (instruction.opname == "BINARY_OP" or found):
-            raise InputError(
-                f"{code.co_filename}:{_line(instruction)}: the shape of a shared or local array has to be a constant",
+            raise KernelError(
+                code.co_filename,
+                _line(instruction),
+                "the shape of a shared or local array has to be a constant",
                 help="give the sum a name outside of the kernel, such as PITCH = TILE + 1",
             )
         if instruction.opname.startswith("CALL"):
@@ -86,8 +89,8 @@ def _check_shapes(code: CodeType) -> None:
             before = instruction.argval
 
 
-def _line(instruction: dis.Instruction) -> int | None:
-    return instruction.positions.lineno if instruction.positions else None
+def _line(instruction: dis.Instruction) -> int:
+    return (instruction.positions and instruction.positions.lineno) or 0
 
 
 def _globals_of(code: CodeType) -> Iterator[str]:
@@ -135,11 +138,11 @@ def _callers(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def where(error: BaseException) -> str:
-    """Place `file:line` of the innermost kernel that an error came through; "" if it came through none."""
-    found, traceback = "", error.__traceback__
+def locate(error: BaseException) -> tuple[str, int]:
+    """File and line of the innermost kernel that an error came through; ("", 0) if it came through none."""
+    found, traceback = ("", 0), error.__traceback__
     while traceback is not None:
         if _MARK in traceback.tb_frame.f_globals:
-            found = f"{traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}"
+            found = traceback.tb_frame.f_code.co_filename, traceback.tb_lineno
         traceback = traceback.tb_next
     return found

@@ -11,10 +11,11 @@ import numpy as np
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.trace.events import Buffer
-from mlsys_lab.kernels.trace.numba_functions import Places, python_function, simulated, where
+from mlsys_lab.kernels.trace.numba_functions import Places, locate, python_function, simulate
 from mlsys_lab.kernels.trace.numba_memory import Guarded, Memory, poison
 from mlsys_lab.kernels.trace.numba_module import Cuda, Space
 from mlsys_lab.kernels.trace.numba_threads import Block, Dim3, Thread, Workers
+from mlsys_lab.kernels.trace.places import KernelError
 
 MOST_THREADS = 1024
 """Most threads that a block may have."""
@@ -41,7 +42,7 @@ class Launch:
             raise InputError("threads of a block", got=threads, expected=f"at most {MOST_THREADS}")
         function = python_function(kernel)
         self.name, self.parameters = function.__name__, list(inspect.signature(function).parameters)
-        self.kernel = simulated(function, Cuda(self))
+        self.kernel = simulate(function, Cuda(self))
         self.place = Places(self.kernel)
         self.block_number = self.phase = 0
         self.shared: dict[int, Memory] = {}  # of the block that runs, by the place that asked for it
@@ -60,17 +61,17 @@ class Launch:
                 self.block_number, self.block_index, self.phase, self.shared = number, index, 0, {}
                 self._run_block(Block(self.block))
 
-    def touched(self, kind: int, memory: Memory, element: int) -> None:
+    def on_access(self, kind: int, memory: Memory, element: int) -> None:
         """Hook called before every access, with its kind, array and element."""
 
-    def arrive(self, frame: FrameType) -> str:
+    def on_arrival(self, frame: FrameType) -> str:
         """Hook called for a thread at a barrier; returns `file:line` of the barrier."""
         return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
-    def done(self, warp: list[Thread]) -> None:
+    def on_warp_stop(self, warp: list[Thread]) -> None:
         """Hook called for a warp whose threads are all at their next barrier or at their end."""
 
-    def barrier(self, block: Block, waiting: list[Thread]) -> None:
+    def on_barrier(self, block: Block, waiting: list[Thread]) -> None:
         """Hook called with the threads that wait for their block, when no other thread can go on."""
         places = {thread.waiting.where for thread in waiting if thread.waiting is not None}
         if len(waiting) < len(block.threads) or len(places) > 1:
@@ -89,7 +90,7 @@ class Launch:
         if place not in self._buffer_of:
             self._buffer_of[place] = self._new_array(space, values, frame)
         number = self._buffer_of[place]
-        memory = self.memory(self.buffers[number].name, values, self.touched, number)
+        memory = self.memory(self.buffers[number].name, values, self.on_access, number)
         if space == "shared":
             self.shared[place] = memory
         return memory
@@ -117,16 +118,16 @@ class Launch:
         if isinstance(value, np.generic) or not hasattr(value, "ndim"):
             return value
         values = _host_array(name, value)
-        return self.memory(name, values, self.touched, self.add(name, "global", values))
+        return self.memory(name, values, self.on_access, self.add(name, "global", values))
 
     def _run_block(self, block: Block) -> None:
         while True:
             for warp in block.warps:
                 block.advance(warp, self._resume)
-                self.done(warp)
+                self.on_warp_stop(warp)
             if not (waiting := block.at_barrier):
                 return
-            self.barrier(block, waiting)
+            self.on_barrier(block, waiting)
             block.release()
             self.phase += 1
 
@@ -139,7 +140,7 @@ class Launch:
         except Exception as error:
             reason = error if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
             who = f"thread {tuple(thread.index)} of block {tuple(self.block_index)}"
-            raise InputError(f"{where(error)}: {self.name} stops in {who}: {reason}") from error
+            raise KernelError(*locate(error), f"{self.name} stops in {who}: {reason}") from error
 
 
 def _extent(what: str, extent: Extent) -> Dim3:

@@ -94,7 +94,7 @@ class Memory:
 
     def _refuse(self, key: Any) -> NoReturn:
         indices = "one integer" if self.ndim == 1 else f"{self.ndim} integers"
-        raise InputError(f"{self._name} is indexed by {indices} in a kernel", got=_shown(key))
+        raise InputError(f"{self._name} is indexed by {indices} in a kernel", got=_format_key(key))
 
 
 class Guarded(Memory):
@@ -119,9 +119,11 @@ class Guarded(Memory):
         keys = key if type(key) is tuple else (key,)
         for one, extent in zip(keys, self.shape, strict=True):
             if not 0 <= one < extent:
-                raise InputError(f"{self._name}[{_shown(key)}] is out of bounds", expected=f"within shape {self.shape}")
+                raise InputError(
+                    f"{self._name}[{_format_key(key)}] is out of bounds", expected=f"within shape {self.shape}"
+                )
         return element
 
 
-def _shown(key: Any) -> str:
+def _format_key(key: Any) -> str:
     return ", ".join(map(str, key)) if isinstance(key, tuple) else str(key)

@@ -34,7 +34,7 @@ class Host(Protocol):
     def allocate(self, space: Space, shape: Any, dtype: Any, frame: FrameType) -> Memory:
         """The array that one call of cuda.shared.array or cuda.local.array stands for."""
 
-    def arrive(self, frame: FrameType) -> str:
+    def on_arrival(self, frame: FrameType) -> str:
         """Note that the running thread is at a barrier; returns `file:line` of the barrier."""
 
 
@@ -93,7 +93,7 @@ class Cuda:
         return self._barrier("syncthreads_or", predicate)
 
     def _barrier(self, name: str, value: Any = None) -> Any:
-        return wait(Waiting(name, self._host.arrive(sys._getframe(2)), None, value))
+        return wait(Waiting(name, self._host.on_arrival(sys._getframe(2)), None, value))
 
     def syncwarp(self, mask: int = FULL_MASK) -> None:
         """Wait for the lanes of the warp that the mask names."""

@@ -83,7 +83,7 @@ class _Recording(Launch):
         self._numbers: dict[tuple[int, int], int] = {}  # a request, by its place and turn
         self._next = [0]  # the request that follows in time; 0 stands before the first
 
-    def touched(self, kind: int, memory: Memory, element: int) -> None:
+    def on_access(self, kind: int, memory: Memory, element: int) -> None:
         """Note an access of the thread that runs now: its request, and where in the source it stands."""
         frame = sys._getframe(2)
         if kind == ATOMIC:
@@ -101,14 +101,14 @@ class _Recording(Launch):
         offset = element * memory.dtype.itemsize
         self._warp.extend((request, kind, memory.number, self._site_of[place], thread.number, offset))
 
-    def arrive(self, frame: FrameType) -> str:
+    def on_arrival(self, frame: FrameType) -> str:
         self._arrivals.extend((self._site(frame), self.block_number, self.thread.number, self.phase))
-        return super().arrive(frame)
+        return super().on_arrival(frame)
 
-    def barrier(self, block: Block, waiting: list[Thread]) -> None:
+    def on_barrier(self, block: Block, waiting: list[Thread]) -> None:
         """Let the waiting threads go on; the recorded arrivals tell who was missing."""
 
-    def done(self, warp: list[Thread]) -> None:
+    def on_warp_stop(self, warp: list[Thread]) -> None:
         """Number the requests of a warp in the order of time."""
         for thread in warp:
             thread.previous, thread.counts = 0, {}

@@ -58,9 +58,9 @@ def occupancy(device: Device, threads: int, *, registers: int, shared_bytes: int
     if shared_bytes < 0:
         raise InputError("shared_bytes must not be negative", got=shared_bytes)
     warps = -(-threads // WARP)
-    per_warp = _up(registers * WARP, REGISTER_UNIT)
+    per_warp = _round_up(registers * WARP, REGISTER_UNIT)
     unit, reserved = (128, 1024) if capability >= (8, 0) else (256, 0)
-    shared = _up(shared_bytes + reserved, unit)
+    shared = _round_up(shared_bytes + reserved, unit)
     warps_by_registers = SCHEDULERS * (all_registers // 4 // SCHEDULERS // per_warp)
     by = {
         "blocks": at_most_blocks,
@@ -89,5 +89,5 @@ def shared_bytes(trace: Trace) -> int:
     return max((buffer.start + buffer.size_bytes for buffer in trace.buffers if buffer.space == "shared"), default=0)
 
 
-def _up(amount: int, unit: int) -> int:
+def _round_up(amount: int, unit: int) -> int:
     return -(-amount // unit) * unit

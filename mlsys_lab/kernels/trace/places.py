@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.trace.events import Site, Trace
+
+
+class KernelError(InputError):
+    """What stops a kernel at a line of its source: `problem` at `file` and `line`, all three in the error's text."""
+
+    def __init__(self, file: str, line: int, problem: str, *, help: str = "") -> None:
+        self.file, self.line, self.problem = file, line, problem
+        super().__init__(f"{file}:{line}: {problem}", help=help)
 
 
 @dataclass(frozen=True, order=True)
@@ -16,7 +25,7 @@ class CellSite(Site):
         return f"{self.file}, {super().__str__()}"
 
 
-def in_cell(site: Site, loader: Any) -> Site:
+def locate_in_cell(site: Site, loader: Any) -> Site:
     """The place of a source line in its cell, where the module was made of exported cells; else the site itself.
 
     loader: the `__loader__` of the kernel's module; that of exported cells has the `artifact` that knows them.
@@ -26,7 +35,7 @@ def in_cell(site: Site, loader: Any) -> Site:
     return CellSite(f"cell {found.cell.number}", found.line, found.text.strip()) if found else site
 
 
-def in_cells(trace: Trace, artifact: Any) -> Trace:
+def locate_in_cells(trace: Trace, artifact: Any) -> Trace:
     """The trace of a kernel with all of its places given by cells, where they are in cells."""
     loader = getattr(artifact, "__loader__", None)
-    return replace(trace, sites=tuple(in_cell(site, loader) for site in trace.sites))
+    return replace(trace, sites=tuple(locate_in_cell(site, loader) for site in trace.sites))

@@ -16,7 +16,7 @@ import numpy as np
 
 from mlsys_lab.kernels.trace.events import ATOMIC, LOAD, STORE, Site, Trace
 from mlsys_lab.kernels.trace.requests import VERBS
-from mlsys_lab.kernels.trace.rows import cells, counted, grouped, inside
+from mlsys_lab.kernels.trace.rows import element_ids, group_rows, group_sizes, is_inside
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ def races(trace: Trace) -> tuple[Race, ...]:
     changed = np.zeros(len(trace.buffers), dtype=bool)
     changed[trace.accesses["buffer"][trace.accesses["kind"] != LOAD]] = True
     rows = trace.accesses[changed[trace.accesses["buffer"]]]
-    rows = rows[inside(trace, rows)]
-    cell = cells(trace, rows)
+    rows = rows[is_inside(trace, rows)]
+    cell = element_ids(trace, rows)
     common = np.asarray([buffer.space == "global" for buffer in trace.buffers], dtype=bool)[rows["buffer"]]
     of_threads = _races(trace, rows, "thread", cell, rows["block"], rows["phase"])
     return of_threads + _races(trace, rows[common], "block", cell[common])
@@ -67,17 +67,17 @@ def races(trace: Trace) -> tuple[Race, ...]:
 
 def _races(trace: Trace, rows: np.ndarray, actor: str, *keys: np.ndarray) -> tuple[Race, ...]:
     """Races between rows of equal `keys` that differ in the field `actor`."""
-    order, starts = grouped(*keys)
+    order, starts = group_rows(*keys)
     rows = rows[order]
     kinds = np.bitwise_or.reduceat(1 << rows["kind"], starts)
     several = np.maximum.reduceat(rows[actor], starts) != np.minimum.reduceat(rows[actor], starts)
     racy = several & ((kinds & 1 << STORE != 0) | (kinds == (1 << LOAD | 1 << ATOMIC)))
-    sizes = counted(starts, len(rows))
+    sizes = group_sizes(starts, len(rows))
     rows, sizes = rows[np.repeat(racy, sizes)], sizes[racy]
     ones, others = _pairs(rows, sizes, actor)
     places = [np.minimum(ones["site"], others["site"]), np.maximum(ones["site"], others["site"])]
-    order, starts = grouped(*places, ones["buffer"], ones["kind"], others["kind"])
-    elements = counted(starts, len(order))
+    order, starts = group_rows(*places, ones["buffer"], ones["kind"], others["kind"])
+    elements = group_sizes(starts, len(order))
     found = [_race(trace, ones[i], others[i], int(n)) for i, n in zip(order[starts], elements, strict=True)]
     return tuple(sorted(found, key=lambda race: (race.first, race.second)))
 
@@ -116,6 +116,8 @@ def _race(trace: Trace, one: np.void, other: np.void, elements: int) -> Race:
         thread=int(one["thread"]),
         other_block=int(other["block"]),
         other_thread=int(other["thread"]),
-        who=trace.who(int(one["block"]), int(one["thread"])),
-        other_who=trace.who(None if other["block"] == one["block"] else int(other["block"]), int(other["thread"])),
+        who=trace.name_actor(int(one["block"]), int(one["thread"])),
+        other_who=trace.name_actor(
+            None if other["block"] == one["block"] else int(other["block"]), int(other["thread"])
+        ),
     )

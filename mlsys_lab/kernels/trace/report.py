@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from mlsys_lab.kernels.trace.banks import conflicts
-from mlsys_lab.kernels.trace.barriers import Divergence, divergences, reached_by_all
+from mlsys_lab.kernels.trace.barriers import Divergence, divergences, is_reached_by_all
 from mlsys_lab.kernels.trace.events import Trace
 from mlsys_lab.kernels.trace.faults import Fault, faults
 from mlsys_lab.kernels.trace.races import Race, races
@@ -50,7 +50,7 @@ class Report(JupyterMixin):
         """What makes the kernel slower than it need be, one line each, the most wasteful place first."""
         sectors = _wasteful(self.coalescing, "sectors")
         passes = _wasteful(self.conflicts, "passes")
-        return (*(line for one in self.traffic for line in _again(one)), *sectors, *passes)
+        return (*(line for one in self.traffic for line in _repeated_traffic(one)), *sectors, *passes)
 
     def __rich__(self) -> Group:
         return self.table()
@@ -106,11 +106,11 @@ def report(trace: Trace) -> Report:
         faults=faults(trace),
         races=races(trace),
         divergences=divergences(trace),
-        reached_by_all=reached_by_all(trace),
+        reached_by_all=is_reached_by_all(trace),
     )
 
 
-def _again(one: Traffic) -> Iterable[str]:
+def _repeated_traffic(one: Traffic) -> Iterable[str]:
     """Yield a line for each direction in which an array is read or written more often than it need be."""
     for flow, does, most in ((one.read, "read", one.most_reads), (one.written, "written", one.most_writes)):
         if most > 1:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlsys_lab.kernels.trace.events import ATOMIC, LOAD, STORE, WARP, Site, Trace
-from mlsys_lab.kernels.trace.rows import counted, grouped, of_buffers
+from mlsys_lab.kernels.trace.rows import group_rows, group_sizes, per_row
 
 VERBS = {LOAD: "read", STORE: "write", ATOMIC: "update"}
 """Verb for what threads do, by kind of access."""
@@ -47,7 +47,7 @@ class Requests:
 
 def addresses(trace: Trace, rows: np.ndarray) -> np.ndarray:
     """Byte at which each row's access starts, from the start that `Buffer.start` counts from."""
-    found: np.ndarray = rows["offset"] + of_buffers(rows, (buffer.start for buffer in trace.buffers))
+    found: np.ndarray = rows["offset"] + per_row(rows, (buffer.start for buffer in trace.buffers))
     return found
 
 
@@ -55,8 +55,8 @@ def by_site(
     trace: Trace, rows: np.ndarray, starts: np.ndarray, taken: np.ndarray, least: np.ndarray
 ) -> tuple[Requests, ...]:
     """Sum up requests, which begin at `starts` of `rows`, by place, array and kind, in order of place."""
-    heads, lanes = rows[starts], counted(starts, len(rows))
-    order, begins = grouped(heads["site"], heads["buffer"], heads["kind"])
+    heads, lanes = rows[starts], group_sizes(starts, len(rows))
+    order, begins = group_rows(heads["site"], heads["buffer"], heads["kind"])
     found = []
     for one in np.split(order, begins[1:]) if len(order) else ():
         head, worst = heads[one[0]], one[np.argmax(taken[one] / least[one])]
@@ -72,7 +72,7 @@ def by_site(
                     number=int(heads[worst]["request"]),
                     block=int(heads[worst]["block"]),
                     warp=int(heads[worst]["thread"]) // WARP,
-                    who=f"{trace.who(int(heads[worst]['block']))} warp {int(heads[worst]['thread']) // WARP}",
+                    who=f"{trace.name_actor(int(heads[worst]['block']))} warp {int(heads[worst]['thread']) // WARP}",
                     lanes=int(lanes[worst]),
                     taken=int(taken[worst]),
                     least=int(least[worst]),
@@ -82,7 +82,7 @@ def by_site(
     return tuple(sorted(found, key=lambda one: one.site))
 
 
-def worst_of(places: Iterable[Requests], unit: str) -> tuple[int, str]:
+def find_worst(places: Iterable[Requests], unit: str) -> tuple[int, str]:
     """Most sectors or passes (`unit`) by which one request exceeds its least, and a sentence about that request."""
     worst = max(places, key=lambda one: one.worst.taken - one.worst.least, default=None)
     if worst is None:

@@ -14,20 +14,20 @@ import numpy as np
 from mlsys_lab.kernels.trace.events import Trace
 
 
-def of_buffers(rows: np.ndarray, values: Iterable[int]) -> np.ndarray:
+def per_row(rows: np.ndarray, values: Iterable[int]) -> np.ndarray:
     """For each row the value of the buffer that it touches, from one value for each of the trace's buffers."""
     found: np.ndarray = np.fromiter(values, dtype=np.int64)[rows["buffer"]]
     return found
 
 
-def inside(trace: Trace, rows: np.ndarray) -> np.ndarray:
+def is_inside(trace: Trace, rows: np.ndarray) -> np.ndarray:
     """Mask of the rows that touch bytes of their buffer; the gaps of a strided view count as its bytes."""
-    last = of_buffers(rows, (buffer.size_bytes - buffer.itemsize for buffer in trace.buffers))
+    last = per_row(rows, (buffer.size_bytes - buffer.itemsize for buffer in trace.buffers))
     within: np.ndarray = (rows["offset"] >= 0) & (rows["offset"] <= last)
     return within
 
 
-def cells(trace: Trace, rows: np.ndarray) -> np.ndarray:
+def element_ids(trace: Trace, rows: np.ndarray) -> np.ndarray:
     """A number for the element of each row, equal for two rows if and only if they touch the same memory.
 
     Every block has shared arrays of its own and every thread local ones. The rows must lie inside of their buffers.
@@ -37,20 +37,20 @@ def cells(trace: Trace, rows: np.ndarray) -> np.ndarray:
     copies = {"global": 1, "shared": blocks, "local": blocks * threads}
     lengths = [-(-buffer.size_bytes // buffer.itemsize) for buffer in trace.buffers]
     sizes = [n * copies[buffer.space] for n, buffer in zip(lengths, trace.buffers, strict=True)]
-    copy = rows["block"] * of_buffers(rows, (buffer.space != "global" for buffer in trace.buffers))
-    local = of_buffers(rows, (buffer.space == "local" for buffer in trace.buffers)) == 1
+    copy = rows["block"] * per_row(rows, (buffer.space != "global" for buffer in trace.buffers))
+    local = per_row(rows, (buffer.space == "local" for buffer in trace.buffers)) == 1
     copy = np.where(local, copy * threads + rows["thread"], copy)
-    index = rows["offset"] // of_buffers(rows, (buffer.itemsize for buffer in trace.buffers))
-    found: np.ndarray = of_buffers(rows, np.cumsum([0, *sizes])) + copy * of_buffers(rows, lengths) + index
+    index = rows["offset"] // per_row(rows, (buffer.itemsize for buffer in trace.buffers))
+    found: np.ndarray = per_row(rows, np.cumsum([0, *sizes])) + copy * per_row(rows, lengths) + index
     return found
 
 
-def grouped(*keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def group_rows(*keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Order in which rows of equal keys stand together, the first key foremost, and where each group begins.
 
     Within a group rows stand as they stood before.
 
-    >>> order, starts = grouped(np.array([7, 3, 7]))
+    >>> order, starts = group_rows(np.array([7, 3, 7]))
     >>> order.tolist(), starts.tolist()
     ([1, 0, 2], [0, 1])
     """
@@ -69,7 +69,7 @@ def grouped(*keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return order, np.flatnonzero(new)
 
 
-def counted(starts: np.ndarray, rows: int) -> np.ndarray:
+def group_sizes(starts: np.ndarray, rows: int) -> np.ndarray:
     """Number of rows in each group, from where the groups begin and the number of all rows."""
     return np.diff(starts, append=rows)
 

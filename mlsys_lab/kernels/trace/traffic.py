@@ -12,7 +12,7 @@ import numpy as np
 
 from mlsys_lab.errors import InputError, did_you_mean
 from mlsys_lab.kernels.trace.events import LOAD, STORE, Buffer, Trace
-from mlsys_lab.kernels.trace.rows import cells, grouped, inside
+from mlsys_lab.kernels.trace.rows import element_ids, group_rows, is_inside
 from mlsys_lab.kernels.trace.sectors import SECTOR_BYTES, sectors
 
 
@@ -69,8 +69,8 @@ def traffic(trace: Trace) -> tuple[Traffic, ...]:
     asked = trace.of(space="global")
     by_request, starts, taken, _ = sectors(trace)
     heads = by_request[starts]
-    within = asked[inside(trace, asked)]
-    order, starts = grouped(cells(trace, within))
+    within = asked[is_inside(trace, asked)]
+    order, starts = group_rows(element_ids(trace, within))
     kinds, first = within["kind"][order], within[order[starts]]
     reads = np.add.reduceat(kinds != STORE, starts, dtype=np.int64)  # of each element touched
     writes = np.add.reduceat(kinds != LOAD, starts, dtype=np.int64)
@@ -150,7 +150,7 @@ def _rows(trace: Trace, name: str, other: int) -> tuple[Buffer, np.ndarray]:
 
 def _times(trace: Trace, name: str, other: int) -> np.ndarray:
     buffer, rows = _rows(trace, name, other)
-    index = rows["offset"][inside(trace, rows)] // buffer.itemsize
+    index = rows["offset"][is_inside(trace, rows)] // buffer.itemsize
     counts = np.bincount(index, minlength=-(-buffer.size_bytes // buffer.itemsize))
     steps = [counts.itemsize * stride // buffer.itemsize for stride in buffer.strides]
     return np.lib.stride_tricks.as_strided(counts, buffer.shape, steps).copy()
@@ -158,4 +158,4 @@ def _times(trace: Trace, name: str, other: int) -> np.ndarray:
 
 def _each_once(trace: Trace, name: str, other: int) -> bool:
     _, rows = _rows(trace, name, other)
-    return bool(inside(trace, rows).all() and (_times(trace, name, other) == 1).all())
+    return bool(is_inside(trace, rows).all() and (_times(trace, name, other) == 1).all())

@@ -25,9 +25,9 @@ from mlsys_lab.errors import CourseError, InputError, UnfinishedError, did_you_m
 from mlsys_lab.kernels.runtime import load_triton
 from mlsys_lab.kernels.trace.addresses import AddressSpace
 from mlsys_lab.kernels.trace.events import Site, Trace
-from mlsys_lab.kernels.trace.places import in_cell
+from mlsys_lab.kernels.trace.places import locate_in_cell
 from mlsys_lab.kernels.trace.triton_recorder import Recorder, is_machinery
-from mlsys_lab.kernels.triton_launch import interpreting, launching, silent_arithmetic
+from mlsys_lab.kernels.triton_launch import enable_interpreter, replace_launches, silence_arithmetic
 
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 """Options of a launch on the device beside the kernel's own parameters; ignored by the interpreter."""
@@ -46,21 +46,21 @@ def record(kernel: Any, grid: Any, /, *args: Any, outputs: str | Sequence[str] =
     """
     load_triton()
     interpreter = importlib.import_module("triton.runtime.interpreter")
-    function = _unwrapped(kernel, interpreter)
+    function = _unwrap(kernel, interpreter)
     name = function.__name__
-    given = _bound(name, inspect.signature(function), args, constants)
+    given = _bind(name, inspect.signature(function), args, constants)
     sides = _sides(grid, given)
     outputs = (outputs,) if isinstance(outputs, str) else outputs
     if unknown := [one for one in outputs if one not in given]:
         raise InputError(f"{name} has no such output", got=unknown[0], help=did_you_mean(unknown[0], given))
     space = AddressSpace(tuple(outputs))
-    stand_ins = {key: _replaced(value, key, space.stand_in) for key, value in given.items()}
+    stand_ins = {key: _replace_tensors(value, key, space.stand_in) for key, value in given.items()}
     recorder = Recorder(space, interpreter.interpreter_builder)
-    with interpreting(), recorder.hooked(interpreter), silent_arithmetic():
+    with enable_interpreter(), recorder.hook_into(interpreter), silence_arithmetic():
         try:
             interpreter.InterpretedFunction(function)[sides](**stand_ins)
         except interpreter.InterpreterError as error:
-            raise _told(name, error) from None
+            raise _explain(name, error) from None
     space.copy_back()
     return recorder.trace(name, sides)
 
@@ -76,11 +76,11 @@ def recorded() -> Iterator[list[Trace]]:
     [('add_kernel', 15)]
     """
     traces: list[Trace] = []
-    with launching(lambda *args, **constants: traces.append(record(*args, **constants))):
+    with replace_launches(lambda *args, **constants: traces.append(record(*args, **constants))):
         yield traces
 
 
-def _unwrapped(kernel: Any, interpreter: Any) -> Callable[..., Any]:
+def _unwrap(kernel: Any, interpreter: Any) -> Callable[..., Any]:
     """The Python function of a kernel, without the autotuning and heuristics around it."""
     jit = importlib.import_module("triton.runtime.jit")
     inner = kernel
@@ -92,7 +92,7 @@ def _unwrapped(kernel: Any, interpreter: Any) -> Callable[..., Any]:
     raise InputError("not a Triton kernel", got=type(kernel).__name__, expected="a function decorated with @triton.jit")
 
 
-def _bound(name: str, signature: inspect.Signature, args: Any, constants: dict[str, Any]) -> dict[str, Any]:
+def _bind(name: str, signature: inspect.Signature, args: Any, constants: dict[str, Any]) -> dict[str, Any]:
     try:
         bound = signature.bind(*args, **{k: v for k, v in constants.items() if k not in LAUNCH_OPTIONS})
     except TypeError as error:
@@ -111,12 +111,12 @@ def _sides(grid: Any, given: dict[str, Any]) -> tuple[int, int, int]:
     return x, y, z
 
 
-def _replaced(value: Any, name: str, change: Callable[[str, torch.Tensor], torch.Tensor]) -> Any:
+def _replace_tensors(value: Any, name: str, change: Callable[[str, torch.Tensor], torch.Tensor]) -> Any:
     """An argument with each tensor in it replaced by `change(name, tensor)`."""
     if isinstance(value, torch.Tensor):
         return change(name, value)
     if isinstance(value, tuple):
-        items = [_replaced(item, f"{name}[{index}]", change) for index, item in enumerate(value)]
+        items = [_replace_tensors(item, f"{name}[{index}]", change) for index, item in enumerate(value)]
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     if is_dataclass(value) and not isinstance(value, type) and hasattr(value, "base"):
         return replace(value, base=change(name, value.base))
@@ -125,7 +125,7 @@ def _replaced(value: Any, name: str, change: Callable[[str, torch.Tensor], torch
     return value
 
 
-def _told(name: str, error: BaseException) -> CourseError:
+def _explain(name: str, error: BaseException) -> CourseError:
     """The error for an exception in a kernel, with the kernel's line at which it happened."""
     cause: BaseException = error
     at = ""
@@ -133,7 +133,7 @@ def _told(name: str, error: BaseException) -> CourseError:
         for frame, number in _frames(cause.__traceback__):
             file = frame.f_code.co_filename
             if not is_machinery(file) and (found := linecache.getline(file, number).strip()):
-                at = f" at {in_cell(Site(file, number, found), frame.f_globals.get('__loader__'))}"
+                at = f" at {locate_in_cell(Site(file, number, found), frame.f_globals.get('__loader__'))}"
         if cause.__cause__ is None:
             break
         cause = cause.__cause__

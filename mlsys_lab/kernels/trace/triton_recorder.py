@@ -37,7 +37,7 @@ class Recorder:
         self.scratch = np.zeros(16, dtype=np.uint8)
 
     @contextmanager
-    def hooked(self, interpreter: Any) -> Iterator[None]:
+    def hook_into(self, interpreter: Any) -> Iterator[None]:
         """Replace the interpreter's methods by the recorder's for the body of a `with`."""
         hooks: dict[str, Callable[..., Any]] = {
             "create_masked_load": self._load,
@@ -51,8 +51,8 @@ class Recorder:
         convert = interpreter._implicit_cvt
         for name, hook in hooks.items():
             if (original := getattr(self.builder, name, None)) is not None:
-                setattr(self.builder, name, _before(hook, original))
-        interpreter._implicit_cvt = _before(self._convert, convert)
+                setattr(self.builder, name, _with_original(hook, original))
+        interpreter._implicit_cvt = _with_original(self._convert, convert)
         try:
             yield
         finally:
@@ -71,7 +71,7 @@ class Recorder:
     ) -> Handle:
         real, inside, outside = self._note(LOAD, ptrs, mask)
         found = original(real, inside, other, *rest)
-        return _poisoned(found, outside)
+        return _poison(found, outside)
 
     def _store(self, original: Callable[..., Any], ptrs: Handle, value: Handle, mask: Handle, *rest: Any) -> None:
         real, inside, _ = self._note(STORE, ptrs, mask)
@@ -81,13 +81,13 @@ class Recorder:
         self, original: Callable[..., Any], operation: Any, ptrs: Handle, value: Handle, mask: Handle, *rest: Any
     ) -> Handle:
         real, inside, outside = self._note(ATOMIC, ptrs, mask)
-        return _poisoned(original(operation, real, value, inside, *rest), outside)
+        return _poison(original(operation, real, value, inside, *rest), outside)
 
     def _exchange(self, original: Callable[..., Any], ptrs: Handle, *rest: Any) -> Handle:
         everywhere = type(ptrs)(np.ones(ptrs.data.shape, dtype=bool), ptrs.dtype)
         real, inside, outside = self._note(ATOMIC, ptrs, everywhere)
         real.data = np.where(inside.data, real.data, np.uint64(self.scratch.ctypes.data))
-        return _poisoned(original(real, *rest), outside)
+        return _poison(original(real, *rest), outside)
 
     def _as_atomic(self, original: Callable[..., Any], *args: Any) -> Any:
         self.kind = ATOMIC
@@ -128,7 +128,7 @@ class Recorder:
         self.requests += -(-asked.size // WARP)
         self.widest = max(self.widest, asked.size)
         if kind != LOAD:
-            self.space.stored(buffer[inside])
+            self.space.mark_stored(buffer[inside])
         handle = type(ptrs)
         return handle(places.astype(np.uint64), ptrs.dtype), handle(inside, ptrs.dtype), asked & ~there
 
@@ -152,7 +152,7 @@ class Recorder:
         return Trace(kernel, grid, block, buffers, sites, accesses, arrivals, words)
 
 
-def _before(hook: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+def _with_original(hook: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `hook` so that it gets `original` first, and the interpreter's own keywords in their order."""
     return lambda *args, **keywords: hook(original, *args, *keywords.values())
 
@@ -167,7 +167,7 @@ def _lanes(addresses: np.ndarray, itemsize: int) -> list[int]:
     return sorted(range(addresses.ndim), key=follow)
 
 
-def _poisoned(found: Handle, outside: np.ndarray) -> Handle:
+def _poison(found: Handle, outside: np.ndarray) -> Handle:
     if outside.any():
         data = np.array(found.data).reshape(outside.shape)
         data[outside] = np.frombuffer(bytes([POISON]) * data.itemsize, dtype=data.dtype)[0]

@@ -29,9 +29,9 @@ def run(step: str, x: torch.Tensor, *, launch: cuda_cpp.Launcher = cuda_cpp.laun
 
     Raises InputError for an unknown step and for a tensor that does not fit, MissingToolError without a GPU.
     """
-    arguments.known_step(step, STEPS)
-    arguments.alike((torch.float32,), x=x)
-    arguments.of_rank(2, x=x)
+    arguments.check_step(step, STEPS)
+    arguments.check_contiguous((torch.float32,), x=x)
+    arguments.check_rank(2, x=x)
     rows, columns = x.shape
     y = x.new_empty(columns, rows)
     if x.numel() == 0:

@@ -68,9 +68,9 @@ def run(step: str, x: torch.Tensor, *, launch: Launcher = launch) -> torch.Tenso
 
     Raises InputError for an unknown step and for a tensor that is no such matrix.
     """
-    arguments.known_step(step, STEPS)
-    arguments.alike(DTYPES, x=x)
-    arguments.of_rank(2, x=x)
+    arguments.check_step(step, STEPS)
+    arguments.check_contiguous(DTYPES, x=x)
+    arguments.check_rank(2, x=x)
     rows, columns = x.shape
     y = x.new_empty(columns, rows)
     if y.numel() == 0:

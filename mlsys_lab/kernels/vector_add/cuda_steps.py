@@ -28,9 +28,9 @@ def run(step: str, x: torch.Tensor, y: torch.Tensor, *, launch: cuda_cpp.Launche
 
     Raises InputError for an unknown step and for tensors that do not fit, MissingToolError without a GPU.
     """
-    arguments.known_step(step, STEPS)
-    arguments.alike((torch.float32,), x=x, y=y)
-    arguments.of_shape(tuple(x.shape), y=y)
+    arguments.check_step(step, STEPS)
+    arguments.check_contiguous((torch.float32,), x=x, y=y)
+    arguments.check_shape(tuple(x.shape), y=y)
     z = torch.empty_like(x)
     elements = x.numel()
     if elements == 0:

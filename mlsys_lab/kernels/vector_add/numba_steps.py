@@ -43,9 +43,9 @@ def run(
 
     Raises InputError for an unknown step and for tensors that do not go together.
     """
-    arguments.known_step(step, STEPS)
-    arguments.alike(DTYPES, x=x, y=y)
-    arguments.of_shape(tuple(x.shape), y=y)
+    arguments.check_step(step, STEPS)
+    arguments.check_contiguous(DTYPES, x=x, y=y)
+    arguments.check_shape(tuple(x.shape), y=y)
     z = torch.empty_like(x)
     if z.numel() == 0:
         return z

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from mlsys_lab.kernels.arguments import alike, known_step, of_shape
+from mlsys_lab.kernels.arguments import check_contiguous, check_shape, check_step
 from mlsys_lab.kernels.row_blocks import DTYPES
 from mlsys_lab.kernels.triton_language import tl, triton
 from mlsys_lab.kernels.triton_launch import launch
@@ -30,15 +30,15 @@ def add_kernel(x_ptr, y_ptr, z_ptr, n, BLOCK: tl.constexpr):
 
 def vector_add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Sum x + y of contiguous tensors of one shape, differentiable; InputError for others."""
-    alike(DTYPES, x=x, y=y)
-    of_shape(tuple(x.shape), y=y)
+    check_contiguous(DTYPES, x=x, y=y)
+    check_shape(tuple(x.shape), y=y)
     z: torch.Tensor = _operator(x, y)
     return z
 
 
 def run(step: str, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Sum x + y by one of `STEPS`."""
-    known_step(step, STEPS)
+    check_step(step, STEPS)
     return vector_add(x, y)
 
 

@@ -12,7 +12,7 @@ from mlsys_lab.autograd.tensor import Tensor
 from mlsys_lab.autograd.tensor import record as operation
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import TransformerConfig
-from mlsys_lab.kernels.attention import STEPS, attention, cost, in_model, reference, triton_steps
+from mlsys_lab.kernels.attention import STEPS, attend_in_model, attention, cost, reference, triton_steps
 from mlsys_lab.kernels.attention.blocks import Blocks
 from mlsys_lab.kernels.attention.triton_steps import attention_with_lse
 from mlsys_lab.kernels.tiles import HOPPER_SHARED_BYTES
@@ -166,12 +166,12 @@ def test_in_a_transformer(device):
     config = TransformerConfig(
         "small", n_layers=2, d_model=24, n_heads=4, d_ff=40, vocab_size=11, context=19, n_kv_heads=2
     )
-    ours, torchs = (Transformer(config, attention=one).to(device) for one in (in_model, fused_attention))
+    ours, torchs = (Transformer(config, attention=one).to(device) for one in (attend_in_model, fused_attention))
     ours.load_state_dict(torchs.state_dict())
     tokens = torch.arange(2 * 19, device=device).view(2, 19) % 11
     assert_near(ours(tokens), torchs(tokens))
     with pytest.raises(InputError, match="a bias on the scores"):
-        in_model(*drawn(1, 1, 1, 2, 2, 16), torch.zeros(1, 2, 2))
+        attend_in_model(*drawn(1, 1, 1, 2, 2, 16), torch.zeros(1, 2, 2))
 
 
 def test_bad_input():

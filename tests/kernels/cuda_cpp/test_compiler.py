@@ -8,7 +8,7 @@ from cuda.bindings import nvrtc
 from mlsys_lab.errors import InputError, MissingToolError
 from mlsys_lab.kernels import cuda_cpp
 from mlsys_lab.kernels.cuda_cpp import compiler
-from mlsys_lab.kernels.cuda_cpp.diagnostics import failure
+from mlsys_lab.kernels.cuda_cpp.diagnostics import compile_error
 
 GOOD = """#include "quads.cuh"
 template <int N>
@@ -83,15 +83,15 @@ def test_an_error_inside_a_header_is_told_at_the_line_that_led_there():
 1 error detected in the compilation of "steps.cu".
 """
     told = 'steps.cu:3: error: expression must have class type but it has type "float" in `x[0] = half(x[0]);`'
-    assert str(failure(log, source, "steps.cu")) == told
+    assert str(compile_error(log, source, "steps.cu")) == told
     wrong = '#include "ptx.cuh"\n__global__ void f(float* x) {\n    cp_async_wait<bf16>();\n}\n'
     assert refused(wrong, "f").startswith("steps.cu:3: error: no instance of function template")
 
 
 def test_an_error_in_a_header_that_no_line_leads_to_is_told_at_the_header():
     log = '/home/me/mine.cuh(7): error: expected a ";"\n  int x\n       ^\n\n1 error detected\n'
-    assert str(failure(log, "", "steps.cu")) == 'steps.cu does not compile: /home/me/mine.cuh:7: expected a ";"'
-    assert str(failure(" \n", "", "steps.cu")) == "steps.cu does not compile: got no word from the compiler"
+    assert str(compile_error(log, "", "steps.cu")) == 'steps.cu does not compile: /home/me/mine.cuh:7: expected a ";"'
+    assert str(compile_error(" \n", "", "steps.cu")) == "steps.cu does not compile: got no word from the compiler"
 
 
 def test_what_the_assembler_refuses_is_told_without_its_report():

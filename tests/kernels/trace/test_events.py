@@ -37,12 +37,16 @@ def test_an_offset_is_told_as_an_element(buffer: Buffer, offset: int, place: str
 
 def test_threads_and_blocks_go_by_their_indices() -> None:
     flat = trace([], buffers=[], grid=(9, 1, 1), block=(64, 1, 1))
-    assert flat.who(7, 33) == "block 7 thread 33" and flat.who(7) == "block 7" and flat.who(thread=3) == "thread 3"
+    assert (
+        flat.name_actor(7, 33) == "block 7 thread 33"
+        and flat.name_actor(7) == "block 7"
+        and flat.name_actor(thread=3) == "thread 3"
+    )
     square = trace([], buffers=[], grid=(3, 2, 1), block=(4, 2, 3))
-    assert square.who(4, 13) == "block (1, 1) thread (1, 1, 1)"
+    assert square.name_actor(4, 13) == "block (1, 1) thread (1, 1, 1)"
     tall = trace([], buffers=[], grid=(1, 5, 1), block=(1, 1, 8))
-    assert tall.who(4, 6) == "block (0, 4) thread (0, 0, 6)"
-    assert replace(flat, words=("program", "lane")).who(1, 2) == "program 1 lane 2"
+    assert tall.name_actor(4, 6) == "block (0, 4) thread (0, 0, 6)"
+    assert replace(flat, words=("program", "lane")).name_actor(1, 2) == "program 1 lane 2"
     assert (flat.threads, square.threads) == (64, 24)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.numba_language import cuda
-from mlsys_lab.kernels.trace.launches import parameters_of, recorded
+from mlsys_lab.kernels.trace.launches import parameters_of, record_launch
 from tests.kernels.trace.numba_kernels import add, floats  # noqa: F401
 
 HERE = sys.modules[__name__]
@@ -36,7 +36,7 @@ def test_a_plain_function_is_refused():
 
 def test_a_launch_is_recorded_and_changes_its_arrays():
     out = floats(0, 0)
-    trace = recorded(HERE, "add", 1, 2, floats(1, 2), floats(3, 4), out, outputs=("out",))
+    trace = record_launch(HERE, "add", 1, 2, floats(1, 2), floats(3, 4), out, outputs=("out",))
     assert (out.tolist(), trace.kernel, trace.threads) == ([4, 6], "add", 2)
 
 
@@ -44,5 +44,5 @@ def test_what_stops_a_launch_is_told_with_its_line():
     with pytest.raises(
         InputError, match=re.escape("`y[i] = x[i % (i - i)]`: divides stops in thread (0, 0, 0)")
     ) as told:
-        recorded(HERE, "divides", 1, 1, floats(1), floats(0), outputs=("y",))
+        record_launch(HERE, "divides", 1, 1, floats(1), floats(0), outputs=("y",))
     assert __file__ not in str(told.value)

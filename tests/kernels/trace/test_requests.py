@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mlsys_lab.kernels.trace.events import STORE
-from mlsys_lab.kernels.trace.requests import busiest_thread, worst_of
+from mlsys_lab.kernels.trace.requests import busiest_thread, find_worst
 from mlsys_lab.kernels.trace.sectors import coalescing
 from tests.kernels.trace.launches import Ask, array, shared, trace
 
@@ -20,8 +20,8 @@ TRACE = trace(ASKS, buffers=BUFFERS, grid=(2, 1, 1), block=(64, 1, 1))
 
 def test_the_worst_request_is_the_one_with_most_too_many() -> None:
     said = "line 4 `source of line 4`: 16 lanes of block 1 warp 1 write y in 16 sectors where 2 would do"
-    assert worst_of(coalescing(TRACE), "sectors") == (14, said)
-    assert worst_of([], "passes") == (0, "")
+    assert find_worst(coalescing(TRACE), "sectors") == (14, said)
+    assert find_worst([], "passes") == (0, "")
 
 
 def test_the_busiest_thread_is_told_by_its_block_for_each_memory() -> None:

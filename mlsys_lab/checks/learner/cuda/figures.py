@@ -14,9 +14,9 @@ from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.checks.learner.trees import Tree, flatten
 from mlsys_lab.kernels.trace.events import LOAD, STORE, Trace
 from mlsys_lab.kernels.trace.faults import UNWRITTEN
-from mlsys_lab.kernels.trace.places import in_cells
+from mlsys_lab.kernels.trace.places import locate_in_cells
 from mlsys_lab.kernels.trace.report import report
-from mlsys_lab.kernels.trace.requests import busiest_thread, worst_of
+from mlsys_lab.kernels.trace.requests import busiest_thread, find_worst
 
 WRONG, COUNTS = "wrong", "counts"
 """Branches among a launch's arrays: sentences by what is wrong, counts by their kind and what they are of."""
@@ -28,7 +28,7 @@ SENTENCES = 2
 
 def figures(trace: Trace, artifact: Any, names: Iterable[str]) -> Arrays:
     """All figures of a launch of one of the artifact's kernels; `names` are the task's for its arrays, in order."""
-    trace = in_cells(trace, artifact)
+    trace = locate_in_cells(trace, artifact)
     found = report(trace)
     wrong = {
         "outside": join_first(one.sentence for one in found.faults if one.what != UNWRITTEN),
@@ -44,8 +44,8 @@ def figures(trace: Trace, artifact: Any, names: Iterable[str]) -> Arrays:
             rows = touched[touched["kind"] != other]
             counts[way][name] = _count(len(rows), _by_line(trace, rows))
     counts[OVER] = {
-        "sectors": _count(*worst_of(found.coalescing, "sectors")),
-        "passes": _count(*worst_of(found.conflicts, "passes")),
+        "sectors": _count(*find_worst(found.coalescing, "sectors")),
+        "passes": _count(*find_worst(found.conflicts, "passes")),
     }
     counts[ACCESSES] = {space: _count(*busiest_thread(trace, space)) for space in ("global", "shared")}
     counts[REQUESTS] = {"shared": _count(_most_requests(trace), "")}

@@ -9,7 +9,7 @@ import numpy as np
 from mlsys_lab.checks.learner.cuda.figures import figures
 from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.errors import InputError
-from mlsys_lab.kernels.trace.launches import Extent, parameters_of, recorded
+from mlsys_lab.kernels.trace.launches import Extent, parameters_of, record_launch
 
 THREADS = 128
 """Threads of a block, in the tasks with one dimension."""
@@ -38,6 +38,6 @@ def launch_recorded(
         raise InputError(f"`{kernel}` has the wrong parameters", got=", ".join(parameters), expected=", ".join(given))
     called = dict(zip(given, parameters, strict=True))
     outputs = (called[output],) if fresh else ()
-    trace = recorded(artifact, kernel, grid, block, *given.values(), outputs=outputs)
+    trace = record_launch(artifact, kernel, grid, block, *given.values(), outputs=outputs)
     names = [name for name, value in given.items() if isinstance(value, np.ndarray) and value.ndim]
     return {output: given[output], **figures(trace, artifact, names)}

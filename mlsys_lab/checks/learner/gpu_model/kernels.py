@@ -11,10 +11,10 @@ from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.checks.learner.trees import flatten
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.trace.events import WARP, Trace
-from mlsys_lab.kernels.trace.launches import parameters_of, recorded
-from mlsys_lab.kernels.trace.places import in_cells
-from mlsys_lab.kernels.trace.requests import VERBS, busiest_thread, worst_of
-from mlsys_lab.kernels.trace.rows import counted, grouped
+from mlsys_lab.kernels.trace.launches import parameters_of, record_launch
+from mlsys_lab.kernels.trace.places import locate_in_cells
+from mlsys_lab.kernels.trace.requests import VERBS, busiest_thread, find_worst
+from mlsys_lab.kernels.trace.rows import group_rows, group_sizes
 from mlsys_lab.kernels.trace.sectors import coalescing
 
 THREADS = 128
@@ -41,10 +41,10 @@ def _launched(artifact: Any, kernel: str, grid: int, given: dict[str, np.ndarray
     """What a launch left in `y`, and all that was counted."""
     if (parameters := parameters_of(artifact, kernel)) != list(given):
         raise InputError(f"`{kernel}` has the wrong parameters", got=", ".join(parameters), expected=", ".join(given))
-    trace = in_cells(recorded(artifact, kernel, grid, THREADS, *given.values(), outputs=("y",)), artifact)
+    trace = locate_in_cells(record_launch(artifact, kernel, grid, THREADS, *given.values(), outputs=("y",)), artifact)
     found = {
         LANES: _idle(trace),
-        SECTORS: worst_of(coalescing(trace), "sectors"),
+        SECTORS: find_worst(coalescing(trace), "sectors"),
         SHARE: busiest_thread(trace, "global"),
     }
     warps = {name: {"count": count, "at": at} for name, (count, at) in found.items()}
@@ -56,8 +56,8 @@ def _idle(trace: Trace) -> tuple[int, str]:
     rows = trace.accesses  # a branch may hide behind shared memory, and behind local
     if not len(rows):
         return 0, ""
-    order, starts = grouped(rows["request"])
-    at_work = counted(starts, len(rows))
+    order, starts = group_rows(rows["request"])
+    at_work = group_sizes(starts, len(rows))
     fewest = int(at_work.argmin())
     first = rows[order[starts[fewest]]]
     who = f"block {first['block']} warp {first['thread'] // WARP}"
