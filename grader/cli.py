@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _command(arguments: Sequence[str]) -> int:
     from mlsys_lab.cli.grammar import Grammar
 
-    modules = {name: f"grader.commands.{name}" for name in COMMANDS}
+    modules = {name: f"grader.commands.{name.replace('-', '_')}" for name in COMMANDS}
     return Grammar("mlsys-grader", DESCRIPTION, EXAMPLES, modules, _add_places).run(arguments)
 
 
