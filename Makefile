@@ -8,6 +8,7 @@ KERNEL_LABS = $(shell grep -l '^extras = .*"kernels"' solutions/*/lab.toml | sed
 KERNEL_TESTS = tests/kernels $(foreach lab,$(KERNEL_LABS),$(wildcard tests/labs/$(subst -,_,$(lab))/test_*.py) \
 	'tests/labs/test_checks_discriminate.py::test_the_reference_passes_everything[$(lab)]')
 NEWEST := .venv-newest/bin/python
+JAVASCRIPT := .ci/javascript
 # The container that performance points are measured in: no network, one GPU, nothing of the machine but this checkout.
 DOCKER ?= docker
 GPU ?= 0
@@ -16,7 +17,7 @@ CONTAINER = $(if $(IMAGE),$(DOCKER) run --rm --init --network none --gpus device
 NESTED = --cap-add SYS_ADMIN --cap-add NET_ADMIN --security-opt seccomp=unconfined --security-opt apparmor=unconfined
 
 .DEFAULT_GOAL := help
-.PHONY: help start test book linkcheck labs check-labs oracles lint format fuzz newest bench bench-gpu grade-shard grade-speed grade-merge wheel screenshots packages allow-sandbox clean
+.PHONY: help start test tests book linkcheck labs check-labs oracles lint javascript format constraints fuzz newest bench bench-gpu grade-shard grade-speed grade-merge wheel screenshots packages allow-sandbox clean distclean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -31,7 +32,9 @@ start: $(READY) ## Set up, build the site, serve it beside a JupyterLab with the
 	$(BIN)/python book/build.py
 	$(BIN)/python book/serve.py
 
-test: lint ## Set up and run every test (make test PYTEST_ARGS='-k autograd' for some)
+test: lint tests ## Set up, lint, and run every test (make test PYTEST_ARGS='-k autograd' for some)
+
+tests: $(READY) ## Every test, without lint
 	$(BIN)/python -m tests.whole $(PYTEST_ARGS)
 
 book: $(READY) ## Build the site into book/_build/html
@@ -56,10 +59,24 @@ lint: $(READY) ## Style, types, and which package may import which
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	@if [ -n "$$CI" ] || command -v npm >/dev/null; then $(MAKE) --no-print-directory javascript; \
+	else echo 'JavaScript: not linted, there is no npm on this machine'; fi
+
+javascript: $(JAVASCRIPT)/node_modules/.package-lock.json ## Style of the JavaScript; needs npm, and installs a linter the first time
+	$(JAVASCRIPT)/node_modules/.bin/eslint --config $(JAVASCRIPT)/eslint.config.js --max-warnings 0 mlsys_lab book/_static tests
+
+$(JAVASCRIPT)/node_modules/.package-lock.json: $(JAVASCRIPT)/package-lock.json
+	cd $(JAVASCRIPT) && npm ci --loglevel=error
+	@touch $@
 
 format: $(READY) ## Let ruff put the style right
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+constraints: $(READY) ## Resolve every version anew and write constraints.txt (PIP_ARGS= another index, for a small torch)
+	@mkdir -p build
+	$(BIN)/python -m pip install --dry-run --ignore-installed --quiet --disable-pip-version-check --report build/resolved.json $(PIP_ARGS) '.[dev]'
+	.ci/constraints build/resolved.json constraints.txt
 
 fuzz: $(READY) ## Throw damaged frames, notebooks, archives and records at the grader (make fuzz MINUTES=10)
 	$(BIN)/python -m tests.grader.fuzz.run $(or $(MINUTES),10)
@@ -99,5 +116,8 @@ packages: ## Install the Debian packages that the tests need (Chromium, bubblewr
 allow-sandbox: ## Let bubblewrap make user namespaces where the system forbids it (Ubuntu 24.04); asks for root
 	.ci/allow-sandbox
 
-clean: ## Remove what can be made again, the virtual environment too
-	rm -rf .venv .venv-newest build dist book/_build book/labs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+clean: ## Remove what can be made again, but not what was installed
+	rm -rf build dist book/_build book/labs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+
+distclean: clean ## Remove what was installed too: the virtual environments and the JavaScript linter
+	rm -rf .venv .venv-newest $(JAVASCRIPT)/node_modules

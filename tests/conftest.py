@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,12 @@ NO_GPU = "no CUDA device on this machine"
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--pictures", metavar="DIR", help="where the browser tests leave the README's pictures")
     parser.addoption("--part", choices=("spread", "alone"), help="only tests that bear others beside them, or the rest")
+
+
+def pytest_configure() -> None:
+    """Take SIGINT where the suite runs in the background: what a test starts would inherit that it is ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _folder(item: pytest.Item) -> str:

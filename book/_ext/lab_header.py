@@ -15,8 +15,6 @@ from sphinx.application import Sphinx
 from book.project import LABS, Address, read_address
 from mlsys_lab.checks.labinfo import LabInfo, read_lab
 
-EDIT_BUTTON = "source-edit-button"
-
 
 def duration(minutes: int) -> str:
     """Format minutes as a person says them.
@@ -73,7 +71,7 @@ def header(
 def add_header(
     app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: nodes.document | None
 ) -> None:
-    """Insert the header after the title, and take the edit button away: a lab's page is generated."""
+    """Insert the header after the title."""
     folder = LABS / pagename.removeprefix("labs/")
     if doctree is None or not pagename.startswith("labs/") or not folder.is_dir():
         return
@@ -82,12 +80,9 @@ def add_header(
     html = header(read_lab(folder), read_address(), titles, context["pathto"], source)
     head, end, rest = context["body"].partition("</h1>")
     context["body"] = head + end + html + rest
-    for group in context["header_buttons"]:
-        if "buttons" in group:
-            group["buttons"] = [button for button in group["buttons"] if button["label"] != EDIT_BUTTON]
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Register the handler with Sphinx, after the theme has made its buttons."""
-    app.connect("html-page-context", add_header, priority=900)
+    """Register the handler with Sphinx."""
+    app.connect("html-page-context", add_header)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

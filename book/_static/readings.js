@@ -43,7 +43,7 @@
       return done.size - before;
     }
 
-    text() { return JSON.stringify({ format: FORMAT, done: Object.fromEntries([...this.done].sort()) }, null, 2) + "\n"; }
+    text() { return `${JSON.stringify({ format: FORMAT, done: Object.fromEntries([...this.done].sort()) }, null, 2)}\n`; }
 
     #load() {
       if (!this.kept) return new Map(this.done);

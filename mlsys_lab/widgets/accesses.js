@@ -122,10 +122,13 @@ function render({ model, el }) {
       step.taken > step.least ? `, where ${step.least} would do` : ", the least that would do",
       outside ? make("span", { class: "more" }, `; ${outside} outside of the array`) : "");
     const seen = buffers.map(() => new Set());
-    for (const before of steps.slice(0, at)) before.elements.forEach((e) => seen[before.buffer].add(e));
+    for (const before of steps.slice(0, at)) for (const e of before.elements) seen[before.buffer].add(e);
     // Shared memory is a block's own: what another block did to it is not there.
-    buffers.forEach((one, i) => one.space === "shared" && (seen[i] = new Set(
-      steps.slice(0, at).filter((s) => s.buffer === i && s.block === step.block).flatMap((s) => s.elements))));
+    buffers.forEach((one, i) => {
+      if (one.space !== "shared") return;
+      const own = steps.slice(0, at).filter((s) => s.buffer === i && s.block === step.block);
+      seen[i] = new Set(own.flatMap((s) => s.elements));
+    });
     arrays.replaceChildren(...buffers.map((one, i) => picture(one, i === step.buffer ? step : null, seen[i])));
   }
 
@@ -135,7 +138,9 @@ function render({ model, el }) {
     const rows = Math.ceil(buffer.elements / buffer.columns);
     const moved = step ? movedCells(buffer, step.elements) : new Set();
     const lanes = new Map();
-    step?.elements.forEach((element, i) => lanes.set(element, [...(lanes.get(element) ?? []), step.threads[i] % WARP]));
+    step?.elements.forEach((element, i) => {
+      lanes.set(element, [...(lanes.get(element) ?? []), step.threads[i] % WARP]);
+    });
     const svg = draw("svg", {
       viewBox: `0 0 ${buffer.columns * side + 1} ${rows * side + 1}`, width: buffer.columns * side + 1, height: rows * side + 1, role: "img",
       "aria-label": step ? `${buffer.name}: elements ${ranges(step.elements)} are touched` : `${buffer.name}: not touched by this request`,

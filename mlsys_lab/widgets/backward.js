@@ -221,7 +221,7 @@ function render({ model, el }) {
     said.dataset.phase = phase === "seed" ? "backward" : phase;
     said.replaceChildren(...words());
     scrub.value = step;
-    scrub.setAttribute("aria-valuetext", `step ${step} of ${steps.length - 1}: ${phase}${node ? " " + name(node.id) : ""}`);
+    scrub.setAttribute("aria-valuetext", `step ${step} of ${steps.length - 1}: ${phase}${node ? ` ${name(node.id)}` : ""}`);
     buttons.first.disabled = buttons.previous.disabled = step === 0;
     buttons.next.disabled = step === steps.length - 1;
     box.dataset.step = step;

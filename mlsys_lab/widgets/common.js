@@ -75,7 +75,9 @@ function watchWidth(node, then) {
   let width = 0;
   const tell = () => {
     const next = Math.floor(node.clientWidth);
-    if (next > 0 && next !== width) then((width = next));
+    if (next <= 0 || next === width) return;
+    width = next;
+    then(width);
   };
   // A frame later: drawing inside the observer's own callback would be reported as a resize loop.
   const observer = new ResizeObserver(() => requestAnimationFrame(tell));
@@ -142,8 +144,12 @@ function plainModel(data) {
       for (const then of listeners[`change:${name}`] ?? []) then();
     },
     save_changes() {},
-    on: (event, then) => (listeners[event] ??= []).push(then),
-    off: (event, then) => (listeners[event] = (listeners[event] ?? []).filter((one) => one !== then)),
+    on(event, then) {
+      listeners[event] = [...(listeners[event] ?? []), then];
+    },
+    off(event, then) {
+      listeners[event] = (listeners[event] ?? []).filter((one) => one !== then);
+    },
   };
 }
 

@@ -224,7 +224,10 @@ function render({ model, el }) {
       draw("line", { class: "ground", x1: at, x2: at, y1: top, y2: top + bar }),
       draw("line", { class: `limit${memory.total > capacity ? " over" : ""}`, x1: at, x2: at, y1: top - 6, y2: top + bar + 6 }),
       draw("text", { x: Math.max(60, Math.min(width - 2, at)), y: 13, "font-size": 13, "text-anchor": "end" }, `${si(capacity, "B")} on a device`));
-    if (at < 130) svg.lastChild.setAttribute("text-anchor", "start"), svg.lastChild.setAttribute("x", at + 2);
+    if (at < 130) {
+      svg.lastChild.setAttribute("text-anchor", "start");
+      svg.lastChild.setAttribute("x", at + 2);
+    }
     return svg;
   }
 

@@ -91,8 +91,10 @@ function layered(graph) {
   const columns = Array.from({ length: deepest + 1 }, () => []);
   const near = {};
   const join = (a, b) => {
-    (near[a] ??= { before: [], after: [] }).after.push(b);
-    (near[b] ??= { before: [], after: [] }).before.push(a);
+    near[a] ??= { before: [], after: [] };
+    near[b] ??= { before: [], after: [] };
+    near[a].after.push(b);
+    near[b].before.push(a);
   };
   const routes = {};
   for (const node of graph) {
@@ -106,11 +108,12 @@ function layered(graph) {
         route.push(standIn);
       }
       routes[`${id}>${node.id}`] = route;
-      [id, ...route, node.id].reduce((a, b) => (join(a, b), b));
+      const stops = [id, ...route, node.id];
+      for (let i = 1; i < stops.length; i++) join(stops[i - 1], stops[i]);
     }
   }
   const place = {};
-  columns.forEach((column) => column.forEach((id, i) => (place[id] = i - (column.length - 1) / 2)));
+  for (const column of columns) for (const [i, id] of column.entries()) place[id] = i - (column.length - 1) / 2;
   for (let sweep = 0; sweep < 24; sweep++) {
     const side = sweep % 2 ? "before" : "after";
     for (const column of sweep % 2 ? columns : [...columns].reverse()) {
@@ -125,7 +128,7 @@ function layered(graph) {
   }
   const least = Math.min(...Object.values(place));
   const spots = {};
-  columns.forEach((column, c) => column.forEach((id) => (spots[id] = { depth: c, place: place[id] - least })));
+  for (const [c, column] of columns.entries()) for (const id of column) spots[id] = { depth: c, place: place[id] - least };
   return { spots, routes, columns: columns.length, places: Math.max(...Object.values(spots).map((s) => s.place)) + 1 };
 }
 

@@ -92,8 +92,10 @@ function render({ model, el }) {
     if (!width) return;
     const { shape, stride, offset } = view();
     cursor = cursor.map((at, d) => Math.min(shape[d] - 1, Math.max(0, at)));
-    presets.forEach((one, i) => presetButtons[i].setAttribute("aria-pressed", String(
-      String([one.shape, one.stride, one.offset]) === String([shape, stride, offset]))));
+    presets.forEach((one, i) => {
+      const chosen = String([one.shape, one.stride, one.offset]) === String([shape, stride, offset]);
+      presetButtons[i].setAttribute("aria-pressed", String(chosen));
+    });
     for (const { name, d, input } of inputs) input.value = d === null ? view()[name] : view()[name][d];
 
     const order = positions(shape, stride, offset);

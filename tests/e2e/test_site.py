@@ -166,7 +166,7 @@ def test_a_lab_page_offers_the_released_notebook(page: Page, site: Path, site_ur
         path = f"/{read_address().slug}/blob/main/labs/{lab.name}/{lab.name}.ipynb"
         assert str(page.locator(".lab-colab").get_attribute("href")).endswith(path)
         assert page.locator(".lab-colab").is_visible() and page.locator(".lab-local").count() == 0
-        assert page.locator("a[href*='/edit/']").count() == 0  # the page is generated
+        assert page.locator(f"a[href*='/edit/main/solutions/{lab.name}/']").count() == 2  # menu and foot
         assert page.locator("a[href*='/issues/new']").count() > 0
 
 
