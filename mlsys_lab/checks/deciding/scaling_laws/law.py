@@ -53,7 +53,7 @@ class Truth:
         return bisect(lambda flops: loss - self.least_loss(flops), 1e12, 1e32)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The constants by name."""
+        """The law's constants as arrays without axes, by name."""
         return {name: np.array(constant) for name, constant in vars(self).items()}
 
     @classmethod

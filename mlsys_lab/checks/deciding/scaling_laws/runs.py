@@ -129,7 +129,7 @@ def uncertainty(law: Truth, n_params: np.ndarray, tokens: np.ndarray, target: fl
 
 
 def _slopes(law: Truth, n_params: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-    """dL by E, ln A, ln B, alpha, beta, (5, R)."""
+    """Slopes of each run's loss by E, ln A, ln B, alpha and beta, (5, R)."""
     of_n, of_d = law.A * n_params**-law.alpha, law.B * tokens**-law.beta
     return np.stack([np.ones_like(of_n), of_n, of_d, -of_n * np.log(n_params), -of_d * np.log(tokens)])
 
