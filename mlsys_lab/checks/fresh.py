@@ -48,7 +48,7 @@ class SavedReport:
 
     @property
     def earned(self) -> float:
-        """All points or none."""
+        """The check's points if it passed, else 0."""
         return self.points if self.passed else 0.0
 
 

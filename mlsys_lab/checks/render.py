@@ -13,7 +13,7 @@ MONO = "font-family:ui-monospace,monospace;font-size:0.92em;white-space:pre-wrap
 
 
 def _verdict(report: Report) -> tuple[str, str, str]:
-    """Sign, word and colour."""
+    """How an outcome looks: its sign, its word and its colour."""
     if report.passed:
         return "✓", "passed", PASSED
     return ("○", "still to do", UNFINISHED) if report.unfinished else ("✗", "not right yet", WRONG)

@@ -78,6 +78,6 @@ class Performance:
             raise InputError("a fraction of a bound needs the work that makes the bound", expected="Work(...)")
 
     def earned(self, ratio: float) -> float:
-        """Points for a ratio."""
+        """The points that a ratio earns, from 0 at `start` to all of them at `target`."""
         share = (ratio - self.start) / (self.target - self.start)
         return self.points * min(max(share, 0.0), 1.0)

@@ -24,7 +24,7 @@ def law_of(artifact: Any, arrays: Arrays) -> Any:
 
 
 def minimum(artifact: Any, arrays: Arrays) -> Arrays:
-    """The best size of one budget, and the loss there."""
+    """Call `isoflop_minimum`: the best size of one budget, and the loss there."""
     return numbers("isoflop_minimum", artifact.isoflop_minimum(arrays["n_params"], arrays["loss"]), "n_opt", "loss_opt")
 
 
@@ -41,18 +41,18 @@ def refuses(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def power_law(artifact: Any, arrays: Arrays) -> Arrays:
-    """Coefficient and exponent."""
+    """Call `fit_power_law`: coefficient and exponent."""
     return numbers("fit_power_law", artifact.fit_power_law(arrays["x"], arrays["y"]), "coefficient", "exponent")
 
 
 def minima(artifact: Any, arrays: Arrays) -> Arrays:
-    """The minima of all budgets that have one, in the order of the budgets."""
+    """Call `isoflop_minima`: the minima of all budgets that have one, in the order of the budgets."""
     got = artifact.isoflop_minima(arrays["flops"], arrays["n_params"], arrays["loss"])
     return columns("isoflop_minima", got, "flops", "n_opt", "loss_opt")
 
 
 def optimum(artifact: Any, arrays: Arrays) -> Arrays:
-    """Parameters and tokens for a budget beyond the sweep."""
+    """Call `isoflop_optimum`: parameters and tokens for a budget beyond the sweep."""
     given = (arrays["flops"], arrays["n_params"], arrays["loss"], float(arrays["target"]))
     return numbers("isoflop_optimum", artifact.isoflop_optimum(*given), "n_params", "tokens")
 
@@ -61,7 +61,7 @@ def optimum(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def objective(artifact: Any, arrays: Arrays) -> Arrays:
-    """The objective and its gradient at a point."""
+    """Call `objective`: its value and gradient at a point."""
     given = (arrays["theta"], arrays["n_params"], arrays["tokens"], arrays["loss"], float(arrays["delta"]))
     got = artifact.objective(*given)
     value, gradient = pair("objective", got, "value", "gradient")
@@ -69,7 +69,7 @@ def objective(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def fit(artifact: Any, arrays: Arrays) -> Arrays:
-    """The constants of the fitted law."""
+    """Call `fit_law`: the constants of the fitted law, (5,)."""
     got = artifact.fit_law(arrays["n_params"], arrays["tokens"], arrays["loss"])
     if not all(hasattr(got, name) for name in LAW):
         raise InputError("fit_law gives no Law", got=type(got).__name__, expected=f"Law({', '.join(LAW)})")
@@ -106,7 +106,7 @@ STATISTICS: dict[str, Callable[..., float]] = {"mean": mean, "median": median, "
 
 
 def bootstrap(artifact: Any, arrays: Arrays) -> Arrays:
-    """The interval of a statistic."""
+    """Call `bootstrap`: the two ends of a statistic's interval."""
     statistic = STATISTICS[str(bytes(arrays["statistic"]), "ascii")]
     given = (arrays["x"], arrays["y"]) if "y" in arrays else (arrays["x"],)
     rng = np.random.default_rng(int(arrays["seed"]))
@@ -118,7 +118,7 @@ def bootstrap(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def compute_optimal(artifact: Any, arrays: Arrays) -> Arrays:
-    """Parameters and tokens for each of some budgets."""
+    """Call `compute_optimal` for each of some budgets: parameters and tokens."""
     split = [
         numbers("compute_optimal", artifact.compute_optimal(law_of(artifact, arrays), flops), "n_params", "tokens")
         for flops in arrays["flops"].tolist()
@@ -127,7 +127,7 @@ def compute_optimal(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def serving_optimal(artifact: Any, arrays: Arrays) -> Arrays:
-    """Parameters and tokens that reach a loss, for each of some amounts of served tokens."""
+    """Call `serving_optimal` for each of some amounts of served tokens: parameters and tokens that reach a loss."""
     split = [
         numbers(
             "serving_optimal", artifact.serving_optimal(law_of(artifact, arrays), loss, served), "n_params", "tokens"
@@ -148,24 +148,24 @@ def _trials(artifact: Any, arrays: Arrays) -> Any:
 
 
 def best_rate(artifact: Any, arrays: Arrays) -> Arrays:
-    """The learner's learning rate for each of some sizes."""
+    """Call `best_learning_rate` for each of some sizes, after the judge's runs."""
     trials = _trials(artifact, arrays)
     rates = [number("the learning rate", artifact.best_learning_rate(trials, n)) for n in arrays["sizes"].tolist()]
     return {"rate": np.array(rates)}
 
 
 def scout(artifact: Any, arrays: Arrays) -> Arrays:
-    """The first round."""
+    """Call `scout`: the runs that the first round asks for."""
     return columns("scout", artifact.scout(float(arrays["budget_flops"])), *REQUEST)
 
 
 def sweep(artifact: Any, arrays: Arrays) -> Arrays:
-    """The second round, after the judge's first."""
+    """Call `sweep`: the runs that the second round asks for, after the judge's first."""
     return columns("sweep", artifact.sweep(_trials(artifact, arrays), float(arrays["left_flops"])), *REQUEST)
 
 
 def decide(artifact: Any, arrays: Arrays) -> Arrays:
-    """Parameters, tokens and the loss predicted for them."""
+    """Call `decide`: parameters, tokens and the loss predicted for them."""
     got = artifact.decide(_trials(artifact, arrays), float(arrays["target_flops"]))
     return numbers("decide", got, "n_params", "tokens", "loss")
 
@@ -174,6 +174,6 @@ def decide(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def backtest(artifact: Any, arrays: Arrays) -> Arrays:
-    """Predicted and measured losses of the runs that were put aside."""
+    """Call `backtest`: predicted and measured losses of the runs that were put aside."""
     got = artifact.backtest(arrays["n_params"], arrays["tokens"], arrays["loss"], int(arrays["held_out"]))
     return columns("backtest", got, "predicted", "measured")

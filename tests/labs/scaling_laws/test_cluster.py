@@ -6,10 +6,19 @@ import numpy as np
 import pytest
 from scipy.optimize import least_squares
 
-from mlsys_lab.checks.deciding.scaling_laws import LAB, planning, worth
-from mlsys_lab.checks.deciding.scaling_laws.cluster import LARGE, NOISE, Cluster, cluster_of, scouting, sweeping
-from mlsys_lab.checks.deciding.scaling_laws.oracle import Truth, huber, refit, residuals
-from mlsys_lab.checks.deciding.scaling_laws.real import RUNS
+from mlsys_lab.checks.deciding.scaling_laws import LAB, planning
+from mlsys_lab.checks.deciding.scaling_laws.runs import (
+    LARGE,
+    NOISE,
+    RUNS,
+    Cluster,
+    cluster_of,
+    scouting,
+    sweeping,
+    uncertainty,
+    wasted_share,
+)
+from mlsys_lab.checks.deciding.scaling_laws.law import Truth, huber, refit, residuals
 from mlsys_lab.checks.deciding.verdict import draw_inputs, public_inputs
 from mlsys_lab.scaling import ChinchillaLaw, ExperimentService, PowerLaw, World, compute_optimal
 
@@ -72,8 +81,8 @@ def test_optimum_and_least_flops_are_those_of_the_closed_form(seed: int) -> None
     assert law.best_size(3e22) == pytest.approx(best.n_params, rel=1e-10)
     assert law.least_loss(3e22) == pytest.approx(best.loss, rel=1e-12)
     assert law.flops_for(best.loss) == pytest.approx(3e22, rel=1e-9)
-    assert worth.wasted_share(law, best.n_params, best.tokens, 3e22) == pytest.approx(0, abs=1e-6)
-    doubled = worth.wasted_share(law, best.n_params * 2, best.tokens / 2, 3e22)
+    assert wasted_share(law, best.n_params, best.tokens, 3e22) == pytest.approx(0, abs=1e-6)
+    doubled = wasted_share(law, best.n_params * 2, best.tokens / 2, 3e22)
     loss = float(closed.loss(best.n_params * 2, best.tokens / 2))
     assert doubled == pytest.approx(1 - float(closed.least_flops(loss)) / 3e22, rel=1e-6)
 
@@ -95,7 +104,7 @@ def test_the_stated_uncertainty_is_how_far_fits_stray() -> None:
     cluster = Cluster.draw(rng, LARGE)
     n, d, _ = sweeping(cluster, 1e20, rng)
     law, target = cluster.law, 1e22
-    of_size, of_loss = worth.uncertainty(law, n, d, target)
+    of_size, of_loss = uncertainty(law, n, d, target)
     sizes, losses = [], []
     for _ in range(150):
         loss = law.E + (law.loss(n, d) - law.E) * np.exp(NOISE * rng.standard_normal(len(n)))

@@ -31,7 +31,7 @@ class Tally:
         self.touched.add(element)
 
     def start(self) -> Counted:
-        """A constant: nothing is moved."""
+        """A constant, for which nothing is moved."""
         return Counted(self)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.polynomial import Polynomial
 
 from mlsys_lab.checks.deciding.compare import close
-from mlsys_lab.checks.deciding.scaling_laws.words import describe_calls
+from mlsys_lab.checks.deciding.describe import describe_calls
 from mlsys_lab.checks.learner import scaling_laws as calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
 

@@ -1,15 +1,15 @@
 """Task 6: a campaign on a simulated cluster. The judge keeps the law, draws the noise and counts the FLOPs.
 
-A submission sees runs and gives back requests or a decision; `worth` tells what these are worth.
+A submission sees runs and gives back requests or a decision; `runs` tells what these are worth.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from mlsys_lab.checks.deciding.scaling_laws.cluster import LARGE, LONG, Cluster, cluster_of, scouting, sweeping
-from mlsys_lab.checks.deciding.scaling_laws.words import describe_calls
-from mlsys_lab.checks.deciding.scaling_laws.worth import fitted_rate, uncertainty, wasted_share
+from mlsys_lab.checks.deciding.describe import describe_calls
+from mlsys_lab.checks.deciding.scaling_laws import runs as worlds
+from mlsys_lab.checks.deciding.scaling_laws.runs import LARGE, LONG, Cluster, cluster_of, scouting, sweeping
 from mlsys_lab.checks.learner import scaling_laws as calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
 
@@ -119,7 +119,7 @@ def _scout_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
     cluster, rng = cluster_of(expected), np.random.default_rng(int(expected["_seed"][0]))
     requests = np.stack([got[name] for name in ("n_params", "tokens", "learning_rate")])
     size = cluster.law.best_size(budget / 10)
-    found = fitted_rate(_columns(cluster, requests, rng), size)
+    found = worlds.fitted_rate(_columns(cluster, requests, rng), size)
     if found is None:
         made = f"{len(got['tokens'])} runs of {len(np.unique(requests[:2], axis=1).T)} different (N, D)"
         wanted = "a valley at two sizes or more: rates on both sides of the best one, at the same N and D"
@@ -162,7 +162,7 @@ def _sweep_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
             f"at most {RATE_OFF:g}",
         )
     back = ~np.isnan(cluster.losses(np.stack([n_params, tokens, rate]), rng))
-    of_size, of_loss = uncertainty(cluster.law, n_params[back], tokens[back], target)
+    of_size, of_loss = worlds.uncertainty(cluster.law, n_params[back], tokens[back], target)
     wasted = float((cluster.law.alpha + cluster.law.beta) / 2 * of_size**2)  # of compute, for ln N off by as much
     if wasted > EXPECTED_WASTE:
         return Mismatch(
@@ -205,7 +205,7 @@ def _decide_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
         return Mismatch("the decision is not positive", f"{n_params:.4g}, {tokens:.4g}, {predicted:.4g}", "N, D, L > 0")
     if 6 * n_params * tokens > target * (1 + 1e-6):
         return Mismatch("the model costs too much", f"{6 * n_params * tokens:.4g} FLOPs", f"at most {target:.4g}")
-    if (wasted := wasted_share(law, n_params, tokens, target)) > WASTE:
+    if (wasted := worlds.wasted_share(law, n_params, tokens, target)) > WASTE:
         return Mismatch("compute is wasted on a wrong size", f"{wasted:.0%}", f"at most {WASTE:.0%}")
     true = float(law.loss(n_params, tokens))
     if abs(predicted / true - 1) <= PREDICTED_OFF:

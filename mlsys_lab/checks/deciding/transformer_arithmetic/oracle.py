@@ -111,7 +111,7 @@ class Decoder(nn.Module):
             self.head.weight = self.embedding.weight
 
     def by_kind(self) -> dict[str, int]:
-        """Numbers of parameters, each counted once."""
+        """How many parameters each part of the model has, each counted once."""
         counted = dict.fromkeys(("embedding", "position", "attention", "mlp", "norm", "head"), 0)
         for name, parameter in self.named_parameters():
             kind = next(part for part in name.split(".") if part in counted)

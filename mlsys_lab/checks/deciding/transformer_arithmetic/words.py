@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from mlsys_lab.checks.deciding import describe
 from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.checks.learner.transformer_arithmetic.models import CHOICES, FLAGS, SIZES, fields_of
 
@@ -30,12 +31,10 @@ def wrap_entries(entries: Iterable[str]) -> list[str]:
 
 
 def describe_calls(*calls: str, further: Callable[[Arrays], list[str]] | None = None) -> Callable[[Arrays], str]:
-    """A check's `describe`: the model if there is one, `further` inputs, and calls whose {names} are inputs."""
+    """A check's `describe`: the model if there is one, `further` inputs, and calls whose {names} are numbers."""
 
-    def describe(arrays: Arrays) -> str:
-        numbers = {name: array.item() for name, array in arrays.items() if array.ndim == 0}
-        made = [code_of(arrays["model"])] if "model" in arrays else []
-        made += further(arrays) if further else []
-        return "\n".join([*made, *(call.format(**numbers) for call in calls)])
+    def given(arrays: Arrays) -> list[str]:
+        model = [code_of(arrays["model"])] if "model" in arrays else []
+        return [*model, *(further(arrays) if further else [])]
 
-    return describe
+    return describe.describe_calls(*calls, given=given, write=str)

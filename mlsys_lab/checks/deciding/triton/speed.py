@@ -25,12 +25,12 @@ def library_softmax(x: Tensor) -> Tensor:
 
 
 def library_matmul(a: Tensor, b: Tensor) -> Tensor:
-    """cuBLAS, through torch."""
+    """The product by cuBLAS, through torch."""
     return a @ b
 
 
 def library_flash(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """torch's fused attention."""
+    """Causal attention by torch's fused kernel."""
     return torch.nn.functional.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True)[0]
 
 

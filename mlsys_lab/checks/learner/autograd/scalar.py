@@ -42,7 +42,7 @@ def arithmetic(artifact: Any, arrays: Arrays) -> Arrays:
 
 @storage_only
 def functions(artifact: Any, arrays: Arrays) -> Arrays:
-    """exp, tanh and relu, and what each passes on."""
+    """Results of exp, tanh and relu, and what each passes on to its operand."""
     got = {}
     for name in ("exp", "tanh", "relu"):
         # exp of +1000 is no number that a float holds: feed it the negative half only.
@@ -90,7 +90,7 @@ def reuse(artifact: Any, arrays: Arrays) -> Arrays:
 
 @storage_only
 def deep(artifact: Any, arrays: Arrays) -> Arrays:
-    """A long chain of products, then doublings."""
+    """Value and gradient of a long chain of products with doublings behind it."""
     x = artifact.Value(float(arrays["x"]))
     result = x
     for factor in arrays["factors"].tolist():

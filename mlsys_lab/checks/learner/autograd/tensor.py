@@ -25,7 +25,7 @@ ELEMENTWISE: dict[str, Callable[[Any, Any], Any]] = {
 
 @storage_only
 def unbroadcast(artifact: Any, arrays: Arrays) -> Arrays:
-    """A gradient, summed down to a shape."""
+    """Call `unbroadcast`: a gradient, summed down to a shape."""
     shape = tuple(arrays["shape"].tolist())
     return {"result": array("the result", artifact.unbroadcast(torch.from_numpy(arrays["grad"]), shape))}
 

@@ -65,7 +65,7 @@ def train_step(artifact: Any, arrays: Arrays) -> Arrays:
 
 @storage_only
 def step_flops(artifact: Any, arrays: Arrays) -> Arrays:
-    """The learner's count of FLOPs."""
+    """Call `predict_step_flops`: FLOPs of a training step."""
     flops = artifact.predict_step_flops(int(arrays["batch"]), tuple(arrays["widths"].tolist()))
     return {"FLOPs": whole("FLOPs", flops)}
 

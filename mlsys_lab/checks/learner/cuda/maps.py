@@ -14,34 +14,34 @@ STRIDED_BLOCKS = 2
 
 
 def relu(artifact: Any, arrays: Arrays) -> Arrays:
-    """One launch with a thread for each element."""
+    """Launch `relu` with a thread for each element: its result and what was counted."""
     x = arrays["x"]
     given = {"x": x, "y": np.empty_like(x)}
     return launch_recorded(artifact, "relu", x.size // THREADS, THREADS, given, "y")
 
 
 def sgd_step(artifact: Any, arrays: Arrays) -> Arrays:
-    """One launch with threads beyond the last element."""
+    """Launch `sgd_step` with threads beyond the last element: the weights and what was counted."""
     w = arrays["w"]
     given = {"w": w, "g": arrays["g"], "rate": arrays["rate"][()]}
     return launch_recorded(artifact, "sgd_step", blocks(w.size, THREADS), THREADS, given, "w", fresh=False)
 
 
 def causal_mask(artifact: Any, arrays: Arrays) -> Arrays:
-    """One launch over a square matrix."""
+    """Launch `causal_mask` over a square matrix: its result and what was counted."""
     scores = arrays["scores"]
     given = {"scores": scores, "masked": np.empty_like(scores)}
     return _over(artifact, "causal_mask", given, "masked")
 
 
 def outer(artifact: Any, arrays: Arrays) -> Arrays:
-    """One launch over the matrix that two vectors make."""
+    """Launch `outer` over the matrix that two vectors make: its result and what was counted."""
     u, v = arrays["u"], arrays["v"]
     return _over(artifact, "outer", {"u": u, "v": v, "out": np.empty((u.size, v.size), np.float32)}, "out")
 
 
 def axpy(artifact: Any, arrays: Arrays) -> Arrays:
-    """One launch whose threads may be fewer than the elements, or more."""
+    """Launch `axpy`, whose threads may be fewer than the elements or more: its result and what was counted."""
     given = {"a": arrays["a"][()], "x": arrays["x"], "y": arrays["y"]}
     return launch_recorded(artifact, "axpy", STRIDED_BLOCKS, THREADS, given, "y", fresh=False)
 

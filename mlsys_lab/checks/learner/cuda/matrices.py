@@ -11,7 +11,7 @@ from mlsys_lab.checks.learner.spec import Arrays
 
 
 def transpose(artifact: Any, arrays: Arrays) -> Arrays:
-    """One launch with a block for each tile."""
+    """Launch `transpose` with a block for each tile: its result and what was counted."""
     x = arrays["x"]
     rows, columns = x.shape
     given = {"x": x, "y": np.empty((columns, rows), np.float32)}
@@ -20,7 +20,7 @@ def transpose(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def matmul(artifact: Any, arrays: Arrays) -> Arrays:
-    """One launch with a block for each tile of the result."""
+    """Launch `matmul` with a block for each tile of the result: its result and what was counted."""
     a, b = arrays["a"], arrays["b"]
     given = {"a": a, "b": b, "c": np.empty((len(a), b.shape[1]), np.float32)}
     grid = (blocks(b.shape[1], SIDE), blocks(len(a), SIDE))

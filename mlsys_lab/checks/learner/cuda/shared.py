@@ -11,14 +11,14 @@ from mlsys_lab.checks.learner.spec import Arrays
 
 
 def smooth(artifact: Any, arrays: Arrays) -> Arrays:
-    """One launch with a thread for each element."""
+    """Launch `smooth` with a thread for each element: its result and what was counted."""
     x = arrays["x"]
     given = {"x": x, "y": np.empty_like(x)}
     return launch_recorded(artifact, "smooth", blocks(x.size, THREADS), THREADS, given, "y")
 
 
 def dot(artifact: Any, arrays: Arrays) -> Arrays:
-    """One launch of one block."""
+    """Launch `dot` with one block: its result and what was counted."""
     given = {"a": arrays["a"], "b": arrays["b"], "out": np.empty(1, np.float32)}
     return launch_recorded(artifact, "dot", 1, THREADS, given, "out")
 

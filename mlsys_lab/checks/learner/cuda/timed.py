@@ -24,7 +24,7 @@ EDGE = 4096
 
 
 def make_transpose(seed: int, device: str) -> tuple[Tensor]:
-    """A matrix of `TURNED` numbers."""
+    """Draw a matrix of shape `TURNED`."""
     return (_drawn(seed, device, 1, TURNED)[0],)
 
 
@@ -40,7 +40,7 @@ def transpose(artifact: Any, x: Tensor, *, launch: Launcher | None = None) -> Te
 
 
 def make_matmul(seed: int, device: str) -> tuple[Tensor, ...]:
-    """Two factors, each (EDGE, EDGE)."""
+    """Draw two factors of a product, each (EDGE, EDGE)."""
     return _drawn(seed, device, 2, (EDGE, EDGE))
 
 

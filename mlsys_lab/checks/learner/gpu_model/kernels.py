@@ -26,13 +26,13 @@ LANES, SECTORS, SHARE = "idle lanes", "needless sectors", "accesses"
 
 
 def mixed(artifact: Any, arrays: Arrays) -> Arrays:
-    """One launch with a thread for each element."""
+    """Launch `mixed` with a thread for each element: its result and what was counted."""
     x = arrays["x"]
     return _launched(artifact, "mixed", x.size // THREADS, {"x": x, "c": arrays["c"], "y": np.empty_like(x)})
 
 
 def scale_rows(artifact: Any, arrays: Arrays) -> Arrays:
-    """One launch with a block for each row."""
+    """Launch `scale_rows` with a block for each row: its result and what was counted."""
     x = arrays["x"]
     return _launched(artifact, "scale_rows", len(x), {"x": x, "s": arrays["s"], "y": np.empty_like(x)})
 

@@ -39,7 +39,7 @@ def sectors(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def passes(artifact: Any, arrays: Arrays) -> Arrays:
-    """Passes of each request."""
+    """Call `bank_passes` for each request: its passes."""
     requests = enumerate(arrays["requests"])
     return {passes_call(i): whole(passes_call(i), artifact.bank_passes(lanes(row))) for i, row in requests}
 

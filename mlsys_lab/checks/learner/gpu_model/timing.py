@@ -31,7 +31,7 @@ class MadeUpMachine:
         return self.now_s
 
     def make(self) -> int:
-        """A fresh input."""
+        """Make an input that nobody has seen."""
         self.now_s += self._make_s
         self._made += 1
         return self._made
@@ -64,7 +64,7 @@ def median_call(samples: int, warmup: int) -> str:
 
 
 def fit(artifact: Any, arrays: Arrays) -> Arrays:
-    """Overhead and bandwidth from times."""
+    """Call `fit_overhead_and_bandwidth`: overhead and bandwidth from times."""
     got = artifact.fit_overhead_and_bandwidth(arrays["sizes_bytes"].copy(), arrays["times_s"].copy())
     overhead_s, bytes_per_s = parts(FIT, got, "overhead_s", "bytes_per_s")
     return {OVERHEAD: number(OVERHEAD, overhead_s), BANDWIDTH: number(BANDWIDTH, bytes_per_s)}

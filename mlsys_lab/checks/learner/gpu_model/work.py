@@ -24,7 +24,7 @@ def calls_of(arrays: Arrays) -> Iterator[tuple[str, list[int], int, str]]:
 
 
 def work(artifact: Any, arrays: Arrays) -> Arrays:
-    """FLOPs and bytes of every call."""
+    """Call the learner's counts of every operation of a case: FLOPs and bytes."""
     found = {}
     for operation, sizes, element_bytes, name in calls_of(arrays):
         got = getattr(artifact, f"{operation}_work")(*sizes, element_bytes=element_bytes)

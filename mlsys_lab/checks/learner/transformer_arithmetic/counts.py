@@ -12,19 +12,19 @@ PARTS = ("embedding", "position", "attention", "mlp", "norm", "head")
 
 
 def parameters(artifact: Any, arrays: Arrays) -> Arrays:
-    """The learner's table of parameters."""
+    """Call `parameter_table`: how many parameters each part has."""
     return wholes("parameter_table", artifact.parameter_table(config_of(artifact, arrays["model"])), PARTS)
 
 
 def forward_products(artifact: Any, arrays: Arrays) -> Arrays:
-    """The products of each name, as text."""
+    """Call `forward_products`: the products of each name, as text."""
     config = config_of(artifact, arrays["model"])
     listed = artifact.forward_products(config, int(arrays["batch"]), int(arrays["tokens"]))
     return {name: rows_as_text(rows) for name, rows in product_rows("forward_products", listed).items()}
 
 
 def training_flops(artifact: Any, arrays: Arrays) -> Arrays:
-    """FLOPs of a training run."""
+    """Call `training_flops`: FLOPs of a training run."""
     config = config_of(artifact, arrays["model"])
     return {"training_flops": whole("training_flops", artifact.training_flops(config, int(arrays["tokens"])))}
 

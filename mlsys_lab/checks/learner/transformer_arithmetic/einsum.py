@@ -27,7 +27,7 @@ def arguments(spec: str, shapes: Iterable[Sequence[int]]) -> str:
 
 
 def write_reading(operands: Iterable[str], output: str, sizes: Mapping[str, int]) -> np.ndarray:
-    """What `parse_einsum` gives back, as text."""
+    """What `parse_einsum` gives back, as text that crosses."""
     return encode_text((list(operands), output, dict(sorted(sizes.items()))))
 
 
@@ -53,7 +53,7 @@ def parse(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def cost(artifact: Any, arrays: Arrays) -> Arrays:
-    """FLOPs, and bytes at two widths of an element."""
+    """Call `einsum_flops` and `einsum_bytes`: FLOPs, and bytes at two widths of an element."""
     got = {}
     for spec, shapes in einsums(arrays):
         given = arguments(spec, shapes)

@@ -34,7 +34,7 @@ def activation_bytes(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def write_call(memory_bytes: int) -> str:
-    """The name of the answer for so much memory."""
+    """A call of `fewest_devices` for so much memory, as code: the name of its answer."""
     return f"fewest_devices(config, tokens, {memory_bytes}, **plan)"
 
 

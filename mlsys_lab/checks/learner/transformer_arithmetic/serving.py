@@ -13,7 +13,7 @@ BOUNDS = ("memory", "compute")
 
 
 def write_call(memory_bytes: int) -> str:
-    """The name of the answer for so much memory."""
+    """A call of `largest_batch` for so much memory, as code: the name of its answer."""
     return f"largest_batch(config, tokens, {memory_bytes})"
 
 
@@ -28,14 +28,14 @@ def serving_memory(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def decode_work(artifact: Any, arrays: Arrays) -> Arrays:
-    """FLOPs and bytes of one decode step."""
+    """Call `decode_work`: FLOPs and bytes of one decode step."""
     config, sizes = config_of(artifact, arrays["model"]), (int(arrays["batch"]), int(arrays["tokens"]))
     flops, moved = pair("decode_work", artifact.decode_work(config, *sizes), "FLOPs", "bytes")
     return {"FLOPs": whole("FLOPs", flops), "bytes": whole("bytes", moved)}
 
 
 def name_machine(i: int) -> str:
-    """The name of a machine."""
+    """What machine number i of a case is called."""
     return f"machine {i}"
 
 

@@ -12,7 +12,7 @@ BLOCK_M, BLOCK_N, LEAST_D = 16, 16, 16
 
 
 def predicted(artifact: Any, arrays: Arrays) -> Arrays:
-    """Bytes of both ways for each row of S, D, block."""
+    """Call both predictions for each row S, D, block: the bytes of naive and of flash attention."""
     found: Arrays = {}
     for sizes in arrays["sizes"].tolist():
         for name in ("naive_attention_bytes", "flash_attention_bytes"):
@@ -21,7 +21,7 @@ def predicted(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def flash(artifact: Any, arrays: Arrays) -> Arrays:
-    """The output and the log-sum-exp."""
+    """Launch `flash_kernel`: output, log-sum-exp, and what it did to memory."""
     t = tensors(arrays)
     heads, tokens, width = t["q"].shape
     outputs = {"out_ptr": unwritten(*t["q"].shape, dtype=t["q"].dtype), "lse_ptr": unwritten(heads, tokens)}

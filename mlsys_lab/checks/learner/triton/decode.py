@@ -9,7 +9,7 @@ from mlsys_lab.checks.learner.triton.launches import launch_recorded, tensors, u
 
 
 def decode(artifact: Any, arrays: Arrays) -> Arrays:
-    """The output of every query head."""
+    """Launch `decode_kernel`: the output of every query head, and what it did to memory."""
     t = tensors(arrays)
     (sequences, heads, width), (_, page, kv_heads, _) = t["q"].shape, t["k"].shape
     out = unwritten(*t["q"].shape, dtype=t["q"].dtype)

@@ -14,7 +14,7 @@ BLOCK = 16
 
 
 def order(artifact: Any, arrays: Arrays) -> Arrays:
-    """Row and column of every program's tile."""
+    """Launch `order_kernel`: row and column of every program's tile."""
     tiles_m, tiles_n, group = (int(arrays[name]) for name in ("tiles_m", "tiles_n", "group"))
     programs = tiles_m * tiles_n
     outputs = {name: unwritten(programs, dtype=torch.int32) for name in ("m_ptr", "n_ptr")}

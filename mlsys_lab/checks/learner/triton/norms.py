@@ -12,7 +12,7 @@ COLUMNS = 16
 
 
 def forward(artifact: Any, arrays: Arrays) -> Arrays:
-    """The norm, and r of each row."""
+    """Launch `rms_norm_kernel`: the norm, r of each row, and what it did to memory."""
     t = tensors(arrays)
     x, (rows, columns) = t["x"], t["x"].shape
     outputs = {"y_ptr": unwritten(*x.shape, dtype=x.dtype), "r_ptr": unwritten(rows)}

@@ -12,7 +12,7 @@ ELEMENTS = 16
 
 
 def silu_mul(artifact: Any, arrays: Arrays) -> Arrays:
-    """silu(gate) · up."""
+    """Launch `silu_mul_kernel`: its result, silu(gate) · up, and what it did to memory."""
     t = tensors(arrays)
     y, size = unwritten(*t["gate"].shape, dtype=t["gate"].dtype), t["gate"].numel()
     inputs = (t["gate"], t["up"], y, size)
@@ -22,7 +22,7 @@ def silu_mul(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def softmax(artifact: Any, arrays: Arrays) -> Arrays:
-    """Softmax of each row."""
+    """Launch `softmax_kernel`: the softmax of each row, and what it did to memory."""
     x = tensors(arrays)["x"]
     y, (rows, columns) = unwritten(*x.shape, dtype=x.dtype), x.shape
     return launch_recorded(

@@ -25,7 +25,7 @@ HEADS, TOKENS, WIDTH = 32, 8192, 64
 
 
 def make_softmax(seed: int, device: str) -> tuple[Tensor]:
-    """Numbers, (ROWS, COLUMNS)."""
+    """Draw a softmax's input, normal numbers of shape (ROWS, COLUMNS)."""
     return (_drawn(seed, device, 1, ROWS, COLUMNS, dtype=torch.float32)[0],)
 
 
@@ -40,7 +40,7 @@ def softmax(artifact: Any, x: Tensor) -> Tensor:
 
 
 def make_matmul(seed: int, device: str) -> tuple[Tensor, ...]:
-    """Two factors, each (SIDE, SIDE)."""
+    """Draw two factors of a product, each (SIDE, SIDE)."""
     return _drawn(seed, device, 2, SIDE, SIDE)
 
 
@@ -56,7 +56,7 @@ def matmul(artifact: Any, a: Tensor, b: Tensor) -> Tensor:
 
 
 def make_flash(seed: int, device: str) -> tuple[Tensor, ...]:
-    """Queries, keys and values, each (HEADS, TOKENS, WIDTH)."""
+    """Draw queries, keys and values, each (HEADS, TOKENS, WIDTH)."""
     return _drawn(seed, device, 3, HEADS, TOKENS, WIDTH)
 
 

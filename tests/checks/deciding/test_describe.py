@@ -1,4 +1,4 @@
-"""Lab 06's account of a case that failed: code that makes its inputs again."""
+"""An account of a case that failed is code that makes its inputs again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from mlsys_lab.checks.deciding.scaling_laws.words import FEW, LAW, describe_calls
+from mlsys_lab.checks.deciding.describe import FEW, describe_calls
+from mlsys_lab.checks.deciding.scaling_laws.law import write_inputs
+from mlsys_lab.checks.learner.scaling_laws import LAW
 
 
 def test_the_account_is_code_that_makes_the_inputs_again() -> None:
@@ -14,7 +16,7 @@ def test_the_account_is_code_that_makes_the_inputs_again() -> None:
     arrays = {name: np.array(value) for name, value in law.items()} | {"loss": np.array([2.5, np.nan, 2.25])}
     seen: list[object] = []
     names = {"np": np, "Law": SimpleNamespace, "f": lambda *given: seen.extend(given)}
-    exec(describe_calls("f(law, loss, {E})")(arrays), names)
+    exec(describe_calls("f(law, loss, {E})", given=write_inputs)(arrays), names)
     found, loss, floor = seen
     assert vars(found) == law
     np.testing.assert_array_equal(loss, arrays["loss"])
