@@ -17,7 +17,7 @@ MATHJAX_PARTS = ("tex-chtml.js", "output/chtml/fonts/woff-v2/*.woff", "input/tex
 
 
 def package_folder(package: str, folder: str) -> Path:
-    """Folder inside an installed package.
+    """Path of a folder inside an installed package.
 
     Raises:
         MissingToolError: the package is not installed, or has no such folder.

@@ -1,4 +1,4 @@
-"""The browser that looks at the site: the one Chromium of this machine, quiet and without a network of its own."""
+"""Chromium for looking at the site: this machine's own, quiet and without a network."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ARGUMENTS = [
 
 
 def find_chromium() -> str:
-    """The path of Chromium.
+    """Path of this machine's Chromium.
 
     Raises:
         MissingToolError: there is none on this machine.
@@ -37,7 +37,7 @@ def find_chromium() -> str:
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """A running browser."""
+    """Run a headless Chromium for the body of a `with` and yield it."""
     path = find_chromium()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)

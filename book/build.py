@@ -35,14 +35,14 @@ FOOTER = (
 
 
 def cache_key() -> str:
-    """Hash of all that a page's cells can read besides the page: the package, the measurements, the pinned versions."""
+    """Hash of everything that a page's cells can read besides the page: package, measurements, pinned versions."""
     package = ROOT / "mlsys_lab"
     records = (BOOK / "data" / "measurements").glob("*.json")
     return tree_hash([*package.rglob("*.py"), *package.rglob("*.js"), *records, ROOT / "constraints.txt"], ROOT)
 
 
 def execution_cache(key: str) -> Path:
-    """Folder for the outputs of executed pages under this key; those of other keys are deleted."""
+    """Folder for the outputs of executed pages under this key; folders of other keys are deleted."""
     home = BUILD / "book-cache"
     for other in home.glob("*"):
         if other.name != key:
@@ -51,7 +51,7 @@ def execution_cache(key: str) -> Path:
 
 
 def settings(address: Address, static: Path, cache: Path) -> dict[str, Any]:
-    """The Sphinx configuration: Jupyter Book's translation of _config.yml, and what is added here."""
+    """Make Sphinx's configuration: Jupyter Book's translation of _config.yml, and what this build adds."""
     extra = {
         "latex_individualpages": False,  # get_final_config takes this out again and insists on finding it
         "html_baseurl": address.site,
@@ -88,7 +88,7 @@ def remove_old_pages(html: Path, docnames: set[str]) -> None:
 
 
 def build(out: Path, address: Address, *, quiet: bool = False) -> Path:
-    """Build into `out`/html and return that folder.
+    """Build the book into `out`/html and return that folder.
 
     Raises:
         InputError: a page has a warning or a failing cell; all of them have been printed.
@@ -130,7 +130,7 @@ def build(out: Path, address: Address, *, quiet: bool = False) -> Path:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line."""
+    """Build the book as the command line says; returns the exit code."""
     parser = argparse.ArgumentParser(prog="book/build.py", description="Build the site from book/ and labs/.")
     parser.add_argument("--out", type=Path, default=BOOK / "_build", help="default: book/_build")
     parser.add_argument("--quiet", action="store_true", help="print warnings and errors only")

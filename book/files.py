@@ -1,4 +1,4 @@
-"""Copying that leaves unchanged files alone, so that Sphinx and browsers see only what really changed."""
+"""Writing and copying that leaves unchanged files alone, so that Sphinx and browsers see only what changed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def write_if_changed(path: Path, content: bytes) -> bool:
-    """Write `content` to `path` unless it is there already; says whether anything was written."""
+    """Write `content` to `path` unless the file holds it already; returns whether anything was written."""
     if path.is_file() and path.read_bytes() == content:
         return False
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The labs' pages are the released notebooks, byte for byte."""
+"""Pages of the labs: the released notebooks, byte for byte."""
 
 from __future__ import annotations
 

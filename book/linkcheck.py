@@ -26,7 +26,7 @@ HEADERS = {"User-Agent": "Mozilla/5.0 (link check of a textbook)"}
 
 @dataclass
 class Page(HTMLParser):
-    """What one page links to, and the fragments that it offers."""
+    """HTML parser that collects what one page links to, and the fragments that it offers."""
 
     links: list[str] = field(default_factory=list)
     fragments: set[str] = field(default_factory=set)
@@ -44,14 +44,14 @@ class Page(HTMLParser):
 
 @cache
 def read_page(path: Path) -> Page:
-    """Parse a page once."""
+    """Parse a page of the site, once in a process."""
     page = Page()
     page.feed(path.read_text(encoding="utf-8"))
     return page
 
 
 def pages(site: Path) -> list[Path]:
-    """The site's pages, without the theme's fragments in _static."""
+    """Paths of the site's pages, without the theme's fragments in _static."""
     return [path for path in sorted(site.rglob("*.html")) if "_static" not in path.relative_to(site).parts]
 
 
@@ -107,7 +107,7 @@ def external_problems(site: Path) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line."""
+    """Check the links of the built site as the command line says; returns 1 if any is broken, else 0."""
     parser = argparse.ArgumentParser(prog="book/linkcheck.py", description="Check the links of the built site.")
     parser.add_argument("--site", type=Path, default=BOOK / "_build" / "html", help="default: book/_build/html")
     parser.add_argument("--external", action="store_true", help="ask other hosts too")

@@ -35,20 +35,20 @@ class Address:
 
     @property
     def slug(self) -> str:
-        """owner/name."""
+        """Name of the GitHub repository as owner/name."""
         return self.repository.removeprefix("https://github.com/")
 
     def colab(self, path: str) -> str:
-        """Address that opens the notebook at `path` (from the repository's root) in Colab."""
+        """Web address that opens the notebook at `path` (from the repository's root) in Colab."""
         return f"https://colab.research.google.com/github/{self.slug}/blob/{BRANCH}/{path}"
 
     def binder(self, path: str) -> str:
-        """Address that opens the notebook at `path` in JupyterLab on Binder."""
+        """Web address that opens the notebook at `path` (from the repository's root) in JupyterLab on Binder."""
         return f"https://mybinder.org/v2/gh/{self.slug}/{BRANCH}?urlpath=lab/tree/{path}"
 
 
 def read_address(pyproject: Path = ROOT / "pyproject.toml") -> Address:
-    """Read the public address.
+    """Read the course's public address from pyproject.toml.
 
     Raises:
         InputError: pyproject.toml names no repository or no site.

@@ -36,7 +36,7 @@ SHOTS = (
 
 
 def take(site: Path, pictures: Path) -> list[Path]:
-    """Take every picture of the site into the folder `pictures`.
+    """Take every picture of the site in `site` and write it into the folder `pictures`; returns the paths.
 
     Raises:
         InputError: the site has not been built.
@@ -67,7 +67,7 @@ def take(site: Path, pictures: Path) -> list[Path]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line."""
+    """Take the README's pictures of the built site as the command line says; returns the exit code."""
     parser = argparse.ArgumentParser(prog="book/screenshots.py", description="Take the README's pictures of the site.")
     parser.add_argument("--site", type=Path, default=BOOK / "_build" / "html", help="default: book/_build/html")
     parser.add_argument("--out", type=Path, default=PICTURES, help="default: book/_static/screenshots")

@@ -29,7 +29,7 @@ LOCAL = "/_static/local.js"
 
 
 def free_port(wanted: int | None, preferred: int) -> int:
-    """The port asked for; without one, the preferred port if it is free, and otherwise any that is.
+    """Find a port: the one asked for, else the preferred one if it is free, else any free one.
 
     Raises:
         InputError: the port asked for is in use.
@@ -60,7 +60,7 @@ def prepare_workspace(workspace: Path) -> list[str]:
 
 
 class SiteHandler(SimpleHTTPRequestHandler):
-    """Serves the site's files; at LOCAL it says where JupyterLab is."""
+    """HTTP handler that serves the site's files; at LOCAL it tells the site where JupyterLab is."""
 
     protocol_version = "HTTP/1.1"
 
@@ -69,7 +69,7 @@ class SiteHandler(SimpleHTTPRequestHandler):
         super().__init__(*arguments, **options)  # type: ignore[arg-type]
 
     def do_GET(self) -> None:
-        """Answer a request that names this machine."""
+        """Answer a GET request whose Host header names this machine; refuse others."""
         # LOCAL holds JupyterLab's token: other sites cannot read a module, and foreign names for us are refused.
         if self.headers.get("Host", "").rsplit(":", 1)[0] not in (HOST, "localhost"):
             self.send_error(HTTPStatus.FORBIDDEN)
@@ -84,16 +84,16 @@ class SiteHandler(SimpleHTTPRequestHandler):
             super().do_GET()
 
     def end_headers(self) -> None:
-        """A rebuilt page has to show at the next visit."""
+        """Forbid caching, so that a rebuilt page shows at the next visit, and end the headers."""
         self.send_header("Cache-Control", "no-cache")
         super().end_headers()
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Requests are not printed."""
+        """Print nothing: requests are not logged."""
 
 
 def site_server(html: Path, port: int, jupyterlab: str | None = None) -> ThreadingHTTPServer:
-    """A server for the built site, not yet running.
+    """Make an HTTP server for the built site, which is not yet running.
 
     Raises:
         InputError: the site has not been built.
@@ -107,7 +107,7 @@ def start_jupyterlab(workspace: Path, port: int, token: str, log: Path) -> subpr
     """Start JupyterLab in the workspace and wait until it answers.
 
     Raises:
-        MissingToolError: it ended, or did not answer in a minute; `log` has what it said.
+        MissingToolError: it ended, or did not answer in two minutes; `log` has what it said.
     """
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", f"--ServerApp.root_dir={workspace}"]
     command += [f"--ServerApp.ip={HOST}", f"--ServerApp.port={port}", "--ServerApp.port_retries=0"]
@@ -124,7 +124,7 @@ def run_jupyter(
     """Start a Jupyter server by its command and wait until it answers on `port`.
 
     Raises:
-        MissingToolError: it ended, or did not answer in a minute; `log` has what it said.
+        MissingToolError: it ended, or did not answer in two minutes; `log` has what it said.
     """
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         command = [*command, "--ServerApp.allow_root=True"]  # containers run as root
@@ -141,7 +141,7 @@ def run_jupyter(
             env={**os.environ, "JUPYTER_TOKEN": token},
             start_new_session=True,
         )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     try:
         while time.monotonic() < deadline and process.poll() is None:
             try:
@@ -158,7 +158,7 @@ def run_jupyter(
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """End JupyterLab and its kernels."""
+    """End a Jupyter server and its kernels, by force if it does not end by itself."""
     if process.poll() is None:
         process.terminate()
         try:
@@ -169,7 +169,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def serve(html: Path, workspace: Path, port: int | None, jupyter_port: int | None) -> None:
-    """Serve until interrupted."""
+    """Serve the site and a JupyterLab until interrupted; MissingToolError if JupyterLab ends before."""
     copied = prepare_workspace(workspace)
     lab_port, token = free_port(jupyter_port, 8888), secrets.token_urlsafe(24)
     base = f"http://{HOST}:{lab_port}/lab"
@@ -194,12 +194,12 @@ def serve(html: Path, workspace: Path, port: int | None, jupyter_port: int | Non
 
 
 def interrupt(signum: int, frame: object) -> None:
-    """Treat a request to end like Ctrl-C."""
+    """Treat a signal that asks the process to end like Ctrl-C: raise KeyboardInterrupt."""
     raise KeyboardInterrupt
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line."""
+    """Serve the site and JupyterLab as the command line says, until Ctrl-C; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="book/serve.py", description="Serve the built site and JupyterLab on this machine."
     )

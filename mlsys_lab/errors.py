@@ -21,7 +21,7 @@ class CourseError(Exception):
         super().__init__(text + (f"; help: {help}" if help else ""))
 
     def _render_traceback_(self) -> list[str]:
-        """What a notebook shows: the one line, without the way through the course's own code."""
+        """The lines that IPython shows for this error: its one-line text, without a traceback."""
         return [f"{type(self).__name__}: {self}"]
 
 
@@ -29,8 +29,12 @@ class InputError(CourseError):
     """An argument, file or field has the wrong name, type, shape or value."""
 
 
+class UsageError(InputError):
+    """A command line that is not understood."""
+
+
 class MissingToolError(CourseError):
-    """Something that has to be on this machine is not: a program, a device, a library."""
+    """Something that must be installed on this machine is missing: a program, a device or a library."""
 
 
 class UnfinishedError(CourseError):
@@ -38,7 +42,7 @@ class UnfinishedError(CourseError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A suggestion for a misspelt name, or "" where nothing is near.
+    """A suggestion for a misspelt name, "did you mean '…'?", or "" if no known name is near.
 
     >>> did_you_mean("autogard", ["autograd", "cuda"])
     "did you mean 'autograd'?"

@@ -76,11 +76,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """Chromium, started once for all tests that look at a page."""
+    from playwright.sync_api import expect
+
     from book.browser import chromium, find_chromium
+    from tests.pages import PATIENCE_MS
 
     try:
         find_chromium()
     except MissingToolError as error:
         pytest.skip(str(error))
+    expect.set_options(timeout=PATIENCE_MS)
     with chromium() as running:
         yield running

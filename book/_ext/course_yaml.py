@@ -13,13 +13,13 @@ from mlsys_lab.errors import InputError
 
 @dataclass(frozen=True)
 class Record:
-    """One mapping of the file: its values, and where it stands for messages."""
+    """One mapping of a YAML list: its values, and where it stands in the file, for messages."""
 
     values: dict[str, Any]
     where: str  # "readings.yml line 12, entry 'micrograd'"
 
     def text(self, field: str, *, one_of: tuple[str, ...] = (), optional: bool = False) -> str:
-        """The non-empty string in `field`, one of `one_of` where given; a missing optional field gives ""."""
+        """Non-empty string in `field`, one of `one_of` where given; a missing optional field gives ""."""
         if optional and field not in self.values:
             return ""
         value = self.values.get(field)
@@ -30,14 +30,14 @@ class Record:
         return value.strip()
 
     def number(self, field: str) -> int:
-        """The positive whole number in `field`."""
+        """Positive whole number in `field`; InputError for anything else."""
         value = self.values.get(field)
         if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
             raise self.wrong(field, value, "a whole number above 0")
         return value
 
     def texts(self, field: str, *, optional: bool = False) -> tuple[str, ...]:
-        """The list of non-empty strings in `field`, without repeats."""
+        """Non-empty strings of the list in `field`, without repeats; InputError for anything else."""
         if optional and field not in self.values:
             return ()
         value = self.values.get(field)
@@ -52,14 +52,14 @@ class Record:
         return tuple(item.strip() for item in value)
 
     def flag(self, field: str) -> bool:
-        """The true or false in `field`; false where missing."""
+        """Boolean in `field`; False where it is missing, InputError for anything else."""
         value = self.values.get(field, False)
         if not isinstance(value, bool):
             raise self.wrong(field, value, "true or false")
         return value
 
     def only(self, fields: tuple[str, ...]) -> None:
-        """Refuse fields that nobody reads: a misspelt optional field would otherwise vanish in silence."""
+        """Raise InputError for fields not in `fields`: a misspelt optional field would otherwise be ignored."""
         for field in self.values:
             if field not in fields:
                 raise InputError(
@@ -67,7 +67,7 @@ class Record:
                 )
 
     def wrong(self, field: str, got: object, expected: str) -> InputError:
-        """The error for `field`, to be raised by the caller."""
+        """Make the error about `field`, for the caller to raise: what was got, and what is expected."""
         shown = "nothing" if got is None else repr(got)
         return InputError(f"{self.where}, field '{field}'", got=shown, expected=expected)
 
@@ -87,7 +87,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 
 
 def records(path: Path, *, name: str) -> tuple[Record, ...]:
-    """The mappings in the YAML list at `path`; `name` is the field that names an entry in messages.
+    """Read the mappings in the YAML list at `path`; `name` is the field that names an entry in messages.
 
     Raises InputError for a missing file, a YAML slip (with its line), or a file that is no list of mappings.
     """
@@ -120,7 +120,7 @@ def _record(file: str, line: int, entry: object, name: str) -> Record:
 
 
 def part(record: Record, field: str, entry: object, name: str) -> Record:
-    """A mapping inside `record`, with its place in messages."""
+    """Make a record of a mapping inside `record`, with its place in messages."""
     if not isinstance(entry, dict):
         raise record.wrong(field, entry, "fields and values")
     return Record(entry, f"{record.where}, {field} '{entry.get(name, '?')}'")

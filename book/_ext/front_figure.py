@@ -1,4 +1,4 @@
-"""The front page's picture: a roofline with three uses of one model on it, as inline SVG that follows the theme."""
+"""The roofline on the front page: three uses of one model, as inline SVG that follows the theme."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ class Scale:
     bandwidth: float
 
     def x(self, intensity: float) -> float:
-        """Pixels from the left."""
+        """Pixels from the left edge at an arithmetic intensity in FLOP/B."""
         return LEFT + (RIGHT - LEFT) * math.log(intensity / LOW) / math.log(HIGH / LOW)
 
     def y(self, flops_per_s: float) -> float:
-        """Pixels from the top."""
+        """Pixels from the top edge at a rate in FLOP/s."""
         floor = LOW * self.bandwidth
         return BOTTOM - (BOTTOM - TOP) * math.log(flops_per_s / floor) / math.log(self.peak / floor)
 
 
 def text(x: float, y: float, content: str, kind: str = "", anchor: str = "start") -> str:
-    """One SVG text."""
+    """SVG text element at (x, y) in pixels, with its content escaped."""
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(content)}</text>'
 
 
 def path(kind: str, data: str) -> str:
-    """One SVG path."""
+    """SVG path element of the class `kind`."""
     return f'<path class="{kind}" d="{data}"/>'
 
 
 def share(bound: Bound) -> str:
-    """The attainable part of the peak, to two significant digits."""
+    """Attainable share of the peak, to two significant digits."""
     return f"{float(f'{100 * bound.fraction:.2g}'):g} % of peak"
 
 
 def limits(scale: Scale) -> list[str]:
-    """The two limits, the area under them, and their rates."""
+    """SVG elements of the two limits, the area under them, and their rates."""
     ridge = scale.x(scale.peak / scale.bandwidth)
     middle = (LEFT + ridge) / 2 + 12
     slope = math.degrees(math.atan2(TOP - BOTTOM, ridge - LEFT))
@@ -65,7 +65,7 @@ def limits(scale: Scale) -> list[str]:
 
 
 def axis(scale: Scale) -> list[str]:
-    """The lower axis with its ticks."""
+    """SVG elements of the lower axis with its ticks."""
     parts = [path("axis", f"M{LEFT} {BOTTOM}H{RIGHT}")]
     for tick in (1, 10, 100, 1000):
         parts.append(path("axis", f"M{scale.x(tick):.1f} {BOTTOM}v5"))
@@ -74,7 +74,7 @@ def axis(scale: Scale) -> list[str]:
 
 
 def point(scale: Scale, bound: Bound, label: str) -> list[str]:
-    """One use of the model: beside the slope its text goes right, under the roof it ends at the edge."""
+    """SVG elements of one use of the model: text goes right of the slope, under the roof it ends at the edge."""
     x, y = scale.x(bound.intensity), scale.y(bound.flops_per_s)
     drop = f"M{x:.1f} {y:.1f}V{BOTTOM}"
     if bound.limit == "memory":
@@ -86,7 +86,7 @@ def point(scale: Scale, bound: Bound, label: str) -> list[str]:
 
 
 def roofline_svg(peak_flops_per_s: float, bandwidth_bytes_per_s: float, bounds: Sequence[Bound]) -> Markup:
-    """Draw a device's roofline and three bounds on it, named by LABELS."""
+    """Draw a device's roofline and three bounds on it, named by LABELS, as one SVG element."""
     scale = Scale(peak_flops_per_s, bandwidth_bytes_per_s)
     parts = [*limits(scale), *axis(scale)]
     for label, bound in zip(LABELS, bounds, strict=True):

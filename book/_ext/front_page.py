@@ -1,4 +1,4 @@
-"""The front page's pieces: ```{front} hero``` renders front/hero.html with numbers computed when the book is built."""
+"""Parts of the front page: ```{front} hero``` renders front/hero.html with numbers computed at build time."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ STACK = (
 
 
 def decode(batch: int) -> Bound:
-    """The least that a forward pass of the example model costs for `batch` tokens.
+    """The least time of a forward pass of the example model for `batch` tokens, and what sets it.
 
     2 FLOPs for each parameter and token, and one read of all weights. Leaves out the KV cache, attention and
     activations, which only add to it.
@@ -62,14 +62,14 @@ def decode(batch: int) -> Bound:
 
 
 def prose_minutes(markdown: str) -> int:
-    """Minutes to read a page's prose, without its front matter and code cells."""
+    """Minutes that a page's prose takes to read, without its front matter and code cells."""
     prose = re.sub(r"\A---\n.*?\n---\n", "", markdown, flags=re.DOTALL)
     prose = re.sub(r"^(`{3,})\{code-cell\}.*?^\1$", "", prose, flags=re.DOTALL | re.MULTILINE)
     return max(1, round(len(prose.split()) / WORDS_PER_MINUTE))
 
 
 def percent(fraction: float) -> str:
-    """Two significant digits.
+    """Format a fraction as a percentage with two significant digits.
 
     >>> percent(0.0033857), percent(0.2167), percent(1.0)
     ('0.34 %', '22 %', '100 %')
@@ -78,7 +78,7 @@ def percent(fraction: float) -> str:
 
 
 def context() -> dict[str, Any]:
-    """Everything that the templates may name."""
+    """Values that the front page's templates may name."""
     labs = released_labs(LABS)
     chapters = sorted((BOOK / "chapters").glob("[0-9][0-9]-*.md"))
     device = hardware.device(DEVICE)
@@ -111,12 +111,12 @@ def rendered(piece: str) -> str:
 
 
 class Front(SphinxDirective):
-    """One piece of the front page."""
+    """Directive that renders one part of the front page."""
 
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        """Render the template named by the argument."""
+        """Render the template that the directive's argument names, as one raw HTML node."""
         pages = (BOOK / "chapters").glob("*.md")
         for path in (*TEMPLATES.iterdir(), *LABS.glob("*/lab.toml"), *pages, readings.READINGS, readings.SYLLABUS):
             self.env.note_dependency(str(path))
@@ -126,7 +126,7 @@ class Front(SphinxDirective):
 def drop_mathjax(
     app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: nodes.document | None
 ) -> None:
-    """Sphinx loads MathJax on the front page for the formulas of the pages below it; it has none of its own."""
+    """Take MathJax off the front page, which has no formulas; Sphinx adds it for those of the pages below."""
     formulas = app.env.get_domain("math").data["has_equations"]
     if pagename == app.config.root_doc and not formulas.get(pagename):
         keep = [script for script in context["script_files"] if app.config.mathjax_path not in str(script.filename)]
@@ -134,7 +134,7 @@ def drop_mathjax(
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Register with Sphinx."""
+    """Register the directive and the handler with Sphinx."""
     app.add_directive("front", Front)
     app.connect("html-page-context", drop_mathjax)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,4 +1,4 @@
-"""Puts a line under a lab page's title: minutes, points, what comes before, and where to open the notebook.
+"""The line under a lab page's title: minutes, points, prerequisites, and where to open the notebook.
 
 The notebook itself stays as released, so that the page, its download and Colab show the same file.
 """
@@ -19,7 +19,7 @@ EDIT_BUTTON = "source-edit-button"
 
 
 def duration(minutes: int) -> str:
-    """Minutes as a person says them.
+    """Format minutes as a person says them.
 
     >>> duration(45), duration(60), duration(150)
     ('45 min', '1 h', '2 h 30 min')
@@ -29,7 +29,7 @@ def duration(minutes: int) -> str:
 
 
 def before(lab: LabInfo, titles: Mapping[str, str], relative: Callable[[str], str]) -> str:
-    """The prerequisites as HTML: a link where the book has such a page, the name otherwise."""
+    """Prerequisites of a lab as HTML: a link where the book has such a page, the name otherwise."""
     pages = [f"chapters/{name}" for name in lab.prerequisite_chapters] + [
         f"labs/{name}" for name in lab.prerequisite_labs
     ]
@@ -44,7 +44,7 @@ def before(lab: LabInfo, titles: Mapping[str, str], relative: Callable[[str], st
 def header(
     lab: LabInfo, address: Address, titles: Mapping[str, str], relative: Callable[[str], str], source: str
 ) -> str:
-    """The lab's header as HTML.
+    """HTML of a lab's header.
 
     Args:
         lab: what lab.toml says.
@@ -88,6 +88,6 @@ def add_header(
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Register with Sphinx, after the theme has made its buttons."""
+    """Register the handler with Sphinx, after the theme has made its buttons."""
     app.connect("html-page-context", add_header, priority=900)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

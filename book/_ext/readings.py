@@ -32,7 +32,7 @@ _SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 @dataclass(frozen=True)
 class Reading:
-    """One resource of the list. `url` is empty where no public address is known; `also` are further addresses of it."""
+    """One resource of the reading list. `url` is empty where no public address is known; `also` lists further ones."""
 
     id: str
     title: str
@@ -52,7 +52,7 @@ class Reading:
 
     @property
     def home(self) -> str:
-        """The chapter under which the full list shows this reading."""
+        """Topic of the chapter under which the full list shows this reading."""
         return self.chapters[0]
 
 
@@ -66,7 +66,7 @@ class Lab:
 
     @property
     def page(self) -> str:
-        """The lab's page of the book, without suffix."""
+        """Path of the lab's page in the book, without suffix."""
         return f"labs/{self.number:02d}-{self.topic}" if self.number else ""
 
 
@@ -82,7 +82,7 @@ class Chapter:
 
     @property
     def page(self) -> str:
-        """The chapter's page of the book, without suffix."""
+        """Path of the chapter's page in the book, without suffix."""
         return f"chapters/{self.number:02d}-{self.topic}" if self.number else ""
 
 
@@ -102,16 +102,16 @@ class Syllabus:
 
     @property
     def chapters(self) -> tuple[Chapter, ...]:
-        """Every chapter, those of later editions included."""
+        """Every chapter of the syllabus in order, those of later editions included."""
         return tuple(chapter for part in self.parts for chapter in part.chapters)
 
     def chapter(self, name: str) -> Chapter | None:
-        """The chapter with this number ("02") or topic ("automatic-differentiation"), or None."""
+        """The chapter with the number ("02") or topic ("automatic-differentiation") `name`, or None."""
         return next((c for c in self.chapters if name == c.topic or (c.number and name == f"{c.number:02d}")), None)
 
 
 def load(path: Path = READINGS) -> tuple[Reading, ...]:
-    """Every reading of the list at `path`, in order.
+    """Read every reading of the list at `path`, in order.
 
     Raises InputError, one line naming file, line, entry and field, for anything that a reading may not hold.
     """
@@ -153,13 +153,13 @@ def load_syllabus(path: Path = SYLLABUS, labs: Iterable[LabInfo] | None = None) 
 
 
 def for_chapter(readings: Iterable[Reading], topic: str) -> tuple[Reading, ...]:
-    """The chapter's readings in the order to read them: its own first, then those that live in another chapter."""
+    """A chapter's readings in the order to read them: first its own, then those whose home is another chapter."""
     listed = [reading for reading in readings if topic in reading.chapters]
     return tuple(sorted(listed, key=lambda reading: reading.home != topic))
 
 
 def time_label(minutes: int) -> str:
-    """A reading time as a person says it.
+    """Format a reading time in minutes as a person says it.
 
     >>> [time_label(m) for m in (20, 60, 75, 241, 960, 3000)]
     ['20 min', '1 h', '1 h 15', '4 h', '16 h', '50 h']

@@ -1,4 +1,4 @@
-"""The HTML of the reading list and of a chapter's "Read next": data in, text out, no Sphinx.
+"""HTML of the reading list and of a chapter's "Read next": data in, text out, no Sphinx.
 
 Both work as they stand without JavaScript. readings.js adds check-off, progress and filters to the `data-*` hooks.
 """
@@ -32,7 +32,7 @@ _CAPITALS = {"cuda": "CUDA", "gpu": "GPU", "tpu": "TPU", "kv": "KV", "pytorch": 
 
 
 def topic_label(topic: str) -> str:
-    """A topic's slug as a person writes it.
+    """Format a topic's slug as a person writes it.
 
     >>> topic_label("kv-cache"), topic_label("data-parallelism")
     ('KV cache', 'Data parallelism')
@@ -42,12 +42,12 @@ def topic_label(topic: str) -> str:
 
 
 def chapter_label(chapter: Chapter) -> str:
-    """A chapter's number and title, the title alone for one of a later edition."""
+    """Number and title of a chapter; the title alone for one of a later edition."""
     return f"{chapter.number}. {chapter.title}" if chapter.number else chapter.title
 
 
 def load_label(readings: Sequence[Reading]) -> str:
-    """How much there is to read: "7 readings · 5 h", with long works counted apart."""
+    """Amount of reading as text, "7 readings · 5 h", with long works counted apart."""
     short = [reading for reading in readings if reading.minutes < LONG_MINUTES]
     long = len(readings) - len(short)
     parts = []
@@ -59,7 +59,7 @@ def load_label(readings: Sequence[Reading]) -> str:
 
 
 def table(readings: Sequence[Reading], syllabus: Syllabus) -> str:
-    """The whole list as one table, grouped by home chapter, with the hidden filter form that readings.js shows."""
+    """HTML of the whole list as one table, grouped by home chapter, with the hidden filter form of readings.js."""
     groups = []
     for chapter in syllabus.chapters:
         own = [reading for reading in readings if reading.home == chapter.topic]
@@ -87,7 +87,7 @@ def table(readings: Sequence[Reading], syllabus: Syllabus) -> str:
 
 
 def read_next(readings: Sequence[Reading], chapter: Chapter, list_uri: str) -> str:
-    """A chapter's readings in order: its short ones in full, long works and those of other chapters folded below."""
+    """HTML of a chapter's readings in order: short ones in full, long works and those of other chapters folded."""
     listed = for_chapter(readings, chapter.topic)
     own = [reading for reading in listed if reading.home == chapter.topic]
     short = [reading for reading in own if reading.minutes < LONG_MINUTES]
@@ -177,7 +177,7 @@ def _chapter_link(chapter: Chapter) -> str:
 
 
 def progress(readings: Sequence[Reading]) -> str:
-    """The bar of how many of `readings` the reader has read; hidden until readings.js fills it."""
+    """HTML of the bar of how many of `readings` the reader has read; hidden until readings.js fills it."""
     ids = " ".join(reading.id for reading in readings)
     return (
         f'<p class="readings-progress" data-progress="{ids}" hidden>'
@@ -229,5 +229,5 @@ def _bar() -> str:
 
 
 def count(number: int, one: str, many: str = "") -> str:
-    """A number and its noun: `count(1, "lab")` is "1 lab"."""
+    """Format a number and its noun: `count(1, "lab")` is "1 lab"."""
     return f"{number} {one if number == 1 else many or one + 's'}"

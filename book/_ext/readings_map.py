@@ -1,4 +1,4 @@
-"""The HTML of the syllabus map: the course at a glance, a band per part, a card per chapter."""
+"""HTML of the syllabus map: the course at a glance, a band per part, a card per chapter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Uri = Callable[[str], str | None]  # page -> relative address, None where the bo
 
 
 def syllabus_map(readings: Sequence[Reading], syllabus: Syllabus, uri: Uri) -> str:
-    """The course as a map: a band per part, a card per chapter, with its lab, readings and progress."""
+    """HTML of the course as a map: a band per part, a card per chapter, with its lab, readings and progress."""
     chapters = syllabus.chapters
     labs = [lab for chapter in chapters for lab in chapter.labs]
     ready = sum(1 for chapter in chapters if chapter.page and uri(chapter.page))

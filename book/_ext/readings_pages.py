@@ -33,7 +33,7 @@ _ASSETS = {"css": ("readings.css", "syllabus.css"), "js": ("readings.js",)}
 
 
 class _CourseDirective(SphinxDirective):
-    """Loads the course data, notes what the page depends on, makes a mistake in the data one line at the directive."""
+    """Base of the directives: loads the course data, notes what the page depends on, reports mistakes in one line."""
 
     def run(self) -> list[nodes.Node]:
         for path in (readings.READINGS, readings.SYLLABUS, *_descriptions(), *_CODE):
@@ -45,31 +45,31 @@ class _CourseDirective(SphinxDirective):
         return [nodes.raw("", html, format="html")]
 
     def html(self, listed: tuple[readings.Reading, ...], syllabus: readings.Syllabus) -> str:
-        """The directive's HTML."""
+        """HTML of the directive, from the readings and the syllabus; every subclass defines it."""
         raise NotImplementedError
 
     def uri(self, page: str) -> str | None:
-        """The address of `page` from this one; None where the book has no such page."""
+        """Relative link to `page` from the current page; None where the book has no such page."""
         if page not in self.env.found_docs:
             return None
         return self.env.app.builder.get_relative_uri(self.env.docname, page)
 
 
 class ReadingsTable(_CourseDirective):
-    """The whole reading list."""
+    """Directive {readings-table}: the whole reading list."""
 
     def html(self, listed: tuple[readings.Reading, ...], syllabus: readings.Syllabus) -> str:
-        """The list as a table."""
+        """HTML of the whole list as a table."""
         return readings_html.table(listed, syllabus)
 
 
 class ReadNext(_CourseDirective):
-    """A chapter's readings, in order."""
+    """Directive {readings}: one chapter's readings, in order."""
 
     required_arguments: ClassVar[int] = 1
 
     def html(self, listed: tuple[readings.Reading, ...], syllabus: readings.Syllabus) -> str:
-        """The chapter's list. Raises InputError for a chapter that the syllabus does not have."""
+        """HTML of the chapter's list; InputError for a chapter that the syllabus does not have."""
         chapter = syllabus.chapter(self.arguments[0])
         if chapter is None:
             known = ", ".join(chapter.topic for chapter in syllabus.chapters)
@@ -80,10 +80,10 @@ class ReadNext(_CourseDirective):
 
 
 class SyllabusMap(_CourseDirective):
-    """The map of the course."""
+    """Directive {syllabus-map}: the course as a map."""
 
     def html(self, listed: tuple[readings.Reading, ...], syllabus: readings.Syllabus) -> str:
-        """The map, with links to the pages that the book has so far."""
+        """HTML of the map, with links to the pages that the book has so far."""
         self.env.metadata[self.env.docname][_MAP] = True
         return readings_map.syllabus_map(listed, syllabus, self.uri)
 
@@ -113,14 +113,14 @@ def _changed(*paths: Path) -> tuple[int, ...]:
 def _outdated_maps(
     app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]
 ) -> list[str]:
-    """Pages whose links depend on which chapters and labs exist, when one came or went."""
+    """Pages with a map, to be read again when chapters or labs were added or removed."""
     if not any(page.startswith(("chapters/", "labs/")) for page in added | removed):
         return []
     return [page for page in env.found_docs if env.metadata[page].get(_MAP)]
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Add the three directives and their assets."""
+    """Register the three directives and their assets with Sphinx."""
     app.add_directive("readings-table", ReadingsTable)
     app.add_directive("readings", ReadNext)
     app.add_directive("syllabus-map", SyllabusMap)

@@ -2,54 +2,33 @@
 
 from __future__ import annotations
 
-import argparse
-import errno
-import os
-import re
-import sys
 from collections.abc import Sequence
-from importlib.metadata import version
-from pathlib import Path
-from typing import NoReturn
 
-from mlsys_grader.commands import (
-    audit,
-    capacity,
-    collect,
-    export,
-    feedback,
-    grade,
-    merge,
-    new_lab,
-    prove,
-    regrade,
-    release,
-    report,
-    shard,
-    status,
+from mlsys_lab.cli.shell import run
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+
+COMMANDS = (
+    "release",
+    "new-lab",
+    "collect",
+    "grade",
+    "feedback",
+    "export",
+    "status",
+    "capacity",
+    "report",
+    "regrade",
+    "audit",
+    "prove",
+    "shard",
+    "merge",
 )
-from mlsys_lab.errors import CourseError, InputError, MissingToolError, did_you_mean
-
-COMMANDS = {
-    "release": release,
-    "new-lab": new_lab,
-    "collect": collect,
-    "grade": grade,
-    "feedback": feedback,
-    "export": export,
-    "status": status,
-    "capacity": capacity,
-    "report": report,
-    "regrade": regrade,
-    "audit": audit,
-    "prove": prove,
-    "shard": shard,
-    "merge": merge,
-}
-EXTRA = ("nbgrader", "jupytext")
-"""Packages that only the extra `grader` brings."""
-BROKEN_PIPE = 141
-"""Exit code when standard output was closed by its reader: what a shell reports for a program that SIGPIPE ends."""
+"""The commands; each is a module of `mlsys_grader.commands`."""
+EXTRAS = {"nbgrader": "grader", "jupytext": "grader"}
+"""Packages that only an extra brings."""
 
 DESCRIPTION = """\
 Release labs, take in what students hand in, grade it, and give them feedback.
@@ -81,78 +60,34 @@ exit codes: 0 done, 1 something needs you (one line says what), 2 a command line
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong with a command line in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise InputError(message, help=f"see `{self.prog} --help`")
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """The command line's grammar."""
-    style = argparse.RawDescriptionHelpFormatter
-    parser = _Parser(prog="mlsys-grader", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=style)
-    parser.add_argument("--version", action="version", version=f"mlsys-grader {version('mlsys-lab')}")
-    _add_places(parser, course=Path("course"), labs=None)
-    subparsers = parser.add_subparsers(metavar="COMMAND", title="commands", parser_class=_Parser)
-
-    for name, module in COMMANDS.items():
-        summary, _, more = (module.__doc__ or "").partition("\n")
-        sub = subparsers.add_parser(
-            name, help=summary, description=summary, epilog=more.lstrip(), formatter_class=style
-        )
-        module.add_arguments(sub)
-        _add_places(sub, course=argparse.SUPPRESS, labs=argparse.SUPPRESS)  # before the command or after it
-        sub.set_defaults(run=module.run)
-    return parser
-
-
-def _add_places(parser: argparse.ArgumentParser, *, course: Path | str, labs: str | None) -> None:
-    parser.add_argument("--course", type=Path, default=course, metavar="DIR", help="course folder (default: ./course)")
-    parser.add_argument(
-        "--labs", type=Path, default=labs, metavar="DIR", help="released labs (default: those of the installed course)"
-    )
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code, and prints a person's mistake as one line on stderr."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = build_parser()
-    try:
-        args = parser.parse_args(arguments)
-        if not hasattr(args, "run"):
-            if arguments:
-                raise InputError("no command given", expected=f"one of {', '.join(COMMANDS)}")
-            parser.print_help()
-            return 0
-    except InputError as error:
-        if wrong := re.search(r"COMMAND: invalid choice: '([^']*)'", error.what):
-            near = did_you_mean(wrong[1], COMMANDS)
-            error = InputError("unknown command", got=wrong[1], expected=f"one of {', '.join(COMMANDS)}", help=near)
-        print(f"mlsys-grader: {error}", file=sys.stderr)
-        return 2
-    try:
-        code: int = args.run(args)
-        sys.stdout.flush()
-    except BrokenPipeError:  # whoever read our output has seen enough, as in `export | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
-        return BROKEN_PIPE
-    except CourseError as error:
-        print(f"mlsys-grader: {error}", file=sys.stderr)
-        return 1
-    except ModuleNotFoundError as error:
-        if error.name not in EXTRA:
-            raise
-        missing = MissingToolError(f"{error.name} is not installed", help="pip install 'mlsys-lab[grader]'")
-        print(f"mlsys-grader: {missing}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        if error.filename is None and error.errno != errno.ENOSPC:
-            raise
-        what = f"cannot use {error.filename}" if error.filename is not None else "cannot write all of it"
-        print(f"mlsys-grader: {what}: {error.strerror}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("mlsys-grader: stopped; run the same command again to go on", file=sys.stderr)
-        return 130
-    return code
+    return run("mlsys-grader", _command, argv, stopped="stopped; run the same command again to go on", extras=EXTRAS)
+
+
+def _command(arguments: Sequence[str]) -> int:
+    from mlsys_lab.cli.grammar import Grammar
+
+    modules = {name: f"mlsys_grader.commands.{name.replace('-', '_')}" for name in COMMANDS}
+    return Grammar("mlsys-grader", DESCRIPTION, EXAMPLES, modules, _add_places).run(arguments)
+
+
+def _add_places(parser: ArgumentParser, after: bool) -> None:
+    """The folders that every command takes, before the command or after it."""
+    from argparse import SUPPRESS
+    from pathlib import Path
+
+    parser.add_argument(
+        "--course",
+        type=Path,
+        default=SUPPRESS if after else Path("course"),
+        metavar="DIR",
+        help="course folder (default: ./course)",
+    )
+    parser.add_argument(
+        "--labs",
+        type=Path,
+        default=SUPPRESS if after else None,
+        metavar="DIR",
+        help="released labs (default: those of the installed course)",
+    )

@@ -42,7 +42,7 @@ def _address(tensor: torch.Tensor) -> int:
 
 
 def _tensors(held: object) -> Iterator[torch.Tensor]:
-    """Every torch tensor inside: in containers, in Tensors, and in what closures have captured."""
+    """Yield every torch tensor in `held`: in containers, in Tensors, and in the variables that functions capture."""
     if isinstance(held, torch.Tensor):
         yield held
     elif isinstance(held, Tensor):

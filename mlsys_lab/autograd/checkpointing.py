@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from mlsys_lab.autograd import graph
-from mlsys_lab.autograd.graph import Node, no_grad, propagate, recording, recording_is, released
+from mlsys_lab.autograd.graph import Node, no_grad, propagate, recording, released_error, set_recording
 from mlsys_lab.autograd.tensor import Tensor
 from mlsys_lab.errors import InputError
 
@@ -32,42 +32,42 @@ class Recompute(Node):
 
     @property
     def op(self) -> str:
-        """What a drawing of the graph calls this node."""
+        """Name of the operation that drawings of the graph show for a checkpointed function: "checkpoint"."""
         return "checkpoint"
 
     def gradients(self, grad: torch.Tensor) -> Iterator[tuple[Node | Tensor, torch.Tensor]]:
-        """Record the function as if for the first time, and go back through that record, up to what was there before.
+        """Record the function in a second call, and yield its inputs' gradients: pairs (where it goes, gradient).
 
         What the function uses without being passed it, parameters above all, gets its gradient in the same pass.
         """
         if self.edges is None:
-            raise released()
+            raise released_error()
         started = next(graph.numbers)
-        with recording_is(True), _rng_state_is(self.rng_state):
+        with set_recording(True), _use_rng_state(self.rng_state):
             out = self.function(*self.inputs)
         if out.requires_grad:
             yield from propagate(out.node or out, grad, older_than=started)
 
     def release(self) -> None:
-        """Let go of the function and its inputs."""
+        """Drop the function and its inputs, and with them the memory that only this node kept alive."""
         super().release()
-        self.function, self.inputs = _gone, ()
+        self.function, self.inputs = _raise_released, ()
 
     def targets(self) -> Iterator[Node | Tensor]:
-        """Where the inputs came from."""
+        """The nodes, or leaves, that produced the function's inputs and need a gradient."""
         return (tensor.node or tensor for tensor in self.inputs if tensor.requires_grad)
 
     def held(self) -> Iterator[object]:
-        """The inputs."""
+        """What the node keeps alive for the backward pass: the function's inputs, no intermediate results."""
         return iter(self.inputs)
 
 
-def _gone(*inputs: Tensor) -> Tensor:
-    raise released()
+def _raise_released(*inputs: Tensor) -> Tensor:
+    raise released_error()
 
 
 def checkpoint(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """function(*inputs), of which the graph keeps the inputs only; the backward pass calls the function a second time.
+    """Return function(*inputs); the graph keeps only the inputs, and the backward pass calls the function again.
 
     The function must return one Tensor and do the same when called again; torch's random state is put back for the
     second call, so that dropout drops the same elements. Calls may be nested. Raises InputError for other results.
@@ -89,7 +89,7 @@ def checkpoint(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
 def checkpoint_sequential(
     functions: Sequence[Callable[[Tensor], Tensor]], x: Tensor, segments: int | None = None
 ) -> Tensor:
-    """Apply the functions one after the other, in segments that are checkpointed; √n segments when not told.
+    """Apply the functions one after the other, in checkpointed segments (√n of them by default for n functions).
 
     The last segment is recorded as usual, since the backward pass would rebuild it at once.
     """
@@ -124,7 +124,7 @@ def split(layers: int, segments: int) -> list[range]:
 
 
 def peak_units(layers: int, segments: int) -> int:
-    """Most that a pass holds at a time, in units of one layer's activations: k inputs and a segment of ⌈n/k⌉ layers."""
+    """Most that a pass holds at once, in units of one layer's activations: k inputs and a segment of ⌈n/k⌉ layers."""
     return math.ceil(layers / segments) + segments
 
 
@@ -147,8 +147,8 @@ def _set_rng_state(state: RngState) -> None:
 
 
 @contextlib.contextmanager
-def _rng_state_is(state: RngState) -> Iterator[None]:
-    """torch's random state as it was, for the body of a `with`; after it, as if nothing had been drawn."""
+def _use_rng_state(state: RngState) -> Iterator[None]:
+    """Run the body of a `with` from this random state of torch; afterwards put back the state found before it."""
     before = _rng_state(set(state[1]))
     _set_rng_state(state)
     try:

@@ -1,4 +1,4 @@
-"""Gradients by central finite differences, the oracle that needs no calculus."""
+"""Gradients by central finite differences: a check of `backward` that needs no derivatives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mlsys_lab.errors import InputError
 
 
 def gradcheck(function: Callable[..., Tensor], *inputs: Tensor, step: float = 1e-6) -> float:
-    """Largest difference between gradients by `backward` and by (f(x + h) - f(x - h)) / 2h, over all that are needed.
+    """Largest difference between the gradients by `backward` and by (f(x + h) - f(x - h)) / 2h, over all elements.
 
     A result of many elements is reduced to Σ f·c with fixed random c, so that every element counts by another weight.
     Differences are relative to the gradient where it is above 1. In float64 and away from kinks a right gradient is
@@ -33,7 +33,7 @@ def gradcheck(function: Callable[..., Tensor], *inputs: Tensor, step: float = 1e
     cotangent = torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out.device)
     out.backward(cotangent)
 
-    def weighed() -> float:
+    def weigh() -> float:
         with no_grad():
             return float((function(*copies).data * cotangent).sum())
 
@@ -46,9 +46,9 @@ def gradcheck(function: Callable[..., Tensor], *inputs: Tensor, step: float = 1e
         for i, slope in enumerate(grad.reshape(-1).tolist()):
             x = elements[i].item()
             elements[i] = x + step
-            above = weighed()
+            above = weigh()
             elements[i] = x - step
-            below = weighed()
+            below = weigh()
             elements[i] = x
             numeric = (above - below) / (2 * step)
             worst = max(worst, abs(slope - numeric) / max(1.0, abs(numeric)))

@@ -21,7 +21,7 @@ from mlsys_lab.errors import InputError
 
 @dataclass(frozen=True)
 class GPTConfig:
-    """Sizes of a GPT. `segments` is into how many checkpointed pieces its blocks are cut; None records all of them."""
+    """Sizes of a GPT. `segments` is the number of checkpointed pieces of its blocks; None recomputes nothing."""
 
     vocabulary: int
     context: int
@@ -40,7 +40,7 @@ class GPTConfig:
 
 
 class CausalSelfAttention(nn.Module):
-    """softmax(q @ kᵀ / √D, past only) @ v in each head: (B, T, C) -> (B, T, C)."""
+    """Multi-head causal self-attention, softmax(q @ kᵀ / √D, past only) @ v in each head: (B, T, C) -> (B, T, C)."""
 
     def __init__(self, config: GPTConfig) -> None:
         c = config.channels
@@ -49,7 +49,7 @@ class CausalSelfAttention(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, C) -> (B, T, C); token t sees tokens 0..t."""
+        """Attend over a batch of sequences, (B, T, C) -> (B, T, C): token t sees tokens 0..t of its own sequence."""
         B, T, C = x.shape
 
         def split(y: Tensor) -> Tensor:
@@ -64,7 +64,7 @@ class CausalSelfAttention(nn.Module):
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + feed-forward(norm(x)): (B, T, C) -> (B, T, C)."""
+    """Pre-norm transformer block: x + attention(norm(x)), then x + feed-forward(norm(x)): (B, T, C) -> (B, T, C)."""
 
     def __init__(self, config: GPTConfig) -> None:
         c = config.channels
@@ -73,13 +73,13 @@ class Block(nn.Module):
         self.feed_forward = nn.Sequential(nn.Linear(c, 4 * c), gelu, nn.Linear(4 * c, c), nn.Dropout(config.dropout))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, C) -> (B, T, C)."""
+        """Apply attention, then the feed-forward network, each added to its input: (B, T, C) -> (B, T, C)."""
         x = x + self.attention(self.norm1(x))
         return x + self.feed_forward(self.norm2(x))
 
 
 class GPT(nn.Module):
-    """Tokens to logits of the next token: ints (B, T) -> (B, T, V)."""
+    """GPT language model: token ids (B, T) -> logits of each next token (B, T, V)."""
 
     def __init__(self, config: GPTConfig) -> None:
         self.config = config
@@ -90,7 +90,7 @@ class GPT(nn.Module):
         self.head = nn.Linear(config.channels, config.vocabulary, bias=False)
 
     def forward(self, tokens: Any) -> Tensor:
-        """(B, T) -> (B, T, V). Raises InputError when T is longer than the context."""
+        """Logits of the next token at each position: ids (B, T) -> (B, T, V). InputError if T exceeds the context."""
         ids = as_torch(tokens, device=self.head.weight.device)  # (B, T)
         if ids.ndim != 2 or ids.shape[1] > self.config.context:
             raise InputError(

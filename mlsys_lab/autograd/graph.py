@@ -34,7 +34,7 @@ recording: ContextVar[bool] = ContextVar("recording", default=True)
 
 
 class Node:
-    """One operation on the tape. An edge leads to the operand's own node, or to the operand itself if it is a leaf."""
+    """One recorded operation. An edge leads to the node that made an operand, or to the operand if it is a leaf."""
 
     __slots__ = ("edges", "number")
 
@@ -44,31 +44,31 @@ class Node:
 
     @property
     def op(self) -> str:
-        """Name of the function that wrote this node."""
+        """Name of the operation that wrote this node, such as "mul"; "released" after a backward pass."""
         return self.edges[0][1].__qualname__.partition(".")[0] if self.edges else "released"
 
     def gradients(self, grad: torch.Tensor) -> Iterator[tuple[Node | Tensor, torch.Tensor]]:
-        """For each operand: where its share of the gradient goes, and the share."""
+        """From the result's gradient `grad`, yield for each operand the pair (node or leaf to send it to, gradient)."""
         if self.edges is None:
-            raise released()
+            raise released_error()
         for target, vjp in self.edges:
             yield target, vjp(grad)
 
     def release(self) -> None:
-        """Drop the closures, and with them every array that only they kept alive."""
+        """Drop the closures of the vjps, and with them every array that only they kept alive."""
         self.edges = None
 
     def targets(self) -> Iterator[Node | Tensor]:
-        """Where the edges lead."""
+        """The nodes and leaves that this node sends gradients to."""
         return (target for target, _ in self.edges or ())
 
     def held(self) -> Iterator[object]:
-        """What this node keeps alive for the way back."""
+        """What this node keeps alive for the backward pass: the closures of its vector-Jacobian products."""
         return (vjp for _, vjp in self.edges or ())
 
 
-def released() -> InputError:
-    """The error of a second pass over a graph that the first has consumed."""
+def released_error() -> InputError:
+    """The error to raise when a second backward pass meets a graph that the first has released."""
     return InputError(
         "the graph of this tensor has been released by an earlier backward()",
         help="compute the tensor again, or call the earlier one as backward(retain_graph=True)",
@@ -76,8 +76,8 @@ def released() -> InputError:
 
 
 @contextlib.contextmanager
-def recording_is(mode: bool) -> Iterator[None]:
-    """Switch the tape on or off for the body of a `with`, in this thread only."""
+def set_recording(mode: bool) -> Iterator[None]:
+    """Switch recording on the tape on (True) or off (False) for the body of a `with`, in this thread only."""
     token = recording.set(mode)
     try:
         yield
@@ -88,7 +88,7 @@ def recording_is(mode: bool) -> Iterator[None]:
 @contextlib.contextmanager
 def no_grad() -> Iterator[None]:
     """`with no_grad():` computes without recording: results need no gradient and hold no graph. Also a decorator."""
-    with recording_is(False):
+    with set_recording(False):
         yield
 
 
@@ -138,7 +138,7 @@ def _accumulate(leaf: Tensor, grad: torch.Tensor, source: torch.Tensor) -> None:
 
 
 def nodes(root: Node | None) -> list[Node]:
-    """Every node that a pass from `root` would visit, in the order of the visit."""
+    """Every node that a backward pass from `root` would visit, in the order of the visit; empty for None."""
     if root is None:
         return []
     found, stack = {root}, [root]

@@ -1,4 +1,4 @@
-"""Modules: parameters with a structure. Names of parameters and the shapes of their arrays are torch.nn's.
+"""Neural-network modules on `Tensor`. Parameters have the names and shapes that torch.nn gives them.
 
 Dimension letters: ... any leading axes, I inputs, O outputs, V rows of a table, C channels.
 """
@@ -18,7 +18,7 @@ from mlsys_lab.errors import InputError
 
 
 class Parameter(Tensor):
-    """A Tensor that needs a gradient and that modules list as theirs."""
+    """A Tensor that needs a gradient and that a `Module` lists among its parameters."""
 
     __slots__ = ()
 
@@ -27,7 +27,7 @@ class Parameter(Tensor):
 
 
 class Module:
-    """Something with parameters, which are found where they stand: in attributes, and in lists that are attributes.
+    """Base class of layers and models: finds the parameters in its attributes, and in lists that are attributes.
 
     A subclass defines `forward`; calling the module calls it.
     """
@@ -35,11 +35,11 @@ class Module:
     training: bool = True
 
     def forward(self, *inputs: Any) -> Tensor:
-        """What the module computes."""
+        """Compute the module's output from its inputs; every subclass defines it."""
         raise NotImplementedError(f"{type(self).__name__} does not define forward")
 
     def __call__(self, *inputs: Any) -> Tensor:
-        """Same as forward."""
+        """Call `forward` with the same inputs and return its result."""
         return self.forward(*inputs)
 
     def _members(self) -> Iterator[tuple[str, Parameter | Module]]:
@@ -52,14 +52,14 @@ class Module:
                 )
 
     def modules(self) -> Iterator[Module]:
-        """This module and all modules inside it."""
+        """Yield this module and every module inside it, at any depth."""
         yield self
         for _, member in self._members():
             if isinstance(member, Module):
                 yield from member.modules()
 
     def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
-        """Dotted name and parameter; one that is used in two places comes under both names."""
+        """Yield (dotted name, parameter) pairs; a parameter used in two places comes under both names."""
         for name, member in self._members():
             if isinstance(member, Module):
                 yield from member.named_parameters(f"{prefix}{name}.")
@@ -67,36 +67,36 @@ class Module:
                 yield prefix + name, member
 
     def parameters(self) -> list[Parameter]:
-        """All parameters, each once."""
+        """Every parameter of this module and the modules inside it, each once."""
         return list({id(parameter): parameter for _, parameter in self.named_parameters()}.values())
 
     def zero_grad(self) -> None:
-        """Forget the gradients of all parameters."""
+        """Set `grad` of every parameter to None."""
         for parameter in self.parameters():
             parameter.grad = None
 
     def train(self, mode: bool = True) -> Module:
-        """Set training mode, which dropout looks at, here and in all modules inside."""
+        """Set training mode (or evaluation mode, with False) here and in all modules inside; returns this module."""
         for module in self.modules():
             module.training = mode
         return self
 
     def eval(self) -> Module:
-        """Leave training mode."""
+        """Set evaluation mode, in which dropout does nothing, here and in all modules inside; returns this module."""
         return self.train(False)
 
     def to(self, target: torch.dtype | torch.device | str) -> Module:
-        """Convert all parameters in place to a dtype or move them to a device; gradients are forgotten."""
+        """Convert all parameters in place to a dtype, or move them to a device; their gradients are dropped."""
         for parameter in self.parameters():
             parameter.data, parameter.grad = parameter.data.to(target), None
         return self
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """A copy of every parameter by name."""
+        """Copies of all parameters' arrays, by dotted name."""
         return {name: parameter.data.clone() for name, parameter in self.named_parameters()}
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Copy arrays into the parameters of the same names. InputError, with nothing changed, if any misfits."""
+        """Copy arrays into parameters by name; InputError, with nothing changed, if a name or shape misfits."""
         own = dict(self.named_parameters())
         missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
         if missing or unknown:
@@ -115,7 +115,7 @@ class Module:
 
 
 class Linear(Module):
-    """x @ weightᵀ + bias: (..., I) -> (..., O). Both start uniform in ±1/√I, drawn in the order of torch.nn.Linear."""
+    """Affine map x @ weightᵀ + bias: (..., I) -> (..., O). Both start uniform in ±1/√I, as in torch.nn.Linear."""
 
     def __init__(self, inputs: int, outputs: int, bias: bool = True) -> None:
         bound = 1 / math.sqrt(inputs)
@@ -123,71 +123,71 @@ class Linear(Module):
         self.bias = Parameter(torch.empty(outputs).uniform_(-bound, bound)) if bias else None  # (O,)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., I) -> (..., O)."""
+        """Return x @ weightᵀ + bias: (..., I) -> (..., O)."""
         return matmul.linear(x, self.weight, self.bias)
 
 
 class Embedding(Module):
-    """Rows of a table by number: ints (...) -> (..., C). Starts as N(0, 1)."""
+    """Look-up table of learned vectors: ints (...) -> (..., C). Starts as N(0, 1)."""
 
     def __init__(self, rows: int, channels: int) -> None:
         self.weight = Parameter(torch.randn(rows, channels))  # (V, C)
 
     def forward(self, indices: Any) -> Tensor:
-        """(...) -> (..., C)."""
+        """Look up one row of the table for each index: ints (...) in [0, V) -> (..., C)."""
         return network.embedding(self.weight, indices)
 
 
 class LayerNorm(Module):
-    """`layer_norm` over the last axis with weight 1 and bias 0 to start from."""
+    """Layer normalisation over the last axis, (..., C) -> (..., C); weight starts as 1 and bias as 0."""
 
     def __init__(self, channels: int, eps: float = 1e-5) -> None:
         self.weight, self.bias = Parameter(torch.ones(channels)), Parameter(torch.zeros(channels))  # (C,)
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., C) -> (..., C)."""
+        """Normalise the last axis to mean 0 and variance 1, then scale and shift it: (..., C) -> (..., C)."""
         return network.layer_norm(x, self.weight, self.bias, self.eps)
 
 
 class RMSNorm(Module):
-    """`rms_norm` over the last axis with weight 1 to start from."""
+    """Root-mean-square normalisation over the last axis, (..., C) -> (..., C); weight starts as 1."""
 
     def __init__(self, channels: int, eps: float = 1e-6) -> None:
         self.weight = Parameter(torch.ones(channels))  # (C,)
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., C) -> (..., C)."""
+        """Divide each vector along the last axis by its root mean square, then scale it: (..., C) -> (..., C)."""
         return network.rms_norm(x, self.weight, self.eps)
 
 
 class Dropout(Module):
-    """`dropout` in training mode, the identity outside it."""
+    """Zero elements at random in training mode; the identity in evaluation mode."""
 
     def __init__(self, p: float = 0.5) -> None:
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:
-        """(...) -> (...)."""
+        """In training mode zero each element with probability p and divide the rest by 1 - p; x of any shape."""
         return network.dropout(x, self.p, self.training)
 
 
 class Sequential(Module):
-    """Modules, or functions of one Tensor, applied one after the other."""
+    """Apply modules, or functions of one Tensor, one after the other."""
 
     def __init__(self, *layers: Callable[[Tensor], Tensor]) -> None:
         self.layers = list(layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The last layer's result."""
+        """Pass x through all layers in order and return the last layer's result."""
         for layer in self.layers:
             x = layer(x)
         return x
 
 
 class MLP(Sequential):
-    """Linear layers with relu between them. MLP(64, 128, 10): (..., 64) -> (..., 128) -> (..., 10)."""
+    """Linear layers with relu between them: MLP(64, 128, 10) maps (..., 64) -> (..., 128) -> (..., 10)."""
 
     def __init__(self, *sizes: int) -> None:
         if len(sizes) < 2:

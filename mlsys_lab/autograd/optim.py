@@ -15,7 +15,7 @@ from mlsys_lab.errors import InputError
 
 
 class Optimizer:
-    """The parameters to update and how to clear their gradients."""
+    """Base class of optimizers: holds the parameters to update and clears their gradients."""
 
     def __init__(self, parameters: Iterable[Tensor], lr: float) -> None:
         self.parameters = list(parameters)
@@ -26,17 +26,17 @@ class Optimizer:
         self.lr = lr
 
     def zero_grad(self) -> None:
-        """Forget the gradients; their memory is free until the next backward pass."""
+        """Set `grad` of every parameter to None, which frees its memory until the next backward pass."""
         for parameter in self.parameters:
             parameter.grad = None
 
     def step(self) -> None:
-        """Update every parameter that has a gradient."""
+        """Update every parameter that has a gradient, in place; every subclass defines it."""
         raise NotImplementedError
 
 
 class SGD(Optimizer):
-    """v ← momentum·v + g, p ← p - lr·v, with g = ∇ + weight_decay·p. State: v, if momentum is not 0.
+    """Stochastic gradient descent: v ← momentum·v + g, p ← p - lr·v, with g = ∇ + weight_decay·p.
 
     The form of Sutskever et al. 2013 without the lr inside v, as torch.optim.SGD has it.
     """
@@ -49,7 +49,7 @@ class SGD(Optimizer):
         self.velocity: list[torch.Tensor | None] = [None] * len(self.parameters)
 
     def step(self) -> None:
-        """One update; parameters without a gradient stay as they are."""
+        """Update every parameter from its gradient, in place; a parameter without one stays as it is."""
         for i, parameter in enumerate(self.parameters):
             g = parameter.grad
             if g is None:
@@ -84,7 +84,7 @@ class AdamW(Optimizer):
         self.moments: list[tuple[int, torch.Tensor, torch.Tensor] | None] = [None] * len(self.parameters)
 
     def step(self) -> None:
-        """One update; parameters without a gradient stay as they are, decay included."""
+        """Update every parameter from its gradient, in place; one without a gradient stays as it is, decay included."""
         beta1, beta2 = self.betas
         for i, parameter in enumerate(self.parameters):
             g = parameter.grad

@@ -1,4 +1,4 @@
-"""What torch is used for here: arrays and the kernels that compute on them. Its own autograd stays out of it."""
+"""Arrays for `Tensor`: torch is used for storage and kernels only, never for its autograd."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def to_storage(data: Any, dtype: torch.dtype | None, device: torch.device | str 
 
 
 def move(tensor: torch.Tensor, dtype: torch.dtype | None, device: torch.device | str | None) -> torch.Tensor:
-    """The tensor in this dtype on this device; itself if it is so already. MissingToolError without such a device."""
+    """Convert a torch tensor to a dtype and device (None keeps them); MissingToolError if there is no such device."""
     try:
         return tensor.to(device=device, dtype=dtype)
     except torch.OutOfMemoryError:
@@ -48,7 +48,7 @@ def move(tensor: torch.Tensor, dtype: torch.dtype | None, device: torch.device |
 
 
 def require_real(operation: str, tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, or InputError if it holds integers or bools."""
+    """Return the tensor if its elements are floating point; InputError naming `operation` if they are ints or bools."""
     if tensor.is_floating_point():
         return tensor
     raise InputError(
@@ -60,5 +60,5 @@ def require_real(operation: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def first_line(problem: Exception) -> str:
-    """What torch said, without the stack that it may append."""
+    """The first line of an exception's text, without the C++ stack that torch may append."""
     return str(problem).splitlines()[0]

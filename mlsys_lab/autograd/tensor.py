@@ -72,26 +72,26 @@ class Tensor:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of the elements."""
+        """torch dtype of the elements."""
         return self.data.dtype
 
     @property
     def device(self) -> torch.device:
-        """Where the storage is."""
+        """torch device that holds the elements."""
         return self.data.device
 
     def item(self) -> float:
-        """The only element, as a Python number."""
+        """The value of a tensor with a single element, as a Python number."""
         if self.data.numel() != 1:
             raise InputError("item() is for tensors of one element", got=f"shape {tuple(self.shape)}")
         return float(self.data)
 
     def numpy(self) -> np.ndarray:
-        """The elements as a numpy array; on the CPU it shares the storage."""
+        """The elements as a numpy array, which shares the storage if that is on the CPU."""
         return self.data.cpu().numpy()
 
     def detach(self) -> Tensor:
-        """A tensor with the same storage and no history."""
+        """Tensor on the same storage, cut from the graph: no gradient flows through it."""
         return Tensor(self.data)
 
     def __len__(self) -> int:
@@ -185,7 +185,7 @@ class Tensor:
     # --- methods: the functions of `ops` with this tensor as the first argument ---------------------------------------
 
     def exp(self) -> Tensor:
-        """Elementwise eˣ."""
+        """Elementwise exponential eˣ."""
         return elementwise.exp(self)
 
     def log(self) -> Tensor:
@@ -201,19 +201,19 @@ class Tensor:
         return elementwise.tanh(self)
 
     def sigmoid(self) -> Tensor:
-        """Elementwise 1 / (1 + e⁻ˣ)."""
+        """Elementwise logistic function 1 / (1 + e⁻ˣ)."""
         return elementwise.sigmoid(self)
 
     def relu(self) -> Tensor:
-        """Elementwise max(0, x)."""
+        """Elementwise rectified linear unit max(0, x)."""
         return elementwise.relu(self)
 
     def gelu(self) -> Tensor:
-        """Elementwise x·Φ(x), Φ the normal distribution function."""
+        """Elementwise Gaussian error linear unit x·Φ(x), Φ the normal distribution function."""
         return elementwise.gelu(self)
 
     def to(self, target: torch.dtype | torch.device | str) -> Tensor:
-        """This tensor in another dtype or on another device."""
+        """Copy in another dtype or on another device; gradients are converted back."""
         return elementwise.to(self, target)
 
     def sum(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
@@ -233,28 +233,28 @@ class Tensor:
         return reduce.var(self, axis, keepdims, correction)
 
     def reshape(self, *shape: Any) -> Tensor:
-        """The same elements, in the same order, in another shape; one length may be -1."""
-        return shaping.reshape(self, _flat(shape))
+        """View in another shape, elements in unchanged order; one length may be -1."""
+        return shaping.reshape(self, _flatten(shape))
 
     def permute(self, *axes: Any) -> Tensor:
-        """The axes in another order."""
-        return shaping.permute(self, _flat(axes))
+        """View with the axes in another order: axis i of the result is axis axes[i] of this tensor."""
+        return shaping.permute(self, _flatten(axes))
 
     def transpose(self, first: int = -2, second: int = -1) -> Tensor:
-        """Two axes exchanged; the last two by default."""
+        """View with two axes exchanged, the last two by default."""
         return shaping.transpose(self, first, second)
 
     @property
     def T(self) -> Tensor:
-        """The last two axes exchanged, the transpose of a matrix or of a batch of them."""
+        """View with the last two axes exchanged: the transpose of a matrix or of a batch of them."""
         return shaping.transpose(self, -2, -1)
 
     def broadcast_to(self, *shape: Any) -> Tensor:
-        """The elements repeated along new axes and along axes of length 1."""
-        return shaping.broadcast_to(self, _flat(shape))
+        """View that repeats the elements along new axes in front and along axes of length 1."""
+        return shaping.broadcast_to(self, _flatten(shape))
 
     def softmax(self, axis: int = -1) -> Tensor:
-        """Exponentials normalised to sum 1 along the axis."""
+        """Softmax along the axis: exponentials divided by their sum."""
         return network.softmax(self, axis)
 
     def log_softmax(self, axis: int = -1) -> Tensor:
@@ -263,7 +263,7 @@ class Tensor:
 
 
 def record(data: torch.Tensor, *edges: tuple[Any, Vjp]) -> Tensor:
-    """A tensor with these elements, computed from operands each given with its vjp.
+    """Put an operation on the tape: a tensor of `data`, with one edge (operand, vjp) for each operand.
 
     Operands that need no gradient (constants among them) leave no edge; without edges, or within `no_grad`, nothing is
     put on the tape.
@@ -286,12 +286,12 @@ def record(data: torch.Tensor, *edges: tuple[Any, Vjp]) -> Tensor:
 
 
 def as_torch(data: Any, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> torch.Tensor:
-    """The storage behind `data`, which may be a Tensor or anything that a Tensor can be made of."""
+    """The torch tensor of `data`, which may be a Tensor or anything that a Tensor can be made of."""
     return to_storage(data.data if isinstance(data, Tensor) else data, dtype, device)
 
 
-def _flat(arguments: tuple[Any, ...]) -> tuple[int, ...]:
-    """Let `f(2, 3)` and `f((2, 3))` mean the same."""
+def _flatten(arguments: tuple[Any, ...]) -> tuple[int, ...]:
+    """Flatten the arguments of a method that may be called as f(2, 3) or as f((2, 3))."""
     return tuple(arguments[0] if len(arguments) == 1 and not isinstance(arguments[0], int) else arguments)
 
 

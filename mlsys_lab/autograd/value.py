@@ -92,21 +92,21 @@ class Value:
     # --- functions ----------------------------------------------------------------------------------------------------
 
     def relu(self) -> Value:
-        """max(0, x); the slope at 0 is taken as 0."""
+        """Rectified linear unit max(0, x); the slope at 0 is taken as 0."""
         return Value(self.data, ((self, 1.0),), "relu") if self.data > 0 else Value(0.0, ((self, 0.0),), "relu")
 
     def tanh(self) -> Value:
-        """Hyperbolic tangent; its slope is 1 - tanh²."""
+        """Hyperbolic tangent of x; its slope is 1 - tanh²(x)."""
         t = math.tanh(self.data)
         return Value(t, ((self, 1.0 - t * t),), "tanh")
 
     def exp(self) -> Value:
-        """eˣ, its own slope. Raises InputError where a float cannot hold it (x > 709.78)."""
-        e = _finite(math.exp, self.data)
+        """Exponential eˣ, its own slope. Raises InputError where a float cannot hold it (x > 709.78)."""
+        e = _call_finite(math.exp, self.data)
         return Value(e, ((self, e),), "exp")
 
     def log(self) -> Value:
-        """Natural logarithm, slope 1/x. Raises InputError unless x > 0."""
+        """Natural logarithm of x, with slope 1/x. Raises InputError unless x > 0."""
         return Value(_log(self.data), ((self, 1.0 / self.data),), "log")
 
     # --- the backward pass --------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ def _lift(other: object) -> Value:
     return other if isinstance(other, Value) else Value(_number(other))
 
 
-def _finite(function: Callable[..., float], *arguments: float) -> float:
+def _call_finite(function: Callable[..., float], *arguments: float) -> float:
     try:
         return function(*arguments)
     except OverflowError:
@@ -182,11 +182,11 @@ def _power(x: float, n: float) -> float:
         raise InputError("0 has no negative power", got=f"{x} ** {n}", expected="a base other than 0")
     if x < 0 and not n.is_integer():
         raise InputError("a negative number has no real fractional power", got=f"{x} ** {n}", expected="a base >= 0")
-    return _finite(math.pow, x, n)
+    return _call_finite(math.pow, x, n)
 
 
 def _power_slope(x: float, n: float) -> float:
-    """∂xⁿ/∂x = n·xⁿ⁻¹; 0 for n = 0 (x⁰ is constant, at 0 too) and infinite where a root meets 0."""
+    """Slope of xⁿ in x, n·xⁿ⁻¹; 0 for n = 0 (x⁰ is constant, at 0 too) and infinite where a root meets 0."""
     if n == 0:
         return 0.0
     if x == 0 and n < 1:

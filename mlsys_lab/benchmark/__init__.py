@@ -1,4 +1,4 @@
-"""Time, memory and the records of both. `track_memory` is in `mlsys_lab.benchmark.memory`, since it imports torch."""
+"""Timing, and records of measurements; `track_memory` is in `mlsys_lab.benchmark.memory`, which imports torch."""
 
 from mlsys_lab.benchmark.records import Bound, Record, load, load_all, new_record
 from mlsys_lab.benchmark.timing import Comparison, Ratio, Timing, compare, measure

@@ -1,4 +1,4 @@
-"""Exact bytes of torch storages alive, counted op by op on any device."""
+"""Exact bytes of the torch storages that are alive, counted operation by operation on any device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 LIFTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift.default)
-"""`torch.tensor(data)` fills a storage unseen and hands it to one of these, so what they are given is new."""
+"""Operations that hand out a storage which `torch.tensor(data)` filled unseen: what they are given counts as new."""
 
 
 class track_memory(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -37,11 +37,11 @@ class track_memory(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """No: it would import the compiler, for seconds, at the first op that is counted."""
+        """Always False: torch would otherwise import its compiler, for seconds, at the first counted operation."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run one op, then count the storages that it made or resized."""
+        """Run one torch operation, then count the storages that it created or resized."""
         out = func(*args, **(kwargs or {}))
         given = _storages((args, kwargs))
         for address, storage in given.items():
@@ -66,7 +66,7 @@ class track_memory(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _storages(tree: Any) -> dict[int, torch.UntypedStorage]:
-    """Storages of all dense tensors in nested containers, by address."""
+    """Storages of all dense tensors in nested containers, by their address."""
     tensors = [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
     storages = [t.untyped_storage() for t in tensors if t.layout is torch.strided and t.device.type != "meta"]
     return {storage._cdata: storage for storage in storages}

@@ -31,7 +31,7 @@ PACKAGES = ("torch", "triton", "numpy", "numba", "transformers")
 
 @dataclass(frozen=True)
 class Bound:
-    """The limit that a measurement is held against, in the record's unit, and how it was worked out or measured."""
+    """The limit that a measurement is held against, in the record's unit, and how that limit was found."""
 
     value: float
     how: str
@@ -75,33 +75,33 @@ class Record:
 
     @property
     def p20(self) -> float:
-        """20th percentile of the samples."""
+        """20th percentile of the samples, in the record's unit."""
         return float(np.percentile(self.samples, 20))
 
     @property
     def p50(self) -> float:
-        """The median."""
+        """Median of the samples, in the record's unit: the figure to quote."""
         return float(np.percentile(self.samples, 50))
 
     @property
     def p80(self) -> float:
-        """80th percentile of the samples."""
+        """80th percentile of the samples, in the record's unit."""
         return float(np.percentile(self.samples, 80))
 
     @property
     def fraction_of_bound(self) -> float | None:
-        """How near the median comes to the bound; None without one."""
+        """How near the median comes to the bound: 1 at the bound, less short of it; None without a bound."""
         if self.bound is None:
             return None
         return self.p50 / self.bound.value if self.better == "higher" else self.bound.value / self.p50
 
     def to_json(self) -> str:
-        """All fields and, for people who read the file, what follows from the samples."""
+        """The record as JSON: all fields and, for people who read the file, the percentiles of the samples."""
         derived = {name: getattr(self, name) for name in DERIVED}
         return json.dumps(asdict(self) | derived, indent=1, ensure_ascii=False) + "\n"
 
     def save(self, folder: Path) -> Path:
-        """Write `folder/NAME.json`, whole or not at all."""
+        """Write the record to `folder/NAME.json`, whole or not at all; returns the path."""
         path = folder / f"{self.name}.json"
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -130,7 +130,7 @@ def new_record(
     notes: str = "",
     parameters: Mapping[str, Any] | None = None,
 ) -> Record:
-    """A record of samples just taken on "cpu" or "cuda": device, power limit, versions and time are filled in."""
+    """Make a record of samples just taken on "cpu" or "cuda", filling in device, power limit, versions and time."""
     device_name, power_limit_w = _device(device)
     return Record(
         name=name,
@@ -186,12 +186,12 @@ def load(path: Path) -> Record:
 
 
 def load_all(folder: Path) -> dict[str, Record]:
-    """All records of a folder by name."""
+    """Read every record of a folder; returns them by name."""
     return {path.stem: load(path) for path in sorted(folder.glob("*.json"))}
 
 
 def versions() -> dict[str, str]:
-    """Python, the system, and those packages that measurements depend on and that are installed here."""
+    """Versions of Python, of the operating system, and of those installed packages that measurements depend on."""
     found = {"python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
     for package in PACKAGES:
         try:
@@ -202,7 +202,7 @@ def versions() -> dict[str, str]:
 
 
 def _device(device: str) -> tuple[str, float | None]:
-    """The device's name and its power limit in watts."""
+    """Name and power limit in watts (None if there is none to read) of "cpu" or "cuda"."""
     if device == "cpu":
         return f"{cpu_name()}, {os.cpu_count()} cores", None
     if device != "cuda":
@@ -214,7 +214,7 @@ def _device(device: str) -> tuple[str, float | None]:
 
 @cache
 def _power_limit_w(index: int) -> float | None:
-    """Of the GPU with this number; asked for once in a process, since asking can take a second."""
+    """Power limit in watts of GPU `index`, None if unknown; queried once a process, since that can take a second."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return None

@@ -21,30 +21,30 @@ Call = Callable[..., object]
 Fresh = Callable[[], tuple[Any, ...]]
 
 SHORTEST_SAMPLE_S = 1e-3
-"""A CPU sample repeats a quick call until it lasts this long, 10,000 times what reading the clock costs."""
+"""Least duration of a CPU sample, 10,000 times what reading the clock costs: quicker calls are repeated to fill it."""
 FLUSH_FACTOR = 2
-"""On CUDA, a buffer of twice the L2 cache is overwritten before each sample, so that inputs come from memory."""
+"""Size of the buffer that is overwritten before each CUDA sample, in L2 caches, so that inputs come from memory."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds a call took, sample by sample."""
+    """Seconds that a call took, one number for each sample."""
 
     samples_s: tuple[float, ...]
 
     @property
     def p20_s(self) -> float:
-        """A fifth of the samples were faster."""
+        """20th percentile in seconds: a fifth of the samples were faster."""
         return float(np.percentile(self.samples_s, 20))
 
     @property
     def p50_s(self) -> float:
-        """The median: what to quote."""
+        """Median in seconds: the figure to quote."""
         return float(np.percentile(self.samples_s, 50))
 
     @property
     def p80_s(self) -> float:
-        """A fifth of the samples were slower."""
+        """80th percentile in seconds: a fifth of the samples were slower."""
         return float(np.percentile(self.samples_s, 80))
 
     def __str__(self) -> str:
@@ -54,23 +54,23 @@ class Timing:
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as long one call took as another, round by round."""
+    """How many times as long one call took as another, one ratio for each round of samples."""
 
     samples: tuple[float, ...]
 
     @property
     def p20(self) -> float:
-        """A fifth of the rounds had a lower ratio."""
+        """20th percentile: a fifth of the rounds had a lower ratio."""
         return float(np.percentile(self.samples, 20))
 
     @property
     def p50(self) -> float:
-        """The median over rounds."""
+        """Median over rounds: the figure to quote."""
         return float(np.percentile(self.samples, 50))
 
     @property
     def p80(self) -> float:
-        """A fifth of the rounds had a higher ratio."""
+        """80th percentile: a fifth of the rounds had a higher ratio."""
         return float(np.percentile(self.samples, 80))
 
 
@@ -81,7 +81,7 @@ class Comparison:
     timings: Mapping[str, Timing]
 
     def ratio(self, name: str, baseline: str) -> Ratio:
-        """Time of `name` over time of `baseline`, paired by round, so that a slow minute strikes both."""
+        """Time of call `name` over time of call `baseline`, paired by round, so that a slow minute affects both."""
         pairs = zip(self.timings[name].samples_s, self.timings[baseline].samples_s, strict=True)
         return Ratio(tuple(mine / theirs for mine, theirs in pairs))
 
@@ -95,7 +95,7 @@ def measure(
     flush_l2: bool = True,
     fresh: Fresh | None = None,
 ) -> Timing:
-    """Time one call. See `compare` for what the arguments mean and for the errors."""
+    """Time one call and return its `Timing`; arguments and errors are those of `compare`."""
     comparison = compare({"call": call}, device=device, samples=samples, warmup=warmup, flush_l2=flush_l2, fresh=fresh)
     return comparison.timings["call"]
 
@@ -122,7 +122,7 @@ def compare(
         raise InputError("nothing to time", got=f"{len(calls)} calls, {samples} samples, {warmup} warm-up calls")
     if device not in ("cpu", "cuda"):
         raise InputError("cannot time on this device", got=repr(device), expected="'cpu' or 'cuda'")
-    draw = fresh or _nothing
+    draw = fresh or _no_arguments
     clock = _CudaClock(flush_l2) if device == "cuda" else _CpuClock()
     for call in calls.values():
         for _ in range(warmup):
@@ -131,7 +131,7 @@ def compare(
         clock.prepare(name, call, draw)
     names = list(calls)
     taken: dict[str, list[float]] = {name: [] for name in names}
-    with _no_gc():
+    with _pause_gc():
         for turn in range(samples):
             first = turn % len(names)
             for name in names[first:] + names[:first]:
@@ -139,18 +139,18 @@ def compare(
     return Comparison({name: Timing(tuple(times)) for name, times in taken.items()})
 
 
-def _nothing() -> tuple[Any, ...]:
+def _no_arguments() -> tuple[Any, ...]:
     return ()
 
 
 class _CpuClock:
-    """Wall-clock time, of as many calls in a row as last `SHORTEST_SAMPLE_S`."""
+    """Wall-clock timer for the CPU: a sample is the mean of as many calls in a row as last `SHORTEST_SAMPLE_S`."""
 
     def __init__(self) -> None:
         self._repeats: dict[str, int] = {}
 
     def prepare(self, name: str, call: Call, fresh: Fresh) -> None:
-        """Find how many calls in a row make a sample that is long enough."""
+        """Find how many calls in a row make a sample of at least `SHORTEST_SAMPLE_S`."""
         repeats, time_s = 1, self._time(call, fresh, 1)
         while time_s < SHORTEST_SAMPLE_S:
             repeats *= 2
@@ -158,7 +158,7 @@ class _CpuClock:
         self._repeats[name] = repeats
 
     def sample(self, name: str, call: Call, fresh: Fresh) -> float:
-        """Seconds of one call, the mean of a sample; arguments are made before the clock starts."""
+        """Take one sample: seconds of one call, the mean over several; arguments are made before the clock starts."""
         repeats = self._repeats[name]
         return self._time(call, fresh, repeats) / repeats
 
@@ -172,7 +172,7 @@ class _CpuClock:
 
 
 class _CudaClock:
-    """The device's own time between two events, one call a sample, its L2 cache emptied first where that is asked."""
+    """CUDA timer: the device's own time between two events, one call a sample, the L2 cache flushed first if asked."""
 
     def __init__(self, flush_l2: bool) -> None:
         import torch
@@ -184,11 +184,11 @@ class _CudaClock:
         self._flush = torch.empty(size_bytes if flush_l2 else 0, dtype=torch.uint8, device="cuda")
 
     def prepare(self, name: str, call: Call, fresh: Fresh) -> None:
-        """Wait for what the warm-up has left running; one call is a sample, whatever it takes."""
+        """Wait until the GPU has finished the warm-up calls; on CUDA a sample is always one call."""
         self._cuda.synchronize()
 
     def sample(self, name: str, call: Call, fresh: Fresh) -> float:
-        """Seconds on the device from before the call to the end of all that it has launched."""
+        """Take one sample: seconds on the device from before the call to the end of all that it launched."""
         arguments = fresh()
         start, end = (self._cuda.Event(enable_timing=True) for _ in range(2))
         self._flush.zero_()
@@ -201,8 +201,8 @@ class _CudaClock:
 
 
 @contextmanager
-def _no_gc() -> Iterator[None]:
-    """No garbage collection in the middle of a sample."""
+def _pause_gc() -> Iterator[None]:
+    """Keep Python's garbage collector from running in the body of a `with`, that is, within a sample."""
     was_on = gc.isenabled()
     gc.collect()
     gc.disable()

@@ -1,6 +1,11 @@
 """What each lab checks, and how. In a notebook: `check = lab("autograd")`, then `check("value_add")`.
 
-Each lab has a module here, named after its topic, that defines `LAB`; `labs()` finds them.
+    learner/     runs beside the learner's code: limits, the calls of each lab, arrays out of what they give back
+    deciding/    inputs, oracles and comparison; a package named after each topic defines `LAB`, and `labs()` finds it
+    sides.py     which files of the two a lab has to do with
+
+The other modules here bring both sides together on the learner's own machine: in a live notebook (`live`), on a saved
+one in a fresh process (`fresh`), with what came out of it as text or as a card (`render`).
 """
 
 from __future__ import annotations
@@ -9,10 +14,10 @@ import importlib
 import re
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mlsys_lab.checks.spec import Case, Check, Lab, Mismatch
+from mlsys_lab.checks.learner.spec import Case, Check, Lab, Mismatch
+from mlsys_lab.checks.sides import DECIDING_PACKAGE, module_names
 from mlsys_lab.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
@@ -21,23 +26,16 @@ if TYPE_CHECKING:
 __all__ = ["Case", "Check", "Lab", "Mismatch", "lab", "labs", "load_lab", "topics"]
 
 TOPIC = re.compile(r"[a-z][a-z0-9-]*")
-DEFINES_LAB = re.compile(r"^LAB\b[^=\n]*=", re.MULTILINE)
 
 
 def topics() -> tuple[str, ...]:
-    """Topics that have checks, by their modules' text: nothing is imported."""
-    here = Path(__file__).parent
-    modules = {path.stem: path for path in here.glob("*.py")} | {p.parent.name: p for p in here.glob("*/__init__.py")}
-    return tuple(
-        name.replace("_", "-")
-        for name, path in sorted(modules.items())
-        if DEFINES_LAB.search(path.read_text(encoding="utf-8"))
-    )
+    """Topics that have checks, in the order of the alphabet; none of their modules is imported."""
+    return tuple(name.replace("_", "-") for name in module_names())
 
 
 def module_name(topic: str) -> str:
-    """The module that holds a topic's checks."""
-    return f"{__name__}.{topic.replace('-', '_')}"
+    """The module that defines a topic's `LAB`."""
+    return f"{DECIDING_PACKAGE}.{topic.replace('-', '_')}"
 
 
 def load_lab(topic: str) -> Lab:
@@ -64,6 +62,6 @@ def labs() -> dict[str, Lab]:
 
 def lab(topic: str, names: Mapping[str, Any] | None = None) -> LiveChecks:
     """The checks of a lab, bound to `names` (the caller's own global names if None, which is the notebook)."""
-    from mlsys_lab.checks.live import LiveChecks  # decides, so a sandbox does not have it
+    from mlsys_lab.checks.live import LiveChecks  # a notebook's side, which whoever reads the registry does not need
 
     return LiveChecks(load_lab(topic), sys._getframe(1).f_globals if names is None else names)

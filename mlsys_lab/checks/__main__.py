@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mlsys_lab.checks.artifact import defined_elsewhere, export_cells, load, read_notebook
-from mlsys_lab.checks.limits import OutOfTimeError, time_limit
+from mlsys_lab.checks.deciding.artifact import defined_elsewhere, export_cells, load, read_notebook
+from mlsys_lab.checks.learner.limits import OutOfTimeError, time_limit
 from mlsys_lab.checks.runner import run_check
 from mlsys_lab.errors import CourseError, UnfinishedError
 from mlsys_lab.stack.kernels import load_kernels

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mlsys_lab.checks.spec import Lab
+from mlsys_lab.checks import module_name
+from mlsys_lab.checks.learner.spec import Lab
 from mlsys_lab.errors import InputError, did_you_mean
 from mlsys_lab.stack.reference import default_reference, labs_root
 
@@ -35,7 +36,7 @@ class LabInfo:
 
     `withheld` are the modules of mlsys_lab that the lab asks learners to write; `reference` is the one that stands in
     for their work in later labs. `extras` are the extras of pyproject.toml that the lab needs. `checks_module` defines
-    `LAB`: the module of this topic in mlsys_lab.checks, unless an instructor's lab names its own.
+    `LAB`: this topic's package in mlsys_lab.checks.deciding, unless an instructor's lab names its own.
     """
 
     folder: Path
@@ -117,7 +118,7 @@ def read_lab(folder: Path) -> LabInfo:
         prerequisite_labs=_names(path, before, "labs"),
         prerequisite_chapters=_names(path, before, "chapters"),
         reference=_field(path, table, "reference", str, default_reference(folder.name[3:])),
-        checks_module=_field(path, table, "checks", str, f"mlsys_lab.checks.{folder.name[3:].replace('-', '_')}"),
+        checks_module=_field(path, table, "checks", str, module_name(folder.name[3:])),
     )
 
 

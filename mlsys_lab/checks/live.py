@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mlsys_lab.checks.learner.spec import Lab
 from mlsys_lab.checks.render import show
 from mlsys_lab.checks.runner import CheckFailed, Report, run_check
-from mlsys_lab.checks.spec import Lab
 from mlsys_lab.errors import CourseError
 from mlsys_lab.stack.kernels import refuse_beyond_kernels
 from mlsys_lab.stack.workspace import Workspace

@@ -70,7 +70,7 @@ def _inline(text: str) -> str:
 
 
 def text(report: Report, footer: str = "") -> str:
-    """The same in plain lines."""
+    """An outcome as plain lines of text, for a terminal."""
     sign, word, _ = _verdict(report)
     lines = [f"{sign} {word}: {report.check.title} ({_tally(report)})"]
     for label, said, _ in _facts(report):

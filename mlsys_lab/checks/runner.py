@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mlsys_lab.checks.attempt import attempt
-from mlsys_lab.checks.spec import Case, Check, Mismatch
-from mlsys_lab.checks.verdict import draw_inputs, judge_case, public_inputs
+from mlsys_lab.checks.deciding.verdict import draw_inputs, judge_case, public_inputs
+from mlsys_lab.checks.learner.attempt import attempt
+from mlsys_lab.checks.learner.spec import Case, Check, Mismatch
 from mlsys_lab.errors import CourseError
 
 PUBLIC_SEED = 0
@@ -37,7 +37,7 @@ class Report:
 
     @property
     def points(self) -> float:
-        """All of the check's points or none."""
+        """The check's points if it passed, else 0."""
         return self.check.points if self.passed else 0.0
 
     @property

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from mlsys_lab.benchmark.timing import compare
-from mlsys_lab.checks.attempt import missing_names
-from mlsys_lab.checks.compare import tolerance
-from mlsys_lab.checks.spec import Check
+from mlsys_lab.checks.deciding.compare import tolerance
+from mlsys_lab.checks.learner.attempt import missing_names
+from mlsys_lab.checks.learner.spec import Check
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.runtime import triton_interprets
 
@@ -19,7 +19,7 @@ def speed_of(check: Check, artifact: Any) -> str:
     """A line on the time of one call beside the library's; without the GPU that it takes, a line that says so.
 
     Times are of the calls alone. Grading also counts against the learner how long it takes to draw inputs and to add up
-    outputs (`mlsys_lab.checks.performance.Performance`), so its ratio is lower. Raises `InputError` for a check
+    outputs (`mlsys_lab.checks.learner.performance.Performance`), so its ratio is lower. Raises `InputError` for a check
     without points for speed, for kernels that are interpreted, for code that is not there and for a wrong result.
     """
     import torch

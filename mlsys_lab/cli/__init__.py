@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Sequence
-from importlib.metadata import version
-from typing import NoReturn
 
-from mlsys_lab.cli import check, doctor, estimate, listing, progress, start
-from mlsys_lab.errors import CourseError, InputError, did_you_mean
+from mlsys_lab.cli.shell import run
 
 COMMANDS = {
-    "list": listing,
-    "start": start,
-    "check": check,
-    "progress": progress,
-    "estimate": estimate,
-    "doctor": doctor,
+    "list": "mlsys_lab.cli.listing",
+    "start": "mlsys_lab.cli.start",
+    "check": "mlsys_lab.cli.check",
+    "progress": "mlsys_lab.cli.progress",
+    "estimate": "mlsys_lab.cli.estimate",
+    "doctor": "mlsys_lab.cli.doctor",
 }
+"""Each command's module."""
 DESCRIPTION = """\
 Do the labs of the course on machine-learning systems.
 
@@ -41,50 +37,12 @@ exit codes: 0 done and passed, 1 a mistake or a check that did not pass, 2 a com
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong with a command line in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise InputError(message, help=f"see `{self.prog} --help`")
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """The command line's grammar: one sub-parser a command."""
-    style = argparse.RawDescriptionHelpFormatter
-    parser = _Parser(prog="mlsys-lab", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=style)
-    parser.add_argument("--version", action="version", version=f"mlsys-lab {version('mlsys-lab')}")
-    commands = parser.add_subparsers(metavar="COMMAND", title="commands", parser_class=_Parser)
-    for name, module in COMMANDS.items():
-        summary, _, more = (module.__doc__ or "").partition("\n")
-        sub = commands.add_parser(name, help=summary, description=summary + more, formatter_class=style)
-        module.add_arguments(sub)
-        sub.set_defaults(run=module.run)
-    return parser
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code, and prints a person's mistake as one line on stderr."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = build_parser()
-    if not arguments:
-        parser.print_help()
-        return 0
-    try:
-        if not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
-            near = did_you_mean(arguments[0], COMMANDS)
-            raise InputError("unknown command", got=arguments[0], expected=f"one of {', '.join(COMMANDS)}", help=near)
-        args = parser.parse_args(arguments)
-        if not hasattr(args, "run"):
-            raise InputError("no command given", expected=f"one of {', '.join(COMMANDS)}")
-    except InputError as error:
-        print(f"mlsys-lab: {error}", file=sys.stderr)
-        return 2
-    try:
-        code: int = args.run(args)
-    except CourseError as error:
-        print(f"mlsys-lab: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("mlsys-lab: stopped", file=sys.stderr)
-        return 130
-    return code
+    return run("mlsys-lab", _command, argv)
+
+
+def _command(arguments: Sequence[str]) -> int:
+    from mlsys_lab.cli.grammar import Grammar
+
+    return Grammar("mlsys-lab", DESCRIPTION, EXAMPLES, COMMANDS).run(arguments)

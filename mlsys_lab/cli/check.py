@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mlsys_lab.checks.artifact import Notebook, export_cells, read_notebook, refuse_withheld
+from mlsys_lab.checks.deciding.artifact import Notebook, export_cells, read_notebook, refuse_withheld
 from mlsys_lab.checks.fresh import SavedReport, check_saved
 from mlsys_lab.checks.labinfo import LabInfo, find_lab, released_labs
 from mlsys_lab.errors import InputError
@@ -25,12 +25,12 @@ from mlsys_lab.stack.workspace import Workspace
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The lab, as a name or as a path."""
+    """Add the arguments of `mlsys-lab check`: the lab, as a name or as a path."""
     parser.add_argument("lab", metavar="LAB", help="a lab's name, its folder, or a saved notebook")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print a table of checks and what was wrong; accept the artifact when all pass."""
+    """Check the lab's saved notebook, print the results, and accept the code when all pass; returns the exit code."""
     path, lab = find_notebook(args.lab)
     notebook = read_notebook(path)
     lab = lab_of(notebook, lab)
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def find_notebook(name: str) -> tuple[Path, LabInfo | None]:
-    """The notebook that LAB stands for, and the lab if it was given by name; `InputError` where there is none."""
+    """The notebook that `name` (a lab or a path) stands for, and the lab if named; InputError if there is none."""
     path = Path(name)
     if path.is_file() or path.suffix == ".ipynb":
         return path, None
@@ -79,7 +79,7 @@ def find_notebook(name: str) -> tuple[Path, LabInfo | None]:
 
 
 def lab_of(notebook: Notebook, named: LabInfo | None) -> LabInfo:
-    """The lab that a notebook belongs to; `InputError` when that is none of this course or not the named one."""
+    """The lab that a notebook belongs to; InputError if it is none of this course's, or not the lab that was named."""
     labs = released_labs()
     by_topic = {lab.topic: lab for lab in labs}
     if named is not None and (not notebook.topics or named.topic in notebook.topics):
@@ -127,7 +127,7 @@ def _table(reports: list[SavedReport]) -> Table:
 
 
 def _reasons(reports: list[SavedReport]) -> list[str]:
-    """Why points were lost. A reason that all checks share is told once; of what is still to do, the first in full."""
+    """Lines that say why points were lost: a reason shared by all checks once, of unwritten tasks the first in full."""
     failed = [report for report in reports if not report.passed]
     if len(failed) > 1 and len({report.what for report in failed}) == 1 and not failed[0].case:
         return ["", failed[0].what]

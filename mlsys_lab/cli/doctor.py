@@ -32,12 +32,12 @@ from mlsys_lab.stack.reference import labs_root
 OLDEST_PYTHON = (3, 11)
 PROBE_LIMIT_S = 20
 SANDBOX_IMAGE = "mlsys-lab-sandbox"
-"""The image in which `mlsys_grader.sandbox.container` runs submissions."""
+"""Name of the container image in which the grader runs submissions."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that a part of the course needs: whether it is here, what was found, and the fix if it is not."""
+    """One thing that a part of the course needs: whether it was found, what was found, and how to mend it if not."""
 
     name: str
     ok: bool
@@ -48,12 +48,12 @@ class Finding:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Only the form of the answer."""
+    """Add the arguments of `mlsys-lab doctor`: `--json`."""
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the findings; exit code 1 when something that every lab needs is missing."""
+    """Print what was found on this machine; returns exit code 1 if something that every lab needs is missing."""
     findings = [probe() for probe in PROBES]
     if args.json:
         print(json.dumps([asdict(finding) for finding in findings], indent=1))
@@ -187,7 +187,7 @@ def _container() -> Finding:
 
 
 def _output(command: list[str]) -> tuple[bool, str]:
-    """Whether a program ended well, and what it said."""
+    """Run a program; returns whether it exited with 0, and the text that it printed."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_LIMIT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

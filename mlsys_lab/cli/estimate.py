@@ -24,7 +24,7 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.flops.bounds import NETWORK_BYTES_PER_S, Machine, machine
 from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.estimate import Estimate, estimate_serving, estimate_training, smaller_layouts
-from mlsys_lab.flops.huggingface import left_out, read_config
+from mlsys_lab.flops.huggingface import omissions, read_config
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.memory import BYTES, RECIPES, element_bytes, recipe
 from mlsys_lab.flops.presets import preset
@@ -43,11 +43,11 @@ RANKS = {
 
 TRAINING = {"zero": 0, "sequence_parallel": False, "recompute": "none", "recipe": "mixed16", "all_pairs": False}
 SERVING = {"weights": "bf16", "cache": "bf16"}
-"""Options that only one of the two looks at, and what they are when nobody gives them."""
+"""Options that only `--serve` uses, with the values that they have when not given."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The model, the device, how both the model and the batch are divided, and the form of the answer."""
+    """Add the arguments of `mlsys-lab estimate`: the model, the device, the layout, the form of the output."""
     parser.add_argument("model", metavar="MODEL", help="a preset, or a config.json")
     parser.add_argument("--device", default="H100", help='a device of the table, or "cpu" to measure this machine')
     parser.add_argument("--serve", action="store_true", help="serve the model; without it, train it")
@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the estimate; exit code 0 whether or not it fits."""
+    """Print the estimate of training or serving; returns exit code 0 whether or not the model fits."""
     path = _path(args.model)
     config = read_config(path) if path else preset(args.model)
     layout = Layout(
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         fix = "" if estimate.fits else _fix(args, config, on, layout)
     except OverflowError:
         raise InputError("sizes too large to compute with", expected="fewer than 10³⁰⁰ FLOPs and bytes") from None
-    skipped = left_out(path) if path else ()
+    skipped = omissions(path) if path else ()
     if args.json:
         print(json.dumps(estimate.as_dict() | {"fix": fix, "not_counted": list(skipped)}, indent=1))
     else:
@@ -99,14 +99,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _path(model: str) -> Path | None:
-    """Where the model's config.json is, unless the name is that of a preset."""
+    """The path of the model's config.json, or None if `model` is the name of a preset."""
     path = Path(model)
     written_as_path = path.suffix == ".json" or len(path.parts) > 1 or model.startswith(".")
     return path if written_as_path or (path / "config.json").is_file() else None
 
 
 def _refuse_ignored(args: argparse.Namespace) -> None:
-    """`InputError` for an option that would change nothing: one of training when serving, or the other way round."""
+    """Raise InputError for an option that would change nothing: of training with `--serve`, of serving without it."""
     for option, unset in (SERVING if not args.serve else TRAINING).items():
         if getattr(args, option) != unset:
             flag = "--" + option.replace("_", "-")
@@ -149,7 +149,7 @@ def _estimate(args: argparse.Namespace, config: TransformerConfig, on: Machine, 
 
 
 def _fix(args: argparse.Namespace, config: TransformerConfig, on: Machine, layout: Layout) -> str:
-    """The first single change of the layout with which it fits, or ""."""
+    """The first single change of the layout with which the model fits, in words; "" if none does."""
     for words, smaller in smaller_layouts(config, layout, training=not args.serve):
         try:
             fits = _estimate(args, config, on, smaller).fits

@@ -16,11 +16,11 @@ from mlsys_lab.stack.workspace import Workspace
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """It takes none."""
+    """Add the arguments of `mlsys-lab list`: there are none."""
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print a table of the released labs."""
+    """Print a table of the released labs; returns exit code 0."""
     labs = require_labs()
     workspace = Workspace.find()
     table = Table(box=None, pad_edge=False)

@@ -20,11 +20,11 @@ BAR = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """It takes none."""
+    """Add the arguments of `mlsys-lab progress`: there are none."""
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print a table of the labs that were started or checked."""
+    """Print a table of the labs that were started or checked; returns exit code 0."""
     workspace = Workspace.find()
     if workspace is None:
         raise InputError("no workspace here", help="`mlsys-lab start LAB` makes one, or go to the folder of your labs")

@@ -23,7 +23,7 @@ from mlsys_lab.stack.workspace import Workspace
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The lab, and the workspace if it is not the current folder."""
+    """Add the arguments of `mlsys-lab start`: the lab, and the workspace if it is not the current folder."""
     parser.add_argument("lab", metavar="LAB", help="01-autograd, autograd or 1")
     parser.add_argument(
         "--into", metavar="DIR", type=Path, help="your workspace (default: the one you are in, or here)"
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Copy the released notebook, then say what to do next."""
+    """Copy the lab's released notebook into the workspace and print what to do next; returns exit code 0."""
     lab = find_lab(args.lab)
     existing = Workspace.find(args.into)
     root = args.into or (existing.root if existing else Path.cwd())
@@ -69,5 +69,5 @@ def copy_lab(lab: LabInfo, root: Path) -> Path:
 
 
 def _short(path: Path) -> str:
-    """A path as one would type it here."""
+    """A path as short as it can be typed here: relative to the current folder where it lies inside."""
     return os.path.relpath(path) if path.resolve().is_relative_to(Path.cwd()) else str(path)

@@ -33,14 +33,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.amounts import at_least_one, positive
+from mlsys_lab.flops.amounts import require_at_least_one, require_positive
 from mlsys_lab.flops.compute import check_recomputation
 from mlsys_lab.flops.config import TransformerConfig
 
 
 @dataclass(frozen=True)
 class LayerActivations:
-    """Bytes that one layer keeps on one device of a tensor-parallel group."""
+    """Bytes that one layer keeps for its backward pass on one device of a tensor-parallel group, by kind."""
 
     replicated: float  # along the tensor-parallel group, unless the sequence is divided
     attention: float  # queries, keys, values and attention's result
@@ -49,7 +49,7 @@ class LayerActivations:
 
     @property
     def total(self) -> float:
-        """All of them."""
+        """Bytes of all kinds of activations together."""
         return self.replicated + self.attention + self.scores + self.mlp
 
 
@@ -66,7 +66,7 @@ def layer(
     dropout: bool = False,
     key_tokens: int | None = None,
 ) -> LayerActivations:
-    """Bytes that a layer keeps on each device; averaged over dense and expert layers where a model has both.
+    """Bytes of activations that one layer keeps on each device; averaged over dense and expert layers of a mixed model.
 
     "selective" keeps neither scores nor their dropout; "full" keeps the layer's input alone. `key_tokens` is the length
     of the rows of scores, `tokens` unless context parallelism has left a device with fewer queries than keys.
@@ -75,8 +75,8 @@ def layer(
     """
     check_recomputation(recomputation)
     key_tokens = tokens if key_tokens is None else key_tokens
-    at_least_one(tokens=tokens, batch=batch, tensor=tensor, key_tokens=key_tokens)
-    positive(element_bytes=element_bytes)
+    require_at_least_one(tokens=tokens, batch=batch, tensor=tensor, key_tokens=key_tokens)
+    require_positive(element_bytes=element_bytes)
     if sequence_parallel and tokens % tensor:
         raise InputError(
             "sequence parallelism does not divide evenly", got=f"{tokens} tokens among {tensor} tensor-parallel ranks"
@@ -112,7 +112,7 @@ def mlp_elements(config: TransformerConfig) -> float:
 
 
 def _sent_elements(config: TransformerConfig) -> float:
-    """Elements kept for a token that is sent to experts: for each of them, what it was given and what it gave back."""
+    """Elements kept for a token that is sent to experts: input and result for each expert that it uses."""
     if (experts := config.experts) is None:
         return 0.0
     return 2 * experts.active * config.d_model * (config.n_layers - experts.dense_layers) / config.n_layers
@@ -126,8 +126,8 @@ def head_bytes(
     Korthikanti et al., §4.3: 4·T·B·D (1 + V/D) for 16 bits; their division of the first two terms is by sequence
     parallelism and left out here.
     """
-    at_least_one(tokens=tokens, batch=batch, tensor=tensor)
-    positive(element_bytes=element_bytes)
+    require_at_least_one(tokens=tokens, batch=batch, tensor=tensor)
+    require_positive(element_bytes=element_bytes)
     return batch * tokens * (2 * config.d_model * element_bytes + 4.0 * config.vocab_size / tensor)
 
 
@@ -138,8 +138,8 @@ def stack(kept: LayerActivations, whole: LayerActivations, *, layers: float, in_
     one layer at a time: in_flight · layers · kept + (whole - kept). The first stage of a one-forward-one-backward
     pipeline has as many micro-batches in flight as there are stages.
     """
-    positive(layers=layers)
-    at_least_one(in_flight=in_flight)
+    require_positive(layers=layers)
+    require_at_least_one(in_flight=in_flight)
     return in_flight * layers * kept.total + (whole.total - kept.total)
 
 
@@ -149,5 +149,5 @@ def saved_bytes(tokens: float, widths: float, n_layers: int, element_bytes: floa
     >>> saved_bytes(4e6, 3 * 8192, 80) / 1e12  # TB of three checkpoints a layer in a Llama 3 70B, four million tokens
     15.72864
     """
-    positive(tokens=tokens, widths=widths, n_layers=n_layers, element_bytes=element_bytes)
+    require_positive(tokens=tokens, widths=widths, n_layers=n_layers, element_bytes=element_bytes)
     return tokens * widths * n_layers * element_bytes

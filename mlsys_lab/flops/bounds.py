@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import activations, cache, communication, compute
-from mlsys_lab.flops.amounts import positive
+from mlsys_lab.flops.amounts import require_positive
 from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.layout import Layout, shard
 from mlsys_lab.flops.memory import BYTES, Recipe, element_bytes
@@ -27,7 +27,7 @@ NODE_DEVICES = {"gpu": 8, "cpu": 1, "TPU v4": 4096, "TPU v5e": 256, "TPU v5p": 8
 
 @dataclass(frozen=True)
 class Machine:
-    """What bounds are made of: one device's limits at a precision, and the wires that it has."""
+    """One device's limits at a precision, in FLOP/s and bytes/s, and its links' rates within and beyond the node."""
 
     peak_flops_per_s: float
     memory_bytes: float
@@ -37,13 +37,13 @@ class Machine:
     node: int  # devices in a node
 
     def __post_init__(self) -> None:
-        positive(**asdict(self))
+        require_positive(**asdict(self))
 
 
 def machine(
     device: Device, precision: str, *, node: int | None = None, network_bytes_per_s: float = NETWORK_BYTES_PER_S
 ) -> Machine:
-    """A row of the device table as a machine, its fastest links as the wires within a node, all of them in use.
+    """A row of the device table as a `Machine`: its fastest links, all in use, are the wires within a node.
 
     Multiplication is at the peak of `precision`, or of 16 bits where the device has no unit for a narrow one (it is
     then unpacked first) or knows the other 16-bit format only. `InputError` where it has no unit for "fp32".
@@ -63,7 +63,7 @@ def machine(
 
 @dataclass(frozen=True)
 class Work:
-    """What one device has to do."""
+    """Work of one device: FLOPs to do, and bytes to move in memory, to send within the node, and to send beyond it."""
 
     flops: float
     memory_bytes: float
@@ -82,23 +82,23 @@ class LeastTime:
 
     @property
     def time_s(self) -> float:
-        """No schedule takes less."""
+        """The bound in seconds, the longest of the four parts: no schedule takes less."""
         return max(self.compute_s, self.memory_s, self.link_s, self.network_s)
 
     @property
     def binds(self) -> str:
-        """The part that takes longest: "compute", "memory", "link" or "network"."""
+        """The part that takes longest and so sets the bound: "compute", "memory", "link" or "network"."""
         return max(asdict(self).items(), key=lambda part: part[1])[0].removesuffix("_s")
 
     @property
     def margin(self) -> float | None:
-        """How many times longer it takes than the next part; None where there is nothing else to do."""
+        """How many times as long the longest part takes as the next one; None where there is no other work."""
         longest, second = sorted(asdict(self).values(), reverse=True)[:2]
         return longest / second if second else None
 
 
 def least_time(work: Work, on: Machine) -> LeastTime:
-    """Each amount over its rate."""
+    """Seconds that each part of the work takes by itself on a machine: each amount over its rate."""
     return LeastTime(
         compute_s=work.flops / on.peak_flops_per_s,
         memory_s=work.memory_bytes / on.memory_bytes_per_s,
@@ -109,7 +109,7 @@ def least_time(work: Work, on: Machine) -> LeastTime:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that one device sends in a group: how many ranks, how far apart they stand, and by which pattern."""
+    """Bytes that one device sends in a group of devices, with the group's size, spacing and pattern."""
 
     sent_bytes: float
     ranks: int
@@ -137,7 +137,7 @@ class Traffic:
 def training_traffic(
     config: TransformerConfig, layout: Layout, recipe: Recipe, *, batch: int, tokens: int
 ) -> dict[str, Traffic]:
-    """What a device sends in one step, by strategy; gradients as wide as the recipe keeps them, 32 bits at most."""
+    """Bytes that a device sends in one training step, by parallel strategy; gradients are 32 bits wide at most."""
     t, p, c, e = layout.tensor, layout.pipeline, layout.context, layout.expert
     micro_batches = layout.micro_batches(batch)
     rows = micro_batches * layout.micro_batch * tokens / c
@@ -206,7 +206,7 @@ def training_work(
     parameters = held.at(first=p == 1, last=True) + held.experts
     reads = 3 if layout.recomputation == "full" else 2
     read = reads * (held.dense + held.experts) + 2 * config.vocab_size * config.d_model / t
-    kept = config.n_layers / p * kept_layer(config, layout, recipe, tokens=tokens).total
+    kept = config.n_layers / p * layer_activations(config, layout, recipe, tokens=tokens).total
     kept += activations.head_bytes(config, own, layout.micro_batch, tensor=t, element_bytes=eb)
     optimised = held.at(first=p == 1, last=True) / (layout.replicas if layout.zero_stage else 1)
     optimised += held.experts / (layout.replicas / layout.expert if layout.zero_stage else 1)
@@ -218,10 +218,10 @@ def training_work(
     return Work(flops, memory, sum(inside), sum(beyond))
 
 
-def kept_layer(
+def layer_activations(
     config: TransformerConfig, layout: Layout, recipe: Recipe, *, tokens: int, recomputation: str | None = None
 ) -> activations.LayerActivations:
-    """Activations that one layer of a micro-batch keeps on a device, fused attention, no dropout."""
+    """Activations that one layer of a micro-batch keeps on a device, with fused attention and without dropout."""
     return activations.layer(
         config,
         layout.rank_tokens(tokens),
@@ -253,7 +253,7 @@ def serving_work(
     """
     if layout.context > 1:
         raise InputError("serving is bounded without context parallelism", got=f"{layout.context} ranks", expected="1")
-    positive(weight_bytes=weight_bytes, cache_bytes=cache_bytes)
+    require_positive(weight_bytes=weight_bytes, cache_bytes=cache_bytes)
     t, p, e = layout.tensor, layout.pipeline, layout.expert
     once = compute.forward(config, tokens, causal=True, past=past, head_tokens=1)
     held = shard(config, layout)

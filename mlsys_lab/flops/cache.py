@@ -8,26 +8,26 @@ counted.
 
 from __future__ import annotations
 
-from mlsys_lab.flops.amounts import at_least_one, not_negative, positive
+from mlsys_lab.flops.amounts import require_at_least_one, require_not_negative, require_positive
 from mlsys_lab.flops.config import TransformerConfig
 
 
 def elements_per_token(config: TransformerConfig) -> int:
-    """Numbers that one token keeps in one layer: 2·K·H, or with latent attention kv_rank + rope_dim."""
+    """Numbers that one token keeps in one layer's KV cache: 2·K·H, or with latent attention kv_rank + rope_dim."""
     if config.latent is not None:
         return config.latent.kv_rank + config.latent.rope_dim
     return 2 * config.n_kv_heads * config.head_dim
 
 
 def bytes_per_token(config: TransformerConfig, element_bytes: float = 2) -> float:
-    """Bytes that one token keeps, all layers together."""
-    positive(element_bytes=element_bytes)
+    """Bytes that one token keeps in the KV cache, over all layers."""
+    require_positive(element_bytes=element_bytes)
     return config.n_layers * elements_per_token(config) * element_bytes
 
 
 def cache_bytes(config: TransformerConfig, tokens: int, batch: int = 1, element_bytes: float = 2) -> float:
-    """Bytes that `batch` sequences of `tokens` tokens keep."""
-    not_negative(tokens=tokens, batch=batch)
+    """Bytes of the KV cache of `batch` sequences of `tokens` tokens each."""
+    require_not_negative(tokens=tokens, batch=batch)
     return batch * tokens * bytes_per_token(config, element_bytes)
 
 
@@ -37,7 +37,7 @@ def copies(config: TransformerConfig, tensor: int) -> float:
     Heads are divided among the devices; once there are more devices than key/value heads, some keep the same head, and
     the latent vector, which all heads share, is kept by every device.
     """
-    at_least_one(tensor=tensor)
+    require_at_least_one(tensor=tensor)
     if config.latent is not None:
         return tensor
     return max(1.0, tensor / config.n_kv_heads)

@@ -10,21 +10,21 @@ from __future__ import annotations
 
 import math
 
-from mlsys_lab.flops.amounts import at_least_one, not_negative, positive
+from mlsys_lab.flops.amounts import require_at_least_one, require_not_negative, require_positive
 from mlsys_lab.flops.compute import check_recomputation
 from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.memory import check_zero_stage
 
 
 def gather_bytes(size_bytes: float, devices: int) -> float:
-    """All-gather to, or reduce-scatter of, `size_bytes` on every device; also an all-to-all of buffers of that size."""
-    not_negative(size_bytes=size_bytes)
-    at_least_one(devices=devices)
+    """Bytes that a device sends in an all-gather, reduce-scatter or all-to-all of `size_bytes`: (n - 1)/n of them."""
+    require_not_negative(size_bytes=size_bytes)
+    require_at_least_one(devices=devices)
     return size_bytes * (devices - 1) / devices
 
 
 def all_reduce_bytes(size_bytes: float, devices: int) -> float:
-    """All-reduce of `size_bytes`.
+    """Bytes that each device sends in an all-reduce of `size_bytes`: 2·(n - 1)/n of them.
 
     >>> all_reduce_bytes(1e9, 8)
     1750000000.0
@@ -35,15 +35,15 @@ def all_reduce_bytes(size_bytes: float, devices: int) -> float:
 def data_parallel_bytes(
     weight_bytes: float, gradient_bytes: float, devices: int, *, zero_stage: int = 0, micro_batches: int = 1
 ) -> float:
-    """Gradients, and with ZeRO weights, among the `devices` that hold the same parameters.
+    """Bytes of gradients, and with ZeRO of weights, that a device sends among `devices` ranks with equal parameters.
 
     Stage 0 all-reduces gradients; stage 1 reduce-scatters them and gathers the updated weights, as many bytes. Stage 2
     keeps no whole gradient, so each micro-batch has its reduce-scatter; stage 3 keeps no weights either, so each
     micro-batch gathers them forward and backward. In units of Ψ 16-bit parameters and one micro-batch the four send 2,
     2, 2 and 3 (ZeRO, §7).
     """
-    not_negative(weight_bytes=weight_bytes, gradient_bytes=gradient_bytes)
-    at_least_one(micro_batches=micro_batches)
+    require_not_negative(weight_bytes=weight_bytes, gradient_bytes=gradient_bytes)
+    require_at_least_one(micro_batches=micro_batches)
     times = {
         0: (0, 2),
         1: (1, 1),
@@ -66,7 +66,9 @@ def tensor_parallel_bytes(
     recomputation: str = "none",
     training: bool = True,
 ) -> float:
-    """Activations of `tokens` tokens in `layers` layers, divided over `devices` as in Megatron (arXiv:1909.08053, §3).
+    """Bytes of activations that a tensor-parallel device sends for `tokens` tokens in `layers` layers.
+
+    The matrices are divided over `devices` as in Megatron (arXiv:1909.08053, §3).
 
     Attention and MLP each end in an all-reduce of T·D elements forward, and each begin with one backward. Sequence
     parallelism takes a reduce-scatter and an all-gather in its place, the same bytes, and gathers its divided inputs
@@ -74,7 +76,7 @@ def tensor_parallel_bytes(
     Left out: what a vocabulary that is divided sends, as much as half a layer, once.
     """
     check_recomputation(recomputation)
-    positive(tokens=tokens, layers=layers, element_bytes=element_bytes)
+    require_positive(tokens=tokens, layers=layers, element_bytes=element_bytes)
     halves = 1 if config.parallel_blocks else 2
     gathers = 2.0
     if training:
@@ -83,7 +85,7 @@ def tensor_parallel_bytes(
 
 
 def pipeline_bytes(config: TransformerConfig, tokens: float, *, element_bytes: float = 2, tensor: int = 1) -> float:
-    """Activations of `tokens` tokens from one stage to the next, in one direction.
+    """Bytes of activations of `tokens` tokens that a device sends to the next pipeline stage, in one direction.
 
     Tensor-parallel devices each send a part and gather on the other side (Narayanan et al., arXiv:2104.04473, §4.1).
 
@@ -91,15 +93,15 @@ def pipeline_bytes(config: TransformerConfig, tokens: float, *, element_bytes: f
     >>> pipeline_bytes(one_trillion, 2048) / 1e6, pipeline_bytes(one_trillion, 2048, tensor=8) / 1e6
     (104.8576, 13.1072)
     """
-    positive(tokens=tokens, element_bytes=element_bytes)
-    at_least_one(tensor=tensor)
+    require_positive(tokens=tokens, element_bytes=element_bytes)
+    require_at_least_one(tensor=tensor)
     return tokens * config.d_model * element_bytes / tensor
 
 
 def expert_parallel_bytes(
     config: TransformerConfig, tokens: float, devices: int, *, layers: float, element_bytes: float = 2
 ) -> float:
-    """Tokens of one device sent to their experts and back, forward; the backward pass sends as many again.
+    """Bytes that a device sends to take its tokens to their experts and back, forward; backward, as many again.
 
     A token is sent once for each expert that it uses, routed evenly (GShard, arXiv:2006.16668, §3), also where two of
     these lie on one device. DeepSeek-V3 sends it once to each node that has some of them, four nodes at most, and
@@ -108,20 +110,20 @@ def expert_parallel_bytes(
     """
     if config.experts is None:
         return 0.0
-    positive(tokens=tokens, layers=layers, element_bytes=element_bytes)
+    require_positive(tokens=tokens, layers=layers, element_bytes=element_bytes)
     return 2 * layers * gather_bytes(tokens * config.experts.active * config.d_model * element_bytes, devices)
 
 
 def context_parallel_bytes(
     config: TransformerConfig, tokens: float, devices: int, *, layers: float, element_bytes: float = 2, tensor: int = 1
 ) -> float:
-    """Keys and values passed round the ring, forward, of sequences with `tokens` tokens in all (arXiv:2310.01889).
+    """Bytes of keys and values that a device passes round the ring, forward, for `tokens` tokens (arXiv:2310.01889).
 
     The backward pass sends keys and values again, and their gradients with them: twice as many bytes. With latent
     attention too, whole keys and values are passed.
     """
-    positive(tokens=tokens, layers=layers, element_bytes=element_bytes)
-    at_least_one(tensor=tensor)
+    require_positive(tokens=tokens, layers=layers, element_bytes=element_bytes)
+    require_at_least_one(tensor=tensor)
     value_dim = config.latent.v_dim if config.latent else config.head_dim
     heads = max(1.0, config.n_kv_heads / tensor)
     return layers * gather_bytes(tokens * heads * (config.head_dim + value_dim) * element_bytes, devices)
@@ -135,7 +137,7 @@ def bubble(stages: int, micro_batches: int, *, interleave: int = 1) -> float:
     >>> bubble(4, 8), bubble(4, 8, interleave=2)
     (0.375, 0.1875)
     """
-    at_least_one(stages=stages, micro_batches=micro_batches, interleave=interleave)
+    require_at_least_one(stages=stages, micro_batches=micro_batches, interleave=interleave)
     return (stages - 1) / (interleave * micro_batches)
 
 
@@ -148,7 +150,7 @@ def critical_tokens(peak_flops_per_s: float, link_bytes_per_s: float, *, active_
     >>> critical_tokens(990e12, 450e9)
     2200.0
     """
-    positive(peak_flops_per_s=peak_flops_per_s, link_bytes_per_s=link_bytes_per_s, active_share=active_share)
+    require_positive(peak_flops_per_s=peak_flops_per_s, link_bytes_per_s=link_bytes_per_s, active_share=active_share)
     return peak_flops_per_s / link_bytes_per_s / active_share
 
 
@@ -157,12 +159,12 @@ def tensor_limit(d_ff: int, peak_flops_per_s: float, link_bytes_per_s: float) ->
 
     Of x·W₁·W₂ each device does 4·T·D·F/t FLOPs and sends 4·T·D bytes (all-gather and reduce-scatter): t = F·W/C.
     """
-    positive(d_ff=d_ff, peak_flops_per_s=peak_flops_per_s, link_bytes_per_s=link_bytes_per_s)
+    require_positive(d_ff=d_ff, peak_flops_per_s=peak_flops_per_s, link_bytes_per_s=link_bytes_per_s)
     return d_ff * link_bytes_per_s / peak_flops_per_s
 
 
 def best_data_ways(tokens: float, devices: int, d_ff: int, *, data_axes: int = 1, tensor_axes: int = 1) -> float:
-    """Of n devices, divided X ways over data (weights sharded) and n/X ways over tensors: the X that sends least.
+    """How many ways to divide n devices over data, X, and n/X over tensors, so that each device sends least.
 
     A matrix multiplied by B tokens gathers 2·D·F·X/n bytes of weights on each device and 2·D·B/X of activations; over
     `data_axes` and `tensor_axes` axes of a torus their times are equal, and add up to least, at
@@ -171,12 +173,12 @@ def best_data_ways(tokens: float, devices: int, d_ff: int, *, data_axes: int = 1
     >>> round(best_data_ways(4.19e6, 8960, 28672, data_axes=2))
     1618
     """
-    positive(tokens=tokens, devices=devices, d_ff=d_ff, data_axes=data_axes, tensor_axes=tensor_axes)
+    require_positive(tokens=tokens, devices=devices, d_ff=d_ff, data_axes=data_axes, tensor_axes=tensor_axes)
     return math.sqrt(tokens * devices / d_ff * data_axes / tensor_axes)
 
 
 def mixed_critical_tokens(d_ff: int, intensity: float, *, data_axes: int = 1, tensor_axes: int = 1) -> float:
-    """Tokens a device from which that best division is limited by compute, if both kinds of traffic take turns.
+    """Tokens a device from which `best_data_ways`'s division is limited by compute, both kinds of traffic taking turns.
 
     2·B·D·F/n FLOPs over C against twice 2·D·√(B·F/(n·axes)) bytes over W: B/n = 4·(C/W)²/(F·data_axes·tensor_axes).
     `intensity` is C/W, the device's FLOPs for each byte that one axis carries.
@@ -184,5 +186,5 @@ def mixed_critical_tokens(d_ff: int, intensity: float, *, data_axes: int = 1, te
     >>> round(mixed_critical_tokens(28672, 2550, data_axes=2))
     454
     """
-    positive(d_ff=d_ff, intensity=intensity, data_axes=data_axes, tensor_axes=tensor_axes)
+    require_positive(d_ff=d_ff, intensity=intensity, data_axes=data_axes, tensor_axes=tensor_axes)
     return 4 * intensity**2 / (d_ff * data_axes * tensor_axes)

@@ -20,17 +20,17 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from mlsys_lab.errors import InputError, did_you_mean
-from mlsys_lab.flops.amounts import at_least_one, not_negative, positive
+from mlsys_lab.flops.amounts import require_at_least_one, require_not_negative, require_positive
 from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.parameters import parameters
 
 RECOMPUTATIONS = ("none", "selective", "full")
-"""What the backward pass computes again: nothing, attention's scores and weighted sums, or each layer whole."""
+"""Kinds of recomputation in the backward pass: nothing, attention's scores and weighted sums, or whole layers."""
 
 
 @dataclass(frozen=True)
 class Flops:
-    """FLOPs by matrix multiplication, all layers together."""
+    """FLOPs of a pass by kind of matrix multiplication, each summed over all layers."""
 
     query: float
     key_value: float
@@ -43,33 +43,33 @@ class Flops:
 
     @property
     def total(self) -> float:
-        """All of them."""
+        """FLOPs of all matrix multiplications."""
         total: float = sum(getattr(self, field.name) for field in fields(self))
         return total
 
     @property
     def attention(self) -> float:
-        """The two multiplications that grow with the square of the sequence."""
+        """FLOPs of scores and weighted sums of values, the two products that grow with the square of the sequence."""
         return self.scores + self.values
 
     @property
     def layers(self) -> float:
-        """Without the head."""
+        """FLOPs of all layers, without the head."""
         return self.total - self.head
 
     @property
     def attention_share(self) -> float:
-        """Part of all FLOPs that goes into scores and weighted sums of values, in [0, 1)."""
+        """Share of all FLOPs that goes into scores and weighted sums of values, in [0, 1)."""
         return self.attention / self.total
 
 
 def pairs(tokens: int, past: int = 0, *, causal: bool = False) -> float:
-    """Pairs (query, key) that are multiplied when `tokens` new tokens follow `past` cached ones.
+    """Pairs (query, key) that attention multiplies when `tokens` new tokens follow `past` cached ones.
 
     >>> pairs(4), pairs(4, causal=True), pairs(1, past=9)
     (16, 10.0, 10)
     """
-    not_negative(tokens=tokens, past=past)
+    require_not_negative(tokens=tokens, past=past)
     return tokens * past + (tokens * (tokens + 1) / 2 if causal else tokens * tokens)
 
 
@@ -89,9 +89,9 @@ def forward(
     absorbed matrices); with `past`, those of the cached tokens would be unpacked again and are not counted. Raises
     InputError.
     """
-    at_least_one(tokens=tokens)
-    positive(batch=batch)
-    not_negative(past=past)
+    require_at_least_one(tokens=tokens)
+    require_positive(batch=batch)
+    require_not_negative(past=past)
     if head_tokens is not None and not 0 <= head_tokens <= tokens:
         raise InputError("logits for tokens that there are not", got=head_tokens, expected=f"0 to {tokens}")
     D, N, K, H = config.d_model, config.n_heads, config.n_kv_heads, config.head_dim
@@ -126,13 +126,13 @@ def forward(
 
 def decode(config: TransformerConfig, context: int, batch: int = 1) -> Flops:
     """FLOPs of one more token for each of `batch` sequences; it attends to `context` positions, itself among them."""
-    at_least_one(context=context)
+    require_at_least_one(context=context)
     return forward(config, 1, batch, past=context - 1)
 
 
 @dataclass(frozen=True)
 class TrainingFlops:
-    """FLOPs of one training step: of the forward pass, the backward pass, and what that computes again."""
+    """FLOPs of one training step: of the forward pass, of the backward pass, and of what is recomputed."""
 
     forward: float
     backward: float
@@ -140,12 +140,12 @@ class TrainingFlops:
 
     @property
     def model(self) -> float:
-        """What the model needs: MFU counts this."""
+        """FLOPs of forward and backward pass without recomputation, which MFU counts."""
         return self.forward + self.backward
 
     @property
     def hardware(self) -> float:
-        """What is done: HFU counts this."""
+        """FLOPs that are executed, recomputation included, which HFU counts."""
         return self.model + self.recomputed
 
 
@@ -171,7 +171,7 @@ def training(
 
 
 def check_recomputation(name: str) -> None:
-    """`InputError` for a kind of recomputation that there is not."""
+    """Raise InputError unless `name` is one of `RECOMPUTATIONS`."""
     if name not in RECOMPUTATIONS:
         raise InputError(
             "unknown recomputation",
@@ -198,18 +198,18 @@ def six_n(n_parameters: float, tokens: float) -> float:
     >>> f"{six_n(70e9, 15e12):.2g}"
     '6.3e+24'
     """
-    positive(n_parameters=n_parameters, tokens=tokens)
+    require_positive(n_parameters=n_parameters, tokens=tokens)
     return 6.0 * n_parameters * tokens
 
 
 def two_n(n_parameters: float, tokens: float) -> float:
     """Forward FLOPs by the rule 2·N·D: a multiply-add for each parameter and token (Kaplan, §2.1)."""
-    positive(n_parameters=n_parameters, tokens=tokens)
+    require_positive(n_parameters=n_parameters, tokens=tokens)
     return 2.0 * n_parameters * tokens
 
 
 def six_n_ratio(config: TransformerConfig, tokens: int, *, causal: bool = False) -> float:
-    """What 6·N says over what `training` counts, for a sequence of `tokens`; N are the active parameters.
+    """Ratio of the rule 6·N·D to what `training` counts, for a sequence of `tokens`; N are the active parameters.
 
     Below 1, the rule misses attention, which grows with the sequence; above 1, it counts parameters that do not
     multiply: an embedding of its own is only looked up, positions and norms are added and scaled. Of a mixture of
@@ -224,20 +224,20 @@ def kaplan_forward_per_token(config: TransformerConfig, tokens: int) -> float:
     Its N leaves out the head as well, which multiplies: 2·D·V a token that matter in small models. Its second term (the
     table's row "mask") is half of what scores and weighted sums cost over all pairs: one of the two, or a causal half.
     """
-    at_least_one(tokens=tokens)
+    require_at_least_one(tokens=tokens)
     attention = 2.0 * config.n_layers * tokens * config.n_heads * config.head_dim
     return two_n(parameters(config).non_embedding, 1) + attention
 
 
 def palm_training_per_token(config: TransformerConfig, tokens: int, n_parameters: float | None = None) -> float:
     """Training FLOPs a token as PaLM's MFU counts (arXiv:2204.02311, appendix B): 6·N + 12·L·N·H·T, all pairs."""
-    at_least_one(tokens=tokens)
+    require_at_least_one(tokens=tokens)
     count = parameters(config).active if n_parameters is None else n_parameters
     return six_n(count, 1) + 12.0 * config.n_layers * config.n_heads * config.head_dim * tokens
 
 
 def attention_share(config: TransformerConfig, tokens: int, *, causal: bool = False) -> float:
-    """Part of a sequence's FLOPs that goes into scores and weighted sums; the same forward, backward and together."""
+    """Share of a sequence's FLOPs that goes into scores and weighted sums; equal forward, backward and in both."""
     return forward(config, tokens, causal=causal).attention_share
 
 

@@ -34,8 +34,8 @@ class Experts:
     dense_layers: int = 0
 
     def __post_init__(self) -> None:
-        _whole(self, ("count", "active", "d_ff"), least=1)
-        _whole(self, ("shared", "dense_layers"), least=0)
+        _require_whole(self, ("count", "active", "d_ff"), least=1)
+        _require_whole(self, ("shared", "dense_layers"), least=0)
         if self.active > self.count:
             raise InputError("a token uses more experts than there are", got=self.active, expected=f"1 to {self.count}")
 
@@ -56,10 +56,10 @@ class LatentAttention:
     v_dim: int
 
     def __post_init__(self) -> None:
-        _whole(self, ("kv_rank", "nope_dim", "rope_dim", "v_dim"), least=1)
+        _require_whole(self, ("kv_rank", "nope_dim", "rope_dim", "v_dim"), least=1)
         if self.q_rank is not None:
-            _whole(self, ("q_rank",), least=1)
-        _even("LatentAttention.rope_dim", self.rope_dim)
+            _require_whole(self, ("q_rank",), least=1)
+        _require_even("LatentAttention.rope_dim", self.rope_dim)
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,9 @@ class RotaryScaling:
     original_context: int = 8192
 
     def __post_init__(self) -> None:
-        _known("rotary scaling", self.kind, SCALINGS)
-        _positive(self, ("factor", "low_freq_factor", "high_freq_factor"))
-        _whole(self, ("original_context",), least=1)
+        _require_known("rotary scaling", self.kind, SCALINGS)
+        _require_positive(self, ("factor", "low_freq_factor", "high_freq_factor"))
+        _require_whole(self, ("original_context",), least=1)
         if self.factor < 1:
             raise InputError("RotaryScaling.factor out of range", got=self.factor, expected="a number, at least 1")
         if self.low_freq_factor >= self.high_freq_factor:
@@ -130,17 +130,17 @@ class TransformerConfig:
     rope_scaling: RotaryScaling | None = None
 
     def __post_init__(self) -> None:
-        _whole(self, ("n_layers", "d_model", "n_heads", "d_ff", "vocab_size", "context"), least=1)
-        _whole(self, ("n_kv_heads", "head_dim"), least=0)
-        _known("position", self.position, POSITIONS)
-        _known("norm", self.norm, NORMS)
-        _known("activation", self.activation, ACTIVATIONS)
+        _require_whole(self, ("n_layers", "d_model", "n_heads", "d_ff", "vocab_size", "context"), least=1)
+        _require_whole(self, ("n_kv_heads", "head_dim"), least=0)
+        _require_known("position", self.position, POSITIONS)
+        _require_known("norm", self.norm, NORMS)
+        _require_known("activation", self.activation, ACTIVATIONS)
         for name in FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise InputError(
                     f"TransformerConfig.{name} is either or", got=repr(getattr(self, name)), expected="True or False"
                 )
-        _positive(self, ("rope_theta", "norm_eps"))
+        _require_positive(self, ("rope_theta", "norm_eps"))
         self._check_heads()
         if self.norm == "rms" and self.norm_bias:
             raise InputError("an RMS norm has no bias", got="norm_bias", help="norm='layer' can have one")
@@ -166,7 +166,7 @@ class TransformerConfig:
                 raise InputError("d_model must divide among heads", got=f"{self.d_model} wide, {self.n_heads} heads")
             object.__setattr__(self, "head_dim", self.d_model // self.n_heads)
         if self.position == "rotary" and self.latent is None:
-            _even("head_dim with rotary positions", self.head_dim)
+            _require_even("head_dim with rotary positions", self.head_dim)
 
     def _check_latent(self, latent: LatentAttention) -> None:
         width = latent.nope_dim + latent.rope_dim
@@ -186,7 +186,7 @@ class TransformerConfig:
             )
 
 
-def _whole(record: Any, names: tuple[str, ...], *, least: int) -> None:
+def _require_whole(record: Any, names: tuple[str, ...], *, least: int) -> None:
     for name in names:
         value = getattr(record, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -197,7 +197,7 @@ def _whole(record: Any, names: tuple[str, ...], *, least: int) -> None:
             )
 
 
-def _positive(record: Any, names: tuple[str, ...]) -> None:
+def _require_positive(record: Any, names: tuple[str, ...]) -> None:
     for name in names:
         value = getattr(record, name)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
@@ -206,12 +206,12 @@ def _positive(record: Any, names: tuple[str, ...]) -> None:
             )
 
 
-def _even(what: str, value: int) -> None:
+def _require_even(what: str, value: int) -> None:
     if value % 2:
         raise InputError(f"{what} must be even, for positions turn pairs", got=value)
 
 
-def _known(what: str, value: str, known: tuple[str, ...]) -> None:
+def _require_known(what: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
         raise InputError(
             f"unknown {what}",

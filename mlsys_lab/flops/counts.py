@@ -9,12 +9,12 @@ from mlsys_lab.flops.parameters import parameters
 
 
 def count_parameters(config: TransformerConfig) -> int:
-    """All parameters of a model, each counted once."""
+    """Number of parameters of a model, each counted once."""
     return parameters(config).total
 
 
 def training_flops(config: TransformerConfig, tokens: int) -> float:
-    """FLOPs of training on `tokens` tokens, as many whole sequences of `config.context` as they make.
+    """FLOPs of training on `tokens` tokens, cut into whole sequences of `config.context`.
 
     `InputError` where they make none.
     """

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.amounts import positive
+from mlsys_lab.flops.amounts import require_positive
 
 MOST_OPERANDS = 12
-"""The best order is sought among all ways to divide each subset of operands: (3^n + 1)/2 - 2^n of them."""
+"""Most operands of an einsum, since the best order is sought among (3^n + 1)/2 - 2^n divisions of subsets."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Einsum:
 
     @classmethod
     def parse(cls, subscripts: str, sizes: Mapping[str, int] | None = None, **more: int) -> Einsum:
-        """From numpy's notation with an explicit output; sizes as a mapping, as keywords, or both.
+        """Make an `Einsum` from numpy's notation with an explicit output; sizes as a mapping, as keywords, or both.
 
         `InputError` for what is no such string, an index without a size, a size that is not a whole number from 0, an
         output index that no input has. No ellipsis. An index that stands twice in one operand is its diagonal.
@@ -62,25 +62,25 @@ class Einsum:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the result."""
+        """Shape of the result, one length for each index of the output."""
         return tuple(self.sizes[letter] for letter in self.output)
 
     @property
-    def summed(self) -> tuple[str, ...]:
+    def summed_indices(self) -> tuple[str, ...]:
         """Indices that are summed over, in order of appearance."""
         return tuple(letter for letter in self.sizes if letter not in self.output)
 
     @property
     def flops(self) -> int:
-        """FLOPs of doing it at once: for every combination of all indices, one multiplication fewer than there are
-        operands, and one addition into the result if anything is summed.
+        """FLOPs of doing the einsum at once, a multiply-add counting two.
 
-        A multiply-add is two, as everywhere; the first addition, to zero, counts.
+        For every combination of all indices there are one multiplication fewer than there are operands, and one
+        addition into the result if anything is summed; the first addition, to zero, counts.
         """
-        return (len(self.inputs) - 1 + bool(self.summed)) * math.prod(self.sizes.values())
+        return (len(self.inputs) - 1 + bool(self.summed_indices)) * math.prod(self.sizes.values())
 
     def elements(self) -> int:
-        """Elements of all operands and the result."""
+        """Number of elements of all operands and the result together."""
         return sum(math.prod(self.sizes[letter] for letter in operand) for operand in (*self.inputs, self.output))
 
     def size_bytes(self, element_bytes: float = 2) -> float:
@@ -88,19 +88,19 @@ class Einsum:
         return self.elements() * element_bytes
 
     def intensity(self, element_bytes: float = 2) -> float:
-        """Arithmetic intensity, FLOP/byte; `InputError` where nothing is moved."""
-        positive(elements=self.elements(), element_bytes=element_bytes)
+        """Arithmetic intensity in FLOP/byte; InputError where no bytes are moved."""
+        require_positive(elements=self.elements(), element_bytes=element_bytes)
         return self.flops / self.size_bytes(element_bytes)
 
-    def on_mesh(self, mesh: Mapping[str, int], axes: Mapping[str, str]) -> Einsum:
-        """What each device of a mesh computes when indices are divided along its axes.
+    def shard(self, mesh: Mapping[str, int], axes: Mapping[str, str]) -> Einsum:
+        """The einsum that each device of a mesh computes when indices are divided along the mesh's axes.
 
         `mesh` is the size of each mesh axis, `axes` the mesh axes along which an index is divided ("X", or "XY" for
         both). Devices along an axis that is not used do the same work: `replication` times in all. `InputError` where
         an axis is unknown or used twice, or a size does not divide.
 
         >>> whole = Einsum.parse("bd,df->bf", b=64, d=32, f=16)
-        >>> part = whole.on_mesh({"X": 4, "Y": 8, "Z": 4}, {"b": "X", "d": "Y"})
+        >>> part = whole.shard({"X": 4, "Y": 8, "Z": 4}, {"b": "X", "d": "Y"})
         >>> whole.flops / part.flops, replication({"X": 4, "Y": 8, "Z": 4}, {"b": "X", "d": "Y"})
         (32.0, 4)
         """
@@ -116,7 +116,7 @@ class Einsum:
         return Einsum(self.inputs, self.output, sizes)
 
     def contraction(self, order: Sequence[tuple[int, int]] | None = None) -> Contraction:
-        """Two operands at a time: in the given order, as numpy's `einsum_path` writes it, or in the cheapest one.
+        """Contract two operands at a time: in the given order, as numpy's `einsum_path` writes it, or the cheapest.
 
         An order is a list of pairs of positions; both operands leave the list and their product joins its end. An
         intermediate keeps the indices that an operand still to come, or the output, has.
@@ -141,8 +141,8 @@ class Einsum:
             steps = [self]
         return Contraction(tuple(tuple(pair) for pair in order), tuple(steps))
 
-    def left_to_right(self) -> Contraction:
-        """The order in which the operands are written."""
+    def contract_left_to_right(self) -> Contraction:
+        """Contract two operands at a time, in the order in which they are written."""
         count = len(self.inputs)
         return self.contraction([(0, 1)] + [(0, left) for left in range(count - 2, 0, -1)] if count > 1 else [])
 
@@ -153,7 +153,7 @@ class Einsum:
         return Einsum((first, second), kept, {letter: self.sizes[letter] for letter in letters})
 
     def _best_order(self) -> list[tuple[int, int]]:
-        """Cheapest tree over all subsets, by dynamic programming; ties go to the first found."""
+        """The cheapest order of pairwise contractions, by dynamic programming over subsets; ties go to the first."""
         count = len(self.inputs)
         if count > MOST_OPERANDS:
             raise InputError("too many operands to try all orders", got=count, expected=f"at most {MOST_OPERANDS}")
@@ -180,15 +180,15 @@ class Einsum:
                 total = cost[part] + cost[other] + points[indices] * (2 if indices & ~wanted else 1)
                 if subset not in cost or total < cost[subset]:
                     cost[subset], split[subset], kept[subset] = total, (part, other), indices & wanted
-        return _as_positions(everything, split, count)
+        return _to_positions(everything, split, count)
 
     def _bits(self, letters: str) -> int:
-        """A set of indices as the bits of a number, in the order of `sizes`."""
+        """Encode a set of indices as the bits of a number, in the order of `sizes`."""
         return sum(1 << at for at, letter in enumerate(self.sizes) if letter in letters)
 
 
 def _halves(subset: int) -> Iterator[int]:
-    """Every way to divide a set of bits in two: the part that has its lowest bit."""
+    """Yield every way to divide a set of bits in two, as the part that holds the lowest bit."""
     lowest, part = subset & -subset, (subset - 1) & subset
     while part:
         if part & lowest:
@@ -196,8 +196,8 @@ def _halves(subset: int) -> Iterator[int]:
         part = (part - 1) & subset
 
 
-def _as_positions(everything: int, split: Mapping[int, tuple[int, int]], count: int) -> list[tuple[int, int]]:
-    """A tree of subsets as pairs of positions in the list of operands that are waiting."""
+def _to_positions(everything: int, split: Mapping[int, tuple[int, int]], count: int) -> list[tuple[int, int]]:
+    """Convert a tree of subsets into numpy's pairs of positions in the list of waiting operands."""
     order: list[tuple[int, int]] = []
     waiting = [1 << at for at in range(count)]
 
@@ -216,33 +216,33 @@ def _as_positions(everything: int, split: Mapping[int, tuple[int, int]], count: 
 
 @dataclass(frozen=True)
 class Contraction:
-    """An einsum done in steps of two operands."""
+    """An einsum done in steps, each of which contracts two operands."""
 
     order: tuple[tuple[int, ...], ...]
     steps: tuple[Einsum, ...]
 
     @property
     def flops(self) -> int:
-        """FLOPs of all steps."""
+        """FLOPs of all steps together, a multiply-add counting two."""
         return sum(step.flops for step in self.steps)
 
     @property
     def largest(self) -> int:
-        """Elements of the largest result of a step."""
+        """Number of elements of the largest result of a step."""
         return max(math.prod(step.shape) for step in self.steps)
 
     def size_bytes(self, element_bytes: float = 2) -> float:
-        """Bytes that the steps move, each by itself."""
+        """Bytes that all steps move, each reading its operands and writing its result."""
         return sum(step.size_bytes(element_bytes) for step in self.steps)
 
 
 def replication(mesh: Mapping[str, int], axes: Mapping[str, str]) -> int:
-    """How many devices of a mesh hold the same part of an array whose indices are divided along these axes.
+    """Number of devices of a mesh that hold a copy of each part of an array whose indices are divided along `axes`.
 
     >>> replication({"X": 4, "Y": 8, "Z": 2}, {"i": "X"})
     16
     """
-    positive(**mesh)
+    require_positive(**mesh)
     used = "".join(axes.values())
     if strangers := [name for name in used if name not in mesh]:
         raise InputError("no such axis of the mesh", got=strangers[0], expected=f"of {', '.join(mesh)}")

@@ -12,7 +12,7 @@ from typing import Any
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import activations, cache, compute
-from mlsys_lab.flops.bounds import LeastTime, Machine, kept_layer, least_time, serving_work, training_work
+from mlsys_lab.flops.bounds import LeastTime, Machine, layer_activations, least_time, serving_work, training_work
 from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.layout import Layout, shard
 from mlsys_lab.flops.memory import BYTES, Recipe, States, states
@@ -21,7 +21,7 @@ from mlsys_lab.flops.parameters import parameters
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Bytes on the device that holds most, by kind."""
+    """Bytes by kind on the device of a layout that holds most."""
 
     weights: float
     gradients: float = 0.0
@@ -33,19 +33,19 @@ class MemoryUse:
 
     @property
     def total(self) -> float:
-        """All kinds."""
+        """Bytes of all kinds together."""
         total: float = sum(asdict(self).values())
         return total
 
     @property
     def largest(self) -> str:
-        """The kind that takes most."""
+        """Name of the kind that takes most bytes."""
         return max(asdict(self).items(), key=lambda kind: kind[1])[0]
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Figures of one model, layout and machine; times are lower bounds, so speeds are upper and costs lower ones."""
+    """Needs of one model, layout and machine; times are lower bounds, so speeds are upper and costs lower ones."""
 
     mode: str  # "training" or "serving"
     model: str
@@ -63,11 +63,11 @@ class Estimate:
 
     @property
     def fits(self) -> bool:
-        """Whether the fullest device has the memory."""
+        """Whether the fullest device has the memory that is needed."""
         return self.memory.total <= self.capacity_bytes
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain numbers, words and dictionaries, units in the names or as in the fields' comments."""
+        """All figures as plain numbers, strings and dictionaries, ready for JSON; units are in the names."""
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
         return plain | {
             "fits": self.fits,
@@ -86,8 +86,8 @@ def training_memory(config: TransformerConfig, layout: Layout, recipe: Recipe, *
     """
     held, p, replicas = shard(config, layout), layout.pipeline, layout.replicas
     micro_batches = layout.micro_batches(batch)
-    kept = kept_layer(config, layout, recipe, tokens=tokens)
-    whole = kept_layer(config, layout, recipe, tokens=tokens, recomputation="none")
+    kept = layer_activations(config, layout, recipe, tokens=tokens)
+    whole = layer_activations(config, layout, recipe, tokens=tokens, recomputation="none")
     head = activations.head_bytes(
         config,
         layout.rank_tokens(tokens),
@@ -121,7 +121,7 @@ def estimate_training(
     causal: bool = True,
     price_per_hour: float | None = None,
 ) -> Estimate:
-    """A training step on `batch` sequences of `tokens` tokens; `price_per_hour` is that of one device.
+    """Estimate a training step on `batch` sequences of `tokens` tokens; `price_per_hour` is for one device.
 
     FLOPs of attention are those that a causal mask lets through: a bound has to hold for a kernel that skips the rest.
     `causal=False` counts all pairs, as most published MFU does.
@@ -152,7 +152,7 @@ def estimate_training(
 def serving_memory(
     config: TransformerConfig, layout: Layout, *, batch: int, tokens: int, weight_bytes: float, cache_bytes: float
 ) -> MemoryUse:
-    """Bytes while `batch` sequences of `tokens` tokens are served, over all data-parallel ranks.
+    """Bytes, by kind, while `batch` sequences of `tokens` tokens are served, over all data-parallel ranks.
 
     Activations are those of a prefill of `micro_batch` prompts at 16 bits: what goes into a layer, its normed copy,
     what goes into the MLP's activation; and the logits of one token of every sequence in fp32.
@@ -180,7 +180,7 @@ def estimate_serving(
     cache_bytes: float = 2,
     price_per_hour: float | None = None,
 ) -> Estimate:
-    """`batch` sequences served at once, `tokens` long: the prefill of a prompt of that length, and decoding at its end.
+    """Estimate serving `batch` sequences of `tokens` tokens at once: prefill of such prompts, decoding at their end.
 
     Each data-parallel rank serves its part of the batch. "prefill" is the least time to the first token of
     `micro_batch` prompts on a rank, "decode" that of one more token for every sequence; tokens per second are of all
@@ -229,13 +229,13 @@ def estimate_serving(
 
 
 def _most_parameters(config: TransformerConfig, layout: Layout) -> float:
-    """On one device of the first or the last stage, whichever holds more."""
+    """Parameters on one device of the first or the last pipeline stage, whichever holds more."""
     held, single = shard(config, layout), layout.pipeline == 1
     return max(held.at(first=True, last=single), held.at(first=single, last=True)) + held.experts
 
 
 def _costs(tokens_per_s: dict[str, float], layout: Layout, price_per_hour: float | None) -> dict[str, float] | None:
-    """Dollars, or whatever the price is in, for a million tokens."""
+    """Cost of a million tokens for each speed in tokens/s, in the currency of the price; None without a price."""
     if price_per_hour is None:
         return None
     per_s = price_per_hour * layout.devices / 3600
@@ -243,7 +243,7 @@ def _costs(tokens_per_s: dict[str, float], layout: Layout, price_per_hour: float
 
 
 def _sequences(layout: Layout, batch: int) -> int:
-    """Sequences of one data-parallel rank."""
+    """Sequences of a batch that one data-parallel rank works on; InputError unless they divide evenly."""
     if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1 or batch % layout.data:
         wanted = f"a multiple of {layout.data} data-parallel ranks"
         raise InputError("the batch does not divide evenly", got=f"{batch} sequences", expected=wanted)
@@ -262,7 +262,7 @@ def _check(config: TransformerConfig, tokens: int, price_per_hour: float | None)
 
 
 def smaller_layouts(config: TransformerConfig, layout: Layout, *, training: bool) -> Iterator[tuple[str, Layout]]:
-    """Layouts one change away that may need less memory a device, the least costly change first, each with its name.
+    """Yield named layouts one change away that may need less memory a device, the least costly change first.
 
     Those that keep the number of devices come first; then twice, four and eight times the tensor- or pipeline-parallel
     ranks. Layouts into which the model does not divide are left out; the sequence and the batch are not looked at.

@@ -1,4 +1,4 @@
-"""Fields of one config.json of Hugging Face's, by whichever names the generations of `transformers` write them."""
+"""The fields of a Hugging Face config.json, by whichever names the generations of `transformers` write them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from mlsys_lab.flops.config import SCALINGS, RotaryScaling
 
 
 class Fields:
-    """Fields of one config.json: by any of the names that stand for the same thing, with one line for what is wrong."""
+    """Reader of one config.json: finds a field under its several names, and says in one line what is wrong with it."""
 
     def __init__(self, fields: Mapping[str, Any], name: str) -> None:
         self.fields, self.name = fields, name
 
     def get(self, *names: str, default: Any = None) -> Any:
-        """The first of these names that has a value other than null."""
+        """The value of the first of these names that is present and not null, else the default."""
         return next((self.fields[name] for name in names if self.fields.get(name) is not None), default)
 
     def size(self, *names: str, default: int | None = None) -> int:
-        """A field that is a whole number, and must be there unless it has a default."""
+        """The value of a field that must be a whole number; InputError if it is missing and has no default."""
         value = self.get(*names, default=default)
         if value is None:
             raise InputError(f"{self.name} lacks a size", expected=" or ".join(names))
@@ -29,11 +29,11 @@ class Fields:
         return value
 
     def text(self, name: str) -> str:
-        """A field that is a string; "" where there is none."""
+        """The value of a field that is a string; "" if it is missing."""
         return str(self.get(name, default=""))
 
     def refuse(self, name: str, *, unless: object, default: object) -> None:
-        """InputError where a field, or its default, has another value than the only one that is computed rightly."""
+        """Raise InputError where a field, or its default, is not the one value that this package computes correctly."""
         value = self.get(name, default=default)
         if value != unless:
             raise InputError(
@@ -44,14 +44,14 @@ class Fields:
 
     @property
     def rope_theta(self) -> float:
-        """Base of the rotary angles, where either generation of `transformers` writes it."""
+        """Base of the rotary angles, wherever either generation of `transformers` writes it."""
         default = 1e6 if self.text("model_type") == "mixtral" else 1e4
         inner = self.rope.get("rope_theta")
         return self.get("rope_theta", default=default) if inner is None else inner  # type: ignore[no-any-return]
 
     @property
     def rope_scaling(self) -> RotaryScaling | None:
-        """How rotary angles are stretched for long contexts; None too where that is an `unknown_scaling`."""
+        """How rotary angles are stretched for long contexts; None if they are not, or by an `unknown_scaling`."""
         kind: Any = self._rope_type
         if kind not in SCALINGS:
             return None
@@ -67,7 +67,7 @@ class Fields:
 
     @property
     def unknown_scaling(self) -> str:
-        """The type of stretching that rotary angles have and `RotaryScaling` has not; "" where there is none."""
+        """Type of stretching of rotary angles that `RotaryScaling` does not have; "" if there is none."""
         return "" if self._rope_type in ("default", *SCALINGS) else self._rope_type
 
     @property
@@ -76,7 +76,7 @@ class Fields:
 
     @property
     def window(self) -> int | None:
-        """Tokens that attention reaches back, where those are fewer than the context."""
+        """Number of tokens that attention reaches back, if fewer than the context; else None."""
         if not self.get("use_sliding_window", default=not self.text("model_type").startswith("qwen")):
             return None
         window = self.size("sliding_window", default=0)
@@ -84,7 +84,7 @@ class Fields:
 
     @property
     def rope(self) -> Mapping[str, Any]:
-        """What the file says of rotary angles; of both generations' objects, `transformers` takes the older."""
+        """The object that describes rotary angles; `transformers` takes the older name where both are present."""
         rope = self.get("rope_scaling") or self.get("rope_parameters", default={})
         if not isinstance(rope, Mapping):
             raise InputError(f"{self.name}: rope_scaling is not an object", got=repr(rope))

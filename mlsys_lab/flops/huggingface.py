@@ -1,6 +1,6 @@
 """From a Hugging Face config.json to a `TransformerConfig`, for the architectures that this package computes rightly.
 
-What changes no count is not part of a `TransformerConfig`; `left_out` says what of it a file has. What would make the
+What changes no count is not part of a `TransformerConfig`; `omissions` says what of it a file has. What would make the
 arithmetic wrong is refused.
 """
 
@@ -19,7 +19,7 @@ Source = str | Path | Mapping[str, Any]
 
 
 def read_config(source: Source) -> TransformerConfig:
-    """Sizes of a model from its config.json: the file, the folder that holds it, or its content.
+    """Read a model's sizes from its config.json: a path to the file or its folder, or the content as a mapping.
 
     Fields that a file may leave out have the value that `transformers` gives them. Raises InputError for a file that
     cannot be read, lacks a size, is of an unknown `model_type`, or asks for something that is not computed here.
@@ -28,10 +28,10 @@ def read_config(source: Source) -> TransformerConfig:
     return FAMILIES[found.text("model_type")](found)
 
 
-def left_out(source: Source) -> tuple[str, ...]:
-    """What a config.json asks for beyond a `TransformerConfig`, one phrase each: nothing of it changes `parameters`.
+def omissions(source: Source) -> tuple[str, ...]:
+    """Phrases for what a config.json asks for beyond a `TransformerConfig`; none of it changes `parameters`.
 
-    >>> left_out({"model_type": "mistral", "sliding_window": 4096})
+    >>> omissions({"model_type": "mistral", "sliding_window": 4096})
     ('attention reaches back 4096 tokens only (sliding_window)',)
     """
     found = read_fields(source)
@@ -48,7 +48,7 @@ def left_out(source: Source) -> tuple[str, ...]:
 
 
 def read_fields(source: Source) -> Fields:
-    """The fields of a config.json of a known `model_type`. Raises InputError."""
+    """Read a config.json whose `model_type` is known; raises InputError."""
     if isinstance(source, Mapping):
         fields: Any = source
         name = "config"
@@ -82,7 +82,7 @@ def _name(c: Fields) -> str:
 
 
 def _gpt2(c: Fields) -> TransformerConfig:
-    """GPT-2: one activation under several names, an MLP four times as wide as the model unless said."""
+    """Read GPT-2's fields: one activation under several names; by default an MLP four times as wide as the model."""
     c.refuse("scale_attn_weights", unless=True, default=True)
     c.refuse("scale_attn_by_inverse_layer_idx", unless=False, default=False)
     c.refuse("add_cross_attention", unless=False, default=False)
@@ -108,7 +108,7 @@ def _gpt2(c: Fields) -> TransformerConfig:
 
 
 def _bloom(c: Fields) -> TransformerConfig:
-    """BLOOM; its positions have no longest sequence, so `context` is what it was trained on."""
+    """Read BLOOM's fields; its positions have no longest sequence, so `context` is the length it was trained on."""
     c.refuse("apply_residual_connection_post_layernorm", unless=False, default=False)
     d_model = c.size("hidden_size", "n_embed")
     return TransformerConfig(
@@ -133,7 +133,7 @@ def _bloom(c: Fields) -> TransformerConfig:
 
 
 def _llama(c: Fields, **other: Any) -> TransformerConfig:
-    """What LLaMA, Mistral, Mixtral and Qwen share; LLaMA alone may have biases by `attention_bias` and `mlp_bias`."""
+    """Read the fields that LLaMA, Mistral, Mixtral and Qwen share; `attention_bias` and `mlp_bias` are LLaMA's."""
     c.refuse("hidden_act", unless="silu", default="silu")
     c.refuse("partial_rotary_factor", unless=1.0, default=c.rope.get("partial_rotary_factor", 1.0))
     bias = c.get("attention_bias", default=False)
@@ -182,7 +182,7 @@ def _qwen3(c: Fields) -> TransformerConfig:
 
 
 def _deepseek_v3(c: Fields) -> TransformerConfig:
-    """DeepSeek-V3 without its multi-token prediction. Every layer after the dense ones has experts."""
+    """Read DeepSeek-V3's fields, without its multi-token prediction; every layer after the dense ones has experts."""
     c.refuse("moe_layer_freq", unless=1, default=1)
     c.refuse("attention_bias", unless=False, default=False)
     experts = Experts(
@@ -220,4 +220,4 @@ FAMILIES: dict[str, Callable[[Fields], TransformerConfig]] = {
     "deepseek_v3": _deepseek_v3,
     "bloom": _bloom,
 }
-"""By `model_type`: how its fields are read."""
+"""Functions that read a model's sizes from its fields, by `model_type`."""

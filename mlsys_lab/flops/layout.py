@@ -1,4 +1,4 @@
-"""How a model and its batch are divided among devices, and what of the parameters one device then holds."""
+"""How a model and its batch are divided among devices, and which share of the parameters one device then holds."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ class Layout:
 
     @property
     def devices(self) -> int:
-        """All devices."""
+        """Number of devices, data · context · tensor · pipeline."""
         return self.data * self.context * self.tensor * self.pipeline
 
     @property
     def replicas(self) -> int:
-        """Ranks that hold the same parameters, experts aside."""
+        """Number of ranks that hold the same parameters (experts aside): data · context."""
         return self.data * self.context
 
     def check(self, config: TransformerConfig) -> None:
-        """`InputError` where the model does not divide so."""
+        """Raise InputError where the model does not divide by this layout's degrees."""
         wants = [
             ("query heads", config.n_heads, "tensor-parallel ranks", self.tensor),
             ("d_ff", config.d_ff, "tensor-parallel ranks", self.tensor),
@@ -74,7 +74,7 @@ class Layout:
             )
 
     def micro_batches(self, batch: int) -> int:
-        """Micro-batches of each data-parallel rank in a step on `batch` sequences; `InputError` unless whole."""
+        """Micro-batches of each data-parallel rank in a step on `batch` sequences; InputError unless a whole number."""
         once = self.data * self.micro_batch
         if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1 or batch % once:
             raise InputError(
@@ -85,20 +85,20 @@ class Layout:
         return batch // once
 
     def rank_tokens(self, tokens: int) -> int:
-        """Of a sequence of `tokens`, those of each context-parallel rank; `InputError` unless they divide."""
+        """Tokens of a sequence of `tokens` that each context-parallel rank has; InputError unless they divide."""
         if tokens % self.context:
             got = f"{tokens} tokens among {self.context} context-parallel ranks"
             raise InputError("the sequence does not divide evenly", got=got)
         return tokens // self.context
 
     def replace(self, **changes: int | bool | str) -> Layout:
-        """The same but for these."""
+        """A copy of this layout with the given fields changed."""
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Parameters on one device, before ZeRO."""
+    """Numbers of parameters that one device holds, before ZeRO divides them."""
 
     dense: float  # of its stage's layers, experts aside
     experts: float  # of its stage's layers
@@ -106,12 +106,12 @@ class Shard:
     head: float  # on the last stage; of a tied model with several stages, its copy of the embedding
 
     def at(self, *, first: bool, last: bool) -> float:
-        """Without experts, on a stage that is first or last or both."""
+        """Parameters without experts on a device of a stage that is the first, the last or both."""
         return self.dense + (self.embedding if first else 0.0) + (self.head if last else 0.0)
 
 
 def shard(config: TransformerConfig, layout: Layout) -> Shard:
-    """What one device holds: tensor parallelism divides matrices, pipeline stages take an equal part of the layers.
+    """Parameters that one device holds: tensor parallelism divides matrices, pipeline stages divide the layers.
 
     Copied to all tensor-parallel ranks: norms, the router, learned positions, the matrices of latent attention that
     lead to its latent vectors, and a key/value head where there are more ranks than heads. Counted as divided although

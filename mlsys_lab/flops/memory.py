@@ -10,16 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mlsys_lab.errors import InputError, did_you_mean
-from mlsys_lab.flops.amounts import at_least_one, not_negative
+from mlsys_lab.flops.amounts import require_at_least_one, require_not_negative
 
 BYTES = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5, "int4": 0.5}
-"""Bytes of an element; scales of quantised formats are not counted."""
+"""Bytes of one element by format; the scales of quantised formats are not counted."""
 
 ZERO_STAGES = (0, 1, 2, 3)
 
 
 def element_bytes(name: str) -> float:
-    """Bytes of an element of this format; `InputError` with a suggestion where there is none."""
+    """Bytes of one element of the format `name`; InputError with a suggestion for an unknown one."""
     if name not in BYTES:
         near = did_you_mean(str(name), BYTES)
         raise InputError("unknown format", got=repr(name), expected=f"one of {', '.join(BYTES)}", help=near)
@@ -49,7 +49,7 @@ class Recipe:
 
     @property
     def bytes_per_parameter(self) -> float:
-        """All states together."""
+        """Bytes for each parameter of weights, gradients, master copy and moments together."""
         return self.weights + self.gradients + self.master + self.moments
 
 
@@ -67,7 +67,7 @@ RECIPES = {
 
 
 def recipe(name: str) -> Recipe:
-    """The recipe of this name; `InputError` with a suggestion where there is none."""
+    """Look up the precision recipe `name`; InputError with a suggestion for an unknown one."""
     if name not in RECIPES:
         raise InputError(
             "unknown precision recipe",
@@ -79,14 +79,14 @@ def recipe(name: str) -> Recipe:
 
 
 def check_zero_stage(stage: int) -> None:
-    """`InputError` for a stage that there is not."""
+    """Raise InputError unless `stage` is a stage of ZeRO, 0 to 3."""
     if stage not in ZERO_STAGES:
         raise InputError("unknown ZeRO stage", got=stage, expected="0, 1, 2 or 3")
 
 
 @dataclass(frozen=True)
 class States:
-    """Bytes of training states on one device."""
+    """Bytes of training states on one device: weights, gradients and the optimiser's."""
 
     weights: float
     gradients: float
@@ -95,12 +95,12 @@ class States:
 
     @property
     def total(self) -> float:
-        """All of them."""
+        """Bytes of all training states together."""
         return self.weights + self.gradients + self.master + self.moments
 
 
 def states(parameters: float, recipe: Recipe, *, data: int = 1, zero_stage: int = 0) -> States:
-    """Bytes on each device that holds `parameters` together with the `data` ranks that hold the same ones.
+    """Bytes of training states on a device that holds `parameters` together with `data` ranks that share them.
 
     Stage 3 must gather a layer's weights before it uses them; that layer's bytes are not counted here.
 
@@ -108,8 +108,8 @@ def states(parameters: float, recipe: Recipe, *, data: int = 1, zero_stage: int 
     >>> [round(states(psi, RECIPES["mixed16"], data=64, zero_stage=stage).total / 1e9, 1) for stage in ZERO_STAGES]
     [120.0, 31.4, 16.6, 1.9]
     """
-    not_negative(parameters=parameters)
-    at_least_one(data=data)
+    require_not_negative(parameters=parameters)
+    require_at_least_one(data=data)
     check_zero_stage(zero_stage)
     optimiser = parameters / (data if zero_stage >= 1 else 1)
     return States(

@@ -1,4 +1,4 @@
-"""How many numbers a transformer learns, by what they are for.
+"""Numbers of parameters of a transformer, by what they are for.
 
 Dimension letters: L layers, D d_model, F d_ff, N query heads, K key/value heads, H head_dim, V vocabulary, E experts.
 """
@@ -29,17 +29,17 @@ class Parameters:
 
     @property
     def total(self) -> int:
-        """All that is stored."""
+        """Number of all parameters that are stored."""
         return self.embedding + self.position + self.attention + self.mlp + self.router + self.norm + self.head
 
     @property
     def active(self) -> int:
-        """All but the experts that a token does not use. The embedding counts whole, though a token reads one row."""
+        """Parameters that one token uses: all but its unused experts. The embedding counts whole."""
         return self.total - self.idle
 
     @property
     def non_embedding(self) -> int:
-        """All but embedding, learned positions and head: the N of scaling laws (Kaplan et al. 2020, §2.1)."""
+        """Parameters without embedding, learned positions and head: N of scaling laws (Kaplan et al. 2020, §2.1)."""
         return self.total - self.embedding - self.position - self.head
 
 
@@ -75,7 +75,7 @@ def parameters(config: TransformerConfig) -> Parameters:
 
 
 def attention_parameters(config: TransformerConfig) -> int:
-    """Projections of one layer's attention, with biases, without norms: D·(2N + 2K)·H for grouped heads."""
+    """Parameters of one layer's attention, with biases, without norms: D·(2N + 2K)·H for grouped heads."""
     c = config
     if c.latent is not None:
         return _latent_parameters(c, c.latent) + (c.d_model if c.out_bias else 0)
@@ -85,14 +85,14 @@ def attention_parameters(config: TransformerConfig) -> int:
 
 
 def mlp_parameters(config: TransformerConfig, d_ff: int) -> int:
-    """One MLP of a hidden width: 3·D·F for "swiglu", else 2·D·F; and its biases."""
+    """Parameters of one MLP of hidden width `d_ff`: 3·D·F for "swiglu", else 2·D·F; and its biases."""
     inputs = 2 if config.activation == "swiglu" else 1
     biases = inputs * d_ff + config.d_model if config.mlp_bias else 0
     return (inputs + 1) * config.d_model * d_ff + biases
 
 
 def _latent_parameters(c: TransformerConfig, latent: LatentAttention) -> int:
-    """Matrices of arXiv:2405.04434, table of appendix C: queries (in one step or two), keys and values, output."""
+    """Parameters of latent attention's matrices (arXiv:2405.04434, appendix C): queries, keys and values, output."""
     query = c.n_heads * (latent.nope_dim + latent.rope_dim)
     queries = c.d_model * query if latent.q_rank is None else latent.q_rank * (c.d_model + query)
     down = c.d_model * (latent.kv_rank + latent.rope_dim)
@@ -101,7 +101,7 @@ def _latent_parameters(c: TransformerConfig, latent: LatentAttention) -> int:
 
 
 def _inner_norm_parameters(c: TransformerConfig) -> int:
-    """Norms within one layer's attention: of queries and keys, or of the latent vectors."""
+    """Parameters of the norms within one layer's attention: of queries and keys, or of the latent vectors."""
     if c.latent is not None:
         return (c.latent.q_rank or 0) + c.latent.kv_rank
     return 2 * c.head_dim if c.qk_norm else 0

@@ -17,7 +17,10 @@ LLAMA31 = RotaryScaling("llama3", factor=8.0, low_freq_factor=1.0, high_freq_fac
 
 
 def _gpt(name: str, n_layers: int, d_model: int, n_heads: int, context: int) -> TransformerConfig:
-    """GPT-2 and GPT-3: learned positions, layer norms, an MLP four times as wide as the model, biases, tied."""
+    """Sizes of GPT-2 and GPT-3.
+
+    Learned positions, layer norms, an MLP of four times the model's width, biases, tied.
+    """
     return TransformerConfig(
         name,
         n_layers,
@@ -54,7 +57,7 @@ def _llama(
     experts: Experts | None = None,
     rope_scaling: RotaryScaling | None = None,
 ) -> TransformerConfig:
-    """LLaMA and its kin: rotary positions, RMS norms, SwiGLU, no biases but those that a row says."""
+    """Sizes of LLaMA and its kin: rotary positions, RMS norms, SwiGLU, no biases but those that a row names."""
     return TransformerConfig(
         name,
         n_layers,
@@ -76,7 +79,10 @@ def _llama(
 def _llama3(
     name: str, n_layers: int, d_model: int, n_heads: int, d_ff: int, scaling: RotaryScaling | None = None
 ) -> TransformerConfig:
-    """LLaMA 3, with eight key/value heads; 3.1 is the same trained on with longer sequences and stretched angles."""
+    """Sizes of LLaMA 3, with eight key/value heads.
+
+    3.1 is LLaMA 3 trained on, for longer sequences by stretched angles.
+    """
     return _llama(
         name,
         n_layers,
@@ -94,7 +100,7 @@ def _llama3(
 def _qwen(
     name: str, n_layers: int, d_model: int, n_heads: int, n_kv_heads: int, d_ff: int, vocab_size: int = 152_064
 ) -> TransformerConfig:
-    """Qwen 2.5: LLaMA's block with biases of queries, keys and values; tied up to 3B, which have fewer tokens."""
+    """Sizes of Qwen 2.5: LLaMA's block with biases of queries, keys, values; tied up to 3B, which have fewer tokens."""
     small = vocab_size == 151_936
     return _llama(
         name,
@@ -113,7 +119,7 @@ def _qwen(
 
 
 def _palm(name: str, n_layers: int, d_model: int, n_heads: int) -> TransformerConfig:
-    """PaLM: attention and MLP side by side, one key and value for all heads of 256, no biases, tied."""
+    """Sizes of PaLM: attention and MLP side by side, one key and value for all heads of 256, no biases, tied."""
     return TransformerConfig(
         name,
         n_layers,
@@ -235,7 +241,7 @@ PRESETS = MappingProxyType({row.name: row for row in _ROWS})
 
 
 def preset(name: str) -> TransformerConfig:
-    """The decoder of this name, however its letters are cased and divided; InputError with near names for another.
+    """Look up a published decoder by name, however it is cased and divided; InputError suggests near names.
 
     >>> preset("LLaMA 2 7B").d_ff
     11008

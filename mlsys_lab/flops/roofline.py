@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mlsys_lab.flops.amounts import at_least_one, not_negative, positive
+from mlsys_lab.flops.amounts import require_at_least_one, require_not_negative, require_positive
 from mlsys_lab.hardware import Device
 
 
@@ -27,8 +27,10 @@ def matmul(m: int, n: int, k: int, element_bytes: float) -> tuple[float, float]:
 
 def bound(flops: float, size_bytes: float, *, peak_flops_per_s: float, bandwidth_bytes_per_s: float) -> Bound:
     """The least time for `flops` operations over `size_bytes` bytes, and what sets it. Raises InputError."""
-    not_negative(flops=flops)
-    positive(size_bytes=size_bytes, peak_flops_per_s=peak_flops_per_s, bandwidth_bytes_per_s=bandwidth_bytes_per_s)
+    require_not_negative(flops=flops)
+    require_positive(
+        size_bytes=size_bytes, peak_flops_per_s=peak_flops_per_s, bandwidth_bytes_per_s=bandwidth_bytes_per_s
+    )
     compute_s, memory_s = flops / peak_flops_per_s, size_bytes / bandwidth_bytes_per_s
     time_s = max(compute_s, memory_s)
     return Bound(
@@ -42,7 +44,7 @@ def bound(flops: float, size_bytes: float, *, peak_flops_per_s: float, bandwidth
 
 
 def bound_on(device: Device, precision: str, flops: float, size_bytes: float) -> Bound:
-    """The same on a row of the device table; `InputError` where the device has no unit for the precision."""
+    """Least time of work on a row of the device table, and what sets it; InputError if it lacks the precision."""
     peak, bandwidth = device.peak(precision), device.memory_bandwidth_bytes_per_s
     return bound(flops, size_bytes, peak_flops_per_s=peak, bandwidth_bytes_per_s=bandwidth)
 
@@ -55,7 +57,7 @@ def critical_batch(ridge: float, weight_bytes: float = 2) -> float:
     >>> critical_batch(240), critical_batch(240, weight_bytes=1)
     (240.0, 120.0)
     """
-    positive(ridge=ridge, weight_bytes=weight_bytes)
+    require_positive(ridge=ridge, weight_bytes=weight_bytes)
     return ridge * weight_bytes / 2
 
 
@@ -70,6 +72,6 @@ def attention_intensity(queries: int, keys: int, group: int = 1, element_bytes: 
     >>> round(attention_intensity(1, 8192, group=8), 2)
     7.99
     """
-    at_least_one(queries=queries, keys=keys, group=group)
-    positive(element_bytes=element_bytes)
+    require_at_least_one(queries=queries, keys=keys, group=group)
+    require_positive(element_bytes=element_bytes)
     return 4.0 * group * queries * keys / (2 * (group * queries + keys) * element_bytes)

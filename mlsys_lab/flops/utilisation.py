@@ -7,35 +7,35 @@ read: weights and KV cache. All are fractions of the dense peak; a figure above 
 
 from __future__ import annotations
 
-from mlsys_lab.flops.amounts import not_negative, positive
+from mlsys_lab.flops.amounts import require_not_negative, require_positive
 
 
 def flops_per_s(flops: float, time_s: float, devices: int = 1) -> float:
-    """FLOP/s that each of the devices reached; with time and FLOPs of the same work."""
-    not_negative(flops=flops)
-    positive(time_s=time_s, devices=devices)
+    """FLOP/s that each of `devices` reached, from the FLOPs and the seconds of one piece of work."""
+    require_not_negative(flops=flops)
+    require_positive(time_s=time_s, devices=devices)
     return flops / time_s / devices
 
 
 def mfu(model_flops: float, time_s: float, *, peak_flops_per_s: float, devices: int = 1) -> float:
-    """Model FLOPs utilisation: of the peak of all devices, the part that the model's own FLOPs made use of."""
-    positive(peak_flops_per_s=peak_flops_per_s)
+    """Model FLOPs utilisation: the model's own FLOPs over those that all devices could do in the time at their peak."""
+    require_positive(peak_flops_per_s=peak_flops_per_s)
     return flops_per_s(model_flops, time_s, devices) / peak_flops_per_s
 
 
 def hfu(hardware_flops: float, time_s: float, *, peak_flops_per_s: float, devices: int = 1) -> float:
-    """Hardware FLOPs utilisation: the same for all FLOPs that were done, at least the model's."""
+    """Hardware FLOPs utilisation: FLOPs executed, recomputation included, over those of all devices at their peak."""
     return mfu(hardware_flops, time_s, peak_flops_per_s=peak_flops_per_s, devices=devices)
 
 
 def mbu(needed_bytes: float, time_s: float, *, bandwidth_bytes_per_s: float, devices: int = 1) -> float:
-    """Memory bandwidth utilisation: bytes that had to be read (weights and cache) against what memory could move.
+    """Memory bandwidth utilisation: bytes that had to be read (weights and cache) over those that memory could move.
 
     >>> mbu(14e9, 0.014, bandwidth_bytes_per_s=2e12)  # 7 billion weights of 16 bits, 14 ms a token
     0.5
     """
-    not_negative(needed_bytes=needed_bytes)
-    positive(time_s=time_s, bandwidth_bytes_per_s=bandwidth_bytes_per_s, devices=devices)
+    require_not_negative(needed_bytes=needed_bytes)
+    require_positive(time_s=time_s, bandwidth_bytes_per_s=bandwidth_bytes_per_s, devices=devices)
     return needed_bytes / time_s / devices / bandwidth_bytes_per_s
 
 
@@ -46,6 +46,6 @@ def training_time_s(flops: float, *, peak_flops_per_s: float, devices: int = 1, 
     >>> round(days)
     40
     """
-    not_negative(flops=flops)
-    positive(peak_flops_per_s=peak_flops_per_s, devices=devices, utilisation=utilisation)
+    require_not_negative(flops=flops)
+    require_positive(peak_flops_per_s=peak_flops_per_s, devices=devices, utilisation=utilisation)
     return flops / (peak_flops_per_s * devices * utilisation)

@@ -12,11 +12,11 @@ from mlsys_lab.hardware.devices import DEVICES
 __all__ = ["DEVICES", "PRECISIONS", "Device", "Link", "device", "measure_cpu"]
 
 OTHER_CARDS = {"pcie", "nvl"}
-"""Words in a driver's device name that tell a slower card of the same chip from the SXM module of the table."""
+"""Words in a driver's device name that mark a slower card of the same chip than the SXM module of the table."""
 
 
 def device(name: str) -> Device:
-    """The device of this name, also as a driver spells it; `InputError` with a suggestion where the table has none.
+    """Look up a device by name, also as a driver spells it; InputError with a suggestion for an unknown one.
 
     >>> device("NVIDIA A100-SXM4-80GB").name
     'A100 80GB'

@@ -1,4 +1,4 @@
-"""This machine's CPU as a device: what it reaches, measured on the spot, since nobody's data sheet says."""
+"""This machine's CPU as a `Device`: its speeds are measured on the spot, since no data sheet gives them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from mlsys_lab.errors import MissingToolError
 from mlsys_lab.hardware.device import Device
 
 COPY_BYTES = 2**27
-"""128 MiB: beyond every laptop's last-level cache, so that the copy runs at the speed of memory."""
+"""Bytes of the array that is copied, 128 MiB: larger than a laptop's last-level cache, so memory sets the speed."""
 MATMUL_N = 1536
-"""3.6e9 operations a time: long enough that starting the threads does not count."""
+"""Side of the matrices that are multiplied: 3.6e9 operations, long enough that starting threads does not count."""
 REPEATS = 9
 
 
@@ -51,7 +51,7 @@ def measure_cpu() -> Device:
 
 
 def cpu_name() -> str:
-    """The processor's name as the system tells it."""
+    """The processor's name as the operating system gives it."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
         for line in cpuinfo.read_text(encoding="utf-8").splitlines():
@@ -61,7 +61,7 @@ def cpu_name() -> str:
 
 
 def memory_bytes() -> float:
-    """Main memory of this machine, as a POSIX system tells it."""
+    """Bytes of main memory of this machine, as a POSIX system gives them."""
     if not hasattr(os, "sysconf"):
         raise MissingToolError("the size of memory is asked of a POSIX system", help="on Windows, use WSL")
     return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

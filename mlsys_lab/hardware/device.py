@@ -30,12 +30,12 @@ class Link:
 
     @property
     def per_direction_bytes_per_s(self) -> float:
-        """All links together, one direction."""
+        """Bandwidth of all links together, in one direction."""
         return self.count * self.bytes_per_s_each_way
 
     @property
     def total_bytes_per_s(self) -> float:
-        """All links together, both directions added."""
+        """Bandwidth of all links together, both directions added."""
         return 2 * self.per_direction_bytes_per_s
 
 
@@ -102,13 +102,13 @@ class Device:
         return self.peak(precision) / self.memory_bandwidth_bytes_per_s
 
     def attainable(self, precision: str, intensity: float) -> float:
-        """The roofline: most operations per second at an arithmetic intensity (FLOP/byte)."""
+        """The roofline: most operations per second at an intensity in FLOP/byte, min(peak, intensity · bandwidth)."""
         if not intensity >= 0:
             raise InputError("arithmetic intensity must not be negative", got=intensity, expected="FLOP per byte")
         return min(self.peak(precision), intensity * self.memory_bandwidth_bytes_per_s)
 
     def link(self, kind: str) -> Link:
-        """The link whose kind begins so ("NVLink", "PCIe", "ICI"); `InputError` where there is none."""
+        """The first link whose kind begins with `kind` ("NVLink", "PCIe", "ICI"), in any case; else InputError."""
         for link in self.links:
             if link.kind.lower().startswith(kind.lower()):
                 return link

@@ -1,1 +1,1 @@
-"""GPU kernels: operations in Numba's CUDA, CUDA C++ and Triton, and a microscope for what they do to memory."""
+"""GPU kernels in Numba's CUDA, CUDA C++ and Triton, and a microscope (`trace`) for what they do to memory."""

@@ -1,4 +1,4 @@
-"""What every operation refuses, one line each: a learner should meet a sentence, not an address that faulted."""
+"""Checks of the tensors that an operation is given: one line for a learner, in place of an illegal memory access."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STATIC_SHARED_BYTES = 48 * 1024
 
 
 def together(dtypes: tuple[torch.dtype, ...], **tensors: torch.Tensor) -> torch.device:
-    """The device of tensors that go together: dense, of one dtype out of `dtypes`, on one device.
+    """The device of tensors that an operation takes together: dense, of one dtype out of `dtypes`, on one device.
 
     `InputError` names the first that is not.
     """
@@ -33,7 +33,7 @@ def together(dtypes: tuple[torch.dtype, ...], **tensors: torch.Tensor) -> torch.
 
 
 def alike(dtypes: tuple[torch.dtype, ...], **tensors: torch.Tensor) -> torch.device:
-    """The same for kernels that count elements in one row after the other: the tensors are contiguous as well."""
+    """The device of tensors as in `together`, which must also be contiguous; InputError names the first that is not."""
     device = together(dtypes, **tensors)
     for name, tensor in tensors.items():
         if not tensor.is_contiguous():
@@ -42,7 +42,7 @@ def alike(dtypes: tuple[torch.dtype, ...], **tensors: torch.Tensor) -> torch.dev
 
 
 def integers(like: torch.Tensor, **tensors: torch.Tensor) -> None:
-    """`InputError` that names the first which is no tensor of integers, in contiguous rows, on the device of `like`."""
+    """Raise InputError naming the first that is no tensor of integers, in contiguous rows, on the device of `like`."""
     for name, tensor in tensors.items():
         device = together((torch.int32, torch.int64), **{name: tensor})
         if device != like.device:
@@ -51,7 +51,7 @@ def integers(like: torch.Tensor, **tensors: torch.Tensor) -> None:
 
 
 def in_rows(**tensors: torch.Tensor) -> None:
-    """`InputError` that names the first tensor whose last dimension's elements do not lie side by side."""
+    """Raise InputError naming the first tensor whose last dimension's elements do not lie side by side."""
     for name, tensor in tensors.items():
         if tensor.ndim and tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
             raise InputError(
@@ -62,27 +62,27 @@ def in_rows(**tensors: torch.Tensor) -> None:
 
 
 def of_rank(rank: int, **tensors: torch.Tensor) -> None:
-    """`InputError` that names the first tensor which has not `rank` dimensions."""
+    """Raise InputError naming the first tensor that does not have `rank` dimensions."""
     for name, tensor in tensors.items():
         if tensor.ndim != rank:
             raise InputError(f"dimensions of {name}", got=f"shape {tuple(tensor.shape)}", expected=f"{rank} of them")
 
 
 def of_shape(shape: tuple[int, ...], **tensors: torch.Tensor) -> None:
-    """`InputError` that names the first tensor which has not this shape."""
+    """Raise InputError naming the first tensor that does not have this shape."""
     for name, tensor in tensors.items():
         if tuple(tensor.shape) != tuple(shape):
             raise InputError(f"shape of {name}", got=tuple(tensor.shape), expected=tuple(shape))
 
 
 def known_step(step: str, steps: Any) -> None:
-    """`InputError` for a step that is not among an operation's `steps`."""
+    """Raise InputError unless `step` is among an operation's `steps`."""
     if step not in steps:
         raise InputError("unknown step", got=repr(step), expected="one of " + ", ".join(steps))
 
 
 def fits_shared_memory(size_bytes: int, what: str, limit_bytes: int = STATIC_SHARED_BYTES) -> None:
-    """`InputError` where `what` needs more shared memory than a block may have."""
+    """Raise InputError where `what` needs more shared memory than a block may have."""
     if size_bytes > limit_bytes:
         raise InputError(
             f"{what} is too large for shared memory", got=f"{size_bytes} bytes", expected=f"at most {limit_bytes}"

@@ -1,4 +1,4 @@
-"""The kernels and constants of a module's text, told from all else that stands there."""
+"""The kernels and constants in a module's text, separated from everything else in it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mlsys_lab.kernels.vocabulary import DIALECTS, RESERVED
 
 @dataclass(frozen=True)
 class Kernels:
-    """The part of a module that is kernels: a tree to compile, and the names that it defines.
+    """The part of a module that is kernels: a syntax tree to compile, and the names that it defines.
 
     `refused` are names that it does not define, because they, or what they use, may not be run: each with the reason.
     """
@@ -25,7 +25,7 @@ class Kernels:
 
 
 def kernels_of(source: str, filename: str = "<kernels>", elsewhere: frozenset[str] = frozenset()) -> Kernels:
-    """The kernels and constants of a module's text, every one of them checked; all else is left out unrun.
+    """Find the kernels and number constants of a module's text and check every one; all else is left out, unrun.
 
     `elsewhere` names kernels and constants that stand in another text. Raises SyntaxError where the text is no Python.
     """
@@ -64,14 +64,14 @@ def kernels_of(source: str, filename: str = "<kernels>", elsewhere: frozenset[st
 
 
 def _spread(refused: dict[str, KernelLanguageError], uses: Mapping[str, set[str]]) -> None:
-    """Refuse what uses something that is refused, for the same reason."""
+    """Refuse every kernel that uses a refused one, for the reason of that one; changes `refused` in place."""
     left = {name: used for name, used in uses.items() if name not in refused}
     while spoilt := [name for name, used in left.items() if used & refused.keys()]:
         refused.update({name: refused[min(left.pop(name) & refused.keys())] for name in spoilt})
 
 
 def is_kernel(function: ast.FunctionDef) -> bool:
-    """Whether a decorator makes it a kernel; raises where there are others beside."""
+    """Whether a decorator makes the function a kernel; raises KernelLanguageError if it has other decorators too."""
     dotted = decorators(function)
     if not any(name in DIALECTS for name in dotted):
         if strange := [name for name in dotted if name == "jit" or name.endswith("cuda.jit")]:
@@ -91,7 +91,7 @@ def is_kernel(function: ast.FunctionDef) -> bool:
 
 
 def _constants(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.Assign]]:
-    """`NAME = number`, or arithmetic of numbers and earlier such names, or a tuple of them."""
+    """Yield (name, assignment) of `NAME = number`, of arithmetic of numbers and such names, and of tuples of them."""
     known: set[str] = set()
     for node in body:
         if not (isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)):

@@ -20,7 +20,7 @@ HARMLESS = (ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context)
 
 
 class KernelLanguageError(CourseError):
-    """A kernel's text uses what a kernel does not have; `line` counts from 1 in the text that was checked."""
+    """A kernel's text uses something that kernels may not; `line` counts from 1 in the text that was checked."""
 
     def __init__(self, line: int, what: str, *, got: object = None, help: str = "") -> None:
         super().__init__(what, got=got, help=help)
@@ -28,7 +28,7 @@ class KernelLanguageError(CourseError):
 
 
 def check_kernel(function: ast.FunctionDef, known: frozenset[str]) -> set[str]:
-    """Names that a kernel takes from its module, whose kernels and constants are `known`.
+    """Check one kernel; returns the names that it takes from its module, whose kernels and constants are `known`.
 
     Raises `KernelLanguageError` at the first thing that it may not use.
     """
@@ -38,7 +38,7 @@ def check_kernel(function: ast.FunctionDef, known: frozenset[str]) -> set[str]:
 
 
 class _Kernel:
-    """One kernel's check."""
+    """The check of one kernel's syntax tree, which collects the names that the kernel uses."""
 
     def __init__(self, function: ast.FunctionDef, known: frozenset[str]) -> None:
         self.function, self.known = function, known
@@ -49,7 +49,7 @@ class _Kernel:
         self.locals = stored | {one.arg for one in self.parameters}
 
     def check(self) -> None:
-        """Raise `KernelLanguageError` at the first thing that the kernel may not use."""
+        """Raise KernelLanguageError at the first thing that the kernel may not use."""
         arguments = self.function.args
         if arguments.vararg or arguments.kwarg:
             self.refuse(self.function, "a kernel has a fixed number of parameters", "*args or **kwargs")
@@ -70,7 +70,7 @@ class _Kernel:
             self.statement(statement)
 
     def statement(self, node: ast.stmt) -> None:
-        """A line of the body, with the lines below it."""
+        """Check a statement of the body, with the statements inside it."""
         match node:
             case ast.Assign(targets=targets, value=value):
                 if len(targets) > 1 and self.dialect == "triton.jit":
@@ -116,7 +116,7 @@ class _Kernel:
                 self.statement(node)
 
     def target(self, node: ast.expr) -> None:
-        """What is assigned to."""
+        """Check the left side of an assignment."""
         match node:
             case ast.Name():
                 pass
@@ -133,7 +133,7 @@ class _Kernel:
                 self.refuse(node, what, help="array[row, column] = value")
 
     def expression(self, node: ast.expr) -> None:
-        """What has a value, with its parts."""
+        """Check an expression and its parts."""
         match node:
             case ast.Constant(value=value):
                 if isinstance(value, str | bytes | complex) or value is ...:
@@ -167,7 +167,7 @@ class _Kernel:
                 self.refuse(node, f"a kernel has no {_word(node)}")
 
     def argument(self, node: ast.expr) -> None:
-        """What a function is given: a value, or a list that is a shape of Triton's."""
+        """Check an argument of a call: an expression, or a list that is a shape of Triton's."""
         for part in node.elts if isinstance(node, ast.List) and self.dialect == "triton.jit" else [node]:
             self.expression(part)
 
@@ -197,7 +197,7 @@ class _Kernel:
             )
 
     def attribute(self, node: ast.Attribute) -> None:
-        """A dotted name of the language, or what a value has to offer."""
+        """Check a dotted name: a word of the language, or an attribute that values in kernels have."""
         root: ast.expr = node
         while isinstance(root, ast.Attribute):
             root = root.value
@@ -219,7 +219,7 @@ class _Kernel:
             self.expression(node.value)
 
     def own(self, name: str) -> str:
-        """What a name of another module is called in this kernel; "" if there is no such thing."""
+        """Translate a name from another module to the one it has in this kernel; "" if there is none."""
         found = [f"{module}.{name}" for module in DIALECTS[self.dialect] if name in MODULES[module]]
         return found[0] if found else 'float("inf")' if name == "inf" else ""
 
@@ -239,7 +239,7 @@ def _is_store(node: ast.Name) -> bool:
 
 
 def _word(node: ast.AST) -> str:
-    """A construct by the name that programmers know."""
+    """The construct's name as programmers say it, for error messages."""
     names = {"JoinedStr": "f-string", "ListComp": "comprehension", "GeneratorExp": "generator", "NamedExpr": "`:=`"}
     kind = type(node).__name__
     return names.get(kind, kind.lower())

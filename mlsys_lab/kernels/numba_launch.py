@@ -1,4 +1,4 @@
-"""Launching a kernel of Numba: on the GPU for tensors there, thread by thread for tensors in the host's memory."""
+"""Launching a kernel of Numba: on the GPU for tensors there, in the simulator for tensors in the host's memory."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Extent = int | tuple[int, ...]
 
 
 class Launcher(Protocol):
-    """What runs a kernel; `outputs` names parameters whose elements mean nothing before."""
+    """Type of functions that run a kernel; `outputs` names parameters that are written without being read before."""
 
     def __call__(self, kernel: Any, grid: Extent, block: Extent, *args: Any, outputs: tuple[str, ...] = ()) -> None:
-        """One launch."""
+        """Run `kernel[grid, block](*args)`; `outputs` names the parameters that the kernel is to fill."""
 
 
 def launch(kernel: Any, grid: Extent, block: Extent, *args: Any, outputs: tuple[str, ...] = ()) -> None:
@@ -46,11 +46,11 @@ def launch(kernel: Any, grid: Extent, block: Extent, *args: Any, outputs: tuple[
 
 
 class Recorder:
-    """A launcher that keeps the trace of each launch."""
+    """A launcher that runs kernels in the simulator and keeps the trace of each launch in `traces`."""
 
     def __init__(self) -> None:
         self.traces: list[Trace] = []
 
     def __call__(self, kernel: Any, grid: Extent, block: Extent, *args: Any, outputs: tuple[str, ...] = ()) -> None:
-        """Run the kernel in the simulator and record it."""
+        """Run the kernel in the simulator and append its trace to `traces`."""
         self.traces.append(record(kernel, grid, block, *args, outputs=outputs))

@@ -16,7 +16,7 @@ import torch
 from mlsys_lab.errors import InputError
 
 LANGUAGES = {"numba": "numba_steps", "cuda": "cuda_steps", "triton": "triton_steps"}
-"""The module that holds a language's steps, in each operation's folder that has them."""
+"""Name of the module that holds a language's steps, in the folder of each operation that has them."""
 
 
 def steps_in(operation: str, language: str) -> ModuleType:
@@ -35,7 +35,7 @@ def steps_in(operation: str, language: str) -> ModuleType:
 
 
 def _imported(name: str) -> bool:
-    """Import a module; whether there is such a one."""
+    """Import a module; returns whether it exists."""
     try:
         importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -51,7 +51,7 @@ _imported._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def perform(operation: str, language: str, step: str | None, *tensors: torch.Tensor) -> torch.Tensor:
-    """Run one step; without a name the last, which is the fastest. Raises InputError, MissingToolError."""
+    """Run one step of an operation (by default the last, the fastest) on tensors. InputError, MissingToolError."""
     module = steps_in(operation, language)
     result: torch.Tensor = module.run(step or list(module.STEPS)[-1], *tensors)
     return result

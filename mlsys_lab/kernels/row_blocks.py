@@ -14,27 +14,27 @@ import torch
 from mlsys_lab.errors import InputError
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-"""What the kernels read and write; they compute in float32."""
+"""dtypes that kernels which work row by row read and write; they compute in float32."""
 
 MOST_WARPS = 32
-"""Warps of one program on an NVIDIA GPU."""
+"""Most warps of one program on an NVIDIA GPU."""
 
 
 @dataclass(frozen=True)
 class RowBlock:
-    """What one program holds at a time, and how many warps hold it."""
+    """The rows and columns that one program holds at a time, and how many warps hold them."""
 
     rows: int
     block: int
     warps: int
 
     def programs(self, rows: int) -> int:
-        """Programs for so many rows, each taking one block."""
+        """Number of programs for so many rows, each taking one block."""
         return -(-rows // self.rows)
 
 
 def row_block(width: int, *, elements: int, per_thread: int, least_warps: int = 4) -> RowBlock:
-    """Blocks of about `elements` elements, rows being `width` wide, and at most `per_thread` of them in a thread.
+    """Choose a block of about `elements` elements for rows `width` wide, at most `per_thread` of them in a thread.
 
     >>> row_block(1000, elements=4096, per_thread=32)
     RowBlock(rows=4, block=1024, warps=4)
@@ -46,7 +46,7 @@ def row_block(width: int, *, elements: int, per_thread: int, least_warps: int = 
 
 
 def power_of_two(n: int) -> int:
-    """The least power of two that is not below n.
+    """The least power of two that is not below n, at least 1.
 
     >>> [power_of_two(n) for n in (0, 1, 5, 64)]
     [1, 1, 8, 64]
@@ -55,7 +55,7 @@ def power_of_two(n: int) -> int:
 
 
 def rows_and_width(x: torch.Tensor, name: str = "x") -> tuple[int, int]:
-    """N and D of (…, D). InputError for a tensor without dimensions or with rows of no elements."""
+    """N and D of a tensor (…, D); InputError for no dimensions or rows of no elements."""
     if x.ndim == 0:
         raise InputError(f"{name} has no dimension to go along", got="shape ()", expected="(…, D)")
     width = x.shape[-1]

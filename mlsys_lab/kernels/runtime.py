@@ -30,7 +30,7 @@ def on_gpu() -> bool:
 
 
 def need_gpu(what: str) -> None:
-    """`MissingToolError` that says what asked for a GPU, where there is none."""
+    """Raise MissingToolError, naming `what` asked for it, where there is no GPU."""
     if not on_gpu():
         raise MissingToolError(
             f"{what} needs a GPU", got="no CUDA device", help="every step but the compiled ones runs without one"
@@ -38,7 +38,7 @@ def need_gpu(what: str) -> None:
 
 
 def load_triton() -> tuple[Any, Any]:
-    """`triton` and `triton.language`, ready to interpret without a GPU and to compile with one.
+    """Import `triton` and `triton.language`, ready to interpret without a GPU and to compile with one.
 
     Raises MissingToolError where Triton is not published for this system, not installed, or too old.
     """
@@ -50,7 +50,7 @@ def load_triton() -> tuple[Any, Any]:
 
 
 def load_numba() -> Any:
-    """`numba.cuda`, ready to simulate without a GPU and to compile with one.
+    """Import `numba.cuda`, ready to simulate without a GPU and to compile with one.
 
     Raises MissingToolError where Numba is not installed, too old, or does not fit its CUDA package.
     """
@@ -62,12 +62,12 @@ def load_numba() -> Any:
 
 
 def triton_interprets() -> bool:
-    """Whether Triton's kernels are interpreted in Python; read after `load_triton`."""
+    """Whether Triton's kernels are interpreted in Python; valid after `load_triton`."""
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
 
 
 def numba_simulates() -> bool:
-    """Whether Numba's kernels are run by the simulator; read after `load_numba`."""
+    """Whether Numba's kernels are run by the simulator; valid after `load_numba`."""
     return os.environ.get("NUMBA_ENABLE_CUDASIM", "0") == "1"
 
 

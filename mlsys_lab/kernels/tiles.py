@@ -18,7 +18,7 @@ from mlsys_lab.kernels.runtime import triton_interprets
 from mlsys_lab.kernels.triton_language import tl, triton
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-"""What the kernels multiply; they add in float32."""
+"""dtypes that kernels with matrix multiplications take; they add in float32."""
 
 PRECISIONS = ("ieee", "tf32x3", "tf32")
 """How float32 tiles are multiplied on a GPU; the interpreter does it exactly rounded in any case.
@@ -32,14 +32,14 @@ HOPPER_SHARED_BYTES = 227 * 1024
 """Shared memory that one block may have on compute capability 9.0; kernels are planned for it where there is no GPU."""
 
 HOPPER_MULTIPROCESSORS = 132
-"""Of an H100 SXM; persistent kernels start as many programs where there is no GPU to ask."""
+"""Multiprocessors of an H100 SXM; persistent kernels start as many programs where there is no GPU to ask."""
 
 INTERPRETED = tl.constexpr(triton_interprets())
 
 
 @triton.jit
 def dot(a, b, accumulator, PRECISION: tl.constexpr):
-    """a·b in float32, added to the accumulator where there is one."""
+    """Product a·b of two tiles in float32, added to the accumulator where there is one."""
     if INTERPRETED:
         return tl.dot(a.to(tl.float32), b.to(tl.float32), accumulator)
     return tl.dot(a, b, accumulator, input_precision=PRECISION)
@@ -47,14 +47,14 @@ def dot(a, b, accumulator, PRECISION: tl.constexpr):
 
 @dataclass(frozen=True)
 class Limits:
-    """What a kernel may count on, of the GPU or of an H100 where there is none."""
+    """What a kernel may count on: shared memory of a block and multiprocessors, of the GPU or else of an H100."""
 
     shared_bytes: int
     multiprocessors: int
 
 
 def limits(device: torch.device) -> Limits:
-    """Those of `device`."""
+    """The limits that kernels on `device` may count on: the GPU's own, or an H100's for the CPU."""
     if device.type != "cuda":
         return Limits(HOPPER_SHARED_BYTES, HOPPER_MULTIPROCESSORS)
     found: Any = torch.cuda.get_device_properties(device)
@@ -62,7 +62,7 @@ def limits(device: torch.device) -> Limits:
 
 
 def tensors(rank: int, **named: torch.Tensor) -> torch.device:
-    """The device of tensors of `rank` dimensions that a kernel takes together. `InputError` for the first that is not.
+    """The device of tensors of `rank` dimensions that a kernel takes together; InputError names the first that misfits.
 
     They share one of `DTYPES` and one device. Strides are free but for the last dimension, whose elements lie side by
     side, as wide loads need it.
@@ -74,11 +74,11 @@ def tensors(rank: int, **named: torch.Tensor) -> torch.device:
 
 
 def written_out(dtype: torch.dtype, precision: str) -> bool:
-    """Whether the compiler writes every multiply-add of a tile into the code, so that only small ones are of use."""
+    """Whether the compiler writes out every multiply-add of a tile, so that only small tiles are of use."""
     return dtype == torch.float32 and precision == "ieee"
 
 
 def known_precision(precision: str) -> None:
-    """`InputError` for a way of multiplying float32 that there is not."""
+    """Raise InputError unless `precision` is one of `PRECISIONS`."""
     if precision not in PRECISIONS:
         raise InputError("unknown precision", got=repr(precision), expected="one of " + ", ".join(PRECISIONS))

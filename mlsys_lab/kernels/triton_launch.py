@@ -1,4 +1,4 @@
-"""Launching a Triton kernel: on the device of its arrays, in the interpreter, or before somebody who looks on."""
+"""Launching a Triton kernel: on the device of its arrays, in the interpreter, or under a recorder."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def launch(
 
 @contextmanager
 def launching(instead: Callable[..., None]) -> Iterator[None]:
-    """Within: `instead(kernel, grid, *args, outputs=…, **constants)` in the place of every launch."""
+    """Call `instead(kernel, grid, *args, outputs=…, **constants)` for every launch in the body of a `with`."""
     token = _instead.set(instead)
     try:
         yield
@@ -68,7 +68,7 @@ def launching(instead: Callable[..., None]) -> Iterator[None]:
 
 @contextmanager
 def interpreting() -> Iterator[None]:
-    """Let kernels be interpreted also where Triton was imported to compile, and leave everything as it was.
+    """Let kernels be interpreted in the body of a `with`, also where Triton was imported to compile.
 
     There Triton's library (`tl.sum` …) and a kernel's helpers are functions for the compiler, and refuse to be called.
     That is so on a machine with a GPU, and where torch has imported Triton before us, as its optimizers do.
@@ -86,7 +86,7 @@ def interpreting() -> Iterator[None]:
 
 @contextmanager
 def _patching_once(interpreter: Any, tl: Any) -> Iterator[None]:
-    """Let the interpreter exchange the functions of `tl` for its own once a launch.
+    """Let the interpreter replace the functions of `tl` by its own only once a launch.
 
     It would do so again at each call of a helper, `tl.sum` among them, which takes longer than all the rest together.
     """
@@ -134,7 +134,7 @@ def _no_arithmetic_on_bits(interpreter: Any, tl: Any) -> Iterator[None]:
 
 
 def _ours(error: BaseException) -> CourseError | None:
-    """The course's own error, where that is what the interpreter's is about."""
+    """The course's own error that an interpreter's error was raised from; None if there is none."""
     cause = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
@@ -143,7 +143,7 @@ def _ours(error: BaseException) -> CourseError | None:
 
 @contextmanager
 def _called_by_python(interpreter: Any, tl: Any) -> Iterator[None]:
-    """Let functions that were decorated for the compiler be called, as the interpreter does."""
+    """Let functions that were decorated for the compiler be called from Python, as the interpreter does."""
     jit = importlib.import_module("triton.runtime.jit").JITFunction
     places = [tl, tl.core, tl.math, *(one for one in vars(tl.core).values() if isinstance(one, type))]
     before = [(place, dict(vars(place))) for place in dict.fromkeys(places)]
@@ -162,7 +162,7 @@ def _called_by_python(interpreter: Any, tl: Any) -> Iterator[None]:
 
 @contextmanager
 def silent_arithmetic() -> Iterator[None]:
-    """NumPy, which computes for the interpreter, says as little of overflow and NaN as a GPU does."""
+    """Silence NumPy's warnings of overflow and NaN, since a GPU gives none."""
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         yield

@@ -21,7 +21,7 @@ _fastest: dict[Hashable, Any] = {}  # what was found, for as long as the process
 
 
 def fastest(key: Hashable, choices: Sequence[Choice], run: Callable[[Choice], None]) -> Choice:
-    """The choice whose `run` takes the least time (median) on the GPU; measured once a `key`, which names the work.
+    """The choice whose `run` takes least time (median) on the GPU, measured once for each `key`, which names the work.
 
     Choices that the device has no room for are left out. Where kernels are interpreted there is nothing to measure: the
     first. `run` must be repeatable. Raises InputError where no choice is left.

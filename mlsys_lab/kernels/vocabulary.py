@@ -1,4 +1,4 @@
-"""The words that a kernel may use besides its own: what `mlsys_lab.kernels.language` lets pass.
+"""The words that a kernel may use besides its own, which `mlsys_lab.kernels.language` lets pass.
 
 Left out of what Numba and Triton offer: printing, assembly, pointers made of numbers, and whatever is not arithmetic,
 a load, a store or a barrier.
@@ -40,7 +40,7 @@ TRITON = _words(
 )
 MODULES = {"cuda": CUDA, "tl": TRITON, "math": MATH}
 DIALECTS = {"cuda.jit": ("cuda", "math"), "triton.jit": ("tl",)}
-"""By a kernel's decorator: the modules that it may name. They go by these names and no others."""
+"""Modules that a kernel may name, by its decorator; they go by these names and no others."""
 OF_VALUES = {
     "cuda.jit": _words("dtype ndim shape size"),
     "triton.jit": _words(
@@ -48,5 +48,5 @@ OF_VALUES = {
         permute ravel reshape shape sigmoid split store sum to trans view"""
     ),
 }
-"""Attributes and methods that arrays, blocks, descriptors and their types have in kernels."""
+"""Attributes and methods of arrays, blocks, descriptors and their types that kernels may use, by decorator."""
 RESERVED = BUILTINS | NUMBER_TYPES | frozenset([*MODULES, "triton"])

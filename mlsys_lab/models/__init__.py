@@ -1,4 +1,4 @@
-"""One decoder transformer for many published ones, and how their weights are loaded."""
+"""A decoder transformer that covers many published models, and loading of their weights."""
 
 from mlsys_lab.models.loading import load
 from mlsys_lab.models.transformer import Attention, Transformer, fused_attention

@@ -1,4 +1,4 @@
-"""What follows attention in a block: a dense MLP, or a mixture of experts that sends each token to a few of many.
+"""The second half of a transformer block: a dense MLP, or a mixture of experts that sends each token to a few of many.
 
 Dimension letters: B batch, T tokens, D d_model, F hidden width, E experts, A experts that a token uses.
 """
@@ -23,7 +23,7 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 class MLP(nn.Module):
-    """down(act(up(x))), and for SwiGLU down(silu(gate(x)) · up(x)) (arXiv:2002.05202): (..., D) -> (..., D)."""
+    """MLP down(act(up(x))), for SwiGLU down(silu(gate(x)) · up(x)) (arXiv:2002.05202): (..., D) -> (..., D)."""
 
     def __init__(self, config: TransformerConfig, d_ff: int) -> None:
         super().__init__()
@@ -33,14 +33,14 @@ class MLP(nn.Module):
         self.up, self.down = nn.Linear(D, d_ff, bias=bias), nn.Linear(d_ff, D, bias=bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(..., D) -> (..., D)."""
+        """Apply the MLP to each vector: (..., D) -> (..., D)."""
         if self.gate is None:
             return self.down(self.activation(self.up(x)))  # (..., F) inside
         return self.down(self.activation(self.gate(x)) * self.up(x))
 
 
 class MixtureOfExperts(nn.Module):
-    """The A experts that the router likes best, weighted by its softmax over those A (arXiv:2401.04088, §2.1).
+    """Mixture of experts: sum of the A best, weighted by the router's softmax over them (arXiv:2401.04088, §2.1).
 
     Shared experts, where there are any, take every token with weight 1 (arXiv:2401.06066, §3.2). No token is dropped.
     """
@@ -53,7 +53,7 @@ class MixtureOfExperts(nn.Module):
         self.shared = nn.ModuleList(MLP(config, experts.d_ff) for _ in range(experts.shared))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(B, T, D) -> (B, T, D)."""
+        """Send each token to its experts and sum their weighted results: (B, T, D) -> (B, T, D)."""
         tokens = x.flatten(0, 1)  # (B·T, D)
         best = self.router(tokens).topk(self.active)  # values and indices (B·T, A)
         weights = best.values.softmax(-1, dtype=torch.promote_types(x.dtype, torch.float32)).to(x.dtype)

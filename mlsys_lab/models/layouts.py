@@ -29,12 +29,12 @@ class Stored:
     by_head: bool = False
 
     def shape(self, ours: torch.Size) -> tuple[int, ...]:
-        """The stored tensor's shape, from that of our weight."""
+        """Shape that the tensor in the file must have, from the shape `ours` of the weight to fill."""
         stacked = (ours[0] * self.parts, *ours[1:])
         return stacked[::-1] if self.transposed else stacked
 
     def take(self, stored: torch.Tensor, config: TransformerConfig) -> torch.Tensor:
-        """Our weight, out of the stored tensor."""
+        """Cut a weight of our shape out of the tensor in the file."""
         outputs_first = stored.mT if self.transposed and stored.ndim == 2 else stored
         if self.by_head:
             split = outputs_first.reshape(config.n_heads, self.parts, -1, *outputs_first.shape[1:])
@@ -43,7 +43,7 @@ class Stored:
 
 
 Layout = Mapping[str, Stored]
-"""By the name of a module of ours, numbers as *: where its weight and bias are, with the same numbers for *."""
+"""Where a checkpoint keeps each weight: `Stored` by the name of our module, with * for numbers in both names."""
 
 GPT2: Layout = {
     "embedding": Stored("transformer.wte"),
@@ -105,14 +105,14 @@ LAYOUTS: Mapping[str, Layout] = {
     "qwen2": LLAMA,
     "qwen3": LLAMA,
 }
-"""By `model_type` of a config.json."""
+"""Layout of published checkpoints, by `model_type` of their config.json."""
 
 NO_WEIGHTS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
-"""How the names of buffers end that old checkpoints hold, and that follow from the configuration."""
+"""Endings of names of buffers in old checkpoints, which follow from the configuration and are not loaded."""
 
 
 def locate(weight: str, layout: Layout) -> Stored:
-    """Where the weight of this name of ours is.
+    """Where the checkpoint keeps the weight that our `Transformer` calls `weight`.
 
     >>> locate("blocks.7.mlp.experts.2.up.weight", LLAMA).name
     'model.layers.7.block_sparse_moe.experts.2.w3.weight'

@@ -39,7 +39,7 @@ def load(
     """
     folder = Path(folder)
     fields = read_fields(folder / "config.json")
-    model = _empty(folder, fields, attention)
+    model = _build_empty(folder, fields, attention)
     checkpoint = Checkpoint(folder)
     layout = LAYOUTS[fields.text("model_type")]
     wanted = {name: checkpoint.rename(locate(name, layout)) for name, _ in model.named_parameters()}
@@ -59,8 +59,8 @@ def load(
     return model
 
 
-def _empty(folder: Path, fields: Fields, attention: Attention) -> Transformer:
-    """The checkpoint's model without memory for its weights."""
+def _build_empty(folder: Path, fields: Fields, attention: Attention) -> Transformer:
+    """The checkpoint's model, built on the meta device: without memory for its weights."""
     config = read_config(folder)
     if fields.text("model_type") not in LAYOUTS:
         raise InputError(
@@ -83,13 +83,13 @@ def _empty(folder: Path, fields: Fields, attention: Attention) -> Transformer:
 
 
 class Checkpoint:
-    """Names of all tensors of a folder with the file each is in, and the tensors themselves as they are asked for."""
+    """The tensors of a folder of safetensors files, read one at a time, and the names of all of them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.open: dict[str, Any] = {}
         if (folder / INDEX).exists():
-            self.files = self._indexed()
+            self.files = self._read_index()
         elif (folder / SINGLE).exists():
             self.files = dict.fromkeys(self._open(SINGLE).keys(), SINGLE)
         else:
@@ -98,12 +98,12 @@ class Checkpoint:
             raise InputError(f"no weights in {folder}", expected=f"{SINGLE} or {INDEX}", help=help_)
 
     def rename(self, stored: Stored) -> Stored:
-        """The same place under the name that this checkpoint uses: some leave out "transformer." or "model."."""
+        """Correct the stored name to this checkpoint's: some leave out the prefix "transformer." or "model."."""
         bare = stored.name.removeprefix("transformer.").removeprefix("model.")
         return dataclasses.replace(stored, name=bare) if bare in self.files else stored
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        """Read one tensor; InputError if the file has it not, or with another shape or dtype than expected."""
+        """Read one tensor; InputError if it is missing or has another shape or dtype than expected."""
         file = self.files[name]
         try:
             piece = self._open(file).get_slice(name)
@@ -117,7 +117,7 @@ class Checkpoint:
             raise InputError(f"{name} in {self.folder / file} is quantised", got=tensor.dtype, expected="16 to 64 bits")
         return tensor
 
-    def _indexed(self) -> dict[str, str]:
+    def _read_index(self) -> dict[str, str]:
         path = self.folder / INDEX
         try:
             files = json.loads(path.read_text(encoding="utf-8"))["weight_map"]

@@ -15,21 +15,21 @@ from mlsys_lab.flops import RotaryScaling
 def rotary_angles(
     T: int, H: int, theta: float, like: torch.Tensor, scaling: RotaryScaling | None = None
 ) -> torch.Tensor:
-    """Angles of positions 0..T-1: cosines and sines, (2, T, H/2), of the device and dtype of `like`.
+    """Cosines and sines of the rotary angles of positions 0..T-1: (2, T, H/2), with the device and dtype of `like`.
 
-    RoFormer (arXiv:2104.09864), §3.2.2, equation 15: pair i turns by theta^(-2i/H) a position, or as `slowed` makes it
-    where there is a scaling. Worked out in fp32 at least, since bf16 cannot tell far positions apart.
+    RoFormer (arXiv:2104.09864), §3.2.2, equation 15: pair i turns by theta^(-2i/H) a position, or less by
+    `stretch_angles` where there is a scaling. Worked out in fp32 at least, since bf16 cannot tell far positions apart.
     """
     fine = torch.promote_types(like.dtype, torch.float32)
     turns = theta ** (-torch.arange(0, H, 2, device=like.device, dtype=fine) / H)  # (H/2,)
     if scaling is not None:
-        turns = slowed(turns, scaling)
+        turns = stretch_angles(turns, scaling)
     angles = torch.arange(T, device=like.device, dtype=fine)[:, None] * turns  # (T, H/2)
     return torch.stack((angles.cos(), angles.sin())).to(like.dtype)  # (2, T, H/2)
 
 
-def slowed(turns: torch.Tensor, scaling: RotaryScaling) -> torch.Tensor:
-    """Radians a position of each pair, (H/2,), after `scaling`: (H/2,).
+def stretch_angles(turns: torch.Tensor, scaling: RotaryScaling) -> torch.Tensor:
+    """Stretch rotary angles by `scaling`: radians a position of each pair, (H/2,) -> (H/2,).
 
     "linear": Chen et al. 2023 (arXiv:2306.15595), §2.3, positions divided by the factor. "llama3": `apply_scaling` of
     Meta's llama-models (models/llama3/model.py), which transformers has as `_compute_llama3_parameters`. By how often a
@@ -54,7 +54,7 @@ def rotate(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
 
 
 def alibi_bias(T: int, N: int, like: torch.Tensor) -> torch.Tensor:
-    """What ALiBi adds to the scores, (N, T, T): minus slope times distance for the past, -inf for the future.
+    """ALiBi's bias on the scores, (N, T, T): minus slope times distance for the past, -inf for the future.
 
     Slopes are 2^(-8/n), 2^(-16/n), ... for n heads; where N is no power of two, n is the next lower one and the rest
     are every other slope of 2n heads (arXiv:2108.12409, §3 and its code).

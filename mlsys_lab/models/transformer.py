@@ -17,21 +17,23 @@ from mlsys_lab.models.experts import MLP, MixtureOfExperts
 from mlsys_lab.models.positions import alibi_bias, rotary_angles, rotate
 
 Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
-"""Causal attention with grouped heads: q (B, N, T, H), k and v (B, K, T, H), bias -> (B, N, T, H).
+"""Type of causal attention with grouped heads: q (B, N, T, H), k and v (B, K, T, H), bias -> (B, N, T, H).
 
-Query head n attends with key/value head n // (N/K); scores are scaled by 1/√H. A bias (N, T, T), where it is not None,
-is added to the scores and holds the causal mask as -inf.
+Query head n attends with key/value head n
+
+(N/K); scores are scaled by 1/√H. A bias (N, T, T), where it is not None, is added to the scores and holds the causal
+mask as -inf.
 """
 
 
 def fused_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """`Attention` by torch's own kernels."""
+    """Causal attention of the type `Attention`, by torch's own kernels (`scaled_dot_product_attention`)."""
     grouped = q.shape[1] != k.shape[1]
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=bias is None, enable_gqa=grouped)
 
 
 class SelfAttention(nn.Module):
-    """Projections around `attention`: (B, T, D) -> (B, T, D)."""
+    """Self-attention with its projections, around a function `attention`: (B, T, D) -> (B, T, D)."""
 
     def __init__(self, config: TransformerConfig, attention: Attention) -> None:
         super().__init__()
@@ -44,7 +46,7 @@ class SelfAttention(nn.Module):
         self.key_norm = nn.RMSNorm(c.head_dim, c.norm_eps) if c.qk_norm else nn.Identity()
 
     def forward(self, x: torch.Tensor, angles: torch.Tensor | None, bias: torch.Tensor | None) -> torch.Tensor:
-        """(B, T, D), rotary angles (2, T, H/2) or None, bias (N, T, T) or None -> (B, T, D)."""
+        """Attend: x (B, T, D), rotary angles (2, T, H/2) or None, bias (N, T, T) or None -> (B, T, D)."""
         q, k, v = (
             project(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # (B, N or K, T, H)
             for project in (self.query, self.key, self.value)
@@ -57,7 +59,7 @@ class SelfAttention(nn.Module):
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)); side by side from one norm where blocks are parallel."""
+    """Pre-norm block: x + attention(norm(x)), then x + mlp(norm(x)); both from one norm where blocks are parallel."""
 
     def __init__(self, config: TransformerConfig, layer: int, attention: Attention) -> None:
         super().__init__()
@@ -69,7 +71,7 @@ class Block(nn.Module):
         self.mlp = MixtureOfExperts(config, experts) if experts and routed else MLP(config, config.d_ff)
 
     def forward(self, x: torch.Tensor, angles: torch.Tensor | None, bias: torch.Tensor | None) -> torch.Tensor:
-        """(B, T, D) -> (B, T, D)."""
+        """Add attention's and the MLP's results to x: (B, T, D) -> (B, T, D); angles and bias as in `SelfAttention`."""
         h = self.attention_norm(x)
         if self.mlp_norm is None:
             return x + self.attention(h, angles, bias) + self.mlp(h)
@@ -78,7 +80,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Tokens to logits of the next token: ints (B, T) -> (B, T, V), GPT-2 and LLaMA families by configuration.
+    """Decoder transformer of the GPT-2 and LLaMA families: token ids (B, T) -> logits of the next token (B, T, V).
 
     `attention` is what each layer calls with its queries, keys and values. Raises InputError for latent attention,
     whose arithmetic is in `mlsys_lab.flops` but which is not built here. Weights begin as GPT-2's: normal, deviation
@@ -101,7 +103,7 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw the weights anew."""
+        """Draw all weights again from the initial distribution, in place."""
         residual = (2 * self.config.n_layers) ** -0.5
         for name, module in self.named_modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
@@ -111,7 +113,7 @@ class Transformer(nn.Module):
                 module.bias.zero_()
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """(B, T) -> (B, T, V). Raises InputError for other shapes or dtypes, and more tokens than the context holds."""
+        """Logits of each next token: ids (B, T) -> (B, T, V). InputError for other shapes, dtypes and too long a T."""
         c = self.config
         if tokens.ndim != 2 or tokens.shape[1] > c.context or tokens.dtype not in (torch.int32, torch.int64):
             raise InputError(
@@ -137,7 +139,7 @@ class Transformer(nn.Module):
 
 
 def norm(config: TransformerConfig) -> nn.Module:
-    """A norm over D with its weight, and its bias where the configuration has one."""
+    """A new norm over the last axis, of the kind and with the bias that the configuration names."""
     if config.norm == "rms":
         return nn.RMSNorm(config.d_model, config.norm_eps)
     return nn.LayerNorm(config.d_model, config.norm_eps, bias=config.norm_bias)

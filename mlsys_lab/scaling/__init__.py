@@ -23,7 +23,7 @@ bootstrap   bootstrap(fit, runs_or_curves, *, resamples=100, level=0.8, seed=0, 
 allocation  compute_optimal(law, flops) -> Allocation(n_params, tokens, loss, inference_tokens):
               .training_flops, .inference_flops, .total_flops, .tokens_per_param
             inference_optimal(law, loss, inference_tokens, *, inference_price=1.0) -> Allocation
-            at_size(law, loss, n_params, inference_tokens=0) -> Allocation
+            reach_loss(law, loss, n_params, inference_tokens=0) -> Allocation
 service     ExperimentService(budget_flops, seed, *, noise=0.01, failure_rate=0.05, world=None):
               .run(n_params, tokens, learning_rate)
                 -> Outcome(n_params, tokens, learning_rate, status, tokens_done, curve):
@@ -42,7 +42,7 @@ runs        train_all(plan=PLAN, *, corpus=None, seed=0, progress=None) -> list[
 Nothing here imports torch before a real run begins.
 """
 
-from mlsys_lab.scaling.allocation import Allocation, at_size, compute_optimal, inference_optimal
+from mlsys_lab.scaling.allocation import Allocation, compute_optimal, inference_optimal, reach_loss
 from mlsys_lab.scaling.bootstrap import Interval, bootstrap
 from mlsys_lab.scaling.curves import Curve, Runs
 from mlsys_lab.scaling.envelope import Envelope, fit_envelope
@@ -99,7 +99,6 @@ __all__ = [
     "Runs",
     "Size",
     "World",
-    "at_size",
     "bootstrap",
     "budgets",
     "byte_pairs",
@@ -112,6 +111,7 @@ __all__ = [
     "fit_parametric",
     "inference_optimal",
     "objective",
+    "reach_loss",
     "read_corpus",
     "tokens_for",
     "train",

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.scaling.laws import FLOPS_PER_PARAMETER_TOKEN, Law, positive
+from mlsys_lab.scaling.laws import FLOPS_PER_PARAMETER_TOKEN, Law, require_positive
 
 INFERENCE_FLOPS_PER_PARAMETER_TOKEN = 2
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """A model of N parameters trained on D tokens to a loss, that will serve so many tokens in its life."""
+    """A model of N parameters trained on D tokens to a loss, and the tokens that it will serve in its life."""
 
     n_params: float
     tokens: float
@@ -26,46 +26,46 @@ class Allocation:
 
     @property
     def training_flops(self) -> float:
-        """6ND."""
+        """FLOPs of training, 6ND."""
         return FLOPS_PER_PARAMETER_TOKEN * self.n_params * self.tokens
 
     @property
     def inference_flops(self) -> float:
-        """2N for each token served."""
+        """FLOPs of inference: 2N for each token served."""
         return INFERENCE_FLOPS_PER_PARAMETER_TOKEN * self.n_params * self.inference_tokens
 
     @property
     def total_flops(self) -> float:
-        """Training and inference together."""
+        """FLOPs of training and inference together."""
         return self.training_flops + self.inference_flops
 
     @property
     def tokens_per_param(self) -> float:
-        """D / N."""
+        """Training tokens for each parameter, D / N."""
         return self.tokens / self.n_params
 
 
 def compute_optimal(law: Law, flops: float) -> Allocation:
-    """The split of C = 6ND with the least loss, in closed form (Hoffmann et al. 2022, equation 4)."""
+    """The split of C = 6ND training FLOPs with the least loss, in closed form (Hoffmann et al. 2022, equation 4)."""
     frontier = law.frontier()
     n_params, tokens = float(frontier.params(flops)), float(frontier.tokens(flops))
     return Allocation(n_params, tokens, float(law.loss(n_params, tokens)))
 
 
-def at_size(law: Law, loss: float, n_params: float, inference_tokens: float = 0.0) -> Allocation:
-    """A model of this size trained until it reaches the loss; `InputError` where it never does."""
-    size = float(positive("parameters", n_params))
+def reach_loss(law: Law, loss: float, n_params: float, inference_tokens: float = 0.0) -> Allocation:
+    """Allocation of a model of `n_params` parameters trained until it reaches the loss; InputError if it never does."""
+    size = float(require_positive("parameters", n_params))
     tokens = float(law.tokens_for_loss(loss, size))
     if not np.isfinite(tokens):
         least = float(law.params_for_loss(loss))
         raise InputError(
             f"{size:.3g} parameters never reach a loss of {loss:g}", expected=f"more than {least:.3g} parameters"
         )
-    return Allocation(size, tokens, loss, _served(inference_tokens))
+    return Allocation(size, tokens, loss, _require_not_negative(inference_tokens))
 
 
 def inference_optimal(law: Law, loss: float, inference_tokens: float, *, inference_price: float = 1.0) -> Allocation:
-    """The model that reaches the loss with the least 6ND + price · 2N·D_inf (Sardana et al. 2024, equation 2).
+    """Cheapest allocation that reaches the loss, by 6ND + price · 2N·D_inf (Sardana et al. 2024, equation 2).
 
     arXiv:2401.00448. `inference_price` is what an inference FLOP costs over a training FLOP, for example the ratio of
     the two utilisations (their section 4). With no inference this is the compute-optimal model of that loss.
@@ -75,14 +75,14 @@ def inference_optimal(law: Law, loss: float, inference_tokens: float, *, inferen
     share to endless at u = r, which is bisected in log scale to the last bit.
     """
     A, B, alpha, beta = law.coefficients
-    served = _served(inference_tokens)
+    served = _require_not_negative(inference_tokens)
     if not (inference_price >= 0 and np.isfinite(inference_price)):
         raise InputError("inference_price must not be negative", got=inference_price)
     terms = float(law.terms(loss))
     demand = inference_price * INFERENCE_FLOPS_PER_PARAMETER_TOKEN * served / FLOPS_PER_PARAMETER_TOKEN
 
     def surplus(data_share: float) -> float:
-        """Rises as the share (r - u)/r of the data term falls."""
+        """Left side of the equation less the right, which rises as the share (r - u)/r of the data term falls."""
         tokens: float = (B / (terms * data_share)) ** (1 / beta)
         return tokens * (alpha * (1 - data_share) / (beta * data_share) - 1) - demand
 
@@ -99,7 +99,7 @@ def inference_optimal(law: Law, loss: float, inference_tokens: float, *, inferen
     return Allocation(n_params, float((B / (terms * high)) ** (1 / beta)), loss, served)
 
 
-def _served(inference_tokens: float) -> float:
+def _require_not_negative(inference_tokens: float) -> float:
     if not (inference_tokens >= 0 and np.isfinite(inference_tokens)):
         raise InputError("tokens served must not be negative", got=inference_tokens)
     return float(inference_tokens)

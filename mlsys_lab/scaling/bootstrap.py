@@ -1,4 +1,4 @@
-"""How far a fit can be trusted: percentile intervals over resampled runs (Efron 1979)."""
+"""Percentile intervals of a fit over resampled runs (Efron 1979)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from mlsys_lab.scaling.laws import FloatArray
 
 Data = TypeVar("Data", Runs, Sequence[Curve])
 MOST_FAILURES = 0.2
-"""The share of resamples that may be impossible to fit before the intervals are refused."""
+"""Largest share of resamples that may be impossible to fit before the interval is refused."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """What the fit gives on all data, and the percentiles over resamples that hold `level` of them in the middle.
+    """A fitted quantity: its value on all data, and the percentiles over resamples that enclose `level` of them.
 
     `estimate`, `low` and `high` have the shape of what the fit returns; `samples` is (S, ...) with the S resamples
     that could be fitted.

@@ -14,7 +14,7 @@ from mlsys_lab.scaling.laws import FLOPS_PER_PARAMETER_TOKEN, FloatArray, Fronti
 
 @dataclass(frozen=True)
 class Envelope:
-    """At each compute (K,), the size whose curve is lowest there, its tokens and its loss; and their power laws."""
+    """Lower envelope of training curves: at each compute (K,) the best size, its tokens and loss; and power laws."""
 
     flops: FloatArray
     n_params: FloatArray
@@ -24,7 +24,7 @@ class Envelope:
 
 
 def fit_envelope(curves: Iterable[Curve], *, points: int = 1500) -> Envelope:
-    """Which size is best at each of `points` computes, spaced evenly in log C, and the power law through the answers.
+    """Find the best size at each of `points` computes, spaced evenly in log C, and fit the power law through them.
 
     Loss between two points of a curve is interpolated in log C; outside of a curve's range it does not take part. The
     smallest and the largest size are left out where they win: a better size may lie beyond them. Curves of one size

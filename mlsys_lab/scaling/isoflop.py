@@ -9,12 +9,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.scaling.curves import Runs
-from mlsys_lab.scaling.laws import FloatArray, Frontier, PowerLaw, positive
+from mlsys_lab.scaling.laws import FloatArray, Frontier, PowerLaw, require_positive
 
 
 @dataclass(frozen=True)
 class Parabola:
-    """L = loss_opt + curvature · ln(N / n_opt)² at one compute, fitted to runs of n_low to n_high parameters."""
+    """Parabola L = loss_opt + curvature · ln(N / n_opt)² at one compute, fitted to n_low to n_high parameters."""
 
     flops: float
     n_opt: float
@@ -24,25 +24,25 @@ class Parabola:
     n_high: float
 
     def __call__(self, n_params: ArrayLike) -> FloatArray:
-        """The loss that the parabola gives N parameters."""
-        return self.loss_opt + self.curvature * np.log(positive("parameters", n_params) / self.n_opt) ** 2
+        """Loss in nats a token that the parabola gives for N parameters; elementwise."""
+        return self.loss_opt + self.curvature * np.log(require_positive("parameters", n_params) / self.n_opt) ** 2
 
     @property
     def has_minimum(self) -> bool:
-        """It opens upward and its lowest point lies among the sizes that were tried."""
+        """Whether the parabola opens upward and has its lowest point among the sizes that were tried."""
         return self.curvature > 0 and self.n_low <= self.n_opt <= self.n_high
 
 
 @dataclass(frozen=True)
 class IsoFlop:
-    """One parabola a budget, in order of compute, and the power law through those that have a minimum."""
+    """Fit of approach 2: one parabola a budget, in order of compute, and the power law through those with a minimum."""
 
     parabolas: tuple[Parabola, ...]
     frontier: Frontier
 
 
 def budgets(runs: Runs, *, tolerance: float = 0.1) -> NDArray[np.int64]:
-    """To which budget each run belongs, (R,), numbered from the smallest: 6ND within `tolerance` of a neighbour's."""
+    """Index of each run's budget, (R,), smallest first; runs with 6ND within `tolerance` of a neighbour's share one."""
     order = np.argsort(runs.flops, kind="stable")
     gaps = np.diff(np.log(runs.flops[order])) > np.log1p(tolerance)
     groups = np.empty(len(runs), dtype=np.int64)
@@ -51,7 +51,7 @@ def budgets(runs: Runs, *, tolerance: float = 0.1) -> NDArray[np.int64]:
 
 
 def fit_parabola(runs: Runs) -> Parabola:
-    """Least squares of the loss on ln N and (ln N)², runs of one compute; `InputError` for fewer than three sizes."""
+    """Fit the loss to ln N and (ln N)² by least squares, for runs of one compute; InputError below three sizes."""
     sizes = np.unique(runs.n_params)
     flops = float(np.exp(np.log(runs.flops).mean()))
     if len(sizes) < 3:

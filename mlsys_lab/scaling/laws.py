@@ -18,20 +18,20 @@ from mlsys_lab.errors import InputError
 
 FloatArray = NDArray[np.float64]
 FLOPS_PER_PARAMETER_TOKEN = 6
-"""Two for the multiply-add of the forward pass, four for the gradients by input and by weight (Kaplan et al. 2.1)."""
+"""FLOPs a parameter and token: 2 for the forward pass's multiply-add, 4 for both gradients (Kaplan et al. 2.1)."""
 PF_DAY = 1e15 * 86_400
 """FLOPs in a petaflop/s-day, Kaplan's unit of compute."""
 GOPHER_FLOPS = 5.76e23
-"""The budget that Gopher and Chinchilla were trained with (Hoffmann et al. 2022, table 3)."""
+"""Training FLOPs of Gopher and Chinchilla (Hoffmann et al. 2022, table 3)."""
 
 
 def training_flops(n_params: ArrayLike, tokens: ArrayLike) -> FloatArray:
     """C = 6ND, the FLOPs of training N parameters on D tokens."""
-    return FLOPS_PER_PARAMETER_TOKEN * positive("parameters", n_params) * positive("tokens", tokens)
+    return FLOPS_PER_PARAMETER_TOKEN * require_positive("parameters", n_params) * require_positive("tokens", tokens)
 
 
-def positive(what: str, amount: ArrayLike, *, endless: bool = False) -> FloatArray:
-    """The amount as float64; `InputError` unless every element is positive, and finite or `endless` is allowed."""
+def require_positive(what: str, amount: ArrayLike, *, endless: bool = False) -> FloatArray:
+    """The amount as float64; InputError naming `what` unless all elements are positive and finite (or `endless`)."""
     try:
         array = np.asarray(amount, dtype=np.float64)
     except (TypeError, ValueError):
@@ -46,27 +46,27 @@ def positive(what: str, amount: ArrayLike, *, endless: bool = False) -> FloatArr
 
 @dataclass(frozen=True)
 class PowerLaw:
-    """y = coefficient · x^exponent."""
+    """Power law y = coefficient · x^exponent, for x > 0."""
 
     coefficient: float
     exponent: float
 
     def __call__(self, x: ArrayLike) -> FloatArray:
-        """y at x > 0."""
-        return self.coefficient * positive("x of a power law", x) ** self.exponent
+        """Value of the law at x > 0; elementwise."""
+        return self.coefficient * require_positive("x of a power law", x) ** self.exponent
 
     def inverse(self, y: ArrayLike) -> FloatArray:
-        """The x at which the law gives y > 0."""
-        return (positive("y of a power law", y) / self.coefficient) ** (1 / self.exponent)
+        """The x at which the law has the value y > 0; elementwise."""
+        return (require_positive("y of a power law", y) / self.coefficient) ** (1 / self.exponent)
 
     @classmethod
     def fit(cls, x: ArrayLike, y: ArrayLike) -> PowerLaw:
-        """Least squares of log y on log x: arrays (K,), at least two different x.
+        """Fit a power law by least squares of log y on log x: arrays (K,), at least two different x.
 
         >>> PowerLaw.fit([1, 4, 16], [3, 6, 12]).exponent
         0.5
         """
-        log_x, log_y = np.log(positive("x of a power law", x)), np.log(positive("y of a power law", y))
+        log_x, log_y = np.log(require_positive("x of a power law", x)), np.log(require_positive("y of a power law", y))
         if log_x.shape != log_y.shape or log_x.ndim != 1:
             raise InputError("x and y of a power law differ in shape", got=f"{log_x.shape} and {log_y.shape}")
         centred = log_x - log_x.mean()
@@ -79,44 +79,44 @@ class PowerLaw:
 
 @dataclass(frozen=True)
 class Frontier:
-    """The compute-optimal split as two power laws in C: N_opt = k·C^a parameters, D_opt = k'·C^b tokens."""
+    """Compute-optimal split as two power laws in C: N_opt = k·C^a parameters, D_opt = k'·C^b tokens."""
 
     params: PowerLaw
     tokens: PowerLaw
 
     @property
     def a(self) -> float:
-        """Exponent of the optimal number of parameters."""
+        """Exponent of the compute-optimal number of parameters in C."""
         return self.params.exponent
 
     @property
     def b(self) -> float:
-        """Exponent of the optimal number of tokens."""
+        """Exponent of the compute-optimal number of tokens in C."""
         return self.tokens.exponent
 
     def tokens_per_param(self, flops: ArrayLike) -> FloatArray:
-        """D_opt / N_opt at a compute."""
+        """Compute-optimal tokens for each parameter, D_opt / N_opt, at training FLOPs `flops`."""
         return self.tokens(flops) / self.params(flops)
 
     @classmethod
     def from_params(cls, params: PowerLaw) -> Frontier:
-        """The split whose tokens are what 6ND = C leaves: a + b = 1."""
+        """Frontier with this power law of parameters, and the tokens that 6ND = C leaves: a + b = 1."""
         return cls(params, PowerLaw(1 / (FLOPS_PER_PARAMETER_TOKEN * params.coefficient), 1 - params.exponent))
 
 
 @dataclass(frozen=True)
 class Law(ABC):
-    """A loss L(N, D) with `terms(L) = A/N^alpha + B/D^beta`; `terms` is increasing and vanishes at the floor."""
+    """A loss law L(N, D) with `terms(L) = A/N^alpha + B/D^beta`; `terms` is increasing and is 0 at the floor."""
 
     @property
     @abstractmethod
     def coefficients(self) -> tuple[float, float, float, float]:
-        """A, B, alpha, beta of the two terms, all positive."""
+        """Coefficients and exponents (A, B, alpha, beta) of the two terms, all positive."""
 
     @property
     @abstractmethod
     def floor(self) -> float:
-        """The loss of endless parameters and tokens, in nats a token."""
+        """Loss in nats a token with infinitely many parameters and tokens."""
 
     @abstractmethod
     def _to_terms(self, loss: FloatArray) -> FloatArray: ...
@@ -125,34 +125,36 @@ class Law(ABC):
     def _from_terms(self, terms: FloatArray) -> FloatArray: ...
 
     def terms(self, loss: ArrayLike) -> FloatArray:
-        """What the two terms add up to at a loss; `InputError` at or below the floor."""
-        array = positive("loss", loss)
+        """Sum A/N^alpha + B/D^beta at which the law has this loss; InputError at or below the floor."""
+        array = require_positive("loss", loss)
         if not np.all(array > self.floor):
             raise InputError("no model reaches this loss", got=f"{array.min():g}", expected=f"above {self.floor:g}")
         return self._to_terms(array)
 
     def loss(self, n_params: ArrayLike, tokens: ArrayLike) -> FloatArray:
-        """L(N, D) in nats a token."""
+        """Loss L(N, D) in nats a token; elementwise."""
         A, B, alpha, beta = self.coefficients
         return self._from_terms(
-            A * positive("parameters", n_params) ** -alpha + B * positive("tokens", tokens) ** -beta
+            A * require_positive("parameters", n_params) ** -alpha + B * require_positive("tokens", tokens) ** -beta
         )
 
     def params_for_loss(self, loss: ArrayLike, tokens: ArrayLike = np.inf) -> FloatArray:
-        """N that reaches the loss with D tokens (endless by default); nan where no N does."""
+        """Parameters N that reach the loss with D tokens (infinitely many by default); nan where no N does."""
         A, B, alpha, beta = self.coefficients
-        left = self.terms(loss) - B * positive("tokens", tokens, endless=True) ** -beta
+        left = self.terms(loss) - B * require_positive("tokens", tokens, endless=True) ** -beta
         return (A / np.where(left > 0, left, np.nan)) ** (1 / alpha)
 
     def tokens_for_loss(self, loss: ArrayLike, n_params: ArrayLike = np.inf) -> FloatArray:
-        """D that brings N parameters (endless by default) to the loss; nan where no D does."""
+        """Tokens D that bring N parameters (infinitely many by default) to the loss; nan where no D does."""
         A, B, alpha, beta = self.coefficients
-        left = self.terms(loss) - A * positive("parameters", n_params, endless=True) ** -alpha
+        left = self.terms(loss) - A * require_positive("parameters", n_params, endless=True) ** -alpha
         return (B / np.where(left > 0, left, np.nan)) ** (1 / beta)
 
     def frontier(self) -> Frontier:
-        """Least loss at C = 6ND: N_opt = G (C/6)^a, D_opt = (C/6)^b / G with a = beta/(alpha+beta), b = 1 - a,
-        G = (alpha·A / beta·B)^(1/(alpha+beta)). Hoffmann et al. 2022, equation 4.
+        """Compute-optimal split of C = 6ND (Hoffmann et al. 2022, equation 4).
+
+        N_opt = G (C/6)^a and D_opt = (C/6)^b / G, with a = beta/(alpha+beta), b = 1 - a, G = (alpha·A /
+        beta·B)^(1/(alpha+beta)).
         """
         A, B, alpha, beta = self.coefficients
         G = (alpha * A / (beta * B)) ** (1 / (alpha + beta))
@@ -160,7 +162,7 @@ class Law(ABC):
         return Frontier.from_params(PowerLaw(G * FLOPS_PER_PARAMETER_TOKEN**-a, a))
 
     def least_flops(self, loss: ArrayLike) -> FloatArray:
-        """Least C = 6ND that reaches the loss. At the optimum A/N^alpha is the share a of both terms together."""
+        """Least training FLOPs C = 6ND that reach the loss. At the optimum A/N^alpha is the share a of both terms."""
         A, B, alpha, beta = self.coefficients
         terms, a = self.terms(loss), beta / (alpha + beta)
         return training_flops((A / (a * terms)) ** (1 / alpha), (B / ((1 - a) * terms)) ** (1 / beta))
@@ -168,7 +170,7 @@ class Law(ABC):
 
 @dataclass(frozen=True)
 class ChinchillaLaw(Law):
-    """L = E + A/N^alpha + B/D^beta, N with embeddings (Hoffmann et al. 2022, arXiv:2203.15556, equation 2)."""
+    """Law L = E + A/N^alpha + B/D^beta, N with embeddings (Hoffmann et al. 2022, arXiv:2203.15556, equation 2)."""
 
     E: float
     A: float
@@ -181,12 +183,12 @@ class ChinchillaLaw(Law):
 
     @property
     def coefficients(self) -> tuple[float, float, float, float]:
-        """A, B, alpha, beta."""
+        """Coefficients and exponents (A, B, alpha, beta) of the two terms."""
         return self.A, self.B, self.alpha, self.beta
 
     @property
     def floor(self) -> float:
-        """E, the entropy of text."""
+        """The irreducible loss E, the entropy of text, in nats a token."""
         return self.E
 
     def _to_terms(self, loss: FloatArray) -> FloatArray:
@@ -198,7 +200,7 @@ class ChinchillaLaw(Law):
 
 @dataclass(frozen=True)
 class KaplanLaw(Law):
-    """L = [(N_c/N)^(alpha_N/alpha_D) + D_c/D]^alpha_D, N without embeddings (Kaplan et al. 2020, equation 1.5).
+    """Law L = [(N_c/N)^(alpha_N/alpha_D) + D_c/D]^alpha_D, N without embeddings (Kaplan et al. 2020, equation 1.5).
 
     D is the size of the data set, trained on until the test loss stops falling: the `frontier` of this form answers
     another question than Kaplan's own frontier (`KAPLAN_FRONTIER`), which comes from training curves (section 6).
@@ -214,13 +216,13 @@ class KaplanLaw(Law):
 
     @property
     def coefficients(self) -> tuple[float, float, float, float]:
-        """N_c^(alpha_N/alpha_D), D_c, alpha_N/alpha_D, 1."""
+        """Coefficients and exponents of the two terms: (N_c^(alpha_N/alpha_D), D_c, alpha_N/alpha_D, 1)."""
         ratio = self.alpha_N / self.alpha_D
         return self.N_c**ratio, self.D_c, ratio, 1.0
 
     @property
     def floor(self) -> float:
-        """0: the form has no irreducible loss."""
+        """Always 0: Kaplan's form has no irreducible loss."""
         return 0.0
 
     def _to_terms(self, loss: FloatArray) -> FloatArray:
@@ -241,7 +243,7 @@ HOFFMANN_2022 = ChinchillaLaw(E=1.69, A=406.4, B=410.7, alpha=0.34, beta=0.28)
 BESIROGLU_2024 = ChinchillaLaw(E=1.8172, A=482.01, B=2085.43, alpha=0.3478, beta=0.3658)
 """The refit of Chinchilla's data as read off its figure 4 (Besiroglu et al. 2024, arXiv:2404.10102, table 1)."""
 KAPLAN_2020 = KaplanLaw(N_c=6.4e13, D_c=1.8e13, alpha_N=0.076, alpha_D=0.103)
-"""L(N, D) of Kaplan et al. 2020, arXiv:2001.08361, table 2."""
+"""Law L(N, D) of Kaplan et al. 2020, arXiv:2001.08361, table 2."""
 
 KAPLAN_PARAMS = PowerLaw(8.8e13**0.076, -0.076)
 """Loss of N non-embedding parameters trained to convergence on enough data (Kaplan et al. 2020, equation 1.1)."""

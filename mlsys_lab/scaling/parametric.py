@@ -30,16 +30,18 @@ GRID = tuple(
         np.arange(0, 2.1, 0.5),  # beta
     )
 )
-"""The 4,500 starts of Hoffmann et al., section D.2."""
+"""The 4,500 starting points of Hoffmann et al. 2022, section D.2."""
 BOUNDS = ((-20.0, 60.0), (-20.0, 60.0), (-20.0, 20.0), (1e-4, 4.0), (1e-4, 4.0))
-"""Of a and b at the middle of the data, e, alpha and beta: wide enough to leave out nothing but overflow."""
+"""Bounds of a and b (at the middle of the data), e, alpha and beta: they leave out nothing but overflow."""
 FLAT = 1e-4
 
 
 @dataclass(frozen=True)
 class ParametricFit:
-    """The law, the sum of Huber losses that it leaves, ln(law's loss / run's loss) of each run (R,), and whether it is
-    a minimum: no slope of the sum, within the bounds, is above FLAT times what R runs could make it.
+    """Result of fitting a law to runs: the law, its objective, its residuals (R,), and whether the fit converged.
+
+    `objective` is the sum of Huber losses; `residuals` are ln(law's loss / run's loss). `converged`: no slope of the
+    sum, within the bounds, is above FLAT times what R runs could make it.
     """
 
     law: ChinchillaLaw
@@ -49,7 +51,7 @@ class ParametricFit:
 
     @property
     def frontier(self) -> Frontier:
-        """The optimum at C = 6ND in closed form."""
+        """Compute-optimal split of the fitted law, in closed form."""
         return self.law.frontier()
 
 
@@ -93,16 +95,16 @@ def fit_parametric(
     middle = columns[:, :2].mean(axis=0)
     columns[:, :2] -= middle
     if starts is None:
-        grid = _moved(np.array(GRID), middle)
+        grid = _shift(np.array(GRID), middle)
         rank = np.argsort([_objective(theta, columns, delta)[0] for theta in grid], kind="stable")
         begin = grid[rank[:refine]]
     else:
         given = [_theta(law) for law in starts]
         if not given:
             raise InputError("no starts", expected="at least one law, or starts=None for the grid")
-        begin = _moved(np.array(given), middle)
+        begin = _shift(np.array(given), middle)
     theta = _minimise(begin, columns, delta, gradient_tolerance)
-    law = _law(_moved(theta[None], -middle)[0])
+    law = _law(_shift(theta[None], -middle)[0])
     value, gradient = _objective(theta, columns, delta)
     downhill = np.clip(theta - gradient / (delta * len(runs)), *np.array(BOUNDS).T) - theta
     converged = bool(np.abs(downhill).max() < FLAT)
@@ -125,7 +127,7 @@ def _objective(theta: FloatArray, columns: FloatArray, delta: float) -> tuple[fl
 
 
 def _minimise(begin: FloatArray, columns: FloatArray, delta: float, tolerance: float) -> FloatArray:
-    """The lowest of the local minima reached from each start (S, 5)."""
+    """The lowest of the local minima that L-BFGS reaches from the starts (S, 5), as theta (5,)."""
     from scipy.optimize import minimize
 
     def scaled(theta: FloatArray) -> tuple[float, FloatArray]:
@@ -145,14 +147,14 @@ def _minimise(begin: FloatArray, columns: FloatArray, delta: float, tolerance: f
 
 @functools.cache
 def _blas() -> ThreadpoolController:
-    """The BLAS libraries of this process; looking for them takes longer than a fit."""
+    """Controller of this process's BLAS libraries, found once: looking for them takes longer than a fit."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
 
 
-def _moved(theta: FloatArray, middle: FloatArray) -> FloatArray:
-    """The same laws (S, 5) with ln N and ln D counted from `middle`."""
+def _shift(theta: FloatArray, middle: FloatArray) -> FloatArray:
+    """Shift laws theta (S, 5) so that ln N and ln D are counted from `middle`."""
     moved = theta.copy()
     moved[:, :2] -= theta[:, 3:] * middle
     return moved

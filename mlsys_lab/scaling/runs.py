@@ -18,7 +18,7 @@ import numpy as np
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import TransformerConfig, parameters
 from mlsys_lab.scaling.curves import Curve
-from mlsys_lab.scaling.laws import FLOPS_PER_PARAMETER_TOKEN, positive
+from mlsys_lab.scaling.laws import FLOPS_PER_PARAMETER_TOKEN, require_positive
 from mlsys_lab.scaling.text import Corpus, Tokens, read_corpus
 
 if TYPE_CHECKING:
@@ -29,27 +29,30 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], object]
 SEQUENCE = 64
 BATCH_GROWTH = 4000
-"""B = √(D / 4000): 3 sequences for 40,000 tokens, 16 for a million. Longer runs afford larger batches."""
+"""Growth of the batch with the run, B = √(D / 4000): 3 sequences for 40,000 tokens, 16 for a million."""
 LEARNING_RATE_TIMES_WIDTH = 0.64
-"""The best of 0.32, 0.64 and 1.28 at widths 16 and 32; the rate falls as 1/width (Yang et al., arXiv:2203.03466)."""
+"""Peak learning rate times width: the best of 0.32, 0.64, 1.28 at widths 16 and 32 (Yang et al., arXiv:2203.03466)."""
 WARMUP = 0.1
-"""The share of steps in which the learning rate rises; in the rest it falls along a line to zero."""
+"""Share of the steps in which the learning rate rises; in the rest it falls along a line to zero."""
 BETAS, WEIGHT_DECAY, GRADIENT_NORM = (0.9, 0.98), 0.1, 1.0
 POINTS = (0.25, 0.5, 1.0)
-"""The shares of a run after which the validation loss is taken."""
+"""Shares of a run after which the validation loss is taken."""
 STEPS_PER_PROGRESS = 20
 
 
 @dataclass(frozen=True)
 class Size:
-    """Layers, width and heads of a run's transformer; `InputError` where it cannot be built."""
+    """Layers, width and heads of a run's transformer; InputError for sizes that cannot be built."""
 
     layers: int
     width: int
     heads: int
 
     def config(self, vocabulary_size: int) -> TransformerConfig:
-        """Rotary positions, RMS norms, GELU, tied embeddings: every parameter but the norms' takes part in a matmul."""
+        """Configuration of the transformer: rotary positions, RMS norms, GELU, tied embeddings.
+
+        Every parameter but the norms' takes part in a matmul.
+        """
         return TransformerConfig(
             name=f"{self.layers} layers of {self.width}",
             n_layers=self.layers,
@@ -63,7 +66,7 @@ class Size:
         )
 
     def n_params(self, vocabulary_size: int) -> int:
-        """N, embeddings included."""
+        """Number of parameters N, embeddings included."""
         return parameters(self.config(vocabulary_size)).total
 
 
@@ -86,12 +89,14 @@ came out 5.1 to 6.1 % below what approach 3 predicts. At this scale losses still
 
 
 def tokens_for(size: Size, flops: float, corpus: Corpus) -> int:
-    """D = C / 6N."""
-    return round(float(positive("FLOPs", flops)) / (FLOPS_PER_PARAMETER_TOKEN * size.n_params(len(corpus.vocabulary))))
+    """Training tokens D = C / 6N of a size with a budget of `flops`."""
+    return round(
+        float(require_positive("FLOPs", flops)) / (FLOPS_PER_PARAMETER_TOKEN * size.n_params(len(corpus.vocabulary)))
+    )
 
 
 def epochs(tokens: float, corpus: Corpus) -> float:
-    """How often a run of D tokens reads the training text."""
+    """How many times a run of D tokens reads the training text."""
     return tokens / len(corpus.train)
 
 
@@ -102,7 +107,7 @@ def train_all(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> list[Curve]:
-    """Train every size of every budget of the plan; each run has its own seed, drawn from `seed`.
+    """Train every size of every budget of the plan and return the curves; each run has its own seed, drawn from `seed`.
 
     `progress` is called with the FLOPs done and the FLOPs of the whole plan, every few steps.
     """
@@ -140,9 +145,13 @@ def train(
     import torch
 
     plan = _Schedule.of(tokens)
-    peak = LEARNING_RATE_TIMES_WIDTH / size.width if learning_rate is None else float(positive("rate", learning_rate))
+    peak = (
+        LEARNING_RATE_TIMES_WIDTH / size.width
+        if learning_rate is None
+        else float(require_positive("rate", learning_rate))
+    )
     with _one_thread():
-        model = _initialised(size, len(corpus.vocabulary), seed)
+        model = _initialise(size, len(corpus.vocabulary), seed)
         optimizer = torch.optim.AdamW(model.parameters(), lr=peak, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True)
         held_out = _windows(corpus.validation, np.arange((len(corpus.validation) - 1) // SEQUENCE) * SEQUENCE)
         n_params = size.n_params(len(corpus.vocabulary))
@@ -173,7 +182,7 @@ class _Schedule:
 
     @classmethod
     def of(cls, tokens: float) -> _Schedule:
-        wanted = float(positive("tokens", tokens))
+        wanted = float(require_positive("tokens", tokens))
         if wanted < 10 * SEQUENCE:
             raise InputError("too few tokens for a run", got=f"{wanted:g}", expected=f"at least {10 * SEQUENCE}")
         batch = max(1, round(math.sqrt(wanted / BATCH_GROWTH)))
@@ -184,13 +193,13 @@ class _Schedule:
         return self.batch * self.steps * SEQUENCE
 
     def rate(self, step: int) -> float:
-        """The learning rate of step 1, 2, ... as a share of its peak."""
+        """Learning rate of step 1, 2, ... as a share of its peak."""
         warmup = max(1, round(WARMUP * self.steps))
         return min(step / warmup, (self.steps - step + 1) / (self.steps - warmup + 1))
 
 
-def _initialised(size: Size, vocabulary_size: int, seed: int) -> Transformer:
-    """Weights of deviation 1/√(fan-in), and 0 where a block adds to what goes through: each begins as the identity.
+def _initialise(size: Size, vocabulary_size: int, seed: int) -> Transformer:
+    """New model: weights of deviation 1/√(fan-in), 0 where a block adds to its input, so blocks begin as identities.
 
     A run of 100 steps cannot afford to unlearn the noise of its blocks: at width 32 and 48,000 tokens the loss is 4.57,
     with deviation 1/√(fan-in) there too 5.05.
@@ -211,7 +220,7 @@ def _initialised(size: Size, vocabulary_size: int, seed: int) -> Transformer:
 
 
 def _batches(corpus: Corpus, plan: _Schedule, rng: np.random.Generator) -> Iterator[Tokens]:
-    """Where the B sequences of each step begin: each epoch cuts the text at another offset, in another order."""
+    """Yield the starts of each step's B sequences; every epoch cuts the text at another offset, in another order."""
     left = np.empty(0, dtype=np.int64)
     for _ in range(plan.steps):
         while len(left) < plan.batch:
@@ -229,7 +238,7 @@ def _windows(ids: Tokens, starts: Tokens) -> torch.Tensor:
 
 
 def _loss(model: Transformer, windows: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy of each next token."""
+    """Mean cross-entropy of predicting each next token in the windows, in nats a token."""
     from torch.nn import functional as F
 
     logits = model(windows[:, :-1])  # (B, T, V)

@@ -1,4 +1,4 @@
-"""A simulated cluster that trains what it is asked to and charges the FLOPs: experiments on a budget.
+"""A simulated cluster that runs training experiments and charges their FLOPs to a budget.
 
 Its `World` is a law drawn from a seed, with a learning rate whose best value falls with size. Runs are noisy, some are
 lost to failures of the hardware, and a learning rate far too high diverges: what was computed until then is charged.
@@ -15,19 +15,19 @@ from numpy.typing import ArrayLike
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.scaling.curves import Curve, Runs
-from mlsys_lab.scaling.laws import FLOPS_PER_PARAMETER_TOKEN, ChinchillaLaw, FloatArray, PowerLaw, positive
+from mlsys_lab.scaling.laws import FLOPS_PER_PARAMETER_TOKEN, ChinchillaLaw, FloatArray, PowerLaw, require_positive
 
 SMALLEST_PARAMS, LARGEST_PARAMS = 10_000, 10**13
 SMALLEST_TOKENS = 1000
 POINTS = 32
-"""Points of a curve, evenly spaced in log tokens over its last factor of 100."""
+"""Number of points of a curve, evenly spaced in log tokens over its last factor of 100."""
 CURVE_SPAN = 100
-"""A curve begins when a hundredth of the tokens are done, or SMALLEST_TOKENS."""
+"""Ratio of a curve's last number of tokens to its first, which is no less than SMALLEST_TOKENS."""
 
 
 @dataclass(frozen=True)
 class World:
-    """The truth behind the service.
+    """The hidden truth behind the service: a loss law and how training departs from it.
 
     `law` holds for runs that finish their schedule at the best learning rate, `best_learning_rate` is a power law of
     N, `sensitivity` is the share by which the loss above the floor grows for a learning rate e times off,
@@ -43,8 +43,10 @@ class World:
 
     @classmethod
     def draw(cls, seed: int) -> World:
-        """A world by chance: exponents 0.28 to 0.42, 5 to 80 tokens a parameter optimal at 1e20 FLOPs, a floor of 1.5
-        to 2, best learning rates about 1e-3 at 100 million parameters that fall with N to the 0.15 to 0.35.
+        """Draw a world at random from a seed.
+
+        Exponents are 0.28 to 0.42, 5 to 80 tokens a parameter are optimal at 1e20 FLOPs, the floor is 1.5 to 2, and
+        best learning rates are about 1e-3 at 100 million parameters and fall with N to the 0.15 to 0.35.
         """
         if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
             raise InputError("a seed must be a whole number", got=repr(seed), expected="0 or more")
@@ -71,18 +73,20 @@ class World:
         learning_rate: ArrayLike | None = None,
         progress: ArrayLike = 1.0,
     ) -> FloatArray:
-        """Expected loss after `tokens`, at the best learning rate by default, `progress` of the schedule done."""
+        """Expected loss, nats a token, after `tokens` tokens and a share `progress` of the schedule."""
         above = self.law.loss(n_params, tokens) - self.law.E
         if learning_rate is not None:
-            off = np.log(positive("learning rate", learning_rate) / self.best_learning_rate(n_params))
+            off = np.log(require_positive("learning rate", learning_rate) / self.best_learning_rate(n_params))
             above = above * (1 + self.sensitivity * off**2)
         return self.law.E + above * (1 + self.schedule_gap * (1 - np.asarray(progress, dtype=np.float64)))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a request. `curve` is the loss at up to POINTS numbers of tokens, until the run ended; None where
-    it ended before the first of them. `flops` is what was charged, 6N for each token trained on.
+    """Result of one requested run.
+
+    `curve` is the loss at up to POINTS numbers of tokens, until the run ended; None where it ended before the first of
+    them. `flops` is what was charged, 6N for each token trained on.
     """
 
     n_params: int
@@ -94,22 +98,22 @@ class Outcome:
 
     @property
     def flops(self) -> int:
-        """The charge, exactly."""
+        """FLOPs charged for the run, exactly: 6N for each token trained on."""
         return FLOPS_PER_PARAMETER_TOKEN * self.n_params * self.tokens_done
 
     @property
     def finished(self) -> bool:
-        """Did it train on all its tokens?"""
+        """Whether the run trained on all its tokens."""
         return self.status == "finished"
 
     @property
     def loss(self) -> float:
-        """The final loss; nan unless the run finished."""
+        """Final loss in nats a token; nan unless the run finished."""
         return self.curve.final_loss if self.finished and self.curve is not None else float("nan")
 
 
 class ExperimentService:
-    """Runs experiments in the world of a seed until the budget of FLOPs is spent.
+    """A simulated cluster: runs experiments in the world of a seed until the budget of FLOPs is spent.
 
     The same requests give the same outcomes, in whatever order they are made; the same request made again gives
     another draw of noise and luck. `noise` is the standard deviation of the log of the loss above the floor, shared
@@ -137,17 +141,17 @@ class ExperimentService:
 
     @property
     def history(self) -> tuple[Outcome, ...]:
-        """Every run so far."""
+        """Outcomes of all requests so far, in order."""
         return tuple(self._history)
 
     @property
     def spent_flops(self) -> int:
-        """Charged so far."""
+        """FLOPs charged so far, exactly."""
         return sum(outcome.flops for outcome in self._history)
 
     @property
     def remaining_flops(self) -> int:
-        """What is left of the budget."""
+        """FLOPs that are left of the budget, exactly."""
         return self.budget_flops - self.spent_flops
 
     @property
@@ -160,8 +164,8 @@ class ExperimentService:
 
         `InputError`, at no charge, for a request that cannot be run or whose 6ND exceeds what is left.
         """
-        size = _whole("n_params", n_params, SMALLEST_PARAMS, LARGEST_PARAMS)
-        length = _whole("tokens", tokens, SMALLEST_TOKENS, None)
+        size = _require_whole("n_params", n_params, SMALLEST_PARAMS, LARGEST_PARAMS)
+        length = _require_whole("tokens", tokens, SMALLEST_TOKENS, None)
         rate = _rate(learning_rate)
         cost = FLOPS_PER_PARAMETER_TOKEN * size * length
         if cost > self.remaining_flops:
@@ -194,8 +198,8 @@ class ExperimentService:
         return Curve(size, tokens, floor + above * np.exp(shift))
 
 
-def _whole(what: str, amount: float, least: int, most: int | None) -> int:
-    """A whole number in range, exactly; floats such as 1e9 are taken when they are whole."""
+def _require_whole(what: str, amount: float, least: int, most: int | None) -> int:
+    """Convert to a whole number within [least, most], exactly; floats such as 1e9 are taken when they are whole."""
     try:
         number = int(amount) if isinstance(amount, float | np.floating) else operator.index(amount)
     except (TypeError, ValueError, OverflowError):
@@ -210,7 +214,7 @@ def _whole(what: str, amount: float, least: int, most: int | None) -> int:
 
 
 def _rate(learning_rate: float) -> float:
-    array = positive("learning rate", learning_rate)
+    array = require_positive("learning rate", learning_rate)
     if array.ndim:
         raise InputError("learning rate must be one number", got=repr(learning_rate))
     return float(array)

@@ -15,7 +15,7 @@ from mlsys_lab.errors import InputError, MissingToolError
 
 Tokens = NDArray[np.int64]
 OTHER = "\ufffd"
-"""Stands for every character that is too rare to be learnt."""
+"""Token that stands for every character too rare to be learnt."""
 FEWEST = 8
 """How often a character must occur to be in the vocabulary."""
 BLOCK = 1024
@@ -25,19 +25,19 @@ HELD_OUT = 10
 
 @dataclass(frozen=True)
 class Corpus:
-    """Text as token ids: `train` (D,) and `validation` (V,), int64; a token stands for `vocabulary[id]`."""
+    """Text as token ids: `train` (D,) and `validation` (V,), int64; id i stands for the text `vocabulary[i]`."""
 
     vocabulary: tuple[str, ...]
     train: Tokens = field(repr=False)
     validation: Tokens = field(repr=False)
 
     def decode(self, ids: Tokens) -> str:
-        """The text that ids stand for."""
+        """Text that a sequence of token ids stands for."""
         return "".join(self.vocabulary[i] for i in ids)
 
 
 def course_text() -> str:
-    """All chapters, in order: from the installed package, or from the checkout that the package lies in.
+    """Text of all chapters, in order: from the installed package, or from the checkout that the package lies in.
 
     `MissingToolError` where neither holds them.
     """
@@ -51,7 +51,7 @@ def course_text() -> str:
 
 
 def read_corpus(text: str | None = None, *, vocabulary_size: int = 512) -> Corpus:
-    """The text (default: the book's) in byte pairs, nine tenths of it to train on and a tenth held out.
+    """Tokenise a text (the book's by default) in byte pairs, and hold a tenth of it out for validation.
 
     `InputError` for a text of fewer than 10 blocks of tokens, or fewer tokens in the vocabulary than characters.
     """
@@ -90,17 +90,17 @@ def byte_pairs(text: str, vocabulary_size: int) -> tuple[tuple[str, ...], Tokens
 
 
 def _merge(ids: Tokens, left: int, right: int, new: int) -> Tokens:
-    """Put `new` for each `left` followed by `right`, from the left on."""
+    """Replace each `left` followed by `right` by `new`, from the left on."""
     places = np.flatnonzero((ids[:-1] == left) & (ids[1:] == right))
     if left == right:
-        places = np.array(_every_second(places.tolist()), dtype=np.int64)
+        places = np.array(_drop_overlaps(places.tolist()), dtype=np.int64)
     merged = ids.copy()
     merged[places] = new
     return np.delete(merged, places + 1)
 
 
-def _every_second(places: Sequence[int]) -> list[int]:
-    """Of "aaa", which holds the pair "aa" at two places, the first."""
+def _drop_overlaps(places: Sequence[int]) -> list[int]:
+    """From ascending places of a pair, leave out those that overlap the one before: of "aaa" one of two "aa"."""
     kept: list[int] = []
     for place in places:
         if not kept or place > kept[-1] + 1:

@@ -1,4 +1,4 @@
-"""What the learner built so far: `load("autograd")` gives their accepted code where there is any, else the course's."""
+"""The learner's stack: `load("autograd")` gives their accepted code, and the course's where there is none yet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ YOURS, COURSE = "yours", "the course's"
 
 
 class Layer:
-    """One topic of the stack: names as attributes, and in `sources` whose each one is (`yours` or `the course's`)."""
+    """One topic of the stack: its names as attributes; `sources` says whether each is yours or the course's."""
 
     def __init__(self, topic: str, names: Mapping[str, Any], sources: Mapping[str, str]) -> None:
         self.topic, self.sources = topic, dict(sources)
@@ -52,7 +52,7 @@ def load(topic: str, workspace: Workspace | None = None) -> Layer:
     artifact = workspace.artifact(topic) if workspace else None
     if artifact is not None:
         built = load_artifact(artifact, f"mlsys_stack_{topic.replace('-', '_')}")
-        own = {name: getattr(built, name) for name in _public(built) if _defined_by(built, getattr(built, name))}
+        own = {name: getattr(built, name) for name in _public(built) if _is_defined_by(built, getattr(built, name))}
         names.update(own)
         sources.update(dict.fromkeys(own, YOURS))
     layer = Layer(topic, names, sources)
@@ -64,6 +64,6 @@ def _public(module: ModuleType) -> list[str]:
     return [str(name) for name in getattr(module, "__all__", vars(module)) if not name.startswith("_")]
 
 
-def _defined_by(module: ModuleType, value: Any) -> bool:
-    """Whether a module made a value itself; what it merely imported is not the learner's."""
+def _is_defined_by(module: ModuleType, value: Any) -> bool:
+    """Whether `module` defined `value` itself, rather than importing it."""
     return not isinstance(value, ModuleType) and getattr(value, "__module__", module.__name__) == module.__name__

@@ -18,24 +18,24 @@ from types import FrameType, ModuleType
 from mlsys_lab.errors import CourseError, UnfinishedError
 
 LONGEST_TEXT = 300
-"""Characters of an exception's text that are shown."""
+"""Characters of an exception's text that are shown at most."""
 MARKER = re.compile(r"^# %% cell (\d+)$")
 
 
 class ArtifactError(CourseError):
-    """The exported cells do not make a module: a syntax error, or an exception while they ran."""
+    """The exported cells do not make a module: they have a syntax error, or raised an exception while they ran."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One exported cell: its place in the notebook, counted from 1 over cells of every kind, and its text."""
+    """One exported cell: its number in the notebook, counted from 1 over cells of every kind, and its text."""
 
     number: int
     source: str
 
     @property
     def label(self) -> str:
-        """The cell's first line of code, by which a person finds it."""
+        """The first line of code in the cell, by which a person finds it."""
         for line in self.source.splitlines():
             if line.strip() and not line.lstrip().startswith("#"):
                 return line.strip()
@@ -44,7 +44,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Place:
-    """A line of a cell, as a person would look for it."""
+    """A line within a cell, numbered as a person would look for it."""
 
     cell: Cell
     line: int
@@ -58,14 +58,14 @@ class Place:
 
 @dataclass(frozen=True)
 class Artifact:
-    """Exported cells, and the name by which messages call them (the notebook's file name)."""
+    """The exported cells of a notebook, and the name that messages use for it (the notebook's file name)."""
 
     name: str
     cells: tuple[Cell, ...]
 
     @property
     def source(self) -> str:
-        """The module's text: each cell below a line that marks its number."""
+        """Text of the module: each cell below a marker line with its number."""
         return "\n".join(f"# %% cell {cell.number}\n{cell.source.rstrip()}\n" for cell in self.cells)
 
     @classmethod
@@ -98,7 +98,7 @@ class ArtifactLoader(importlib.abc.InspectLoader):
         self.filename = f"{artifact.name} (exported cells)"
 
     def get_source(self, fullname: str) -> str:
-        """The artifact's text."""
+        """Text of the artifact's module, for `inspect` and tracebacks."""
         return self.artifact.source
 
     def get_code(self, fullname: str):  # type: ignore[no-untyped-def]  # noqa: D102 (typed Any by the base class)
@@ -106,7 +106,7 @@ class ArtifactLoader(importlib.abc.InspectLoader):
 
 
 def place_of(frame: FrameType, line: int) -> Place | None:
-    """Where in the learner's exported cells a frame stands; None for a frame of anybody else."""
+    """The cell and line in the learner's exported cells that a frame is at; None for a frame of other code."""
     loader = frame.f_globals.get("__loader__")
     if isinstance(loader, ArtifactLoader) and frame.f_code.co_filename == loader.filename:
         return loader.artifact.where(line)
@@ -147,7 +147,7 @@ def load(
 
 
 def describe(error: BaseException) -> str:
-    """An exception of a learner's code on one line of bounded length, whatever its `__str__` does."""
+    """One line of bounded length for an exception that a learner's code raised, whatever its `__str__` does."""
     kind = type(error).__name__
     try:
         said = " ".join(str(error).split())
@@ -158,7 +158,7 @@ def describe(error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> Place | None:
-    """The deepest of the learner's lines that an error passed through."""
+    """The innermost of the learner's lines that an error passed through; None if it passed through none."""
     places = [place_of(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     return next((place for place in reversed(places) if place is not None), None)
 

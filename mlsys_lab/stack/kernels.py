@@ -29,23 +29,23 @@ from mlsys_lab.stack.artifact import Artifact, ArtifactError, ArtifactLoader, lo
 
 
 class KernelLoader(ArtifactLoader):
-    """Import machinery that runs kernels and constants, and leaves out the rest of an artifact."""
+    """Loader that runs an artifact's kernels and number constants, and leaves out all of its other code."""
 
     def get_code(self, fullname: str) -> CodeType:
-        """The part of the artifact that passed the check."""
+        """Compiled code of the part of the artifact that passed the kernel language's check."""
         return compile(self._kernels().tree, self.filename, "exec")
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run the definitions among the names that kernels have, and no others."""
+        """Run the checked definitions in a module that has only the names that kernels may use."""
         kernels = self._kernels()
-        vars(module).update(_names(kernels), __getattr__=partial(self._missing, kernels))
+        vars(module).update(_names(kernels), __getattr__=partial(self._raise_missing, kernels))
         super().exec_module(module)
         linecache.lazycache(self.filename, vars(module))  # who tells of a line finds its text
         if "triton" in vars(module):
             self._interpret(module, kernels.tree)
 
     def _interpret(self, module: ModuleType, tree: ast.Module) -> None:
-        """Make Triton's interpreter run what was checked.
+        """Make Triton's interpreter run exactly the kernels in `tree`, which were checked.
 
         It compiles a kernel anew from lines that it looks up by their number, which may show it another text: that of a
         docstring, or of a line above one that only some count.
@@ -65,8 +65,8 @@ class KernelLoader(ArtifactLoader):
     def _kernels(self) -> Kernels:
         return kernels_of(self.artifact.source, self.filename)
 
-    def _missing(self, kernels: Kernels, name: str) -> NoReturn:
-        """What asking the module for a name that it does not define raises: `ArtifactError` where it was refused."""
+    def _raise_missing(self, kernels: Kernels, name: str) -> NoReturn:
+        """Raise the error for a missing name: ArtifactError if it is a kernel that was refused, else AttributeError."""
         if (error := kernels.refused.get(name)) is None:
             raise AttributeError(f"{self.artifact.name} does not define {name!r}")
         raise ArtifactError(f"{error.what} ({self.artifact.where(error.line)})", got=error.got, help=error.help)
@@ -100,7 +100,7 @@ def refuse_beyond_kernels(names: Mapping[str, Any], used: Iterable[str]) -> None
 
 
 def _function_of(value: Any) -> FunctionType | None:
-    """The Python function in what `@cuda.jit` or `@triton.jit` made; None of anything else."""
+    """The Python function inside what `@cuda.jit` or `@triton.jit` returned; None for anything else."""
     if type(value).__module__.partition(".")[0] not in ("numba", "numba_cuda", "triton"):
         return None
     function = getattr(value, "py_func", None) or getattr(value, "fn", None)
@@ -113,7 +113,7 @@ def _is_constant(value: Any) -> bool:
 
 
 def import_interpreters() -> None:
-    """Import what runs kernels without a GPU, as far as it is installed; asks no driver, so that forks stay whole."""
+    """Import the installed libraries that run kernels without a GPU; no driver is called, so forking stays safe."""
     os.environ.update(TRITON_INTERPRET="1", NUMBA_ENABLE_CUDASIM="1")
     for load_one in (load_numba, load_triton):
         with contextlib.suppress(MissingToolError):
@@ -121,7 +121,7 @@ def import_interpreters() -> None:
 
 
 def _names(kernels: Kernels) -> dict[str, Any]:
-    """What a module of kernels sees; Numba and Triton are imported if a kernel is theirs."""
+    """The names that a module of kernels can use; Numba and Triton are imported only if a kernel needs them."""
     known = [*BUILTINS, NotImplementedError.__name__]
     found: dict[str, Any] = {"__builtins__": {name: getattr(builtins, name) for name in known}, "math": math}
     used = {node.id for node in ast.walk(kernels.tree) if isinstance(node, ast.Name)}

@@ -19,7 +19,7 @@ FORMAT = 1
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Write a whole file or nothing: into a neighbour first, then renamed; `InputError` where that cannot be done."""
+    """Write a whole file or nothing: to a temporary file beside it, then renamed; InputError if that fails."""
     neighbour = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,13 +37,13 @@ def write_atomic(path: Path, text: str) -> None:
 
 @dataclass(frozen=True)
 class Workspace:
-    """`root` holds the learner's labs; `root/.mlsys-lab` what the course keeps about them."""
+    """A learner's workspace: labs in the folder `root`, and what the course keeps about them in `root/.mlsys-lab`."""
 
     root: Path
 
     @classmethod
     def find(cls, start: Path | None = None) -> Workspace | None:
-        """The nearest of `start` (the current folder if None) and the folders above it that is a workspace."""
+        """The nearest workspace among `start` (by default the current folder) and the folders above it, or None."""
         folder = (start or Path.cwd()).resolve()
         for candidate in (folder, *folder.parents):
             if (candidate / MARK).is_dir():
@@ -62,11 +62,11 @@ class Workspace:
 
     @property
     def progress_path(self) -> Path:
-        """Where progress is kept."""
+        """Path of the JSON file that holds the learner's progress."""
         return self.root / MARK / "progress.json"
 
     def progress(self) -> dict[str, Any]:
-        """What has been earned and accepted, by topic: `{"autograd": {"checks": {...}, "accepted": {...}}}`.
+        """Points earned and code accepted, by topic: `{"autograd": {"checks": {...}, "accepted": {...}}}`.
 
         A damaged file is set aside under another name and said in one `InputError`; the next call starts afresh.
         """
@@ -74,7 +74,7 @@ class Workspace:
             document = json.loads(self.progress_path.read_text(encoding="utf-8"))
             if not isinstance(document, dict) or document.get("format") != FORMAT:
                 raise ValueError(f"no progress record of format {FORMAT}")
-            return _validated(document.get("labs"))
+            return _validate(document.get("labs"))
         except FileNotFoundError:
             return {}
         except OSError as error:
@@ -83,14 +83,14 @@ class Workspace:
             raise self._set_aside(error) from None
 
     def record(self, topic: str, points: Mapping[str, float]) -> None:
-        """Note the points that checks of a lab earned when they were last tried, by the checks' names."""
+        """Save the points that each check of a lab, by name, earned when it was last run."""
         labs = self.progress()
         checks = labs.setdefault(topic, {}).setdefault("checks", {})
         checks.update({name: {"points": earned, "at": _now()} for name, earned in points.items()})
         self._write(labs)
 
     def accept(self, topic: str, artifact: Artifact) -> Path:
-        """Keep an artifact whose checks all pass, for later labs to run on."""
+        """Save an artifact whose checks all pass, for later labs to run on; returns its path."""
         path = self.artifact_path(topic)
         write_atomic(path, artifact.source)
         labs = self.progress()
@@ -99,11 +99,11 @@ class Workspace:
         return path
 
     def artifact_path(self, topic: str) -> Path:
-        """Where a topic's accepted artifact is or would be."""
+        """Path of a topic's accepted artifact, whether or not it exists."""
         return self.root / MARK / "artifacts" / f"{topic}.py"
 
     def artifact(self, topic: str) -> Artifact | None:
-        """The accepted artifact of a topic, or None."""
+        """The accepted artifact of a topic; None if there is none."""
         path = self.artifact_path(topic)
         try:
             return Artifact.parse(f"{MARK}/artifacts/{topic}.py", path.read_text(encoding="utf-8"))
@@ -125,8 +125,8 @@ class Workspace:
         return InputError(f"{self.progress_path} is damaged", got=error, help=help_)
 
 
-def _validated(labs: object) -> dict[str, Any]:
-    """Progress whose nesting is what the rest of the code relies on; ValueError otherwise."""
+def _validate(labs: object) -> dict[str, Any]:
+    """Progress read from JSON, returned if its nesting is what the rest of the code expects; else ValueError."""
     if not isinstance(labs, dict):
         raise ValueError("no labs in it")
     for topic, lab in labs.items():

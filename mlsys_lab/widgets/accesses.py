@@ -1,4 +1,4 @@
-"""What the figure of a kernel's accesses shows: request by request, which thread touches which element."""
+"""Data of the figure of a kernel's memory accesses: request by request, which thread touches which element."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def access_data(trace: Trace, *, block: int | None = None) -> dict[str, Any]:
 
 
 def _elements(buffer: Buffer, offsets: np.ndarray) -> list[int]:
-    """Place of each lane's element in reading order; −1 outside of the array."""
+    """For each lane, its element's position in reading order; −1 if it is outside the array."""
     rest, place = offsets.copy(), np.zeros(len(offsets), dtype=np.int64)
     inside = np.ones(len(offsets), dtype=bool)
     for side, stride in sorted(zip(buffer.shape, buffer.strides, strict=True), key=lambda one: -one[1]):
@@ -95,7 +95,7 @@ def _elements(buffer: Buffer, offsets: np.ndarray) -> list[int]:
 
 
 def _shape(buffer: Buffer) -> dict[str, Any]:
-    """An array as rows and columns of cells: a matrix as itself where it fits, anything else in lines of 32."""
+    """Layout of an array as rows and columns of cells: matrices as they are if they fit, else lines of 32."""
     matrix = len(buffer.shape) == 2 and buffer.shape[1] <= _COLUMNS + 1  # a padded tile as well
     columns = buffer.shape[1] if matrix else min(_COLUMNS, buffer.elements)
     return {
@@ -110,7 +110,7 @@ def _shape(buffer: Buffer) -> dict[str, Any]:
 
 
 def _source(trace: Trace) -> list[list[Any]]:
-    """The kernel's lines from its definition, where it can be found, to its last access: number and text."""
+    """The kernel's source lines, from its definition (where found) to its last access, as [number, text]."""
     texts = {site.line: site.text for site in trace.sites}
     file, first, last = trace.sites[0].file, min(texts), max(texts)
     defined = [n for n in range(1, first) if linecache.getline(file, n).lstrip().startswith(f"def {trace.kernel}(")]
@@ -143,7 +143,7 @@ def access_table(data: Mapping[str, Any]) -> str:
 
 
 class Accesses(anywidget.AnyWidget):
-    """A kernel's accesses, request by request, in a notebook: `Accesses.from_trace(record(…))`."""
+    """Notebook figure of a kernel's memory accesses, request by request: `Accesses.from_trace(record(…))`."""
 
     _esm = esm("accesses")
     kernel = traitlets.Unicode().tag(sync=True)
@@ -155,5 +155,5 @@ class Accesses(anywidget.AnyWidget):
 
     @classmethod
     def from_trace(cls, trace: Trace, *, block: int | None = None) -> Self:
-        """Show this trace, or one block of it; see `access_data` for what can be drawn."""
+        """Figure of a trace, or of one block of it; raises InputError as `access_data` does."""
         return cls(**access_data(trace, block=block))

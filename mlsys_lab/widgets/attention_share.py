@@ -1,4 +1,4 @@
-"""What the figure of attention's share shows: transformers by their sizes.
+"""Data of the figure of attention's share of the FLOPs, for the sizes of published transformers.
 
 The figure repeats `mlsys_lab.flops.compute` in JavaScript, and a test holds the two equal.
 """
@@ -56,7 +56,7 @@ def attention_share_table(data: Mapping[str, Any]) -> str:
 
 
 class AttentionShare(anywidget.AnyWidget):
-    """Attention's share of the FLOPs against the sequence's length, in a notebook: `AttentionShare.of("gpt3-175b")`.
+    """Notebook figure of attention's share of the FLOPs by sequence length: `AttentionShare.of("gpt3-175b")`.
 
     preset: a name of `presets`; any other shows the sizes in `own`, a `TransformerConfig` as a dict.
     """
@@ -70,5 +70,5 @@ class AttentionShare(anywidget.AnyWidget):
 
     @classmethod
     def of(cls, model: str | TransformerConfig, **options: Any) -> Self:
-        """Open on a preset or a config; `options` are those of `attention_share_data`."""
+        """Figure opened on a preset or a config; `options` are keyword arguments of `attention_share_data`."""
         return cls(**attention_share_data(model, **options))

@@ -1,4 +1,4 @@
-"""The estimator: `mlsys-lab estimate` as an interactive figure.
+"""Data of the estimator, `mlsys-lab estimate` as an interactive figure.
 
 The figure repeats `mlsys_lab.flops.estimate` and all beneath it in JavaScript, and a test holds the two equal.
 """
@@ -70,7 +70,7 @@ def estimator_data(
 
 
 def device_machines(one: Device) -> dict[str, Any]:
-    """A device as `machine` sees it: its limits, and by format its peak in FLOP/s or the line that refuses it.
+    """A device's limits for the estimator; its peaks in FLOP/s by format, or the error's text where it has none.
 
     The network is for the reader to choose, and takes the place of links where there are none.
     """
@@ -89,7 +89,7 @@ def device_machines(one: Device) -> dict[str, Any]:
 
 
 def recipe_bytes(one: Recipe) -> dict[str, Any]:
-    """A recipe with the bytes of an element of its format, and in words what it keeps for each parameter."""
+    """A precision recipe for the estimator: bytes of an element and of each state a parameter, with a label."""
     kept = {"weights": one.weights, "gradients": one.gradients, "master": one.master, "moments": one.moments}
     words = " + ".join(f"{size:g}" for size in kept.values() if size)
     return asdict(one) | {"compute_bytes": BYTES[one.compute], "words": words}
@@ -107,7 +107,7 @@ def estimator_table(data: Mapping[str, Any]) -> str:
 
 
 class Estimator(anywidget.AnyWidget):
-    """The estimator in a notebook: `Estimator.of("llama3-70b", device_name="H200")`.
+    """Notebook figure of the estimator: `Estimator.of("llama3-70b", device_name="H200")`.
 
     preset: a name of `presets`; any other takes the sizes in `own`, a `TransformerConfig` as a dict. degrees: a
     `Layout` as a dict. price: of one device, an hour, or None. node: devices that fast links connect, None for the
@@ -136,5 +136,5 @@ class Estimator(anywidget.AnyWidget):
 
     @classmethod
     def of(cls, model: str | TransformerConfig, **options: Any) -> Self:
-        """Open on a preset or a config; `options` are those of `estimator_data`."""
+        """Estimator opened on a preset or a config; `options` are keyword arguments of `estimator_data`."""
         return cls(**estimator_data(model, **options))

@@ -8,7 +8,7 @@ from typing import Any
 from mlsys_lab.errors import InputError
 
 MAX_NODES = 60
-"""More boxes than this cannot be read on one screen."""
+"""Most nodes that the figure draws: more boxes cannot be read on one screen."""
 
 _ORDERED = {"-", "/"}
 
@@ -24,13 +24,13 @@ def graph_data(root: Any, names: dict[str, Any] | None = None) -> list[dict[str,
     Raises `InputError` for another kind of object, for more than `MAX_NODES` nodes, and for values that are not finite.
     """
     labels = {id(value): name for name, value in (names or {}).items()}
-    order = _topological(root)
+    order = _sort_topologically(root)
     ids = {id(value): f"n{i}" for i, value in enumerate(order)}
     # A backward pass leaves 1 at the root; before it there is nothing to show or to compare.
     passed = bool(root.grad)
     nodes = []
     for value in order:
-        op, operands = _recorded(value)
+        op, operands = _operation(value)
         parents = [ids[id(operand)] for operand in operands]
         if isinstance(getattr(value, "_prev", None), set | frozenset):
             if len(parents) == 1 and op in {"+", "*", *_ORDERED}:
@@ -43,15 +43,15 @@ def graph_data(root: Any, names: dict[str, Any] | None = None) -> list[dict[str,
                 "label": labels.get(id(value)) or getattr(value, "label", ""),
                 "op": "neg" if op == "-" and len(parents) == 1 else op,
                 "parents": parents,
-                "data": _finite(value.data),
-                "grad": _finite(value.grad) if passed else None,
+                "data": _require_finite(value.data),
+                "grad": _require_finite(value.grad) if passed else None,
             }
         )
     return nodes
 
 
-def _recorded(value: Any) -> tuple[str, list[Any]]:
-    """The operation's sign and its operands."""
+def _operation(value: Any) -> tuple[str, list[Any]]:
+    """The sign of the operation that computed a value, and the list of its operands, for any scalar engine."""
     if hasattr(value, "data") and hasattr(value, "grad"):
         if hasattr(value, "edges") and hasattr(value, "op"):
             return str(value.op), [operand for operand, _ in value.edges]
@@ -64,8 +64,8 @@ def _recorded(value: Any) -> tuple[str, list[Any]]:
     )
 
 
-def _topological(root: Any) -> list[Any]:
-    """Parents before children, without recursion."""
+def _sort_topologically(root: Any) -> list[Any]:
+    """Every value that `root` depends on, each after its operands, found without recursion."""
     order: list[Any] = []
     seen: set[int] = set()
     stack = [(root, False)]
@@ -76,7 +76,7 @@ def _topological(root: Any) -> list[Any]:
         elif id(value) not in seen:
             seen.add(id(value))
             stack.append((value, True))
-            stack.extend((operand, False) for operand in reversed(_recorded(value)[1]))
+            stack.extend((operand, False) for operand in reversed(_operation(value)[1]))
             if len(seen) > MAX_NODES:
                 raise InputError(
                     "this graph is too large to draw",
@@ -86,7 +86,7 @@ def _topological(root: Any) -> list[Any]:
     return order
 
 
-def _finite(number: Any) -> float:
+def _require_finite(number: Any) -> float:
     if not math.isfinite(number):
         raise InputError("cannot draw a value that is not finite", got=number)
     return float(number)

@@ -1,4 +1,4 @@
-"""What the IsoFLOP figure shows: published loss laws, and the best split of a budget between parameters and tokens.
+"""Data of the IsoFLOP figure: published loss laws, and the best split of a budget between parameters and tokens.
 
 The figure repeats `mlsys_lab.scaling.laws` in JavaScript, and a test holds the two equal.
 """
@@ -74,7 +74,7 @@ def isoflop_table(data: Mapping[str, Any]) -> str:
 
 
 class IsoFlop(anywidget.AnyWidget):
-    """IsoFLOP curves of published laws in a notebook: `IsoFlop.of("Chinchilla", budget_flops=1e21)`.
+    """Notebook figure of published laws' IsoFLOP curves: `IsoFlop.of("Chinchilla", budget_flops=1e21)`.
 
     law: a name of `laws`; any other shows the constants in `own`. budget: FLOPs. noise: standard deviation of the loss
     of the runs drawn by `runs`, in nats per token; seed: which runs.
@@ -91,5 +91,5 @@ class IsoFlop(anywidget.AnyWidget):
 
     @classmethod
     def of(cls, law: str = "Chinchilla", **options: Any) -> Self:
-        """Open on a law; `options` are those of `isoflop_data`."""
+        """Figure opened on a law; `options` are keyword arguments of `isoflop_data`."""
         return cls(**isoflop_data(law, **options))

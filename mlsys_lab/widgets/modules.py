@@ -1,4 +1,4 @@
-"""The figures' JavaScript as text, and as files for the site."""
+"""The JavaScript of the figures, as text for notebooks and as files for the site."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _SHARED = {part for parts in _BEFORE.values() for part in parts}
 _SITE_ONLY = {"load", "plots"}
 _NAMES = {Path(part.name).stem for part in _FOLDER.iterdir() if part.name.endswith(".js")} - _SHARED
 FIGURES = tuple(sorted(_NAMES - _SITE_ONLY))
-"""Each has a file `<name>.js` that ends by registering `<mlsys-name>` and exporting `{ render }`."""
+"""Names of the figures: each file `<name>.js` ends by registering `<mlsys-name>` and exporting `{ render }`."""
 
 
 def esm(name: str) -> str:
-    """The ES module `name` as one text without imports."""
+    """The ES module `name` as one text, with the modules that it imports put in."""
     if name not in _NAMES:
         raise InputError("no such figure module", got=repr(name), expected="one of " + ", ".join(sorted(_NAMES)))
     parts = (*_BEFORE.get(name, ("common",)), name)

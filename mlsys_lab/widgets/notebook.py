@@ -1,4 +1,4 @@
-"""The figures as anywidgets, for live notebooks."""
+"""Figures as anywidgets, for live notebooks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mlsys_lab.widgets.roofline import device_data
 
 
 class BackwardGraph(anywidget.AnyWidget):
-    """A backward pass over a recorded graph, step by step.
+    """Notebook figure of a backward pass over a recorded graph, step by step.
 
     `BackwardGraph.from_value(f, x=x, y=y)` draws the graph behind `f`. `step` follows the figure, and can be set.
     """
@@ -24,12 +24,12 @@ class BackwardGraph(anywidget.AnyWidget):
 
     @classmethod
     def from_value(cls, root: Any, **names: Any) -> Self:
-        """Draw the graph that `root` was computed by; see `graph_data` for what `root` may be."""
+        """Figure of the graph that computed `root`, with `names` as labels of values; errors as in `graph_data`."""
         return cls(graph=graph_data(root, names))
 
 
 class Roofline(anywidget.AnyWidget):
-    """A device's roofline with one piece of work on it, moved by sliders.
+    """Notebook figure of a device's roofline with one piece of work on it, moved by sliders.
 
     devices: `[{"name": str, "bandwidth": B/s, "peaks": {precision: FLOP/s}}]`, the course's table when not given.
     device, precision: the ones shown; a name that is not there shows the first.

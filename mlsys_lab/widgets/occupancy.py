@@ -1,4 +1,4 @@
-"""What the occupancy calculator shows: NVIDIA's GPUs, and the size of one kernel's blocks.
+"""Data of the occupancy calculator: NVIDIA's GPUs, and the size of one kernel's blocks.
 
 The figure repeats `mlsys_lab.kernels.trace.occupancy` in JavaScript, and a test holds the two equal.
 """
@@ -21,7 +21,7 @@ _TABLE_THREADS = (32, 64, 128, 256, 512, 768, 1024)
 
 
 def multiprocessor_data(devices: Iterable[Device] = DEVICES) -> list[dict[str, Any]]:
-    """What the calculator needs of each device: the most that one multiprocessor holds; sizes in bytes."""
+    """For each device with multiprocessors, the most that one of them holds; sizes in bytes."""
     return [
         {
             "name": one.name,
@@ -64,7 +64,7 @@ def occupancy_table(data: Mapping[str, Any]) -> str:
 
 
 class OccupancyCalculator(anywidget.AnyWidget):
-    """Blocks and warps on a multiprocessor, in a notebook: `OccupancyCalculator.of("H100", threads=256)`.
+    """Notebook calculator of blocks and warps on a multiprocessor: `OccupancyCalculator.of("H100", threads=256)`.
 
     devices: as `multiprocessor_data` gives them. device: the one shown; a name that is not there shows the first.
     """
@@ -78,5 +78,5 @@ class OccupancyCalculator(anywidget.AnyWidget):
 
     @classmethod
     def of(cls, device: str = "H100", **sizes: int) -> Self:
-        """Open on a GPU and a kernel; `sizes` are those of `occupancy_data`."""
+        """Calculator opened on a GPU and a kernel; `sizes` are keyword arguments of `occupancy_data`."""
         return cls(**occupancy_data(device, **sizes))

@@ -24,13 +24,13 @@ def script_json(data: Any) -> str:
 
 
 def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
-    """An HTML table with escaped cells."""
+    """An HTML table with a head and rows; every cell is escaped."""
     lines = "".join("<tr>" + "".join(f"<td>{html.escape(str(c))}</td>" for c in row) + "</tr>" for row in rows)
     return "<table><tr>" + "".join(f"<th>{html.escape(str(c))}</th>" for c in head) + f"</tr>{lines}</table>"
 
 
 class Element:
-    """A figure on a page: a custom element around its data, and a table where no script runs."""
+    """A figure on a page of the site: a custom element around JSON data, with HTML to show where no script runs."""
 
     def __init__(self, name: str, data: dict[str, Any], fallback: str) -> None:
         self._html = (
@@ -42,7 +42,7 @@ class Element:
 
 
 def element(name: str, *, fallback: str = "", **data: Any) -> Element:
-    """The figure `name` with its data, for a page of the site. `data` is what the anywidget of that name takes.
+    """Make the figure `name` with its data, for a page of the site. `data` is what the anywidget of that name takes.
 
     fallback: HTML that shows until the figure runs; for `backward` and `roofline` a table of the data when left out.
 

@@ -23,8 +23,7 @@ ON_ANY_GROUND = {
     "shapedefaults": {"line": {"color": INK}},
     "annotationdefaults": {"arrowcolor": INK},
 }
-"""How a notebook draws figures: Plotly knows nothing of its theme, so the ground shows through, and what is drawn
-stands out from a light one as from a dark one."""
+"""Plotly layout for notebooks, whose theme Plotly does not know: colours that show on light and dark ground."""
 
 
 def show(figure: Any, *, alt: str, height: int = 420) -> None:

@@ -1,4 +1,4 @@
-"""What the strides figure shows: where in its storage a tensor's elements lie.
+"""Data of the strides figure: where in its storage the elements of a tensor lie.
 
 The figure repeats this arithmetic in JavaScript, and a test holds the two equal.
 """
@@ -47,7 +47,7 @@ def is_contiguous(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 
 def strides_data(views: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """The data of the strides figure: two-dimensional views of one small storage, by name; it opens on the first.
+    """Data of the strides figure: two-dimensional views of one small storage, by name; it opens on the first.
 
     Raises `InputError` for views of different storages, of other than two dimensions, or too large to draw.
     """
@@ -92,7 +92,7 @@ def strides_table(data: Mapping[str, Any]) -> str:
 
 
 class Strides(anywidget.AnyWidget):
-    """Views of one storage and the cells they touch, in a notebook: `Strides.from_views({"t": t, "t.T": t.T})`."""
+    """Notebook figure of views of one storage and the cells they touch: `Strides.from_views({"t": t, "t.T": t.T})`."""
 
     _esm = esm("strides")
     cells = traitlets.Int(1).tag(sync=True)
@@ -103,5 +103,5 @@ class Strides(anywidget.AnyWidget):
 
     @classmethod
     def from_views(cls, views: Mapping[str, torch.Tensor]) -> Self:
-        """Show these views; see `strides_data` for what they may be."""
+        """Figure of named views of one storage; raises InputError as `strides_data` does."""
         return cls(**strides_data(views))

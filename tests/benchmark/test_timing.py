@@ -8,92 +8,118 @@ import time
 import numpy as np
 import pytest
 
-from mlsys_lab.benchmark import Timing, compare, measure
+from mlsys_lab.benchmark import Timing, compare, measure, timing
 from mlsys_lab.errors import InputError, MissingToolError
 
 
-def test_a_sleep_takes_as_long_as_it_says() -> None:
-    timing = measure(lambda: time.sleep(0.01), samples=5)
-    assert 0.0099 <= timing.p20_s <= timing.p50_s <= timing.p80_s
-    assert timing.p20_s < 0.1 and len(timing.samples_s) == 5
+class Clock:
+    """Stands in for the module `time`: no time passes but what a call sleeps."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now_s
+
+    def sleep(self, time_s: float) -> None:
+        self.now_s += time_s
 
 
-def test_quick_calls_are_timed_many_in_a_row() -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock that `measure` and `compare` read."""
+    clock = Clock()
+    monkeypatch.setattr(timing, "time", clock)
+    return clock
+
+
+def test_a_sleep_takes_as_long_as_it_says_and_no_longer_than_the_whole() -> None:
+    start = time.perf_counter()
+    slept = measure(lambda: time.sleep(0.01), samples=5, warmup=0)
+    whole_s = time.perf_counter() - start
+    assert 0.0099 <= slept.p20_s <= slept.p50_s <= slept.p80_s
+    assert sum(slept.samples_s) <= whole_s and len(slept.samples_s) == 5
+
+
+def test_quick_calls_are_timed_many_in_a_row(clock: Clock) -> None:
     calls = 0
 
     def quick() -> None:
         nonlocal calls
         calls += 1
+        clock.sleep(2**-19)
 
-    timing = measure(quick, samples=3, warmup=0)
-    assert calls > 1000
-    assert timing.p50_s < 1e-4
+    samples_s = measure(quick, samples=3, warmup=0).samples_s
+    assert samples_s == (2**-19,) * 3
+    assert calls == 2047 + 3 * 1024, "in search of a millisecond, then three samples of it"
 
 
-def test_the_ratio_of_twice_the_work_is_two() -> None:
-    comparison = compare(
-        {"one": lambda: time.sleep(0.005), "two": lambda: (time.sleep(0.005), time.sleep(0.005))}, samples=9
-    )
+def test_the_ratio_of_twice_the_work_is_two(clock: Clock) -> None:
+    comparison = compare({"one": lambda: clock.sleep(1 / 64), "two": lambda: clock.sleep(2 / 64)}, samples=9)
     ratio = comparison.ratio("two", "one")
-    assert ratio.p20 <= ratio.p50 <= ratio.p80
-    assert ratio.p50 == pytest.approx(2, rel=0.3)
+    assert ratio.samples == (2.0,) * 9 and ratio.p20 == ratio.p50 == ratio.p80 == 2
     assert comparison.ratio("one", "one").samples == (1.0,) * 9
 
 
-def test_calls_take_turns_and_each_goes_first() -> None:
+def test_calls_take_turns_and_each_goes_first(clock: Clock) -> None:
     order: list[str] = []
-    compare({n: lambda n=n: (order.append(n), time.sleep(0.002)) for n in "abc"}, samples=3, warmup=0)
+    compare({n: lambda n=n: (order.append(n), clock.sleep(0.002)) for n in "abc"}, samples=3, warmup=0)
     rounds = order[-9:]
     assert [rounds[0:3], rounds[3:6], rounds[6:9]] == [list("abc"), list("bca"), list("cab")]
 
 
-def test_warm_up_comes_first_and_is_not_counted() -> None:
-    slow_first = [0.2]
+def test_warm_up_comes_first_and_is_not_counted(clock: Clock) -> None:
+    slow_first = [0.25]
 
     def call() -> None:
-        time.sleep(slow_first.pop() if slow_first else 0.002)
+        clock.sleep(slow_first.pop() if slow_first else 2**-8)
 
-    assert max(measure(call, samples=3, warmup=1).samples_s) < 0.1
+    assert measure(call, samples=3, warmup=1).samples_s == (2**-8,) * 3
 
 
-def test_garbage_collection_is_off_while_timing_and_on_again_after() -> None:
+def test_garbage_collection_is_off_while_timing_and_on_again_after(clock: Clock) -> None:
     states = []
-    measure(lambda: (states.append(gc.isenabled()), time.sleep(0.002)), samples=2, warmup=0)
+    measure(lambda: (states.append(gc.isenabled()), clock.sleep(0.002)), samples=2, warmup=0)
     assert states[-2:] == [False, False] and gc.isenabled()
     with pytest.raises(ZeroDivisionError):
         measure(lambda: 1 // 0, warmup=0)
     assert gc.isenabled()
 
 
-def test_every_call_gets_inputs_of_its_own_drawn_outside_the_clock() -> None:
+def test_every_call_gets_inputs_of_its_own_drawn_outside_the_clock(clock: Clock) -> None:
     drawn: list[int] = []
     seen: list[int] = []
 
     def fresh() -> tuple[list[int], str]:
-        time.sleep(0.01)
+        clock.sleep(1.0)
         drawn.append(len(drawn))
         return ([drawn[-1]], "same")
 
     def call(numbers: list[int], text: str) -> None:
         assert text == "same"
         seen.append(numbers.pop())  # a second call with this list would raise
-        time.sleep(0.002)
+        clock.sleep(2**-8)
 
-    timing = measure(call, samples=5, warmup=2, fresh=fresh)
+    timed = measure(call, samples=5, warmup=2, fresh=fresh)
     assert seen == drawn and len(seen) == 2 + 1 + 5
-    assert timing.p50_s < 0.01
+    assert timed.samples_s == pytest.approx((2**-8,) * 5)
 
     quick: list[object] = []
-    comparison = compare({"a": quick.append, "b": lambda x: quick.append(x)}, samples=2, fresh=lambda: (object(),))
+
+    def take(x: object) -> None:
+        clock.sleep(2**-20)
+        quick.append(x)
+
+    comparison = compare({"a": take, "b": lambda x: take(x)}, samples=2, fresh=lambda: (object(),))
     assert len({id(x) for x in quick}) == len(quick) > 1000, "also where a sample is many quick calls in a row"
     assert set(comparison.timings) == {"a", "b"}
 
 
 def test_percentiles_are_numpys() -> None:
     samples = tuple(np.random.default_rng(0).random(11))
-    timing = Timing(samples)
-    assert [timing.p20_s, timing.p50_s, timing.p80_s] == pytest.approx(np.percentile(samples, [20, 50, 80]))
-    assert "11 samples" in str(timing)
+    drawn = Timing(samples)
+    assert [drawn.p20_s, drawn.p50_s, drawn.p80_s] == pytest.approx(np.percentile(samples, [20, 50, 80]))
+    assert "11 samples" in str(drawn)
 
 
 def test_bad_arguments_are_told() -> None:

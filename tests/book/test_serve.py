@@ -15,6 +15,7 @@ from book import serve
 from book.serve import HOST, free_port, prepare_workspace, site_server, start_jupyterlab, stop
 from mlsys_lab.checks.labinfo import released_labs
 from mlsys_lab.errors import InputError, MissingToolError
+from tests.ports import held_port
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def address(tmp_path: Path) -> Iterator[str]:
 
 def get(url: str, host: str | None = None) -> str:
     request = urllib.request.Request(url, headers={"Host": host} if host else {})
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return answer.read().decode()
 
 
@@ -86,15 +87,15 @@ def test_an_unwritable_workspace_is_one_line(tmp_path: Path) -> None:
 
 def test_jupyterlab_starts_in_the_workspace_and_ends(tmp_path: Path) -> None:
     (tmp_path / "note.txt").write_text("here")
-    port = free_port(None, 0)
-    process = start_jupyterlab(tmp_path, port, "secret", tmp_path / "log")
-    try:
-        assert get(f"http://{HOST}:{port}/files/note.txt?token=secret") == "here"
-        with pytest.raises(urllib.error.HTTPError, match="403") as refused:
-            get(f"http://{HOST}:{port}/api/contents/note.txt")
-        refused.value.close()
-    finally:
-        stop(process)
+    with held_port() as port:
+        process = start_jupyterlab(tmp_path, port, "secret", tmp_path / "log")
+        try:
+            assert get(f"http://{HOST}:{port}/files/note.txt?token=secret") == "here"
+            with pytest.raises(urllib.error.HTTPError, match="403") as refused:
+                get(f"http://{HOST}:{port}/api/contents/note.txt")
+            refused.value.close()
+        finally:
+            stop(process)
     assert process.returncode is not None
 
 

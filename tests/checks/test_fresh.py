@@ -82,7 +82,7 @@ def add_one(x):
 
 
 def _gone(pid: int) -> bool:
-    for _ in range(100):
+    for _ in range(3000):  # a minute: a busy machine may take its time to end a process
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         except FileNotFoundError:

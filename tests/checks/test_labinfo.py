@@ -31,7 +31,7 @@ def test_all_fields_are_read(tmp_path: Path) -> None:
     assert (lab.name, lab.number, lab.topic, lab.minutes, lab.points) == ("02-gpu-model", 2, "gpu-model", 5, 3)
     assert (lab.withheld, lab.reference, lab.readings, lab.extras) == (("m",), "n", ("r",), ("x",))
     assert (lab.prerequisite_labs, lab.prerequisite_chapters) == (("01-a",), ("02-c",))
-    assert (lab.checks_module, lab.chapter) == ("mlsys_lab.checks.gpu_model", "02-c")
+    assert (lab.checks_module, lab.chapter) == ("mlsys_lab.checks.deciding.gpu_model", "02-c")
     bare = read_lab(_lab(tmp_path, "03-a-b"))
     assert (bare.reference, bare.chapter) == ("mlsys_lab.a_b", "")
 

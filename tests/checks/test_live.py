@@ -12,10 +12,9 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
-from mlsys_lab import checks
-from mlsys_lab.checks import lab, labs, render, topics
+from mlsys_lab.checks import lab, labs, render, sides, topics
+from mlsys_lab.checks.learner.spec import Mismatch
 from mlsys_lab.checks.runner import CheckFailed, Report
-from mlsys_lab.checks.spec import Mismatch
 from mlsys_lab.errors import InputError
 from mlsys_lab.stack.workspace import Workspace
 
@@ -167,7 +166,7 @@ def test_registry_finds_modules_and_packages_that_define_a_lab(tmp_path: Path, m
     (tmp_path / "two.py").write_text("x = 'LAB = 1'\nLABEL = 2\n")
     (tmp_path / "three").mkdir()
     (tmp_path / "three" / "__init__.py").write_text("LAB: Lab = 1\n")
-    monkeypatch.setattr(checks, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(sides, "DECIDING", tmp_path)
     assert topics() == ("one-topic", "three")
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from mlsys_lab.checks import lab
-from mlsys_lab.checks.performance import Performance
-from mlsys_lab.checks.spec import Check
+from mlsys_lab.checks.learner.performance import Performance
+from mlsys_lab.checks.learner.spec import Check
 from mlsys_lab.checks.speed import speed_of
 from mlsys_lab.errors import InputError
 from tests.checks.fakes import timed_calls

@@ -67,7 +67,7 @@ def test_an_interrupt_is_one_line(call: Call, monkeypatch: pytest.MonkeyPatch) -
     def interrupted(args: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(COMMANDS["list"], "run", interrupted)
+    monkeypatch.setattr("mlsys_lab.cli.listing.run", interrupted)
     assert call("list") == (130, "", "mlsys-lab: stopped\n")
 
 

@@ -18,6 +18,7 @@ from book import serve
 from book.project import ROOT
 from mlsys_grader.cli import main as grader
 from mlsys_lab.checks import load_lab
+from tests.ports import held_port
 
 LAB = "01-autograd"
 CHECKS = load_lab("autograd").checks
@@ -38,12 +39,13 @@ def jupyterlab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
     """A learner's folder, and the address of the lab in the JupyterLab that `make start` would start there."""
     home = tmp_path_factory.mktemp("learner")
     assert LAB in serve.prepare_workspace(home / "workspace")
-    port, token = serve.free_port(None, 0), secrets.token_urlsafe(8)
-    with pytest.MonkeyPatch.context() as patch:  # else it opens what another JupyterLab of this user has open
-        patch.setenv("JUPYTERLAB_WORKSPACES_DIR", str(home / "workspaces"))
-        process = serve.start_jupyterlab(home / "workspace", port, token, home / "jupyterlab.log")
-    yield home, f"http://{serve.HOST}:{port}/lab/tree/{LAB}/{LAB}.ipynb?token={token}"
-    serve.stop(process)
+    token = secrets.token_urlsafe(8)
+    with held_port() as port:
+        with pytest.MonkeyPatch.context() as patch:  # else it opens what another JupyterLab of this user has open
+            patch.setenv("JUPYTERLAB_WORKSPACES_DIR", str(home / "workspaces"))
+            process = serve.start_jupyterlab(home / "workspace", port, token, home / "jupyterlab.log")
+        yield home, f"http://{serve.HOST}:{port}/lab/tree/{LAB}/{LAB}.ipynb?token={token}"
+        serve.stop(process)
 
 
 def type_and_run(page: Page, notebook: Path) -> nbformat.NotebookNode:
@@ -58,12 +60,14 @@ def type_and_run(page: Page, notebook: Path) -> nbformat.NotebookNode:
         answer = ANSWERS.get(cell.metadata.get("nbgrader", {}).get("grade_id"))
         if answer is not None:
             page.keyboard.press("Enter")
+            expect(active.locator(".cm-content")).to_be_focused()
             page.keyboard.press("Control+A")
             page.keyboard.insert_text(answer)
         if cell.cell_type == "code":
             page.keyboard.press("Control+Enter")
             expect(prompt).to_have_text(re.compile(r"\[\d+\]"), timeout=RUN_S * 1000)
         page.keyboard.press("Escape")
+        expect(page.locator(".jp-Notebook")).to_have_class(re.compile("jp-mod-commandMode"))
         page.keyboard.press("ArrowDown")
     page.keyboard.press("Control+s")
     expect(page.locator(".lm-TabBar-tab.jp-mod-dirty")).to_have_count(0)

@@ -10,7 +10,7 @@ import pytest
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import activations, cache, communication, compute, memory, utilisation
-from mlsys_lab.flops.amounts import at_least_one, not_negative, positive
+from mlsys_lab.flops.amounts import require_at_least_one, require_not_negative, require_positive
 from mlsys_lab.flops.config import Experts, TransformerConfig
 from mlsys_lab.flops.einsum import Einsum, replication
 from mlsys_lab.flops.memory import RECIPES, states
@@ -27,17 +27,17 @@ MAY_BE_ZERO = {
 
 
 def test_amounts_may_be_zero_only_where_that_is_said() -> None:
-    positive(flops=1e-300, devices=1)
-    not_negative(flops=0.0)
+    require_positive(flops=1e-300, devices=1)
+    require_not_negative(flops=0.0)
     for amount in (0.0, -1.0, float("nan")):
         with pytest.raises(InputError, match="time_s must be positive"):
-            positive(devices=1, time_s=amount)
+            require_positive(devices=1, time_s=amount)
     for amount in (0.999, -1.0, float("nan")):
         with pytest.raises(InputError, match="ranks must be at least 1"):
-            at_least_one(devices=1, ranks=amount)
+            require_at_least_one(devices=1, ranks=amount)
     for amount in (-1e-9, float("nan")):
         with pytest.raises(InputError, match="flops must not be negative"):
-            not_negative(flops=amount)
+            require_not_negative(flops=amount)
 
 
 def takers() -> list[tuple[str, Callable[..., object], dict[str, Any], str]]:

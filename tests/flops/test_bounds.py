@@ -74,7 +74,7 @@ def test_full_recomputation_reads_the_layers_once_more_and_not_the_head():
         """What moves when weights are all that has bytes: 8 micro-batches of a byte a parameter, and one written."""
         only = Recipe("weights", weights=1, gradients=0, master=0, moments=0)
         counts = parameters(CONFIG)
-        kept = bounds.kept_layer(CONFIG, Layout(recomputation=recomputation), only, tokens=8).total
+        kept = bounds.layer_activations(CONFIG, Layout(recomputation=recomputation), only, tokens=8).total
         head = activations.head_bytes(CONFIG, 8)
         moved = training(recipe=only, recomputation=recomputation).memory_bytes
         return (moved - 8 * 2 * (4 * kept + head) - counts.total) / 8

@@ -84,7 +84,7 @@ def test_the_best_order_is_the_best_of_all_and_never_costs_more_than_left_to_rig
     ]
     if len(einsum.inputs) > 1:
         assert best.flops == min(costs)
-    assert best.flops <= einsum.left_to_right().flops
+    assert best.flops <= einsum.contract_left_to_right().flops
     assert best.steps[-1].shape == einsum.shape
 
 
@@ -93,7 +93,7 @@ def test_the_steps_compute_the_einsum(drawn):
     einsum = Einsum.parse(*drawn)
     rng = np.random.default_rng(0)
     arrays = [rng.normal(size=[einsum.sizes[c] for c in operand]) for operand in einsum.inputs]
-    for contraction in (einsum.contraction(), einsum.left_to_right()):
+    for contraction in (einsum.contraction(), einsum.contract_left_to_right()):
         waiting = list(arrays)
         if contraction.order:
             for (left, right), step in zip(contraction.order, contraction.steps, strict=True):
@@ -108,7 +108,7 @@ def test_the_steps_compute_the_einsum(drawn):
 def test_a_chain_of_matrices_by_hand():
     chain = Einsum.parse("ij,jk,kl->il", i=10, j=100, k=5, l=50)
     assert chain.flops == 3 * 10 * 100 * 5 * 50
-    left, best = chain.left_to_right(), chain.contraction()
+    left, best = chain.contract_left_to_right(), chain.contraction()
     assert left.flops == best.flops == 2 * (10 * 100 * 5 + 10 * 5 * 50)
     other = chain.contraction([(1, 2), (0, 1)])
     assert other.flops == 2 * (100 * 5 * 50 + 10 * 100 * 50)
@@ -149,7 +149,7 @@ def test_intensities_by_hand():
 
 def test_devices_of_a_mesh_share_the_work():
     whole = Einsum.parse("bd,df->bf", b=64, d=32, f=16)
-    part = whole.on_mesh(MESH, {"b": "XZ", "d": "Y"})
+    part = whole.shard(MESH, {"b": "XZ", "d": "Y"})
     assert (part.sizes, whole.flops / part.flops) == ({"b": 8, "d": 4, "f": 16}, 64)
     assert replication(MESH, {"b": "XZ", "d": "Y"}) == 1
     assert replication(MESH, {"b": "X"}) == 16
@@ -159,9 +159,9 @@ def test_devices_of_a_mesh_share_the_work():
         ({"q": "X"}, "no index 'q' in bd,df->bf"),
     ]:
         with pytest.raises(InputError, match=said):
-            whole.on_mesh(MESH, axes)
+            whole.shard(MESH, axes)
     with pytest.raises(InputError, match="index 'f' of size 9 does not divide 4 ways"):
-        Einsum.parse("df->d", d=3, f=9).on_mesh(MESH, {"f": "X"})
+        Einsum.parse("df->d", d=3, f=9).shard(MESH, {"f": "X"})
 
 
 @pytest.mark.parametrize(
@@ -193,4 +193,4 @@ def test_an_order_that_does_not_fit_is_one_line():
     many = Einsum.parse(",".join("a" * (MOST_OPERANDS + 1)) + "->a", a=2)
     with pytest.raises(InputError, match=f"too many operands to try all orders: got {MOST_OPERANDS + 1}"):
         many.contraction()
-    assert len(many.left_to_right().steps) == MOST_OPERANDS
+    assert len(many.contract_left_to_right().steps) == MOST_OPERANDS

@@ -11,7 +11,7 @@ import pytest
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import RotaryScaling, preset
-from mlsys_lab.flops.huggingface import left_out, read_config
+from mlsys_lab.flops.huggingface import omissions, read_config
 
 LLAMA2: dict[str, Any] = {
     "model_type": "llama",
@@ -173,7 +173,7 @@ def test_both_generations_of_rotary_fields():
     new = LLAMA2 | {"rope_parameters": LLAMA31 | {"rope_theta": 5e5}}
     assert read_config(new) == read_config(old)
     assert read_config(new | {"rope_theta": 1e5}) == read_config(old)
-    assert left_out(new) == left_out(old) == ()
+    assert omissions(new) == omissions(old) == ()
 
 
 def test_rotary_scaling():
@@ -190,16 +190,16 @@ def test_rotary_scaling():
     # Others change no count: the arithmetic goes on without them, and says so.
     yarn = LLAMA2 | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}
     assert read_config(yarn) == read_config(LLAMA2)
-    assert left_out(yarn) == ("rotary angles are stretched (yarn)",)
+    assert omissions(yarn) == ("rotary angles are stretched (yarn)",)
 
 
 def test_what_changes_no_count_is_told():
-    assert left_out(LLAMA2) == left_out(QWEN) == left_out(GPT2) == ()
-    assert left_out(MISTRAL) == ("attention reaches back 4096 tokens only (sliding_window)",)
-    assert left_out(QWEN | {"use_sliding_window": True, "sliding_window": 100}) == (
+    assert omissions(LLAMA2) == omissions(QWEN) == omissions(GPT2) == ()
+    assert omissions(MISTRAL) == ("attention reaches back 4096 tokens only (sliding_window)",)
+    assert omissions(QWEN | {"use_sliding_window": True, "sliding_window": 100}) == (
         "attention reaches back 100 tokens only (sliding_window)",
     )
-    assert left_out(DEEPSEEK) == (
+    assert omissions(DEEPSEEK) == (
         "rotary angles are stretched (yarn)",
         "1 further module predicts a later token (num_nextn_predict_layers)",
         "weights are stored quantised (quantization_config)",

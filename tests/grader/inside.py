@@ -39,7 +39,7 @@ def ask(sandbox, body, **options):
         try:
             return job.receive(deadline=deadline)
         except wire.ClosedError:
-            return job.ending()
+            return str(job.ending())
 
 
 def answer(sandbox, expression, *, before="", **options):

@@ -16,7 +16,7 @@ import pytest
 from mlsys_grader.cli import main
 from mlsys_grader.course.folder import Course, read_stamp
 from mlsys_grader.gradebook.audit import read_audit
-from mlsys_grader.gradebook.backup import damage_in
+from mlsys_grader.gradebook.backup import find_damage
 from mlsys_grader.gradebook.record import read_record
 from mlsys_grader.grading.grade import Options, grade
 
@@ -87,7 +87,7 @@ def test_a_full_disk_is_one_line_and_the_next_run_completes(small_disk, source, 
     assert "No space left on device" in out + err or "disk is full" in out + err or "disk I/O error" in out + err
     course = Course(root)
     if course.audit.exists():
-        assert read_audit(course.audit).damage == ""
+        assert read_audit(course.audit).damaged == ()
     before = {path.stem: read_record(path) for path in root.glob(f"records/{LAB}/*.json")}
     assert None not in before.values(), "no half-written record"
     ballast.unlink()
@@ -95,7 +95,7 @@ def test_a_full_disk_is_one_line_and_the_next_run_completes(small_disk, source, 
     assert (code, err) == (0, ""), out
     assert f"{len(STUDENTS) - len(before)} judged" in out
     assert marks(course) == dict.fromkeys(STUDENTS, 6.0)
-    assert damage_in(course.gradebook) == "" and read_audit(course.audit).damage == ""
+    assert find_damage(course.gradebook) == "" and read_audit(course.audit).damaged == ()
     for student in STUDENTS:
         record = read_record(course.record(student, LAB))
         assert record.entered and course.feedback(student, LAB).exists()
@@ -181,7 +181,7 @@ def test_a_clock_that_jumps_for_and_back_changes_no_verdict(source, tiny_labs, t
     assert marks(Course(root)) == dict.fromkeys(STUDENTS, 6.0) | {"s00": 5.0}
     history = read_audit(Course(root).audit)
     years = {entry["time"][:4] for entry in history.entries}
-    assert history.damage == "" and len(years) > 1, "the clock did jump"
+    assert history.damaged == () and len(years) > 1, "the clock did jump"
     assert call(root, "grade", "tiny")[1].startswith(f"0 judged, {len(STUDENTS)} were up to date")
 
 

@@ -82,6 +82,6 @@ def test_twenty_kills_lose_and_double_nothing(undisturbed, source, tiny_labs, tm
     twice = [student for student, drawn in on_record.items() if final[student] != drawn]
     assert not twice, f"judged twice although on record: {twice}; {told}"
     history = read_audit(course.audit)
-    assert history.damage == "" and not history.torn
+    assert history.damaged == () and not history.torn
     assert {entry["student"] for entry in history.entries if entry.get("entered")} == set(final)
     assert not list(course.root.glob("**/.*.*.json.*")), "no half-written record is left"

@@ -26,7 +26,7 @@ for name in ("time", "perf_counter", "monotonic", "perf_counter_ns", "monotonic_
 """
 )
 
-TAKES_OVER = HONEST + "import numpy as np\nfrom grader import timed, wire\nPlayer = timed.Player\n"
+TAKES_OVER = HONEST + "import numpy as np\nfrom mlsys_grader.sandbox.inside import timed, wire\nPlayer = timed.Player\n"
 """Submissions run in the process that times them, so they can change all of it."""
 
 CHEATS = {
@@ -54,7 +54,7 @@ def mix(x):
 def play(self, seed, calls):
     self.seeds = [seed]
     for _ in range(calls):
-        self.seeds.append(timed.next_seed(self.seeds[-1], [0.0]))
+        self.seeds.append(timed.derive_seed(self.seeds[-1], [0.0]))
     return np.zeros((calls, 1))
 def answer(self, question, before=Player.answer):
     if question.kind == "show":
@@ -69,7 +69,7 @@ Player.play, Player.answer = play, answer
 def play(self, seed, calls):
     seeds = [seed]
     for _ in range(calls - 1):
-        seeds.append(timed.next_seed(seeds[-1], [0.0]))
+        seeds.append(timed.derive_seed(seeds[-1], [0.0]))
     self.outputs = [(out,) for out in right_all(torch.stack([self.make(s, self.device)[0] for s in seeds]))]
     return np.array([timed.project(out, s) for out, s in zip(self.outputs, seeds)])
 def right_all(x):
@@ -132,7 +132,7 @@ Player.play = play
         + """
 def answering(question, reply):
     return wire.Frame(reply.kind, {**reply.meta, "nonce": "0" * 32}, reply.arrays)
-timed.answering = answering
+timed.make_answer = answering
 """
     ),
 }

@@ -15,10 +15,10 @@ from threadpoolctl import threadpool_limits
 
 from mlsys_grader.release.build import release
 from mlsys_grader.proving.variants import VariantsOf
-from mlsys_lab.checks.artifact import Artifact, export_cells, load, parse_notebook
+from mlsys_lab.checks.deciding.artifact import Artifact, export_cells, load, parse_notebook
 from mlsys_lab.checks.labinfo import read_lab
 from mlsys_lab.checks.runner import Report, run_check
-from mlsys_lab.checks.spec import Check, Lab
+from mlsys_lab.checks.learner.spec import Check, Lab
 from mlsys_lab.stack.artifact import ArtifactLoader
 from mlsys_lab.stack.kernels import load_kernels
 

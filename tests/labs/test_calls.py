@@ -16,7 +16,8 @@ import pytest
 from mlsys_grader.sandbox import contents
 from mlsys_grader.course.lab import GradedLab
 from mlsys_lab.checks.labinfo import read_lab
-from mlsys_lab.checks.spec import call_name, find_call
+from mlsys_lab.checks.learner.spec import call_name, find_call
+from mlsys_lab.checks.sides import LEARNER, files_of, of_other_labs
 from tests.labs.harness import PROJECT, labs
 
 FIXTURES = PROJECT / "tests" / "grader" / "fixtures"
@@ -24,12 +25,14 @@ ALLOWED = (
     "numpy",
     "torch",
     "mlsys_lab.errors",
-    "mlsys_lab.checks.spec",
+    *(f"mlsys_lab.checks.learner.{name}" for name in ("spec", "values", "trees", "findings")),
     "mlsys_lab.kernels.trace",
     "mlsys_lab.kernels.cuda_cpp",
     "mlsys_lab.kernels.triton_launch",
 )
 """What a module of calls may import besides the standard library and its own lab's calls."""
+SHARED = sorted(set(LEARNER.glob("*.py")) - of_other_labs(LEARNER, "none of the course"))
+"""What serves every lab on the learner's side."""
 DIFFERENTIATES = ("autograd", "func", "nn", "optim", "special", "linalg")
 """Parts of torch that could compute what a learner is to compute."""
 TOPICS = [lab.info.topic for lab in labs()]
@@ -45,8 +48,8 @@ def lab(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Grad
 
 def files_of_calls(lab: GradedLab) -> list[Path]:
     files = [Path(str(sys.modules[name].__file__)) for name in lab.checks.call_modules]
-    folders = {file.parent for file in files if file.parent.name == "calls"}
-    return sorted({*files, *(file for folder in folders for file in folder.rglob("*.py"))})
+    ours = files_of(LEARNER, lab.info.checks_module) if lab.foreign_path is None else []
+    return sorted({*files, *(file for file in ours if file not in SHARED)})
 
 
 def faults(source: str, own: str) -> Iterator[str]:
@@ -72,18 +75,20 @@ def faults(source: str, own: str) -> Iterator[str]:
 def test_calls_import_nothing_that_decides_and_differentiate_nothing(lab: GradedLab) -> None:
     assert files_of_calls(lab)
     for file in files_of_calls(lab):
-        own = f"mlsys_lab.checks.{lab.topic.replace('-', '_')}.calls" if file.parent.name == "calls" else file.stem
+        own = f"mlsys_lab.checks.learner.{lab.topic.replace('-', '_')}" if file.is_relative_to(LEARNER) else file.stem
         assert list(faults(file.read_text(encoding="utf-8"), own)) == [], file.name
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        "from mlsys_lab.checks.compare import close",
-        "from mlsys_lab.checks import compare",
-        "import mlsys_lab.checks.autograd",
-        "from mlsys_lab.checks.autograd.scalar import CHECKS",
-        "from mlsys_lab.checks.cuda.calls import launch",
+        "from mlsys_lab.checks.deciding.compare import close",
+        "from mlsys_lab.checks.deciding import compare",
+        "from mlsys_lab.checks import deciding",
+        "import mlsys_lab.checks.deciding.autograd",
+        "from mlsys_lab.checks.learner import cuda",
+        "from mlsys_lab.checks.deciding.autograd.scalar import CHECKS",
+        "from mlsys_lab.checks.learner.cuda import launch",
         "from mlsys_lab.autograd import Tensor",
         "from ..scalar import CHECKS",
         "from . import oracle",
@@ -98,14 +103,14 @@ def test_calls_import_nothing_that_decides_and_differentiate_nothing(lab: Graded
     ],
 )
 def test_a_module_of_calls_that_could_decide_is_found(line: str) -> None:
-    good = "import math\nimport torch\nfrom mlsys_lab.checks.autograd.calls.common import array\nx = torch.zeros(2)\n"
-    own = "mlsys_lab.checks.autograd.calls"
+    good = "import math\nimport torch\nfrom mlsys_lab.checks.learner.autograd.engine import inputs_of\nx = torch.zeros(2)\n"
+    own = "mlsys_lab.checks.learner.autograd"
     assert list(faults(good, own)) == []
     assert list(faults(good + line, own)) != []
 
 
 def test_every_run_is_found_by_its_name_and_nothing_else_of_its_check_is_beside_it(lab: GradedLab) -> None:
-    inside = {source for source, _ in contents.project(lab)}
+    inside = {source for source, _ in contents.bind_project(lab)}
     for check in lab.checks.checks:
         assert find_call(call_name(check.run)) is check.run
         for decides in (check.inputs, check.expect, check.compare):
@@ -115,7 +120,7 @@ def test_every_run_is_found_by_its_name_and_nothing_else_of_its_check_is_beside_
 
 
 def test_a_sandboxs_files_are_enough_to_call_and_not_enough_to_decide(lab: GradedLab, tmp_path: Path) -> None:
-    for source, target in contents.project(lab):
+    for source, target in contents.bind_project(lab):
         inside = tmp_path / Path(target).relative_to(contents.HOME)
         inside.parent.mkdir(parents=True, exist_ok=True)
         if Path(source).is_dir():
@@ -129,8 +134,8 @@ def test_a_sandboxs_files_are_enough_to_call_and_not_enough_to_decide(lab: Grade
     program = f"""
 import sys, types
 sys.path[:0] = [{str(tmp_path)!r}]
-from mlsys_lab.checks.attempt import attempt
-from mlsys_lab.checks.spec import Call, find_call
+from mlsys_lab.checks.learner.attempt import attempt
+from mlsys_lab.checks.learner.spec import Call, find_call
 for name, uses in zip({names!r}, {uses!r}):
     assert attempt(Call(find_call(name), uses), types.SimpleNamespace(), {{}}).unfinished, name
 for name in {timed!r}:
@@ -144,6 +149,6 @@ assert all(Path(origin).is_relative_to({str(tmp_path)!r}) for origin in origins)
         [sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=120, check=False
     )
     assert ran.returncode == 0, ran.stderr
-    own = f"mlsys_lab.checks.{lab.topic.replace('-', '_')}"
-    known = {f"mlsys_lab.checks.{Path(name).stem}" for name in contents.LEARNERS_SIDE} | {own}
-    assert [name for name in ran.stdout.split() if name not in known and not name.startswith(f"{own}.calls")] == []
+    own = f"mlsys_lab.checks.learner.{lab.topic.replace('-', '_')}"
+    known = {"mlsys_lab.checks.learner", own, *(f"mlsys_lab.checks.learner.{path.stem}" for path in SHARED)}
+    assert [name for name in ran.stdout.split() if name not in known and not name.startswith(f"{own}.")] == []

@@ -9,6 +9,7 @@ import pytest
 
 from mlsys_grader.proving.variants import Variant
 from mlsys_lab.checks.runner import run_check
+from mlsys_lab.checks.sides import DECIDING, LEARNER, files_of
 from tests.labs.harness import (
     LabUnderTest,
     artifact_of,
@@ -36,6 +37,7 @@ def over(what: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("lab", "variant"), pairs, ids=[f"{lab.info.topic}: {v.name}" for lab, v in pairs])
 
 
+OWN = re.compile(r"mlsys_lab\.checks\.(learner|deciding)\.autograd")
 each_lab = pytest.mark.parametrize("lab", LABS, ids=[lab.info.topic for lab in LABS])
 
 
@@ -117,9 +119,8 @@ def test_every_check_is_failed_by_a_mutant_of_its_own_tasks(lab: LabUnderTest) -
 
 @each_lab
 def test_neither_artifact_nor_checks_lean_on_what_the_lab_withholds(lab: LabUnderTest) -> None:
-    checks = [Path(__file__).parents[2] / "mlsys_lab" / "checks" / lab.info.topic.replace("-", "_")]
-    files = [f for base in checks for f in ([base.with_suffix(".py")] if not base.is_dir() else base.rglob("*.py"))]
-    assert files
+    files = [file for side in (LEARNER, DECIDING) for file in files_of(side, lab.info.checks_module)]
+    assert len(files) > len(files_of(LEARNER, "")) + len(files_of(DECIDING, "")) > 0
     for text in [lab.reference, *(f.read_text(encoding="utf-8") for f in files)]:
         for module in lab.info.withheld:
-            assert not re.search(rf"\b{re.escape(module)}\b(?!\w)", text.replace("mlsys_lab.checks.autograd", ""))
+            assert not re.search(rf"\b{re.escape(module)}\b(?!\w)", OWN.sub("", text))

@@ -49,7 +49,7 @@ def test_sh02_contradicts_how_its_array_is_divided() -> None:
     oracle = oracles()["SH02"]
     i = oracle.inputs
     whole = Einsum.parse("bd->bd", b=i["B"], d=i["D"])
-    part = whole.on_mesh(i["mesh"], {"b": "X", "d": "Y"})
+    part = whole.shard(i["mesh"], {"b": "X", "d": "Y"})
     many = 2**60
     for array, figures in ((whole, oracle.expected), (part, oracle.arithmetic)):
         sent_bytes = all_reduce_bytes(math.prod(array.shape) * i["bytes"], many)

@@ -22,7 +22,7 @@ def big_einsum(i):
 
 def on_a_mesh(i):
     whole = Einsum.parse("bd,df->bf", b=i["B"], d=i["D"], f=i["F"])
-    part = whole.on_mesh(i["mesh"], {"b": "X", "d": "Y"})
+    part = whole.shard(i["mesh"], {"b": "X", "d": "Y"})
     devices = i["mesh"]["X"] * i["mesh"]["Y"] * i["mesh"]["Z"]
     return [devices * part.flops / whole.flops, 32 * part.flops / whole.flops]
 

@@ -38,7 +38,7 @@ def int8_by_int8(i):
 def two_chips(i):
     """Each chip multiplies half of D, and they add up their [B,F]: both times are proportional to F, one to D too."""
     D = 1024
-    half = Einsum.parse("bd,df->bf", b=64, d=D, f=256).on_mesh({"X": 2}, {"d": "X"})
+    half = Einsum.parse("bd,df->bf", b=64, d=D, f=256).shard({"X": 2}, {"d": "X"})
     sent_bytes = all_reduce_bytes(2 * 64 * 256, devices=2)
     work = bound(half.flops, sent_bytes, peak_flops_per_s=i["flops"], bandwidth_bytes_per_s=i["link"])
     return [D * work.ridge / work.intensity]

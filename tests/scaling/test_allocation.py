@@ -11,9 +11,9 @@ from mlsys_lab.scaling import (
     HOFFMANN_2022,
     KAPLAN_2020,
     World,
-    at_size,
     compute_optimal,
     inference_optimal,
+    reach_loss,
 )
 
 LAWS = {"Hoffmann": HOFFMANN_2022, "Besiroglu": BESIROGLU_2024, "Kaplan": KAPLAN_2020}
@@ -65,14 +65,14 @@ def test_more_to_serve_means_smaller_and_longer():
 
 
 def test_costs_are_6nd_and_2nd():
-    model = at_size(HOFFMANN_2022, 2.2, 7e9, 1e12)
+    model = reach_loss(HOFFMANN_2022, 2.2, 7e9, 1e12)
     assert model.training_flops == 6 * 7e9 * model.tokens
     assert model.inference_flops == 2 * 7e9 * 1e12
     assert model.total_flops == model.training_flops + model.inference_flops
 
 
 BAD = {
-    "too small": (lambda: at_size(HOFFMANN_2022, 2.0, 1e6), "1e\\+06 parameters never reach a loss of 2"),
+    "too small": (lambda: reach_loss(HOFFMANN_2022, 2.0, 1e6), "1e\\+06 parameters never reach a loss of 2"),
     "below the floor": (lambda: inference_optimal(HOFFMANN_2022, 1.6, 0), "no model reaches this loss: got 1.6"),
     "negative demand": (lambda: inference_optimal(HOFFMANN_2022, 2, -1), "tokens served must not be negative: got -1"),
     "a price": (lambda: inference_optimal(HOFFMANN_2022, 2, 1, inference_price=-1), "inference_price must not be"),

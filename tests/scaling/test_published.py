@@ -17,10 +17,10 @@ from mlsys_lab.scaling import (
     ChinchillaLaw,
     PowerLaw,
     Runs,
-    at_size,
     bootstrap,
     fit_parametric,
     inference_optimal,
+    reach_loss,
     training_flops,
 )
 from tests.oracles.catalogue import oracles
@@ -56,9 +56,9 @@ def inference():
     law = ChinchillaLaw(**{name: inputs[name] for name in ("E", "A", "B", "alpha", "beta")})
     frontier = law.frontier()
     tokens = frontier.tokens(frontier.params.inverse(inputs["N"]))
-    large = at_size(law, float(law.loss(inputs["N"], tokens)), inputs["N"], inputs["served"])
+    large = reach_loss(law, float(law.loss(inputs["N"], tokens)), inputs["N"], inputs["served"])
     best = inference_optimal(law, large.loss, inputs["served"])
-    small = at_size(law, large.loss, 7e9, inputs["served"])
+    small = reach_loss(law, large.loss, 7e9, inputs["served"])
     saved = large.total_flops - small.total_flops
     return [best.n_params, small.tokens / large.tokens, saved, saved / large.total_flops]
 

@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Route
 
 from mlsys_lab.widgets import esm
+from tests.pages import PATIENCE_MS, settle
 
 PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 ORIGIN = "http://book.test"
@@ -52,16 +53,39 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
 
         contexts.append(browser.new_context(viewport={"width": width, "height": 900}, **context))  # type: ignore[arg-type]
         page = contexts[-1].new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(PATIENCE_MS)
         page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.route("**/*", answer)
         page.goto(f"{ORIGIN}/{folder}page.html")
         # `load.js` fetches the figures' modules, which the page's load event does not wait for.
         page.wait_for_function(UPGRADED)
+        settle(page)
         return page
 
     yield open_page
     for context in contexts:
         context.close()
     assert problems == []
+
+
+# The promise of an import is kept when the module has run; a script that is added runs some time after.
+IMPORT = """async (source) => {
+  const address = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
+  Object.assign(globalThis, await import(address));
+}"""
+
+
+@pytest.fixture
+def open_module(open_page: Callable[..., Page]) -> Callable[..., Page]:
+    """open_module(name, *functions) opens a blank page where scripts can call these functions of a figure's module.
+
+    A module keeps its functions to itself: its text is run with one more line, which exports them.
+    """
+
+    def open_module(name: str, *functions: str) -> Page:
+        page = open_page("")
+        page.evaluate(IMPORT, f"{esm(name)}\nexport {{ {', '.join(functions)} }};")
+        return page
+
+    return open_module

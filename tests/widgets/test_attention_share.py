@@ -13,6 +13,7 @@ from mlsys_lab.flops.parameters import parameters
 from mlsys_lab.flops.presets import PRESETS
 from mlsys_lab.widgets import element, esm
 from mlsys_lab.widgets.attention_share import AttentionShare, attention_share_data, attention_share_table
+from tests.pages import settle
 from tests.widgets.transformers import random_config, try_config
 
 NAME = "mlsys-attention_share"
@@ -55,23 +56,18 @@ def test_the_notebook_s_widget_carries_the_site_s_module_and_data() -> None:
 
 
 @pytest.mark.browser
-def test_the_figure_and_python_count_alike_and_refuse_alike(open_page) -> None:
+def test_the_figure_and_python_count_alike_and_refuse_alike(open_module) -> None:
     rng = random.Random(21)
     cases = [(random_config(rng), int(2 ** rng.uniform(0, 22)), rng.random() < 0.5) for _ in range(600)]
     cases += [(asdict(config), 4096, False) for config in PRESETS.values()]
-    page = open_page("")
-    page.add_script_tag(
-        type="module",
-        content=esm("attention_share")
-        + "\nglobalThis.parts = [completed, parameters, forwardFlops, attentionCrossover];",
-    )
+    page = open_module("attention_share", "completed", "parameters", "forwardFlops", "attentionCrossover")
     got = page.evaluate(
         """(cases) => cases.map(([given, tokens, causal]) => {
           try {
-            const config = parts[0](given);
-            const { total, ...count } = parts[1](config);
-            const flops = parts[2](config, tokens, { causal });
-            return [count, [total, flops.total, flops.head, flops.attentionShare, parts[3](config, causal)]];
+            const config = completed(given);
+            const { total, ...count } = parameters(config);
+            const flops = forwardFlops(config, tokens, { causal });
+            return [count, [total, flops.total, flops.head, flops.attentionShare, attentionCrossover(config, causal)]];
           } catch (refusal) { return refusal.message; }
         })""",
         cases,
@@ -158,6 +154,7 @@ def test_sizes_of_one_s_own_and_what_cannot_be(open_page) -> None:
 def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, width: int) -> None:
     page = open_page(figure("deepseek-v3"), width=width)
     page.get_by_text("Sizes", exact=True).click()
+    settle(page)
     sizes = page.eval_on_selector(
         NAME,
         """(el) => { const svg = el.shadowRoot.querySelector("svg[role=img]");

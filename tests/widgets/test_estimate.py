@@ -14,7 +14,6 @@ from mlsys_lab.flops.estimate import estimate_serving, estimate_training, smalle
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.memory import BYTES, RECIPES
 from mlsys_lab.hardware import DEVICES, device
-from mlsys_lab.widgets import esm
 from mlsys_lab.widgets.estimator import recipe_bytes
 from tests.widgets.transformers import random_config, try_config
 
@@ -101,7 +100,7 @@ def flat(value: Any, path: str = "") -> dict[str, Any]:
 
 
 @pytest.mark.browser
-def test_the_figure_and_python_estimate_alike_and_refuse_alike(open_page) -> None:
+def test_the_figure_and_python_estimate_alike_and_refuse_alike(open_module) -> None:
     rng = random.Random(31)
     specs, machines = [], []
     while len(specs) < CASES:
@@ -112,8 +111,7 @@ def test_the_figure_and_python_estimate_alike_and_refuse_alike(open_page) -> Non
             continue
         specs.append(spec | {"machine": asdict(on)})
         machines.append(on)
-    page = open_page("")
-    page.add_script_tag(type="module", content=esm("estimator") + "\nglobalThis.estimate = estimate;")
+    page = open_module("estimator", "estimate")
     got = page.evaluate(
         """(specs) => specs.map((spec) => {
           try { return estimate(spec); } catch (refusal) { return refusal.message; }
@@ -148,10 +146,9 @@ def test_the_figure_and_python_estimate_alike_and_refuse_alike(open_page) -> Non
 
 
 @pytest.mark.browser
-def test_the_figure_and_python_know_the_same_smaller_layouts(open_page) -> None:
+def test_the_figure_and_python_know_the_same_smaller_layouts(open_module) -> None:
     rng = random.Random(32)
-    page = open_page("")
-    page.add_script_tag(type="module", content=esm("estimator") + "\nglobalThis.smallerLayouts = smallerLayouts;")
+    page = open_module("estimator", "smallerLayouts")
     cases = []
     while len(cases) < 200:
         spec = random_specification(rng)

@@ -76,15 +76,14 @@ def test_the_notebook_s_widget_carries_the_site_s_module_and_data() -> None:
 
 
 @pytest.mark.browser
-def test_the_figure_and_python_agree_on_losses_and_optima(open_page) -> None:
+def test_the_figure_and_python_agree_on_losses_and_optima(open_module) -> None:
     rng = random.Random(11)
     cases = [(random_law(rng), 10 ** rng.uniform(17, 26), 10 ** rng.uniform(6, 13)) for _ in range(400)]
-    page = open_page("")
-    page.add_script_tag(type="module", content=esm("isoflop") + "\nglobalThis.parts = [lossOf, optimum, budgetOf];")
+    page = open_module("isoflop", "lossOf", "optimum", "budgetOf")
     got = page.evaluate(
         """(cases) => cases.map(([law, C, N]) => {
-          const best = parts[1](law, C);
-          return [best.N, best.D, best.loss, parts[0](law, N, C / (6 * N)), parts[2](law, best.N)];
+          const best = optimum(law, C);
+          return [best.N, best.D, best.loss, lossOf(law, N, C / (6 * N)), budgetOf(law, best.N)];
         })""",
         [(law_constants(law), flops, n_params) for law, flops, n_params in cases],
     )
@@ -97,7 +96,7 @@ def test_the_figure_and_python_agree_on_losses_and_optima(open_page) -> None:
 
 
 @pytest.mark.browser
-def test_the_figure_s_parabola_is_the_package_s(open_page) -> None:
+def test_the_figure_s_parabola_is_the_package_s(open_module) -> None:
     rng = random.Random(12)
     cases = []
     for _ in range(300):
@@ -105,12 +104,11 @@ def test_the_figure_s_parabola_is_the_package_s(open_page) -> None:
         split = law.frontier()
         best = float(law.loss(split.params(flops), split.tokens(flops)))
         cases.append((law, flops, rng.uniform(0, 0.05) * best, rng.randrange(2**31)))
-    page = open_page("")
-    page.add_script_tag(type="module", content=esm("isoflop") + "\nglobalThis.parts = [noisyRuns, parabola];")
+    page = open_module("isoflop", "noisyRuns", "parabola")
     got = page.evaluate(
         """(cases) => cases.map(([law, C, noise, seed]) => {
-          const runs = parts[0](law, C, noise, seed);
-          return { runs, ...parts[1](runs) };
+          const runs = noisyRuns(law, C, noise, seed);
+          return { runs, ...parabola(runs) };
         }).map(({ runs, N, loss, value }) => ({ runs, N, loss, ends: [runs[0].N, runs.at(-1).N].map(value) }))""",
         [(law_constants(law), flops, noise, seed) for law, flops, noise, seed in cases],
     )
@@ -130,9 +128,8 @@ def test_the_figure_s_parabola_is_the_package_s(open_page) -> None:
 
 
 @pytest.mark.browser
-def test_the_runs_noise_is_normal_and_comes_from_the_seed(open_page) -> None:
-    page = open_page("")
-    page.add_script_tag(type="module", content=esm("isoflop") + "\nglobalThis.deviates = deviates;")
+def test_the_runs_noise_is_normal_and_comes_from_the_seed(open_module) -> None:
+    page = open_module("isoflop", "deviates")
     draw = "(seed) => { const next = deviates(seed); return Array.from({ length: 20000 }, () => next()); }"
     first, again, other = (np.array(page.evaluate(draw, seed)) for seed in (1, 1, 2))
     assert (first == again).all() and (first != other).any()

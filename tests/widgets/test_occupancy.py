@@ -38,11 +38,10 @@ def random_case(rng: random.Random) -> tuple[str, dict[str, int]]:
 
 
 @pytest.mark.browser
-def test_the_figure_and_python_find_the_same_occupancy_and_refuse_alike(open_page) -> None:
+def test_the_figure_and_python_find_the_same_occupancy_and_refuse_alike(open_module) -> None:
     rng = random.Random(41)
     cases = [random_case(rng) for _ in range(CASES)]
-    page = open_page("")
-    page.add_script_tag(type="module", content=esm("occupancy") + "\nglobalThis.occupancy = occupancy;")
+    page = open_module("occupancy", "occupancy")
     data = {one["name"]: one for one in multiprocessor_data()}
     got = page.evaluate(
         """(cases) => cases.map(([device, sizes]) => {

@@ -6,6 +6,7 @@ import plotly.graph_objects as go
 import pytest
 
 from mlsys_lab.widgets import plots, show
+from tests.pages import settle
 
 INK = "() => getComputedStyle(document.querySelector('.mlsys-plot .xtick text')).fill"
 
@@ -93,4 +94,5 @@ def test_it_follows_the_width_of_the_screen(open_page, bundle) -> None:
     page.locator(".mlsys-plot svg.main-svg").first.wait_for()
     page.set_viewport_size({"width": 390, "height": 800})
     page.wait_for_function("document.querySelector('.mlsys-plot svg.main-svg').getBoundingClientRect().width < 390")
+    settle(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390

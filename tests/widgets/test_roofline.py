@@ -9,6 +9,7 @@ import pytest
 from mlsys_lab import hardware
 from mlsys_lab.flops.roofline import bound, matmul
 from mlsys_lab.widgets import Roofline, device_data, element, esm
+from tests.pages import settle
 
 DEVICES = [
     {"name": "Big", "bandwidth": 2e12, "peaks": {"bf16": 800e12, "fp32": 50e12}},
@@ -54,15 +55,14 @@ def test_devices_of_the_table_can_all_be_drawn() -> None:
 
 
 @pytest.mark.browser
-def test_the_figure_and_python_compute_the_same_bound(open_page) -> None:
+def test_the_figure_and_python_compute_the_same_bound(open_module) -> None:
     rng = random.Random(3)
-    page = open_page("")
-    page.add_script_tag(type="module", content=esm("roofline") + "\nglobalThis.parts = [matmul, bound];")
+    page = open_module("roofline", "matmul", "bound")
     for _ in range(200):
         m, n, k = (rng.choice([1, 3, 17, 640, 4096, 16384]) for _ in range(3))
         element_bytes, peak, bandwidth = rng.choice([0.5, 1, 2, 4]), rng.uniform(1e11, 2e15), rng.uniform(1e10, 8e12)
         got = page.evaluate(
-            "([m, n, k, e, p, b]) => parts[1](parts[0](m, n, k, e), p, b)", [m, n, k, element_bytes, peak, bandwidth]
+            "([m, n, k, e, p, b]) => bound(matmul(m, n, k, e), p, b)", [m, n, k, element_bytes, peak, bandwidth]
         )
         expected = bound(*matmul(m, n, k, element_bytes), peak_flops_per_s=peak, bandwidth_bytes_per_s=bandwidth)
         assert got.pop("limit") == expected.limit
@@ -105,6 +105,7 @@ def test_a_point_on_the_roof_does_not_cover_the_roof_s_name(open_page) -> None:
     page = open_page(roofline(work="intensity", intensity=9000.0))
     page.set_viewport_size({"width": 390, "height": 800})
     page.wait_for_function("document.querySelector('mlsys-roofline').shadowRoot.querySelector('svg').clientWidth < 390")
+    settle(page)
     name, dot = page.evaluate(
         """() => {
           const root = document.querySelector("mlsys-roofline").shadowRoot;

@@ -10,6 +10,7 @@ import torch
 from mlsys_lab.errors import InputError
 from mlsys_lab.widgets import element, esm
 from mlsys_lab.widgets.strides import Strides, is_contiguous, positions, strides_data, strides_table
+from tests.pages import settle
 
 
 @pytest.fixture
@@ -74,13 +75,12 @@ def test_the_notebook_s_widget_carries_the_site_s_module_and_data(t) -> None:
 
 
 @pytest.mark.browser
-def test_the_figure_and_python_agree_on_positions_and_contiguity(open_page) -> None:
+def test_the_figure_and_python_agree_on_positions_and_contiguity(open_module) -> None:
     rng = random.Random(7)
-    page = open_page("")
-    page.add_script_tag(type="module", content=esm("strides") + "\nglobalThis.parts = [positions, isContiguous];")
+    page = open_module("strides", "positions", "isContiguous")
     for _ in range(100):
         shape, stride, offset = [rng.randint(1, 5) for _ in "ab"], [rng.randint(0, 6) for _ in "ab"], rng.randint(0, 9)
-        got = page.evaluate("([s, t, o]) => [parts[0](s, t, o), parts[1](s, t)]", [shape, stride, offset])
+        got = page.evaluate("([s, t, o]) => [positions(s, t, o), isContiguous(s, t)]", [shape, stride, offset])
         assert got == [positions(shape, stride, offset), is_contiguous(shape, stride)]
 
 
@@ -137,6 +137,7 @@ def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, t, width:
     page = open_page(element("strides", **strides_data({"wide": wide, "tall": wide.T}))._repr_html_(), width=width)
     for name in ("wide", "tall"):
         page.get_by_role("button", name=name).click()
+        settle(page)
         sizes = page.eval_on_selector(
             "mlsys-strides",
             """(el) => { const svg = el.shadowRoot.querySelector("svg[role=img]");

@@ -1,52 +1,66 @@
 """Who graded what, when, with which versions, seeds and sandbox.
 
 examples:
-  mlsys-grader audit autograd                    every line of the log about a lab
+  mlsys-grader audit autograd                    every entry of the log about a lab
   mlsys-grader audit autograd --student jane     about one student
 
-The log, audit.jsonl in the course folder, is a chain: each line holds the hash of the one before. The command checks
-it from the first line on, and exits with 1 where a line was changed, dropped or put in. Keep the last line's hash,
-which it prints, in another place: it also tells a log that was made anew as a whole.
+The log is audit.jsonl in the course folder: one JSON object per line, only ever appended to. Exits with 1 where a line
+is not JSON, and names it by its number.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections import defaultdict
 
-from mlsys_grader.commands.common import chosen_lab
+from mlsys_grader.commands.common import find_chosen_lab
 from mlsys_grader.course.folder import Course
 from mlsys_lab.errors import CourseError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Declare what `mlsys-grader audit` takes."""
     parser.add_argument("lab")
     parser.add_argument("--student", metavar="ID", help="only this one")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check the chain and print the lines that were asked for."""
+    """Print the entries that were asked for, and what is wrong with the log."""
     from mlsys_grader.gradebook.audit import read_audit
 
-    lab, course = chosen_lab(args), Course.open(args.course)
+    lab, course = find_chosen_lab(args), Course.open(args.course)
     history = read_audit(course.audit)
-    for entry in history.entries:
-        if entry.get("lab") == lab.name and args.student in (None, entry.get("student")):
-            print(_line(entry))
-    if history.damage:
-        raise CourseError("the audit log does not hold together", got=history.damage, help="compare with a copy of it")
-    torn = "; a last line that a crash tore is left out" if history.torn else ""
-    print(f"the chain of {len(history.entries)} lines holds; hash of the last: {history.last}{torn}")
+    asked = [
+        entry
+        for entry in history.entries
+        if entry.get("lab") == lab.name and args.student in (None, entry.get("student"))
+    ]
+    for entry in asked:
+        print(describe_entry(entry))
+    if history.torn:
+        print("the last line was torn by a crash: the next run cuts it off and says so in the log")
+    if history.damaged:
+        lines = ", ".join(f"line {number}" for number in history.damaged)
+        raise CourseError(
+            "the audit log has lines that are not JSON objects", got=lines, help="compare with a copy of it"
+        )
+    print(f"{len(asked)} of the {len(history.entries)} entries in {course.audit}")
     return 0
 
 
-def _line(entry: dict[str, object]) -> str:
-    marks = f"{entry['earned']:g} of {entry['points']:g}"
-    state = "entered" if entry["entered"] else "not entered"
-    error = f": {entry['error']}" if entry["error"] else ""
+def describe_entry(entry: dict[str, object]) -> str:
+    """An outcome in two printable lines; ? stands for what the entry does not say."""
+    said = defaultdict(lambda: "?", {name: _write_plainly(value) for name, value in entry.items()})
+    state = "entered" if entry.get("entered") is True else "not entered"
+    error = f": {said['error']}" if entry.get("error") else ""
     parts = (
-        f"{entry['time']} {entry['user']}@{entry['host']} {entry['event']} {entry['student']}: {marks}, {state}{error}",
-        f"   submission {str(entry['digest'])[:12] or 'missing'}, lab version {entry['version']}, mlsys-lab "
-        f"{entry['package']}, seeds {str(entry['seeds'])[:12]}, sandbox {entry['sandbox']}, engine {entry['engine']}",
+        f"{said['time']} {said['user']}@{said['host']} {said['event']} {said['student']}: "
+        f"{said['earned']} of {said['points']}, {state}{error}",
+        f"   submission {said['digest'][:12] or 'missing'}, lab version {said['version']}, mlsys-lab "
+        f"{said['package']}, seeds {said['seeds'][:12]}, sandbox {said['sandbox']}, engine {said['engine']}",
     )
     return "\n".join("".join(c if c.isprintable() else "?" for c in part) for part in parts)
+
+
+def _write_plainly(value: object) -> str:
+    return f"{value:g}" if isinstance(value, (int, float)) else str(value)

@@ -13,7 +13,7 @@ import argparse
 import math
 import os
 
-from mlsys_grader.commands.common import chosen_lab, records_of
+from mlsys_grader.commands.common import find_chosen_lab, read_records
 from mlsys_grader.course.folder import Course
 from mlsys_lab.errors import InputError
 
@@ -22,7 +22,7 @@ ENTRY_S = 0.05
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments of `mlsys-grader capacity` to its parser."""
     parser.add_argument("lab")
     parser.add_argument("--students", type=int, metavar="N", help="size of the class (default: of this course)")
     parser.add_argument("--count", type=int, default=1, metavar="N", help="labs like this one in the term (default: 1)")
@@ -33,13 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print work, time, queue and limits."""
+    """Print the work of a class, its time with N workers, the queue before a deadline, and the limits."""
     from mlsys_grader.reports.capacity import Load
 
     if args.workers < 0 or args.count < 1 or not (args.hours > 0 and math.isfinite(args.hours)):
         raise InputError("--workers, --count and --hours have to be positive")
-    lab, course = chosen_lab(args), Course.open(args.course)
-    records = records_of(course, lab)
+    lab, course = find_chosen_lab(args), Course.open(args.course)
+    records = read_records(course, lab)
     times = [sum(verdict.time_s for verdict in record.verdicts) for record in records]
     workers = args.workers or os.cpu_count() or 1
     load = Load.measured(args.students or len(records), [time for time in times if time > 0], ENTRY_S)

@@ -20,13 +20,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mlsys_grader.commands.common import chosen_lab
+from mlsys_grader.commands.common import find_chosen_lab
 from mlsys_grader.course.folder import Course
 from mlsys_lab.errors import InputError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments of `mlsys-grader collect` to its parser."""
     parser.add_argument("source", type=Path, help="a folder, a zip, or a folder of git checkouts")
     parser.add_argument("--lab", required=True, help="what it was handed in for")
 
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     from mlsys_grader.intake.collect import collect as take
     from mlsys_grader.intake.collect import count_statuses
 
-    lab = chosen_lab(args)
+    lab = find_chosen_lab(args)
     if not args.source.exists():
         raise InputError("nothing to collect", got=args.source, help="give a folder or a zip")
     course = Course(args.course.absolute())

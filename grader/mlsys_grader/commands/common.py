@@ -20,13 +20,13 @@ from mlsys_lab.checks.labinfo import find_lab
 from mlsys_lab.errors import InputError
 
 
-def chosen_lab(args: argparse.Namespace) -> GradedLab:
-    """The lab that a command line names."""
+def find_chosen_lab(args: argparse.Namespace) -> GradedLab:
+    """Find the lab that a command line names; `InputError` where there is none of that name."""
     return GradedLab(find_lab(args.lab, args.labs))
 
 
-def records_of(course: Course, lab: GradedLab) -> list[Record]:
-    """Records of all students of a lab. One without a verdict, or whose check itself failed, is left out and named."""
+def read_records(course: Course, lab: GradedLab) -> list[Record]:
+    """Read the records of all students of a lab; who has none that counts is left out, and named on standard error."""
     students = course.students(lab.name)
     found = [read_record(course.record(student, lab.name)) for student in students]
     records = [record for record in found if record is not None and not record.faults]
@@ -37,7 +37,7 @@ def records_of(course: Course, lab: GradedLab) -> list[Record]:
     return records
 
 
-def put(path: Path | None, text: str) -> None:
+def write_text(path: Path | None, text: str) -> None:
     """Write a file whole, or to standard output for None; `InputError` for a path that cannot be written."""
     if path is None:
         sys.stdout.write(text)
@@ -48,16 +48,16 @@ def put(path: Path | None, text: str) -> None:
         raise InputError(f"cannot write {path}", got=error.strerror) from None
 
 
-def progress_bar(console: Console) -> Progress:
-    """A bar with the number done, the time gone and the time left; nothing where nobody looks."""
+def make_progress_bar(console: Console) -> Progress:
+    """Make a bar with the number done, the time gone and the time left; it shows nothing off a terminal."""
     return Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
         console=console, transient=True, disable=not console.is_terminal,
     )  # fmt: skip
 
 
-def add_judging(parser: argparse.ArgumentParser) -> None:
-    """The arguments of every command that judges."""
+def add_judging_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what every command that judges takes: workers, time factor, sandbox and engine."""
     parser.add_argument(
         "--workers", type=int, default=0, metavar="N", help="submissions at a time (default: one per core)"
     )
@@ -80,8 +80,8 @@ def add_judging(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def judging_options(args: argparse.Namespace) -> Options:
-    """Those arguments, checked; says on standard error what --unsafe gives up."""
+def read_judging_options(args: argparse.Namespace) -> Options:
+    """Read what `add_judging_arguments` added, and check it; says on standard error what --unsafe gives up."""
     from mlsys_grader.sandbox.sandbox import UNSAFE
 
     if args.workers < 0:

@@ -13,12 +13,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mlsys_grader.commands.common import chosen_lab, put, records_of
+from mlsys_grader.commands.common import find_chosen_lab, read_records, write_text
 from mlsys_grader.course.folder import Course
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments of `mlsys-grader export` to its parser."""
     parser.add_argument("lab")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="a row per student (default: to standard output)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="every check, reason and seed; not for students")
@@ -28,10 +28,10 @@ def run(args: argparse.Namespace) -> int:
     """Write marks and verdicts to files, or marks to standard output."""
     from mlsys_grader.reports.export import to_csv, to_json
 
-    lab, course = chosen_lab(args), Course.open(args.course)
-    records = records_of(course, lab)
+    lab, course = find_chosen_lab(args), Course.open(args.course)
+    records = read_records(course, lab)
     if args.csv or not args.json:
-        put(args.csv, to_csv(records, lab))
+        write_text(args.csv, to_csv(records, lab))
     if args.json:
-        put(args.json, to_json(records))
+        write_text(args.json, to_json(records))
     return 0

@@ -14,31 +14,31 @@ import argparse
 import shutil
 from pathlib import Path
 
-from mlsys_grader.commands.common import chosen_lab, records_of
+from mlsys_grader.commands.common import find_chosen_lab, read_records
 from mlsys_grader.course.files import write_atomically
 from mlsys_grader.course.folder import Course
-from mlsys_grader.course.lock import locked
+from mlsys_grader.course.lock import lock_course
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments of `mlsys-grader feedback` to its parser."""
     parser.add_argument("lab")
     parser.add_argument("--to", type=Path, metavar="DIR", help="also copy each page to DIR/STUDENT.html")
 
 
 def run(args: argparse.Namespace) -> int:
     """Write every feedback page from its record, and copy them out."""
-    from mlsys_grader.gradebook.manual_points import by_hand
-    from mlsys_grader.reports.feedback import page
+    from mlsys_grader.gradebook.manual_points import read_manual_points
+    from mlsys_grader.reports.feedback import render_feedback
 
-    lab, course = chosen_lab(args), Course.open(args.course)
-    records = records_of(course, lab)
-    with locked(course, f"feedback {lab.topic}"):
+    lab, course = find_chosen_lab(args), Course.open(args.course)
+    records = read_records(course, lab)
+    with lock_course(course, f"feedback {lab.topic}"):
         if args.to:
             args.to.mkdir(parents=True, exist_ok=True)
         for record in records:
             path = course.feedback(record.student, lab.name)
-            write_atomically(path, page(record, lab, by_hand(course, record)).encode())
+            write_atomically(path, render_feedback(record, lab, read_manual_points(course, record)).encode())
             if args.to:
                 shutil.copyfile(path, args.to / f"{record.student}.html")
     print(f"{len(records)} pages in {args.to or course.root / 'feedback'}")

@@ -19,18 +19,18 @@ from dataclasses import replace
 from rich.console import Console
 from rich.text import Text
 
-from mlsys_grader.commands.common import add_judging, chosen_lab, judging_options, progress_bar
+from mlsys_grader.commands.common import add_judging_arguments, find_chosen_lab, make_progress_bar, read_judging_options
 from mlsys_grader.course.folder import Course
 from mlsys_grader.gradebook.record import Record
 from mlsys_lab.errors import InputError, did_you_mean
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments of `mlsys-grader grade` to its parser."""
     parser.add_argument("lab")
     parser.add_argument("--student", action="append", metavar="ID", help="only this one; may be given several times")
     parser.add_argument("--again", action="store_true", help="judge also what has been judged, with new secret inputs")
-    add_judging(parser)
+    add_judging_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -38,8 +38,8 @@ def run(args: argparse.Namespace) -> int:
     from mlsys_grader.grading.grade import grade
     from mlsys_grader.grading.measure import measure_pending
 
-    options = replace(judging_options(args), again=args.again)
-    lab, course = chosen_lab(args), Course.open(args.course)
+    options = replace(read_judging_options(args), again=args.again)
+    lab, course = find_chosen_lab(args), Course.open(args.course)
     students = course.students(lab.name)
     if not students:
         raise InputError(f"nothing was handed in for {lab.name}", help="mlsys-grader collect SOURCE --lab " + lab.topic)
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     students = sorted(set(args.student or students))
     judged, troubles = 0, 0
     console = Console(highlight=False, soft_wrap=True)
-    with progress_bar(console) as progress:
+    with make_progress_bar(console) as progress:
         bar = progress.add_task(lab.name, total=len(students))
         for outcome in grade(course, lab, options, students):
             progress.advance(bar)

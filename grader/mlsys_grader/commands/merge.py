@@ -13,21 +13,21 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mlsys_grader.commands.common import chosen_lab
+from mlsys_grader.commands.common import find_chosen_lab
 from mlsys_grader.course.folder import Course
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments of `mlsys-grader merge` to its parser."""
     parser.add_argument("lab")
     parser.add_argument("shares", type=Path, nargs="+", metavar="DIR", help="what `shard --out` wrote")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check, then enter."""
+    """Check all verdicts of the shares, then enter them into the gradebook."""
     from mlsys_grader.grading.shards import merge
 
-    lab, course = chosen_lab(args), Course.open(args.course)
+    lab, course = find_chosen_lab(args), Course.open(args.course)
     merged, troubles = 0, 0
     for outcome in merge(course, lab, args.shares):
         merged += not outcome.error

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mlsys_grader.commands.common import add_judging, chosen_lab, judging_options, progress_bar
+from mlsys_grader.commands.common import add_judging_arguments, find_chosen_lab, make_progress_bar, read_judging_options
 from mlsys_grader.course.lab import GradedLab
 from mlsys_lab.checks.labinfo import read_lab
 from mlsys_lab.errors import InputError
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments of `mlsys-grader prove` to its parser."""
     parser.add_argument("lab")
     parser.add_argument(
         "--project", type=Path, default=Path(), metavar="DIR", help="the checkout (default: the current folder)"
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--variants", type=Path, metavar="DIR", help="variants.py and alternatives/ (default: tests/labs/TOPIC)"
     )
-    add_judging(parser)
+    add_judging_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -48,11 +48,11 @@ def run(args: argparse.Namespace) -> int:
     from mlsys_grader.engines.choice import open_engine
     from mlsys_grader.proving.proof import prove, trials
 
-    options, lab = judging_options(args), chosen_lab(args)
+    options, lab = read_judging_options(args), find_chosen_lab(args)
     tried = trials(lab, _variants(args, lab))
     console = Console(highlight=False, soft_wrap=True)
     start, proved = time.monotonic(), []
-    with progress_bar(console) as progress:
+    with make_progress_bar(console) as progress:
         bar = progress.add_task(f"{lab.name}: variants", total=len(tried))
         with open_engine(lab, options) as engine:
             for one in prove(engine, tried):

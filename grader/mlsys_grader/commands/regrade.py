@@ -14,26 +14,26 @@ from __future__ import annotations
 import argparse
 import sys
 
-from mlsys_grader.commands.common import add_judging, chosen_lab, judging_options
-from mlsys_grader.course.folder import Course, valid_student
+from mlsys_grader.commands.common import add_judging_arguments, find_chosen_lab, read_judging_options
+from mlsys_grader.course.folder import Course, check_student
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments of `mlsys-grader regrade` to its parser."""
     parser.add_argument("lab")
     parser.add_argument("--student", required=True, metavar="ID", help="whose")
     parser.add_argument("--fresh", action="store_true", help="draw new secret inputs instead of the recorded ones")
     parser.add_argument("--apply", action="store_true", help="enter the new marks where they differ")
-    add_judging(parser)
+    add_judging_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """A line per check, and one that says whether all is as it was."""
+    """Judge again and print a line per check, and one that says whether all is as it was."""
     from mlsys_grader.grading.regrade import regrade
 
-    options = judging_options(args)
-    lab, course = chosen_lab(args), Course.open(args.course)
-    found = regrade(course, lab, valid_student(args.student), options, fresh=args.fresh, apply=args.apply)
+    options = read_judging_options(args)
+    lab, course = find_chosen_lab(args), Course.open(args.course)
+    found = regrade(course, lab, check_student(args.student), options, fresh=args.fresh, apply=args.apply)
     for remark in found.remarks:
         print(f"mlsys-grader: {remark}", file=sys.stderr)
     for check in found.checks:

@@ -17,7 +17,7 @@ from mlsys_lab.errors import InputError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments of `mlsys-grader release` to its parser."""
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when labs/ is not up to date")
     parser.add_argument(
         "--project", type=Path, default=Path(), metavar="DIR", help="the checkout (default: the current folder)"

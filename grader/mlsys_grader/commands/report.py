@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mlsys_grader.commands.common import chosen_lab, put, records_of
+from mlsys_grader.commands.common import find_chosen_lab, read_records, write_text
 from mlsys_grader.course.folder import Course
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments of `mlsys-grader report` to its parser."""
     parser.add_argument("lab")
     parser.add_argument("--to", type=Path, metavar="DIR", help="write DIR/LAB.html, a page with plots")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
@@ -39,14 +39,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the summary; write the page and the figures where asked to."""
     from mlsys_grader.reports.summary import summarise
-    from mlsys_grader.reports.summary_page import page
+    from mlsys_grader.reports.summary_page import render_summary
 
-    lab, course = chosen_lab(args), Course.open(args.course)
-    summary = summarise(records_of(course, lab), lab, names=not args.no_names)
+    lab, course = find_chosen_lab(args), Course.open(args.course)
+    summary = summarise(read_records(course, lab), lab, names=not args.no_names)
     if args.json:
-        put(args.json, json.dumps(asdict(summary), indent=1, ensure_ascii=False) + "\n")
+        write_text(args.json, json.dumps(asdict(summary), indent=1, ensure_ascii=False) + "\n")
     if args.to:
-        put(args.to / f"{lab.name}.html", page(summary))
+        write_text(args.to / f"{lab.name}.html", render_summary(summary))
     _print(summary)
     if args.to:
         print(f"\n{args.to / lab.name}.html has plots and more failures")

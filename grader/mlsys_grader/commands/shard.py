@@ -15,28 +15,28 @@ import argparse
 import re
 from pathlib import Path
 
-from mlsys_grader.commands.common import add_judging, chosen_lab, judging_options
+from mlsys_grader.commands.common import add_judging_arguments, find_chosen_lab, read_judging_options
 from mlsys_grader.course.folder import Course
 from mlsys_lab.errors import InputError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments of `mlsys-grader shard` to its parser."""
     parser.add_argument("lab")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where verdicts and pages go")
     parser.add_argument("--shard", default="1/1", metavar="I/N", help="which share of how many (default: 1/1, all)")
     parser.add_argument(
         "--speed-of", type=Path, nargs="+", metavar="DIR", help="measure performance points only, for these verdicts"
     )
-    add_judging(parser)
+    add_judging_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Judge a share, or measure for verdicts that are there; a line per student that needs the instructor."""
-    from mlsys_grader.grading.shards import judge_share, measure_share, share
+    from mlsys_grader.grading.shards import assign_share, judge_share, measure_share
 
-    options = judging_options(args)
-    lab, course = chosen_lab(args), Course(args.course.absolute())
+    options = read_judging_options(args)
+    lab, course = find_chosen_lab(args), Course(args.course.absolute())
     if not course.students(lab.name):
         raise InputError(f"nothing was handed in for {lab.name}", got=course.root / "submitted")
     if args.speed_of:
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"{len(records)} verdicts in {args.out}")
         return 0
     number, shares = _shard(args.shard)
-    students = [student for student in course.students(lab.name) if share(student, shares) == number]
+    students = [student for student in course.students(lab.name) if assign_share(student, shares) == number]
     (args.out / "verdicts").mkdir(parents=True, exist_ok=True)
     judged = list(judge_share(course, lab, options, students, args.out))
     troubles = [(student, error) for student, error in judged if error]

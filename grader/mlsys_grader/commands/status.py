@@ -17,7 +17,7 @@ from rich.text import Text
 from mlsys_grader.course.folder import Course
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.gradebook.record import Record
-from mlsys_grader.reports.status import MEANINGS, Standing, standings
+from mlsys_grader.reports.status import MEANINGS, Standing, find_standings
 from mlsys_lab.checks.labinfo import find_lab, require_labs
 
 URGENCY = ("fault", "waiting", "changed", "judged", "graded")
@@ -25,17 +25,17 @@ URGENCY = ("fault", "waiting", "changed", "judged", "graded")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its arguments."""
+    """Add the arguments of `mlsys-grader status` to its parser."""
     parser.add_argument("lab", nargs="?", help="one lab (default: all that anything was handed in for)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """A table of submissions, those that need you first; how many stand where; and what to do next."""
+    """Print a table of submissions, those that need the instructor first, how many stand where, and what to do next."""
     course = Course.open(args.course)
     known = {info.name: info for info in ([find_lab(args.lab, args.labs)] if args.lab else require_labs(args.labs))}
     labs = [GradedLab(known[name]) for name in course.labs() if name in known]
     for lab in labs:
-        found = standings(course, lab, course.students(lab.name))
+        found = find_standings(course, lab, course.students(lab.name))
         found.sort(key=lambda stands: (URGENCY.index(stands.state), stands.student))
         Console().print(_table(lab, found))
         counts = Counter(stands.state for stands in found)

@@ -33,13 +33,13 @@ configure(get_config())  # noqa: F821
 
 @dataclass(frozen=True)
 class Course:
-    """Paths of one course folder."""
+    """The paths below one course folder."""
 
     root: Path
 
     @classmethod
     def open(cls, root: Path, *, create: bool = False) -> Course:
-        """The course at `root`. Raises `InputError` when there is none, or it cannot be written to."""
+        """Open the course at `root`. Raises `InputError` when there is none, or it cannot be written to."""
         root = root.absolute()
         if not create and not (root / "submitted").is_dir():
             raise InputError(
@@ -59,42 +59,42 @@ class Course:
             raise InputError(f"cannot write to the course folder {self.root}", got=error.strerror) from None
 
     def submission(self, student: str, lab: str) -> Path:
-        """The notebook that a student handed in."""
+        """Path of the notebook that a student handed in for a lab."""
         return self.root / "submitted" / student / lab / f"{lab}.ipynb"
 
     def handed_in(self, student: str, lab: str) -> datetime | None:
-        """When it was handed in, in UTC and to the second, or None."""
+        """When a student handed a lab in, in UTC and to the second; None where nothing says."""
         return read_stamp(self.submission(student, lab).with_name("timestamp.txt"))
 
     def sanitised(self, student: str, lab: str) -> Path:
-        """The same notebook as nbgrader gets it."""
+        """Path of a student's notebook as nbgrader gets to see it."""
         return self.root / "sanitised" / student / lab / f"{lab}.ipynb"
 
     def released(self, lab: str) -> Path:
-        """The notebook that was given out."""
+        """Path of the notebook that was given out."""
         return self.root / "released" / lab / f"{lab}.ipynb"
 
     def record(self, student: str, lab: str) -> Path:
-        """The grading record."""
+        """Path of the record of a student's verdicts in a lab."""
         return self.root / "records" / lab / f"{student}.json"
 
     def feedback(self, student: str, lab: str) -> Path:
-        """The page for the student; the name is the one that nbgrader's release_feedback looks for."""
+        """Path of a student's feedback page; named as nbgrader's release_feedback looks for it."""
         return self.root / "feedback" / student / lab / f"{lab}.html"
 
     @property
     def gradebook(self) -> Path:
-        """nbgrader's database."""
+        """Path of nbgrader's database."""
         return self.root / "gradebook.db"
 
     @property
     def backups(self) -> Path:
-        """The folder of the gradebook's copies."""
+        """Folder of the gradebook's copies."""
         return self.root / "backups"
 
     @property
     def audit(self) -> Path:
-        """The audit log."""
+        """Path of the audit log."""
         return self.root / "audit.jsonl"
 
     @property
@@ -106,7 +106,7 @@ class Course:
         """Students with a folder for a lab, whatever is in it; `InputError` for a folder that cannot be an id."""
         found = sorted(path.parent.name for path in self.root.glob(f"submitted/*/{lab}") if path.is_dir())
         for student in found:
-            valid_student(student)
+            check_student(student)
         return found
 
     def labs(self) -> list[str]:
@@ -135,8 +135,8 @@ def read_stamp(path: Path) -> datetime | None:
         return None
 
 
-def valid_student(student: str) -> str:
-    """The same id, if it can be a folder's and a gradebook's."""
+def check_student(student: str) -> str:
+    """Return a student's id unchanged; `InputError` for one that no folder or gradebook can have."""
     if not STUDENT.fullmatch(student):
         raise InputError(
             "not a student id",

@@ -8,12 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import mlsys_lab.checks
 from mlsys_lab.checks.labinfo import LabInfo
-from mlsys_lab.checks.spec import Lab
-
-DECIDERS = ("artifact.py", "attempt.py", "compare.py", "limits.py", "performance.py", "spec.py", "verdict.py")
-"""Modules of mlsys_lab.checks that every verdict passes through."""
+from mlsys_lab.checks.learner.spec import Lab
+from mlsys_lab.checks.sides import DECIDING, HOME, LEARNER, files_of, with_imports
 
 
 @dataclass(frozen=True)
@@ -29,12 +26,12 @@ class GradedLab:
 
     @property
     def topic(self) -> str:
-        """The name without its number."""
+        """The lab's name without its number, as in `autograd`."""
         return self.info.topic
 
     @cached_property
     def checks(self) -> Lab:
-        """The lab's checks."""
+        """The lab's checks, imported at first use."""
         return self.info.load_checks()
 
     @property
@@ -49,12 +46,23 @@ class GradedLab:
         """The folder to import the checks from when they are not part of the course package."""
         return None if self.info.checks_module.startswith("mlsys_lab.") else str(self.checks_files[0].parent)
 
+    @property
+    def deciding_files(self) -> list[Path]:
+        """The files that a verdict depends on, by path: all that could make an answer right or wrong.
+
+        These are both sides of the checks (`mlsys_lab.checks.sides`) without other labs' parts, all that they import
+        of the course (what a traced check counts with, say), lab.toml and the released notebook.
+        """
+        files = [file for side in (LEARNER, DECIDING) for file in files_of(side, self.info.checks_module)]
+        folders = [HOME]
+        if self.foreign_path is not None:
+            files, folders = [*files, *self.checks_files], [HOME, Path(self.foreign_path)]
+        return [*with_imports(files, folders), self.info.folder / "lab.toml", self.info.notebook]
+
     @cached_property
     def version(self) -> str:
-        """Hash of the checks, of what decides with them, of lab.toml and of the released notebook: 16 hex digits."""
+        """Hash of `deciding_files`, the same wherever they lie: 16 hex digits."""
         digest = hashlib.sha256()
-        shared = [Path(str(mlsys_lab.checks.__file__)).parent / name for name in DECIDERS]
-        for path in (*self.checks_files, *shared, self.info.folder / "lab.toml", self.info.notebook):
-            content = path.read_bytes()
-            digest.update(f"{path.name} {len(content)}\n".encode() + content)
+        for name, content in sorted((path.name, path.read_bytes()) for path in self.deciding_files):
+            digest.update(f"{name} {len(content)}\n".encode() + content)
         return digest.hexdigest()[:16]

@@ -25,7 +25,7 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 @contextmanager
-def locked(course: Course, command: str) -> Iterator[None]:
+def lock_course(course: Course, command: str) -> Iterator[None]:
     """Hold the course while a command writes to it.
 
     Raises `InputError` at once, without waiting, when another process holds it (and says who), when the folder cannot
@@ -49,15 +49,15 @@ def locked(course: Course, command: str) -> Iterator[None]:
 
 
 @contextmanager
-def turn(path: Path) -> Iterator[None]:
+def hold_lock(path: Path) -> Iterator[None]:
     """Wait for the lock on the file at `path`, made if need be, and hold it."""
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-def user_and_host() -> tuple[str, str]:
-    """Who runs this process, and where; the number where the system knows no name."""
+def find_user_and_host() -> tuple[str, str]:
+    """Find who runs this process, and on which host; the user's number where the system knows no name."""
     try:
         return getpass.getuser(), socket.gethostname()
     except (KeyError, OSError):
@@ -72,7 +72,7 @@ def _open(course: Course) -> int:
 
 
 def _note(descriptor: int, command: str) -> None:
-    user, host = user_and_host()
+    user, host = find_user_and_host()
     since = datetime.now(UTC).isoformat(timespec="seconds")
     holder = {"command": command, "user": user, "host": host, "pid": os.getpid(), "since": since}
     os.ftruncate(descriptor, 0)

@@ -21,32 +21,32 @@ Cell = Any
 
 
 def new_notebook(metadata: dict[str, Any]) -> Notebook:
-    """An empty notebook."""
-    return nbformat.v4.new_notebook(metadata=node(metadata))  # type: ignore[no-untyped-call]
+    """Make an empty notebook with a metadata table."""
+    return nbformat.v4.new_notebook(metadata=copy_node(metadata))  # type: ignore[no-untyped-call]
 
 
 def new_cell(kind: str, source: str, cell_id: str) -> Cell:
-    """A code or markdown cell without metadata."""
+    """Make a code or markdown cell without metadata."""
     make = nbformat.v4.new_code_cell if kind == "code" else nbformat.v4.new_markdown_cell
     return make(source, id=cell_id)  # type: ignore[no-untyped-call]
 
 
 def new_output(kind: str, **fields: Any) -> Any:
-    """A cell's output."""
+    """Make an output of a code cell: its kind and the fields that nbformat asks of it."""
     return nbformat.v4.new_output(kind, **fields)  # type: ignore[no-untyped-call]
 
 
-def node(value: dict[str, Any]) -> Any:
-    """A deep copy of plain JSON values with nbformat's attribute access."""
+def copy_node(value: dict[str, Any]) -> Any:
+    """Copy plain JSON values deeply into nodes with nbformat's attribute access."""
     return nbformat.from_dict(json.loads(json.dumps(value)))  # type: ignore[no-untyped-call]
 
 
-def read(path: Path) -> Notebook:
-    """A notebook from a file that the grader itself wrote."""
+def read_notebook(path: Path) -> Notebook:
+    """Read a notebook from a file that the grader itself wrote."""
     return nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
 
 
 def to_bytes(notebook: Notebook) -> bytes:
-    """A valid notebook's file: sorted keys, lines as lists, a newline at the end."""
+    """Write a valid notebook as the bytes of its file: sorted keys, lines as lists, a newline at the end."""
     nbformat.validate(notebook)
     return f"{nbformat.writes(notebook, version=nbformat.NO_CONVERT)}\n".encode()  # type: ignore[no-untyped-call]

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from mlsys_grader.judging.judge import Verdict
-from mlsys_lab.checks.artifact import Artifact
+from mlsys_grader.judging.verdict import Verdict
+from mlsys_lab.checks.deciding.artifact import Artifact
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Result:
 
 
 class Engine(Protocol):
-    """Judges tasks in any order; results come as they are ready."""
+    """What judges tasks, in any order."""
 
     def judge_all(self, tasks: Iterable[Task]) -> Iterator[Result]:
-        """One result per task."""
+        """Yield one result per task, as they are ready."""

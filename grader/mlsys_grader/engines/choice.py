@@ -14,7 +14,7 @@ from mlsys_grader.sandbox.sandbox import Sandbox
 
 @contextmanager
 def open_engine(lab: GradedLab, options: Options) -> Iterator[Engine]:
-    """The engine that the options name, running."""
+    """Open the engine that the options name, for the block."""
     if options.engine == "ray":
         from mlsys_grader.engines.ray import RayEngine
 

@@ -38,7 +38,7 @@ def import_ray(*, own: bool) -> Any:
     return ray
 
 
-def start(ray: Any, workers: int, gpus: int | None = None) -> None:
+def start_ray(ray: Any, workers: int, gpus: int | None = None) -> None:
     """Start Ray on this machine with room for `workers`; with as many GPUs as Ray finds, or `gpus` of them.
 
     Raises `CourseError` with Ray's first line when it does not start.
@@ -61,7 +61,7 @@ def start(ray: Any, workers: int, gpus: int | None = None) -> None:
         ) from None
 
 
-def join(ray: Any, address: str) -> None:
+def join_cluster(ray: Any, address: str) -> None:
     """Become part of the cluster whose head is at `address`, HOST:PORT; `InputError` where there is none."""
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal():

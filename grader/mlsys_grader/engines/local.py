@@ -8,7 +8,7 @@ from threading import Event, Thread
 
 from mlsys_grader.engines import Result, Task
 from mlsys_grader.judging.judge import judge
-from mlsys_grader.judging.oracle import warm
+from mlsys_grader.judging.oracle import warm_up
 from mlsys_grader.sandbox.sandbox import Sandbox
 
 AHEAD = 2
@@ -26,7 +26,7 @@ class LocalEngine:
         self.workers = workers
         self.time_factor = time_factor
         self._judged = Event()
-        Thread(target=warm, args=(sandbox.lab.checks,), kwargs={"stop": self._judged}, name="warm").start()
+        Thread(target=warm_up, args=(sandbox.lab.checks,), kwargs={"stop": self._judged}, name="warm").start()
         try:
             sandbox.wait()
         except BaseException:

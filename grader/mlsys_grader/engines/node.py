@@ -15,16 +15,16 @@ from typing import Any
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.engines import Task
 from mlsys_grader.engines.local import LocalEngine
-from mlsys_grader.judging.judge import Verdict
+from mlsys_grader.judging.verdict import Verdict
 from mlsys_grader.sandbox.sandbox import Sandbox
-from mlsys_grader.speed.devices import need_gpu, open_stands
+from mlsys_grader.speed.devices import needs_gpu, open_stands
 from mlsys_grader.speed.gpu import Gpu, find_gpu
-from mlsys_grader.speed.measure import opener, pending
+from mlsys_grader.speed.measure import find_unmeasured, make_opener
 from mlsys_grader.speed.rounds import Effort
 from mlsys_grader.speed.stand import Stand
-from mlsys_lab.checks.artifact import Artifact
+from mlsys_lab.checks.deciding.artifact import Artifact
 from mlsys_lab.checks.labinfo import find_lab
-from mlsys_lab.checks.spec import Lab
+from mlsys_lab.checks.learner.spec import Lab
 from mlsys_lab.errors import CourseError
 
 ROOMS = ("course", "intake", "sandbox", "judging", "speed", "engines")
@@ -39,13 +39,13 @@ class PartOfLab(GradedLab):
 
     @cached_property
     def checks(self) -> Lab:
-        """The lab's checks among `names`."""
+        """Those of the lab's checks that are called one of `names`."""
         whole = self.info.load_checks()
         return Lab(whole.topic, tuple(check for check in whole.checks if check.name in self.names))
 
 
-def fingerprint(lab: GradedLab) -> str:
-    """The lab's version and a hash of the grader's code: nodes with the same one form the same verdicts."""
+def compute_fingerprint(lab: GradedLab) -> str:
+    """Hash the lab's version and the grader's code: nodes with the same hash form the same verdicts."""
     grader = Path(__file__).parent.parent
     digest = hashlib.sha256()
     for path in sorted(path for room in ROOMS for path in (grader / room).rglob("*.py")):
@@ -85,13 +85,13 @@ class Judge:
         self._stands: dict[str, Stand] = {}
 
     def ready(self, expected: str) -> str:
-        """Open the sandbox; why this node may not judge in one line, or "". `expected` is the head's `fingerprint`."""
+        """Open the sandbox; returns why this node may not judge, or "". `expected` is the head's fingerprint."""
         node = f"{socket.gethostname()} may not judge"
         if self._path and self._path not in sys.path:
             sys.path.append(self._path)
         try:
             info = find_lab(self._name, self._labs)
-            if (found := fingerprint(GradedLab(info))) != expected:
+            if (found := compute_fingerprint(GradedLab(info))) != expected:
                 stale = CourseError(
                     f"{node}: its checkout is not the head's",
                     got=f"{self._name} {found}",
@@ -121,11 +121,11 @@ class Judge:
         """Where to measure each check, for as long as this worker lives; the GPU that jobs need for it."""
         gpu = find_gpu()  # Ray lets a worker see its own
         self._stands = self._held.enter_context(open_stands(self._lab, self._checks, Effort(), gpu))
-        return gpu if need_gpu(self._stands.values()) else None
+        return gpu if needs_gpu(self._stands.values()) else None
 
     def _measured(self, artifact: Artifact, verdict: Verdict) -> Verdict:
-        if verdict.check not in self._stands or not pending([verdict]):
+        if verdict.check not in self._stands or not find_unmeasured([verdict]):
             return verdict
         stand = self._stands[verdict.check]
-        opened = opener(self._sandbox, artifact, self._lab.checks[verdict.check], stand.effort)
+        opened = make_opener(self._sandbox, artifact, self._lab.checks[verdict.check], stand.effort)
         return replace(verdict, performance=stand.measure(opened))

@@ -17,10 +17,10 @@ from typing import Any
 
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.engines import Result, Task, cluster
-from mlsys_grader.engines.node import Judge, fingerprint
-from mlsys_grader.judging.judge import Verdict
+from mlsys_grader.engines.node import Judge, compute_fingerprint
 from mlsys_grader.judging.performance import PerformanceVerdict
-from mlsys_lab.checks.spec import Check
+from mlsys_grader.judging.verdict import Verdict
+from mlsys_lab.checks.learner.spec import Check
 from mlsys_lab.errors import CourseError
 from mlsys_lab.stack.reference import labs_root
 
@@ -100,11 +100,11 @@ class RayEngine:
         self._ray = cluster.import_ray(own=self.address is None)
         self._connected = not self._ray.is_initialized()
         if self._connected and self.address is None:
-            cluster.start(self._ray, self.workers)
+            cluster.start_ray(self._ray, self.workers)
         elif self._connected and self.address is not None:
-            cluster.join(self._ray, self.address)
+            cluster.join_cluster(self._ray, self.address)
         try:
-            self._fingerprint = fingerprint(self.lab)
+            self._fingerprint = compute_fingerprint(self.lab)
             self._hire_all()
             while not self._idle:
                 self._await()
@@ -270,5 +270,5 @@ def _verdict(fields: dict[str, Any]) -> Verdict:
 
 
 def _line(error: Exception) -> str:
-    """What Ray says of a death, in its first line."""
+    """Ray's own word on how a worker died, its first line."""
     return str(error).strip().partition("\n")[0][:300]

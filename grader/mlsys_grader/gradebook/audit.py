@@ -1,8 +1,6 @@
 """The audit log: who graded what, when, with which versions, seeds and sandbox, and what came of it.
 
-audit.jsonl in the course folder holds one JSON object per line and is only ever appended to. Each line carries its
-number and the SHA-256 of the line before it, so that a line that is changed, dropped or put in between shows. Whoever
-can write the file can also reckon the whole chain anew: the hash of the last line, kept elsewhere, tells that too.
+audit.jsonl in the course folder holds one JSON object per line and is only ever appended to.
 """
 
 from __future__ import annotations
@@ -19,11 +17,11 @@ from types import TracebackType
 from typing import Any
 
 from mlsys_grader.course.folder import Course
-from mlsys_grader.course.lock import user_and_host
+from mlsys_grader.course.lock import find_user_and_host
 from mlsys_grader.gradebook.record import Record
 
-FIRST = "0" * 64
-"""What stands for the line before the first."""
+MENDED = "mended"
+"""What the log calls it that a torn line was cut off."""
 
 
 class AuditLog:
@@ -33,16 +31,14 @@ class AuditLog:
     """
 
     def __init__(self, course: Course) -> None:
-        self._descriptor = os.open(course.audit, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        user, host = user_and_host()
+        self._descriptor = os.open(course.audit, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        user, host = find_user_and_host()
         self._always = {"user": user, "host": host, "package": version("mlsys-lab")}
-        content = _whole(self._descriptor)
-        lines = content.split(b"\n")
-        torn = lines.pop()
-        self._number, self._previous = len(lines), _hash(lines[-1]) if lines else FIRST
-        if torn:
-            os.ftruncate(self._descriptor, len(content) - len(torn))
-            self.write("mended", torn_bytes=len(torn))
+        content = course.audit.read_bytes()
+        whole_bytes = content.rfind(b"\n") + 1
+        if torn_bytes := len(content) - whole_bytes:
+            os.ftruncate(self._descriptor, whole_bytes)
+            self.write(MENDED, torn_bytes=torn_bytes)
 
     def __enter__(self) -> AuditLog:
         return self
@@ -50,7 +46,7 @@ class AuditLog:
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         os.close(self._descriptor)
 
-    def outcome(self, event: str, record: Record, *, engine: str, entered: bool, error: str = "") -> None:
+    def write_outcome(self, event: str, record: Record, *, engine: str, entered: bool, error: str = "") -> None:
         """Log what became of a submission. The seeds are in the record; here is their hash."""
         self.write(
             event,
@@ -58,7 +54,7 @@ class AuditLog:
             lab=record.lab,
             digest=record.digest,
             version=record.version,
-            seeds=seeds_hash({verdict.check: verdict.seed for verdict in record.verdicts}),
+            seeds=hash_seeds({verdict.check: verdict.seed for verdict in record.verdicts}),
             sandbox=record.sandbox,
             engine=engine,
             earned=record.earned,
@@ -69,75 +65,45 @@ class AuditLog:
 
     def write(self, event: str, **fields: Any) -> None:
         """Append one line and have it on the disk; raises `OSError` and leaves the log as it was where that fails."""
-        entry = {
-            "number": self._number + 1,
-            "previous": self._previous,
-            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "event": event,
-            **self._always,
-            **fields,
-        }
-        line = json.dumps(entry).encode()
-        size = os.fstat(self._descriptor).st_size
+        time = datetime.now(UTC).isoformat(timespec="milliseconds")
+        line = json.dumps({"time": time, "event": event, **self._always, **fields}).encode()
+        size_bytes = os.fstat(self._descriptor).st_size
         try:
             left = memoryview(line + b"\n")
             while left:
                 left = left[os.write(self._descriptor, left) :]
             os.fsync(self._descriptor)
         except BaseException:
-            os.ftruncate(self._descriptor, size)
+            os.ftruncate(self._descriptor, size_bytes)
             raise
-        self._number, self._previous = self._number + 1, _hash(line)
 
 
 @dataclass(frozen=True)
 class History:
-    """A log as read: its entries up to the first that is wrong, what is wrong there, and the last line's hash."""
+    """A log as read: its entries, the numbers of lines that are no JSON object, and whether the last line is torn."""
 
     entries: list[dict[str, Any]]
-    damage: str
-    last: str
+    damaged: tuple[int, ...]
     torn: bool
 
 
 def read_audit(path: Path) -> History:
-    """Read and verify a log; one that is not there is empty. A torn last line is not damage: it was never whole."""
+    """Read a log; one that is not there is empty. A torn last line is not damage: it was never acknowledged."""
     lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
     torn = lines.pop() != b""
-    entries: list[dict[str, Any]] = []
-    previous = FIRST
-    for number, line in enumerate(lines, 1):
-        if damage := _damage(line, number, previous):
-            return History(entries, f"line {number} {damage}", previous, torn)
-        entries.append(json.loads(line))
-        previous = _hash(line)
-    return History(entries, "", previous, torn)
+    read = [_parse_object(line) for line in lines]
+    damaged = tuple(number for number, entry in enumerate(read, 1) if entry is None)
+    return History([entry for entry in read if entry is not None], damaged, torn)
 
 
-def seeds_hash(seeds: Mapping[str, int]) -> str:
-    """A hash that tells whether two verdicts used the same seeds."""
-    return _hash(json.dumps(seeds, sort_keys=True).encode())
+def hash_seeds(seeds: Mapping[str, int]) -> str:
+    """A hash that tells whether two verdicts used the same seeds, given the seed of each check by its name."""
+    return hashlib.sha256(json.dumps(seeds, sort_keys=True).encode()).hexdigest()
 
 
-def _damage(line: bytes, number: int, previous: str) -> str:
+def _parse_object(line: bytes) -> dict[str, Any] | None:
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):
-        return "is not JSON"
-    if not isinstance(entry, dict) or entry.get("number") != number:
-        return f"does not carry the number {number}: a line was dropped, put in or moved"
-    if entry.get("previous") != previous:
-        return "does not carry the hash of the line before it: one of the two was changed"
-    return ""
-
-
-def _whole(descriptor: int) -> bytes:
-    pieces, place = [], 0
-    while piece := os.pread(descriptor, 1 << 20, place):
-        pieces.append(piece)
-        place += len(piece)
-    return b"".join(pieces)
-
-
-def _hash(line: bytes) -> str:
-    return hashlib.sha256(line).hexdigest()
+        return None
+    return entry if isinstance(entry, dict) else None

@@ -25,7 +25,7 @@ KEPT = 20
 NAME = re.compile(r"gradebook-(\d{6,})-[0-9TZ]+\.db")
 
 
-def backup(course: Course) -> Path | None:
+def back_up(course: Course) -> Path | None:
     """Copy the gradebook; None where there is none yet.
 
     Raises `InputError` for a damaged gradebook, naming the newest copy that is sound, and for a folder that cannot be
@@ -41,8 +41,8 @@ def backup(course: Course) -> Path | None:
     try:
         course.backups.mkdir(exist_ok=True)
         unfinished.unlink(missing_ok=True)
-        if damage := _copy(course.gradebook, unfinished) or damage_in(unfinished):
-            raise damaged(course, damage)
+        if damage := _copy(course.gradebook, unfinished) or find_damage(unfinished):
+            raise describe_damage(course, damage)
         os.replace(unfinished, target)  # noqa: PTH105
         sync_folder(course.backups)
     except (OSError, sqlite3.OperationalError) as error:
@@ -56,16 +56,19 @@ def backup(course: Course) -> Path | None:
     return target
 
 
-def opened(path: Path) -> sqlite3.Connection:
-    """A database that is there, for reading; never makes one. Writable, so that SQLite can undo what a crash left."""
+def open_database(path: Path) -> sqlite3.Connection:
+    """Open a database that is there, for reading; never make one.
+
+    The connection can write, so that SQLite can undo what a crash left.
+    """
     quoted = str(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
     return sqlite3.connect(f"file:{quoted}?mode=rw", uri=True)
 
 
-def damage_in(path: Path) -> str:
-    """What is wrong with a gradebook's file, in words; "" for a sound one."""
+def find_damage(path: Path) -> str:
+    """Find what is wrong with a gradebook's file, in words; "" for a sound one."""
     try:
-        with closing(opened(path)) as database:
+        with closing(open_database(path)) as database:
             said = [str(row[0]) for row in database.execute("PRAGMA integrity_check(1)")]
             database.execute("SELECT count(*) FROM grade").fetchone()
     except sqlite3.DatabaseError as error:
@@ -73,10 +76,10 @@ def damage_in(path: Path) -> str:
     return "" if said == ["ok"] else " ".join(said[0].split()) if said else "no answer to an integrity check"
 
 
-def damaged(course: Course, damage: str) -> InputError:
-    """The one line about a gradebook that cannot be read: what is wrong, and how to get back the newest good copy."""
+def describe_damage(course: Course, damage: str) -> InputError:
+    """Describe a gradebook that cannot be read: what is wrong, and how to get back the newest good copy."""
     for _, path in reversed(_numbered(course)):
-        if not damage_in(path):
+        if not find_damage(path):
             way = f"cp {path} {course.gradebook}"
             break
     else:
@@ -93,7 +96,7 @@ def _copy(source: Path, target: Path) -> str:
     """Copy a database by SQLite's own means; what is wrong with the source, or ""."""
     with closing(sqlite3.connect(target)) as copy:
         try:
-            with closing(opened(source)) as database:
+            with closing(open_database(source)) as database:
                 database.execute("SELECT count(*) FROM sqlite_master").fetchone()
                 database.backup(copy)
         except sqlite3.OperationalError:

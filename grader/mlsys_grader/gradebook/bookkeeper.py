@@ -29,7 +29,7 @@ from traitlets.config.loader import PyFileConfigLoader
 
 from mlsys_grader.course import notebooks
 from mlsys_grader.course.folder import Course
-from mlsys_grader.course.lock import turn
+from mlsys_grader.course.lock import hold_lock
 from mlsys_grader.gradebook.nbgrader_config import configure
 
 
@@ -62,7 +62,7 @@ class OneTransaction(Session):
     """A session whose `commit` only sends what there is to the database; `keep` commits."""
 
     def commit(self) -> None:
-        """What nbgrader calls after every cell."""
+        """Send what there is to the database, uncommitted: nbgrader calls this after every cell."""
         self.flush()
 
     def keep(self) -> None:
@@ -78,9 +78,9 @@ class Book:
     """
 
     def __init__(self, course: Course) -> None:
-        create(course)
+        create_gradebook(course)
         self.course = course
-        self.config = configuration(course)
+        self.config = read_configuration(course)
         self._url = self.config.CourseDirectory.db_url
         self._held = Gradebook(self._url)
         self._held.db.remove()
@@ -104,7 +104,9 @@ class Book:
         """Tell the gradebook a lab's cells and points; raises what nbgrader does when they may not change any more."""
         self._held.update_or_create_assignment(lab)
         place = {"assignment": lab, "notebook": lab, "db_url": self._url}
-        SaveCells(config=self.config).preprocess(notebooks.read(self.course.released(lab)), {"nbgrader": place})
+        SaveCells(config=self.config).preprocess(
+            notebooks.read_notebook(self.course.released(lab)), {"nbgrader": place}
+        )
 
     def _enter_marks(self, lab: str, student: str) -> None:
         """Let nbgrader autograde one sanitised submission with the marks of its record."""
@@ -118,7 +120,7 @@ class Book:
         converter.start()
 
     def _forget_time(self, lab: str, student: str) -> None:
-        """A submission without a time: nbgrader would leave that of the one before."""
+        """Drop the time of an earlier hand-in, which nbgrader would leave to a submission without one."""
         try:
             self._held.find_submission(lab, student).timestamp = None
         except MissingEntry:
@@ -126,23 +128,23 @@ class Book:
         (self.course.root / "autograded" / student / lab / "timestamp.txt").unlink(missing_ok=True)
 
 
-def newest_schema() -> str:
+def find_newest_schema() -> str:
     """The name of the gradebook's newest schema. nbgrader starts a process to find it, which takes three seconds."""
     scripts = ScriptDirectory(str(Path(nbgrader.__file__).parent / "alembic"))
     return str(scripts.get_current_head())
 
 
-def create(course: Course) -> None:
+def create_gradebook(course: Course) -> None:
     """Make an empty gradebook, whole or not at all: nbgrader's own way leaves half a database when it is cut off."""
     if not course.gradebook.exists():
-        nbgrader.api.get_alembic_version = newest_schema
+        nbgrader.api.get_alembic_version = find_newest_schema
         unfinished = course.gradebook.with_name(".new-gradebook.db")
         unfinished.unlink(missing_ok=True)
         Gradebook(f"sqlite:///{unfinished}").close()
         unfinished.replace(course.gradebook)
 
 
-def configuration(course: Course) -> Any:
+def read_configuration(course: Course) -> Any:
     """The course folder's nbgrader_config.py, late penalties for one, with the grader's own settings on top."""
     os.chdir(course.root)
     sys.path.append(str(course.root))  # as nbgrader's own commands do it: a late penalty's plugin may lie there
@@ -150,7 +152,7 @@ def configuration(course: Course) -> Any:
     return configure(Config(config), course.root)
 
 
-def cause(error: BaseException) -> str:
+def find_cause(error: BaseException) -> str:
     """What an exception began with, in one line: SQLite's own words below SQLAlchemy's."""
     while error.__cause__ is not None:
         error = error.__cause__
@@ -166,7 +168,7 @@ def main() -> None:
     if not first:
         return
     # A grader that was killed leaves a process like this one behind, which ends with the entry that it is writing.
-    with turn(course.root / ".gradebook.lock"):
+    with hold_lock(course.root / ".gradebook.lock"):
         logging.basicConfig(filename=course.root / "nbgrader.log", level=logging.WARNING)
         book = None
         for line in chain([first], sys.stdin):
@@ -177,5 +179,5 @@ def main() -> None:
                 book.answer(request["lab"], request["student"])
             except (Exception, SystemExit) as caught:
                 logging.exception("refused %s", request)
-                error = cause(caught)
+                error = find_cause(caught)
             print(json.dumps({"error": error}), file=replies, flush=True)

@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from mlsys_grader.course.folder import Course
-from mlsys_grader.gradebook.backup import opened
+from mlsys_grader.gradebook.backup import open_database
 from mlsys_grader.gradebook.record import Record
 from mlsys_lab.errors import InputError
 
@@ -51,7 +51,7 @@ class Cell:
 
     @property
     def marks(self) -> str:
-        """The points in words; empty for a comment only."""
+        """The points in words, as in `2 of 4 + 1`; empty for a cell with a comment only."""
         if self.points is None:
             return ""
         given = "not graded yet, of" if self.earned is None else f"{self.earned:g} of"
@@ -59,7 +59,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class ByHand:
+class ManualPoints:
     """The total in the gradebook, the penalty in it, and the cells that a person has a part in."""
 
     earned: float
@@ -68,7 +68,7 @@ class ByHand:
     cells: tuple[Cell, ...]
 
 
-def by_hand(course: Course, record: Record) -> ByHand | None:
+def read_manual_points(course: Course, record: Record) -> ManualPoints | None:
     """What the gradebook has beside the judge's marks for the record's submission; None where that is nothing.
 
     Raises `InputError` for a gradebook that cannot be read.
@@ -77,7 +77,7 @@ def by_hand(course: Course, record: Record) -> ByHand | None:
         return None
     place = (record.lab, record.student)
     try:
-        with closing(opened(course.gradebook)) as database:
+        with closing(open_database(course.gradebook)) as database:
             rows = database.execute(CELLS, place).fetchall()
             penalty = database.execute(PENALTY, place).fetchone()[0] or 0.0
     except sqlite3.DatabaseError as error:
@@ -94,4 +94,4 @@ def by_hand(course: Course, record: Record) -> ByHand | None:
             cells.append(cell)
     if not cells and not penalty:
         return None
-    return ByHand(max(earned - penalty, 0.0), points, penalty, tuple(cells))
+    return ManualPoints(max(earned - penalty, 0.0), points, penalty, tuple(cells))

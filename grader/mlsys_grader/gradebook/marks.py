@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from mlsys_grader.course.folder import Course
-from mlsys_grader.gradebook.backup import damage_in, damaged, opened
+from mlsys_grader.gradebook.backup import describe_damage, find_damage, open_database
 from mlsys_grader.gradebook.record import Record
 from mlsys_lab.errors import InputError
 
@@ -36,23 +36,23 @@ class Marks:
     scores: dict[str, float | None] = field(default_factory=dict)
 
 
-def marks_in_gradebook(course: Course, lab: str) -> dict[str, Marks]:
-    """Every student's marks in a lab; empty without a gradebook. Raises `InputError` for one that cannot be read."""
+def read_marks(course: Course, lab: str) -> dict[str, Marks]:
+    """Read marks in a lab by student; empty without a gradebook. Raises `InputError` for one that cannot be read."""
     if not course.gradebook.exists():
         return {}
     found: dict[str, Marks] = {}
     try:
-        with closing(opened(course.gradebook)) as database:
+        with closing(open_database(course.gradebook)) as database:
             for student, stamp, cell, score in database.execute(QUERY, (lab,)):
                 found.setdefault(student, Marks(stamp)).scores[cell] = score
     except sqlite3.DatabaseError as error:
-        if damage := damage_in(course.gradebook):
-            raise damaged(course, damage) from None
+        if damage := find_damage(course.gradebook):
+            raise describe_damage(course, damage) from None
         raise InputError(f"cannot read the gradebook {course.gradebook}", got=error) from None
     return found
 
 
-def holds(marks: Mapping[str, Marks], record: Record, handed_in: datetime | None) -> bool:
+def have_marks(marks: Mapping[str, Marks], record: Record, handed_in: datetime | None) -> bool:
     """Whether the gradebook has a record's marks, all of them, and this time of handing in."""
     entered = marks.get(record.student)
     if entered is None:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from mlsys_grader.course.files import write_atomically
-from mlsys_grader.judging.judge import Verdict
 from mlsys_grader.judging.performance import PerformanceVerdict
+from mlsys_grader.judging.verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -36,22 +36,22 @@ class Record:
 
     @property
     def earned(self) -> float:
-        """Points earned."""
+        """Points earned in all checks, without those for speed."""
         return sum(verdict.earned for verdict in self.verdicts)
 
     @property
     def points(self) -> float:
-        """Points to be had."""
+        """Points to be had in all checks, without those for speed."""
         return sum(verdict.points for verdict in self.verdicts)
 
     @property
     def extra(self) -> float:
-        """Performance points that were measured, beside those earned."""
+        """Points for speed that were measured, on top of those earned."""
         return sum(v.performance.earned or 0.0 for v in self.verdicts if v.performance is not None)
 
     @property
     def faults(self) -> list[str]:
-        """What went wrong in the course's own code: such a record is not final."""
+        """What went wrong in the checks' own code, a line each; a record that has any is not final."""
         return [verdict.fault for verdict in self.verdicts if verdict.fault]
 
     def holds_for(self, digest: str, version: str) -> bool:
@@ -59,7 +59,7 @@ class Record:
         return (self.digest, self.version) == (digest, version) and not self.faults
 
     def stamped(self) -> Record:
-        """The same record with the present time as that of the verdict."""
+        """Copy the record, with the present time as that of the verdict."""
         return replace(self, judged_at=datetime.now(UTC).isoformat(timespec="seconds"))
 
     def write(self, path: Path) -> None:

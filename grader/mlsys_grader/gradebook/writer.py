@@ -65,7 +65,7 @@ class GradebookWriter:
         self._requests.put((lab, student))
 
     def enter(self, lab: str, student: str | None = None) -> None:
-        """Enter and wait for it; raises `CourseError` when the gradebook refuses."""
+        """Enter a lab, or a student's marks in it, and wait; raises `CourseError` when the gradebook refuses."""
         self.hand_over(lab, student)
         if error := self.answers.get().error:
             raise CourseError(error)

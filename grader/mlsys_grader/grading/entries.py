@@ -13,16 +13,16 @@ from mlsys_grader.course.folder import Course
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.engines import Result
 from mlsys_grader.gradebook.audit import AuditLog
-from mlsys_grader.gradebook.backup import backup
-from mlsys_grader.gradebook.manual_points import by_hand
+from mlsys_grader.gradebook.backup import back_up
+from mlsys_grader.gradebook.manual_points import read_manual_points
 from mlsys_grader.gradebook.record import Record, read_record
 from mlsys_grader.gradebook.writer import GradebookWriter
 from mlsys_grader.intake.sanitise import sanitise
 from mlsys_grader.intake.submission import Submission
-from mlsys_grader.judging.judge import Verdict
 from mlsys_grader.judging.options import Options
 from mlsys_grader.judging.performance import has_device
-from mlsys_grader.reports.feedback import page
+from mlsys_grader.judging.verdict import Verdict
+from mlsys_grader.reports.feedback import render_feedback
 from mlsys_lab.errors import CourseError, InputError
 
 JUDGED, ENTERED = "judged", "entered"
@@ -49,7 +49,7 @@ class Outcome:
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def report_disk_errors() -> Iterator[None]:
     """Turn an error of the disk into the one line that stops the batch."""
     try:
         yield
@@ -61,13 +61,13 @@ def told() -> Iterator[None]:
         ) from None
 
 
-def publish(course: Course, lab: GradedLab) -> None:
+def publish_release(course: Course, lab: GradedLab) -> None:
     """Give nbgrader the released notebook."""
     write_atomically(course.released(lab.name), lab.info.notebook.read_bytes())
 
 
-def recorded(course: Course, lab: GradedLab, result: Result, submission: Submission, options: Options) -> Record:
-    """Put a result on record, and the submission where nbgrader looks for it."""
+def record_result(course: Course, lab: GradedLab, result: Result, submission: Submission, options: Options) -> Record:
+    """Write the record of a result, and the submission where nbgrader looks for it; returns the record."""
     record = Record(
         student=result.student,
         lab=lab.name,
@@ -125,13 +125,13 @@ def finish(
     error = refusal
     if not refusal:
         try:
-            content = page(record, lab, by_hand(course, record))
+            content = render_feedback(record, lab, read_manual_points(course, record))
             write_atomically(course.feedback(record.student, lab.name), content.encode())
         except OSError as trouble:
             if trouble.errno in FATAL:
                 raise
             error = f"cannot write the feedback page: {trouble}"
-    log.outcome(event, record, engine=engine, entered=not refusal, error=error)
+    log.write_outcome(event, record, engine=engine, entered=not refusal, error=error)
     if not error:
         record = replace(record, entered=True)
         record.write(course.record(record.student, lab.name))
@@ -141,10 +141,10 @@ def finish(
 def enter_now(
     course: Course, lab: GradedLab, record: Record, options: Options, log: AuditLog, *, event: str
 ) -> Outcome:
-    """Enter one record and wait for it."""
-    with GradebookWriter(course) as gradebook, told():
-        backup(course)
-        publish(course, lab)
+    """Enter one record into gradebook, feedback and log, and wait for it; returns what became of it."""
+    with GradebookWriter(course) as gradebook, report_disk_errors():
+        back_up(course)
+        publish_release(course, lab)
         refusal = ""
         try:
             gradebook.enter(lab.name)

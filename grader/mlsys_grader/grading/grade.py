@@ -18,18 +18,27 @@ from typing import Any
 
 from mlsys_grader.course.folder import Course
 from mlsys_grader.course.lab import GradedLab
-from mlsys_grader.course.lock import locked
+from mlsys_grader.course.lock import lock_course
 from mlsys_grader.engines import Engine, Result, Task
 from mlsys_grader.engines.choice import open_engine
 from mlsys_grader.gradebook.audit import AuditLog
-from mlsys_grader.gradebook.backup import backup
+from mlsys_grader.gradebook.backup import back_up
 from mlsys_grader.gradebook.record import Record
 from mlsys_grader.gradebook.writer import Entered, GradebookWriter
-from mlsys_grader.grading.entries import ENTERED, JUDGED, Outcome, finish, publish, recorded, told, write_stamp
+from mlsys_grader.grading.entries import (
+    ENTERED,
+    JUDGED,
+    Outcome,
+    finish,
+    publish_release,
+    record_result,
+    report_disk_errors,
+    write_stamp,
+)
 from mlsys_grader.intake.submission import Submission, read_submission
-from mlsys_grader.judging.judge import refused
 from mlsys_grader.judging.options import Options
-from mlsys_grader.reports.status import standings
+from mlsys_grader.judging.verdict import deny_all
+from mlsys_grader.reports.status import find_standings
 from mlsys_lab.errors import CourseError
 
 __all__ = ["Options", "Outcome", "grade"]
@@ -42,8 +51,8 @@ def grade(course: Course, lab: GradedLab, options: Options, students: Sequence[s
     cannot be dealt with is one outcome with an error; the others go on. Raises `CourseError` for what stops all of
     them: another grader in the folder, no sandbox, a damaged gradebook, a full disk.
     """
-    with locked(course, f"grade {lab.topic}"):
-        found = standings(course, lab, course.students(lab.name) if students is None else students)
+    with lock_course(course, f"grade {lab.topic}"):
+        found = find_standings(course, lab, course.students(lab.name) if students is None else students)
         waiting = [s.student for s in found if options.again or s.state not in ("graded", "judged")]
         done = [s for s in found if s.student not in waiting]
         yield from (Outcome(s.student, s.record, judged=False) for s in done if s.state == "graded")
@@ -75,13 +84,13 @@ class _Batch:
                 self.options = self.options.settled()
                 engine = stack.enter_context(open_engine(self.lab, self.options))
                 stack.callback(self.stopped.set)
-            with told():
-                backup(self.course)
+            with report_disk_errors():
+                back_up(self.course)
                 log = stack.enter_context(AuditLog(self.course))
-                publish(self.course, self.lab)
+                publish_release(self.course, self.lab)
             gradebook.hand_over(self.lab.name)
             for record in unentered:
-                with told():
+                with report_disk_errors():
                     write_stamp(self.course, self.lab, record.student)
                 self._hand_over(gradebook, record, judged=False)
             if waiting:
@@ -89,7 +98,7 @@ class _Batch:
                 threads[0].start()
             left = len(unentered) + len(waiting)
             while left:
-                with told():
+                with report_disk_errors():
                     outcome = self._next(gradebook, log)
                 if outcome is not None:
                     left -= 1
@@ -121,7 +130,7 @@ class _Batch:
             else:
                 assert submission.refusal is not None
                 silent.discard(student)
-                self.events.put(Result(student, tuple(refused(self.lab.checks.checks, submission.refusal))))
+                self.events.put(Result(student, tuple(deny_all(self.lab.checks.checks, submission.refusal))))
 
     def _next(self, gradebook: GradebookWriter, log: AuditLog) -> Outcome | None:
         """Wait for the next event and deal with it; the outcome that it completes, if any."""
@@ -142,7 +151,7 @@ class _Batch:
         error = result.error
         if not error:
             try:
-                record = recorded(self.course, self.lab, result, submission, self.options)
+                record = record_result(self.course, self.lab, result, submission, self.options)
             except OSError:
                 raise
             except Exception as unforeseen:  # one submission must not stop the others; the instructor is told
@@ -152,7 +161,7 @@ class _Batch:
             log.write("not judged", **names, version=self.lab.version, engine=self.options.engine, error=error)
             return Outcome(result.student, None, judged=False, error=error)
         if record.faults:
-            log.outcome(JUDGED, record, engine=self.options.engine, entered=False, error=record.faults[0])
+            log.write_outcome(JUDGED, record, engine=self.options.engine, entered=False, error=record.faults[0])
             return Outcome(record.student, record, judged=True, error=record.faults[0])
         self._hand_over(gradebook, record, judged=True)
         return None

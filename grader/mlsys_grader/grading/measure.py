@@ -12,16 +12,16 @@ from dataclasses import replace
 
 from mlsys_grader.course.folder import Course
 from mlsys_grader.course.lab import GradedLab
-from mlsys_grader.course.lock import locked
+from mlsys_grader.course.lock import lock_course
 from mlsys_grader.gradebook.audit import AuditLog
-from mlsys_grader.gradebook.backup import backup
+from mlsys_grader.gradebook.backup import back_up
 from mlsys_grader.gradebook.record import read_record
 from mlsys_grader.gradebook.writer import GradebookWriter
-from mlsys_grader.grading.entries import Outcome, finish, told
+from mlsys_grader.grading.entries import Outcome, finish, report_disk_errors
 from mlsys_grader.intake.submission import read_submission
 from mlsys_grader.judging.options import Options
 from mlsys_grader.speed.devices import find_measurable
-from mlsys_grader.speed.measure import measured, pending
+from mlsys_grader.speed.measure import find_unmeasured, measure_all
 from mlsys_grader.speed.rounds import Effort
 from mlsys_lab.errors import CourseError
 
@@ -38,13 +38,13 @@ def measure_pending(
     this does nothing. Raises `CourseError` for what stops the others too.
     """
     records = [read_record(course.record(student, lab.name)) for student in students] if find_measurable(lab) else []
-    waiting = {record.student: record for record in records if record is not None and pending(record.verdicts)}
+    waiting = {record.student: record for record in records if record is not None and find_unmeasured(record.verdicts)}
     if not waiting:
         return
-    with locked(course, f"measure {lab.topic}"), ExitStack() as stack:
+    with lock_course(course, f"measure {lab.topic}"), ExitStack() as stack:
         gradebook = stack.enter_context(GradebookWriter(course))
-        with told():
-            backup(course)
+        with report_disk_errors():
+            back_up(course)
             log = stack.enter_context(AuditLog(course))
         artifacts = {}
         for student, record in waiting.items():
@@ -52,9 +52,9 @@ def measure_pending(
             if submission.artifact is not None and record.holds_for(submission.digest, lab.version):
                 artifacts[student] = submission.artifact
         wanted = {student: (artifacts[student], waiting[student].verdicts) for student in artifacts}
-        for student, verdicts in measured(lab, options, wanted, effort):
+        for student, verdicts in measure_all(lab, options, wanted, effort):
             record = replace(waiting[student], verdicts=verdicts, entered=False)
-            with told():
+            with report_disk_errors():
                 record.write(course.record(student, lab.name))
                 refusal = ""
                 try:

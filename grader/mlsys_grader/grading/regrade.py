@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 
 from mlsys_grader.course.folder import Course
 from mlsys_grader.course.lab import GradedLab
-from mlsys_grader.course.lock import locked
+from mlsys_grader.course.lock import lock_course
 from mlsys_grader.engines import Result, Task
 from mlsys_grader.engines.choice import open_engine
 from mlsys_grader.gradebook.audit import AuditLog
 from mlsys_grader.gradebook.record import Record, read_record
-from mlsys_grader.grading.entries import Outcome, enter_now, recorded
+from mlsys_grader.grading.entries import Outcome, enter_now, record_result
 from mlsys_grader.intake.submission import read_submission
-from mlsys_grader.judging.judge import Verdict
 from mlsys_grader.judging.options import Options
+from mlsys_grader.judging.verdict import Verdict
 from mlsys_lab.errors import CourseError, InputError
 
 
@@ -43,7 +43,7 @@ class Regraded:
 
     @property
     def same(self) -> bool:
-        """Whether every check came out as recorded."""
+        """Whether every check came out as it is on record."""
         return all(check.same for check in self.checks)
 
 
@@ -55,7 +55,7 @@ def regrade(
     Replays the recorded seeds, or draws new ones with `fresh`. Raises `InputError` when there is nothing recorded, or
     what was handed in is not what was judged.
     """
-    with locked(course, f"regrade {lab.topic} --student {student}"):
+    with lock_course(course, f"regrade {lab.topic} --student {student}"):
         before = read_record(course.record(student, lab.name))
         if before is None:
             raise InputError(
@@ -80,12 +80,12 @@ def regrade(
         applied = None
         with AuditLog(course) as log:
             if apply and not found.same:
-                record = recorded(course, lab, result, submission, options)
+                record = record_result(course, lab, result, submission, options)
                 applied = enter_now(course, lab, record, options, log, event="regraded")
             else:
                 now = replace(before, version=lab.version, verdicts=result.verdicts, sandbox=options.sandbox_name)
                 event = "regraded: the same" if found.same else "regraded: different, not applied"
-                log.outcome(event, now, engine=options.engine, entered=False)
+                log.write_outcome(event, now, engine=options.engine, entered=False)
         return replace(found, applied=applied)
 
 

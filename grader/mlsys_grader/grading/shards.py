@@ -18,26 +18,26 @@ from pathlib import Path
 
 from mlsys_grader.course import notebooks
 from mlsys_grader.course.files import write_atomically
-from mlsys_grader.course.folder import Course, valid_student
+from mlsys_grader.course.folder import Course, check_student
 from mlsys_grader.course.lab import GradedLab
-from mlsys_grader.course.lock import locked
+from mlsys_grader.course.lock import lock_course
 from mlsys_grader.engines import Result, Task
 from mlsys_grader.engines.choice import open_engine
 from mlsys_grader.gradebook.audit import AuditLog
-from mlsys_grader.gradebook.backup import backup
+from mlsys_grader.gradebook.backup import back_up
 from mlsys_grader.gradebook.record import Record, read_record
 from mlsys_grader.gradebook.writer import GradebookWriter
-from mlsys_grader.grading.entries import Outcome, finish, publish, told, write_stamp
+from mlsys_grader.grading.entries import Outcome, finish, publish_release, report_disk_errors, write_stamp
 from mlsys_grader.intake.sanitise import sanitise
 from mlsys_grader.intake.submission import Submission, read_submission
-from mlsys_grader.judging.judge import Verdict, refused
 from mlsys_grader.judging.options import Options
-from mlsys_grader.judging.performance import before_measuring
-from mlsys_grader.reports.feedback import page
+from mlsys_grader.judging.performance import await_measurement
+from mlsys_grader.judging.verdict import Verdict, deny_all
+from mlsys_grader.reports.feedback import render_feedback
 from mlsys_grader.sandbox.backend import BACKENDS
-from mlsys_grader.speed.measure import measured
+from mlsys_grader.speed.measure import measure_all
 from mlsys_grader.speed.rounds import Effort
-from mlsys_lab.checks.spec import Check
+from mlsys_lab.checks.learner.spec import Check
 from mlsys_lab.errors import CourseError, InputError
 
 MERGED = "merged"
@@ -46,8 +46,8 @@ FILE_BYTES = 4 << 20
 TEXT = 2000
 
 
-def share(student: str, shares: int) -> int:
-    """Whose share a student is in, from 1."""
+def assign_share(student: str, shares: int) -> int:
+    """The number of the share that a student is in, from 1 to `shares`, whoever else hands in."""
     return int.from_bytes(hashlib.sha256(student.encode()).digest()[:8], "big") % shares + 1
 
 
@@ -65,7 +65,7 @@ def judge_share(
         tasks = [Task(student, found.artifact) for student, found in submissions.items() if found.artifact is not None]
         for student, found in submissions.items():
             if found.refusal is not None:
-                yield Result(student, tuple(refused(lab.checks.checks, found.refusal)))
+                yield Result(student, tuple(deny_all(lab.checks.checks, found.refusal)))
         if tasks:
             with open_engine(lab, options) as engine:
                 yield from engine.judge_all(tasks)
@@ -92,7 +92,7 @@ def measure_share(
         for record, submission in shares
         if submission.artifact is not None
     }
-    for student, verdicts in measured(lab, options, wanted, effort):
+    for student, verdicts in measure_all(lab, options, wanted, effort):
         records[student] = replace(records[student], verdicts=verdicts)
     for record in records.values():
         _put(record, lab, out)
@@ -101,7 +101,7 @@ def measure_share(
 
 def _put(record: Record, lab: GradedLab, out: Path) -> None:
     record.write(out / "verdicts" / f"{record.student}.json")
-    write_atomically(out / "feedback" / f"{record.student}.html", page(record, lab).encode())
+    write_atomically(out / "feedback" / f"{record.student}.html", render_feedback(record, lab).encode())
 
 
 def read_shares(course: Course, lab: GradedLab, sources: Iterable[Path]) -> list[tuple[Record, Submission]]:
@@ -117,7 +117,7 @@ def read_shares(course: Course, lab: GradedLab, sources: Iterable[Path]) -> list
         if not files:
             raise InputError("no verdicts in this folder", got=source, expected=f"{source}/verdicts/STUDENT.json")
         for file in files:
-            student = valid_student(file.name.removesuffix(".json"))
+            student = check_student(file.name.removesuffix(".json"))
             if student not in handed_in:
                 raise InputError(f"a verdict on somebody who handed in nothing for {lab.name}", got=student)
             if student in found:
@@ -172,7 +172,7 @@ def _impossible(verdict: Verdict, check: Check) -> str | None:
         return "such a reason"
     if verdict.case not in ("", *(case.name for case in check.cases)) or verdict.seed < 0:
         return "this case or seed"
-    speed, expected = verdict.performance, before_measuring(check.performance, passed=verdict.passed)
+    speed, expected = verdict.performance, await_measurement(check.performance, passed=verdict.passed)
     if (speed is None) != (expected is None):
         return "performance points" if expected is None else "no performance points"
     if speed is not None and expected is not None:
@@ -189,16 +189,16 @@ def _are_lines(*texts: str) -> bool:
 
 def merge(course: Course, lab: GradedLab, sources: Sequence[Path]) -> Iterator[Outcome]:
     """Enter the verdicts of shares into records, gradebook and feedback; all are checked before any is entered."""
-    with locked(course, f"merge {lab.topic}"), ExitStack() as stack:
+    with lock_course(course, f"merge {lab.topic}"), ExitStack() as stack:
         checked = read_shares(course, lab, sources)
         gradebook = stack.enter_context(GradebookWriter(course))
-        with told():
-            backup(course)
+        with report_disk_errors():
+            back_up(course)
             log = stack.enter_context(AuditLog(course))
-            publish(course, lab)
+            publish_release(course, lab)
         gradebook.enter(lab.name)
         for record, submission in checked:
-            with told():
+            with report_disk_errors():
                 notebook = notebooks.to_bytes(sanitise(submission, lab))
                 write_atomically(course.sanitised(record.student, lab.name), notebook)
                 write_stamp(course, lab, record.student)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from mlsys_grader.course.files import write_atomically
 from mlsys_grader.course.folder import STUDENT, Course
-from mlsys_grader.course.lock import locked
+from mlsys_grader.course.lock import lock_course
 from mlsys_grader.intake.checkouts import look_in_checkouts
 from mlsys_grader.intake.exports import look_in_folder, look_in_zip
 from mlsys_grader.intake.hand_in import HandIn, HandIns, make_printable
@@ -40,7 +40,7 @@ def collect(course: Course, lab: str, source: Path) -> list[Collected]:
     if not found:
         raise InputError("no notebook found", got=source, help="mlsys-grader collect --help shows what is understood")
     course.lay_out()
-    with locked(course, f"collect --lab {lab}"):
+    with lock_course(course, f"collect --lab {lab}"):
         return _take_all(course, lab, found)
 
 
@@ -114,7 +114,7 @@ def _take(course: Course, lab: str, student: str, found: HandIn) -> Collected:
 
 
 def count_statuses(results: Iterable[Collected]) -> Iterator[tuple[str, int]]:
-    """How many of each status, in a fixed order, leaving out what did not occur."""
+    """Count hand-ins by status, in a fixed order; a status that did not occur is left out."""
     statuses = [result.status for result in results]
     for status in ("new", "updated", "unchanged", "missing", "skipped"):
         if statuses.count(status):

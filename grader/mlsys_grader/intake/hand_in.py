@@ -60,5 +60,5 @@ def identify_student(path: PurePosixPath) -> tuple[str, str]:
 
 
 def make_printable(name: str) -> str:
-    """A name out of an archive, without what a terminal would obey."""
+    """Replace by `?` what a terminal would obey in a name out of an archive."""
     return "".join(c if c.isprintable() else "?" for c in name)

@@ -25,13 +25,13 @@ def sanitise(submission: Submission, lab: GradedLab) -> Any:
         is_code = (frame["cell_type"] if frame is not None else kind) == "code"
         source = escape_controls(source) if is_code else defuse_markdown(source)
         if frame is not None:
-            cell = notebooks.node(frame)
+            cell = notebooks.copy_node(frame)
             cell.source = source if frame["metadata"]["nbgrader"]["solution"] else "".join(frame["source"])
         else:
             cell = notebooks.new_cell(kind, source, f"cell-{number}")
         notebook.cells.append(cell)
     for frame in left.values():
-        cell = notebooks.node(frame)
+        cell = notebooks.copy_node(frame)
         cell.source = "".join(frame["source"])
         notebook.cells.append(cell)
     return notebook

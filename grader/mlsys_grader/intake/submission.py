@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from mlsys_grader.course.lab import GradedLab
-from mlsys_lab.checks.artifact import Artifact, export_cells, parse_notebook
-from mlsys_lab.checks.spec import Mismatch
+from mlsys_lab.checks.deciding.artifact import Artifact, export_cells, parse_notebook
+from mlsys_lab.checks.learner.spec import Mismatch
 from mlsys_lab.errors import InputError
 
 FILE_BYTES = 64 << 20
@@ -41,7 +41,7 @@ class Submission:
 
 
 def hash_submission(path: Path) -> str:
-    """The digest that `read_submission` gives what lies at `path`, without looking into it; "" for no readable file."""
+    """Compute the digest that `read_submission` gives the file at `path`; "" where none can be read."""
     try:
         return hashlib.sha256(_read_file(path)).hexdigest()
     except InputError:
@@ -49,7 +49,7 @@ def hash_submission(path: Path) -> str:
 
 
 def read_submission(path: Path, lab: GradedLab) -> Submission:
-    """Read what was handed in for a lab. Never raises for what the file holds."""
+    """Read the notebook at `path` that was handed in for a lab. Never raises for what the file holds."""
     try:
         content = _read_file(path)
     except InputError as error:
@@ -155,7 +155,7 @@ def _wrong_lab(topics: tuple[str, ...], cells: tuple[tuple[str, str, str], ...],
 
 
 def released_cells(lab: GradedLab) -> dict[str, dict[str, Any]]:
-    """The released notebook's cells that have a grade_id, in their order."""
+    """Cells of the released notebook that have a grade_id, by it, in their order."""
     document = json.loads(lab.info.notebook.read_bytes())
     marked = (cell for cell in document["cells"] if "nbgrader" in cell["metadata"])
     return {cell["metadata"]["nbgrader"]["grade_id"]: cell for cell in marked}

@@ -8,30 +8,22 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from mlsys_grader.judging.oracle import Fault, Oracle, secret_seed
-from mlsys_grader.judging.verdict import Problem, Verdict, lost, met, refused
+from mlsys_grader.judging.oracle import Fault, Oracle, draw_seed
+from mlsys_grader.judging.problem import Ending, Problem
+from mlsys_grader.judging.process import Process, read_trouble
+from mlsys_grader.judging.verdict import Verdict, award, deny, deny_all
 from mlsys_grader.sandbox.inside import wire
-from mlsys_grader.sandbox.launcher import Job, SandboxDied
+from mlsys_grader.sandbox.launcher import SandboxDied
 from mlsys_grader.sandbox.sandbox import Sandbox
-from mlsys_lab.checks.artifact import Artifact
-from mlsys_lab.checks.spec import Case, Check, Mismatch, call_name
-from mlsys_lab.checks.verdict import public_inputs
+from mlsys_lab.checks.deciding.artifact import Artifact
+from mlsys_lab.checks.deciding.verdict import public_inputs
+from mlsys_lab.checks.learner.spec import Case, Check, Mismatch
 
-__all__ = ["Verdict", "judge", "refused"]
-
-MEMORY_BYTES = 3 << 30
-"""What a submission's process may map unless a check sets a budget."""
-MEMORY_SLACK_BYTES = 64 << 20
-"""Beyond a check's own budget, which counts tensors only: room for the interpreter, inputs and library workspaces."""
 DEATHS = 2
 """How often the sandbox may die, while a submission is alone in it, before that is taken for the submission's doing."""
-KILLS = 3
-"""How often a check is tried again because its process was killed outright: somebody outside may have done that."""
-GRACE_S = 2.0
-"""Beyond a time limit, before the judge kills: the sandbox's own alarm tells more, so it may come first."""
 
 
 def judge(
@@ -49,201 +41,160 @@ def judge(
     kept alive, whoever is judged; when it dies of this submission alone, that is a verdict.
     """
     given = seeds or {}
-    drawn = {
-        check.name: given.get(check.name) or secret_seed(check, public_seed) for check in sandbox.lab.checks.checks
-    }
+    drawn = {check.name: given.get(check.name) or draw_seed(check, public_seed) for check in sandbox.lab.checks.checks}
     with Oracle(drawn) as oracle:
-        return _Examination(artifact, sandbox, oracle, time_factor).verdicts()
+        return _Examination(artifact, sandbox, oracle, time_factor).form_verdicts()
 
 
 class _Examination:
     """One submission on its way through all checks of a lab, in as few processes as its behaviour allows.
 
     A process that answered well is asked on. Whatever follows a wrong answer or an exception gets a fresh one, since
-    what a failure left behind must cost no other check; a check with a memory budget has one of its own.
+    what a failure left behind must cost no other check; a check with a memory budget has one of its own. What follows
+    which ending stands in `judging.problem.CONSEQUENCES`.
     """
 
     def __init__(self, artifact: Artifact, sandbox: Sandbox, oracle: Oracle, time_factor: float) -> None:
-        self.artifact, self.sandbox, self.oracle, self.time_factor = artifact, sandbox, oracle, time_factor
-        self.checks = sandbox.lab.checks.checks
-        self.done: list[Verdict] = []
-        self.fatal: Problem | None = None
-        self.job: Job | None = None
-        self.traced = False  # whether `job` was given the kernels only
-        self.dying: list[Job] = []
-        self.saw_hidden = False
-        self.loaded_once = False
-        self.call_s = 0.0
+        self._artifact, self._sandbox, self._oracle, self._time_factor = artifact, sandbox, oracle, time_factor
+        self._checks = sandbox.lab.checks.checks
+        self._process: Process | None = None  # the one that is asked on
+        self._ended: list[Process] = []
+        self._has_loaded = False
 
-    def verdicts(self) -> list[Verdict]:
-        """All verdicts. A check during which the sandbox died is tried again alone; `DEATHS` times is its own doing."""
+    def form_verdicts(self) -> list[Verdict]:
+        """A verdict on each check. Where the sandbox died it is tried again alone; `DEATHS` times is its own doing."""
+        verdicts: list[Verdict] = []
         deaths: Counter[int] = Counter()
         alone = False
         try:
-            while len(self.done) < len(self.checks):
+            while len(verdicts) < len(self._checks):
                 try:
-                    with self.sandbox.turns.turn(alone=alone):
-                        self._go_on()
+                    with self._sandbox.turns.turn(alone=alone):
+                        self._go_on(verdicts)
                 except SandboxDied:
-                    deaths[len(self.done)] += alone
+                    deaths[len(verdicts)] += alone
                     alone = True
-                    if deaths[len(self.done)] == DEATHS:
-                        self.fatal = Problem(Mismatch("it ended the whole sandbox", f"{DEATHS} times", "an answer"))
+                    if deaths[len(verdicts)] == DEATHS:
+                        why = Mismatch("it ended the whole sandbox", f"{DEATHS} times", "an answer")
+                        verdicts += deny_all(self._checks[len(verdicts) :], why)
         finally:
-            for job in self.dying:
-                job.close()
-        return self.done
+            for process in self._ended:
+                process.job.close()
+        return verdicts
 
-    def _go_on(self) -> None:
+    def _go_on(self, verdicts: list[Verdict]) -> None:
+        """Add verdicts until there is one on every check."""
         try:
-            for check in self.checks[len(self.done) :]:
-                self.done.append(self._verdict(check))
+            while len(verdicts) < len(self._checks):
+                check = self._checks[len(verdicts)]
+                start, busy_s = time.monotonic(), self._busy_s
+                verdict, problem = self._try(check)
+                seed, time_s = self._oracle.seeds[check.name], time.monotonic() - start
+                verdicts.append(replace(verdict, seed=seed, time_s=time_s, call_s=self._busy_s - busy_s))
+                if problem is not None and problem.consequence.ends_judging:
+                    verdicts += [deny(rest, problem) for rest in self._checks[len(verdicts) :]]
         finally:
-            self._drop()
+            self._end(self._process)
 
-    def _let_go(self, job: Job) -> None:
+    @property
+    def _busy_s(self) -> float:
+        """Seconds that the judge has waited for processes of this submission."""
+        current = [self._process] if self._process is not None else []
+        return sum(process.busy_s for process in [*self._ended, *current])
+
+    def _end(self, process: Process | None) -> None:
         """Have a process killed, and go on while it dies; all are dead before the verdicts are given."""
-        job.let_go()
-        self.dying.append(job)
+        if process is None:
+            return
+        process.job.let_go()
+        self._ended.append(process)
+        if process is self._process:
+            self._process = None
 
-    def _drop(self) -> None:
-        if self.job is not None:
-            self._let_go(self.job)
-        self.job = None
-        self.saw_hidden = False
-
-    def _verdict(self, check: Check) -> Verdict:
-        if self.fatal is not None:
-            return lost(check, self.fatal)
-        start, self.call_s = time.monotonic(), 0.0
+    def _try(self, check: Check) -> tuple[Verdict, Problem | None]:
+        """The verdict on a check, after as many attempts as their endings allow, and the problem of the last."""
+        ask = self._ask_alone if check.memory_bytes is not None else self._ask_on
         try:
-            problem = self._try(check)
-            for _ in range(KILLS):
-                if problem is not None and problem.killed:
-                    problem = self._try(check)  # what a submission did itself, it does again
+            problem, tries = ask(check), 1
+            while problem is not None and tries <= problem.consequence.retries:
+                problem, tries = ask(check), tries + 1
         except Fault as fault:
-            verdict = Verdict(check.name, check.title, check.points, 0.0, fault=str(fault))
-        else:
-            verdict = met(check) if problem is None else lost(check, problem)
-            self.fatal = problem if problem is not None and problem.fatal else None
-        time_s = time.monotonic() - start
-        return replace(verdict, seed=self.oracle.seeds[check.name], time_s=time_s, call_s=self.call_s)
+            return Verdict(check.name, check.title, check.points, 0.0, fault=str(fault)), None
+        if problem is None:
+            return award(check), None
+        if problem.ending is Ending.KILLED and not self._has_loaded:
+            problem = replace(problem, ending=Ending.HOPELESS)
+        return deny(check, problem), problem
 
-    def _try(self, check: Check) -> Problem | None:
-        return self._alone(check) if check.memory_bytes is not None else self._together(check)
-
-    def _together(self, check: Check) -> Problem | None:
+    def _ask_on(self, check: Check) -> Problem | None:
         """Ask the process that answered the checks before, or a new one."""
-        if self.traced != check.traced:
-            self._drop()
-        if self.job is None:
-            self.job, self.traced = self.sandbox.open_job(), check.traced
-            problem = self._load(self.job, check)
-        else:
-            problem = None
-        problem = problem or self._ask_all(self.job, check)
-        if problem is not None and self.saw_hidden and problem.tells:
+        if self._process is not None and self._process.traced != check.traced:
+            self._end(self._process)
+        problem = None
+        if self._process is None:
+            self._process = self._open(check)
+            problem = self._load(self._process, check, self._checks)
+        process = self._process
+        problem = problem or self._ask_cases(process, check)
+        if problem is not None and process.has_seen_hidden and problem.is_told:
             # What a process says of a case that is shown could tell a hidden one that it has seen. A fresh one says it.
-            self._drop()
-            return self._together(check)
-        if problem is not None and not problem.harmless:
-            self._drop()
+            self._end(process)
+            return self._ask_on(check)
+        if problem is not None and not problem.consequence.keeps_process:
+            self._end(process)
         return problem
 
-    def _alone(self, check: Check) -> Problem | None:
+    def _ask_alone(self, check: Check) -> Problem | None:
         """Ask a process that serves this check only, so that its memory is this check's."""
-        job = self.sandbox.open_job()
+        process = self._open(check)
         try:
-            return self._load(job, check) or self._ask_all(job, check)
+            return self._load(process, check, (check,)) or self._ask_cases(process, check)
         finally:
-            self._let_go(job)
+            self._end(process)
 
-    def _load(self, job: Job, check: Check) -> Problem | None:
-        """Have the artifact loaded; nothing of it has run before the limits of its process are set."""
-        limit_s = check.time_limit_s * self.time_factor
-        budget, checks = MEMORY_BYTES, self.checks
-        if check.memory_bytes is not None:
-            budget, checks = check.memory_bytes + MEMORY_SLACK_BYTES, (check,)
-        # CPU time is the kernel's own word on an endless loop, in case nobody is left to kill by the clock.
-        cpu_s = sum(one.time_limit_s * (len(one.cases) + 1) for one in checks) * self.time_factor
-        order = {
-            "name": self.artifact.name,
-            "source": self.artifact.source,
-            "traced": check.traced,
-            "time_limit_s": limit_s,
-            "memory_bytes": budget,
-            "cpu_s": int(cpu_s) + 5,
-        }
+    def _open(self, check: Check) -> Process:
+        return Process(self._sandbox.open_job(), traced=check.traced, time_factor=self._time_factor)
+
+    def _load(self, process: Process, check: Check, checks: Sequence[Check]) -> Problem | None:
+        """Have the artifact loaded. One that never was is hopeless; without its kernels alone it may still load."""
         try:
-            job_start = time.monotonic()
-            job.send("job", order, deadline=job_start + limit_s + GRACE_S)
-            self.oracle.draw_ahead(check, check.cases[0])
-            reply = self._receive(job, job_start, limit_s)
+            process.send_artifact(self._artifact, check, checks)
+            self._oracle.draw_ahead(check, check.cases[0])
+            reply = process.receive()
         except wire.WireError as error:
-            return Problem(_silence(job, error, limit_s, "the exported cells"), fatal=not self.loaded_once)
+            mismatch, ending = process.explain(error, "the exported cells")
+            if ending is not Ending.KILLED:
+                ending = Ending.WRONG if self._has_loaded else Ending.HOPELESS
+            return Problem(mismatch, ending)
         if reply.kind != "loaded":
-            return Problem(_told(reply), fatal=not self.loaded_once and not check.traced)
-        self.loaded_once = True
+            may_load = self._has_loaded or check.traced
+            return Problem(read_trouble(reply), Ending.WRONG if may_load else Ending.HOPELESS)
+        self._has_loaded = True
         return None
 
-    def _receive(self, job: Job, start: float, limit_s: float) -> wire.Frame:
-        """Wait for the answer to a question that was put at `start`, by the judge's own clock."""
-        try:
-            return job.receive(deadline=start + limit_s + GRACE_S)
-        finally:
-            self.call_s += time.monotonic() - start
-
-    def _ask_all(self, job: Job, check: Check) -> Problem | None:
-        """The first case that goes wrong, or None."""
-        limit_s = check.time_limit_s * self.time_factor
+    def _ask_cases(self, process: Process, check: Check) -> Problem | None:
+        """Ask case after case; the first that goes wrong, or None."""
         for case in check.cases:
-            inputs = self.oracle.inputs(check, case)
-            question = {
-                "call": call_name(check.run),
-                "uses": check.uses,
-                "time_limit_s": limit_s,
-                "memory_bytes": check.memory_bytes,
-                "random_seed": self.oracle.random_seed(check, case),
-            }
-            self.saw_hidden |= case.hidden
-            start = time.monotonic()
+            inputs = self._oracle.inputs(check, case)
+            process.has_seen_hidden |= case.hidden
             try:
-                job.send("case", question, public_inputs(inputs), deadline=start + limit_s + GRACE_S)
-                expected = self.oracle.expect_ahead(check, inputs)
+                process.send_case(check, public_inputs(inputs), self._oracle.random_seed(check, case))
+                expected = self._oracle.expect_ahead(check, inputs)
                 self._draw_next(check, case)
-                reply = self._receive(job, start, limit_s)
+                reply = process.receive()
             except wire.WireError as error:
-                late = isinstance(error, wire.DeadlineError)
-                return Problem(_silence(job, error, limit_s, "it"), case, timed_out=late)
+                return Problem(*process.explain(error, "it"), case)
             if reply.kind != "answer":
-                return Problem(_told(reply), case, harmless=reply.meta.get("unfinished") is True)
-            if (mismatch := self.oracle.compare(check, reply.arrays, expected)) is not None:
-                return Problem(mismatch, case)
+                unwritten = reply.meta.get("unfinished") is True
+                return Problem(read_trouble(reply), Ending.UNWRITTEN if unwritten else Ending.WRONG, case)
+            if (mismatch := self._oracle.compare(check, reply.arrays, expected)) is not None:
+                return Problem(mismatch, Ending.WRONG, case)
         return None
 
     def _draw_next(self, check: Check, case: Case) -> None:
         """Begin to draw what will be asked if this case goes well."""
         if case is not check.cases[-1]:
-            self.oracle.draw_ahead(check, check.cases[check.cases.index(case) + 1])
-        elif check is not self.checks[-1]:
-            after = self.checks[self.checks.index(check) + 1]
-            self.oracle.draw_ahead(after, after.cases[0])
-
-
-def _silence(job: Job, error: wire.WireError, limit_s: float, who: str) -> Mismatch:
-    """Why no answer came."""
-    if isinstance(error, wire.DeadlineError):
-        limit = f"{limit_s:g} s"
-        return Mismatch(f"{who} did not come to an end", f"no answer after {limit}", f"an answer within {limit}")
-    if isinstance(error, wire.ClosedError):
-        ending = job.ending()
-        if job.excess:
-            return Mismatch(f"{who} needs {job.excess}", ending, "less")
-        return Mismatch(f"{who} ended the process instead of giving an answer", ending, "an answer")
-    return Mismatch(f"{who} wrote to the grader's own channel", str(error), "an answer returned by a function")
-
-
-def _told(reply: wire.Frame) -> Mismatch:
-    """What the sandbox says went wrong: text from a hostile place, used as text only."""
-    what, got, expected = (str(reply.meta.get(key, "")) for key in ("what", "got", "expected"))
-    return Mismatch(what or "the submission gave no answer", got, expected)
+            self._oracle.draw_ahead(check, check.cases[check.cases.index(case) + 1])
+        elif check is not self._checks[-1]:
+            after = self._checks[self._checks.index(check) + 1]
+            self._oracle.draw_ahead(after, after.cases[0])

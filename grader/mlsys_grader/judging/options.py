@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 
-from mlsys_grader.sandbox.backend import BACKENDS, NONE, choose
+from mlsys_grader.sandbox.backend import BACKENDS, NONE, choose_backend
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Options:
 
     @property
     def threads(self) -> int:
-        """Workers, one per core unless told."""
+        """How many submissions to judge at a time: `workers`, or one per core."""
         return self.workers or os.cpu_count() or 1
 
     @property
@@ -35,4 +35,4 @@ class Options:
 
     def settled(self) -> Options:
         """The same, with the sandbox that will be used. Raises `MissingToolError` where there is none."""
-        return self if self.unsafe else replace(self, sandbox=choose(self.sandbox))
+        return self if self.unsafe else replace(self, sandbox=choose_backend(self.sandbox))

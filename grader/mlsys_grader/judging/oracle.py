@@ -14,8 +14,8 @@ from threading import Event
 from types import TracebackType
 from typing import TypeVar
 
-from mlsys_lab.checks.spec import Arrays, Case, Check, Lab, Mismatch
-from mlsys_lab.checks.verdict import draw_inputs
+from mlsys_lab.checks.deciding.verdict import draw_inputs
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Lab, Mismatch
 
 T = TypeVar("T")
 
@@ -24,8 +24,8 @@ class Fault(Exception):
     """A check's own code raised while it drew inputs, computed what is expected, or compared."""
 
 
-def secret_seed(check: Check, public_seed: int) -> int:
-    """A seed that nobody can foresee: 128 bits from the operating system, hashed with the public seed."""
+def draw_seed(check: Check, public_seed: int) -> int:
+    """Draw a seed that nobody can foresee: 128 bits from the operating system, hashed with the public seed."""
     drawn = secrets.token_bytes(16)
     return int.from_bytes(hashlib.sha256(f"{check.name}/{public_seed}/".encode() + drawn).digest()[:8], "little")
 
@@ -54,7 +54,7 @@ class Oracle:
             self._drawn[check.name, case.name] = future
 
     def inputs(self, check: Check, case: Case) -> Arrays:
-        """The inputs of a case, private ones included."""
+        """Inputs of a case, those that never leave the judge included."""
         self.draw_ahead(check, case)
         return _guarded(check, self._drawn.pop((check.name, case.name)).result)
 
@@ -63,7 +63,7 @@ class Oracle:
         return self._pool.submit(check.expect, inputs)
 
     def compare(self, check: Check, got: Arrays, expected: Future[Arrays]) -> Mismatch | None:
-        """None when an answer is accepted, else what is wrong with it."""
+        """Compare an answer with what was expected: None when it is accepted, else what is wrong with it."""
         return compare(check, got, _guarded(check, expected.result))
 
     def random_seed(self, check: Check, case: Case) -> int:
@@ -73,7 +73,7 @@ class Oracle:
 
 
 def compare(check: Check, got: Arrays, expected: Arrays) -> Mismatch | None:
-    """A comparison may stumble over arrays that no honest `run` returns: then they are not accepted."""
+    """Compare an answer; arrays over which the comparison stumbles come from no honest `run`: not accepted."""
     try:
         return check.compare(got, expected)
     except Exception as error:
@@ -81,7 +81,7 @@ def compare(check: Check, got: Arrays, expected: Arrays) -> Mismatch | None:
         return Mismatch("the answer cannot be compared", said, "the arrays that the check asks for")
 
 
-def warm(lab: Lab, *, stop: Event) -> None:
+def warm_up(lab: Lab, *, stop: Event) -> None:
     """Draw and answer the first case of each check, because oracles import much at their first use; until `stop`.
 
     Checks with a memory budget are left out: their arrays are large. A check that fails here will tell when it is

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlsys_lab.checks.performance import Performance
+from mlsys_lab.checks.learner.performance import Performance
 
 NO_CUDA = "no CUDA device here"
 NOT_YET = "not measured yet"
@@ -34,7 +34,7 @@ class PerformanceVerdict:
 
     @property
     def line(self) -> str:
-        """The outcome in one line."""
+        """What became of the points for speed, in one line."""
         if not self.measured:
             return self.why if self.why == NOT_YET else f"not measured here: {self.why}"
         marks = f"{self.earned:g} of {self.points:g}"
@@ -44,18 +44,18 @@ class PerformanceVerdict:
         return f"{marks}: {ratio}{f'; {self.why}' if self.why else ''}"
 
 
-def unmeasured(performance: Performance, why: str, device: str = "") -> PerformanceVerdict:
-    """The verdict where nothing could be measured."""
+def leave_unmeasured(performance: Performance, why: str, device: str = "") -> PerformanceVerdict:
+    """Leave a check's points for speed open, with the reason why nothing could be measured."""
     return PerformanceVerdict(performance.points, measured=False, why=why[:REASON], device=device)
 
 
-def before_measuring(performance: Performance | None, *, passed: bool) -> PerformanceVerdict | None:
-    """What stands beside the verdict on a check until it is measured: nothing to measure where it was not passed."""
+def await_measurement(performance: Performance | None, *, passed: bool) -> PerformanceVerdict | None:
+    """Say that a check's points for speed await measurement, or are lost with it; None where it has none."""
     if performance is None:
         return None
     if not passed:
         return PerformanceVerdict(performance.points, True, 0.0, "the check itself was not passed")
-    return unmeasured(performance, NOT_YET if has_device(performance.device) else NO_CUDA)
+    return leave_unmeasured(performance, NOT_YET if has_device(performance.device) else NO_CUDA)
 
 
 def has_device(kind: str) -> bool:

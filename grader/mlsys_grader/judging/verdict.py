@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mlsys_grader.judging.performance import PerformanceVerdict, before_measuring
-from mlsys_lab.checks.spec import Case, Check, Mismatch
+from mlsys_grader.judging.performance import PerformanceVerdict, await_measurement
+from mlsys_grader.judging.problem import Ending, Problem
+from mlsys_lab.checks.learner.spec import Check, Mismatch
 
-KILLED = "the process was killed by signal 9"
-"""What a sandbox says of a child that ended so (`sandbox.launcher.Job.ending`)."""
 TEXT = 400
 """Longest text that is taken over from a sandbox, in characters."""
 
@@ -45,7 +44,7 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Whether the check was met."""
+        """Whether all points were earned."""
         return self.earned == self.points
 
     @property
@@ -56,47 +55,22 @@ class Verdict:
         return f"{self.what}{found}{wanted}"
 
 
-@dataclass(frozen=True)
-class Problem:
-    """A mismatch, and in which case.
-
-    `fatal` when the code cannot even be loaded, so that no check can pass; `harmless` when the task has not been
-    written, so that the process may be asked on; `timed_out` when the process said nothing, so that it told nothing.
-    """
-
-    mismatch: Mismatch
-    case: Case | None = None
-    fatal: bool = False
-    harmless: bool = False
-    timed_out: bool = False
-
-    @property
-    def tells(self) -> bool:
-        """Whether its reason is shown, and may hold what the process chose to say in it."""
-        return not self.timed_out and not (self.case and self.case.hidden)
-
-    @property
-    def killed(self) -> bool:
-        """Whether the process was killed outright, which somebody outside the sandbox may have done as well."""
-        return self.mismatch.got == KILLED
+def deny_all(checks: tuple[Check, ...], why: Mismatch) -> list[Verdict]:
+    """Give no points on any check, for one reason: there is nothing to judge."""
+    return [deny(check, Problem(why, Ending.HOPELESS)) for check in checks]
 
 
-def refused(checks: tuple[Check, ...], why: Mismatch) -> list[Verdict]:
-    """The verdicts on a submission that has no artifact to judge: no points, one reason."""
-    return [lost(check, Problem(why, fatal=True)) for check in checks]
-
-
-def met(check: Check) -> Verdict:
-    """All points."""
-    speed = before_measuring(check.performance, passed=True)
+def award(check: Check) -> Verdict:
+    """Give a check all of its points."""
+    speed = await_measurement(check.performance, passed=True)
     return Verdict(check.name, check.title, check.points, check.points, performance=speed)
 
 
-def lost(check: Check, problem: Problem) -> Verdict:
-    """No points, and the reason as far as the student may be told it."""
+def deny(check: Check, problem: Problem) -> Verdict:
+    """Give a check no points, with the reason as far as the student may be told it."""
     mismatch, case = problem.mismatch, problem.case
     hidden = case is not None and case.hidden
-    what, got, expected = (line(text) for text in (mismatch.what, mismatch.got, mismatch.expected))
+    what, got, expected = (make_line(text) for text in (mismatch.what, mismatch.got, mismatch.expected))
     if hidden:
         what, got, expected = "a case that is not shown fails", "", ""
     return Verdict(
@@ -107,14 +81,14 @@ def lost(check: Check, problem: Problem) -> Verdict:
         what,
         got,
         expected,
-        "" if problem.fatal else line(check.hint),
+        "" if problem.ending is Ending.HOPELESS else make_line(check.hint),
         case.name if case else "",
         hidden,
-        performance=before_measuring(check.performance, passed=False),
+        performance=await_measurement(check.performance, passed=False),
     )
 
 
-def line(text: str) -> str:
-    """One printable line of bounded length."""
+def make_line(text: str) -> str:
+    """Make one printable line of a text, of bounded length."""
     flat = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return flat if len(flat) <= TEXT else flat[: TEXT - 1] + "…"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.engines import Engine, Result, Task
 from mlsys_grader.proving.variants import VariantsOf, blank
-from mlsys_lab.checks.artifact import Artifact
+from mlsys_lab.checks.deciding.artifact import Artifact
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from mlsys_lab.checks.artifact import Artifact, export_cells, parse_notebook, read_notebook
+from mlsys_lab.checks.deciding.artifact import Artifact, export_cells, parse_notebook, read_notebook
 from mlsys_lab.checks.labinfo import LabInfo
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.definitions import is_kernel

@@ -53,7 +53,7 @@ class Released:
         return sorted(differ | (there - set(self.files)))
 
     def write(self, labs: Path) -> None:
-        """Put the files in place; one that is no longer released goes."""
+        """Write the files into the lab's folder; a file there that is no longer released is removed."""
         folder = labs / self.name
         folder.mkdir(parents=True, exist_ok=True)
         for name in self.stale(labs):
@@ -64,7 +64,7 @@ class Released:
 
 
 def sources(solutions: Path) -> list[Path]:
-    """The folders below `solutions` that hold a lab."""
+    """Find the folders below `solutions` that hold a lab, in their order."""
     folders = sorted(path.parent for path in solutions.glob("*/lab.toml"))
     if not folders:
         raise InputError("no lab to release", got=solutions, expected="folders NN-topic with lab.toml and NN-topic.py")
@@ -150,12 +150,12 @@ def _through_nbgrader(notebook: Notebook, lab: GradedLab) -> Notebook:
     """The preprocessors of nbgrader's generate_assignment that change the notebook, in its order."""
     from nbgrader import preprocessors as stock
 
-    from mlsys_grader.release.placeholders import NamedStubs
+    from mlsys_grader.release.placeholders import NamedPlaceholders
 
     resources = {"nbgrader": {"assignment": lab.name, "notebook": lab.name, "student": "."}}
     for step in (
         stock.LockCells(),
-        NamedStubs(),
+        NamedPlaceholders(),
         stock.ClearOutput(),
         stock.CheckCellMetadata(),
         stock.ClearHiddenTests(),
@@ -183,7 +183,7 @@ def _insert_install_cell(notebook: Notebook, project: Path) -> None:
 
 def _clean(notebook: Notebook) -> None:
     """Drop what differs from one conversion to the next, and give every cell an id that does not."""
-    notebook.metadata = notebooks.node({"kernelspec": KERNELSPEC, "language_info": {"name": "python"}})
+    notebook.metadata = notebooks.copy_node({"kernelspec": KERNELSPEC, "language_info": {"name": "python"}})
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     taken: set[str] = set()
     for position, cell in enumerate(notebook.cells):

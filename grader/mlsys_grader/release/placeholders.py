@@ -14,7 +14,7 @@ TASK = re.compile(r"^#+\s*(.*\bTask\b.*?)\s*#*$", re.MULTILINE | re.IGNORECASE)
 DEFINITION = re.compile(r"^(\s*)(?:async\s+)?(?:def|class)\s+(\w+)", re.MULTILINE)
 
 
-class NamedStubs(ClearSolutions):  # type: ignore[misc]
+class NamedPlaceholders(ClearSolutions):  # type: ignore[misc]
     """nbgrader's ClearSolutions, with stubs that name the task (the nearest heading with "Task") and the function."""
 
     def preprocess(self, nb: Any, resources: Any) -> Any:
@@ -23,7 +23,7 @@ class NamedStubs(ClearSolutions):  # type: ignore[misc]
         return super().preprocess(nb, resources)
 
     def preprocess_cell(self, cell: Any, resources: Any, cell_index: int) -> Any:
-        """Clear one cell."""
+        """Clear the solutions of one cell."""
         if cell.cell_type == "markdown" and (headings := TASK.findall(cell.source)):
             self._task = headings[-1]
         return super().preprocess_cell(cell, resources, cell_index)
@@ -31,14 +31,18 @@ class NamedStubs(ClearSolutions):  # type: ignore[misc]
     def _replace_solution_region(self, cell: Any, language: str) -> bool:
         task = self._task or str(cell.metadata.get("nbgrader", {}).get("grade_id", "this cell"))
         if cell.cell_type != "code" or self.begin_solution_delimeter not in cell.source:
-            self.code_stub = {language: stub(task, "")}
+            self.code_stub = {language: make_placeholder(task, "")}
             return bool(super()._replace_solution_region(cell, language))
         # One region at a time: each stands in a function of its own.
         parts = re.split(rf"(?<={re.escape(self.end_solution_delimeter)})", cell.source)
         done = ""
         for part in parts:
             if self.begin_solution_delimeter in part:
-                self.code_stub = {language: stub(task, enclosing(done + part.split(self.begin_solution_delimeter)[0]))}
+                self.code_stub = {
+                    language: make_placeholder(
+                        task, find_enclosing(done + part.split(self.begin_solution_delimeter)[0])
+                    )
+                }
                 piece = type(cell)(source=part, cell_type="code", metadata={})
                 super()._replace_solution_region(piece, language)
                 part = piece.source
@@ -47,23 +51,23 @@ class NamedStubs(ClearSolutions):  # type: ignore[misc]
         return True
 
 
-def stub(task: str, name: str) -> str:
-    """The line that stands where a solution stood.
+def make_placeholder(task: str, name: str) -> str:
+    """Make the line that stands where a solution stood.
 
     >>> stub("Task 1: double", "double")
     'raise NotImplementedError("still to do: Task 1: double, `double`")'
     """
     what = f"{task}, `{name}`" if name else task
-    return f"raise NotImplementedError({json_string('still to do: ' + what)})"
+    return f"raise NotImplementedError({quote('still to do: ' + what)})"
 
 
-def json_string(text: str) -> str:
-    """A double-quoted Python literal."""
+def quote(text: str) -> str:
+    """Write a text as a double-quoted Python literal."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def enclosing(before: str) -> str:
-    """The dotted name of the definition that a solution region stands in, from the source above the region.
+def find_enclosing(before: str) -> str:
+    """Find the dotted name of the definition that a solution region stands in, from the source above the region.
 
     `before` ends with the indentation of the region's first line.
 

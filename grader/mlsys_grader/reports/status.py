@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mlsys_grader.course.folder import Course
 from mlsys_grader.course.lab import GradedLab
-from mlsys_grader.gradebook.marks import holds, marks_in_gradebook
+from mlsys_grader.gradebook.marks import have_marks, read_marks
 from mlsys_grader.gradebook.record import Record, read_record
 from mlsys_grader.intake.submission import hash_submission
 
@@ -29,9 +29,9 @@ class Standing:
     record: Record | None
 
 
-def standings(course: Course, lab: GradedLab, students: Sequence[str]) -> list[Standing]:
-    """Where each submission stands. Raises `InputError` for a gradebook that cannot be read."""
-    marks = marks_in_gradebook(course, lab.name)
+def find_standings(course: Course, lab: GradedLab, students: Sequence[str]) -> list[Standing]:
+    """Find where each submission stands. Raises `InputError` for a gradebook that cannot be read."""
+    marks = read_marks(course, lab.name)
     found = []
     for student in students:
         record = read_record(course.record(student, lab.name))
@@ -41,7 +41,7 @@ def standings(course: Course, lab: GradedLab, students: Sequence[str]) -> list[S
             state = "fault"
         elif not record.holds_for(hash_submission(course.submission(student, lab.name)), lab.version):
             state = "changed"
-        elif record.entered and holds(marks, record, course.handed_in(student, lab.name)):
+        elif record.entered and have_marks(marks, record, course.handed_in(student, lab.name)):
             state = "graded"
         else:
             state = "judged"

@@ -10,7 +10,7 @@ from statistics import median
 
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.gradebook.record import Record
-from mlsys_grader.judging.judge import Verdict
+from mlsys_grader.judging.verdict import Verdict
 
 NUMBER = re.compile(r"(?<![\w`.-])(?<!Task )[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?(?![\w-])", re.IGNORECASE)
 """A number on its own: not part of a name, and not that of a task."""

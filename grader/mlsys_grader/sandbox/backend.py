@@ -18,10 +18,10 @@ PROBE = ["bwrap", "--unshare-net", "--unshare-pid", "--ro-bind", "/", "/", "true
 PROBE_S = 20.0
 
 
-def trouble(name: str) -> str:
-    """Why a backend cannot run submissions here, in one line; "" when it can."""
+def find_trouble(name: str) -> str:
+    """Find why a backend cannot run submissions here, in one line; "" when it can."""
     if name != "bubblewrap":
-        return container.trouble(name)
+        return container.find_trouble(name)
     try:
         done = subprocess.run(PROBE, capture_output=True, text=True, timeout=PROBE_S, check=False)
     except FileNotFoundError:
@@ -34,26 +34,26 @@ def trouble(name: str) -> str:
     return f"bubblewrap may not build a sandbox here ({said})"
 
 
-def choose(name: str | None = None) -> str:
-    """The backend to use: `name`, or the first that works. Raises `MissingToolError` when that one, or none, does."""
+def choose_backend(name: str | None = None) -> str:
+    """Choose the backend: `name`, or the first that works. Raises `MissingToolError` when that one, or none, does."""
     if name is not None and name not in BACKENDS:
         expected = f"one of {', '.join(BACKENDS)}"
         raise InputError("no sandbox of this name", got=name, expected=expected, help=did_you_mean(name, BACKENDS))
     troubles = []
     for backend in [name] if name else BACKENDS:
-        why = trouble(backend)
+        why = find_trouble(backend)
         if not why:
             return backend
         troubles.append(why if backend == "bubblewrap" else f"{backend}: {why}")
     raise MissingToolError(
         "; ".join(troubles),
         help="`apt install bubblewrap` (on Ubuntu also an AppArmor profile that lets it make user namespaces), or "
-        f"`{container.build_command(name if name in BACKENDS[1:] else 'podman')}`, or --unsafe: no sandbox at all",
+        f"`{container.make_build_command(name if name in BACKENDS[1:] else 'podman')}`, or --unsafe: no sandbox at all",
     )
 
 
 def launch(lab: GradedLab, backend: str, *, device: Device | None = None) -> Launcher | Containers:
-    """Start what hands over children for submissions; `backend` is what `choose` said, or `NONE`."""
+    """Start what hands over children for submissions; `backend` is what `choose_backend` said, or `NONE`."""
     if backend in ("bubblewrap", NONE):
         return Launcher(lab, unsafe=backend == NONE, device=device)
     return Containers(lab, backend, device=device)

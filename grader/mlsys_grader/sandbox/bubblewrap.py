@@ -52,14 +52,14 @@ def bubblewrap(lab: GradedLab, *, device: Device | None = None) -> list[str]:
         command += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
     if device is not None:
         command += device.bubblewrap_arguments()
-    binds = [*contents.system(), *contents.project(lab)]
-    above = contents.folders(binds)  # bubblewrap would make them readable by root only
+    binds = [*contents.bind_system(), *contents.bind_project(lab)]
+    above = contents.find_folders(binds)  # bubblewrap would make them readable by root only
     for folder in above:
         command += ["--dir", folder]
     if "/tmp" not in above:
         command += ["--symlink", SCRATCH, "/tmp"]  # for code that asks for no other folder
     for source, target in binds:
         command += ["--ro-bind", source, target]
-    for folder in contents.hidden():
+    for folder in contents.find_hidden():
         command += ["--tmpfs", folder]
     return [*command, "--remount-ro", "/", "--chdir", "/"]

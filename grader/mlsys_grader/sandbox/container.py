@@ -45,8 +45,8 @@ KILLED = 128
 """Added by the relay, as by a shell, to the number of the signal that ended the child."""
 
 
-def flags(lab: GradedLab, name: str, profile: Path) -> list[str]:
-    """The policy of one container called `name`, with the system call filter in the file `profile`."""
+def make_flags(lab: GradedLab, name: str, profile: Path) -> list[str]:
+    """Make the arguments of a container called `name`: its policy, with the system call filter in `profile`."""
     user = FIRST_UID + secrets.randbelow(UIDS)
     found = ["--name", name, "--interactive", "--attach", "stdin", "--attach", "stdout", "--pull", "never"]
     found += ["--network", "none", "--hostname", "lab", "--ipc", "private", "--log-driver", "none"]
@@ -57,16 +57,16 @@ def flags(lab: GradedLab, name: str, profile: Path) -> list[str]:
     found += ["--tmpfs", f"{jail.SCRATCH}:rw,nosuid,nodev,size={jail.TMP_BYTES},mode=1777"]
     for what, most in (("nofile", jail.OPEN_FILES), ("nproc", PROCESSES), ("core", 0)):
         found += ["--ulimit", f"{what}={most}:{most}"]
-    for variable, value in contents.environment(jail.SCRATCH).items():
+    for variable, value in contents.make_environment(jail.SCRATCH).items():
         if variable != "PATH":  # the image says where its Python is
             found += ["--env", f"{variable}={value}"]
-    for source, target in contents.project(lab):
+    for source, target in contents.bind_project(lab):
         found += ["--mount", f"type=bind,source={source},target={target},readonly"]
     return found
 
 
-def profile() -> str:
-    """`sandbox.inside.seccomp`'s filter in the form that docker and podman read."""
+def make_profile() -> str:
+    """Write the system call filter of `inside.seccomp` as the JSON that docker and podman read."""
     refuse = {"action": "SCMP_ACT_ERRNO", "errnoRet": 1}
     masked: list[tuple[str, int, int, int | None]] = [
         ("clone", 0, seccomp.NEW_NAMESPACES, None),
@@ -82,7 +82,8 @@ def profile() -> str:
             compared = {"index": index, "value": bit, "valueTwo": bit, "op": "SCMP_CMP_MASKED_EQ"}
             rules.append({**refuse, "names": [name], "args": [compared]})
     for family in set(range(64)) - {*seccomp.FAMILIES, socket.AF_NETLINK}:
-        compared = {"index": 0, "value": family, "op": "SCMP_CMP_EQ"}
+        # The kernel reads 32 bits of a family: compared as 64, one with a higher bit set would get past.
+        compared = {"index": 0, "value": 0xFFFFFFFF, "valueTwo": family, "op": "SCMP_CMP_MASKED_EQ"}
         rules.append({**refuse, "names": ["socket"], "args": [compared]})
     machines = ["SCMP_ARCH_X86_64", "SCMP_ARCH_AARCH64"]
     return json.dumps({"defaultAction": "SCMP_ACT_ALLOW", "architectures": machines, "syscalls": rules})
@@ -96,20 +97,20 @@ class Containers:
         self._device = device.container_arguments(program) if device is not None else []
         self._folder = tempfile.TemporaryDirectory()
         self._profile = Path(self._folder.name, "seccomp.json")
-        self._profile.write_text(profile(), encoding="utf-8")
+        self._profile.write_text(make_profile(), encoding="utf-8")
         self._store: deque[Job] = deque()
 
     def wait(self, spares: int) -> None:
         """Have `spares` containers started. Raises `MissingToolError` without the program or the image."""
-        if why := trouble(self._program):
+        if why := find_trouble(self._program):
             raise MissingToolError(
-                f"{self._program} cannot run submissions", got=why, help=build_command(self._program)
+                f"{self._program} cannot run submissions", got=why, help=make_build_command(self._program)
             )
         while len(self._store) < spares:
             self._store.append(self._start())
 
     def hand_over(self) -> Job:
-        """The oldest container of the store; another takes its place."""
+        """Hand over the oldest container of the store; another takes its place."""
         self._store.append(self._start())
         return self._store.popleft()
 
@@ -121,7 +122,7 @@ class Containers:
 
     def _start(self) -> Job:
         name = f"mlsys-lab-{secrets.token_hex(8)}"
-        command = [self._program, "run", *flags(self._lab, name, self._profile), *self._device]
+        command = [self._program, "run", *make_flags(self._lab, name, self._profile), *self._device]
         command += ["--entrypoint", "python3", IMAGE, "-s", "-P", "-B", "-c", ENTRY, *self._lab.checks.call_modules]
         channel, inner_channel = socket.socketpair()
         life, inner_life = socket.socketpair()
@@ -163,8 +164,8 @@ class Containers:
         return done.stdout.strip()
 
 
-def trouble(program: str) -> str:
-    """Why a container program cannot run submissions here, in one line; "" when it can."""
+def find_trouble(program: str) -> str:
+    """Find why a container program cannot run submissions here, in one line; "" when it can."""
     try:
         asked = [program, "image", "inspect", IMAGE]
         done = subprocess.run(asked, capture_output=True, text=True, timeout=ANSWER_S, check=False)
@@ -177,6 +178,6 @@ def trouble(program: str) -> str:
     return (done.stderr.strip().splitlines() or ["it does not say why"])[-1]
 
 
-def build_command(program: str) -> str:
-    """How to make the image, for a message."""
+def make_build_command(program: str) -> str:
+    """The command that makes the image with a container program, for a message."""
     return f"{program} build --tag {IMAGE} --file grader/Containerfile ."

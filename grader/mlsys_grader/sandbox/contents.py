@@ -1,8 +1,8 @@
 """What of the project lies inside a sandbox, whichever program builds it.
 
-All of `mlsys_lab` but the modules that the lab asks learners to write, and of `mlsys_lab.checks` only what calls the
-learner's code: neither inputs nor oracles nor comparisons, of this lab or any other. Of the grader only what runs
-beside the learner's code.
+All of `mlsys_lab` but the modules that the lab asks learners to write, and of `mlsys_lab.checks` only the folder
+`learner`, without other labs' calls: neither inputs nor oracles nor comparisons, of this lab or any other. Of the
+grader only what runs beside the learner's code.
 """
 
 from __future__ import annotations
@@ -15,22 +15,21 @@ from pathlib import Path
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.paths import PACKAGE
 from mlsys_lab.checks.fresh import ONE_THREAD
+from mlsys_lab.checks.sides import CHECKS, LEARNER, of_other_labs
 from mlsys_lab.errors import InputError
 from mlsys_lab.stack.reference import labs_root
 
 HOME = Path("/course")
 """Where the project lies inside the sandbox."""
-LEARNERS_SIDE = ("attempt.py", "limits.py", "performance.py", "spec.py")
-"""Modules of mlsys_lab.checks that a call needs; the package itself has nothing else in it there."""
 PARTS = ("mlsys_lab", "mlsys_grader")
 INSIDE = Path(__file__).parent / "inside"
-"""All of the grader that lies in a sandbox."""
+"""What of the grader lies in a sandbox: this folder, and nothing else."""
 Bind = tuple[str, str]
 """A file or folder of this machine, and where it lies inside, read-only."""
 
 
-def environment(scratch: str) -> dict[str, str]:
-    """Nothing of the instructor's environment reaches a submission."""
+def make_environment(scratch: str) -> dict[str, str]:
+    """Make the environment variables of a submission: nothing of the instructor's is among them."""
     return {
         "PATH": "/usr/bin:/bin",
         "HOME": scratch,
@@ -41,36 +40,34 @@ def environment(scratch: str) -> dict[str, str]:
     }
 
 
-def system() -> list[Bind]:
-    """Python and its environment, which lie inside where they lie outside."""
+def bind_system() -> list[Bind]:
+    """Bind Python and its environment, which lie inside where they lie outside."""
     prefixes = [path for path in dict.fromkeys((sys.base_prefix, sys.prefix)) if not Path(path).is_relative_to("/usr")]
     return [(path, path) for path in ("/etc/ld.so.cache", *prefixes) if Path(path).exists()]
 
 
-def project(lab: GradedLab) -> list[Bind]:
-    """The parts of the course and of the grader. Raises `InputError` where lab.toml withholds what there is not."""
-    checks = PACKAGE / "checks"
+def bind_project(lab: GradedLab) -> list[Bind]:
+    """Bind parts of the course and of the grader. Raises `InputError` where lab.toml withholds what there is not."""
     found = [(INSIDE, HOME / "mlsys_grader" / "sandbox" / "inside")]
     found += [(path, HOME / path.relative_to(PACKAGE.parent)) for path in _parts(PACKAGE, _left_out(lab))]
-    found += [(checks / name, HOME / "mlsys_lab" / "checks" / name) for name in LEARNERS_SIDE]
     inside = HOME / "mlsys_lab" / "_labs"  # `mlsys_lab.stack` reads there what stands in for a topic
     found += [(path, inside / path.parent.name / path.name) for path in sorted(labs_root().glob("*/lab.toml"))]
-    return [(str(source), str(target)) for source, target in [*found, *dict.fromkeys(_calls(lab))]]
+    return [(str(source), str(target)) for source, target in [*found, *dict.fromkeys(_calls_elsewhere(lab))]]
 
 
-def hidden() -> list[str]:
-    """Folders within `system()` that nobody may see: what is installed of the project itself in the environment."""
+def find_hidden() -> list[str]:
+    """Folders that `bind_system` binds and nobody may see: the project itself, where the environment has it."""
     installed = {Path(sysconfig.get_path(kind)) / name for kind in ("purelib", "platlib") for name in PARTS}
     return sorted(str(path) for path in installed if path.is_dir())
 
 
-def folders(binds: list[Bind]) -> list[str]:
-    """All folders above the targets, outermost first."""
+def find_folders(binds: list[Bind]) -> list[str]:
+    """Find all folders above the targets, outermost first."""
     return sorted({str(parent) for _, target in binds for parent in Path(target).parents} - {"/"})
 
 
 def _left_out(lab: GradedLab) -> set[Path]:
-    left_out = {PACKAGE / "checks", PACKAGE / "_labs"}
+    left_out = {PACKAGE / "_labs", *CHECKS.iterdir()} - {LEARNER} | of_other_labs(LEARNER, lab.info.checks_module)
     for module in lab.info.withheld:
         path = PACKAGE.joinpath(*module.split(".")[1:])
         there = [path for path in (path, path.with_suffix(".py")) if path.exists()]
@@ -91,11 +88,9 @@ def _parts(folder: Path, left_out: set[Path]) -> Iterator[Path]:
             yield path
 
 
-def _calls(lab: GradedLab) -> Iterator[tuple[Path, Path]]:
-    """The modules of calls; of a lab with a folder of them, the folder."""
-    folder = PACKAGE.parent.joinpath(*lab.info.checks_module.split("."), "calls")
-    if folder.is_dir():  # told without importing the checks, and torch with them: a launcher can start meanwhile
-        yield folder, HOME / folder.relative_to(PACKAGE.parent)
+def _calls_elsewhere(lab: GradedLab) -> Iterator[tuple[Path, Path]]:
+    """The modules of calls of a lab that is no part of the course; of one with a folder of them, the folder."""
+    if lab.foreign_path is None:  # without importing the checks, and torch with them: a launcher can start meanwhile
         return
     for name in lab.checks.call_modules:
         *above, module = name.split(".")

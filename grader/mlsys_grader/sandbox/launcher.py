@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -16,16 +17,18 @@ from typing import IO, Any
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.paths import IMPORT_PATH
 from mlsys_grader.sandbox.bubblewrap import bubblewrap
-from mlsys_grader.sandbox.contents import HOME, environment
+from mlsys_grader.sandbox.contents import HOME, make_environment
 from mlsys_grader.sandbox.device import Device
 from mlsys_grader.sandbox.inside import wire
 from mlsys_grader.sandbox.inside.jail import SCRATCH
-from mlsys_lab.checks.spec import Arrays
+from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.errors import CourseError, MissingToolError
 
 START_S = 180.0
 HAND_OVER_S = 60.0
 """A launcher that does not hand over a child within this time is as good as dead."""
+ENDING_S = 10.0
+"""Longest wait to be told how a child ended that has left its channel: it may have closed that and live on."""
 DEATH_S = 60.0
 """A hundred processes of a busy machine take seconds to die; the next submission waits for it."""
 ANSWER = wire.Limits(header_bytes=64 << 10, array_bytes=64 << 20)
@@ -37,23 +40,50 @@ class SandboxDied(Exception):
     """The launcher is gone, and with it all that ran in it; the next job starts another."""
 
 
+@dataclass(frozen=True)
+class Death:
+    """How a child ended: its exit status, negative for a signal, None where nobody knows it.
+
+    `excess` is what its processes took too much of, "" for nothing; `answers` is False for a child that may yet live.
+    """
+
+    code: int | None = None
+    excess: str = ""
+    answers: bool = True
+
+    @property
+    def by_kill(self) -> bool:
+        """Whether SIGKILL ended it, and no limit did: somebody outside the sandbox may have sent it as well."""
+        return self.code == -signal.SIGKILL and not self.excess
+
+    def __str__(self) -> str:
+        if not self.answers:
+            return "its process does not answer any more"
+        if self.excess:
+            return f"its processes took {self.excess} together"
+        if self.code is None:
+            return "its process is gone"
+        if self.code < 0:
+            return f"the process was killed by signal {-self.code}"
+        return f"the process ended itself with status {self.code}"
+
+
 @dataclass
 class Job:
     """One child that answers one question after the other about one submission.
 
     Every question carries a number drawn for it alone, and only an answer with that number counts: one that was
     written ahead, or left over from an earlier question, is refused as `wire.WireError`. `question` and `nonce` are
-    the kind and number of the last; `excess`, known after `ending`, is what its processes took too much of.
+    the kind and number of the last.
     """
 
     channel: socket.socket
     life: socket.socket
     question: str = ""
     nonce: str = ""
-    excess: str = ""
 
     def send(self, kind: str, meta: Mapping[str, Any], arrays: Arrays | None = None, *, deadline: float) -> None:
-        """Put a question. Raises what `wire.send` does."""
+        """Put a question: its kind, small values and arrays. Raises what `wire.send` does."""
         self.question, self.nonce = kind, secrets.token_hex(16)
         wire.send(self.channel, wire.Frame(kind, {**meta, "nonce": self.nonce}, arrays or {}), deadline=deadline)
 
@@ -65,26 +95,20 @@ class Job:
         return frame
 
     def ask(self, kind: str, meta: Mapping[str, Any], arrays: Arrays | None = None, *, deadline: float) -> wire.Frame:
-        """Put a question and wait for its answer."""
+        """Put a question and wait for its answer. Raises what `send` and `receive` do."""
         self.send(kind, meta, arrays, deadline=deadline)
         return self.receive(deadline=deadline)
 
-    def ending(self) -> str:
-        """How a child that left without an answer ended, in words. Raises `SandboxDied` when nobody is left to tell."""
+    def ending(self) -> Death:
+        """Ask how a child that left without an answer ended. Raises `SandboxDied` when nobody is left to tell."""
         try:
-            told = wire.receive(self.life, deadline=time.monotonic() + 2.0).meta
+            told = wire.receive(self.life, deadline=time.monotonic() + ENDING_S).meta
         except wire.ClosedError:
             raise SandboxDied from None
         except wire.WireError:
-            return "its process does not answer any more"
-        code, self.excess = told.get("code"), told.get("excess", "")
-        if self.excess:
-            return f"its processes took {self.excess} together"
-        if not isinstance(code, int):
-            return "its process is gone"
-        return (
-            f"the process was killed by signal {-code}" if code < 0 else f"the process ended itself with status {code}"
-        )
+            return Death(answers=False)
+        code = told.get("code")
+        return Death(code if isinstance(code, int) else None, told.get("excess", ""))
 
     def let_go(self) -> None:
         """Have the child killed, with all that it started."""
@@ -93,7 +117,7 @@ class Job:
             self.life.shutdown(socket.SHUT_WR)  # the attendant sees it, kills the child and leaves
 
     def close(self) -> None:
-        """The same, and wait until it is dead."""
+        """Have the child killed, with all that it started, and wait until it is dead."""
         self.let_go()
         with contextlib.suppress(OSError):
             self.life.settimeout(DEATH_S)
@@ -121,7 +145,7 @@ class Launcher:
                 stdin=inner.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=self._stderr,
-                env=environment(tempfile.gettempdir() if unsafe else SCRATCH),
+                env=make_environment(tempfile.gettempdir() if unsafe else SCRATCH),
             )
 
     def wait(self, spares: int) -> None:
@@ -145,7 +169,7 @@ class Launcher:
         self._ready = True
 
     def hand_over(self) -> Job:
-        """The two ends of a child that stands ready. Raises `OSError` when the launcher does not answer."""
+        """Take over the two ends of a child that stands ready. Raises `OSError` when the launcher does not answer."""
         self._control.settimeout(HAND_OVER_S)
         self._control.send(b"j")
         byte, descriptors, _, _ = socket.recv_fds(self._control, 1, 2)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from types import TracebackType
 
 from mlsys_grader.course.lab import GradedLab
-from mlsys_grader.sandbox.backend import NONE, choose, launch
+from mlsys_grader.sandbox.backend import NONE, choose_backend, launch
 from mlsys_grader.sandbox.container import Containers
 from mlsys_grader.sandbox.device import Device
 from mlsys_grader.sandbox.inside import wire
@@ -79,7 +79,7 @@ class Sandbox:
     ) -> None:
         self.lab = lab
         self.turns = Turns()
-        self.backend = NONE if unsafe else choose(backend)
+        self.backend = NONE if unsafe else choose_backend(backend)
         self._device, self._spares = device, spares
         self._lock = threading.RLock()
         self._in_vain = 0
@@ -118,7 +118,7 @@ class Sandbox:
             job.close()
 
     def open_job(self) -> Job:
-        """The same for who closes it himself. A launcher that is found dead is replaced.
+        """Open a child that has seen no submission; the caller closes it. A launcher that is found dead is replaced.
 
         Raises `CourseError` when that fails, or one after the other is dead before it is of use.
         """

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 
 from mlsys_grader.sandbox.inside import wire
-from mlsys_grader.sandbox.inside.timed import Player, Tensors, answering, as_tensors, project, to_arrays
+from mlsys_grader.sandbox.inside.timed import Player, Tensors, as_tensors, make_answer, project, to_arrays
 
 if TYPE_CHECKING:
-    from mlsys_lab.checks.performance import Performance, Work
+    from mlsys_lab.checks.learner.performance import Performance, Work
 
 
 class Library(Player):
@@ -32,7 +32,7 @@ class Library(Player):
             return wire.Frame("size", {"bytes": sum(t.numel() * t.element_size() for t in self.outputs[0])})
         if question.kind != "expect":
             return super().answer(question)
-        from mlsys_lab.checks.compare import tolerance  # decides, so a sandbox does not have it
+        from mlsys_lab.checks.deciding.compare import tolerance  # decides, so a sandbox does not have it
 
         numbers, norms, again = [], [], []
         allowed: list[float] = []
@@ -66,7 +66,7 @@ class Null(Player):
     """Makes inputs and commits, but calls nothing: what the protocol itself costs."""
 
     def play(self, seed: int, calls: int) -> np.ndarray:
-        """A round of one output, computed once."""
+        """Play a round with one output that was computed once."""
         if not hasattr(self, "held"):
             self.held = self.call(*self.make(0, self.device))
             self.call = lambda *_: self.held
@@ -103,15 +103,15 @@ class Bound(Player):
             self.step = lambda: torch.mm(self.source, self.source, out=self.target)
 
     def play(self, seed: int, calls: int) -> np.ndarray:
-        """One after the other, and one wait at the end."""
+        """Run the calls one after the other, and wait for the device once, at the end."""
         for _ in range(calls):
             self.step()
         self.target[:1].sum().item()
         return np.zeros((calls, 1))
 
 
-def clean_player(performance: Performance, role: str) -> Player:
-    """A player without any submission: `library`, `null`, `copy` or `product`."""
+def make_player(performance: Performance, role: str) -> Player:
+    """Make a player without any submission; `role` is `library`, `null`, `copy` or `product`."""
     kinds: dict[str, type[Player]] = {"library": Library, "null": Null}
     if role in kinds:
         return kinds[role](performance.make, performance.library, performance.device)
@@ -130,11 +130,11 @@ def main() -> NoReturn:
     performance = importlib.import_module(start.meta["checks"]).LAB[start.meta["check"]].performance
     cuda = performance.device == "cuda"
     if cuda and not torch.cuda.is_available():
-        wire.send(channel, answering(start, wire.Frame("ready", {"device": ""})))
+        wire.send(channel, make_answer(start, wire.Frame("ready", {"device": ""})))
         sys.exit(0)
-    player = clean_player(performance, start.meta["role"])
+    player = make_player(performance, start.meta["role"])
     with torch.no_grad():
         name = torch.cuda.get_device_name() if cuda else "cpu"
-        wire.send(channel, answering(start, wire.Frame("ready", {"device": name})))
+        wire.send(channel, make_answer(start, wire.Frame("ready", {"device": name})))
         player.serve(channel)
     sys.exit(0)

@@ -18,19 +18,19 @@ from mlsys_grader.judging.performance import has_device
 from mlsys_grader.speed.gpu import Gpu
 from mlsys_grader.speed.rounds import Effort
 from mlsys_grader.speed.stand import Stand
-from mlsys_lab.checks.spec import Check
+from mlsys_lab.checks.learner.spec import Check
 from mlsys_lab.errors import CourseError, MissingToolError
 
 
 def find_measurable(lab: GradedLab) -> list[Check]:
-    """The lab's checks that have performance points whose device may be on this machine."""
+    """Find the lab's checks with points for speed whose device may be on this machine."""
     checks = lab.checks.checks
     return [check for check in checks if check.performance is not None and has_device(check.performance.device)]
 
 
 @contextmanager
 def open_stands(lab: GradedLab, names: Collection[str], effort: Effort, gpu: Gpu) -> Iterator[dict[str, Stand]]:
-    """A stand for each of the checks called `names` whose device works here; `gpu` is the one to use.
+    """Open a stand for each of the checks called `names` whose device works here; `gpu` is the one to use.
 
     Waits for the devices, and holds them for the block. Raises `CourseError` where the course's own side fails.
     """
@@ -39,7 +39,7 @@ def open_stands(lab: GradedLab, names: Collection[str], effort: Effort, gpu: Gpu
     found = {}
     with ExitStack() as stack:
         for kind in sorted({performance.device for performance in wanted.values() if performance}):
-            stack.enter_context(device_lock(f"{kind}-{gpu.index}" if kind == "cuda" else kind))
+            stack.enter_context(hold_device(f"{kind}-{gpu.index}" if kind == "cuda" else kind))
         for name, performance in wanted.items():
             assert performance is not None
             stand = Stand(performance, lab.info.checks_module, name, path, effort, gpu)
@@ -50,13 +50,13 @@ def open_stands(lab: GradedLab, names: Collection[str], effort: Effort, gpu: Gpu
         yield found
 
 
-def need_gpu(found: Iterable[Stand]) -> bool:
+def needs_gpu(found: Iterable[Stand]) -> bool:
     """Whether any of the stands needs a GPU in the sandbox."""
     return any(stand.performance.device == "cuda" for stand in found)
 
 
 @contextmanager
-def device_lock(device: str) -> Iterator[None]:
+def hold_device(device: str) -> Iterator[None]:
     """Hold a device: waits for other graders on this machine, of any course, that measure on it."""
     path = Path(tempfile.gettempdir()) / f"mlsys-grader-{device}.lock"
     try:

@@ -72,7 +72,7 @@ class Gpu:
 
 
 def find_gpu(environ: Mapping[str, str] = os.environ) -> Gpu:
-    """The GPU that Ray or a batch system tells this process to use; the machine's first where nobody does."""
+    """Find the GPU that Ray or a batch system gave this process; the machine's first where nobody did."""
     first = environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip()
     if not first:
         return Gpu()

@@ -12,55 +12,55 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 
 from mlsys_grader.course.lab import GradedLab
-from mlsys_grader.judging.judge import Verdict
 from mlsys_grader.judging.options import Options
+from mlsys_grader.judging.verdict import Verdict
 from mlsys_grader.sandbox.launcher import SandboxDied
 from mlsys_grader.sandbox.sandbox import Sandbox
-from mlsys_grader.speed.devices import need_gpu, open_stands
+from mlsys_grader.speed.devices import needs_gpu, open_stands
 from mlsys_grader.speed.gpu import HOST_MEMORY_BYTES, find_gpu
 from mlsys_grader.speed.rounds import Broken, Effort, Party
-from mlsys_lab.checks.artifact import Artifact
-from mlsys_lab.checks.spec import Check, call_name
+from mlsys_lab.checks.deciding.artifact import Artifact
+from mlsys_lab.checks.learner.spec import Check, call_name
 
 MEMORY_BYTES = {"cpu": 3 << 30, "cuda": HOST_MEMORY_BYTES}
 """What a timed process may hold of the host's memory."""
 CPU_S = 3600
 
 
-def pending(verdicts: Sequence[Verdict]) -> list[str]:
-    """Checks whose performance points have not been measured."""
+def find_unmeasured(verdicts: Sequence[Verdict]) -> list[str]:
+    """Find the checks whose points for speed have not been measured, by name."""
     return [v.check for v in verdicts if v.performance is not None and not v.performance.measured]
 
 
-def measured(
+def measure_all(
     lab: GradedLab,
     options: Options,
     wanted: dict[str, tuple[Artifact, tuple[Verdict, ...]]],
     effort: Effort | None = None,
 ) -> Iterator[tuple[str, tuple[Verdict, ...]]]:
-    """Verdicts with their performance points measured, student by student; nothing where the device is not there."""
+    """Measure points for speed: yields each student with verdicts so completed; nothing without the device."""
     effort = effort or Effort()
-    names = {name for _, verdicts in wanted.values() for name in pending(verdicts)}
+    names = {name for _, verdicts in wanted.values() for name in find_unmeasured(verdicts)}
     gpu = find_gpu()
     with ExitStack() as stack:
         found_stands = stack.enter_context(open_stands(lab, names, effort, gpu))
         if not found_stands:
             return
-        given = gpu if need_gpu(found_stands.values()) else None
+        given = gpu if needs_gpu(found_stands.values()) else None
         sandbox = stack.enter_context(Sandbox(lab, unsafe=options.unsafe, backend=options.sandbox, device=given))
         for student, (artifact, verdicts) in wanted.items():
             found = {
-                name: stand.measure(opener(sandbox, artifact, lab.checks[name], effort))
+                name: stand.measure(make_opener(sandbox, artifact, lab.checks[name], effort))
                 for name, stand in found_stands.items()
-                if name in pending(verdicts)
+                if name in find_unmeasured(verdicts)
             }
             yield student, tuple(replace(v, performance=found.get(v.check, v.performance)) for v in verdicts)
 
 
-def opener(
+def make_opener(
     sandbox: Sandbox, artifact: Artifact, check: Check, effort: Effort
 ) -> Callable[[], AbstractContextManager[Party]]:
-    """What starts a timed process of a submission in the sandbox; at the end of its block that process is dead."""
+    """Make what starts a timed process of a submission in the sandbox; at the end of its block that process is dead."""
     performance = check.performance
     assert performance is not None
     orders = {

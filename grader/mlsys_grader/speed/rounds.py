@@ -26,11 +26,11 @@ from typing import Any
 import numpy as np
 
 from mlsys_grader.sandbox.inside import wire
-from mlsys_grader.sandbox.inside.timed import LIMITS, next_seed
+from mlsys_grader.sandbox.inside.timed import LIMITS, derive_seed
 from mlsys_grader.speed.times import Interval, Times
-from mlsys_lab.checks.compare import close, tolerance
-from mlsys_lab.checks.performance import Performance
-from mlsys_lab.checks.spec import Arrays
+from mlsys_lab.checks.deciding.compare import close, tolerance
+from mlsys_lab.checks.learner.performance import Performance
+from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.errors import CourseError
 
 MOST_OUTPUTS = 64
@@ -40,11 +40,11 @@ LOOSE = 4.0
 An output of zeros is accepted in 6e-5 of calls in float32 and in 1 of 10 in bfloat16; all calls must be."""
 
 
-def seeds_of(seed: int, committed: np.ndarray) -> list[int]:
-    """The seeds of all calls of a round, from its first seed and the numbers (calls, outputs) committed to."""
+def derive_seeds(seed: int, committed: np.ndarray) -> list[int]:
+    """Derive the seeds of all calls of a round, from its first seed and the numbers (calls, outputs) committed to."""
     seeds = [seed]
     for row in committed[:-1]:
-        seeds.append(next_seed(seeds[-1], row.tolist()))
+        seeds.append(derive_seed(seeds[-1], row.tolist()))
     return seeds
 
 
@@ -243,7 +243,7 @@ class Match:
     def _verify(self, seed: int, committed: np.ndarray, place: int | None, shown: wire.Frame | None) -> None:
         """Raise `Cheated` unless every call of a round is vouched for, and the one handed over, if any, is right."""
         arrays = shown.arrays if shown is not None else {}
-        question = {"seeds": seeds_of(seed, committed), "show": place}
+        question = {"seeds": derive_seeds(seed, committed), "show": place}
         try:
             right = self.library.ask("expect", question, arrays, deadline=time.monotonic() + self.effort.start_s)
         except (Broken, TooSlow) as error:

@@ -13,13 +13,13 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
-from mlsys_grader.judging.performance import NO_CUDA, REASON, PerformanceVerdict, has_device, unmeasured
+from mlsys_grader.judging.performance import NO_CUDA, REASON, PerformanceVerdict, has_device, leave_unmeasured
 from mlsys_grader.paths import IMPORT_PATH
-from mlsys_grader.sandbox.contents import environment
+from mlsys_grader.sandbox.contents import make_environment
 from mlsys_grader.speed.gpu import Gpu
 from mlsys_grader.speed.rounds import Broken, Cheated, Effort, Match, Opener, Party, TooSlow
 from mlsys_grader.speed.times import Interval, Times
-from mlsys_lab.checks.performance import Performance
+from mlsys_lab.checks.learner.performance import Performance
 from mlsys_lab.errors import CourseError, InputError, MissingToolError
 from mlsys_lab.hardware import device as device_named
 
@@ -99,7 +99,7 @@ class Stand:
             return self._nothing(f"a call takes over {self.effort.patience:g} times as long as it should")
         except CourseError as error:
             self._stop()
-            return unmeasured(self.performance, f"the measurement itself failed: {error}", self.device)
+            return leave_unmeasured(self.performance, f"the measurement itself failed: {error}", self.device)
         finally:
             self._first = self._first or next(iter(match.times.baseline), None)
             if self._first is not None:
@@ -117,7 +117,7 @@ def decide(performance: Performance, times: Times, device: str, effort: Effort) 
     """Points from times; none for what is faster than can be, and no verdict from noise."""
     if times.widest > effort.noise:
         spread = f"medians are known to {times.widest:.0%} only, {effort.noise:.0%} is needed"
-        return unmeasured(performance, f"too noisy here: {spread}", device)
+        return leave_unmeasured(performance, f"too noisy here: {spread}", device)
     ratio, least_s = times.ratio, floor_s(performance, times, device)
     baseline = "the library's speed" if performance.against == "library" else "this device's limit"
     earned, suspect = performance.earned(ratio.low), ""
@@ -163,7 +163,7 @@ def _clean(order: Mapping[str, object], start_s: float, gpu: Gpu) -> Iterator[tu
             [sys.executable, "-s", "-P", "-B", "-c", entry],
             stdin=inner.fileno(),
             stdout=subprocess.DEVNULL,
-            env=environment(tempfile.gettempdir()) | gpu.environment,
+            env=make_environment(tempfile.gettempdir()) | gpu.environment,
         )
     try:
         party = Party(channel)

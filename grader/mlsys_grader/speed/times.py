@@ -39,7 +39,7 @@ class Interval:
 
     @property
     def width(self) -> float:
-        """How wide the interval is, relative to the median."""
+        """Width of the interval relative to the median."""
         return (self.high - self.low) / abs(self.median) if self.median else math.inf
 
 

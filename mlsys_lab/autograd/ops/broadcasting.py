@@ -16,7 +16,7 @@ Shape = tuple[int, ...]
 
 
 def storage(operand: Any) -> torch.Tensor | int | float:
-    """The torch tensor of an operand; plain numbers stay numbers and take on the other operand's dtype and device."""
+    """The torch tensor behind an operand; plain numbers are returned as they are and take the other operand's dtype."""
     if isinstance(operand, Tensor):
         return operand.data
     if isinstance(operand, (int, float)):
@@ -27,7 +27,7 @@ def storage(operand: Any) -> torch.Tensor | int | float:
 def combine(
     function: Callable[..., torch.Tensor], a: Any, b: Any
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Shape, Shape]:
-    """Apply a binary function: the result, both operands' storage and both operands' shapes.
+    """Apply a binary function; returns the result, both operands' storage and both operands' shapes.
 
     Raises InputError when shapes do not broadcast, devices differ, or dtypes differ where a gradient has to cross.
     """
@@ -50,7 +50,7 @@ def combine(
 
 
 def refuse(operation: str, problem: Exception, *operands: Any, expected: str | None = None) -> NoReturn:
-    """Say which operands do not go together, and why in torch's words; a lack of memory is raised as it is."""
+    """Raise InputError naming the operands that `operation` could not combine; a lack of memory is raised unchanged."""
     if isinstance(problem, torch.OutOfMemoryError):
         raise problem
     got = " and ".join(_describe(operand) for operand in operands)

@@ -1,4 +1,4 @@
-"""Operations on each element by itself. g is the gradient of the result, of the result's shape.
+"""Elementwise operations and their vector-Jacobian products; g is the gradient of the result, in the result's shape.
 
 A vjp keeps alive what it names, so it names what it needs and no more: `add` keeps shapes only, `exp` its result,
 `mul` each factor for the other's sake.
@@ -18,25 +18,25 @@ from mlsys_lab.autograd.tensor import Tensor, as_torch, record
 
 
 def add(a: Any, b: Any) -> Tensor:
-    """a + b, broadcast."""
+    """Elementwise sum a + b, with broadcasting."""
     out, _, _, shape_a, shape_b = combine(operator.add, a, b)
     return record(out, (a, lambda g: unbroadcast(g, shape_a)), (b, lambda g: unbroadcast(g, shape_b)))
 
 
 def sub(a: Any, b: Any) -> Tensor:
-    """a - b, broadcast."""
+    """Elementwise difference a - b, with broadcasting."""
     out, _, _, shape_a, shape_b = combine(operator.sub, a, b)
     return record(out, (a, lambda g: unbroadcast(g, shape_a)), (b, lambda g: -unbroadcast(g, shape_b)))
 
 
 def mul(a: Any, b: Any) -> Tensor:
-    """a · b elementwise, broadcast."""
+    """Elementwise product a · b, with broadcasting."""
     out, x, y, shape_a, shape_b = combine(operator.mul, a, b)
     return record(out, (a, lambda g: unbroadcast(g * y, shape_a)), (b, lambda g: unbroadcast(g * x, shape_b)))
 
 
 def div(a: Any, b: Any) -> Tensor:
-    """a / b elementwise, broadcast; division by zero gives inf or NaN, as in IEEE arithmetic."""
+    """Elementwise quotient a / b, with broadcasting; division by zero gives inf or NaN, as in IEEE arithmetic."""
     out, x, y, shape_a, shape_b = combine(operator.truediv, a, b)
     return record(
         out,
@@ -46,7 +46,7 @@ def div(a: Any, b: Any) -> Tensor:
 
 
 def pow(a: Any, b: Any) -> Tensor:
-    """a to the power b elementwise, broadcast; NaN where it is not real.
+    """Elementwise power a ** b, with broadcasting; NaN where the result is not real.
 
     ∂/∂a = b·aᵇ⁻¹, and 0 where b = 0. ∂/∂b = aᵇ·log a, and 0 where a = 0 and b ≥ 0.
     """
@@ -65,48 +65,51 @@ def pow(a: Any, b: Any) -> Tensor:
 
 
 def neg(a: Tensor) -> Tensor:
-    """-a."""
+    """Elementwise negation, -a."""
     return record(-a.data, (a, lambda g: -g))
 
 
 def exp(a: Tensor) -> Tensor:
-    """eᵃ, its own derivative."""
+    """Elementwise exponential eᵃ, which is its own derivative."""
     out = a.data.exp()
     return record(out, (a, lambda g: g * out))
 
 
 def log(a: Tensor) -> Tensor:
-    """Natural logarithm; -inf at 0 and NaN below, as in IEEE arithmetic."""
+    """Elementwise natural logarithm; -inf at 0 and NaN below, as in IEEE arithmetic. Slope 1/a."""
     x = a.data
     return record(x.log(), (a, lambda g: g / x))
 
 
 def sqrt(a: Tensor) -> Tensor:
-    """Square root; its slope at 0 is infinite."""
+    """Elementwise square root; slope 1 / (2·√a), infinite at 0."""
     out = a.data.sqrt()
     return record(out, (a, lambda g: g / (2 * out)))
 
 
 def tanh(a: Tensor) -> Tensor:
-    """Hyperbolic tangent, slope 1 - tanh²."""
+    """Elementwise hyperbolic tangent; slope 1 - tanh²."""
     out = a.data.tanh()
     return record(out, (a, lambda g: g * (1 - out * out)))
 
 
 def sigmoid(a: Tensor) -> Tensor:
-    """1 / (1 + e⁻ᵃ), slope σ(1 - σ)."""
+    """Elementwise logistic function σ = 1 / (1 + e⁻ᵃ); slope σ(1 - σ)."""
     out = a.data.sigmoid()
     return record(out, (a, lambda g: g * out * (1 - out)))
 
 
 def relu(a: Tensor) -> Tensor:
-    """max(0, a), with slope 0 at 0. The result tells where a was positive, so a itself need not be kept."""
+    """Elementwise max(0, a), with slope 0 at 0. The result shows where a was positive, so a itself need not be kept."""
     out = a.data.relu()
     return record(out, (a, lambda g: g.masked_fill(out <= 0, 0.0)))
 
 
 def gelu(a: Tensor) -> Tensor:
-    """a·Φ(a), Φ the normal distribution function (Hendrycks and Gimpel 2016, arXiv:1606.08415); slope Φ(a) + a·φ(a)."""
+    """Elementwise a·Φ(a), Φ the normal distribution function (Hendrycks and Gimpel 2016, arXiv:1606.08415).
+
+    Slope Φ(a) + a·φ(a).
+    """
     x = require_real("gelu", a.data)
     return record(torch.nn.functional.gelu(x), (a, lambda g: g * (_normal_cdf(x) + x * _normal_pdf(x))))
 
@@ -120,7 +123,7 @@ def _normal_pdf(x: torch.Tensor) -> torch.Tensor:
 
 
 def where(condition: Any, a: Any, b: Any) -> Tensor:
-    """a where the condition holds, b elsewhere, all three broadcast. The other side receives the gradient 0."""
+    """Elements of a where the condition holds, of b elsewhere, all three broadcast; those not taken get gradient 0."""
     device = next((operand.device for operand in (a, b) if isinstance(operand, Tensor)), None)
     mask = as_torch(condition, torch.bool, device)
 
@@ -136,7 +139,7 @@ def where(condition: Any, a: Any, b: Any) -> Tensor:
 
 
 def to(a: Tensor, target: torch.dtype | torch.device | str) -> Tensor:
-    """a in another dtype or on another device; the gradient travels back to where a is."""
+    """Copy of a in another dtype or on another device; gradients are converted back to a's own."""
     dtype, device = a.dtype, a.device
     wanted = (target, None) if isinstance(target, torch.dtype) else (None, target)
     return record(move(a.data, *wanted), (a, lambda g: g.to(device=device, dtype=dtype)))

@@ -61,5 +61,5 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
-    """All leading axes as one: (..., n) -> (rows, n). Spelled out because -1 is ambiguous for empty tensors."""
+    """Flatten all leading axes into one: (..., n) -> (rows, n). A length of -1 would be ambiguous for empty tensors."""
     return x if x.ndim == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])

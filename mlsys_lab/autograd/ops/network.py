@@ -10,15 +10,15 @@ from typing import Any
 import torch
 
 from mlsys_lab.autograd.ops.broadcasting import refuse, unbroadcast
-from mlsys_lab.autograd.ops.reduce import counted
+from mlsys_lab.autograd.ops.reduce import resolve_axes
 from mlsys_lab.autograd.storage import require_real
 from mlsys_lab.autograd.tensor import Tensor, as_torch, record
 from mlsys_lab.errors import InputError
 
 
 def softmax(a: Tensor, axis: int = -1) -> Tensor:
-    """eᵃ / Σeᵃ along an axis, with the maximum taken off first. ∂a = s·(g - Σ g·s), s the result."""
-    (axis,) = counted(a.data, axis)
+    """Softmax eᵃ / Σeᵃ along an axis, with the maximum subtracted first. ∂a = s·(g - Σ g·s), s the result."""
+    (axis,) = resolve_axes(a.data, axis)
     s = require_real("softmax", a.data).softmax(axis)
 
     def softmax_vjp(g: torch.Tensor) -> torch.Tensor:
@@ -29,14 +29,14 @@ def softmax(a: Tensor, axis: int = -1) -> Tensor:
 
 
 def log_softmax(a: Tensor, axis: int = -1) -> Tensor:
-    """a - log Σeᵃ along an axis. ∂a = g - softmax(a)·Σg."""
-    (axis,) = counted(a.data, axis)
+    """Logarithm of the softmax, a - log Σeᵃ, along an axis. ∂a = g - softmax(a)·Σg."""
+    (axis,) = resolve_axes(a.data, axis)
     out = require_real("log_softmax", a.data).log_softmax(axis)
     return record(out, (a, lambda g: g - out.exp() * g.sum(axis, keepdim=True)))
 
 
 def cross_entropy(logits: Tensor, targets: Any) -> Tensor:
-    """Mean over targets of -log softmax(logits)[target]. logits: (..., C), targets: (...) of ints in [0, C).
+    """Mean cross-entropy, -log softmax(logits)[target], of logits (..., C) and targets (...), ints in [0, C).
 
     ∂logits = (softmax(logits) - onehot(targets)) / N. Raises InputError for other shapes, dtypes, classes, or N = 0.
     """
@@ -65,7 +65,7 @@ def cross_entropy(logits: Tensor, targets: Any) -> Tensor:
 
 
 def layer_norm(a: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
-    """(a - mean) / √(var + eps) · weight + bias over the last axis, var with divisor C. a: (..., C), the others: (C,).
+    """Layer norm, (a - mean) / √(var + eps) · weight + bias over the last axis: a (..., C), weight and bias (C,).
 
     With n the normalised input and h = g·weight: ∂a = (h - mean(h) - n·mean(h·n)) / σ (arXiv:1607.06450).
     """
@@ -92,7 +92,7 @@ def layer_norm(a: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
 
 
 def rms_norm(a: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Tensor:
-    """a / √(mean(a²) + eps) · weight over the last axis. a: (..., C), weight: (C,).
+    """RMS norm, a / √(mean(a²) + eps) · weight over the last axis: a (..., C), weight (C,).
 
     With n the normalised input and h = g·weight: ∂a = (h - n·mean(h·n)) / rms (arXiv:1910.07467).
     """
@@ -125,7 +125,7 @@ def _check_affine(name: str, x: torch.Tensor, *parameters: Tensor | None) -> Non
 
 
 def embedding(table: Tensor, indices: Any) -> Tensor:
-    """Rows of a table. table: (V, C), indices: (...) of ints in [0, V) -> (..., C).
+    """Look up rows of a table: table (V, C), indices (...) of ints in [0, V) -> (..., C).
 
     The gradient of a row is the sum over all the places that it was taken to.
     """
@@ -154,7 +154,7 @@ def embedding(table: Tensor, indices: Any) -> Tensor:
 
 
 def dropout(a: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
-    """Each element zeroed with probability p and the rest divided by 1 - p; the identity outside training.
+    """Zero each element with probability p and divide the rest by 1 - p; the identity when `training` is False.
 
     Draws from torch's generator of the tensor's device; keeps one byte an element for the way back.
     """

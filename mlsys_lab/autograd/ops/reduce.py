@@ -1,4 +1,4 @@
-"""Reductions over axes. On the way back a gradient is spread over the elements that were reduced.
+"""Reductions over axes; the gradient of a result is spread over the elements that were reduced to it.
 
 axis is an int, a sequence of ints or None for all; keepdims leaves reduced axes in place with length 1.
 """
@@ -14,46 +14,46 @@ from mlsys_lab.autograd.tensor import Axes, Tensor, record
 from mlsys_lab.errors import InputError
 
 
-def counted(x: torch.Tensor, axis: Axes) -> tuple[int, ...]:
-    """The axes to reduce, counted from the front."""
+def resolve_axes(x: torch.Tensor, axis: Axes) -> tuple[int, ...]:
+    """The axes to reduce as non-negative numbers, counted from the front; all axes of x for None."""
     chosen = range(x.ndim) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
     if any(not -x.ndim <= i < x.ndim for i in chosen):
         raise InputError("no such axis", got=axis, expected=f"axes of shape {tuple(x.shape)}")
-    counted = tuple(sorted(i % x.ndim for i in chosen))
-    if len(set(counted)) < len(counted):
+    axes = tuple(sorted(i % x.ndim for i in chosen))
+    if len(set(axes)) < len(axes):
         raise InputError("an axis is named twice", got=axis, expected="each axis once")
-    return counted
+    return axes
 
 
-def _kept(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape that keepdims gives, in which a reduced array broadcasts against its source."""
+def _keepdims_shape(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
+    """Shape with each of `axes` set to length 1, in which a reduced array broadcasts against its source."""
     return tuple(1 if i in axes else n for i, n in enumerate(shape))
 
 
 def sum(a: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """Sum. Every element receives the gradient of its sum; it is a broadcast view, so this costs no memory."""
+    """Sum over axes. Every element gets the gradient of its sum, as a broadcast view that takes no memory."""
     x = a.data
-    axes = counted(x, axis)
-    shape, kept = x.shape, _kept(x.shape, axes)
+    axes = resolve_axes(x, axis)
+    shape, kept = x.shape, _keepdims_shape(x.shape, axes)
     out = x.sum(axes, keepdim=keepdims) if axes else x.clone()
     return record(out, (a, lambda g: g.reshape(kept).expand(shape)))
 
 
 def mean(a: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """Arithmetic mean; NaN over no elements."""
+    """Arithmetic mean over axes; NaN over no elements."""
     x = require_real("mean", a.data)
-    axes = counted(x, axis)
-    shape, kept = x.shape, _kept(x.shape, axes)
+    axes = resolve_axes(x, axis)
+    shape, kept = x.shape, _keepdims_shape(x.shape, axes)
     count = math.prod(shape[i] for i in axes)
     out = x.mean(axes, keepdim=keepdims) if axes else x.clone()
     return record(out, (a, lambda g: (g / count).reshape(kept).expand(shape)))
 
 
 def max(a: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """Largest element. Elements that tie share the gradient equally. Raises InputError over no elements."""
+    """Largest element over axes. Elements that tie share the gradient equally. Raises InputError over no elements."""
     x = a.data
-    axes = counted(x, axis)
-    kept = _kept(x.shape, axes)
+    axes = resolve_axes(x, axis)
+    kept = _keepdims_shape(x.shape, axes)
     if any(x.shape[i] == 0 for i in axes):
         raise InputError("max over no elements", got=f"shape {tuple(x.shape)}, axis {axis}")
     out = x.amax(axes, keepdim=keepdims) if axes else x.clone()
@@ -66,12 +66,12 @@ def max(a: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
 
 
 def var(a: Tensor, axis: Axes = None, keepdims: bool = False, correction: int = 1) -> Tensor:
-    """Variance with divisor n - correction: 1 for the unbiased estimate, 0 as layer norm takes it."""
+    """Variance over axes with divisor n - correction: 1 for the unbiased estimate, 0 as layer norm takes it."""
     x = require_real("var", a.data)
-    axes = counted(x, axis)
+    axes = resolve_axes(x, axis)
     if not axes:
         raise InputError("variance needs an axis", got=f"shape {tuple(x.shape)}")
-    kept = _kept(x.shape, axes)
+    kept = _keepdims_shape(x.shape, axes)
     divisor = math.prod(x.shape[i] for i in axes) - correction
     if divisor <= 0:
         raise InputError("variance over too few elements", got=divisor + correction, expected=f"above {correction}")

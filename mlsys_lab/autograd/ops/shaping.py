@@ -19,7 +19,7 @@ from mlsys_lab.errors import InputError
 
 
 def reshape(a: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The same elements, in the same order, in another shape; one length may be -1."""
+    """View of a in another shape, elements in unchanged order; one length may be -1."""
     old = a.data.shape
     try:
         out = a.data.reshape(shape)
@@ -29,7 +29,7 @@ def reshape(a: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def permute(a: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """Axis i of the result is axis axes[i] of a; the inverse permutation brings gradients back."""
+    """View of a with its axes reordered: axis i of the result is axis axes[i] of a."""
     ndim = a.data.ndim
     if sorted(i % ndim if -ndim <= i < ndim else ndim for i in axes) != list(range(ndim)):
         raise InputError("permute needs every axis once", got=axes, expected=f"an order of {tuple(range(ndim))}")
@@ -40,7 +40,7 @@ def permute(a: Tensor, axes: tuple[int, ...]) -> Tensor:
 
 
 def transpose(a: Tensor, first: int = -2, second: int = -1) -> Tensor:
-    """Two axes exchanged; doing it again undoes it."""
+    """View of a with two axes exchanged, the last two by default."""
     try:
         out = a.data.transpose(first, second)
     except IndexError as problem:
@@ -49,7 +49,7 @@ def transpose(a: Tensor, first: int = -2, second: int = -1) -> Tensor:
 
 
 def broadcast_to(a: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The elements repeated along new axes in front and along axes of length 1; a view of stride 0."""
+    """View of a that repeats elements along new axes in front and along axes of length 1, with stride 0."""
     old = a.data.shape
     try:
         out = a.data.broadcast_to(shape)
@@ -59,7 +59,7 @@ def broadcast_to(a: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def cat(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
-    """Tensors joined along an axis; each gets its piece of the gradient back."""
+    """Join tensors along an axis; in the backward pass each gets its piece of the gradient."""
     if not tensors:
         raise InputError("cat of no tensors", expected="at least one")
     parts = [tensor.data for tensor in tensors]
@@ -79,7 +79,7 @@ def cat(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
 
 
 def getitem(a: Tensor, index: Any) -> Tensor:
-    """a[index] with ints, slices, None, `...`, and arrays or lists of ints or bools.
+    """Index a tensor as a[index], with ints, slices, None, `...`, and arrays or lists of ints or bools.
 
     The vjp puts gradients where the elements came from; elements that an array of indices takes twice get the sum.
     """
@@ -105,5 +105,5 @@ def getitem(a: Tensor, index: Any) -> Tensor:
 
 
 def _index(part: Any, device: torch.device) -> Any:
-    """One part of an index in a form that torch takes."""
+    """One part of an index as torch accepts it: Tensors and lists become torch tensors on `device`."""
     return as_torch(part, device=device) if isinstance(part, (Tensor, np.ndarray, np.generic, list)) else part

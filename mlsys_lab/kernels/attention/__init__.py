@@ -29,7 +29,7 @@ REFERENCE_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 def reference(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
 ) -> torch.Tensor:
-    """(B, N, S, D), (B, K, T, D), (B, K, T, D) -> (B, N, S, D), written out in torch, in the dtype that comes in.
+    """Attention written out in torch, in the inputs' dtype: (B, N, S, D), (B, K, T, D), (B, K, T, D) -> (B, N, S, D).
 
     `causal`: query i sees the keys up to i + T - S; one that sees none gives zeros.
     """
@@ -45,7 +45,7 @@ def reference(
 
 
 def heads_fit(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
-    """`InputError` for shapes that are not (B, N, S, D), (B, K, T, D), (B, K, T, D) with N a multiple of K."""
+    """Raise InputError unless shapes are (B, N, S, D), (B, K, T, D), (B, K, T, D) with N a multiple of K."""
     of_rank(4, q=q, k=k, v=v)
     if k.shape != v.shape:
         raise InputError("k and v have two shapes", got=f"{tuple(k.shape)} and {tuple(v.shape)}")
@@ -62,7 +62,7 @@ def heads_fit(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
 def in_model(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, *, step: str = "flash"
 ) -> torch.Tensor:
-    """Causal attention as `mlsys_lab.models.Transformer` calls its `attention`. InputError for a bias on the scores."""
+    """Causal attention of the type that `mlsys_lab.models.Transformer` calls; InputError for a bias on the scores."""
     if bias is not None:
         raise InputError("a bias on the scores", got=f"shape {tuple(bias.shape)}", expected="None, causal without one")
     return attention(q, k, v, causal=True, step=step)
@@ -77,10 +77,12 @@ def attention(
     scale: float | None = None,
     step: str = "flash",
 ) -> torch.Tensor:
-    """(B, N, S, D), (B, K, T, D), (B, K, T, D) -> (B, N, S, D), differentiable, by one of `STEPS`.
+    """Attention by one of `STEPS`, differentiable: (B, N, S, D), (B, K, T, D), (B, K, T, D) -> (B, N, S, D).
 
-    Query head n attends with key/value head n // (N/K). `causal`: query i sees the keys up to i + T - S. `scale` is
-    1/√D by default. Heads up to 256 wide, in float16, bfloat16 or float32. Raises InputError.
+    Query head n attends with key/value head n
+
+    (N/K). `causal`: query i sees the keys up to i + T - S. `scale` is     1/√D by default. Heads up to 256 wide, in
+    float16, bfloat16 or float32. Raises InputError.
     """
     if step == "reference":
         together(REFERENCE_DTYPES, q=q, k=k, v=v)

@@ -1,4 +1,4 @@
-"""How attention's kernels cut their work into blocks, and the ways that are tried."""
+"""How attention's kernels cut their work into blocks, and the candidates that autotuning tries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WIDEST = 256
 
 @dataclass(frozen=True)
 class Blocks:
-    """How a kernel cuts the work: queries and keys of a tile, and what the compiler is given."""
+    """How a kernel cuts the work: queries and keys of a tile, and the warps and stages that the compiler is given."""
 
     m: int = 128
     n: int = 128
@@ -34,7 +34,7 @@ class Blocks:
             )
 
     def shared_bytes(self, kind: str, width: int, itemsize: int) -> int:
-        """Shared memory of a kernel's tiles: those that stay, and those of the loop that are under way at once."""
+        """Bytes of shared memory that a kernel's tiles take: those that stay, and those of the loop in flight."""
         rows = {
             "forward": self.m + 2 * self.n * self.stages,
             "key_value": 2 * self.n + 2 * self.m * self.stages,
@@ -43,7 +43,7 @@ class Blocks:
         return rows * width * itemsize
 
     def constants(self, width: int) -> dict[str, int]:
-        """The kernel's constants, and the compiler's two."""
+        """Keyword arguments of a launch: the kernel's constants, and the compiler's numbers of warps and stages."""
         blocks = {"BLOCK_M": self.m, "BLOCK_N": self.n, "BLOCK_D": width}
         return blocks | {"num_warps": self.warps, "num_stages": self.stages}
 
@@ -79,7 +79,7 @@ _CANDIDATES = {
         Blocks(m=16, n=16, warps=4, stages=1),
     ),
 }
-"""What is tried, by kernel; those that do not fit the heads' width and dtype are left out.
+"""Candidates for autotuning by kernel; those that do not fit the heads' width and dtype are left out.
 
 With 8 warps a block has a multiprocessor to itself, and its tensor cores wait during a softmax. With 4, two blocks have
 room: one can multiply while the other computes exponentials, at the price of more reads of keys from L2 or of a few
@@ -87,10 +87,10 @@ spilled registers. Which is faster is measured.
 """
 
 KERNELS = tuple(_CANDIDATES)
-"""The kernels of the three passes."""
+"""Names of the kernels of the three passes."""
 
 
 def candidates(kernel: str, width: int, itemsize: int, room_bytes: int, *, small: bool = False) -> list[Blocks]:
-    """The ways to start a kernel with heads of `width` that have room; `small`: with few multiply-adds a tile."""
+    """The cuts of a kernel for heads of `width` that fit in `room_bytes`; `small`: with few multiply-adds a tile."""
     tried = [one for one in _CANDIDATES[kernel] if not small or one.m * one.n <= LARGEST_WRITTEN_OUT]
     return [one for one in tried if one.shared_bytes(kernel, width, itemsize) <= room_bytes]

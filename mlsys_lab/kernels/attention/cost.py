@@ -1,4 +1,4 @@
-"""What attention costs: FLOPs, least bytes, and what its steps ask of global memory.
+"""Cost of attention: FLOPs, least bytes, and what each step asks of global memory.
 
 Letters: B batch, N query heads, K key/value heads, S queries, T keys, D width of a head.
 """
@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import compute
-from mlsys_lab.flops.amounts import at_least_one, positive
+from mlsys_lab.flops.amounts import require_at_least_one, require_positive
 
 LSE_BYTES = 4
-"""Of a query's log-sum-exp, and of a score of the naive step: float32."""
+"""Bytes of a query's log-sum-exp, and of a score of the naive step: float32."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of one attention."""
+    """Sizes of one attention: batch, heads, queries, keys, width, and whether it is causal."""
 
     batch: int
     heads: int
@@ -30,41 +30,41 @@ class Shape:
 
     def __post_init__(self) -> None:
         sizes = {name: getattr(self, name) for name in ("batch", "heads", "kv_heads", "queries", "keys", "width")}
-        at_least_one(**sizes)
+        require_at_least_one(**sizes)
         if self.heads % self.kv_heads:
             raise InputError("query heads must be a multiple of key/value heads", got=f"{self.heads}, {self.kv_heads}")
 
     @property
     def pairs(self) -> float:
-        """Pairs of a query and a key of one head that are multiplied; with the mask, those that it lets through."""
+        """Number of pairs of a query and a key of one head that are multiplied; with a mask, those it lets through."""
         seeing = min(self.queries, self.keys) if self.causal else self.queries
         return compute.pairs(seeing, self.keys - seeing, causal=True) if self.causal else seeing * self.keys
 
     @property
     def query_elements(self) -> int:
-        """Of Q, and of the output."""
+        """Number of elements of Q, which is also that of the output."""
         return self.batch * self.heads * self.queries * self.width
 
     @property
     def key_elements(self) -> int:
-        """Of K, and of V."""
+        """Number of elements of K, which is also that of V."""
         return self.batch * self.kv_heads * self.keys * self.width
 
     @property
     def lse_bytes(self) -> int:
-        """Of the log-sum-exp."""
+        """Bytes of the log-sum-exp of all queries."""
         return self.batch * self.heads * self.queries * LSE_BYTES
 
 
 def forward(shape: Shape, itemsize: int = 2) -> tuple[float, float]:
-    """FLOPs of the two products, 4·D a pair and head, and least bytes: Q, K, V and the output, each moved once."""
-    positive(itemsize=itemsize)
+    """FLOPs (4·D a pair and head) and least bytes (Q, K, V and the output, each moved once) of the forward pass."""
+    require_positive(itemsize=itemsize)
     flops = 4.0 * shape.batch * shape.heads * shape.width * shape.pairs
     return flops, (2.0 * shape.query_elements + 2.0 * shape.key_elements) * itemsize
 
 
 def backward(shape: Shape, itemsize: int = 2) -> tuple[float, float]:
-    """FLOPs of five products (scores again, dV, dP, dQ, dK), 10·D a pair and head, as attention's rates are published.
+    """FLOPs and least bytes of the backward pass: five products (scores again, dV, dP, dQ, dK), 10·D a pair and head.
 
     This package's two kernels compute scores and dP twice: seven products. Least bytes: Q, K, V, the output, its
     gradient and the log-sum-exp are read, three gradients are written.
@@ -74,23 +74,23 @@ def backward(shape: Shape, itemsize: int = 2) -> tuple[float, float]:
 
 
 def naive_bytes(shape: Shape, block_m: int, itemsize: int = 2) -> int:
-    """What the naive step asks for: scores written, read, written, read, and keys and values for each block of queries.
+    """Bytes that the naive step asks for: scores moved four times, keys and values for each block of queries.
 
     A query's scores are S·T numbers a head: a sequence of twice the length moves four times as much.
     """
-    positive(block_m=block_m, itemsize=itemsize)
+    require_positive(block_m=block_m, itemsize=itemsize)
     scores = shape.batch * shape.heads * shape.queries * shape.keys * LSE_BYTES
     keys = shape.batch * shape.heads * math.ceil(shape.queries / block_m) * shape.keys * shape.width
     return 4 * scores + 2 * (keys + shape.query_elements) * itemsize + shape.lse_bytes
 
 
 def flash_bytes(shape: Shape, block_m: int, block_n: int, itemsize: int = 2) -> int:
-    """What the flash step asks for: Q and the output once, and for each block of queries the keys and values it sees.
+    """Bytes that the flash step asks for: Q and output once, and for each block of queries the keys and values it sees.
 
     About 2·D / `block_m` numbers for each pair of a query and a key: the square remains. But these are the same keys
     and values again and again, which the L2 cache holds, where the scores of the naive step are new ones.
     """
-    positive(block_m=block_m, block_n=block_n, itemsize=itemsize)
+    require_positive(block_m=block_m, block_n=block_n, itemsize=itemsize)
     seen = 0
     for first in range(0, shape.queries, block_m):
         reach = shape.keys

@@ -22,19 +22,19 @@ LN_2 = tl.constexpr(0.6931471805599453)
 
 @triton.jit
 def load_rows(tiles, b, h, first, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Rows from `first` on of one head: (BLOCK, BLOCK_D)."""
+    """Load rows of one head, from `first` on, as a (BLOCK, BLOCK_D) tile."""
     return tiles.load([b, h, first, 0]).reshape(BLOCK, BLOCK_D)
 
 
 @triton.jit
 def store_rows(tiles, b, h, first, value, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr):
-    """The same the other way."""
+    """Store a (BLOCK, BLOCK_D) tile as rows of one head, from `first` on."""
     tiles.store([b, h, first, 0], value.to(tiles.dtype).reshape(1, 1, BLOCK, BLOCK_D))
 
 
 @triton.jit
 def place(rows, heads, BLOCK: tl.constexpr, LAST_FIRST: tl.constexpr):
-    """A program's sequence, head and first row. Blocks of one head are neighbours: they share its keys in the L2 cache.
+    """Sequence, head and first row of this program. Neighbours have one head: they share its keys in the L2 cache.
 
     LAST_FIRST: a causal mask makes the last queries' blocks the longest, and long work is better begun early.
     """
@@ -47,7 +47,7 @@ def place(rows, heads, BLOCK: tl.constexpr, LAST_FIRST: tl.constexpr):
 
 @triton.jit
 def reach(first, S, T, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr):
-    """For BLOCK_M queries from `first` on: the keys that all of them see, as whole tiles, and those that any sees."""
+    """Ends of the keys that all of BLOCK_M queries from `first` on see, in whole tiles, and that any of them sees."""
     whole, end = T, T
     if CAUSAL:
         whole = min(T, max(0, first + 1 + T - S))
@@ -60,7 +60,7 @@ def attend(
     accumulator, row_sum, row_max, q, k_tiles, v_tiles, b, h, begin, end, T, limit, scale_log2,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The keys from `begin` to `end` join the running softmax of the queries q: its sum, maximum and weighted values.
+    """Add keys `begin` to `end` to the running softmax of the queries q: its weighted values, sum and maximum.
 
     A larger maximum shrinks what was summed before by 2^(old - new). `limit` is the last key that each query sees.
     """
@@ -89,7 +89,7 @@ def forward_kernel(
     GROUP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     CAUSAL: tl.constexpr, SKIP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One program: BLOCK_M queries of one head, all their keys. SKIP: pass over what no query sees, mask edges only.
+    """Attention of BLOCK_M queries of one head over their keys. SKIP: pass over what no query sees, mask edges only.
 
     Also writes each query's log-sum-exp, from which the backward pass has the weights again.
     """
@@ -125,7 +125,7 @@ def scores_kernel(
     GROUP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The naive way, first of three: all scores into memory, (B, N, S, T), -inf where the mask hides a key."""
+    """First kernel of the naive step: write all scores to memory, (B, N, S, T), -inf where the mask hides a key."""
     b, h, first = place(S, N, BLOCK_M, False)
     q = load_rows(q_tiles, b, h, first, BLOCK_M, BLOCK_D)
     queries = (first + tl.arange(0, BLOCK_M))[:, None]
@@ -141,7 +141,7 @@ def scores_kernel(
 
 @triton.jit
 def softmax_kernel(scores_ptr, lse_ptr, T, BLOCK_T: tl.constexpr):
-    """Second: each row of scores is read, and its softmax written in its place. One program, one row."""
+    """Second kernel of the naive step: write the softmax of each row of scores in its place, one row a program."""
     row, keys = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK_T)
     scores = tl.load(scores_ptr + row * T + keys, mask=keys < T, other=-float("inf"))
     highest = tl.max(scores, 0)
@@ -156,7 +156,7 @@ def values_kernel(
     weights_ptr, v_tiles, out_tiles, N, S, T,
     GROUP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Third: the weights are read again, for their products with the values."""
+    """Third kernel of the naive step: read the weights again and multiply them with the values."""
     b, h, first = place(S, N, BLOCK_M, False)
     queries = (first + tl.arange(0, BLOCK_M))[:, None]
     accumulator = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
@@ -174,7 +174,7 @@ def delta_kernel(
     out_tiles, d_out_tiles, d_lse_ptr, delta_ptr, N, S,
     BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """δ = Σ out·d_out - d_lse of each query: what the gradient of its softmax subtracts from every score's."""
+    """Write δ = Σ out·d_out - d_lse of each query: what the gradient of its softmax subtracts from every score's."""
     b, h, first = place(S, N, BLOCK_M, False)
     out = load_rows(out_tiles, b, h, first, BLOCK_M, BLOCK_D).to(tl.float32)
     d_out = load_rows(d_out_tiles, b, h, first, BLOCK_M, BLOCK_D).to(tl.float32)
@@ -189,7 +189,7 @@ def key_value_gradients(
     dk, dv, k, v, q_tiles, d_out_tiles, lse_ptr, delta_ptr, b, h, begin, end, S, shift, keys, scale_log2,
     BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """What the queries from `begin` to `end` add to dK/scale and dV of some keys. Query i sees the keys to i + `shift`.
+    """Add to dK/scale and dV of some keys what queries `begin` to `end` give; query i sees keys to i + `shift`.
 
     Keys past the last need no mask: what comes out for them is not stored.
     """
@@ -214,7 +214,7 @@ def key_value_kernel(
     GROUP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dK and dV. One program: BLOCK_N keys of one key/value head, the queries of all heads of its group."""
+    """Write dK and dV of BLOCK_N keys of one key/value head, from the queries of all heads of its group."""
     b, kv_head, first = place(T, K, BLOCK_N, False)
     k = load_rows(k_tiles, b, kv_head, first, BLOCK_N, BLOCK_D)
     v = load_rows(v_tiles, b, kv_head, first, BLOCK_N, BLOCK_D)
@@ -246,7 +246,7 @@ def query_gradients(
     dq, q, d_out, lse_log2, delta, k_tiles, v_tiles, b, h, begin, end, T, limit, scale_log2,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """What the keys from `begin` to `end` add to dQ/scale of some queries."""
+    """Add to dQ/scale of some queries what the keys from `begin` to `end` give."""
     for n in range(begin, end, BLOCK_N):
         k = load_rows(k_tiles, b, h, n, BLOCK_N, BLOCK_D)
         p = tl.exp2(dot(q, k.T, None, PRECISION) * scale_log2 - lse_log2[:, None])
@@ -265,7 +265,7 @@ def query_kernel(
     GROUP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dQ. One program: BLOCK_M queries of one head; the forward pass's walk over the keys once more."""
+    """Write dQ of BLOCK_M queries of one head, going over the keys once more as the forward pass does."""
     b, h, first = place(S, N, BLOCK_M, CAUSAL)
     q = load_rows(q_tiles, b, h, first, BLOCK_M, BLOCK_D)
     d_out = load_rows(d_out_tiles, b, h, first, BLOCK_M, BLOCK_D)

@@ -47,7 +47,9 @@ def attention(
     precision: str = "ieee",
     blocks: Blocks | None = None,
 ) -> torch.Tensor:
-    """(B, N, S, D), (B, K, T, D), (B, K, T, D) -> (B, N, S, D), differentiable; query head n uses key head n // (N/K).
+    """Attention (B, N, S, D), (B, K, T, D), (B, K, T, D) -> (B, N, S, D), differentiable; query head n uses key head n
+
+    (N/K).
 
     `causal`: query i sees the keys up to i + T - S, as when S new tokens follow T - S cached ones; one that sees none
     gives zeros. `scale` is 1/√D by default. `blocks` overrides what a step would take. Raises InputError.
@@ -66,7 +68,7 @@ def attention_with_lse(
     precision: str = "ieee",
     blocks: Blocks | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same, and the log-sum-exp of each query's scores, (B, N, S) in float32: what merges parts of a softmax.
+    """Attention as in `attention`, and the log-sum-exp of each query's scores, (B, N, S) in float32, to merge parts by.
 
     Both are differentiable. A query that sees no key has -inf.
     """
@@ -94,7 +96,7 @@ def forward(
     precision: str,
     blocks: list[int],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention and log-sum-exp, for who keeps the books of gradients themselves; `blocks` as four numbers or none."""
+    """Attention's output and log-sum-exp, without gradients; `blocks` are the four numbers of a `Blocks`, or empty."""
     (B, N, S, D), (K, T) = q.shape, k.shape[1:3]
     if not q.numel() or not T:
         return q.new_zeros(q.shape), q.new_full((B, N, S), -math.inf, dtype=torch.float32)
@@ -145,7 +147,7 @@ def backward(
     precision: str,
     blocks: list[int],
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """dQ, dK, dV from what `forward` took and gave, and the gradients of its results."""
+    """Gradients dQ, dK, dV from the inputs and results of `forward` and the gradients of its results."""
     (B, N, S, D), (K, T) = q.shape, k.shape[1:3]
     if not q.numel() or not T:
         return q.new_zeros(q.shape), k.new_zeros(k.shape), v.new_zeros(v.shape)
@@ -206,7 +208,7 @@ def _start(device: torch.device, kernel: Any, grid: tuple[int, ...], *args: Any,
 def _choice(
     kind: str, given: list[int], q: torch.Tensor, precision: str, key: tuple[Any, ...], run: Callable[[Blocks], None]
 ) -> Blocks:
-    """What the caller asked for, or the fastest of the candidates that fit."""
+    """The cut that the caller asked for, or else the fastest of the candidates that fit."""
     if given:
         return Blocks(*given)
     width = _width(q)
@@ -216,12 +218,12 @@ def _choice(
 
 
 def _width(q: torch.Tensor) -> int:
-    """Columns of a tile: the heads' width, up to a power of two."""
+    """Columns of a tile: the heads' width rounded up to a power of two."""
     return max(16, int(triton.next_power_of_2(q.shape[-1])))
 
 
 def _tiles(rows: int, x: torch.Tensor) -> Any:
-    """A descriptor of (…, rows, columns) tiles of `x`, which must be `_aligned`."""
+    """A tensor descriptor of (…, rows, columns) tiles of `x`, whose rows must be aligned as `_aligned` makes them."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     # A dimension of size 1 may have any stride in torch; the copy engine asks for multiples of 16 bytes of that, too.
@@ -230,7 +232,7 @@ def _tiles(rows: int, x: torch.Tensor) -> Any:
 
 
 def _aligned(x: torch.Tensor) -> torch.Tensor:
-    """`x`, or a copy with zero columns that begins each row at a multiple of 16 bytes, as the copy engine needs it."""
+    """`x`, or a copy with zero columns whose rows begin at multiples of 16 bytes, as the copy engine needs it."""
     if odd := x.shape[-1] * x.itemsize % 16:
         return torch.nn.functional.pad(x, (0, (16 - odd) // x.itemsize))
     strides = [stride for stride, n in zip(x.stride()[:-1], x.shape[:-1], strict=True) if n > 1]

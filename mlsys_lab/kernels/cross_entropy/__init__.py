@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 
 IGNORED = -100
-"""The target of a row that does not count, unless another is named."""
+"""Default target of a row that does not count, as in torch."""
 
 
 def reference(logits: torch.Tensor, targets: torch.Tensor, *, ignore_index: int = IGNORED) -> torch.Tensor:
-    """The same in torch, one operation after another; N·V numbers are kept for the backward pass."""
+    """Mean cross-entropy in torch, one operation after another; it keeps N·V numbers for the backward pass."""
     kept = targets != ignore_index
     log_p = torch.log_softmax(logits.float(), -1)
     losses = -log_p.gather(1, targets.where(kept, 0)[:, None])[:, 0]
@@ -19,7 +19,7 @@ def reference(logits: torch.Tensor, targets: torch.Tensor, *, ignore_index: int 
 def cross_entropy(
     logits: torch.Tensor, targets: torch.Tensor, *, ignore_index: int = IGNORED, step: str = "recomputed"
 ) -> torch.Tensor:
-    """The mean loss over rows whose target is not `ignore_index`, a float32 scalar, differentiable.
+    """Mean cross-entropy over rows whose target is not `ignore_index`: a float32 scalar, differentiable.
 
     `targets` is int64; `step` is one of Triton's `STEPS`. "in_place" overwrites the logits, which nothing else
     may need (their producer's backward pass included), and can be differentiated once. The mean over no row is NaN, as

@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
-from mlsys_lab.flops.amounts import positive
+from mlsys_lab.flops.amounts import require_positive
 
 TARGET_BYTES = 8
-"""A target is an int64."""
+"""Bytes of a target, an int64."""
 
 ROW_BYTES = 4
-"""Of each number that is kept for a row, a float32."""
+"""Bytes of each number that is kept for a row, a float32."""
 
 
 def forward(rows: int, vocabulary: int, itemsize: float) -> tuple[float, float]:
-    """Per logit a comparison, a subtraction, an exponential and an addition; an exponential counts as one FLOP.
+    """FLOPs and least bytes of the forward pass: 4 FLOPs a logit, of which the exponential counts as one.
 
     Logits and targets are read once; a loss and log Σ exp are written for each row.
 
     >>> forward(1, 1000, 2)
     (4000.0, 2016.0)
     """
-    positive(rows=rows, vocabulary=vocabulary, itemsize=itemsize)
+    require_positive(rows=rows, vocabulary=vocabulary, itemsize=itemsize)
     return 4.0 * rows * vocabulary, float(rows) * (vocabulary * itemsize + TARGET_BYTES + 2 * ROW_BYTES)
 
 
 def backward(rows: int, vocabulary: int, itemsize: float) -> tuple[float, float]:
-    """Per logit a subtraction, an exponential, a subtraction and a product; logits read once, gradient written once.
+    """FLOPs and least bytes of the backward pass: 4 FLOPs a logit; logits read once, gradient written once.
 
     Read for each row: target, log Σ exp and the gradient of its loss.
     """
-    positive(rows=rows, vocabulary=vocabulary, itemsize=itemsize)
+    require_positive(rows=rows, vocabulary=vocabulary, itemsize=itemsize)
     return 4.0 * rows * vocabulary, float(rows) * (2 * vocabulary * itemsize + TARGET_BYTES + 2 * ROW_BYTES)
 
 
 def in_place(rows: int, vocabulary: int, itemsize: float) -> tuple[float, float]:
-    """Both at once: log Σ exp must be known before the first gradient, so that the logits are needed twice.
+    """FLOPs and least bytes of forward and backward pass in one: the logits are needed twice, for log Σ exp first.
 
     The least counts them once, as if a row stayed on the chip meanwhile.
     """
-    positive(rows=rows, vocabulary=vocabulary, itemsize=itemsize)
+    require_positive(rows=rows, vocabulary=vocabulary, itemsize=itemsize)
     return 8.0 * rows * vocabulary, float(rows) * (2 * vocabulary * itemsize + TARGET_BYTES + ROW_BYTES)

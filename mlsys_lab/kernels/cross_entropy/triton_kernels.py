@@ -12,7 +12,7 @@ from mlsys_lab.kernels.triton_language import tl, triton
 
 @triton.jit
 def log_sum_exp(row_ptr, V, BLOCK: tl.constexpr):
-    """ℓ of one row, of which each element is read once: maximum and sum go along, as in online softmax."""
+    """ℓ = log Σ exp(x) of one row, each element read once: maximum and sum go along, as in online softmax."""
     m = -float("inf")
     s = 0.0
     for start in tl.range(0, V, BLOCK):
@@ -27,7 +27,7 @@ def log_sum_exp(row_ptr, V, BLOCK: tl.constexpr):
 
 @triton.jit
 def loss_of(row_ptr, target, log_sum, V):
-    """ℓ − x[t], or NaN where there is no column t. This element is read a second time."""
+    """Loss ℓ − x[t] of one row, or NaN if there is no column t; this element is read a second time."""
     is_column = (target >= 0) & (target < V)
     x = tl.load(row_ptr + target, mask=is_column, other=float("nan")).to(tl.float32)
     return log_sum - x
@@ -35,7 +35,7 @@ def loss_of(row_ptr, target, log_sum, V):
 
 @triton.jit
 def store_gradient(x_ptr, dx_ptr, columns, target, log_sum, factor, V):
-    """factor · d loss / dx for a block of columns of one row."""
+    """Store factor · d loss / dx for a block of columns of one row."""
     x = tl.load(x_ptr + columns, mask=columns < V, other=-float("inf")).to(tl.float32)
     dx = factor * (tl.exp(x - log_sum) - tl.where(columns == target, 1.0, 0.0))
     tl.store(dx_ptr + columns, dx.to(dx_ptr.dtype.element_ty), mask=columns < V)
@@ -43,7 +43,7 @@ def store_gradient(x_ptr, dx_ptr, columns, target, log_sum, factor, V):
 
 @triton.jit
 def loss_kernel(logits_ptr, targets_ptr, losses_ptr, log_sums_ptr, V, ignored, BLOCK: tl.constexpr):
-    """Loss and ℓ of each row; an ignored row is not read."""
+    """Write loss and ℓ of each row; an ignored row is not read."""
     row = tl.program_id(0).to(tl.int64)
     target = tl.load(targets_ptr + row)
     loss = 0.0
@@ -59,7 +59,7 @@ def loss_kernel(logits_ptr, targets_ptr, losses_ptr, log_sums_ptr, V, ignored, B
 def gradient_kernel(
     logits_ptr, targets_ptr, log_sums_ptr, d_losses_ptr, d_logits_ptr, V, ignored, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """d logits from ℓ: a program a row and block of columns, every logit read once."""
+    """Write the logits' gradient from ℓ, one program a row and block of columns; every logit is read once."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     target = tl.load(targets_ptr + row)
@@ -73,7 +73,7 @@ def gradient_kernel(
 
 @triton.jit
 def in_place_kernel(logits_ptr, targets_ptr, losses_ptr, factor_ptr, V, ignored, BLOCK: tl.constexpr):
-    """Loss of each row, and factor · d loss / dx in the place of its logits: two reads, one write, no second matrix."""
+    """Write each row's loss, and factor · d loss / dx over its logits: two reads, one write, no second matrix."""
     row = tl.program_id(0).to(tl.int64)
     target = tl.load(targets_ptr + row)
     row_ptr = logits_ptr + row * V

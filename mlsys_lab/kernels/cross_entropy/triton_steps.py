@@ -18,11 +18,11 @@ STEPS = {
 }
 
 WIDEST_BLOCK, WARPS = 4096, 8
-"""Logits and warps of a block of the vocabulary: 16 logits a thread."""
+"""Logits of the largest block of the vocabulary, and its warps: 16 logits a thread."""
 
 
 def cross_entropy(logits: torch.Tensor, targets: torch.Tensor, *, ignore_index: int, step: str) -> torch.Tensor:
-    """The mean loss over the rows that are not ignored, differentiable, by one of `STEPS`. Raises InputError."""
+    """Mean loss over the rows that are not ignored, differentiable, by one of `STEPS`. Raises InputError."""
     known_step(step, STEPS)
     alike(DTYPES, logits=logits)
     alike((torch.int64,), targets=targets)
@@ -44,7 +44,7 @@ def _block(vocabulary: int) -> int:
 
 @torch.library.custom_op("mlsys_lab::cross_entropy", mutates_args=())
 def _operator(logits: torch.Tensor, targets: torch.Tensor, ignore_index: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Losses and, for the backward pass, ℓ of each row."""
+    """Losses of all rows and, for the backward pass, ℓ of each row."""
     losses, log_sums = _fake(logits, targets, ignore_index)
     N, V = logits.shape
     launch(
@@ -111,7 +111,7 @@ _operator.register_autograd(_backward, setup_context=_setup_context)
 def _in_place_operator(
     logits: torch.Tensor, targets: torch.Tensor, factor: torch.Tensor, ignore_index: int
 ) -> torch.Tensor:
-    """Losses of the rows; `factor` (one float32) times their gradients goes where the logits were."""
+    """Losses of all rows; writes `factor` (one float32) times their gradients over the logits."""
     N, V = logits.shape
     losses = logits.new_empty(N, dtype=torch.float32)
     launch(
@@ -134,7 +134,7 @@ def _in_place_fake(
 
 
 class _MeanInPlace(torch.autograd.Function):
-    """Autograd around the operator that overwrites the logits: the gradient is there before it is asked for."""
+    """Autograd function around the operator that overwrites the logits with the gradient before it is asked for."""
 
     @staticmethod
     def forward(ctx: Any, logits: torch.Tensor, targets: torch.Tensor, ignore_index: int) -> torch.Tensor:

@@ -13,7 +13,7 @@ from mlsys_lab.errors import InputError, MissingToolError
 from mlsys_lab.kernels.cuda_cpp.diagnostics import failure
 
 HEADERS = Path(__file__).parent
-"""Where `#include "ptx.cuh"` is looked for."""
+"""Folder in which `#include "ptx.cuh"` is looked up."""
 
 OPTIONS = ("--std=c++17", "--ptxas-options=-v", "--disable-warnings")
 
@@ -29,7 +29,7 @@ REPORT = re.compile(
 
 @dataclass(frozen=True)
 class Resources:
-    """What a compiled kernel asks of a multiprocessor, as ptxas reports it."""
+    """Registers and bytes of memory that a compiled kernel takes for each thread or block, as ptxas reports them."""
 
     registers: int  # of 4 bytes, each thread
     shared_bytes: int  # declared in the kernel, each block; what a launch adds is not known here
@@ -39,7 +39,7 @@ class Resources:
 
 @dataclass(frozen=True, eq=False)
 class Compiled:
-    """Machine code of some kernels of one source file for one architecture."""
+    """Machine code of some kernels of one source file for one architecture, with the resources of each."""
 
     name: str
     arch: str
@@ -93,7 +93,7 @@ def load_nvrtc() -> Any:
 
 
 def _ok(result: tuple[Any, ...]) -> Any:
-    """What a call of NVRTC gave beside its status."""
+    """Result of a call of NVRTC without its status, which must be success."""
     status, *values = result
     if status.value:
         raise InputError(f"NVRTC refuses: {status.name}")
@@ -101,7 +101,7 @@ def _ok(result: tuple[Any, ...]) -> Any:
 
 
 def _text(program: Any, size: Any, read: Any) -> bytes:
-    """Bytes that NVRTC writes into a buffer of the size that it asks for."""
+    """Bytes that NVRTC's function `read` writes into a buffer of the size that its function `size` gives."""
     buffer: bytes = b"\0" * _ok(size(program))
     _ok(read(program, buffer))
     return buffer

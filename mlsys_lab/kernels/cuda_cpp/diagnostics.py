@@ -1,4 +1,4 @@
-"""What a compiler's log says to the person who wrote the kernel: the first error, at a line of theirs."""
+"""From a compiler's log to one line for the person who wrote the kernel: the first error, at a line of theirs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ ERROR = re.compile(
 USED_AT = re.compile(r"\bat line (?P<line>\d+)(?: of (?P<file>\S+))?")
 ASSEMBLER = re.compile(r"(?:^\s*ptxas error\s*|; error\s*): (?P<what>.+?)\s*$", re.M)
 EXPRESSIONS = "__nv_name_map"
-"""The file that NVRTC makes of the kernels asked for."""
+"""Name of the file in which NVRTC's messages place the kernels that were asked for."""
 
 
 def failure(log: str, source: str, name: str) -> InputError:
-    """One line for a failed compilation: `NAME:LINE: error: …` with the source line.
+    """The error for a failed compilation, in one line: `NAME:LINE: error: …` with the source line.
 
     An error inside a header is told at the line of the learner's file that led there; a kernel that was asked for and
     is not in the file is told as such.
@@ -42,7 +42,7 @@ def failure(log: str, source: str, name: str) -> InputError:
 
 
 def _line(error: re.Match[str], rest: str, name: str) -> int | None:
-    """The line of the file `name` that an error lies at, or that led to it."""
+    """Line of the file `name` at which an error lies, or which included the header where it lies; None if neither."""
     if error["file"].strip() == name:
         return int(error["line"])
     for place in USED_AT.finditer(rest):

@@ -26,19 +26,19 @@ MOST_THREADS = 1024
 
 @dataclass(frozen=True)
 class Source:
-    """CUDA C++ text; messages call it `name`."""
+    """CUDA C++ text, and the name that messages use for it."""
 
     text: str
     name: str = "kernel.cu"
 
     @classmethod
     def read(cls, path: Path) -> Source:
-        """The text of a file, under the file's name."""
+        """Read the text of a file, named like the file."""
         return cls(path.read_text(encoding="utf-8"), path.name)
 
 
 class Launcher(Protocol):
-    """What runs a kernel: `launch`, or what stands in for a GPU in a test."""
+    """Type of functions that run a kernel: `launch`, or an emulator of a GPU in tests."""
 
     def __call__(
         self, source: Source, kernel: str, grid: Extent, block: Extent, *arguments: Argument, shared_bytes: int = 0
@@ -49,7 +49,7 @@ class Launcher(Protocol):
 def launch(
     source: Source, kernel: str, grid: Extent, block: Extent, *arguments: Argument, shared_bytes: int = 0
 ) -> None:
-    """Compile `kernel` of `source` for the tensors' GPU, unless done before in this process, and launch it.
+    """Compile `kernel` of `source` for the tensors' GPU, once in a process, and launch it on torch's current stream.
 
     `kernel` is a name or a template with its arguments; `grid` and `block` have one to three extents, x first.
     Raises InputError for arguments that do not fit the kernel's parameters, for an extent or an amount of shared
@@ -73,7 +73,7 @@ def launch(
 
 
 def pass_arguments(kernel: str, wanted: Sequence[Parameter], arguments: Sequence[Argument]) -> list[Any]:
-    """The arguments as C holds them: an address for a tensor, a number of the parameter's own width.
+    """Convert arguments to C: an address for a tensor, a number of the parameter's own width.
 
     Raises InputError for a wrong count, a tensor of another type, one that is not contiguous, a number out of range.
     """
@@ -111,7 +111,7 @@ def _passed(kernel: str, wanted: Parameter, given: Argument) -> Any:
 
 
 def check_extents(kernel: str, grid: Extent, block: Extent) -> None:
-    """InputError for a grid or a block that no GPU can launch."""
+    """Raise InputError for a grid or a block that no GPU can launch."""
     for what, extents in (("grid", grid), ("block", block)):
         if not 1 <= len(extents) <= 3 or min(extents) < 1:
             raise InputError(f"{kernel}: the {what} is no size", got=extents, expected="one to three numbers from 1 on")
@@ -125,12 +125,12 @@ def check_extents(kernel: str, grid: Extent, block: Extent) -> None:
 
 
 def starts_at_16_bytes(*tensors: torch.Tensor) -> bool:
-    """Whether all tensors lie where accesses of sixteen bytes can start; a slice may not."""
+    """Whether all tensors begin at multiples of 16 bytes, as 16-byte accesses need; a slice may not."""
     return all(one.data_ptr() % 16 == 0 for one in tensors)
 
 
 def blocks_that_fill(tensor: torch.Tensor, each: int) -> int:
-    """Blocks that keep the tensor's GPU busy with `each` on a multiprocessor; off a GPU as if it had two."""
+    """Number of blocks that keep the tensor's GPU busy, `each` on a multiprocessor; off a GPU, as if it had two."""
     if tensor.is_cuda:
         return each * torch.cuda.get_device_properties(tensor.device).multi_processor_count
     return each * 2
@@ -156,7 +156,7 @@ def load_driver() -> Any:
 
 @lru_cache(maxsize=256)
 def _load(source: Source, kernel: str, device: int) -> Any:
-    """The kernel on a GPU, which is the current one."""
+    """Load the kernel on GPU `device`, which must be the current one; returns the driver's function."""
     major, minor = torch.cuda.get_device_capability(device)
     compiled = compile_cuda(source.text, (kernel,), name=source.name, arch=f"sm_{major}{minor}")
     driver = load_driver()
@@ -166,7 +166,7 @@ def _load(source: Source, kernel: str, device: int) -> Any:
 
 @lru_cache(maxsize=256)
 def _allow_shared(function: Any, kernel: str, shared_bytes: int, device: int) -> None:
-    """Let launches of a kernel have this much dynamic shared memory."""
+    """Let launches of a kernel have this many bytes of dynamic shared memory; InputError beyond the GPU's limit."""
     properties: Any = torch.cuda.get_device_properties(device)
     most = properties.shared_memory_per_block_optin
     if shared_bytes > most:
@@ -177,7 +177,7 @@ def _allow_shared(function: Any, kernel: str, shared_bytes: int, device: int) ->
 
 
 def _ok(driver: Any, kernel: str, result: tuple[Any, ...]) -> Any:
-    """What a call of the driver gave beside its status; InputError with the driver's own word where it refused."""
+    """Result of a call of the driver without its status; InputError with the driver's own word where it refused."""
     status, *values = result
     if status != driver.CUresult.CUDA_SUCCESS:
         raise InputError(f"{kernel}: the GPU's driver refuses", got=status.name)

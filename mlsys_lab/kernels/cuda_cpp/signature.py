@@ -1,4 +1,4 @@
-"""What a kernel takes, read from its text: the names and types of its parameters."""
+"""The parameters of a CUDA C++ kernel, read from its text: their names and types."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ POINTED = {
     "long long": (torch.int64,),
     "bool": (torch.bool,),
 }
-"""Types of a tensor's elements that a pointer to this type may be given."""
+"""dtypes of tensors that may be passed as a pointer to each C type."""
 
 SCALARS: dict[str, Any] = {
     "int": ctypes.c_int,
@@ -44,7 +44,7 @@ SCALARS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter: `type` without const and __restrict__, of what is pointed to for a pointer."""
+    """A kernel's parameter: name, whether it is a pointer, and `type` (or the one pointed to) without qualifiers."""
 
     name: str
     type: str
@@ -73,7 +73,7 @@ def parameters(source: str, kernel: str, name: str) -> tuple[Parameter, ...]:
 
 
 def _kernels(source: str) -> Iterator[tuple[str, str]]:
-    """Name and parameter list of each kernel."""
+    """Yield the name and the parameter list, as text, of each kernel."""
     text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", source, flags=re.S)
     for declared in re.finditer(r"\b__global__\b", text):
         at = declared.end()
@@ -86,7 +86,7 @@ def _kernels(source: str) -> Iterator[tuple[str, str]]:
 
 
 def _closing(text: str, start: int) -> int:
-    """Where the bracket closes that was opened just before `start`."""
+    """Position of the bracket that closes the one opened just before `start`."""
     depth = 1
     for at in range(start, len(text)):
         depth += {"(": 1, ")": -1}.get(text[at], 0)

@@ -30,7 +30,7 @@ def reference(
     *,
     scale: float | None = None,
 ) -> torch.Tensor:
-    """(B, N, D), two caches (pages, page size, K, D), (B, pages), (B,) -> (B, N, D), written out in torch."""
+    """Decode attention in torch: (B, N, D), two caches (pages, page size, K, D), (B, pages), (B,) -> (B, N, D)."""
     page, outs = k_cache.shape[1], []
     for query, pages, length in zip(q, table, lengths.tolist(), strict=True):
         used = pages[: -(-length // page)]
@@ -42,7 +42,7 @@ def reference(
 def cache_fits(
     q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, table: torch.Tensor, lengths: torch.Tensor
 ) -> None:
-    """`InputError` for shapes that do not fit one another, and for a table or lengths that are no integers."""
+    """Raise InputError for shapes that do not fit one another, and for a table or lengths that are no integers."""
     of_rank(3, q=q)
     of_rank(4, k_cache=k_cache)
     of_shape(tuple(k_cache.shape), v_cache=v_cache)
@@ -60,7 +60,7 @@ def cache_fits(
 
 
 def pages_exist(k_cache: torch.Tensor, table: torch.Tensor, lengths: torch.Tensor) -> None:
-    """`InputError` for lengths that the table has no room for and pages that the cache has not; waits for a GPU."""
+    """Raise InputError for lengths beyond the table and pages beyond the cache; waits for a GPU."""
     pages, page = k_cache.shape[:2]
     room = table.shape[1] * page
     if not bool(((lengths >= 0) & (lengths <= room)).all()):
@@ -80,10 +80,12 @@ def decode_attention(
     scale: float | None = None,
     step: str = "split",
 ) -> torch.Tensor:
-    """(B, N, D) -> (B, N, D), by one of `STEPS`: each sequence's query over its first `lengths` cached tokens.
+    """Attend with each sequence's one query over its first `lengths` cached tokens: (B, N, D) -> (B, N, D).
 
     The caches are (pages, page size, K, D); `table` (B, pages) says which pages hold a sequence, in order. Query head n
-    attends with key/value head n // (N/K). `scale` is 1/√D by default. Raises InputError.
+    attends with key/value head n
+
+    (N/K). `scale` is 1/√D by default. Raises InputError.
     """
     if step == "reference":
         together(REFERENCE_DTYPES, q=q, k_cache=k_cache, v_cache=v_cache)

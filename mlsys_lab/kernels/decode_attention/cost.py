@@ -1,4 +1,4 @@
-"""What decode attention costs: FLOPs and least bytes from the sequences' lengths, and what the kernels ask for."""
+"""Cost of decode attention from the sequences' lengths: FLOPs, least bytes, and what the kernels ask for."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import math
 from collections.abc import Sequence
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.amounts import at_least_one, not_negative, positive
+from mlsys_lab.flops.amounts import require_at_least_one, require_not_negative, require_positive
 
 FLOAT32 = 4  # bytes of a part's numbers, and of a log-sum-exp
 
 
 def forward(lengths: Sequence[int], heads: int, kv_heads: int, width: int, itemsize: int = 2) -> tuple[float, float]:
-    """FLOPs, 4·D for each key and query head, and least bytes: each cached key and value, query and output once.
+    """FLOPs (4·D a key and query head) and least bytes (each cached key and value, query and output moved once).
 
     >>> forward([1000], heads=32, kv_heads=8, width=128)
     (16384000.0, 4112384.0)
     """
-    at_least_one(heads=heads, kv_heads=kv_heads, width=width)
-    positive(itemsize=itemsize)
-    not_negative(lengths=min(lengths, default=0))
+    require_at_least_one(heads=heads, kv_heads=kv_heads, width=width)
+    require_positive(itemsize=itemsize)
+    require_not_negative(lengths=min(lengths, default=0))
     if heads % kv_heads:
         raise InputError("query heads must be a multiple of key/value heads", got=f"{heads} and {kv_heads}")
     tokens, ends = sum(lengths), 2 * len(lengths) * heads
@@ -37,11 +37,11 @@ def paged_bytes(
     table_itemsize: int = 4,
     itemsize: int = 2,
 ) -> int:
-    """What the kernels ask for: the least, a query again for each part, and a table's entry for each key and its head.
+    """Bytes that the kernels ask for: the least, a query again for each part, a table's entry a key and head.
 
     With more than one part, each part's output and log-sum-exp are written in float32, and read where it had keys.
     """
-    at_least_one(parts=parts, block_n=block_n, table_itemsize=table_itemsize)
+    require_at_least_one(parts=parts, block_n=block_n, table_itemsize=table_itemsize)
     _, least = forward(lengths, heads, kv_heads, width, itemsize)
     queries, programs = len(lengths) * heads, len(lengths) * kv_heads * parts
     asked = int(least) + (sum(lengths) * kv_heads + programs) * table_itemsize + queries * FLOAT32

@@ -19,7 +19,7 @@ LN_2 = tl.constexpr(0.6931471805599453)
 
 @triton.jit
 def load_tokens(cache_ptr, pages, keys, inside, page, slot, D: tl.constexpr, BLOCK_D: tl.constexpr, PAGE: tl.constexpr):
-    """Rows of a cache for some keys of one head: (BLOCK_N, BLOCK_D). `page` and `slot` are strides."""
+    """Load rows of one head from a paged cache for some keys: (BLOCK_N, BLOCK_D). `page` and `slot` are strides."""
     column = tl.arange(0, BLOCK_D)[None, :]
     at = pages.to(tl.int64) * page + keys % PAGE * slot
     return tl.load(cache_ptr + at[:, None] + column, mask=inside[:, None] & (column < D), other=0.0)
@@ -32,7 +32,7 @@ def part_kernel(
     GROUP: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, PAGE: tl.constexpr,
     BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Program (sequence, key/value head, part): the group's attention over a part of the keys, and its log-sum-exp."""
+    """Attend over one part of a sequence's keys for one key/value head's group; writes output and log-sum-exp."""
     b, h, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     parts = tl.num_programs(2)
     length = tl.load(lengths_ptr + b).to(tl.int32)
@@ -75,7 +75,7 @@ def merge_kernel(
     part_ptr, part_lse_ptr, out_ptr, lse_ptr, parts,
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_PARTS: tl.constexpr,
 ):  # fmt: skip
-    """One program, one query: the parts' outputs, each weighted by its share of the softmax's sum."""
+    """Merge the parts' outputs of one query, each weighted by its share of the softmax's sum."""
     query, column = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK_D)
     accumulator = tl.zeros((BLOCK_D,), tl.float32)
     total, highest = 0.0, -float("inf")

@@ -30,13 +30,13 @@ WIDEST = 256
 """Widest head whose tiles fit a block's shared memory."""
 
 PROGRAMS_PER_MULTIPROCESSOR = 3
-"""That many blocks' tiles of keys and values fit its shared memory at once; a step that splits makes about as many."""
+"""Programs that a split makes for each multiprocessor, which has shared memory for as many blocks' tiles at once."""
 
 STAGES, TILE_BYTES = 3, 16 * 1024
-"""Tiles of keys and of values that are under way at once, and the size of one: three blocks find room in an H100's."""
+"""Tiles of keys and of values in flight at once, and the bytes of one: three blocks find room in an H100's."""
 
 MERGED_AT_ONCE = 16
-"""Parts whose outputs the merging kernel holds at once."""
+"""Number of parts whose outputs the merging kernel holds at once."""
 
 
 def decode_attention(
@@ -52,7 +52,7 @@ def decode_attention(
     block_n: int | None = None,
     parts: int | None = None,
 ) -> torch.Tensor:
-    """(B, N, D) -> (B, N, D): each sequence's query over its first `lengths` tokens; one of length 0 gets zeros.
+    """Attend with each sequence's query over its first `lengths` tokens (zeros for 0): (B, N, D) -> (B, N, D).
 
     `block_n` keys are worked on at once, and "split" makes `parts` parts; both are chosen by size where they are not
     given. Entries of `table` past a sequence's pages are not looked at. Raises InputError; on the CPU also for lengths
@@ -87,7 +87,7 @@ def _operator(
     block_n: int,
     parts: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The output, and the log-sum-exp of each query, (B, N)."""
+    """Attention's output (B, N, D), and the log-sum-exp of each query, (B, N)."""
     (B, N, D), (_, page, K, _) = q.shape, k_cache.shape
     out, lse = q.new_empty(q.shape), q.new_empty(B, N, dtype=torch.float32)
     if not q.numel():
@@ -124,7 +124,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor
 
 
 def _backward(ctx: Any, d_out: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    """Attention's gradients over the gathered tokens; those of keys and values are added up in their pages."""
+    """Gradients of decode attention over the gathered tokens; those of keys and values are summed into their pages."""
     q, k_cache, v_cache, table, lengths, out, lse = ctx.saved_tensors
     (B, N, D), (_, page, K, _) = q.shape, k_cache.shape
     tokens = torch.arange(table.shape[1] * page, device=q.device)
@@ -153,7 +153,7 @@ _operator.register_autograd(_backward, setup_context=_setup_context)
 
 
 def _parts(q: torch.Tensor, k_cache: torch.Tensor, table: torch.Tensor, block_n: int) -> int:
-    """As many as fill the device, but none with less than two tiles if all sequences were as long as the table is wide.
+    """Parts of a sequence: as many as fill the device, each of at least two tiles if sequences fill the table.
 
     Lengths are on the device: to ask for the longest would be to wait for it.
     """
@@ -164,7 +164,7 @@ def _parts(q: torch.Tensor, k_cache: torch.Tensor, table: torch.Tensor, block_n:
 
 
 def _width(q: torch.Tensor) -> int:
-    """Columns of a tile: the heads' width, up to a power of two."""
+    """Columns of a tile: the heads' width rounded up to a power of two."""
     return max(16, int(triton.next_power_of_2(q.shape[-1])))
 
 

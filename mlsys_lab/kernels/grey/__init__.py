@@ -1,4 +1,4 @@
-"""A colour picture's brightness: three numbers in, one out, and a question of how they lie in memory."""
+"""Brightness of a colour picture: three numbers in, one out, and a question of how they lie in memory."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import torch
 from mlsys_lab.kernels.operation import perform
 
 WEIGHTS = (0.299, 0.587, 0.114)
-"""Of red, green and blue in brightness (ITU-R BT.601-7, section 2.5.1)."""
+"""Weights of red, green and blue in brightness (ITU-R BT.601-7, section 2.5.1)."""
 
 
 def reference(picture: torch.Tensor) -> torch.Tensor:
-    """Brightness (rows, columns) of an interleaved picture (rows, columns, 3), by torch."""
+    """Brightness (rows, columns) of an interleaved picture (rows, columns, 3), computed by torch."""
     red, green, blue = WEIGHTS
     return red * picture[..., 0] + green * picture[..., 1] + blue * picture[..., 2]
 

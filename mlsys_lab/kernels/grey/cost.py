@@ -1,18 +1,18 @@
-"""What brightness costs at least."""
+"""FLOPs and least bytes of computing a picture's brightness."""
 
 from __future__ import annotations
 
-from mlsys_lab.flops.amounts import not_negative, positive
+from mlsys_lab.flops.amounts import require_not_negative, require_positive
 
 
 def flops(pixels: int) -> int:
-    """Three multiplications and two additions a pixel."""
-    not_negative(pixels=pixels)
+    """FLOPs of the brightness of `pixels` pixels: three multiplications and two additions each."""
+    require_not_negative(pixels=pixels)
     return 5 * pixels
 
 
 def least_bytes(pixels: int, itemsize: int = 4) -> int:
-    """Three numbers read and one written a pixel."""
-    not_negative(pixels=pixels)
-    positive(itemsize=itemsize)
+    """Least bytes moved for `pixels` pixels: three numbers read and one written each."""
+    require_not_negative(pixels=pixels)
+    require_positive(itemsize=itemsize)
     return 4 * pixels * itemsize

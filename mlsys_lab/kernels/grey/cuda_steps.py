@@ -1,4 +1,4 @@
-"""Brightness in CUDA C++ (steps.cu)."""
+"""Brightness of a picture in CUDA C++ (steps.cu)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEPS = {
 
 
 def run(step: str, picture: torch.Tensor, *, launch: cuda_cpp.Launcher = cuda_cpp.launch) -> torch.Tensor:
-    """Brightness (rows, columns) of a contiguous fp32 picture on a GPU. `launch` is what runs the kernel.
+    """Brightness (rows, columns) of a contiguous fp32 picture on a GPU; `launch` is the function that runs the kernel.
 
     The picture is (3, rows, columns) for "planar", else (rows, columns, 3).
     Raises InputError for an unknown step and for a tensor that is no picture, MissingToolError without a GPU.

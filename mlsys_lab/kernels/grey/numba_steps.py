@@ -1,4 +1,4 @@
-"""Brightness in Numba's CUDA: the same arithmetic on two layouts of a picture."""
+"""Brightness in Numba's CUDA: equal arithmetic on two layouts of a picture."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from mlsys_lab.kernels.numba_language import cuda
 from mlsys_lab.kernels.numba_launch import Launcher, launch
 
 BLOCK = (32, 4)
-"""Threads along columns and rows: a warp takes 32 pixels of one row."""
+"""Threads of a block along columns and rows: a warp takes 32 pixels of one row."""
 
 RED, GREEN, BLUE = (np.float32(weight) for weight in WEIGHTS)
-"""As float32: a Python float would make the kernel compute in float64."""
+"""Weights of the colours as float32: a Python float would make the kernel compute in float64."""
 
 STEPS = {
     "interleaved": "red, green and blue of a pixel side by side: a warp's load takes every third number",
@@ -27,7 +27,7 @@ STEPS = {
 
 @cuda.jit
 def interleaved(picture, brightness):
-    """picture (rows, columns, 3)."""
+    """Brightness of a picture (rows, columns, 3), one pixel a thread."""
     column, row = cuda.grid(2)
     if row < brightness.shape[0] and column < brightness.shape[1]:
         red, green, blue = picture[row, column, 0], picture[row, column, 1], picture[row, column, 2]
@@ -36,7 +36,7 @@ def interleaved(picture, brightness):
 
 @cuda.jit
 def planar(picture, brightness):
-    """picture (3, rows, columns)."""
+    """Brightness of a picture (3, rows, columns), one pixel a thread."""
     column, row = cuda.grid(2)
     if row < brightness.shape[0] and column < brightness.shape[1]:
         red, green, blue = picture[0, row, column], picture[1, row, column], picture[2, row, column]

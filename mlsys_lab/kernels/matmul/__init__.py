@@ -1,4 +1,4 @@
-"""c = a·b: enough arithmetic for each number to be worth keeping close, and a ladder of places to keep it in."""
+"""Matrix product c = a·b: enough arithmetic for each number to be worth keeping close, and a ladder of places."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from mlsys_lab.kernels.operation import perform
 
 
 def reference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The product by torch."""
+    """Matrix product a·b, computed by torch."""
     return a @ b
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor, *, language: str = "numba", step: str | None = None) -> torch.Tensor:
-    """a·b of two matrices by a step of a language's `STEPS`; Triton's module has more to offer. Raises InputError.
+    """Matrix product a·b by a step of a language's `STEPS`; Triton's module has more options. Raises InputError.
 
     Without a step: the fastest that takes the operands.
     """

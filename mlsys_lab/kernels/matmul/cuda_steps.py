@@ -33,7 +33,7 @@ STEPS = {
 
 @dataclass(frozen=True)
 class Tiles:
-    """Elements of c that a block, a warp and a thread make; `depth` steps along k at a time."""
+    """Tile sizes of "warp_tile": elements of c that a block, a warp and a thread make; `depth` along k at a time."""
 
     rows: int
     columns: int
@@ -46,7 +46,7 @@ class Tiles:
 
 @dataclass(frozen=True)
 class TensorTiles:
-    """Elements of c that a block and a warp make; `depth` along k at a time, `stages` of them in shared memory."""
+    """Tile sizes of "tensor_cores": of c for a block and a warp; `depth` along k, `stages` in shared memory."""
 
     rows: int
     columns: int
@@ -57,12 +57,12 @@ class TensorTiles:
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """Number of threads of a block."""
         return self.rows // self.warp_rows * (self.columns // self.warp_columns) * 32
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a block."""
+        """Bytes of dynamic shared memory of a block."""
         return 2 * self.stages * self.depth * (self.rows + self.columns)
 
 
@@ -90,7 +90,7 @@ def run(
     tiles: Tiles | TensorTiles | None = None,
     launch: cuda_cpp.Launcher = cuda_cpp.launch,
 ) -> torch.Tensor:
-    """a·b of two contiguous matrices on a GPU: fp32, bf16 for "tensor_cores" (summed in fp32, rounded at the end).
+    """Product a·b of two contiguous matrices on a GPU: fp32, for "tensor_cores" bf16 summed in fp32.
 
     `tiles` are for "warp_tile" (Tiles) and "tensor_cores" (TensorTiles); `launch` is what runs the kernel.
     Raises InputError for an unknown step and for tensors that do not fit, MissingToolError without a GPU.
@@ -114,7 +114,7 @@ def run(
 def _plan(
     step: str, m: int, n: int, k: int, starts_well: bool, tiles: Tiles | TensorTiles | None
 ) -> tuple[cuda_cpp.Source, str, tuple[int, ...], tuple[int, ...], int]:
-    """Source, kernel, grid, block and dynamic shared memory of a step for these sizes."""
+    """How to launch a step for these sizes: source, kernel, grid, block and bytes of dynamic shared memory."""
     by_fours = str(starts_well and n % 4 == 0 and k % 4 == 0).lower()
     by_eights = str(starts_well and n % 8 == 0 and k % 8 == 0).lower()
     if step == "naive":

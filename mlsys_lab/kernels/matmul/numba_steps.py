@@ -17,18 +17,18 @@ from mlsys_lab.kernels.numba_launch import Launcher, launch
 
 DTYPES = (torch.float32, torch.float64)
 TILE = 16
-"""A side of the square tiles of "shared_tile", whose blocks have as many threads as a tile has numbers."""
+"""Side of the square tiles of "shared_tile", whose blocks have as many threads as a tile has numbers."""
 ROWS = 64
 COLUMNS = 64
 DEPTH = 8
 UP = 8
-"""Rows that a thread of "register_tile_1d" makes."""
+"""Number of rows that a thread of "register_tile_1d" makes."""
 SIDE = 4
-"""Rows and columns that a thread of "register_tile_2d" makes."""
+"""Number of rows and of columns that a thread of "register_tile_2d" makes."""
 THREADS_1D = ROWS * COLUMNS // UP
 THREADS_2D = ROWS * COLUMNS // (SIDE * SIDE)
 ACROSS = COLUMNS // SIDE
-"""Threads side by side in a block of "register_tile_2d", and how far apart the columns (and rows) of one thread are."""
+"""Threads side by side in a block of "register_tile_2d", and the distance of the columns (and rows) of one thread."""
 
 STEPS = {
     "naive": "a thread an element, neighbours in neighbouring rows",
@@ -41,7 +41,7 @@ STEPS = {
 
 @cuda.jit
 def naive(a, b, c):
-    """Neighbours along x go down a column of c."""
+    """Product with one element of c a thread; neighbours along x go down a column of c."""
     row, column = cuda.grid(2)
     if row < c.shape[0] and column < c.shape[1]:
         total = float32(0)
@@ -52,7 +52,7 @@ def naive(a, b, c):
 
 @cuda.jit
 def coalesced(a, b, c):
-    """Neighbours along x go along a row of c."""
+    """Product with one element of c a thread; neighbours along x go along a row of c."""
     column, row = cuda.grid(2)
     if row < c.shape[0] and column < c.shape[1]:
         total = float32(0)
@@ -63,7 +63,7 @@ def coalesced(a, b, c):
 
 @cuda.jit
 def shared_tile(a, b, c):
-    """Each thread fetches one number of either tile and uses TILE of either."""
+    """Product by tiles in shared memory: each thread fetches one number of either tile and uses TILE of either."""
     a_tile = cuda.shared.array((TILE, TILE), a.dtype)
     b_tile = cuda.shared.array((TILE, TILE), a.dtype)
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
@@ -82,7 +82,7 @@ def shared_tile(a, b, c):
 
 @cuda.jit(device=True)
 def fetch(a, b, a_tile, b_tile, top, left, start, threads):
-    """Fills both tiles with the block's numbers from `start` along k on, zeros outside of the matrices."""
+    """Fill both tiles with the block's numbers from `start` along k on, zeros outside of the matrices."""
     t = cuda.threadIdx.x
     for n in range(t, ROWS * DEPTH, threads):
         row, k = n // DEPTH, n % DEPTH
@@ -96,7 +96,7 @@ def fetch(a, b, a_tile, b_tile, top, left, start, threads):
 
 @cuda.jit
 def register_tile_1d(a, b, c):
-    """Lanes of a warp share the numbers of a, each has its own of b."""
+    """Product with UP elements of c a thread: lanes of a warp share the numbers of a, each has its own of b."""
     a_tile = cuda.shared.array((ROWS, DEPTH), a.dtype)
     b_tile = cuda.shared.array((DEPTH, COLUMNS), a.dtype)
     totals = cuda.local.array(UP, a.dtype)
@@ -119,7 +119,7 @@ def register_tile_1d(a, b, c):
 
 @cuda.jit
 def register_tile_2d(a, b, c):
-    """Every number that a thread takes from shared memory serves SIDE multiply-adds."""
+    """Product with SIDE × SIDE elements of c a thread: a number from shared memory serves SIDE multiply-adds."""
     a_tile = cuda.shared.array((ROWS, DEPTH), a.dtype)
     b_tile = cuda.shared.array((DEPTH, COLUMNS), a.dtype)
     totals = cuda.local.array((SIDE, SIDE), a.dtype)
@@ -169,11 +169,11 @@ TILES = {
     "register_tile_1d": (COLUMNS, ROWS),
     "register_tile_2d": (COLUMNS, ROWS),
 }
-"""Columns and rows of c that a block makes."""
+"""Columns and rows of c that a block makes, by step."""
 
 
 def run(step: str, a: torch.Tensor, b: torch.Tensor, *, launch: Launcher = launch) -> torch.Tensor:
-    """a·b of two contiguous matrices.
+    """Product a·b of two contiguous matrices, by one of `STEPS`.
 
     Raises InputError for an unknown step and for tensors that do not go together.
     """

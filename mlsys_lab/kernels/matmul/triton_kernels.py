@@ -29,7 +29,7 @@ def tile_of(program, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M
 
 @triton.jit
 def activated(z, ACTIVATION: tl.constexpr):
-    """The activation of float32 values; gelu is the exact one, with erf."""
+    """Apply the activation to float32 values; gelu is the exact one, with erf."""
     if ACTIVATION == "relu":
         return tl.maximum(z, 0.0)
     if ACTIVATION == "silu":
@@ -41,7 +41,7 @@ def activated(z, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def with_bias(z, bias_ptr, columns, N, BIAS: tl.constexpr):
-    """z plus the bias of its columns, where there is one."""
+    """Add the bias of the columns to z, where there is one."""
     if BIAS:
         z += tl.load(bias_ptr + columns, mask=columns < N, other=0.0).to(tl.float32)[None, :]
     return z
@@ -52,7 +52,7 @@ def product(
     a_ptr, b_ptr, m, n, M, N, K, a_m, a_k, b_k, b_n,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The tile (m, n) of A·B; `a_m` … `b_n` are strides in elements. EVEN: no tile reaches over an edge."""
+    """Compute the tile (m, n) of A·B; `a_m` … `b_n` are strides in elements. EVEN: no tile reaches over an edge."""
     in_m, in_n, in_k = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
     # The tile's corner in 64 bits: M·K may pass 2³¹. Within the tile, 32 bits do.
     a_ptrs = a_ptr + m.to(tl.int64) * BLOCK_M * a_m + (in_m[:, None] * a_m + in_k[None, :] * a_k)
@@ -76,7 +76,7 @@ def store(
     z, c_ptr, z_ptr, bias_ptr, m, n, M, N,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ACTIVATION: tl.constexpr, BIAS: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    """The epilogue: bias and activation while the tile is still in registers. KEEP: what the activation met as well."""
+    """Apply bias and activation while the tile is in registers, and store it. KEEP: the activation's input as well."""
     rows, columns = m * BLOCK_M + tl.arange(0, BLOCK_M), n * BLOCK_N + tl.arange(0, BLOCK_N)
     inside = (rows < M)[:, None] & (columns < N)[None, :]
     offsets = rows.to(tl.int64)[:, None] * N + columns[None, :]
@@ -92,7 +92,7 @@ def tile_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, EVEN: tl.constexpr,
     PRECISION: tl.constexpr, ACTIVATION: tl.constexpr, BIAS: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    """One program, one tile of C."""
+    """Product where each program makes one tile of C."""
     m, n = tile_of(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
     z = product(a_ptr, b_ptr, m, n, M, N, K, a_m, a_k, b_k, b_n, BLOCK_M, BLOCK_N, BLOCK_K, EVEN, PRECISION)
     store(z, c_ptr, z_ptr, bias_ptr, m, n, M, N, BLOCK_M, BLOCK_N, ACTIVATION, BIAS, KEEP)
@@ -104,7 +104,7 @@ def persistent_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, EVEN: tl.constexpr,
     PRECISION: tl.constexpr, ACTIVATION: tl.constexpr, BIAS: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    """As many programs as multiprocessors, each with tile after tile: the next one's loads begin as this is stored."""
+    """Product by as many programs as multiprocessors, tile after tile: the next one's loads begin as this is stored."""
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
         m, n = tile_of(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
@@ -119,7 +119,7 @@ def descriptor_kernel(
     A_TRANSPOSED: tl.constexpr, B_TRANSPOSED: tl.constexpr,
     PRECISION: tl.constexpr, ACTIVATION: tl.constexpr, BIAS: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    """The same with tensor descriptors: Hopper's copy engine (TMA) fetches whole tiles and knows where the matrix ends.
+    """Product by tensor descriptors: Hopper's copy engine (TMA) fetches whole tiles and knows where the matrix ends.
 
     Threads compute no addresses and hold no pointers, and what lies past an edge arrives as zeros. An A that is stored
     transposed is read through a descriptor of Aᵀ and turned on its way into the tensor cores; B likewise.

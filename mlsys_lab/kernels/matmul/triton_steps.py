@@ -41,7 +41,7 @@ FUSED = ("fused", "persistent", "descriptors")
 
 @dataclass(frozen=True)
 class Tile:
-    """How a kernel cuts the work: the tile, the height of a group of tiles, and what the compiler is given."""
+    """How a kernel cuts the work: the tile, the height of a group of tiles, and the compiler's warps and stages."""
 
     m: int = 128
     n: int = 256
@@ -51,11 +51,11 @@ class Tile:
     stages: int = 3
 
     def shared_bytes(self, itemsize: int) -> int:
-        """Shared memory of the tiles of A and B that are under way at once."""
+        """Bytes of shared memory of the tiles of A and B that are in flight at once."""
         return (self.m + self.n) * self.k * itemsize * self.stages
 
     def constants(self) -> dict[str, int]:
-        """The kernel's constants, and the compiler's two."""
+        """Keyword arguments of a launch: the kernel's constants, and the compiler's numbers of warps and stages."""
         blocks = {"BLOCK_M": self.m, "BLOCK_N": self.n, "BLOCK_K": self.k, "GROUP_M": self.group}
         return blocks | {"num_warps": self.warps, "num_stages": self.stages}
 
@@ -81,7 +81,7 @@ CANDIDATES = (
     Tile(m=64, n=64, k=16, stages=2),
     Tile(m=32, n=32, k=16, warps=4, stages=2),
 )
-"""What is tried where a step tunes itself: large tiles read less, small ones make enough programs of small products.
+"""Tiles that a self-tuning step tries: large ones read less, small ones make enough programs of small products.
 
 The last three are for float32 in precision "ieee", and only they (`tiles.written_out`).
 """
@@ -113,7 +113,7 @@ def matmul(
 
 
 def run(step: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """a·b by one of `STEPS`."""
+    """Matrix product a·b by one of `STEPS`."""
     return matmul(a, b, step=step)
 
 
@@ -128,7 +128,7 @@ def _operator(
     tile: list[int],
     keep: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The result, and what the activation met where the backward pass will need it (else nothing)."""
+    """The result and, if `keep`, the activation's input, which the backward pass needs (else an empty tensor)."""
     M, N = a.shape[0], b.shape[1]
     inside = step in FUSED
     c = a.new_empty(M, N)
@@ -160,7 +160,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor
 
 
 def _backward(ctx: Any, d_out: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    """dZ = dC · act′(Z); dA = dZ·Bᵀ and dB = Aᵀ·dZ by the same step; the bias's gradient is dZ's sum over rows."""
+    """Gradients dZ = dC · act′(Z), dA = dZ·Bᵀ, dB = Aᵀ·dZ by the forward pass's step; the bias's is Σ dZ over rows."""
     a, b, z = ctx.saved_tensors
     dz = _activation_backward(d_out, z, ctx.activation).contiguous()
 
@@ -178,7 +178,7 @@ _operator.register_autograd(_backward, setup_context=_setup_context)
 
 
 def _activated(z: torch.Tensor, activation: str) -> torch.Tensor:
-    """The activation as a pass of its own; a new tensor, for an operator may not return one of them twice."""
+    """Apply the activation in a separate pass; always a new tensor, since an operator may not return one twice."""
     if activation == "none":
         return z
     found: torch.Tensor = getattr(torch.nn.functional, activation)(z)
@@ -186,7 +186,7 @@ def _activated(z: torch.Tensor, activation: str) -> torch.Tensor:
 
 
 def _activation_backward(d_out: torch.Tensor, z: torch.Tensor, activation: str) -> torch.Tensor:
-    """d_out · act′(z); for relu, `z` is its result, which is as good."""
+    """Gradient d_out · act′(z); for relu, `z` is its result, which tells as much."""
     if activation == "none":
         return d_out
     if activation == "relu":
@@ -207,7 +207,7 @@ def _launch(
     precision: str,
     tile: list[int],
 ) -> None:
-    """Run the step's kernel. `z` is where the activation's input goes, if anyone wants it."""
+    """Run the step's kernel; `z` receives the activation's input unless it is None."""
     (M, K), N = a.shape, b.shape[1]
     shared = (a, b, c, z, bias, M, N, K)
     written = ("c_ptr",) if z is None else ("c_ptr", "z_ptr")
@@ -239,7 +239,7 @@ def _launch(
 
 
 def _tile_for(step: str, a: torch.Tensor, precision: str, key: tuple[Any, ...], run: Callable[[Tile], None]) -> Tile:
-    """What the step prescribes, or the fastest of those that fit."""
+    """The tile that the step prescribes, or else the fastest of the candidates that fit."""
     small = tiles.written_out(a.dtype, precision)
     if step in ("tile", "grouped"):
         group = 1 if step == "tile" else 8
@@ -268,7 +268,7 @@ def _check(
 
 
 def _upright(x: torch.Tensor) -> torch.Tensor:
-    """The matrix, or its transpose where that is the one whose rows are contiguous."""
+    """Return the matrix, or its transpose if that is the one whose rows are contiguous."""
     return x.T if x.ndim == 2 and _is_transposed(x) else x
 
 
@@ -281,5 +281,5 @@ def _row_stride(x: torch.Tensor) -> int:
 
 
 def _descriptors_take(*matrices: torch.Tensor) -> bool:
-    """Whether the copy engine can: it starts rows at multiples of 16 bytes."""
+    """Whether the copy engine can read these matrices: it needs rows that start at multiples of 16 bytes."""
     return all(x.data_ptr() % 16 == 0 and _row_stride(x) * x.itemsize % 16 == 0 for x in matrices)

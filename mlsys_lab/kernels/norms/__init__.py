@@ -10,14 +10,14 @@ from mlsys_lab.errors import InputError
 def reference_layer_norm(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, *, eps: float = 1e-5
 ) -> torch.Tensor:
-    """`layer_norm` in torch, one operation after another, each a pass over memory."""
+    """Layer norm along the last dimension in torch, one operation after another, each a pass over memory."""
     centred = x.float() - x.float().mean(-1, keepdim=True)
     x_hat = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps)
     return (x_hat * weight.float() + bias.float()).to(x.dtype)
 
 
 def reference_rms_norm(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
-    """`rms_norm` in torch, one operation after another, each a pass over memory."""
+    """RMS norm along the last dimension in torch, one operation after another, each a pass over memory."""
     x_hat = x.float() * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + eps)
     return (x_hat * weight.float()).to(x.dtype)
 
@@ -25,7 +25,7 @@ def reference_rms_norm(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e
 def layer_norm(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, *, eps: float = 1e-5, step: str = "persistent"
 ) -> torch.Tensor:
-    """(x − mean) / √(variance + eps) · weight + bias for (…, D), (D,), (D,), differentiable.
+    """Layer norm (x − mean) / √(variance + eps) · weight + bias for (…, D), (D,), (D,), differentiable.
 
     `step` is one of Triton's `STEPS`. Computed in float32, given back in x's dtype. Raises InputError.
     """
@@ -37,7 +37,7 @@ def layer_norm(
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6, step: str = "persistent") -> torch.Tensor:
-    """x / √(mean of x² + eps) · weight for (…, D) and (D,), differentiable; otherwise as `layer_norm`."""
+    """RMS norm x / √(mean of x² + eps) · weight for (…, D), (D,), differentiable; otherwise as `layer_norm`."""
     from mlsys_lab.kernels.norms import triton_steps
 
     return triton_steps.norm(x, weight, None, eps=eps, step=step)

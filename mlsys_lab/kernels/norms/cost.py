@@ -5,27 +5,32 @@ Roots and quotients once a row are left out, as are μ and r, which are kept for
 
 from __future__ import annotations
 
-from mlsys_lab.flops.amounts import positive
+from mlsys_lab.flops.amounts import require_positive
 
 
 def forward(rows: int, width: int, itemsize: float, *, centred: bool) -> tuple[float, float]:
-    """RMS norm: x², its sum, two products. `centred` (layer norm): beside it the sum of x, a difference and + b.
+    """FLOPs and least bytes of the forward pass, `centred` for layer norm.
+
+    RMS norm takes x², its sum and two products; layer norm beside these the sum of x, a difference and + b.
 
     x is read and y written; w and b are read once.
 
     >>> forward(8192, 8192, 2, centred=False)
     (268435456.0, 268451840.0)
     """
-    positive(rows=rows, width=width, itemsize=itemsize)
+    require_positive(rows=rows, width=width, itemsize=itemsize)
     flops, weights = (7.0, 2) if centred else (4.0, 1)
     return flops * rows * width, (2.0 * rows + weights) * width * itemsize
 
 
 def backward(rows: int, width: int, itemsize: float, *, centred: bool) -> tuple[float, float]:
-    """RMS norm: x̂, g, g·x̂ and its sum, dy·x̂ and its sum, three more for dx. `centred`: x − μ, Σg, one − and db, 4 more.
+    """FLOPs and least bytes of the backward pass, `centred` for layer norm.
+
+    RMS norm takes x̂, g, g·x̂ and its sum, dy·x̂ and its sum, and three more for dx; layer norm beside these x − μ, Σg,
+    one − and db, 4 more.
 
     x and dy are read and dx written; w is read, dw (and db) written.
     """
-    positive(rows=rows, width=width, itemsize=itemsize)
+    require_positive(rows=rows, width=width, itemsize=itemsize)
     flops, weights = (13.0, 3) if centred else (9.0, 2)
     return flops * rows * width, (3.0 * rows + weights) * width * itemsize

@@ -17,7 +17,7 @@ from mlsys_lab.kernels.triton_language import tl, triton
 
 @triton.jit
 def rows_at(first, columns, N, D, ROWS: tl.constexpr):
-    """Numbers of ROWS rows from `first`, which exist, where their elements lie, which there are."""
+    """Numbers of ROWS rows from `first`, which of them exist, where their elements lie, and which of those exist."""
     rows = first + tl.arange(0, ROWS)
     at = rows.to(tl.int64)[:, None] * D + columns[None, :]
     return rows, rows < N, at, (rows < N)[:, None] & (columns < D)[None, :]
@@ -25,7 +25,7 @@ def rows_at(first, columns, N, D, ROWS: tl.constexpr):
 
 @triton.jit
 def of_columns(ptr, columns, D):
-    """A weight or bias in float32, (1, BLOCK). Every program reads it: it is to stay in the caches."""
+    """Load a weight or bias as float32, (1, BLOCK). Every program reads it, so it is kept in the caches."""
     return tl.load(ptr + columns, mask=columns < D, other=0.0, eviction_policy="evict_last").to(tl.float32)[None, :]
 
 
@@ -34,7 +34,7 @@ def forward_kernel(
     x_ptr, w_ptr, b_ptr, y_ptr, mean_ptr, r_ptr, N, D, eps,
     CENTRED: tl.constexpr, KEEP: tl.constexpr, STAGES: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """y, r, and μ where the norm is CENTRED (layer norm). KEEP: w and b stay in registers from row to row."""
+    """Write y, r, and μ where the norm is CENTRED (layer norm). KEEP: w and b stay in registers from row to row."""
     columns = tl.arange(0, BLOCK)
     if KEEP:
         w = of_columns(w_ptr, columns, D)
@@ -60,7 +60,7 @@ def backward_kernel(
     dy_ptr, x_ptr, w_ptr, mean_ptr, r_ptr, dx_ptr, dw_ptr, db_ptr, N, D,
     CENTRED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """dx, and this program's share of dw and db, rows of (programs, D)."""
+    """Write dx, and this program's share of dw and db, rows of (programs, D)."""
     columns = tl.arange(0, BLOCK)
     w = of_columns(w_ptr, columns, D)
     dw = tl.zeros((ROWS, BLOCK), tl.float32)
@@ -101,7 +101,7 @@ def wide_backward_kernel(
     dy_ptr, x_ptr, w_ptr, mean_ptr, r_ptr, dx_ptr, dw_ptr, db_ptr, N, D,
     CENTRED: tl.constexpr, BIAS: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The same for rows so wide that a share of dw takes the registers: each row comes twice, part by part.
+    """Write dx and shares of dw and db for rows so wide that dw fills the registers: each comes twice, in parts.
 
     The second time it comes from the caches. The shares of dw (and of db, if BIAS) are tuples of PARTS blocks.
     """
@@ -143,7 +143,7 @@ def wide_backward_kernel(
 
 @triton.jit
 def sum_rows_kernel(shares_ptr, dw_ptr, db_ptr, P, D, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """The sums of P rows, in float32: dw of the first P rows and, along the grid's y, db of the next P."""
+    """Sum P rows in float32: dw of the first P rows and, along the grid's y, db of the next P."""
     columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     which = tl.program_id(1)
     shares_ptr += which.to(tl.int64) * P * D

@@ -33,7 +33,7 @@ ROOMY = 8192
 """Widest row where x, dy and the shares of dw and db fit into the registers of one program together."""
 
 ROOMY_SHARES = 16384
-"""Widest row where the shares of dw and db do. For wider ones db is a sum of its own, which reads dy again.
+"""Widest row where a program's registers hold the shares of dw and db; beyond, db is summed apart, reading dy again.
 
 Layer norm's backward pass then exchanges 4·N·D elements with memory, not 3·N·D. At 32,768 wide, dw and db together
 are as many numbers as a multiprocessor has registers, 65,536; and a share of db kept in memory would be read and
@@ -41,10 +41,10 @@ written for every row, 8 bytes an element, where dy is 2 or 4.
 """
 
 PART = 4096
-"""Elements of a part of such a wide row."""
+"""Number of elements of a part of a row that is wider than `ROOMY`."""
 
 RMS_THREADS, LAYER_THREADS, BACKWARD_THREADS = 1024, 512, 512
-"""Of a multiprocessor, that persistent programs occupy: all run at once, their registers leave room for no more."""
+"""Threads of a multiprocessor that persistent programs occupy: all run at once, registers have room for no more."""
 
 
 def norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float, step: str) -> torch.Tensor:
@@ -72,7 +72,7 @@ def _programs(step: str, blocks: int, most: int) -> int:
 def _operator(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float, step: str
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """y, and for the backward pass μ and r of each row, float32. Without a bias RMS norm, where there is no μ."""
+    """y and, for the backward pass, μ and r of each row, float32; without a bias, RMS norm, whose μ is empty."""
     y, mean, r = _fake(x, weight, bias, eps, step)
     N, D = rows_and_width(x)
     cut = row_block(D, elements=2048, per_thread=16)
@@ -113,7 +113,7 @@ def _backward_operator(
     centred: bool,
     step: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """dx, dw and db (empty for RMS norm)."""
+    """Gradients dx, dw and db (empty for RMS norm)."""
     dx, dw, db = _backward_fake(dy, x, weight, mean, r, centred, step)
     N, D = rows_and_width(x)
     wide, whole_shares = D > ROOMY, D <= ROOMY_SHARES
@@ -154,7 +154,7 @@ def _backward_fake(
 
 
 def _sum_rows(shares: torch.Tensor, *totals: torch.Tensor) -> None:
-    """Each of `totals` = the sum of the rows of its matrix in `shares`; of no rows it is 0."""
+    """Write into each of `totals` the sum of the rows of its matrix in `shares`; the sum of no rows is 0."""
     matrices, P, D = shares.shape
     rows, block = 128, min(64, max(16, power_of_two(D // 128)))
     launch(

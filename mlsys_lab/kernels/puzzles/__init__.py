@@ -18,12 +18,12 @@ from mlsys_lab.kernels.puzzles.sizes import MOST_TAPS, SIDE, THREADS
 
 Shape = tuple[int, ...]
 Plan = tuple[Shape, Shape]
-"""Blocks and threads of a block, x first."""
+"""Type of a launch: blocks, and threads of a block, x first."""
 
 
 @dataclass(frozen=True)
 class Puzzle:
-    """What a kernel has to compute, and how it is launched."""
+    """One puzzle: what its kernel has to compute, and how the kernel is launched."""
 
     task: str
     inputs: tuple[str, ...]  # the kernel's parameters before `out`
@@ -190,23 +190,23 @@ PUZZLES = {
         "any",
     ),
 }
-"""In order."""
+"""The eleven puzzles by name, in the order in which to solve them."""
 
 
 def find(name: str) -> Puzzle:
-    """A puzzle by its name. Raises InputError."""
+    """Look up a puzzle by its name; InputError for an unknown one."""
     if name not in PUZZLES:
         raise InputError("unknown puzzle", got=name, expected="one of " + ", ".join(PUZZLES))
     return PUZZLES[name]
 
 
 def reference(name: str, *inputs: torch.Tensor) -> torch.Tensor:
-    """What a puzzle's `out` has to be, by torch. Raises InputError for an unknown puzzle."""
+    """The tensor that a puzzle's `out` must equal, computed by torch. Raises InputError for an unknown puzzle."""
     return find(name).reference(*inputs)
 
 
 def solve(name: str, *inputs: torch.Tensor, kernel: Any = None, launch: Launcher = launch) -> torch.Tensor:
-    """A puzzle's `out` for fp32 inputs, by `kernel` (the course's own if none is given).
+    """Launch a puzzle on fp32 inputs and return its `out`; `kernel` is the course's own if none is given.
 
     Raises InputError for an unknown puzzle, and for inputs that it is not launched for.
     """

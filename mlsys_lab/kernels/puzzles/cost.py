@@ -1,4 +1,4 @@
-"""What the puzzles cost at least."""
+"""FLOPs and least bytes of the puzzles."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ OPERATIONS = {
     "shared": 0,
     "pooling": 2,
 }
-"""For each number of `out`, where that is all there is to say; comparisons and absolute values count as one."""
+"""Operations for each number of `out`, of puzzles where that is constant; comparisons and absolute values count one."""
 
 
 def flops(name: str, *shapes: Shape) -> int:
-    """Operations of a puzzle on inputs of these shapes. Raises InputError for an unknown puzzle."""
+    """Operations of a puzzle on inputs of these shapes; InputError for an unknown puzzle."""
     out = prod(find(name).shape(*shapes))
     if name == "dot":
         return max(2 * shapes[0][0] - 1, 0)
@@ -32,5 +32,5 @@ def flops(name: str, *shapes: Shape) -> int:
 
 
 def least_bytes(name: str, *shapes: Shape, itemsize: int = 4) -> int:
-    """Every input read once and `out` written once. Raises InputError for an unknown puzzle."""
+    """Least bytes of a puzzle: every input read once and `out` written once. InputError for an unknown puzzle."""
     return itemsize * (sum(map(prod, shapes)) + prod(find(name).shape(*shapes)))

@@ -1,4 +1,4 @@
-"""A solution of each puzzle in Numba's CUDA."""
+"""One solution of each puzzle in Numba's CUDA."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from mlsys_lab.kernels.numba_language import cuda, float32
 from mlsys_lab.kernels.puzzles.sizes import MOST_TAPS, THREADS
 
 WINDOW = THREADS + 2
-"""A block's numbers and their two neighbours outside of it."""
+"""Size of a block's tile in `pooling`: its numbers and the two neighbours outside of it."""
 REACH = THREADS + MOST_TAPS - 1
-"""A block's numbers and those that the filter reaches beyond them."""
+"""Size of a block's tile in `convolution`: its numbers and those that the filter reaches beyond them."""
 
 
 @cuda.jit
 def each(x, out):
-    """map: no guard, for there are as many threads as numbers."""
+    """Solution of "map": no guard, for there are as many threads as numbers."""
     i = cuda.threadIdx.x
     out[i] = float32(1.8) * x[i] + float32(32)
 
 
 @cuda.jit
 def both(x, y, out):
-    """zip."""
+    """Solution of "zip": each thread reads a number of either input."""
     i = cuda.threadIdx.x
     out[i] = abs(x[i] - y[i])
 
 
 @cuda.jit
 def guard(x, out):
-    """guard: threads without a number do nothing; a number that is used twice is read once."""
+    """Solution of "guard": threads without a number do nothing; a number that is used twice is read once."""
     i = cuda.threadIdx.x
     if i < x.size:
         value = x[i]
@@ -36,7 +36,7 @@ def guard(x, out):
 
 @cuda.jit
 def plane(x, out):
-    """map_2d: x runs along a row, so that a warp's numbers lie side by side."""
+    """Solution of "map_2d": x runs along a row, so that a warp's numbers lie side by side."""
     column, row = cuda.threadIdx.x, cuda.threadIdx.y
     if row < x.shape[0] and column < x.shape[1]:
         out[row, column] = float32(1) - x[row, column]
@@ -44,7 +44,7 @@ def plane(x, out):
 
 @cuda.jit
 def broadcast(x, y, out):
-    """broadcast."""
+    """Solution of "broadcast": each thread reads one number of the column and one of the row."""
     column, row = cuda.threadIdx.x, cuda.threadIdx.y
     if row < y.size and column < x.size:
         out[row, column] = x[column] - y[row]
@@ -52,7 +52,7 @@ def broadcast(x, y, out):
 
 @cuda.jit
 def blocks(x, out):
-    """blocks: a thread's number is counted over all blocks."""
+    """Solution of "blocks": a thread's number is counted over all blocks."""
     i = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
     if i < x.size:
         out[i] = min(max(x[i], float32(0)), float32(1))
@@ -60,7 +60,7 @@ def blocks(x, out):
 
 @cuda.jit
 def shared(x, out):
-    """shared: the turn is made where order costs nothing; the barrier stands outside of every branch."""
+    """Solution of "shared": the turn is made where order costs nothing; the barrier stands outside of every branch."""
     tile = cuda.shared.array(THREADS, float32)
     t, first = cuda.threadIdx.x, cuda.blockIdx.x * THREADS
     here = min(THREADS, x.size - first)
@@ -73,7 +73,7 @@ def shared(x, out):
 
 @cuda.jit
 def pooling(x, out):
-    """pooling: tile[t + 1] is the thread's own number; the first two threads fetch the block's outer neighbours."""
+    """Solution of "pooling": tile[t + 1] is the thread's number; the first two threads fetch the outer neighbours."""
     tile = cuda.shared.array(WINDOW, float32)
     t, first = cuda.threadIdx.x, cuda.blockIdx.x * THREADS
     i = first + t
@@ -95,7 +95,7 @@ def pooling(x, out):
 
 @cuda.jit
 def dot(x, y, out):
-    """dot: each thread adds up its products, then the threads' sums meet in a tree."""
+    """Solution of "dot": each thread adds up its products, then the threads' sums meet in a tree."""
     part = cuda.shared.array(THREADS, float32)
     t = cuda.threadIdx.x
     total = float32(0)
@@ -115,7 +115,7 @@ def dot(x, y, out):
 
 @cuda.jit
 def convolution(x, taps, out):
-    """convolution: a block fetches what its windows cover, and the filter, once."""
+    """Solution of "convolution": a block fetches what its windows cover, and the filter, once."""
     tile = cuda.shared.array(REACH, float32)
     weights = cuda.shared.array(MOST_TAPS, float32)
     t, first = cuda.threadIdx.x, cuda.blockIdx.x * THREADS
@@ -133,7 +133,7 @@ def convolution(x, taps, out):
 
 @cuda.jit
 def axis_sum(x, out):
-    """axis_sum: a block's threads go along its row side by side, then add up in a tree."""
+    """Solution of "axis_sum": a block's threads go along its row side by side, then add up in a tree."""
     part = cuda.shared.array(THREADS, float32)
     t, row = cuda.threadIdx.x, cuda.blockIdx.x
     total = float32(0)
@@ -164,4 +164,4 @@ KERNELS = {
     "convolution": convolution,
     "axis_sum": axis_sum,
 }
-"""By the puzzle's name."""
+"""The solving kernel of each puzzle, by the puzzle's name."""

@@ -8,10 +8,10 @@ from mlsys_lab.kernels.operation import perform
 
 
 def reference(x: torch.Tensor) -> torch.Tensor:
-    """The sum by torch, a tensor of no dimension."""
+    """Sum of a tensor as a tensor of no dimension, computed by torch."""
     return x.sum()
 
 
 def total(x: torch.Tensor, *, language: str = "numba", step: str | None = None) -> torch.Tensor:
-    """The sum of a contiguous tensor by a step of a language's `STEPS` (the last); 0 if empty. Raises InputError."""
+    """Sum of a contiguous tensor, 0 if empty, by a step of a language's `STEPS` (by default the last). InputError."""
     return perform("reduction", language, step, x)

@@ -1,18 +1,18 @@
-"""What a sum costs at least."""
+"""FLOPs and least bytes of a sum."""
 
 from __future__ import annotations
 
-from mlsys_lab.flops.amounts import not_negative, positive
+from mlsys_lab.flops.amounts import require_not_negative, require_positive
 
 
 def flops(elements: int) -> int:
-    """One addition less than there are numbers."""
-    not_negative(elements=elements)
+    """FLOPs of a sum: one addition less than there are numbers, 0 for none."""
+    require_not_negative(elements=elements)
     return max(elements - 1, 0)
 
 
 def least_bytes(elements: int, itemsize: int = 4) -> int:
-    """Every number read once, and the sum written."""
-    not_negative(elements=elements)
-    positive(itemsize=itemsize)
+    """Least bytes of a sum: every number read once, and the sum written."""
+    require_not_negative(elements=elements)
+    require_positive(itemsize=itemsize)
     return (elements + 1) * itemsize

@@ -14,7 +14,7 @@ from mlsys_lab.kernels.cuda_cpp.launcher import blocks_that_fill, starts_at_16_b
 SOURCE = cuda_cpp.Source.read(Path(__file__).with_name("steps.cu"))
 THREADS, LOADS = 256, 4
 RESIDENT = 4
-"""Blocks of "one_pass" for each multiprocessor, which has the registers for them."""
+"""Blocks of "one_pass" for each multiprocessor, as many as its registers hold."""
 
 STEPS = {
     "interleaved": "a tree in shared memory with partners 1, 2, 4 … apart",
@@ -25,7 +25,7 @@ STEPS = {
 
 
 def run(step: str, x: torch.Tensor, *, launch: cuda_cpp.Launcher = cuda_cpp.launch) -> torch.Tensor:
-    """The sum of a contiguous fp32 tensor, as a tensor of no dimension, on a GPU; 0 for an empty one.
+    """Sum of a contiguous fp32 tensor on a GPU, as a tensor of no dimension; 0 for an empty one.
 
     `launch` is what runs a kernel. Raises InputError for an unknown step and for a tensor that does not fit,
     MissingToolError without a GPU.

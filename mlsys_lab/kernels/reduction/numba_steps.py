@@ -1,4 +1,4 @@
-"""The sum in Numba's CUDA, step by step.
+"""Sum of a tensor in Numba's CUDA, step by step.
 
 The first five steps leave a sum a block and are launched again on these until one is left. `THREADS` is a power of two.
 """
@@ -17,7 +17,7 @@ DTYPES = (torch.float32, torch.float64)
 THREADS = 128
 WARPS = THREADS // 32
 MOST_BLOCKS = 1056
-"""Eight blocks for each of an H100's 132 multiprocessors."""
+"""Most blocks of a launch: eight for each of an H100's 132 multiprocessors."""
 
 STEPS = {
     "interleaved": "a tree whose partners are 1, 2, 4 … apart: in every warp some threads add and the others wait",
@@ -31,7 +31,7 @@ STEPS = {
 
 @cuda.jit
 def interleaved(x, sums):
-    """Thread t adds if t is a multiple of twice the distance."""
+    """Sum by block: thread t adds if t is a multiple of twice the distance."""
     part = cuda.shared.array(THREADS, x.dtype)
     t, i = cuda.threadIdx.x, cuda.grid(1)
     part[t] = x[i] if i < x.size else 0
@@ -48,7 +48,7 @@ def interleaved(x, sums):
 
 @cuda.jit
 def strided(x, sums):
-    """Thread t takes the t-th pair: the same additions, by the first threads of the block."""
+    """Sum by block: thread t takes the t-th pair, so that the first threads of the block make all additions."""
     part = cuda.shared.array(THREADS, x.dtype)
     t, i = cuda.threadIdx.x, cuda.grid(1)
     part[t] = x[i] if i < x.size else 0
@@ -66,7 +66,7 @@ def strided(x, sums):
 
 @cuda.jit
 def sequential(x, sums):
-    """The lower half of the threads adds the upper half's numbers."""
+    """Sum by block: the lower half of the threads adds the upper half's numbers, again and again."""
     part = cuda.shared.array(THREADS, x.dtype)
     t, i = cuda.threadIdx.x, cuda.grid(1)
     part[t] = x[i] if i < x.size else 0
@@ -83,7 +83,7 @@ def sequential(x, sums):
 
 @cuda.jit
 def first_add(x, sums):
-    """A block sums 2·THREADS numbers."""
+    """Sum by block of 2·THREADS numbers: each thread adds two as it loads them."""
     part = cuda.shared.array(THREADS, x.dtype)
     t = cuda.threadIdx.x
     i = 2 * THREADS * cuda.blockIdx.x + t
@@ -106,7 +106,7 @@ def first_add(x, sums):
 
 @cuda.jit(device=True)
 def warp_sum(value):
-    """The sum over a warp, in lane 0."""
+    """Sum of `value` over a warp, in lane 0."""
     apart = 16
     while apart > 0:
         value += cuda.shfl_down_sync(0xFFFFFFFF, value, apart)
@@ -116,7 +116,7 @@ def warp_sum(value):
 
 @cuda.jit(device=True)
 def block_sum(value, x):
-    """The sum over a block, in thread 0; `x` lends its precision."""
+    """Sum of `value` over a block, in thread 0; `x` lends its precision."""
     part = cuda.shared.array(WARPS, x.dtype)
     t = cuda.threadIdx.x
     value = warp_sum(value)
@@ -133,7 +133,7 @@ def block_sum(value, x):
 
 @cuda.jit
 def warp_shuffle(x, sums):
-    """One barrier instead of one a level of the tree."""
+    """Sum by block with one barrier, in place of one for each level of the tree."""
     i = 2 * THREADS * cuda.blockIdx.x + cuda.threadIdx.x
     mine = float32(0)
     if i < x.size:
@@ -147,7 +147,7 @@ def warp_shuffle(x, sums):
 
 @cuda.jit
 def grid_stride(x, sums):
-    """Blocks add to one number, which must be 0 before: the order of the additions is the device's."""
+    """Sum into one number, which must be 0 before; the order of the blocks' additions is the device's."""
     mine = float32(0)
     for i in range(cuda.grid(1), x.size, cuda.gridsize(1)):
         mine += x[i]
@@ -164,11 +164,11 @@ KERNELS = {
     "warp_shuffle": warp_shuffle,
 }
 NUMBERS = {"first_add": 2 * THREADS, "warp_shuffle": 2 * THREADS}
-"""What a block sums, where it is not one number a thread."""
+"""Numbers that a block sums, by step, where it is not one number a thread."""
 
 
 def run(step: str, x: torch.Tensor, *, blocks: int = MOST_BLOCKS, launch: Launcher = launch) -> torch.Tensor:
-    """The sum of a contiguous tensor, as a tensor of no dimension; 0 for an empty one.
+    """Sum of a contiguous tensor by one of `STEPS`, as a tensor of no dimension; 0 for an empty one.
 
     `blocks` is the most that "grid_stride" starts. Raises InputError for an unknown step and another dtype.
     """

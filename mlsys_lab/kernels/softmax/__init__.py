@@ -6,7 +6,7 @@ import torch
 
 
 def reference(x: torch.Tensor) -> torch.Tensor:
-    """The same in torch, one operation after another, each a pass over memory: maximum to quotient, five of them."""
+    """Softmax along the last dimension in torch, one operation after another: five passes over memory."""
     wide = x.float()
     e = torch.exp(wide - wide.amax(-1, keepdim=True))
     return (e / e.sum(-1, keepdim=True)).to(x.dtype)

@@ -10,7 +10,7 @@ from mlsys_lab.kernels.triton_language import tl, triton
 
 @triton.jit
 def block_of_rows(first, N, D, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Where the elements of ROWS rows from `first` lie, and which of them there are. Both (ROWS, BLOCK)."""
+    """Offsets of the elements of ROWS rows from `first`, and which of them exist, both (ROWS, BLOCK)."""
     rows = first + tl.arange(0, ROWS)
     columns = tl.arange(0, BLOCK)
     # A row's place in 64 bits: N·D may pass 2³¹.
@@ -20,7 +20,7 @@ def block_of_rows(first, N, D, ROWS: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def one_pass_kernel(x_ptr, y_ptr, N, D, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Whole rows in registers: every element is read once and written once."""
+    """Softmax of whole rows in registers: every element is read once and written once."""
     at, inside = block_of_rows(tl.program_id(0) * ROWS, N, D, ROWS, BLOCK)
     x = tl.load(x_ptr + at, mask=inside, other=-float("inf")).to(tl.float32)
     e = tl.exp(x - tl.max(x, axis=1, keep_dims=True))
@@ -30,7 +30,7 @@ def one_pass_kernel(x_ptr, y_ptr, N, D, ROWS: tl.constexpr, BLOCK: tl.constexpr)
 
 @triton.jit
 def online_kernel(x_ptr, y_ptr, D, BLOCK: tl.constexpr):
-    """A row of any length, a block at a time: maximum and sum on the first pass, the quotients on the second.
+    """Softmax of a row of any length, block by block: maximum and sum on the first pass, quotients on the second.
 
     Where a block brings a larger maximum, the sum so far is scaled to it (Milakov and Gimelshein, 2018, algorithm 3).
     """
@@ -55,7 +55,7 @@ def online_kernel(x_ptr, y_ptr, D, BLOCK: tl.constexpr):
 
 @triton.jit
 def one_pass_backward_kernel(dy_ptr, y_ptr, dx_ptr, N, D, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Whole rows of y and dy in registers."""
+    """Gradient of softmax from whole rows of y and dy in registers."""
     at, inside = block_of_rows(tl.program_id(0) * ROWS, N, D, ROWS, BLOCK)
     y = tl.load(y_ptr + at, mask=inside, other=0.0).to(tl.float32)
     dy = tl.load(dy_ptr + at, mask=inside, other=0.0).to(tl.float32)
@@ -65,7 +65,7 @@ def one_pass_backward_kernel(dy_ptr, y_ptr, dx_ptr, N, D, ROWS: tl.constexpr, BL
 
 @triton.jit
 def blocks_backward_kernel(dy_ptr, y_ptr, dx_ptr, D, BLOCK: tl.constexpr):
-    """A row of any length: Σ y·dy on the first pass, dx on the second."""
+    """Gradient of softmax for a row of any length: Σ y·dy on the first pass, dx on the second."""
     row = tl.program_id(0).to(tl.int64) * D
     inner = 0.0
     for start in tl.range(0, D, BLOCK):

@@ -26,10 +26,10 @@ WIDEST = 32768
 """Elements of a row that the registers of one program hold: 32 in each of 1,024 threads."""
 
 WIDEST_BACKWARD = 16384
-"""The same where two rows have to fit, of y and of dy."""
+"""Elements of a row that one program's registers hold in the backward pass, where rows of y and dy have to fit."""
 
 BLOCK, WARPS = 4096, 8
-"""Elements and warps of a program that goes through a row block by block."""
+"""Elements of a block, and warps, of a program that goes through a row block by block."""
 
 
 def softmax(x: torch.Tensor, *, step: str | None = None) -> torch.Tensor:

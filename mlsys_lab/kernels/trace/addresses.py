@@ -1,4 +1,4 @@
-"""Made-up addresses for a kernel that is looked at: whatever it does with them, no memory of this process is harmed.
+"""Made-up addresses for a traced Triton kernel: whatever it does with them, no memory of this process is harmed.
 
 Triton's kernels see addresses, not arrays. Each argument gets one of its own, so far from all others that even an
 index that is wrong by gigabytes is known for an index into that argument. A copy of the argument stands behind it.
@@ -15,17 +15,17 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.trace.events import Buffer
 
 APART = 40
-"""Two arguments' addresses differ by a multiple of 2 to this power."""
+"""Power of two of which the distance of two arguments' addresses is a multiple."""
 
 POISON = 0xFF
-"""Every byte that a kernel should not have read has this value: NaN as a float of any width, −1 as an integer."""
+"""Value of every byte that a kernel should not have read: NaN as a float of any width, −1 as an integer."""
 
 SPARE = 64
 """Bytes behind each copy, so that an argument without elements has an address of its own."""
 
 
 class AddressSpace:
-    """Copies of a launch's arrays, and which address means which byte of them."""
+    """Copies of a launch's arrays, and a map from made-up addresses to their bytes."""
 
     def __init__(self, outputs: tuple[str, ...] = ()) -> None:
         self.buffers: list[Buffer] = []
@@ -36,7 +36,7 @@ class AddressSpace:
         self._stored: set[int] = set()
 
     def stand_in(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor of one element where the copy of `tensor` begins; gives it an address.
+        """Give `tensor` an address: a tensor of one element at the beginning of its copy.
 
         Arguments that share storage share the copy; those that begin at the same byte are one buffer.
         """
@@ -70,11 +70,11 @@ class AddressSpace:
         return self._storages[key][1]
 
     def address(self, stand_in: Any) -> int:
-        """The made-up address of a stand-in."""
+        """The made-up address that stands for the tensor `stand_in` was made for."""
         return self._standing[stand_in.data_ptr()] + 1 << APART
 
     def find(self, addresses: np.ndarray, itemsize: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Of each made-up address: buffer, offset in bytes, whether an element is there, and its place in the copies.
+        """For each made-up address: buffer, offset in bytes, whether an element is there, and its place in the copies.
 
         An address near none of the arguments is counted to the nearest. InputError for elements of another width.
         """
@@ -91,11 +91,11 @@ class AddressSpace:
         return buffer, offset, inside, np.asarray(self._starts, dtype=np.int64)[buffer] + offset
 
     def stored(self, buffers: np.ndarray) -> None:
-        """Remember that these buffers hold something new."""
+        """Mark these buffers as written to, for `copy_back`."""
         self._stored.update(np.flatnonzero(np.bincount(buffers)).tolist())
 
     def copy_back(self) -> None:
-        """Give the arguments that were stored to their new values."""
+        """Copy the new values of all buffers that were written to into the caller's arguments."""
         starts = [self._starts[index] for index in self._stored]
         for storage, copy in self._storages.values():
             if any(0 <= start - copy.data_ptr() < len(copy) for start in starts):
@@ -107,7 +107,7 @@ def _bytes(storage: torch.UntypedStorage) -> torch.Tensor:
 
 
 def _view(copy: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """The elements of `like` in the copy of its storage, as integers of the same width."""
+    """The elements of `like` in the copy of its storage, as integers of equal width."""
     integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[like.itemsize]
     empty = torch.empty(0, dtype=integers)
     return empty.set_(copy.untyped_storage(), like.storage_offset(), like.shape, like.stride())

@@ -22,12 +22,12 @@ WORD_BYTES = 4
 
 
 def conflicts(trace: Trace) -> tuple[Requests, ...]:
-    """The requests to shared memory by place in the source, with the passes taken and the least possible."""
+    """Requests to shared memory by place in the source, with the passes taken and the least possible."""
     return by_site(trace, *passes(trace))
 
 
 def passes(trace: Trace) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The rows of shared memory by request, where each begins, its passes, the least: one for each part of a warp."""
+    """Rows of shared memory ordered by request, where each request begins, its passes, and the least for its words."""
     rows = trace.of(space="shared")
     order, starts = grouped(rows["request"])
     rows = rows[order]

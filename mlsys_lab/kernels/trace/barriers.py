@@ -23,7 +23,7 @@ from mlsys_lab.kernels.trace.rows import counted, grouped
 
 @dataclass(frozen=True)
 class Divergence:
-    """Threads of one block of which some wait at a barrier and others do not come to it."""
+    """Some threads of one block wait at a barrier to which other threads of the block do not come."""
 
     barrier: Site
     elsewhere: Site  # what the others do: wait at another barrier, or touch memory
@@ -39,7 +39,7 @@ class Divergence:
 
     @property
     def sentence(self) -> str:
-        """The divergence in one line, which begins with the line of source."""
+        """One line about the divergence, which begins with the line of source."""
         wait, does = "waits" if self.threads == 1 else "wait", "waits" if self.waits else "goes on"
         here = f"{_number(self.threads, 'thread')} of {self.where} {wait} here, {self.who} {does} at"
         return f"{self.barrier}: {here} {self.elsewhere} ({self.others} in this block, {_number(self.blocks, 'block')})"
@@ -75,7 +75,7 @@ def divergences(trace: Trace) -> tuple[Divergence, ...]:
 
 
 def reached_by_all(trace: Trace) -> bool:
-    """Whether every thread of a block came to each barrier that any came to: threads that have returned are missed too.
+    """Whether every thread of a block came to each barrier that any came to, threads that have returned included.
 
     Stricter than `divergences`, and free of its rule: all that is forbidden fails, and some that runs as well.
     """
@@ -86,7 +86,7 @@ def reached_by_all(trace: Trace) -> bool:
 
 
 def _turn(rows: np.ndarray, phases: int) -> np.ndarray:
-    """One number for each block and phase."""
+    """Number that tells a row's block and phase from all others."""
     found: np.ndarray = rows["block"].astype(np.int64) * phases + rows["phase"]
     return found
 

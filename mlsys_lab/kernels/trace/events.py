@@ -14,7 +14,7 @@ import numpy as np
 from mlsys_lab.errors import InputError, did_you_mean
 
 LOAD, STORE, ATOMIC = 0, 1, 2
-"""Values of an access's `kind`; an atomic both loads and stores."""
+"""Values of the field `kind` of an access; an atomic both loads and stores."""
 
 WARP = 32
 """Threads that an NVIDIA GPU runs in step."""
@@ -33,7 +33,7 @@ ACCESS = np.dtype(
 )
 
 ARRIVAL = np.dtype([("site", np.int16), ("block", np.int32), ("thread", np.int32), ("phase", np.int32)])
-"""A thread at a barrier; `phase` counts the barriers that it had passed before."""
+"""dtype of a thread's arrival at a barrier; `phase` counts the barriers that it had passed before."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,11 @@ class Buffer:
 
     @property
     def elements(self) -> int:
-        """Elements of the array."""
+        """Number of elements of the array."""
         return int(np.prod(self.shape, dtype=np.int64))
 
     def place(self, offset: int) -> str:
-        """The element at an offset in words, whether or not there is such an element.
+        """The element at an offset in bytes, in words, whether or not there is such an element.
 
         >>> Buffer("y", "global", (4, 5), 4, (20, 4), written=False).place(80)
         'element (4, 0) of (4, 5)'
@@ -91,7 +91,7 @@ class Site:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """One launch of one kernel."""
+    """Record of one launch of one kernel: its grid, arrays, places in the source, accesses and arrivals at barriers."""
 
     kernel: str
     grid: tuple[int, int, int]  # blocks along x, y, z
@@ -110,11 +110,11 @@ class Trace:
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """Number of threads of a block."""
         return self.block[0] * self.block[1] * self.block[2]
 
     def of(self, *, space: str | None = None, buffer: str | None = None, kinds: tuple[int, ...] = ()) -> np.ndarray:
-        """The accesses to a space or one buffer, of the given kinds (all, if none is given).
+        """Accesses to a space or to one buffer, of the given kinds (all, if none is given).
 
         Raises InputError where the launch had no such buffer.
         """
@@ -132,7 +132,7 @@ class Trace:
 
 
 def _index(number: int, sides: tuple[int, int, int]) -> int | tuple[int, ...]:
-    """A number that counts x fastest, as an index along the dimensions up to the last that is longer than 1."""
+    """Convert a number that counts x fastest to an index along the dimensions, without trailing ones of length 1."""
     x, y, z = sides
     if y == z == 1:
         return number

@@ -19,7 +19,7 @@ BEFORE, BEYOND, UNWRITTEN = "before the start", "beyond the end", "never written
 
 @dataclass(frozen=True)
 class Fault:
-    """What threads did wrong to one array at one place in the source."""
+    """What threads did wrong to one array at one place in the source, and how many of them."""
 
     what: str  # BEFORE, BEYOND or UNWRITTEN
     site: Site
@@ -36,7 +36,7 @@ class Fault:
 
     @property
     def sentence(self) -> str:
-        """The fault in one line, which begins with the line of source."""
+        """One line about the fault, which begins with the line of source."""
         where = f"{self.what} of {self.buffer}"
         if self.what == UNWRITTEN:
             where = f"{self.buffer} where nothing was written before"
@@ -45,7 +45,7 @@ class Fault:
 
 
 def faults(trace: Trace) -> tuple[Fault, ...]:
-    """Everything that threads read or wrote out of bounds or read too early, in order of place in the source."""
+    """Every access out of bounds and every read of what nothing has written, in order of place in the source."""
     rows = trace.accesses
     within = inside(trace, rows)
     before = ~within & (rows["offset"] < 0)
@@ -57,7 +57,7 @@ def faults(trace: Trace) -> tuple[Fault, ...]:
 
 
 def _never_written(trace: Trace, rows: np.ndarray) -> np.ndarray:
-    """Which of the rows read an element that neither the host nor a request before theirs has written."""
+    """Mask of the rows that read an element which neither the host nor a request before theirs has written."""
     early = np.zeros(len(rows), dtype=bool)
     empty = np.asarray([not buffer.written for buffer in trace.buffers], dtype=bool)[rows["buffer"]]
     rows = rows[empty]
@@ -99,5 +99,5 @@ def _by_site(trace: Trace, what: str, which: np.ndarray) -> list[Fault]:
 
 
 def _threads(rows: np.ndarray) -> int:
-    """How many different threads there are among the rows."""
+    """Number of different threads among the rows."""
     return len(grouped(rows["block"], rows["thread"])[1])

@@ -1,7 +1,6 @@
-"""What a check takes from a trace to whoever decides: counts, and what is wrong as text, by names that say what it is.
+"""What a check takes from a trace to whoever decides: counts, and what is wrong in lines of text.
 
-An array's name is the kernel's with what was counted: "softmax_kernel reads x_ptr" holds bytes. Text crosses as bytes.
-`mlsys_lab.checks.traced` reads them.
+`mlsys_lab.checks.deciding.traced` reads them.
 """
 
 from __future__ import annotations
@@ -20,43 +19,49 @@ from mlsys_lab.kernels.trace.requests import VERBS
 from mlsys_lab.kernels.trace.rows import grouped, of_buffers
 from mlsys_lab.kernels.trace.traffic import times_written
 
+MOVED, BUSIEST, WIDEST, WRONG = "moved", "busiest", "widest", "wrong"
+"""What is found of a launch."""
 READS, WRITES = "reads", "writes"
-WRONG, BUSIEST, WIDEST = "is wrong", "busiest", "widest"
+"""What is moved of an array."""
+BYTES, LINES, ACTOR, NUMBER = "bytes", "lines", "actor", "number"
+"""Of what is moved: how much, and where; of the busiest: its kind, its number, and how much it moves."""
 
 
-def findings(trace: Trace, artifact: Any = None, *, actor: str = "program") -> dict[str, np.ndarray]:
-    """Counts and faults of one launch, as arrays.
+def findings(trace: Trace, artifact: Any = None, *, actor: str = "program") -> dict[str, Any]:
+    """Counts and faults of one launch, as a tree of dictionaries, numbers and texts.
 
-    With the kernel's name before each, for every array of global memory: `reads ARRAY` and `writes ARRAY`, bytes asked
-    for by all lanes (an atomic does both), and the same with `at`, the source lines that do it. Then `busiest program`
-    (or `block`: `actor`), the number of the one that asks for most bytes of global memory, and those bytes; `widest`,
-    the elements of the largest block that was loaded or stored at once; `is wrong`, a line for each access out of
-    bounds, read of what nothing has written, race, barrier in a branch, and result that is not stored everywhere.
-    `artifact`, a module of exported cells, lets lines be told by cells.
+    `moved`: for every array of global memory what it `reads` and `writes`: the `bytes` asked for by all lanes (an
+    atomic does both), and the source `lines` that ask. `busiest`: the kind of `actor` ("program" or "block"), the
+    `number` of the one that asks for most bytes of global memory, and those `bytes`. `widest`: elements of the largest
+    block that was loaded or stored at once. `wrong`: a line for each access out of bounds, read of what nothing has
+    written, race, barrier in a branch, and result that is not stored everywhere. `artifact`, a module of exported
+    cells, lets lines be told by cells.
     """
     where = _where(artifact)
     rows = trace.of(space="global")
     sizes = of_buffers(rows, (buffer.itemsize for buffer in trace.buffers))
-    found: dict[str, np.ndarray] = {}
+    moved: dict[str, dict[str, dict[str, int | str]]] = {}
     for index, buffer in enumerate(trace.buffers):
         if buffer.space == "global":
-            for what, other in ((READS, STORE), (WRITES, LOAD)):
+            ways = moved.setdefault(buffer.name, {})
+            for way, other in ((READS, STORE), (WRITES, LOAD)):
                 mine = (rows["buffer"] == index) & (rows["kind"] != other)
                 sites = sorted(trace.sites[site] for site in np.unique(rows["site"][mine]))
-                found[f"{what} {buffer.name}"] = np.array(int(sizes[mine].sum()))
-                found[f"{what} {buffer.name} at"] = as_text(" and ".join(where(site) for site in sites))
+                ways[way] = {BYTES: int(sizes[mine].sum()), LINES: " and ".join(where(site) for site in sites)}
     order, starts = grouped(rows["block"])
     each = np.add.reduceat(sizes[order], starts) if len(starts) else np.zeros(1, dtype=np.int64)
     most = int(np.argmax(each))
     busiest = int(rows["block"][order[starts[most]]]) if len(starts) else 0
-    found[f"{BUSIEST} {actor}"] = np.array([busiest, int(each[most])])
-    found[WIDEST] = np.array(trace.threads)
     told = [_fault(fault, where, actor) for fault in faults(trace)]
     told += [_race(race, where, actor) for race in races(trace)]
     told += [_divergence(one, where) for one in divergences(trace)]
     told += [line for buffer in trace.buffers if (line := _left_out(trace, buffer))]
-    found[WRONG] = as_text("\n".join(told))
-    return {f"{trace.kernel} {name}": array for name, array in found.items()}
+    return {
+        MOVED: moved,
+        BUSIEST: {ACTOR: actor, NUMBER: busiest, BYTES: int(each[most])},
+        WIDEST: trace.threads,
+        WRONG: "\n".join(told),
+    }
 
 
 def _left_out(trace: Trace, buffer: Buffer) -> str:
@@ -70,16 +75,6 @@ def _left_out(trace: Trace, buffer: Buffer) -> str:
     return (
         f"nothing is ever stored to {len(missing):,} of {buffer.elements:,} elements of {buffer.name}, first [{first}]"
     )
-
-
-def as_text(said: str) -> np.ndarray:
-    """Text as the bytes in which it crosses."""
-    return np.frombuffer(said.encode(), np.uint8).copy()
-
-
-def text_of(letters: np.ndarray) -> str:
-    """The text that crossed as bytes."""
-    return letters.tobytes().decode(errors="replace")
 
 
 def _where(artifact: Any) -> Callable[[Site], str]:

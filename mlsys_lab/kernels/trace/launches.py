@@ -1,4 +1,4 @@
-"""A launch of a kernel out of a learner's module, recorded; what stops it is told with the line as they find it."""
+"""Recording a launch of a kernel from a learner's module; errors name the line as the learner finds it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Extent = int | tuple[int, int]
 
 
 def parameters_of(artifact: Any, kernel: str) -> list[str]:
-    """The names of a kernel's parameters. Raises `InputError` for a plain function."""
+    """Names of a kernel's parameters; InputError for a plain function."""
     found = getattr(artifact, kernel)
     if inspect.isfunction(found):
         raise InputError(f"`{kernel}` is no kernel", got="a plain function", expected="`@cuda.jit` above its `def`")

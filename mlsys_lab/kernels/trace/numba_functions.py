@@ -13,15 +13,15 @@ import numpy as np
 from mlsys_lab.errors import InputError
 
 _MARK = "simulated kernel"
-"""A key in the globals of functions made here, which no Python name can be."""
+"""Key in the globals of functions made here by which they are known; no Python name can be it."""
 
 
 VARYING = ("blockDim", "gridDim", "blockIdx", "threadIdx", "shape", "size", "ndim")
-"""Attributes that are known only when a kernel runs."""
+"""Attributes of `cuda` and of arrays that are known only when a kernel runs."""
 
 
 def python_function(kernel: Any) -> FunctionType:
-    """The function under `@cuda.jit`; InputError for what is no kernel."""
+    """The Python function under `@cuda.jit`; InputError for what is no kernel."""
     function = getattr(kernel, "py_func", kernel)
     if not isinstance(function, FunctionType):
         raise InputError("not a kernel", got=type(kernel).__name__, expected="a function with @cuda.jit")
@@ -29,7 +29,7 @@ def python_function(kernel: Any) -> FunctionType:
 
 
 def simulated(function: FunctionType, cuda: Any) -> FunctionType:
-    """A copy of a kernel that finds `cuda` where it names Numba's module, and copies of the kernels that it calls."""
+    """Copy a kernel's function so that `cuda` means the simulator, in it and in the kernels that it calls."""
     return _copied(function, cuda, {})
 
 
@@ -100,14 +100,14 @@ def _globals_of(code: CodeType) -> Iterator[str]:
 
 
 def _instructions(code: CodeType) -> list[int]:
-    """For each unit of a function's bytecode the offset of its instruction: the interpreter may stand in its cache."""
+    """For each unit of a function's bytecode the offset of its instruction: a frame may stand in its cache."""
     starts = [instruction.offset for instruction in dis.get_instructions(code)]
     ends = [*starts[1:], len(code.co_code)]
     return [start for start, end in zip(starts, ends, strict=True) for _ in range(start, end, 2)]
 
 
 class Places:
-    """Numbers for the instructions of a kernel, those of a kernel that it calls told apart by who called."""
+    """Numbering of a kernel's instructions; those of a kernel that it calls are told apart by the caller."""
 
     def __init__(self, kernel: FunctionType) -> None:
         self._code, self._instructions = kernel.__code__, _instructions(kernel.__code__)
@@ -115,7 +115,7 @@ class Places:
         self._numbers: dict[tuple[tuple[int, int], ...], int] = {}  # below zero: the kernel's own are its offsets
 
     def __call__(self, frame: FrameType) -> int:
-        """The number of the instruction that a frame is at."""
+        """Number of the instruction that a frame is at."""
         if frame.f_code is self._code:
             return self._instructions[frame.f_lasti >> 1]
         calls = tuple(self._step(call) for call in _callers(frame))
@@ -129,14 +129,14 @@ class Places:
 
 
 def _callers(frame: FrameType | None) -> Iterator[FrameType]:
-    """A frame of a simulated kernel, and those that led to it."""
+    """Yield the frame of a simulated kernel, then those of the kernels that called it."""
     while frame is not None and _MARK in frame.f_globals:
         yield frame
         frame = frame.f_back
 
 
 def where(error: BaseException) -> str:
-    """file:line of the innermost kernel that an error came through."""
+    """Place `file:line` of the innermost kernel that an error came through; "" if it came through none."""
     found, traceback = "", error.__traceback__
     while traceback is not None:
         if _MARK in traceback.tb_frame.f_globals:

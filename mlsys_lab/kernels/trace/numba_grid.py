@@ -1,4 +1,4 @@
-"""One launch of a simulated kernel: its blocks one after the other, its arrays, and one line for what goes wrong."""
+"""One launch of a simulated kernel: it runs the blocks one after the other and gives one line for what goes wrong."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from mlsys_lab.kernels.trace.numba_module import Cuda, Space
 from mlsys_lab.kernels.trace.numba_threads import Block, Dim3, Thread, Workers
 
 MOST_THREADS = 1024
-"""Threads that a block may have."""
+"""Most threads that a block may have."""
 
 SHARED_BYTES = 48 * 1024
-"""Shared memory that a kernel's own arrays may take in a block."""
+"""Most bytes of shared memory that a kernel's own arrays may take in a block."""
 
 SHARED_ALIGNMENT = 16
-"""Bytes at whose multiples a shared array begins: a model, for compilers place them as they like."""
+"""Multiple of bytes at which a shared array begins: a model, for compilers place them as they like."""
 
 Extent = int | tuple[int, ...]
 
 
 class Launch:
-    """A kernel run for its results: an index outside of an array and a barrier that threads miss are errors."""
+    """A simulated launch without a record: an index out of bounds and a barrier that threads miss raise InputError."""
 
     memory: type[Memory] = Guarded
     thread: Thread
@@ -50,7 +50,7 @@ class Launch:
         self._shared_bytes = 0
 
     def run(self, args: tuple[Any, ...]) -> None:
-        """Every block; arrays are changed in place."""
+        """Run every block; arrays among the arguments change in place."""
         if len(args) != len(self.parameters):
             raise InputError(f"arguments of {self.name}", got=len(args), expected=", ".join(self.parameters))
         given = [self._argument(name, value) for name, value in zip(self.parameters, args, strict=True)]
@@ -61,17 +61,17 @@ class Launch:
                 self._run_block(Block(self.block))
 
     def touched(self, kind: int, memory: Memory, element: int) -> None:
-        """Told of every access before it is done."""
+        """Hook called before every access, with its kind, array and element."""
 
     def arrive(self, frame: FrameType) -> str:
-        """Told of a thread at a barrier; file:line of it."""
+        """Hook called for a thread at a barrier; returns `file:line` of the barrier."""
         return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
     def done(self, warp: list[Thread]) -> None:
-        """Told of a warp whose threads are all at their next barrier or at their end."""
+        """Hook called for a warp whose threads are all at their next barrier or at their end."""
 
     def barrier(self, block: Block, waiting: list[Thread]) -> None:
-        """Told of the threads that wait for their block, when no other can go on."""
+        """Hook called with the threads that wait for their block, when no other thread can go on."""
         places = {thread.waiting.where for thread in waiting if thread.waiting is not None}
         if len(waiting) < len(block.threads) or len(places) > 1:
             raise InputError(
@@ -80,7 +80,7 @@ class Launch:
             )
 
     def allocate(self, space: Space, shape: Any, dtype: Any, frame: FrameType) -> Memory:
-        """The array of one call of cuda.shared.array, the same for all threads of a block, or of cuda.local.array."""
+        """The array of one call of cuda.shared.array (one for all threads of a block) or of cuda.local.array."""
         place = self.place(frame)
         if space == "shared" and place in self.shared:
             return self.shared[place]
@@ -108,7 +108,7 @@ class Launch:
         return self.add(name, space, values, start)
 
     def add(self, name: str, space: Space, values: np.ndarray, start: int = 0) -> int:
-        """The number of a new buffer; one in global memory has values."""
+        """Number of a new buffer called `name`; a buffer in global memory has values."""
         written = space == "global"
         self.buffers.append(Buffer(name, space, values.shape, values.itemsize, values.strides, written, start))
         return len(self.buffers) - 1

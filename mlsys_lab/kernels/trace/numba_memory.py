@@ -13,11 +13,11 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.trace.events import ATOMIC, LOAD, STORE
 
 Touch = Callable[[int, "Memory", int], None]
-"""Told of each access: its kind, the array and the element, counted along memory."""
+"""Type of the function told of each access: its kind, the array, and the element counted along memory."""
 
 
 def poison(dtype: np.dtype[Any]) -> Any:
-    """The value of memory that nobody has written: NaN, or an integer's largest."""
+    """Value of memory that nobody has written: NaN, or an integer type's largest."""
     if dtype.kind in "fc":
         return dtype.type(np.nan)
     return True if dtype.kind == "b" else int(np.iinfo(dtype).max)
@@ -56,7 +56,7 @@ class Memory:
         self.store(element, value)
 
     def update(self, key: Any, change: Callable[[Any], Any]) -> Any:
-        """An atomic: store what `change` makes of an element; the element before."""
+        """Atomically replace an element by what `change` makes of it; returns the old value."""
         element = self.element(key)
         self._touch(ATOMIC, self, element)
         old = self.load(element)
@@ -64,11 +64,11 @@ class Memory:
         return old
 
     def load(self, element: int) -> Any:
-        """The value of an element, without telling anybody."""
+        """Value of an element, without a record of the access."""
         return self._read(element) if 0 <= element < self.size else poison(self.dtype)
 
     def store(self, element: int, value: Any) -> None:
-        """Set an element, without telling anybody."""
+        """Set an element, without a record of the access."""
         if 0 <= element < self.size:
             try:
                 self._values[element] = value
@@ -76,7 +76,7 @@ class Memory:
                 self._values[element] = np.asarray(value).astype(self.dtype)
 
     def element(self, key: Any) -> int:
-        """Where an index lies, counted in elements from the first; `InputError` for what is not an index."""
+        """Position of an index, counted in elements from the first; InputError for what is not an index."""
         if type(key) is int and self.ndim == 1:
             return key
         try:
@@ -98,7 +98,7 @@ class Memory:
 
 
 class Guarded(Memory):
-    """The same where nothing is recorded: an index outside of its dimension is an `InputError`."""
+    """An array of a launch that is not recorded: an index outside of its dimension raises InputError."""
 
     def __getitem__(self, key: Any) -> Any:
         return self._read(self.element(key))
@@ -107,7 +107,7 @@ class Guarded(Memory):
         self.store(self.element(key), value)
 
     def element(self, key: Any) -> int:
-        """The element's place in memory, which must be one."""
+        """Position of an index, counted in elements from the first; InputError for one out of bounds."""
         if type(key) is int:
             if self.ndim == 1 and 0 <= key < self.size:
                 return key

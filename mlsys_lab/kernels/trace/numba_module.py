@@ -17,14 +17,14 @@ from mlsys_lab.kernels.trace.numba_memory import Memory
 from mlsys_lab.kernels.trace.numba_threads import FULL_MASK, Dim3, Thread, Waiting, wait
 
 WORD = 0xFFFFFFFF
-"""The bits that popc, clz, ffs and brev look at."""
+"""Mask of the 32 bits that popc, clz, ffs and brev look at."""
 
 
 Space = Literal["global", "shared", "local"]
 
 
 class Host(Protocol):
-    """The launch that a kernel runs in."""
+    """Type of the launch that a kernel runs in, as `Cuda` needs it."""
 
     thread: Thread
     block_index: Dim3
@@ -35,11 +35,11 @@ class Host(Protocol):
         """The array that one call of cuda.shared.array or cuda.local.array stands for."""
 
     def arrive(self, frame: FrameType) -> str:
-        """Note that the running thread is at a barrier; file:line of it."""
+        """Note that the running thread is at a barrier; returns `file:line` of the barrier."""
 
 
 class Cuda:
-    """Stands for the module `numba.cuda` in a kernel."""
+    """Stand-in for the module `numba.cuda` in a simulated kernel."""
 
     warpsize = WARP
 
@@ -54,42 +54,42 @@ class Cuda:
 
     @property
     def threadIdx(self) -> Dim3:
-        """The thread within its block."""
+        """Index of the thread within its block."""
         return self._host.thread.index
 
     @property
     def blockIdx(self) -> Dim3:
-        """The block within the grid."""
+        """Index of the block within the grid."""
         return self._host.block_index
 
     @property
     def laneid(self) -> int:
-        """The thread within its warp."""
+        """Number of the thread within its warp."""
         return self._host.thread.lane
 
     def grid(self, ndim: int) -> Any:
-        """The thread's place among all threads, along `ndim` axes."""
+        """Index of the thread among all threads of the grid, along `ndim` axes."""
         thread, block = self._host.thread.index, self._host.block_index
         return _axes(ndim, [b * n + t for t, b, n in zip(thread, block, self.blockDim, strict=True)])
 
     def gridsize(self, ndim: int) -> Any:
-        """All threads along `ndim` axes."""
+        """Number of all threads of the grid, along `ndim` axes."""
         return _axes(ndim, [n * blocks for n, blocks in zip(self.blockDim, self.gridDim, strict=True)])
 
     def syncthreads(self) -> None:
-        """Wait for the block."""
+        """Wait for all threads of the block."""
         self._barrier("syncthreads")
 
     def syncthreads_count(self, predicate: Any) -> Any:
-        """Wait for the block; how many of its threads came with a true predicate."""
+        """Wait for the block; returns how many of its threads came with a true predicate."""
         return self._barrier("syncthreads_count", predicate)
 
     def syncthreads_and(self, predicate: Any) -> Any:
-        """Wait for the block; whether all its threads came with a true predicate."""
+        """Wait for the block; returns whether all its threads came with a true predicate."""
         return self._barrier("syncthreads_and", predicate)
 
     def syncthreads_or(self, predicate: Any) -> Any:
-        """Wait for the block; whether one of its threads came with a true predicate."""
+        """Wait for the block; returns whether any of its threads came with a true predicate."""
         return self._barrier("syncthreads_or", predicate)
 
     def _barrier(self, name: str, value: Any = None) -> Any:
@@ -100,15 +100,15 @@ class Cuda:
         _with_warp("syncwarp", mask)
 
     def shfl_sync(self, mask: int, value: Any, lane: int) -> Any:
-        """The value of a lane."""
+        """The value of lane `lane` of the warp."""
         return _with_warp("shfl_sync", mask, value, lane)
 
     def shfl_up_sync(self, mask: int, value: Any, delta: int) -> Any:
-        """The value of the lane `delta` below."""
+        """The value of the lane `delta` below this one."""
         return _with_warp("shfl_up_sync", mask, value, delta)
 
     def shfl_down_sync(self, mask: int, value: Any, delta: int) -> Any:
-        """The value of the lane `delta` above."""
+        """The value of the lane `delta` above this one."""
         return _with_warp("shfl_down_sync", mask, value, delta)
 
     def shfl_xor_sync(self, mask: int, value: Any, flip: int) -> Any:
@@ -116,24 +116,24 @@ class Cuda:
         return _with_warp("shfl_xor_sync", mask, value, flip)
 
     def ballot_sync(self, mask: int, predicate: Any) -> Any:
-        """A bit for each lane that came with a true predicate."""
+        """A number with a bit set for each lane of the warp that came with a true predicate."""
         return _with_warp("ballot_sync", mask, predicate)
 
     def any_sync(self, mask: int, predicate: Any) -> Any:
-        """Whether one lane came with a true predicate."""
+        """Whether any lane of the warp came with a true predicate."""
         return _with_warp("any_sync", mask, predicate)
 
     def all_sync(self, mask: int, predicate: Any) -> Any:
-        """Whether all lanes came with a true predicate."""
+        """Whether all lanes of the warp came with a true predicate."""
         return _with_warp("all_sync", mask, predicate)
 
     def threadfence(self) -> None:
-        """Nothing: stores are seen at once."""
+        """Do nothing: in the simulator stores are seen at once."""
 
     threadfence_block = threadfence_system = threadfence
 
     def fma(self, a: Any, b: Any, c: Any) -> Any:
-        """a·b + c, here rounded twice."""
+        """Fused multiply-add a·b + c, here rounded twice."""
         return a * b + c
 
     def selp(self, condition: Any, a: Any, b: Any) -> Any:
@@ -141,71 +141,71 @@ class Cuda:
         return a if condition else b
 
     def popc(self, value: int) -> int:
-        """Bits that are set, of 32."""
+        """Number of bits that are set, of 32."""
         return (value & WORD).bit_count()
 
     def clz(self, value: int) -> int:
-        """Zeros above the highest bit that is set, of 32."""
+        """Number of zeros above the highest bit that is set, of 32."""
         return 32 - (value & WORD).bit_length()
 
     def ffs(self, value: int) -> int:
-        """The lowest bit that is set, counted from 1; 0 for none."""
+        """Position of the lowest bit that is set, counted from 1; 0 for none."""
         return (value & -value & WORD).bit_length()
 
     def brev(self, value: int) -> int:
-        """32 bits in reverse."""
+        """The 32 bits in reverse order."""
         return int(f"{value & WORD:032b}"[::-1], 2)
 
 
 class Atomic:
-    """`cuda.atomic`: each reads an element, stores what it makes of it, and returns what it read."""
+    """Stand-in for `cuda.atomic`: each method reads an element, stores a new value, and returns the old one."""
 
     def add(self, array: Memory, index: Any, value: Any) -> Any:
-        """Old + value."""
+        """Store old + value; returns the old value."""
         return array.update(index, lambda old: old + value)
 
     def sub(self, array: Memory, index: Any, value: Any) -> Any:
-        """Old − value."""
+        """Store old − value; returns the old value."""
         return array.update(index, lambda old: old - value)
 
     def max(self, array: Memory, index: Any, value: Any) -> Any:
-        """The larger one."""
+        """Store the larger of old and value; returns the old value."""
         return array.update(index, lambda old: max(old, value))
 
     def min(self, array: Memory, index: Any, value: Any) -> Any:
-        """The smaller one."""
+        """Store the smaller of old and value; returns the old value."""
         return array.update(index, lambda old: min(old, value))
 
     def and_(self, array: Memory, index: Any, value: Any) -> Any:
-        """Bits that both have."""
+        """Store the bits that both old and value have; returns the old value."""
         return array.update(index, lambda old: old & value)
 
     def or_(self, array: Memory, index: Any, value: Any) -> Any:
-        """Bits that one of them has."""
+        """Store the bits that old or value has; returns the old value."""
         return array.update(index, lambda old: old | value)
 
     def xor(self, array: Memory, index: Any, value: Any) -> Any:
-        """Bits that one of them has and the other not."""
+        """Store the bits that just one of old and value has; returns the old value."""
         return array.update(index, lambda old: old ^ value)
 
     def inc(self, array: Memory, index: Any, value: Any) -> Any:
-        """Old + 1, or 0 from `value` on."""
+        """Store old + 1, or 0 if old is `value` or more; returns the old value."""
         return array.update(index, lambda old: 0 if old >= value else old + 1)
 
     def dec(self, array: Memory, index: Any, value: Any) -> Any:
-        """Old − 1, or `value` from 0 and from above `value`."""
+        """Store old − 1, or `value` if old is 0 or above `value`; returns the old value."""
         return array.update(index, lambda old: value if old == 0 or old > value else old - 1)
 
     def exch(self, array: Memory, index: Any, value: Any) -> Any:
-        """The value."""
+        """Store the value; returns the old value."""
         return array.update(index, lambda old: value)
 
     def cas(self, array: Memory, index: Any, old: Any, value: Any) -> Any:
-        """The value where `old` was found, else what was found."""
+        """Store `value` if the element equals `old`; returns what was found."""
         return array.update(index, lambda found: value if found == old else found)
 
     def compare_and_swap(self, array: Memory, old: Any, value: Any) -> Any:
-        """`cas` on the first element."""
+        """Store `value` in the first element if that equals `old`; returns what was found."""
         return array.update((0,) * array.ndim, lambda found: value if found == old else found)
 
 

@@ -53,7 +53,7 @@ def record(kernel: Any, grid: Extent, block: Extent, *args: Any, outputs: str | 
 
 
 class _Recording(Launch):
-    """A launch that keeps rows."""
+    """A simulated launch that keeps a row for every access and every arrival at a barrier."""
 
     memory = Memory
 
@@ -71,7 +71,7 @@ class _Recording(Launch):
         self._begin_warp()
 
     def add(self, name: str, space: Space, values: np.ndarray, start: int = 0) -> int:
-        """The same, with nothing in the outputs."""
+        """Number of a new buffer called `name`; an output's values are replaced by poison."""
         number = super().add(name, space, values, start)
         if space == "global" and name in self._outputs:
             values[...] = poison(values.dtype)
@@ -106,10 +106,10 @@ class _Recording(Launch):
         return super().arrive(frame)
 
     def barrier(self, block: Block, waiting: list[Thread]) -> None:
-        """The arrivals tell who was missing."""
+        """Let the waiting threads go on; the recorded arrivals tell who was missing."""
 
     def done(self, warp: list[Thread]) -> None:
-        """Number the warp's requests in the order of time."""
+        """Number the requests of a warp in the order of time."""
         for thread in warp:
             thread.previous, thread.counts = 0, {}
         ranks, request = np.empty(len(self._next), np.int64), 0
@@ -130,7 +130,7 @@ class _Recording(Launch):
         return self._sites.setdefault((frame.f_code.co_filename, frame.f_lineno), len(self._sites))
 
     def trace(self) -> Trace:
-        """What was recorded."""
+        """The trace of everything that was recorded."""
         arrivals = np.frombuffer(self._arrivals, np.int64).reshape(-1, 4)
         return Trace(
             kernel=self.name,

@@ -22,7 +22,7 @@ FULL_MASK = 0xFFFFFFFF
 
 
 class Dim3(NamedTuple):
-    """A position or an extent along x, y and z."""
+    """A position or an extent, along x, y and z."""
 
     x: int
     y: int
@@ -31,7 +31,7 @@ class Dim3(NamedTuple):
 
 @dataclass
 class Waiting:
-    """What a thread waits for: the rest of its block, or the lanes of its warp that `mask` names."""
+    """What a thread waits for: the rest of its block, or those lanes of its warp that `mask` names."""
 
     name: str  # what the kernel called, such as syncthreads or shfl_down_sync
     where: str  # file:line
@@ -42,7 +42,7 @@ class Waiting:
 
 @dataclass(eq=False)
 class Thread:
-    """A thread of the block that is running."""
+    """A thread of the running block: its index, its greenlet, and what it waits for."""
 
     number: int  # within the block, x fastest
     index: Dim3
@@ -55,24 +55,24 @@ class Thread:
 
     @property
     def lane(self) -> int:
-        """Its place in its warp."""
+        """Number of the thread within its warp."""
         return self.number % WARP
 
 
 def wait(waiting: Waiting) -> Any:
-    """Called in a thread: stop here until the others have come; what they agreed on."""
+    """Stop the calling thread until the others have come; returns what they agreed on."""
     return getcurrent().parent.switch(waiting)
 
 
 class Workers:
-    """Greenlets that run threads, one after the other: a new one is needed only for as many as wait at once."""
+    """Pool of greenlets that run threads one after the other: only as many are made as wait at once."""
 
     def __init__(self, kernel: Callable[[], None]) -> None:
         self._kernel = kernel
         self._idle: list[greenlet] = []
 
     def resume(self, thread: Thread) -> None:
-        """Run a thread to where it waits, or to its end; whatever its kernel raises comes out here."""
+        """Run a thread until it waits or ends; whatever its kernel raises is raised here."""
         if thread.running is None:
             thread.running = self._idle.pop() if self._idle else self._hire()
         thread.waiting = thread.running.switch(thread.answer) if thread.running else thread.running.switch()
@@ -92,7 +92,7 @@ class Workers:
 
 
 class Block:
-    """The threads of one block."""
+    """The threads of one block, and how they go on together."""
 
     def __init__(self, shape: Dim3) -> None:
         places = (Dim3(x, y, z) for z in range(shape.z) for y in range(shape.y) for x in range(shape.x))
@@ -101,7 +101,7 @@ class Block:
 
     @property
     def at_barrier(self) -> list[Thread]:
-        """The threads that wait for their block."""
+        """Threads that wait for the whole block."""
         return [thread for thread in self.threads if thread.waiting is not None]
 
     def advance(self, warp: list[Thread], resume: Callable[[Thread], None]) -> None:
@@ -116,7 +116,7 @@ class Block:
             _exchange(warp, exchanging)
 
     def release(self) -> None:
-        """Let the threads go on that wait for their block, with the answer to syncthreads_count, _and, _or."""
+        """Let the threads that wait for their block go on, with the answer to syncthreads_count, _and, _or."""
         waiting = self.at_barrier
         votes = [bool(thread.waiting.value) for thread in waiting if thread.waiting is not None]
         for thread in waiting:

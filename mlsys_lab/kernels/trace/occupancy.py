@@ -22,7 +22,7 @@ SCHEDULERS = 4  # of a multiprocessor: each has a quarter of the registers, and 
 
 @dataclass(frozen=True)
 class Occupancy:
-    """What one multiprocessor holds at once of blocks of one kind."""
+    """Blocks and warps of one kind of launch that one multiprocessor holds at once."""
 
     blocks: int
     warps: int
@@ -33,12 +33,12 @@ class Occupancy:
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """What sets the number of blocks."""
+        """Names of the resources that set the number of blocks, such as "registers"."""
         return tuple(limit for limit, blocks in self.by.items() if blocks == self.blocks)
 
 
 def occupancy(device: Device, threads: int, *, registers: int, shared_bytes: int = 0) -> Occupancy:
-    """Blocks of `threads` threads, `registers` registers a thread and `shared_bytes` a block, on one multiprocessor.
+    """Occupancy of one multiprocessor with blocks of `threads` threads, `registers` a thread, `shared_bytes` a block.
 
     Zero blocks where not even one fits: such a launch fails. `InputError` where the device has no multiprocessors or a
     size is out of range.
@@ -80,12 +80,12 @@ def occupancy(device: Device, threads: int, *, registers: int, shared_bytes: int
 
 
 def occupancy_of(trace: Trace, device: Device, *, registers: int) -> Occupancy:
-    """The same for a launch that was traced, with its block and its shared arrays."""
+    """Occupancy of a multiprocessor with a traced launch: its block and shared arrays, `registers` a thread."""
     return occupancy(device, trace.threads, registers=registers, shared_bytes=shared_bytes(trace))
 
 
 def shared_bytes(trace: Trace) -> int:
-    """Shared memory that the arrays of a block take, the gaps between them included."""
+    """Bytes of shared memory that the arrays of a block take, the gaps between them included."""
     return max((buffer.start + buffer.size_bytes for buffer in trace.buffers if buffer.space == "shared"), default=0)
 
 

@@ -1,4 +1,4 @@
-"""Lines of a kernel as a person finds them: in the cells of a notebook, where the kernel comes from one."""
+"""Lines of a kernel as a person finds them: by the cells of a notebook, where the kernel comes from one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class CellSite(Site):
 
 
 def in_cell(site: Site, loader: Any) -> Site:
-    """The place in its cell where a module was made of a notebook's exported cells, else as it is.
+    """The place of a source line in its cell, where the module was made of exported cells; else the site itself.
 
     loader: the `__loader__` of the kernel's module; that of exported cells has the `artifact` that knows them.
     """
@@ -27,6 +27,6 @@ def in_cell(site: Site, loader: Any) -> Site:
 
 
 def in_cells(trace: Trace, artifact: Any) -> Trace:
-    """The trace of a kernel of this module, with all of its places told by cells, where they are in cells."""
+    """The trace of a kernel with all of its places given by cells, where they are in cells."""
     loader = getattr(artifact, "__loader__", None)
     return replace(trace, sites=tuple(in_cell(site, loader) for site in trace.sites))

@@ -21,7 +21,7 @@ from mlsys_lab.kernels.trace.rows import cells, counted, grouped, inside
 
 @dataclass(frozen=True)
 class Race:
-    """Two places in the source that touch the same elements in no order; the first changes them."""
+    """Two places in the source that touch common elements in no order; the first of them changes the elements."""
 
     buffer: str
     first: Site
@@ -44,7 +44,7 @@ class Race:
 
     @property
     def sentence(self) -> str:
-        """The race in one line, which begins with the lines of source."""
+        """One line about the race, which begins with the lines of source."""
         where = f"{self.first}" if self.first == self.second else f"{self.first} and {self.second}"
         why = "and nothing orders them" if self.between_blocks else "with no barrier between"
         what = f"{self.who} {VERBS[self.first_kind]}s {self.place} of {self.buffer}"
@@ -66,7 +66,7 @@ def races(trace: Trace) -> tuple[Race, ...]:
 
 
 def _races(trace: Trace, rows: np.ndarray, actor: str, *keys: np.ndarray) -> tuple[Race, ...]:
-    """Races among rows of equal keys between different values of the field `actor`."""
+    """Races between rows of equal `keys` that differ in the field `actor`."""
     order, starts = grouped(*keys)
     rows = rows[order]
     kinds = np.bitwise_or.reduceat(1 << rows["kind"], starts)
@@ -83,7 +83,7 @@ def _races(trace: Trace, rows: np.ndarray, actor: str, *keys: np.ndarray) -> tup
 
 
 def _pairs(rows: np.ndarray, sizes: np.ndarray, actor: str) -> tuple[np.ndarray, np.ndarray]:
-    """For each group of racing rows one that changes the element, and one of another actor that races with it."""
+    """For each group of racing rows, one that changes the element and one of another actor that races with it."""
     kind, who, starts = rows["kind"], rows[actor], np.cumsum(sizes) - sizes
     store, atomic, load = (_first(kind == of, starts) for of in (STORE, ATOMIC, LOAD))
     one = np.where(store < len(rows), store, atomic)
@@ -97,7 +97,7 @@ def _pairs(rows: np.ndarray, sizes: np.ndarray, actor: str) -> tuple[np.ndarray,
 
 
 def _first(which: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """For each group the first of its rows that `which` holds for, or the number of all rows."""
+    """For each group, the first of its rows for which `which` holds, or else the number of all rows."""
     found: np.ndarray = np.minimum.reduceat(np.where(which, np.arange(len(which)), len(which)), starts)
     return found
 

@@ -1,4 +1,4 @@
-"""Everything that the microscope found in one launch: figures in a table, problems and costs in a line each."""
+"""Everything that the microscope found in one launch: a table of figures, and a line for each problem and cost."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from mlsys_lab.kernels.trace.sectors import coalescing
 from mlsys_lab.kernels.trace.traffic import Traffic, traffic
 
 NOTEBOOK_COLUMNS = 90
-"""What JupyterLab shows of a line at 1280 px, beside its file browser."""
+"""Characters of a line that JupyterLab shows at 1280 px, beside its file browser."""
 
 
 @dataclass(frozen=True)
 class Report(JupyterMixin):
-    """What one launch did to memory, and what is wrong with it. Printed, or as a cell's value, it is its `table()`."""
+    """What one launch did to memory, and what is wrong with it; it prints, and displays in a notebook, as `table()`."""
 
     kernel: str
     grid: tuple[int, int, int]
@@ -41,13 +41,13 @@ class Report(JupyterMixin):
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What makes the kernel wrong, a line each; nothing for a right one."""
+        """What makes the kernel wrong, one line each; empty for a correct one."""
         found: tuple[Fault | Race | Divergence, ...] = (*self.faults, *self.races, *self.divergences)
         return tuple(one.sentence for one in found)
 
     @property
     def costs(self) -> tuple[str, ...]:
-        """What makes the kernel slower than it need be, a line each, the most wasteful place first."""
+        """What makes the kernel slower than it need be, one line each, the most wasteful place first."""
         sectors = _wasteful(self.coalescing, "sectors")
         passes = _wasteful(self.conflicts, "passes")
         return (*(line for one in self.traffic for line in _again(one)), *sectors, *passes)
@@ -86,7 +86,7 @@ class Report(JupyterMixin):
 
 
 class _Fitted(Group):
-    """Lines that are folded where a notebook's output area, narrower than rich takes it for, would cut them."""
+    """Lines folded to the width of a notebook's output area, which is narrower than rich takes it for."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = min(options.max_width, NOTEBOOK_COLUMNS) if console.is_jupyter else options.max_width
@@ -94,7 +94,7 @@ class _Fitted(Group):
 
 
 def report(trace: Trace) -> Report:
-    """All analyses of one launch. Takes about a second for a million accesses."""
+    """Run all analyses on the trace of one launch; takes about a second for a million accesses."""
     return Report(
         kernel=trace.kernel,
         grid=trace.grid,
@@ -111,7 +111,7 @@ def report(trace: Trace) -> Report:
 
 
 def _again(one: Traffic) -> Iterable[str]:
-    """What is read or written more often than it need be."""
+    """Yield a line for each direction in which an array is read or written more often than it need be."""
     for flow, does, most in ((one.read, "read", one.most_reads), (one.written, "written", one.most_writes)):
         if most > 1:
             asked = f"{flow.asked_bytes:,} bytes asked for where {flow.least_bytes:,} would do"
@@ -119,7 +119,7 @@ def _again(one: Traffic) -> Iterable[str]:
 
 
 def _wasteful(requests: Iterable[Requests], unit: str) -> list[str]:
-    """The places that take more sectors or passes than they need."""
+    """Lines about the places that take more sectors or passes (`unit`) than they need."""
     wasteful = [one for one in requests if one.taken > one.least]
     lines = []
     for one in sorted(wasteful, key=lambda one: one.least - one.taken):

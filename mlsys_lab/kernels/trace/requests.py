@@ -11,12 +11,12 @@ from mlsys_lab.kernels.trace.events import ATOMIC, LOAD, STORE, WARP, Site, Trac
 from mlsys_lab.kernels.trace.rows import counted, grouped, of_buffers
 
 VERBS = {LOAD: "read", STORE: "write", ATOMIC: "update"}
-"""What threads do, by kind of access."""
+"""Verb for what threads do, by kind of access."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the lanes of one warp asked of one array at once."""
+    """One request: what the lanes of one warp asked of one array at once."""
 
     number: int  # an access's `request`
     block: int
@@ -29,7 +29,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Requests:
-    """All requests of one kind from one place in the source to one array."""
+    """All requests of one kind from one place in the source to one array, summed up."""
 
     site: Site
     kind: int
@@ -41,12 +41,12 @@ class Requests:
 
     @property
     def efficiency(self) -> float:
-        """Least over taken, in (0, 1]."""
+        """Least sectors or passes over those taken, in (0, 1]."""
         return self.least / self.taken
 
 
 def addresses(trace: Trace, rows: np.ndarray) -> np.ndarray:
-    """Where each row's first byte is, from the start that `Buffer.start` counts from."""
+    """Byte at which each row's access starts, from the start that `Buffer.start` counts from."""
     found: np.ndarray = rows["offset"] + of_buffers(rows, (buffer.start for buffer in trace.buffers))
     return found
 
@@ -54,7 +54,7 @@ def addresses(trace: Trace, rows: np.ndarray) -> np.ndarray:
 def by_site(
     trace: Trace, rows: np.ndarray, starts: np.ndarray, taken: np.ndarray, least: np.ndarray
 ) -> tuple[Requests, ...]:
-    """Sums up requests, which begin at `starts` of `rows`, by place, array and kind, in order of place."""
+    """Sum up requests, which begin at `starts` of `rows`, by place, array and kind, in order of place."""
     heads, lanes = rows[starts], counted(starts, len(rows))
     order, begins = grouped(heads["site"], heads["buffer"], heads["kind"])
     found = []
@@ -83,7 +83,7 @@ def by_site(
 
 
 def worst_of(places: Iterable[Requests], unit: str) -> tuple[int, str]:
-    """By how many sectors or passes (`unit`) a request exceeds the least at most, and which it is, in a sentence."""
+    """Most sectors or passes (`unit`) by which one request exceeds its least, and a sentence about that request."""
     worst = max(places, key=lambda one: one.worst.taken - one.worst.least, default=None)
     if worst is None:
         return 0, ""
@@ -94,7 +94,7 @@ def worst_of(places: Iterable[Requests], unit: str) -> tuple[int, str]:
 
 
 def busiest_thread(trace: Trace, space: str) -> tuple[int, str]:
-    """How often one thread touches global or shared memory at most, and which it is."""
+    """Most accesses of one thread to global or shared memory, and a sentence about that thread."""
     rows = trace.of(space=space)
     counts = np.bincount(rows["block"].astype(np.int64) * trace.threads + rows["thread"], minlength=1)
     block, thread = divmod(int(counts.argmax()), trace.threads)

@@ -1,4 +1,4 @@
-"""What the analyses ask of a trace's rows: which element a lane touched, whether there is one, which rows go together.
+"""Questions about a trace's rows: which element a lane touched, whether it exists, which rows go together.
 
 Elements are told apart by array and index. Two arrays that share memory (one argument passed twice, two views of the
 same shared memory) count as different ones.
@@ -21,14 +21,14 @@ def of_buffers(rows: np.ndarray, values: Iterable[int]) -> np.ndarray:
 
 
 def inside(trace: Trace, rows: np.ndarray) -> np.ndarray:
-    """Which of the rows touch bytes of their buffer; the gaps of a strided view count as its bytes."""
+    """Mask of the rows that touch bytes of their buffer; the gaps of a strided view count as its bytes."""
     last = of_buffers(rows, (buffer.size_bytes - buffer.itemsize for buffer in trace.buffers))
     within: np.ndarray = (rows["offset"] >= 0) & (rows["offset"] <= last)
     return within
 
 
 def cells(trace: Trace, rows: np.ndarray) -> np.ndarray:
-    """A number for the element of each row, the same for two rows if and only if they touch the same memory.
+    """A number for the element of each row, equal for two rows if and only if they touch the same memory.
 
     Every block has shared arrays of its own and every thread local ones. The rows must lie inside of their buffers.
     """
@@ -46,7 +46,7 @@ def cells(trace: Trace, rows: np.ndarray) -> np.ndarray:
 
 
 def grouped(*keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """An order in which rows of equal keys stand together, the first key foremost, and where each group begins.
+    """Order in which rows of equal keys stand together, the first key foremost, and where each group begins.
 
     Within a group rows stand as they stood before.
 
@@ -70,12 +70,12 @@ def grouped(*keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def counted(starts: np.ndarray, rows: int) -> np.ndarray:
-    """How many rows each group has, from where the groups begin and the number of all rows."""
+    """Number of rows in each group, from where the groups begin and the number of all rows."""
     return np.diff(starts, append=rows)
 
 
 def _one_key(keys: tuple[np.ndarray, ...]) -> np.ndarray | None:
-    """One whole number that orders rows as the keys do and sorts several times sooner; None where it does not fit."""
+    """One integer a row that orders rows as the keys do and sorts several times sooner; None where it does not fit."""
     if not len(keys[0]):
         return keys[0]
     lows, highs = ([int(of(key)) for key in keys] for of in (np.min, np.max))

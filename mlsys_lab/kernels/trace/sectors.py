@@ -17,12 +17,12 @@ SECTOR_BYTES = 32
 
 
 def coalescing(trace: Trace) -> tuple[Requests, ...]:
-    """The requests to global memory by place in the source, with the sectors taken and the least possible."""
+    """Requests to global memory by place in the source, with the sectors taken and the least possible."""
     return by_site(trace, *sectors(trace))
 
 
 def sectors(trace: Trace) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The rows of global memory by request and array, where each begins, its sectors, the least for its bytes."""
+    """Rows of global memory ordered by request and array, where each request begins, its sectors, and the least."""
     rows = trace.of(space="global")
     address = addresses(trace, rows)
     order, starts = grouped(rows["request"], rows["buffer"], address)
@@ -38,7 +38,7 @@ def sectors(trace: Trace) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarra
 
 
 def _covered(first: np.ndarray, end: np.ndarray, head: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Length of the union of the ranges first:end of each group; both ascend within a group."""
+    """For each group, the length of the union of the ranges first:end, both of which ascend within a group."""
     before = np.concatenate([first[:1], end[:-1]])
     new = end - np.where(head, first, np.clip(before, first, end))
     return np.add.reduceat(new, starts) if len(starts) else new

@@ -18,7 +18,7 @@ from mlsys_lab.kernels.trace.sectors import SECTOR_BYTES, sectors
 
 @dataclass(frozen=True)
 class Flow:
-    """What went one way between lanes and one array of global memory, or several; flows can be added."""
+    """Bytes that went one way between lanes and one array of global memory, or several; flows can be added."""
 
     asked_bytes: int  # by the lanes, one element each
     moved_bytes: int  # in whole sectors, by the warps' requests
@@ -27,7 +27,7 @@ class Flow:
 
     @property
     def ratio(self) -> float:
-        """Bytes asked for over the least, 1 at best; infinite where something was asked for that need not have been."""
+        """Bytes asked for over the least, 1 at best; infinite where nothing need have been asked for."""
         return _ratio(self.asked_bytes, self.least_bytes)
 
     @property
@@ -45,7 +45,7 @@ class Flow:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What a launch and one array of global memory exchanged."""
+    """Bytes that a launch and one array of global memory exchanged, by direction."""
 
     buffer: str
     elements: int
@@ -60,12 +60,12 @@ class Traffic:
 
     @property
     def both(self) -> Flow:
-        """Both ways together."""
+        """Reads and writes added up."""
         return self.read + self.written
 
 
 def traffic(trace: Trace) -> tuple[Traffic, ...]:
-    """The traffic of every array in global memory, untouched ones too, in the order of the trace's buffers."""
+    """Traffic of every array in global memory, untouched ones too, in the order of the trace's buffers."""
     asked = trace.of(space="global")
     by_request, starts, taken, _ = sectors(trace)
     heads = by_request[starts]
@@ -98,17 +98,17 @@ def traffic(trace: Trace) -> tuple[Traffic, ...]:
 
 
 def total(trace: Trace) -> Flow:
-    """All arrays of global memory, both ways."""
+    """Sum of the traffic of all arrays of global memory, reads and writes together."""
     return sum((one.both for one in traffic(trace)), Flow(0, 0, 0, 0))
 
 
 def times_read(trace: Trace, name: str) -> np.ndarray:
-    """By how many lanes each element of the array was read, atomics counted: an array of its shape."""
+    """How many lanes read each element of the array, atomics counted: an array of its shape."""
     return _times(trace, name, STORE)
 
 
 def times_written(trace: Trace, name: str) -> np.ndarray:
-    """By how many lanes each element of the array was written, atomics counted: an array of its shape."""
+    """How many lanes wrote each element of the array, atomics counted: an array of its shape."""
     return _times(trace, name, LOAD)
 
 
@@ -123,7 +123,7 @@ def writes_each_once(trace: Trace, name: str) -> bool:
 
 
 def _flow(buffer: Buffer, other: int, asked: np.ndarray, heads: np.ndarray, taken: np.ndarray, elements: int) -> Flow:
-    """One way: of all accesses but those of the kind that goes the other."""
+    """Traffic in one direction: all accesses but those of kind `other`, which only go the other way."""
     return Flow(
         asked_bytes=buffer.itemsize * int((asked["kind"] != other).sum()),
         moved_bytes=SECTOR_BYTES * int(taken[heads["kind"] != other].sum()),

@@ -1,4 +1,4 @@
-"""What a Triton kernel does to memory, read off Triton's own interpreter.
+"""What a Triton kernel does to memory, recorded in Triton's own interpreter.
 
 The source of such a kernel says nothing about threads. Here the elements of a block stand for its lanes, 32 to a
 request, numbered along the dimension in which their addresses follow one another (the last, if there is none): the
@@ -30,11 +30,11 @@ from mlsys_lab.kernels.trace.triton_recorder import Recorder, is_machinery
 from mlsys_lab.kernels.triton_launch import interpreting, launching, silent_arithmetic
 
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
-"""What a launch on the device takes besides the kernel's own parameters; of no meaning here."""
+"""Options of a launch on the device beside the kernel's own parameters; ignored by the interpreter."""
 
 
 def record(kernel: Any, grid: Any, /, *args: Any, outputs: str | Sequence[str] = (), **constants: Any) -> Trace:
-    """Run a `@triton.jit` kernel in the interpreter, each of its loads, stores and atomics written down.
+    """Run a `@triton.jit` kernel in the interpreter and return the trace of its loads, stores and atomics.
 
     `grid` is one to three integers, or a function of the arguments by name. `args` and `constants` are the arguments
     as for a launch: tensors (also in tuples, or as the base of a tensor descriptor), numbers, constants. `outputs`
@@ -67,7 +67,7 @@ def record(kernel: Any, grid: Any, /, *args: Any, outputs: str | Sequence[str] =
 
 @contextmanager
 def recorded() -> Iterator[list[Trace]]:
-    """Within: the traces of all launches of the package's own operations, in order.
+    """Collect the traces of all launches of the package's own operations in the body of a `with`, in order.
 
     >>> from mlsys_lab.kernels.vector_add.triton_steps import vector_add
     >>> with recorded() as traces:
@@ -81,7 +81,7 @@ def recorded() -> Iterator[list[Trace]]:
 
 
 def _unwrapped(kernel: Any, interpreter: Any) -> Callable[..., Any]:
-    """The Python function of a kernel, without autotuning and heuristics around it."""
+    """The Python function of a kernel, without the autotuning and heuristics around it."""
     jit = importlib.import_module("triton.runtime.jit")
     inner = kernel
     while isinstance(inner, jit.KernelInterface):
@@ -112,7 +112,7 @@ def _sides(grid: Any, given: dict[str, Any]) -> tuple[int, int, int]:
 
 
 def _replaced(value: Any, name: str, change: Callable[[str, torch.Tensor], torch.Tensor]) -> Any:
-    """An argument with each tensor in it changed."""
+    """An argument with each tensor in it replaced by `change(name, tensor)`."""
     if isinstance(value, torch.Tensor):
         return change(name, value)
     if isinstance(value, tuple):
@@ -126,7 +126,7 @@ def _replaced(value: Any, name: str, change: Callable[[str, torch.Tensor], torch
 
 
 def _told(name: str, error: BaseException) -> CourseError:
-    """What went wrong in a kernel, and at which of its lines."""
+    """The error for an exception in a kernel, with the kernel's line at which it happened."""
     cause: BaseException = error
     at = ""
     while True:

@@ -1,4 +1,4 @@
-"""The recorder in front of Triton's interpreter: each load, store and atomic of a kernel, written down on its way."""
+"""The recorder in front of Triton's interpreter: it notes each load, store and atomic of a kernel as it happens."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from mlsys_lab.kernels.trace.addresses import POISON, AddressSpace
 from mlsys_lab.kernels.trace.events import ACCESS, ARRIVAL, ATOMIC, LOAD, STORE, WARP, Site, Trace
 
 HERE = str(Path(__file__).parent)
-"""Where the microscope's own code lies."""
+"""Folder of the microscope's own code."""
 
 Handle = Any  # Triton's TensorHandle: a NumPy array and the type of its elements
 
 
 class Recorder:
-    """Stands in front of the few methods of Triton's interpreter that touch memory."""
+    """Recorder that replaces the few methods of Triton's interpreter that touch memory."""
 
     def __init__(self, space: AddressSpace, builder: Any) -> None:
         self.space, self.builder = space, builder
@@ -38,7 +38,7 @@ class Recorder:
 
     @contextmanager
     def hooked(self, interpreter: Any) -> Iterator[None]:
-        """Put the recorder in the way of the interpreter, and out of it again."""
+        """Replace the interpreter's methods by the recorder's for the body of a `with`."""
         hooks: dict[str, Callable[..., Any]] = {
             "create_masked_load": self._load,
             "create_masked_store": self._store,
@@ -102,12 +102,12 @@ class Recorder:
         original(*args)
 
     def _follow(self) -> None:
-        """Begin at phase 0 when another program has begun."""
+        """Begin at phase 0 when another program of the grid has begun."""
         if self.program != (now := tuple(self.builder.grid_idx)):
             self.program, self.phase = now, 0
 
     def _note(self, kind: int, ptrs: Handle, mask: Handle) -> tuple[Handle, Handle, np.ndarray]:
-        """Write one access down: where it truly goes, the lanes that may, and those that lie out of bounds."""
+        """Record one access; returns its true pointers, the mask of lanes that exist, and those out of bounds."""
         self._follow()
         itemsize = max(1, ptrs.get_element_ty().primitive_bitwidth // 8)
         buffer, offset, there, places = self.space.find(ptrs.data, itemsize)
@@ -144,7 +144,7 @@ class Recorder:
         return self.sites.setdefault((frame.f_code.co_filename, frame.f_lineno), len(self.sites))
 
     def trace(self, kernel: str, grid: tuple[int, int, int]) -> Trace:
-        """All that was written down."""
+        """The trace of everything that was recorded, of the kernel and grid so called."""
         sites = tuple(Site(file, line, linecache.getline(file, line).strip()) for file, line in self.sites)
         accesses = np.concatenate(self.rows) if self.rows else np.empty(0, dtype=ACCESS)
         block = (self.widest, 1, 1)
@@ -153,12 +153,12 @@ class Recorder:
 
 
 def _before(hook: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    """`hook`, which gets `original` first; keywords of the interpreter's own calls come in their order."""
+    """Wrap `hook` so that it gets `original` first, and the interpreter's own keywords in their order."""
     return lambda *args, **keywords: hook(original, *args, *keywords.values())
 
 
 def _lanes(addresses: np.ndarray, itemsize: int) -> list[int]:
-    """The dimensions of a block, those along which addresses follow one another last."""
+    """Dimensions of a block of addresses, ordered so that the one along which they follow one another comes last."""
 
     def follow(axis: int) -> bool:
         steps = np.diff(addresses.astype(np.int64), axis=axis)
@@ -176,6 +176,6 @@ def _poisoned(found: Handle, outside: np.ndarray) -> Handle:
 
 
 def is_machinery(file: str) -> bool:
-    """Whether a frame belongs to Triton or to the microscope rather than to a kernel."""
+    """Whether a source file belongs to Triton or to the microscope rather than to a kernel."""
     triton = str(Path(sys.modules["triton"].__file__ or "").parent)
     return file.startswith((HERE, triton)) or file == triton_launch.__file__

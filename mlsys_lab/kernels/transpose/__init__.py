@@ -1,4 +1,4 @@
-"""y = xᵀ: nothing is computed, so all there is to win lies in the order of loads and stores."""
+"""Transpose y = xᵀ: nothing is computed, so all there is to win lies in the order of loads and stores."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from mlsys_lab.kernels.operation import perform
 
 
 def reference(x: torch.Tensor) -> torch.Tensor:
-    """The transpose by torch, contiguous."""
+    """Contiguous transpose of a matrix, computed by torch."""
     return x.T.contiguous()
 
 
 def transpose(x: torch.Tensor, *, language: str = "numba", step: str | None = None) -> torch.Tensor:
-    """The transpose of a contiguous matrix, by a step of a language's `STEPS` (the last). Raises InputError."""
+    """Transpose of a contiguous matrix, by a step of a language's `STEPS` (by default the last). Raises InputError."""
     return perform("transpose", language, step, x)

@@ -1,12 +1,12 @@
-"""What a transpose costs at least."""
+"""Least bytes of a transpose, which computes nothing."""
 
 from __future__ import annotations
 
-from mlsys_lab.flops.amounts import not_negative, positive
+from mlsys_lab.flops.amounts import require_not_negative, require_positive
 
 
 def least_bytes(rows: int, columns: int, itemsize: int = 4) -> int:
-    """Every element read once and written once; no arithmetic at all."""
-    not_negative(rows=rows, columns=columns)
-    positive(itemsize=itemsize)
+    """Least bytes of a transpose: every element read once and written once."""
+    require_not_negative(rows=rows, columns=columns)
+    require_positive(itemsize=itemsize)
     return 2 * rows * columns * itemsize

@@ -1,4 +1,4 @@
-"""xᵀ in CUDA C++ (steps.cu)."""
+"""Transpose of a matrix in CUDA C++ (steps.cu)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ STEPS = {
 
 BLOCKS = {"naive": (32, 8), "tiled": (32, 8), "padded": (32, 8), "vectorised": (16, 16)}
 TILES = {"naive": (32, 8), "tiled": (32, 32), "padded": (32, 32), "vectorised": (64, 64)}
-"""Columns and rows of x that a block moves."""
+"""Columns and rows of x that a block moves, by step."""
 
 
 def run(step: str, x: torch.Tensor, *, launch: cuda_cpp.Launcher = cuda_cpp.launch) -> torch.Tensor:
-    """The transpose of a contiguous fp32 matrix, contiguous, on a GPU. `launch` is what runs the kernel.
+    """Contiguous transpose of a contiguous fp32 matrix on a GPU; `launch` is the function that runs the kernel.
 
     Raises InputError for an unknown step and for a tensor that does not fit, MissingToolError without a GPU.
     """

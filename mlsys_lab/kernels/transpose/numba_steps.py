@@ -1,4 +1,4 @@
-"""xᵀ in Numba's CUDA, step by step."""
+"""Transpose of a matrix in Numba's CUDA, step by step."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from mlsys_lab.kernels.numba_launch import Launcher, launch
 
 DTYPES = (torch.float16, torch.float32, torch.float64)
 TILE = 32
-"""A side of the square that a block turns: a warp wide."""
+"""Side of the square that a block turns: a warp wide."""
 PITCH = TILE + 1
-"""Numbers of a padded tile's row; Numba takes the shape of a shared array in constants only, not in sums."""
+"""Numbers in a row of a padded tile; Numba takes the shape of a shared array in constants only, not in sums."""
 ROWS = 8
 """Rows of threads in a block: each thread moves TILE / ROWS elements."""
 
@@ -27,7 +27,7 @@ STEPS = {
 
 @cuda.jit
 def naive(x, y):
-    """Neighbouring threads write into neighbouring rows of y."""
+    """Transpose by one element a thread; neighbouring threads write into neighbouring rows of y."""
     column, row = cuda.grid(2)
     if row < x.shape[0] and column < x.shape[1]:
         y[column, row] = x[row, column]
@@ -35,7 +35,7 @@ def naive(x, y):
 
 @cuda.jit
 def tiled(x, y):
-    """A block reads rows of x and writes rows of y; the turn is between shared memory and registers."""
+    """Transpose by tiles in shared memory: a block reads rows of x and writes rows of y."""
     tile = cuda.shared.array((TILE, TILE), x.dtype)
     top, left = cuda.blockIdx.y * TILE, cuda.blockIdx.x * TILE
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
@@ -50,7 +50,7 @@ def tiled(x, y):
 
 @cuda.jit
 def padded(x, y):
-    """The same with rows of PITCH numbers in the tile."""
+    """Transpose by tiles with rows of PITCH numbers, so that a column's numbers lie in different banks."""
     tile = cuda.shared.array((TILE, PITCH), x.dtype)
     top, left = cuda.blockIdx.y * TILE, cuda.blockIdx.x * TILE
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
@@ -64,7 +64,7 @@ def padded(x, y):
 
 
 def run(step: str, x: torch.Tensor, *, launch: Launcher = launch) -> torch.Tensor:
-    """The transpose of a contiguous matrix, contiguous.
+    """Contiguous transpose of a contiguous matrix, by one of `STEPS`.
 
     Raises InputError for an unknown step and for a tensor that is no such matrix.
     """

@@ -1,4 +1,4 @@
-"""z = x + y: the smallest kernel that there is, limited by memory on every device."""
+"""Sum z = x + y: the smallest kernel that there is, limited by memory on every device."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from mlsys_lab.kernels.operation import perform
 
 
 def reference(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """The sum by torch."""
+    """Elementwise sum x + y, computed by torch."""
     return x + y
 
 
 def vector_add(x: torch.Tensor, y: torch.Tensor, *, language: str = "numba", step: str | None = None) -> torch.Tensor:
-    """x + y of two contiguous tensors of one shape, by a step of a language's `STEPS` (the last). Raises InputError."""
+    """Sum x + y of two contiguous tensors of one shape, by a step of a language's `STEPS` (by default the last)."""
     return perform("vector_add", language, step, x, y)

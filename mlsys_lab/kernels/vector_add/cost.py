@@ -1,18 +1,18 @@
-"""What x + y costs at least."""
+"""FLOPs and least bytes of x + y."""
 
 from __future__ import annotations
 
-from mlsys_lab.flops.amounts import not_negative, positive
+from mlsys_lab.flops.amounts import require_not_negative, require_positive
 
 
 def flops(elements: int) -> int:
-    """One addition an element."""
-    not_negative(elements=elements)
+    """FLOPs of x + y: one addition an element."""
+    require_not_negative(elements=elements)
     return elements
 
 
 def least_bytes(elements: int, itemsize: int = 4) -> int:
-    """Two arrays read, one written, each once."""
-    not_negative(elements=elements)
-    positive(itemsize=itemsize)
+    """Least bytes of x + y: two arrays read and one written, each once."""
+    require_not_negative(elements=elements)
+    require_positive(itemsize=itemsize)
     return 3 * elements * itemsize

@@ -1,4 +1,4 @@
-"""x + y in CUDA C++ (steps.cu)."""
+"""Sum x + y in CUDA C++ (steps.cu)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mlsys_lab.kernels.cuda_cpp.launcher import blocks_that_fill, starts_at_16_b
 SOURCE = cuda_cpp.Source.read(Path(__file__).with_name("steps.cu"))
 THREADS = 256
 RESIDENT = {"grid_stride": 8, "vectorised": 4}
-"""Blocks for each multiprocessor, no more than it has registers for: one that had to wait its turn would work alone."""
+"""Blocks a multiprocessor by step, no more than its registers hold: one that waited its turn would work alone."""
 
 STEPS = {
     "naive": "a thread an element",
@@ -24,7 +24,7 @@ STEPS = {
 
 
 def run(step: str, x: torch.Tensor, y: torch.Tensor, *, launch: cuda_cpp.Launcher = cuda_cpp.launch) -> torch.Tensor:
-    """x + y of two contiguous fp32 tensors of one shape, on a GPU. `launch` is what runs the kernel.
+    """Sum x + y of two contiguous fp32 tensors of one shape on a GPU; `launch` is the function that runs the kernel.
 
     Raises InputError for an unknown step and for tensors that do not fit, MissingToolError without a GPU.
     """

@@ -1,4 +1,4 @@
-"""x + y in Numba's CUDA, step by step."""
+"""Sum x + y in Numba's CUDA, step by step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mlsys_lab.kernels.numba_launch import Launcher, launch
 DTYPES = (torch.float16, torch.float32, torch.float64)
 THREADS = 128
 MOST_BLOCKS = 1056
-"""Eight blocks for each of an H100's 132 multiprocessors: more would only wait for their turn."""
+"""Most blocks: eight for each of an H100's 132 multiprocessors, since more would only wait for their turn."""
 
 STEPS = {
     "naive": "a thread an element, those beyond the end masked off",
@@ -23,7 +23,7 @@ STEPS = {
 
 @cuda.jit
 def naive(x, y, z):
-    """One element a thread."""
+    """Sum with one element a thread."""
     i = cuda.grid(1)
     if i < z.size:
         z[i] = x[i] + y[i]
@@ -31,7 +31,7 @@ def naive(x, y, z):
 
 @cuda.jit
 def grid_stride(x, y, z):
-    """Elements a whole grid apart: neighbours in a warp stay neighbours in memory at every turn."""
+    """Sum with elements a whole grid apart a thread: neighbours in a warp stay neighbours in memory at every turn."""
     for i in range(cuda.grid(1), z.size, cuda.gridsize(1)):
         z[i] = x[i] + y[i]
 
@@ -39,7 +39,7 @@ def grid_stride(x, y, z):
 def run(
     step: str, x: torch.Tensor, y: torch.Tensor, *, blocks: int = MOST_BLOCKS, launch: Launcher = launch
 ) -> torch.Tensor:
-    """x + y of two contiguous tensors of one shape; `blocks` is the most that "grid_stride" starts.
+    """Sum x + y of two contiguous tensors of one shape; `blocks` is the most that "grid_stride" starts.
 
     Raises InputError for an unknown step and for tensors that do not go together.
     """

@@ -1,4 +1,4 @@
-"""x + y in Triton: a program a block, a mask where the last block reaches over the end."""
+"""Sum x + y in Triton: a program a block, a mask where the last block reaches over the end."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ STEPS = {"blocks": "a program a block of the arrays, sixteen bytes at a time in 
 
 WARPS = 4
 LOADS = 2
-"""Loads of 16 bytes, the widest there are, that a thread has under way for each operand."""
+"""Loads of 16 bytes, the widest there are, that a thread has in flight for each operand."""
 
 
 @triton.jit
 def add_kernel(x_ptr, y_ptr, z_ptr, n, BLOCK: tl.constexpr):
-    """One block of z = x + y."""
+    """Compute one block of z = x + y."""
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = i < n
     x = tl.load(x_ptr + i, mask=inside).to(tl.float32)
@@ -29,7 +29,7 @@ def add_kernel(x_ptr, y_ptr, z_ptr, n, BLOCK: tl.constexpr):
 
 
 def vector_add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """x + y for contiguous tensors of one shape, differentiable. Raises InputError for others."""
+    """Sum x + y of contiguous tensors of one shape, differentiable; InputError for others."""
     alike(DTYPES, x=x, y=y)
     of_shape(tuple(x.shape), y=y)
     z: torch.Tensor = _operator(x, y)
@@ -37,7 +37,7 @@ def vector_add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def run(step: str, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """x + y by one of `STEPS`."""
+    """Sum x + y by one of `STEPS`."""
     known_step(step, STEPS)
     return vector_add(x, y)
 

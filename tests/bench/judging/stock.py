@@ -22,7 +22,7 @@ join base_cell on grade.cell_id = base_cell.id
 """
 TEST = """\
 import sys as _sys
-from mlsys_lab.checks.autograd import LAB as _LAB
+from mlsys_lab.checks.deciding.autograd import LAB as _LAB
 from mlsys_lab.checks.runner import run_check as _run_check
 _report = _run_check(_LAB["{check}"], _sys.modules["__main__"], seed={seed}, hidden=True)
 assert _report.passed, _report.line"""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mlsys_lab.checks.spec import Arrays
+from mlsys_lab.checks.learner.spec import Arrays
 
 
 def add_one(artifact: Any, arrays: Arrays) -> Arrays:

@@ -1,6 +1,6 @@
 import pytest
 
-from mlsys_grader.course.folder import Course, valid_student
+from mlsys_grader.course.folder import Course, check_student
 from mlsys_lab.errors import InputError
 
 
@@ -16,13 +16,13 @@ def test_a_course_is_made_once_and_its_configuration_stays_the_instructors(tmp_p
 
 @pytest.mark.parametrize("student", ["ada", "a.b-c_d@example.org", "0", "x" * 100])
 def test_ids_that_a_folder_and_a_gradebook_can_have(student):
-    assert valid_student(student) == student
+    assert check_student(student) == student
 
 
 @pytest.mark.parametrize("student", ["", ".", "..", ".hidden", "-rf", "a b", "a/b", "a\n", "ł", "x" * 101])
 def test_ids_that_they_cannot(student):
     with pytest.raises(InputError, match="not a student id"):
-        valid_student(student)
+        check_student(student)
 
 
 def test_a_folder_that_is_no_id_is_named_with_what_to_do(tmp_path):

@@ -13,16 +13,16 @@ import pytest
 
 from mlsys_grader.cli import main
 from mlsys_grader.course.folder import Course
-from mlsys_grader.course.lock import locked
+from mlsys_grader.course.lock import lock_course
 from mlsys_lab.errors import InputError
 
 HOLD = """
 import sys
 from pathlib import Path
 from mlsys_grader.course.folder import Course
-from mlsys_grader.course.lock import locked
+from mlsys_grader.course.lock import lock_course
 
-with locked(Course(Path(sys.argv[1])), "grade tiny"):
+with lock_course(Course(Path(sys.argv[1])), "grade tiny"):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -49,7 +49,7 @@ def holder(course):
 
 
 def test_the_second_is_told_at_once_who_holds_it(course, holder):
-    with pytest.raises(InputError) as refused, locked(course, "collect"):
+    with pytest.raises(InputError) as refused, lock_course(course, "collect"):
         pass
     said = str(refused.value)
     assert "\n" not in said and said.startswith("another grader works in this course folder: got `grade tiny` by ")
@@ -59,7 +59,7 @@ def test_the_second_is_told_at_once_who_holds_it(course, holder):
 def test_a_holder_that_is_killed_leaves_nothing_to_clean_up(course, holder):
     holder.send_signal(signal.SIGKILL)
     holder.wait()
-    with locked(course, "grade tiny"):
+    with lock_course(course, "grade tiny"):
         assert f'"pid": {os.getpid()}' in course.lock.read_text()
     assert course.lock.read_text() == ""
 
@@ -67,7 +67,7 @@ def test_a_holder_that_is_killed_leaves_nothing_to_clean_up(course, holder):
 def test_what_the_holder_says_may_be_unreadable(course, holder):
     for content in ("", "{", "[]", "{}"):
         course.lock.write_text(content)
-        with pytest.raises(InputError, match="a process that has not said who it is"), locked(course, "x"):
+        with pytest.raises(InputError, match="a process that has not said who it is"), lock_course(course, "x"):
             pass
 
 
@@ -79,14 +79,14 @@ def test_a_file_system_without_locks_is_named(course, monkeypatch, number):
     monkeypatch.setattr(fcntl, "flock", fail)
     with (
         pytest.raises(InputError, match=r"has no locks, .*keep the course folder on a local disk"),
-        locked(course, "x"),
+        lock_course(course, "x"),
     ):
         pass
 
 
 def test_a_link_in_the_locks_place_is_not_followed(course, tmp_path):
     course.lock.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(InputError, match="cannot write to the course folder"), locked(course, "x"):
+    with pytest.raises(InputError, match="cannot write to the course folder"), lock_course(course, "x"):
         pass
     assert not (tmp_path / "elsewhere").exists()
 
@@ -104,7 +104,7 @@ def test_every_command_that_writes_takes_it_and_none_that_reads_waits(graded, ti
     (tmp_path / "hand-ins").mkdir()
     (tmp_path / "hand-ins" / "ada.ipynb").write_text("{}")
     arguments = ["--course", str(graded.root), "--labs", str(tiny_labs)]
-    with locked(graded, "another"):
+    with lock_course(graded, "another"):
         for command in commands(tmp_path):
             assert main([*arguments, *command]) == 1, command
             said = capsys.readouterr()

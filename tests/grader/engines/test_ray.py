@@ -23,7 +23,7 @@ from mlsys_grader.grading.grade import grade
 from mlsys_grader.intake.collect import collect
 from mlsys_grader.judging.options import Options
 from mlsys_grader.judging.performance import NOT_YET
-from mlsys_lab.checks.artifact import Artifact, Cell, export_cells, parse_notebook
+from mlsys_lab.checks.deciding.artifact import Artifact, Cell, export_cells, parse_notebook
 from mlsys_lab.checks.labinfo import find_lab
 from mlsys_lab.errors import CourseError, InputError, MissingToolError
 
@@ -45,7 +45,7 @@ join base_cell on grade.cell_id = base_cell.id order by student_id, base_cell.na
 def ray():
     """Ray on this machine, with room for two workers and one GPU that it only believes in."""
     module = cluster.import_ray(own=True)
-    cluster.start(module, 2, gpus=1)
+    cluster.start_ray(module, 2, gpus=1)
     yield module
     module.shutdown()
 
@@ -209,7 +209,7 @@ import sys
 from mlsys_grader.engines import Task
 from mlsys_grader.engines.ray import RayEngine
 from mlsys_grader.course.lab import GradedLab
-from mlsys_lab.checks.artifact import Artifact, Cell
+from mlsys_lab.checks.deciding.artifact import Artifact, Cell
 from mlsys_lab.checks.labinfo import find_lab
 from pathlib import Path
 address, labs, checks = sys.argv[1:]
@@ -240,10 +240,10 @@ def test_an_address_that_answers_nothing_is_one_line_soon(ray, monkeypatch):
             (f"127.0.0.1:{closed.getsockname()[1]}", "Connection refused"),
         ):
             with pytest.raises(InputError, match=f"no Ray cluster answers at {address}: got {got}; help"):
-                cluster.join(ray, address)
+                cluster.join_cluster(ray, address)
     for address in ("ray://head:10001", "auto", "head:", ":6379"):
         with pytest.raises(InputError, match="not the address of a cluster"):
-            cluster.join(ray, address)
+            cluster.join_cluster(ray, address)
 
 
 def test_without_ray_the_extra_is_named(monkeypatch):

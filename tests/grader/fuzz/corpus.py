@@ -10,7 +10,7 @@ from dataclasses import asdict
 import numpy as np
 
 from mlsys_grader.gradebook.record import Record
-from mlsys_grader.judging.judge import Verdict
+from mlsys_grader.judging.verdict import Verdict
 from mlsys_grader.sandbox.inside import wire
 
 DEEP = 100_000

@@ -9,7 +9,7 @@ import pytest
 
 from mlsys_grader.cli import main
 from mlsys_grader.course.folder import Course
-from mlsys_grader.gradebook.backup import KEPT, backup, damage_in
+from mlsys_grader.gradebook.backup import KEPT, back_up, find_damage
 from mlsys_grader.gradebook.record import read_record
 from mlsys_lab.errors import InputError
 
@@ -34,15 +34,15 @@ def course(tmp_path):
 
 
 def test_without_a_gradebook_there_is_nothing_to_copy(course):
-    assert backup(course) is None
+    assert back_up(course) is None
     assert not course.backups.exists() and not course.gradebook.exists()
 
 
 def test_copies_are_numbered_and_the_newest_stay(course):
     for value in range(KEPT + 3):
         fill(course, value)
-        path = backup(course)
-        assert scores(path) == list(range(value + 1)) and damage_in(path) == ""
+        path = back_up(course)
+        assert scores(path) == list(range(value + 1)) and find_damage(path) == ""
     names = sorted(path.name for path in course.backups.iterdir())
     assert [int(name[10:16]) for name in names] == list(range(4, KEPT + 4))
 
@@ -51,13 +51,13 @@ def test_a_clock_that_jumps_back_changes_no_order(course, monkeypatch):
     import time
 
     fill(course, 1)
-    backup(course)
+    back_up(course)
     monkeypatch.setattr(
         "mlsys_grader.gradebook.backup.time.gmtime", lambda: time.struct_time((1999, 1, 1, 0, 0, 0, 4, 1, 0))
     )
     for value in range(KEPT):
         fill(course, value)
-        newest = backup(course)
+        newest = back_up(course)
     assert newest.name == f"gradebook-{KEPT + 1:06d}-19990101T000000Z.db"
     assert newest == max(course.backups.iterdir()) and len(list(course.backups.iterdir())) == KEPT
 
@@ -66,9 +66,9 @@ def test_what_another_process_is_writing_is_not_in_the_copy(course):
     fill(course, 1)
     with closing(sqlite3.connect(course.gradebook)) as writer:
         writer.execute("INSERT INTO grade VALUES (2)")
-        assert scores(backup(course)) == [1]
+        assert scores(back_up(course)) == [1]
         writer.commit()
-    assert scores(backup(course)) == [1, 2]
+    assert scores(back_up(course)) == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,8 @@ def test_a_damaged_gradebook_is_one_line_that_names_the_newest_good_copy(course,
     with closing(sqlite3.connect(course.gradebook)) as database:
         database.executemany("INSERT INTO grade VALUES (?)", [("x" * 500,)] * 500)
         database.commit()
-    good = backup(course)
-    bad = backup(course)
+    good = back_up(course)
+    bad = back_up(course)
     bad.write_bytes(b"damaged too")
     whole = course.gradebook.read_bytes()
     if content == "half":
@@ -89,7 +89,7 @@ def test_a_damaged_gradebook_is_one_line_that_names_the_newest_good_copy(course,
         content = whole[:8192] + os.urandom(4096) + whole[12288:]
     course.gradebook.write_bytes(content)
     with pytest.raises(InputError) as told:
-        backup(course)
+        back_up(course)
     said = str(told.value)
     assert "\n" not in said and f"the gradebook {course.gradebook} is damaged: got " in said
     assert f"cp {good} {course.gradebook}, then `mlsys-grader grade" in said
@@ -100,14 +100,14 @@ def test_a_damaged_gradebook_is_one_line_that_names_the_newest_good_copy(course,
 def test_without_a_good_copy_it_says_so(course):
     course.gradebook.write_bytes(b"damaged")
     with pytest.raises(InputError, match=r"no good backup is left; mv .*marks come back from the records"):
-        backup(course)
+        back_up(course)
 
 
 def test_a_folder_of_backups_that_cannot_be_made(course):
     fill(course, 1)
     course.backups.write_text("in the way")
     with pytest.raises(InputError, match="cannot back the gradebook up to"):
-        backup(course)
+        back_up(course)
     assert course.backups.read_text() == "in the way"
 
 
@@ -126,7 +126,7 @@ def test_marks_that_an_older_copy_lacks_come_back_from_the_records(graded, tiny_
             above = "submitted_assignment" if table == "submitted_notebook" else "submitted_notebook"
             database.execute(f"DELETE FROM {table} WHERE {key} NOT IN (SELECT id FROM {above})")
         database.commit()
-    good = backup(graded)
+    good = back_up(graded)
     graded.gradebook.write_bytes(graded.gradebook.read_bytes()[:5000])
     for command in ("grade", "status"):
         assert main([*arguments, command, "tiny"]) == 1

@@ -18,6 +18,7 @@ from book import serve
 from mlsys_grader.cli import main
 from mlsys_grader.course.folder import Course
 from mlsys_grader.gradebook.record import read_record
+from tests.ports import held_port
 
 LAB = "01-tiny"
 ROOT = Path(__file__).parents[3]
@@ -128,13 +129,14 @@ def course(labs, command, hand_in, tmp_path_factory):
 @pytest.fixture(scope="module")
 def formgrader(course):
     """The address of formgrader, started by the command that grader/README.md tells."""
-    port, token = serve.free_port(None, 0), secrets.token_urlsafe(8)
+    token = secrets.token_urlsafe(8)
     told = [sys.executable, "-m", "jupyterlab", "--LabApp.default_url=/formgrader"]
-    options = ["--no-browser", f"--ServerApp.port={port}", "--ServerApp.port_retries=0"]
     log = course.root.parent / "jupyter.log"
-    process = serve.run_jupyter([*told, *options], port, token, log, cwd=course.root)
-    yield f"http://{serve.HOST}:{port}/?token={token}"
-    serve.stop(process)
+    with held_port() as port:
+        options = ["--no-browser", f"--ServerApp.port={port}", "--ServerApp.port_retries=0"]
+        process = serve.run_jupyter([*told, *options], port, token, log, cwd=course.root)
+        yield f"http://{serve.HOST}:{port}/?token={token}"
+        serve.stop(process)
 
 
 @pytest.fixture

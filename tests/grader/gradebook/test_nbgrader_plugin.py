@@ -12,7 +12,7 @@ from mlsys_grader.course.folder import Course
 from mlsys_grader.course.notebooks import new_output
 from mlsys_grader.gradebook.nbgrader_plugin import TrustedMarks
 from mlsys_grader.gradebook.record import Record
-from mlsys_grader.judging.judge import Verdict
+from mlsys_grader.judging.verdict import Verdict
 from mlsys_lab.errors import InputError
 
 LAB = "01-tiny"

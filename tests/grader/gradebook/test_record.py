@@ -4,7 +4,7 @@ import pytest
 
 from mlsys_grader.course.files import write_atomically
 from mlsys_grader.gradebook.record import Record, read_record
-from mlsys_grader.judging.judge import Verdict
+from mlsys_grader.judging.verdict import Verdict
 
 
 @pytest.fixture

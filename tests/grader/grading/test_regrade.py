@@ -85,7 +85,7 @@ def test_a_difference_is_shown_and_changes_nothing_until_it_is_applied(graded, c
     assert score(graded, "bob", "mean") == [(2.0,)]
     last = read_audit(graded.audit).entries[-1]
     assert (last["event"], last["earned"], last["entered"]) == ("regraded", 3, True)
-    assert read_audit(graded.audit).damage == ""
+    assert read_audit(graded.audit).damaged == ()
     assert "3 of 6 points" in graded.feedback("bob", LAB).read_text()
     assert list(graded.backups.iterdir()), "the gradebook was backed up before"
 

@@ -14,7 +14,7 @@ import pytest
 from mlsys_grader.cli import main
 from mlsys_grader.course.folder import Course
 from mlsys_grader.gradebook.record import read_record
-from mlsys_grader.grading.shards import merge, read_shares, share
+from mlsys_grader.grading.shards import assign_share, merge, read_shares
 from mlsys_lab.errors import InputError
 from tests.grader.conftest import CHECKS, PROJECT
 
@@ -120,11 +120,13 @@ def test_shares_merged_give_the_gradebook_of_one_run(collected, shares, course, 
 
 
 def test_a_students_share_depends_on_nobody_else():
-    before = {student: share(student, 4) for student in CLASS}
-    assert {student: share(student, 4) for student in (*CLASS, "new")} == before | {"new": share("new", 4)}
-    many = [share(f"student{number}", 4) for number in range(4000)]
+    before = {student: assign_share(student, 4) for student in CLASS}
+    assert {student: assign_share(student, 4) for student in (*CLASS, "new")} == before | {
+        "new": assign_share("new", 4)
+    }
+    many = [assign_share(f"student{number}", 4) for number in range(4000)]
     assert set(many) == {1, 2, 3, 4} and all(800 < many.count(number) < 1200 for number in (1, 2, 3, 4))
-    assert share("ada", 1) == 1 and share("ada", 4) == 3, "of every version of the grader"
+    assert assign_share("ada", 1) == 1 and assign_share("ada", 4) == 3, "of every version of the grader"
 
 
 def edited(copies, student, change):

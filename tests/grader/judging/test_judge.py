@@ -8,11 +8,12 @@ import pytest
 
 from mlsys_grader.intake.submission import read_submission
 from mlsys_grader.judging import verdict as module
-from mlsys_grader.judging.judge import DEATHS, judge, refused
-from mlsys_grader.judging.oracle import compare, secret_seed
+from mlsys_grader.judging.judge import DEATHS, judge
+from mlsys_grader.judging.oracle import compare, draw_seed
+from mlsys_grader.judging.verdict import deny_all
 from mlsys_grader.sandbox.launcher import Job
 from mlsys_grader.sandbox.sandbox import Sandbox
-from mlsys_lab.checks.spec import Mismatch
+from mlsys_lab.checks.learner.spec import Mismatch
 from tests.grader.processes import descendants, gone
 
 pytestmark = pytest.mark.sandbox
@@ -129,8 +130,8 @@ def test_inputs_are_drawn_anew_each_time_and_the_secret_ones_stay_out(verdicts):
 
 def test_a_seed_cannot_be_foreseen(tiny):
     check = tiny.checks["double"]
-    assert len({secret_seed(check, 0) for _ in range(50)}) == 50
-    assert all(0 <= secret_seed(check, 0) < 2**64 for _ in range(50))
+    assert len({draw_seed(check, 0) for _ in range(50)}) == 50
+    assert all(0 <= draw_seed(check, 0) < 2**64 for _ in range(50))
 
 
 def test_a_slip_in_a_check_is_a_fault_and_no_verdict(verdicts, tiny, monkeypatch):
@@ -153,7 +154,7 @@ def test_an_answer_that_makes_the_comparison_stumble_is_not_accepted(tiny):
 
 
 def test_what_cannot_be_judged_is_refused_check_by_check(tiny):
-    got = refused(tiny.checks.checks, Mismatch("the file is damaged"))
+    got = deny_all(tiny.checks.checks, Mismatch("the file is damaged"))
     assert [(v.check, v.points, v.earned, v.reason) for v in got] == [
         ("double", 1, 0, "the file is damaged"),
         ("mean", 2, 0, "the file is damaged"),
@@ -162,7 +163,7 @@ def test_what_cannot_be_judged_is_refused_check_by_check(tiny):
 
 
 def test_text_from_the_sandbox_becomes_one_short_printable_line():
-    line = module.line("a\x1b[31m\n\u202eb" + "c" * 1000)
+    line = module.make_line("a\x1b[31m\n\u202eb" + "c" * 1000)
     assert "\x1b" not in line and "\n" not in line and "\u202e" not in line
     assert len(line) == module.TEXT
 

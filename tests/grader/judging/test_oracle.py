@@ -4,8 +4,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mlsys_grader.judging.oracle import Fault, Oracle, warm
-from mlsys_lab.checks.verdict import draw_inputs
+from mlsys_grader.judging.oracle import Fault, Oracle, warm_up
+from mlsys_lab.checks.deciding.verdict import draw_inputs
 
 SEEDS = {"double": 5, "mean": 6, "total": 7}
 
@@ -73,9 +73,9 @@ def test_warming_up_asks_every_oracle_but_those_with_a_memory_budget_and_survive
         return replace(check, expect=expect)
 
     lab = replace(tiny.checks, checks=tuple(map(spy, tiny.checks.checks)))
-    warm(lab, stop=threading.Event())
+    warm_up(lab, stop=threading.Event())
     assert asked == ["double", "mean"]
     stopped = threading.Event()
     stopped.set()
-    warm(lab, stop=stopped)
+    warm_up(lab, stop=stopped)
     assert asked == ["double", "mean"]

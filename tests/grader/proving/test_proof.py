@@ -9,10 +9,10 @@ import pytest
 from mlsys_grader.cli import main
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.engines import Result
-from mlsys_grader.judging.judge import Verdict
+from mlsys_grader.judging.verdict import Verdict
 from mlsys_grader.proving.proof import Trial, caught, outcome, trials
 from mlsys_grader.proving.variants import Variant, VariantsOf
-from mlsys_lab.checks.artifact import Artifact
+from mlsys_lab.checks.deciding.artifact import Artifact
 from mlsys_lab.checks.labinfo import read_lab
 from mlsys_lab.errors import InputError
 

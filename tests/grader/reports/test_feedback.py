@@ -5,8 +5,8 @@ from html.parser import HTMLParser
 import pytest
 
 from mlsys_grader.gradebook.record import Record
-from mlsys_grader.judging.judge import Verdict
-from mlsys_grader.reports.feedback import page
+from mlsys_grader.judging.verdict import Verdict
+from mlsys_grader.reports.feedback import render_feedback
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'><a href=javascript:alert(1)>"
 
@@ -36,7 +36,7 @@ class Tags(HTMLParser):
 
 
 def test_the_page_is_inert(record, tiny):
-    html = page(record, tiny)
+    html = render_feedback(record, tiny)
     tags = Tags()
     tags.feed(html)
     assert not tags.found & {"script", "img", "a", "iframe", "form", "link", "object"}
@@ -46,7 +46,7 @@ def test_the_page_is_inert(record, tiny):
 
 
 def test_marks_and_reasons_are_on_the_page(record, tiny):
-    html = page(record, tiny)
+    html = render_feedback(record, tiny)
     assert "1 of 6 points" in html
     assert "no numbers (not shown)" in html
     for text in ("nothing?", "add", "many"):
@@ -55,12 +55,12 @@ def test_marks_and_reasons_are_on_the_page(record, tiny):
 
 def test_nothing_secret_is_on_the_page(record, tiny):
     verdicts = tuple(replace(verdict, seed=123456789012345) for verdict in record.verdicts)
-    assert "123456789012345" not in page(replace(record, verdicts=verdicts), tiny)
+    assert "123456789012345" not in render_feedback(replace(record, verdicts=verdicts), tiny)
 
 
 def test_one_reason_for_everything_is_said_once_at_the_top(record, tiny):
     verdicts = tuple(replace(v, earned=0.0, what="the file is damaged", got="", expected="") for v in record.verdicts)
-    assert "Every check failed for one reason: <strong>the file is damaged</strong>" in page(
+    assert "Every check failed for one reason: <strong>the file is damaged</strong>" in render_feedback(
         replace(record, verdicts=verdicts), tiny
     )
-    assert "for one reason" not in page(record, tiny)
+    assert "for one reason" not in render_feedback(record, tiny)

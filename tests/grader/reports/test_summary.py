@@ -9,10 +9,11 @@ import pytest
 from mlsys_grader.cli import main
 from mlsys_grader.commands.report import _print
 from mlsys_grader.gradebook.record import Record, read_record
-from mlsys_grader.judging.judge import Verdict
 from mlsys_grader.judging.performance import PerformanceVerdict
+from mlsys_grader.judging.verdict import Verdict
 from mlsys_grader.reports.summary import Failure, grouped, summarise
-from mlsys_grader.reports.summary_page import page
+from mlsys_grader.reports.summary_page import render_summary
+from tests.pages import settle
 
 NASTY = '"><script>alert(1)</script><img src=x onerror=alert(2)>'
 LAB = "01-tiny"
@@ -54,17 +55,16 @@ def test_what_no_honest_code_does_is_listed(class_records, tiny, capsys):
     class_records[0] = replace(ada, verdicts=(replace(first, performance=suspect), *rest))
     summary = summarise(class_records, tiny)
     assert summary.suspects == (("ada", "double", suspect.suspect),)
-    html = page(summary)
+    html = render_summary(summary)
     assert "To be looked into" in html and "faster than can be" in html and NASTY not in html
     _print(summary)
     assert "ada: double: faster than can be" in capsys.readouterr().out
-    assert "looked into" not in page(summarise(class_records[1:], tiny))
+    assert "looked into" not in render_summary(summarise(class_records[1:], tiny))
 
 
 def test_without_names_no_id_is_left(class_records, tiny):
-    told = json.dumps(
-        [summarise(class_records, tiny, names=False).slowest, page(summarise(class_records, tiny, names=False))]
-    )
+    summary = summarise(class_records, tiny, names=False)
+    told = json.dumps([summary.slowest, render_summary(summary)])
     assert not any(re.search(rf"\b{student}\b", told) for student in ("ada", "bob", "cy", "dee"))
     assert "student 1" in told
 
@@ -96,7 +96,7 @@ def test_nothing_of_a_submission_is_live_in_the_page(tiny):
     verdicts = tuple(
         Verdict(n, NASTY, m, 0, NASTY, NASTY, NASTY) for n, m in (("double", 1), ("mean", 2), ("total", 3))
     )
-    html = page(summarise([*bad, record("eve", (0, 0, 0), verdicts=verdicts)], tiny))
+    html = render_summary(summarise([*bad, record("eve", (0, 0, 0), verdicts=verdicts)], tiny))
     assert "<script" not in html and "<img" not in html
     assert "default-src 'none'" in html and "http" not in html.replace("http-equiv", "")
 
@@ -129,12 +129,13 @@ def test_a_path_that_cannot_be_written_is_one_line(graded, tiny_labs, tmp_path, 
 @pytest.mark.parametrize("width", [390, 1280])
 def test_the_page_fits_and_asks_for_nothing(browser, tiny, class_records, tmp_path, width, scheme):
     long = replace(class_records[2], student="x" * 100)
-    (tmp_path / "report.html").write_text(page(summarise([*class_records, long], tiny)))
+    (tmp_path / "report.html").write_text(render_summary(summarise([*class_records, long], tiny)))
     context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
     look, asked, said = context.new_page(), [], []
     look.on("request", lambda request: asked.append(request.url))
     look.on("console", lambda message: said.append(message.text))
     look.goto((tmp_path / "report.html").as_uri())
+    settle(look)
     assert look.evaluate("document.documentElement.scrollWidth") == width
     assert look.locator("svg[role=img] rect").count() == 10
     dark = look.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(13, 17, 23)"

@@ -10,6 +10,7 @@ from mlsys_grader.sandbox import contents
 from mlsys_grader.sandbox.inside import jail, wire
 from mlsys_grader.sandbox.sandbox import Sandbox
 from mlsys_lab.checks.labinfo import find_lab
+from mlsys_lab.checks.sides import LEARNER
 from mlsys_lab.errors import InputError, MissingToolError
 from tests.grader.inside import MEBIBYTE, answer, ask, named, nobody_is_left
 
@@ -42,7 +43,7 @@ def test_only_what_the_code_needs_is_there(sandbox):
         str(Path.home() / ".bashrc"),
     ]
     assert answer(sandbox, f"[os.path.exists(p) for p in {hidden}]") == [False] * 4
-    assert set(answer(sandbox, "list(os.environ)")) - {"PWD"} == set(contents.environment(""))
+    assert set(answer(sandbox, "list(os.environ)")) - {"PWD"} == set(contents.make_environment(""))
 
 
 def test_withheld_modules_are_not_there(sandbox):
@@ -51,7 +52,7 @@ def test_withheld_modules_are_not_there(sandbox):
 
 def test_of_the_checks_only_the_learners_side_is_there(sandbox):
     walk = "sorted(os.path.join(at, f) for at, _, files in os.walk('/course') for f in files if '/checks' in at)"
-    checks = [f"/course/mlsys_lab/checks/{name}" for name in contents.LEARNERS_SIDE]
+    checks = [f"/course/mlsys_lab/checks/learner/{path.name}" for path in sorted(LEARNER.glob("*.py"))]
     assert answer(sandbox, walk) == checks
     assert answer(sandbox, "sorted(os.listdir('/course'))") == ["mlsys_grader", "mlsys_lab", "tiny_calls.py"]
     assert answer(sandbox, "os.listdir('/course/mlsys_grader') + os.listdir('/course/mlsys_grader/sandbox')") == [
@@ -65,7 +66,8 @@ def test_a_lab_of_the_course_brings_its_calls_and_no_oracle():
 import importlib, os
 here = "/course/mlsys_lab/checks"
 seen = sorted(os.path.relpath(at, here) for at, _, files in os.walk(here) if files)
-for module in ("autograd.scalar", "autograd.oracle", "verdict", "compare", "runner", "labinfo"):
+decides = [f"deciding.{name}" for name in ("autograd", "autograd.scalar", "autograd.oracle", "verdict", "compare")]
+for module in (*decides, "deciding", "runner", "labinfo", "learner.triton"):
     try:
         seen.append(importlib.import_module(f"mlsys_lab.checks.{module}").__name__)
     except ModuleNotFoundError:
@@ -75,7 +77,7 @@ raise ValueError(seen)
     order = {"name": "t", "source": source, "time_limit_s": 20.0, "memory_bytes": 1 << 30, "cpu_s": 60}
     with Sandbox(GradedLab(find_lab("autograd"))) as running, running.job() as job:
         told = job.ask("job", order, deadline=time.monotonic() + 60)
-    assert "['.', 'autograd/calls']" in str(told.meta), told
+    assert "['learner', 'learner/autograd']" in str(told.meta), told
 
 
 def test_an_earlier_labs_reference_is_found_under_the_name_that_its_lab_gives(sandbox):
@@ -123,7 +125,8 @@ def test_nothing_is_left_running_after_a_job(sandbox):
 
 def test_an_endless_loop_is_killed_when_the_judge_lets_go(sandbox):
     body = named("endless") + (
-        "import mlsys_lab.checks.limits as limits\nsignal.signal(signal.SIGALRM, signal.SIG_IGN)\nwhile True:\n    pass"
+        "import mlsys_lab.checks.learner.limits as limits\nsignal.signal(signal.SIGALRM, signal.SIG_IGN)\n"
+        "while True:\n    pass"
     )
     with pytest.raises(wire.DeadlineError):
         ask(sandbox, body, deadline_s=3.0)

@@ -10,16 +10,17 @@ import timed_checks
 
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.speed import devices as module
-from mlsys_grader.speed.devices import device_lock, find_measurable, need_gpu, open_stands
+from mlsys_grader.speed.devices import find_measurable, hold_device, needs_gpu, open_stands
+from mlsys_grader.speed.gpu import Gpu
 from mlsys_grader.speed.rounds import Effort
 from mlsys_lab.checks.labinfo import read_lab
-from mlsys_lab.checks.spec import Lab
+from mlsys_lab.checks.learner.spec import Lab
 from mlsys_lab.errors import MissingToolError
 from tests.grader.conftest import FIXTURES, PROJECT
 
 HOLD = """
 import sys
-from mlsys_grader.speed.devices import device_lock
+from mlsys_grader.speed.devices import hold_device
 
 with device_lock(sys.argv[1]):
     print("mine", flush=True)
@@ -64,7 +65,7 @@ def twice():
 
 
 def test_one_submission_at_a_time_has_the_device_and_another_device_is_free():
-    with device_lock("cuda-0"):
+    with hold_device("cuda-0"):
         other = hold("cuda-0")
         assert hold("cuda-1").communicate(timeout=60)[0] == "mine\n"
         with pytest.raises(subprocess.TimeoutExpired):
@@ -78,7 +79,7 @@ def test_two_checks_on_one_device_share_the_hold_on_it(twice, monkeypatch):
     assert [check.name for check in find_measurable(twice)] == ["mix", "mix_again"]
     with open_stands(twice, {"mix", "mix_again"}, Effort(), 2) as found:
         assert list(found) == ["mix", "mix_again"] and {stand.gpu for stand in found.values()} == {2}
-        assert not need_gpu(found.values())
+        assert not needs_gpu(found.values())
         other = hold("cpu")
         with pytest.raises(subprocess.TimeoutExpired):
             other.wait(timeout=1)
@@ -87,8 +88,8 @@ def test_two_checks_on_one_device_share_the_hold_on_it(twice, monkeypatch):
 
 def test_only_what_is_asked_for_and_works_here(twice, monkeypatch):
     monkeypatch.setattr(module, "Stand", Nowhere)
-    with open_stands(twice, {"mix"}, Effort(), 0) as found:
+    with open_stands(twice, {"mix"}, Effort(), Gpu()) as found:
         assert found == {}
     monkeypatch.setattr(module, "has_device", lambda kind: False)
-    with open_stands(twice, {"mix"}, Effort(), 0) as found:
+    with open_stands(twice, {"mix"}, Effort(), Gpu()) as found:
         assert found == {}

@@ -5,10 +5,10 @@ import time
 import numpy as np
 import pytest
 
-from mlsys_grader.sandbox.container import flags
+from mlsys_grader.sandbox.container import make_flags
 from mlsys_grader.sandbox.sandbox import Sandbox
 from mlsys_grader.speed.gpu import Gpu, find_gpu
-from mlsys_lab.checks.artifact import export_cells, parse_notebook
+from mlsys_lab.checks.deciding.artifact import export_cells, parse_notebook
 from mlsys_lab.errors import InputError
 
 
@@ -44,7 +44,7 @@ def test_without_a_driver_nothing_is_bound(tmp_path, machine):
 def test_containers_get_one_gpu_by_the_vendors_runtime(tiny, tmp_path):
     assert Gpu(1).container_arguments("docker") == ["--gpus", "device=1"]
     assert Gpu(1).container_arguments("podman") == ["--device", "nvidia.com/gpu=1"]
-    assert "--gpus" not in flags(tiny, "name", tmp_path / "profile")
+    assert "--gpus" not in make_flags(tiny, "name", tmp_path / "profile")
 
 
 def test_clean_processes_count_gpus_as_the_files_do():

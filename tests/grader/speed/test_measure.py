@@ -19,12 +19,12 @@ from mlsys_grader.gradebook import nbgrader_config
 from mlsys_grader.gradebook.record import read_record
 from mlsys_grader.grading import entries as entering
 from mlsys_grader.grading.grade import Options, grade
+from mlsys_grader.grading.measure import measure_pending
 from mlsys_grader.grading.shards import judge_share, measure_share, merge
+from mlsys_grader.judging import performance
 from mlsys_grader.release.build import release
 from mlsys_grader.reports.export import to_csv
 from mlsys_grader.speed import devices as stands
-from mlsys_grader.speed import measure as speed
-from mlsys_grader.speed import stand as performance
 from mlsys_grader.speed.rounds import Effort
 from mlsys_lab.checks.labinfo import find_lab
 from mlsys_lab.errors import InputError
@@ -113,7 +113,7 @@ def test_measuring_adds_performance_points_and_nothing_else(course_once, timed):
     assert "not measured here: no CUDA device here" in page and "3 of 3 points<" in page
 
     # With it: only this part is measured.
-    outcomes = {o.student: o for o in speed.measure_pending(course, timed, Options(), ["ada", "ben", "cy"], QUICK)}
+    outcomes = {o.student: o for o in measure_pending(course, timed, Options(), ["ada", "ben", "cy"], QUICK)}
     assert set(outcomes) == {"ada", "ben"} and not any(outcome.error for outcome in outcomes.values())
     after = records(course)
     for student, record in after.items():
@@ -135,7 +135,7 @@ def test_measuring_adds_performance_points_and_nothing_else(course_once, timed):
 
     # Once measured it is not measured again. Judging again does not lose it where it could not be measured anew; where
     # it can, it is open again, and what is in the gradebook stays until then.
-    assert not list(speed.measure_pending(course, timed, Options(), ["ada", "ben", "cy"], QUICK))
+    assert not list(measure_pending(course, timed, Options(), ["ada", "ben", "cy"], QUICK))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(entering, "has_device", lambda kind: False)
         assert [o.error for o in grade(course, timed, Options(again=True, time_factor=3), ["ada"])] == [""]

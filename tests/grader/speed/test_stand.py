@@ -25,7 +25,7 @@ from mlsys_grader.speed import stand as module
 from mlsys_grader.speed.rounds import Effort, Party
 from mlsys_grader.speed.stand import Stand, floor_s
 from mlsys_grader.speed.times import Interval, Times
-from mlsys_lab.checks.performance import Performance, Work
+from mlsys_lab.checks.learner.performance import Performance, Work
 from mlsys_lab.errors import CourseError, InputError, MissingToolError
 from tests.grader.timed_submissions import CHEATS, HONEST, OTHER_HONEST, PATCHED_CLOCK, SLOW, TAKES_OVER
 
@@ -51,7 +51,7 @@ def process(source):
             exec(source, module.__dict__)
             while True:
                 question = wire.receive(inner)
-                wire.send(inner, timed.answering(question, timed.answer_for(module, question)))
+                wire.send(inner, timed.make_answer(question, timed.answer_timed(module, question)))
         finally:
             os._exit(0)
     inner.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
 from mlsys_lab.kernels.trace.events import ATOMIC, STORE
 from mlsys_lab.kernels.trace.findings import findings
@@ -13,13 +13,8 @@ from tests.kernels.trace.launches import Ask, array, shared, trace
 BUFFERS = [array("x", 8), array("y", (2, 4), itemsize=2, written=False), shared("s", 32)]
 
 
-def found(*asks: Ask, actor: str = "program") -> dict[str, object]:
-    """Numbers as lists, text as text."""
-    arrays = findings(trace(asks, buffers=BUFFERS, grid=(2, 1, 1)), actor=actor)
-    return {
-        name.removeprefix("by_hand "): a.tobytes().decode() if a.dtype == np.uint8 else a.tolist()
-        for name, a in arrays.items()
-    }
+def found(*asks: Ask, actor: str = "program") -> dict[str, Any]:
+    return findings(trace(asks, buffers=BUFFERS, grid=(2, 1, 1)), actor=actor)
 
 
 def test_bytes_by_array_and_way_with_the_lines_that_move_them() -> None:
@@ -30,18 +25,21 @@ def test_bytes_by_array_and_way_with_the_lines_that_move_them() -> None:
         Ask("x", [3], ATOMIC, line=7),
         Ask("s", range(32), STORE, line=8),
     )
-    assert (got["reads x"], got["writes x"], got["reads y"], got["writes y"]) == (52, 4, 0, 16)
-    assert got["reads x at"] == "line 2 `source of line 2` and line 5 `source of line 5` and line 7 `source of line 7`"
-    assert (got["writes y at"], got["reads y at"]) == ("line 6 `source of line 6`", "")
-    assert not any(name.endswith("s s") for name in got), "shared memory is no traffic"
+    x, y = got["moved"]["x"], got["moved"]["y"]
+    assert [x["reads"]["bytes"], x["writes"]["bytes"], y["reads"]["bytes"], y["writes"]["bytes"]] == [52, 4, 0, 16]
+    assert (
+        x["reads"]["lines"] == "line 2 `source of line 2` and line 5 `source of line 5` and line 7 `source of line 7`"
+    )
+    assert (y["writes"]["lines"], y["reads"]["lines"]) == ("line 6 `source of line 6`", "")
+    assert "s" not in got["moved"], "shared memory is no traffic"
     assert got["widest"] == 32
 
 
 def test_the_busiest_is_the_one_that_moves_most_bytes_not_most_elements() -> None:
     asks = (Ask("y", range(6), STORE, block=0), Ask("x", range(4), block=1))
-    assert found(*asks)["busiest program"] == [1, 16]
-    assert found(*asks, actor="block")["busiest block"] == [1, 16]
-    assert found()["busiest program"] == [0, 0]
+    assert found(*asks)["busiest"] == {"actor": "program", "number": 1, "bytes": 16}
+    assert found(*asks, actor="block")["busiest"] == {"actor": "block", "number": 1, "bytes": 16}
+    assert found()["busiest"] == {"actor": "program", "number": 0, "bytes": 0}
 
 
 def test_faults_races_and_what_is_left_out_get_a_line_each() -> None:
@@ -49,7 +47,7 @@ def test_faults_races_and_what_is_left_out_get_a_line_each() -> None:
         Ask("x", {5: 8}, line=1),
         Ask("y", range(6), STORE, line=2),
         Ask("y", {0: 1, 1: 7}, STORE, line=3, block=1),
-    )["is wrong"]
+    )["wrong"]
     assert isinstance(wrong, str)
     assert wrong.splitlines() == [
         "line 1 `source of line 1`: program 0 reads element 8 of 8 of x, beyond the end of the array",
@@ -57,10 +55,10 @@ def test_faults_races_and_what_is_left_out_get_a_line_each() -> None:
         "program 1 writes it, and nothing orders programs",
         "nothing is ever stored to 1 of 8 elements of y, first [1, 2]",
     ]
-    early = found(Ask("y", [3], line=4), Ask("y", range(8), STORE, phase=1), actor="block")["is wrong"]
+    early = found(Ask("y", [3], line=4), Ask("y", range(8), STORE, phase=1), actor="block")["wrong"]
     place = "line 4 `source of line 4`: block 0 thread 0 reads element (0, 3) of (2, 4) of y"
     assert early == f"{place}, which nothing has written before"
-    same = found(Ask("y", {0: 0, 1: 0}, STORE), Ask("y", range(1, 8), STORE))["is wrong"]
+    same = found(Ask("y", {0: 0, 1: 0}, STORE), Ask("y", range(1, 8), STORE))["wrong"]
     assert "program 0 lane 0 writes element (0, 0) of (2, 4) of y, lane 1 writes it, with no barrier between" in str(
         same
     )
@@ -69,18 +67,18 @@ def test_faults_races_and_what_is_left_out_get_a_line_each() -> None:
 def test_a_barrier_in_a_branch_gets_a_line() -> None:
     arrivals = [(3, 0, thread, 0) for thread in range(16)] + [(5, 0, thread, 0) for thread in range(16, 32)]
     asks = [Ask("y", range(8), STORE, line=2)]
-    told = findings(trace(asks, buffers=BUFFERS[1:2], arrivals=arrivals), actor="block")["by_hand is wrong"].tobytes()
-    assert told.decode() == (
+    told = findings(trace(asks, buffers=BUFFERS[1:2], arrivals=arrivals), actor="block")["wrong"]
+    assert told == (
         "line 3 `source of line 3`: some of block 0 wait here, thread 16 waits at line 5 `source of line 5`"
     )
 
 
 def test_nothing_is_wrong_with_a_launch_that_writes_all_of_its_result_once() -> None:
-    assert found(Ask("x", range(8)), Ask("y", range(8), STORE))["is wrong"] == ""
+    assert found(Ask("x", range(8)), Ask("y", range(8), STORE))["wrong"] == ""
 
 
 def test_lines_of_exported_cells_are_told_by_their_cells() -> None:
     source = "# %% cell 7\n#| export\n@triton.jit\ndef by_hand(x_ptr):\n    tl.load(x_ptr)\n"
     module = load_kernels(Artifact.parse("lab.ipynb", source))
-    arrays = findings(trace([Ask("x", [0], line=5)], buffers=BUFFERS[:1]), module)
-    assert arrays["by_hand reads x at"].tobytes() == b"cell 7, line 4 `tl.load(x_ptr)`"
+    found = findings(trace([Ask("x", [0], line=5)], buffers=BUFFERS[:1]), module)
+    assert found["moved"]["x"]["reads"]["lines"] == "cell 7, line 4 `tl.load(x_ptr)`"

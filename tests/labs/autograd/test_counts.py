@@ -13,11 +13,11 @@ import pytest
 from mlsys_grader.judging.judge import judge
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.sandbox.sandbox import Sandbox
-from mlsys_lab.checks.artifact import Artifact
+from mlsys_lab.checks.deciding.artifact import Artifact
 from mlsys_lab.checks.autograd import LAB
-from mlsys_lab.checks.compare import close
-from mlsys_lab.checks.spec import Arrays
-from mlsys_lab.checks.verdict import draw_inputs, public_inputs
+from mlsys_lab.checks.deciding.compare import close
+from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.deciding.verdict import draw_inputs, public_inputs
 from tests.labs.harness import labs, module_of
 
 AUTOGRAD = next(lab for lab in labs() if lab.info.topic == "autograd")
@@ -73,8 +73,8 @@ def test_a_layer_that_runs_a_third_time_spoils_the_gradients() -> None:
 
 
 UNCOUNTED = """
-import mlsys_lab.checks.attempt
-mlsys_lab.checks.attempt._over_budget = lambda check, peak_bytes: None
+import mlsys_lab.checks.learner.attempt
+mlsys_lab.checks.learner.attempt._over_budget = lambda check, peak_bytes: None
 def checkpoint_sequential(layers, x, segments):
     return run_layers(layers, x)
 """

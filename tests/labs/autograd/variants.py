@@ -546,7 +546,7 @@ MISHAPS = [
         "    return loss.item()\n",
         "    return loss\n",
         ("train_step",),
-        says="the loss is not a plain number | Tensor | float",
+        says="the loss is not a number | Tensor | float",
     ),
     Variant(
         "labels without losses",

@@ -12,8 +12,9 @@ from mlsys_grader.proving.variants import Variant
 from mlsys_lab.checks.cuda.calls.figures import text
 from mlsys_lab.checks.cuda.words import MOST, WRONG, agree, limits
 from mlsys_lab.checks.runner import PUBLIC_SEED, run_check
-from mlsys_lab.checks.spec import Arrays, Case, Check
-from mlsys_lab.checks.verdict import draw_inputs, public_inputs
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check
+from mlsys_lab.checks.learner.trees import Tree, flatten, nest
+from mlsys_lab.checks.deciding.verdict import draw_inputs, public_inputs
 from mlsys_lab.kernels.trace import launches
 from mlsys_lab.kernels.trace.numba_simulator import record
 from tests.labs.harness import kernels_of, labs, module_of
@@ -101,21 +102,36 @@ def test_what_is_wrong_with_memory_is_told_beside_values_that_are_wrong_for_it()
     assert said.endswith(WRONG["races"][1])
 
 
-NOTHING: Arrays = {name: text([]) for name in WRONG}
+NOTHING: Tree = {"wrong": dict.fromkeys(WRONG, "")}
 
 
 def test_wrong_comes_before_costly_and_the_first_kind_of_wrong_before_the_others() -> None:
-    count = {"reads of x": np.array(9), "reads of x at": text(["line 1"])}
-    expected = {"y": np.ones(2), **limits(reads_of_x=8)}
-    right = {"y": np.ones(2), **NOTHING, **count}
+    def count(count: int) -> Arrays:
+        return flatten({"counts": {"reads": {"x": {"count": count, "at": "line 1"}}}})
+
+    def wrong(**sentences: str) -> Arrays:
+        return flatten({"wrong": sentences})
+
+    expected = {"y": np.ones(2), **limits(reads={"x": 8})}
+    right = {"y": np.ones(2), **flatten(NOTHING), **count(9)}
     mismatch = agree(right, expected)
     assert mismatch is not None and (mismatch.got, mismatch.expected) == ("9 reads: line 1", "at most 8")
     for later, earlier in zip([*WRONG][1:], WRONG, strict=False):
-        mismatch = agree({**right, later: text(["later"]), earlier: text(["earlier"])}, expected)
+        mismatch = agree({**right, **wrong(**{later: "later", earlier: "earlier"})}, expected)
         assert mismatch is not None
         assert (mismatch.what, mismatch.got) == (WRONG[earlier][0], "earlier")
-    assert agree({**right, "reads of x": np.array(8)}, expected) is None
+    assert agree({**right, **count(8)}, expected) is None
 
 
-def test_limits_are_the_figures_names() -> None:
-    assert list(limits(global_accesses_of_a_thread=3)) == [f"{MOST}global accesses of a thread"]
+def test_limits_are_the_figures_by_kind_and_by_what_they_count() -> None:
+    assert nest(limits(accesses={"global": 3})) == {MOST: {"accesses": {"global": 3}}}
+
+
+def test_what_is_not_named_is_not_to_be_changed() -> None:
+    def stored(**counts: int) -> Arrays:
+        return flatten({"counts": {"writes": {name: {"count": n, "at": "line 1"} for name, n in counts.items()}}})
+
+    expected = {"y": np.ones(2), **limits(writes={"y": 2})}
+    assert agree({"y": np.ones(2), **flatten(NOTHING), **stored(x=0, y=2)}, expected) is None
+    mismatch = agree({"y": np.ones(2), **flatten(NOTHING), **stored(x=1, y=2)}, expected)
+    assert mismatch is not None and mismatch.what == "more writes of `x` than it takes"

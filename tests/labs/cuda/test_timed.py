@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from mlsys_lab.checks.compare import tolerance
-from mlsys_lab.checks.cuda import LAB
-from mlsys_lab.checks.cuda.calls import timed
-from mlsys_lab.checks.performance import Performance
-from mlsys_lab.checks.spec import call_name, find_call
+from mlsys_lab.checks.deciding.compare import tolerance
+from mlsys_lab.checks.deciding.cuda import LAB
+from mlsys_lab.checks.learner.cuda import timed
+from mlsys_lab.checks.learner.performance import Performance
+from mlsys_lab.checks.learner.spec import call_name, find_call
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.cuda_cpp import compile_cuda
 from tests.kernels.cuda_cpp.emulator import Emulator, needs_gxx

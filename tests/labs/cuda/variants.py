@@ -861,6 +861,6 @@ MISHAPS = [
         "return 4 * warps, 32 * warps",
         "return 36 * warps",
         ("predict_sectors",),
-        says="tuple of 2",
+        says="a tuple (sectors of x, of y)",
     ),
 ]

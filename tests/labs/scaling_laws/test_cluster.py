@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from scipy.optimize import least_squares
 
-from mlsys_lab.checks.scaling_laws import LAB, planning, worth
-from mlsys_lab.checks.scaling_laws.cluster import LARGE, NOISE, Cluster, cluster_of, scouting, sweeping
-from mlsys_lab.checks.scaling_laws.oracle import Truth, huber, refit, residuals
-from mlsys_lab.checks.scaling_laws.real import RUNS
-from mlsys_lab.checks.verdict import draw_inputs, public_inputs
+from mlsys_lab.checks.deciding.scaling_laws import LAB, planning, worth
+from mlsys_lab.checks.deciding.scaling_laws.cluster import LARGE, NOISE, Cluster, cluster_of, scouting, sweeping
+from mlsys_lab.checks.deciding.scaling_laws.oracle import Truth, huber, refit, residuals
+from mlsys_lab.checks.deciding.scaling_laws.real import RUNS
+from mlsys_lab.checks.deciding.verdict import draw_inputs, public_inputs
 from mlsys_lab.scaling import ChinchillaLaw, ExperimentService, PowerLaw, World, compute_optimal
 
 

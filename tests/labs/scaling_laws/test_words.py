@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from mlsys_lab.checks.scaling_laws.words import FEW, LAW, calling
+from mlsys_lab.checks.deciding.scaling_laws.words import FEW, LAW, describe_calls
 
 
 def test_the_account_is_code_that_makes_the_inputs_again() -> None:
@@ -14,7 +14,7 @@ def test_the_account_is_code_that_makes_the_inputs_again() -> None:
     arrays = {name: np.array(value) for name, value in law.items()} | {"loss": np.array([2.5, np.nan, 2.25])}
     seen: list[object] = []
     names = {"np": np, "Law": SimpleNamespace, "f": lambda *given: seen.extend(given)}
-    exec(calling("f(law, loss, {E})")(arrays), names)
+    exec(describe_calls("f(law, loss, {E})")(arrays), names)
     found, loss, floor = seen
     assert vars(found) == law
     np.testing.assert_array_equal(loss, arrays["loss"])
@@ -23,4 +23,4 @@ def test_the_account_is_code_that_makes_the_inputs_again() -> None:
 
 def test_of_many_runs_only_the_call_is_shown() -> None:
     arrays = {"x": np.ones(FEW + 1), "y": np.ones(2), "target": np.array(3e22)}
-    assert calling("f(x, y, {target})")(arrays) == "f(x, y, 3e+22)"
+    assert describe_calls("f(x, y, {target})")(arrays) == "f(x, y, 3e+22)"

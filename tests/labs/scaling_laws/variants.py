@@ -586,14 +586,14 @@ MISHAPS = [
         BEST,
         "    return best\n",
         ("isoflop_optimum",),
-        says="isoflop_optimum gives something else | float64 | (n_params, tokens)",
+        says="isoflop_optimum gives something else | float64 | a tuple (n_params, tokens)",
     ),
     Variant(
         "three numbers instead of two",
         BEST,
         "    return best, best, best\n",
         ("isoflop_optimum",),
-        says="isoflop_optimum gives something else | tuple of 3 | (n_params, tokens)",
+        says="isoflop_optimum gives something else | tuple of 3 | a tuple (n_params, tokens)",
     ),
     Variant(
         "an array where a number was asked for",
@@ -621,7 +621,7 @@ MISHAPS = [
         "    return value, np.array([by_a, by_b, by_e, -(by_z[0] @ log_n), -(by_z[1] @ log_d)])\n",
         "    return value\n",
         ("huber_objective",),
-        says="objective gives no pair | float64 | (value, gradient)",
+        says="objective gives no pair | float64 | a tuple (value, gradient)",
     ),
     Variant(
         "a gradient of the wrong shape",

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from mlsys_lab.checks.compare import tolerance
-from mlsys_lab.checks.performance import Performance
-from mlsys_lab.checks.spec import call_name, find_call
-from mlsys_lab.checks.triton import LAB, speed
-from mlsys_lab.checks.triton.calls import timed
+from mlsys_lab.checks.deciding.compare import tolerance
+from mlsys_lab.checks.learner.performance import Performance
+from mlsys_lab.checks.learner.spec import call_name, find_call
+from mlsys_lab.checks.deciding.triton import LAB, speed
+from mlsys_lab.checks.learner.triton import timed
 from tests.kernels.compiled import compiled
 from tests.labs.harness import labs, module_of
 
@@ -62,7 +62,7 @@ def test_launches_at_full_size_compile_for_an_h100_and_fit_small_gpus() -> None:
     program = f"""
 SOURCE = {SOURCE!r}
 import torch
-from mlsys_lab.checks.triton.calls import timed
+from mlsys_lab.checks.learner.triton import timed
 from mlsys_lab.stack.artifact import Artifact, load
 
 artifact = load(Artifact.parse("lab.ipynb", SOURCE))

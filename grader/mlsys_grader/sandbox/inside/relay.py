@@ -26,7 +26,7 @@ def main(modules: list[str]) -> NoReturn:
 
     Exits with the child's status, or 128 and the number of the signal that ended it.
     """
-    worker.warm()
+    worker.warm_up()
     for module in modules:
         importlib.import_module(module)
     gc.collect()
@@ -57,7 +57,7 @@ def _child(channel: socket.socket, told: int) -> NoReturn:
         worker.serve(channel, status, told, jailed=True)
     except BaseException as error:
         with contextlib.suppress(BaseException):
-            wire.send(channel, worker.broken(error))
+            wire.send(channel, worker.describe_failure(error))
     os._exit(0)
 
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlsys_grader.sandbox.inside import wire
-from mlsys_lab.checks.spec import find_call
+from mlsys_lab.checks.learner.spec import find_call
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,8 +40,8 @@ TEXT = 400
 LIMITS = wire.Limits(array_bytes=SHOWN_BYTES)
 
 
-def next_seed(seed: int, committed: Sequence[float]) -> int:
-    """The seed of the call after one that had `seed` and was committed to by these numbers."""
+def derive_seed(seed: int, committed: Sequence[float]) -> int:
+    """Derive the seed of the call after one that had `seed` and was committed to by these numbers."""
     content = struct.pack(f"<Q{len(committed)}d", seed, *committed)
     return int.from_bytes(hashlib.sha256(content).digest()[:8], "little") >> 1
 
@@ -61,14 +61,14 @@ def project(outputs: Tensors, seed: int) -> list[float]:
             flat = flat.double()  # exact below 2**53
         elif flat.element_size() == 2 and flat.device.type == "cpu":
             flat = flat.float()  # the CPU would add up in half precision; CUDA adds up in fp32
-        generator = torch.Generator(flat.device).manual_seed(next_seed(seed, (float(place),)))
+        generator = torch.Generator(flat.device).manual_seed(derive_seed(seed, (float(place),)))
         weights = torch.empty_like(flat).uniform_(-(3**0.5), 3**0.5, generator=generator)
         numbers.append(torch.dot(flat, weights).double())
     return [float(number) for number in numbers]
 
 
 def as_tensors(output: Any) -> Tensors:
-    """One tensor or several, as a tuple; `TypeError` for anything else."""
+    """Make a tuple of one tensor or several; `TypeError` for anything else."""
     import torch
 
     outputs = tuple(output) if isinstance(output, tuple | list) else (output,)
@@ -87,8 +87,8 @@ def to_arrays(outputs: Tensors) -> tuple[list[str], dict[str, np.ndarray]]:
     return names, {f"out{place}": tensor.cpu().numpy() for place, tensor in enumerate(plain)}
 
 
-def answering(question: wire.Frame, reply: wire.Frame) -> wire.Frame:
-    """A reply that says which question it answers."""
+def make_answer(question: wire.Frame, reply: wire.Frame) -> wire.Frame:
+    """Copy a reply, with the number of the question that it answers."""
     return wire.Frame(reply.kind, {**reply.meta, "nonce": question.meta["nonce"]}, reply.arrays)
 
 
@@ -109,11 +109,11 @@ class Player:
             outputs = as_tensors(self.call(*self.make(seed, self.device)))
             committed.append(project(outputs, seed))
             self.outputs.append(outputs)
-            seed = next_seed(seed, committed[-1])
+            seed = derive_seed(seed, committed[-1])
         return np.array(committed, np.float64).reshape(calls, -1)
 
     def answer(self, question: wire.Frame) -> wire.Frame:
-        """What to reply to the judge."""
+        """Form the reply to a question of the judge."""
         if question.kind == "go":
             return wire.Frame("done", arrays={"p": self.play(question.meta["seed"], question.meta["calls"])})
         if question.kind == "show":
@@ -128,7 +128,7 @@ class Player:
                 question = wire.receive(channel, limits=LIMITS)
             except wire.ClosedError:
                 return
-            wire.send(channel, answering(question, self.answer(question)))
+            wire.send(channel, make_answer(question, self.answer(question)))
 
 
 @cache
@@ -138,7 +138,7 @@ def _submitted(module: Any, make: str, call: str, device: str) -> Player:
     return Player(makes, partial(find_call(call), module), device)
 
 
-def answer_for(module: Any, question: wire.Frame) -> wire.Frame:
+def answer_timed(module: Any, question: wire.Frame) -> wire.Frame:
     """Play a submission's part: `go` and `show`, with the names of `make` and `call` in each question."""
     import torch
 

@@ -65,7 +65,7 @@ class Watch:
             self._most_cpu_s = start.cpu_s + CORES * cpu_s
 
     def excess(self) -> str:
-        """What the job takes too much of, or "" (always, before `begin`)."""
+        """Name what the job takes too much of, or ""; before `begin` always ""."""
         if self._start is None:
             return ""
         inherited = self._start.memory_bytes

@@ -29,10 +29,10 @@ from dataclasses import dataclass
 from typing import IO, Any, NoReturn
 
 from mlsys_grader.sandbox.inside import jail, watch, wire
-from mlsys_grader.sandbox.inside.timed import answer_for
-from mlsys_lab.checks.attempt import Attempt, attempt
-from mlsys_lab.checks.limits import OutOfTimeError, time_limit
-from mlsys_lab.checks.spec import Call, Mismatch, find_call
+from mlsys_grader.sandbox.inside.timed import answer_timed
+from mlsys_lab.checks.learner.attempt import Attempt, attempt
+from mlsys_lab.checks.learner.limits import OutOfTimeError, time_limit
+from mlsys_lab.checks.learner.spec import Call, Mismatch, find_call
 from mlsys_lab.errors import CourseError, UnfinishedError
 from mlsys_lab.stack.artifact import Artifact, load
 from mlsys_lab.stack.kernels import import_interpreters, load_kernels
@@ -65,7 +65,7 @@ def main() -> NoReturn:
     """Hand over children until the judge closes the control socket."""
     control = socket.socket(fileno=os.dup(0))
     _standard_streams_to_null()
-    warm()
+    warm_up()
     start = wire.receive(control).meta
     for module in start["modules"]:
         importlib.import_module(module)
@@ -85,7 +85,7 @@ def main() -> NoReturn:
     os._exit(0)
 
 
-def warm() -> None:
+def warm_up() -> None:
     """Import torch and what it imports at its first use; with one thread, because threads do not survive a fork."""
     import torch
 
@@ -180,7 +180,7 @@ def _run_child(channel: socket.socket, told: int, *, jailed: bool) -> NoReturn:
         serve(channel, status, told, jailed=jailed)
     except BaseException as error:
         with contextlib.suppress(BaseException):
-            wire.send(channel, broken(error))
+            wire.send(channel, describe_failure(error))
     os._exit(0)
 
 
@@ -208,7 +208,7 @@ def serve(channel: socket.socket, status: IO[str], told: int, *, jailed: bool) -
             try:
                 answer = KINDS[question.kind](module, question)
             except BaseException as error:
-                answer = broken(error)
+                answer = describe_failure(error)
             _answer(channel, question.meta["nonce"], answer)
     except wire.ClosedError:
         return
@@ -220,11 +220,11 @@ def _answer(channel: socket.socket, nonce: str, reply: wire.Frame) -> None:
     except wire.ClosedError:
         raise
     except (wire.WireError, MemoryError) as error:
-        wire.send(channel, wire.Frame("broken", {**broken(error).meta, "nonce": nonce}))
+        wire.send(channel, wire.Frame("broken", {**describe_failure(error).meta, "nonce": nonce}))
 
 
-def broken(error: BaseException) -> wire.Frame:
-    """What to tell the judge of an exception that is not the submission's answer."""
+def describe_failure(error: BaseException) -> wire.Frame:
+    """Describe to the judge an exception that is not the submission's answer."""
     return wire.Frame("broken", {"what": f"{type(error).__name__}: {error}"[:TEXT]})
 
 
@@ -260,7 +260,7 @@ def _case(module: Any, question: wire.Frame) -> wire.Frame:
     return _outcome(attempt(call, module, question.arrays))
 
 
-KINDS: dict[str, Callable[[Any, wire.Frame], wire.Frame]] = {"case": _case, "go": answer_for, "show": answer_for}
+KINDS: dict[str, Callable[[Any, wire.Frame], wire.Frame]] = {"case": _case, "go": answer_timed, "show": answer_timed}
 """What a judge may ask, by the frame's kind: a function of the loaded module and the question that gives the answer."""
 
 

@@ -1,3 +1,4 @@
+import ctypes
 import errno
 import os
 import socket
@@ -65,11 +66,26 @@ class TestTheFilter:
             allowed = family in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
             found = verdict(machine, seccomp.SOCKET[column], family, 1, 0)
             assert found == (seccomp.ALLOW if allowed else REFUSE)
+            # the kernel reads 32 bits of it
+            assert verdict(machine, seccomp.SOCKET[column], family | 1 << 32, 1, 0) == found
         assert verdict(machine, seccomp.SOCKET[column], socket.AF_NETLINK, 3, 12) == REFUSE  # the firewall's
 
     def test_a_call_of_another_architecture_kills(self, machine, column):
         assert verdict(machine, 1, audit=0x40000003) == seccomp.KILL  # 32-bit x86
         assert verdict(machine, seccomp.X32 | 1) == REFUSE
+
+
+@pytest.mark.parametrize(("machine", "column"), COLUMNS.items())
+def test_every_number_is_the_one_that_libseccomp_knows_by_that_name(machine, column):
+    try:
+        number_of = ctypes.CDLL("libseccomp.so.2").seccomp_syscall_resolve_name_arch
+    except OSError:
+        pytest.skip("libseccomp is not installed")
+    special = {"clone": seccomp.CLONE, "clone3": seccomp.CLONE3, "mmap": seccomp.MMAP, "socket": seccomp.SOCKET}
+    named = {**seccomp.REFUSED, **special, "seccomp": seccomp.SECCOMP}
+    found = {name: number_of(ctypes.c_uint32(seccomp.ARCHITECTURES[machine]), name.encode()) for name in named}
+    assert -1 not in found.values()  # a name that it does not know at all
+    assert {name: at if at >= 0 else None for name, at in found.items()} == {n: at[column] for n, at in named.items()}
 
 
 def test_a_machine_whose_numbers_are_not_known_is_refused():
@@ -108,6 +124,7 @@ NAMES = {
     "anonymous shared memory": f"call({seccomp.MMAP[COLUMN]}, 0, 4096, 3, 0x21, -1, 0)",
     "memory that grows down": f"call({seccomp.MMAP[COLUMN]}, 0, 4096, 3, 0x122, -1, 0)",
     "a socket to the host": f"call({seccomp.SOCKET[COLUMN]}, 40, 1, 0)",
+    "a socket to the host, its family with a higher bit": f"call({seccomp.SOCKET[COLUMN]}, 40 | 1 << 32, 1, 0)",
     "a socket of the kernel's ciphers": f"call({seccomp.SOCKET[COLUMN]}, 38, 5, 0)",
 }
 

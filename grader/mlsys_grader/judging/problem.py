@@ -1,0 +1,61 @@
+"""How an attempt at a check goes wrong, and what follows from each way: the judge's table of states."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from mlsys_lab.checks.learner.spec import Case, Mismatch
+
+
+class Ending(Enum):
+    """How an attempt ended that earned no points."""
+
+    UNWRITTEN = "the task has not been written"
+    WRONG = "an answer that is not accepted, or an exception"
+    SILENT = "no answer in time"
+    KILLED = "its process was killed outright, by itself or by somebody outside the sandbox"
+    HOPELESS = "nothing of the submission can be judged"
+
+
+@dataclass(frozen=True)
+class Consequence:
+    """What follows an ending.
+
+    `keeps_process`: the process may be asked the next check. `retries`: how often the same check is tried again.
+    `ends_judging`: all checks that are left are lost for the same reason. `tells`: the reason may hold what the process
+    chose to say.
+    """
+
+    keeps_process: bool = False
+    retries: int = 0
+    ends_judging: bool = False
+    tells: bool = True
+
+
+CONSEQUENCES = {
+    Ending.UNWRITTEN: Consequence(keeps_process=True),
+    Ending.WRONG: Consequence(),
+    Ending.SILENT: Consequence(tells=False),
+    Ending.KILLED: Consequence(retries=3),  # what a submission did itself, it does again
+    Ending.HOPELESS: Consequence(ends_judging=True),
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a check earned no points: what was wrong, how the attempt ended, and in which case; None while loading."""
+
+    mismatch: Mismatch
+    ending: Ending = Ending.WRONG
+    case: Case | None = None
+
+    @property
+    def consequence(self) -> Consequence:
+        """What follows from the way the attempt ended."""
+        return CONSEQUENCES[self.ending]
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the student sees the reason, and the process may have chosen its words."""
+        return self.consequence.tells and not (self.case and self.case.hidden)

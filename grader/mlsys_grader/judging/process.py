@@ -1,0 +1,96 @@
+"""One process of a submission in the sandbox, as the judge talks to it: loaded once, then asked case after case."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from mlsys_grader.judging.problem import Ending
+from mlsys_grader.sandbox.inside import wire
+from mlsys_grader.sandbox.launcher import Job
+from mlsys_lab.checks.deciding.artifact import Artifact
+from mlsys_lab.checks.learner.spec import Arrays, Check, Mismatch, call_name
+
+MEMORY_BYTES = 3 << 30
+"""What a submission's process may map unless a check sets a budget."""
+MEMORY_SLACK_BYTES = 64 << 20
+"""Beyond a check's own budget, which counts tensors only: room for the interpreter, inputs and library workspaces."""
+GRACE_S = 2.0
+"""Beyond a time limit, before the judge kills: the sandbox's own alarm tells more, so it may come first."""
+
+
+class Process:
+    """A process that was given one submission: only its kernels where `traced`, else all exported cells.
+
+    `busy_s` are the seconds, by the judge's clock, that it was waited for; `has_seen_hidden` tells that it was asked a
+    case which is not shown, and so may know its inputs.
+    """
+
+    def __init__(self, job: Job, *, traced: bool, time_factor: float) -> None:
+        self.job, self.traced = job, traced
+        self.has_seen_hidden = False
+        self.busy_s = 0.0
+        self._time_factor = time_factor
+        self._asked_at = self._limit_s = 0.0
+
+    def send_artifact(self, artifact: Artifact, check: Check, checks: Sequence[Check]) -> None:
+        """Have the artifact loaded under the time limit of `check`, with budgets for all of `checks`.
+
+        Nothing of it has run before the limits of its process are set. Raises `wire.WireError`.
+        """
+        budget = MEMORY_BYTES if check.memory_bytes is None else check.memory_bytes + MEMORY_SLACK_BYTES
+        # CPU time is the kernel's own word on an endless loop, in case nobody is left to kill by the clock.
+        cpu_s = sum(one.time_limit_s * (len(one.cases) + 1) for one in checks) * self._time_factor
+        order = {
+            "name": artifact.name,
+            "source": artifact.source,
+            "traced": self.traced,
+            "time_limit_s": check.time_limit_s * self._time_factor,
+            "memory_bytes": budget,
+            "cpu_s": int(cpu_s) + 5,
+        }
+        self._send("job", order, {}, check)
+
+    def send_case(self, check: Check, inputs: Arrays, random_seed: int) -> None:
+        """Put a case of a check. Raises `wire.WireError`."""
+        question = {
+            "call": call_name(check.run),
+            "uses": check.uses,
+            "time_limit_s": check.time_limit_s * self._time_factor,
+            "memory_bytes": check.memory_bytes,
+            "random_seed": random_seed,
+        }
+        self._send("case", question, inputs, check)
+
+    def receive(self) -> wire.Frame:
+        """Wait for the answer to what was sent last, by the judge's own clock. Raises `wire.WireError`."""
+        try:
+            return self.job.receive(deadline=self._asked_at + self._limit_s + GRACE_S)
+        finally:
+            self.busy_s += time.monotonic() - self._asked_at
+
+    def explain(self, error: wire.WireError, who: str) -> tuple[Mismatch, Ending]:
+        """Why no answer came to what was sent last, told of `who`, the part of the submission that was to give it."""
+        if isinstance(error, wire.DeadlineError):
+            limit = f"{self._limit_s:g} s"
+            late = Mismatch(f"{who} did not come to an end", f"no answer after {limit}", f"an answer within {limit}")
+            return late, Ending.SILENT
+        if isinstance(error, wire.ClosedError):
+            death = self.job.ending()
+            if death.excess:
+                return Mismatch(f"{who} needs {death.excess}", str(death), "less"), Ending.WRONG
+            gone = Mismatch(f"{who} ended the process instead of giving an answer", str(death), "an answer")
+            return gone, Ending.KILLED if death.by_kill else Ending.WRONG
+        broken = Mismatch(f"{who} wrote to the grader's own channel", str(error), "an answer returned by a function")
+        return broken, Ending.WRONG
+
+    def _send(self, kind: str, meta: dict[str, Any], arrays: Arrays, check: Check) -> None:
+        self._asked_at, self._limit_s = time.monotonic(), check.time_limit_s * self._time_factor
+        self.job.send(kind, meta, arrays, deadline=self._asked_at + self._limit_s + GRACE_S)
+
+
+def read_trouble(reply: wire.Frame) -> Mismatch:
+    """What the sandbox says went wrong: text from a hostile place, used as text only."""
+    what, got, expected = (str(reply.meta.get(key, "")) for key in ("what", "got", "expected"))
+    return Mismatch(what or "the submission gave no answer", got, expected)

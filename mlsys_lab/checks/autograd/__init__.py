@@ -1,6 +1,0 @@
-"""Checks of lab 01: scalar engine, tensor engine, training, checkpointing, in the order of the lab's tasks."""
-
-from mlsys_lab.checks.autograd import checkpointing, scalar, shapes, tensor, training
-from mlsys_lab.checks.spec import Lab
-
-LAB = Lab("autograd", scalar.CHECKS + tensor.CHECKS + shapes.CHECKS + training.CHECKS + checkpointing.CHECKS)

@@ -1,0 +1,209 @@
+"""Task 8: bytes predicted, and gradients under a byte budget. Oracles: algebra, and torch."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from mlsys_lab.checks.deciding.autograd.oracle import answer, gradients, leaf
+from mlsys_lab.checks.deciding.compare import close
+from mlsys_lab.checks.learner.autograd import checkpointing as calls
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
+
+LAYERS, BATCH, WIDTH = 36, 16_384, 16
+"""The deep stack: one result is 1 MiB, the whole graph 108 MiB, a checkpointed one about 22 MiB.
+
+A grader's sandbox caps what the process maps as well, at the budget and some slack, which has to stay below the whole
+graph. The C library keeps freed blocks of less than 1 MiB for itself, where they would count.
+"""
+COPIES = 16
+"""How often the batch repeats its images."""
+BUDGET_BYTES = 36 * 2**20
+"""A third of the whole graph."""
+
+
+def _sizes(rng: np.random.Generator, case: Case) -> Arrays:
+    low, high = case.params["layers"]
+    return {
+        "batch": rng.integers(1, 500, ()),
+        "width": rng.integers(1, 500, ()),
+        "layers": rng.integers(low, high, ()),
+        "segments": rng.integers(1, low + 1, ()),
+    }
+
+
+# --- graph_bytes ----------------------------------------------------------------------------------------------------
+
+
+def _graph_expect(arrays: Arrays) -> Arrays:
+    one = np.empty((int(arrays["batch"]), int(arrays["width"])), dtype=np.float32).nbytes
+    return {"bytes": np.array(sum(one for _ in range(int(arrays["layers"])) for _ in ("@", "+", "tanh")))}
+
+
+# --- checkpointed_bytes ---------------------------------------------------------------------------------------------
+
+
+def _segments_expect(arrays: Arrays) -> Arrays:
+    layers = int(arrays["layers"])
+    one = np.empty((int(arrays["batch"]), int(arrays["width"])), dtype=np.float32).nbytes
+    held = [k + 3 * -(-layers // k) for k in range(1, layers + 1)]
+    return {
+        "bytes": np.array(held[int(arrays["segments"]) - 1] * one),
+        "choose_segments": np.array(int(np.argmin(held)) + 1),
+    }
+
+
+# --- checkpoint -----------------------------------------------------------------------------------------------------
+
+
+def _checkpoint_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    return {
+        "x": rng.standard_normal((5, 4)),
+        "w": rng.standard_normal((4, 6)),
+        "v": rng.standard_normal((6, 4)),
+        "g": rng.standard_normal((5, 4)),
+        "x_wants": np.array(case.params.get("x_wants", True)),
+        "turns": rng.uniform(0.5, 1.5, 16),
+        "backwards": np.array(case.params.get("backwards", 1)),
+        "nested": np.array(case.params.get("nested", False)),
+    }
+
+
+def _checkpoint_expect(arrays: Arrays) -> Arrays:
+    """Each stage forward and back by itself, with the factor of the run in which the engine must have made it."""
+    x, w, v = (leaf(arrays[name]) for name in ("x", "w", "v"))
+    turns = iter(arrays["turns"].tolist())
+
+    def run(h: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = calls.stage(h, w, v) * next(turns)
+        return result
+
+    middle = run(x).detach().requires_grad_()
+    result, total, forward = run(middle), [np.zeros(())] * 3, 2
+    backwards, runs = int(arrays["backwards"]), 4 if arrays["nested"] else 2
+    for _ in range(backwards):
+        if arrays["nested"]:  # the outer segment is rebuilt first: both inner ones run forward once more
+            middle = run(x).detach().requires_grad_()
+            run(middle)
+        back = gradients(run(middle), (middle, w, v), arrays["g"])
+        further = gradients(run(x), (x, w, v), answer(back[0], float))
+        shares = (further[0], back[1] + further[1], back[2] + further[2])
+        total = [sofar + answer(share, float) for sofar, share in zip(total, shares, strict=True)]
+    expected = {"calls of fn": np.array((forward, forward + runs * backwards)), "result": answer(result, float)}
+    names = ("x.grad", "w.grad", "v.grad") if arrays["x_wants"] else ("", "w.grad", "v.grad")
+    return expected | {name: grad for name, grad in zip(names, total, strict=True) if name}
+
+
+# --- checkpoint_memory ----------------------------------------------------------------------------------------------
+
+
+def _memory_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    """Orthogonal weights, so that nothing fades or blows up over that many layers."""
+    batch = case.params["batch"]
+    weights = np.linalg.qr(rng.standard_normal((LAYERS, WIDTH, WIDTH)))[0]
+    images = rng.standard_normal((batch // COPIES, WIDTH)).astype(np.float32)
+    return {
+        "x": np.tile(images, (COPIES, 1)),
+        "weights": weights.astype(np.float32),
+        "biases": (0.1 * rng.standard_normal((LAYERS, WIDTH))).astype(np.float32),
+        "g": (rng.standard_normal((batch, WIDTH)) / batch).astype(np.float32),
+        "segments": np.array(case.params["segments"]),
+    }
+
+
+def _memory_expect(arrays: Arrays) -> Arrays:
+    """Gradients are linear in g: what arrives at the copies of an image is added up, and each image runs once."""
+    weights, biases = leaf(arrays["weights"]), leaf(arrays["biases"])
+    out = torch.from_numpy(arrays["x"][: len(arrays["x"]) // COPIES]).double()
+    for w, b in zip(weights.unbind(), biases.unbind(), strict=True):
+        out = (out @ w + b).tanh()
+    g = arrays["g"].astype(float).reshape(COPIES, -1, WIDTH).sum(axis=0)
+    grad_w, grad_b = gradients(out, (weights, biases), g)
+    return {
+        "result": np.tile(answer(out, np.float32), (COPIES, 1))[::1000],
+        "gradient of the first weight": answer(grad_w[0], np.float32),
+        "gradients of the biases": answer(grad_b, np.float32),
+    }
+
+
+def _memory_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
+    """Sums over 16,384 images in float32, through 36 layers, stray further than one operation does."""
+    calls = int(got.pop("most calls of a layer"))
+    if calls > 2:
+        return Mismatch("a layer runs too often", f"{calls} calls", "at most 2: once forward, once on the way back")
+    return close(got, expected, scale=20)
+
+
+CHECKS = (
+    Check(
+        name="graph_bytes",
+        title="Bytes that a graph holds, predicted",
+        points=3,
+        cases=(
+            Case("one layer", {"layers": (1, 2)}),
+            Case("a few layers", {"layers": (2, 20)}),
+            Case("many layers", {"layers": (100, 300)}, hidden=True),
+        ),
+        inputs=_sizes,
+        run=calls.graph_bytes,
+        expect=_graph_expect,
+        compare=close,
+        hint="Three results a layer (product, sum, tanh), each of batch × width numbers of 4 bytes. Return an int.",
+        uses=("predict_graph_bytes",),
+    ),
+    Check(
+        name="checkpoint",
+        title="The same gradients from a second forward pass",
+        points=5,
+        cases=(
+            Case("two segments", {}),
+            Case("data that wants no gradient", {"x_wants": False}),
+            Case("two backward passes", {"backwards": 2}),
+            Case("a checkpoint within a checkpoint", {"nested": True}, hidden=True),
+        ),
+        inputs=_checkpoint_inputs,
+        run=calls.checkpoint,
+        expect=_checkpoint_expect,
+        compare=close,
+        hint="In the vjp: a fresh input on x.data that requires a gradient, fn on it, backward(…, g), and return "
+        "that input's gradient. If weights get none when x is data, the only edge was dropped: let it lead to "
+        "a tensor that wants one.",
+        uses=("Tensor", "backward", "no_grad", "checkpoint"),
+    ),
+    Check(
+        name="checkpointed_bytes",
+        title="Bytes under checkpointing, and the best number of segments",
+        points=3,
+        cases=(
+            Case("a few layers", {"layers": (6, 20)}),
+            Case("one layer", {"layers": (1, 2)}),
+            Case("many layers", {"layers": (100, 200)}, hidden=True),
+        ),
+        inputs=_sizes,
+        run=calls.checkpointed_bytes,
+        expect=_segments_expect,
+        compare=close,
+        hint="k outputs, and three results for each of ceil(n/k) layers. choose_segments tries every k from 1 to n, "
+        "exactly; √(3n) is only near it.",
+        uses=("predict_checkpointed_bytes", "choose_segments"),
+    ),
+    Check(
+        name="checkpoint_memory",
+        title="Thirty-six layers in a third of the bytes",
+        points=5,
+        cases=(
+            Case("12 segments", {"segments": 12, "batch": BATCH}),
+            Case("8 segments, the last one short; a small batch", {"segments": 8, "batch": BATCH // 8}),
+        ),
+        inputs=_memory_inputs,
+        run=calls.deep_stack,
+        expect=_memory_expect,
+        compare=_memory_compare,
+        hint="Each layer runs twice, no more. A function made in a loop must keep its own part: lambda h, "
+        "part=part: … No vjp may hold on to the first run: compute it under no_grad(). And memory that is never "
+        "freed points to a vjp that uses its own node, say `out.data` in tanh: keep the array instead (Task 1).",
+        uses=("Tensor", "backward", "no_grad", "run_layers", "checkpoint", "checkpoint_sequential"),
+        time_limit_s=60,
+        memory_bytes=BUDGET_BYTES,
+    ),
+)

@@ -1,0 +1,158 @@
+"""Tasks 5 and 6: moving numbers about, and the loss. Oracles: numpy, and torch in double precision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from mlsys_lab.checks.deciding.autograd.oracle import answer, gradients, leaf
+from mlsys_lab.checks.deciding.autograd.tensor import F32, F64, draw, draw_positive
+from mlsys_lab.checks.deciding.compare import close
+from mlsys_lab.checks.learner.autograd import shapes as calls
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check
+
+# --- tensor_sum -----------------------------------------------------------------------------------------------------
+
+
+def _sum_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    axis, keepdims = case.params["axis"], case.params.get("keepdims", False)
+    shape, dtype = case.params.get("shape", (2, 3, 4)), case.params.get("dtype", F32)
+    axes = axis if isinstance(axis, tuple) else () if axis is None else (axis,)
+    summed = np.zeros(shape).sum(axis=axis, keepdims=keepdims).shape
+    return {
+        "x": draw_positive(rng, shape, dtype),
+        "g": draw(rng, summed, dtype),
+        "g2": draw(rng, (shape[-1], int(np.prod(shape[:-1]))), dtype),
+        "axes": np.array(axes, dtype=np.int64),
+        "is_tuple": np.array(isinstance(axis, tuple)),
+        "keepdims": np.array(keepdims),
+    }
+
+
+def _sum_expect(arrays: Arrays) -> Arrays:
+    x, axis, keepdims = arrays["x"].astype(float), calls.axis_of(arrays), bool(arrays["keepdims"])
+    g = np.broadcast_to(np.reshape(arrays["g"].astype(float), x.sum(axis=axis, keepdims=True).shape), x.shape)
+    count = x.size / arrays["g"].size
+    expected = {
+        "sum": x.sum(axis=axis, keepdims=keepdims),
+        "x.grad of sum": g,
+        "mean": x.mean(axis=axis, keepdims=keepdims),
+        "x.grad of mean": g / count,
+        "reshape": x.reshape(arrays["g2"].shape),
+        "x.grad of reshape": arrays["g2"].reshape(x.shape),
+    }
+    return {name: np.asarray(values).astype(arrays["x"].dtype) for name, values in expected.items()}
+
+
+# --- tensor_index ---------------------------------------------------------------------------------------------------
+
+
+def _index_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    dtype, count = case.params.get("dtype", F32), case.params["count"]
+    rows = rng.integers(0, case.params.get("from", 5), count)
+    shapes = {name: np.empty((5, 3))[_numpy_key(key(torch.from_numpy(rows)))].shape for name, key in calls.KEYS.items()}
+    return {"x": draw(rng, (5, 3), dtype), "rows": rows} | {
+        f"g of {name}": draw(rng, shape, dtype) for name, shape in shapes.items()
+    }
+
+
+def _numpy_key(key: Any) -> Any:
+    if isinstance(key, tuple):
+        return tuple(_numpy_key(part) for part in key)
+    return key.numpy() if isinstance(key, torch.Tensor) else key
+
+
+def _index_expect(arrays: Arrays) -> Arrays:
+    expected, x = {}, arrays["x"]
+    for name, key in calls.KEYS.items():
+        at = _numpy_key(key(torch.from_numpy(arrays["rows"])))
+        grad = np.zeros(x.shape)
+        np.add.at(grad, at, arrays[f"g of {name}"].astype(float))
+        expected[name], expected[f"x.grad of {name}"] = x[at], grad.astype(x.dtype)
+    return expected
+
+
+# --- cross_entropy --------------------------------------------------------------------------------------------------
+
+
+def _loss_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    batch, classes = case.params["shape"]
+    dtype, size, shift = case.params.get("dtype", F32), case.params.get("size", 1.0), case.params.get("shift", 0.0)
+    return {
+        "logits": (draw(rng, (batch, classes), F64) * size + shift).astype(dtype),
+        "labels": rng.integers(0, classes, batch),
+        "g": np.asarray(rng.uniform(0.5, 2.0)).astype(dtype),
+    }
+
+
+def _loss_expect(arrays: Arrays) -> Arrays:
+    logits, dtype = leaf(arrays["logits"]), arrays["logits"].dtype
+    loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(arrays["labels"]))
+    (grad,) = gradients(loss, (logits,), arrays["g"])
+    return {"loss": answer(loss, dtype)} | {n: answer(grad * i, dtype) for i, n in enumerate(calls.LOSS_GRADS, start=1)}
+
+
+CHECKS = (
+    Check(
+        name="tensor_sum",
+        title="Sums over axes, and reshape",
+        points=5,
+        cases=(
+            Case("everything", {"axis": None}),
+            Case("the first axis", {"axis": 0}),
+            Case("the last axis, kept", {"axis": -1, "keepdims": True}),
+            Case("an axis in the middle", {"axis": 1, "dtype": F64}),
+            Case("two axes", {"axis": (0, 2)}),
+            Case("everything, kept", {"axis": None, "keepdims": True}, hidden=True),
+            Case("two axes from the end, square", {"axis": (-1, -2), "shape": (3, 3, 3)}, hidden=True),
+        ),
+        inputs=_sum_inputs,
+        run=calls.sums,
+        expect=_sum_expect,
+        compare=close,
+        hint="Reshape the gradient to the shape with size 1 in the summed axes, then expand it to the shape of x.",
+        uses=("Tensor", "backward", "mul", "reduce_sum", "reshape"),
+    ),
+    Check(
+        name="tensor_index",
+        title="Picking out, and scattering back",
+        points=6,
+        cases=(
+            Case("few rows, picked often", {"count": 7, "from": 2}),
+            Case("one row", {"count": 1}),
+            Case("double precision", {"count": 4, "dtype": F64}),
+            Case("many rows", {"count": 101}, hidden=True),
+            Case("no rows", {"count": 0}, hidden=True),
+        ),
+        inputs=_index_inputs,
+        run=calls.index,
+        expect=_index_expect,
+        compare=close,
+        hint="Start from zeros of x's shape, and add: an element that was picked twice gets both gradients. "
+        "`out[key] += g` counts one of them only.",
+        uses=("Tensor", "backward", "index"),
+    ),
+    Check(
+        name="cross_entropy",
+        title="Softmax cross-entropy, at any size of logits",
+        points=7,
+        cases=(
+            Case("a batch", {"shape": (6, 10)}),
+            Case("one example, two classes", {"shape": (1, 2)}),
+            Case("huge logits", {"shape": (5, 4), "size": 1e4}),
+            Case("all logits far below zero", {"shape": (5, 4), "shift": -500.0}),
+            Case("double precision", {"shape": (3, 7), "dtype": F64}),
+            Case("a large batch", {"shape": (257, 11), "size": 30.0}, hidden=True),
+            Case("as many classes as examples", {"shape": (9, 9)}, hidden=True),
+        ),
+        inputs=_loss_inputs,
+        run=calls.loss,
+        expect=_loss_expect,
+        compare=close,
+        hint="Subtract each row's largest logit first. The gradient is (p − one-hot) / B, times the gradient g "
+        "that arrives. The vjp may change in place only what it has made itself.",
+        uses=("Tensor", "backward", "cross_entropy"),
+    ),
+)

@@ -1,0 +1,149 @@
+"""Tasks 3 and 4: arrays. Every gradient starts from a given array, so that no task leans on a later one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlsys_lab.checks.deciding.autograd.oracle import answer, gradients, leaf
+from mlsys_lab.checks.deciding.compare import close
+from mlsys_lab.checks.learner.autograd import tensor as calls
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check
+
+F32, F64 = "float32", "float64"
+
+
+def draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Standard normal numbers, none of them near zero, where relu has its kink."""
+    values = rng.standard_normal(shape)
+    return np.asarray(np.where(np.abs(values) < 0.05, 0.5, values)).astype(dtype)
+
+
+def draw_positive(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Numbers whose sums do not cancel: a right sum in any order then agrees to within the tolerance, always."""
+    return rng.uniform(0.5, 2.0, shape).astype(dtype)
+
+
+# --- unbroadcast ----------------------------------------------------------------------------------------------------
+
+
+def _unbroadcast_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    shape = np.array(case.params["to"], dtype=np.int64)
+    return {"grad": draw_positive(rng, case.params["from"], case.params.get("dtype", F32)), "shape": shape}
+
+
+def _unbroadcast_expect(arrays: Arrays) -> Arrays:
+    """Which entry of `shape` does each position read? Add there."""
+    grad, shape = arrays["grad"], tuple(arrays["shape"].tolist())
+    size = int(np.prod(shape))
+    reads = np.broadcast_to(np.arange(size).reshape(shape), grad.shape)
+    total = np.bincount(reads.reshape(-1), weights=grad.reshape(-1).astype(float), minlength=size)
+    return {"result": total.reshape(shape).astype(grad.dtype)}
+
+
+# --- tensor_elementwise ---------------------------------------------------------------------------------------------
+
+
+def _elementwise_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    dtype = case.params.get("dtype", F32)
+    x, y = case.params["x"], case.params["y"]
+    return {
+        "x": draw(rng, x, dtype),
+        "y": draw(rng, y, dtype),
+        "g1": draw(rng, x, dtype),
+        "g2": draw(rng, np.broadcast_shapes(x, y), dtype),
+    }
+
+
+def _elementwise_expect(arrays: Arrays) -> Arrays:
+    expected, dtype = {}, arrays["x"].dtype
+    for name, f in calls.ELEMENTWISE.items():
+        x, y = leaf(arrays["x"]), leaf(arrays["y"])
+        result = f(x, y)
+        grad_x, grad_y = gradients(result, (x, y), arrays["g2" if "y" in name else "g1"])
+        expected[name], expected[f"x.grad of {name}"] = answer(result, dtype), answer(grad_x, dtype)
+        if "y" in name:
+            expected[f"y.grad of {name}"] = answer(grad_y, dtype)
+    return expected
+
+
+# --- tensor_matmul --------------------------------------------------------------------------------------------------
+
+
+def _matmul_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    dtype = case.params.get("dtype", F32)
+    x, y = case.params["x"], case.params["y"]
+    batch = np.broadcast_shapes(x[:-2], y[:-2])
+    return {"x": draw(rng, x, dtype), "y": draw(rng, y, dtype), "g": draw(rng, (*batch, x[-2], y[-1]), dtype)}
+
+
+def _matmul_expect(arrays: Arrays) -> Arrays:
+    x, y, dtype = leaf(arrays["x"]), leaf(arrays["y"]), arrays["x"].dtype
+    result = x @ y
+    grad_x, grad_y = gradients(result, (x, y), arrays["g"])
+    return {"x @ y": answer(result, dtype), "x.grad": answer(grad_x, dtype), "y.grad": answer(grad_y, dtype)}
+
+
+CHECKS = (
+    Check(
+        name="unbroadcast",
+        title="The way back through broadcasting",
+        points=6,
+        cases=(
+            Case("nothing was broadcast", {"from": (3, 4), "to": (3, 4)}),
+            Case("a bias", {"from": (64, 10), "to": (10,)}),
+            Case("an axis that was stretched", {"from": (5, 7), "to": (5, 1)}),
+            Case("both", {"from": (2, 3, 4), "to": (3, 1)}),
+            Case("a single number", {"from": (3, 5), "to": (), "dtype": F64}),
+            Case("axes of size 1 that stay", {"from": (1, 3, 1), "to": (1, 1)}, hidden=True),
+            Case("an empty array", {"from": (2, 0), "to": (1,)}, hidden=True),
+            Case("four axes", {"from": (2, 3, 5, 7), "to": (3, 1, 7), "dtype": F64}, hidden=True),
+        ),
+        inputs=_unbroadcast_inputs,
+        run=calls.unbroadcast,
+        expect=_unbroadcast_expect,
+        compare=close,
+        hint="First sum away the axes in front until both have as many; then, where the shape says 1, sum that "
+        "axis and keep it. Mind that torch's sum(dim=()) sums everything.",
+        uses=("unbroadcast",),
+    ),
+    Check(
+        name="tensor_elementwise",
+        title="Elementwise operations with broadcasting",
+        points=7,
+        cases=(
+            Case("equal shapes", {"x": (3, 4), "y": (3, 4)}),
+            Case("broadcasting", {"x": (3, 1), "y": (2, 3, 4)}),
+            Case("double precision", {"x": (2, 5), "y": (5,), "dtype": F64}),
+            Case("single numbers", {"x": (), "y": ()}, hidden=True),
+            Case("an empty batch", {"x": (0, 3), "y": (3,)}, hidden=True),
+        ),
+        inputs=_elementwise_inputs,
+        run=calls.elementwise,
+        expect=_elementwise_expect,
+        compare=close,
+        hint="Return node(result, name, (operand, vjp), …). A gradient has the shape of its operand: unbroadcast "
+        "it. If only the sums `(x + y) + y * y` are wrong, `backward` adds in place (+=) to an array that another "
+        "operand holds as well.",
+        uses=("Tensor", "backward", "mul", "exp", "log", "tanh", "relu"),
+    ),
+    Check(
+        name="tensor_matmul",
+        title="Matrix products, batched ones too",
+        points=7,
+        cases=(
+            Case("two matrices", {"x": (5, 7), "y": (7, 3)}),
+            Case("a batch meets one weight", {"x": (4, 5, 7), "y": (7, 3)}),
+            Case("square, double precision", {"x": (4, 4), "y": (4, 4), "dtype": F64}),
+            Case("two batches", {"x": (2, 3, 5, 7), "y": (2, 3, 7, 4)}, hidden=True),
+            Case("batches that broadcast", {"x": (2, 1, 5, 7), "y": (3, 7, 2)}, hidden=True),
+            Case("a single row and column", {"x": (1, 9), "y": (9, 1), "dtype": F64}, hidden=True),
+        ),
+        inputs=_matmul_inputs,
+        run=calls.matmul,
+        expect=_matmul_expect,
+        compare=close,
+        hint="G · Yᵀ for the left operand, Xᵀ · G for the right one; transpose the last two axes only (`.mT`), and "
+        "unbroadcast what comes out. A vjp works on torch.Tensors: g and x.data, not x.",
+        uses=("Tensor", "backward", "matmul"),
+    ),
+)

@@ -1,0 +1,266 @@
+"""Task 7: a network that learns. Oracles: torch.nn, sums, a count of FLOPs, and labels that the judge keeps."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import torch
+
+from mlsys_lab.checks.deciding.autograd.digits import digits
+from mlsys_lab.checks.deciding.autograd.oracle import answer, gradients
+from mlsys_lab.checks.deciding.compare import close
+from mlsys_lab.checks.learner.autograd import training as calls
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
+
+TARGET = 0.95
+"""Share of unseen digits that is to be read correctly."""
+STANDARD_ERRORS = 3
+"""How far below TARGET the share of one test set may lie: which images it holds is chance, and costs nobody points."""
+
+
+def _network(rng: np.random.Generator, widths: tuple[int, ...]) -> Arrays:
+    arrays = {"widths": np.array(widths, dtype=np.int64)}
+    for i, (n_in, n_out) in enumerate(itertools.pairwise(widths)):
+        arrays[f"weight {i}"] = (rng.standard_normal((n_in, n_out)) / np.sqrt(n_in)).astype(np.float32)
+        arrays[f"bias {i}"] = rng.standard_normal(n_out).astype(np.float32)
+    return arrays
+
+
+def _oracles_mlp(arrays: Arrays) -> torch.nn.Sequential:
+    layers: list[torch.nn.Module] = []
+    for i in range(len(arrays["widths"]) - 1):
+        weight = arrays[f"weight {i}"]
+        linear = torch.nn.Linear(weight.shape[0], weight.shape[1], dtype=torch.float64)
+        linear.weight.data = torch.from_numpy(weight.T).double()
+        linear.bias.data = torch.from_numpy(arrays[f"bias {i}"]).double()
+        layers += [linear, torch.nn.ReLU()]
+    return torch.nn.Sequential(*layers[:-1])
+
+
+# --- mlp_forward ----------------------------------------------------------------------------------------------------
+
+
+def _mlp_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    widths, batch = case.params["widths"], case.params["batch"]
+    x = rng.standard_normal((batch, widths[0])).astype(np.float32)
+    return _network(rng, widths) | {"x": x, "g": rng.standard_normal((batch, widths[-1])).astype(np.float32)}
+
+
+def _mlp_expect(arrays: Arrays) -> Arrays:
+    model = _oracles_mlp(arrays)
+    logits = model(torch.from_numpy(arrays["x"]).double())
+    expected = {"logits": answer(logits, np.float32)}
+    for i, layer in enumerate(layer for layer in model if isinstance(layer, torch.nn.Linear)):
+        weight, bias = gradients(logits, (layer.weight, layer.bias), arrays["g"])
+        expected[f"gradient of weight {i}"] = answer(weight.T, np.float32)
+        expected[f"gradient of bias {i}"] = answer(bias, np.float32)
+    return expected
+
+
+# --- sgd ------------------------------------------------------------------------------------------------------------
+
+
+def _sgd_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    steps = case.params["steps"]
+    return {
+        "p": rng.standard_normal((3, 4)).astype(np.float32),
+        "q": rng.standard_normal(5).astype(np.float32),
+        "gradients of p": rng.standard_normal((steps, 3, 4)).astype(np.float32),
+        "gradients of q": rng.standard_normal((steps, 5)).astype(np.float32),
+        "lr": np.array(case.params["lr"]),
+        "momentum": np.array(case.params["momentum"]),
+    }
+
+
+def sgd_after(start: np.ndarray, grads: Sequence[np.ndarray] | np.ndarray, lr: float, momentum: float) -> np.ndarray:
+    """A parameter after one step per gradient, as a plain sum: gradient s goes into step t ≥ s times μ^(t−s).
+
+    torch.optim does the same; it takes half a second to get going.
+    """
+    steps = len(grads)
+    return start - lr * sum(momentum ** (t - s) * grads[s] for t in range(steps) for s in range(t + 1))
+
+
+def _sgd_expect(arrays: Arrays) -> Arrays:
+    lr, momentum = float(arrays["lr"]), float(arrays["momentum"])
+    after = {
+        name: sgd_after(arrays[name].astype(float), arrays[f"gradients of {name}"].astype(float), lr, momentum)
+        for name in ("p", "q")
+    }
+    return {
+        "p": after["p"].astype(np.float32),
+        "q": after["q"].astype(np.float32),
+        "the last gradient of q": arrays["gradients of q"][-1],
+        "a parameter without gradient": arrays["q"],
+    }
+
+
+# --- train_step -----------------------------------------------------------------------------------------------------
+
+
+def _step_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    widths, batch, steps = (6, 9, 4), 8, case.params["steps"]
+    return _network(rng, widths) | {
+        "x": rng.standard_normal((steps, batch, widths[0])).astype(np.float32),
+        "y": rng.integers(0, widths[-1], (steps, batch)),
+        "momentum": np.array(case.params["momentum"]),
+    }
+
+
+def _step_expect(arrays: Arrays) -> Arrays:
+    model, losses = _oracles_mlp(arrays), []
+    parameters = tuple(model.parameters())
+    start = [answer(p, float) for p in parameters]
+    grads: list[list[np.ndarray]] = [[] for _ in parameters]
+    for x, y in zip(arrays["x"], arrays["y"], strict=True):
+        loss = torch.nn.functional.cross_entropy(model(torch.from_numpy(x).double()), torch.from_numpy(y))
+        losses.append(loss.item())
+        for i, share in enumerate(gradients(loss, parameters, np.ones(()))):
+            grads[i].append(answer(share, float))
+            parameters[i].data = torch.from_numpy(sgd_after(start[i], grads[i], 0.1, float(arrays["momentum"])))
+    linears = [layer for layer in model if isinstance(layer, torch.nn.Linear)]
+    expected = {"loss of each step": np.array(losses, dtype=np.float32)}
+    return expected | {f"weight {i} after": answer(layer.weight.T, np.float32) for i, layer in enumerate(linears)}
+
+
+# --- step_flops -----------------------------------------------------------------------------------------------------
+
+
+def _flops_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    depth = case.params["depth"]
+    return {"batch": rng.integers(1, 100, ()), "widths": rng.integers(1, 300, depth + 1)}
+
+
+def _flops_expect(arrays: Arrays) -> Arrays:
+    """Two FLOPs for each multiply-add: forward, for the weight, and for the input unless it is the data."""
+    batch, widths, total = int(arrays["batch"]), arrays["widths"].tolist(), 0
+    for i in range(len(widths) - 1):
+        products = 2 if i == 0 else 3
+        total += products * 2 * batch * widths[i] * widths[i + 1]
+    return {"FLOPs": np.array(total, dtype=np.int64)}
+
+
+# --- train_digits ---------------------------------------------------------------------------------------------------
+
+
+def _digits_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    """A random split of scikit-learn's 1,797 digits, with noise, pixels moved and classes renamed.
+
+    To a fully connected network one scramble of all images changes nothing; weights from elsewhere fail.
+    """
+    images, labels = digits()
+    images = images / 16 + rng.normal(0, 0.02, images.shape)
+    images, labels = images[:, rng.permutation(64)], rng.permutation(10)[labels]
+    order = rng.permutation(len(images))
+    test, train = order[:360], order[360:]
+    return {
+        "x_train": images[train].astype(np.float32),
+        "y_train": labels[train].astype(np.int64),
+        "x_test": images[test].astype(np.float32),
+        "_y_test": labels[test].astype(np.int64),
+    }
+
+
+def _digits_expect(arrays: Arrays) -> Arrays:
+    return {"labels": arrays["_y_test"]}
+
+
+def _digits_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
+    labels, truth = got["labels"], expected["labels"]
+    if labels.shape != truth.shape or labels.dtype.kind not in "iu":
+        found = f"{labels.dtype} of shape {labels.shape}"
+        return Mismatch("the predicted labels have the wrong form", found, f"integers of shape {truth.shape}")
+    accuracy = float((labels == truth).mean())
+    chance = STANDARD_ERRORS * math.sqrt(TARGET * (1 - TARGET) / len(truth))
+    if accuracy < TARGET - chance:
+        return Mismatch("too many digits are misread", f"accuracy {accuracy:.1%}", f"at least {TARGET:.0%}")
+    return None
+
+
+CHECKS = (
+    Check(
+        name="mlp_forward",
+        title="A network of your own layers, forward and back",
+        points=3,
+        cases=(
+            Case("two layers", {"widths": (5, 7, 3), "batch": 4}),
+            Case("one layer: no relu after it", {"widths": (4, 2), "batch": 3}),
+            Case("four layers", {"widths": (3, 8, 5, 6, 2), "batch": 1}, hidden=True),
+        ),
+        inputs=_mlp_inputs,
+        run=calls.forward_and_back,
+        expect=_mlp_expect,
+        compare=partial(close, scale=20),  # products of four layers cancel: one entry may be far smaller than its terms
+        hint="relu stands between layers: after each but the last, whose outputs are logits and may be negative.",
+        uses=("Tensor", "MLP", "backward"),
+    ),
+    Check(
+        name="sgd",
+        title="Gradient descent with momentum",
+        points=3,
+        cases=(
+            Case("without momentum", {"steps": 1, "lr": 0.1, "momentum": 0.0}),
+            Case("with momentum, three steps", {"steps": 3, "lr": 0.1, "momentum": 0.9}),
+            Case("with momentum, many steps", {"steps": 20, "lr": 0.02, "momentum": 0.5}, hidden=True),
+        ),
+        inputs=_sgd_inputs,
+        run=calls.sgd,
+        expect=_sgd_expect,
+        compare=close,
+        hint="v ← μ v + gradient, then p ← p − η v, with a v of its own for each parameter. Leave p.grad as it is; "
+        "skip a parameter whose grad is None.",
+        uses=("Tensor", "SGD"),
+    ),
+    Check(
+        name="train_step",
+        title="One step of training",
+        points=3,
+        cases=(
+            Case("two steps", {"steps": 2, "momentum": 0.0}),
+            Case("five steps with momentum", {"steps": 5, "momentum": 0.9}),
+            Case("ten steps", {"steps": 10, "momentum": 0.5}, hidden=True),
+        ),
+        inputs=_step_inputs,
+        run=calls.train_step,
+        expect=_step_expect,
+        compare=lambda got, expected: close(got, expected, scale=5),
+        hint="In this order: zero_grad, loss, backward, step. Gradients of the step before add up unless you clear "
+        "them. The images come as a torch.Tensor, and the model wants Tensor(x). Return loss.item().",
+        uses=("Tensor", "MLP", "SGD", "cross_entropy", "train_step"),
+    ),
+    Check(
+        name="step_flops",
+        title="FLOPs of a training step, predicted",
+        points=3,
+        cases=(
+            Case("two layers", {"depth": 2}),
+            Case("one layer", {"depth": 1}),
+            Case("five layers", {"depth": 5}, hidden=True),
+        ),
+        inputs=_flops_inputs,
+        run=calls.step_flops,
+        expect=_flops_expect,
+        compare=close,
+        hint="2 · B · n · m for each product. Each layer has three (forward, weight, input), but the first has no "
+        "input gradient. Return an int.",
+        uses=("predict_step_flops",),
+    ),
+    Check(
+        name="train_digits",
+        title="Read unseen digits: at least 95 %",
+        points=6,
+        cases=(Case("a random split, pixels and classes in another order"),),
+        inputs=_digits_inputs,
+        run=calls.digits,
+        expect=_digits_expect,
+        compare=_digits_compare,
+        hint="Does the loss fall? If not, try other learning rates, in factors of 3. If it falls and the test is "
+        "still poor, train for more epochs or widen the hidden layer. Predict with argmax over the classes.",
+        uses=("Tensor", "MLP", "SGD", "train_step", "train_classifier"),
+        time_limit_s=60,
+    ),
+)

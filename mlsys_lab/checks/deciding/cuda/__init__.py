@@ -1,0 +1,9 @@
+"""Checks of lab 03: maps, predictions, shared memory, a sum, a transpose, a matrix product, in the order of its tasks.
+
+All but the predictions are traced: what is compared is what a kernel computed and what it did to memory.
+"""
+
+from mlsys_lab.checks.deciding.cuda import maps, matrices, predictions, shared
+from mlsys_lab.checks.learner.spec import Lab
+
+LAB = Lab("cuda", maps.CHECKS + predictions.CHECKS + shared.CHECKS + matrices.CHECKS)

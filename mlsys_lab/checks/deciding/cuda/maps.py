@@ -1,0 +1,194 @@
+"""Tasks 1 and 2: maps, guards, broadcasts, strides. Oracle: NumPy; limits: each element once, in whole sectors."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlsys_lab.checks.deciding.cuda.comparison import agree, limits
+from mlsys_lab.checks.deciding.traced import describe_launch
+from mlsys_lab.checks.learner.cuda import maps as calls
+from mlsys_lab.checks.learner.cuda.launches import HIGH, THREADS, WIDE, blocks
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check
+
+ALIGNED = 8
+"""Rows of so many numbers begin at sectors; others may take a sector more in each request."""
+
+
+def normal(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """Numbers of both signs."""
+    return rng.standard_normal(shape, np.float32)
+
+
+def _relu_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    return {"x": normal(rng, case.params["n"])}
+
+
+def _relu_expect(arrays: Arrays) -> Arrays:
+    x = arrays["x"]
+    most = limits(reads={"x": x.size}, writes={"y": x.size}, accesses={"global": 2}, over={"sectors": 0})
+    return {"y": np.where(x > 0, x, np.float32(0)), **most}
+
+
+def _sgd_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    n = case.params["n"]
+    return {"w": normal(rng, n), "g": normal(rng, n), "rate": rng.uniform(0.05, 0.5, ()).astype(np.float32)}
+
+
+def _sgd_expect(arrays: Arrays) -> Arrays:
+    w, g = arrays["w"], arrays["g"]
+    most = limits(reads={"w": w.size, "g": w.size}, writes={"w": w.size}, accesses={"global": 3}, over={"sectors": 0})
+    return {"w": w - arrays["rate"] * g, **most}
+
+
+def _mask_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    return {"scores": normal(rng, case.params["t"], case.params["t"])}
+
+
+def _mask_expect(arrays: Arrays) -> Arrays:
+    scores = arrays["scores"]
+    t = len(scores)
+    most = limits(
+        reads={"scores": t * (t + 1) // 2},
+        writes={"masked": t * t},
+        accesses={"global": 2},
+        over={"sectors": int(t % ALIGNED > 0)},
+    )
+    return {"masked": np.where(np.tri(t, dtype=bool), scores, np.float32(-np.inf)), **most}
+
+
+def _outer_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    rows, columns = case.params["shape"]
+    return {"u": normal(rng, rows), "v": normal(rng, columns)}
+
+
+def _outer_expect(arrays: Arrays) -> Arrays:
+    u, v = arrays["u"], arrays["v"]
+    n = u.size * v.size
+    most = limits(
+        reads={"u": n, "v": n}, writes={"out": n}, accesses={"global": 3}, over={"sectors": int(v.size % ALIGNED > 0)}
+    )
+    return {"out": u[:, None] * v[None, :], **most}
+
+
+def _axpy_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    n = case.params["n"]
+    return {"a": rng.uniform(-2, 2, ()).astype(np.float32), "x": normal(rng, n), "y": normal(rng, n)}
+
+
+def _axpy_expect(arrays: Arrays) -> Arrays:
+    x, y = arrays["x"], arrays["y"]
+    turns = blocks(x.size, calls.STRIDED_BLOCKS * THREADS)
+    most = limits(
+        reads={"x": x.size, "y": x.size}, writes={"y": x.size}, accesses={"global": 3 * turns}, over={"sectors": 0}
+    )
+    return {"y": y + arrays["a"] * x, **most}
+
+
+def _square(arrays: Arrays) -> tuple[int, int]:
+    t = len(arrays["scores"])
+    return blocks(t, WIDE), blocks(t, HIGH)
+
+
+CHECKS = (
+    Check(
+        name="relu",
+        title="A thread for each element",
+        points=4,
+        cases=(
+            Case("one block", {"n": THREADS}),
+            Case("two blocks", {"n": 2 * THREADS}),
+            Case("three blocks", {"n": 3 * THREADS}, hidden=True),
+        ),
+        inputs=_relu_inputs,
+        run=calls.relu,
+        describe=describe_launch("relu", "THREADS", lambda arrays: arrays["x"].size // THREADS, "y", "x.size"),
+        expect=_relu_expect,
+        compare=agree,
+        hint="i = cuda.grid(1) counts over all blocks; cuda.threadIdx.x begins anew in each. Keep x[i] in a variable "
+        "if you need it twice: each x[i] in the text is a load.",
+        uses=("relu",),
+        traced=True,
+    ),
+    Check(
+        name="sgd_step",
+        title="More threads than elements",
+        points=6,
+        cases=(
+            Case("100 elements for 128 threads", {"n": 100}),
+            Case("three blocks, the last one nearly idle", {"n": 2 * THREADS + 3}),
+            Case("one element", {"n": 1}, hidden=True),
+            Case("two full blocks", {"n": 2 * THREADS}, hidden=True),
+        ),
+        inputs=_sgd_inputs,
+        run=calls.sgd_step,
+        describe=describe_launch("sgd_step", "THREADS", lambda arrays: blocks(arrays["w"].size, THREADS)),
+        expect=_sgd_expect,
+        compare=agree,
+        hint="A thread whose i is not below w.size touches nothing, neither w nor g.",
+        uses=("sgd_step",),
+        traced=True,
+    ),
+    Check(
+        name="causal_mask",
+        title="Two dimensions, along rows",
+        points=7,
+        cases=(
+            Case("8 queries and keys", {"t": 8}),
+            Case("38 queries and keys", {"t": 38}),
+            Case("any number", {"t": 35}, hidden=True),
+            Case("one query", {"t": 1}, hidden=True),
+        ),
+        inputs=_mask_inputs,
+        run=calls.causal_mask,
+        describe=describe_launch("causal_mask", "(32, 4)", _square, "masked", "scores.shape"),
+        expect=_mask_expect,
+        compare=agree,
+        hint="cuda.grid(2) gives the place along x first. The threads of a warp are neighbours along x: let these be "
+        "the columns. Guard rows and columns, and read a score only where column <= row.",
+        uses=("causal_mask",),
+        traced=True,
+    ),
+    Check(
+        name="outer",
+        title="A row times a column",
+        points=6,
+        cases=(
+            Case("fewer rows than columns", {"shape": (3, 40)}),
+            Case("more rows than columns", {"shape": (22, 16)}),
+            Case("any numbers", {"shape": (13, 37)}, hidden=True),
+        ),
+        inputs=_outer_inputs,
+        run=calls.outer,
+        describe=describe_launch(
+            "outer",
+            "(32, 4)",
+            lambda arrays: (blocks(arrays["v"].size, WIDE), blocks(arrays["u"].size, HIGH)),
+            "out",
+            "(u.size, v.size)",
+        ),
+        expect=_outer_expect,
+        compare=agree,
+        hint="u goes with the row, v with the column. The guard has two sides: row < u.size and column < v.size.",
+        uses=("outer",),
+        traced=True,
+    ),
+    Check(
+        name="axpy",
+        title="More elements than threads",
+        points=7,
+        cases=(
+            Case("fewer elements than threads", {"n": 100}),
+            Case("elements for two turns and a half", {"n": 640}),
+            Case("any number", {"n": 777}, hidden=True),
+        ),
+        inputs=_axpy_inputs,
+        run=calls.axpy,
+        describe=describe_launch("axpy", "THREADS", lambda arrays: calls.STRIDED_BLOCKS),
+        expect=_axpy_expect,
+        compare=agree,
+        hint="A loop over range(first, y.size, step): the first element of a thread is its place in the grid, the step "
+        "is the number of all threads. A piece of neighbouring elements for each thread scatters a warp's requests.",
+        uses=("axpy",),
+        traced=True,
+    ),
+)

@@ -1,0 +1,160 @@
+"""Tasks 6 and 7: a transpose and a matrix product by tiles. Oracle: NumPy, the product in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlsys_lab.checks.deciding.cuda import speed
+from mlsys_lab.checks.deciding.cuda.comparison import agree, limits
+from mlsys_lab.checks.deciding.cuda.maps import ALIGNED, normal
+from mlsys_lab.checks.deciding.traced import describe_launch
+from mlsys_lab.checks.learner.cuda import matrices as calls
+from mlsys_lab.checks.learner.cuda.launches import ROWS, SIDE, TILE, blocks
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check
+
+ASTRAY = 3
+"""Sectors beyond the least of a request for parts of two rows that do not begin at sectors."""
+
+
+def _transpose_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    return {"x": normal(rng, *case.params["shape"])}
+
+
+def _transpose_expect(arrays: Arrays) -> Arrays:
+    x = arrays["x"]
+    most = limits(
+        reads={"x": x.size},
+        writes={"y": x.size},
+        over={"sectors": int(any(side % ALIGNED for side in x.shape))},
+        accesses={"global": 2 * TILE // ROWS},
+    )
+    return {"y": np.ascontiguousarray(x.T), **most}
+
+
+def _banks_expect(arrays: Arrays) -> Arrays:
+    """A tile without conflicts is worth something where it serves whole sectors: without a tile there are none."""
+    x = arrays["x"]
+    astray = int(any(side % ALIGNED for side in x.shape))
+    return {"y": np.ascontiguousarray(x.T), **limits(reads={"x": x.size}, over={"sectors": astray, "passes": 0})}
+
+
+def _matmul_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    m, k, n = case.params["mkn"]
+    return {"a": normal(rng, m, k), "b": normal(rng, k, n)}
+
+
+def _product(arrays: Arrays) -> Arrays:
+    return {"c": (arrays["a"].astype(np.float64) @ arrays["b"].astype(np.float64)).astype(np.float32)}
+
+
+def _matmul_expect(arrays: Arrays) -> Arrays:
+    (m, k), n = arrays["a"].shape, arrays["b"].shape[1]
+    return _product(arrays) | limits(
+        reads={"a": m * k * blocks(n, SIDE), "b": k * n * blocks(m, SIDE)},
+        writes={"c": m * n},
+        accesses={"global": 2 * blocks(k, SIDE) + 1},
+    )
+
+
+def _memory_expect(arrays: Arrays) -> Arrays:
+    """Loads are limited too: a product that loads each number anew has no conflicts, for want of shared memory."""
+    (m, k), n = arrays["a"].shape, arrays["b"].shape[1]
+    return _product(arrays) | limits(
+        reads={"a": m * k * blocks(n, SIDE), "b": k * n * blocks(m, SIDE)},
+        over={"sectors": ASTRAY if k % ALIGNED or n % ALIGNED else 0, "passes": 0},
+    )
+
+
+def _tiles(arrays: Arrays) -> tuple[int, int]:
+    rows, columns = arrays["x"].shape
+    return blocks(columns, TILE), blocks(rows, TILE)
+
+
+def _squares(arrays: Arrays) -> tuple[int, int]:
+    return blocks(arrays["b"].shape[1], SIDE), blocks(len(arrays["a"]), SIDE)
+
+
+TRANSPOSING = describe_launch("transpose", "(TILE, ROWS)", _tiles, "y", "x.T.shape")
+MULTIPLYING = describe_launch("matmul", "(SIDE, SIDE)", _squares, "c", "(a.shape[0], b.shape[1])")
+
+CHECKS = (
+    Check(
+        name="transpose",
+        title="A transpose in whole sectors",
+        points=9,
+        cases=(
+            Case("one tile", {"shape": (32, 32)}),
+            Case("sides of whole tiles", {"shape": (32, 64)}),
+            Case("sides that do not divide by the tile", {"shape": (45, 38)}),
+            Case("any sides", {"shape": (33, 50)}, hidden=True),
+            Case("one row", {"shape": (1, 40)}, hidden=True),
+        ),
+        inputs=_transpose_inputs,
+        run=calls.transpose,
+        describe=TRANSPOSING,
+        expect=_transpose_expect,
+        compare=agree,
+        hint="Reading, the row is top + k and the column left + tx; writing, y's row is left + k and its column top + "
+        "tx: tx runs along a row both times, and the turn is in tile[k, tx] and tile[tx, k]. Each side has a guard.",
+        uses=("transpose",),
+        traced=True,
+    ),
+    Check(
+        name="transpose_banks",
+        title="A transpose without bank conflicts",
+        points=5,
+        cases=(
+            Case("one tile", {"shape": (32, 32)}),
+            Case("any sides", {"shape": (40, 50)}, hidden=True),
+        ),
+        inputs=_transpose_inputs,
+        run=calls.transpose,
+        describe=TRANSPOSING,
+        expect=_banks_expect,
+        compare=agree,
+        hint="The words of a column of the tile should lie in different banks: how far apart are they, modulo 32? A "
+        "column that nobody uses changes that.",
+        uses=("transpose",),
+        traced=True,
+        performance=speed.TRANSPOSE,
+    ),
+    Check(
+        name="matmul",
+        title="A matrix product by tiles",
+        points=9,
+        cases=(
+            Case("one tile", {"mkn": (16, 16, 16)}),
+            Case("two tiles and a half along k", {"mkn": (16, 40, 16)}),
+            Case("sides that do not divide by the tile", {"mkn": (18, 9, 20)}),
+            Case("any sides", {"mkn": (5, 33, 17)}, hidden=True),
+        ),
+        inputs=_matmul_inputs,
+        run=calls.matmul,
+        describe=MULTIPLYING,
+        expect=_matmul_expect,
+        compare=agree,
+        hint="For each start in range(0, k, SIDE): load a[row, start + tx] and b[start + ty, column], zeros outside; a "
+        "barrier; SIDE multiply-adds; a barrier before the tiles are filled anew. Add up in a variable, store once.",
+        uses=("matmul",),
+        traced=True,
+    ),
+    Check(
+        name="matmul_memory",
+        title="A matrix product in whole sectors, without bank conflicts",
+        points=5,
+        cases=(
+            Case("whole tiles", {"mkn": (16, 16, 32)}),
+            Case("any sides", {"mkn": (18, 21, 19)}, hidden=True),
+        ),
+        inputs=_matmul_inputs,
+        run=calls.matmul,
+        describe=MULTIPLYING,
+        expect=_memory_expect,
+        compare=agree,
+        hint="threadIdx.x is the last index wherever a warp should ask for neighbours: of a and b when they are read, "
+        "of both tiles when they are filled, of b's tile when it is multiplied, and of c.",
+        uses=("matmul",),
+        traced=True,
+        performance=speed.MATMUL,
+    ),
+)

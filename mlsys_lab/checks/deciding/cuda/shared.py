@@ -1,0 +1,126 @@
+"""Tasks 4 and 5: a moving average, a dot product, a sum by a tree. Oracle: NumPy in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlsys_lab.checks.deciding.cuda.comparison import agree, limits
+from mlsys_lab.checks.deciding.cuda.maps import normal
+from mlsys_lab.checks.deciding.traced import describe_launch
+from mlsys_lab.checks.learner.cuda import shared as calls
+from mlsys_lab.checks.learner.cuda.launches import THREADS, blocks
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check
+
+TREE_REQUESTS = 40
+"""Most requests of a block's warps to shared memory: sequential addressing takes 29, 74 would be interleaved."""
+TREE_ACCESSES = 26
+"""Most accesses of one thread to shared memory: a store, seven additions of three, and the sum; one by one: 128."""
+
+
+def _smooth_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    return {"x": normal(rng, case.params["n"])}
+
+
+def _smooth_expect(arrays: Arrays) -> Arrays:
+    x = arrays["x"].astype(np.float64)
+    n = x.size
+    needed = sum(min(first + THREADS + 1, n) - max(first - 1, 0) for first in range(0, n, THREADS))
+    most = limits(reads={"x": needed}, writes={"y": n}, accesses={"global": 4}, over={"sectors": 1, "passes": 0})
+    padded = np.pad(x, 1)
+    return {"y": ((padded[:-2] + padded[1:-1] + padded[2:]) / 3).astype(np.float32), **most}
+
+
+def _dot_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    n = case.params["n"]
+    return {name: rng.uniform(0.5, 1.5, n).astype(np.float32) for name in "ab"}
+
+
+def _dot_expect(arrays: Arrays) -> Arrays:
+    a, b = (arrays[name].astype(np.float64) for name in "ab")
+    most = limits(
+        reads={"a": a.size, "b": a.size}, writes={"out": 1}, accesses={"global": 3}, over={"sectors": 0, "passes": 0}
+    )
+    return {"out": np.array([a @ b], np.float32), **most}
+
+
+def _sum_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    return {
+        "x": rng.uniform(0.5, 1.5, case.params["n"]).astype(np.float32),
+        "blocks": np.array(case.params["blocks"]),
+    }
+
+
+def _sum_expect(arrays: Arrays) -> Arrays:
+    x, count = arrays["x"], int(arrays["blocks"])
+    most = limits(
+        reads={"x": x.size},
+        writes={"sums": count},
+        accesses={"global": blocks(x.size, count * THREADS) + 1, "shared": TREE_ACCESSES},
+        over={"sectors": 1, "passes": 0},
+        requests={"shared": TREE_REQUESTS},
+    )
+    return {"sums.sum()": np.array(x.sum(dtype=np.float64), np.float32), **most}
+
+
+CHECKS = (
+    Check(
+        name="smooth",
+        title="Neighbours through shared memory",
+        points=9,
+        cases=(
+            Case("100 elements, one block", {"n": 100}),
+            Case("three blocks", {"n": 2 * THREADS + 44}),
+            Case("a full block", {"n": THREADS}, hidden=True),
+            Case("a block with one element", {"n": THREADS + 1}, hidden=True),
+        ),
+        inputs=_smooth_inputs,
+        run=calls.smooth,
+        describe=describe_launch("smooth", "THREADS", lambda arrays: blocks(arrays["x"].size, THREADS), "y", "x.size"),
+        expect=_smooth_expect,
+        compare=agree,
+        hint="Each thread loads its own element, the block's first and last thread one neighbour more, 0 where there "
+        "is none. Then the barrier, which all threads reach, and only then the sum. The thread of the last element "
+        "needs a 0 to its right, too.",
+        uses=("smooth",),
+        traced=True,
+    ),
+    Check(
+        name="dot",
+        title="A dot product by one block",
+        points=7,
+        cases=(
+            Case("as many elements as threads", {"n": THREADS}),
+            Case("100 elements", {"n": 100}),
+            Case("one element", {"n": 1}, hidden=True),
+        ),
+        inputs=_dot_inputs,
+        run=calls.dot,
+        describe=describe_launch("dot", "THREADS", lambda arrays: 1, "out", "1"),
+        expect=_dot_expect,
+        compare=agree,
+        hint="Products of all threads into shared memory, a barrier, then one thread adds a.size of them in a variable "
+        "and stores once. Shared memory that no thread has stored to holds anything.",
+        uses=("dot",),
+        traced=True,
+    ),
+    Check(
+        name="block_sum",
+        title="A sum by a tree",
+        points=12,
+        cases=(
+            Case("two blocks, 200 elements", {"n": 200, "blocks": 2}),
+            Case("three blocks, 900 elements", {"n": 900, "blocks": 3}),
+            Case("fewer elements than threads", {"n": 77, "blocks": 1}, hidden=True),
+            Case("a block without elements", {"n": 100, "blocks": 2}, hidden=True),
+        ),
+        inputs=_sum_inputs,
+        run=calls.block_sum,
+        describe=describe_launch("block_sum", "THREADS", lambda arrays: int(arrays["blocks"]), "sums", "{blocks}"),
+        expect=_sum_expect,
+        compare=agree,
+        hint="Every thread stores, also 0. Then half = 64, 32, … 1: if t < half, add part[t + half] to part[t]; after "
+        "each step a barrier outside of the `if`.",
+        uses=("block_sum",),
+        traced=True,
+    ),
+)

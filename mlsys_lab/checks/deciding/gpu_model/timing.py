@@ -1,0 +1,221 @@
+"""Tasks 2 and 3: a timing loop, a fit, what binds. Oracles: made-up times, a solver for squares, fractions."""
+
+from __future__ import annotations
+
+import statistics
+from fractions import Fraction
+from functools import partial
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from mlsys_lab.checks.deciding.answers import agree, likely
+from mlsys_lab.checks.learner.gpu_model import timing as calls
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check
+from mlsys_lab.checks.learner.values import encode_text, write_number
+
+BY_SOLVER = 1e4
+"""A fit may be off by 1e-5: digits are lost in equations whose columns differ by eight orders of magnitude."""
+LEAST_SHARE = 0.5
+STEP_S = 2.0**-30
+"""The tick of the clock that is made up."""
+
+
+def _median_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    """Calls that are slow at first, but for one by chance; of the others a few were disturbed.
+
+    Times are different whole numbers of `STEP_S`, so that sums are exact.
+    """
+    samples, warmup = case.params["samples"], case.params["warmup"]
+    calls_s = (1000.0 + rng.permutation(400))[: warmup + samples]
+    calls_s[:warmup] *= 40
+    calls_s[2:warmup][:1] = 500
+    disturbed = warmup + rng.permutation(samples)[: samples // 4]
+    calls_s[disturbed] *= 10
+    return {
+        "samples": np.array(samples),
+        "warmup": np.array(warmup),
+        "start_s": np.array(float(rng.integers(1, 1000))),
+        "make_s": np.array(5000 * STEP_S),
+        "calls_s": calls_s * STEP_S,
+    }
+
+
+def _median_expect(arrays: Arrays) -> Arrays:
+    warmup, times = int(arrays["warmup"]), arrays["calls_s"].tolist()
+    kept, made, name = times[warmup:], float(arrays["make_s"]), calls.median_call(len(times) - warmup, warmup)
+    right = statistics.median(kept)
+    return {name: np.array(right)} | likely(
+        name,
+        {
+            "this is the mean": statistics.mean(kept),
+            "this is the least": min(kept),
+            "this is all samples together": sum(kept),
+            "the making of inputs was timed too": right + made,
+            "warm-up is among the samples": statistics.median(times),
+            "an input was used again": right * calls.STALE,
+            "of an even number take the mean of the middle two": sorted(kept)[len(kept) // 2],
+        },
+    )
+
+
+def _median_shown(arrays: Arrays) -> str:
+    """Code that makes the machine up: an input is a list, whose number says by how much its next call is faster."""
+    ticks = ", ".join(write_number(time_s / STEP_S) for time_s in arrays["calls_s"].tolist())
+    return "\n".join(
+        [
+            "now = [0]  # in ticks of 2**-30 s, about a nanosecond",
+            f"ticks = iter([{ticks}])  # of one call after the other",
+            f"def make(): now[0] += {write_number(float(arrays['make_s']) / STEP_S)}; return [1]",
+            f"def call(x): now[0] += next(ticks) / x[0]; x[0] = {1 / calls.STALE:g}  # from now on x is in a cache",
+            "def clock(): return now[0] / 2**30",
+            calls.median_call(int(arrays["samples"]), int(arrays["warmup"])),
+        ]
+    )
+
+
+def _fit_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    sizes = np.sort(2.0 ** rng.integers(4, 28, case.params["points"]))
+    sizes[0], sizes[-1] = 16, 2.0**27
+    exact = rng.uniform(1e-6, 9e-6) + sizes / rng.uniform(5e9, 3e12)
+    return {"sizes_bytes": sizes, "times_s": exact * (1 + rng.uniform(0, case.params["noise"], sizes.size))}
+
+
+def _fit_expect(arrays: Arrays) -> Arrays:
+    """The least of the sum of squares by a solver that walks there, in units in which both unknowns are about 1."""
+    sizes, times = arrays["sizes_bytes"], arrays["times_s"]
+    small, slope = times.min(), times.max() / sizes.max()
+    off = least_squares(
+        lambda one: (one[0] * small + one[1] * slope * sizes) / times - 1,
+        (1.0, 1.0),
+        xtol=1e-15,
+        ftol=1e-15,
+        gtol=1e-15,
+    )
+    plain_slope, plain = np.polyfit(sizes, times, 1)
+    overhead, bandwidth = calls.OVERHEAD, calls.BANDWIDTH
+    said = "here errors count in seconds, not relative to the time"
+    return (
+        {overhead: np.array(off.x[0] * small), bandwidth: np.array(1 / (off.x[1] * slope))}
+        | likely(overhead, {said: plain})
+        | likely(bandwidth, {said: 1 / plain_slope, "this is seconds per byte": off.x[1] * slope})
+    )
+
+
+def _fit_shown(arrays: Arrays) -> str:
+    sizes, times = map(write_number, arrays["sizes_bytes"].tolist()), (f"{time_s:.10g}" for time_s in arrays["times_s"])
+    lists = {"sizes_bytes": ", ".join(sizes), "times_s": ", ".join(times)}
+    return "\n".join([*(f"{name} = np.array([{values}], float)" for name, values in lists.items()), calls.FIT])
+
+
+def _regime_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    """Works of which `binds` is the longest time, or two are equal; measured at so much of the share asked for."""
+    peak, bandwidth, overhead = (
+        2.0 ** rng.integers(30, 48),
+        2.0 ** rng.integers(28, 41),
+        2.0 ** -int(rng.integers(16, 22)),
+    )
+    works = []
+    for longest in case.params["binds"]:
+        units = {"compute": 0.25, "memory": 0.375, "overhead": 1.0}
+        if "overhead" not in longest:
+            units = {name: 2.0 ** int(rng.integers(0, 3)) for name in units} | {"overhead": 1.0}
+            top = 2.0 ** int(rng.integers(4, 9))
+            units |= dict.fromkeys(longest, top)
+        elif len(longest) > 1:
+            units |= dict.fromkeys(longest, 1.0)
+        share = case.params.get("share") or float(rng.integers(9, 16)) / 16
+        time_s = max(units.values()) * overhead / share
+        works.append([time_s, units["compute"] * overhead * peak, units["memory"] * overhead * bandwidth])
+    return {"machine": np.array([peak, bandwidth, overhead]), "works": np.array(works)}
+
+
+def _regime_expect(arrays: Arrays) -> Arrays:
+    peak, bandwidth, overhead = map(Fraction, arrays["machine"].tolist())
+    expected = {}
+    for row in arrays["works"].tolist():
+        time_s, flops, size = map(Fraction, row)
+        parts = {"compute": flops / peak, "memory": size / bandwidth, "overhead": overhead}
+        longest = sorted(parts, key=lambda name: -parts[name])[0]
+        share = parts[longest] / time_s
+        least, name = calls.predict_call(*row[1:]), calls.regime_call(*row)
+        expected[least] = np.array(float(parts[longest]))
+        expected |= likely(least, {"the three times were added": float(sum(parts.values()))})
+        expected[f"what binds, from {name}"] = encode_text(longest if share >= Fraction(LEAST_SHARE) else "unexplained")
+        expected[f"share from {name}"] = np.array(float(share))
+        expected |= likely(f"share from {name}", {"this is one over the share": float(1 / share)})
+    return expected
+
+
+def _regime_shown(arrays: Arrays) -> str:
+    machine = ", ".join(map(write_number, arrays["machine"].tolist()))
+    works = arrays["works"].tolist()
+    said = [line for row in works for line in (calls.predict_call(*row[1:]), calls.regime_call(*row))]
+    return "\n".join([f"machine = Machine({machine})", *said])
+
+
+ALONE = (("compute",), ("memory",), ("overhead",))
+CHECKS = (
+    Check(
+        name="median_time",
+        title="A timing loop",
+        points=10,
+        cases=(
+            Case("an odd number of samples", {"samples": 5, "warmup": 3}),
+            Case("an even number of samples", {"samples": 8, "warmup": 3}),
+            Case("no warm-up", {"samples": 4, "warmup": 0}),
+            Case("more samples", {"samples": 11, "warmup": 4}, hidden=True),
+            Case("one sample", {"samples": 1, "warmup": 1}, hidden=True),
+        ),
+        inputs=_median_inputs,
+        run=calls.median,
+        describe=_median_shown,
+        expect=_median_expect,
+        compare=agree,
+        hint="Nothing but the call happens between its two readings of the clock. Turns of the warm-up go as all "
+        "others do, and are left out because they come first, not because they are slow.",
+        uses=("median_time_s",),
+    ),
+    Check(
+        name="fit",
+        title="Overhead and bandwidth from times",
+        points=8,
+        cases=(
+            Case("times on a line", {"points": 9, "noise": 0.0}),
+            Case("disturbed times", {"points": 13, "noise": 0.3}),
+            Case("others", {"points": 17, "noise": 0.5}, hidden=True),
+        ),
+        inputs=_fit_inputs,
+        run=calls.fit,
+        describe=_fit_shown,
+        expect=_fit_expect,
+        compare=partial(agree, scale=BY_SOLVER),
+        hint="Each measurement is an equation p · o + q · (1 / β) = 1, which holds as nearly as it can. What are p and "
+        "q of a measurement? np.linalg.lstsq solves many equations with few unknowns in the sense of least squares.",
+        uses=("fit_overhead_and_bandwidth",),
+    ),
+    Check(
+        name="regime",
+        title="Which of three binds",
+        points=8,
+        cases=(
+            Case("one of three", {"binds": ALONE}),
+            Case(
+                "two or three are equal",
+                {"binds": (("compute", "memory"), ("memory", "overhead"), ("compute", "memory", "overhead"))},
+            ),
+            Case("half of the time is explained", {"binds": ALONE, "share": 0.5}),
+            Case("most of the time is not explained", {"binds": ALONE, "share": 0.4375}),
+            Case("faster than the model says", {"binds": ALONE, "share": 1.25}),
+            Case("any work", {"binds": ALONE[::-1]}, hidden=True),
+        ),
+        inputs=_regime_inputs,
+        run=calls.regime,
+        describe=_regime_shown,
+        expect=_regime_expect,
+        compare=agree,
+        hint="The machine's three numbers give three times in seconds; the longest is predicted, and binds if it makes "
+        "at least half of the time that was measured. The share is told whatever binds.",
+        uses=("Machine", "predict_s", "regime"),
+    ),
+)

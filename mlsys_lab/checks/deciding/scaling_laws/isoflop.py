@@ -1,0 +1,254 @@
+"""Tasks 1 and 2: a parabola for each budget, a power law through the minima. Oracle: orthogonal polynomials' roots."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+from numpy.polynomial import Polynomial
+
+from mlsys_lab.checks.deciding.compare import close
+from mlsys_lab.checks.deciding.scaling_laws.words import describe_calls
+from mlsys_lab.checks.learner import scaling_laws as calls
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
+
+near = partial(close, scale=1e3)
+"""One in a million: a parabola in log10, uncentred, or a slope by another formula loses digits, none of them wrong."""
+
+
+def parabola_minimum(n_params: np.ndarray, loss: np.ndarray) -> tuple[float, float] | None:
+    """The minimum of the least-squares parabola of loss on log2 N; None where there is none among the sizes tried."""
+    came_back = ~np.isnan(loss)
+    x = np.log2(n_params[came_back])
+    if len(set(x.tolist())) < 3:
+        return None
+    curve = Polynomial.fit(x, loss[came_back], 2)
+    (at,) = curve.deriv().roots()
+    if curve.deriv(2)(at) <= 0 or not x.min() <= at <= x.max():
+        return None
+    return float(2.0 ** float(at)), float(curve(at))
+
+
+def power_law(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    """Coefficient and exponent by least squares of log10 y on log10 x."""
+    line = Polynomial.fit(np.log10(x), np.log10(y), 1).convert()
+    return float(10 ** line.coef[0]), float(line.coef[1])
+
+
+# --- isoflop_minimum ------------------------------------------------------------------------------------------------
+
+
+def _valley(rng: np.random.Generator, sizes: int, noise: float) -> Arrays:
+    """One budget: loss against ln N, steeper for small models than for large ones, the sizes in no order."""
+    x = np.linspace(-1.8, 1.8, sizes) + rng.uniform(-0.1, 0.1, sizes)
+    loss = rng.uniform(2, 4) + rng.uniform(0.06, 0.1) * (x - rng.uniform(-0.4, 0.4)) ** 2 * (1 - 0.05 * x)
+    order = rng.permutation(sizes)
+    n_params = rng.uniform(1e8, 1e9) * np.exp(x)
+    return {"n_params": n_params[order], "loss": (loss + noise * rng.standard_normal(sizes))[order]}
+
+
+def _minimum_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    arrays = _valley(rng, case.params["sizes"], case.params.get("noise", 0.0))
+    failed = rng.permutation(case.params["sizes"])[: case.params.get("failed", 0)]
+    arrays["loss"][failed] = np.nan
+    return arrays
+
+
+def _minimum_expect(arrays: Arrays) -> Arrays:
+    found = parabola_minimum(arrays["n_params"], arrays["loss"])
+    assert found is not None, "a case of isoflop_minimum has no minimum"
+    return {"n_opt": np.array(found[0]), "loss_opt": np.array(found[1])}
+
+
+# --- isoflop_refuses ------------------------------------------------------------------------------------------------
+
+
+def _refuses_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    arrays = _valley(rng, 9, 0.0)
+    x = np.log(arrays["n_params"] / arrays["n_params"].mean())
+    match case.params["why"]:
+        case "hill":
+            arrays["loss"] = 3 - 0.1 * (x - x.mean()) ** 2
+        case "falls":
+            arrays["loss"] = 3 + 0.05 * (x - x.max() - rng.uniform(0.3, 1)) ** 2
+        case "rises":
+            arrays["loss"] = 3 + 0.05 * (x - x.min() + rng.uniform(0.3, 1)) ** 2
+        case "two" | "none" as left:
+            arrays["loss"][rng.permutation(9)[: 7 if left == "two" else 9]] = np.nan
+        case "twins":
+            arrays["n_params"] = rng.permutation(np.repeat(arrays["n_params"][:2], (5, 4)))
+        case "beyond":  # the only size above the minimum did not come back
+            order = np.sort(x)
+            arrays["loss"] = 3 + 0.05 * (x - order[-2:].mean()) ** 2
+            arrays["loss"][np.argmax(x)] = np.nan
+    return arrays
+
+
+def _refuses_expect(arrays: Arrays) -> Arrays:
+    return {"refused": np.array(parabola_minimum(arrays["n_params"], arrays["loss"]) is None)}
+
+
+def _refuses_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
+    answer, refusal = "no exception: the lowest point and its loss", "ValueError"
+    if got["refused"] == expected["refused"]:
+        return None
+    if expected["refused"]:
+        return Mismatch("runs that show no minimum are not refused", answer, refusal)
+    return Mismatch("runs that show a minimum are refused", refusal, answer)
+
+
+# --- power_law ------------------------------------------------------------------------------------------------------
+
+
+def _power_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    points, noise = case.params["points"], case.params["noise"]
+    low, high = case.params["decades"]
+    x = 10 ** rng.uniform(low, high, points)
+    y = rng.uniform(0.05, 20) * x ** rng.uniform(*case.params["exponent"])
+    return {"x": x, "y": y * np.exp(noise * rng.standard_normal(points))}
+
+
+def _power_expect(arrays: Arrays) -> Arrays:
+    coefficient, exponent = power_law(arrays["x"], arrays["y"])
+    return {"coefficient": np.array(coefficient), "exponent": np.array(exponent)}
+
+
+# --- isoflop_minima and isoflop_optimum -----------------------------------------------------------------------------
+
+
+def _sweep(rng: np.random.Generator, case: Case) -> Arrays:
+    """Runs at several budgets, all in one heap; `off` budgets tried only models that are far too small."""
+    budgets = rng.uniform(1e18, 9e18) * rng.uniform(3, 5) ** np.arange(case.params["budgets"])
+    exponent, off = rng.uniform(0.4, 0.6), rng.permutation(len(budgets))[: case.params.get("off", 0)]
+    rows = []
+    for i, flops in enumerate(budgets):
+        best = 3e8 * (flops / 1e19) ** exponent * rng.uniform(0.9, 1.1)
+        n_params = best * np.exp(np.linspace(-1.7, 1.7, 8) - (4.0 if i in off else 0.0))
+        loss = 1.8 + 1.2 * (flops / 1e19) ** -0.15 + 0.07 * np.log(n_params / best) ** 2
+        rows.append(np.stack([np.full(8, flops), n_params, loss * np.exp(0.002 * rng.standard_normal(8))]))
+    flops, n_params, loss = np.concatenate(rows, axis=1)[:, rng.permutation(8 * len(budgets))]
+    loss[rng.choice(len(loss), case.params.get("failed", 0), replace=False)] = np.nan
+    return {"flops": flops, "n_params": n_params, "loss": loss, "target": np.array(budgets[-1] * 100)}
+
+
+def _minima(arrays: Arrays) -> np.ndarray:
+    """Budgets, best sizes, losses there: (3, budgets that have a minimum)."""
+    found = []
+    for flops in sorted(set(arrays["flops"].tolist())):
+        rows = [i for i, one in enumerate(arrays["flops"].tolist()) if one == flops]
+        if (best := parabola_minimum(arrays["n_params"][rows], arrays["loss"][rows])) is not None:
+            found.append((flops, *best))
+    return np.array(found).T
+
+
+def _minima_expect(arrays: Arrays) -> Arrays:
+    flops, n_opt, loss_opt = _minima(arrays)
+    return {"flops": flops, "n_opt": n_opt, "loss_opt": loss_opt}
+
+
+def _optimum_expect(arrays: Arrays) -> Arrays:
+    flops, n_opt, _ = _minima(arrays)
+    coefficient, exponent = power_law(flops, n_opt)
+    target = float(arrays["target"])
+    n_params = coefficient * target**exponent
+    return {"n_params": np.array(n_params), "tokens": np.array(target / (6 * n_params))}
+
+
+CHECKS = (
+    Check(
+        name="isoflop_minimum",
+        title="The best size for one budget",
+        points=6,
+        cases=(
+            Case("three sizes", {"sizes": 3}),
+            Case("nine sizes with noise", {"sizes": 9, "noise": 0.003}),
+            Case("two runs failed", {"sizes": 9, "noise": 0.002, "failed": 2}),
+            Case("many sizes, some failed", {"sizes": 25, "noise": 0.004, "failed": 5}, hidden=True),
+        ),
+        inputs=_minimum_inputs,
+        run=calls.minimum,
+        expect=_minimum_expect,
+        compare=near,
+        hint="Fit L = c₀ + c₁x + c₂x² with x = ln N, not N. The minimum is at x = −c₁/(2c₂); give back N = eˣ. Leave "
+        "out rows whose loss is NaN before you fit.",
+        uses=("isoflop_minimum",),
+        describe=describe_calls("isoflop_minimum(n_params, loss)"),
+    ),
+    Check(
+        name="isoflop_refuses",
+        title="Sweeps that have no minimum are refused",
+        points=4,
+        cases=(
+            Case("a good sweep", {"why": ""}),
+            Case("the loss still falls at the largest size", {"why": "falls"}),
+            Case("a parabola that opens downward", {"why": "hill"}),
+            Case("the loss rises from the smallest size on", {"why": "rises"}),
+            Case("two runs came back", {"why": "two"}),
+            Case("nine runs of two different sizes", {"why": "twins"}),
+            Case("the one size above the minimum failed", {"why": "beyond"}),
+            Case("no run came back", {"why": "none"}, hidden=True),
+        ),
+        inputs=_refuses_inputs,
+        run=calls.refuses,
+        expect=_refuses_expect,
+        compare=_refuses_compare,
+        hint="Raise ValueError for fewer than three different sizes, for c₂ ≤ 0, and for a minimum below the smallest "
+        "or above the largest size that came back. A good sweep is not refused.",
+        uses=("isoflop_minimum",),
+        describe=describe_calls("isoflop_minimum(n_params, loss)"),
+    ),
+    Check(
+        name="power_law",
+        title="A straight line on log-log paper",
+        points=5,
+        cases=(
+            Case("exact points", {"points": 5, "noise": 0.0, "decades": (0, 3), "exponent": (0.3, 0.7)}),
+            Case("noisy points", {"points": 9, "noise": 0.2, "decades": (17, 22), "exponent": (0.3, 0.7)}),
+            Case(
+                "a falling law",
+                {"points": 20, "noise": 0.1, "decades": (15, 25), "exponent": (-0.4, -0.1)},
+                hidden=True,
+            ),
+        ),
+        inputs=_power_inputs,
+        run=calls.power_law,
+        expect=_power_expect,
+        compare=near,
+        hint="ln y = ln k + p · ln x is a line: fit it, and give back (k, p), k by the exponential of the intercept.",
+        uses=("fit_power_law",),
+        describe=describe_calls("fit_power_law(x, y)"),
+    ),
+    Check(
+        name="isoflop_minima",
+        title="A sweep of many budgets",
+        points=5,
+        cases=(
+            Case("four budgets", {"budgets": 4}),
+            Case("failed runs, and a budget without a minimum", {"budgets": 5, "failed": 3, "off": 1}),
+            Case("eight budgets, three without a minimum", {"budgets": 8, "failed": 5, "off": 3}, hidden=True),
+        ),
+        inputs=_sweep,
+        run=calls.minima,
+        expect=_minima_expect,
+        compare=near,
+        hint="The rows come in no order: np.unique(flops) gives the budgets, rising, a mask the rows of each. A "
+        "ValueError of isoflop_minimum leaves the budget out. Give back (C, N_opt, L_opt), a column each.",
+        uses=("isoflop_minimum", "isoflop_minima"),
+    ),
+    Check(
+        name="isoflop_optimum",
+        title="What a hundred times the compute should buy",
+        points=5,
+        cases=(
+            Case("four budgets", {"budgets": 4}),
+            Case("a budget without a minimum", {"budgets": 5, "off": 1}),
+            Case("six budgets and failed runs", {"budgets": 6, "failed": 3}, hidden=True),
+        ),
+        inputs=_sweep,
+        run=calls.optimum,
+        expect=_optimum_expect,
+        compare=near,
+        hint="A power law through (C, N_opt) of isoflop_minima, read off at the target; then D = C / (6N).",
+        uses=("isoflop_minimum", "fit_power_law", "isoflop_minima", "isoflop_optimum"),
+    ),
+)

@@ -1,0 +1,144 @@
+"""Task 3: the parametric form. Oracles: complex steps for the gradient, reweighted least squares for the fit."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from mlsys_lab.checks.deciding.compare import close
+from mlsys_lab.checks.deciding.scaling_laws.oracle import Truth, constants, huber, refit, residuals, truth_of
+from mlsys_lab.checks.deciding.scaling_laws.words import describe_calls
+from mlsys_lab.checks.learner import scaling_laws as calls
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
+
+ABOVE = 1.0003
+"""How much higher than the oracle's an objective may be: the valley is flat; where a search in it stops is chance."""
+ZERO = 1e-9
+"""An objective that counts as none: residuals of some 1e-5 at 50 runs."""
+
+
+# --- huber_objective ------------------------------------------------------------------------------------------------
+
+
+def _objective_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    law, runs = Truth.draw(rng), case.params["runs"]
+    least, most = case.params["off"]
+    n_params, tokens = 10 ** rng.uniform(7, 10, runs), 10 ** rng.uniform(9, 12, runs)
+    theta = np.array([np.log(law.A), np.log(law.B), np.log(law.E), law.alpha, law.beta])
+    return {
+        "n_params": n_params,
+        "tokens": tokens,
+        "loss": law.loss(n_params, tokens) * np.exp(case.params["noise"] * rng.standard_normal(runs)),
+        "theta": theta * rng.uniform(least, most, 5) + case.params.get("shift", 0.0) * np.array([1, 1, 1, 0, 0]),
+        "delta": np.array(case.params["delta"]),
+    }
+
+
+def _objective_expect(arrays: Arrays) -> Arrays:
+    """Each slope by a complex step: f(x + ih) has the imaginary part h·f′(x), with no difference that cancels."""
+    log_n, log_d, log_loss, delta = *(np.log(arrays[name]) for name in ("n_params", "tokens", "loss")), arrays["delta"]
+
+    def value(theta: np.ndarray) -> complex:
+        """The sum of Huber losses, by plain loops over complex numbers."""
+        a, b, e, alpha, beta = theta
+        total = 0j
+        for one_n, one_d, one in zip(log_n, log_d, log_loss, strict=True):
+            powers = [a - alpha * one_n, b - beta * one_d, e]
+            top = max(power.real for power in powers)
+            r = top + np.log(sum(np.exp(power - top) for power in powers)) - one
+            sign = 1 if r.real >= 0 else -1
+            total += r**2 / 2 if abs(r.real) <= delta else delta * (sign * r - delta / 2)
+        return total
+
+    theta, h = arrays["theta"].astype(complex), 1e-30
+    gradient = [value(theta + 1j * h * np.eye(5)[i]).imag / h for i in range(5)]
+    return {"value": np.array(value(theta).real), "gradient": np.array(gradient)}
+
+
+# --- parametric_fit -------------------------------------------------------------------------------------------------
+
+
+def _fit_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    """Sweeps of five budgets. Some runs failed, some are spoiled: their loss is far too high."""
+    law = Truth.draw(rng)
+    flops = np.repeat(rng.uniform(1e18, 3e18) * 4.0 ** np.arange(5), 9)
+    n_params = np.sqrt(flops / (6 * np.tile(np.geomspace(1.5, 300, 9), 5) * rng.uniform(0.8, 1.25, 45)))
+    tokens = flops / (6 * n_params)
+    loss = law.loss(n_params, tokens) * np.exp(case.params["noise"] * rng.standard_normal(45))
+    rows = rng.permutation(45)
+    spoiled, failed = case.params.get("spoiled", 0), case.params.get("failed", 0)
+    loss[rows[:spoiled]] *= rng.uniform(1.1, 1.5, spoiled)
+    loss[rows[spoiled : spoiled + failed]] = np.nan
+    hidden = {f"_{name}": constant for name, constant in law.arrays().items()}
+    return {"n_params": n_params, "tokens": tokens, "loss": loss} | hidden
+
+
+def _fit_expect(arrays: Arrays) -> Arrays:
+    came_back = ~np.isnan(arrays["loss"])
+    runs = {name: arrays[name][came_back] for name in ("n_params", "tokens", "loss")}
+    fitted = refit(truth_of(arrays, "_"), runs["n_params"], runs["tokens"], runs["loss"])
+    return runs | {"law": constants(fitted)}
+
+
+def _fit_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
+    """By the objective that is left, so that any way down the valley will do."""
+    law = got["law"]
+    if not np.all(np.isfinite(law)) or np.any(law <= 0):
+        return Mismatch("the constants are not all positive", np.array2string(law, precision=4), "E, A, B, α, β > 0")
+    runs = [expected[name] for name in ("n_params", "tokens", "loss")]
+    left, least = (huber(residuals(Truth(*constants_.tolist()), *runs)) for constants_ in (law, expected["law"]))
+    if left <= (most := ABOVE * least + ZERO):
+        return None
+    found, there = (
+        f"E = {e:.5g}, A = {a:.4g}, B = {b:.4g}, α = {alpha:.4g}, β = {beta:.4g}"
+        for e, a, b, alpha, beta in (law.tolist(), expected["law"].tolist())
+    )
+    return Mismatch("the objective can go lower", f"{left:.6g} at {found}", f"at most {most:.6g}, as at {there}")
+
+
+OFF_SCALE = {"runs": 9, "noise": 0.01, "off": (0.9, 1.1), "delta": 0.05}
+
+CHECKS = (
+    Check(
+        name="huber_objective",
+        title="The objective and its gradient",
+        points=8,
+        cases=(
+            Case("residuals below δ", {"runs": 6, "noise": 2e-4, "off": (1.0, 1.0), "delta": 0.01}),
+            Case("residuals on both sides of δ", {"runs": 30, "noise": 2e-3, "off": (1.0, 1.0), "delta": 1e-3}),
+            Case("far from any law", {"runs": 12, "noise": 0.01, "off": (0.3, 2.0), "delta": 1e-3}),
+            Case("where powers overflow", OFF_SCALE | {"shift": 900.0}),
+            Case("where powers vanish", OFF_SCALE | {"shift": -900.0}, hidden=True),
+        ),
+        inputs=_objective_inputs,
+        run=calls.objective,
+        expect=_objective_expect,
+        compare=partial(close, scale=100),  # log-sum-exp may be written so that 1e-14 of a log loss stays uncertain
+        hint="The slope of Huber's loss is the residual, clipped to ±δ. The slope of ln Σ exp(zᵢ) by zᵢ is the softmax "
+        "of z; that of z₁ by α is −ln N. Sum over the runs. Take each run's largest zᵢ out before exp, and use the δ "
+        "that is given.",
+        uses=("objective",),
+        describe=describe_calls("objective(theta, n_params, tokens, loss, {delta})"),
+    ),
+    Check(
+        name="parametric_fit",
+        title="Five constants from all runs at once",
+        points=10,
+        cases=(
+            Case("exact losses", {"noise": 0.0}),
+            Case("noise of half a percent", {"noise": 0.005}),
+            Case("spoiled and failed runs", {"noise": 0.002, "spoiled": 4, "failed": 3}),
+            Case("more of both", {"noise": 0.003, "spoiled": 7, "failed": 5}, hidden=True),
+        ),
+        inputs=_fit_inputs,
+        run=calls.fit,
+        expect=_fit_expect,
+        compare=_fit_compare,
+        hint="Leave out NaN, start from each of STARTS, keep the lowest. If the objective can go lower: are sizes and "
+        "tokens in units of the middle ones, is it the sum, and are value and gradient divided by δ²? Back in plain "
+        "units, A = exp(a) · N_m^α. E is the exponential of e.",
+        uses=("Law", "objective", "fit_law"),
+        time_limit_s=60,
+    ),
+)

@@ -1,0 +1,300 @@
+"""Task 6: a campaign on a simulated cluster. The judge keeps the law, draws the noise and counts the FLOPs.
+
+A submission sees runs and gives back requests or a decision; `worth` tells what these are worth.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlsys_lab.checks.deciding.scaling_laws.cluster import LARGE, LONG, Cluster, cluster_of, scouting, sweeping
+from mlsys_lab.checks.deciding.scaling_laws.words import describe_calls
+from mlsys_lab.checks.deciding.scaling_laws.worth import fitted_rate, uncertainty, wasted_share
+from mlsys_lab.checks.learner import scaling_laws as calls
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
+
+SCOUTING_SHARE = 0.15
+"""What scouting may cost, of the whole budget."""
+RATE_OFF = 1.5
+"""By what factor a learning rate may miss the best one: costs at most 1 % of the loss above the floor."""
+RATE_FAR_OFF = 1.6
+"""By what factor a rate may miss that is read off the judge's 36 noisy runs for a model ten times larger, where a fair
+fit may miss by 1.4."""
+TIMES = 100
+"""How much larger the target is than the budget."""
+WASTE = 0.06
+"""How much of the target's compute a decision may waste."""
+EXPECTED_WASTE, LOSS_OFF = 0.02, 0.02
+"""What a sweep must allow: compute wasted on average, and the standard deviation of the predicted loss, relative."""
+PREDICTED_OFF = 0.05
+"""By how much a predicted loss may miss the true one."""
+ROUNDING = 1 + 1e-9
+"""A sum of FLOPs may exceed a budget by as much."""
+
+
+def _draw(rng: np.random.Generator, case: Case) -> tuple[Cluster, Arrays]:
+    cluster = Cluster.draw(rng, LARGE if case.params["wants"] == "large" else LONG)
+    budget = 10 ** rng.uniform(19.5, 21)
+    return cluster, cluster.secret() | {"budget_flops": np.array(budget), "_seed": rng.integers(2**31, size=2)}
+
+
+def _columns(cluster: Cluster, requests: np.ndarray, rng: np.random.Generator) -> Arrays:
+    n_params, tokens, rate = requests
+    return {
+        "n_params": n_params,
+        "tokens": tokens,
+        "learning_rate": rate,
+        "loss": cluster.losses(requests, rng),
+    }
+
+
+def _form(got: Arrays) -> Mismatch | None:
+    """What is wrong with requests, whatever the world."""
+    requests = np.stack([got[name] for name in ("n_params", "tokens", "learning_rate")])
+    if requests.size == 0:
+        return Mismatch("no runs are asked for", "0 runs", "some")
+    if not np.all(np.isfinite(requests)) or np.any(requests <= 0):
+        return Mismatch("a request is impossible", "sizes, tokens or rates that are not positive", "positive numbers")
+    if np.any(requests[:2] < 1000):
+        return Mismatch("a run is too small to say anything", f"{requests[:2].min():.4g}", "1,000 or more of N and D")
+    return None
+
+
+def _cost(got: Arrays, allowed: float) -> Mismatch | None:
+    cost = float((6 * got["n_params"] * got["tokens"]).sum())
+    if cost <= allowed * ROUNDING:
+        return None
+    return Mismatch("the runs cost too much", f"{cost:.4g} FLOPs", f"at most {allowed:.4g}")
+
+
+# --- best_learning_rate ---------------------------------------------------------------------------------------------
+
+
+def _rate_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    """Scouting runs in no order, and sizes to tell the rate of: among those tried, and up to ten times larger."""
+    cluster, arrays = _draw(rng, case)
+    runs = _columns(cluster, scouting(float(arrays["budget_flops"])), rng)
+    order = rng.permutation(len(runs["loss"]))
+    sizes = runs["n_params"].max() * np.array([0.3, 1.0, 3.0, 10.0])
+    return arrays | {name: column[order] for name, column in runs.items()} | {"sizes": sizes}
+
+
+def _rate_expect(arrays: Arrays) -> Arrays:
+    return {"rate": cluster_of(arrays).best_rate(arrays["sizes"])}
+
+
+def _rate_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
+    rate = got["rate"]
+    if rate.shape != expected["rate"].shape or not np.all(np.isfinite(rate)) or np.any(rate <= 0):
+        return Mismatch("the learning rates are not usable", np.array2string(rate, precision=4), "positive numbers")
+    off = np.exp(np.abs(np.log(rate / expected["rate"])))
+    if off.max() <= RATE_FAR_OFF:
+        return None
+    return Mismatch(
+        f"the learning rate is off for size {int(off.argmax()) + 1} of {len(off)}, counted from the smallest",
+        f"a factor of {off.max():.3g} from the best",
+        f"at most {RATE_FAR_OFF:g}",
+    )
+
+
+# --- scout ----------------------------------------------------------------------------------------------------------
+
+
+def _scout_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    return _draw(rng, case)[1]
+
+
+def _secret(arrays: Arrays) -> Arrays:
+    return {name: array for name, array in arrays.items() if name.startswith("_")}
+
+
+def _scout_expect(arrays: Arrays) -> Arrays:
+    return _secret(arrays) | {"budget": arrays["budget_flops"]}
+
+
+def _scout_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
+    budget = float(expected["budget"])
+    if problem := _form(got) or _cost(got, SCOUTING_SHARE * budget):
+        return problem
+    cluster, rng = cluster_of(expected), np.random.default_rng(int(expected["_seed"][0]))
+    requests = np.stack([got[name] for name in ("n_params", "tokens", "learning_rate")])
+    size = cluster.law.best_size(budget / 10)
+    found = fitted_rate(_columns(cluster, requests, rng), size)
+    if found is None:
+        made = f"{len(got['tokens'])} runs of {len(np.unique(requests[:2], axis=1).T)} different (N, D)"
+        wanted = "a valley at two sizes or more: rates on both sides of the best one, at the same N and D"
+        return Mismatch("no learning rate can be read off these runs", made, wanted)
+    off = float(np.exp(abs(np.log(found / cluster.best_rate(np.array(size))))))
+    if off <= RATE_OFF:
+        return None
+    return Mismatch(
+        "the runs leave the best learning rate of larger models open",
+        f"a factor of {off:.2f} off at {size:.2g} parameters",
+        f"at most {RATE_OFF:g}",
+    )
+
+
+# --- sweep ----------------------------------------------------------------------------------------------------------
+
+
+def _sweep_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    cluster, arrays = _draw(rng, case)
+    budget = float(arrays["budget_flops"])
+    left = budget * rng.uniform(0.86, 0.9)
+    return arrays | _columns(cluster, scouting(budget), rng) | {"left_flops": np.array(left)}
+
+
+def _sweep_expect(arrays: Arrays) -> Arrays:
+    return _secret(arrays) | {"left": arrays["left_flops"], "budget": arrays["budget_flops"]}
+
+
+def _sweep_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
+    left, target = float(expected["left"]), TIMES * float(expected["budget"])
+    if problem := _form(got) or _cost(got, left):
+        return problem
+    cluster, rng = cluster_of(expected), np.random.default_rng(int(expected["_seed"][1]))
+    n_params, tokens, rate = (got[name] for name in ("n_params", "tokens", "learning_rate"))
+    off = np.exp(np.abs(np.log(rate / cluster.best_rate(n_params))))
+    if off.max() > RATE_OFF:
+        return Mismatch(
+            "a run has a learning rate far from its best",
+            f"a factor of {off.max():.3g} at {n_params[off.argmax()]:.2g} parameters",
+            f"at most {RATE_OFF:g}",
+        )
+    back = ~np.isnan(cluster.losses(np.stack([n_params, tokens, rate]), rng))
+    of_size, of_loss = uncertainty(cluster.law, n_params[back], tokens[back], target)
+    wasted = float((cluster.law.alpha + cluster.law.beta) / 2 * of_size**2)  # of compute, for ln N off by as much
+    if wasted > EXPECTED_WASTE:
+        return Mismatch(
+            f"these runs leave the best size at {TIMES} times the budget open",
+            f"any fit to them would waste {min(wasted, 1):.1%} of the compute on average",
+            f"at most {EXPECTED_WASTE:.0%}",
+        )
+    if of_loss > LOSS_OFF:
+        return Mismatch(
+            f"these runs leave the loss at {TIMES} times the budget open",
+            f"±{min(of_loss, 1):.1%} for any fit to them",
+            f"at most {LOSS_OFF:.0%}",
+        )
+    return None
+
+
+# --- decide ---------------------------------------------------------------------------------------------------------
+
+
+def _decide_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    """Both rounds of the judge's campaign, and some of the second's runs at rates 3 to 5 times off, in no order."""
+    cluster, arrays = _draw(rng, case)
+    budget = float(arrays["budget_flops"])
+    sweep = sweeping(cluster, 0.87 * budget, rng)
+    before = sweep[:, rng.permutation(40)[:14]]
+    before[2] *= np.exp(rng.choice((-1, 1), 14) * np.log(rng.uniform(3, 5, 14)))
+    requests = np.concatenate([scouting(budget), sweep, before], axis=1)
+    runs = _columns(cluster, requests[:, rng.permutation(requests.shape[1])], rng)
+    return arrays | runs | {"target_flops": np.array(TIMES * budget)}
+
+
+def _decide_expect(arrays: Arrays) -> Arrays:
+    return _secret(arrays) | {"target": arrays["target_flops"]}
+
+
+def _decide_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
+    n_params, tokens, predicted = (float(got[name]) for name in ("n_params", "tokens", "loss"))
+    target, law = float(expected["target"]), cluster_of(expected).law
+    if not all(np.isfinite(one) and one > 0 for one in (n_params, tokens, predicted)):
+        return Mismatch("the decision is not positive", f"{n_params:.4g}, {tokens:.4g}, {predicted:.4g}", "N, D, L > 0")
+    if 6 * n_params * tokens > target * (1 + 1e-6):
+        return Mismatch("the model costs too much", f"{6 * n_params * tokens:.4g} FLOPs", f"at most {target:.4g}")
+    if (wasted := wasted_share(law, n_params, tokens, target)) > WASTE:
+        return Mismatch("compute is wasted on a wrong size", f"{wasted:.0%}", f"at most {WASTE:.0%}")
+    true = float(law.loss(n_params, tokens))
+    if abs(predicted / true - 1) <= PREDICTED_OFF:
+        return None
+    return Mismatch(
+        "the loss turned out otherwise than predicted",
+        f"predicted {predicted:.3f}, trained to {true:.3f}",
+        f"within {PREDICTED_OFF:.0%}",
+    )
+
+
+LARGE_CASE, LONG_CASE = {"wants": "large"}, {"wants": "long"}
+
+CHECKS = (
+    Check(
+        name="best_learning_rate",
+        title="The best learning rate of any size",
+        points=6,
+        cases=(
+            Case("a world that wants large models", LARGE_CASE),
+            Case("a world that wants long runs", LONG_CASE),
+            Case("another one", LARGE_CASE, hidden=True),
+        ),
+        inputs=_rate_inputs,
+        run=calls.best_rate,
+        expect=_rate_expect,
+        compare=_rate_compare,
+        hint="For each size the loss is a valley in ln η: isoflop_minimum finds its bottom, with learning rates in "
+        "place of sizes, and refuses a size whose runs do not show one. Then a power law in N through what it found.",
+        uses=("Trials", "best_learning_rate"),
+        describe=lambda arrays: f"sizes of {', '.join(f'{n:.3g}' for n in arrays['sizes'])} parameters",
+    ),
+    Check(
+        name="scout",
+        title="A first round that finds the learning rate",
+        points=5,
+        cases=(
+            Case("a world that wants large models", LARGE_CASE),
+            Case("a world that wants long runs", LONG_CASE),
+            Case("another one", LARGE_CASE, hidden=True),
+            Case("and another", LONG_CASE, hidden=True),
+        ),
+        inputs=_scout_inputs,
+        run=calls.scout,
+        expect=_scout_expect,
+        compare=_scout_compare,
+        hint="Three or four sizes, 6 to 8 rates for each, spread evenly in log from 1e-4 to 1e-2. Share out the FLOPs "
+        "first, then get N from them: with D = 20N a run costs 120N².",
+        uses=("scout",),
+        describe=describe_calls("scout({budget_flops})"),
+    ),
+    Check(
+        name="sweep",
+        title="A second round worth its FLOPs",
+        points=7,
+        cases=(
+            Case("a world that wants large models", LARGE_CASE),
+            Case("a world that wants long runs", LONG_CASE),
+            Case("another one", LARGE_CASE, hidden=True),
+            Case("and another", LONG_CASE, hidden=True),
+        ),
+        inputs=_sweep_inputs,
+        run=calls.sweep,
+        expect=_sweep_expect,
+        compare=_sweep_compare,
+        hint="Several budgets a factor of 2 to 4 apart, and each with sizes from 2 to 300 tokens a parameter. The "
+        "largest budgets say most about the target, the smallest tell the exponents. Each size at its own best rate.",
+        uses=("Trials", "best_learning_rate", "sweep"),
+        describe=describe_calls("sweep(trials, {left_flops})"),
+    ),
+    Check(
+        name="decide",
+        title="What to train with a hundred times the budget",
+        points=11,
+        cases=(
+            Case("a world that wants large models", LARGE_CASE),
+            Case("a world that wants long runs", LONG_CASE),
+            # A wrong fit is near enough in two worlds of five: in eight worlds it is found out.
+            *(Case(f"another that wants large models, {n}", LARGE_CASE, hidden=True) for n in range(3)),
+            *(Case(f"another that wants long runs, {n}", LONG_CASE, hidden=True) for n in range(3)),
+        ),
+        inputs=_decide_inputs,
+        run=calls.decide,
+        expect=_decide_expect,
+        compare=_decide_compare,
+        hint="Fit the law to runs whose rate was near the best for their size: scouting runs with other rates, and "
+        "those that failed, say nothing about it. Then compute_optimal at the target, and the law's loss there.",
+        uses=("Trials", "decide"),
+        describe=describe_calls("decide(trials, {target_flops})"),
+        time_limit_s=60,
+    ),
+)

@@ -1,0 +1,209 @@
+"""Tasks 2 and 3: parameters, matrix products, FLOPs. Oracle: torch modules counted, and products as torch runs them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlsys_lab.checks.deciding.answers import agree
+from mlsys_lab.checks.deciding.transformer_arithmetic.oracle import (
+    draw_model,
+    model_array,
+    products_of,
+    sizes_of,
+    weights_of,
+)
+from mlsys_lab.checks.deciding.transformer_arithmetic.words import describe_calls
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check
+from mlsys_lab.checks.learner.transformer_arithmetic import counts as calls
+from mlsys_lab.checks.learner.transformer_arithmetic.models import rows_as_text
+
+GPT2_KIND = {
+    "position": "learned",
+    "norm": "layer",
+    "activation": "gelu",
+    **dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias", "norm_bias", "tied"), True),
+}
+LLAMA_KIND = {
+    "position": "rotary",
+    "norm": "rms",
+    "activation": "swiglu",
+    **dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias", "norm_bias", "tied"), False),
+}
+GPT2 = {"n_layers": 12, "d_model": 768, "n_heads": 12, "d_ff": 3072, "vocab_size": 50257, "context": 1024}
+LLAMA_8B = {
+    "n_layers": 32,
+    "d_model": 4096,
+    "n_heads": 32,
+    "n_kv_heads": 8,
+    "d_ff": 14336,
+    "vocab_size": 128256,
+    "context": 8192,
+}
+QUADRATIC = ("scores", "mixed")
+
+
+def _model(rng: np.random.Generator, case: Case) -> Arrays:
+    if "published" in case.params:
+        return {"model": model_array(**case.params["published"])}
+    return {"model": draw_model(rng, **case.params)}
+
+
+def _parameters_expect(arrays: Arrays) -> Arrays:
+    counted = weights_of(arrays["model"]).by_kind()
+    return {name: np.array(count, dtype=np.int64) for name, count in counted.items()}
+
+
+def _products_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    return {
+        "model": draw_model(rng, **case.params),
+        "batch": rng.integers(2, 5, ()),
+        "tokens": rng.integers(2, 20, ()),
+    }
+
+
+def _products_expect(arrays: Arrays) -> Arrays:
+    times: dict[str, dict[tuple[int, int, int], int]] = {}
+    for name, count, *shape in products_of(arrays["model"], int(arrays["batch"]), int(arrays["tokens"])):
+        m, k, n = shape
+        rows = times.setdefault(name, {})
+        rows[m, k, n] = rows.get((m, k, n), 0) + count
+    return {
+        name: rows_as_text([count, *shape] for shape, count in sorted(rows.items())) for name, rows in times.items()
+    }
+
+
+def _training_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    model = draw_model(rng, **case.params)
+    return {"model": model, "tokens": np.array(sizes_of(model).context * int(rng.integers(1, 9)))}
+
+
+def _training_expect(arrays: Arrays) -> Arrays:
+    context = sizes_of(arrays["model"]).context
+    rows = products_of(arrays["model"], int(arrays["tokens"]) // context, context, backward=True)
+    return {"training_flops": np.array(sum(2 * times * m * k * n for _, times, m, k, n in rows))}
+
+
+def _share_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    return {"model": draw_model(rng, **case.params), "tokens": rng.integers(2, 200, ())}
+
+
+def _share_expect(arrays: Arrays) -> Arrays:
+    """The share as torch runs it. At one token, what grows with T beside what grows with its square."""
+
+    def parts(tokens: int) -> tuple[int, int]:
+        both = [0, 0]
+        for name, times, m, k, n in products_of(arrays["model"], 1, tokens):
+            both[name in QUADRATIC] += 2 * times * m * k * n
+        return both[0], both[1]
+
+    rest, pairs = parts(int(arrays["tokens"]))
+    rest_of_one, pairs_of_one = parts(1)
+    return {
+        "attention_share": np.array(pairs / (rest + pairs)),
+        "crossover_tokens": np.array(rest_of_one / pairs_of_one),
+    }
+
+
+CHECKS = (
+    Check(
+        name="parameters_gpt2",
+        title="Parameters of GPT-2 models",
+        points=7,
+        cases=(
+            Case("a small one", GPT2_KIND),
+            Case(
+                "layer norms without biases, and a head of its own",
+                {**LLAMA_KIND, "norm": "layer", "activation": "gelu", "position": "learned"},
+            ),
+            Case("GPT-2", {"published": GPT2 | GPT2_KIND}),
+            Case("biases here and there", {"activation": "gelu", "norm": "layer"}, hidden=True),
+        ),
+        inputs=_model,
+        run=calls.parameters,
+        describe=describe_calls("parameter_table(config)"),
+        expect=_parameters_expect,
+        compare=agree,
+        hint="Per layer: 4 matrices of attention, 2 of the MLP, 2 norms; one norm at the end. A bias has one number "
+        "for each output of its matrix; a layer norm has one if norm_bias. Positions: context rows of D.",
+        uses=("TransformerConfig", "parameter_table"),
+    ),
+    Check(
+        name="parameters_llama",
+        title="Parameters of Llama models",
+        points=8,
+        cases=(
+            Case("grouped heads", {**LLAMA_KIND, "n_heads": 8, "n_kv_heads": 2}),
+            Case("as many key/value heads as query heads", {**LLAMA_KIND, "n_heads": 4, "n_kv_heads": 4}),
+            Case(
+                "tied, with biases of queries, keys and values",
+                {**LLAMA_KIND, "n_heads": 6, "n_kv_heads": 2, "tied": True, "qkv_bias": True},
+            ),
+            Case("SwiGLU with biases", {**LLAMA_KIND, "mlp_bias": True, "out_bias": True, "d_ff": 61}),
+            Case("Llama 3 8B", {"published": LLAMA_8B | LLAMA_KIND}, hidden=True),
+            Case("any model with grouped heads", {"n_heads": 12, "n_kv_heads": 3, "activation": "swiglu"}, hidden=True),
+        ),
+        inputs=_model,
+        run=calls.parameters,
+        describe=describe_calls("parameter_table(config)"),
+        expect=_parameters_expect,
+        compare=agree,
+        hint="Keys and values have K heads, queries and output N; all heads are H wide, and N·H need not be D. SwiGLU "
+        "has three matrices: two biases of F and one of D if there are any.",
+        uses=("TransformerConfig", "parameter_table"),
+    ),
+    Check(
+        name="forward_products",
+        title="Every matrix product of a forward pass",
+        points=8,
+        cases=(
+            Case("a GPT-2", GPT2_KIND),
+            Case("a Llama with grouped heads", {**LLAMA_KIND, "n_heads": 6, "n_kv_heads": 2}),
+            Case("any model", {}, hidden=True),
+        ),
+        inputs=_products_inputs,
+        run=calls.forward_products,
+        describe=describe_calls("forward_products(config, {batch}, {tokens})"),
+        expect=_products_expect,
+        compare=agree,
+        hint="Projections and MLP: all B·T tokens are the rows of one product. scores are (T, H)·(H, T) and mixed (T, "
+        "T)·(T, H), in each of the N heads of each of the B sequences of each layer. The head runs once, tied or "
+        "not.",
+        uses=("TransformerConfig", "forward_products"),
+    ),
+    Check(
+        name="training_flops",
+        title="FLOPs of training on so many tokens",
+        points=5,
+        cases=(
+            Case("a GPT-2", GPT2_KIND),
+            Case("a Llama", LLAMA_KIND),
+            Case("any model", {}, hidden=True),
+        ),
+        inputs=_training_inputs,
+        run=calls.training_flops,
+        describe=describe_calls("training_flops(config, {tokens})"),
+        expect=_training_expect,
+        compare=agree,
+        hint="tokens / context sequences of context tokens each: one long sequence would have more scores. Forward "
+        "once, back twice as much. Return an int. The list of products has a check of its own, above.",
+        uses=("TransformerConfig", "forward_products", "training_flops"),
+    ),
+    Check(
+        name="attention_share",
+        title="Attention's share, and where it is one half",
+        points=5,
+        cases=(
+            Case("a GPT-2", GPT2_KIND),
+            Case("a Llama", LLAMA_KIND),
+            Case("any model", {}, hidden=True),
+        ),
+        inputs=_share_inputs,
+        run=calls.attention_share,
+        describe=describe_calls("attention_share(config, {tokens})", "crossover_tokens(config)"),
+        expect=_share_expect,
+        compare=agree,
+        hint="FLOPs are a·T + b·T². b·T² is scores and mixed, 4·L·N·H for each pair of tokens. Half and half where T "
+        "= a / b, which need not be whole.",
+        uses=("TransformerConfig", "forward_products", "attention_share", "crossover_tokens"),
+    ),
+)

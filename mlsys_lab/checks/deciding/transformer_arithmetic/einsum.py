@@ -1,0 +1,208 @@
+"""Task 1: what an einsum means and costs. Oracle: its loop nest, run and counted; NumPy says what is no einsum."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from mlsys_lab.checks.deciding.answers import agree
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check
+from mlsys_lab.checks.learner.transformer_arithmetic import einsum as calls
+from mlsys_lab.checks.learner.values import encode_text
+
+RANK = 6
+Einsum = tuple[str, list[tuple[int, ...]]]
+
+
+def _arrays(einsums: Sequence[Einsum]) -> Arrays:
+    """Each einsum as characters, and its shapes as rows filled up with -1."""
+    arrays = {}
+    for i, (spec, shapes) in enumerate(einsums):
+        arrays[f"spec {i}"] = np.frombuffer(spec.encode(), np.uint8).copy()
+        arrays[f"shapes {i}"] = np.array([[*shape, *[-1] * (RANK - len(shape))] for shape in shapes], dtype=np.int64)
+    return arrays
+
+
+def _drawn(rng: np.random.Generator, spec: str, low: int, high: int) -> Einsum:
+    left = spec.split("->")[0]
+    sizes = {letter: int(rng.integers(low, high)) for letter in sorted(set(left) - {","})}
+    return spec, [tuple(sizes[letter] for letter in letters) for letters in left.split(",")]
+
+
+def _inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    low, high = case.params["sizes"]
+    return _arrays([_drawn(rng, spec, low, high) for spec in case.params["specs"]])
+
+
+# --- einsum_parse ---------------------------------------------------------------------------------------------------
+
+
+def _parse_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    if "wrong" in case.params:
+        return _arrays(case.params["wrong"])
+    return _inputs(rng, case)
+
+
+def _parse_expect(arrays: Arrays) -> Arrays:
+    expected = {}
+    for spec, shapes in calls.einsums(arrays):
+        name = f"parse_einsum({calls.arguments(spec, shapes)})"
+        try:
+            np.einsum(spec, *(np.empty(shape) for shape in shapes))
+            refused = any(1 in shape for shape in shapes) and not _consistent(spec, shapes)
+        except ValueError:
+            refused = True
+        if refused:
+            expected[name] = encode_text("ValueError")
+        else:
+            left, output = spec.split("->")
+            sizes = dict(zip(left.replace(",", ""), itertools.chain(*shapes), strict=True))
+            expected[name] = calls.write_reading(left.split(","), output, sizes)
+    return expected
+
+
+def _consistent(spec: str, shapes: Sequence[Sequence[int]]) -> bool:
+    """Whether each letter has one size: NumPy lets an axis of size 1 pass for any other."""
+    places = zip(spec.split("->")[0].replace(",", ""), itertools.chain(*shapes), strict=True)
+    return all(
+        len({size for letter, size in places_of}) == 1 for _, places_of in itertools.groupby(sorted(places), _first)
+    )
+
+
+def _first(place: tuple[str, int]) -> str:
+    return place[0]
+
+
+# --- einsum_cost ----------------------------------------------------------------------------------------------------
+
+
+def loop_nest(spec: str, shapes: Sequence[Sequence[int]]) -> tuple[int, int]:
+    """Run the loop nest over all letters: the multiplications and additions done, and the elements touched at least."""
+    left, output = spec.split("->")
+    operands = left.split(",")
+    sizes = dict(zip(left.replace(",", ""), itertools.chain(*shapes), strict=True))
+    touched: set[tuple[int, tuple[int, ...]]] = set()
+    operations, adds = 0, len(sizes) > len(output)
+    for point in itertools.product(*(range(size) for size in sizes.values())):
+        at = dict(zip(sizes, point, strict=True))
+        operations += sum(1 for _ in operands[1:])
+        operations += adds
+        touched.update((i, tuple(at[x] for x in letters)) for i, letters in enumerate((*operands, output)))
+    return operations, len(touched)
+
+
+def _cost_expect(arrays: Arrays) -> Arrays:
+    expected = {}
+    for spec, shapes in calls.einsums(arrays):
+        operations, elements = loop_nest(spec, shapes)
+        given = calls.arguments(spec, shapes)
+        expected[f"einsum_flops({given})"] = np.array(operations)
+        expected[f"einsum_bytes({given})"] = np.array(2 * elements)
+        expected[f"einsum_bytes({given}, element_bytes=4)"] = np.array(4 * elements)
+    return expected
+
+
+# --- einsum_order ---------------------------------------------------------------------------------------------------
+
+
+def _order_expect(arrays: Arrays) -> Arrays:
+    """Each letter's set of owners decides whether it outlives the first step."""
+    expected = {}
+    for spec, shapes in calls.einsums(arrays):
+        left, output = spec.split("->")
+        operands = [set(letters) for letters in left.split(",")]
+        sizes = dict(zip(left.replace(",", ""), itertools.chain(*shapes), strict=True))
+        costs = {}
+        for first in ((0, 1), (0, 2), (1, 2)):
+            (third,) = {0, 1, 2} - set(first)
+            inside = operands[first[0]] | operands[first[1]]
+            gone = {letter for letter in inside if letter not in operands[third] and letter not in output}
+            later = (inside - gone) | operands[third]
+            flops = prod(sizes[letter] for letter in inside) * (2 if gone else 1)
+            costs[first] = flops + prod(sizes[letter] for letter in later) * (2 if later - set(output) else 1)
+        best = min(costs, key=lambda pair: costs[pair])
+        expected[f"best_first_pair({calls.arguments(spec, shapes)})"] = encode_text((best, costs[best]))
+    return expected
+
+
+CHECKS = (
+    Check(
+        name="einsum_parse",
+        title="Letters, sizes, and what does not fit",
+        points=5,
+        cases=(
+            Case("products of two", {"specs": ("ij,jk->ik", "bij,bjk->bik", "i,j->ij", "ij,ij->"), "sizes": (1, 9)}),
+            Case("one operand, and three", {"specs": ("ij->ji", "ijk->j", "ab,bc,cd->ad"), "sizes": (1, 9)}),
+            Case(
+                "letters and shapes that do not fit",
+                {
+                    "wrong": [
+                        ("ij,jk->ik", [(2, 3), (4, 5)]),
+                        ("ij,jk->ik", [(2, 3), (1, 5)]),
+                        ("ij,jk->ik", [(2, 3, 4), (3, 5)]),
+                        ("ij,jk->ik", [(2, 3)]),
+                        ("ij->ij", [(2, 3), (2, 3)]),
+                        ("ij,jk->il", [(2, 3), (3, 5)]),
+                        ("ij->ji", [(2, 3)]),
+                    ]
+                },
+            ),
+            Case("large ones", {"specs": ("btd,dnh->bnth", "bnth,bnsh->bnts"), "sizes": (1, 30)}, hidden=True),
+            Case(
+                "other mistakes",
+                {"wrong": [("abc,cb->a", [(2, 3, 4), (3, 4)]), ("abc,cb->a", [(2, 3, 4), (4, 3)]), ("a->", [(2, 2)])]},
+                hidden=True,
+            ),
+        ),
+        inputs=_parse_inputs,
+        run=calls.parse,
+        expect=_parse_expect,
+        compare=agree,
+        hint="Split at '->', then at ','. Go through letters and sizes together and keep the first size of each "
+        "letter: a later one must be equal to it, also where one of them is 1. Raise ValueError, nothing else.",
+        uses=("parse_einsum",),
+    ),
+    Check(
+        name="einsum_cost",
+        title="FLOPs and bytes of an einsum",
+        points=6,
+        cases=(
+            Case("matrix products", {"specs": ("ij,jk->ik", "bij,bjk->bik"), "sizes": (1, 7)}),
+            Case("nothing summed, and everything", {"specs": ("i,j->ij", "ij,ij->", "ij,ij->ij"), "sizes": (1, 9)}),
+            Case("one operand, and three", {"specs": ("ij->ji", "ijk->j", "ab,bc,cd->ad"), "sizes": (2, 6)}),
+            Case("four operands", {"specs": ("ab,bc,cd,da->", "a,b,c,d->abcd"), "sizes": (1, 5)}, hidden=True),
+        ),
+        inputs=_inputs,
+        run=calls.cost,
+        expect=_cost_expect,
+        compare=agree,
+        hint="The product of the sizes of all letters, each once, times (operands − 1), and once more if a letter is "
+        "missing from the output. Bytes: elements of every operand and of the output. Return ints.",
+        uses=("parse_einsum", "einsum_flops", "einsum_bytes"),
+    ),
+    Check(
+        name="einsum_order",
+        title="Which two of three to contract first",
+        points=6,
+        cases=(
+            Case("a chain of matrices", {"specs": ("ij,jk,kl->il",), "sizes": (2, 60)}),
+            Case("a low-rank update of a batch", {"specs": ("bd,dr,rf->bf", "btd,dr,rf->btf"), "sizes": (2, 90)}),
+            Case("a letter that all three have", {"specs": ("bi,bij,bj->b", "bij,bjk,bk->bi"), "sizes": (2, 40)}),
+            Case("the outer two belong together", {"specs": ("ab,cd,ba->cd", "ij,kl,jk->il"), "sizes": (2, 40)}),
+            Case("all of one size", {"specs": ("ij,jk,kl->il", "i,j,k->ijk"), "sizes": (4, 5)}),
+            Case("nothing can be summed before the end", {"specs": ("ij,ij,ij->i", "a,a,ab->b"), "sizes": (2, 40)}),
+            Case("others", {"specs": ("abc,cd,bde->ae", "bi,bi,bi->b", "ac,cb,ab->"), "sizes": (2, 50)}, hidden=True),
+        ),
+        inputs=_inputs,
+        run=calls.order,
+        expect=_order_expect,
+        compare=agree,
+        hint="A letter of the pair goes in the first step only if neither the third operand nor the output has it. "
+        "Each step is an einsum of two: your einsum_flops counts it, and the check above tells whether it counts "
+        "right. Keep the first pair where two are equal.",
+        uses=("parse_einsum", "einsum_flops", "best_first_pair"),
+    ),
+)

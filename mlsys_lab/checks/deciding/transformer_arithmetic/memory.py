@@ -1,0 +1,205 @@
+"""Task 4: a memory plan. Oracle: shards of arrays without storage, what torch's autograd saves, all numbers tried."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from mlsys_lab.checks.deciding.answers import agree
+from mlsys_lab.checks.deciding.transformer_arithmetic.counts import GPT2_KIND, LLAMA_KIND
+from mlsys_lab.checks.deciding.transformer_arithmetic.oracle import META, draw_model, saved_bytes, sizes_of, weights_of
+from mlsys_lab.checks.deciding.transformer_arithmetic.words import describe_calls
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check
+from mlsys_lab.checks.learner.transformer_arithmetic import memory as calls
+from mlsys_lab.checks.learner.transformer_arithmetic.models import RECOMPUTE
+from mlsys_lab.checks.learner.values import encode_text
+
+CUT_FROM = {"weights": 3, "gradients": 2, "optimizer": 1}
+"""The stage of ZeRO from which on a kind is cut among the data-parallel devices."""
+ARRAYS = {"weights": [torch.bfloat16], "gradients": [torch.bfloat16], "optimizer": [torch.float32] * 3}
+
+
+def largest_shard(n: int, ways: int) -> int:
+    """Elements of the largest of `ways` parts: of whoever is dealt the first element, and every ways-th after it."""
+    return len(range(0, n, ways))
+
+
+def shard_bytes(kind: str, n_parameters: int, stage: int, data: int, tensor: int) -> int:
+    """Bytes of one kind of states on a device."""
+    own = largest_shard(n_parameters, tensor)
+    if stage >= CUT_FROM[kind]:
+        own = largest_shard(own, data)
+    return sum(torch.empty(own, dtype=dtype, device=META).nbytes for dtype in ARRAYS[kind])
+
+
+def kept_bytes(model: np.ndarray, batch: int, tokens: int) -> dict[str, int]:
+    """Bytes of activations under each kind of recomputation, from what autograd saves and arrays of known shapes."""
+    s = sizes_of(model)
+
+    def nbytes(*shape: int) -> int:
+        return torch.empty(shape, dtype=torch.bfloat16, device=META).nbytes
+
+    whole, one_layer, others = saved_bytes(model, batch, tokens), _of_one_layer(model, batch, tokens), s.n_layers - 1
+    scores, inputs = nbytes(batch, s.n_heads, tokens, tokens), nbytes(batch, tokens, s.d_model)
+    return {"none": whole, "selective": whole - others * scores, "full": whole - others * (one_layer - inputs)}
+
+
+def _of_one_layer(model: np.ndarray, batch: int, tokens: int) -> int:
+    """What one more layer adds to what autograd saves."""
+    deeper = model.copy()
+    deeper[0] += 1  # n_layers, the first of SIZES
+    return saved_bytes(deeper, batch, tokens) - saved_bytes(model, batch, tokens)
+
+
+# --- state_bytes ----------------------------------------------------------------------------------------------------
+
+
+def _state_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    """Numbers of parameters that no tensor group divides evenly."""
+    n_parameters, data, tensor = (int(rng.integers(*case.params[name])) for name in ("parameters", "data", "tensor"))
+    n_parameters += n_parameters % tensor == 0
+    return {"n_parameters": np.array(n_parameters), "data": np.array(data), "tensor": np.array(tensor)}
+
+
+def _state_expect(arrays: Arrays) -> Arrays:
+    n_parameters, data, tensor = (int(arrays[name]) for name in ("n_parameters", "data", "tensor"))
+    return {
+        f"{kind} in stage {stage}": np.array(shard_bytes(kind, n_parameters, stage, data, tensor))
+        for stage in range(4)
+        for kind in calls.KINDS
+    }
+
+
+# --- activation_bytes -----------------------------------------------------------------------------------------------
+
+
+def _activation_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    tensor = case.params.get("tensor", 1)
+    return {
+        "model": draw_model(rng, even=tensor, **case.params["kind"]),
+        "batch": rng.integers(1, 5, ()),
+        "tokens": np.array(tensor * int(rng.integers(2, 20))),
+        "tensor": np.array(tensor),
+    }
+
+
+def _activation_expect(arrays: Arrays) -> Arrays:
+    kept = kept_bytes(arrays["model"], int(arrays["batch"]), int(arrays["tokens"]))
+    return {f'recompute="{kind}"': np.array(size // int(arrays["tensor"])) for kind, size in kept.items()}
+
+
+# --- fewest_devices -------------------------------------------------------------------------------------------------
+
+
+def _devices_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    """Memories in which some number of devices fits exactly, one byte less than those, and one that is too small."""
+    tensor, limit = case.params.get("tensor", 1), case.params.get("limit", 64)
+    stage, recompute = case.params["zero_stage"], case.params.get("recompute", "none")
+    arrays = {
+        "model": draw_model(rng, even=tensor, **LLAMA_KIND),
+        "tokens": np.array(tensor * int(rng.integers(2, 10))),
+        "tensor": np.array(tensor),
+        "zero_stage": np.array(stage),
+        "recompute": np.array(RECOMPUTE.index(recompute)),
+        "limit": np.array(limit),
+    }
+    held = _held(arrays)
+    exact = rng.choice(held, 3)
+    memory = [*exact, *(exact - 1), held.min(), held.min() - 1, held.max() + 1]
+    return arrays | {"memory_bytes": np.array(memory, dtype=np.int64)}
+
+
+def _held(arrays: Arrays) -> np.ndarray:
+    """Bytes on a device for every number of data-parallel devices up to the limit."""
+    stage, tensor = int(arrays["zero_stage"]), int(arrays["tensor"])
+    n_parameters = sum(weights_of(arrays["model"]).by_kind().values())
+    activations = kept_bytes(arrays["model"], 1, int(arrays["tokens"]))[RECOMPUTE[int(arrays["recompute"])]] // tensor
+    return np.array(
+        [
+            activations + sum(shard_bytes(kind, n_parameters, stage, data, tensor) for kind in calls.KINDS)
+            for data in range(1, int(arrays["limit"]) // tensor + 1)
+        ]
+    )
+
+
+def _devices_expect(arrays: Arrays) -> Arrays:
+    held, tensor = _held(arrays), int(arrays["tensor"])
+    fits = [np.flatnonzero(held <= memory_bytes) for memory_bytes in arrays["memory_bytes"]]
+    least = [int(at[0] + 1) * tensor if len(at) else None for at in fits]
+    return {
+        calls.write_call(size): encode_text(count)
+        for size, count in zip(arrays["memory_bytes"].tolist(), least, strict=True)
+    }
+
+
+def _plan_code(arrays: Arrays) -> list[str]:
+    """What every one of the questions has besides its memory, as code."""
+    plan = {name: int(arrays[name]) for name in ("zero_stage", "tensor", "limit")}
+    return [f"plan = {plan | {'recompute': RECOMPUTE[int(arrays['recompute'])]}}"]
+
+
+CHECKS = (
+    Check(
+        name="state_bytes",
+        title="Weights, gradients and optimiser states a device",
+        points=6,
+        cases=(
+            Case("one device", {"parameters": (100, 10**6), "data": (1, 2), "tensor": (1, 2)}),
+            Case("ZeRO over a few devices", {"parameters": (100, 10**6), "data": (2, 17), "tensor": (1, 2)}),
+            Case("both ways", {"parameters": (10**9, 10**11), "data": (2, 99), "tensor": (2, 9)}),
+            Case("large clusters", {"parameters": (10**9, 10**12), "data": (99, 999), "tensor": (2, 65)}, hidden=True),
+        ),
+        inputs=_state_inputs,
+        run=calls.state_bytes,
+        describe=describe_calls("state_bytes({n_parameters}, zero_stage, data={data}, tensor={tensor})"),
+        expect=_state_expect,
+        compare=agree,
+        hint="Round up after each cut: first ceil(P / tensor), then ceil of that / data. Stage 1 cuts the optimiser "
+        "states by data, stage 2 the gradients too, stage 3 the weights too. -(-a // b) rounds up in whole "
+        "numbers.",
+        uses=("state_bytes",),
+    ),
+    Check(
+        name="activation_bytes",
+        title="Activations a device, with and without recomputation",
+        points=8,
+        cases=(
+            Case("a GPT-2", {"kind": GPT2_KIND}),
+            Case("a Llama", {"kind": LLAMA_KIND}),
+            Case("a tensor group of 4", {"kind": LLAMA_KIND, "tensor": 4}),
+            Case("relu", {"kind": {**GPT2_KIND, "activation": "relu"}}),
+            Case("any model in a group of 2", {"kind": {}, "tensor": 2}, hidden=True),
+        ),
+        inputs=_activation_inputs,
+        run=calls.activation_bytes,
+        describe=describe_calls(
+            "activation_bytes(config, {tokens}, batch={batch}, recompute=recompute, tensor={tensor})"
+        ),
+        expect=_activation_expect,
+        compare=agree,
+        hint="Add the table up in elements a token, times 2 bytes, and V times 4 bytes once. selective: one "
+        "layer's softmax is there, not L. full: L inputs of D, and one layer adds the rest of its table, softmax too.",
+        uses=("TransformerConfig", "activation_bytes"),
+    ),
+    Check(
+        name="fewest_devices",
+        title="The smallest number of devices that holds a training run",
+        points=7,
+        cases=(
+            Case("ZeRO 3", {"zero_stage": 3}),
+            Case("ZeRO 1, full recomputation", {"zero_stage": 1, "recompute": "full"}),
+            Case("tensor groups of 4", {"zero_stage": 3, "tensor": 4, "recompute": "selective"}),
+            Case("no ZeRO: more devices do not help", {"zero_stage": 0}),
+            Case("ZeRO 2 in groups of 2", {"zero_stage": 2, "tensor": 2, "limit": 33}, hidden=True),
+        ),
+        inputs=_devices_inputs,
+        run=calls.fewest_devices,
+        describe=describe_calls("fewest_devices(config, {tokens}, memory_bytes, **plan)", further=_plan_code),
+        expect=_devices_expect,
+        compare=agree,
+        hint="Try data = 1, 2, 3, … while data · tensor is at most the limit, and return data · tensor for the first "
+        "whose plan adds up to no more than memory_bytes. Activations are those of one sequence, and no number "
+        "of data-parallel devices makes them smaller. The two checks above come first: a plan adds up what they check.",
+        uses=("TransformerConfig", "state_bytes", "activation_bytes", "memory_plan", "fewest_devices"),
+    ),
+)

@@ -1,0 +1,167 @@
+"""Task 5: the work of a training step, and its seconds at given rates. Oracle: products as torch runs them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlsys_lab.checks.deciding.compare import close
+from mlsys_lab.checks.deciding.transformer_arithmetic.counts import GPT2_KIND, LLAMA_KIND
+from mlsys_lab.checks.deciding.transformer_arithmetic.oracle import draw_model, products_of, sizes_of, weights_of
+from mlsys_lab.checks.deciding.transformer_arithmetic.words import describe_calls, wrap_entries
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
+from mlsys_lab.checks.learner.transformer_arithmetic import step as calls
+
+SMALL_KIND = {
+    **LLAMA_KIND,
+    "position": "learned",
+    "activation": "relu",
+    "n_heads": 3,
+    "n_kv_heads": 3,
+}
+"""The model that the lab runs on its engine."""
+
+
+def _inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    return {
+        "model": draw_model(rng, **case.params),
+        "batch": rng.integers(1, 5, ()),
+        "tokens": rng.integers(2, 20, ()),
+    }
+
+
+def _rows(arrays: Arrays) -> np.ndarray:
+    """All products of a step as torch runs them, a product and its transpose as one."""
+    ran = products_of(arrays["model"], int(arrays["batch"]), int(arrays["tokens"]), backward=True)
+    return calls.merge_shapes([list(row[1:]) for row in ran])
+
+
+# --- step_products --------------------------------------------------------------------------------------------------
+
+
+def _products_expect(arrays: Arrays) -> Arrays:
+    return {"products": _rows(arrays)}
+
+
+def _products_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
+    """The first shape that occurs another number of times."""
+    found, wanted = (_times(arrays.get("products")) for arrays in (got, expected))
+    if found is None or wanted is None:
+        return close(got, expected)
+    for m, k, n in sorted(wanted.keys() | found.keys()):
+        times, want = found.get((m, k, n), 0), wanted.get((m, k, n), 0)
+        if times != want:
+            what = "a product runs another number of times"
+            return Mismatch(what, f"({m}, {k}) by ({k}, {n}), or transposed, {times} times", f"{want} times")
+    return None
+
+
+def _times(rows: np.ndarray | None) -> dict[tuple[int, int, int], int] | None:
+    if rows is None or rows.ndim != 2 or rows.shape[1] != 4 or rows.dtype != np.int64:
+        return None
+    return {(m, k, n): times for times, m, k, n in rows.tolist()}
+
+
+# --- elementwise_units ----------------------------------------------------------------------------------------------
+
+
+def _units_expect(arrays: Arrays) -> Arrays:
+    """The lab's table, array by array."""
+    s, batch, tokens = sizes_of(arrays["model"]), int(arrays["batch"]), int(arrays["tokens"])
+    stream, heads = (batch, tokens, s.d_model), (batch, s.n_heads, tokens, s.head_dim)
+    norm, scores = [stream] * 3, [(batch, s.n_heads, tokens, tokens)] * 5
+    written: list[tuple[int, ...]] = [stream, stream, stream]
+    for _ in range(s.n_layers):
+        written += [*norm, *norm, stream, stream, *[heads] * 4, *scores, (batch, tokens, s.d_ff)]
+    written += [*norm, *[(batch, tokens, s.vocab_size)] * 4]
+    updated = sum(parameter.numel() for parameter in weights_of(arrays["model"]).parameters())
+    return {"elementwise_units": np.array(updated + sum(np.empty(shape, np.int8).size for shape in written))}
+
+
+# --- predict_step ---------------------------------------------------------------------------------------------------
+
+
+def _predict_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    arrays = _inputs(rng, case)
+    shapes = _rows(arrays)[:, 1:]
+    return arrays | {
+        "shapes": shapes,
+        "rates": 1e6 * np.exp(rng.uniform(4, 10, len(shapes))).round(),
+        "unit_s": np.array(float(f"{np.exp(rng.uniform(-24, -19)):.2g}")),
+    }
+
+
+def _predict_expect(arrays: Arrays) -> Arrays:
+    times, m, k, n = _rows(arrays).T.astype(float)
+    units, products_s = (
+        float(_units_expect(arrays)["elementwise_units"]),
+        (2 * times * m * k * n / arrays["rates"]).sum(),
+    )
+    return {
+        calls.PRODUCTS_S: np.array(products_s),
+        calls.STEP_S: np.array(products_s + units * float(arrays["unit_s"])),
+    }
+
+
+def _rates_code(arrays: Arrays) -> list[str]:
+    """The rates as code; those of transposed shapes are the same."""
+    rates = zip(arrays["shapes"].tolist(), arrays["rates"].tolist(), strict=True)
+    listed = wrap_entries(f"({m}, {k}, {n}): {rate / 1e6:.0f}e6" for (m, k, n), rate in rates)
+    return ["rates = {", *listed, "}", "rates |= {shape[::-1]: rate for shape, rate in rates.items()}"]
+
+
+CHECKS = (
+    Check(
+        name="step_products",
+        title="Every matrix product of a training step",
+        points=6,
+        cases=(
+            Case("the small model", SMALL_KIND),
+            Case("a Llama with grouped heads", {**LLAMA_KIND, "n_heads": 4, "n_kv_heads": 2}),
+            Case("a GPT-2", GPT2_KIND, hidden=True),
+        ),
+        inputs=_inputs,
+        run=calls.step_products,
+        describe=describe_calls("step_products(config, {batch}, {tokens})"),
+        expect=_products_expect,
+        compare=_products_compare,
+        hint="Three for each of forward_products, which has its own check: itself, (m, n)·(n, k) and (k, m)·(m, n), "
+        "as many times each. The middle number is the length that is summed over.",
+        uses=("TransformerConfig", "forward_products", "step_products"),
+    ),
+    Check(
+        name="elementwise_units",
+        title="Elementwise work of the small model",
+        points=3,
+        cases=(
+            Case("the small model", SMALL_KIND),
+            Case("many layers", {**SMALL_KIND, "n_layers": 20}, hidden=True),
+        ),
+        inputs=_inputs,
+        run=calls.elementwise_units,
+        describe=describe_calls("elementwise_units(config, {batch}, {tokens})"),
+        expect=_units_expect,
+        compare=close,
+        hint="Elements a token: 8·D + 4·N·H + 5·N·T + F in each layer, 6·D + 4·V once. Times B·T tokens, and at the "
+        "end every parameter once.",
+        uses=("TransformerConfig", "count_parameters", "elementwise_units"),
+    ),
+    Check(
+        name="predict_step",
+        title="Seconds of a step, predicted",
+        points=5,
+        cases=(
+            Case("the small model", SMALL_KIND),
+            Case("two layers", {**SMALL_KIND, "n_layers": 2}),
+            Case("many heads", {**SMALL_KIND, "n_heads": 12, "n_kv_heads": 12}, hidden=True),
+        ),
+        inputs=_predict_inputs,
+        run=calls.predict_step,
+        describe=describe_calls("predict_step_s(config, {batch}, {tokens}, rates, {unit_s})", further=_rates_code),
+        expect=_predict_expect,
+        compare=close,
+        hint="Seconds of one kind of product are its FLOPs, 2·times·m·k·n, over the rate of its own shape. Add them "
+        "up, and add the elementwise elements times unit_s. If it is right with unit_s = 0 only, look at "
+        "elementwise_units; if it is wrong there too, at step_products: each has a check above.",
+        uses=("TransformerConfig", "step_products", "elementwise_units", "predict_step_s"),
+    ),
+)

@@ -1,0 +1,41 @@
+"""What lab 05 says of a case: its inputs as the code that makes them."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.learner.transformer_arithmetic.models import CHOICES, FLAGS, SIZES, fields_of
+
+WIDTH = 84
+GLUE = "\N{NO-BREAK SPACE}"
+
+
+def code_of(model: np.ndarray) -> str:
+    """A model's array as the code that makes its configuration: sizes, choices, and flags that are set."""
+    fields = fields_of(model)
+    sizes = [f"{name}={fields[name]}" for name in SIZES]
+    choices = [f'{name}="{fields[name]}"' for name in CHOICES]
+    flags = [f"{name}=True" for name in FLAGS if fields[name]]
+    return "\n".join(["config = TransformerConfig(", *wrap_entries(['"a model"', *sizes, *choices, *flags]), ")"])
+
+
+def wrap_entries(entries: Iterable[str]) -> list[str]:
+    """Entries of a list as indented lines, each entry whole."""
+    lines = textwrap.wrap(", ".join(entry.replace(" ", GLUE) for entry in entries), WIDTH)
+    return [f"    {line.replace(GLUE, ' ')}" for line in lines]
+
+
+def describe_calls(*calls: str, further: Callable[[Arrays], list[str]] | None = None) -> Callable[[Arrays], str]:
+    """A check's `describe`: the model if there is one, `further` inputs, and calls whose {names} are inputs."""
+
+    def describe(arrays: Arrays) -> str:
+        numbers = {name: array.item() for name, array in arrays.items() if array.ndim == 0}
+        made = [code_of(arrays["model"])] if "model" in arrays else []
+        made += further(arrays) if further else []
+        return "\n".join([*made, *(call.format(**numbers) for call in calls)])
+
+    return describe

@@ -1,0 +1,10 @@
+"""Checks of lab 04: a mask, softmax, RMS norm and its way back, tiles, attention, pages, in the order of its tasks.
+
+Every check but that of Task 7's two functions is traced: `calls` records the learner's kernels, and what is compared is
+values first, then what is wrong with memory, then traffic and shares of work (`mlsys_lab.checks.deciding.traced`).
+"""
+
+from mlsys_lab.checks.deciding.triton import attention, decode, matmul, norms, rows
+from mlsys_lab.checks.learner.spec import Lab
+
+LAB = Lab("triton", rows.CHECKS + norms.CHECKS + matmul.CHECKS + attention.CHECKS + decode.CHECKS)

@@ -1,0 +1,159 @@
+"""Task 7: what attention moves, and flash attention. Oracles: tiles walked and counted, softmax in float64."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+from scipy.special import logsumexp, softmax
+
+from mlsys_lab.checks.deciding.compare import close
+from mlsys_lab.checks.deciding.traced import allow_at_most
+from mlsys_lab.checks.deciding.triton import speed
+from mlsys_lab.checks.deciding.triton.comparison import agree_nearly, describe_arrays
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check
+from mlsys_lab.checks.learner.triton import attention as calls
+from mlsys_lab.checks.learner.triton.launches import blocks, power_of_two
+
+F32 = 4
+"""Bytes of a float32."""
+
+# --- attention_bytes ------------------------------------------------------------------------------------------------
+
+
+def _bytes_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    rows = []
+    for _ in range(case.params["draws"]):
+        block = 2 ** int(rng.integers(4, 8))
+        rows.append([block * int(rng.integers(2, 9)), int(rng.integers(3, block + 1)), block])
+    return {"sizes": np.array([*case.params.get("also", []), *rows])}
+
+
+def _bytes_expect(arrays: Arrays) -> Arrays:
+    """Every tile that is loaded or stored, one after the other."""
+    expected: Arrays = {}
+    for S, D, block in arrays["sizes"].tolist():
+        naive = flash = 0
+        for rows in range(0, S, block):
+            for _ in range(0, S, block):  # a tile of scores: all of D at once
+                naive += 2 * block * D + block * block
+            naive += block * D  # a tile of the result: D is no wider than a block
+            for _ in range(0, S, block):
+                naive += block * block + block * D
+            flash += 2 * block * D + block
+            for keys in range(0, S, block):
+                if keys <= rows + block - 1:
+                    flash += 2 * block * D
+        for _ in range(S):
+            naive += 2 * S
+        given = f"{S}, {D}, {block}"
+        expected[f"naive_attention_bytes({given})"] = np.array(F32 * naive)
+        expected[f"flash_attention_bytes({given})"] = np.array(F32 * flash)
+    return expected
+
+
+# --- flash ----------------------------------------------------------------------------------------------------------
+
+
+def _inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    size = (case.params["heads"], case.params["tokens"], case.params["width"])
+    dtype, spread = case.params.get("dtype", np.float32), case.params.get("spread", 1.0)
+    q, k, v = (rng.normal(scale=s, size=size) for s in (spread, spread, 1.0))
+    if "sink" in case.params:  # the first key's score lies so far above all others of every query
+        along = np.full(size[2], size[2] ** -0.5)
+        q += 20 * along
+        k[:, 0] = case.params["sink"] * size[2] ** 0.5 / 20 * along
+    given = {name: array.astype(dtype) for name, array in (("q", q), ("k", k), ("v", v))}
+    return given | {"scale": np.array(case.params.get("scale", size[2] ** -0.5))}
+
+
+def _expect(arrays: Arrays, counted: bool) -> Arrays:
+    q, k, v = (arrays[name].astype(np.float64) for name in ("q", "k", "v"))
+    heads, tokens, width = q.shape
+    scores = float(arrays["scale"]) * q @ k.transpose(0, 2, 1)
+    scores[:, ~np.tri(tokens, dtype=bool)] = -np.inf
+    out = softmax(scores, axis=2) @ v
+    values = {"out": out.astype(arrays["q"].dtype), "lse": logsumexp(scores, axis=2).astype(np.float32)}
+    return values | _most(heads, tokens, width, arrays["q"].itemsize) if counted else values
+
+
+def _most(heads: int, tokens: int, width: int, itemsize: int) -> Arrays:
+    """Keys up to the end of the block that holds a program's last query."""
+    programs = blocks(tokens, calls.BLOCK_M)
+    ends = [min(tokens, (i + 1) * calls.BLOCK_M) for i in range(programs)]
+    seen = [min(tokens, blocks(end, calls.BLOCK_N) * calls.BLOCK_N) for end in ends]
+    row = width * itemsize
+    return allow_at_most(
+        "flash_kernel",
+        reads={"q_ptr": heads * tokens * row, "k_ptr": heads * sum(seen) * row, "v_ptr": heads * sum(seen) * row},
+        writes={"out_ptr": heads * tokens * row, "lse_ptr": heads * tokens * F32},
+        busiest=2 * (min(tokens, calls.BLOCK_M) + max(seen)) * row + calls.BLOCK_M * F32,
+        widest=max(calls.BLOCK_M, calls.BLOCK_N) * max(calls.LEAST_D, power_of_two(width)),
+        programs=heads * programs,
+    )
+
+
+CHECKS = (
+    Check(
+        name="attention_bytes",
+        title="Bytes of attention, the plain way and flash",
+        points=6,
+        cases=(
+            Case("two blocks, and four", {"draws": 0, "also": [[32, 16, 16], [64, 16, 16]]}),
+            Case("other widths", {"draws": 3}),
+            Case("others", {"draws": 6}, hidden=True),
+        ),
+        inputs=_bytes_inputs,
+        run=calls.predicted,
+        expect=_bytes_expect,
+        compare=close,
+        hint="Scores: Q and K are each read S / block times, S² numbers are written; the softmax reads and writes S²; "
+        "the second product reads S² once (D fits into one tile) and V S / block times. Flash: block number i "
+        "reads i + 1 blocks of keys and as many of values. Use //, and 4 bytes a number.",
+        uses=("naive_attention_bytes", "flash_attention_bytes"),
+    ),
+    Check(
+        name="flash",
+        title="Causal flash attention and its log-sum-exp",
+        points=12,
+        cases=(
+            Case("one block", {"heads": 1, "tokens": 16, "width": 16}),
+            Case("two heads, tokens that do not fill a block", {"heads": 2, "tokens": 21, "width": 16}),
+            Case("a width that is no power of two", {"heads": 1, "tokens": 35, "width": 20, "scale": 0.3}),
+            Case("scores far apart", {"heads": 1, "tokens": 33, "width": 16, "spread": 7.0}),
+            Case("the first key outweighs all others", {"heads": 1, "tokens": 20, "width": 16, "sink": 150.0}),
+            Case("half precision", {"heads": 1, "tokens": 40, "width": 16, "dtype": np.float16}),
+            Case("one token", {"heads": 1, "tokens": 1, "width": 16}),
+            Case("others", {"heads": 2, "tokens": 37, "width": 23, "spread": 3.0}, hidden=True),
+        ),
+        inputs=_inputs,
+        run=calls.flash,
+        expect=partial(_expect, counted=False),
+        compare=agree_nearly,
+        describe=describe_arrays(BLOCK_M=calls.BLOCK_M, BLOCK_N=calls.BLOCK_N),
+        hint="Scores of keys that a query does not see become -inf before the maximum is taken. Both the sum and the "
+        "weighted values are multiplied by exp(old maximum - new maximum). The log-sum-exp is the maximum plus "
+        "tl.log of the sum, in the scores' own scale.",
+        uses=("flash_kernel",),
+        traced=True,
+    ),
+    Check(
+        name="flash_traffic",
+        title="Keys and values once for each block of queries that sees them",
+        points=6,
+        cases=(
+            Case("four blocks", {"heads": 1, "tokens": 64, "width": 16}),
+            Case("two heads", {"heads": 2, "tokens": 45, "width": 16, "dtype": np.float16}, hidden=True),
+        ),
+        inputs=_inputs,
+        run=calls.flash,
+        expect=partial(_expect, counted=True),
+        compare=agree_nearly,
+        describe=describe_arrays(BLOCK_M=calls.BLOCK_M, BLOCK_N=calls.BLOCK_N),
+        hint="Load Q before the loop. The loop ends with the block that holds the program's last query: no later key "
+        "is seen. Nothing is stored before the end.",
+        uses=("flash_kernel",),
+        performance=speed.FLASH,
+        traced=True,
+    ),
+)

@@ -1,0 +1,125 @@
+"""Task 8: attention over a paged cache. Oracle: each sequence's pages laid out, and softmax in float64."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+from scipy.special import softmax
+
+from mlsys_lab.checks.deciding.traced import allow_at_most
+from mlsys_lab.checks.deciding.triton.comparison import agree_nearly, describe_arrays
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check
+from mlsys_lab.checks.learner.triton import decode as calls
+from mlsys_lab.checks.learner.triton.launches import blocks
+
+INT = 4
+"""Bytes of an int32."""
+
+
+def _inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    """Pages lie anywhere in a cache that has some to spare; slots that no token has filled are NaN."""
+    p = {"page": 8, "kv_heads": 2, "group": 2, "width": 8, "dtype": np.float32, "spread": 1.0, **case.params}
+    lengths, page = p["lengths"], p["page"]
+    most = max(blocks(length, page) for length in lengths)
+    free = rng.permutation(sum(blocks(length, page) for length in lengths) + 2).astype(np.int32)
+    cache = np.full((2, len(free), page, p["kv_heads"], p["width"]), np.nan)
+    table = np.full((len(lengths), most), -1, dtype=np.int32)
+    taken = iter(free)
+    for sequence, length in enumerate(lengths):
+        for i in range(blocks(length, page)):
+            table[sequence, i] = number = next(taken)
+            filled = min(page, length - i * page)
+            cache[:, number, :filled] = rng.normal(scale=p["spread"], size=(2, filled, p["kv_heads"], p["width"]))
+    q = rng.normal(scale=p["spread"], size=(len(lengths), p["kv_heads"] * p["group"], p["width"]))
+    k, v = cache.astype(p["dtype"])
+    return {
+        "q": q.astype(p["dtype"]),
+        "k": k,
+        "v": v,
+        "table": table,
+        "length": np.array(lengths, dtype=np.int32),
+        "scale": np.array(case.params.get("scale", p["width"] ** -0.5)),
+    }
+
+
+def _expect(arrays: Arrays, counted: bool) -> Arrays:
+    q, k, v = (arrays[name].astype(np.float64) for name in ("q", "k", "v"))
+    group = q.shape[1] // k.shape[2]
+    out = np.empty_like(q)
+    for sequence, length in enumerate(arrays["length"].tolist()):
+        pages = arrays["table"][sequence, : blocks(length, k.shape[1])]
+        keys, values = (one[pages].reshape(-1, *one.shape[2:])[:length] for one in (k, v))  # (length, kv_heads, D)
+        for head in range(q.shape[1]):
+            scores = keys[:, head // group] @ q[sequence, head] * float(arrays["scale"])
+            out[sequence, head] = softmax(scores) @ values[:, head // group]
+    expected = {"out": out.astype(arrays["q"].dtype)}
+    return expected | _most(arrays) if counted else expected
+
+
+def _most(arrays: Arrays) -> Arrays:
+    q, (_, page, kv_heads, width) = arrays["q"], arrays["k"].shape
+    lengths = arrays["length"].tolist()
+    row, pages = width * q.itemsize, [blocks(length, page) for length in lengths]
+    group = q.shape[1] // kv_heads
+    cached = sum(lengths) * kv_heads * row
+    return allow_at_most(
+        "decode_kernel",
+        reads={
+            "q_ptr": q.nbytes,
+            "k_ptr": cached,
+            "v_ptr": cached,
+            "table_ptr": sum(pages) * kv_heads * INT,
+            "length_ptr": len(lengths) * kv_heads * INT,
+        },
+        writes={"out_ptr": q.nbytes},
+        busiest=2 * (max(lengths) + group) * row + (max(pages) + 1) * INT,
+        widest=max(group, page) * width,
+        programs=len(lengths) * kv_heads,
+    )
+
+
+CHECKS = (
+    Check(
+        name="decode",
+        title="A new token's attention over pages",
+        points=10,
+        cases=(
+            Case("one full page", {"lengths": [8], "kv_heads": 1, "group": 1}),
+            Case("pages in any order, the last not full", {"lengths": [19, 3]}),
+            Case("four queries a group", {"lengths": [9], "group": 4, "scale": 0.7}),
+            Case("scores far apart", {"lengths": [30], "kv_heads": 1, "spread": 5.0}),
+            Case("half precision", {"lengths": [11, 16], "kv_heads": 1, "dtype": np.float16}),
+            Case("one token", {"lengths": [1], "kv_heads": 1}),
+            Case("others", {"lengths": [5, 33], "kv_heads": 3, "group": 2, "page": 4, "width": 16}, hidden=True),
+        ),
+        inputs=_inputs,
+        run=calls.decode,
+        expect=partial(_expect, counted=False),
+        compare=agree_nearly,
+        describe=describe_arrays(),
+        hint="Token number t of a sequence is slot t % PAGE of page table[sequence, t // PAGE], and a slot is kv_heads "
+        "rows of D. Slots from the sequence's end on are not loaded, and their scores are -inf. Query heads of a "
+        "program: kv_head · GROUP to kv_head · GROUP + GROUP - 1.",
+        uses=("decode_kernel",),
+        traced=True,
+    ),
+    Check(
+        name="decode_traffic",
+        title="Each cached key once for all queries of its group",
+        points=5,
+        cases=(
+            Case("four queries a group", {"lengths": [21, 10], "group": 4}),
+            Case("others", {"lengths": [6, 26], "group": 2, "page": 16}, hidden=True),
+        ),
+        inputs=_inputs,
+        run=calls.decode,
+        expect=partial(_expect, counted=True),
+        compare=agree_nearly,
+        describe=describe_arrays(),
+        hint="Load a page's keys once, under a mask that ends with the sequence, and multiply them with all queries of "
+        "the group at once. Go through as many pages as the sequence has, not through the whole table.",
+        uses=("decode_kernel",),
+        traced=True,
+    ),
+)

@@ -1,0 +1,133 @@
+"""Tasks 5 and 6: the order of tiles, and their product. Oracles: the order walked tile by tile, NumPy in float64."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from mlsys_lab.checks.deciding.traced import agree, allow_at_most
+from mlsys_lab.checks.deciding.triton import speed
+from mlsys_lab.checks.deciding.triton.comparison import describe_arrays
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check
+from mlsys_lab.checks.learner.triton import matmul as calls
+from mlsys_lab.checks.learner.triton.launches import blocks
+
+# --- tile_order -----------------------------------------------------------------------------------------------------
+
+
+def _order_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    """Sizes as they stand, or drawn from a range: a table of known answers shall not do."""
+    sizes = {name: case.params[name] for name in ("tiles_m", "tiles_n", "group")}
+    return {name: np.array(int(rng.integers(*n)) if isinstance(n, tuple) else n) for name, n in sizes.items()}
+
+
+def _order_expect(arrays: Arrays) -> Arrays:
+    """Group by group from the top, column by column within one, from top to bottom."""
+    tiles_m, tiles_n, group = (int(arrays[name]) for name in ("tiles_m", "tiles_n", "group"))
+    rows = list(range(tiles_m))
+    groups = [rows[i : i + group] for i in range(0, tiles_m, group)]
+    walked = [(m, n) for members in groups for n in range(tiles_n) for m in members]
+    m, n = (np.array(side, dtype=np.int32) for side in zip(*walked, strict=True))
+    return {"m": m, "n": n}
+
+
+# --- matmul ---------------------------------------------------------------------------------------------------------
+
+
+def _inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    m, n, k = case.params["mnk"]
+    dtype, mean = case.params.get("dtype", np.float32), case.params.get("mean", 0.0)
+    flags = {name: np.array(case.params.get(name, False)) for name in ("turned", "wide")}
+    a, b = (rng.normal(mean, 1, size).astype(dtype) for size in ((m, k), (k, n)))
+    return {"a": a, "b": b, "group": np.array(case.params.get("group", 1)), **flags}
+
+
+def _expect(arrays: Arrays, counted: bool) -> Arrays:
+    a, b = arrays["a"], arrays["b"]
+    product = a.astype(np.float64) @ b.astype(np.float64)
+    values = {"c": product.astype(np.float32 if arrays["wide"] else a.dtype)}
+    (m, k), n, side = a.shape, b.shape[1], calls.BLOCK
+    high, wide = blocks(m, side), blocks(n, side)
+    c_itemsize = values["c"].itemsize
+    tile_m, tile_n = min(m, side), min(n, side)
+    most = allow_at_most(
+        "matmul_kernel",
+        reads={"a_ptr": wide * a.nbytes, "b_ptr": high * b.nbytes},
+        writes={"c_ptr": values["c"].nbytes},
+        busiest=(tile_m + tile_n) * k * a.itemsize + tile_m * tile_n * c_itemsize,
+        widest=side * side,
+        programs=high * wide,
+    )
+    return values | most if counted else values
+
+
+CHECKS = (
+    Check(
+        name="tile_order",
+        title="Which tile is whose",
+        points=6,
+        cases=(
+            Case("row after row", {"tiles_m": 3, "tiles_n": 4, "group": 1}),
+            Case("in groups of 2, the last one lower", {"tiles_m": 3, "tiles_n": 4, "group": 2}),
+            Case("more columns than rows", {"tiles_m": 2, "tiles_n": 5, "group": 2}),
+            Case("more rows than columns", {"tiles_m": 7, "tiles_n": 2, "group": 3}),
+            Case("a group larger than the matrix", {"tiles_m": 2, "tiles_n": 3, "group": 8}),
+            Case("others", {"tiles_m": (5, 12), "tiles_n": (3, 9), "group": (2, 5)}, hidden=True),
+        ),
+        inputs=_order_inputs,
+        run=calls.order,
+        expect=_order_expect,
+        compare=agree,
+        describe=describe_arrays(),
+        hint="A full group has GROUP * tiles_n programs: // tells the group, % the place in it. The last group may be "
+        "lower: min(tiles_m - group * GROUP, GROUP) rows. Within a group, % that height is the row, // it the column.",
+        uses=("tile_of", "order_kernel"),
+        traced=True,
+    ),
+    Check(
+        name="matmul",
+        title="A product of tiles, summed in float32",
+        points=10,
+        cases=(
+            Case("one tile", {"mnk": (16, 16, 16)}),
+            Case("three edges", {"mnk": (19, 23, 29)}),
+            Case("transposed matrices", {"mnk": (18, 9, 21), "turned": True}),
+            Case("half precision", {"mnk": (9, 7, 40), "dtype": np.float16}),
+            Case(
+                "half precision, sums of 700 numbers",
+                {"mnk": (3, 5, 700), "dtype": np.float16, "wide": True, "mean": 1.0},
+            ),
+            Case("grouped tiles", {"mnk": (40, 20, 5), "group": 2}),
+            Case("one number", {"mnk": (1, 1, 1)}),
+            Case("others", {"mnk": (31, 17, 37), "group": 4, "turned": True}, hidden=True),
+        ),
+        inputs=_inputs,
+        run=calls.matmul,
+        expect=partial(_expect, counted=False),
+        compare=agree,
+        describe=describe_arrays(BLOCK=calls.BLOCK),
+        hint="rows and columns of the tile come from tile_of, depth from the loop. A's mask is (rows < M)[:, None] & "
+        "(depth < K)[None, :], with other=0.0. Sums begin as tl.zeros((BLOCK_M, BLOCK_N), tl.float32).",
+        uses=("tile_of", "matmul_kernel"),
+        traced=True,
+    ),
+    Check(
+        name="matmul_traffic",
+        title="A is read once for each column of tiles, B for each row",
+        points=6,
+        cases=(
+            Case("3 × 2 tiles", {"mnk": (37, 29, 20), "group": 2}),
+            Case("half precision", {"mnk": (18, 40, 33), "dtype": np.float16, "group": 2}, hidden=True),
+        ),
+        inputs=_inputs,
+        run=calls.matmul,
+        expect=partial(_expect, counted=True),
+        compare=agree,
+        describe=describe_arrays(BLOCK=calls.BLOCK),
+        hint="Each program makes one tile: for each step along K one tile of A and one of B, and C once at the end.",
+        uses=("tile_of", "matmul_kernel"),
+        performance=speed.MATMUL,
+        traced=True,
+    ),
+)

@@ -1,0 +1,178 @@
+"""Tasks 3 and 4: RMS norm and its gradients. Oracle: torch's autograd through the definition, in float64."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import torch
+
+from mlsys_lab.checks.deciding.traced import agree, allow_at_most
+from mlsys_lab.checks.deciding.triton.comparison import describe_arrays
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check
+from mlsys_lab.checks.learner.triton import norms as calls
+from mlsys_lab.checks.learner.triton.launches import blocks, power_of_two
+
+F32 = 4
+"""Bytes of a float32."""
+
+
+def _norm(x: torch.Tensor, w: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """y and r, in the precision of x."""
+    r = (x.square().mean(dim=1) + eps).rsqrt()
+    return x * r[:, None] * w, r
+
+
+def _inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    size = (case.params["rows"], case.params["columns"])
+    dtype = case.params.get("dtype", np.float32)
+    x = rng.normal(loc=0.5, scale=case.params.get("spread", 1.0), size=size).astype(dtype)
+    return {"x": x, "w": rng.normal(1, 0.5, size[1]).astype(dtype), "eps": np.array(case.params.get("eps", 1e-5))}
+
+
+# --- rms_norm -------------------------------------------------------------------------------------------------------
+
+
+def _forward_expect(arrays: Arrays, counted: bool) -> Arrays:
+    x, w = arrays["x"], arrays["w"]
+    y, r = _norm(torch.from_numpy(x).double(), torch.from_numpy(w).double(), float(arrays["eps"]))
+    values = {"y": y.numpy().astype(x.dtype), "r": r.numpy().astype(np.float32)}
+    rows, columns = x.shape
+    most = allow_at_most(
+        "rms_norm_kernel",
+        reads={"x_ptr": x.nbytes, "w_ptr": rows * w.nbytes},
+        writes={"y_ptr": x.nbytes, "r_ptr": rows * F32},
+        busiest=2 * columns * x.itemsize + w.nbytes + F32,
+        widest=power_of_two(columns),
+        programs=rows,
+    )
+    return values | most if counted else values
+
+
+# --- rms_norm_backward ----------------------------------------------------------------------------------------------
+
+
+def _backward_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    given = _inputs(rng, case)
+    x, w = (torch.from_numpy(given[name]).double() for name in ("x", "w"))
+    _, r = _norm(x, w, float(given.pop("eps")))
+    dy = rng.normal(size=x.shape).astype(given["x"].dtype)
+    return {"dy": dy, **given, "r": r.numpy().astype(np.float32), "programs": np.array(case.params["programs"])}
+
+
+def _backward_expect(arrays: Arrays, counted: bool) -> Arrays:
+    """r is an input, so ε is what it says: r⁻² less the mean of squares."""
+    x, w, dy = (torch.from_numpy(arrays[name]).double() for name in ("x", "w", "dy"))
+    r = torch.from_numpy(arrays["r"]).double()
+    eps = r**-2 - x.square().mean(dim=1)
+    x.requires_grad_()
+    w.requires_grad_()
+    y = x * (x.square().mean(dim=1) + eps).rsqrt()[:, None] * w
+    dx, dw = torch.autograd.grad(y, (x, w), dy)
+    values = {"dx": dx.numpy().astype(arrays["x"].dtype), "dw": dw.numpy().astype(arrays["w"].dtype)}
+    return values | _backward_most(arrays) if counted else values
+
+
+def _backward_most(arrays: Arrays) -> Arrays:
+    x, w, programs = arrays["x"], arrays["w"], int(arrays["programs"])
+    (rows, columns), shares = x.shape, programs * x.shape[1] * F32
+    each = blocks(rows, programs) * (3 * columns * x.itemsize + F32) + w.nbytes + columns * F32
+    first = allow_at_most(
+        "rms_norm_backward_kernel",
+        reads={"dy_ptr": x.nbytes, "x_ptr": x.nbytes, "w_ptr": programs * w.nbytes, "r_ptr": rows * F32},
+        writes={"dx_ptr": x.nbytes, "share_ptr": shares},
+        busiest=each,
+        widest=power_of_two(columns),
+        programs=programs,
+    )
+    second = allow_at_most(
+        "sum_shares_kernel",
+        reads={"share_ptr": shares},
+        writes={"dw_ptr": w.nbytes},
+        busiest=min(columns, calls.COLUMNS) * (programs * F32 + w.itemsize),
+        widest=calls.COLUMNS,
+        programs=blocks(columns, calls.COLUMNS),
+    )
+    return first | second
+
+
+CHECKS = (
+    Check(
+        name="rms_norm",
+        title="RMS norm of rows, and their r",
+        points=6,
+        cases=(
+            Case("rows of 8", {"rows": 3, "columns": 8}),
+            Case("rows that do not fill their block", {"rows": 3, "columns": 13}),
+            Case("small numbers, where ε matters", {"rows": 2, "columns": 7, "spread": 0.01, "eps": 0.1}),
+            Case("half precision", {"rows": 2, "columns": 19, "dtype": np.float16}),
+            Case("one element", {"rows": 1, "columns": 1}),
+            Case("other rows", {"rows": 2, "columns": 101}, hidden=True),
+        ),
+        inputs=_inputs,
+        run=calls.forward,
+        expect=partial(_forward_expect, counted=False),
+        compare=agree,
+        describe=describe_arrays(),
+        hint="The mean divides by `columns`; ε is added to it under the root. r is one number a row: store it at "
+        "r_ptr + row. Beyond the row's end x has to be 0.",
+        uses=("rms_norm_kernel",),
+        traced=True,
+    ),
+    Check(
+        name="rms_norm_traffic",
+        title="RMS norm reads each row once",
+        points=3,
+        cases=(
+            Case("rows of 27", {"rows": 4, "columns": 27}),
+            Case("rows of 43", {"rows": 3, "columns": 43, "dtype": np.float16}, hidden=True),
+        ),
+        inputs=_inputs,
+        run=calls.forward,
+        expect=partial(_forward_expect, counted=True),
+        compare=agree,
+        describe=describe_arrays(),
+        hint="Keep x between the sum of its squares and the product. One program, one row.",
+        uses=("rms_norm_kernel",),
+        traced=True,
+    ),
+    Check(
+        name="rms_norm_backward",
+        title="Gradients of x and of the weight",
+        points=9,
+        cases=(
+            Case("one program", {"rows": 2, "columns": 8, "programs": 1}),
+            Case("rows that do not divide among programs", {"rows": 5, "columns": 13, "programs": 2}),
+            Case("more columns than one program adds", {"rows": 3, "columns": 21, "programs": 3}),
+            Case("half precision", {"rows": 4, "columns": 19, "programs": 3, "dtype": np.float16}),
+            Case("others", {"rows": 7, "columns": 37, "programs": 3}, hidden=True),
+        ),
+        inputs=_backward_inputs,
+        run=calls.backward,
+        expect=partial(_backward_expect, counted=False),
+        compare=agree,
+        describe=describe_arrays(BLOCK_of_sum_shares=calls.COLUMNS),
+        hint="Loop over range(tl.program_id(0), rows, tl.num_programs(0)). The sum over a row is of dy · w · x̂, and is "
+        "divided by `columns`. The share adds dy · x̂, without w. sum_shares_kernel goes through all P rows.",
+        uses=("rms_norm_backward_kernel", "sum_shares_kernel"),
+        traced=True,
+    ),
+    Check(
+        name="rms_norm_backward_traffic",
+        title="The way back reads x and dy once, and shares its work",
+        points=4,
+        cases=(
+            Case("6 rows, 3 programs", {"rows": 6, "columns": 21, "programs": 3}),
+            Case("7 rows, 2 programs", {"rows": 7, "columns": 33, "programs": 2}, hidden=True),
+        ),
+        inputs=_backward_inputs,
+        run=calls.backward,
+        expect=partial(_backward_expect, counted=True),
+        compare=agree,
+        describe=describe_arrays(BLOCK_of_sum_shares=calls.COLUMNS),
+        hint="Load w before the loop. Within it, x and dy are loaded once and serve dx as well as the share. The share "
+        "is stored once, after the loop.",
+        uses=("rms_norm_backward_kernel", "sum_shares_kernel"),
+        traced=True,
+    ),
+)

@@ -1,0 +1,129 @@
+"""Tasks 1 and 2: an elementwise kernel and softmax. Oracle: the definitions in float64, by NumPy and SciPy."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+from scipy.special import expit
+from scipy.special import softmax as softmax_of
+
+from mlsys_lab.checks.deciding.traced import agree, allow_at_most
+from mlsys_lab.checks.deciding.triton import speed
+from mlsys_lab.checks.deciding.triton.comparison import describe_arrays
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check
+from mlsys_lab.checks.learner.triton import rows as calls
+from mlsys_lab.checks.learner.triton.launches import blocks, power_of_two
+
+# --- silu_mul -------------------------------------------------------------------------------------------------------
+
+
+def _silu_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    dtype = case.params.get("dtype", np.float32)
+    return {name: rng.normal(scale=3, size=case.params["size"]).astype(dtype) for name in ("gate", "up")}
+
+
+def _silu_expect(arrays: Arrays) -> Arrays:
+    gate, up = (arrays[name].astype(np.float64) for name in ("gate", "up"))
+    size, itemsize = gate.size, arrays["gate"].itemsize
+    most = allow_at_most(
+        "silu_mul_kernel",
+        reads={"gate_ptr": size * itemsize, "up_ptr": size * itemsize},
+        writes={"y_ptr": size * itemsize},
+        busiest=3 * min(size, calls.ELEMENTS) * itemsize,
+        widest=calls.ELEMENTS,
+        programs=blocks(size, calls.ELEMENTS),
+    )
+    return {"y": (gate * expit(gate) * up).astype(arrays["gate"].dtype), **most}
+
+
+# --- softmax --------------------------------------------------------------------------------------------------------
+
+
+def _softmax_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    size = (case.params["rows"], case.params["columns"])
+    x = rng.normal(loc=case.params.get("mean", 0.0), scale=case.params.get("spread", 2.0), size=size)
+    return {"x": x.astype(case.params.get("dtype", np.float32))}
+
+
+def _softmax_expect(arrays: Arrays, counted: bool) -> Arrays:
+    x = arrays["x"]
+    (rows, columns), itemsize = x.shape, x.itemsize
+    most = allow_at_most(
+        "softmax_kernel",
+        reads={"x_ptr": x.nbytes},
+        writes={"y_ptr": x.nbytes},
+        busiest=2 * columns * itemsize,
+        widest=power_of_two(columns),
+        programs=rows,
+    )
+    values = {"y": softmax_of(x.astype(np.float64), axis=1).astype(x.dtype)}
+    return values | most if counted else values
+
+
+CHECKS = (
+    Check(
+        name="silu_mul",
+        title="An elementwise kernel with a mask",
+        points=5,
+        cases=(
+            Case("two full blocks", {"size": 32}),
+            Case("a last block that is not full", {"size": 37}),
+            Case("one element", {"size": 1}),
+            Case("half precision", {"size": 19, "dtype": np.float16}),
+            Case("another length", {"size": 53}, hidden=True),
+        ),
+        inputs=_silu_inputs,
+        run=calls.silu_mul,
+        expect=_silu_expect,
+        compare=agree,
+        describe=describe_arrays(BLOCK=calls.ELEMENTS),
+        hint="Addresses of a program: tl.program_id(0) * BLOCK + tl.arange(0, BLOCK). Those that are less than `size` "
+        "are inside; both loads and the store need that mask. tl.sigmoid wants float32.",
+        uses=("silu_mul_kernel",),
+        traced=True,
+    ),
+    Check(
+        name="softmax",
+        title="Softmax of rows of any length",
+        points=8,
+        cases=(
+            Case("a row that fills its block", {"rows": 2, "columns": 8}),
+            Case("rows that do not", {"rows": 3, "columns": 13}),
+            Case("large numbers", {"rows": 2, "columns": 11, "mean": 120.0, "spread": 30.0}),
+            Case("all of them far below zero", {"rows": 2, "columns": 5, "mean": -120.0}),
+            Case("half precision", {"rows": 2, "columns": 21, "dtype": np.float16}),
+            Case("one element", {"rows": 1, "columns": 1}),
+            Case("longer rows", {"rows": 2, "columns": 301, "mean": -50.0}, hidden=True),
+        ),
+        inputs=_softmax_inputs,
+        run=calls.softmax,
+        expect=partial(_softmax_expect, counted=False),
+        compare=agree,
+        describe=describe_arrays(),
+        hint="Load the row with other=-float('inf') beyond its end: no maximum, and exp of it is 0. Subtract "
+        "the maximum before exp, divide by tl.sum(…, axis=0), store under the same mask.",
+        uses=("softmax_kernel",),
+        traced=True,
+    ),
+    Check(
+        name="softmax_traffic",
+        title="Softmax reads and writes each number once",
+        points=4,
+        cases=(
+            Case("rows of 29", {"rows": 4, "columns": 29}),
+            Case("rows of 64, half precision", {"rows": 3, "columns": 64, "dtype": np.float16}),
+            Case("rows of 47", {"rows": 5, "columns": 47}, hidden=True),
+        ),
+        inputs=_softmax_inputs,
+        run=calls.softmax,
+        expect=partial(_softmax_expect, counted=True),
+        compare=agree,
+        describe=describe_arrays(),
+        hint="One tl.load, kept in a variable, serves maximum, sum and quotients: nothing has to be stored in between. "
+        "Each program has one row, that of its own number.",
+        uses=("softmax_kernel",),
+        performance=speed.SOFTMAX,
+        traced=True,
+    ),
+)

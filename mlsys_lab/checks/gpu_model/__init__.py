@@ -1,9 +1,0 @@
-"""Checks of lab 02: work and bounds, timing, regimes, requests of a warp, occupancy, two kernels; in its tasks' order.
-
-The two kernels are traced: what is compared is what they computed and what their warps asked for.
-"""
-
-from mlsys_lab.checks.gpu_model import kernels, requests, residency, timing, work
-from mlsys_lab.checks.spec import Lab
-
-LAB = Lab("gpu-model", work.CHECKS + timing.CHECKS + requests.CHECKS + residency.CHECKS + kernels.CHECKS)

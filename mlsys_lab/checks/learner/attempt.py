@@ -1,0 +1,168 @@
+"""The learner's side of a check: call the learner's code under limits, and put what goes wrong into words.
+
+Nothing here decides whether an answer is right, so this is all that a grader's sandbox needs.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+import mlsys_lab
+from mlsys_lab.checks.learner.limits import OutOfTimeError, time_limit
+from mlsys_lab.checks.learner.spec import Arrays, Call, Check, Mismatch
+from mlsys_lab.errors import CourseError, UnfinishedError
+from mlsys_lab.stack.artifact import ArtifactError, describe, place_of
+
+DTYPES = frozenset(
+    {"bool", "int8", "int16", "int32", "int64", "uint8", "float16", "float32", "float64"},
+)
+"""What may cross between the learner's side and whoever decides."""
+
+PACKAGE = str(Path(mlsys_lab.__file__).parent)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What calling the learner's code gave: arrays, or the problem that stood in the way.
+
+    `unfinished` tells a task that has not been written from one that is wrong. `peak_bytes` is None unless the check
+    has a memory budget.
+    """
+
+    arrays: Arrays | None
+    problem: Mismatch | None
+    unfinished: bool
+    time_s: float
+    peak_bytes: int | None = None
+
+
+def missing_names(check: Call | Check, artifact: Any) -> Mismatch | None:
+    """The problem of an artifact that does not define what the check uses, or None.
+
+    Raises `ArtifactError` where it defines a kernel that may not be run.
+    """
+    missing = [name for name in check.uses if not hasattr(artifact, name)]
+    if not missing:
+        return None
+    names = ", ".join(f"`{name}`" for name in missing)
+    return Mismatch(f"{names} is not defined", expected="a definition in a cell that begins with `#| export`")
+
+
+def attempt(check: Call | Check, artifact: Any, inputs: Arrays) -> Attempt:
+    """Call `check.run` on a copy of `inputs` under the check's time and memory limits.
+
+    `inputs` must be public already (`mlsys_lab.checks.deciding.verdict.public_inputs`). Only KeyboardInterrupt passes
+    through.
+    """
+    try:
+        problem = missing_names(check, artifact)
+    except ArtifactError as error:
+        got, expected = str(error.got or ""), str(error.expected or error.help)
+        return Attempt(None, Mismatch(error.what, got, expected), unfinished=False, time_s=0.0)
+    if problem is not None:
+        return Attempt(None, problem, unfinished=True, time_s=0.0)
+    arrays: Arrays | None = None
+    unfinished, tracker = False, None
+    fed = {name: array.copy() for name, array in inputs.items()}
+    start = time.perf_counter()
+    try:
+        with _memory_tracker(check) as tracker, time_limit(check.time_limit_s):
+            arrays = check.run(artifact, fed)
+    except KeyboardInterrupt:
+        raise
+    except OutOfTimeError:
+        limit = f"{check.time_limit_s:g} s"
+        problem = Mismatch("it did not come to an end", f"no answer after {limit}", f"an answer within {limit}")
+    except (NotImplementedError, UnfinishedError) as error:
+        problem, unfinished = _unwritten(error), True
+    except BaseException as error:  # a learner's code may raise anything, SystemExit included
+        problem = _raised(error)
+    time_s = time.perf_counter() - start
+    peak_bytes = tracker.peak_bytes if tracker is not None else None
+    if problem is None:
+        problem = _not_arrays(arrays) or _over_budget(check, peak_bytes)
+    return Attempt(None if problem else arrays, problem, unfinished, time_s, peak_bytes)
+
+
+def _memory_tracker(check: Call | Check) -> Any:
+    if check.memory_bytes is None:
+        return nullcontext()
+    from mlsys_lab.benchmark.memory import track_memory  # imports torch
+
+    return track_memory()
+
+
+def _over_budget(check: Call | Check, peak_bytes: int | None) -> Mismatch | None:
+    if check.memory_bytes is None or peak_bytes is None or peak_bytes <= check.memory_bytes:
+        return None
+    return Mismatch("it holds too much memory", f"{peak_bytes:,} bytes", f"at most {check.memory_bytes:,} bytes")
+
+
+def _not_arrays(arrays: object) -> Mismatch | None:
+    expected = "arrays of bool, int, uint8 or float"
+    if not isinstance(arrays, Mapping):
+        return Mismatch("the answer is not a set of named arrays", type(arrays).__name__, expected)
+    for name, array in arrays.items():
+        if type(array) is not np.ndarray:
+            return Mismatch(f"`{name}` is not an array", type(array).__name__, expected)
+        if array.dtype.name not in DTYPES:
+            return Mismatch(f"`{name}` does not hold numbers", f"dtype {array.dtype.name}", expected)
+    return None
+
+
+def _unwritten(error: Exception) -> Mismatch:
+    """Which task is to do: a released stub names it ("still to do: Task 1 · …"); else by its line alone."""
+    task = describe(error).removeprefix(type(error).__name__).removeprefix(": still to do").lstrip(": ")
+    where = _where(error, brief=bool(task))
+    told = f"{task} ({where})" if task and where else task or where or "the task itself"
+    return Mismatch(f"not written yet: {told}")
+
+
+def _raised(error: BaseException) -> Mismatch:
+    """An exception in words: at whose line, of which kind."""
+    where = _where(error)
+    if isinstance(error, CourseError) and not where:  # the check itself says what is wrong with an answer
+        got, expected = ("" if value is None else str(value) for value in (error.got, error.expected))
+        return Mismatch(error.what, got, expected)
+    said = describe(error)
+    if where:
+        return Mismatch("your code stopped with an exception", f"{said}, at {where}", _asked_for(error))
+    return Mismatch("the check could not use what your code gave back", said, "what the task describes")
+
+
+def _asked_for(error: BaseException) -> str:
+    """What the call noted on the exception on its way out; a learner's exception may hold anything as notes."""
+    notes = vars(error).get("__notes__")
+    said = [note for note in notes if isinstance(note, str)] if isinstance(notes, list) else []
+    return " ".join(said) or "an answer"
+
+
+def _where(error: BaseException, brief: bool = False) -> str:
+    """The learner's deepest line that an exception passed through, with its text unless `brief`; "" if none."""
+    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    for frame, line in reversed(frames):
+        if place := _learners_line(frame, line, brief):
+            return place
+    return ""
+
+
+def _learners_line(frame: FrameType, line: int, brief: bool) -> str:
+    if (place := place_of(frame, line)) is not None:
+        return f"cell {place.cell.number}, line {place.line}" if brief else str(place)
+    filename = frame.f_code.co_filename
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if shell is not None and (named := getattr(shell.compile, "format_code_name", lambda _: None)(filename)):
+        return f"{named[0].lower()} {named[1]}, line {line}"
+    if frame.f_globals.get("__name__") == "__main__" and not filename.startswith(PACKAGE):
+        return f"{Path(filename).name}, line {line}"
+    return ""

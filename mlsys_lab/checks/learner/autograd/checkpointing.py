@@ -1,0 +1,88 @@
+"""Calls of task 8: bytes predicted, and gradients from a second forward pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from mlsys_lab.checks.learner.autograd.engine import inputs_of, storage_only
+from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.learner.values import array, whole
+
+
+@storage_only
+def graph_bytes(artifact: Any, arrays: Arrays) -> Arrays:
+    """The learner's prediction for a graph that is held whole."""
+    sizes = (int(arrays[name]) for name in ("batch", "width", "layers"))
+    return {"bytes": whole("bytes", artifact.predict_graph_bytes(*sizes))}
+
+
+@storage_only
+def checkpointed_bytes(artifact: Any, arrays: Arrays) -> Arrays:
+    """The learner's prediction for a checkpointed graph, and the best number of segments."""
+    sizes = (int(arrays[name]) for name in ("batch", "width", "layers", "segments"))
+    return {
+        "bytes": whole("bytes", artifact.predict_checkpointed_bytes(*sizes)),
+        "choose_segments": whole("choose_segments", artifact.choose_segments(int(arrays["layers"]))),
+    }
+
+
+def stage(h: Any, w: Any, v: Any) -> Any:
+    """Two products and a short cut, so that h is used twice inside."""
+    return ((h @ w).tanh() @ v) + h * 0.5
+
+
+@storage_only
+def checkpoint(artifact: Any, arrays: Arrays) -> Arrays:
+    """Two checkpointed stages, or both within a third: the result, the gradients, and how often a stage ran.
+
+    Each run of a stage is multiplied by the next of `turns`, so that the arrays tell how often and in which order too.
+    """
+    turns, calls = arrays["turns"].tolist(), [0]
+
+    def counted(h: Any) -> Any:
+        turn = turns[min(calls[0], len(turns) - 1)]
+        calls[0] += 1
+        return stage(h, w, v) * turn
+
+    def twice(h: Any) -> Any:
+        return artifact.checkpoint(counted, artifact.checkpoint(counted, h))
+
+    w, v = inputs_of(artifact, arrays, "w", "v")
+    x = artifact.Tensor(torch.from_numpy(arrays["x"]), requires_grad=bool(arrays["x_wants"]))
+    result = artifact.checkpoint(twice, x) if arrays["nested"] else twice(x)
+    forward_calls = calls[0]
+    for _ in range(int(arrays["backwards"])):
+        artifact.backward(result, torch.from_numpy(arrays["g"]))
+    got = {"result": array("the result", result), "w.grad": array("w.grad", w.grad), "v.grad": array("v.grad", v.grad)}
+    if arrays["x_wants"]:
+        got["x.grad"] = array("x.grad", x.grad)
+    return got | {"calls of fn": np.array((forward_calls, calls[0]))}
+
+
+@storage_only
+def deep_stack(artifact: Any, arrays: Arrays) -> Arrays:
+    """A deep stack of layers, checkpointed in segments. From its third run on, a layer gives something else."""
+    calls = [0] * len(arrays["weights"])
+    weights = [artifact.Tensor(torch.from_numpy(w), requires_grad=True) for w in arrays["weights"]]
+    biases = [artifact.Tensor(torch.from_numpy(b), requires_grad=True) for b in arrays["biases"]]
+
+    def layer(i: int) -> Any:
+        def apply(h: Any) -> Any:
+            calls[i] += 1
+            result = (h @ weights[i] + biases[i]).tanh()
+            return result if calls[i] <= 2 else result * 2.0
+
+        return apply
+
+    x = artifact.Tensor(torch.from_numpy(arrays["x"]))
+    result = artifact.checkpoint_sequential([layer(i) for i in range(len(weights))], x, int(arrays["segments"]))
+    artifact.backward(result, torch.from_numpy(arrays["g"]))
+    return {
+        "result": array("the result", result)[::1000],
+        "gradient of the first weight": array("gradient of the first weight", weights[0].grad),
+        "gradients of the biases": np.stack([array("a bias's gradient", b.grad) for b in biases]),
+        "most calls of a layer": np.array(max(calls)),
+    }

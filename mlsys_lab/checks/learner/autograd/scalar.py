@@ -1,0 +1,101 @@
+"""Calls of tasks 1 and 2: a number that remembers its operands, and the walk back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mlsys_lab.checks.learner.autograd.engine import storage_only
+from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.learner.values import number
+from mlsys_lab.errors import InputError
+
+ARITHMETIC: dict[str, Callable[[Any, Any, float], Any]] = {
+    "x * y": lambda x, y, p: x * y,
+    "x * x": lambda x, y, p: x * x,
+    "3 * x": lambda x, y, p: 3 * x,
+    "x ** p": lambda x, y, p: x**p,
+}
+
+
+def _share(result: Any, operand: Any, g: float) -> float:
+    """What the edges of `result` pass on to `operand` when `g` arrives."""
+    return sum((vjp(g) for parent, vjp in result.edges if parent is operand), 0.0)
+
+
+@storage_only
+def arithmetic(artifact: Any, arrays: Arrays) -> Arrays:
+    """Products and powers, and what each passes on to its operands."""
+    p, g, got = float(arrays["p"]), float(arrays["g"]), {}
+    for name, f in ARITHMETIC.items():
+        x, y = artifact.Value(float(arrays["x"])), artifact.Value(float(arrays["y"]))
+        result = f(x, y, p)
+        if not isinstance(result, artifact.Value):
+            raise InputError(f"{name} gives no Value", got=type(result).__name__, expected="Value")
+        got[name] = number(name, result.data)
+        got[f"share of x in {name}"] = number(f"share of x in {name}", _share(result, x, g))
+        got[f"share of y in {name}"] = number(f"share of y in {name}", _share(result, y, g))
+    return got
+
+
+@storage_only
+def functions(artifact: Any, arrays: Arrays) -> Arrays:
+    """exp, tanh and relu, and what each passes on."""
+    got = {}
+    for name in ("exp", "tanh", "relu"):
+        # exp of +1000 is no number that a float holds: feed it the negative half only.
+        at = -abs(float(arrays["x"])) if name == "exp" else float(arrays["x"])
+        x = artifact.Value(at)
+        result = getattr(x, name)()
+        if not isinstance(result, artifact.Value):
+            raise InputError(f"{name} gives no Value", got=type(result).__name__, expected="Value")
+        got[name] = number(name, result.data)
+        got[f"share of x in {name}"] = number(f"share of x in {name}", _share(result, x, float(arrays["g"])))
+    return got
+
+
+@storage_only
+def order(artifact: Any, arrays: Arrays) -> Arrays:
+    """The numbers of the nodes in the order that the learner's search gives; −1 for a node that is none of them."""
+    nodes: list[Any] = []
+    for i, j in arrays["operands"]:
+        nodes.append(artifact.Value(1.0) if i < 0 else nodes[i] + nodes[j])
+    names = {id(node): i for i, node in enumerate(nodes)}
+    found = artifact.topological_order(nodes[-1])
+    if not isinstance(found, list):
+        raise InputError("topological_order gives no list", got=type(found).__name__, expected="list of nodes")
+    return {"order": np.array([names.get(id(node), -1) for node in found], dtype=np.int64)}
+
+
+def combine(x: Any, y: Any) -> tuple[Any, Any, Any]:
+    """A product that is used three times, and an input that is reached by a short way and a long one."""
+    product = x * y
+    long_way = ((product + 1.0) * 0.5).tanh()
+    first = long_way * product + x * x + product
+    return product, first, first * 0.5 + y * x
+
+
+@storage_only
+def reuse(artifact: Any, arrays: Arrays) -> Arrays:
+    """Gradients after one or several backward passes."""
+    x, y = artifact.Value(float(arrays["x"])), artifact.Value(float(arrays["y"]))
+    product, first, second = combine(x, y)
+    for which in arrays["calls"]:
+        artifact.backward((first, second)[which], float(arrays["seed"]))
+    grads = {"x.grad": x.grad, "y.grad": y.grad, "(x * y).grad": product.grad}
+    return {name: number(name, grad) for name, grad in grads.items()}
+
+
+@storage_only
+def deep(artifact: Any, arrays: Arrays) -> Arrays:
+    """A long chain of products, then doublings."""
+    x = artifact.Value(float(arrays["x"]))
+    result = x
+    for factor in arrays["factors"].tolist():
+        result = result * factor
+    for _ in range(int(arrays["doublings"])):
+        result = result + result
+    result.backward()
+    return {"result": number("result", result.data), "x.grad": number("x.grad", x.grad)}

@@ -1,0 +1,68 @@
+"""Calls of tasks 5 and 6: moving numbers about, and the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from mlsys_lab.checks.learner.autograd.engine import inputs_of, storage_only
+from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.learner.values import array
+
+KEYS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "x[2]": lambda rows: 2,
+    "x[1:4]": lambda rows: slice(1, 4),
+    "x[:, -1]": lambda rows: (slice(None), -1),
+    "x[rows]": lambda rows: rows,
+    "x[rows, 0]": lambda rows: (rows, 0),
+    "x[arange, rows % 3]": lambda rows: (torch.arange(len(rows)) % 5, rows % 3),
+    "x[mask]": lambda rows: torch.arange(5) % 2 == 0,
+}
+LOSS_GRADS = ("logits.grad", "logits.grad after a second backward pass")
+
+
+def axis_of(arrays: Arrays) -> int | tuple[int, ...] | None:
+    """The `axis` argument that the arrays stand for."""
+    axes = tuple(arrays["axes"].tolist())
+    return axes if arrays["is_tuple"] else axes[0] if axes else None
+
+
+@storage_only
+def sums(artifact: Any, arrays: Arrays) -> Arrays:
+    """sum, mean and reshape, and the gradients of their input."""
+    axis, keepdims, got = axis_of(arrays), bool(arrays["keepdims"]), {}
+    for name in ("sum", "mean"):
+        (x,) = inputs_of(artifact, arrays, "x")
+        result = getattr(x, name)(axis=axis, keepdims=keepdims)
+        artifact.backward(result, torch.from_numpy(arrays["g"]))
+        got[name], got[f"x.grad of {name}"] = array(name, result), array(f"x.grad of {name}", x.grad)
+    (x,) = inputs_of(artifact, arrays, "x")
+    result = x.reshape(arrays["g2"].shape[0], -1)
+    artifact.backward(result, torch.from_numpy(arrays["g2"]))
+    return got | {"reshape": array("reshape", result), "x.grad of reshape": array("x.grad of reshape", x.grad)}
+
+
+@storage_only
+def index(artifact: Any, arrays: Arrays) -> Arrays:
+    """What each key picks out, and the gradient of what it was picked from."""
+    got = {}
+    for name, key in KEYS.items():
+        (x,) = inputs_of(artifact, arrays, "x")
+        result = x[key(torch.from_numpy(arrays["rows"]))]
+        artifact.backward(result, torch.from_numpy(arrays[f"g of {name}"]))
+        got[name], got[f"x.grad of {name}"] = array(name, result), array(f"x.grad of {name}", x.grad)
+    return got
+
+
+@storage_only
+def loss(artifact: Any, arrays: Arrays) -> Arrays:
+    """The loss, and the gradient of the logits after one backward pass and after two."""
+    (logits,) = inputs_of(artifact, arrays, "logits")
+    result = artifact.cross_entropy(logits, torch.from_numpy(arrays["labels"]))
+    got = {"loss": array("loss", result)}
+    for name in LOSS_GRADS:
+        artifact.backward(result, torch.from_numpy(arrays["g"]))
+        got[name] = array(name, logits.grad)
+    return got

@@ -1,0 +1,54 @@
+"""Calls of tasks 3 and 4: arrays. Every gradient starts from a given array, so that no task leans on a later one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from mlsys_lab.checks.learner.autograd.engine import inputs_of, storage_only
+from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.learner.values import array
+
+ELEMENTWISE: dict[str, Callable[[Any, Any], Any]] = {
+    "x * y": lambda x, y: x * y,
+    "(x * x).exp()": lambda x, y: (x * x * 0.5).exp(),
+    "(x * x + 1).log()": lambda x, y: (x * x + 1.0).log(),
+    "x.tanh()": lambda x, y: x.tanh(),
+    "x.relu()": lambda x, y: x.relu(),
+    # Sums hand one array on to both operands: whoever adds to it in place spoils the other one's gradient.
+    "(x + y) + y * y": lambda x, y: (x + y) + y * y,
+    "y * y + (x + y)": lambda x, y: y * y + (x + y),
+}
+
+
+@storage_only
+def unbroadcast(artifact: Any, arrays: Arrays) -> Arrays:
+    """A gradient, summed down to a shape."""
+    shape = tuple(arrays["shape"].tolist())
+    return {"result": array("the result", artifact.unbroadcast(torch.from_numpy(arrays["grad"]), shape))}
+
+
+@storage_only
+def elementwise(artifact: Any, arrays: Arrays) -> Arrays:
+    """Each expression and the gradients of its inputs."""
+    got = {}
+    for name, f in ELEMENTWISE.items():
+        x, y = inputs_of(artifact, arrays, "x", "y")
+        result = f(x, y)
+        artifact.backward(result, torch.from_numpy(arrays["g2" if "y" in name else "g1"]))
+        got[name] = array(name, result)
+        got[f"x.grad of {name}"] = array(f"x.grad of {name}", x.grad)
+        if "y" in name:
+            got[f"y.grad of {name}"] = array(f"y.grad of {name}", y.grad)
+    return got
+
+
+@storage_only
+def matmul(artifact: Any, arrays: Arrays) -> Arrays:
+    """A product of matrices and the gradients of both."""
+    x, y = inputs_of(artifact, arrays, "x", "y")
+    result = x @ y
+    artifact.backward(result, torch.from_numpy(arrays["g"]))
+    return {"x @ y": array("x @ y", result), "x.grad": array("x.grad", x.grad), "y.grad": array("y.grad", y.grad)}

@@ -1,0 +1,51 @@
+"""Calls of tasks 1 and 2: a thread for each element, in one and two dimensions, and a stride over the grid."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mlsys_lab.checks.learner.cuda.launches import HIGH, THREADS, WIDE, blocks, launch_recorded
+from mlsys_lab.checks.learner.spec import Arrays
+
+STRIDED_BLOCKS = 2
+"""Blocks of the launch of `axpy`, however many elements there are."""
+
+
+def relu(artifact: Any, arrays: Arrays) -> Arrays:
+    """One launch with a thread for each element."""
+    x = arrays["x"]
+    given = {"x": x, "y": np.empty_like(x)}
+    return launch_recorded(artifact, "relu", x.size // THREADS, THREADS, given, "y")
+
+
+def sgd_step(artifact: Any, arrays: Arrays) -> Arrays:
+    """One launch with threads beyond the last element."""
+    w = arrays["w"]
+    given = {"w": w, "g": arrays["g"], "rate": arrays["rate"][()]}
+    return launch_recorded(artifact, "sgd_step", blocks(w.size, THREADS), THREADS, given, "w", fresh=False)
+
+
+def causal_mask(artifact: Any, arrays: Arrays) -> Arrays:
+    """One launch over a square matrix."""
+    scores = arrays["scores"]
+    given = {"scores": scores, "masked": np.empty_like(scores)}
+    return _over(artifact, "causal_mask", given, "masked")
+
+
+def outer(artifact: Any, arrays: Arrays) -> Arrays:
+    """One launch over the matrix that two vectors make."""
+    u, v = arrays["u"], arrays["v"]
+    return _over(artifact, "outer", {"u": u, "v": v, "out": np.empty((u.size, v.size), np.float32)}, "out")
+
+
+def axpy(artifact: Any, arrays: Arrays) -> Arrays:
+    """One launch whose threads may be fewer than the elements, or more."""
+    given = {"a": arrays["a"][()], "x": arrays["x"], "y": arrays["y"]}
+    return launch_recorded(artifact, "axpy", STRIDED_BLOCKS, THREADS, given, "y", fresh=False)
+
+
+def _over(artifact: Any, kernel: str, given: dict[str, Any], output: str) -> Arrays:
+    rows, columns = given[output].shape
+    return launch_recorded(artifact, kernel, (blocks(columns, WIDE), blocks(rows, HIGH)), (WIDE, HIGH), given, output)

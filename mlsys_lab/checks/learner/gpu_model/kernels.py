@@ -1,0 +1,66 @@
+"""Calls of tasks 6 and 7: a launch of a kernel, recorded: its result, its traffic, its lanes and its sectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mlsys_lab.checks.learner.findings import collect_findings
+from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.learner.trees import flatten
+from mlsys_lab.errors import InputError
+from mlsys_lab.kernels.trace.events import WARP, Trace
+from mlsys_lab.kernels.trace.launches import parameters_of, recorded
+from mlsys_lab.kernels.trace.places import in_cells
+from mlsys_lab.kernels.trace.requests import VERBS, busiest_thread, worst_of
+from mlsys_lab.kernels.trace.rows import counted, grouped
+from mlsys_lab.kernels.trace.sectors import coalescing
+
+THREADS = 128
+"""Threads of a block."""
+WARPS = "warps"
+"""The branch that holds what is counted beside `findings`, each with how many and where."""
+LANES, SECTORS, SHARE = "idle lanes", "needless sectors", "accesses"
+"""Counted there: most idle lanes and most needless sectors of a warp's request, most accesses of a thread."""
+
+
+def mixed(artifact: Any, arrays: Arrays) -> Arrays:
+    """One launch with a thread for each element."""
+    x = arrays["x"]
+    return _launched(artifact, "mixed", x.size // THREADS, {"x": x, "c": arrays["c"], "y": np.empty_like(x)})
+
+
+def scale_rows(artifact: Any, arrays: Arrays) -> Arrays:
+    """One launch with a block for each row."""
+    x = arrays["x"]
+    return _launched(artifact, "scale_rows", len(x), {"x": x, "s": arrays["s"], "y": np.empty_like(x)})
+
+
+def _launched(artifact: Any, kernel: str, grid: int, given: dict[str, np.ndarray]) -> Arrays:
+    """What a launch left in `y`, and all that was counted."""
+    if (parameters := parameters_of(artifact, kernel)) != list(given):
+        raise InputError(f"`{kernel}` has the wrong parameters", got=", ".join(parameters), expected=", ".join(given))
+    trace = in_cells(recorded(artifact, kernel, grid, THREADS, *given.values(), outputs=("y",)), artifact)
+    found = {
+        LANES: _idle(trace),
+        SECTORS: worst_of(coalescing(trace), "sectors"),
+        SHARE: busiest_thread(trace, "global"),
+    }
+    warps = {name: {"count": count, "at": at} for name, (count, at) in found.items()}
+    return {"y": given["y"], **collect_findings(trace, actor="block"), **flatten({WARPS: warps})}
+
+
+def _idle(trace: Trace) -> tuple[int, str]:
+    """How many lanes of a warp take no part in a request at most, to whatever memory, and which request it is."""
+    rows = trace.accesses  # a branch may hide behind shared memory, and behind local
+    if not len(rows):
+        return 0, ""
+    order, starts = grouped(rows["request"])
+    at_work = counted(starts, len(rows))
+    fewest = int(at_work.argmin())
+    first = rows[order[starts[fewest]]]
+    who = f"block {first['block']} warp {first['thread'] // WARP}"
+    does = f"{VERBS[int(first['kind'])]} {trace.buffers[first['buffer']].name}"
+    said = f"{trace.sites[first['site']]}: {at_work[fewest]} of {WARP} lanes of {who} {does}"
+    return WARP - int(at_work[fewest]), said

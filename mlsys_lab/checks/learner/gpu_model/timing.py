@@ -1,0 +1,94 @@
+"""Calls of tasks 2 and 3: a timing loop on a clock that is made up, a fit of times, and what binds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.learner.values import number, parts, word, write_number
+from mlsys_lab.errors import InputError
+
+STALE = 0.125
+"""What share of its time a call takes whose input was seen before: it is still in the cache."""
+FIT = "fit_overhead_and_bandwidth(sizes_bytes, times_s)"
+OVERHEAD, BANDWIDTH = f"overhead_s from {FIT}", f"bytes_per_s from {FIT}"
+BOUNDS = ("compute", "memory", "overhead", "unexplained")
+
+
+class MadeUpMachine:
+    """A clock, inputs to make and a call to time, whose times are given: no real clock is asked."""
+
+    def __init__(self, start_s: float, make_s: float, calls_s: list[float]) -> None:
+        self.now_s, self._make_s, self._calls_s = start_s, make_s, calls_s
+        self._made = self._called = self.readings = 0
+        self._seen: set[int] = set()
+
+    def clock(self) -> float:
+        """The time now, in seconds."""
+        self.readings += 1
+        return self.now_s
+
+    def make(self) -> int:
+        """A fresh input."""
+        self.now_s += self._make_s
+        self._made += 1
+        return self._made
+
+    def call(self, value: Any) -> None:
+        """What is to be timed; for one input only its first call takes the whole time."""
+        if not isinstance(value, int) or not 1 <= value <= self._made:
+            raise InputError("`call` was given something else than an input", got=repr(value)[:80], expected="make()")
+        if self._called == len(self._calls_s):
+            raise InputError("`call` is called too often", expected=f"warmup + samples = {self._called} times")
+        self.now_s += self._calls_s[self._called] * (STALE if value in self._seen else 1.0)
+        self._called += 1
+        self._seen.add(value)
+
+
+def median(artifact: Any, arrays: Arrays) -> Arrays:
+    """What the learner's loop says of a machine whose times are known."""
+    samples, warmup = int(arrays["samples"]), int(arrays["warmup"])
+    machine = MadeUpMachine(float(arrays["start_s"]), float(arrays["make_s"]), arrays["calls_s"].tolist())
+    got = artifact.median_time_s(machine.make, machine.call, machine.clock, samples=samples, warmup=warmup)
+    if not machine.readings:
+        raise InputError("`clock` is never called", got="no reading, or those of another clock", expected="clock()")
+    name = median_call(samples, warmup)
+    return {name: number(name, got)}
+
+
+def median_call(samples: int, warmup: int) -> str:
+    """A call of `median_time_s` as code."""
+    return f"median_time_s(make, call, clock, samples={samples}, warmup={warmup})"
+
+
+def fit(artifact: Any, arrays: Arrays) -> Arrays:
+    """Overhead and bandwidth from times."""
+    got = artifact.fit_overhead_and_bandwidth(arrays["sizes_bytes"].copy(), arrays["times_s"].copy())
+    overhead_s, bytes_per_s = parts(FIT, got, "overhead_s", "bytes_per_s")
+    return {OVERHEAD: number(OVERHEAD, overhead_s), BANDWIDTH: number(BANDWIDTH, bytes_per_s)}
+
+
+def regime(artifact: Any, arrays: Arrays) -> Arrays:
+    """The least time of every piece of work, what binds it, and the share of its time that this explains."""
+    machine = artifact.Machine(*arrays["machine"].tolist())
+    found: dict[str, np.ndarray] = {}
+    for time_s, flops, size_bytes in arrays["works"].tolist():
+        least = predict_call(flops, size_bytes)
+        found[least] = number(least, artifact.predict_s(flops, size_bytes, machine))
+        name = regime_call(time_s, flops, size_bytes)
+        binds, share = parts(name, artifact.regime(time_s, flops, size_bytes, machine), "binds", "share")
+        found[f"what binds, from {name}"] = word(name, binds, BOUNDS)
+        found[f"share from {name}"] = number(f"share from {name}", share)
+    return found
+
+
+def predict_call(flops: float, size_bytes: float) -> str:
+    """A call of `predict_s` as code."""
+    return f"predict_s({write_number(flops)}, {write_number(size_bytes)}, machine)"
+
+
+def regime_call(time_s: float, flops: float, size_bytes: float) -> str:
+    """A call of `regime` as code."""
+    return f"regime({write_number(time_s)}, {write_number(flops)}, {write_number(size_bytes)}, machine)"

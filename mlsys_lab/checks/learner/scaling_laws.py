@@ -1,0 +1,179 @@
+"""How lab 06's checks call the learner's code: constants and runs as arrays in, numbers and columns out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.learner.values import column, columns, number, numbers, pair
+from mlsys_lab.errors import InputError
+
+LAW = ("E", "A", "B", "alpha", "beta")
+"""The constants of a law, in the order of the learner's record."""
+
+
+def law_of(artifact: Any, arrays: Arrays) -> Any:
+    """The notebook's own `Law` with the constants that a case gives."""
+    return artifact.Law(**{name: float(arrays[name]) for name in LAW})
+
+
+# --- Tasks 1 and 2: a parabola for each budget, and a power law through the minima ------------------------------------
+
+
+def minimum(artifact: Any, arrays: Arrays) -> Arrays:
+    """The best size of one budget, and the loss there."""
+    return numbers("isoflop_minimum", artifact.isoflop_minimum(arrays["n_params"], arrays["loss"]), "n_opt", "loss_opt")
+
+
+def refuses(artifact: Any, arrays: Arrays) -> Arrays:
+    """Whether the runs of a budget are refused by a ValueError."""
+    try:
+        artifact.isoflop_minimum(arrays["n_params"], arrays["loss"])
+    except ValueError:
+        return {"refused": np.array(True)}
+    except Exception as error:
+        error.add_note("a ValueError, or an answer where there is a minimum")
+        raise
+    return {"refused": np.array(False)}
+
+
+def power_law(artifact: Any, arrays: Arrays) -> Arrays:
+    """Coefficient and exponent."""
+    return numbers("fit_power_law", artifact.fit_power_law(arrays["x"], arrays["y"]), "coefficient", "exponent")
+
+
+def minima(artifact: Any, arrays: Arrays) -> Arrays:
+    """The minima of all budgets that have one, in the order of the budgets."""
+    got = artifact.isoflop_minima(arrays["flops"], arrays["n_params"], arrays["loss"])
+    return columns("isoflop_minima", got, "flops", "n_opt", "loss_opt")
+
+
+def optimum(artifact: Any, arrays: Arrays) -> Arrays:
+    """Parameters and tokens for a budget beyond the sweep."""
+    given = (arrays["flops"], arrays["n_params"], arrays["loss"], float(arrays["target"]))
+    return numbers("isoflop_optimum", artifact.isoflop_optimum(*given), "n_params", "tokens")
+
+
+# --- Task 3: the parametric form --------------------------------------------------------------------------------------
+
+
+def objective(artifact: Any, arrays: Arrays) -> Arrays:
+    """The objective and its gradient at a point."""
+    given = (arrays["theta"], arrays["n_params"], arrays["tokens"], arrays["loss"], float(arrays["delta"]))
+    got = artifact.objective(*given)
+    value, gradient = pair("objective", got, "value", "gradient")
+    return {"value": number("the value", value), "gradient": column("the gradient", gradient)}
+
+
+def fit(artifact: Any, arrays: Arrays) -> Arrays:
+    """The constants of the fitted law."""
+    got = artifact.fit_law(arrays["n_params"], arrays["tokens"], arrays["loss"])
+    if not all(hasattr(got, name) for name in LAW):
+        raise InputError("fit_law gives no Law", got=type(got).__name__, expected=f"Law({', '.join(LAW)})")
+    return {"law": np.array([number(name, getattr(got, name)) for name in LAW])}
+
+
+# --- Task 4: the bootstrap, on statistics whose bootstrap distribution is known ---------------------------------------
+
+
+def mean(x: np.ndarray) -> float:
+    """The mean of a column."""
+    return float(x.mean())
+
+
+def median(x: np.ndarray) -> float:
+    """The middle one of an odd number of rows."""
+    return float(np.sort(x)[len(x) // 2])
+
+
+def slope(x: np.ndarray, y: np.ndarray) -> float:
+    """The slope of y on x by least squares."""
+    centred = x - x.mean()
+    return float(centred @ y / (centred @ centred))
+
+
+def picky(x: np.ndarray) -> float:
+    """The mean of a column; a column without its first row has none."""
+    if not (x == 0).any():
+        raise ValueError("the row that this statistic needs is missing")
+    return float(x.mean())
+
+
+STATISTICS: dict[str, Callable[..., float]] = {"mean": mean, "median": median, "slope": slope, "picky": picky}
+
+
+def bootstrap(artifact: Any, arrays: Arrays) -> Arrays:
+    """The interval of a statistic."""
+    statistic = STATISTICS[str(bytes(arrays["statistic"]), "ascii")]
+    given = (arrays["x"], arrays["y"]) if "y" in arrays else (arrays["x"],)
+    rng = np.random.default_rng(int(arrays["seed"]))
+    got = artifact.bootstrap(statistic, given, int(arrays["resamples"]), float(arrays["level"]), rng)
+    return numbers("bootstrap", got, "low", "high")
+
+
+# --- Task 5: the cheapest model for a budget, and for a loss and the tokens that it will serve ------------------------
+
+
+def compute_optimal(artifact: Any, arrays: Arrays) -> Arrays:
+    """Parameters and tokens for each of some budgets."""
+    split = [
+        numbers("compute_optimal", artifact.compute_optimal(law_of(artifact, arrays), flops), "n_params", "tokens")
+        for flops in arrays["flops"].tolist()
+    ]
+    return {name: np.array([one[name] for one in split]) for name in ("n_params", "tokens")}
+
+
+def serving_optimal(artifact: Any, arrays: Arrays) -> Arrays:
+    """Parameters and tokens that reach a loss, for each of some amounts of served tokens."""
+    split = [
+        numbers(
+            "serving_optimal", artifact.serving_optimal(law_of(artifact, arrays), loss, served), "n_params", "tokens"
+        )
+        for loss, served in zip(arrays["loss"].tolist(), arrays["served"].tolist(), strict=True)
+    ]
+    return {name: np.array([one[name] for one in split]) for name in ("n_params", "tokens")}
+
+
+# --- Task 6: a campaign on a cluster that is not here; runs go in, requests come out ----------------------------------
+
+
+REQUEST = ("n_params", "tokens", "learning_rate")
+
+
+def _trials(artifact: Any, arrays: Arrays) -> Any:
+    return artifact.Trials(*(arrays[name] for name in (*REQUEST, "loss")))
+
+
+def best_rate(artifact: Any, arrays: Arrays) -> Arrays:
+    """The learner's learning rate for each of some sizes."""
+    trials = _trials(artifact, arrays)
+    rates = [number("the learning rate", artifact.best_learning_rate(trials, n)) for n in arrays["sizes"].tolist()]
+    return {"rate": np.array(rates)}
+
+
+def scout(artifact: Any, arrays: Arrays) -> Arrays:
+    """The first round."""
+    return columns("scout", artifact.scout(float(arrays["budget_flops"])), *REQUEST)
+
+
+def sweep(artifact: Any, arrays: Arrays) -> Arrays:
+    """The second round, after the judge's first."""
+    return columns("sweep", artifact.sweep(_trials(artifact, arrays), float(arrays["left_flops"])), *REQUEST)
+
+
+def decide(artifact: Any, arrays: Arrays) -> Arrays:
+    """Parameters, tokens and the loss predicted for them."""
+    got = artifact.decide(_trials(artifact, arrays), float(arrays["target_flops"]))
+    return numbers("decide", got, "n_params", "tokens", "loss")
+
+
+# --- Task 7: runs that were really made -------------------------------------------------------------------------------
+
+
+def backtest(artifact: Any, arrays: Arrays) -> Arrays:
+    """Predicted and measured losses of the runs that were put aside."""
+    got = artifact.backtest(arrays["n_params"], arrays["tokens"], arrays["loss"], int(arrays["held_out"]))
+    return columns("backtest", got, "predicted", "measured")

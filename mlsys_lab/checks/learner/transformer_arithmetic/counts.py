@@ -1,0 +1,38 @@
+"""Calls of tasks 2 and 3: parameters, matrix products, FLOPs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.learner.transformer_arithmetic.models import config_of, product_rows, rows_as_text
+from mlsys_lab.checks.learner.values import number, whole, wholes
+
+PARTS = ("embedding", "position", "attention", "mlp", "norm", "head")
+
+
+def parameters(artifact: Any, arrays: Arrays) -> Arrays:
+    """The learner's table of parameters."""
+    return wholes("parameter_table", artifact.parameter_table(config_of(artifact, arrays["model"])), PARTS)
+
+
+def forward_products(artifact: Any, arrays: Arrays) -> Arrays:
+    """The products of each name, as text."""
+    config = config_of(artifact, arrays["model"])
+    listed = artifact.forward_products(config, int(arrays["batch"]), int(arrays["tokens"]))
+    return {name: rows_as_text(rows) for name, rows in product_rows("forward_products", listed).items()}
+
+
+def training_flops(artifact: Any, arrays: Arrays) -> Arrays:
+    """FLOPs of a training run."""
+    config = config_of(artifact, arrays["model"])
+    return {"training_flops": whole("training_flops", artifact.training_flops(config, int(arrays["tokens"])))}
+
+
+def attention_share(artifact: Any, arrays: Arrays) -> Arrays:
+    """Attention's share at a length, and the length at which it is one half."""
+    config = config_of(artifact, arrays["model"])
+    return {
+        "attention_share": number("attention_share", artifact.attention_share(config, int(arrays["tokens"]))),
+        "crossover_tokens": number("crossover_tokens", artifact.crossover_tokens(config)),
+    }

@@ -1,0 +1,81 @@
+"""Calls of task 1. An einsum crosses as the characters of its letters, and the shapes as rows filled up with -1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.learner.values import encode_text, pair, whole
+from mlsys_lab.errors import InputError
+
+
+def einsums(arrays: Arrays) -> list[tuple[str, list[tuple[int, ...]]]]:
+    """The einsums of a case: letters and shapes."""
+    found = []
+    for i in range(len(arrays) // 2):
+        shapes = [tuple(size for size in row if size >= 0) for row in arrays[f"shapes {i}"].tolist()]
+        found.append((arrays[f"spec {i}"].tobytes().decode(), shapes))
+    return found
+
+
+def arguments(spec: str, shapes: Iterable[Sequence[int]]) -> str:
+    """An einsum as the arguments of a call: an answer is named by the call that it came from."""
+    return ", ".join([f'"{spec}"', *map(str, shapes)])
+
+
+def write_reading(operands: Iterable[str], output: str, sizes: Mapping[str, int]) -> np.ndarray:
+    """What `parse_einsum` gives back, as text."""
+    return encode_text((list(operands), output, dict(sorted(sizes.items()))))
+
+
+def parse(artifact: Any, arrays: Arrays) -> Arrays:
+    """Letters and sizes as the learner reads them, or that they refuse."""
+    got: Arrays = {}
+    for spec, shapes in einsums(arrays):
+        name = f"parse_einsum({arguments(spec, shapes)})"
+        try:
+            parsed = artifact.parse_einsum(spec, *shapes)
+        except ValueError:
+            got[name] = encode_text("ValueError")
+            continue
+        except Exception as error:
+            error.add_note(f"a ValueError from {name} if letters and shapes do not fit, else an answer")
+            raise
+        if not isinstance(parsed, tuple) or len(parsed) != 3 or not isinstance(parsed[2], dict):
+            expected = "(operands, output, sizes)"
+            raise InputError("parse_einsum gives something else", got=repr(parsed)[:80], expected=expected)
+        operands, output, sizes = parsed
+        got[name] = write_reading(operands, output, {x: int(whole(f"the size of {x}", sizes[x])) for x in sizes})
+    return got
+
+
+def cost(artifact: Any, arrays: Arrays) -> Arrays:
+    """FLOPs, and bytes at two widths of an element."""
+    got = {}
+    for spec, shapes in einsums(arrays):
+        given = arguments(spec, shapes)
+        got[f"einsum_flops({given})"] = whole("einsum_flops", artifact.einsum_flops(spec, *shapes))
+        got[f"einsum_bytes({given})"] = whole("einsum_bytes", artifact.einsum_bytes(spec, *shapes))
+        wide = artifact.einsum_bytes(spec, *shapes, element_bytes=4)
+        got[f"einsum_bytes({given}, element_bytes=4)"] = whole("einsum_bytes", wide)
+    return got
+
+
+def order(artifact: Any, arrays: Arrays) -> Arrays:
+    """The pair to begin with, and the FLOPs of both steps."""
+    got = {}
+    for spec, shapes in einsums(arrays):
+        name = f"best_first_pair({arguments(spec, shapes)})"
+        try:
+            best = artifact.best_first_pair(spec, *shapes)
+        except Exception as error:
+            error.add_note(f"an answer to {name}; if parse_einsum refuses, best_first_pair made an einsum of two that")
+            error.add_note("does not fit: look at the letters and the shape that it gives the intermediate")
+            raise
+        first, flops = pair("best_first_pair", best, "first pair", "FLOPs")
+        places = tuple(int(whole("a place", place)) for place in pair("the first pair", first, "i", "j"))
+        got[name] = encode_text((places, int(whole("FLOPs", flops))))
+    return got

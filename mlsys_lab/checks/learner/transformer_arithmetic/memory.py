@@ -1,0 +1,56 @@
+"""Calls of task 4: bytes of states and activations, and the fewest devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.learner.transformer_arithmetic.models import RECOMPUTE, config_of
+from mlsys_lab.checks.learner.values import encode_text, whole, wholes
+
+KINDS = ("weights", "gradients", "optimizer")
+
+
+def state_bytes(artifact: Any, arrays: Arrays) -> Arrays:
+    """Bytes of weights, gradients and optimiser states in each stage of ZeRO."""
+    got = {}
+    for stage in range(4):
+        sizes = (int(arrays[name]) for name in ("data", "tensor"))
+        held = artifact.state_bytes(int(arrays["n_parameters"]), stage, *sizes)
+        for kind, size in wholes("state_bytes", held, KINDS).items():
+            got[f"{kind} in stage {stage}"] = size
+    return got
+
+
+def activation_bytes(artifact: Any, arrays: Arrays) -> Arrays:
+    """Bytes of activations, without and with recomputation."""
+    config = config_of(artifact, arrays["model"])
+    batch, tokens, tensor = (int(arrays[name]) for name in ("batch", "tokens", "tensor"))
+    return {
+        f'recompute="{recompute}"': whole(f"activation_bytes, {recompute}", held)
+        for recompute in RECOMPUTE
+        for held in [artifact.activation_bytes(config, tokens, batch, recompute, tensor)]
+    }
+
+
+def write_call(memory_bytes: int) -> str:
+    """The name of the answer for so much memory."""
+    return f"fewest_devices(config, tokens, {memory_bytes}, **plan)"
+
+
+def fewest_devices(artifact: Any, arrays: Arrays) -> Arrays:
+    """The fewest devices, or None, at each of the memories that are asked about."""
+    config, found = config_of(artifact, arrays["model"]), {}
+    recompute = RECOMPUTE[int(arrays["recompute"])]
+    for memory_bytes in arrays["memory_bytes"].tolist():
+        least = artifact.fewest_devices(
+            config,
+            int(arrays["tokens"]),
+            memory_bytes,
+            zero_stage=int(arrays["zero_stage"]),
+            tensor=int(arrays["tensor"]),
+            recompute=recompute,
+            limit=int(arrays["limit"]),
+        )
+        found[write_call(memory_bytes)] = encode_text(least if least is None else int(whole("fewest_devices", least)))
+    return found

@@ -1,0 +1,61 @@
+"""Calls of task 6: the cache, the work of a decode step, and the machine that is cheapest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.learner.transformer_arithmetic.models import config_of
+from mlsys_lab.checks.learner.values import encode_text, number, pair, whole
+from mlsys_lab.errors import InputError
+
+BOUNDS = ("memory", "compute")
+
+
+def write_call(memory_bytes: int) -> str:
+    """The name of the answer for so much memory."""
+    return f"largest_batch(config, tokens, {memory_bytes})"
+
+
+def serving_memory(artifact: Any, arrays: Arrays) -> Arrays:
+    """Bytes of the cache, and the largest batches in several memories."""
+    config, tokens = config_of(artifact, arrays["model"]), int(arrays["tokens"])
+    cache = artifact.kv_cache_bytes(config, int(arrays["batch"]), tokens)
+    found = {"kv_cache_bytes": whole("kv_cache_bytes", cache)}
+    for memory_bytes in arrays["memory_bytes"].tolist():
+        found[write_call(memory_bytes)] = whole("largest_batch", artifact.largest_batch(config, tokens, memory_bytes))
+    return found
+
+
+def decode_work(artifact: Any, arrays: Arrays) -> Arrays:
+    """FLOPs and bytes of one decode step."""
+    config, sizes = config_of(artifact, arrays["model"]), (int(arrays["batch"]), int(arrays["tokens"]))
+    flops, moved = pair("decode_work", artifact.decode_work(config, *sizes), "FLOPs", "bytes")
+    return {"FLOPs": whole("FLOPs", flops), "bytes": whole("bytes", moved)}
+
+
+def name_machine(i: int) -> str:
+    """The name of a machine."""
+    return f"machine {i}"
+
+
+def choose_machine(artifact: Any, arrays: Arrays) -> Arrays:
+    """The choice among machines: which, how many at a time, how fast, what binds, at what price."""
+    machines = [artifact.Machine(name_machine(i), *row) for i, row in enumerate(arrays["machines"].tolist())]
+    choice = artifact.choose_machine(config_of(artifact, arrays["model"]), int(arrays["tokens"]), machines)
+    if choice is None:
+        return {"choose_machine": encode_text(None)}
+    if not isinstance(choice, artifact.Choice):
+        raise InputError("choose_machine gives no Choice", got=type(choice).__name__, expected="Choice or None")
+    names = [machine.name for machine in machines]
+    if choice.device not in names or choice.bound not in BOUNDS:
+        expected = "a machine's name, and memory or compute"
+        raise InputError("the Choice names something else", got=f"{choice.device}, {choice.bound}", expected=expected)
+    return {
+        "choose_machine": encode_text("a Choice"),
+        "device": encode_text(choice.device),
+        "batch": whole("batch", choice.batch),
+        "step_s": number("step_s", choice.step_s),
+        "bound": encode_text(choice.bound),
+        "dollars_per_million": number("dollars_per_million", choice.dollars_per_million),
+    }

@@ -1,0 +1,50 @@
+"""Calls of task 5: the products, the elementwise work and the seconds of a training step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.learner.transformer_arithmetic.models import config_of, product_rows
+from mlsys_lab.checks.learner.values import number, whole
+
+PRODUCTS_S, STEP_S = "predict_step_s with unit_s = 0", "predict_step_s"
+
+
+def merge_shapes(rows: list[list[int]]) -> np.ndarray:
+    """Rows [times, m, k, n], those of one shape added up. A product and its transpose are one: m is at most n."""
+    found: dict[tuple[int, int, int], int] = {}
+    for times, m, k, n in rows:
+        shape = (min(m, n), k, max(m, n))
+        found[shape] = found.get(shape, 0) + times
+    return np.array([[times, *shape] for shape, times in sorted(found.items())], dtype=np.int64).reshape(-1, 4)
+
+
+def step_products(artifact: Any, arrays: Arrays) -> Arrays:
+    """All products of a step, whatever they are called."""
+    config = config_of(artifact, arrays["model"])
+    listed = artifact.step_products(config, int(arrays["batch"]), int(arrays["tokens"]))
+    named = product_rows("step_products", listed)
+    return {"products": merge_shapes([row for rows in named.values() for row in rows])}
+
+
+def elementwise_units(artifact: Any, arrays: Arrays) -> Arrays:
+    """Elements that the elementwise work writes."""
+    config = config_of(artifact, arrays["model"])
+    units = artifact.elementwise_units(config, int(arrays["batch"]), int(arrays["tokens"]))
+    return {"elementwise_units": whole("elementwise_units", units)}
+
+
+def predict_step(artifact: Any, arrays: Arrays) -> Arrays:
+    """Seconds of a step, and of its products alone, from rates that are given for a shape and for its transpose."""
+    rates = {}
+    for (m, k, n), rate in zip(arrays["shapes"].tolist(), arrays["rates"].tolist(), strict=True):
+        rates[m, k, n] = rates[n, k, m] = rate
+    config, sizes = config_of(artifact, arrays["model"]), (int(arrays["batch"]), int(arrays["tokens"]))
+    units = {PRODUCTS_S: 0.0, STEP_S: float(arrays["unit_s"])}
+    return {
+        name: number("predict_step_s", artifact.predict_step_s(config, *sizes, rates, unit_s))
+        for name, unit_s in units.items()
+    }

@@ -1,0 +1,50 @@
+"""How lab 04 launches a kernel: under the recorder, with results as arrays and blocks of given sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from mlsys_lab.checks.learner.findings import collect_findings
+from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.kernels.trace.triton_interpreter import record
+
+
+def blocks(size: int, block: int) -> int:
+    """How many blocks cover `size`."""
+    return -(-size // block)
+
+
+def power_of_two(size: int) -> int:
+    """The smallest power of two that is at least `size`."""
+    return 1 << max(size - 1, 0).bit_length()
+
+
+def tensors(arrays: Arrays) -> dict[str, torch.Tensor]:
+    """The arrays of a case that are not single numbers, as tensors on the same memory."""
+    return {name: torch.from_numpy(array) for name, array in arrays.items() if array.ndim}
+
+
+def unwritten(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """A result before the launch: NaN, or -1 where it holds integers."""
+    return torch.full(shape, torch.nan if dtype.is_floating_point else -1, dtype=dtype)
+
+
+def launch_recorded(
+    artifact: Any,
+    kernel: str,
+    grid: int | Sequence[int],
+    *args: Any,
+    outputs: Mapping[str, torch.Tensor],
+    **constants: Any,
+) -> Arrays:
+    """Launch a kernel of the learner's under the recorder: what `outputs` then hold, and what was found.
+
+    outputs: result arrays by the names of their parameters; each comes back under that name without `_ptr`.
+    """
+    trace = record(getattr(artifact, kernel), grid, *args, outputs=tuple(outputs), **constants)
+    results: dict[str, np.ndarray] = {name.removesuffix("_ptr"): value.numpy() for name, value in outputs.items()}
+    return {**results, **collect_findings(trace, artifact)}

@@ -1,0 +1,36 @@
+"""Calls of tasks 3 and 4: RMS norm of rows, and its way back with few programs and a sum of their shares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.learner.triton.launches import blocks, launch_recorded, power_of_two, tensors, unwritten
+
+COLUMNS = 16
+"""Columns of one program that adds shares."""
+
+
+def forward(artifact: Any, arrays: Arrays) -> Arrays:
+    """The norm, and r of each row."""
+    t = tensors(arrays)
+    x, (rows, columns) = t["x"], t["x"].shape
+    outputs = {"y_ptr": unwritten(*x.shape, dtype=x.dtype), "r_ptr": unwritten(rows)}
+    inputs = (x, t["w"], *outputs.values(), columns, float(arrays["eps"]))
+    return launch_recorded(artifact, "rms_norm_kernel", rows, *inputs, outputs=outputs, BLOCK=power_of_two(columns))
+
+
+def backward(artifact: Any, arrays: Arrays) -> Arrays:
+    """dx, and dw from the shares of as many programs as `programs` says."""
+    t, programs = tensors(arrays), int(arrays["programs"])
+    rows, columns = t["x"].shape
+    outputs = {"dx_ptr": unwritten(*t["x"].shape, dtype=t["x"].dtype), "share_ptr": unwritten(programs, columns)}
+    inputs = (t["dy"], t["x"], t["w"], t["r"], *outputs.values(), rows, columns)
+    first = launch_recorded(
+        artifact, "rms_norm_backward_kernel", programs, *inputs, outputs=outputs, BLOCK=power_of_two(columns)
+    )
+    dw = unwritten(*t["w"].shape, dtype=t["w"].dtype)
+    then = (outputs["share_ptr"], dw, programs, columns)
+    grid = blocks(columns, COLUMNS)
+    second = launch_recorded(artifact, "sum_shares_kernel", grid, *then, outputs={"dw_ptr": dw}, BLOCK=COLUMNS)
+    return {**first, **second}

@@ -1,0 +1,151 @@
+"""What a learner's function gave back, as arrays that may cross to whoever decides: one meaning for every lab.
+
+A number is real and alone: of Python, of NumPy, or the only element of an array or a tensor without axes. True and
+False are none. A whole number is one whose type has no fractions, so 3.0 is none. Each function here takes the name by
+which a message calls the value, and raises `InputError` where it is something else.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mlsys_lab.errors import InputError
+
+SHOWN = 80
+"""Characters of a wrong value that a message shows."""
+
+
+def number(name: str, got: Any) -> np.ndarray:
+    """A real number as a float64 array without axes."""
+    scalar = _scalar(got)
+    if isinstance(scalar, bool) or not isinstance(scalar, int | float | np.floating):
+        raise InputError(f"{name} is not a number", got=_described(got), expected="float")
+    try:
+        return np.array(float(scalar))
+    except OverflowError:
+        raise InputError(f"{name} is out of range", got=str(scalar)[:SHOWN], expected="less than 2**1024") from None
+
+
+def whole(name: str, got: Any) -> np.ndarray:
+    """A whole number as an int64 array without axes."""
+    scalar = _scalar(got)
+    if isinstance(scalar, bool) or not isinstance(scalar, int):
+        rounding = ": of ints // gives one, so divide by // or round by math.ceil or int"
+        advice = rounding if isinstance(scalar, float | np.floating) else ""
+        raise InputError(f"{name} is not a whole number", got=_described(got), expected=f"int{advice}")
+    if abs(scalar) >= 2**63:
+        raise InputError(f"{name} is out of range", got=str(scalar)[:SHOWN], expected="less than 2**63")
+    return np.array(scalar, dtype=np.int64)
+
+
+def word(name: str, got: Any, known: Sequence[str]) -> np.ndarray:
+    """One of the words that are known, as the bytes in which it crosses."""
+    if not isinstance(got, str) or got not in known:
+        raise InputError(f"{name} names something else", got=_described(got), expected=" or ".join(map(repr, known)))
+    return encode_text(got)
+
+
+def parts(name: str, got: Any, *names: str) -> tuple[Any, ...]:
+    """The entries of a tuple, list or array of as many entries as there are names."""
+    if _is_sequence(got) and len(got) == len(names):
+        return tuple(got)
+    raise InputError(f"{name} gives something else", got=_described(got), expected=f"a tuple ({', '.join(names)})")
+
+
+def pair(name: str, got: Any, *names: str) -> tuple[Any, Any]:
+    """The two entries of a tuple or list, which are of different kinds."""
+    if isinstance(got, tuple | list) and len(got) == 2:
+        return got[0], got[1]
+    raise InputError(f"{name} gives no pair", got=_described(got), expected=f"a tuple ({', '.join(names)})")
+
+
+def numbers(name: str, got: Any, *names: str) -> dict[str, np.ndarray]:
+    """A tuple, list or array of as many real numbers as there are names, each as a float64 array without axes."""
+    return {one: number(one, value) for one, value in zip(names, parts(name, got, *names), strict=True)}
+
+
+def wholes(name: str, got: Any, keys: Sequence[str]) -> dict[str, np.ndarray]:
+    """A dictionary of whole numbers with exactly these keys, each as an int64 array without axes."""
+    if not isinstance(got, dict) or set(got) != set(keys):
+        found = ", ".join(map(str, got)) if isinstance(got, dict) else _described(got)
+        raise InputError(f"{name} is not a dictionary of what was asked for", got=found, expected=", ".join(keys))
+    return {key: whole(f"{name}[{key!r}]", got[key]) for key in keys}
+
+
+def column(name: str, got: Any) -> np.ndarray:
+    """A one-dimensional array or list of real numbers as float64, (R,)."""
+    try:
+        found = np.asarray(got)
+    except ValueError:
+        found = np.array(None)
+    if found.dtype.kind not in "fiu" or found.ndim != 1:
+        given = f"{found.dtype} of shape {found.shape}"
+        raise InputError(f"{name} is not a column of numbers", got=given, expected="floats of shape (R,)")
+    return found.astype(np.float64)
+
+
+def columns(name: str, got: Any, *names: str) -> dict[str, np.ndarray]:
+    """A tuple, list or array of as many columns as there are names, each float64 and all of one length, (R,)."""
+    found = {one: column(one, value) for one, value in zip(names, parts(name, got, *names), strict=True)}
+    if len({one.shape for one in found.values()}) > 1:
+        shapes = ", ".join(f"{called} {one.shape}" for called, one in found.items())
+        raise InputError(f"the columns of {name} differ in length", got=shapes, expected="one length")
+    return found
+
+
+def array(name: str, got: Any) -> np.ndarray:
+    """A copy of the numbers of a torch.Tensor, or of an engine's tensor, whose `data` is one; any shape and dtype."""
+    import torch
+
+    if got is None:
+        raise InputError(f"{name} is None", expected="a torch.Tensor", help="no gradient reached it")
+    tensor = got if isinstance(got, torch.Tensor) else getattr(got, "data", got)
+    if not isinstance(tensor, torch.Tensor):
+        raise InputError(f"{name} is not a tensor", got=type(tensor).__name__, expected="a torch.Tensor")
+    return np.array(tensor.cpu().numpy())
+
+
+def encode_text(said: object) -> np.ndarray:
+    """A text, or what `str` makes of another object, as the bytes in which it crosses, (n,) uint8."""
+    return np.frombuffer(str(said).encode(), np.uint8).copy()
+
+
+def decode_text(letters: np.ndarray) -> str:
+    """The text that crossed as bytes; what is no UTF-8 in it is replaced."""
+    return letters.tobytes().decode(errors="replace")
+
+
+def write_number(value: float) -> str:
+    """The shortest code that makes this very number again.
+
+    >>> write_number(1e9), write_number(0.1), write_number(3.0)
+    ('1e+09', '0.1', '3')
+    """
+    texts = (f"{value:.{digits}g}" for digits in range(1, 18))
+    exact = next(text for text in texts if float(text) == value)
+    return min(exact, f"{value:.0f}", key=len) if value == int(value) else exact
+
+
+def _scalar(got: Any) -> Any:
+    """What a number of NumPy or an array or tensor without axes holds, as a number of Python; others as they are."""
+    torch = sys.modules.get("torch")  # who has made a tensor has imported it
+    kinds = (np.generic, np.ndarray) if torch is None else (np.generic, np.ndarray, torch.Tensor)
+    return got.item() if isinstance(got, kinds) and got.ndim == 0 else got
+
+
+def _is_sequence(got: Any) -> bool:
+    return isinstance(got, tuple | list) or (isinstance(got, np.ndarray) and got.ndim > 0)
+
+
+def _described(got: Any) -> str:
+    """What a wrong value is: its type, with the value where that is short, or how many entries it has."""
+    kind = type(got).__name__
+    if isinstance(got, tuple | list):
+        return f"{kind} of {len(got)}"
+    if got is None or (isinstance(got, str | int | float | complex) and not isinstance(got, np.generic)):
+        return f"{kind} {got!r}"[:SHOWN]
+    return kind

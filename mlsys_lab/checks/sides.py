@@ -1,0 +1,73 @@
+"""The two sides of a lab's checks as files: what goes into a sandbox, and what a verdict depends on.
+
+`learner/` runs beside the learner's code, `deciding/` never does. In each of them a file or folder named after a topic
+is that lab's own; whatever else lies there serves every lab.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+CHECKS = Path(__file__).parent
+LEARNER, DECIDING = CHECKS / "learner", CHECKS / "deciding"
+HOME = CHECKS.parents[1]
+"""The folder that holds the package `mlsys_lab`."""
+DECIDING_PACKAGE = "mlsys_lab.checks.deciding"
+DEFINES_LAB = re.compile(r"^LAB\b[^=\n]*=", re.MULTILINE)
+
+
+def module_names() -> tuple[str, ...]:
+    """The modules and packages of `deciding/` that define a lab, by their text: topics as names ("gpu_model")."""
+    found = {path.stem: path for path in DECIDING.glob("*.py")}
+    found |= {path.parent.name: path for path in DECIDING.glob("*/__init__.py")}
+    return tuple(name for name, path in sorted(found.items()) if DEFINES_LAB.search(path.read_text(encoding="utf-8")))
+
+
+def of_other_labs(side: Path, checks_module: str) -> set[Path]:
+    """What a side holds of labs other than the one whose checks `checks_module` defines."""
+    others = {name for name in module_names() if f"{DECIDING_PACKAGE}.{name}" != checks_module}
+    return {path for path in side.iterdir() if path.stem in others}
+
+
+def files_of(side: Path, checks_module: str) -> list[Path]:
+    """The modules of a side that serve every lab, and those of the lab whose checks `checks_module` defines."""
+    others = of_other_labs(side, checks_module)
+    return sorted(path for path in side.rglob("*.py") if not others.intersection((path, *path.parents)))
+
+
+def with_imports(files: Iterable[Path], folders: Sequence[Path] = (HOME,)) -> list[Path]:
+    """Files, and whatever they import that lies below `folders`, and what that imports, to the end.
+
+    An import counts wherever it stands in a file. Packages above an imported module do not: they hold names, and
+    nothing of what the module does.
+    """
+    found, waiting = set[Path](), list(files)
+    while waiting:
+        file = waiting.pop()
+        if file not in found:
+            found.add(file)
+            waiting += _imported(file, folders)
+    return sorted(found)
+
+
+def _imported(file: Path, folders: Sequence[Path]) -> Iterator[Path]:
+    for name in _names(file.read_bytes()):
+        for folder in folders:
+            path = folder.joinpath(*name.split("."))
+            yield from (one for one in (path.with_suffix(".py"), path / "__init__.py") if one.is_file())
+
+
+@cache
+def _names(source: bytes) -> tuple[str, ...]:
+    """The modules that a source imports; of `from a import b` both a and a.b, since either may be one."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names += (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names += (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+    return tuple(names)

@@ -1,0 +1,117 @@
+"""From notebook files to artifacts, well-formed and not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mlsys_lab.checks.deciding.artifact import (
+    defined_elsewhere,
+    export_cells,
+    parse_notebook,
+    read_notebook,
+    refuse_withheld,
+)
+from mlsys_lab.errors import InputError
+
+
+def _cell(source: object, kind: str = "code") -> dict[str, object]:
+    return {"cell_type": kind, "source": source}
+
+
+def _document(*cells: dict[str, object]) -> dict[str, object]:
+    return {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": list(cells)}
+
+
+def test_only_cells_that_begin_with_the_marker_are_exported() -> None:
+    notebook = parse_notebook(
+        _document(
+            _cell("# title", "markdown"),
+            _cell("#| export\nx = 1"),
+            _cell("y = 2"),
+            _cell("\n  #|export\nz = 3"),
+            _cell("w = 1\n#| export"),
+            _cell("#| export\nmarkdown", "markdown"),
+            _cell(["#| export\n", "v = 4"]),
+        ),
+        "n.ipynb",
+    )
+    artifact = export_cells(notebook)
+    assert [cell.number for cell in artifact.cells] == [2, 4, 7]
+    assert "v = 4" in artifact.source and "y = 2" not in artifact.source and "w = 1" not in artifact.source
+
+
+def test_topics_are_read_from_code_only() -> None:
+    notebook = parse_notebook(
+        _document(
+            _cell('lab("prose")', "markdown"),
+            _cell('from mlsys_lab.checks import lab\ncheck = lab( "autograd" )\n# lab("comment")'),
+            _cell("collab('x')\nlab('gpu-model')"),
+        ),
+        "n.ipynb",
+    )
+    assert notebook.topics == ("autograd", "gpu-model")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is damaged: got no JSON"),
+        (b'{"cells": [', "is damaged: got no JSON"),
+        (b"\xff\xfe\x00", "is damaged: got no JSON"),
+        (b"[" * 100_000, "is damaged: got no JSON"),
+        (b"[]", "not a notebook of format 4"),
+        (b'{"worksheets": []}', "not a notebook of format 4"),
+        (b'{"cells": {}}', "not a notebook of format 4"),
+        (b'{"cells": [7]}', "cell 1 is damaged"),
+        (b'{"cells": [{"cell_type": "code", "source": 7}]}', "cell 1 is damaged"),
+        (b'{"cells": [{"cell_type": "code", "source": ["a", 7]}]}', "cell 1 is damaged"),
+    ],
+)
+def test_a_damaged_file_is_one_clear_line(tmp_path: Path, content: bytes, said: str) -> None:
+    path = tmp_path / "n.ipynb"
+    path.write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        read_notebook(path)
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_missing_file_and_folder_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such notebook"):
+        read_notebook(tmp_path / "n.ipynb")
+    with pytest.raises(InputError, match="that is a folder"):
+        read_notebook(tmp_path)
+
+
+def test_a_notebook_that_exports_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "n.ipynb"
+    path.write_text(json.dumps(_document(_cell("x = 1"))))
+    with pytest.raises(InputError, match=r"n\.ipynb exports nothing.*#\| export"):
+        export_cells(path)
+
+
+def test_what_a_cell_without_the_marker_defines_is_found() -> None:
+    notebook = parse_notebook(
+        _document(_cell("#| export\na = 1"), _cell("def f(): pass\nclass C:\n    b = 1\nd = e = 2"), _cell("def (:")),
+        "n.ipynb",
+    )
+    assert defined_elsewhere(notebook, ["a", "b", "C", "d", "e", "f", "g"]) == {"C": 2, "d": 2, "e": 2, "f": 2}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import mlsys_lab.autograd",
+        "import mlsys_lab.autograd.nn as nn",
+        "from mlsys_lab import flops, autograd",
+        "from mlsys_lab.autograd import Tensor",
+        "def f():\n    from mlsys_lab.autograd.value import Value",
+    ],
+)
+def test_exported_cells_may_not_import_what_the_lab_asks_for(source: str) -> None:
+    artifact = export_cells(parse_notebook(_document(_cell(f"#| export\n{source}")), "n.ipynb"))
+    with pytest.raises(InputError, match=r"cell 1 imports mlsys_lab\.autograd, which this lab asks you to write"):
+        refuse_withheld(artifact, ["mlsys_lab.autograd"])
+    refuse_withheld(artifact, ["mlsys_lab.auto", "mlsys_lab.autograd_next"])

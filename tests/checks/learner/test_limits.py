@@ -1,0 +1,99 @@
+"""The time limit for code in this process."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mlsys_lab.checks.learner.limits import OutOfTimeError, time_limit
+
+
+def test_an_endless_loop_ends() -> None:
+    with pytest.raises(OutOfTimeError, match=r"no answer after 0\.1 s"), time_limit(0.1):
+        assert signal.getitimer(signal.ITIMER_REAL)[0] <= 0.1
+        while True:
+            pass
+
+
+def test_an_exception_handler_in_the_loop_does_not_stop_it() -> None:
+    with pytest.raises(OutOfTimeError), time_limit(0.1):
+        while True:
+            try:
+                time.sleep(0.01)
+            except Exception:
+                continue
+
+
+def test_a_bare_except_swallows_only_one_alarm() -> None:
+    swallowed = 0
+    with pytest.raises(OutOfTimeError), time_limit(0.1):
+        try:
+            _wait_for_ever()
+        except:  # noqa: E722
+            swallowed += 1
+        _wait_for_ever()
+    assert swallowed == 1
+
+
+def _wait_for_ever() -> None:
+    while True:
+        time.sleep(1)
+
+
+def test_no_second_alarm_strikes_an_exception_that_is_leaving_the_block() -> None:
+    way_out = SimpleNamespace(f_code=contextlib.contextmanager.__code__)
+    with time_limit(60):
+        ring: Any = signal.getsignal(signal.SIGALRM)
+        ring(signal.SIGALRM, way_out)
+        with pytest.raises(OutOfTimeError):
+            ring(signal.SIGALRM, sys._getframe())
+
+
+def test_quick_code_is_left_alone_and_the_handler_restored() -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    timer = signal.setitimer(signal.ITIMER_REAL, 0.0)  # pytest's own
+    try:
+        with time_limit(60):
+            assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
+        left = signal.getitimer(signal.ITIMER_REAL)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+    assert left == (0.0, 0.0)
+    assert signal.getsignal(signal.SIGALRM) is before
+
+
+def test_an_alarm_from_outside_still_rings() -> None:
+    rang = []
+    before = signal.signal(signal.SIGALRM, lambda *_: rang.append(1))
+    timer = signal.setitimer(signal.ITIMER_REAL, 0.15)
+    try:
+        with time_limit(60):
+            pass
+        for _ in range(6000):
+            if not rang:
+                time.sleep(0.01)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+    assert rang == [1]
+
+
+def test_other_threads_run_without_a_limit() -> None:
+    done = []
+
+    def work() -> None:
+        with time_limit(0.01):
+            time.sleep(0.05)
+        done.append(True)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert done == [True]

@@ -1,0 +1,26 @@
+"""Waiting for a page of a browser: for what can be seen in the page, never for a time that may be too short."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Page
+
+PATIENCE_MS = 60_000
+"""How long a page may keep a test waiting before the test fails: a machine that is busy is slow, not wrong."""
+
+# A figure hears of its new width in one frame, and draws itself in the next, after that frame's own callbacks: after
+# three frames it has drawn. Transitions end; what flows for ever (a figure in play) is not waited for.
+SETTLED = """async () => {
+  const frame = () => new Promise(requestAnimationFrame);
+  const shadows = (root) => [...root.querySelectorAll("*")].map((node) => node.shadowRoot).filter(Boolean);
+  const within = (root) => [root, ...shadows(root).flatMap(within)];
+  for (let i = 0; i < 3; i++) await frame();
+  const moving = within(document).flatMap((root) => root.getAnimations());
+  const ending = moving.filter((one) => Number.isFinite(one.effect.getComputedTiming().endTime));
+  await Promise.allSettled(ending.map((one) => one.finished));
+  await frame();
+}"""
+
+
+def settle(page: Page) -> None:
+    """Wait until the page's figures have drawn themselves at their present width and colours have stopped to change."""
+    page.evaluate(SETTLED)
