@@ -104,6 +104,12 @@ def context() -> dict[str, Any]:
     }
 
 
+def rendered(piece: str) -> str:
+    """The HTML of one piece of the front page: "hero", "guess", "routes" or "stack"."""
+    environment = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, autoescape=True)
+    return environment.get_template(f"{piece}.html").render(context())
+
+
 class Front(SphinxDirective):
     """Directive that renders one part of the front page."""
 
@@ -114,9 +120,7 @@ class Front(SphinxDirective):
         pages = (BOOK / "chapters").glob("*.md")
         for path in (*TEMPLATES.iterdir(), *LABS.glob("*/lab.toml"), *pages, readings.READINGS, readings.SYLLABUS):
             self.env.note_dependency(str(path))
-        environment = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, autoescape=True)
-        html = environment.get_template(f"{self.arguments[0]}.html").render(context())
-        return [nodes.raw("", html, format="html")]
+        return [nodes.raw("", rendered(self.arguments[0]), format="html")]
 
 
 def drop_mathjax(

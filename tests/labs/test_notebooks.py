@@ -42,7 +42,8 @@ def test_the_solved_notebook_runs_top_to_bottom_and_earns_all_points(lab: LabUnd
     total = f"{lab.checks.points:g}"
     assert any(f"{total} of {total} points" in text for text in texts)
     kinds = {kind for output in shown for kind in output.get("data", {})}
-    assert "application/vnd.plotly.v1+json" in kinds or "application/vnd.jupyter.widget-view+json" in kinds
+    pictures = {"application/vnd.plotly.v1+json", "application/vnd.jupyter.widget-view+json"}
+    assert kinds & pictures, f"{lab.info.topic}: no picture is drawn from the learner's own code"
     assert not [output.text for output in shown if output.output_type == "stream" and output.name == "stderr"]
 
 

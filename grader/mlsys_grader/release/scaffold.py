@@ -43,8 +43,8 @@ class NewLab:
         return {
             Path("solutions", self.name, f"{self.name}.py"): "notebook.py",
             Path("solutions", self.name, "lab.toml"): "lab.toml",
-            checks / module / "calls" / "__init__.py": "learner.py",
-            checks / module / "__init__.py": "deciding.py",
+            checks / "learner" / f"{module}.py": "learner.py",
+            checks / "deciding" / f"{module}.py": "deciding.py",
             tests / "variants.py": "variants.py",
             tests / "alternatives" / "plain_python.py": "alternative.py",
         }
@@ -84,7 +84,7 @@ def write(lab: NewLab, checkout: Path) -> list[Path]:
         "title": lab.title,
         "title_literal": json.dumps(lab.title, ensure_ascii=False),
         "chapter": lab.chapter,
-        "learner": f"mlsys_lab.checks.{lab.topic.replace('-', '_')}.calls",
+        "module": lab.topic.replace("-", "_"),
     }
     for path, template in lab.files.items():
         text = environment.get_template(f"{template}.jinja").render(values)
