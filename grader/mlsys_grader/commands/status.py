@@ -17,7 +17,7 @@ from rich.text import Text
 from mlsys_grader.course.folder import Course
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.gradebook.record import Record
-from mlsys_grader.reports.status import MEANINGS, Standing, standings
+from mlsys_grader.reports.status import MEANINGS, Standing, find_standings
 from mlsys_lab.checks.labinfo import find_lab, require_labs
 
 URGENCY = ("fault", "waiting", "changed", "judged", "graded")
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     known = {info.name: info for info in ([find_lab(args.lab, args.labs)] if args.lab else require_labs(args.labs))}
     labs = [GradedLab(known[name]) for name in course.labs() if name in known]
     for lab in labs:
-        found = standings(course, lab, course.students(lab.name))
+        found = find_standings(course, lab, course.students(lab.name))
         found.sort(key=lambda stands: (URGENCY.index(stands.state), stands.student))
         Console().print(_table(lab, found))
         counts = Counter(stands.state for stands in found)

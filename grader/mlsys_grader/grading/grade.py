@@ -29,7 +29,7 @@ from mlsys_grader.grading.entries import ENTERED, JUDGED, Outcome, finish, publi
 from mlsys_grader.intake.submission import Submission, read_submission
 from mlsys_grader.judging.judge import refused
 from mlsys_grader.judging.options import Options
-from mlsys_grader.reports.status import standings
+from mlsys_grader.reports.status import find_standings
 from mlsys_lab.errors import CourseError
 
 __all__ = ["Options", "Outcome", "grade"]
@@ -43,7 +43,7 @@ def grade(course: Course, lab: GradedLab, options: Options, students: Sequence[s
     them: another grader in the folder, no sandbox, a damaged gradebook, a full disk.
     """
     with locked(course, f"grade {lab.topic}"):
-        found = standings(course, lab, course.students(lab.name) if students is None else students)
+        found = find_standings(course, lab, course.students(lab.name) if students is None else students)
         waiting = [s.student for s in found if options.again or s.state not in ("graded", "judged")]
         done = [s for s in found if s.student not in waiting]
         yield from (Outcome(s.student, s.record, judged=False) for s in done if s.state == "graded")

@@ -22,15 +22,18 @@ MEANINGS = {
 
 @dataclass(frozen=True)
 class Standing:
-    """One student's standing: a key of MEANINGS, and the record if there is one."""
+    """Where one student's submission stands: a key of MEANINGS, and the record if it was judged."""
 
     student: str
     state: str
     record: Record | None
 
 
-def standings(course: Course, lab: GradedLab, students: Sequence[str]) -> list[Standing]:
-    """Where each submission stands. Raises `InputError` for a gradebook that cannot be read."""
+def find_standings(course: Course, lab: GradedLab, students: Sequence[str]) -> list[Standing]:
+    """Where the submission of each of these students for a lab stands, in their order.
+
+    Raises `InputError` for a gradebook that cannot be read.
+    """
     marks = marks_in_gradebook(course, lab.name)
     found = []
     for student in students:
