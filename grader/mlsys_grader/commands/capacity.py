@@ -42,13 +42,13 @@ def run(args: argparse.Namespace) -> int:
     records = read_records(course, lab)
     times = [sum(verdict.time_s for verdict in record.verdicts) for record in records]
     workers = args.workers or os.cpu_count() or 1
-    load = Load.measured(args.students or len(records), [time for time in times if time > 0], ENTRY_S)
+    load = Load.from_times(args.students or len(records), [time for time in times if time > 0], ENTRY_S)
     deviation_s = math.sqrt(load.variance_s2)
     print(f"a submission       {load.mean_s:.2f} s ± {deviation_s:.2f} s, from {len(records)} of {lab.name}")
     print(f"work               {load.work_s * args.count / 3600:.1f} worker hours for {args.count} labs")
     print(f"everybody at once  {load.batch_s(workers) / 60:.1f} minutes with {workers} workers")
-    print(f"on the last {args.hours:g} h   {load.busy(args.hours):.2f} of {workers} workers busy on average")
-    if load.busy(args.hours) < workers:
+    print(f"on the last {args.hours:g} h   {load.busy_workers(args.hours):.2f} of {workers} workers busy on average")
+    if load.busy_workers(args.hours) < workers:
         print(f"                   a submission waits {load.wait_s(workers, args.hours):.2f} s for its turn on average")
     else:
         print(

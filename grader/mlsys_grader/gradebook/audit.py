@@ -20,9 +20,6 @@ from mlsys_grader.course.folder import Course
 from mlsys_grader.course.lock import find_user_and_host
 from mlsys_grader.gradebook.record import Record
 
-MENDED = "mended"
-"""What the log calls it that a torn line was cut off."""
-
 
 class AuditLog:
     """Appends to a course's log; use it as a context manager, under the course's lock.
@@ -38,7 +35,7 @@ class AuditLog:
         whole_bytes = content.rfind(b"\n") + 1
         if torn_bytes := len(content) - whole_bytes:
             os.ftruncate(self._descriptor, whole_bytes)
-            self.write(MENDED, torn_bytes=torn_bytes)
+            self.write("mended", torn_bytes=torn_bytes)
 
     def __enter__(self) -> AuditLog:
         return self

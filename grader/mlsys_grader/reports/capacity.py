@@ -20,7 +20,7 @@ from mlsys_lab.errors import InputError
 class Load:
     """A class of `students`, each judged in a time of `mean_s` seconds and of `variance_s2` seconds squared.
 
-    `entry_s` are the seconds that the gradebook's process takes for each.
+    Entering one into the gradebook takes `entry_s` seconds.
     """
 
     students: int
@@ -29,20 +29,23 @@ class Load:
     entry_s: float
 
     @classmethod
-    def measured(cls, students: int, service_s: Sequence[float], entry_s: float) -> Load:
-        """The load of a class whose submissions take as long as these did."""
+    def from_times(cls, students: int, service_s: Sequence[float], entry_s: float) -> Load:
+        """The load of so many students whose submissions take as long as those that were measured.
+
+        Raises `InputError` where there is nobody, nothing was measured, or a time is not positive.
+        """
         if students < 1 or not service_s or not (min(service_s) > 0 and entry_s > 0):
             raise InputError("no load to plan for", got=f"{students} students, {len(service_s)} times")
         return cls(students, fmean(service_s), pvariance(service_s), entry_s)
 
     @property
     def work_s(self) -> float:
-        """Seconds of one worker for the whole class, once."""
+        """Seconds that one worker would take to judge the whole class once."""
         return self.students * self.mean_s
 
     @property
     def most_workers(self) -> int:
-        """With more workers than this, all wait for the gradebook's process."""
+        """The number of workers above which all wait for the process that writes the gradebook."""
         return max(1, math.floor(self.mean_s / self.entry_s))
 
     def batch_s(self, workers: int) -> float:
@@ -54,26 +57,26 @@ class Load:
         workers = math.ceil(self.work_s / time_s)
         return workers if self.batch_s(workers) <= time_s * (1 + 1e-9) else None
 
-    def busy(self, hours: float) -> float:
+    def busy_workers(self, hours: float) -> float:
         """Workers busy on average while everybody hands in within `hours`, spread evenly at random."""
         return self.students / (3600 * hours) * self.mean_s
 
     def wait_s(self, workers: int, hours: float) -> float:
         """Mean seconds in line while everybody hands in within `hours`; `inf` when the line only grows."""
-        busy = self.busy(hours)
+        busy = self.busy_workers(hours)
         if busy >= workers:
             return math.inf
         variation = self.variance_s2 / self.mean_s**2
-        return _all_busy(busy, workers) * self.mean_s / (workers - busy) * (1 + variation) / 2
+        return _erlang_c(busy, workers) * self.mean_s / (workers - busy) * (1 + variation) / 2
 
     def last_wait_s(self, workers: int, hours: float) -> float:
         """Seconds that whoever hands in last waits when the line only grows; else the mean wait."""
-        if self.busy(hours) < workers:
+        if self.busy_workers(hours) < workers:
             return self.wait_s(workers, hours)
         return self.work_s / workers - 3600 * hours
 
 
-def _all_busy(busy: float, workers: int) -> float:
+def _erlang_c(busy: float, workers: int) -> float:
     """Erlang's C: how probable it is that somebody who comes finds no worker idle."""
     free = 1.0  # Erlang's B by its recursion, which never overflows
     for count in range(1, workers + 1):

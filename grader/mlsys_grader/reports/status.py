@@ -22,7 +22,7 @@ MEANINGS = {
 
 @dataclass(frozen=True)
 class Standing:
-    """One student's standing: a key of MEANINGS, and the record if there is one."""
+    """Where one student's submission stands: a key of MEANINGS, and the record if it was judged."""
 
     student: str
     state: str
@@ -30,7 +30,10 @@ class Standing:
 
 
 def find_standings(course: Course, lab: GradedLab, students: Sequence[str]) -> list[Standing]:
-    """Find where each submission stands. Raises `InputError` for a gradebook that cannot be read."""
+    """Where the submission of each of these students for a lab stands, in their order.
+
+    Raises `InputError` for a gradebook that cannot be read.
+    """
     marks = read_marks(course, lab.name)
     found = []
     for student in students:

@@ -28,8 +28,8 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """Performance points of a check: how many submissions were measured and were not, and the median of the former."""
+class SpeedSummary:
+    """Performance points of a check: how many submissions were measured, how many not, the median of the measured."""
 
     points: float
     measured: int
@@ -39,7 +39,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class CheckSummary:
-    """One check over the class. `failures` come from submissions that could be judged, the commonest first."""
+    """How a class did in one check. `failures` come from submissions that could be judged, the commonest first."""
 
     name: str
     title: str
@@ -47,7 +47,7 @@ class CheckSummary:
     passed: int
     tried: int
     failures: tuple[Failure, ...]
-    performance: Measured | None = None
+    performance: SpeedSummary | None = None
 
     @property
     def rate(self) -> float:
@@ -57,7 +57,7 @@ class CheckSummary:
 
 @dataclass(frozen=True)
 class Summary:
-    """A lab over the class.
+    """How a class did in one lab.
 
     `bins` counts marks in tenths of the points, the last one with full marks. `whole` are submissions that lost every
     point for one reason: no notebook, a file that cannot be read, code that does not load. `slowest` are students with
@@ -80,19 +80,22 @@ class Summary:
 
 
 def summarise(records: Sequence[Record], lab: GradedLab, *, names: bool = True) -> Summary:
-    """Sum up records, at least one. Without `names` students are numbered in an order that tells nothing."""
+    """Sum up the records of a lab, at least one of them.
+
+    Without `names` students are numbered, in an order that tells nothing of who they are or how they did.
+    """
     called = {record.student: record.student for record in records}
     if not names:
         # By the submissions' digests: the alphabet, or the marks, would give a class away that knows itself.
         order = sorted(records, key=lambda record: (record.digest, record.student))
         called = {record.student: f"student {number}" for number, record in enumerate(order, start=1)}
     marks = [record.earned for record in records]
-    judged = [record for record in records if not _whole(record)]
+    judged = [record for record in records if not _is_lost_whole(record)]
     whole: dict[str, list[str]] = {}
     for record in records:
-        if _whole(record):
-            whole.setdefault(grouped(record.verdicts[0]), []).append(called[record.student])
-    times = sorted(((seconds(record), called[record.student]) for record in judged), reverse=True)
+        if _is_lost_whole(record):
+            whole.setdefault(generalise_reason(record.verdicts[0]), []).append(called[record.student])
+    times = sorted(((sum_call_s(record), called[record.student]) for record in judged), reverse=True)
     return Summary(
         lab=lab.name,
         title=lab.info.title,
@@ -100,9 +103,9 @@ def summarise(records: Sequence[Record], lab: GradedLab, *, names: bool = True) 
         students=len(records),
         mean=sum(marks) / len(marks),
         median=median(marks),
-        bins=_bins(records),
+        bins=_count_bins(records),
         full=sum(record.earned == record.points for record in records),
-        checks=tuple(_check(name, records, judged) for name in _names(records)),
+        checks=tuple(_summarise_check(name, records, judged) for name in _list_checks(records)),
         whole=tuple(
             (reason, tuple(sorted(who)))
             for reason, who in sorted(whole.items(), key=lambda each: (-len(each[1]), each[0]))
@@ -117,36 +120,32 @@ def summarise(records: Sequence[Record], lab: GradedLab, *, names: bool = True) 
     )
 
 
-def grouped(verdict: Verdict) -> str:
+def generalise_reason(verdict: Verdict) -> str:
     """The reason for lost points without its numbers, so that like failures count as one.
 
-    >>> grouped(Verdict("total", "sum", 3, 0, what="`y` has the wrong value", got="-1.5e3", expected="7"))
+    >>> generalise_reason(Verdict("total", "sum", 3, 0, what="`y` has the wrong value", got="-1.5e3", expected="7"))
     '`y` has the wrong value: got …, expected …'
     """
     case = f": {verdict.case}" if verdict.hidden else ""  # all that is told of a hidden case; elsewhere it adds nothing
     return NUMBER.sub("…", PLACE.sub("", verdict.reason)) + case
 
 
-def seconds(record: Record) -> float:
-    """Time that the submission's own code took over all checks."""
+def sum_call_s(record: Record) -> float:
+    """Seconds that a submission's own code took over all checks, by the judge's clock."""
     return sum(verdict.call_s for verdict in record.verdicts)
 
 
-def _whole(record: Record) -> bool:
+def _is_lost_whole(record: Record) -> bool:
     reasons = {verdict.what for verdict in record.verdicts}
     return record.earned == 0 and len(record.verdicts) > 1 and len(reasons) == 1
 
 
-def _rarity(lost: tuple[str, tuple[str, ...]]) -> tuple[int, str]:
-    return -len(lost[1]), lost[0]
-
-
-def _names(records: Sequence[Record]) -> list[str]:
+def _list_checks(records: Sequence[Record]) -> list[str]:
     """Every check on record, in the lab's order."""
     return list(dict.fromkeys(verdict.check for record in records for verdict in record.verdicts))
 
 
-def _bins(records: Sequence[Record]) -> tuple[int, ...]:
+def _count_bins(records: Sequence[Record]) -> tuple[int, ...]:
     counts = [0] * BINS
     for record in records:
         share = record.earned / record.points if record.points else 0.0
@@ -154,10 +153,10 @@ def _bins(records: Sequence[Record]) -> tuple[int, ...]:
     return tuple(counts)
 
 
-def _check(name: str, records: Sequence[Record], judged: Sequence[Record]) -> CheckSummary:
+def _summarise_check(name: str, records: Sequence[Record], judged: Sequence[Record]) -> CheckSummary:
     every = [verdict for record in records for verdict in record.verdicts if verdict.check == name]
     lost = Counter(
-        grouped(verdict)
+        generalise_reason(verdict)
         for record in judged
         for verdict in record.verdicts
         if verdict.check == name and not verdict.passed
@@ -169,13 +168,13 @@ def _check(name: str, records: Sequence[Record], judged: Sequence[Record]) -> Ch
         passed=sum(verdict.passed for verdict in every),
         tried=len(every),
         failures=tuple(Failure(reason, number) for reason, number in lost.most_common()),
-        performance=_performance(every),
+        performance=_summarise_speed(every),
     )
 
 
-def _performance(verdicts: Sequence[Verdict]) -> Measured | None:
+def _summarise_speed(verdicts: Sequence[Verdict]) -> SpeedSummary | None:
     found = [verdict.performance for verdict in verdicts if verdict.performance is not None]
     if not found:
         return None
     earned = [verdict.earned for verdict in found if verdict.measured and verdict.earned is not None]
-    return Measured(found[0].points, len(earned), len(found) - len(earned), median(earned) if earned else None)
+    return SpeedSummary(found[0].points, len(earned), len(found) - len(earned), median(earned) if earned else None)

@@ -20,7 +20,7 @@ WORKERS = (1, 2, 8, 32)
 def section(records: Mapping[str, Record]) -> str:
     """The section's text between its two marks."""
     service, entry = records["grader-service"], records["grader-gradebook"]
-    load = Load.measured(STUDENTS, service.samples, fmean(entry.samples) / 1e3)
+    load = Load.from_times(STUDENTS, service.samples, fmean(entry.samples) / 1e3)
     one, two = (records[f"grader-memory-{workers}"].p50 for workers in (1, 2))
     rows = [
         ("one submission of lab 01, judged", f"{load.mean_s:.2f} s ± {pstdev(service.samples):.2f} s"),
@@ -52,8 +52,8 @@ def section(records: Mapping[str, Record]) -> str:
             [_row(load, workers) for workers in WORKERS],
         ),
         _prose(
-            f"The hour is a matter of queues. Little's law: {rate} × {load.mean_s:.2f} s = {load.busy(HOURS):.2f}",
-            "workers are busy on average; with fewer the line grows until the deadline. With more, the mean wait",
+            f"The hour is a matter of queues. Little's law: {rate} × {load.mean_s:.2f} s =",
+            f"{load.busy_workers(HOURS):.2f} workers are busy on average; with fewer the line grows until the deadline. With more, the mean wait",
             "is that of M/G/c by Allen and Cunneen: C(c, a) · E[S] / (c − a) · (1 + Var[S] / E[S]²) / 2, with a",
             "the workers that are busy and C Erlang's probability that all are (`reports/capacity.py`; its test",
             "holds it against a simulation). `mlsys-grader capacity LAB --students 1000 --workers 8` works this",
@@ -84,7 +84,7 @@ def write(records: Mapping[str, Record]) -> None:
 
 
 def _row(load: Load, workers: int) -> tuple[str, ...]:
-    busy = load.busy(HOURS)
+    busy = load.busy_workers(HOURS)
     if busy >= workers:
         wait = f"the line grows: {load.last_wait_s(workers, HOURS) / 60:.0f} minutes for the last"
     else:

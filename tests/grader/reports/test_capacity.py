@@ -5,7 +5,7 @@ from statistics import fmean
 import pytest
 
 from mlsys_grader.cli import main
-from mlsys_grader.reports.capacity import Load, _all_busy
+from mlsys_grader.reports.capacity import Load, _erlang_c
 from mlsys_lab.errors import InputError
 
 
@@ -22,9 +22,9 @@ def simulated_wait_s(rate, service_s, workers, customers=60_000):
 
 
 def test_erlang_c_where_it_is_known():
-    assert _all_busy(0.6, 1) == pytest.approx(0.6)  # one worker: the share of time that it is busy
-    assert _all_busy(1.0, 2) == pytest.approx(1 / 3)
-    assert _all_busy(900.0, 1000) < 1e-3
+    assert _erlang_c(0.6, 1) == pytest.approx(0.6)  # one worker: the share of time that it is busy
+    assert _erlang_c(1.0, 2) == pytest.approx(1 / 3)
+    assert _erlang_c(900.0, 1000) < 1e-3
 
 
 def test_no_variance_halves_the_line_of_one_worker():
@@ -36,16 +36,16 @@ def test_no_variance_halves_the_line_of_one_worker():
 @pytest.mark.parametrize(("workers", "busy"), [(1, 0.7), (4, 3.2), (8, 6.0)])
 def test_the_wait_is_that_of_a_simulated_night(workers, busy):
     times = [0.8] * 9 + [3.0]  # nine quick submissions, one slow
-    load = Load.measured(1, times, 0.01)
+    load = Load.from_times(1, times, 0.01)
     students = round(3600 * busy / load.mean_s)
-    load = Load.measured(students, times, 0.01)
+    load = Load.from_times(students, times, 0.01)
     simulated = simulated_wait_s(students / 3600, lambda: random.choice(times), workers)
     assert load.wait_s(workers, 1.0) == pytest.approx(simulated, rel=0.15)
 
 
 def test_too_few_workers_means_a_line_that_only_grows():
     load = Load(1000, 8.0, 1.0, 0.05)
-    assert load.busy(1.0) == pytest.approx(1000 * 8 / 3600)
+    assert load.busy_workers(1.0) == pytest.approx(1000 * 8 / 3600)
     assert load.wait_s(2, 1.0) == float("inf")
     assert load.last_wait_s(2, 1.0) == pytest.approx(4000 - 3600)
     assert load.last_wait_s(3, 1.0) == load.wait_s(3, 1.0)
@@ -62,7 +62,7 @@ def test_the_gradebook_is_the_part_that_workers_do_not_help():
 def test_nothing_measured_is_an_error():
     for students, times, entry_s in ((0, [1.0], 0.1), (5, [], 0.1), (5, [1.0], 0.0)):
         with pytest.raises(InputError, match="no load to plan for"):
-            Load.measured(students, times, entry_s)
+            Load.from_times(students, times, entry_s)
 
 
 @pytest.mark.sandbox

@@ -11,7 +11,7 @@ from mlsys_grader.commands.report import _print
 from mlsys_grader.gradebook.record import Record, read_record
 from mlsys_grader.judging.performance import PerformanceVerdict
 from mlsys_grader.judging.verdict import Verdict
-from mlsys_grader.reports.summary import Failure, grouped, summarise
+from mlsys_grader.reports.summary import Failure, generalise_reason, summarise
 from mlsys_grader.reports.summary_page import render_summary
 from tests.pages import settle
 
@@ -82,13 +82,13 @@ def test_without_names_no_id_is_left(class_records, tiny):
     ],
 )
 def test_like_reasons_count_as_one(said, counted_as):
-    assert grouped(Verdict("c", "c", 1, 0, *said)) == counted_as
+    assert generalise_reason(Verdict("c", "c", 1, 0, *said)) == counted_as
 
 
 def test_of_a_hidden_case_the_kind_is_counted():
-    assert grouped(Verdict("c", "c", 1, 0, "a case that is not shown fails", case="no numbers", hidden=True)) == (
-        "a case that is not shown fails: no numbers"
-    )
+    assert generalise_reason(
+        Verdict("c", "c", 1, 0, "a case that is not shown fails", case="no numbers", hidden=True)
+    ) == ("a case that is not shown fails: no numbers")
 
 
 def test_nothing_of_a_submission_is_live_in_the_page(tiny):
