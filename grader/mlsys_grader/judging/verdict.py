@@ -24,7 +24,9 @@ class Verdict:
     on it (loading included), so that the rest is the judge's own. Both are by the judge's clock: what a submission
     says of its own time is worth nothing.
 
-    `performance` are extra points beside these, of a check that has them (`judging.performance`).
+    `unfinished` tells a task that has not been written from one that is wrong; it is False where a hidden case failed,
+    of which nothing is said. `performance` are extra points beside these, of a check that has them
+    (`judging.performance`).
     """
 
     check: str
@@ -41,6 +43,7 @@ class Verdict:
     seed: int = 0
     time_s: float = 0.0
     call_s: float = 0.0
+    unfinished: bool = False
     performance: PerformanceVerdict | None = None
 
     @property
@@ -110,6 +113,7 @@ def lost(check: Check, problem: Problem) -> Verdict:
         "" if problem.fatal else line(check.hint),
         case.name if case else "",
         hidden,
+        unfinished=problem.harmless and not hidden,
         performance=before_measuring(check.performance, passed=False),
     )
 
