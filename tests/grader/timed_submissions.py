@@ -26,7 +26,7 @@ for name in ("time", "perf_counter", "monotonic", "perf_counter_ns", "monotonic_
 """
 )
 
-TAKES_OVER = HONEST + "import numpy as np\nfrom grader import timed, wire\nPlayer = timed.Player\n"
+TAKES_OVER = HONEST + "import numpy as np\nfrom mlsys_grader.sandbox.inside import timed, wire\nPlayer = timed.Player\n"
 """Submissions run in the process that times them, so they can change all of it."""
 
 CHEATS = {

@@ -88,7 +88,8 @@ def test_the_judge_says_why(sandbox, hand_in, tiny, tmp_path):
 def watched(code):
     """A watch over a program that announces its budget and then runs on; and the program."""
     read, write = os.pipe()
-    lines = f"from grader import watch\nwatch.announce({write}, memory_bytes=64 << 20, cpu_s=1)\ninput()\n{code}"
+    lines = "from mlsys_grader.sandbox.inside import watch\n"
+    lines += f"watch.announce({write}, memory_bytes=64 << 20, cpu_s=1)\ninput()\n{code}"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     running = subprocess.Popen([sys.executable, "-c", lines], pass_fds=[write], **pipes)
     os.close(write)
