@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 SLOW_LAST = ("labs", "grader", "book", "e2e")
-ALONE = ("benchmark", "hardware", "grader", "e2e")
-"""Folders whose tests compare times, or start processes enough to fill the machine: no other tests run beside them."""
+ALONE = ("benchmark", "hardware", "e2e")
+"""Folders all of whose tests run with no others beside them, as if marked `alone`."""
 settings.register_profile("no deadline", deadline=None)  # a busy machine is not a wrong answer
 settings.load_profile("no deadline")
 NO_GPU = "no CUDA device on this machine"
@@ -39,6 +39,10 @@ def _folder(item: pytest.Item) -> str:
     return item.path.relative_to(Path(__file__).parent).parts[0]
 
 
+def _alone(item: pytest.Item) -> bool:
+    return _folder(item) in ALONE or item.get_closest_marker("alone") is not None
+
+
 def _slowness(item: pytest.Item) -> int:
     return SLOW_LAST.index(_folder(item)) + 1 if _folder(item) in SLOW_LAST else 0
 
@@ -47,7 +51,7 @@ def _keep_part(items: list[pytest.Item], config: pytest.Config) -> None:
     if part := config.getoption("part"):
         kept, others = [], []
         for item in items:
-            (kept if (_folder(item) in ALONE) == (part == "alone") else others).append(item)
+            (kept if _alone(item) == (part == "alone") else others).append(item)
         config.hook.pytest_deselected(items=others)
         items[:] = kept
 
