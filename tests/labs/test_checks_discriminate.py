@@ -19,6 +19,7 @@ from tests.labs.harness import (
     tried,
 )
 
+pytestmark = pytest.mark.slow
 LABS = labs()
 SEEDS, QUICK_S = 200, 0.05
 """Draws of secret inputs to try, on the checks that take no longer than this."""
