@@ -17,8 +17,8 @@ from grader.release import release
 from grader.variants import VariantsOf
 from mlsys_lab.checks.deciding.artifact import Artifact, export_cells, load, parse_notebook
 from mlsys_lab.checks.labinfo import read_lab
-from mlsys_lab.checks.runner import Report, run_check
 from mlsys_lab.checks.learner.spec import Check, Lab
+from mlsys_lab.checks.runner import Report, run_check
 from mlsys_lab.stack.artifact import ArtifactLoader
 from mlsys_lab.stack.kernels import load_kernels
 
