@@ -1,4 +1,4 @@
-"""The proof that a lab's checks discriminate, in this process; `mlsys_grader.proving.variants` has what they are proved on."""
+"""The labs of solutions/ as their tests see them; `mlsys_grader.proving.variants` has what checks are proved on."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import scipy.linalg
 import torch
 from threadpoolctl import threadpool_limits
 
-from mlsys_grader.release.build import release
 from mlsys_grader.proving.variants import VariantsOf
+from mlsys_grader.release.build import release
 from mlsys_lab.checks.deciding.artifact import Artifact, export_cells, load, parse_notebook
 from mlsys_lab.checks.labinfo import read_lab
-from mlsys_lab.checks.runner import Report, run_check
 from mlsys_lab.checks.learner.spec import Check, Lab
+from mlsys_lab.checks.runner import Report, run_check
 from mlsys_lab.stack.artifact import ArtifactLoader
 from mlsys_lab.stack.kernels import load_kernels
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from mlsys_grader.sandbox import contents
 from mlsys_grader.course.lab import GradedLab
+from mlsys_grader.sandbox import contents
 from mlsys_lab.checks.labinfo import read_lab
 from mlsys_lab.checks.learner.spec import call_name, find_call
 from mlsys_lab.checks.sides import LEARNER, files_of, of_other_labs
@@ -103,7 +103,8 @@ def test_calls_import_nothing_that_decides_and_differentiate_nothing(lab: Graded
     ],
 )
 def test_a_module_of_calls_that_could_decide_is_found(line: str) -> None:
-    good = "import math\nimport torch\nfrom mlsys_lab.checks.learner.autograd.engine import inputs_of\nx = torch.zeros(2)\n"
+    good = "import math\nimport torch\nfrom mlsys_lab.checks.learner.autograd.engine import inputs_of\n"
+    good += "x = torch.zeros(2)\n"
     own = "mlsys_lab.checks.learner.autograd"
     assert list(faults(good, own)) == []
     assert list(faults(good + line, own)) != []

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from mlsys_grader.proving.variants import Variant
-from mlsys_lab.checks.cuda.calls.figures import text
-from mlsys_lab.checks.cuda.words import MOST, WRONG, agree, limits
-from mlsys_lab.checks.runner import PUBLIC_SEED, run_check
+from mlsys_lab.checks.deciding.cuda.comparison import MOST, WRONG, agree, limits
+from mlsys_lab.checks.deciding.verdict import draw_inputs, public_inputs
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.trees import Tree, flatten, nest
-from mlsys_lab.checks.deciding.verdict import draw_inputs, public_inputs
+from mlsys_lab.checks.runner import PUBLIC_SEED, run_check
 from mlsys_lab.kernels.trace import launches
 from mlsys_lab.kernels.trace.numba_simulator import record
 from tests.labs.harness import kernels_of, labs, module_of

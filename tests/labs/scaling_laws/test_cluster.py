@@ -7,6 +7,7 @@ import pytest
 from scipy.optimize import least_squares
 
 from mlsys_lab.checks.deciding.scaling_laws import LAB, planning
+from mlsys_lab.checks.deciding.scaling_laws.law import Truth, huber, refit, residuals
 from mlsys_lab.checks.deciding.scaling_laws.runs import (
     LARGE,
     NOISE,
@@ -18,7 +19,6 @@ from mlsys_lab.checks.deciding.scaling_laws.runs import (
     uncertainty,
     wasted_share,
 )
-from mlsys_lab.checks.deciding.scaling_laws.law import Truth, huber, refit, residuals
 from mlsys_lab.checks.deciding.verdict import draw_inputs, public_inputs
 from mlsys_lab.scaling import ChinchillaLaw, ExperimentService, PowerLaw, World, compute_optimal
 

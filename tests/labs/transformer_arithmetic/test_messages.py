@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from mlsys_grader.proving.variants import Variant
-from mlsys_lab.checks.runner import PUBLIC_SEED, run_check
+from mlsys_lab.checks.deciding.verdict import draw_inputs, public_inputs
 from mlsys_lab.checks.learner.spec import Case, Check
 from mlsys_lab.checks.learner.transformer_arithmetic.models import fields_of
-from mlsys_lab.checks.deciding.verdict import draw_inputs, public_inputs
+from mlsys_lab.checks.runner import PUBLIC_SEED, run_check
 from tests.labs.harness import labs, module_of
 
 LAB = next(lab for lab in labs() if lab.info.topic == "transformer-arithmetic")

@@ -1,4 +1,4 @@
-"""What is timed of lab 04: interpreted here it gives what torch gives, and as launched on a GPU it compiles and fits."""
+"""What is timed of lab 04: interpreted here it gives what torch gives, as launched on a GPU it compiles and fits."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from mlsys_lab.checks.deciding.compare import tolerance
+from mlsys_lab.checks.deciding.triton import LAB, speed
 from mlsys_lab.checks.learner.performance import Performance
 from mlsys_lab.checks.learner.spec import call_name, find_call
-from mlsys_lab.checks.deciding.triton import LAB, speed
 from mlsys_lab.checks.learner.triton import timed
 from tests.kernels.compiled import compiled
 from tests.labs.harness import labs, module_of
