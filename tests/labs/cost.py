@@ -16,9 +16,7 @@ def files_of(topic: str) -> list[Path]:
     lab = find_lab(topic)
     names = (lab.name, lab.topic.replace("-", "_"))
     found = [path for home in HOMES for path in (PROJECT / home).rglob("*") if path.suffix in (".py", ".toml")]
-    return sorted(
-        path for path in found if {path.stem, *(folder.name for folder in path.parents)} & set(names)
-    )
+    return sorted(path for path in found if {path.stem, *(folder.name for folder in path.parents)} & set(names))
 
 
 if __name__ == "__main__":

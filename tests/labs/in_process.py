@@ -17,8 +17,8 @@ from threadpoolctl import threadpool_limits
 from mlsys_grader.engines import Result, Task
 from mlsys_grader.judging.verdict import Verdict
 from mlsys_lab.checks.deciding.artifact import Artifact, load
-from mlsys_lab.checks.runner import run_check
 from mlsys_lab.checks.learner.spec import Check
+from mlsys_lab.checks.runner import run_check
 from mlsys_lab.stack.kernels import load_kernels
 
 torch.set_num_threads(1)  # as the grader's workers do

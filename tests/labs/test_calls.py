@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from mlsys_grader.sandbox import contents
 from mlsys_grader.course.lab import GradedLab
+from mlsys_grader.sandbox import contents
 from mlsys_lab.checks.labinfo import read_lab
 from mlsys_lab.checks.learner.spec import call_name, find_call
 from mlsys_lab.checks.sides import LEARNER, files_of, of_other_labs

@@ -15,9 +15,9 @@ from mlsys_grader.proving.proof import Proved, prove
 from mlsys_grader.proving.trials import Trial, try_alternative, try_blank, try_mishap, try_mutant, try_reference
 from mlsys_grader.proving.variants import Variant
 from mlsys_lab.checks.learner.spec import Check
+from mlsys_lab.checks.sides import DECIDING, LEARNER, files_of
 from tests.labs.harness import LabUnderTest, artifact_of, labs, released_notebook
 from tests.labs.in_process import InProcess
-from mlsys_lab.checks.sides import DECIDING, LEARNER, files_of
 
 pytestmark = pytest.mark.slow
 LABS = labs()
@@ -100,7 +100,9 @@ def test_the_blank_release_earns_nothing_and_every_check_says_that_the_task_is_s
     blank = try_blank(artifact_of(released_notebook(lab), "blank.ipynb"), (check.name for check in lab.checks.checks))
     found = proved(lab.checks.checks, blank)
     assert found.false_passes == ()
-    assert [line for line, v in zip(told(found.verdicts), found.verdicts, strict=True) if v.check in found.misread] == []
+    assert [
+        line for line, v in zip(told(found.verdicts), found.verdicts, strict=True) if v.check in found.misread
+    ] == []
     assert found.holds
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlsys_grader.judging.judge import judge
 from mlsys_grader.course.lab import GradedLab
+from mlsys_grader.judging.judge import judge
 from mlsys_grader.sandbox.sandbox import Sandbox
 from mlsys_lab.checks.deciding.artifact import Artifact
-from mlsys_lab.checks.autograd import LAB
+from mlsys_lab.checks.deciding.autograd import LAB
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.verdict import draw_inputs, public_inputs
 from mlsys_lab.checks.learner.spec import Arrays

@@ -1,4 +1,4 @@
-"""What is timed of lab 04: interpreted here it gives what torch gives, and as launched on a GPU it compiles and fits."""
+"""What is timed of lab 04: interpreted here it gives what torch gives, as launched on a GPU it compiles and fits."""
 
 from __future__ import annotations
 

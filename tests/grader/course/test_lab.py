@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from grader.labs import GradedLab
 
+from mlsys_grader.course.lab import GradedLab
 from mlsys_lab.checks import topics
 from mlsys_lab.checks.labinfo import LabInfo, find_lab
 from mlsys_lab.checks.sides import CHECKS, DECIDING, HOME, LEARNER
