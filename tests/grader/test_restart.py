@@ -18,7 +18,18 @@ from mlsys_lab.errors import CourseError
 from tests.grader.inside import RUN
 from tests.grader.processes import descendants, gone, named, parent, soon
 
-pytestmark = [pytest.mark.sandbox, pytest.mark.usefixtures("cold")]
+pytestmark = pytest.mark.sandbox
+LIGHT = (
+    "import sys; sys.path[:0] = {path!r}; from mlsys_grader.sandbox.inside import worker; "
+    "worker.warm = lambda: None; worker.main()"
+)
+"""Starts a launcher that does without torch: no job here computes anything."""
+
+
+@pytest.fixture(autouse=True)
+def light(cold, monkeypatch):
+    """Every sandbox starts launchers of its own, in a tenth of the time."""
+    monkeypatch.setattr(launcher, "ENTRY", LIGHT)
 
 
 @pytest.fixture
@@ -162,8 +173,10 @@ import sys, time
 sys.path[:0] = {path}
 from pathlib import Path
 from mlsys_grader.course.lab import GradedLab
+from mlsys_grader.sandbox import launcher
 from mlsys_grader.sandbox.sandbox import Sandbox
 from mlsys_lab.checks.labinfo import find_lab
+launcher.ENTRY = {entry!r}
 sandbox = Sandbox(GradedLab(find_lab("tiny", Path({labs!r}))), spares=3, unsafe={unsafe})
 job = sandbox.open_job()
 print("ready", flush=True)
@@ -174,7 +187,7 @@ time.sleep(600)
 @pytest.mark.parametrize("unsafe", [False, True])
 def test_spares_and_jobs_die_with_their_judge(tiny_labs, unsafe):
     checks = str(Path(__file__).parent / "fixtures" / "checks")
-    program = HOLDS.format(path=[checks], labs=str(tiny_labs), unsafe=unsafe)
+    program = HOLDS.format(path=[checks], labs=str(tiny_labs), entry=LIGHT, unsafe=unsafe)
     judge = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
     assert judge.stdout.readline() == b"ready\n"
     members = 2 + 2 * 4  # the judge and the launcher; the job and three spares with an attendant each

@@ -8,6 +8,8 @@ import socket
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
@@ -41,20 +43,23 @@ class Forked:
 
 
 class ForkServer:
-    """A running fork server; stands in for the module `subprocess` where that starts `python -c CODE ARGUMENTS`."""
+    """A fork server, started when it is first wanted; stands in for `subprocess` where that starts `python -c CODE`."""
 
     PIPE = subprocess.PIPE
 
     def __init__(self, imports: str, environment: dict[str, str] | None = None) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="forks")
-        self.address = f"{self._folder.name}/socket"
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-W", "ignore", str(SERVER), self.address, imports],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=os.environ | (environment or {}),
-        )
-        assert self._process.stdout and self._process.stdout.readline() == b"ready\n"
+        self._imports, self._environment = imports, os.environ | (environment or {})
+        self._stack = ExitStack()
+
+    @cached_property
+    def address(self) -> str:
+        """The socket that it listens at."""
+        address = f"{self._stack.enter_context(tempfile.TemporaryDirectory(prefix='forks'))}/socket"
+        command = [sys.executable, "-P", "-W", "ignore", str(SERVER), address, self._imports]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        process = self._stack.enter_context(subprocess.Popen(command, **pipes, env=self._environment))
+        assert process.stdout and process.stdout.readline() == b"ready\n"
+        return address
 
     def Popen(self, command: list[str], **_: Any) -> Forked:
         """Fork what the command says, with pipes for text to and from it."""
@@ -68,8 +73,4 @@ class ForkServer:
 
     def close(self) -> None:
         """End the server; what it has forked goes on."""
-        assert self._process.stdin and self._process.stdout
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
-        self._folder.cleanup()
+        self._stack.close()
