@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from playwright.sync_api import Page
 
-PATIENCE_MS = 60_000
+PATIENCE_MS = 120_000
 """How long a page may keep a test waiting before the test fails: a machine that is busy is slow, not wrong."""
 
 # A figure hears of its new width in one frame, and draws itself in the next, after that frame's own callbacks: after

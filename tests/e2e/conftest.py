@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, Page
 
 from book.project import BOOK, BUILD, ROOT
 from book.serve import HOST, site_server
+from tests.pages import PATIENCE_MS
 
 
 @pytest.fixture(scope="session")
@@ -44,5 +45,6 @@ def site_url(site: Path) -> Iterator[str]:
 def page(browser: Browser) -> Iterator[Page]:
     """A fresh page, 1280 px wide."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(PATIENCE_MS)
     yield context.new_page()
     context.close()

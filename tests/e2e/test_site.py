@@ -58,7 +58,7 @@ def look(context: BrowserContext, url: str, visits: list[Visit], width: int, the
     shown = [(visit, opened(context, url, visit)) for visit in visits]
     for _, page in shown:
         page.wait_for_load_state("networkidle")
-        page.wait_for_function(PENDING, timeout=PATIENCE_MS)
+        page.wait_for_function(PENDING)
     turned = (sum(WIDTHS) - width, THEMES[1 - THEMES.index(theme)])
     for visit, page in shown:
         page.bring_to_front()
@@ -78,6 +78,7 @@ def visits(site: Path, site_url: str, browser: Browser) -> list[Visit]:
     for width in WIDTHS:
         size = {"width": width, "height": 900}
         context = browser.new_context(viewport=size, color_scheme="dark", proxy=NO_NETWORK)
+        context.set_default_timeout(TOGETHER * PATIENCE_MS)
         for at in range(0, len(found), TOGETHER):
             look(context, site_url, found[at : at + TOGETHER], width, "dark")
         context.close()
