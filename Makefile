@@ -7,6 +7,10 @@ PYTEST_ARGS ?=
 KERNEL_LABS = $(shell grep -l '^extras = .*"kernels"' solutions/*/lab.toml | sed 's:.*/[0-9]*-::; s:/.*::')
 KERNEL_TESTS = tests/kernels $(foreach lab,$(KERNEL_LABS),$(wildcard tests/labs/$(subst -,_,$(lab))/test_*.py) \
 	'tests/labs/test_checks_discriminate.py::test_the_reference_passes_everything[$(lab)]')
+# Of each layer what is fast, and of the grader the judge, in a sandbox.
+QUICK_TESTS = tests/test_docstrings.py tests/test_errors.py tests/test_imports.py tests/autograd tests/flops tests/scaling \
+	tests/stack tests/cli tests/checks tests/hardware tests/benchmark tests/labs/test_sources.py \
+	tests/grader/judging/test_judge.py tests/grader/judging/test_oracle.py
 NEWEST := .venv-newest/bin/python
 JAVASCRIPT := .ci/javascript
 # The container that performance points are measured in: no network, one GPU, nothing of the machine but this checkout.
@@ -17,7 +21,7 @@ CONTAINER = $(if $(IMAGE),$(DOCKER) run --rm --init --network none --gpus device
 NESTED = --cap-add SYS_ADMIN --cap-add NET_ADMIN --security-opt seccomp=unconfined --security-opt apparmor=unconfined
 
 .DEFAULT_GOAL := help
-.PHONY: help start test tests book linkcheck labs check-labs oracles lint javascript format constraints fuzz newest bench bench-gpu grade-shard grade-speed grade-merge wheel screenshots packages allow-sandbox clean distclean
+.PHONY: help start test tests quick book linkcheck labs check-labs oracles lint javascript format constraints fuzz newest bench bench-gpu grade-shard grade-speed grade-merge wheel screenshots packages allow-sandbox clean distclean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -36,6 +40,11 @@ test: lint tests ## Set up, lint, and run every test (make test PYTEST_ARGS='-k 
 
 tests: $(READY) ## Every test, without lint
 	$(BIN)/python -m tests.whole $(PYTEST_ARGS)
+
+quick: $(READY) ## In a minute or two what tells most: style, and the tests that are fast
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --numprocesses=2 --dist=loadfile -m 'not slow and not browser' $(QUICK_TESTS)
 
 book: $(READY) ## Build the site into book/_build/html
 	$(BIN)/python book/build.py

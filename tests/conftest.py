@@ -12,13 +12,12 @@ import pytest
 from hypothesis import settings
 
 from mlsys_lab.errors import MissingToolError
+from tests.times import add_times
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 SLOW_LAST = ("labs", "grader", "book", "e2e")
-ALONE = ("benchmark", "hardware", "grader", "e2e")
-"""Folders whose tests compare times, or start processes enough to fill the machine: no other tests run beside them."""
 settings.register_profile("no deadline", deadline=None)  # a busy machine is not a wrong answer
 settings.load_profile("no deadline")
 NO_GPU = "no CUDA device on this machine"
@@ -27,6 +26,7 @@ NO_GPU = "no CUDA device on this machine"
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--pictures", metavar="DIR", help="where the browser tests leave the README's pictures")
     parser.addoption("--part", choices=("spread", "alone"), help="only tests that bear others beside them, or the rest")
+    parser.addoption("--times", metavar="FILE", type=Path, help="where to append each test's seconds")
 
 
 def pytest_configure() -> None:
@@ -47,7 +47,8 @@ def _keep_part(items: list[pytest.Item], config: pytest.Config) -> None:
     if part := config.getoption("part"):
         kept, others = [], []
         for item in items:
-            (kept if (_folder(item) in ALONE) == (part == "alone") else others).append(item)
+            is_alone = item.get_closest_marker("alone") is not None
+            (kept if is_alone == (part == "alone") else others).append(item)
         config.hook.pytest_deselected(items=others)
         items[:] = kept
 
@@ -75,7 +76,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if file := config.getoption("--times"):
+        listed = [report for reports in terminalreporter.stats.values() for report in reports]
+        add_times((report for report in listed if isinstance(report, pytest.TestReport)), file)
     for report in _unexpected_skips(terminalreporter):
         terminalreporter.write_line(f"NOT RUN HERE: {report.nodeid}", red=True, bold=True)
 

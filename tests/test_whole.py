@@ -1,4 +1,4 @@
-"""`make test`: two runs of pytest that together run every test once, and one exit status."""
+"""`make test`: two runs of pytest that together run every test once, one exit status, and where the time went."""
 
 import subprocess
 import sys
@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.times import BUDGETS_S, PROCESSES, WHOLE_S, add_times, folder_of, read_times, summarise
 from tests.whole import status
 
 PROJECT = Path(__file__).parents[1]
-FILES = ["tests/stack/test_artifact.py", "tests/hardware/test_cpu.py"]
+FILES = ["tests/stack/test_artifact.py", "tests/grader/test_scale.py"]
 
 
 def collected(*options: str) -> list[str]:
@@ -30,3 +31,46 @@ def test_every_test_belongs_to_one_of_the_two_runs():
 )
 def test_one_failure_fails_the_whole_and_a_run_without_tests_does_not(runs, whole):
     assert status(runs) == whole
+
+
+def test_every_folder_has_a_budget_and_all_together_stay_under_the_whole():
+    folders = {folder_of(str(file.relative_to(PROJECT))) for file in (PROJECT / "tests").rglob("test_*.py")}
+    assert folders == set(BUDGETS_S)
+    assert sum(BUDGETS_S.values()) / PROCESSES <= WHOLE_S
+
+
+def report(test, time_s, when="call"):
+    return pytest.TestReport(test, ("", 0, ""), {}, "passed", None, when, duration=time_s)
+
+
+def test_times_are_summed_by_test_and_by_folder_beside_their_budget(tmp_path):
+    slow, quick, bare = (
+        "tests/stack/test_a.py::test_slow",
+        "tests/stack/sub/test_b.py::test_quick",
+        "tests/test_c.py::test_c",
+    )
+    add_times([report(slow, 5.0, "setup"), report(slow, BUDGETS_S["stack"])], tmp_path / "times")
+    add_times([report(quick, 0.25), report(bare, 0.5)], tmp_path / "times")
+    seconds = read_times(tmp_path / "times")
+    assert seconds == {slow: BUDGETS_S["stack"] + 5, quick: 0.25, bare: 0.5}
+    lines = [line.split() for line in summarise(seconds).splitlines()]
+    assert lines[1] == ["stack", "2", "25", "20", "over", "its", "budget"]
+    assert lines[2] == ["tests", "1", "0", "60"]
+    assert lines[-3:] == [["25.0", "s", slow], ["0.5", "s", bare], ["0.2", "s", quick]]
+
+
+def test_a_run_notes_its_times(tmp_path):
+    times = tmp_path / "times"
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        f"--times={times}",
+        "tests/test_errors.py",
+    ]
+    subprocess.run(command, cwd=PROJECT, capture_output=True, check=True)
+    noted = read_times(times)
+    assert len(noted) == 6 and set(map(folder_of, noted)) == {"tests"}

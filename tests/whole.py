@@ -1,7 +1,7 @@
 """The whole suite in two runs of pytest: `python -m tests.whole [pytest's arguments]`, as `make test` does.
 
 The first spreads the tests over processes of one thread each, file by file. The second runs, one after the other, those
-that need the machine to themselves. Both take the same arguments.
+that need the machine to themselves. Both take the same arguments. At the end stands where the time went.
 """
 
 from __future__ import annotations
@@ -9,8 +9,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
+
+from tests.times import read_times, summarise
 
 PROCESSES = min(4, os.cpu_count() or 1)  # about 2 GB each
 SPREAD = ["--part=spread", f"--numprocesses={PROCESSES}", "--dist=loadfile", "--no-loadscope-reorder"]
@@ -29,6 +33,16 @@ def status(runs: list[int]) -> int:
     return failed[0] if failed else min(runs)
 
 
+def main(given: list[str]) -> int:
+    """Both runs, then seconds by folder; returns the exit status of the whole."""
+    with tempfile.TemporaryDirectory() as folder:
+        times = Path(folder) / "times.jsonl"
+        times.touch()
+        noted = [f"--times={times}", *given]
+        code = status([run([*SPREAD, *noted], OMP_NUM_THREADS="1"), run([*ALONE, *noted])])
+        print(f"\n{summarise(read_times(times))}")
+    return code
+
+
 if __name__ == "__main__":
-    given = sys.argv[1:]
-    sys.exit(status([run([*SPREAD, *given], OMP_NUM_THREADS="1"), run([*ALONE, *given])]))
+    sys.exit(main(sys.argv[1:]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
 import threading
@@ -11,15 +12,18 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
-from book.project import BOOK, ROOT
+from book.project import BOOK, BUILD, ROOT
 from book.serve import HOST, site_server
 
 
 @pytest.fixture(scope="session")
 def site() -> Path:
-    """The folder of the built site."""
+    """The folder of the built site. Of processes that want it at the same time, one builds and the others wait."""
     command = [sys.executable, str(BOOK / "build.py"), "--quiet"]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with (BUILD / "site.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, f"the book does not build:\n{result.stdout}\n{result.stderr}"
     return BOOK / "_build" / "html"
 

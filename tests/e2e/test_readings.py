@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(1800)]  # the first test may build the site
 
 KEY = "mlsys-lab:readings"
 FORMAT = "mlsys-lab readings 1"

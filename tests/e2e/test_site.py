@@ -17,7 +17,7 @@ from book.serve import HOST, site_server
 from mlsys_lab.checks.labinfo import released_labs
 from tests.pages import PATIENCE_MS, settle
 
-pytestmark = pytest.mark.timeout(900)  # the first test builds the site
+pytestmark = pytest.mark.timeout(1800)  # the first test may build the site
 
 PROBE = Path(__file__).with_name("probe.js").read_text(encoding="utf-8")
 WIDTHS, THEMES = (390, 1280), ("light", "dark")

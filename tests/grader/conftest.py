@@ -13,9 +13,15 @@ sys.path.insert(0, str(CHECKS))
 from mlsys_grader.cli import main  # noqa: E402
 from mlsys_grader.course.folder import Course  # noqa: E402
 from mlsys_grader.course.lab import GradedLab  # noqa: E402
+from mlsys_grader.gradebook import writer  # noqa: E402
+from mlsys_grader.paths import IMPORT_PATH  # noqa: E402
 from mlsys_grader.release.build import Released, release  # noqa: E402
+from mlsys_grader.sandbox import backend  # noqa: E402
+from mlsys_grader.sandbox import sandbox as sandbox_module  # noqa: E402
 from mlsys_grader.sandbox.sandbox import Sandbox  # noqa: E402
 from mlsys_lab.checks.labinfo import find_lab  # noqa: E402
+from tests.grader.warm.forks import ForkServer  # noqa: E402
+from tests.grader.warm.launchers import Launchers  # noqa: E402
 
 PROJECT = Path(__file__).parents[2]
 
@@ -26,6 +32,33 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if item.get_closest_marker("sandbox"):
                 item.add_marker(pytest.mark.skip(reason="NOT RUN: bubblewrap is missing (apt install bubblewrap)"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_launchers():
+    """Sandboxes of this process hand their launchers on."""
+    launchers = Launchers()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sandbox_module, "launch", launchers.launch)
+        yield
+    launchers.close()
+
+
+@pytest.fixture
+def cold(monkeypatch):
+    """For tests of the launchers themselves: each is started for its sandbox and ends with it."""
+    monkeypatch.setattr(sandbox_module, "launch", backend.launch)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_bookkeepers():
+    """Gradebooks that this process fills are written by forks of one process with nbgrader in it."""
+    path = f"import sys; sys.path[:0] = {IMPORT_PATH!r}"
+    server = ForkServer(f"{path}; import mlsys_grader.course.notebooks, mlsys_grader.gradebook.bookkeeper")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writer, "subprocess", server)
+        yield
+    server.close()
 
 
 @pytest.fixture(scope="session")

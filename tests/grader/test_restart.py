@@ -15,9 +15,10 @@ from mlsys_grader.sandbox.inside import wire
 from mlsys_grader.sandbox.launcher import SandboxDied
 from mlsys_grader.sandbox.sandbox import TRIES, Sandbox, Turns
 from mlsys_lab.errors import CourseError
+from tests.grader.inside import RUN
 from tests.grader.processes import descendants, gone, named, parent, soon
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.usefixtures("cold")]
 
 
 @pytest.fixture
@@ -131,9 +132,10 @@ def test_a_sandbox_starts_beside_what_comes_next(tiny, started):
         sandbox.open_job()
 
 
-ENDLESS = """
+NAME = f"endless{RUN}"
+ENDLESS = f"""
 import ctypes, signal
-ctypes.CDLL(None).prctl(15, b"endless-2", 0, 0, 0)
+ctypes.CDLL(None).prctl(15, b"{NAME}", 0, 0, 0)
 while True:
     pass
 """
@@ -144,7 +146,7 @@ def test_a_child_dies_with_its_attendant_and_the_judge_knows_that_it_was_nobody_
     with own.job() as job:
         job.send("job", order, deadline=soon())
         until = soon()
-        while not (children := named("endless-2")):
+        while not (children := named(NAME)):
             assert time.monotonic() < until
             time.sleep(0.05)
         os.kill(parent(children[0]), signal.SIGKILL)

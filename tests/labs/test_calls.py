@@ -103,9 +103,8 @@ def test_calls_import_nothing_that_decides_and_differentiate_nothing(lab: Graded
     ],
 )
 def test_a_module_of_calls_that_could_decide_is_found(line: str) -> None:
-    good = "import math\nimport torch\nfrom mlsys_lab.checks.learner.autograd.engine import inputs_of\n"
-    good += "x = torch.zeros(2)\n"
     own = "mlsys_lab.checks.learner.autograd"
+    good = f"import math\nimport torch\nfrom {own}.engine import inputs_of\nx = torch.zeros(2)\n"
     assert list(faults(good, own)) == []
     assert list(faults(good + line, own)) != []
 

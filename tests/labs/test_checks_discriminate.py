@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from mlsys_grader.judging.verdict import Verdict
+from mlsys_grader.proving.proof import Proved, prove
+from mlsys_grader.proving.trials import Trial, try_alternative, try_blank, try_mishap, try_mutant, try_reference
 from mlsys_grader.proving.variants import Variant
-from mlsys_lab.checks.runner import run_check
+from mlsys_lab.checks.learner.spec import Check
 from mlsys_lab.checks.sides import DECIDING, LEARNER, files_of
-from tests.labs.harness import (
-    LabUnderTest,
-    artifact_of,
-    labs,
-    module_of,
-    released_notebook,
-    told,
-    tried,
-)
+from tests.labs.harness import LabUnderTest, artifact_of, labs, released_notebook
+from tests.labs.in_process import InProcess
 
+pytestmark = pytest.mark.slow
 LABS = labs()
 SEEDS, QUICK_S = 200, 0.05
 """Draws of secret inputs to try, on the checks that take no longer than this."""
@@ -27,8 +27,10 @@ FEWER_SEEDS = {"transformer-arithmetic": 100}
 """Where a draw costs a model that is built and run, 0.4 s over all checks. A fault that costs one draw in 33 a point
 shows with 95 % certainty; with 200 draws, one in 67."""
 TRACED_SEEDS = 3
-"""The same for traced checks, whose kernels are interpreted."""
+"""Draws for traced checks, whose kernels are interpreted."""
 NO_ANSWER = "did not come to an end"
+HANG_S = 1.0
+"""Time limit of checks that a variant hangs in."""
 
 
 def over(what: str) -> pytest.MarkDecorator:
@@ -39,37 +41,69 @@ def over(what: str) -> pytest.MarkDecorator:
 
 OWN = re.compile(r"mlsys_lab\.checks\.(learner|deciding)\.autograd")
 each_lab = pytest.mark.parametrize("lab", LABS, ids=[lab.info.topic for lab in LABS])
+CHECKS = [(lab, check) for lab in LABS for check in lab.checks.checks]
+each_check = pytest.mark.parametrize(("lab", "check"), CHECKS, ids=[f"{lab.info.topic}: {c.name}" for lab, c in CHECKS])
+
+
+def proved(checks: Iterable[Check], trial: Trial) -> Proved:
+    """What the checks make of a trial, in this process."""
+    (one,) = prove(InProcess(checks), [trial])
+    return one
+
+
+def told(verdicts: Sequence[Verdict]) -> list[str]:
+    """All that verdicts say about what is wrong."""
+    return [f"{v.check} ({v.case}): {v.what} | {v.got} | {v.expected}" for v in verdicts if not v.passed]
+
+
+@cache
+def reference_of(lab: LabUnderTest) -> Trial:
+    return try_reference(lab)
+
+
+@cache
+def proof_of_reference(lab: LabUnderTest) -> Proved:
+    return proved(lab.checks.checks, reference_of(lab))
+
+
+@cache
+def is_quick(lab: LabUnderTest, name: str) -> bool:
+    """Whether a check has time for many draws; a first run may have been slow by what it had to import."""
+    (first,) = (verdict for verdict in proof_of_reference(lab).verdicts if verdict.check == name)
+    return first.call_s < QUICK_S or proved([lab.checks[name]], reference_of(lab)).verdicts[0].call_s < QUICK_S
 
 
 @each_lab
 def test_the_reference_passes_everything(lab: LabUnderTest) -> None:
-    module = module_of(lab.reference, "reference.ipynb")
-    assert [told(r) for check in lab.checks.checks if not (r := tried(check, module)).passed] == []
+    found = proof_of_reference(lab)
+    assert told(found.verdicts) == []
+    assert found.holds
 
 
 @each_lab
-def test_no_draw_of_secret_inputs_costs_a_right_solution_a_point(lab: LabUnderTest) -> None:
-    module = module_of(lab.reference, "reference.ipynb")
+def test_most_checks_are_quick_enough_for_many_draws(lab: LabUnderTest) -> None:
     plain = [check for check in lab.checks.checks if not check.traced]
-    quick = [check for check in plain if tried(check, module).time_s < QUICK_S]
-    assert len(quick) >= len(plain) / 2
-    seeds = FEWER_SEEDS.get(lab.info.topic, SEEDS)
-    draws = [(check, seeds) for check in quick] + [(c, TRACED_SEEDS) for c in lab.checks.checks if c.traced]
-    lost = [
-        (seed, told(report))
-        for check, seeds in draws
-        for seed in range(seeds)
-        if not (report := run_check(check, module, seed=seed, hidden=True)).passed
-    ]
+    assert sum(is_quick(lab, check.name) for check in plain) >= len(plain) / 2
+
+
+@each_check
+def test_no_draw_of_secret_inputs_costs_a_right_solution_a_point(lab: LabUnderTest, check: Check) -> None:
+    many = FEWER_SEEDS.get(lab.info.topic, SEEDS) if is_quick(lab, check.name) else 0
+    seeds = range(TRACED_SEEDS if check.traced else many)
+    draws = [replace(reference_of(lab), name=f"seed {seed}", seeds={check.name: seed}) for seed in seeds]
+    lost = [(one.trial.name, told(one.verdicts)) for one in prove(InProcess([check]), draws) if not one.holds]
     assert lost == []
 
 
 @each_lab
 def test_the_blank_release_earns_nothing_and_every_check_says_that_the_task_is_still_to_do(lab: LabUnderTest) -> None:
-    module = module_of(artifact_of(released_notebook(lab), "blank.ipynb").source, "blank.ipynb")
-    reports = [tried(check, module) for check in lab.checks.checks]
-    assert sum(report.points for report in reports) == 0
-    assert [told(report) for report in reports if not report.unfinished] == []
+    blank = try_blank(artifact_of(released_notebook(lab), "blank.ipynb"), (check.name for check in lab.checks.checks))
+    found = proved(lab.checks.checks, blank)
+    assert found.false_passes == ()
+    assert [
+        line for line, v in zip(told(found.verdicts), found.verdicts, strict=True) if v.check in found.misread
+    ] == []
+    assert found.holds
 
 
 ALTERNATIVES = [(lab, path) for lab in LABS for path in lab.alternatives]
@@ -77,8 +111,15 @@ ALTERNATIVES = [(lab, path) for lab in LABS for path in lab.alternatives]
 
 @pytest.mark.parametrize(("lab", "path"), ALTERNATIVES, ids=[f"{lab.info.topic}: {p.stem}" for lab, p in ALTERNATIVES])
 def test_an_alternative_passes_everything(lab: LabUnderTest, path: Path) -> None:
-    module = module_of(lab.with_definitions(path), path.name)
-    assert [told(r) for check in lab.checks.checks if not (r := tried(check, module)).passed] == []
+    found = proved(lab.checks.checks, try_alternative(lab, path))
+    assert told(found.verdicts) == []
+    assert found.holds
+
+
+def named(lab: LabUnderTest, variant: Variant) -> list[Check]:
+    """The checks that a variant fails, with a short limit where it hangs."""
+    checks = [lab.checks[name] for name in variant.fails]
+    return [replace(check, time_limit_s=HANG_S) for check in checks] if variant.hangs else checks
 
 
 # A test tool's callback of the garbage collector swallows the alarm if it rings there; the next one, 0.2 s on, counts.
@@ -90,22 +131,19 @@ alarm_may_be_swallowed = pytest.mark.filterwarnings(
 @over("mutants")
 @alarm_may_be_swallowed
 def test_a_mutant_fails_the_checks_that_are_to_catch_it(lab: LabUnderTest, variant: Variant) -> None:
-    module = module_of(lab.substituted(variant), "mutant.ipynb")
-    for name in variant.fails:
-        report = tried(lab.checks[name], module, limit_s=1.0 if variant.hangs else None)
-        assert not report.passed, f"{name} does not notice: {variant.name}"
-        assert not report.unfinished
-        assert (NO_ANSWER in told(report)) == variant.hangs, told(report)
+    found = proved(named(lab, variant), try_mutant(lab, variant))
+    assert found.false_passes == (), f"{found.false_passes} do not notice: {variant.name}"
+    assert found.holds, told(found.verdicts)
+    for message in told(found.verdicts):
+        assert (NO_ANSWER in message) == variant.hangs, message
 
 
 @over("mishaps")
 @alarm_may_be_swallowed
 def test_a_mishap_gets_one_clear_message(lab: LabUnderTest, variant: Variant) -> None:
-    module = module_of(lab.substituted(variant), "mishap.ipynb")
-    for name in variant.fails:
-        report = tried(lab.checks[name], module, limit_s=1.0 if variant.hangs else None)
-        message = told(report)
-        assert not report.passed
+    found = proved(named(lab, variant), try_mishap(lab, variant))
+    assert found.holds, found.false_passes
+    for message in told(found.verdicts):
         assert variant.says in message
         assert "Traceback" not in message
         assert len(message) < 600
@@ -119,8 +157,9 @@ def test_every_check_is_failed_by_a_mutant_of_its_own_tasks(lab: LabUnderTest) -
 
 @each_lab
 def test_neither_artifact_nor_checks_lean_on_what_the_lab_withholds(lab: LabUnderTest) -> None:
-    files = [file for side in (LEARNER, DECIDING) for file in files_of(side, lab.info.checks_module)]
-    assert len(files) > len(files_of(LEARNER, "")) + len(files_of(DECIDING, "")) > 0
+    shared = {file for side in (LEARNER, DECIDING) for file in files_of(side, "")}
+    files = {file for side in (LEARNER, DECIDING) for file in files_of(side, lab.info.checks_module)} - shared
+    assert len(files) >= 2
     for text in [lab.reference, *(f.read_text(encoding="utf-8") for f in files)]:
         for module in lab.info.withheld:
             assert not re.search(rf"\b{re.escape(module)}\b(?!\w)", OWN.sub("", text))

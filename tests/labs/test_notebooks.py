@@ -13,6 +13,7 @@ from nbclient import NotebookClient
 
 from tests.labs.harness import LabUnderTest, labs, released_notebook
 
+pytestmark = pytest.mark.slow
 LABS = labs()
 each_lab = pytest.mark.parametrize("lab", LABS, ids=[lab.info.topic for lab in LABS])
 

@@ -5,8 +5,9 @@ examples:
   mlsys-grader prove autograd --workers 4
 
 Reference, blank, alternatives, mutants and mishaps go through the judge as submissions do, in the sandbox, with secret
-inputs. A false pass is a check that passes a mistake made for it; a false fail is a check that fails a right solution.
-Both must be 0, or the exit code is 1.
+inputs. A false pass is a check that passes a mistake made for it; a false fail is a check that fails a right solution;
+a check misreads that takes a mistake for a task still to do, or a task still to do for a mistake. None of these may be,
+or the exit code is 1.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Judge all variants; a row for each, a row for each check, and the two counts."""
     from mlsys_grader.engines.choice import open_engine
-    from mlsys_grader.proving.proof import prove, trials
+    from mlsys_grader.proving.proof import prove
+    from mlsys_grader.proving.trials import trials
 
     options, lab = read_judging_options(args), find_chosen_lab(args)
     tried = trials(lab, _variants(args, lab))
@@ -92,6 +94,7 @@ def _table_of_variants(proved: list[Proved], lab: GradedLab) -> Table:
         wrong = [f"NOT JUDGED: {one.error}"] if one.error else []
         wrong += [f"FALSE PASS of {', '.join(one.false_passes)}"] if one.false_passes else []
         wrong += [f"FALSE FAIL of {', '.join(one.false_fails)}"] if one.false_fails else []
+        wrong += [f"MISREAD by {', '.join(one.misread)}"] if one.misread else []
         word = Text("; ".join(wrong), "red") if wrong else Text("passes all" if one.trial.right else "caught")
         named = [name for name in one.failed if name in one.trial.fails]
         more = len(one.failed) - len(named)

@@ -23,7 +23,9 @@ class Verdict:
     on it (loading included), so that the rest is the judge's own. Both are by the judge's clock: what a submission
     says of its own time is worth nothing.
 
-    `performance` are extra points beside these, of a check that has them (`judging.performance`).
+    `unfinished` tells a task that has not been written from one that is wrong; it is False where a hidden case failed,
+    of which nothing is said. `performance` are extra points beside these, of a check that has them
+    (`judging.performance`).
     """
 
     check: str
@@ -40,6 +42,7 @@ class Verdict:
     seed: int = 0
     time_s: float = 0.0
     call_s: float = 0.0
+    unfinished: bool = False
     performance: PerformanceVerdict | None = None
 
     @property
@@ -84,6 +87,7 @@ def deny(check: Check, problem: Problem) -> Verdict:
         "" if problem.ending is Ending.HOPELESS else make_line(check.hint),
         case.name if case else "",
         hidden,
+        unfinished=problem.ending is Ending.UNWRITTEN and not hidden,
         performance=await_measurement(check.performance, passed=False),
     )
 

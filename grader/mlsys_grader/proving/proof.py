@@ -1,4 +1,8 @@
-"""Prove a lab's checks through the judge itself: what is right passes all, what is wrong is caught where it should."""
+"""Prove a lab's checks: what is right passes all, what is wrong is caught where it should.
+
+The engine is whoever judges: `mlsys-grader prove` asks the judge itself, in the sandbox; the course's own tests, which
+have hundreds of variants to go through, ask one that calls the variants' code in their own process.
+"""
 
 from __future__ import annotations
 
@@ -8,79 +12,69 @@ from dataclasses import dataclass
 
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.engines import Engine, Result, Task
-from mlsys_grader.proving.variants import VariantsOf, blank
-from mlsys_lab.checks.deciding.artifact import Artifact
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One variant to be judged: `fails` are the checks that must not pass; all others must, where `right` says so.
-
-    A wrong variant may fail more checks than it names: one mistake can show in many places.
-    """
-
-    kind: str
-    name: str
-    artifact: Artifact
-    fails: frozenset[str]
-
-    @property
-    def right(self) -> bool:
-        """Whether it has to keep all points."""
-        return not self.fails
+from mlsys_grader.judging.verdict import Verdict
+from mlsys_grader.proving.trials import Trial
 
 
 @dataclass(frozen=True)
 class Proved:
-    """What became of a variant: the checks that failed it, those that wrongly passed or failed it, and the time."""
+    """What came of a trial: the verdicts of the checks that were asked, or the error that kept the engine from them."""
 
     trial: Trial
-    failed: tuple[str, ...]
-    false_passes: tuple[str, ...]
-    false_fails: tuple[str, ...]
-    time_s: float
-    reason: str = ""
+    verdicts: tuple[Verdict, ...] = ()
     error: str = ""
 
     @property
+    def failed(self) -> tuple[str, ...]:
+        """The checks that were not passed."""
+        return tuple(verdict.check for verdict in self.verdicts if not verdict.passed)
+
+    @property
+    def false_passes(self) -> tuple[str, ...]:
+        """The checks that should have failed it and did not: they passed it, or were not asked."""
+        return () if self.error else tuple(sorted(self.trial.fails - {*self.failed}))
+
+    @property
+    def false_fails(self) -> tuple[str, ...]:
+        """The checks that failed it although it is right."""
+        return self.failed if self.trial.right else ()
+
+    @property
+    def misread(self) -> tuple[str, ...]:
+        """The checks that took a mistake for an unwritten task, or an unwritten task for a mistake."""
+        named = [verdict for verdict in self.verdicts if verdict.check in self.trial.fails and not verdict.passed]
+        wanted = self.trial.unfinished
+        return tuple(verdict.check for verdict in named if wanted is not None and verdict.unfinished != wanted)
+
+    @property
+    def reason(self) -> str:
+        """Why the first of the failed checks was not passed, in one line; "" where none failed."""
+        return next((verdict.reason for verdict in self.verdicts if not verdict.passed), "")
+
+    @property
+    def time_s(self) -> float:
+        """Seconds that all checks took together."""
+        return sum(verdict.time_s for verdict in self.verdicts)
+
+    @property
     def holds(self) -> bool:
-        """Whether the judge did what it should."""
-        return not (self.false_passes or self.false_fails or self.error)
-
-
-def trials(lab: GradedLab, variants: VariantsOf) -> list[Trial]:
-    """Reference, blank, alternatives, mutants and mishaps, in this order."""
-    every = frozenset(check.name for check in lab.checks.checks)
-    found = [Trial("reference", "the course's solutions", Artifact.parse("reference", variants.reference), frozenset())]
-    found.append(Trial("blank", "the released notebook", blank(lab.info), every))
-    for path in variants.alternatives:
-        found.append(
-            Trial("alternative", path.stem, Artifact.parse(path.stem, variants.with_definitions(path)), frozenset())
-        )
-    for kind, wrong in (("mutant", variants.mutants), ("mishap", variants.mishaps)):
-        for variant in wrong:
-            artifact = Artifact.parse(kind, variants.substituted(variant))
-            found.append(Trial(kind, variant.name, artifact, frozenset(variant.fails)))
-    return found
+        """Whether everything came out as it should."""
+        return not (self.false_passes or self.false_fails or self.misread or self.error)
 
 
 def prove(engine: Engine, tried: Sequence[Trial]) -> Iterator[Proved]:
-    """Judge every variant; outcomes come as they are ready."""
-    tasks = (Task(str(number), trial.artifact) for number, trial in enumerate(tried))
+    """Have every trial judged; outcomes come as they are ready."""
+    tasks = (Task(str(number), trial.artifact, trial.seeds) for number, trial in enumerate(tried))
     for result in engine.judge_all(tasks):
         yield outcome(tried[int(result.student)], result)
 
 
 def outcome(trial: Trial, result: Result) -> Proved:
-    """Compare what the judge said of a variant with what it should say."""
+    """What an engine's answer makes of a trial; a fault of a check's own code is an error, and decides nothing."""
     faults = [verdict.fault for verdict in result.verdicts if verdict.fault]
     if result.error or faults:
-        return Proved(trial, (), (), (), 0.0, error=result.error or faults[0])
-    failed = tuple(verdict.check for verdict in result.verdicts if not verdict.passed)
-    passed = tuple(verdict.check for verdict in result.verdicts if verdict.passed and verdict.check in trial.fails)
-    reason = next((verdict.reason for verdict in result.verdicts if not verdict.passed), "")
-    time_s = sum(verdict.time_s for verdict in result.verdicts)
-    return Proved(trial, failed, passed, failed if trial.right else (), time_s, reason)
+        return Proved(trial, error=result.error or faults[0])
+    return Proved(trial, result.verdicts)
 
 
 def caught(lab: GradedLab, proved: Sequence[Proved]) -> dict[str, int]:

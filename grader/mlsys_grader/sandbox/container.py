@@ -147,12 +147,14 @@ class Containers:
             if status == NOT_STARTED:
                 wire.send(channel, wire.Frame("broken", {"what": said[-1] if said else "no message"}))
         excess = MEMORY if self._say("inspect", "--format", "{{.State.OOMKilled}}", name) == "true" else ""
-        self._say("rm", "--force", name)
         code = KILLED - status if status > KILLED else status
-        with life, contextlib.suppress(wire.WireError, OSError):  # unless the judge has let go
-            wire.send(life, wire.Frame("ended", {"code": code, "excess": excess}))
-            life.shutdown(socket.SHUT_RDWR)
-            waiting.join()
+        with life:
+            with contextlib.suppress(wire.WireError, OSError):  # unless the judge has let go
+                wire.send(life, wire.Frame("ended", {"code": code, "excess": excess}))
+            self._say("rm", "--force", name)
+            with contextlib.suppress(OSError):
+                life.shutdown(socket.SHUT_RDWR)
+                waiting.join()
 
     def _until_let_go(self, name: str, life: socket.socket) -> None:
         life.recv(1)  # nothing is ever sent: it ends when the judge's end is shut

@@ -26,6 +26,7 @@ from mlsys_grader.judging.performance import NOT_YET
 from mlsys_lab.checks.deciding.artifact import Artifact, Cell, export_cells, parse_notebook
 from mlsys_lab.checks.labinfo import find_lab
 from mlsys_lab.errors import CourseError, InputError, MissingToolError
+from tests.grader.processes import descendants
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.timeout(180)]
 SLOW = "import time\ndef double(x):\n    time.sleep(1.5)\n    return 2 * x\n"
@@ -71,7 +72,7 @@ def decided(results):
 
 
 class Killer(threading.Thread):
-    """Kills workers with SIGKILL as soon as they judge, `times` in all."""
+    """Kills workers of this process's cluster with SIGKILL as soon as they judge, `times` in all."""
 
     def __init__(self, times):
         super().__init__(daemon=True)
@@ -79,14 +80,14 @@ class Killer(threading.Thread):
 
     def run(self):
         while len(self.killed) < self.times:
-            for process in Path("/proc").glob("[0-9]*"):
+            for pid in descendants(os.getpid()) - self.killed:
                 try:
-                    judging = (process / "cmdline").read_bytes().startswith(JUDGING)
+                    judging = Path(f"/proc/{pid}/cmdline").read_bytes().startswith(JUDGING)
                 except OSError:
                     continue
-                if judging and process.name not in self.killed and len(self.killed) < self.times:
-                    self.killed.add(process.name)
-                    os.kill(int(process.name), signal.SIGKILL)
+                if judging and len(self.killed) < self.times:
+                    self.killed.add(pid)
+                    os.kill(pid, signal.SIGKILL)
             time.sleep(0.02)
 
 

@@ -51,7 +51,7 @@ def opened(sandbox, monkeypatch):
 
 
 @pytest.fixture
-def own(tiny):
+def own(tiny, cold):
     """A sandbox of the test's own, to be killed."""
     with Sandbox(tiny) as running:
         yield running

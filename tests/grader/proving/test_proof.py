@@ -10,7 +10,8 @@ from mlsys_grader.cli import main
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.engines import Result
 from mlsys_grader.judging.verdict import Verdict
-from mlsys_grader.proving.proof import Trial, caught, outcome, trials
+from mlsys_grader.proving.proof import caught, outcome
+from mlsys_grader.proving.trials import Trial, trials
 from mlsys_grader.proving.variants import Variant, VariantsOf
 from mlsys_lab.checks.deciding.artifact import Artifact
 from mlsys_lab.checks.labinfo import read_lab
@@ -85,19 +86,16 @@ def test_a_variant_whose_text_is_not_there_once_is_refused(tmp_path):
         variants.substituted(Variant("odd", "return", "yield", ("double",)))
 
 
-def judged(*passed, fault=""):
-    """A judge's answer for the tiny lab: the checks named are passed."""
-    return Result(
-        "0",
-        tuple(
-            Verdict(name, name, 1, float(name in passed), "" if name in passed else "wrong", fault=fault)
-            for name in ("double", "mean", "total")
-        ),
-    )
+def judged(*passed, fault="", unfinished=False):
+    """A judge's answer for the tiny lab: the checks named are passed, the others wrong or not written."""
+    lost = {"earned": 0, "what": "wrong", "fault": fault, "unfinished": unfinished}
+    names = ("double", "mean", "total")
+    return Result("0", tuple(Verdict(n, n, 1, **({"earned": 1} if n in passed else lost)) for n in names))
 
 
-RIGHT = Trial("reference", "r", Artifact("r", ()), frozenset())
-WRONG = Trial("mutant", "m", Artifact("m", ()), frozenset(["mean", "total"]))
+RIGHT = Trial("reference", "r", Artifact("r", ()))
+WRONG = Trial("mutant", "m", Artifact("m", ()), frozenset(["mean", "total"]), unfinished=False)
+BLANK = Trial("blank", "b", Artifact("b", ()), frozenset(["double", "mean", "total"]), unfinished=True)
 
 
 def test_outcomes():
@@ -108,6 +106,19 @@ def test_outcomes():
     assert outcome(WRONG, judged("double", "mean")).false_passes == ("mean",)
     assert not outcome(WRONG, judged("double", fault="the check itself failed")).holds
     assert outcome(WRONG, Result("0", error="no sandbox")).error == "no sandbox"
+
+
+def test_a_mistake_is_not_an_unwritten_task_nor_the_other_way_round():
+    assert outcome(BLANK, judged(unfinished=True)).holds
+    assert outcome(BLANK, judged()).misread == ("double", "mean", "total")
+    assert outcome(WRONG, judged("double", unfinished=True)).misread == ("mean", "total")
+    assert not outcome(WRONG, judged("double", unfinished=True)).holds
+
+
+def test_a_check_that_was_not_asked_has_caught_nothing():
+    some = Result("0", tuple(verdict for verdict in judged("double").verdicts if verdict.check != "total"))
+    assert outcome(WRONG, some).false_passes == ("total",)
+    assert not outcome(WRONG, Result("0")).holds
 
 
 def test_only_mutants_prove_a_check(tiny):

@@ -5,21 +5,31 @@ import pytest
 
 from mlsys_grader.intake.submission import read_submission
 from mlsys_grader.judging.judge import judge
-from mlsys_grader.sandbox import backend, container
+from mlsys_grader.sandbox import backend, container, contents
 from mlsys_grader.sandbox.inside import seccomp, wire
 from mlsys_grader.sandbox.sandbox import Sandbox
 from mlsys_lab.errors import InputError, MissingToolError
 from tests.grader.conftest import FIXTURES
 from tests.grader.inside import answer, ask, named, nobody_is_left
+from tests.grader.warm.forks import ForkServer
+
+
+@pytest.fixture(scope="module")
+def forks():
+    """Where the stand-in has its Pythons from."""
+    server = ForkServer("import torch", contents.ONE_THREAD)
+    yield server.address
+    server.close()
 
 
 @pytest.fixture
-def state(tmp_path, monkeypatch):
+def state(tmp_path, monkeypatch, forks):
     """The folder in which the stand-in writes what it was ordered, and which holds its image."""
     folder = tmp_path / "state"
     folder.mkdir()
     (folder / "image").touch()
     monkeypatch.setenv("CONTAINER_STATE", str(folder))
+    monkeypatch.setenv("CONTAINER_FORKS", forks)
     return folder
 
 

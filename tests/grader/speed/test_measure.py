@@ -30,6 +30,7 @@ from mlsys_lab.checks.labinfo import find_lab
 from mlsys_lab.errors import InputError
 from tests.grader.conftest import FIXTURES, PROJECT
 
+pytestmark = pytest.mark.alone
 LAB = "02-timed"
 QUICK = Effort(
     rounds=6, warmup=1, blocks=1, most_blocks=1, least_round_s=2 * timed_calls.CALL_S, most_calls=4, noise=100.0

@@ -29,6 +29,7 @@ from mlsys_lab.checks.learner.performance import Performance, Work
 from mlsys_lab.errors import CourseError, InputError, MissingToolError
 from tests.grader.timed_submissions import CHEATS, HONEST, OTHER_HONEST, PATCHED_CLOCK, SLOW, TAKES_OVER
 
+pytestmark = pytest.mark.alone
 PROJECT = Path(__file__).parents[3]
 CHECKS = Path(timed_checks.__file__).parent
 SPEED = timed_checks.LAB["mix"].performance

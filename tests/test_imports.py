@@ -1,0 +1,53 @@
+"""Nobody waits for what they do not use: which slow libraries an import or a command loads, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+HEAVY = ("torch", "scipy", "sklearn", "plotly", "IPython", "nbformat", "numba", "triton", "numpy")
+PLAIN = ("errors", "hardware", "flops", "flops.estimate", "kernels", "stack", "stack.workspace", "checks", "cli")
+ARRAYS = ("scaling", "scaling.runs", "benchmark", "checks.runner", "checks.live", "checks.fresh", "checks.artifact")
+TENSORS = ("autograd", "models", "checks.autograd", "checks.transformer_arithmetic")
+COMMANDS = (
+    ["--help"],
+    ["list"],
+    ["start", "autograd"],
+    ["progress"],
+    ["estimate", "llama3-8b"],
+    ["estimate", "--help"],
+)
+
+
+def loaded(code: list[str], folder: Path | None = None) -> set[str]:
+    """Which of `HEAVY` a new Python has loaded after these lines."""
+    report = f"print('\\n' + json.dumps([name for name in {HEAVY} if name in sys.modules]))"
+    program = "\n".join(["import sys, json", *code, report])
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=folder)
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def imports(modules: tuple[str, ...]) -> list[str]:
+    return [f"import mlsys_lab.{module}" for module in modules]
+
+
+def test_tables_formulas_and_the_command_are_plain_python() -> None:
+    assert loaded(imports(PLAIN)) == set()
+
+
+def test_curves_clocks_and_what_runs_checks_need_numpy_alone() -> None:
+    assert loaded(imports(ARRAYS)) <= {"numpy"}
+
+
+def test_the_engine_and_its_checks_need_torch_and_no_other_slow_library() -> None:
+    assert loaded(imports(TENSORS)) == {"torch", "numpy"}
+
+
+def test_no_command_waits_for_a_slow_library_but_check_and_doctor(tmp_path: Path) -> None:
+    def run(command: list[str]) -> str:
+        return f"with contextlib.suppress(SystemExit): assert main({command}) == 0"
+
+    commands = ["import contextlib", "from mlsys_lab.cli import main", *map(run, COMMANDS)]
+    assert loaded(commands, tmp_path) == set()
