@@ -50,8 +50,11 @@ def test_withheld_modules_are_not_there(sandbox):
 
 
 def test_of_the_checks_only_the_learners_side_is_there(sandbox):
-    walk = "sorted(os.path.join(at, f) for at, _, files in os.walk('/course') for f in files if '/checks' in at)"
-    checks = [f"/course/mlsys_lab/checks/learner/{path.name}" for path in files_of(LEARNER, "")]
+    here = "/course/mlsys_lab/checks"
+    walk = (
+        f"sorted(os.path.join(at, f)[{len(here)}:] for at, _, fs in os.walk('/course') for f in fs if '/checks' in at)"
+    )
+    checks = [f"/learner/{path.name}" for path in files_of(LEARNER, "")]
     assert answer(sandbox, walk) == checks
     assert answer(sandbox, "sorted(os.listdir('/course'))") == ["grader", "mlsys_lab", "tiny_calls.py"]
     assert answer(sandbox, "sorted(os.listdir('/course/grader'))") == sorted(contents.GRADER_MODULES)
