@@ -52,7 +52,7 @@ def test_withheld_modules_are_not_there(sandbox):
 def test_of_the_checks_only_the_learners_side_is_there(sandbox):
     here = "/course/mlsys_lab/checks"
     walk = (
-        f"sorted(os.path.join(at, f)[{len(here)}:] for at, _, fs in os.walk('/course') for f in fs if '/checks' in at)"
+        f"sorted(os.path.join(at, f)[{len(here)}:] for at, _, fs in os.walk('/course') for f in fs if 'checks' in at)"
     )
     checks = [f"/learner/{path.name}" for path in files_of(LEARNER, "")]
     assert answer(sandbox, walk) == checks
