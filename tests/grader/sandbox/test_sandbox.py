@@ -10,7 +10,7 @@ from mlsys_grader.sandbox import contents
 from mlsys_grader.sandbox.inside import jail, wire
 from mlsys_grader.sandbox.sandbox import Sandbox
 from mlsys_lab.checks.labinfo import find_lab
-from mlsys_lab.checks.sides import LEARNER
+from mlsys_lab.checks.sides import LEARNER, files_of
 from mlsys_lab.errors import InputError, MissingToolError
 from tests.grader.inside import MEBIBYTE, answer, ask, named, nobody_is_left
 
@@ -51,8 +51,11 @@ def test_withheld_modules_are_not_there(sandbox):
 
 
 def test_of_the_checks_only_the_learners_side_is_there(sandbox):
-    walk = "sorted(os.path.join(at, f) for at, _, files in os.walk('/course') for f in files if '/checks' in at)"
-    checks = [f"/course/mlsys_lab/checks/learner/{path.name}" for path in sorted(LEARNER.glob("*.py"))]
+    here = "/course/mlsys_lab/checks"
+    walk = (
+        f"sorted(os.path.join(at, f)[{len(here)}:] for at, _, fs in os.walk('/course') for f in fs if 'checks' in at)"
+    )
+    checks = [f"/learner/{path.name}" for path in files_of(LEARNER, "")]
     assert answer(sandbox, walk) == checks
     assert answer(sandbox, "sorted(os.listdir('/course'))") == ["mlsys_grader", "mlsys_lab", "tiny_calls.py"]
     assert answer(sandbox, "os.listdir('/course/mlsys_grader') + os.listdir('/course/mlsys_grader/sandbox')") == [
