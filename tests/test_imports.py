@@ -9,8 +9,16 @@ from pathlib import Path
 
 HEAVY = ("torch", "scipy", "sklearn", "plotly", "IPython", "nbformat", "numba", "triton", "numpy")
 PLAIN = ("errors", "hardware", "flops", "flops.estimate", "kernels", "stack", "stack.workspace", "checks", "cli")
-ARRAYS = ("scaling", "scaling.runs", "benchmark", "checks.runner", "checks.live", "checks.fresh", "checks.artifact")
-TENSORS = ("autograd", "models", "checks.autograd", "checks.transformer_arithmetic")
+ARRAYS = (
+    "scaling",
+    "scaling.runs",
+    "benchmark",
+    "checks.runner",
+    "checks.live",
+    "checks.fresh",
+    "checks.deciding.artifact",
+)
+TENSORS = ("autograd", "models", "checks.deciding.autograd", "checks.deciding.transformer_arithmetic")
 COMMANDS = (
     ["--help"],
     ["list"],

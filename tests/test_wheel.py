@@ -25,9 +25,9 @@ def test_it_holds_the_figures_the_released_labs_and_the_grader_s_pages(wheel: Pa
     package = {str(path.relative_to(ROOT)) for path in files}
     labs = {"mlsys_lab/_labs/" + str(path.relative_to(ROOT / "labs")) for path in (ROOT / "labs").glob("*/*")}
     assert package and labs and package | labs <= names
+    grader = ROOT / "grader"
     templates = {
-        "mlsys_grader/reports/templates/" + path.name
-        for path in (ROOT / "grader" / "mlsys_grader" / "reports" / "templates").glob("*.html")
+        str(path.relative_to(grader)) for path in (grader / "mlsys_grader").glob("*/templates/**/*") if path.is_file()
     }
     assert templates and templates <= names
     chapters = {f"mlsys_lab/_chapters/{path.name}" for path in (ROOT / "book" / "chapters").glob("*.md")}

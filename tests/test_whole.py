@@ -10,7 +10,7 @@ from tests.times import BUDGETS_S, PROCESSES, WHOLE_S, add_times, folder_of, rea
 from tests.whole import status
 
 PROJECT = Path(__file__).parents[1]
-FILES = ["tests/stack/test_artifact.py", "tests/grader/test_scale.py"]
+FILES = ["tests/stack/test_artifact.py", "tests/grader/speed/test_stand.py"]
 
 
 def collected(*options: str) -> list[str]:

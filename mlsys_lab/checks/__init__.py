@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mlsys_lab.checks.learner.spec import Case, Check, Lab, Mismatch
-from mlsys_lab.checks.sides import DECIDING_PACKAGE, module_names
+from mlsys_lab.checks.sides import DECIDING_PACKAGE, find_modules
 from mlsys_lab.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ TOPIC = re.compile(r"[a-z][a-z0-9-]*")
 
 def topics() -> tuple[str, ...]:
     """Topics that have checks, in the order of the alphabet; none of their modules is imported."""
-    return tuple(name.replace("_", "-") for name in module_names())
+    return tuple(name.replace("_", "-") for name in find_modules())
 
 
 def module_name(topic: str) -> str:

@@ -20,27 +20,27 @@ DECIDING_PACKAGE = "mlsys_lab.checks.deciding"
 DEFINES_LAB = re.compile(r"^LAB\b[^=\n]*=", re.MULTILINE)
 
 
-def module_names() -> tuple[str, ...]:
-    """The modules and packages of `deciding/` that define a lab, by their text: topics as names ("gpu_model")."""
+def find_modules() -> tuple[str, ...]:
+    """Find the modules and packages of `deciding/` that define a lab, by their text: topics as names ("gpu_model")."""
     found = {path.stem: path for path in DECIDING.glob("*.py")}
     found |= {path.parent.name: path for path in DECIDING.glob("*/__init__.py")}
     return tuple(name for name, path in sorted(found.items()) if DEFINES_LAB.search(path.read_text(encoding="utf-8")))
 
 
-def of_other_labs(side: Path, checks_module: str) -> set[Path]:
-    """What a side holds of labs other than the one whose checks `checks_module` defines."""
-    others = {name for name in module_names() if f"{DECIDING_PACKAGE}.{name}" != checks_module}
+def find_other_labs(side: Path, checks_module: str) -> set[Path]:
+    """Find what a side holds of labs other than the one whose checks `checks_module` defines."""
+    others = {name for name in find_modules() if f"{DECIDING_PACKAGE}.{name}" != checks_module}
     return {path for path in side.iterdir() if path.stem in others}
 
 
-def files_of(side: Path, checks_module: str) -> list[Path]:
-    """The modules of a side that serve every lab, and those of the lab whose checks `checks_module` defines."""
-    others = of_other_labs(side, checks_module)
+def find_files(side: Path, checks_module: str) -> list[Path]:
+    """Find the modules of a side that serve every lab, and those of the lab whose checks `checks_module` defines."""
+    others = find_other_labs(side, checks_module)
     return sorted(path for path in side.rglob("*.py") if not others.intersection((path, *path.parents)))
 
 
-def with_imports(files: Iterable[Path], folders: Sequence[Path] = (HOME,)) -> list[Path]:
-    """Files, and whatever they import that lies below `folders`, and what that imports, to the end.
+def add_imports(files: Iterable[Path], folders: Sequence[Path] = (HOME,)) -> list[Path]:
+    """Return files, and whatever they import that lies below `folders`, and what that imports, to the end.
 
     An import counts wherever it stands in a file. Packages above an imported module do not: they hold names, and
     nothing of what the module does.

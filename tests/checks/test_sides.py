@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from mlsys_lab.checks import sides
-from mlsys_lab.checks.sides import DECIDING, LEARNER, files_of, of_other_labs, with_imports
+from mlsys_lab.checks.sides import DECIDING, LEARNER, add_imports, find_files, find_other_labs
 
 CUDA = "mlsys_lab.checks.deciding.cuda"
 
 
 def test_a_side_has_what_serves_every_lab_and_a_labs_own_part() -> None:
-    files = files_of(LEARNER, CUDA)
+    files = find_files(LEARNER, CUDA)
     assert {LEARNER / "spec.py", LEARNER / "cuda" / "timed.py"} <= set(files)
     assert not [file for file in files if file.stem == "scaling_laws" or file.parent.name == "triton"]
-    assert of_other_labs(LEARNER, CUDA) >= {LEARNER / "scaling_laws.py", LEARNER / "triton"}
-    assert LEARNER / "cuda" not in of_other_labs(LEARNER, CUDA)
-    assert [file.parent for file in files_of(DECIDING, "an instructor's")] == [DECIDING] * len(
+    assert find_other_labs(LEARNER, CUDA) >= {LEARNER / "scaling_laws.py", LEARNER / "triton"}
+    assert LEARNER / "cuda" not in find_other_labs(LEARNER, CUDA)
+    assert [file.parent for file in find_files(DECIDING, "an instructor's")] == [DECIDING] * len(
         list(DECIDING.glob("*.py"))
     )
 
@@ -35,10 +35,10 @@ def test_an_import_counts_wherever_it_stands_and_the_packages_above_it_do_not(tm
     }
     for name, source in sources.items():
         (tmp_path / name).write_text(source)
-    found = [str(file.relative_to(tmp_path)) for file in with_imports([package / "first.py"], [tmp_path])]
+    found = [str(file.relative_to(tmp_path)) for file in add_imports([package / "first.py"], [tmp_path])]
     assert found == ["p/first.py", "p/q/__init__.py", "p/q/names.py", "p/q/second.py", "p/third.py"]
 
 
 def test_names_of_modules_are_those_that_define_a_lab() -> None:
-    assert {"autograd", "gpu_model"} <= set(sides.module_names())
-    assert not {"compare", "verdict", "answers"} & set(sides.module_names())
+    assert {"autograd", "gpu_model"} <= set(sides.find_modules())
+    assert not {"compare", "verdict", "answers"} & set(sides.find_modules())

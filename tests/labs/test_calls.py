@@ -17,7 +17,7 @@ from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.sandbox import contents
 from mlsys_lab.checks.labinfo import read_lab
 from mlsys_lab.checks.learner.spec import call_name, find_call
-from mlsys_lab.checks.sides import LEARNER, files_of, of_other_labs
+from mlsys_lab.checks.sides import LEARNER, find_files, find_other_labs
 from tests.labs.harness import PROJECT, labs
 
 FIXTURES = PROJECT / "tests" / "grader" / "fixtures"
@@ -31,7 +31,7 @@ ALLOWED = (
     "mlsys_lab.kernels.triton_launch",
 )
 """What a module of calls may import besides the standard library and its own lab's calls."""
-SHARED = sorted(set(LEARNER.glob("*.py")) - of_other_labs(LEARNER, "none of the course"))
+SHARED = sorted(set(LEARNER.glob("*.py")) - find_other_labs(LEARNER, "none of the course"))
 """What serves every lab on the learner's side."""
 DIFFERENTIATES = ("autograd", "func", "nn", "optim", "special", "linalg")
 """Parts of torch that could compute what a learner is to compute."""
@@ -48,7 +48,7 @@ def lab(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Grad
 
 def files_of_calls(lab: GradedLab) -> list[Path]:
     files = [Path(str(sys.modules[name].__file__)) for name in lab.checks.call_modules]
-    ours = files_of(LEARNER, lab.info.checks_module) if lab.foreign_path is None else []
+    ours = find_files(LEARNER, lab.info.checks_module) if lab.foreign_path is None else []
     return sorted({*files, *(file for file in ours if file not in SHARED)})
 
 

@@ -15,7 +15,7 @@ from mlsys_grader.proving.proof import Proved, prove
 from mlsys_grader.proving.trials import Trial, try_alternative, try_blank, try_mishap, try_mutant, try_reference
 from mlsys_grader.proving.variants import Variant
 from mlsys_lab.checks.learner.spec import Check
-from mlsys_lab.checks.sides import DECIDING, LEARNER, files_of
+from mlsys_lab.checks.sides import DECIDING, LEARNER, find_files
 from tests.labs.harness import LabUnderTest, artifact_of, labs, released_notebook
 from tests.labs.in_process import InProcess
 
@@ -157,8 +157,8 @@ def test_every_check_is_failed_by_a_mutant_of_its_own_tasks(lab: LabUnderTest) -
 
 @each_lab
 def test_neither_artifact_nor_checks_lean_on_what_the_lab_withholds(lab: LabUnderTest) -> None:
-    shared = {file for side in (LEARNER, DECIDING) for file in files_of(side, "")}
-    files = {file for side in (LEARNER, DECIDING) for file in files_of(side, lab.info.checks_module)} - shared
+    shared = {file for side in (LEARNER, DECIDING) for file in find_files(side, "")}
+    files = {file for side in (LEARNER, DECIDING) for file in find_files(side, lab.info.checks_module)} - shared
     assert len(files) >= 2
     for text in [lab.reference, *(f.read_text(encoding="utf-8") for f in files)]:
         for module in lab.info.withheld:

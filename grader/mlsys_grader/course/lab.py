@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from mlsys_grader.paths import INSIDE
 from mlsys_lab.checks.labinfo import LabInfo
 from mlsys_lab.checks.learner.spec import Lab
-from mlsys_lab.checks.sides import DECIDING, HOME, LEARNER, files_of, with_imports
+from mlsys_lab.checks.sides import DECIDING, HOME, LEARNER, add_imports, find_files
 
 
 @dataclass(frozen=True)
@@ -50,14 +51,16 @@ class GradedLab:
     def deciding_files(self) -> list[Path]:
         """The files that a verdict depends on, by path: all that could make an answer right or wrong.
 
-        These are both sides of the checks (`mlsys_lab.checks.sides`) without other labs' parts, all that they import
-        of the course (what a traced check counts with, say), lab.toml and the released notebook.
+        These are both sides of the checks (`mlsys_lab.checks.sides`) without other labs' parts, what runs beside a
+        submission, all that these import of the course (what a traced check counts with, say), lab.toml and the
+        released notebook.
         """
-        files = [file for side in (LEARNER, DECIDING) for file in files_of(side, self.info.checks_module)]
+        files = [file for side in (LEARNER, DECIDING) for file in find_files(side, self.info.checks_module)]
+        files += sorted(INSIDE.glob("*.py"))
         folders = [HOME]
         if self.foreign_path is not None:
             files, folders = [*files, *self.checks_files], [HOME, Path(self.foreign_path)]
-        return [*with_imports(files, folders), self.info.folder / "lab.toml", self.info.notebook]
+        return [*add_imports(files, folders), self.info.folder / "lab.toml", self.info.notebook]
 
     @cached_property
     def version(self) -> str:

@@ -13,17 +13,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mlsys_grader.course.lab import GradedLab
-from mlsys_grader.paths import PACKAGE
+from mlsys_grader.paths import INSIDE, PACKAGE
 from mlsys_lab.checks.fresh import ONE_THREAD
-from mlsys_lab.checks.sides import CHECKS, LEARNER, of_other_labs
+from mlsys_lab.checks.sides import CHECKS, LEARNER, find_other_labs
 from mlsys_lab.errors import InputError
 from mlsys_lab.stack.reference import labs_root
 
 HOME = Path("/course")
 """Where the project lies inside the sandbox."""
 PARTS = ("mlsys_lab", "mlsys_grader")
-INSIDE = Path(__file__).parent / "inside"
-"""What of the grader lies in a sandbox: this folder, and nothing else."""
 Bind = tuple[str, str]
 """A file or folder of this machine, and where it lies inside, read-only."""
 
@@ -67,7 +65,7 @@ def find_folders(binds: list[Bind]) -> list[str]:
 
 
 def _left_out(lab: GradedLab) -> set[Path]:
-    left_out = {PACKAGE / "_labs", *CHECKS.iterdir()} - {LEARNER} | of_other_labs(LEARNER, lab.info.checks_module)
+    left_out = {PACKAGE / "_labs", *CHECKS.iterdir()} - {LEARNER} | find_other_labs(LEARNER, lab.info.checks_module)
     for module in lab.info.withheld:
         path = PACKAGE.joinpath(*module.split(".")[1:])
         there = [path for path in (path, path.with_suffix(".py")) if path.exists()]

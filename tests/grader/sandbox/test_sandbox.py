@@ -10,7 +10,7 @@ from mlsys_grader.sandbox import contents
 from mlsys_grader.sandbox.inside import jail, wire
 from mlsys_grader.sandbox.sandbox import Sandbox
 from mlsys_lab.checks.labinfo import find_lab
-from mlsys_lab.checks.sides import LEARNER, files_of
+from mlsys_lab.checks.sides import LEARNER, find_files
 from mlsys_lab.errors import InputError, MissingToolError
 from tests.grader.inside import MEBIBYTE, answer, ask, named, nobody_is_left
 
@@ -55,7 +55,7 @@ def test_of_the_checks_only_the_learners_side_is_there(sandbox):
     walk = (
         f"sorted(os.path.join(at, f)[{len(here)}:] for at, _, fs in os.walk('/course') for f in fs if 'checks' in at)"
     )
-    checks = [f"/learner/{path.name}" for path in files_of(LEARNER, "")]
+    checks = [f"/learner/{path.name}" for path in find_files(LEARNER, "")]
     assert answer(sandbox, walk) == checks
     assert answer(sandbox, "sorted(os.listdir('/course'))") == ["mlsys_grader", "mlsys_lab", "tiny_calls.py"]
     assert answer(sandbox, "os.listdir('/course/mlsys_grader') + os.listdir('/course/mlsys_grader/sandbox')") == [
