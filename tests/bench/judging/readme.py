@@ -53,8 +53,9 @@ def section(records: Mapping[str, Record]) -> str:
         ),
         _prose(
             f"The hour is a matter of queues. Little's law: {rate} × {load.mean_s:.2f} s =",
-            f"{load.busy_workers(HOURS):.2f} workers are busy on average; with fewer the line grows until the deadline. With more, the mean wait",
-            "is that of M/G/c by Allen and Cunneen: C(c, a) · E[S] / (c − a) · (1 + Var[S] / E[S]²) / 2, with a",
+            f"{load.busy_workers(HOURS):.2f} workers are busy on average; with fewer the line grows until the",
+            "deadline. With more, the mean wait is that of M/G/c by Allen and Cunneen:",
+            "C(c, a) · E[S] / (c − a) · (1 + Var[S] / E[S]²) / 2, with a",
             "the workers that are busy and C Erlang's probability that all are (`reports/capacity.py`; its test",
             "holds it against a simulation). `mlsys-grader capacity LAB --students 1000 --workers 8` works this",
             "out from the times that your own class took.",
