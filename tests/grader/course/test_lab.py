@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mlsys_grader.course.lab import GradedLab
+from mlsys_grader.paths import INSIDE
 from mlsys_lab.checks import topics
 from mlsys_lab.checks.labinfo import LabInfo, find_lab
 from mlsys_lab.checks.sides import CHECKS, DECIDING, HOME, LEARNER
@@ -37,9 +38,10 @@ def own_parts(info: LabInfo) -> set[Path]:
 
 def test_each_file_that_decides_changes_the_version(info: LabInfo, monkeypatch: pytest.MonkeyPatch) -> None:
     lab = GradedLab(info)
-    decide = {*own_parts(info), info.folder / "lab.toml", info.notebook}
+    decide = {*own_parts(info), *INSIDE.glob("*.py"), info.folder / "lab.toml", info.notebook}
     assert decide <= set(lab.deciding_files)
     assert {DECIDING / "traced.py", DECIDING / "answers.py", LEARNER / "attempt.py"} <= decide
+    assert {PACKAGE / "stack" / "artifact.py", PACKAGE / "stack" / "kernels.py"} <= set(lab.deciding_files)
     for file in lab.deciding_files:
         assert version_with(file, info, monkeypatch) != lab.version, file
 
