@@ -73,7 +73,7 @@ class VariantsOf:
 
     @property
     def mutants(self) -> list[Variant]:
-        """Plausible mistakes."""
+        """Plausible mistakes, each of which must fail the checks that it names."""
         return list(self.module.MUTANTS)
 
     @property

@@ -54,7 +54,7 @@ class NamedPlaceholders(ClearSolutions):  # type: ignore[misc]
 def make_placeholder(task: str, name: str) -> str:
     """Make the line that stands where a solution stood.
 
-    >>> stub("Task 1: double", "double")
+    >>> make_placeholder("Task 1: double", "double")
     'raise NotImplementedError("still to do: Task 1: double, `double`")'
     """
     what = f"{task}, `{name}`" if name else task
@@ -71,7 +71,7 @@ def find_enclosing(before: str) -> str:
 
     `before` ends with the indentation of the region's first line.
 
-    >>> enclosing("class A:\\n    def f(self):\\n        ### ")
+    >>> find_enclosing("class A:\\n    def f(self):\\n        ### ")
     'A.f'
     """
     last = before.rpartition("\n")[2]

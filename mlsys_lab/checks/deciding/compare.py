@@ -119,7 +119,7 @@ def _entries(count: int) -> str:
 
 
 def _told_apart(got: np.ndarray, want: np.ndarray) -> list[str]:
-    """Both, with as many digits as it takes to see the difference."""
+    """Write what was got and what was wanted with as many digits as it takes to see the difference."""
     shown: list[str] = []
     for precision in (6, 9, 12, 17):
         shown = [_shown(values, precision) for values in (got, want)]

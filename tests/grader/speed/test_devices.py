@@ -22,7 +22,7 @@ HOLD = """
 import sys
 from mlsys_grader.speed.devices import hold_device
 
-with device_lock(sys.argv[1]):
+with hold_device(sys.argv[1]):
     print("mine", flush=True)
 """
 
@@ -77,8 +77,8 @@ def test_two_checks_on_one_device_share_the_hold_on_it(twice, monkeypatch):
     """Each asking for it would wait for the other for ever."""
     monkeypatch.setattr(module, "Stand", Standing)
     assert [check.name for check in find_measurable(twice)] == ["mix", "mix_again"]
-    with open_stands(twice, {"mix", "mix_again"}, Effort(), 2) as found:
-        assert list(found) == ["mix", "mix_again"] and {stand.gpu for stand in found.values()} == {2}
+    with open_stands(twice, {"mix", "mix_again"}, Effort(), Gpu(2)) as found:
+        assert list(found) == ["mix", "mix_again"] and {stand.gpu for stand in found.values()} == {Gpu(2)}
         assert not needs_gpu(found.values())
         other = hold("cpu")
         with pytest.raises(subprocess.TimeoutExpired):
