@@ -183,7 +183,7 @@ def _sweep_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
 
 
 def _decide_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    """Draw both rounds of the judge's campaign, and some of the second's runs at rates 3 to 5 times off, in no order."""
+    """Draw both rounds of the judge's campaign, some runs of the second at rates 3 to 5 times off, in no order."""
     cluster, arrays = _draw(rng, case)
     budget = float(arrays["budget_flops"])
     sweep = sweeping(cluster, 0.87 * budget, rng)
