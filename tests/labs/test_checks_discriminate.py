@@ -22,7 +22,7 @@ from tests.labs.in_process import InProcess
 pytestmark = pytest.mark.slow
 LABS = labs()
 SEEDS, QUICK_S = 200, 0.05
-"""Draws of secret inputs to try, on the checks that take no longer than this."""
+"""Draws of secret inputs to try, on the checks that take no more processor time than this."""
 FEWER_SEEDS = {"transformer-arithmetic": 100}
 """Where a draw costs a model that is built and run, 0.4 s over all checks. A fault that costs one draw in 33 a point
 shows with 95 % certainty; with 200 draws, one in 67."""

@@ -1,1 +1,1 @@
-"""Points for speed, measured where there is the device; nothing in this room has run on a GPU yet."""
+"""Points for speed, measured where there is the device. Nothing in this room has run on a GPU yet."""
