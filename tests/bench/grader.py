@@ -18,7 +18,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).parents[2])  # this folder's grader.py must not be found for the package
+sys.path[0] = str(Path(__file__).parents[2])  # where `tests` is found; a script's own folder stands there
 
 from rich.console import Console
 from rich.table import Table
