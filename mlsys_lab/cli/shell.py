@@ -97,8 +97,11 @@ def _flush() -> None:
 
 
 def _discard_output() -> None:
-    """Send what standard output still holds nowhere: the interpreter flushes it once more at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """Send nowhere what standard output holds and cannot write: the interpreter flushes it once more at its end."""
+    try:
+        _flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _ignore_interrupts() -> None:

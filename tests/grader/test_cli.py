@@ -189,7 +189,7 @@ def test_grading_again_what_is_graded_does_nothing(graded, call):
     [
         (("grad", "tiny"), f"unknown command: got grad, expected one of {', '.join(COMMANDS)}; help: did you "),
         (("zzz",), f"unknown command: got zzz, expected one of {', '.join(COMMANDS)}\n"),
-        ((), "no command given: expected one of release, collect"),
+        ((), "no command given: expected one of release, new-lab, collect"),
         (("grade",), "the following arguments are required: lab; help: see `mlsys-grader grade --help`"),
         (("collect", "x"), "the following arguments are required: --lab"),
         (("grade", "tiny", "--sandbox", "chroot"), "argument --sandbox: invalid choice: 'chroot' (choose from 'bub"),
