@@ -18,7 +18,7 @@ from mlsys_grader.release.scaffold import with_entry
 PROJECT = Path(__file__).parents[3]
 TOPIC, NAME, TITLE = "paged-hello", "02-paged-hello", 'Hello: a "first" <lab>'
 FOLDERS = ("mlsys_lab", "grader", "book", "tests/labs", "solutions/01-autograd", "labs/01-autograd")
-FILES = ("pyproject.toml", "README.md", "tests/conftest.py")
+FILES = ("pyproject.toml", "README.md", "tests/conftest.py", "tests/times.py")
 SITE = """
 import sys
 sys.path.insert(0, "book/_ext")
