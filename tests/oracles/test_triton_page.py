@@ -77,7 +77,7 @@ def test_all_that_the_package_s_kernel_calls_is_counted(page) -> None:
         found[kernel.__name__] = page.python_lines(inspect.getsource(kernel))
         called = {name for name in kernel.__code__.co_names if hasattr(getattr(module, name, None), "fn")}
         todo += called - found.keys()
-    assert {"tile_kernel", "tile_of", "product", "dot", "store", "with_bias", "activated"} == found.keys()
+    assert {"tile_kernel", "tile_of", "product", "dot", "store", "add_bias", "activate"} == found.keys()
     assert page.lines["Triton, the package"] == sum(found.values())
 
 
