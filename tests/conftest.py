@@ -77,7 +77,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if file := config.getoption("--times"):
+    if (file := config.getoption("--times")) and not hasattr(config, "workerinput"):  # who spreads them has them all
         listed = [report for reports in terminalreporter.stats.values() for report in reports]
         add_times((report for report in listed if isinstance(report, pytest.TestReport)), file)
     for report in _unexpected_skips(terminalreporter):
