@@ -8,7 +8,7 @@ KERNEL_LABS = $(shell grep -l '^extras = .*"kernels"' solutions/*/lab.toml | sed
 KERNEL_TESTS = tests/kernels $(foreach lab,$(KERNEL_LABS),$(wildcard tests/labs/$(subst -,_,$(lab))/test_*.py) \
 	'tests/labs/test_checks_discriminate.py::test_the_reference_passes_everything[$(lab)]')
 # Of each layer what is fast, and of the grader the judge, in a sandbox.
-QUICK_TESTS = tests/test_docstrings.py tests/test_errors.py tests/test_imports.py tests/autograd tests/flops tests/scaling \
+QUICK_TESTS = tests/test_docstrings.py tests/test_errors.py tests/test_imports.py tests/autograd tests/flops \
 	tests/stack tests/cli tests/checks tests/hardware tests/benchmark tests/labs/test_sources.py \
 	tests/grader/judging/test_judge.py tests/grader/judging/test_oracle.py
 NEWEST := .venv-newest/bin/python
@@ -41,7 +41,7 @@ test: lint tests ## Set up, lint, and run every test (make test PYTEST_ARGS='-k 
 tests: $(READY) ## Every test, without lint
 	$(BIN)/python -m tests.whole $(PYTEST_ARGS)
 
-quick: $(READY) ## In a minute or two what tells most: style, and the tests that are fast
+quick: $(READY) ## What tells most, in a minute or two: style, and the tests that are fast
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --numprocesses=2 --dist=loadfile -m 'not slow and not browser' $(QUICK_TESTS)

@@ -35,5 +35,7 @@ def run(args: argparse.Namespace) -> int:
     lab = plan(checkout, args.topic, args.title, args.chapter)
     for path in write(lab, checkout):
         print(path)
-    print(f"next: make labs && mlsys-grader prove {lab.topic}; what is still due: pytest tests/labs -k {lab.topic}")
+    print(f"lab {lab.number} of chapter {lab.chapter}; --chapter names another")
+    print(f"next: make labs && .venv/bin/mlsys-grader prove {lab.topic}")
+    print(f"what is still due: .venv/bin/python -m pytest tests/labs tests/book -k '{lab.topic} or chapter'")
     return 0

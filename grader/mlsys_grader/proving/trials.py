@@ -9,6 +9,7 @@ from pathlib import Path
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.proving.variants import Variant, VariantsOf, blank
 from mlsys_lab.checks.deciding.artifact import Artifact
+from mlsys_lab.errors import InputError, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,16 @@ def try_mishap(variants: VariantsOf, variant: Variant) -> Trial:
 
 
 def trials(lab: GradedLab, variants: VariantsOf) -> list[Trial]:
-    """Reference, blank, alternatives, mutants and mishaps of a lab, in this order."""
+    """Reference, blank, alternatives, mutants and mishaps of a lab, in this order.
+
+    Raises `InputError` for a mutant or a mishap that names a check which the lab does not have.
+    """
+    names = [check.name for check in lab.checks.checks]
+    for variant in (*variants.mutants, *variants.mishaps):
+        for name in variant.fails:
+            if name not in names:
+                what = f"{lab.name}: variant {variant.name!r} names no check"
+                raise InputError(what, got=name, help=did_you_mean(name, names))
     return [
         try_reference(variants),
         try_blank(blank(lab.info), (check.name for check in lab.checks.checks)),

@@ -163,7 +163,11 @@ def _through_nbgrader(notebook: Notebook, lab: GradedLab) -> Notebook:
         stock.ComputeChecksums(),
         stock.CheckCellMetadata(),
     ):
-        notebook, resources = step.preprocess(notebook, resources)
+        try:
+            notebook, resources = step.preprocess(notebook, resources)
+        except RuntimeError as error:  # nbgrader's word on a region without its end
+            help = "each ### BEGIN SOLUTION needs its ### END SOLUTION"
+            raise InputError(f"{lab.name}: a cell's regions do not pair up", got=error, help=help) from None
     return notebook
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import keyword
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from mlsys_grader.course.files import write_atomically
 from mlsys_lab.checks.labinfo import FOLDER
-from mlsys_lab.errors import InputError, did_you_mean
+from mlsys_lab.errors import InputError
 
 TEMPLATES = Path(__file__).parent / "templates"
-CHANGELOG = Path("book/changelog.md")
-NEEDED = (Path("solutions"), Path("mlsys_lab/checks"), Path("tests/labs"), Path("book/chapters"), CHANGELOG)
+CHANGELOG, SYLLABUS = Path("book/changelog.md"), Path("book/data/syllabus.yml")
+NEEDED = (Path("solutions"), Path("mlsys_lab/checks"), Path("tests/labs"), Path("book/chapters"), CHANGELOG, SYLLABUS)
 """What a checkout of the course has."""
 ENTRY = "- Lab "
 """How the changelog's line of a lab begins."""
@@ -53,8 +54,9 @@ class NewLab:
 def plan(checkout: Path, topic: str, title: str | None = None, chapter: str | None = None) -> NewLab:
     """The lab of this topic that would come next in a checkout.
 
-    Without a title it is the topic's words; without a chapter it is the one that the book has on the topic, else the
-    last one. Raises `InputError` where the topic is no name, is taken, or the folder is no checkout of the course.
+    Number, title and chapter are those that the syllabus plans for the topic. Where it plans none, the number comes
+    after all labs written and planned, the title is the topic's words, and the chapter the one that the book has on the
+    topic, else the last one. Raises `InputError` where the topic is no name or is taken, or the folder is no checkout.
     """
     if missing := [path for path in NEEDED if not (checkout / path).exists()]:
         raise InputError("no checkout of the course", got=f"{checkout} without {missing[0]}", help="--project DIR")
@@ -63,14 +65,32 @@ def plan(checkout: Path, topic: str, title: str | None = None, chapter: str | No
     if title is not None and not (title.strip() and title.isprintable()):
         raise InputError("not a title", got=repr(title), expected="one line of text")
     taken = [match for path in (checkout / "solutions").iterdir() if (match := FOLDER.fullmatch(path.name))]
-    number = max((int(match[1]) for match in taken), default=0) + 1
-    lab = NewLab(number, topic, title or topic.replace("-", " ").capitalize(), _chapter(checkout, topic, chapter))
+    planned = read_plans(checkout)
+    last = max((*(int(match[1]) for match in taken), *(lab.number for lab in planned.values())), default=0)
+    lab = planned.get(topic) or NewLab(
+        last + 1, topic, topic.replace("-", " ").capitalize(), _find_chapter(checkout, topic)
+    )
+    if chapter is not None and not FOLDER.fullmatch(chapter):
+        raise InputError("not a chapter", got=chapter, expected="NN-topic, as in 06-triton")
+    lab = replace(lab, title=title or lab.title, chapter=chapter or lab.chapter)
     if existing := [match[0] for match in taken if match[2] == topic]:
         raise InputError("there is a lab of this topic", got=existing[0], help="edit it, or choose another topic")
     for path in lab.files:
         if (checkout / path).exists():
             raise InputError("a file of the new lab is there already", got=path, help="choose another topic")
     return lab
+
+
+def read_plans(checkout: Path) -> dict[str, NewLab]:
+    """Read the labs that the syllabus plans with a number, by topic."""
+    parts = yaml.safe_load((checkout / SYLLABUS).read_text(encoding="utf-8"))
+    return {
+        lab["topic"]: NewLab(lab["number"], lab["topic"], lab["title"], f"{chapter['number']:02d}-{chapter['topic']}")
+        for part in parts
+        for chapter in part["chapters"]
+        for lab in [chapter.get("lab"), *chapter.get("labs", [])]
+        if lab and "number" in lab and "number" in chapter
+    }
 
 
 def write(lab: NewLab, checkout: Path) -> list[Path]:
@@ -106,11 +126,7 @@ def with_entry(changelog: str, entry: str) -> str:
     return "\n".join([*lines[: place + 1], entry, *lines[place + 1 :], ""])
 
 
-def _chapter(checkout: Path, topic: str, wanted: str | None) -> str:
+def _find_chapter(checkout: Path, topic: str) -> str:
+    """The chapter that the book has on a topic, else its last one."""
     chapters = sorted(path.stem for path in (checkout / "book" / "chapters").glob("[0-9][0-9]-*.md"))
-    if wanted is not None:
-        if not FOLDER.fullmatch(wanted):
-            near = did_you_mean(wanted, chapters)
-            raise InputError("not a chapter", got=wanted, expected="NN-topic, as in 06-triton", help=near)
-        return wanted
     return next((name for name in chapters if name[3:] == topic), chapters[-1])

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from mlsys_grader.cli import main
-from mlsys_grader.release.scaffold import with_entry
+from mlsys_grader.release.scaffold import plan, with_entry
 
 PROJECT = Path(__file__).parents[3]
-TOPIC, NAME, TITLE = "paged-hello", "02-paged-hello", 'Hello: a "first" <lab>'
+TOPIC, NAME, TITLE = "paged-hello", "13-paged-hello", 'Hello: a "first" <lab>'
 FOLDERS = ("mlsys_lab", "grader", "book", "tests/labs", "solutions/01-autograd", "labs/01-autograd")
 FILES = ("pyproject.toml", "README.md", "tests/conftest.py", "tests/times.py")
 SITE = """
@@ -74,7 +74,7 @@ def ran(checkout: Path) -> Ran:
 def test_it_is_released_and_the_readme_and_the_changelog_have_it(ran: Ran, checkout: Path) -> None:
     assert (checkout / "labs" / NAME / f"{NAME}.ipynb").is_file()
     assert f"]({Path('labs', NAME, NAME)}.ipynb)" in (checkout / "README.md").read_text(encoding="utf-8")
-    assert f"- Lab 2, {TITLE}." in (checkout / "book" / "changelog.md").read_text(encoding="utf-8").splitlines()
+    assert f"- Lab 13, {TITLE}." in (checkout / "book" / "changelog.md").read_text(encoding="utf-8").splitlines()
 
 
 @pytest.mark.sandbox
@@ -92,8 +92,8 @@ def test_it_is_on_the_site(ran: Ran) -> None:
     last_chapter = sorted(path.stem for path in (PROJECT / "book" / "chapters").glob("*.md"))[-1]
     assert f"chapters/{last_chapter} labs/{NAME}" in contents
     syllabus, _, front = rest.partition("front-routes")
-    assert f'<a href="labs/{NAME}.html">2. Hello: a &quot;first&quot; &lt;lab&gt;</a>' in syllabus
-    assert f'<a href="labs/{NAME}.html">Lab 2: Hello,' in front
+    assert f'<a href="labs/{NAME}.html">13. Hello: a &quot;first&quot; &lt;lab&gt;</a>' in syllabus
+    assert f'<a href="labs/{NAME}.html">Lab 13: Hello,' in front
 
 
 def test_its_files_are_in_the_style_of_the_others(ran: Ran, checkout: Path) -> None:
@@ -136,6 +136,13 @@ def test_what_cannot_be_written_is_told_in_one_line(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"mlsys-grader: {said}")
     assert sorted((PROJECT / "solutions").iterdir()) == before
+
+
+def test_a_lab_that_the_syllabus_plans_takes_its_number_and_chapter() -> None:
+    lab = plan(PROJECT, "kv-cache")
+    assert (lab.number, lab.chapter) == (10, "12-inference")
+    assert plan(PROJECT, "kv-cache", chapter="13-serving").chapter == "13-serving"
+    assert plan(PROJECT, "ring-buffer").number == 13
 
 
 def test_a_folder_that_is_no_checkout_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
