@@ -7,10 +7,11 @@ PYTEST_ARGS ?=
 KERNEL_LABS = $(shell grep -l '^extras = .*"kernels"' solutions/*/lab.toml | sed 's:.*/[0-9]*-::; s:/.*::')
 KERNEL_TESTS = tests/kernels $(foreach lab,$(KERNEL_LABS),$(wildcard tests/labs/$(subst -,_,$(lab))/test_*.py) \
 	'tests/labs/test_checks_discriminate.py::test_the_reference_passes_everything[$(lab)]')
-# Of each layer what is fast, and of the grader the judge, in a sandbox.
+# Of each layer what is fast, and of the grader a few verdicts, from a sandbox.
 QUICK_TESTS = tests/test_docstrings.py tests/test_errors.py tests/test_imports.py tests/autograd tests/flops \
 	tests/stack tests/cli tests/checks tests/hardware tests/benchmark tests/labs/test_sources.py \
-	tests/grader/judging/test_judge.py tests/grader/judging/test_oracle.py
+	tests/grader/judging/test_oracle.py $(addprefix tests/grader/judging/test_judge.py::test_,a_right_solution_gets_all_points \
+	every_lost_point_has_a_reason_and_a_hint a_hidden_case_is_told_by_its_kind_only)
 NEWEST := .venv-newest/bin/python
 JAVASCRIPT := .ci/javascript
 # The container that performance points are measured in: no network, one GPU, nothing of the machine but this checkout.
