@@ -5,11 +5,21 @@ from mlsys_lab.autograd.accounting import held_bytes, held_storages
 from mlsys_lab.autograd.checkpointing import best_segments, checkpoint, checkpoint_sequential, peak_units, split
 from mlsys_lab.autograd.finite_differences import gradcheck
 from mlsys_lab.autograd.graph import Node, no_grad, nodes
+from mlsys_lab.autograd.operation import record
 from mlsys_lab.autograd.ops.elementwise import gelu, relu, where
 from mlsys_lab.autograd.ops.matmul import linear, matmul
-from mlsys_lab.autograd.ops.network import cross_entropy, dropout, embedding, layer_norm, log_softmax, rms_norm, softmax
+from mlsys_lab.autograd.ops.network import (
+    cross_entropy,
+    dropout,
+    embedding,
+    layer_norm,
+    log_softmax,
+    logsumexp,
+    rms_norm,
+    softmax,
+)
 from mlsys_lab.autograd.ops.shaping import cat
-from mlsys_lab.autograd.tensor import Tensor, record
+from mlsys_lab.autograd.tensor import Tensor
 from mlsys_lab.autograd.value import Value, topological_order
 
 __all__ = [
@@ -30,6 +40,7 @@ __all__ = [
     "layer_norm",
     "linear",
     "log_softmax",
+    "logsumexp",
     "matmul",
     "nn",
     "no_grad",

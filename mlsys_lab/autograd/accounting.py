@@ -1,9 +1,6 @@
-"""How many bytes a graph keeps alive for its backward pass, counted from what its closures hold."""
+"""How many bytes a graph keeps alive for its backward pass, counted from the arrays that its nodes have saved."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from types import FunctionType
 
 import torch
 
@@ -21,8 +18,8 @@ def held_storages(root: Tensor) -> dict[int, int]:
     held: dict[int, int] = {}
     for node in nodes(root.node):
         leaves.update(_address(target.data) for target in node.targets() if isinstance(target, Tensor))
-        for tensor in _tensors(node.held_objects()):
-            storage = tensor.untyped_storage()
+        for array, _ in node.saved:
+            storage = array.untyped_storage()
             held[storage.data_ptr()] = storage.nbytes()
     return {address: size for address, size in held.items() if size and address not in leaves}
 
@@ -39,18 +36,3 @@ def held_bytes(root: Tensor) -> int:
 
 def _address(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
-
-
-def _tensors(held: object) -> Iterator[torch.Tensor]:
-    """Yield every torch tensor in `held`: in containers, in Tensors, and in the variables that functions capture."""
-    if isinstance(held, torch.Tensor):
-        yield held
-    elif isinstance(held, Tensor):
-        yield held.data
-    elif isinstance(held, FunctionType):
-        for cell in held.__closure__ or ():
-            yield from _tensors(cell.cell_contents)
-        yield from _tensors(held.__defaults__ or ())
-    elif isinstance(held, (tuple, list, Iterator)):
-        for part in held:
-            yield from _tensors(part)

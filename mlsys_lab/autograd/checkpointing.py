@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from mlsys_lab.autograd import graph
-from mlsys_lab.autograd.graph import Node, no_grad, propagate, recording, released_error, set_recording
+from mlsys_lab.autograd.graph import Node, Recording, propagate, recording, released_error, set_recording
 from mlsys_lab.autograd.tensor import Tensor
 from mlsys_lab.errors import InputError
 
@@ -27,7 +27,7 @@ class Recompute(Node):
     __slots__ = ("function", "inputs", "rng_state")
 
     def __init__(self, function: Callable[..., Tensor], inputs: tuple[Tensor, ...], rng_state: RngState) -> None:
-        super().__init__(())
+        super().__init__((), (tensor.data for tensor in inputs))
         self.function, self.inputs, self.rng_state = function, inputs, rng_state
 
     @property
@@ -42,8 +42,9 @@ class Recompute(Node):
         """
         if self.edges is None:
             raise released_error()
+        self.require_unchanged()
         started = next(graph.numbers)
-        with set_recording(True), _use_rng_state(self.rng_state):
+        with set_recording(Recording.TAPE), _use_rng_state(self.rng_state):
             out = self.function(*self.inputs)
         if out.requires_grad:
             yield from propagate(out.node or out, grad, older_than=started)
@@ -57,10 +58,6 @@ class Recompute(Node):
         """The nodes, or leaves, that produced the function's inputs and need a gradient."""
         return (tensor.node or tensor for tensor in self.inputs if tensor.requires_grad)
 
-    def held_objects(self) -> Iterator[object]:
-        """What the node keeps alive for the backward pass: the function's inputs, no intermediate results."""
-        return iter(self.inputs)
-
 
 def _raise_released(*inputs: Tensor) -> Tensor:
     raise released_error()
@@ -70,20 +67,21 @@ def checkpoint(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
     """Return function(*inputs); the graph keeps only the inputs, and the backward pass calls the function again.
 
     The function must return one Tensor and do the same when called again; torch's random state is put back for the
-    second call, so that dropout drops the same elements. Calls may be nested. Raises InputError for other results.
+    second call, so that dropout drops the same elements. Calls may be nested. The result needs a gradient if it would
+    without checkpoint. Raises InputError for other results.
     """
     devices = {tensor.device for tensor in inputs}
     rng_state = _rng_state(devices)
-    with no_grad():
+    with set_recording(min(recording.get(), Recording.NEEDS_ONLY)):
         out = function(*inputs)
     if not isinstance(out, Tensor):
         raise InputError("checkpoint needs a function that returns one Tensor", got=type(out).__name__)
-    if not recording.get():
-        return out
-    result = Tensor(out.data)
-    result.requires_grad = True
-    result.node = Recompute(function, inputs, rng_state)
-    return result
+    if out.requires_grad and recording.get() is Recording.TAPE:
+        result = Tensor(out.data)
+        result.requires_grad = True
+        result.node = Recompute(function, inputs, rng_state)
+        return result
+    return out
 
 
 def checkpoint_sequential(

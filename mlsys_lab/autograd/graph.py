@@ -4,6 +4,7 @@ A `Node` is one recorded operation. For each operand that needs a gradient it ha
 gradient goes, and the vector-Jacobian product that takes the gradient of the result to the gradient of the operand.
 A vjp is a closure, and what it captures is exactly what the graph keeps alive: a product captures the other factor, a
 sum captures nothing but shapes. Nothing is saved for an operand that needs no gradient, because its vjp is dropped.
+Saved arrays stand in the node with their versions, by which the pass notices that one was changed in place since.
 
 Nodes are numbered as they are written, so numbers fall along every edge and the order of writing, reversed, is an order
 to go back in. The pass is a priority queue over these numbers: no recursion and no sorting beforehand. PyTorch's engine
@@ -15,8 +16,9 @@ from __future__ import annotations
 import contextlib
 import heapq
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
+from enum import IntEnum
 from typing import TYPE_CHECKING
 
 import torch
@@ -30,17 +32,31 @@ Vjp = Callable[[torch.Tensor], torch.Tensor]
 Edge = tuple["Node | Tensor", Vjp]
 
 numbers = itertools.count()
-recording: ContextVar[bool] = ContextVar("recording", default=True)
+
+
+class Recording(IntEnum):
+    """What operations leave behind: nothing, whether their results need gradients, or nodes on the tape."""
+
+    OFF = 0
+    NEEDS_ONLY = 1
+    TAPE = 2
+
+
+recording: ContextVar[Recording] = ContextVar("recording", default=Recording.TAPE)
 
 
 class Node:
-    """One recorded operation. An edge leads to the node that made an operand, or to the operand if it is a leaf."""
+    """One recorded operation. An edge leads to the node that made an operand, or to the operand if it is a leaf.
 
-    __slots__ = ("edges", "number")
+    `saved` has the arrays that the backward pass will read, each with the version its storage had at the time.
+    """
 
-    def __init__(self, edges: tuple[Edge, ...]) -> None:
+    __slots__ = ("edges", "number", "saved")
+
+    def __init__(self, edges: tuple[Edge, ...], saved: Iterable[torch.Tensor]) -> None:
         self.number = next(numbers)
         self.edges: tuple[Edge, ...] | None = edges
+        self.saved = tuple((array, _version(array)) for array in saved)
 
     @property
     def op(self) -> str:
@@ -51,20 +67,32 @@ class Node:
         """From the result's gradient `grad`, yield for each operand the pair (node or leaf to send it to, gradient)."""
         if self.edges is None:
             raise released_error()
+        self.require_unchanged()
         for target, vjp in self.edges:
             yield target, vjp(grad)
 
+    def require_unchanged(self) -> None:
+        """Raise InputError if an array that this node saved has been changed in place since."""
+        for array, version in self.saved:
+            if changes := _version(array) - version:
+                raise InputError(
+                    f"an array that the backward pass of {self.op} needs was changed in place after the forward pass",
+                    got=f"{changes} change{'s' * (changes > 1)} to an array of shape {tuple(array.shape)}",
+                    help="call backward() before optimizer.step() and other changes, or change a copy (data.clone())",
+                )
+
     def release(self) -> None:
-        """Drop the closures of the vjps, and with them every array that only they kept alive."""
-        self.edges = None
+        """Drop the vjps and saved arrays, and with them the memory that only this node kept alive."""
+        self.edges, self.saved = None, ()
 
     def targets(self) -> Iterator[Node | Tensor]:
         """The nodes and leaves that this node sends gradients to."""
         return (target for target, _ in self.edges or ())
 
-    def held_objects(self) -> Iterator[object]:
-        """What this node keeps alive for the backward pass: the closures of its vector-Jacobian products."""
-        return (vjp for _, vjp in self.edges or ())
+
+def _version(array: torch.Tensor) -> int:
+    """How often the storage of an array has been changed in place; 0 in inference mode, where torch does not count."""
+    return 0 if array.is_inference() else array._version
 
 
 def released_error() -> InputError:
@@ -76,8 +104,8 @@ def released_error() -> InputError:
 
 
 @contextlib.contextmanager
-def set_recording(mode: bool) -> Iterator[None]:
-    """Switch recording on the tape on (True) or off (False) for the body of a `with`, in this thread only."""
+def set_recording(mode: Recording) -> Iterator[None]:
+    """Choose what operations leave behind in the body of a `with`, in this thread only."""
     token = recording.set(mode)
     try:
         yield
@@ -88,7 +116,7 @@ def set_recording(mode: bool) -> Iterator[None]:
 @contextlib.contextmanager
 def no_grad() -> Iterator[None]:
     """`with no_grad():` computes without recording: results need no gradient and hold no graph. Also a decorator."""
-    with set_recording(False):
+    with set_recording(Recording.OFF):
         yield
 
 

@@ -1,5 +1,8 @@
 """Neural-network modules on `Tensor`. Parameters have the names and shapes that torch.nn gives them.
 
+Here are the layers of transformers and of multilayer perceptrons; convolutions and batch normalisation, whose running
+statistics are a state beside the parameters, are not among them.
+
 Dimension letters: ... any leading axes, I inputs, O outputs, V rows of a table, C channels.
 """
 
@@ -178,6 +181,9 @@ class Sequential(Module):
 
     def __init__(self, *layers: Callable[[Tensor], Tensor]) -> None:
         self.layers = list(layers)
+
+    def _members(self) -> Iterator[tuple[str, Parameter | Module]]:
+        return ((str(i), layer) for i, layer in enumerate(self.layers) if isinstance(layer, (Parameter, Module)))
 
     def forward(self, x: Tensor) -> Tensor:
         """Pass x through all layers in order and return the last layer's result."""

@@ -1,6 +1,6 @@
 """Optimizers: a step changes the data of parameters in place, outside the tape.
 
-A graph recorded before a step holds the parameters' old storage with new numbers in it, so go backward before stepping.
+Go backward before stepping: a graph recorded before a step needs the parameters as they were, and refuses changed ones.
 """
 
 from __future__ import annotations
@@ -62,12 +62,14 @@ class SGD(Optimizer):
             parameter.data.sub_(g, alpha=self.lr)
 
 
-class AdamW(Optimizer):
-    """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2).
+class Adam(Optimizer):
+    """Adam with L2 regularisation (Kingma and Ba 2015, arXiv:1412.6980, algorithm 1), as torch.optim.Adam has it.
 
-    m ← β₁m + (1-β₁)g, v ← β₂v + (1-β₂)g², p ← p·(1 - lr·weight_decay) - lr·m̂ / (√v̂ + eps), with m̂ = m/(1-β₁ᵗ) and
+    g = ∇ + weight_decay·p, m ← β₁m + (1-β₁)g, v ← β₂v + (1-β₂)g², p ← p - lr·m̂ / (√v̂ + eps), with m̂ = m/(1-β₁ᵗ) and
     v̂ = v/(1-β₂ᵗ). State: two arrays a parameter.
     """
+
+    decoupled = False
 
     def __init__(
         self,
@@ -75,7 +77,7 @@ class AdamW(Optimizer):
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
-        weight_decay: float = 1e-2,
+        weight_decay: float = 0.0,
     ) -> None:
         super().__init__(parameters, lr)
         if not all(0 <= beta < 1 for beta in betas):
@@ -90,11 +92,34 @@ class AdamW(Optimizer):
             g = parameter.grad
             if g is None:
                 continue
+            if self.decoupled:
+                parameter.data.mul_(1 - self.lr * self.weight_decay)
+            elif self.weight_decay:
+                g = g + self.weight_decay * parameter.data
             t, m, v = self.moments[i] or (0, torch.zeros_like(g), torch.zeros_like(g))
             t += 1
             m.mul_(beta1).add_(g, alpha=1 - beta1)
             v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
             self.moments[i] = (t, m, v)
             root = (v.sqrt() / math.sqrt(1 - beta2**t)).add_(self.eps)
-            parameter.data.mul_(1 - self.lr * self.weight_decay)
             parameter.data.addcdiv_(m, root, value=-self.lr / (1 - beta1**t))
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2).
+
+    As `Adam` with g = ∇, and p ← p·(1 - lr·weight_decay) in place of the term in the gradient, so that all weights
+    decay at one rate however large their gradients are.
+    """
+
+    decoupled = True
+
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+    ) -> None:
+        super().__init__(parameters, lr, betas, eps, weight_decay)

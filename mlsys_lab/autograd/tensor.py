@@ -7,13 +7,14 @@ would need every vjp to be written in recorded operations, at several times the 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from mlsys_lab.autograd.graph import Edge, Node, Vjp, propagate, recording
+from mlsys_lab.autograd.graph import Node, propagate
 from mlsys_lab.autograd.storage import to_storage
 from mlsys_lab.errors import InputError
 
@@ -82,9 +83,24 @@ class Tensor:
 
     def item(self) -> float:
         """The value of a tensor with a single element, as a Python number."""
-        if self.data.numel() != 1:
-            raise InputError("item() is for tensors of one element", got=f"shape {tuple(self.shape)}")
+        self._require_one_element("item()")
         return float(self.data)
+
+    def __float__(self) -> float:
+        self._require_one_element("float()")
+        return float(self.data)
+
+    def __int__(self) -> int:
+        self._require_one_element("int()")
+        return int(self.data)
+
+    def __bool__(self) -> bool:
+        self._require_one_element("a truth value")
+        return bool(self.data)
+
+    def _require_one_element(self, use: str) -> None:
+        if self.data.numel() != 1:
+            raise InputError(f"{use} is for tensors of one element", got=f"shape {tuple(self.shape)}")
 
     def numpy(self) -> np.ndarray:
         """The elements as a numpy array, which shares the storage if that is on the CPU."""
@@ -182,6 +198,28 @@ class Tensor:
     def __getitem__(self, index: Any) -> Tensor:
         return shaping.getitem(self, index)
 
+    # --- comparisons: elementwise, to tensors of bools, which have no gradient ----------------------------------------
+
+    def __lt__(self, other: Any) -> Tensor:
+        return elementwise.compare(operator.lt, self, other)
+
+    def __le__(self, other: Any) -> Tensor:
+        return elementwise.compare(operator.le, self, other)
+
+    def __gt__(self, other: Any) -> Tensor:
+        return elementwise.compare(operator.gt, self, other)
+
+    def __ge__(self, other: Any) -> Tensor:
+        return elementwise.compare(operator.ge, self, other)
+
+    def __eq__(self, other: Any) -> Tensor:  # type: ignore[override]
+        return elementwise.compare(operator.eq, self, other)
+
+    def __ne__(self, other: Any) -> Tensor:  # type: ignore[override]
+        return elementwise.compare(operator.ne, self, other)
+
+    __hash__ = object.__hash__  # as in torch: a key in dictionaries is this very tensor, not its numbers
+
     # --- methods: the functions of `ops` with this tensor as the first argument ---------------------------------------
 
     def exp(self) -> Tensor:
@@ -257,32 +295,13 @@ class Tensor:
         """Softmax along the axis: exponentials divided by their sum."""
         return network.softmax(self, axis)
 
+    def logsumexp(self, axis: int = -1, keepdims: bool = False) -> Tensor:
+        """Logarithm of the sum of exponentials along the axis."""
+        return network.logsumexp(self, axis, keepdims)
+
     def log_softmax(self, axis: int = -1) -> Tensor:
         """Logarithm of the softmax along the axis."""
         return network.log_softmax(self, axis)
-
-
-def record(data: torch.Tensor, *edges: tuple[Any, Vjp]) -> Tensor:
-    """Put an operation on the tape: a tensor of `data`, with one edge (operand, vjp) for each operand.
-
-    Operands that need no gradient (constants among them) leave no edge; without edges, or within `no_grad`, nothing is
-    put on the tape.
-    """
-    out: Tensor = Tensor.__new__(Tensor)
-    out.data = data
-    out.grad = None
-    out.node = None
-    out.requires_grad = False
-    if recording.get():
-        live: list[Edge] = [
-            (operand.node or operand, vjp)
-            for operand, vjp in edges
-            if isinstance(operand, Tensor) and operand.requires_grad
-        ]
-        if live:
-            out.requires_grad = True
-            out.node = Node(tuple(live))
-    return out
 
 
 def as_torch(data: Any, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> torch.Tensor:

@@ -66,8 +66,7 @@ class Value:
     def __pow__(self, exponent: Value | Number) -> Value:
         if isinstance(exponent, Value):
             x, n = self.data, exponent.data
-            slope_n = 0.0 if x == 0 and n > 0 else _power(x, n) * _log(x)
-            return Value(_power(x, n), ((self, _power_slope(x, n)), (exponent, slope_n)), "**")
+            return Value(_power(x, n), ((self, _power_slope(x, n)), (exponent, _exponent_slope(x, n))), "**")
         n = _number(exponent)
         return Value(_power(self.data, n), ((self, _power_slope(self.data, n)),), f"**{exponent}")
 
@@ -192,3 +191,10 @@ def _power_slope(x: float, n: float) -> float:
     if x == 0 and n < 1:
         return math.inf
     return n * _power(x, n - 1)
+
+
+def _exponent_slope(x: float, n: float) -> float:
+    """Slope of xⁿ in n, xⁿ·log x; 0 at x = 0, and NaN for x < 0, where xⁿ is not real beside whole n. As in torch."""
+    if x <= 0:
+        return 0.0 if x == 0 else math.nan
+    return _power(x, n) * math.log(x)

@@ -53,6 +53,17 @@ def test_nested(draw):
     same(gradients(nested, module, draw), gradients(lambda x: module(x.exp()) * x, module, draw))
 
 
+def test_the_result_needs_a_gradient_only_if_it_would_without_checkpoint():
+    """Parameters count that the function uses without being passed them; arrays without gradients hold no graph."""
+    constant, module = Tensor(torch.ones(2, 5, dtype=torch.float64)), layer()
+    plain = checkpoint(lambda x: checkpoint(Tensor.exp, x) * 2, constant)
+    assert not plain.requires_grad and plain.node is None
+    assert checkpoint(module, constant).requires_grad
+    assert not checkpoint(no_grad()(module), constant).requires_grad
+    checkpoint(lambda x: checkpoint(module, x.exp()), constant).sum().backward()
+    assert all(parameter.grad is not None for parameter in module.parameters())
+
+
 def test_several_inputs_and_one_used_twice(agree, draw):
     def f(a, b):
         return (a * b).exp() + a.tanh()

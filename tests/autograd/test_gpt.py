@@ -29,8 +29,8 @@ def torch_logits(model: GPT, parameters: dict[str, torch.Tensor], tokens: torch.
         h = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
         x = x + F.linear(h, p[b + "attention.out.weight"], p[b + "attention.out.bias"])
         h = F.layer_norm(x, x.shape[-1:], p[b + "norm2.weight"], p[b + "norm2.bias"])
-        h = F.gelu(F.linear(h, p[b + "feed_forward.layers.0.weight"], p[b + "feed_forward.layers.0.bias"]))
-        x = x + F.linear(h, p[b + "feed_forward.layers.2.weight"], p[b + "feed_forward.layers.2.bias"])
+        h = F.gelu(F.linear(h, p[b + "feed_forward.0.weight"], p[b + "feed_forward.0.bias"]))
+        x = x + F.linear(h, p[b + "feed_forward.2.weight"], p[b + "feed_forward.2.bias"])
     x = F.layer_norm(x, x.shape[-1:], p["norm.weight"], p["norm.bias"])
     return F.linear(x, p["head.weight"])
 

@@ -82,7 +82,7 @@ class Tied(nn.Module):
 def test_parameters_are_found_where_they_stand_and_counted_once():
     module = Tied()
     names = [name for name, _ in module.named_parameters()]
-    assert names == ["inner.layers.0.weight", "inner.layers.0.bias", "inner.layers.2.weight", "scale", "again"]
+    assert names == ["inner.0.weight", "inner.0.bias", "inner.2.weight", "scale", "again"]
     assert len(module.parameters()) == 4
     assert [type(m).__name__ for m in module.modules()] == ["Tied", "Sequential", "Linear", "Linear"]
 
@@ -96,19 +96,19 @@ def test_state_goes_from_one_module_to_another_and_is_a_copy():
     optimizer = optim.SGD(a.parameters(), 1.0)
     a(x).sum().backward()
     optimizer.step()
-    assert torch.equal(b.state_dict()["layers.0.weight"], state["layers.0.weight"])
-    assert not torch.equal(a.state_dict()["layers.0.weight"], state["layers.0.weight"])
+    assert torch.equal(b.state_dict()["0.weight"], state["0.weight"])
+    assert not torch.equal(a.state_dict()["0.weight"], state["0.weight"])
 
 
 def test_state_that_does_not_fit_changes_nothing():
     module = nn.MLP(3, 4, 2)
     before = module.state_dict()
     good = {name: torch.zeros_like(value) for name, value in before.items()}
-    renamed = {("head.weight" if name == "layers.2.weight" else name): value for name, value in good.items()}
-    with pytest.raises(InputError, match=r"unknown: head.weight; missing: layers.2.weight"):
+    renamed = {("head.weight" if name == "2.weight" else name): value for name, value in good.items()}
+    with pytest.raises(InputError, match=r"unknown: head.weight; missing: 2.weight"):
         module.load_state_dict(renamed)
-    with pytest.raises(InputError, match=r"layers.2.bias: got \(3,\), expected \(2,\)"):
-        module.load_state_dict(good | {"layers.2.bias": torch.zeros(3)})
+    with pytest.raises(InputError, match=r"2.bias: got \(3,\), expected \(2,\)"):
+        module.load_state_dict(good | {"2.bias": torch.zeros(3)})
     assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
 
 

@@ -10,6 +10,8 @@ CONFIGURATIONS = [
     (optim.SGD, torch.optim.SGD, {"lr": 0.1}),
     (optim.SGD, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}),
     (optim.SGD, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}),
+    (optim.Adam, torch.optim.Adam, {}),
+    (optim.Adam, torch.optim.Adam, {"lr": 0.01, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.1}),
     (optim.AdamW, torch.optim.AdamW, {}),
     (optim.AdamW, torch.optim.AdamW, {"lr": 0.01, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.1}),
     (optim.AdamW, torch.optim.AdamW, {"weight_decay": 0.0}),

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import operator
+
+import numpy as np
 import pytest
 import torch
 
@@ -91,6 +94,9 @@ def test_a_shared_part_released_by_another_result():
         (lambda: Tensor([True], requires_grad=True), "got dtype torch.bool"),
         (lambda: Tensor([1.0, 2.0]).item(), "one element"),
         (lambda: len(Tensor(1.0)), "no length"),
+        (lambda: bool(Tensor([1.0, 2.0]) > 0), r"truth value is for tensors of one element: got shape \(2,\)"),
+        (lambda: float(Tensor([1.0, 2.0])), r"float\(\) is for tensors of one element"),
+        (lambda: Tensor([1.0, 2.0]) < Tensor([1.0, 2.0, 3.0]), "lt: "),
     ],
 )
 def test_bad_input(compute, words):
@@ -136,6 +142,19 @@ def test_torch_autograd_never_sees_storage_even_when_it_records():
     assert not y.data.requires_grad and y.data.grad_fn is None
     y.backward()
     assert not x.grad.requires_grad
+
+
+def test_comparisons_are_elementwise_and_have_no_gradient():
+    x = Tensor([-1.0, 0.0, 2.0], requires_grad=True)
+    for relation in (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne):
+        for other in (0, torch.tensor([2.0, 0.0, 2.0]), Tensor([2.0, 0.0, 2.0]), np.array([[1.0], [2.0]])):
+            got = relation(x, other)
+            theirs = other if isinstance(other, int) else Tensor(other).data
+            assert not got.requires_grad
+            assert torch.equal(got.data, relation(x.data, theirs))
+    assert x.max() == 2.0 and x.sum() > 0
+    assert not x.sum() > 1
+    assert (float(Tensor(2.5)), int(Tensor([3])), {x: 1}[x]) == (2.5, 3, 1)
 
 
 def test_attributes():

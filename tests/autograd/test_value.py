@@ -75,13 +75,26 @@ def test_power_of_two_values():
 
 
 @pytest.mark.parametrize(
+    ("base", "exponent"), [(-2.0, 2.0), (-2.0, -3.0), (-1.0, 0.0), (0.0, 0.0), (0.0, 1.0), (0.0, 2.0)]
+)
+def test_powers_where_the_logarithm_of_the_base_is_not_real(base, exponent):
+    x, n = Value(base), Value(exponent)
+    y = x**n
+    y.backward()
+    leaves = [torch.tensor(number, dtype=torch.float64, requires_grad=True) for number in (base, exponent)]
+    expected = leaves[0] ** leaves[1]
+    expected.backward()
+    assert y.data == expected.item()
+    assert [x.grad, n.grad] == pytest.approx([leaf.grad.item() for leaf in leaves], nan_ok=True)
+
+
+@pytest.mark.parametrize(
     ("compute", "words"),
     [
         (lambda: Value(-1.0).log(), "positive"),
         (lambda: Value(0.0).log(), "positive"),
         (lambda: Value(0.0) ** -1, "negative power"),
         (lambda: Value(-8.0) ** (1 / 3), "fractional power"),
-        (lambda: Value(-2.0) ** Value(2.0), "positive"),
         (lambda: Value(1.0) / 0, "division by zero"),
         (lambda: 1 / Value(0.0), "division by zero"),
         (lambda: Value(1000.0).exp(), "larger than a float"),

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 
 from mlsys_lab.autograd import Tensor
+from mlsys_lab.autograd.operation import record
 from mlsys_lab.autograd.ops import network
-from mlsys_lab.autograd.tensor import record
 from mlsys_lab.kernels.cross_entropy import triton_steps as cross_entropy_steps
 from mlsys_lab.kernels.norms import triton_steps as norms_steps
 from mlsys_lab.kernels.softmax import triton_steps as softmax_steps

@@ -14,6 +14,8 @@ from mlsys_lab.errors import InputError
 
 Shape = tuple[int, ...]
 
+BROADCASTABLE = "lengths equal or 1, counted from the last axis"
+
 
 def storage(operand: Any) -> torch.Tensor | int | float:
     """The torch tensor behind an operand; plain numbers are returned as they are and take the other operand's dtype."""
@@ -36,7 +38,7 @@ def combine(
     try:
         out = function(x, y)
     except RuntimeError as problem:
-        rule = "(..., n, k) and (..., k, m)" if function is matmul else "lengths equal or 1, counted from the last axis"
+        rule = "(..., n, k) and (..., k, m)" if function is matmul else BROADCASTABLE
         refuse(function.__name__, problem, x, y, expected=rule)
     for operand in (a, b):
         if isinstance(operand, Tensor) and operand.requires_grad and operand.data.dtype != out.dtype:

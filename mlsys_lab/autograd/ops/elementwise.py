@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from mlsys_lab.autograd.ops.broadcasting import combine, unbroadcast
+from mlsys_lab.autograd.operation import record
+from mlsys_lab.autograd.ops.broadcasting import BROADCASTABLE, combine, refuse, storage, unbroadcast
 from mlsys_lab.autograd.storage import move, require_real
-from mlsys_lab.autograd.tensor import Tensor, as_torch, record
+from mlsys_lab.autograd.tensor import Tensor, as_torch
 
 
 def add(a: Any, b: Any) -> Tensor:
@@ -62,6 +64,15 @@ def pow(a: Any, b: Any) -> Tensor:
         return unbroadcast(g * torch.where((base == 0) & (y >= 0), 0.0, out * base.log()), shape_b)
 
     return record(out, (a, pow_base), (b, pow_exponent))
+
+
+def compare(relation: Callable[[Any, Any], Any], a: Any, b: Any) -> Tensor:
+    """Elementwise truth of a relation such as `operator.lt`, with broadcasting: a tensor of bools without gradient."""
+    x, y = storage(a), storage(b)
+    try:
+        return Tensor(relation(x, y))
+    except RuntimeError as problem:
+        refuse(relation.__name__, problem, x, y, expected=BROADCASTABLE)
 
 
 def neg(a: Tensor) -> Tensor:

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
+from mlsys_lab.autograd.operation import record
 from mlsys_lab.autograd.ops.broadcasting import combine, refuse, unbroadcast
-from mlsys_lab.autograd.tensor import Tensor, record
+from mlsys_lab.autograd.tensor import Tensor
 
 
 def matmul(a: Any, b: Any) -> Tensor:

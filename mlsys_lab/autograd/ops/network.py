@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
+from mlsys_lab.autograd.operation import record
 from mlsys_lab.autograd.ops.broadcasting import refuse, unbroadcast
 from mlsys_lab.autograd.ops.reduce import resolve_axes
 from mlsys_lab.autograd.storage import require_real
-from mlsys_lab.autograd.tensor import Tensor, as_torch, record
+from mlsys_lab.autograd.tensor import Tensor, as_torch
 from mlsys_lab.errors import InputError
 
 
@@ -33,6 +34,15 @@ def log_softmax(a: Tensor, axis: int = -1) -> Tensor:
     (axis,) = resolve_axes(a.data, axis)
     out = require_real("log_softmax", a.data).log_softmax(axis)
     return record(out, (a, lambda g: g - out.exp() * g.sum(axis, keepdim=True)))
+
+
+def logsumexp(a: Tensor, axis: int = -1, keepdims: bool = False) -> Tensor:
+    """Logarithm of the sum of exponentials, log Σeᵃ, along an axis, without overflow. ∂a = g·softmax(a)."""
+    x = require_real("logsumexp", a.data)
+    (axis,) = resolve_axes(x, axis)
+    out = x.logsumexp(axis, keepdim=True)
+    result = out if keepdims else out.squeeze(axis)
+    return record(result, (a, lambda g: g.reshape(out.shape) * (x - out).exp()))
 
 
 def cross_entropy(logits: Tensor, targets: Any) -> Tensor:

@@ -9,8 +9,9 @@ import math
 
 import torch
 
+from mlsys_lab.autograd.operation import record
 from mlsys_lab.autograd.storage import require_real
-from mlsys_lab.autograd.tensor import Axes, Tensor, record
+from mlsys_lab.autograd.tensor import Axes, Tensor
 from mlsys_lab.errors import InputError
 
 

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from mlsys_lab.autograd.operation import record
 from mlsys_lab.autograd.ops.broadcasting import refuse, unbroadcast
-from mlsys_lab.autograd.tensor import Tensor, as_torch, record
+from mlsys_lab.autograd.tensor import Tensor, as_torch
 from mlsys_lab.errors import InputError
 
 

@@ -19,11 +19,14 @@ def test_softmax_and_log_softmax(agree, draw, dtype, shape, axis):
     x = draw(*shape, dtype=dtype)
     agree(lambda x: x.softmax(axis), lambda x: x.softmax(axis), x)
     agree(lambda x: x.log_softmax(axis), lambda x: x.log_softmax(axis), x)
+    agree(lambda x: x.logsumexp(axis), lambda x: x.logsumexp(axis), x)
+    agree(lambda x: x.logsumexp(axis, keepdims=True), lambda x: x.logsumexp(axis, keepdim=True), x)
 
 
 def test_softmax_of_extreme_scores(agree):
     x = torch.tensor([[1e4, 0.0, -1e4], [-float("inf"), 0.0, 1.0]], dtype=torch.float64)
     agree(lambda x: x.softmax(), lambda x: x.softmax(-1), x, smooth=False)
+    agree(lambda x: x[:, 1:].logsumexp(), lambda x: x[:, 1:].logsumexp(-1), x, smooth=False)
     agree(lambda x: x[:, 1:].log_softmax(), lambda x: x[:, 1:].log_softmax(-1), x, smooth=False)
 
 
