@@ -15,7 +15,7 @@ def files_of(topic: str) -> list[Path]:
     """Every file of a lab that somebody wrote: below HOMES the folders and modules that bear its name."""
     lab = find_lab(topic)
     names = (lab.name, lab.topic.replace("-", "_"))
-    found = [path for home in HOMES for path in (PROJECT / home).rglob("*") if path.suffix in (".py", ".toml")]
+    found = [path for home in HOMES for path in (PROJECT / home).rglob("*") if path.suffix in (".py", ".toml", ".diff")]
     return sorted(path for path in found if {path.stem, *(folder.name for folder in path.parents)} & set(names))
 
 

@@ -22,6 +22,9 @@ PROJECT = Path(__file__).parents[2]
 class LabUnderTest(VariantsOf):
     """One lab of solutions/ and the folder of its variants."""
 
+    def __repr__(self) -> str:
+        return f"LabUnderTest({self.info.name})"
+
     @property
     def checks(self) -> Lab:
         return self.info.load_checks()
@@ -31,7 +34,7 @@ def labs() -> list[LabUnderTest]:
     """Every lab of solutions/; a lab without variants fails here."""
     infos = [read_lab(path.parent) for path in sorted((PROJECT / "solutions").glob("*/lab.toml"))]
     found = [LabUnderTest(info, Path(__file__).parent / info.topic.replace("-", "_")) for info in infos]
-    missing = [lab.info.name for lab in found if not (lab.folder / "variants.py").is_file()]
+    missing = [lab.info.name for lab in found if not (lab.folder / "variants.diff").is_file()]
     assert not missing, f"no proof that the checks of {missing} discriminate"
     return found
 

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--project", type=Path, default=Path(), metavar="DIR", help="the checkout (default: the current folder)"
     )
     parser.add_argument(
-        "--variants", type=Path, metavar="DIR", help="variants.py and alternatives/ (default: tests/labs/TOPIC)"
+        "--variants", type=Path, metavar="DIR", help="variants.diff and alternatives/ (default: tests/labs/TOPIC)"
     )
     add_judging_arguments(parser)
 

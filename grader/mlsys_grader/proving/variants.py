@@ -2,22 +2,32 @@
 
 A folder per lab, tests/labs/TOPIC in a checkout, holds
 
-    variants.py        MUTANTS and MISHAPS: named changes of the reference, a text that occurs once and its substitute
+    variants.diff      mutants and mishaps: named changes of the reference, each of lines that occur once in it
     alternatives/*.py  correct solutions built differently: definitions that take the place of the reference's
 
 A mutant is a plausible mistake, and must fail the checks that it names. A mishap (unfinished code, a wrong shape, an
-endless loop …) must besides be answered in certain words. An alternative must pass everything.
+endless loop …) must besides be answered in certain words, which follow a `!`. An alternative must pass everything.
+
+    @@ rms @@ the sum of the squares, not their mean
+    -    return np.sqrt(np.mean(x**2))
+    +    return np.sqrt(np.sum(x**2))
+    @@ rms, norm (hangs) @@ an endless loop
+    ! did not come to an end
+     def rms(x):
+    +    while True:
+    +        pass
+
+As in any diff, lines go (-), come (+) or stay (a blank). A line that begins with # is a comment.
 """
 
 from __future__ import annotations
 
 import ast
-import importlib.util
 import json
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from mlsys_lab.checks.deciding.artifact import Artifact, export_cells, parse_notebook, read_notebook
@@ -31,7 +41,7 @@ class Variant:
     """The reference with `old`, which occurs exactly once in it, replaced by `new`.
 
     `fails`: the checks that must not pass. `hangs`: they fail because no answer comes; such checks get one second.
-    `says`: words that the message must hold.
+    `says`: words that the message must hold, for a mishap; "" for a mutant.
     """
 
     name: str
@@ -40,6 +50,33 @@ class Variant:
     fails: tuple[str, ...]
     hangs: bool = False
     says: str = ""
+
+
+HEAD = re.compile(r"@@ (?P<fails>\w+(?:, \w+)*)(?P<hangs> \(hangs\))? @@ (?P<name>.+)")
+"""The first line of a variant: the checks that must fail, and what is wrong."""
+
+
+def parse_variants(text: str) -> list[Variant]:
+    """The variants of a variants.diff, in its order. Raises `InputError` for one that is no diff."""
+    before, *blocks = re.split(r"^(?=@@|#)", text, flags=re.MULTILINE)
+    if before.strip():
+        raise InputError("a line belongs to no variant", got=repr(before.strip().split("\n")[0]), expected="@@ or #")
+    return [_parse(block) for block in blocks if block.startswith("@@")]
+
+
+def _parse(hunk: str) -> Variant:
+    head, *lines = hunk.rstrip().split("\n")  # an editor may have cut the blank that begins an empty line that stays
+    if (found := HEAD.fullmatch(head)) is None:
+        raise InputError("not the head of a variant", got=repr(head), expected="@@ check, check @@ what is wrong")
+    says = lines.pop(0).removeprefix("! ") if lines and lines[0].startswith("! ") else ""
+    if strange := [line for line in lines if line and line[0] not in " -+"]:
+        raise InputError(
+            f"variant {found['name']!r} is no diff", got=repr(strange[0]), expected="lines after -, + or a blank"
+        )
+    old, new = ("".join(f"\n{line[1:]}" for line in lines if line[:1] != sign) + "\n" for sign in "+-")
+    if old == new:
+        raise InputError(f"variant {found['name']!r} changes nothing", expected="lines after - or +")
+    return Variant(found["name"], old, new, tuple(found["fails"].split(", ")), bool(found["hangs"]), says)
 
 
 @dataclass(frozen=True)
@@ -58,28 +95,24 @@ class VariantsOf:
         return self.info.folder / f"{self.info.name}.py"
 
     @cached_property
-    def module(self) -> ModuleType:
-        """The module variants.py."""
-        path = self.folder / "variants.py"
+    def variants(self) -> list[Variant]:
+        """All of variants.diff."""
+        path = self.folder / "variants.diff"
         if not path.is_file():
             raise InputError(
                 f"no variants of {self.info.name}", expected=path, help="--variants DIR names their folder"
             )
-        spec = importlib.util.spec_from_file_location(f"variants_of_{self.info.topic}", path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
+        return parse_variants(path.read_text(encoding="utf-8"))
 
     @property
     def mutants(self) -> list[Variant]:
         """Plausible mistakes, each of which must fail the checks that it names."""
-        return list(self.module.MUTANTS)
+        return [variant for variant in self.variants if not variant.says]
 
     @property
     def mishaps(self) -> list[Variant]:
-        """Code that is unfinished, has the wrong form, or never ends."""
-        return list(self.module.MISHAPS)
+        """Code that is unfinished, has the wrong form, or never ends, and must be answered in certain words."""
+        return [variant for variant in self.variants if variant.says]
 
     @property
     def alternatives(self) -> list[Path]:
@@ -101,7 +134,7 @@ class VariantsOf:
 
     def substituted(self, variant: Variant) -> str:
         """The reference's text with the variant's change."""
-        if (count := self.reference.count(variant.old)) != 1:
+        if (count := len(re.findall(f"(?={re.escape(variant.old)})", self.reference))) != 1:
             what = f"{self.info.name}: the old text of variant {variant.name!r} is not in the reference exactly once"
             raise InputError(what, got=f"{count} times", expected="once")
         return self.reference.replace(variant.old, variant.new)

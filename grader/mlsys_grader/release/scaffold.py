@@ -46,7 +46,7 @@ class NewLab:
             Path("solutions", self.name, "lab.toml"): "lab.toml",
             checks / "learner" / f"{module}.py": "learner.py",
             checks / "deciding" / f"{module}.py": "deciding.py",
-            tests / "variants.py": "variants.py",
+            tests / "variants.diff": "variants.diff",
             tests / "alternatives" / "plain_python.py": "alternative.py",
         }
 

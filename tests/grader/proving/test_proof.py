@@ -1,7 +1,6 @@
 """`mlsys-grader prove`: the tiny lab's variants through the real judge, and proofs that cannot be made."""
 
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -52,10 +51,8 @@ def test_the_tiny_lab_is_proved(command, capsys):
 def test_a_check_that_passes_a_mistake_and_one_that_fails_a_right_solution_are_named(command, capsys, tmp_path):
     (tmp_path / "alternatives").mkdir()
     (tmp_path / "alternatives" / "off.py").write_text("def mean(x):\n    return x.mean()\n")  # NaN for nothing
-    (tmp_path / "variants.py").write_text(
-        "from mlsys_grader.proving.variants import Variant\n"
-        'MUTANTS = [Variant("no mistake", "2 * x\\n", "x + x\\n", ("double",))]\nMISHAPS = []\n'
-    )
+    change = "@@ double @@ no mistake\n-    doubled = 2 * x\n+    doubled = x + x\n"
+    (tmp_path / "variants.diff").write_text(change)
     assert main([*command, "--variants", str(tmp_path)]) == 1
     out = capsys.readouterr().out
     assert row(out, "no mistake")[2] == "FALSE PASS of double"
@@ -76,12 +73,11 @@ def test_without_solutions_it_says_where_to_run_it(tiny_labs, tmp_path, capsys):
 
 def test_without_variants_it_says_which_file_is_missing(command, tmp_path, capsys):
     assert main([*command, "--variants", str(tmp_path)]) == 1
-    assert f"no variants of 01-tiny: expected {tmp_path}/variants.py" in capsys.readouterr().err
+    assert f"no variants of 01-tiny: expected {tmp_path}/variants.diff" in capsys.readouterr().err
 
 
-def test_a_variant_whose_text_is_not_there_once_is_refused(tmp_path):
-    shutil.copytree(SOLUTION, tmp_path / "01-tiny")
-    variants = VariantsOf(read_lab(tmp_path / "01-tiny"), VARIANTS)
+def test_a_variant_whose_text_is_not_there_once_is_refused():
+    variants = VariantsOf(read_lab(SOLUTION), VARIANTS)
     with pytest.raises(InputError, match=r"variant 'odd' is not in the reference exactly once: got 3 times"):
         variants.substituted(Variant("odd", "return", "yield", ("double",)))
 
