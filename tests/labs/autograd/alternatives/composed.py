@@ -1,7 +1,5 @@
 """Builds the larger operations out of smaller recorded ones, instead of writing their gradients down."""
 
-# ruff: noqa: F821 (the names come from the reference that this text is added to)
-
 
 def as_product(x, slopes):
     return mul(x, Tensor(slopes))

@@ -1,7 +1,5 @@
 """Computes in double precision and rounds the result: another path through the dtypes."""
 
-# ruff: noqa: F821 (the names come from the reference that this text is added to)
-
 
 def wide(t):
     return t.data.double()

@@ -1,7 +1,5 @@
 """Computes with numpy, and uses torch for nothing but the storage between operations."""
 
-# ruff: noqa: F821 (the names come from the reference that this text is added to)
-
 import numpy as np
 
 

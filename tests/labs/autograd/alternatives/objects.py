@@ -1,7 +1,5 @@
 """One object per operation instead of closures; the last segment is left plain."""
 
-# ruff: noqa: F821 (the names come from the reference that this text is added to)
-
 
 class Operand:
     def __init__(self, slope):

@@ -1,7 +1,5 @@
 """Registers where the reference uses shared memory: sums by shuffles in a warp; indices worked out by hand."""
 
-# ruff: noqa: F821 (the names come from the reference that this text is added to)
-
 EVERY_LANE = 0xFFFFFFFF
 WARPS = 4  # of a block
 

@@ -1,7 +1,5 @@
 """Two tiles of each operand, so that one barrier a step is enough; a tree in the dot product; predictions by loops."""
 
-# ruff: noqa: F821 (the names come from the reference that this text is added to)
-
 
 def predict_transpose(rows, columns):
     read = sum(columns // 8 for _ in range(rows))

@@ -1,7 +1,5 @@
 """Loops where the reference has branches: a window loaded in strides, neighbours for a block, a tree in two arrays."""
 
-# ruff: noqa: F821 (the names come from the reference that this text is added to)
-
 LENGTH = THREADS + 2
 PITCH = TILE + 1
 

@@ -1,7 +1,5 @@
 """NumPy where the reference has Python: sorted times, weights of a polynomial's fit, unique sectors, words by bank."""
 
-# ruff: noqa: F821 (the names come from the reference that this text is added to)
-
 
 def elementwise_work(n, inputs, flops_each, *, element_bytes=2):
     arrays = [n] * inputs + [n]

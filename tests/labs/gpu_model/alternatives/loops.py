@@ -1,7 +1,5 @@
 """Counting one by one where the reference has formulas; sorted lists; a pair of elements a thread."""
 
-# ruff: noqa: F821 (the names come from the reference that this text is added to)
-
 import math
 import statistics
 

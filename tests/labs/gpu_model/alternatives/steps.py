@@ -1,7 +1,5 @@
 """Comparisons where the reference takes a maximum or a minimum; a multiprocessor filled block by block."""
 
-# ruff: noqa: F821 (the names come from the reference that this text is added to)
-
 
 def regime(time_s, flops, size_bytes, machine):
     least = predict_s(flops, size_bytes, machine)

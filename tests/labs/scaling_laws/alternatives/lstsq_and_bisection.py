@@ -1,7 +1,5 @@
 """Least squares by `lstsq` in log10, a Gauss–Newton fit with Huber's weights, bisection on the slope of the cost."""
 
-# ruff: noqa: F821 (the names come from the reference that this text is added to)
-
 
 def isoflop_minimum(n_params, loss):
     rows = [(math.log10(n), one) for n, one in zip(n_params, loss, strict=True) if not math.isnan(one)]

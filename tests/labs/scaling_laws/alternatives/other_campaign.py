@@ -1,7 +1,5 @@
 """Another campaign: three sizes and six rates, four budgets and ten sizes; N by parabolas, the loss by the law."""
 
-# ruff: noqa: F821 (the names come from the reference that this text is added to)
-
 
 def fit_power_law(x, y):
     one, two = np.log(x), np.log(y)

@@ -1,7 +1,5 @@
 """The fit in plain units: more starts, BFGS without bounds, Nelder and Mead to finish; resampling by weights."""
 
-# ruff: noqa: F821 (the names come from the reference that this text is added to)
-
 
 def fit_law(n_params, tokens, loss, starts=STARTS):
     keep = np.flatnonzero(~np.isnan(loss))

@@ -1,7 +1,5 @@
 """Others' tools where there is one: Chebyshev fits, least_squares with its own Huber loss, bounded searches."""
 
-# ruff: noqa: F821 (the names come from the reference that this text is added to)
-
 import contextlib
 
 from scipy.optimize import least_squares

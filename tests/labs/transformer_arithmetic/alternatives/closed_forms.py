@@ -1,7 +1,5 @@
 """Closed forms in place of lists, and exact division in place of loops."""
 
-# ruff: noqa: F821 (the names come from the reference that this text is added to)
-
 
 def per_token(c):
     """Entries of all matrices that a token meets, the head's included."""

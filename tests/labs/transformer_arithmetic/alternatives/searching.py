@@ -1,7 +1,5 @@
 """Searches and sorts where the reference counts up, and objects where it has plain functions."""
 
-# ruff: noqa: F821 (the names come from the reference that this text is added to)
-
 import bisect
 import re
 from fractions import Fraction

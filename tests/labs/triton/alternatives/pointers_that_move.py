@@ -1,7 +1,5 @@
 """Pointers that are moved along, maxima and sums by other words, and a loop where the reference has whole rows."""
 
-# ruff: noqa: F821 (the names come from the reference that this text is added to)
-
 
 @triton.jit
 def silu_mul_kernel(gate_ptr, up_ptr, y_ptr, size, BLOCK: tl.constexpr):

@@ -1,7 +1,5 @@
 """Scores as powers of two, whole tiles before the mask begins, and a weight that is divided at every step."""
 
-# ruff: noqa: F821 (the names come from the reference that this text is added to)
-
 
 @triton.jit
 def attend(q, k_ptr, v_ptr, at, inside, seen, state_max, state_sum, state, scale):

@@ -1,7 +1,5 @@
 """Norms with x̂ written out otherwise, and sums that are kept as they come; a helper kernel loads a row."""
 
-# ruff: noqa: F821 (the names come from the reference that this text is added to)
-
 
 @triton.jit
 def row_of(ptr, row, columns, BLOCK: tl.constexpr):
