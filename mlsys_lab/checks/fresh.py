@@ -31,13 +31,17 @@ product of five numbers takes forty times as long as the product."""
 
 @dataclass(frozen=True)
 class SavedReport:
-    """Outcome of one check on a saved notebook: like `runner.Report`, in plain values."""
+    """Outcome of one check on a saved notebook: like `runner.Report`, in plain values.
+
+    `refused`: the notebook's code could not be loaded, which `what` says of every check.
+    """
 
     name: str
     title: str
     points: float
     passed: bool = False
     unfinished: bool = False
+    refused: bool = False
     case: str = ""
     given: str = ""
     what: str = ""
@@ -91,7 +95,7 @@ def _reports(
             plan = event["plan"]
         elif "refused" in event:
             for check in plan:
-                yield _planned(check, what=event["refused"], unfinished=event["unfinished"])
+                yield _planned(check, what=event["refused"], unfinished=event["unfinished"], refused=True)
             return
         elif "silent_s" in event:
             yield from _cut_short(plan[done:], f"it did not come to an end within {event['silent_s']:.0f} s")

@@ -127,9 +127,9 @@ def _table(reports: list[SavedReport]) -> Table:
 
 
 def _reasons(reports: list[SavedReport]) -> list[str]:
-    """Lines that say why points were lost: a reason shared by all checks once, of unwritten tasks the first in full."""
+    """Lines that say why points were lost: that of a refused notebook once, of unwritten tasks the first in full."""
     failed = [report for report in reports if not report.passed]
-    if len(failed) > 1 and len({report.what for report in failed}) == 1 and not failed[0].case:
+    if failed and failed[0].refused:
         return ["", failed[0].what]
     lines = []
     for report in failed:

@@ -22,10 +22,12 @@ from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.course.notebooks import Notebook
 from mlsys_grader.release.leaks import find_leak
 from mlsys_lab.checks.labinfo import read_lab
-from mlsys_lab.errors import CourseError, InputError
+from mlsys_lab.errors import CourseError, InputError, did_you_mean
 
 NBGRADER_FIELDS = {"grade": False, "solution": False, "locked": False, "task": False, "schema_version": 3}
 KERNELSPEC = {"display_name": "Python 3", "language": "python", "name": "python3"}
+CHECK_CALL = re.compile(r"""[^#]*\bcheck(?:\.speed)?\((['"])(?P<name>.*?)\1""")
+"""A line of code that names a check."""
 INSTALL_ID = "install"
 INSTALL = """\
 # On Colab this installs the course package. Anywhere else it does nothing.
@@ -74,11 +76,13 @@ def sources(solutions: Path) -> list[Path]:
 def release(folder: Path, project: Path) -> Released:
     """Build one lab from its folder in solutions/; `project` is the pyproject.toml that names package and address.
 
-    Raises `InputError` for a slip in the source: a grade cell without a check, a check without a grade cell, points
-    that do not add up, and for anything of a solution that the release would give away.
+    Raises `InputError` for a slip in the source: a grade cell without a check, a check without a grade cell, a call of
+    a check that there is not, points that do not add up, and for anything of a solution that the release would give
+    away.
     """
     lab = GradedLab(read_lab(folder))
     notebook = _read(folder / f"{lab.name}.py")
+    _refuse_misspelt_calls(folder / f"{lab.name}.py", lab)
     _fill_metadata(notebook, lab)
     solved = [str(cell.source) for cell in notebook.cells]
     notebook = _through_nbgrader(notebook, lab)
@@ -99,6 +103,18 @@ def _read(path: Path) -> Notebook:
     if not path.is_file():
         raise InputError("missing source of a lab", got=path)
     return jupytext.reads(path.read_text(encoding="utf-8"), fmt="py:percent")
+
+
+def _refuse_misspelt_calls(path: Path, lab: GradedLab) -> None:
+    names = [check.name for check in lab.checks.checks]
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if (call := CHECK_CALL.match(line)) and call["name"] not in names:
+            raise InputError(
+                f"{path.name}, line {number}: the lab has no such check",
+                got=repr(call["name"]),
+                expected=f"one of {', '.join(names)}",
+                help=did_you_mean(call["name"], names),
+            )
 
 
 def _fill_metadata(notebook: Notebook, lab: GradedLab) -> None:

@@ -117,6 +117,19 @@ def test_a_check_without_a_grade_cell_is_refused(checkout):
         release(folder, PYPROJECT)
 
 
+def test_a_misspelt_call_of_a_check_is_refused_by_line_and_name(checkout):
+    folder = edit(checkout, 'check("mean")', 'check("maen")')
+    line = (folder / "01-tiny.py").read_text().splitlines().index('check("maen")') + 1
+    with pytest.raises(InputError) as refused:
+        release(folder, PYPROJECT)
+    assert str(refused.value) == (
+        f"01-tiny.py, line {line}: the lab has no such check: "
+        "got 'maen', expected one of double, mean, total; help: did you mean 'mean'?"
+    )
+    edit(checkout, 'check("maen")', 'check("mean")  # not check("maen")')
+    release(folder, PYPROJECT)
+
+
 def test_points_that_do_not_add_up_are_refused(checkout):
     with pytest.raises(InputError, match="wrong points: got 7, expected 6"):
         release(edit(checkout, "points = 6", "points = 7", "lab.toml"), PYPROJECT)
