@@ -15,6 +15,7 @@ import pytest
 
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.sandbox import contents
+from mlsys_lab.checks.deciding.verdict import draw_inputs, public_inputs
 from mlsys_lab.checks.labinfo import read_lab
 from mlsys_lab.checks.learner.spec import call_name, find_call
 from mlsys_lab.checks.sides import LEARNER, find_files, find_other_labs
@@ -112,11 +113,22 @@ def test_a_module_of_calls_that_could_decide_is_found(line: str) -> None:
 def test_every_run_is_found_by_its_name_and_nothing_else_of_its_check_is_beside_it(lab: GradedLab) -> None:
     inside = {source for source, _ in contents.bind_project(lab)}
     for check in lab.checks.checks:
-        assert find_call(call_name(check.run)) is check.run
+        timed = (check.performance.make, check.performance.call) if check.performance else ()
+        assert [find_call(call_name(side)) for side in (check.run, *timed)] == [check.run, *timed]
         for decides in (check.inputs, check.expect, check.compare):
             function = decides.func if isinstance(decides, partial) else decides
             file = Path(str(inspect.getsourcefile(function)))
             assert not {str(file), *map(str, file.parents)} & inside, f"{check.name}: {file.name} is in the sandbox"
+
+
+def test_no_number_that_stays_with_the_judge_is_among_those_that_a_submission_sees(lab: GradedLab) -> None:
+    cases = [(check, case) for check in lab.checks.checks for case in check.cases]
+    for check, case in cases:
+        inputs = draw_inputs(check, case, 7)
+        shown = public_inputs(inputs)
+        kept = {array.item() for name, array in inputs.items() if name not in shown and not array.ndim}
+        seen = {one for array in shown.values() if array.dtype.kind == "f" for one in array.ravel().tolist()}
+        assert not kept & seen, f"{check.name}: {case.name}"
 
 
 def test_a_sandboxs_files_are_enough_to_call_and_not_enough_to_decide(lab: GradedLab, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from mlsys_grader.proving.proof import Proved, prove
 from mlsys_grader.proving.trials import Trial, try_alternative, try_blank, try_mishap, try_mutant, try_reference
 from mlsys_grader.proving.variants import Variant
 from mlsys_lab.checks.learner.spec import Check
+from mlsys_lab.checks.runner import PUBLIC_SEED
 from mlsys_lab.checks.sides import DECIDING, LEARNER, find_files
 from tests.labs.harness import LabUnderTest, artifact_of, labs, released_notebook
 from tests.labs.in_process import InProcess
@@ -29,6 +30,8 @@ shows with 95 % certainty; with 200 draws, one in 67."""
 TRACED_SEEDS = 3
 """Draws for traced checks, whose kernels are interpreted."""
 NO_ANSWER = "did not come to an end"
+ONLY_HIDDEN = {"all that is shown by heart, else row after row"}
+"""Mutants that public cases are not to find."""
 HANG_S = 1.0
 """Time limit of checks that a variant hangs in."""
 
@@ -136,6 +139,15 @@ def test_a_mutant_fails_the_checks_that_are_to_catch_it(lab: LabUnderTest, varia
     assert found.holds, told(found.verdicts)
     for message in told(found.verdicts):
         assert (NO_ANSWER in message) == variant.hangs, message
+
+
+@over("mutants")
+@alarm_may_be_swallowed
+def test_a_mistake_can_be_found_before_handing_in(lab: LabUnderTest, variant: Variant) -> None:
+    checks = named(lab, variant)
+    public = [replace(check, cases=tuple(case for case in check.cases if not case.hidden)) for check in checks]
+    found = proved(public, replace(try_mutant(lab, variant), seeds=dict.fromkeys(variant.fails, PUBLIC_SEED)))
+    assert bool(found.false_passes) == (variant.name in ONLY_HIDDEN), found.false_passes
 
 
 @over("mishaps")

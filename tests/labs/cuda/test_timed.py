@@ -15,7 +15,6 @@ from mlsys_lab.checks.deciding.compare import tolerance
 from mlsys_lab.checks.deciding.cuda import LAB
 from mlsys_lab.checks.learner.cuda import timed
 from mlsys_lab.checks.learner.performance import Performance
-from mlsys_lab.checks.learner.spec import call_name, find_call
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.cuda_cpp import compile_cuda
 from tests.kernels.cuda_cpp.emulator import Emulator, needs_gxx
@@ -152,12 +151,6 @@ def test_inputs_come_from_the_seed(performance: Performance, small: None) -> Non
     for place, one in enumerate(first):
         assert torch.equal(one, again[place])
         assert (one != other[place]).float().mean() > 0.9
-
-
-@pytest.mark.parametrize("performance", TIMED.values(), ids=TIMED)
-def test_another_process_finds_what_to_call(performance: Performance) -> None:
-    assert find_call(call_name(performance.make)) is performance.make
-    assert find_call(call_name(performance.call)) is performance.call
 
 
 def test_the_launcher_needs_no_module_that_the_lab_withholds() -> None:

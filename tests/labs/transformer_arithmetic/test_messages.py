@@ -1,4 +1,4 @@
-"""What lab 05's checks tell a learner: the inputs of a public case as code that runs, and every mistake in public."""
+"""What lab 05's checks tell a learner: the inputs of a public case as code that runs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from mlsys_grader.proving.variants import Variant
 from mlsys_lab.checks.deciding.verdict import draw_inputs, public_inputs
 from mlsys_lab.checks.learner.spec import Case, Check
 from mlsys_lab.checks.learner.transformer_arithmetic.models import fields_of
-from mlsys_lab.checks.runner import PUBLIC_SEED, run_check
+from mlsys_lab.checks.runner import PUBLIC_SEED
 from tests.labs.harness import labs, module_of
 
 LAB = next(lab for lab in labs() if lab.info.topic == "transformer-arithmetic")
@@ -39,10 +38,3 @@ def test_the_inputs_are_told_as_code_that_makes_them_again(check: Check, case: C
     if "rates" in inputs:
         assert [names["rates"][tuple(shape)] for shape in inputs["shapes"].tolist()] == inputs["rates"].tolist()
     assert all(str(array.item()) in code for name, array in inputs.items() if not array.ndim and name != "recompute")
-
-
-@pytest.mark.parametrize("mutant", LAB.mutants, ids=[mutant.name for mutant in LAB.mutants])
-def test_a_mistake_can_be_found_before_handing_in(mutant: Variant) -> None:
-    module = module_of(LAB.substituted(mutant), "mutant.ipynb")
-    missed = [name for name in mutant.fails if run_check(LAB.checks[name], module).passed]
-    assert missed == []

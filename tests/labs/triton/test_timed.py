@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
 from mlsys_lab.checks.deciding.compare import tolerance
 from mlsys_lab.checks.deciding.triton import LAB, speed
 from mlsys_lab.checks.learner.performance import Performance
-from mlsys_lab.checks.learner.spec import call_name, find_call
 from mlsys_lab.checks.learner.triton import timed
 from tests.kernels.compiled import compiled
 from tests.labs.harness import labs, module_of
@@ -50,12 +47,6 @@ def test_inputs_come_from_the_seed(performance: Performance, small: None) -> Non
     for place, one in enumerate(first):
         assert torch.equal(one, again[place])
         assert not (one == other[place]).float().mean() > 0.1
-
-
-@pytest.mark.parametrize("performance", TIMED.values(), ids=TIMED)
-def test_another_process_finds_what_to_call(performance: Performance) -> None:
-    calls: tuple[Callable[..., object], ...] = (performance.make, performance.call)
-    assert [find_call(call_name(call)) for call in calls] == list(calls)
 
 
 def test_launches_at_full_size_compile_for_an_h100_and_fit_small_gpus() -> None:

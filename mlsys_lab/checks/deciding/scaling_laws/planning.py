@@ -39,18 +39,21 @@ def _draw(rng: np.random.Generator, case: Case) -> tuple[Cluster, Arrays]:
 
 
 def _columns(cluster: Cluster, requests: np.ndarray, rng: np.random.Generator) -> Arrays:
-    n_params, tokens, rate = requests
-    return {
-        "n_params": n_params,
-        "tokens": tokens,
-        "learning_rate": rate,
-        "loss": cluster.losses(requests, rng),
-    }
+    return dict(zip(calls.REQUEST, requests, strict=True)) | {"loss": cluster.losses(requests, rng)}
 
 
-def _form(got: Arrays) -> Mismatch | None:
+def _pass_on(arrays: Arrays) -> Arrays:
+    """The numbers of a case, secret ones too: what an answer is worth in its world is worked out when it is there."""
+    return {name: array for name, array in arrays.items() if name.startswith("_") or array.ndim == 0}
+
+
+def _requests(got: Arrays) -> np.ndarray:
+    """The runs that are asked for, (3, R)."""
+    return np.stack([got[name] for name in calls.REQUEST])
+
+
+def _form(requests: np.ndarray) -> Mismatch | None:
     """What is wrong with requests, whatever the world."""
-    requests = np.stack([got[name] for name in ("n_params", "tokens", "learning_rate")])
     if requests.size == 0:
         return Mismatch("no runs are asked for", "0 runs", "some")
     if not np.all(np.isfinite(requests)) or np.any(requests <= 0):
@@ -60,8 +63,9 @@ def _form(got: Arrays) -> Mismatch | None:
     return None
 
 
-def _cost(got: Arrays, allowed: float) -> Mismatch | None:
-    cost = float((6 * got["n_params"] * got["tokens"]).sum())
+def _cost(requests: np.ndarray, allowed: float) -> Mismatch | None:
+    n_params, tokens, _ = requests
+    cost = float((6 * n_params * tokens).sum())
     if cost <= allowed * ROUNDING:
         return None
     return Mismatch("the runs cost too much", f"{cost:.4g} FLOPs", f"at most {allowed:.4g}")
@@ -104,24 +108,15 @@ def _scout_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     return _draw(rng, case)[1]
 
 
-def _secret(arrays: Arrays) -> Arrays:
-    return {name: array for name, array in arrays.items() if name.startswith("_")}
-
-
-def _scout_expect(arrays: Arrays) -> Arrays:
-    return _secret(arrays) | {"budget": arrays["budget_flops"]}
-
-
 def _scout_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
-    budget = float(expected["budget"])
-    if problem := _form(got) or _cost(got, SCOUTING_SHARE * budget):
+    budget, requests = float(expected["budget_flops"]), _requests(got)
+    if problem := _form(requests) or _cost(requests, SCOUTING_SHARE * budget):
         return problem
     cluster, rng = cluster_of(expected), np.random.default_rng(int(expected["_seed"][0]))
-    requests = np.stack([got[name] for name in ("n_params", "tokens", "learning_rate")])
     size = cluster.law.best_size(budget / 10)
     found = worlds.fitted_rate(_columns(cluster, requests, rng), size)
     if found is None:
-        made = f"{len(got['tokens'])} runs of {len(np.unique(requests[:2], axis=1).T)} different (N, D)"
+        made = f"{requests.shape[1]} runs of {len(np.unique(requests[:2], axis=1).T)} different (N, D)"
         wanted = "a valley at two sizes or more: rates on both sides of the best one, at the same N and D"
         return Mismatch("no learning rate can be read off these runs", made, wanted)
     off = float(np.exp(abs(np.log(found / cluster.best_rate(np.array(size))))))
@@ -144,16 +139,12 @@ def _sweep_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     return arrays | _columns(cluster, scouting(budget), rng) | {"left_flops": np.array(left)}
 
 
-def _sweep_expect(arrays: Arrays) -> Arrays:
-    return _secret(arrays) | {"left": arrays["left_flops"], "budget": arrays["budget_flops"]}
-
-
 def _sweep_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
-    left, target = float(expected["left"]), TIMES * float(expected["budget"])
-    if problem := _form(got) or _cost(got, left):
+    requests, target = _requests(got), TIMES * float(expected["budget_flops"])
+    if problem := _form(requests) or _cost(requests, float(expected["left_flops"])):
         return problem
     cluster, rng = cluster_of(expected), np.random.default_rng(int(expected["_seed"][1]))
-    n_params, tokens, rate = (got[name] for name in ("n_params", "tokens", "learning_rate"))
+    n_params, tokens, rate = requests
     off = np.exp(np.abs(np.log(rate / cluster.best_rate(n_params))))
     if off.max() > RATE_OFF:
         return Mismatch(
@@ -161,7 +152,7 @@ def _sweep_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
             f"a factor of {off.max():.3g} at {n_params[off.argmax()]:.2g} parameters",
             f"at most {RATE_OFF:g}",
         )
-    back = ~np.isnan(cluster.losses(np.stack([n_params, tokens, rate]), rng))
+    back = ~np.isnan(cluster.losses(requests, rng))
     of_size, of_loss = worlds.uncertainty(cluster.law, n_params[back], tokens[back], target)
     wasted = float((cluster.law.alpha + cluster.law.beta) / 2 * of_size**2)  # of compute, for ln N off by as much
     if wasted > EXPECTED_WASTE:
@@ -194,13 +185,9 @@ def _decide_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     return arrays | runs | {"target_flops": np.array(TIMES * budget)}
 
 
-def _decide_expect(arrays: Arrays) -> Arrays:
-    return _secret(arrays) | {"target": arrays["target_flops"]}
-
-
 def _decide_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
     n_params, tokens, predicted = (float(got[name]) for name in ("n_params", "tokens", "loss"))
-    target, law = float(expected["target"]), cluster_of(expected).law
+    target, law = float(expected["target_flops"]), cluster_of(expected).law
     if not all(np.isfinite(one) and one > 0 for one in (n_params, tokens, predicted)):
         return Mismatch("the decision is not positive", f"{n_params:.4g}, {tokens:.4g}, {predicted:.4g}", "N, D, L > 0")
     if 6 * n_params * tokens > target * (1 + 1e-6):
@@ -218,17 +205,15 @@ def _decide_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
 
 
 LARGE_CASE, LONG_CASE = {"wants": "large"}, {"wants": "long"}
+PUBLIC = Case("a world that wants large models", LARGE_CASE), Case("a world that wants long runs", LONG_CASE)
+HIDDEN = Case("another one", LARGE_CASE, hidden=True), Case("and another", LONG_CASE, hidden=True)
 
 CHECKS = (
     Check(
         name="best_learning_rate",
         title="The best learning rate of any size",
         points=6,
-        cases=(
-            Case("a world that wants large models", LARGE_CASE),
-            Case("a world that wants long runs", LONG_CASE),
-            Case("another one", LARGE_CASE, hidden=True),
-        ),
+        cases=(*PUBLIC, HIDDEN[0]),
         inputs=_rate_inputs,
         run=calls.best_rate,
         expect=_rate_expect,
@@ -242,15 +227,10 @@ CHECKS = (
         name="scout",
         title="A first round that finds the learning rate",
         points=5,
-        cases=(
-            Case("a world that wants large models", LARGE_CASE),
-            Case("a world that wants long runs", LONG_CASE),
-            Case("another one", LARGE_CASE, hidden=True),
-            Case("and another", LONG_CASE, hidden=True),
-        ),
+        cases=(*PUBLIC, *HIDDEN),
         inputs=_scout_inputs,
         run=calls.scout,
-        expect=_scout_expect,
+        expect=_pass_on,
         compare=_scout_compare,
         hint="Three or four sizes, 6 to 8 rates for each, spread evenly in log from 1e-4 to 1e-2. Share out the FLOPs "
         "first, then get N from them: with D = 20N a run costs 120N².",
@@ -261,15 +241,10 @@ CHECKS = (
         name="sweep",
         title="A second round worth its FLOPs",
         points=7,
-        cases=(
-            Case("a world that wants large models", LARGE_CASE),
-            Case("a world that wants long runs", LONG_CASE),
-            Case("another one", LARGE_CASE, hidden=True),
-            Case("and another", LONG_CASE, hidden=True),
-        ),
+        cases=(*PUBLIC, *HIDDEN),
         inputs=_sweep_inputs,
         run=calls.sweep,
-        expect=_sweep_expect,
+        expect=_pass_on,
         compare=_sweep_compare,
         hint="Several budgets a factor of 2 to 4 apart, and each with sizes from 2 to 300 tokens a parameter. The "
         "largest budgets say most about the target, the smallest tell the exponents. Each size at its own best rate.",
@@ -281,15 +256,14 @@ CHECKS = (
         title="What to train with a hundred times the budget",
         points=11,
         cases=(
-            Case("a world that wants large models", LARGE_CASE),
-            Case("a world that wants long runs", LONG_CASE),
+            *PUBLIC,
             # A wrong fit is near enough in two worlds of five: in eight worlds it is found out.
             *(Case(f"another that wants large models, {n}", LARGE_CASE, hidden=True) for n in range(3)),
             *(Case(f"another that wants long runs, {n}", LONG_CASE, hidden=True) for n in range(3)),
         ),
         inputs=_decide_inputs,
         run=calls.decide,
-        expect=_decide_expect,
+        expect=_pass_on,
         compare=_decide_compare,
         hint="Fit the law to runs whose rate was near the best for their size: scouting runs with other rates, and "
         "those that failed, say nothing about it. Then compute_optimal at the target, and the law's loss there.",
