@@ -96,7 +96,7 @@ class VariantsOf:
 
     @cached_property
     def variants(self) -> list[Variant]:
-        """All of variants.diff."""
+        """Mutants and mishaps, in the order of variants.diff."""
         path = self.folder / "variants.diff"
         if not path.is_file():
             raise InputError(
