@@ -10,20 +10,34 @@ from tests.times import BUDGETS_S, PROCESSES, WHOLE_S, add_times, folder_of, rea
 from tests.whole import status
 
 PROJECT = Path(__file__).parents[1]
-FILES = ["tests/stack/test_artifact.py", "tests/grader/speed/test_stand.py"]
 
 
-def collected(*options: str) -> list[str]:
-    command = [sys.executable, "-m", "pytest", "--collect-only", "--quiet", *options, *FILES]
-    told = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True).stdout
-    return [line for line in told.splitlines() if "::" in line]
+def collect(*arguments: str) -> tuple[list[str], str]:
+    """The tests that a run would have, and pytest's last line on how many."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "--quiet", *arguments]
+    lines = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True).stdout.splitlines()
+    return [line for line in lines if "::" in line], lines[-1]
 
 
-def test_every_test_belongs_to_one_of_the_two_runs():
-    spread, alone = collected("--part=spread"), collected("--part=alone")
-    assert spread and all(name.startswith(FILES[0]) for name in spread)
-    assert alone and all(name.startswith(FILES[1]) for name in alone)
-    assert spread + alone == collected()
+@pytest.fixture(scope="module")
+def alone() -> list[str]:
+    """All tests of the suite that need the machine to themselves."""
+    return collect("--part=alone")[0]
+
+
+def test_every_test_belongs_to_one_of_the_two_runs(alone):
+    both = ["tests/stack/test_artifact.py", "tests/grader/speed/test_stand.py"]
+    spread, told = collect("--part=spread", *both)
+    theirs = [name for name in alone if name.startswith(tuple(both))]
+    assert spread and all(name.startswith(both[0]) for name in spread)
+    assert theirs and all(name.startswith(both[1]) for name in theirs)
+    assert f"{len(spread)}/{len(spread) + len(theirs)} tests collected ({len(theirs)} deselected)" in told
+
+
+def test_every_file_with_a_test_that_stands_alone_is_read_for_the_run_of_those(alone):
+    files = [file for file in (PROJECT / "tests").rglob("test_*.py") if file != Path(__file__)]
+    marked = {file for file in files if "mark.alone" in file.read_text(encoding="utf-8")}
+    assert {PROJECT / name.split("::")[0] for name in alone} == marked
 
 
 @pytest.mark.parametrize(
