@@ -20,6 +20,7 @@ ARGUMENTS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--process-per-site",  # a page beside one of the same site and context starts no process of its own
 ]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import plotly
 import pytest
-from playwright.sync_api import Browser, Page, Route
+from playwright.sync_api import Browser, BrowserContext, Page, Route
 
 from mlsys_lab.widgets import esm
 from tests.pages import PATIENCE_MS, settle
@@ -17,11 +17,23 @@ ORIGIN = "http://book.test"
 UPGRADED = "![...document.querySelectorAll(':not(:defined)')].some((node) => node.localName.startsWith('mlsys-'))"
 
 
+@pytest.fixture(scope="session")
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    """Where every page is opened, beside a blank one: as long as that is there, the next need no new process."""
+    context = browser.new_context()
+    context.set_default_timeout(PATIENCE_MS)
+    blank = context.new_page()
+    blank.route("**/*", lambda route: route.fulfill(body="", content_type="text/html"))
+    blank.goto(ORIGIN)
+    yield context
+    context.close()
+
+
 @pytest.fixture
-def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
+def open_page(context: BrowserContext) -> Iterator[Callable[..., Page]]:
     """open_page(body) opens a page of the site that holds `body`; no page may err or send a request elsewhere."""
     problems: list[str] = []
-    contexts = []
+    pages = []
 
     def open_page(
         body: str,
@@ -30,7 +42,7 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
         width: int = 1280,
         folder: str = "chapters/",
         script: str = "",
-        **context: str,
+        **media: str,
     ) -> Page:
         load = '<script type="module" src="/_static/widgets/load.js"></script>'
         html = (
@@ -51,9 +63,10 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
                 problems.append(f"request for {route.request.url}")
                 route.abort()
 
-        contexts.append(browser.new_context(viewport={"width": width, "height": 900}, **context))  # type: ignore[arg-type]
-        page = contexts[-1].new_page()
-        page.set_default_timeout(PATIENCE_MS)
+        page = context.new_page()
+        pages.append(page)
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(**media)  # type: ignore[arg-type]
         page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.route("**/*", answer)
@@ -64,8 +77,8 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
         return page
 
     yield open_page
-    for context in contexts:
-        context.close()
+    for page in pages:
+        page.close()
     assert problems == []
 
 
