@@ -61,7 +61,7 @@ def write(root: Path, **pages: str) -> None:
 
 def run(root: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", DRIVER, str(root)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=800)
 
 
 def test_a_page_is_executed_and_an_old_one_goes(root: Path) -> None:

@@ -106,6 +106,6 @@ def test_a_jupyterlab_that_cannot_start_says_where_to_look(tmp_path: Path, taken
 
 def test_a_mistake_on_the_command_line_is_one_line(tmp_path: Path) -> None:
     command = [sys.executable, serve.__file__, "--site", str(tmp_path), "--workspace", str(tmp_path / "w")]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
     assert result.returncode == 1
     assert result.stderr.startswith("error: no site in") and result.stderr.count("\n") == 1

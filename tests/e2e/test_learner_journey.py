@@ -100,7 +100,6 @@ def ground_shows_through_the_figures(page: Page) -> None:
 
 @pytest.mark.browser
 @pytest.mark.sandbox
-@pytest.mark.timeout(900)
 def test_from_the_released_notebook_to_the_feedback_page(page: Page, jupyterlab: Workspace, request) -> None:
     home, address = jupyterlab
     notebook = home / "workspace" / LAB / f"{LAB}.ipynb"

@@ -7,7 +7,7 @@ from mlsys_grader.course.folder import Course
 from mlsys_grader.gradebook.record import read_record
 from tests.grader import classroom
 
-pytestmark = [pytest.mark.sandbox, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.sandbox
 
 
 @pytest.fixture(scope="module")

@@ -55,7 +55,6 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.sandbox
-@pytest.mark.timeout(900)
 def test_its_commands_print_what_it_says(folder):
     ran = 0
     for command, promised in commands():

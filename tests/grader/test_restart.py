@@ -217,7 +217,7 @@ def test_who_wants_to_be_alone_waits_for_the_others_and_goes_before_the_next():
     with turns.turn(alone=False), turns.turn(alone=False):
         first = threading.Thread(target=alone)
         first.start()
-        assert alone_waits.wait(30)
+        assert alone_waits.wait(120)
         while not turns._waiting:
             time.sleep(0.01)
         second = threading.Thread(target=shared)

@@ -34,7 +34,6 @@ def test_the_gradebook_of_a_pool_is_that_of_one_worker(undisturbed, source, tiny
     assert len(undisturbed["marks"]) == 3 * NUMBER
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", [20])
 def test_twenty_kills_lose_and_double_nothing(undisturbed, source, tiny_labs, tmp_path, seed):
     chance = random.Random(seed)

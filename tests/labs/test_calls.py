@@ -158,7 +158,7 @@ origins = [m.__file__ for n, m in sys.modules.items() if n.startswith("mlsys_lab
 assert all(Path(origin).is_relative_to({str(tmp_path)!r}) for origin in origins), origins
 """
     ran = subprocess.run(
-        [sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=400, check=False
     )
     assert ran.returncode == 0, ran.stderr
     own = f"mlsys_lab.checks.learner.{lab.topic.replace('-', '_')}"

@@ -22,7 +22,7 @@ def executed(notebook: dict[str, Any], folder: Path, *, allow_errors: bool) -> A
     node = nbformat.reads(json.dumps(notebook), as_version=4)
     client = NotebookClient(
         node,
-        timeout=280,
+        timeout=800,
         allow_errors=allow_errors,
         kernel_name="python3",
         resources={"metadata": {"path": str(folder)}},

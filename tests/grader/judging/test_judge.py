@@ -234,7 +234,7 @@ def test_the_oracle_works_while_the_sandbox_does(verdicts, tiny, monkeypatch):
 
     def wait_for_oracle(job, **options):
         if job.question == "case":
-            assert asked.wait(30)
+            assert asked.wait(120)
         return receive(job, **options)
 
     checks = tuple(replace(c, expect=expect) if c.name == "double" else c for c in tiny.checks.checks)

@@ -63,7 +63,7 @@ def ran(checkout: Path) -> Ran:
         environment = {**os.environ, "PYTHONPATH": f"{checkout}{os.pathsep}{checkout / 'grader'}"}
         command = [sys.executable, *arguments]
         return subprocess.run(
-            command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=280, check=False
+            command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=800, check=False
         )
 
     done = run("-c", NEW_LAB, TOPIC, "--title", TITLE)

@@ -7,6 +7,7 @@ import pytest
 
 from mlsys_grader.sandbox.inside import wire
 from mlsys_grader.sandbox.launcher import Job, SandboxDied
+from tests.grader.processes import soon
 
 
 @pytest.fixture
@@ -17,10 +18,6 @@ def ends():
     yield Job(channel, life), child, attendant
     for end in (channel, child, life, attendant):
         end.close()
-
-
-def soon():
-    return time.monotonic() + 10
 
 
 def reply(child, nonce, kind="answer"):

@@ -67,10 +67,10 @@ def twice():
 def test_one_submission_at_a_time_has_the_device_and_another_device_is_free():
     with hold_device("cuda-0"):
         other = hold("cuda-0")
-        assert hold("cuda-1").communicate(timeout=60)[0] == "mine\n"
+        assert hold("cuda-1").communicate(timeout=240)[0] == "mine\n"
         with pytest.raises(subprocess.TimeoutExpired):
             other.wait(timeout=1)
-    assert other.communicate(timeout=60)[0] == "mine\n"
+    assert other.communicate(timeout=240)[0] == "mine\n"
 
 
 def test_two_checks_on_one_device_share_the_hold_on_it(twice, monkeypatch):
@@ -83,7 +83,7 @@ def test_two_checks_on_one_device_share_the_hold_on_it(twice, monkeypatch):
         other = hold("cpu")
         with pytest.raises(subprocess.TimeoutExpired):
             other.wait(timeout=1)
-    assert other.communicate(timeout=60)[0] == "mine\n"
+    assert other.communicate(timeout=240)[0] == "mine\n"
 
 
 def test_only_what_is_asked_for_and_works_here(twice, monkeypatch):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from mlsys_grader.sandbox.inside import wire
+from tests.grader.processes import soon
 
 
 @pytest.fixture
@@ -19,10 +20,6 @@ def pair():
     yield left, right
     left.close()
     right.close()
-
-
-def soon():
-    return time.monotonic() + 5
 
 
 def raw(header, body=b"", magic=b"MLS1", length=None):
