@@ -12,14 +12,14 @@ import pytest
 from hypothesis import settings
 
 from mlsys_lab.errors import MissingToolError
-from tests.times import add_times
+from tests.times import BUDGETS_S, add_times, folder_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-SLOW_LAST = ("labs", "grader", "book", "e2e")
 settings.register_profile("no deadline", deadline=None)  # a busy machine is not a wrong answer
 settings.load_profile("no deadline")
+ROOT = Path(__file__).parents[1]
 NO_GPU = "no CUDA device on this machine"
 
 
@@ -43,12 +43,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if is_test and "mark.alone" not in collection_path.read_text(encoding="utf-8") else None
 
 
-def _folder(item: pytest.Item) -> str:
-    return item.path.relative_to(Path(__file__).parent).parts[0]
-
-
 def _slowness(item: pytest.Item) -> int:
-    return SLOW_LAST.index(_folder(item)) + 1 if _folder(item) in SLOW_LAST else 0
+    """The budget of the test's folder, in seconds."""
+    return BUDGETS_S.get(folder_of(str(item.path.relative_to(ROOT))), 0)
 
 
 def _keep_part(items: list[pytest.Item], config: pytest.Config) -> None:
@@ -63,7 +60,7 @@ def _keep_part(items: list[pytest.Item], config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
     _keep_part(items, config)
-    # Side by side the slow ones come first, so that all processes end at about the same time.
+    # Side by side the folders with most to do come first, so that all processes end at about the same time.
     items.sort(key=_slowness, reverse=config.getoption("part") == "spread")
     gpu_tests = [item for item in items if item.get_closest_marker("gpu")]
     if gpu_tests:
