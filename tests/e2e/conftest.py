@@ -10,11 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, BrowserContext, Page
 
 from book.project import BOOK, BUILD, ROOT
 from book.serve import HOST, site_server
 from tests.pages import PATIENCE_MS
+
+STAYS = "_static/file.png"
+"""A file of the site that runs nothing: a page of it keeps the process of the site's other pages."""
 
 
 @pytest.fixture(scope="session")
@@ -41,10 +44,21 @@ def site_url(site: Path) -> Iterator[str]:
     server.server_close()
 
 
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    """A fresh page, 1280 px wide."""
+@pytest.fixture(scope="session")
+def context(browser: Browser, site_url: str) -> Iterator[BrowserContext]:
+    """Where a visitor's pages are opened, beside one that stays: as long as that is there, the next need no process."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     context.set_default_timeout(PATIENCE_MS)
-    yield context.new_page()
+    context.new_page().goto(site_url + STAYS)
+    yield context
     context.close()
+
+
+@pytest.fixture
+def page(context: BrowserContext) -> Iterator[Page]:
+    """A fresh page, 1280 px wide, for a visitor of whom the browser keeps nothing."""
+    yield context.new_page()
+    stays, *others = context.pages
+    for other in others:
+        other.close()
+    stays.evaluate("localStorage.clear()")

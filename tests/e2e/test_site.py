@@ -15,6 +15,7 @@ from book.linkcheck import internal_problems, pages
 from book.project import LABS, read_address
 from book.serve import HOST, site_server
 from mlsys_lab.checks.labinfo import released_labs
+from tests.e2e.conftest import STAYS
 from tests.pages import PATIENCE_MS, settle
 
 pytestmark = pytest.mark.timeout(1800)  # the first test may build the site
@@ -48,7 +49,7 @@ def opened(context: BrowserContext, url: str, visit: Visit) -> Page:
     page.on("request", lambda asked: None if asked.url.startswith(ours) else visit.elsewhere.append(asked.url))
     page.on("console", lambda message: visit.errors.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: visit.errors.append(str(error)))
-    page.on("response", lambda answer: visit.errors.append(f"{answer.status} {answer.url}") if not answer.ok else None)
+    page.on("response", lambda got: visit.errors.append(f"{got.status} {got.url}") if got.status >= 400 else None)
     page.goto(url + visit.name, wait_until="commit")
     return page
 
@@ -79,6 +80,7 @@ def visits(site: Path, site_url: str, browser: Browser) -> list[Visit]:
         size = {"width": width, "height": 900}
         context = browser.new_context(viewport=size, color_scheme="dark", proxy=NO_NETWORK)
         context.set_default_timeout(TOGETHER * PATIENCE_MS)
+        context.new_page().goto(site_url + STAYS)
         for at in range(0, len(found), TOGETHER):
             look(context, site_url, found[at : at + TOGETHER], width, "dark")
         context.close()
