@@ -16,9 +16,9 @@ from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.engines import Task
 from mlsys_grader.engines.local import LocalEngine
 from mlsys_grader.judging.verdict import Verdict
+from mlsys_grader.sandbox.gpu import Gpu, find_gpu
 from mlsys_grader.sandbox.sandbox import Sandbox
 from mlsys_grader.speed.devices import needs_gpu, open_stands
-from mlsys_grader.speed.gpu import Gpu, find_gpu
 from mlsys_grader.speed.measure import find_unmeasured, make_opener
 from mlsys_grader.speed.rounds import Effort
 from mlsys_grader.speed.stand import Stand
@@ -127,5 +127,5 @@ class Judge:
         if verdict.check not in self._stands or not find_unmeasured([verdict]):
             return verdict
         stand = self._stands[verdict.check]
-        opened = make_opener(self._sandbox, artifact, self._lab.checks[verdict.check], stand.effort)
+        opened = make_opener(self._sandbox, artifact, self._lab.checks[verdict.check], stand)
         return replace(verdict, performance=stand.measure(opened))

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from mlsys_grader.judging.performance import NO_CUDA, REASON, PerformanceVerdict, has_device, leave_unmeasured
 from mlsys_grader.paths import IMPORT_PATH
 from mlsys_grader.sandbox.contents import make_environment
-from mlsys_grader.speed.gpu import Gpu
+from mlsys_grader.sandbox.gpu import Gpu
 from mlsys_grader.speed.rounds import Broken, Cheated, Effort, Match, Opener, Party, TooSlow
 from mlsys_grader.speed.times import Interval, Times
 from mlsys_lab.checks.learner.performance import Performance
@@ -41,11 +41,16 @@ class Stand:
     ) -> None:
         self.performance, self.effort, self._gpu = performance, effort, gpu or Gpu()
         self.device = ""
-        self._order = {"path": path, "checks": checks, "check": check}
+        self._order = {"path": path, "checks": checks, "check": check, "device": self.torch_device}
         self._first: Interval | None = None
         self._calls = self._size_bytes = 0
         self._clean = ExitStack()
         self._parties: list[Party] = []
+
+    @property
+    def torch_device(self) -> str:
+        """The device by torch's name, on both sides of a measurement."""
+        return self._gpu.torch_device if self.performance.device == "cuda" else self.performance.device
 
     def __enter__(self) -> Stand:
         if not has_device(self.performance.device):
