@@ -125,7 +125,7 @@ def test_what_a_notebooks_kernel_calls_is_held_to_the_language_too() -> None:
         refuse_beyond_kernels(names, ("loud",))
 
 
-COPY = '''\
+COPY = """\
 #| export
 import triton
 import triton.language as tl
@@ -135,7 +135,7 @@ EACH = 2
 def copy(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(y_ptr + at, EACH * tl.load(x_ptr + at, mask=at < n), mask=at < n)
-'''
+"""
 LAUNCHES = """
 import torch
 from mlsys_lab.kernels.triton_launch import launch
