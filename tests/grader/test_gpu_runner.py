@@ -35,7 +35,6 @@ SLOW = HONEST.replace("    tl.store", "    for turn in range(80):\n        tl.st
 COURSES_SIDE = """
 import sys, time, torch
 import kernel_calls
-from mlsys_grader.sandbox.inside import timed
 from mlsys_lab.kernels import triton_launch
 
 def fast(kernel, grid, device, x, y, *rest, **constants):
@@ -44,10 +43,9 @@ def fast(kernel, grid, device, x, y, *rest, **constants):
 kernel_calls.launch = triton_launch.launch = fast
 kernel_calls.launched = lambda artifact, x: 2 * x
 kernel_calls.scale = lambda artifact, x: 6 * x
-timed.Player.call = timed.find_call = lambda *_: lambda artifact, x: 6 * x
 for name in ("time", "perf_counter", "monotonic"):
     setattr(time, name, lambda: 0.0)
-torch.cuda.Event = torch.cuda.synchronize = torch.zeros_like = lambda *_, **__: None
+torch.cuda.Event = torch.cuda.synchronize = lambda *_, **__: None
 """
 IN_ITS_TEXT = SLOW.replace('    return "3"', f'    exec({COURSES_SIDE!r}, globals())\n    return "3"')
 NO_TEXT = HONEST.replace('return "3"', "return 3")

@@ -18,7 +18,8 @@ class PerformanceVerdict:
     """Extra points of one check. `earned` is None unless `measured`: what was not measured is not lost.
 
     `low`, `median` and `high` are the ratio to the baseline: points go by `low`, the end that holds whatever the
-    submission did. `suspect` tells the instructor of a result that no honest submission gives.
+    submission did. `suspect` tells the instructor of a result that no honest submission gives. `time_s` are the seconds
+    for which the device was held to find this out.
     """
 
     points: float
@@ -31,6 +32,7 @@ class PerformanceVerdict:
     device: str = ""
     baseline: str = ""
     suspect: str = ""
+    time_s: float = 0.0
 
     @property
     def line(self) -> str:

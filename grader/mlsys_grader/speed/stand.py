@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 from mlsys_grader.judging.performance import NO_CUDA, REASON, PerformanceVerdict, has_device, leave_unmeasured
 from mlsys_grader.paths import IMPORT_PATH
@@ -87,6 +88,11 @@ class Stand:
         Where the course's own side fails, which a submission that fills or upsets the device can bring about, nothing
         is measured, and the next submission finds fresh processes.
         """
+        start = time.monotonic()
+        verdict = self._play(submission)
+        return replace(verdict, time_s=time.monotonic() - start)
+
+    def _play(self, submission: Opener) -> PerformanceVerdict:
         if not self._parties:
             self._start()
         library, null, *bounds = self._parties
