@@ -14,15 +14,20 @@ QUICK_TESTS = tests/test_docstrings.py tests/test_errors.py tests/test_imports.p
 	every_lost_point_has_a_reason_and_a_hint a_hidden_case_is_told_by_its_kind_only)
 NEWEST := .venv-newest/bin/python
 JAVASCRIPT := .ci/javascript
-# The container that performance points are measured in: no network, one GPU, nothing of the machine but this checkout.
+# The container that performance points are measured in: no network, one GPU, this checkout and nothing else of the machine.
 DOCKER ?= docker
 GPU ?= 0
-CONTAINER = $(if $(IMAGE),$(DOCKER) run --rm --init --network none --gpus device=$(GPU) $(NESTED) --volume '$(CURDIR):$(CURDIR)' --workdir '$(CURDIR)' '$(IMAGE)')
-# What bubblewrap needs to build its sandbox within a container.
-NESTED = --cap-add SYS_ADMIN --cap-add NET_ADMIN --security-opt seccomp=unconfined --security-opt apparmor=unconfined
+CONTAINER = $(DOCKER) run --rm --init --network none --gpus device=$(GPU) $(NESTED) --user "$$(id -u):$$(id -g)" --env HOME=/tmp --volume '$(CURDIR):$(CURDIR)' --workdir '$(CURDIR)' '$(IMAGE)'
+# It has no rights of root's. What docker keeps from it besides, bubblewrap needs to build a sandbox within it.
+NESTED = --cap-drop ALL --security-opt no-new-privileges $(addprefix --security-opt ,seccomp=unconfined apparmor=unconfined systempaths=unconfined)
+# The grader on a machine with a GPU: that of IMAGE, which needs no Python here, or that of this checkout.
+GPU_GRADER = $(if $(IMAGE),$(CONTAINER) mlsys-grader,$(BIN)/mlsys-grader)
+# Builds the image, from this commit and nothing that lies about.
+BUILDER ?= $(firstword $(foreach program,docker podman,$(if $(shell command -v $(program)),$(program))))
+COMMIT = $(shell git rev-parse --short=12 HEAD)
 
 .DEFAULT_GOAL := help
-.PHONY: help start test tests quick book linkcheck labs check-labs oracles lint javascript format constraints fuzz newest bench bench-gpu grade-shard grade-speed grade-merge wheel screenshots packages allow-sandbox clean distclean
+.PHONY: help start test tests quick book linkcheck labs check-labs oracles lint javascript format constraints fuzz newest bench bench-gpu grade-shard grade-speed grade-merge gpu-doctor gpu-image wheel screenshots packages allow-sandbox clean distclean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -107,11 +112,21 @@ bench-gpu: $(if $(GPU_PYTHON),,$(READY)) ## Measure what the kernels promise, on
 grade-shard: $(READY) ## Judge one share of a class: LAB= SHARD=1/4 IN=course folder OUT=
 	$(BIN)/mlsys-grader $(if $(LABS),--labs '$(LABS)') --course '$(IN)' shard '$(LAB)' --shard '$(SHARD)' --out '$(OUT)'
 
-grade-speed: $(READY) ## Measure performance points: LAB= IN=course folder FROM='shares' OUT= (in a container: IMAGE=)
-	$(CONTAINER) $(BIN)/mlsys-grader $(if $(LABS),--labs '$(LABS)') --course '$(IN)' shard '$(LAB)' --speed-of $(FROM) --out '$(OUT)'
+grade-speed: $(if $(IMAGE),,$(READY)) ## Measure performance points: LAB= IN=course folder FROM='shares' OUT= (in a container: IMAGE=)
+	$(GPU_GRADER) $(if $(LABS),--labs '$(LABS)') --course '$(IN)' shard '$(LAB)' --speed-of $(FROM) --out '$(OUT)'
 
 grade-merge: $(READY) ## Enter shares into the gradebook: LAB= IN=course folder FROM='shares'
 	$(BIN)/mlsys-grader $(if $(LABS),--labs '$(LABS)') --course '$(IN)' merge '$(LAB)' $(FROM)
+
+gpu-doctor: $(if $(IMAGE),,$(READY)) ## What does this machine lack to measure performance points? (in a container: IMAGE=)
+	$(GPU_GRADER) doctor --gpu
+
+gpu-image: ## Build IMAGE for grade-speed from this commit, as mlsys-lab-gpu:COMMIT, with docker or podman (BUILDER=)
+	@test -n '$(BUILDER)' || { echo 'make gpu-image: neither docker nor podman is installed; help: apt install docker.io' >&2; exit 1; }
+	@$(BUILDER) info >/dev/null 2>&1 || { echo 'make gpu-image: $(BUILDER) does not answer; help: `$(BUILDER) info` says why' >&2; exit 1; }
+	rm -rf build/gpu-image && mkdir -p build/gpu-image
+	git archive HEAD | tar --extract --directory build/gpu-image
+	$(BUILDER) build --build-arg COMMIT=$(COMMIT) --tag mlsys-lab-gpu:$(COMMIT) --file build/gpu-image/grader/Containerfile.gpu build/gpu-image
 
 wheel: $(READY) ## Build the wheel, with the released labs inside, into dist/
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .

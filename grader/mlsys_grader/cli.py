@@ -25,6 +25,7 @@ COMMANDS = (
     "prove",
     "shard",
     "merge",
+    "doctor",
 )
 """The commands; each is a module of `mlsys_grader.commands`."""
 EXTRAS = {"nbgrader": "grader", "jupytext": "grader"}
@@ -45,6 +46,7 @@ a class, from its hand-ins to its marks:
   mlsys-grader feedback autograd --to pages          the page for each student, ready to be sent or uploaded
   mlsys-grader regrade autograd --student jane       a complaint: judge again with the same secret inputs, and compare
   mlsys-grader audit autograd --student jane         who graded what, when, with which version and sandbox
+  mlsys-grader doctor                                what this machine lacks to grade; --gpu for points for speed
 
 all of it lies in ./course (elsewhere with --course DIR):
   submitted/STUDENT/LAB/LAB.ipynb    as handed in

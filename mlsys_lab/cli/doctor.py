@@ -5,6 +5,8 @@ Everything in the course runs without a GPU; a GPU adds measurements.
 examples:
   mlsys-lab doctor
   mlsys-lab doctor --json
+
+What grading needs besides, `mlsys-grader doctor` says.
 """
 
 from __future__ import annotations
@@ -13,10 +15,8 @@ import argparse
 import json
 import os
 import platform
-import shutil
-import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -30,9 +30,6 @@ from mlsys_lab.kernels.runtime import INSTALL
 from mlsys_lab.stack.reference import labs_root
 
 OLDEST_PYTHON = (3, 11)
-PROBE_LIMIT_S = 20
-SANDBOX_IMAGE = "mlsys-lab-sandbox"
-"""Name of the container image in which the grader runs submissions."""
 
 
 @dataclass(frozen=True)
@@ -54,15 +51,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print what was found on this machine; returns exit code 1 if something that every lab needs is missing."""
-    findings = [probe() for probe in PROBES]
-    if args.json:
+    return report([probe() for probe in PROBES], as_json=args.json)
+
+
+def report(findings: Sequence[Finding], *, as_json: bool) -> int:
+    """Print findings as a table with the fixes below it, or as JSON; returns 1 if something required is missing."""
+    if as_json:
         print(json.dumps([asdict(finding) for finding in findings], indent=1))
     else:
         _print(findings)
     return 0 if all(finding.ok for finding in findings if finding.required) else 1
 
 
-def _print(findings: list[Finding]) -> None:
+def _print(findings: Sequence[Finding]) -> None:
     table = Table(box=None, pad_edge=False)
     for heading in ("", "what", "found", "for"):
         table.add_column(heading)
@@ -100,7 +101,8 @@ def _jupyterlab() -> Finding:
     return Finding("JupyterLab", bool(found), found or "not installed", "working on labs on this machine", fix=fix)
 
 
-def _gpu() -> Finding:
+def find_gpu() -> Finding:
+    """Find a GPU that torch can use, or why there is none."""
     name, purpose = "GPU (CUDA)", "performance points; every lab runs without"
     if not _version("torch"):
         return Finding(name, False, "unknown without torch", purpose, fix="pip install torch")
@@ -117,7 +119,8 @@ def _gpu() -> Finding:
     return Finding(name, False, found, purpose, fix=fix)
 
 
-def _triton() -> Finding:
+def find_triton() -> Finding:
+    """Find Triton, and whether it compiles or interprets."""
     found = _version("triton") if find_spec("triton") else ""
     purpose = "the Triton lab: compiled on a GPU, interpreted on any CPU"
     if not found:
@@ -158,52 +161,13 @@ def _labs() -> Finding:
     return Finding("released labs", bool(names), found, "starting a lab", fix="in a checkout, run `make labs`")
 
 
-def _bubblewrap() -> Finding:
-    name, purpose = "bubblewrap", "grading other people's code (instructors)"
-    program = shutil.which("bwrap")
-    if program is None:
-        fix = "apt install bubblewrap (Linux); elsewhere the grader uses docker or podman"
-        return Finding(name, False, "not installed", purpose, fix=fix)
-    probe = [program, "--ro-bind", "/", "/", "--unshare-user", "--unshare-net", "true"]
-    started, said = _output(probe)
-    if not started:
-        fix = "allow unprivileged user namespaces: sysctl kernel.apparmor_restrict_unprivileged_userns=0"
-        return Finding(name, False, said or "does not start", purpose, fix=fix)
-    return Finding(name, True, _output([program, "--version"])[1], purpose)
-
-
-def _container() -> Finding:
-    name, purpose = "podman or docker", "the same, where there is no bubblewrap"
-    build = f"build --tag {SANDBOX_IMAGE} --file grader/Containerfile ."
-    here = [program for program in ("podman", "docker") if shutil.which(program)]
-    if not here:
-        return Finding(name, False, "not installed", purpose)
-    for program in here:
-        started, said = _output([program, "image", "inspect", "--format", "{{.Id}}", SANDBOX_IMAGE])
-        if started:
-            return Finding(name, True, f"{program}, with the image {SANDBOX_IMAGE}", purpose)
-    said = said.splitlines()[-1] if said else "no answer"
-    return Finding(name, False, f"{program}: {said}", purpose, fix=f"in a checkout, `{here[0]} {build}`")
-
-
-def _output(command: list[str]) -> tuple[bool, str]:
-    """Run a program; returns whether it exited with 0, and the text that it printed."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_LIMIT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return False, str(error)
-    return done.returncode == 0, (done.stdout or done.stderr).strip()
-
-
 PROBES: tuple[Callable[[], Finding], ...] = (
     _python,
     _torch,
     _jupyterlab,
     _labs,
-    _gpu,
-    _triton,
+    find_gpu,
+    find_triton,
     _numba,
     _ranks,
-    _bubblewrap,
-    _container,
 )

@@ -1,7 +1,7 @@
 """A learner's kernels by themselves: of the exported cells only what `mlsys_lab.kernels.definitions` lets pass is run.
 
-Where the microscope counts for marks, nothing else of a submission may have run in the process, or it could have
-rewritten the microscope.
+Where the microscope counts for marks, or a clock does, nothing else of a submission may have run in the process, or it
+could have rewritten the microscope, or had a library do the work that is timed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import linecache
 import math
 import os
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NoReturn
 
 from mlsys_lab.errors import InputError, MissingToolError
 from mlsys_lab.kernels.definitions import Kernels, kernels_of
-from mlsys_lab.kernels.runtime import load_numba, load_triton
+from mlsys_lab.kernels.runtime import load_numba, load_triton, triton_interprets
 from mlsys_lab.kernels.vocabulary import BUILTINS, NUMBER_TYPES
 from mlsys_lab.stack.artifact import Artifact, ArtifactError, ArtifactLoader, load
 
@@ -41,26 +41,24 @@ class KernelLoader(ArtifactLoader):
         vars(module).update(_names(kernels), __getattr__=partial(self._raise_missing, kernels))
         super().exec_module(module)
         linecache.lazycache(self.filename, vars(module))  # who tells of a line finds its text
-        if "triton" in vars(module):
-            self._interpret(module, kernels.tree)
+        for kernel, checked in _triton_kernels(module, kernels.tree):
+            if triton_interprets():
+                self._interpret(kernel, checked)
+            else:
+                _compile(kernel, checked, module, kernels.constants)
 
-    def _interpret(self, module: ModuleType, tree: ast.Module) -> None:
-        """Make Triton's interpreter run exactly the kernels in `tree`, which were checked.
+    def _interpret(self, kernel: Any, checked: ast.FunctionDef) -> None:
+        """Make Triton's interpreter run exactly the text that was checked.
 
         It compiles a kernel anew from lines that it looks up by their number, which may show it another text: that of a
         docstring, or of a line above one that only some count.
         """
         interpreter = importlib.import_module("triton.runtime.interpreter")
-        for node in tree.body:
-            kernel = vars(module)[node.name] if isinstance(node, ast.FunctionDef) else None
-            if type(kernel).__module__.startswith("triton.") and (function := _function_of(kernel)) is not None:
-                rewriter = interpreter.FunctionRewriter(function)
-                rewriter.filename = self.filename
-                plain = copy.deepcopy(node)
-                assert isinstance(plain, ast.FunctionDef)
-                plain.decorator_list = []
-                text = ast.fix_missing_locations(rewriter.ast_transformer.visit(ast.Module([plain], [])))
-                interpreter.InterpretedFunction.rewritten_fn[function] = rewriter._compile_and_exec(text)
+        if (function := _function_of(kernel)) is not None:
+            rewriter = interpreter.FunctionRewriter(function)
+            rewriter.filename = self.filename
+            text = ast.fix_missing_locations(rewriter.ast_transformer.visit(ast.Module([checked], [])))
+            interpreter.InterpretedFunction.rewritten_fn[function] = rewriter._compile_and_exec(text)
 
     def _kernels(self) -> Kernels:
         return kernels_of(self.artifact.source, self.filename)
@@ -105,6 +103,29 @@ def _function_of(value: Any) -> FunctionType | None:
         return None
     function = getattr(value, "py_func", None) or getattr(value, "fn", None)
     return function if isinstance(function, FunctionType) else None
+
+
+def _triton_kernels(module: ModuleType, tree: ast.Module) -> Iterator[tuple[Any, ast.FunctionDef]]:
+    """Triton's kernels in a module, each with the checked text that it is to run, without the decorator."""
+    for node in tree.body:
+        kernel = vars(module)[node.name] if isinstance(node, ast.FunctionDef) else None
+        if type(kernel).__module__.startswith("triton."):
+            checked = copy.deepcopy(node)
+            assert isinstance(checked, ast.FunctionDef)
+            checked.decorator_list = []
+            yield kernel, checked
+
+
+def _compile(kernel: Any, checked: ast.FunctionDef, module: ModuleType, constants: Iterable[str]) -> None:
+    """Make Triton compile exactly the text that was checked, and let it use numbers of the module, as interpreted.
+
+    It would find the text by the number of its line, and takes no global number that is not marked as constant.
+    """
+    kernel._unsafe_update_src(ast.unparse(checked))
+    constexpr = vars(module)["tl"].constexpr
+    for name in {node.id for node in ast.walk(checked) if isinstance(node, ast.Name)}.intersection(constants):
+        if not isinstance(vars(module)[name], constexpr):
+            vars(module)[name] = constexpr(vars(module)[name])
 
 
 def _is_constant(value: Any) -> bool:

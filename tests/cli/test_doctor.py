@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -87,7 +86,7 @@ def test_why_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch, cuda: str | None, 
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", cuda)
-    finding = doctor._gpu()
+    finding = doctor.find_gpu()
     assert not finding.ok and said in finding.found + finding.fix
 
 
@@ -101,47 +100,3 @@ def test_gloo_that_cannot_start_comes_with_the_usual_fix(monkeypatch: pytest.Mon
     finding = doctor._ranks()
     assert (finding.ok, finding.found) == (False, "unable to resolve hostname")
     assert finding.fix == "export GLOO_SOCKET_IFNAME=lo"
-
-
-def test_bubblewrap_that_may_not_start_is_told_from_one_that_is_missing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
-    assert "apt install bubblewrap" in doctor._bubblewrap().fix
-    monkeypatch.setattr(doctor.shutil, "which", lambda name: "/usr/bin/bwrap")
-
-    def denied(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-        return subprocess.CompletedProcess(command, 1, "", "bwrap: setting up uid map: Permission denied\n")
-
-    monkeypatch.setattr(doctor.subprocess, "run", denied)
-    finding = doctor._bubblewrap()
-    assert not finding.ok and "Permission denied" in finding.found and "user namespaces" in finding.fix
-
-    def hangs(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-        raise subprocess.TimeoutExpired(command, 20)
-
-    monkeypatch.setattr(doctor.subprocess, "run", hangs)
-    assert "timed out" in doctor._bubblewrap().found
-
-
-def test_a_container_program_counts_with_its_image_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
-    assert doctor._container().found == "not installed"
-    monkeypatch.setattr(doctor.shutil, "which", lambda name: "/usr/bin/docker" if name == "docker" else None)
-
-    def answers(code: int, text: str) -> None:
-        done = subprocess.CompletedProcess([], code, "" if code else text, text if code else "")
-        monkeypatch.setattr(doctor.subprocess, "run", lambda command, **options: done)
-
-    answers(1, "Error: No such image: mlsys-lab-sandbox")
-    finding = doctor._container()
-    assert not finding.ok and finding.found == "docker: Error: No such image: mlsys-lab-sandbox"
-    assert "docker build --tag mlsys-lab-sandbox" in finding.fix
-    answers(0, "sha256:1")
-    assert doctor._container().ok
-
-
-def test_doctor_and_grader_mean_the_same_image() -> None:
-    from mlsys_grader.sandbox.container import IMAGE
-
-    assert doctor.SANDBOX_IMAGE == IMAGE

@@ -37,7 +37,10 @@ def test_gpus_are_asked_for_by_label_and_their_container_has_no_network():
     makefile = (PROJECT / "Makefile").read_text()
     container = next(line for line in makefile.splitlines() if line.startswith("CONTAINER"))
     assert "--network none" in container and "--gpus device=$(GPU)" in container and "--rm" in container
-    assert "IMAGE=" in next(step["run"] for step in JOBS["performance"]["steps"] if "run" in step)
+    ran = [step["run"] for step in JOBS["performance"]["steps"] if "run" in step]
+    assert [run.split()[1] for run in ran] == ["gpu-doctor", "grade-speed"]
+    assert all('IMAGE="$IMAGE"' in run for run in ran)
+    assert JOBS["performance"]["env"] == {"IMAGE": "${{ vars.GPU_IMAGE }}"}
 
 
 def test_only_the_merge_touches_a_gradebook_and_it_runs_no_submission():

@@ -116,6 +116,16 @@ def answer(self, question, before=Player.answer):
 Player.answer = answer
 """
     ),
+    "written by another thread, or stream, after it was given back": (
+        HONEST
+        + """
+import threading
+def mix(x):
+    out = torch.empty_like(x)
+    threading.Thread(target=lambda: out.copy_(right(x))).start()
+    return out
+"""
+    ),
     "another dtype": HONEST + "def mix(x):\n    return right(x.double())\n",
     "another shape": HONEST + "def mix(x):\n    return right(x).T.contiguous()\n",
     "not a number": HONEST + "def mix(x):\n    return right(x) * float('nan')\n",

@@ -12,6 +12,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from mlsys_lab.errors import InputError
 from mlsys_lab.stack.artifact import Artifact, ArtifactError, Cell
 from mlsys_lab.stack.kernels import load_kernels, refuse_beyond_kernels
+from tests.kernels.compiled import compiled
 
 SCALE = """\
 #| export
@@ -122,3 +123,34 @@ def test_what_a_notebooks_kernel_calls_is_held_to_the_language_too() -> None:
     names = live("@cuda.jit\ndef loud(x):\n    x[0] = shout(x[0])")
     with pytest.raises(InputError, match="`print` is nothing that kernel `shout` can use"):
         refuse_beyond_kernels(names, ("loud",))
+
+
+COPY = """\
+#| export
+import triton
+import triton.language as tl
+EACH = 2
+{before}
+@triton.jit
+def copy(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + at, EACH * tl.load(x_ptr + at, mask=at < n), mask=at < n)
+"""
+LAUNCHES = """
+import torch
+from mlsys_lab.kernels.triton_launch import launch
+from mlsys_lab.stack.artifact import Artifact
+from mlsys_lab.stack.kernels import load_kernels
+
+x = torch.empty(64, device="meta")
+for source in {sources!r}:
+    launch(load_kernels(Artifact.parse("lab.ipynb", source)).copy, (1,), x.device, x, x, 64, BLOCK=64)
+"""
+
+
+def test_what_is_compiled_is_the_text_that_was_checked() -> None:
+    """Triton looks a kernel's lines up by their number: after a line end that only some count, it finds others."""
+    another = "def copy(x_ptr, y_ptr, n, BLOCK: tl.constexpr): tl.store(y_ptr, 0)"
+    before = ["", *(f"X = 1  # {end * 6}\n# @triton.jit{end}{another}\n" for end in ("\x0c", "\u2028"))]
+    made = compiled(LAUNCHES.format(sources=[COPY.format(before=lines) for lines in before]))
+    assert len(made) == 3 and all(one.widest_bytes("ld") for one in made)

@@ -1,4 +1,4 @@
-"""How many workers a class needs, from the times that this lab's submissions took.
+"""How many workers a class needs, and how many minutes of a GPU, from the times that this lab's submissions took.
 
 examples:
   mlsys-grader capacity autograd --students 1000 --count 12
@@ -12,9 +12,12 @@ from __future__ import annotations
 import argparse
 import math
 import os
+from collections.abc import Sequence
 
 from mlsys_grader.commands.common import find_chosen_lab, read_records
 from mlsys_grader.course.folder import Course
+from mlsys_grader.course.lab import GradedLab
+from mlsys_grader.gradebook.record import Record
 from mlsys_lab.errors import InputError
 
 ENTRY_S = 0.05
@@ -54,5 +57,25 @@ def run(args: argparse.Namespace) -> int:
         print(
             f"                   too few: the last one waits {load.last_wait_s(workers, args.hours) / 60:.1f} minutes"
         )
+    if any(check.performance for check in lab.checks.checks):
+        _print_gpu(lab, records, args.students or len(records), args.count)
     print(f"the gradebook      one process: more than {load.most_workers} workers would wait for it")
     return 0
+
+
+def _print_gpu(lab: GradedLab, records: Sequence[Record], students: int, count: int) -> None:
+    """Print for how long a class holds a GPU, if everybody passes the checks that have points for speed."""
+    from mlsys_grader.reports.capacity import Load
+    from mlsys_grader.speed.rounds import Effort
+
+    held = [sum(v.performance.time_s for v in record.verdicts if v.performance) for record in records]
+    held = [time_s for time_s in held if time_s > 0]
+    if held:
+        load, said = Load.from_times(students, held, ENTRY_S), f"from {len(held)} measured"
+        deviation_s = math.sqrt(load.variance_s2)
+        print(f"a GPU              {load.mean_s:.1f} s ± {deviation_s:.1f} s a submission, {said}")
+    else:
+        timed = sum(check.performance is not None for check in lab.checks.checks)
+        load = Load.from_times(students, [timed * Effort().most_s], ENTRY_S)
+        print(f"a GPU              nothing measured yet: {load.mean_s / 60:.0f} minutes a submission at the very most")
+    print(f"                   {load.work_s * count / 60:.0f} GPU minutes for {students} students and {count} labs")

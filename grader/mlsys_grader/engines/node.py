@@ -16,9 +16,9 @@ from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.engines import Task
 from mlsys_grader.engines.local import LocalEngine
 from mlsys_grader.judging.verdict import Verdict
+from mlsys_grader.sandbox.gpu import Gpu, find_gpu
 from mlsys_grader.sandbox.sandbox import Sandbox
 from mlsys_grader.speed.devices import needs_gpu, open_stands
-from mlsys_grader.speed.gpu import Gpu, find_gpu
 from mlsys_grader.speed.measure import find_unmeasured, make_opener
 from mlsys_grader.speed.rounds import Effort
 from mlsys_grader.speed.stand import Stand
@@ -101,8 +101,12 @@ class Judge:
                 return str(stale)
             self._lab = PartOfLab(info, names=self._checks)
             gpu = self._open_stands() if self._measures else None
-            self._sandbox = Sandbox(self._lab, unsafe=self._unsafe, backend=self._backend, device=gpu)
-            self._engine = LocalEngine(self._sandbox, time_factor=self._time_factor)
+            judging = Sandbox(self._lab, unsafe=self._unsafe, backend=self._backend)
+            self._engine = LocalEngine(judging, time_factor=self._time_factor)
+            # Kernels are interpreted where they are judged, and compiled where there is a GPU.
+            self._timing = judging
+            if gpu is not None:
+                self._timing = Sandbox(self._lab, unsafe=self._unsafe, backend=self._backend, device=gpu)
         except CourseError as error:
             return f"{node}: {error}"
         return ""
@@ -127,5 +131,5 @@ class Judge:
         if verdict.check not in self._stands or not find_unmeasured([verdict]):
             return verdict
         stand = self._stands[verdict.check]
-        opened = make_opener(self._sandbox, artifact, self._lab.checks[verdict.check], stand.effort)
+        opened = make_opener(self._timing, artifact, self._lab.checks[verdict.check], stand)
         return replace(verdict, performance=stand.measure(opened))

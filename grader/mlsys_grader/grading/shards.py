@@ -178,6 +178,8 @@ def _impossible(verdict: Verdict, check: Check) -> str | None:
     if speed is not None and expected is not None:
         if speed.points != expected.points or (speed.earned and not verdict.passed):
             return f"{speed.earned} of {speed.points:g} performance points"
+        if speed.time_s < 0:
+            return "less than no time"
         if not _are_lines(speed.why, speed.device, speed.baseline, speed.suspect):
             return "such a measurement"
     return None

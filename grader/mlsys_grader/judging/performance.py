@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
+from mlsys_grader.sandbox.gpu import Gpu
 from mlsys_lab.checks.learner.performance import Performance
 
 NO_CUDA = "no CUDA device here"
@@ -18,7 +18,8 @@ class PerformanceVerdict:
     """Extra points of one check. `earned` is None unless `measured`: what was not measured is not lost.
 
     `low`, `median` and `high` are the ratio to the baseline: points go by `low`, the end that holds whatever the
-    submission did. `suspect` tells the instructor of a result that no honest submission gives.
+    submission did. `suspect` tells the instructor of a result that no honest submission gives. `time_s` are the seconds
+    for which the device was held to find this out.
     """
 
     points: float
@@ -31,6 +32,7 @@ class PerformanceVerdict:
     device: str = ""
     baseline: str = ""
     suspect: str = ""
+    time_s: float = 0.0
 
     @property
     def line(self) -> str:
@@ -60,4 +62,4 @@ def await_measurement(performance: Performance | None, *, passed: bool) -> Perfo
 
 def has_device(kind: str) -> bool:
     """Whether a device of this kind may be here: always for "cpu"; for "cuda" a driver's device file."""
-    return kind == "cpu" or Path("/dev/nvidia0").exists()
+    return kind == "cpu" or bool(Gpu().nodes())

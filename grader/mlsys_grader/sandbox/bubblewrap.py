@@ -41,7 +41,7 @@ def bubblewrap(lab: GradedLab, *, device: Device | None = None) -> list[str]:
     command += ["--cap-drop", "ALL"]
     for capability in KEPT_CAPABILITIES:
         command += ["--cap-add", f"CAP_{capability}"]
-    for folder in ("/usr", "/lib", "/lib64", "/bin"):
+    for folder in ("/usr", "/lib", "/lib64", "/bin", "/sbin"):  # Triton asks /sbin/ldconfig for the driver
         if Path(folder).is_symlink():
             command += ["--symlink", str(Path(folder).readlink()), folder]
         elif Path(folder).is_dir():

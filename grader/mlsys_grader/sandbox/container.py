@@ -166,10 +166,10 @@ class Containers:
         return done.stdout.strip()
 
 
-def find_trouble(program: str) -> str:
-    """Find why a container program cannot run submissions here, in one line; "" when it can."""
+def find_trouble(program: str, image: str = IMAGE) -> str:
+    """Find why a container program cannot run an image here, in one line; "" when it can."""
     try:
-        asked = [program, "image", "inspect", IMAGE]
+        asked = [program, "image", "inspect", image]
         done = subprocess.run(asked, capture_output=True, text=True, timeout=ANSWER_S, check=False)
     except FileNotFoundError:
         return "it is not installed"

@@ -110,13 +110,13 @@ class Bound(Player):
         return np.zeros((calls, 1))
 
 
-def make_player(performance: Performance, role: str) -> Player:
-    """Make a player without any submission; `role` is `library`, `null`, `copy` or `product`."""
+def make_player(performance: Performance, role: str, device: str) -> Player:
+    """Make a player without any submission; `role` is `library`, `null`, `copy` or `product`, `device` torch's name."""
     kinds: dict[str, type[Player]] = {"library": Library, "null": Null}
     if role in kinds:
-        return kinds[role](performance.make, performance.library, performance.device)
+        return kinds[role](performance.make, performance.library, device)
     assert performance.work is not None
-    return Bound(performance.work, role, performance.device)
+    return Bound(performance.work, role, device)
 
 
 def main() -> NoReturn:
@@ -128,11 +128,11 @@ def main() -> NoReturn:
     sys.path[:0] = start.meta["path"]
     torch.set_num_threads(1)
     performance = importlib.import_module(start.meta["checks"]).LAB[start.meta["check"]].performance
-    cuda = performance.device == "cuda"
+    cuda = start.meta["device"] == "cuda"
     if cuda and not torch.cuda.is_available():
         wire.send(channel, make_answer(start, wire.Frame("ready", {"device": ""})))
         sys.exit(0)
-    player = make_player(performance, start.meta["role"])
+    player = make_player(performance, start.meta["role"], start.meta["device"])
     with torch.no_grad():
         name = torch.cuda.get_device_name() if cuda else "cpu"
         wire.send(channel, make_answer(start, wire.Frame("ready", {"device": name})))

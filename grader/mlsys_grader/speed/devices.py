@@ -15,7 +15,7 @@ from pathlib import Path
 
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.judging.performance import has_device
-from mlsys_grader.speed.gpu import Gpu
+from mlsys_grader.sandbox.gpu import Gpu
 from mlsys_grader.speed.rounds import Effort
 from mlsys_grader.speed.stand import Stand
 from mlsys_lab.checks.learner.spec import Check

@@ -7,18 +7,20 @@ its device runs `grade`: then this part alone is measured and entered, and corre
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
+from typing import Any
 
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.judging.options import Options
 from mlsys_grader.judging.verdict import Verdict
+from mlsys_grader.sandbox.gpu import HOST_MEMORY_BYTES, find_gpu
 from mlsys_grader.sandbox.launcher import SandboxDied
 from mlsys_grader.sandbox.sandbox import Sandbox
 from mlsys_grader.speed.devices import needs_gpu, open_stands
-from mlsys_grader.speed.gpu import HOST_MEMORY_BYTES, find_gpu
 from mlsys_grader.speed.rounds import Broken, Effort, Party
+from mlsys_grader.speed.stand import Stand
 from mlsys_lab.checks.deciding.artifact import Artifact
 from mlsys_lab.checks.learner.spec import Check, call_name
 
@@ -50,7 +52,7 @@ def measure_all(
         sandbox = stack.enter_context(Sandbox(lab, unsafe=options.unsafe, backend=options.sandbox, device=given))
         for student, (artifact, verdicts) in wanted.items():
             found = {
-                name: stand.measure(make_opener(sandbox, artifact, lab.checks[name], effort))
+                name: stand.measure(make_opener(sandbox, artifact, lab.checks[name], stand))
                 for name, stand in found_stands.items()
                 if name in find_unmeasured(verdicts)
             }
@@ -58,32 +60,59 @@ def measure_all(
 
 
 def make_opener(
-    sandbox: Sandbox, artifact: Artifact, check: Check, effort: Effort
+    sandbox: Sandbox, artifact: Artifact, check: Check, stand: Stand
 ) -> Callable[[], AbstractContextManager[Party]]:
-    """Make what starts a timed process of a submission in the sandbox; at the end of its block that process is dead."""
+    """Make what starts a timed process of a submission in the sandbox; at the end of its block that process is dead.
+
+    Of a traced check's submission, the process has loaded kernels only, and texts of kernels that a process before it
+    was asked for: nothing that could replace what the course calls.
+    """
     performance = check.performance
     assert performance is not None
     orders = {
         "make": call_name(performance.make),
         "call": call_name(performance.call),
-        "device": performance.device,
+        "device": stand.torch_device,
     }
     order = {
         "name": artifact.name,
         "source": artifact.source,
+        "traced": check.traced,
         "time_limit_s": check.time_limit_s,
         "memory_bytes": MEMORY_BYTES[performance.device],
         "cpu_s": CPU_S,
     }
 
     @contextmanager
+    def started(order: Mapping[str, Any]) -> Iterator[Party]:
+        with sandbox.job() as job:
+            party = Party(job.channel, orders)
+            party.ask("job", order, deadline=time.monotonic() + stand.effort.start_s)
+            yield party
+
+    @contextmanager
     def opened() -> Iterator[Party]:
         try:
-            with sandbox.turns.turn(alone=True), sandbox.job() as job:
-                party = Party(job.channel, orders)
-                party.ask("job", order, deadline=time.monotonic() + effort.start_s)
-                yield party
+            with sandbox.turns.turn(alone=True):
+                texts = {}
+                if performance.texts:
+                    with started({**order, "traced": False}) as party:
+                        texts = _read_texts(party, performance.texts, stand.effort)
+                with started({**order, "texts": texts}) as party:
+                    yield party
         except SandboxDied:
             raise Broken("it ended the whole sandbox") from None
 
     return opened
+
+
+def _read_texts(party: Party, names: Sequence[str], effort: Effort) -> dict[str, str]:
+    """What the functions called `names` of a submission give. Raises `Broken` unless it is text."""
+    reply = party.ask("texts", {"names": names}, deadline=time.monotonic() + effort.start_s)
+    texts = reply.meta.get("texts")
+    if reply.kind != "texts" or not isinstance(texts, dict):
+        raise Broken("it gives no texts")
+    for name in names:
+        if not isinstance(texts.get(name), str):
+            raise Broken(f"{name}() gives no text")
+    return {name: texts[name] for name in names}

@@ -12,11 +12,12 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 from mlsys_grader.judging.performance import NO_CUDA, REASON, PerformanceVerdict, has_device, leave_unmeasured
 from mlsys_grader.paths import IMPORT_PATH
 from mlsys_grader.sandbox.contents import make_environment
-from mlsys_grader.speed.gpu import Gpu
+from mlsys_grader.sandbox.gpu import Gpu
 from mlsys_grader.speed.rounds import Broken, Cheated, Effort, Match, Opener, Party, TooSlow
 from mlsys_grader.speed.times import Interval, Times
 from mlsys_lab.checks.learner.performance import Performance
@@ -41,11 +42,16 @@ class Stand:
     ) -> None:
         self.performance, self.effort, self._gpu = performance, effort, gpu or Gpu()
         self.device = ""
-        self._order = {"path": path, "checks": checks, "check": check}
+        self._order = {"path": path, "checks": checks, "check": check, "device": self.torch_device}
         self._first: Interval | None = None
         self._calls = self._size_bytes = 0
         self._clean = ExitStack()
         self._parties: list[Party] = []
+
+    @property
+    def torch_device(self) -> str:
+        """The device by torch's name, on both sides of a measurement."""
+        return self._gpu.torch_device if self.performance.device == "cuda" else self.performance.device
 
     def __enter__(self) -> Stand:
         if not has_device(self.performance.device):
@@ -82,6 +88,11 @@ class Stand:
         Where the course's own side fails, which a submission that fills or upsets the device can bring about, nothing
         is measured, and the next submission finds fresh processes.
         """
+        start = time.monotonic()
+        verdict = self._play(submission)
+        return replace(verdict, time_s=time.monotonic() - start)
+
+    def _play(self, submission: Opener) -> PerformanceVerdict:
         if not self._parties:
             self._start()
         library, null, *bounds = self._parties

@@ -9,9 +9,9 @@ import pytest
 import timed_checks
 
 from mlsys_grader.course.lab import GradedLab
+from mlsys_grader.sandbox.gpu import Gpu
 from mlsys_grader.speed import devices as module
 from mlsys_grader.speed.devices import find_measurable, hold_device, needs_gpu, open_stands
-from mlsys_grader.speed.gpu import Gpu
 from mlsys_grader.speed.rounds import Effort
 from mlsys_lab.checks.labinfo import read_lab
 from mlsys_lab.checks.learner.spec import Lab

@@ -99,7 +99,7 @@ def rows(course, lab):
 
 
 @pytest.mark.sandbox
-def test_measuring_adds_performance_points_and_nothing_else(course_once, timed):
+def test_measuring_adds_performance_points_and_nothing_else(course_once, timed, timed_labs, capsys):
     course, before = course_once, records(course_once)
 
     # Without the device: not measured, which is not 0, and nothing is missing from the mark.
@@ -113,6 +113,10 @@ def test_measuring_adds_performance_points_and_nothing_else(course_once, timed):
     page = course.feedback("ada", LAB).read_text()
     assert "not measured here: no CUDA device here" in page and "3 of 3 points<" in page
 
+    capacity = ["--course", str(course.root), "--labs", str(timed_labs), "capacity", "timed", "--students", "10"]
+    assert main(capacity) == 0
+    assert "15 minutes a submission at the very most" in capsys.readouterr().out
+
     # With it: only this part is measured.
     outcomes = {o.student: o for o in measure_pending(course, timed, Options(), ["ada", "ben", "cy"], QUICK)}
     assert set(outcomes) == {"ada", "ben"} and not any(outcome.error for outcome in outcomes.values())
@@ -124,6 +128,11 @@ def test_measuring_adds_performance_points_and_nothing_else(course_once, timed):
     quick, slow = (after[student].verdicts[0].performance for student in ("ada", "ben"))
     assert quick.measured and slow.measured and quick.earned > 1.5 * slow.earned > 0
     assert after["ada"].earned == 3 and after["ada"].extra == quick.earned
+
+    assert main(capacity) == 0 and quick.time_s > 0 and slow.time_s > 0
+    minutes = round((quick.time_s + slow.time_s) / 2 * 10 / 60)
+    said = capsys.readouterr().out
+    assert "from 2 measured" in said and f"{minutes} GPU minutes for 10 students and 1 labs" in said
 
     entered = gradebook(course)
     assert entered["ada", "mix"] == (2, quick.earned) and entered["ben", "mix"] == (2, slow.earned)
@@ -157,15 +166,22 @@ def test_shares_are_measured_elsewhere_and_merged(course_once, timed, tmp_path):
     speeds = {record.student: record.verdicts[0].performance for record in found}
     assert all(speed.measured for speed in speeds.values()) and speeds["cy"].earned == 0
     assert speeds["ada"].earned > 1.5 * speeds["ben"].earned > 0
+    assert speeds["ben"].time_s > speeds["ada"].time_s > 0 == speeds["cy"].time_s
 
     more = json.loads((tmp_path / "timed" / "verdicts" / "ben.json").read_bytes())
     more["verdicts"][0]["performance"]["points"] = more["verdicts"][0]["performance"]["earned"] = 40
     unearned = json.loads((tmp_path / "timed" / "verdicts" / "cy.json").read_bytes())
     unearned["verdicts"][0]["performance"]["earned"] = 4
-    for student, lie in (("ben", more), ("cy", unearned)):
+    timeless = json.loads((tmp_path / "timed" / "verdicts" / "ada.json").read_bytes())
+    timeless["verdicts"][0]["performance"]["time_s"] = -1.0
+    for student, lie, said in (
+        ("ben", more, "performance points"),
+        ("cy", unearned, "performance points"),
+        ("ada", timeless, "less than no time"),
+    ):
         path = Path(shutil.copytree(tmp_path / "timed", tmp_path / f"lie-{student}")) / "verdicts" / f"{student}.json"
         path.write_text(json.dumps(lie))
-        with pytest.raises(InputError, match="performance points"):
+        with pytest.raises(InputError, match=said):
             list(merge(course, timed, [tmp_path / f"lie-{student}"]))
     assert not course.gradebook.exists()
 

@@ -26,10 +26,11 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, Any, NoReturn
 
 from mlsys_grader.sandbox.inside import jail, watch, wire
-from mlsys_grader.sandbox.inside.timed import answer_timed
+from mlsys_grader.sandbox.inside.timed import answer_timed, give_texts
 from mlsys_lab.checks.learner.attempt import Attempt, attempt
 from mlsys_lab.checks.learner.limits import OutOfTimeError, time_limit
 from mlsys_lab.checks.learner.spec import Call, Mismatch, find_call
@@ -202,6 +203,8 @@ def serve(channel: socket.socket, status: IO[str], told: int, *, jailed: bool) -
             jail.cap_memory(order["memory_bytes"], already)
         loader = load_kernels if order.get("traced") else load
         module, reply = _load(loader, Artifact.parse(order["name"], order["source"]), order["time_limit_s"])
+        if module is not None:
+            vars(module).update((name, partial(str, text)) for name, text in order.get("texts", {}).items())
         _answer(channel, order["nonce"], reply)
         while reply.kind == "loaded":
             question = wire.receive(channel)
@@ -260,7 +263,12 @@ def _case(module: Any, question: wire.Frame) -> wire.Frame:
     return _outcome(attempt(call, module, question.arrays))
 
 
-KINDS: dict[str, Callable[[Any, wire.Frame], wire.Frame]] = {"case": _case, "go": answer_timed, "show": answer_timed}
+KINDS: dict[str, Callable[[Any, wire.Frame], wire.Frame]] = {
+    "case": _case,
+    "texts": give_texts,
+    "go": answer_timed,
+    "show": answer_timed,
+}
 """What a judge may ask, by the frame's kind: a function of the loaded module and the question that gives the answer."""
 
 

@@ -33,17 +33,23 @@ HOST_MEMORY_BYTES = 16 << 30
 
 @dataclass(frozen=True)
 class Gpu:
-    """The GPU number `index` of the machine whose files lie below `root`; a device that a sandbox can let in."""
+    """The GPU number `index` of those whose files lie below `root`, counted from 0; a device that a sandbox can let in.
+
+    `torch_device` is its name for torch, in a process that sees this GPU only.
+    """
 
     index: int = 0
     root: Path = Path("/")
+    torch_device: str = "cuda"
 
     def nodes(self) -> list[Path]:
         """The device files of this GPU that are there; none without a driver."""
         dev = self.root / "dev"
         found = [dev / name for name in SHARED_NODES if (dev / name).exists()]
-        one = dev / f"nvidia{self.index}"
-        return [*found, one] if one.exists() else [path for path in found if path.name == "dxg"]
+        numbers = sorted(int(path.name[6:]) for path in dev.glob("nvidia*") if path.name[6:].isdigit())
+        if self.index < len(numbers):  # a container that was given the second GPU alone has nvidia1 alone
+            return [*found, dev / f"nvidia{numbers[self.index]}"]
+        return [path for path in found if path.name == "dxg"]
 
     def bubblewrap_arguments(self) -> list[str]:
         """Arguments for bubblewrap that bind device files and driver; empty without a driver."""

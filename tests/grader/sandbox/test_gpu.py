@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from mlsys_grader.sandbox.container import make_flags
+from mlsys_grader.sandbox.gpu import Gpu, find_gpu
 from mlsys_grader.sandbox.sandbox import Sandbox
-from mlsys_grader.speed.gpu import Gpu, find_gpu
 from mlsys_lab.checks.deciding.artifact import export_cells, parse_notebook
 from mlsys_lab.errors import InputError
 
@@ -37,6 +37,8 @@ def test_without_a_driver_nothing_is_bound(tmp_path, machine):
     bare = Gpu(0, tmp_path / "none")
     assert bare.nodes() == [] == bare.bubblewrap_arguments()
     assert Gpu(2, machine).bubblewrap_arguments() == [], "a GPU that there is not"
+    (machine / "dev" / "nvidia0").unlink()
+    assert Gpu(0, machine).nodes()[-1].name == "nvidia1", "a container may have been given the second GPU alone"
     (machine / "dev" / "dxg").touch()
     assert [path.name for path in Gpu(2, machine).nodes()] == ["dxg"], "WSL has one file for all"
 

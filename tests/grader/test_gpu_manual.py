@@ -1,0 +1,88 @@
+"""grader/GPU.md: what it tells an instructor to type exists, and what it says of the workflow is so."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from mlsys_grader.cli import main
+from mlsys_grader.speed.rounds import Effort
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "grader" / "GPU.md").read_text(encoding="utf-8")
+COMMANDS = "\n".join(re.findall(r"^```sh\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE))
+JOBS = yaml.safe_load((ROOT / ".github/workflows/grade.yml").read_text())["jobs"]
+MAKEFILE = (ROOT / "Makefile").read_text()
+
+
+def test_its_make_targets_and_variables_are_the_makefiles():
+    found = re.findall(r"^make (\S+)((?: [A-Z]+=(?:\"[^\"]*\"|\S+))*)", COMMANDS, re.MULTILINE)
+    assert {target for target, _ in found} >= {"gpu-image", "gpu-doctor", "grade-shard", "grade-speed", "grade-merge"}
+    for target, variables in found:
+        assert re.search(rf"^{target}:", MAKEFILE, re.MULTILINE), target
+        for name in re.findall(r"([A-Z]+)=", variables):
+            assert f"$({name})" in MAKEFILE or f"$(if $({name})" in MAKEFILE, name
+
+
+def test_its_commands_of_the_grader_are_understood(capsys):
+    for command, options in re.findall(r"mlsys-grader (\w+)([^`#\n]*)", TEXT):
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        said = capsys.readouterr().out
+        assert all(option in said for option in re.findall(r"--[\w-]+", options)), (command, options)
+
+
+def test_label_variables_and_limits_are_the_workflows():
+    speed = JOBS["performance"]
+    assert "--labels gpu" in TEXT and "gpu" in speed["runs-on"]
+    assert "vars.GPU_IMAGE" in speed["env"]["IMAGE"] and "`GPU_IMAGE` is" in TEXT
+    assert f"timeout-minutes: {speed['timeout-minutes']}" in TEXT
+    assert f"{Effort().most_s / 60:.0f} minutes for each check" in TEXT
+    assert "--ephemeral" in COMMANDS and "mlsys-lab-gpu:COMMIT" in TEXT
+
+
+def test_its_links_lead_somewhere():
+    for target in re.findall(r"\]\(([^)]+)\)", TEXT):
+        file, _, title = target.partition("#")
+        linked = (ROOT / "grader" / file).read_text(encoding="utf-8")
+        titles = [line.lstrip("# ").lower().replace(" ", "-") for line in linked.splitlines() if line.startswith("#")]
+        assert not title or title in titles, target
+
+
+def test_the_image_is_this_project_pinned_and_without_root():
+    recipe = (ROOT / "grader" / "Containerfile.gpu").read_text()
+    steps = [line for line in recipe.splitlines() if line and not line.startswith(("#", " "))]
+    assert "--constraint /tmp/mlsys-lab/constraints.txt '/tmp/mlsys-lab[grader,kernels]'" in recipe
+    assert steps.index("USER grader") > max(at for at, line in enumerate(steps) if line.startswith("RUN"))
+    assert all(name in recipe for name in ("bubblewrap", "gcc", "libc6-dev"))
+    assert re.search(r"^\tgit archive HEAD \|", MAKEFILE, re.MULTILINE), "the commit, not what lies about"
+
+
+BUILDER = """#!/bin/sh
+echo "$@" >> {log}
+test "$1" != build || ls "$8"/grader >> {log}
+"""
+
+
+def test_the_image_is_built_from_the_commit_and_tagged_with_it(tmp_path):
+    (tmp_path / "builder").write_text(BUILDER.format(log=tmp_path / "log"))
+    (tmp_path / "builder").chmod(0o755)
+    done = make("gpu-image", f"BUILDER={tmp_path / 'builder'}")
+    assert done.returncode == 0, done.stderr
+    commit = re.search(r"--tag mlsys-lab-gpu:([0-9a-f]{12}) ", (tmp_path / "log").read_text())
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
+    assert commit and head.startswith(commit[1]) and "Containerfile.gpu" in (tmp_path / "log").read_text().split()
+
+
+@pytest.mark.parametrize(("builder", "said"), [("", "neither docker nor podman"), ("false", "false does not answer")])
+def test_without_a_program_that_builds_a_line_says_so(builder, said):
+    done = make("gpu-image", f"BUILDER={builder}")
+    assert done.returncode != 0 and not done.stdout
+    line, *rest = done.stderr.splitlines()
+    assert said in line and "help: " in line and len(rest) == 1, "make's own line follows"
+
+
+def make(*words):
+    return subprocess.run(["make", *words], cwd=ROOT, capture_output=True, text=True)
