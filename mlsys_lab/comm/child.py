@@ -11,6 +11,8 @@ import queue
 import signal
 import threading
 import time
+import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,7 +23,7 @@ import torch.distributed as dist
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from mlsys_lab.comm.ledger import Finish, Log, Post
-from mlsys_lab.comm.rank import Endpoint, Rank, Request, require_alike, require_unchanged
+from mlsys_lab.comm.rank import Endpoint, Rank, Request, Snapshot, as_bytes, require_alike
 from mlsys_lab.comm.seeds import seed_rank
 from mlsys_lab.comm.trouble import DeadlockError, LostError, MessageError, RankError
 from mlsys_lab.errors import InputError
@@ -70,7 +72,7 @@ def run_child(
 
 
 class _ProcessEndpoint(Endpoint):
-    """Posts over torch.distributed, each peer's on threads of its own: a receive goes on while its rank sends."""
+    """Posts over torch.distributed: each peer and channel has threads, so that receives go on while a rank sends."""
 
     def __init__(
         self, rank: int, size: int, world: str, limit_s: float, folder: Path, log: Log, busy_since: Any
@@ -82,37 +84,40 @@ class _ProcessEndpoint(Endpoint):
         store = FileStore(str(folder / "store"), size)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
         self.payload_group = dist.new_group(backend="nccl", timeout=timeout) if world == "nccl" else None
-        self.outboxes = {peer: _Worker() for peer in range(size) if peer != rank}
-        self.inboxes = {peer: _Worker() for peer in range(size) if peer != rank}
+        self.outboxes: dict[tuple[int, str], _Worker] = defaultdict(_Worker)
+        self.inboxes: dict[tuple[int, str], _Worker] = defaultdict(_Worker)
 
-    def post_send(self, array: torch.Tensor, destination: int, purpose: str) -> Request:
+    def post_send(self, array: torch.Tensor, destination: int, purpose: str, channel: str) -> Request:
         if array.dtype not in DTYPES or array.ndim > HEADER - 2:
             raise InputError("an array that no header can describe", got=f"{array.dtype}, {array.ndim} axes")
         header = torch.zeros(HEADER, dtype=torch.int64)
         header[: 2 + array.ndim] = torch.tensor([DTYPES.index(array.dtype), array.ndim, *array.shape])
-        self.log.append(Post("send", destination, array.nbytes, purpose))
+        snapshot, tag = Snapshot(array), _tag(channel)
+        self.log.append(Post("send", destination, array.nbytes, purpose, channel))
 
         def send() -> None:
-            dist.send(header, destination)
+            dist.send(header, destination, tag=tag)
             if array.numel():
-                dist.send(_as_bytes(array.to(self.device)), destination, group=self.payload_group)
+                dist.send(as_bytes(snapshot.copy.to(self.device)), destination, group=self.payload_group, tag=tag)
 
-        task = self.outboxes[destination].submit(send)
-        return _ProcessRequest(self, task, "send", destination, array, None)
+        task = self.outboxes[destination, channel].submit(send)
+        return _ProcessRequest(self, task, "send", destination, snapshot, None)
 
-    def post_receive(self, source: int, like: torch.Tensor | None) -> Request:
-        self.log.append(Post("recv", source))
+    def post_receive(self, source: int, like: torch.Tensor | None, channel: str) -> Request:
+        self.log.append(Post("recv", source, channel=channel))
+
+        tag = _tag(channel)
 
         def receive() -> torch.Tensor:
             header = torch.zeros(HEADER, dtype=torch.int64)
-            dist.recv(header, source)
+            dist.recv(header, source, tag=tag)
             dtype, ndim, *lengths = header.tolist()
             array = torch.empty(lengths[:ndim], dtype=DTYPES[dtype], device=self.device)
             if array.numel():
-                dist.recv(_as_bytes(array), source, group=self.payload_group)
+                dist.recv(as_bytes(array), source, group=self.payload_group, tag=tag)
             return array
 
-        task = self.inboxes[source].submit(receive)
+        task = self.inboxes[source, channel].submit(receive)
         return _ProcessRequest(self, task, "recv", source, None, like)
 
     def close(self) -> None:
@@ -132,9 +137,9 @@ class _ProcessEndpoint(Endpoint):
             self.busy_since[self.address] = time.monotonic()
 
 
-def _as_bytes(array: torch.Tensor) -> torch.Tensor:
-    """The elements as a flat array of bytes on the same storage: gloo does not know every dtype."""
-    return array.contiguous().reshape(-1).view(torch.uint8)
+def _tag(channel: str) -> int:
+    """The number that gloo tells messages of one channel from another's by; NCCL ignores it and keeps posting order."""
+    return zlib.crc32(channel.encode()) >> 1
 
 
 class _Task:
@@ -178,12 +183,11 @@ class _ProcessRequest(Request):
         task: _Task,
         kind: str,
         peer: int,
-        array: torch.Tensor | None,
+        snapshot: Snapshot | None,
         like: torch.Tensor | None,
     ) -> None:
         self.endpoint, self.task, self.kind, self.peer = endpoint, task, kind, peer
-        self.array, self.like = array, like
-        self.version = 0 if array is None else array._version
+        self.snapshot, self.like = snapshot, like
         self.number, self.finished = endpoint.posts, False
         endpoint.posts += 1
 
@@ -200,9 +204,8 @@ class _ProcessRequest(Request):
         if not self.finished:
             self.finished = True
             self.endpoint.log.append(Finish(self.number))
-        if self.kind == "send":
-            assert self.array is not None
-            require_unchanged(self.array, self.version, rank, self.peer)
+        if self.snapshot is not None:
+            self.snapshot.require_unchanged(rank, self.peer)
             return None
         array: torch.Tensor = self.task.result
         require_alike(array, self.like, self.peer, rank)

@@ -1,8 +1,8 @@
 """What every rank posted, in its own order; and from these logs alone: messages, bytes by link, and latency steps.
 
-A rank posts a send or a receive, and later finishes it. The k-th send from a to b meets the k-th receive that b posts
-from a, so the logs say who sent what to whom however the ranks were interleaved: threads, processes and the judge of
-submissions write the same ledger.
+A rank posts a send or a receive, and later finishes it. The k-th send from a to b on a channel meets the k-th receive
+from a that b posts there, so the logs say who sent what to whom however the ranks were interleaved: threads, processes
+and the judge of submissions write the same ledger.
 """
 
 from __future__ import annotations
@@ -13,15 +13,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+Link = tuple[int, int, str]
+"""Source, destination and channel: messages with the same three keep their order."""
+
 
 @dataclass(frozen=True)
 class Post:
-    """A rank announces a send of `size_bytes` to `peer`, or a receive from `peer` (whose size the sender decides)."""
+    """A rank announces a send of `size_bytes` to `peer`, or a receive from `peer` (whose size the sender decides).
+
+    `channel` names the group that it belongs to: "" for all ranks. Messages of two groups never meet.
+    """
 
     kind: Literal["send", "recv"]
     peer: int
     size_bytes: int = 0
     purpose: str = ""
+    channel: str = ""
+
+    def link(self, rank: int) -> Link:
+        """From where to where this post of `rank` goes, and on which channel."""
+        return (rank, self.peer, self.channel) if self.kind == "send" else (self.peer, rank, self.channel)
 
     def describe(self, rank: int) -> str:
         """What `rank`, which has posted this, waits for: "rank 0 waits to send to rank 1"."""
@@ -78,16 +89,14 @@ class Ledger:
     @property
     def unmatched(self) -> list[tuple[int, Post]]:
         """Posts that never met their other side, each with the rank that posted it."""
-        posts: dict[tuple[int, int, str], list[Post]] = defaultdict(list)
+        posts: dict[tuple[Link, str], list[tuple[int, Post]]] = defaultdict(list)
         for rank, log in enumerate(self.logs):
             for event in log:
                 if isinstance(event, Post):
-                    posts[rank, event.peer, event.kind].append(event)
+                    posts[event.link(rank), event.kind].append((rank, event))
         opposite = {"send": "recv", "recv": "send"}
         return [
-            (rank, post)
-            for (rank, peer, kind), posted in posts.items()
-            for post in posted[len(posts.get((peer, rank, opposite[kind]), ())) :]
+            one for (link, kind), made in posts.items() for one in made[len(posts.get((link, opposite[kind]), ())) :]
         ]
 
     @property
@@ -158,9 +167,9 @@ class _Replay:
         self.now = [0.0 for _ in ranks]
         self.next_event = [0 for _ in ranks]
         self.done: list[list[float | None]] = [[] for _ in ranks]  # by post, the time at which it was
-        self.sends: dict[tuple[int, int], list[tuple[float, int, Post]]] = defaultdict(list)
-        self.receives: dict[tuple[int, int], list[tuple[float, int]]] = defaultdict(list)
-        self.matched: Counter[tuple[int, int]] = Counter()
+        self.sends: dict[Link, list[tuple[float, int, Post]]] = defaultdict(list)
+        self.receives: dict[Link, list[tuple[float, int]]] = defaultdict(list)
+        self.matched: Counter[Link] = Counter()
         self.out_free, self.in_free = [0.0 for _ in ranks], [0.0 for _ in ranks]
         self.ready: list[tuple[float, int, int, int, int, Post]] = []
         self.messages: list[Message] = []
@@ -184,7 +193,7 @@ class _Replay:
     def _post(self, rank: int, post: Post) -> None:
         number = len(self.done[rank])
         self.done[rank].append(None)
-        link = (rank, post.peer) if post.kind == "send" else (post.peer, rank)
+        link = post.link(rank)
         if post.kind == "send":
             self.sends[link].append((self.now[rank], number, post))
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable
 
 import torch
@@ -26,24 +27,25 @@ class Endpoint(ABC):
     size: int
 
     @abstractmethod
-    def post_send(self, array: torch.Tensor, destination: int, purpose: str) -> Request:
+    def post_send(self, array: torch.Tensor, destination: int, purpose: str, channel: str) -> Request:
         """Start to send an array to an address. It must not change until the request is done."""
 
     @abstractmethod
-    def post_receive(self, source: int, like: torch.Tensor | None) -> Request:
-        """Start to receive an array from an address; with `like`, one of its shape and dtype and no other."""
+    def post_receive(self, source: int, like: torch.Tensor | None, channel: str) -> Request:
+        """Start to receive an array sent on this channel; with `like`, one of its shape and dtype and no other."""
 
 
 class Rank:
     """One of `size` processes that run the same program: number `rank`, counted from 0.
 
     Sends are synchronous (rendezvous), as gloo's and MPI's for large messages are: `send` returns when the other side
-    has received. Messages between two ranks arrive in the order in which they were sent. `purpose` is a tag that the
-    ledger adds bytes up by.
+    has received. Messages of a group between two ranks arrive in the order in which they were sent. `purpose` is a tag
+    that the ledger adds bytes up by.
     """
 
-    def __init__(self, endpoint: Endpoint, members: tuple[int, ...] | None = None) -> None:
-        self._endpoint = endpoint
+    def __init__(self, endpoint: Endpoint, members: tuple[int, ...] | None = None, channel: str = "") -> None:
+        self._endpoint, self._channel = endpoint, channel
+        self._groups: Counter[tuple[int, ...]] = Counter()
         self._members = tuple(range(endpoint.size)) if members is None else members
         self.rank = self._members.index(endpoint.address)
         self.size = len(self._members)
@@ -65,11 +67,11 @@ class Rank:
         """Start to send an array and return at once; it must not change until `wait()` on the request returns."""
         if not isinstance(array, torch.Tensor):
             raise InputError("a rank sends torch tensors", got=type(array).__name__, help="torch.tensor(...)")
-        return self._endpoint.post_send(array.detach(), self._address(destination), purpose)
+        return self._endpoint.post_send(array.detach(), self._address(destination), purpose, self._channel)
 
     def irecv(self, source: int, like: torch.Tensor | None = None) -> Request:
         """Start to receive the next array from rank `source`; `wait()` on the request returns it. `like` as in recv."""
-        return self._endpoint.post_receive(self._address(source), like)
+        return self._endpoint.post_receive(self._address(source), like, self._channel)
 
     def barrier(self) -> None:
         """Wait until every rank of this group has come here, by dissemination: ⌈log₂ p⌉ empty messages from each.
@@ -86,7 +88,8 @@ class Rank:
     def group(self, ranks: Iterable[int]) -> Rank:
         """This rank as a member of a smaller group: `ranks`, in whose order its members are numbered from 0.
 
-        Every member must call it with the same ranks. Raises InputError for a group that lacks this rank, names one
+        Every member must call it with the same ranks. Messages of a group never meet those of another, nor of another
+        call with the same ranks. Raises InputError for a group that lacks this rank, names one
         twice, or names one that there is not.
         """
         chosen = tuple(ranks)
@@ -100,7 +103,9 @@ class Rank:
                 got=f"rank {self.rank}, group {list(chosen)}",
                 help="call group() on the ranks that it names only",
             )
-        return Rank(self._endpoint, tuple(self._members[one] for one in chosen))
+        self._groups[chosen] += 1
+        name = f"{self._channel}/{'.'.join(map(str, chosen))}#{self._groups[chosen]}"
+        return Rank(self._endpoint, tuple(self._members[one] for one in chosen), name)
 
     def _address(self, rank: int) -> int:
         self._check(rank)
@@ -132,10 +137,23 @@ def require_alike(got: torch.Tensor, like: torch.Tensor | None, source: int, des
         )
 
 
-def require_unchanged(array: torch.Tensor, version: int, source: int, destination: int) -> None:
-    """Raise MessageError if an array that was being sent has been changed in place since it had this version."""
-    if array._version != version:
-        raise MessageError(
-            f"rank {source} changed an array while it was sending it to rank {destination}",
-            help="wait() for the isend first, or send a copy",
-        )
+class Snapshot:
+    """An array as it was when its send was posted, to notice that the program changed it while it was sent."""
+
+    def __init__(self, array: torch.Tensor) -> None:
+        self.array, self.version = array, array._version
+        self.copy = array.clone(memory_format=torch.contiguous_format)
+
+    def require_unchanged(self, source: int, destination: int) -> None:
+        """Raise MessageError naming both ranks if the array no longer has the numbers it was posted with."""
+        # torch counts changes by storage: with the same count nothing changed, with another it may be a neighbour.
+        if self.array._version != self.version and not torch.equal(as_bytes(self.array), as_bytes(self.copy)):
+            raise MessageError(
+                f"rank {source} changed an array while it was sending it to rank {destination}",
+                help="wait() for the isend first, or send a copy",
+            )
+
+
+def as_bytes(array: torch.Tensor) -> torch.Tensor:
+    """The elements as a flat array of bytes: on the same storage, if `array` is contiguous."""
+    return array.contiguous().reshape(-1).view(torch.uint8)

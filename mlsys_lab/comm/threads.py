@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from mlsys_lab.comm.ledger import Finish, Log, Post
-from mlsys_lab.comm.rank import Endpoint, Rank, Request, require_alike, require_unchanged
+from mlsys_lab.comm.ledger import Finish, Link, Log, Post
+from mlsys_lab.comm.rank import Endpoint, Rank, Request, Snapshot, require_alike
 from mlsys_lab.comm.seeds import initial_state, keep_random_state, random_state, set_random_state
 from mlsys_lab.comm.trouble import DeadlockError, MessageError, RankError
 from mlsys_lab.errors import CourseError
@@ -64,7 +64,7 @@ class _World:
         self.waiting: list[_ThreadRequest | None] = [None] * size
         self.ended = [False] * size
         self.over = threading.Event()
-        self.unmatched: dict[tuple[int, int, str], deque[_ThreadRequest]] = defaultdict(deque)
+        self.unmatched: dict[tuple[Link, str], deque[_ThreadRequest]] = defaultdict(deque)
         self.states = [initial_state(rank) for rank in range(size)]
 
     # --- the baton ----------------------------------------------------------------------------------------------------
@@ -130,16 +130,16 @@ class _World:
 
     def match(self, request: _ThreadRequest) -> None:
         """Match a request with the earliest one from the other side, or leave it until that comes."""
-        kind, peer = request.post.kind, request.post.peer
-        queue = self.unmatched[peer, request.rank, "recv" if kind == "send" else "send"]
+        link, kind = request.post.link(request.rank), request.post.kind
+        queue = self.unmatched[link, "recv" if kind == "send" else "send"]
         if not queue:
-            self.unmatched[request.rank, peer, kind].append(request)
+            self.unmatched[link, kind].append(request)
             return
         other = queue.popleft()
         send, receive = (request, other) if kind == "send" else (other, request)
         send.matched = receive.matched = True
-        assert send.array is not None
-        receive.array = send.array.clone(memory_format=torch.contiguous_format)
+        assert send.snapshot is not None
+        receive.received = send.snapshot.copy.clone()
 
     # --- the main thread's side ---------------------------------------------------------------------------------------
 
@@ -180,8 +180,9 @@ class _ThreadRequest(Request):
     def __init__(
         self, world: _World, rank: int, post: Post, array: torch.Tensor | None = None, like: torch.Tensor | None = None
     ) -> None:
-        self.world, self.rank, self.post, self.array, self.like = world, rank, post, array, like
-        self.version = 0 if array is None else array._version
+        self.world, self.rank, self.post, self.like = world, rank, post, like
+        self.snapshot = None if array is None else Snapshot(array)
+        self.received: torch.Tensor | None = None
         self.matched = self.finished = False
         self.number = world.posts[rank]
         world.posts[rank] += 1
@@ -194,24 +195,24 @@ class _ThreadRequest(Request):
         if not self.finished:
             self.finished = True
             self.world.logs[self.rank].append(Finish(self.number))
-        assert self.array is not None
-        if self.post.kind == "send":
-            require_unchanged(self.array, self.version, self.rank, self.post.peer)
+        if self.snapshot is not None:
+            self.snapshot.require_unchanged(self.rank, self.post.peer)
             return None
-        require_alike(self.array, self.like, self.post.peer, self.rank)
-        return self.array
+        assert self.received is not None
+        require_alike(self.received, self.like, self.post.peer, self.rank)
+        return self.received
 
 
 class _ThreadEndpoint(Endpoint):
     def __init__(self, world: _World, rank: int) -> None:
         self.world, self.address, self.size = world, rank, world.size
 
-    def post_send(self, array: torch.Tensor, destination: int, purpose: str) -> Request:
-        post = Post("send", destination, array.nbytes, purpose)
+    def post_send(self, array: torch.Tensor, destination: int, purpose: str, channel: str) -> Request:
+        post = Post("send", destination, array.nbytes, purpose, channel)
         return _ThreadRequest(self.world, self.address, post, array)
 
-    def post_receive(self, source: int, like: torch.Tensor | None) -> Request:
-        return _ThreadRequest(self.world, self.address, Post("recv", source), like=like)
+    def post_receive(self, source: int, like: torch.Tensor | None, channel: str) -> Request:
+        return _ThreadRequest(self.world, self.address, Post("recv", source, channel=channel), like=like)
 
 
 def _cpu_s(thread: threading.Thread) -> float:
