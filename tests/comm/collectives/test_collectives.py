@@ -1,4 +1,4 @@
-"""Every collective on 1 to 9 ranks and lengths that do not divide: values, and bytes, messages and steps by closed form."""
+"""Every collective on 1 to 9 ranks and lengths that do not divide: values, bytes, messages and steps by closed form."""
 
 from __future__ import annotations
 
