@@ -83,7 +83,7 @@ class _ProcessEndpoint(Endpoint):
         timeout = datetime.timedelta(seconds=limit_s)
         store = FileStore(str(folder / "store"), size)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
-        self.payload_group = dist.new_group(backend="nccl", timeout=timeout) if world == "nccl" else None
+        self.torch_group = dist.new_group(backend="nccl", timeout=timeout) if world == "nccl" else dist.group.WORLD
         self.outboxes: dict[tuple[int, str], _Worker] = defaultdict(_Worker)
         self.inboxes: dict[tuple[int, str], _Worker] = defaultdict(_Worker)
 
@@ -98,7 +98,7 @@ class _ProcessEndpoint(Endpoint):
         def send() -> None:
             dist.send(header, destination, tag=tag)
             if array.numel():
-                dist.send(as_bytes(snapshot.copy.to(self.device)), destination, group=self.payload_group, tag=tag)
+                dist.send(as_bytes(snapshot.copy.to(self.device)), destination, group=self.torch_group, tag=tag)
 
         task = self.outboxes[destination, channel].submit(send)
         return _ProcessRequest(self, task, "send", destination, snapshot, None)
@@ -114,7 +114,7 @@ class _ProcessEndpoint(Endpoint):
             dtype, ndim, *lengths = header.tolist()
             array = torch.empty(lengths[:ndim], dtype=DTYPES[dtype], device=self.device)
             if array.numel():
-                dist.recv(as_bytes(array), source, group=self.payload_group, tag=tag)
+                dist.recv(as_bytes(array), source, group=self.torch_group, tag=tag)
             return array
 
         task = self.inboxes[source, channel].submit(receive)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 
@@ -21,10 +22,15 @@ class Request(ABC):
 
 
 class Endpoint(ABC):
-    """What a world gives each of its ranks: `address` among `size`, and a way to post messages to other addresses."""
+    """What a world gives each of its ranks: `address` among `size`, and a way to post messages to other addresses.
+
+    `device` is where this rank computes; `torch_group` is torch.distributed's group of all ranks, where there is one.
+    """
 
     address: int
     size: int
+    device: torch.device = torch.device("cpu")
+    torch_group: Any = None
 
     @abstractmethod
     def post_send(self, array: torch.Tensor, destination: int, purpose: str, channel: str) -> Request:
@@ -49,6 +55,16 @@ class Rank:
         self._members = tuple(range(endpoint.size)) if members is None else members
         self.rank = self._members.index(endpoint.address)
         self.size = len(self._members)
+
+    @property
+    def device(self) -> torch.device:
+        """Where this rank computes: its GPU in the world of NCCL, the CPU elsewhere."""
+        return self._endpoint.device
+
+    @property
+    def torch_group(self) -> Any:
+        """torch.distributed's group of ALL ranks in worlds of processes, for comparison; None on threads."""
+        return self._endpoint.torch_group
 
     def send(self, array: torch.Tensor, destination: int, purpose: str = "") -> None:
         """Send an array to rank `destination` and wait until it has been received there."""

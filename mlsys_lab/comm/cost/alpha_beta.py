@@ -46,7 +46,7 @@ def ring(p: int, n: float, link: LinkCost) -> float:
     """Reduce-scatter and all-gather: 2·(p - 1) steps of n/p bytes.
 
     >>> round(ring(16, 64 * 2**20, LinkCost(5e-6, 50e9)) * 1e3, 5)
-    2.66662
+    2.66658
     """
     return link.time_s(2 * (p - 1), 2 * (p - 1) / p * n, (p - 1) / p * n)
 
