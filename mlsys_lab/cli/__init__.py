@@ -1,4 +1,4 @@
-"""The learner's command, `mlsys-lab`: list, start, check, progress, estimate, doctor."""
+"""The learner's command, `mlsys-lab`: list, start, check, progress, estimate, bench-collectives, doctor."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ COMMANDS = {
     "check": "mlsys_lab.cli.check",
     "progress": "mlsys_lab.cli.progress",
     "estimate": "mlsys_lab.cli.estimate",
+    "bench-collectives": "mlsys_lab.cli.bench_collectives",
     "doctor": "mlsys_lab.cli.doctor",
 }
 """Each command's module."""

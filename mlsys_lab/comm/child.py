@@ -1,0 +1,212 @@
+"""What runs in the process of one rank: its program, and its posts carried out over torch.distributed."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import math
+import os
+import pickle
+import queue
+import signal
+import threading
+import time
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import FileStore  # type: ignore[attr-defined]
+
+from mlsys_lab.comm.ledger import Finish, Log, Post
+from mlsys_lab.comm.rank import Endpoint, Rank, Request, Snapshot, as_bytes, require_alike
+from mlsys_lab.comm.seeds import seed_rank
+from mlsys_lab.comm.trouble import DeadlockError, LostError, MessageError, RankError
+from mlsys_lab.errors import InputError
+
+REAL = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.complex128)
+WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
+DTYPES = REAL + WHOLE
+HEADER = 10  # numbers in a header: dtype, number of axes, then the length of each
+
+
+def run_child(
+    function: Callable[..., Any],
+    rank: int,
+    given: Any,
+    size: int,
+    world: str,
+    limit_s: float,
+    folder: Path,
+    writer: Connection,
+    busy_since: Any,
+) -> None:
+    """Body of a rank's process: run the program, write (result, log) or the error to the pipe, and end the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends all of us
+    torch.set_num_threads(1)  # a forked child has none of the parent's OpenMP threads, and would wait for them for ever
+    log: Log = []
+    told: Any
+    try:
+        if world == "nccl":
+            torch.cuda.set_device(rank)
+        endpoint = _ProcessEndpoint(rank, size, world, limit_s, folder, log, busy_since)
+        seed_rank(rank)
+        told = (function(Rank(endpoint), given), log)
+        endpoint.close()
+    except (MessageError, DeadlockError, LostError) as problem:
+        told = problem
+    except BaseException as problem:
+        told = RankError.of(rank, problem)
+    try:
+        message = pickle.dumps(told)
+    except Exception as problem:
+        message = pickle.dumps(RankError.of(rank, InputError(f"its result cannot leave the process: {problem}")))
+    with contextlib.suppress(OSError):
+        writer.send_bytes(message)
+    writer.close()
+    os._exit(0)
+
+
+class _ProcessEndpoint(Endpoint):
+    """Posts over torch.distributed: each peer and channel has threads, so that receives go on while a rank sends."""
+
+    def __init__(
+        self, rank: int, size: int, world: str, limit_s: float, folder: Path, log: Log, busy_since: Any
+    ) -> None:
+        self.address, self.size, self.limit_s, self.log, self.busy_since = rank, size, limit_s, log, busy_since
+        self.posts = 0
+        self.device = torch.device("cuda", rank) if world == "nccl" else torch.device("cpu")
+        timeout = datetime.timedelta(seconds=limit_s)
+        store = FileStore(str(folder / "store"), size)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
+        self.torch_group = dist.new_group(backend="nccl", timeout=timeout) if world == "nccl" else dist.group.WORLD
+        self.outboxes: dict[tuple[int, str], _Worker] = defaultdict(_Worker)
+        self.inboxes: dict[tuple[int, str], _Worker] = defaultdict(_Worker)
+
+    def post_send(self, array: torch.Tensor, destination: int, purpose: str, channel: str) -> Request:
+        if array.dtype not in DTYPES or array.ndim > HEADER - 2:
+            raise InputError("an array that no header can describe", got=f"{array.dtype}, {array.ndim} axes")
+        header = torch.zeros(HEADER, dtype=torch.int64)
+        header[: 2 + array.ndim] = torch.tensor([DTYPES.index(array.dtype), array.ndim, *array.shape])
+        snapshot, tag = Snapshot(array), _tag(channel)
+        self.log.append(Post("send", destination, array.nbytes, purpose, channel))
+
+        def send() -> None:
+            dist.send(header, destination, tag=tag)
+            if array.numel():
+                dist.send(as_bytes(snapshot.copy.to(self.device)), destination, group=self.torch_group, tag=tag)
+
+        task = self.outboxes[destination, channel].submit(send)
+        return _ProcessRequest(self, task, "send", destination, snapshot, None)
+
+    def post_receive(self, source: int, like: torch.Tensor | None, channel: str) -> Request:
+        self.log.append(Post("recv", source, channel=channel))
+
+        tag = _tag(channel)
+
+        def receive() -> torch.Tensor:
+            header = torch.zeros(HEADER, dtype=torch.int64)
+            dist.recv(header, source, tag=tag)
+            dtype, ndim, *lengths = header.tolist()
+            array = torch.empty(lengths[:ndim], dtype=DTYPES[dtype], device=self.device)
+            if array.numel():
+                dist.recv(as_bytes(array), source, group=self.torch_group, tag=tag)
+            return array
+
+        task = self.inboxes[source, channel].submit(receive)
+        return _ProcessRequest(self, task, "recv", source, None, like)
+
+    def close(self) -> None:
+        """Wait until all that was posted is done: leaving the group takes the connections away."""
+        with self.waiting():
+            for box in (*self.outboxes.values(), *self.inboxes.values()):
+                if box.last is not None:
+                    box.last.done.wait(self.limit_s)
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Tell the parent for the body of a `with` that this rank waits for others, and does not compute."""
+        self.busy_since[self.address] = math.inf
+        try:
+            yield
+        finally:
+            self.busy_since[self.address] = time.monotonic()
+
+
+def _tag(channel: str) -> int:
+    """The number that gloo tells messages of one channel from another's by; NCCL ignores it and keeps posting order."""
+    return zlib.crc32(channel.encode()) >> 1
+
+
+class _Task:
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self.call = call
+        self.done = threading.Event()
+        self.result: Any = None
+        self.problem: Exception | None = None
+
+    def perform(self) -> None:
+        try:
+            self.result = self.call()
+        except Exception as problem:
+            self.problem = problem
+        self.done.set()
+
+
+class _Worker:
+    """A thread, started with its first task, that performs tasks one after the other."""
+
+    def __init__(self) -> None:
+        self.tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
+        self.last: _Task | None = None
+
+    def submit(self, call: Callable[[], Any]) -> _Task:
+        if self.last is None:
+            threading.Thread(target=self._work, daemon=True).start()
+        self.last = _Task(call)
+        self.tasks.put(self.last)
+        return self.last
+
+    def _work(self) -> None:
+        while True:
+            self.tasks.get().perform()
+
+
+class _ProcessRequest(Request):
+    def __init__(
+        self,
+        endpoint: _ProcessEndpoint,
+        task: _Task,
+        kind: str,
+        peer: int,
+        snapshot: Snapshot | None,
+        like: torch.Tensor | None,
+    ) -> None:
+        self.endpoint, self.task, self.kind, self.peer = endpoint, task, kind, peer
+        self.snapshot, self.like = snapshot, like
+        self.number, self.finished = endpoint.posts, False
+        endpoint.posts += 1
+
+    def wait(self) -> torch.Tensor | None:
+        """Wait for the other side; returns the array of a receive, None for a send."""
+        rank, limit_s = self.endpoint.address, self.endpoint.limit_s
+        way = "send to" if self.kind == "send" else "receive from"
+        with self.endpoint.waiting():
+            done = self.task.done.wait(limit_s)
+        if not done:
+            raise DeadlockError(f"rank {rank} has waited {limit_s:g} s to {way} rank {self.peer}")
+        if self.task.problem is not None:
+            raise LostError(f"rank {rank} could not {way} rank {self.peer}") from self.task.problem
+        if not self.finished:
+            self.finished = True
+            self.endpoint.log.append(Finish(self.number))
+        if self.snapshot is not None:
+            self.snapshot.require_unchanged(rank, self.peer)
+            return None
+        array: torch.Tensor = self.task.result
+        require_alike(array, self.like, self.peer, rank)
+        return array

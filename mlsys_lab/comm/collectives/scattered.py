@@ -1,0 +1,104 @@
+"""Collectives without a root: reduce-scatter, all-gather and all-to-all, in which every rank ends with its share.
+
+Letters: p ranks, n elements, cᵢ the length of chunk i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from mlsys_lab.comm.collectives.chunks import split_chunks
+from mlsys_lab.comm.rank import Rank
+from mlsys_lab.errors import InputError
+
+
+def reduce_scatter_ring(rank: Rank, x: torch.Tensor, purpose: str = "reduce_scatter") -> torch.Tensor:
+    """Return this rank's chunk, flat, of the sum of all ranks' `x`: p - 1 steps, n - c_rank elements sent.
+
+    Partial sums travel to the right, and each rank adds its own numbers; the last to add is the owner.
+    """
+    p, right, left = rank.size, (rank.rank + 1) % rank.size, (rank.rank - 1) % rank.size
+    chunks = split_chunks(x.clone(memory_format=torch.contiguous_format), p)
+    for step in range(p - 1):
+        outgoing, incoming = chunks[(rank.rank - step - 1) % p], chunks[(rank.rank - step - 2) % p]
+        request = rank.isend(outgoing, right, purpose)
+        incoming += rank.recv(left, like=incoming)
+        request.wait()
+    return chunks[rank.rank].clone()
+
+
+def all_gather_ring(rank: Rank, x: torch.Tensor, purpose: str = "all_gather") -> list[torch.Tensor]:
+    """Return the list of all ranks' `x`, whose lengths may differ, in order of rank: p - 1 steps round the ring."""
+    p, right, left = rank.size, (rank.rank + 1) % rank.size, (rank.rank - 1) % rank.size
+    parts: list[torch.Tensor] = [x] * p
+    parts[rank.rank] = x.clone()
+    for step in range(p - 1):
+        request = rank.isend(parts[(rank.rank - step) % p], right, purpose)
+        parts[(rank.rank - step - 1) % p] = rank.recv(left)
+        request.wait()
+    return parts
+
+
+def reduce_scatter_halving(rank: Rank, x: torch.Tensor, purpose: str = "reduce_scatter") -> torch.Tensor:
+    """Return this rank's chunk, flat, of the sum of all ranks' `x`: log₂ p steps, n - c_rank elements sent.
+
+    Recursive halving: each step exchanges half of what is left with the rank half the distance away (Thakur et al.
+    2005, §3.2). Raises InputError unless p is a power of two.
+    """
+    require_power_of_two(rank)
+    chunks = split_chunks(x.clone(memory_format=torch.contiguous_format), rank.size)
+    first, distance = 0, rank.size // 2
+    while distance:
+        partner = rank.rank ^ distance
+        halves = range(first, first + distance), range(first + distance, first + 2 * distance)
+        keep, give = halves if rank.rank < partner else halves[::-1]
+        request = rank.isend(torch.cat([chunks[i] for i in give]), partner, purpose)
+        kept = torch.cat([chunks[i] for i in keep])
+        received = rank.recv(partner, like=kept)
+        request.wait()
+        for i, part in zip(keep, torch.split(received, [len(chunks[i]) for i in keep]), strict=True):
+            chunks[i] += part
+        first, distance = keep.start, distance // 2
+    return chunks[rank.rank].clone()
+
+
+def all_gather_doubling(rank: Rank, x: torch.Tensor, purpose: str = "all_gather") -> torch.Tensor:
+    """Return all ranks' flat `x`, joined in order of rank: log₂ p steps, in each of which what a rank has doubles.
+
+    Recursive doubling (Thakur et al. 2005, §3.1). Raises InputError unless p is a power of two.
+    """
+    require_power_of_two(rank)
+    have, distance = x.reshape(-1), 1
+    while distance < rank.size:
+        partner = rank.rank ^ distance
+        request = rank.isend(have, partner, purpose)
+        received = rank.recv(partner)
+        request.wait()
+        have = torch.cat([have, received] if rank.rank < partner else [received, have])
+        distance *= 2
+    return have.clone()
+
+
+def all_to_all(rank: Rank, parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Send parts[i] to each rank i and return what all ranks sent here, in order of rank. Shapes may differ.
+
+    p - 1 steps: in step k a rank sends to the k-th on its right and receives from the k-th on its left, so that no two
+    senders meet at one receiver.
+    """
+    if len(parts) != rank.size:
+        raise InputError("all_to_all needs a part for each rank", got=len(parts), expected=rank.size)
+    received = [parts[rank.rank].clone()] * rank.size
+    for step in range(1, rank.size):
+        source = (rank.rank - step) % rank.size
+        request = rank.isend(parts[(rank.rank + step) % rank.size], (rank.rank + step) % rank.size, "all_to_all")
+        received[source] = rank.recv(source)
+        request.wait()
+    return received
+
+
+def require_power_of_two(rank: Rank) -> None:
+    """Raise InputError unless the number of ranks is a power of two."""
+    if rank.size & (rank.size - 1):
+        raise InputError("recursive halving and doubling pair up ranks", got=rank.size, expected="a power of two")

@@ -1,0 +1,189 @@
+"""Measure collectives as nccl-tests does: time, algorithm and bus bandwidth, and how many elements came out wrong."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mlsys_lab.comm.collectives import all_reduce, rooted, scattered
+from mlsys_lab.comm.collectives.chunks import split_chunks
+from mlsys_lab.comm.cost.bus_bandwidth import bus_bytes_per_s
+from mlsys_lab.comm.rank import Rank
+from mlsys_lab.comm.world import WorldName, run
+from mlsys_lab.errors import InputError, did_you_mean
+
+Form = Callable[[Rank, torch.Tensor], torch.Tensor]
+"""From a rank's whole array to what it ends with, flat."""
+
+
+def _gathered(form: Callable[[Rank, torch.Tensor], Any]) -> Form:
+    def gather_own_chunk(rank: Rank, x: torch.Tensor) -> torch.Tensor:
+        parts = form(rank, split_chunks(x, rank.size)[rank.rank])
+        return parts if isinstance(parts, torch.Tensor) else torch.cat(parts)
+
+    return gather_own_chunk
+
+
+def _reduced(form: Callable[[Rank, torch.Tensor], torch.Tensor | None]) -> Form:
+    def reduce_to_root(rank: Rank, x: torch.Tensor) -> torch.Tensor:
+        total = form(rank, x)
+        return x if total is None else total
+
+    return reduce_to_root
+
+
+def _all_to_all(rank: Rank, x: torch.Tensor) -> torch.Tensor:
+    return torch.cat(scattered.all_to_all(rank, split_chunks(x, rank.size)))
+
+
+FORMS: dict[str, dict[str, Form]] = {
+    "all_reduce": dict(all_reduce.ALGORITHMS),
+    "broadcast": {
+        "linear": rooted.broadcast_linear,
+        "tree": rooted.broadcast_tree,
+        "chain": rooted.broadcast_chain,
+    },
+    "reduce": {"linear": _reduced(rooted.reduce_linear), "tree": _reduced(rooted.reduce_tree)},
+    "all_gather": {"ring": _gathered(scattered.all_gather_ring), "doubling": _gathered(scattered.all_gather_doubling)},
+    "reduce_scatter": {"ring": scattered.reduce_scatter_ring, "halving": scattered.reduce_scatter_halving},
+    "all_to_all": {"pairwise": _all_to_all},
+}
+"""Our forms of each collective, by name. "torch" stands beside them in worlds of processes."""
+
+
+def _torch_form(collective: str) -> Form:
+    """The same collective of torch.distributed, over the group that the world has made."""
+    import torch.distributed as dist
+
+    def call(rank: Rank, x: torch.Tensor) -> torch.Tensor:
+        group, p = rank.torch_group, rank.size
+        if collective == "all_to_all":
+            received = [torch.empty_like(split_chunks(x, p)[rank.rank]) for _ in range(p)]
+            dist.all_to_all(received, split_chunks(x, p), group=group)
+            return torch.cat(received)
+        if collective == "all_gather":
+            own = split_chunks(x, p)
+            gathered = [torch.empty_like(chunk) for chunk in own]
+            dist.all_gather(gathered, own[rank.rank].clone(), group=group)
+            return torch.cat(gathered)
+        if collective == "reduce_scatter":
+            chunks = split_chunks(x, p)
+            out = torch.empty_like(chunks[rank.rank])
+            dist.reduce_scatter(out, chunks, group=group)
+            return out
+        out = x.clone()
+        if collective == "all_reduce":
+            dist.all_reduce(out, group=group)
+        elif collective == "broadcast":
+            dist.broadcast(out, 0, group=group)
+        else:
+            dist.reduce(out, 0, group=group)
+        return out if collective != "reduce" or rank.rank == 0 else x
+
+    return call
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: a form of a collective on an array of `size_bytes`, median of its iterations."""
+
+    collective: str
+    form: str
+    ranks: int
+    size_bytes: int
+    time_s: float
+    wrong: int
+
+    @property
+    def algorithm_bytes_per_s(self) -> float:
+        """The array's bytes over the time."""
+        return self.size_bytes / self.time_s
+
+    @property
+    def bus_bytes_per_s(self) -> float:
+        """What each rank's link carried, to be compared with what it can carry."""
+        return bus_bytes_per_s(self.collective, self.ranks, self.size_bytes, self.time_s)
+
+
+def measure(
+    collective: str,
+    ranks: int,
+    sizes_bytes: Sequence[int],
+    *,
+    world: WorldName = "threads",
+    forms: Sequence[str] | None = None,
+    iterations: int = 5,
+) -> list[Row]:
+    """Time a collective of float32 arrays in all its forms, or in those named; one untimed call goes before.
+
+    A time is that of the slowest rank between two barriers. On threads ranks take turns, so that a time is the work of
+    all ranks and of Python: it tells forms apart by their number of messages, and says nothing of a network. Sizes are
+    rounded to whole elements for each rank. Raises InputError for bad arguments.
+    """
+    if collective not in FORMS:
+        known = ", ".join(FORMS)
+        raise InputError("no such collective", got=collective, expected=known, help=did_you_mean(collective, FORMS))
+    if ranks < 2 or iterations < 1 or not sizes_bytes or min(sizes_bytes) < 1:
+        raise InputError(
+            "a measurement needs two ranks, an iteration and a positive size",
+            got=f"{ranks} ranks, {iterations} iterations, sizes {list(sizes_bytes)}",
+        )
+    known_forms = [*FORMS[collective], *(["torch"] if world != "threads" else [])]
+    power = ranks & (ranks - 1) == 0
+    chosen = list(forms or [form for form in known_forms if power or form not in ("doubling", "halving")])
+    if unknown := [form for form in chosen if form not in known_forms]:
+        raise InputError(
+            f"no such form of {collective} in the world of {world}", got=unknown[0], expected=", ".join(known_forms)
+        )
+    counts = [max(1, round(size / 4 / ranks)) * ranks for size in sizes_bytes]
+
+    def program(rank: Rank, _: None) -> list[tuple[float, int]]:
+        return [_measure_one(rank, collective, form, n, iterations) for form in chosen for n in counts]
+
+    results, _ = run(program, [None] * ranks, world=world)
+    measured = zip(*results, strict=True)
+    return [
+        Row(collective, form, ranks, 4 * n, max(time_s for time_s, _ in each), sum(wrong for _, wrong in each))
+        for (form, n), each in zip(((form, n) for form in chosen for n in counts), measured, strict=True)
+    ]
+
+
+def _measure_one(rank: Rank, collective: str, form: str, n: int, iterations: int) -> tuple[float, int]:
+    """Median seconds of a call on this rank, and its wrong elements."""
+    function = _torch_form(collective) if form == "torch" else FORMS[collective][form]
+    x = _make_input(rank.rank, n).to(rank.device)
+    out = function(rank, x)
+    times = []
+    for _ in range(iterations):
+        rank.barrier()
+        start = time.perf_counter()
+        out = function(rank, x)
+        if out.is_cuda:
+            torch.cuda.synchronize()
+        rank.barrier()
+        times.append(time.perf_counter() - start)
+    expected = _expect(collective, rank.rank, rank.size, n)
+    return statistics.median(times), int((out.cpu().reshape(-1) != expected).sum())
+
+
+def _make_input(rank: int, n: int) -> torch.Tensor:
+    """Small whole numbers, whose sums are exact in float32."""
+    return (torch.arange(n) % 7 + rank).float()
+
+
+def _expect(collective: str, rank: int, p: int, n: int) -> torch.Tensor:
+    inputs = [_make_input(other, n) for other in range(p)]
+    total = torch.stack(inputs).sum(0)
+    return {
+        "all_reduce": lambda: total,
+        "broadcast": lambda: inputs[0],
+        "reduce": lambda: total if rank == 0 else inputs[rank],
+        "all_gather": lambda: torch.cat([split_chunks(x, p)[other] for other, x in enumerate(inputs)]),
+        "reduce_scatter": lambda: split_chunks(total, p)[rank],
+        "all_to_all": lambda: torch.cat([split_chunks(x, p)[rank] for x in inputs]),
+    }[collective]()

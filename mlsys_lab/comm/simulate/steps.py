@@ -1,0 +1,55 @@
+"""Programs for the simulated cluster: a collective chunk by chunk, and a training step of data and pipeline stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mlsys_lab.comm.cost.alpha_beta import LinkCost
+from mlsys_lab.comm.simulate.cluster import Cluster, Task
+
+
+def ring_all_reduce(
+    cluster: Cluster, ranks: Sequence[int], size_bytes: float, link: LinkCost, after: Sequence[Task] = ()
+) -> list[Task]:
+    """Issue a ring all-reduce message by message; returns the last task of each rank, in their order.
+
+    A rank passes on in step k + 1 what it received in step k, so a rank that starts late holds up its neighbours one
+    by one. `after`: a task for each rank that its first message waits for.
+    """
+    p = len(ranks)
+    seconds = link.time_s(1, size_bytes / p)
+    ready = [[task] for task in after] if after else [[] for _ in ranks]
+    for _ in range(2 * (p - 1)):
+        sent = [cluster.send(ranks[i], ranks[i + 1 - p], seconds, "ring", ready[i]) for i in range(p)]
+        ready = [[sent[i - 1]] for i in range(p)]
+    return [tasks[0] for tasks in ready]
+
+
+def data_parallel_step(
+    cluster: Cluster,
+    layers: int,
+    forward_s: float,
+    all_reduce_s: float,
+    *,
+    overlap: bool = True,
+) -> Task:
+    """Issue a step of data parallelism on all ranks: forward, backward (twice as long), one all-reduce a layer.
+
+    With overlap a layer's gradients go while the layers before it are differentiated; without, after the whole of the
+    backward pass. Returns the optimizer's task of rank 0.
+    """
+    everyone = range(cluster.ranks)
+    for rank in everyone:
+        for layer in range(layers):
+            cluster.compute(rank, forward_s, f"forward {layer}")
+    gradients = [
+        [cluster.compute(rank, 2 * forward_s, f"backward {layer}") for rank in everyone]
+        for layer in reversed(range(layers))
+    ]
+    last = gradients[-1]
+    reduced = [
+        cluster.collective(everyone, all_reduce_s, f"all-reduce {layers - 1 - i}", own if overlap else last)
+        for i, own in enumerate(gradients)
+    ]
+    updates = [cluster.compute(rank, 0.0, "optimizer", reduced) for rank in everyone]
+    return updates[0]

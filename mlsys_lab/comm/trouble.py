@@ -1,0 +1,41 @@
+"""How a run of several ranks can go wrong, each told in one line that names the ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mlsys_lab.errors import CourseError
+
+
+class MessageError(CourseError):
+    """A message that does not fit: another array than its receiver waits for, or one changed while it was sent."""
+
+
+class DeadlockError(CourseError):
+    """No rank can go on: each waits for another, or for one that has ended."""
+
+
+class RankError(CourseError):
+    """A rank raised an exception, died or did not end; `rank` is its number."""
+
+    def __init__(self, what: str, rank: int) -> None:
+        super().__init__(what)
+        self.rank = rank
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.rank)
+
+    @classmethod
+    def of(cls, rank: int, problem: BaseException) -> RankError:
+        """The error that says which rank raised `problem`, and what that says."""
+        text = str(problem) if isinstance(problem, CourseError) else f"{type(problem).__name__}: {problem}"
+        return cls(f"rank {rank} failed: {text}", rank)
+
+    @classmethod
+    def of_silence(cls, rank: int, limit_s: float) -> RankError:
+        """The error for a rank that has run to its limit without posting a message."""
+        return cls(f"rank {rank} has run for {limit_s:g} s without a message: does it loop?", rank)
+
+
+class LostError(CourseError):
+    """The other side of a connection went away: another rank is to blame, or has ended."""

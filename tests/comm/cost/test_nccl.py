@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+
+from mlsys_lab.comm.cost.nccl import PAYLOAD_SHARE, Cluster, estimate_all_reduce, nvls_bound_s, rank_estimates
+from mlsys_lab.errors import InputError
+
+NODE = Cluster(nodes=1, per_node=8, channels=12, channel_bytes_per_s=20e9)
+RACKS = Cluster(nodes=64, per_node=8, channels=8, channel_bytes_per_s=20e9)
+
+
+def test_small_arrays_take_ll_large_ones_simple_and_ll128_lies_between():
+    picks = [rank_estimates(NODE, size)[0] for size in (1e3, 4e6, 4e9)]
+    assert [pick.protocol for pick in picks] == ["LL", "LL128", "Simple"]
+    assert {pick.algorithm for pick in picks} == {"ring"}
+
+
+def test_many_nodes_take_trees_until_bandwidth_decides():
+    picks = [rank_estimates(RACKS, size)[0].algorithm for size in (1e3, 1e6, 64e9)]
+    assert picks == ["tree", "tree", "ring"]
+
+
+def test_an_estimate_by_hand():
+    """8 GPUs, ring, Simple: 8.4 µs and 14 hops of 3.4; the bus's 240 GB/s over 2·7/8."""
+    way = estimate_all_reduce(NODE, "ring", "Simple")
+    assert way.latency_s == pytest.approx((8.4 + 14 * 3.4) * 1e-6)
+    assert way.bytes_per_s == pytest.approx(240e9 / 1.75)
+    tree = estimate_all_reduce(RACKS, "tree", "LL")
+    assert tree.latency_s == pytest.approx((4.4 + 2 * (7 * 0.52 * 1.8 + 6 * 5.0)) * 1e-6)
+    assert tree.bytes_per_s == pytest.approx(80e9 / 3.8 / 2)
+
+
+def test_payload_and_switches_that_add():
+    assert PAYLOAD_SHARE == {"LL": 0.5, "LL128": 0.9375, "Simple": 1.0}
+    assert nvls_bound_s(450e9, 450e9) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: Cluster(1, 1, 1, 1.0), "needs two ranks: got 1"),
+        (lambda: Cluster(1, 8, 0, 1.0), "nodes, GPUs, channels and a bandwidth"),
+        (lambda: nvls_bound_s(1.0, 0.0), "positive bandwidth"),
+    ],
+)
+def test_bad_arguments(call, text):
+    with pytest.raises(InputError, match=text):
+        call()

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from mlsys_lab.comm import run
+from mlsys_lab.comm.collectives import all_reduce
+from mlsys_lab.comm.cost import topology
+from mlsys_lab.comm.cost.bus_bandwidth import bus_bytes_per_s, bus_factor
+from mlsys_lab.comm.cost.choice import autopick, predict
+from mlsys_lab.comm.cost.congestion import replay_s
+from mlsys_lab.comm.cost.patterns import ring
+from mlsys_lab.errors import InputError
+
+EXAMPLES = [
+    topology.nvlink_island(8, 450e9),
+    topology.pcie_tree(8, 25e9),
+    topology.rails(2, 4, inside_bytes_per_s=450e9, rail_bytes_per_s=50e9),
+    topology.fat_tree(8, 50e9, per_leaf=4, oversubscription=2),
+    topology.torus((2, 4), 90e9),
+]
+
+
+@pytest.mark.parametrize("wires", EXAMPLES, ids=lambda wires: wires.name)
+def test_every_route_is_made_of_links_that_there_are(wires):
+    for a, b in itertools.permutations(range(wires.size), 2):
+        assert wires.route(a, b) and set(wires.route(a, b)) <= wires.capacity.keys()
+        assert wires.latency_s(a, b) > 0
+    assert {link for a, b in itertools.permutations(range(wires.size), 2) for link in wires.route(a, b)} == set(
+        wires.capacity
+    )
+
+
+def test_routes_by_hand():
+    tree = topology.pcie_tree(4, 25e9)
+    assert tree.route(0, 1) == ("0 out", "1 in")
+    assert tree.route(0, 3) == ("0 out", "switch 0 out", "switch 1 in", "3 in")
+    nodes = topology.rails(2, 2, inside_bytes_per_s=450e9, rail_bytes_per_s=50e9)
+    assert nodes.route(0, 3) == ("0 out", "1 in", "1 rail out", "3 rail in")
+    assert nodes.route(0, 2) == ("0 rail out", "2 rail in")
+    assert nodes.path_bytes_per_s(0, 3) == 50e9 and nodes.latency_s(0, 3) == pytest.approx(6e-6)
+    ring_of_five = topology.torus((5,), 1.0)
+    assert ring_of_five.route(0, 2) == ("0 axis 0 +", "1 axis 0 +")
+    assert ring_of_five.route(0, 3) == ("0 axis 0 -", "4 axis 0 -")
+    assert topology.torus((2, 3), 1.0).route(0, 5) == ("0.0 axis 0 +", "1.0 axis 1 -")
+
+
+@pytest.mark.parametrize("wires", EXAMPLES, ids=lambda wires: wires.name)
+def test_predicted_time_of_a_ring_is_that_of_its_messages(wires):
+    n = 8 * 1000
+    _, ledger = run(all_reduce.ring, [torch.zeros(n)] * wires.size)
+    prediction = predict("ring", ring(wires.size), 4 * n, wires)
+    assert replay_s(ledger, wires) == pytest.approx(prediction.time_s)
+
+
+def test_oversubscription_slows_what_crosses_the_spine_and_nothing_else():
+    thin, full = (topology.fat_tree(8, 50e9, per_leaf=4, oversubscription=o) for o in (4, 1))
+    halving = all_reduce.halving_doubling
+    _, ledger = run(halving, [torch.zeros(1 << 16)] * 8)
+    assert replay_s(ledger, thin) > 1.5 * replay_s(ledger, full)
+    assert predict("ring", ring(8), 1e6, thin) == predict("ring", ring(8), 1e6, full)
+
+
+def test_the_choice_goes_from_latency_to_bandwidth_as_arrays_grow():
+    nodes = topology.rails(4, 8, inside_bytes_per_s=450e9, rail_bytes_per_s=50e9)
+    small, large = autopick(1e3, nodes), autopick(1e9, nodes)
+    assert small.algorithm == "halving_doubling" and "bound by latency" in small.sentence
+    assert large.algorithm == "hierarchical, islands of 8" and "bound by bandwidth" in large.sentence
+    for choice in (small, large):
+        times = [prediction.time_s for prediction in choice.predictions]
+        assert times == sorted(times)
+        assert choice.sentence.startswith(choice.algorithm) and choice.predictions[1].algorithm in choice.sentence
+
+
+def test_bus_factors():
+    assert [bus_factor(name, 8) for name in ("all_reduce", "reduce_scatter", "all_to_all", "reduce")] == [
+        1.75,
+        0.875,
+        0.875,
+        1.0,
+    ]
+    assert bus_bytes_per_s("all_reduce", 8, 1e9, 17.5e-3) == pytest.approx(100e9)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: topology.nvlink_island(0, 1.0), "positive sizes and rates: got ranks=0"),
+        (lambda: topology.torus((4, 0), 1.0), "got axis 1=0"),
+        (lambda: topology.fat_tree(4, float("nan")), "got bytes_per_s=nan"),
+        (lambda: autopick(1e6, topology.nvlink_island(1, 1.0)), "needs two ranks"),
+        (lambda: bus_factor("allreduce", 8), "did you mean 'all_reduce'"),
+        (lambda: bus_factor("all_reduce", 0), "at least one rank"),
+        (lambda: bus_bytes_per_s("reduce", 2, 1.0, 0.0), "a positive time"),
+        (
+            lambda: replay_s(run(all_reduce.ring, [torch.zeros(1)] * 2).ledger, topology.nvlink_island(3, 1.0)),
+            "another number of ranks: got 3, expected 2",
+        ),
+    ],
+)
+def test_bad_arguments(call, text):
+    with pytest.raises(InputError, match=text):
+        call()

@@ -1,0 +1,98 @@
+"""Real processes over gloo. Few runs, since each takes half a second; what they do is held to what threads do."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+
+import pytest
+import torch
+
+from mlsys_lab.comm import DeadlockError, MessageError, RankError, run
+from mlsys_lab.errors import MissingToolError
+from tests.comm.programs import (
+    change_what_is_sent,
+    divide_by_zero,
+    leave_early,
+    pass_right,
+    send_twelve_for_ten,
+    send_unheard,
+    sleep,
+)
+
+
+def test_processes_and_threads_give_the_same_results_and_the_same_ledger():
+    inputs = [torch.tensor([float(r)]) for r in range(4)]
+    threads, processes = run(pass_right, inputs), run(pass_right, inputs, world="gloo")
+    assert threads.results == processes.results
+    assert threads.ledger.logs == processes.ledger.logs
+
+
+def test_every_dtype_and_shape_travels():
+    arrays = [
+        torch.arange(6).reshape(2, 3).to(dtype)
+        for dtype in (torch.float64, torch.bfloat16, torch.int8, torch.bool, torch.complex64)
+    ] + [torch.empty(0, 4), torch.tensor(2.5), torch.arange(6.0).reshape(2, 3).T]
+
+    def exchange(rank, _):
+        if rank.rank:
+            return [rank.recv(0, like=array) for array in arrays]
+        for array in arrays:
+            rank.send(array, 1)
+        return arrays
+
+    (sent, received), _ = run(exchange, [None, None], world="gloo")
+    for a, b in zip(sent, received, strict=True):
+        assert a.dtype == b.dtype and torch.equal(a, b)
+
+
+def kill_rank_1(rank, x):
+    if rank.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    rank.recv(1)
+
+
+@pytest.mark.parametrize(
+    ("program", "size", "error", "text"),
+    [
+        (kill_rank_1, 3, RankError, "rank 1 died: killed by SIGKILL"),
+        (lambda rank, x: os._exit(3), 1, RankError, "rank 0 died: exit status 3"),
+        (divide_by_zero, 2, RankError, "rank 1 failed: ZeroDivisionError: division by zero"),
+        (leave_early, 4, DeadlockError, "rank 1 could not send to rank 2; .*rank 2 has ended"),
+        (send_twelve_for_ten, 2, MessageError, r"got float32 \(12,\), expected float32 \(10,\)"),
+        (send_unheard, 2, MessageError, "all ranks have ended, but rank 1 waits to send to rank 0"),
+        (change_what_is_sent, 2, MessageError, "rank 1 changed an array while it was sending it to rank 0"),
+        (lambda rank, x: lambda: x, 1, RankError, "rank 0 failed: its result cannot leave the process"),
+    ],
+)
+def test_what_goes_wrong_names_the_rank_and_no_process_is_left(program, size, error, text):
+    with pytest.raises(error, match=text):
+        run(program, [torch.ones(2)] * size, world="gloo")
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize(
+    ("program", "error", "text"),
+    [
+        (sleep, RankError, "rank 1 has run for 3 s without a message"),
+        (lambda rank, x: rank.send(x, 1 - rank.rank), DeadlockError, "rank . has waited 3 s to send to rank"),
+    ],
+)
+def test_limits_between_processes_are_on_the_clock(program, error, text):
+    with pytest.raises(error, match=text):
+        run(program, [torch.ones(100_000)] * 2, world="gloo", limit_s=3)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() >= 2, reason="this machine has GPUs for two ranks")
+def test_nccl_asks_for_a_gpu_for_each_rank():
+    with pytest.raises(MissingToolError, match=r"NCCL needs a GPU for each rank: got \d for 2 ranks"):
+        run(pass_right, [torch.ones(1)] * 2, world="nccl")
+
+
+@pytest.mark.gpu
+def test_nccl_carries_the_same_program():
+    if torch.cuda.device_count() < 2:
+        pytest.skip("NCCL between ranks needs two GPUs")
+    inputs = [torch.tensor([float(r)], device=f"cuda:{r}") for r in range(2)]
+    assert [x.item() for x, _ in run(pass_right, inputs, world="nccl").results] == [1.0, 0.0]
