@@ -1,9 +1,16 @@
 """Published parameter counts: exact ones are met exactly, rounded ones to their last digit."""
 
+import dataclasses
+from pathlib import Path
+
 import pytest
+import yaml
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import PRESETS, parameters, preset
+from mlsys_lab.flops import PRESETS, TransformerConfig, parameters, preset
+from tests.leaves import numbers
+
+CONFIGURATIONS = yaml.safe_load(Path(__file__).with_name("configurations.yml").read_text(encoding="utf-8"))
 
 # Numbers of elements in the released safetensors files, as Hugging Face shows them; a tied head counts once.
 RELEASED = {
@@ -52,8 +59,44 @@ PRINTED = {
 }
 
 
+def sizes(config: TransformerConfig) -> dict[str, float]:
+    """Every number of a configuration that says something of the model, by its path."""
+    unused = () if config.position == "rotary" else ("rope_theta",)
+    return {path: value for where, value in numbers(config) if (path := where.removeprefix(".")) not in unused}
+
+
+def with_size(config: TransformerConfig, path: str, value: float) -> TransformerConfig:
+    """A copy with one size changed, not validated: what is not possible would be refused before it is noticed."""
+    name, _, inner = path.partition(".")
+    changed = object.__new__(type(config))
+    for field in dataclasses.fields(config):
+        object.__setattr__(changed, field.name, getattr(config, field.name))
+    object.__setattr__(changed, name, with_size(getattr(config, name), inner, value) if inner else value)
+    return changed
+
+
+def is_as_published(name: str, config: TransformerConfig) -> bool:
+    """Whether its number of parameters and the sizes that this does not show are those of the source."""
+    total, said = parameters(config).total, CONFIGURATIONS[name]
+    if name in RELEASED and total != RELEASED[name]:
+        return False
+    if name in PRINTED and abs(total / 1e9 - PRINTED[name][0]) > PRINTED[name][1]:
+        return False
+    return ({"n_kv_heads": said["n_heads"]} | said).items() <= sizes(config).items()
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_no_size_of_a_preset_can_be_wrong(name):
+    config = preset(name)
+    assert is_as_published(name, config)
+    for path, value in sizes(config).items():
+        for off in (value * 0.9, value * 1.1):
+            wrong = with_size(config, path, max(1, round(off) + (off > value)) if isinstance(value, int) else off)
+            assert wrong == config or not is_as_published(name, wrong), path
+
+
 def test_every_preset_has_a_published_count():
-    assert RELEASED.keys() | PRINTED.keys() == PRESETS.keys()
+    assert RELEASED.keys() | PRINTED.keys() == CONFIGURATIONS.keys() == PRESETS.keys()
     assert all(name == config.name for name, config in PRESETS.items())
 
 
