@@ -53,7 +53,7 @@ def parameters(config: TransformerConfig) -> Parameters:
     1480
     """
     c = config
-    norms = c.n_layers * (1 if c.parallel_blocks else 2) + 1 + c.embedding_norm  # per block, last, first
+    norms = c.n_layers * c.block_norms + 1 + c.embedding_norm  # per block, last, first
     norm = norms * c.d_model * (2 if c.norm_bias else 1) + c.n_layers * _inner_norm_parameters(c)
     mlp, router, idle = c.n_layers * mlp_parameters(c, c.d_ff), 0, 0
     if c.experts is not None:
@@ -85,8 +85,8 @@ def attention_parameters(config: TransformerConfig) -> int:
 
 
 def mlp_parameters(config: TransformerConfig, d_ff: int) -> int:
-    """Parameters of one MLP of hidden width `d_ff`: 3·D·F for "swiglu", else 2·D·F; and its biases."""
-    inputs = 2 if config.activation == "swiglu" else 1
+    """Parameters of one MLP of hidden width `d_ff`: 3·D·F for a gated one, else 2·D·F; and its biases."""
+    inputs = 2 if config.gated else 1
     biases = inputs * d_ff + config.d_model if config.mlp_bias else 0
     return (inputs + 1) * config.d_model * d_ff + biases
 

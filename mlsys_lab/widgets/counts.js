@@ -1,7 +1,11 @@
 // Parameters and forward FLOPs of a transformer, as `mlsys_lab.flops.parameters` and `.compute` count them. Comes after config.js.
 
+function isGated(c) {
+  return c.activation === "swiglu" || c.activation === "geglu";
+}
+
 function mlpParameters(c, dFf) {
-  const inputs = c.activation === "swiglu" ? 2 : 1;
+  const inputs = isGated(c) ? 2 : 1;
   return (inputs + 1) * c.d_model * dFf + (c.mlp_bias ? inputs * dFf + c.d_model : 0);
 }
 
@@ -20,7 +24,7 @@ function attentionParameters(c) {
 // Counts of learned numbers by kind; `idle` are those of experts that a token skips.
 function parameters(c) {
   const inner = c.latent ? (c.latent.q_rank ?? 0) + c.latent.kv_rank : c.qk_norm ? 2 * c.head_dim : 0;
-  const norms = c.n_layers * (c.parallel_blocks ? 1 : 2) + 1 + (c.embedding_norm ? 1 : 0);
+  const norms = c.n_layers * ((c.parallel_blocks ? 1 : 2) + (c.post_norms ? 2 : 0)) + 1 + (c.embedding_norm ? 1 : 0);
   let [mlp, router, idle] = [c.n_layers * mlpParameters(c, c.d_ff), 0, 0];
   if (c.experts) {
     const { count, active, shared, d_ff: dFf, dense_layers: dense } = c.experts;
@@ -56,7 +60,7 @@ function forwardFlops(c, tokens, { batch = 1, causal = false, past = 0, headToke
     if (qRank) query = qRank * (D + N * H);
     keyValue = D * (kvRank + rope) + kvRank * N * (nope + vDim);
   }
-  const matrices = c.activation === "swiglu" ? 3 : 2;
+  const matrices = isGated(c) ? 3 : 2;
   let [denseLayers, expert, router] = [c.n_layers, 0, 0];
   if (c.experts) {
     denseLayers = c.experts.dense_layers;
