@@ -38,25 +38,27 @@ def disturbed(value: Any, factors: Iterator[float]) -> Any:
     return value
 
 
-def disturb(monkeypatch: pytest.MonkeyPatch, target: str) -> None:
-    """Disturb what a function, method or property of the package returns, or what a class is made from.
+def disturb(monkeypatch: pytest.MonkeyPatch, *targets: str) -> None:
+    """Disturb what functions, methods or properties of the package return, or what a class is made from.
 
-    `target` is its name below `mlsys_lab`, such as "flops.einsum.Einsum.flops".
+    A target is a name below `mlsys_lab`, such as "flops.einsum.Einsum.flops".
     """
-    owner, name = _find(target)
-    found = inspect.getattr_static(owner, name)
-    if isinstance(found, type):
-        monkeypatch.setattr(found, "__init__", _taking_wrong(found.__init__))  # type: ignore[misc]
-    elif isinstance(found, property):
-        assert found.fget
-        monkeypatch.setattr(owner, name, property(_returning_wrong(found.fget)))
-    elif isinstance(owner, type):
-        monkeypatch.setattr(owner, name, _returning_wrong(found))
-    else:
-        wrong = _returning_wrong(found)
-        for module in _modules():
-            for alias in [alias for alias, value in vars(module).items() if value is found]:
-                monkeypatch.setattr(module, alias, wrong)
+    factors = cycle(FACTORS)
+    for target in targets:
+        owner, name = _find(target)
+        found = inspect.getattr_static(owner, name)
+        if isinstance(found, type):
+            monkeypatch.setattr(found, "__init__", _taking_wrong(found.__init__, factors))  # type: ignore[misc]
+        elif isinstance(found, property):
+            assert found.fget
+            monkeypatch.setattr(owner, name, property(_returning_wrong(found.fget, factors)))
+        elif isinstance(owner, type):
+            monkeypatch.setattr(owner, name, _returning_wrong(found, factors))
+        else:
+            wrong = _returning_wrong(found, factors)
+            for module in _modules():
+                for alias in [alias for alias, value in vars(module).items() if value is found]:
+                    monkeypatch.setattr(module, alias, wrong)
 
 
 def _find(target: str) -> tuple[Any, str]:
@@ -77,11 +79,9 @@ def _modules() -> list[ModuleType]:
     return [module for name, module in list(sys.modules.items()) if name.startswith(("mlsys_lab", "tests.oracles"))]
 
 
-def _returning_wrong(function: Callable[..., Any]) -> Callable[..., Any]:
-    factors = cycle(FACTORS)
+def _returning_wrong(function: Callable[..., Any], factors: Iterator[float]) -> Callable[..., Any]:
     return wraps(function)(lambda *args, **kwargs: disturbed(function(*args, **kwargs), factors))
 
 
-def _taking_wrong(function: Callable[..., Any]) -> Callable[..., Any]:
-    factors = cycle(FACTORS)
+def _taking_wrong(function: Callable[..., Any], factors: Iterator[float]) -> Callable[..., Any]:
     return wraps(function)(lambda self, *args: function(self, *disturbed(args, factors)))
