@@ -25,6 +25,8 @@ FLAGS = (
     "qk_norm",
     "embedding_norm",
     "post_norms",
+    "attention_sinks",
+    "router_bias",
     "parallel_blocks",
     "tied",
 )
@@ -35,7 +37,8 @@ class Experts:
     """Mixture of experts in place of the dense MLP; each expert is an MLP of the model's activation.
 
     `count` experts are routed, of which a token uses `active`, and `shared` more that every token uses; all are `d_ff`
-    wide. The first `dense_layers` layers keep the dense MLP, `TransformerConfig.d_ff` wide. Raises InputError.
+    wide. The first `dense_layers` layers keep the dense MLP, `TransformerConfig.d_ff` wide; where they lie among the
+    others, as in Llama 4, no count is another. Raises InputError.
     """
 
     count: int
@@ -111,7 +114,9 @@ class TransformerConfig:
     those of queries, keys and values; of attention's output; of the MLP; of norms ("layer" only). `qk_norm` is an RMS
     norm over each head's query and key before the positions (Qwen 3), `embedding_norm` one over embedded tokens
     (BLOOM), `post_norms` one each over what attention and the MLP give, before it is added (Gemma 2).
-    `parallel_blocks` feed attention and MLP from one norm and add both (PaLM). `tied`: the head is the embedding.
+    `attention_sinks` are one number a head that its softmax counts as one more score, `router_bias` one an expert
+    (gpt-oss). `parallel_blocks` feed attention and MLP from one norm and add both (PaLM). `tied`: the head is the
+    embedding.
     `rope_scaling` None leaves rotary angles as `rope_theta` makes them. Left out, since it changes no count: dropout.
     """
 
@@ -134,6 +139,8 @@ class TransformerConfig:
     qk_norm: bool = False
     embedding_norm: bool = False
     post_norms: bool = False
+    attention_sinks: bool = False
+    router_bias: bool = False
     parallel_blocks: bool = False
     tied: bool = False
     rope_theta: float = 10_000.0

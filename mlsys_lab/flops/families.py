@@ -228,3 +228,47 @@ def gemma3(
         rope_scaling=RotaryScaling("linear", factor=8.0),
         qk_norm=True,
     )
+
+
+def gpt_oss(name: str, n_layers: int, experts: int) -> TransformerConfig:
+    """Sizes of gpt-oss: 4 of many experts as wide as the model, biases everywhere, sinks, a head of its own.
+
+    Every second layer reaches back a window of tokens only.
+    """
+    return TransformerConfig(
+        name,
+        n_layers,
+        d_model=2880,
+        n_heads=64,
+        d_ff=2880,
+        vocab_size=201_088,
+        context=128 * KI,
+        n_kv_heads=8,
+        head_dim=64,
+        qkv_bias=True,
+        out_bias=True,
+        mlp_bias=True,
+        attention_sinks=True,
+        router_bias=True,
+        rope_theta=1.5e5,
+        experts=Experts(count=experts, active=4, d_ff=2880),
+    )
+
+
+def llama4(name: str, experts: Experts, context: int) -> TransformerConfig:
+    """Sizes of the decoders of Llama 4, without what reads pictures: one routed expert and a shared one.
+
+    Three of four layers attend within chunks of tokens only, the fourth has no positions.
+    """
+    return llama(
+        name,
+        48,
+        5120,
+        40,
+        8,
+        16_384,
+        vocab_size=202_048,
+        context=context,
+        rope_theta=5e5,
+        experts=experts,
+    )

@@ -85,10 +85,10 @@ class Fields:
     @property
     def windowed_layers(self) -> int:
         """Number of layers that reach back `window` tokens only: those of `layer_types`, or all but each p-th one."""
-        layers = self.size("num_hidden_layers")
+        layers = self.size("num_hidden_layers", default=0)
         if types := self.get("layer_types"):
             return sum(kind == "sliding_attention" for kind in types)
-        pattern = {"gemma2": 2, "gemma3_text": self.size("sliding_window_pattern", default=6)}
+        pattern = {"gemma2": 2, "gpt_oss": 2, "gemma3_text": self.size("sliding_window_pattern", default=6)}
         every = pattern.get(self.text("model_type"))
         return layers - layers // every if every else layers
 

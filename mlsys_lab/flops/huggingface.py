@@ -39,7 +39,9 @@ def omissions(source: Source) -> tuple[str, ...]:
     if found.unknown_scaling:
         said.append(f"rotary angles are stretched ({found.unknown_scaling})")
     if found.window is not None:
-        said.append(reach(found.window, found.windowed_layers, found.size("num_hidden_layers")) + " (sliding_window)")
+        said.append(
+            reach(found.window, found.windowed_layers, found.size("num_hidden_layers", default=0)) + " (sliding_window)"
+        )
     if modules := found.get("num_nextn_predict_layers"):
         said.append(f"{modules} further module predicts a later token (num_nextn_predict_layers)")
     if found.get("quantization_config"):
@@ -196,6 +198,14 @@ def _qwen3_moe(c: Fields) -> TransformerConfig:
     return _llama(c, experts=experts, mlp_bias=False, qk_norm=True, head_dim=c.size("head_dim", default=128))
 
 
+def _gpt_oss(c: Fields) -> TransformerConfig:
+    """Read gpt-oss's fields; the MLP's activation is a bounded SwiGLU, which counts as that."""
+    experts = Experts(c.size("num_local_experts"), c.size("num_experts_per_tok"), c.size("intermediate_size"))
+    c.refuse("attention_bias", unless=True, default=True)
+    own = {"mlp_bias": True, "attention_sinks": True, "router_bias": True}
+    return _llama(c, experts=experts, qkv_bias=True, out_bias=True, **own)
+
+
 def _phi3(c: Fields) -> TransformerConfig:
     """Read Phi-3's fields; its matrices are stored joined, which makes no difference to their number."""
     return _llama(c, qkv_bias=False, out_bias=False, mlp_bias=False)
@@ -250,6 +260,7 @@ FAMILIES: dict[str, Callable[[Fields], TransformerConfig]] = {
     "qwen2": _qwen2,
     "qwen3": _qwen3,
     "qwen3_moe": _qwen3_moe,
+    "gpt_oss": _gpt_oss,
     "phi3": _phi3,
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,

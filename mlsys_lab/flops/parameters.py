@@ -61,7 +61,7 @@ def parameters(config: TransformerConfig) -> Parameters:
         mlp = c.experts.dense_layers * mlp_parameters(c, c.d_ff)
         mlp += layers * (c.experts.count + c.experts.shared) * expert
         idle = layers * (c.experts.count - c.experts.active) * expert
-        router = layers * c.d_model * c.experts.count
+        router = layers * c.experts.count * (c.d_model + c.router_bias)
     return Parameters(
         embedding=c.vocab_size * c.d_model,
         position=c.context * c.d_model if c.position == "learned" else 0,
@@ -75,13 +75,14 @@ def parameters(config: TransformerConfig) -> Parameters:
 
 
 def attention_parameters(config: TransformerConfig) -> int:
-    """Parameters of one layer's attention, with biases, without norms: D·(2N + 2K)·H for grouped heads."""
+    """Parameters of one layer's attention, with biases and sinks, without norms: D·(2N + 2K)·H for grouped heads."""
     c = config
     if c.latent is not None:
-        return _latent_parameters(c, c.latent) + (c.d_model if c.out_bias else 0)
+        sinks = c.n_heads if c.attention_sinks else 0
+        return _latent_parameters(c, c.latent) + (c.d_model if c.out_bias else 0) + sinks
     inputs, outputs = (c.n_heads + 2 * c.n_kv_heads) * c.head_dim, c.n_heads * c.head_dim
     biases = (inputs if c.qkv_bias else 0) + (c.d_model if c.out_bias else 0)
-    return c.d_model * (inputs + outputs) + biases
+    return c.d_model * (inputs + outputs) + biases + (c.n_heads if c.attention_sinks else 0)
 
 
 def mlp_parameters(config: TransformerConfig, d_ff: int) -> int:

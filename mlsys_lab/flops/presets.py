@@ -11,7 +11,20 @@ from types import MappingProxyType
 
 from mlsys_lab.errors import InputError, did_you_mean
 from mlsys_lab.flops.config import Experts, RotaryScaling, TransformerConfig, refuse_without_attention
-from mlsys_lab.flops.families import KI, deepseek, gemma, gemma3, gpt, llama, llama3, palm, qwen, qwen3_moe
+from mlsys_lab.flops.families import (
+    KI,
+    deepseek,
+    gemma,
+    gemma3,
+    gpt,
+    gpt_oss,
+    llama,
+    llama3,
+    llama4,
+    palm,
+    qwen,
+    qwen3_moe,
+)
 from mlsys_lab.flops.fields import reach
 
 LLAMA31 = RotaryScaling("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_context=8 * KI)
@@ -98,6 +111,12 @@ _ROWS = (
     gemma3("gemma3-4b", 34, 2560, 8, 4, 10_240),
     gemma3("gemma3-12b", 48, 3840, 16, 8, 15_360),
     gemma3("gemma3-27b", 62, 5376, 32, 16, 21_504, head_dim=128),
+    # OpenAI 2025 (arXiv:2508.10925), table 1, released config.json.
+    gpt_oss("gpt-oss-20b", 24, experts=32),
+    gpt_oss("gpt-oss-120b", 36, experts=128),
+    # Meta 2025, released config.json. In Maverick dense layers and layers with experts take turns.
+    llama4("llama4-scout", Experts(16, 1, d_ff=8192, shared=1), context=10 * KI * KI),
+    llama4("llama4-maverick", Experts(128, 1, d_ff=8192, shared=1, dense_layers=24), context=KI * KI),
     # BigScience 2022 (arXiv:2211.05100), table 3 and released config.json.
     TransformerConfig(
         "bloom-176b",
@@ -139,6 +158,10 @@ WINDOWS = MappingProxyType(
         "gemma3-4b": (1024, 29),
         "gemma3-12b": (1024, 40),
         "gemma3-27b": (1024, 52),
+        "gpt-oss-20b": (128, 12),
+        "gpt-oss-120b": (128, 18),
+        "llama4-scout": (8192, 36),
+        "llama4-maverick": (8192, 36),
     }
 )
 """Tokens that attention reaches back, and the number of layers in which it does: a cache and FLOPs that are not counted

@@ -88,7 +88,8 @@ class Transformer(nn.Module):
     """Decoder transformer of the GPT-2 and LLaMA families: token ids (B, T) -> logits of the next token (B, T, V).
 
     `attention` is what each layer calls with its queries, keys and values. Raises InputError for latent attention,
-    whose arithmetic is in `mlsys_lab.flops` but which is not built here. Weights begin as GPT-2's: normal, deviation
+    attention sinks and a router's bias, whose arithmetic
+    is in `mlsys_lab.flops` but which are not built here. Weights begin as GPT-2's: normal, deviation
     0.02, divided by √(2L) where a block adds to what goes through (Radford et al. 2019, §2.3); biases 0.
     """
 
@@ -96,6 +97,8 @@ class Transformer(nn.Module):
         super().__init__()
         if config.latent is not None:
             raise InputError("latent attention is not built here", got=config.name, expected="grouped or multi-head")
+        if config.attention_sinks or config.router_bias:
+            raise InputError("sinks and a router's bias are not built here", got=config.name, expected="neither")
         self.config = config
         V, D = config.vocab_size, config.d_model
         self.embedding = nn.Embedding(V, D)

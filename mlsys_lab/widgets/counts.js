@@ -10,7 +10,7 @@ function mlpParameters(c, dFf) {
 }
 
 function attentionParameters(c) {
-  const bias = c.out_bias ? c.d_model : 0;
+  const bias = (c.out_bias ? c.d_model : 0) + (c.attention_sinks ? c.n_heads : 0);
   if (c.latent) {
     const { q_rank: qRank, kv_rank: kvRank, nope_dim: nope, rope_dim: rope, v_dim: vDim } = c.latent;
     const query = c.n_heads * (nope + rope);
@@ -31,7 +31,7 @@ function parameters(c) {
     const [expert, routed] = [mlpParameters(c, dFf), c.n_layers - dense];
     mlp = dense * mlpParameters(c, c.d_ff) + routed * (count + shared) * expert;
     idle = routed * (count - active) * expert;
-    router = routed * c.d_model * count;
+    router = routed * count * (c.d_model + (c.router_bias ? 1 : 0));
   }
   const kinds = {
     embedding: c.vocab_size * c.d_model,

@@ -177,6 +177,28 @@ GEMMA3 = GEMMA2 | {
     "sliding_window_pattern": 6,
     "vocab_size": 262144,
 }
+GPT_OSS: dict[str, Any] = {
+    "model_type": "gpt_oss",
+    "attention_bias": True,
+    "head_dim": 64,
+    "hidden_act": "silu",
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "layer_types": ["sliding_attention", "full_attention"] * 12,
+    "max_position_embeddings": 131072,
+    "num_attention_heads": 64,
+    "num_experts_per_tok": 4,
+    "num_hidden_layers": 24,
+    "num_key_value_heads": 8,
+    "num_local_experts": 32,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {"rope_type": "yarn", "factor": 32.0},
+    "rope_theta": 150000,
+    "sliding_window": 128,
+    "swiglu_limit": 7.0,
+    "tie_word_embeddings": False,
+    "vocab_size": 201088,
+}
 LLAMA31: dict[str, Any] = {
     "factor": 8.0,
     "low_freq_factor": 1.0,
@@ -218,6 +240,7 @@ PUBLISHED = {
     "deepseek-v2-lite": DEEPSEEK_V2,
     "bloom-176b": BLOOM,
     "qwen3-30b-a3b": QWEN3_MOE,
+    "gpt-oss-20b": GPT_OSS,
     "phi3-mini": PHI3,
     "gemma2-9b": GEMMA2,
     "gemma3-1b": GEMMA3,
@@ -281,6 +304,8 @@ def test_what_changes_no_count_is_told():
     half = "attention reaches back 4096 tokens only in 21 of 42 layers (sliding_window)"
     assert omissions(GEMMA2) == (half,)
     assert omissions(GEMMA2 | {"layer_types": ["sliding_attention", "full_attention"] * 21}) == (half,)
+    for file in (GPT_OSS, {name: GPT_OSS[name] for name in GPT_OSS if name != "layer_types"}):
+        assert omissions(file)[1] == "attention reaches back 128 tokens only in 12 of 24 layers (sliding_window)"
     assert omissions(GEMMA3) == ("attention reaches back 512 tokens only in 22 of 26 layers (sliding_window)",)
     assert omissions(DEEPSEEK) == (
         "rotary angles are stretched (yarn)",

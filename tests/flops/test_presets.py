@@ -51,6 +51,10 @@ RELEASED = {
     "gemma3-4b": 4_300_079_472,
     "gemma3-12b": 12_187_325_040,
     "gemma3-27b": 27_432_406_640,
+    "gpt-oss-20b": 20_914_757_184,
+    "gpt-oss-120b": 116_829_156_672,
+    "llama4-scout": 108_641_793_536,
+    "llama4-maverick": 401_583_781_376,
     "deepseek-v3": 684_489_830_400,
 }
 
@@ -60,6 +64,14 @@ def reads_pictures(d_model: int) -> int:
     D, F, L, patches = 1152, 4304, 27, (896 // 14) ** 2
     layer = 4 * (D * D + D) + 2 * D * F + F + D + 2 * 2 * D
     return L * layer + 3 * 14 * 14 * D + D + patches * D + 2 * D + D * d_model + D
+
+
+def reads_pictures_in_tiles() -> int:
+    """Llama 4's tower for tiles of 336 pixels: 34 layers of width 1408, patches of 14, three matrices behind."""
+    D, F, L, patches = 1408, 5632, 34, (336 // 14) ** 2
+    layer = 4 * (D * D + D) + 2 * D * F + F + D + 2 * 2 * D
+    ends = 3 * 14 * 14 * D + D + (patches + 1) * D + 2 * 2 * D
+    return L * layer + ends + F * 4096 + 4096 * 4096 + 4096 * 5120
 
 
 def predicts_a_second_token() -> int:
@@ -74,6 +86,7 @@ def predicts_a_second_token() -> int:
 
 
 BESIDE = {f"gemma3-{size}": reads_pictures(D) for size, D in (("4b", 2560), ("12b", 3840), ("27b", 5376))}
+BESIDE |= dict.fromkeys(("llama4-scout", "llama4-maverick"), reads_pictures_in_tiles())
 BESIDE["deepseek-v3"] = predicts_a_second_token()
 """What a release holds beside the decoder, worked out here."""
 
@@ -157,6 +170,8 @@ def test_printed_counts_are_met_to_their_last_digit(name):
         ("mixtral-8x22b", 39, 0.5),  # https://mistral.ai/news/mixtral-8x22b
         ("qwen3-30b-a3b", 3.3, 0.06),  # arXiv:2505.09388, section 2; 3.35, cut
         ("qwen3-235b-a22b", 22, 0.5),
+        ("llama4-scout", 17, 0.5),  # https://ai.meta.com/blog/llama-4-multimodal-intelligence/
+        ("llama4-maverick", 17, 0.5),
     ],
 )
 def test_active_parameters(name, printed, half):

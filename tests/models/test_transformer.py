@@ -176,6 +176,12 @@ def test_latent_attention_is_refused_in_a_line():
         Transformer(dataclasses.replace(SMALL, n_kv_heads=4, head_dim=0, latent=latent))
 
 
+@pytest.mark.parametrize("flag", ["attention_sinks", "router_bias"])
+def test_sinks_and_a_router_s_bias_are_refused_in_a_line(flag):
+    with pytest.raises(InputError, match="sinks and a router's bias are not built here: got small, expected neither"):
+        Transformer(dataclasses.replace(SMALL, **{flag: True}))
+
+
 @pytest.mark.gpu
 @torch.no_grad()
 def test_logits_on_the_gpu_are_those_of_the_cpu():
