@@ -1,6 +1,7 @@
 """Say what a model needs on given devices: memory, least time, tokens per second, cost, and whether it fits.
 
-MODEL is a preset (llama3-8b, gpt2-xl, mixtral-8x7b, ...), a config.json of Hugging Face, or the folder that holds one.
+MODEL is a preset (llama3-8b, gemma2-9b, mixtral-8x7b, ...; all are below), a config.json of Hugging Face, or the folder
+that holds one.
 Times are lower bounds: real steps take longer. GB are 10⁹ bytes.
 
 examples:
@@ -27,7 +28,7 @@ from mlsys_lab.flops.estimate import Estimate, estimate_serving, estimate_traini
 from mlsys_lab.flops.huggingface import omissions, read_config
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.memory import BYTES, RECIPES, element_bytes, recipe
-from mlsys_lab.flops.presets import preset
+from mlsys_lab.flops.presets import PRESETS, preset, preset_omissions
 from mlsys_lab.hardware import device, measure_cpu
 
 GB = 1e9
@@ -48,7 +49,7 @@ SERVING = {"weights": "bf16", "cache": "bf16"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `mlsys-lab estimate`: the model, the device, the layout, the form of the output."""
-    parser.add_argument("model", metavar="MODEL", help="a preset, or a config.json")
+    parser.add_argument("model", metavar="MODEL", help=f"a config.json, or one of {', '.join(PRESETS)}")
     parser.add_argument("--device", default="H100", help='a device of the table, or "cpu" to measure this machine')
     parser.add_argument("--serve", action="store_true", help="serve the model; without it, train it")
     parser.add_argument("--batch", type=int, metavar="N", help="sequences a step, or served at once (one a data rank)")
@@ -90,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
         fix = "" if estimate.fits else _fix(args, config, on, layout)
     except OverflowError:
         raise InputError("sizes too large to compute with", expected="fewer than 10³⁰⁰ FLOPs and bytes") from None
-    skipped = omissions(path) if path else ()
+    skipped = omissions(path) if path else preset_omissions(args.model)
     if args.json:
         print(json.dumps(estimate.as_dict() | {"fix": fix, "not_counted": list(skipped)}, indent=1))
     else:

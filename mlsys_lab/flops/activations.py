@@ -11,8 +11,9 @@ What is kept of a layer, for each token, in elements of `element_bytes`; a mask 
 | attention's result, input of the output matrix  | N·V_H             | divided                 |
 | dropout's mask of attention and of the MLP      | 2·D bytes         | on every device         |
 | input of the norm before the MLP, and its out   | 2·D               | on every device         |
+| post-norms: attention's and the MLP's results   | 2·D               | on every device         |
 | MLP: what goes in and out of its activation     | 2·F               | divided                 |
-| SwiGLU also: the other factor, and the product  | 2·F               | divided                 |
+| gated also:  the other factor, and the product  | 2·F               | divided                 |
 | each expert's input and result                  | 2·D               | on every device         |
 
 (V_H is a value's width, H but for latent attention.) With dropout, GELU, F = 4D and H·N = D in 16 bits this is the
@@ -86,6 +87,7 @@ def layer(
     if recomputation == "full":
         return LayerActivations(rows * D * element_bytes / shared, 0.0, 0.0, 0.0)
     norms = 1 if config.parallel_blocks else 2
+    post_norms = 2 if config.post_norms else 0
     mask_bytes = 2 * D if dropout else 0
     value_dim = config.latent.v_dim if config.latent else config.head_dim
     kv_copies = max(1.0, tensor / config.n_kv_heads)
@@ -94,7 +96,9 @@ def layer(
     if dropout and not fused_attention:
         score_bytes += key_tokens * (1 + element_bytes)
     return LayerActivations(
-        replicated=rows * ((2 * norms * D + _sent_elements(config)) * element_bytes + mask_bytes) / shared,
+        replicated=rows
+        * (((2 * norms + post_norms) * D + _sent_elements(config)) * element_bytes + mask_bytes)
+        / shared,
         attention=rows * (N * config.head_dim + key_value + N * value_dim) * element_bytes / tensor,
         scores=0.0 if recomputation == "selective" else rows * N * score_bytes / tensor,
         mlp=rows * mlp_elements(config) * element_bytes / tensor,
@@ -102,8 +106,8 @@ def layer(
 
 
 def mlp_elements(config: TransformerConfig) -> float:
-    """Elements that the MLP keeps for a token, its input aside: 2·F, or 4·F of SwiGLU, over the experts in use."""
-    per_width = 4 if config.activation == "swiglu" else 2
+    """Elements that the MLP keeps for a token, its input aside: 2·F, or 4·F of a gated one, over the experts in use."""
+    per_width = 4 if config.gated else 2
     if (experts := config.experts) is None:
         return per_width * config.d_ff
     routed = (experts.active + experts.shared) * experts.d_ff

@@ -3,7 +3,8 @@
 Collectives are counted as their bandwidth-optimal (ring) forms send them. Of a buffer of S bytes over n devices, an
 all-gather or a reduce-scatter sends (n - 1)/n · S from each device, an all-reduce is one after the other, an all-to-all
 sends (n - 1)/n of what each device holds (Chan et al., 2007; Rajbhandari et al., arXiv:1910.02054, §7). Each device
-receives as many bytes at the same time.
+receives as many bytes at the same time. How long that takes depends on the wires: of a ring, on whether its links are
+used one way round or both ways at once (`ring_link_bytes`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,38 @@ def all_reduce_bytes(size_bytes: float, devices: int) -> float:
     1750000000.0
     """
     return 2 * gather_bytes(size_bytes, devices)
+
+
+def ring_link_bytes(size_bytes: float, devices: int, *, both_ways: bool = True) -> float:
+    """Bytes that a link of a ring carries in one direction in an all-gather or reduce-scatter of `size_bytes`.
+
+    One way round that is all that a device sends; both ways at once half of it goes each way, in half of the time.
+
+    >>> ring_link_bytes(8e9, 8, both_ways=False), ring_link_bytes(8e9, 8)
+    (7000000000.0, 3500000000.0)
+    """
+    return gather_bytes(size_bytes, devices) / (2 if both_ways else 1)
+
+
+def ring_steps(devices: int, *, both_ways: bool = True) -> int:
+    """Hops after which an all-gather or reduce-scatter of a ring is done: n - 1 one way round, ⌊n/2⌋ both ways."""
+    require_at_least_one(devices=devices)
+    return devices // 2 if both_ways else devices - 1
+
+
+def all_to_all_link_bytes(size_bytes: float, devices: int, *, both_ways: bool = True) -> float:
+    """Bytes that a link of a ring carries in one direction in an all-to-all of `size_bytes` on all devices together.
+
+    Every device has 1/n² of them for every other, which pass as many links as it is away: (n - 1)/2n of the bytes go
+    over each link one way round. Both ways, where each takes the shorter one, it is about an eighth, whatever n.
+
+    >>> all_to_all_link_bytes(8e9, 8, both_ways=False), all_to_all_link_bytes(8e9, 8)
+    (3500000000.0, 1000000000.0)
+    """
+    require_not_negative(size_bytes=size_bytes)
+    require_at_least_one(devices=devices)
+    hops = devices**2 // 4 / 2 if both_ways else devices * (devices - 1) / 2
+    return size_bytes * hops / devices**2
 
 
 def data_parallel_bytes(

@@ -101,7 +101,7 @@ def forward(
         query = latent.q_rank * (D + N * H) if latent.q_rank else D * N * H
         down, up = D * (latent.kv_rank + latent.rope_dim), latent.kv_rank * N * (latent.nope_dim + latent.v_dim)
         key_value = down + up
-    matrices = 3 if config.activation == "swiglu" else 2
+    matrices = 3 if config.gated else 2
     dense_layers, expert, router = config.n_layers, 0, 0
     if experts := config.experts:
         dense_layers = experts.dense_layers

@@ -14,9 +14,22 @@ from mlsys_lab.errors import InputError, did_you_mean
 
 POSITIONS = ("learned", "rotary", "alibi")
 NORMS = ("rms", "layer")
-ACTIVATIONS = ("swiglu", "gelu", "gelu_tanh", "relu")
+ACTIVATIONS = ("swiglu", "geglu", "gelu", "gelu_tanh", "relu")
+GATED = ("swiglu", "geglu")
 SCALINGS = ("linear", "llama3")
-FLAGS = ("qkv_bias", "out_bias", "mlp_bias", "norm_bias", "qk_norm", "embedding_norm", "parallel_blocks", "tied")
+FLAGS = (
+    "qkv_bias",
+    "out_bias",
+    "mlp_bias",
+    "norm_bias",
+    "qk_norm",
+    "embedding_norm",
+    "post_norms",
+    "attention_sinks",
+    "router_bias",
+    "parallel_blocks",
+    "tied",
+)
 
 
 @dataclass(frozen=True)
@@ -24,7 +37,8 @@ class Experts:
     """Mixture of experts in place of the dense MLP; each expert is an MLP of the model's activation.
 
     `count` experts are routed, of which a token uses `active`, and `shared` more that every token uses; all are `d_ff`
-    wide. The first `dense_layers` layers keep the dense MLP, `TransformerConfig.d_ff` wide. Raises InputError.
+    wide. The first `dense_layers` layers keep the dense MLP, `TransformerConfig.d_ff` wide; where they lie among the
+    others, as in Llama 4, no count is another. Raises InputError.
     """
 
     count: int
@@ -96,10 +110,13 @@ class TransformerConfig:
     """A decoder transformer of pre-norm blocks. Raises InputError for one that cannot be.
 
     `n_kv_heads` 0 means as many as query heads, and 1 is multi-query attention; `head_dim` 0 means D / N, and with
-    latent attention `nope_dim + rope_dim`. A "swiglu" MLP has three matrices, the others two. Biases are those of
-    queries, keys and values; of attention's output; of the MLP; of norms ("layer" only). `qk_norm` is an RMS norm
-    over each head's query and key before the positions (Qwen 3), `embedding_norm` one over embedded tokens (BLOOM).
-    `parallel_blocks` feed attention and MLP from one norm and add both (PaLM). `tied`: the head is the embedding.
+    latent attention `nope_dim + rope_dim`. A "swiglu" or "geglu" MLP has three matrices, the others two. Biases are
+    those of queries, keys and values; of attention's output; of the MLP; of norms ("layer" only). `qk_norm` is an RMS
+    norm over each head's query and key before the positions (Qwen 3), `embedding_norm` one over embedded tokens
+    (BLOOM), `post_norms` one each over what attention and the MLP give, before it is added (Gemma 2).
+    `attention_sinks` are one number a head that its softmax counts as one more score, `router_bias` one an expert
+    (gpt-oss). `parallel_blocks` feed attention and MLP from one norm and add both (PaLM). `tied`: the head is the
+    embedding.
     `rope_scaling` None leaves rotary angles as `rope_theta` makes them. Left out, since it changes no count: dropout.
     """
 
@@ -114,13 +131,16 @@ class TransformerConfig:
     head_dim: int = 0
     position: Literal["learned", "rotary", "alibi"] = "rotary"
     norm: Literal["rms", "layer"] = "rms"
-    activation: Literal["swiglu", "gelu", "gelu_tanh", "relu"] = "swiglu"
+    activation: Literal["swiglu", "geglu", "gelu", "gelu_tanh", "relu"] = "swiglu"
     qkv_bias: bool = False
     out_bias: bool = False
     mlp_bias: bool = False
     norm_bias: bool = False
     qk_norm: bool = False
     embedding_norm: bool = False
+    post_norms: bool = False
+    attention_sinks: bool = False
+    router_bias: bool = False
     parallel_blocks: bool = False
     tied: bool = False
     rope_theta: float = 10_000.0
@@ -128,6 +148,16 @@ class TransformerConfig:
     experts: Experts | None = None
     latent: LatentAttention | None = None
     rope_scaling: RotaryScaling | None = None
+
+    @property
+    def gated(self) -> bool:
+        """Whether the MLP multiplies two inner vectors, one of them activated: three matrices in place of two."""
+        return self.activation in GATED
+
+    @property
+    def block_norms(self) -> int:
+        """Norms of one block over vectors of the model's width."""
+        return (1 if self.parallel_blocks else 2) + (2 if self.post_norms else 0)
 
     def __post_init__(self) -> None:
         _require_whole(self, ("n_layers", "d_model", "n_heads", "d_ff", "vocab_size", "context"), least=1)
@@ -184,6 +214,17 @@ class TransformerConfig:
                 "latent attention has rotary positions, no biases of queries, keys and values, and norms of its own",
                 got=f"position={self.position!r}, qkv_bias={self.qkv_bias}, qk_norm={self.qk_norm}",
             )
+
+
+def refuse_without_attention(name: str) -> None:
+    """Raise InputError where a name or `model_type` is of a model without keys and values: Mamba, RWKV."""
+    if any(family in name.lower() for family in ("mamba", "rwkv")):
+        raise InputError(
+            "state-space models are not counted here",
+            got=repr(name),
+            expected="a decoder with attention",
+            help="such layers keep a state of fixed size, no keys and values: none of these formulas hold",
+        )
 
 
 def _require_whole(record: Any, names: tuple[str, ...], *, least: int) -> None:

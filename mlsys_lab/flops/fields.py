@@ -83,9 +83,25 @@ class Fields:
         return window if 0 < window < self.size("max_position_embeddings", default=window + 1) else None
 
     @property
+    def windowed_layers(self) -> int:
+        """Number of layers that reach back `window` tokens only: those of `layer_types`, or all but each p-th one."""
+        layers = self.size("num_hidden_layers", default=0)
+        if types := self.get("layer_types"):
+            return sum(kind == "sliding_attention" for kind in types)
+        pattern = {"gemma2": 2, "gpt_oss": 2, "gemma3_text": self.size("sliding_window_pattern", default=6)}
+        every = pattern.get(self.text("model_type"))
+        return layers - layers // every if every else layers
+
+    @property
     def rope(self) -> Mapping[str, Any]:
         """The object that describes rotary angles; `transformers` takes the older name where both are present."""
         rope = self.get("rope_scaling") or self.get("rope_parameters", default={})
         if not isinstance(rope, Mapping):
             raise InputError(f"{self.name}: rope_scaling is not an object", got=repr(rope))
         return rope
+
+
+def reach(window: int, windowed_layers: int, n_layers: int) -> str:
+    """The phrase that says how far attention reaches back, and in how many layers if not in all."""
+    where = "" if windowed_layers == n_layers else f" in {windowed_layers} of {n_layers} layers"
+    return f"attention reaches back {window} tokens only{where}"

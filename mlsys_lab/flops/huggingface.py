@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from mlsys_lab.errors import InputError, did_you_mean
-from mlsys_lab.flops.config import Experts, LatentAttention, TransformerConfig
-from mlsys_lab.flops.fields import Fields
+from mlsys_lab.flops.config import Experts, LatentAttention, TransformerConfig, refuse_without_attention
+from mlsys_lab.flops.fields import Fields, reach
 
 Source = str | Path | Mapping[str, Any]
 
@@ -39,7 +39,9 @@ def omissions(source: Source) -> tuple[str, ...]:
     if found.unknown_scaling:
         said.append(f"rotary angles are stretched ({found.unknown_scaling})")
     if found.window is not None:
-        said.append(f"attention reaches back {found.window} tokens only (sliding_window)")
+        said.append(
+            reach(found.window, found.windowed_layers, found.size("num_hidden_layers", default=0)) + " (sliding_window)"
+        )
     if modules := found.get("num_nextn_predict_layers"):
         said.append(f"{modules} further module predicts a later token (num_nextn_predict_layers)")
     if found.get("quantization_config"):
@@ -65,6 +67,7 @@ def read_fields(source: Source) -> Fields:
     if not isinstance(fields, Mapping):
         raise InputError(f"{name} is not an object", got=type(fields).__name__, expected="names and values")
     kind = fields.get("model_type")
+    refuse_without_attention(str(kind))
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise InputError(
             f"{name}: unknown architecture",
@@ -133,8 +136,13 @@ def _bloom(c: Fields) -> TransformerConfig:
 
 
 def _llama(c: Fields, **other: Any) -> TransformerConfig:
-    """Read the fields that LLaMA, Mistral, Mixtral and Qwen share; `attention_bias` and `mlp_bias` are LLaMA's."""
+    """Read the fields that LLaMA, Mistral, Mixtral, Phi-3 and Qwen share; `attention_bias`, `mlp_bias` are LLaMA's."""
     c.refuse("hidden_act", unless="silu", default="silu")
+    return _rotary(c, **other)
+
+
+def _rotary(c: Fields, **other: Any) -> TransformerConfig:
+    """Read the fields of decoders with rotary positions and RMS norms, whatever activates their MLP."""
     c.refuse("partial_rotary_factor", unless=1.0, default=c.rope.get("partial_rotary_factor", 1.0))
     bias = c.get("attention_bias", default=False)
     fields = {
@@ -143,6 +151,7 @@ def _llama(c: Fields, **other: Any) -> TransformerConfig:
         "qkv_bias": bias,
         "out_bias": bias,
         "mlp_bias": c.get("mlp_bias", default=False),
+        "tied": c.get("tie_word_embeddings", default=False),
     }
     return TransformerConfig(
         _name(c),
@@ -152,7 +161,6 @@ def _llama(c: Fields, **other: Any) -> TransformerConfig:
         d_ff=c.size("intermediate_size"),
         vocab_size=c.size("vocab_size"),
         context=c.size("max_position_embeddings"),
-        tied=c.get("tie_word_embeddings", default=False),
         rope_theta=c.rope_theta,
         rope_scaling=c.rope_scaling,
         norm_eps=c.get("rms_norm_eps", default=1e-5 if c.text("model_type") == "mixtral" else 1e-6),
@@ -181,8 +189,42 @@ def _qwen3(c: Fields) -> TransformerConfig:
     return _llama(c, mlp_bias=False, qk_norm=True, head_dim=c.size("head_dim", default=128))
 
 
+def _qwen3_moe(c: Fields) -> TransformerConfig:
+    """Read Qwen 3's mixtures; every layer has experts."""
+    c.refuse("decoder_sparse_step", unless=1, default=1)
+    c.refuse("mlp_only_layers", unless=[], default=[])
+    experts = Experts(c.size("num_experts"), c.size("num_experts_per_tok"), c.size("moe_intermediate_size"))
+    c.size("num_key_value_heads")
+    return _llama(c, experts=experts, mlp_bias=False, qk_norm=True, head_dim=c.size("head_dim", default=128))
+
+
+def _gpt_oss(c: Fields) -> TransformerConfig:
+    """Read gpt-oss's fields; the MLP's activation is a bounded SwiGLU, which counts as that."""
+    experts = Experts(c.size("num_local_experts"), c.size("num_experts_per_tok"), c.size("intermediate_size"))
+    c.refuse("attention_bias", unless=True, default=True)
+    own = {"mlp_bias": True, "attention_sinks": True, "router_bias": True}
+    return _llama(c, experts=experts, qkv_bias=True, out_bias=True, **own)
+
+
+def _phi3(c: Fields) -> TransformerConfig:
+    """Read Phi-3's fields; its matrices are stored joined, which makes no difference to their number."""
+    return _llama(c, qkv_bias=False, out_bias=False, mlp_bias=False)
+
+
+def _gemma2(c: Fields, **other: Any) -> TransformerConfig:
+    """Read Gemma 2's fields: a gated MLP with GELU, post-norms, tied unless it is said."""
+    c.refuse("hidden_activation", unless="gelu_pytorch_tanh", default="gelu_pytorch_tanh")
+    fields = {"activation": "geglu", "post_norms": True, "mlp_bias": False}
+    return _rotary(c, tied=c.get("tie_word_embeddings", default=True), **fields, **other)
+
+
+def _gemma3(c: Fields) -> TransformerConfig:
+    """Read the fields of Gemma 3's decoder, as they stand in `text_config` of those that take pictures too."""
+    return _gemma2(c, qk_norm=True)
+
+
 def _deepseek_v3(c: Fields) -> TransformerConfig:
-    """Read DeepSeek-V3's fields, without its multi-token prediction; every layer after the dense ones has experts."""
+    """Read DeepSeek-V2's and V3's fields, without multi-token prediction; experts in all but the dense layers."""
     c.refuse("moe_layer_freq", unless=1, default=1)
     c.refuse("attention_bias", unless=False, default=False)
     experts = Experts(
@@ -217,6 +259,12 @@ FAMILIES: dict[str, Callable[[Fields], TransformerConfig]] = {
     "mixtral": _mixtral,
     "qwen2": _qwen2,
     "qwen3": _qwen3,
+    "qwen3_moe": _qwen3_moe,
+    "gpt_oss": _gpt_oss,
+    "phi3": _phi3,
+    "gemma2": _gemma2,
+    "gemma3_text": _gemma3,
+    "deepseek_v2": _deepseek_v3,
     "deepseek_v3": _deepseek_v3,
     "bloom": _bloom,
 }

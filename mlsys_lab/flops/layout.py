@@ -84,6 +84,16 @@ class Layout:
             )
         return batch // once
 
+    def tokens_per_device(self, batch: int, tokens: int) -> float:
+        """Tokens of a step for each device, of `batch` sequences of `tokens`; InputError unless they divide evenly.
+
+        From `communication.critical_tokens` on, data parallelism's traffic hides behind compute.
+
+        >>> Layout(data=128, pipeline=16).tokens_per_device(15_360, 4096)  # DeepSeek-V3
+        30720.0
+        """
+        return self.micro_batches(batch) * self.data * self.micro_batch * tokens / self.devices
+
     def rank_tokens(self, tokens: int) -> int:
         """Tokens of a sequence of `tokens` that each context-parallel rank has; InputError unless they divide."""
         if tokens % self.context:

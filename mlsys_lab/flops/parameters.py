@@ -53,7 +53,7 @@ def parameters(config: TransformerConfig) -> Parameters:
     1480
     """
     c = config
-    norms = c.n_layers * (1 if c.parallel_blocks else 2) + 1 + c.embedding_norm  # per block, last, first
+    norms = c.n_layers * c.block_norms + 1 + c.embedding_norm  # per block, last, first
     norm = norms * c.d_model * (2 if c.norm_bias else 1) + c.n_layers * _inner_norm_parameters(c)
     mlp, router, idle = c.n_layers * mlp_parameters(c, c.d_ff), 0, 0
     if c.experts is not None:
@@ -61,7 +61,7 @@ def parameters(config: TransformerConfig) -> Parameters:
         mlp = c.experts.dense_layers * mlp_parameters(c, c.d_ff)
         mlp += layers * (c.experts.count + c.experts.shared) * expert
         idle = layers * (c.experts.count - c.experts.active) * expert
-        router = layers * c.d_model * c.experts.count
+        router = layers * c.experts.count * (c.d_model + c.router_bias)
     return Parameters(
         embedding=c.vocab_size * c.d_model,
         position=c.context * c.d_model if c.position == "learned" else 0,
@@ -75,18 +75,19 @@ def parameters(config: TransformerConfig) -> Parameters:
 
 
 def attention_parameters(config: TransformerConfig) -> int:
-    """Parameters of one layer's attention, with biases, without norms: D·(2N + 2K)·H for grouped heads."""
+    """Parameters of one layer's attention, with biases and sinks, without norms: D·(2N + 2K)·H for grouped heads."""
     c = config
     if c.latent is not None:
-        return _latent_parameters(c, c.latent) + (c.d_model if c.out_bias else 0)
+        sinks = c.n_heads if c.attention_sinks else 0
+        return _latent_parameters(c, c.latent) + (c.d_model if c.out_bias else 0) + sinks
     inputs, outputs = (c.n_heads + 2 * c.n_kv_heads) * c.head_dim, c.n_heads * c.head_dim
     biases = (inputs if c.qkv_bias else 0) + (c.d_model if c.out_bias else 0)
-    return c.d_model * (inputs + outputs) + biases
+    return c.d_model * (inputs + outputs) + biases + (c.n_heads if c.attention_sinks else 0)
 
 
 def mlp_parameters(config: TransformerConfig, d_ff: int) -> int:
-    """Parameters of one MLP of hidden width `d_ff`: 3·D·F for "swiglu", else 2·D·F; and its biases."""
-    inputs = 2 if config.activation == "swiglu" else 1
+    """Parameters of one MLP of hidden width `d_ff`: 3·D·F for a gated one, else 2·D·F; and its biases."""
+    inputs = 2 if config.gated else 1
     biases = inputs * d_ff + config.d_model if config.mlp_bias else 0
     return (inputs + 1) * config.d_model * d_ff + biases
 

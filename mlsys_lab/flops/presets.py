@@ -10,162 +10,56 @@ import re
 from types import MappingProxyType
 
 from mlsys_lab.errors import InputError, did_you_mean
-from mlsys_lab.flops.config import Experts, LatentAttention, RotaryScaling, TransformerConfig
+from mlsys_lab.flops.config import Experts, RotaryScaling, TransformerConfig, refuse_without_attention
+from mlsys_lab.flops.families import (
+    KI,
+    deepseek,
+    gemma,
+    gemma3,
+    gpt,
+    gpt_oss,
+    llama,
+    llama3,
+    llama4,
+    palm,
+    qwen,
+    qwen3_moe,
+)
+from mlsys_lab.flops.fields import reach
 
-KI = 1024
 LLAMA31 = RotaryScaling("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_context=8 * KI)
-
-
-def _gpt(name: str, n_layers: int, d_model: int, n_heads: int, context: int) -> TransformerConfig:
-    """Sizes of GPT-2 and GPT-3.
-
-    Learned positions, layer norms, an MLP of four times the model's width, biases, tied.
-    """
-    return TransformerConfig(
-        name,
-        n_layers,
-        d_model,
-        n_heads,
-        d_ff=4 * d_model,
-        vocab_size=50_257,
-        context=context,
-        position="learned",
-        norm="layer",
-        activation="gelu_tanh",
-        qkv_bias=True,
-        out_bias=True,
-        mlp_bias=True,
-        norm_bias=True,
-        tied=True,
-    )
-
-
-def _llama(
-    name: str,
-    n_layers: int,
-    d_model: int,
-    n_heads: int,
-    n_kv_heads: int,
-    d_ff: int,
-    *,
-    vocab_size: int,
-    context: int,
-    rope_theta: float = 1e4,
-    norm_eps: float = 1e-5,
-    qkv_bias: bool = False,
-    tied: bool = False,
-    experts: Experts | None = None,
-    rope_scaling: RotaryScaling | None = None,
-) -> TransformerConfig:
-    """Sizes of LLaMA and its kin: rotary positions, RMS norms, SwiGLU, no biases but those that a row names."""
-    return TransformerConfig(
-        name,
-        n_layers,
-        d_model,
-        n_heads,
-        d_ff,
-        vocab_size,
-        context,
-        n_kv_heads,
-        rope_theta=rope_theta,
-        norm_eps=norm_eps,
-        qkv_bias=qkv_bias,
-        tied=tied,
-        experts=experts,
-        rope_scaling=rope_scaling,
-    )
-
-
-def _llama3(
-    name: str, n_layers: int, d_model: int, n_heads: int, d_ff: int, scaling: RotaryScaling | None = None
-) -> TransformerConfig:
-    """Sizes of LLaMA 3, with eight key/value heads.
-
-    3.1 is LLaMA 3 trained on, for longer sequences by stretched angles.
-    """
-    return _llama(
-        name,
-        n_layers,
-        d_model,
-        n_heads,
-        8,
-        d_ff,
-        vocab_size=128_256,
-        context=128 * KI if scaling else 8 * KI,
-        rope_theta=5e5,
-        rope_scaling=scaling,
-    )
-
-
-def _qwen(
-    name: str, n_layers: int, d_model: int, n_heads: int, n_kv_heads: int, d_ff: int, vocab_size: int = 152_064
-) -> TransformerConfig:
-    """Sizes of Qwen 2.5: LLaMA's block with biases of queries, keys, values; tied up to 3B, which have fewer tokens."""
-    small = vocab_size == 151_936
-    return _llama(
-        name,
-        n_layers,
-        d_model,
-        n_heads,
-        n_kv_heads,
-        d_ff,
-        vocab_size=vocab_size,
-        context=32 * KI if small else 128 * KI,
-        rope_theta=1e6,
-        norm_eps=1e-6 if d_model < 5120 else 1e-5,
-        qkv_bias=True,
-        tied=small,
-    )
-
-
-def _palm(name: str, n_layers: int, d_model: int, n_heads: int) -> TransformerConfig:
-    """Sizes of PaLM: attention and MLP side by side, one key and value for all heads of 256, no biases, tied."""
-    return TransformerConfig(
-        name,
-        n_layers,
-        d_model,
-        n_heads,
-        d_ff=4 * d_model,
-        vocab_size=256_000,
-        context=2 * KI,
-        n_kv_heads=1,
-        head_dim=256,
-        norm="layer",
-        parallel_blocks=True,
-        tied=True,
-    )
 
 
 _ROWS = (
     # Radford et al. 2019, table 2, with the heads and vocabulary of the released models.
-    _gpt("gpt2", 12, 768, 12, KI),
-    _gpt("gpt2-medium", 24, 1024, 16, KI),
-    _gpt("gpt2-large", 36, 1280, 20, KI),
-    _gpt("gpt2-xl", 48, 1600, 25, KI),
+    gpt("gpt2", 12, 768, 12, KI),
+    gpt("gpt2-medium", 24, 1024, 16, KI),
+    gpt("gpt2-large", 36, 1280, 20, KI),
+    gpt("gpt2-xl", 48, 1600, 25, KI),
     # Brown et al. 2020 (arXiv:2005.14165), table 2.1. Two rows of it do not fit together as printed: 24 heads of 128
     # in a width of 2048 would make the sixth model 1.5B, with 16 it is the 1.3B that its name says; and 5140 is not
     # 40 heads of 128, which is 5120.
-    _gpt("gpt3-125m", 12, 768, 12, 2 * KI),
-    _gpt("gpt3-350m", 24, 1024, 16, 2 * KI),
-    _gpt("gpt3-760m", 24, 1536, 16, 2 * KI),
-    _gpt("gpt3-1.3b", 24, 2048, 16, 2 * KI),
-    _gpt("gpt3-2.7b", 32, 2560, 32, 2 * KI),
-    _gpt("gpt3-6.7b", 32, 4096, 32, 2 * KI),
-    _gpt("gpt3-13b", 40, 5120, 40, 2 * KI),
-    _gpt("gpt3-175b", 96, 12288, 96, 2 * KI),
+    gpt("gpt3-125m", 12, 768, 12, 2 * KI),
+    gpt("gpt3-350m", 24, 1024, 16, 2 * KI),
+    gpt("gpt3-760m", 24, 1536, 16, 2 * KI),
+    gpt("gpt3-1.3b", 24, 2048, 16, 2 * KI),
+    gpt("gpt3-2.7b", 32, 2560, 32, 2 * KI),
+    gpt("gpt3-6.7b", 32, 4096, 32, 2 * KI),
+    gpt("gpt3-13b", 40, 5120, 40, 2 * KI),
+    gpt("gpt3-175b", 96, 12288, 96, 2 * KI),
     # Touvron et al. 2023 (arXiv:2307.09288), released config.json.
-    _llama("llama2-7b", 32, 4096, 32, 32, 11_008, vocab_size=32_000, context=4 * KI),
-    _llama("llama2-13b", 40, 5120, 40, 40, 13_824, vocab_size=32_000, context=4 * KI),
-    _llama("llama2-70b", 80, 8192, 64, 8, 28_672, vocab_size=32_000, context=4 * KI),
+    llama("llama2-7b", 32, 4096, 32, 32, 11_008, vocab_size=32_000, context=4 * KI),
+    llama("llama2-13b", 40, 5120, 40, 40, 13_824, vocab_size=32_000, context=4 * KI),
+    llama("llama2-70b", 80, 8192, 64, 8, 28_672, vocab_size=32_000, context=4 * KI),
     # Grattafiori et al. 2024 (arXiv:2407.21783), table 3, and released config.json; the 405B was released as 3.1 only.
-    _llama3("llama3-8b", 32, 4096, 32, 14_336),
-    _llama3("llama3-70b", 80, 8192, 64, 28_672),
-    _llama3("llama3-405b", 126, 16_384, 128, 53_248, LLAMA31),
-    _llama3("llama3.1-8b", 32, 4096, 32, 14_336, LLAMA31),
-    _llama3("llama3.1-70b", 80, 8192, 64, 28_672, LLAMA31),
+    llama3("llama3-8b", 32, 4096, 32, 14_336),
+    llama3("llama3-70b", 80, 8192, 64, 28_672),
+    llama3("llama3-405b", 126, 16_384, 128, 53_248, LLAMA31),
+    llama3("llama3.1-8b", 32, 4096, 32, 14_336, LLAMA31),
+    llama3("llama3.1-70b", 80, 8192, 64, 28_672, LLAMA31),
     # Jiang et al. 2023 (arXiv:2310.06825) and 2024 (arXiv:2401.04088), released config.json.
-    _llama("mistral-7b", 32, 4096, 32, 8, 14_336, vocab_size=32_000, context=32 * KI),
-    _llama(
+    llama("mistral-7b", 32, 4096, 32, 8, 14_336, vocab_size=32_000, context=32 * KI),
+    llama(
         "mixtral-8x7b",
         32,
         4096,
@@ -177,7 +71,7 @@ _ROWS = (
         rope_theta=1e6,
         experts=Experts(count=8, active=2, d_ff=14_336),
     ),
-    _llama(
+    llama(
         "mixtral-8x22b",
         56,
         6144,
@@ -190,27 +84,39 @@ _ROWS = (
         experts=Experts(count=8, active=2, d_ff=16_384),
     ),
     # Qwen team 2024 (arXiv:2412.15115), table 1, widths from the released config.json.
-    _qwen("qwen2.5-0.5b", 24, 896, 14, 2, 4_864, 151_936),
-    _qwen("qwen2.5-1.5b", 28, 1536, 12, 2, 8_960, 151_936),
-    _qwen("qwen2.5-3b", 36, 2048, 16, 2, 11_008, 151_936),
-    _qwen("qwen2.5-7b", 28, 3584, 28, 4, 18_944),
-    _qwen("qwen2.5-14b", 48, 5120, 40, 8, 13_824),
-    _qwen("qwen2.5-32b", 64, 5120, 40, 8, 27_648),
-    _qwen("qwen2.5-72b", 80, 8192, 64, 8, 29_568),
+    qwen("qwen2.5-0.5b", 24, 896, 14, 2, 4_864, 151_936),
+    qwen("qwen2.5-1.5b", 28, 1536, 12, 2, 8_960, 151_936),
+    qwen("qwen2.5-3b", 36, 2048, 16, 2, 11_008, 151_936),
+    qwen("qwen2.5-7b", 28, 3584, 28, 4, 18_944),
+    qwen("qwen2.5-14b", 48, 5120, 40, 8, 13_824),
+    qwen("qwen2.5-32b", 64, 5120, 40, 8, 27_648),
+    qwen("qwen2.5-72b", 80, 8192, 64, 8, 29_568),
     # DeepSeek-AI 2024 (arXiv:2412.19437), §4.2, without the module that predicts a second token. Trained with a token
     # sent once to each of at most four nodes (§3.2.2), which `communication.expert_parallel_bytes` does not count.
-    TransformerConfig(
-        "deepseek-v3",
-        n_layers=61,
-        d_model=7168,
-        n_heads=128,
-        d_ff=18_432,
-        vocab_size=129_280,
-        context=160 * KI,
-        norm_eps=1e-6,
-        experts=Experts(count=256, active=8, d_ff=2048, shared=1, dense_layers=3),
-        latent=LatentAttention(q_rank=1536, kv_rank=512, nope_dim=128, rope_dim=64, v_dim=128),
-    ),
+    deepseek("deepseek-v3", 61, 7168, 128, 18_432, 129_280, 1536, Experts(256, 8, d_ff=2048, shared=1, dense_layers=3)),
+    # DeepSeek-AI 2024 (arXiv:2405.04434), §3.1.2 and appendix B, released config.json.
+    deepseek("deepseek-v2", 60, 5120, 128, 12_288, 102_400, 1536, Experts(160, 6, d_ff=1536, shared=2, dense_layers=1)),
+    deepseek("deepseek-v2-lite", 27, 2048, 16, 10_944, 102_400, None, Experts(64, 6, 1408, shared=2, dense_layers=1)),
+    # Qwen team 2025 (arXiv:2505.09388), table 2, widths from the released config.json.
+    qwen3_moe("qwen3-30b-a3b", 48, 2048, 32, 6144, 768),
+    qwen3_moe("qwen3-235b-a22b", 94, 4096, 64, 12_288, 1536),
+    # Abdin et al. 2024 (arXiv:2404.14219), released config.json of the versions for 4,096 tokens.
+    llama("phi3-mini", 32, 3072, 32, 32, 8192, vocab_size=32_064, context=4 * KI),
+    llama("phi3-medium", 40, 5120, 40, 10, 17_920, vocab_size=32_064, context=4 * KI),
+    # Gemma team 2024 (arXiv:2408.00118), table 1, and 2025 (arXiv:2503.19786), released config.json.
+    gemma("gemma2-2b", 26, 2304, 8, 4, 9216),
+    gemma("gemma2-9b", 42, 3584, 16, 8, 14_336),
+    gemma("gemma2-27b", 46, 4608, 32, 16, 36_864, head_dim=128),
+    gemma("gemma3-1b", 26, 1152, 4, 1, 6912, vocab_size=262_144, context=32 * KI, rope_theta=1e6, qk_norm=True),
+    gemma3("gemma3-4b", 34, 2560, 8, 4, 10_240),
+    gemma3("gemma3-12b", 48, 3840, 16, 8, 15_360),
+    gemma3("gemma3-27b", 62, 5376, 32, 16, 21_504, head_dim=128),
+    # OpenAI 2025 (arXiv:2508.10925), table 1, released config.json.
+    gpt_oss("gpt-oss-20b", 24, experts=32),
+    gpt_oss("gpt-oss-120b", 36, experts=128),
+    # Meta 2025, released config.json. In Maverick dense layers and layers with experts take turns.
+    llama4("llama4-scout", Experts(16, 1, d_ff=8192, shared=1), context=10 * KI * KI),
+    llama4("llama4-maverick", Experts(128, 1, d_ff=8192, shared=1, dense_layers=24), context=KI * KI),
     # BigScience 2022 (arXiv:2211.05100), table 3 and released config.json.
     TransformerConfig(
         "bloom-176b",
@@ -231,13 +137,45 @@ _ROWS = (
         tied=True,
     ),
     # Chowdhery et al. 2022 (arXiv:2204.02311), table 1.
-    _palm("palm-8b", 32, 4096, 16),
-    _palm("palm-62b", 64, 8192, 32),
-    _palm("palm-540b", 118, 18_432, 48),
+    palm("palm-8b", 32, 4096, 16),
+    palm("palm-62b", 64, 8192, 32),
+    palm("palm-540b", 118, 18_432, 48),
 )
 
 PRESETS = MappingProxyType({row.name: row for row in _ROWS})
 """Every published decoder that the course computes with, by name."""
+
+
+WINDOWS = MappingProxyType(
+    {
+        "mistral-7b": (4096, 32),
+        "phi3-mini": (2047, 32),
+        "phi3-medium": (2047, 40),
+        "gemma2-2b": (4096, 13),
+        "gemma2-9b": (4096, 21),
+        "gemma2-27b": (4096, 23),
+        "gemma3-1b": (512, 22),
+        "gemma3-4b": (1024, 29),
+        "gemma3-12b": (1024, 40),
+        "gemma3-27b": (1024, 52),
+        "gpt-oss-20b": (128, 12),
+        "gpt-oss-120b": (128, 18),
+        "llama4-scout": (8192, 36),
+        "llama4-maverick": (8192, 36),
+    }
+)
+"""Tokens that attention reaches back, and the number of layers in which it does: a cache and FLOPs that are not counted
+as smaller for it."""
+
+
+def preset_omissions(name: str) -> tuple[str, ...]:
+    """Phrases for what a preset's counts leave out, as `huggingface.omissions` has them for a config.json.
+
+    >>> preset_omissions("gemma2-9b")
+    ('attention reaches back 4096 tokens only in 21 of 42 layers',)
+    """
+    config = preset(name)
+    return (reach(*WINDOWS[config.name], config.n_layers),) if config.name in WINDOWS else ()
 
 
 def preset(name: str) -> TransformerConfig:
@@ -248,6 +186,7 @@ def preset(name: str) -> TransformerConfig:
     """
     by_letters = {_letters(known): config for known, config in PRESETS.items()}
     letters = _letters(name)
+    refuse_without_attention(name)
     if letters in by_letters:
         return by_letters[letters]
     near = [known for known in PRESETS if letters and _letters(known).startswith(letters)]

@@ -101,6 +101,13 @@ class Device:
         """
         return self.peak(precision) / self.memory_bandwidth_bytes_per_s
 
+    @property
+    def fp32_lanes(self) -> int:
+        """Lanes of the vector units that each do one fp32 multiply-add a clock, on the whole device; InputError."""
+        if self.fp32_lanes_per_unit is None:
+            raise InputError(f"{self.name}: lanes are not in the table", help="the vendor does not publish them")
+        return self.units * self.fp32_lanes_per_unit
+
     def attainable(self, precision: str, intensity: float) -> float:
         """The roofline: most operations per second at an intensity in FLOP/byte, min(peak, intensity · bandwidth)."""
         if not intensity >= 0:

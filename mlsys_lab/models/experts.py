@@ -16,6 +16,7 @@ from mlsys_lab.flops import Experts, TransformerConfig
 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "swiglu": F.silu,
+    "geglu": partial(F.gelu, approximate="tanh"),
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "relu": F.relu,
@@ -23,13 +24,13 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 class MLP(nn.Module):
-    """MLP down(act(up(x))), for SwiGLU down(silu(gate(x)) · up(x)) (arXiv:2002.05202): (..., D) -> (..., D)."""
+    """MLP down(act(up(x))), gated down(act(gate(x)) · up(x)) (arXiv:2002.05202): (..., D) -> (..., D)."""
 
     def __init__(self, config: TransformerConfig, d_ff: int) -> None:
         super().__init__()
         D, bias = config.d_model, config.mlp_bias
         self.activation = ACTIVATIONS[config.activation]
-        self.gate = nn.Linear(D, d_ff, bias=bias) if config.activation == "swiglu" else None
+        self.gate = nn.Linear(D, d_ff, bias=bias) if config.gated else None
         self.up, self.down = nn.Linear(D, d_ff, bias=bias), nn.Linear(d_ff, D, bias=bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

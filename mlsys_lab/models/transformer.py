@@ -59,7 +59,10 @@ class SelfAttention(nn.Module):
 
 
 class Block(nn.Module):
-    """Pre-norm block: x + attention(norm(x)), then x + mlp(norm(x)); both from one norm where blocks are parallel."""
+    """Pre-norm block: x + attention(norm(x)), then x + mlp(norm(x)); both from one norm where blocks are parallel.
+
+    With post-norms each result is normed once more before it is added.
+    """
 
     def __init__(self, config: TransformerConfig, layer: int, attention: Attention) -> None:
         super().__init__()
@@ -67,6 +70,8 @@ class Block(nn.Module):
         self.attention_norm = norm(config)
         self.attention = SelfAttention(config, attention)
         self.mlp_norm = None if config.parallel_blocks else norm(config)
+        self.attention_post_norm = norm(config) if config.post_norms else nn.Identity()
+        self.mlp_post_norm = norm(config) if config.post_norms else nn.Identity()
         routed = experts is not None and layer >= experts.dense_layers
         self.mlp = MixtureOfExperts(config, experts) if experts and routed else MLP(config, config.d_ff)
 
@@ -74,16 +79,17 @@ class Block(nn.Module):
         """Add attention's and the MLP's results to x: (B, T, D) -> (B, T, D); angles and bias as in `SelfAttention`."""
         h = self.attention_norm(x)
         if self.mlp_norm is None:
-            return x + self.attention(h, angles, bias) + self.mlp(h)
-        x = x + self.attention(h, angles, bias)
-        return x + self.mlp(self.mlp_norm(x))
+            return x + self.attention_post_norm(self.attention(h, angles, bias)) + self.mlp_post_norm(self.mlp(h))
+        x = x + self.attention_post_norm(self.attention(h, angles, bias))
+        return x + self.mlp_post_norm(self.mlp(self.mlp_norm(x)))
 
 
 class Transformer(nn.Module):
     """Decoder transformer of the GPT-2 and LLaMA families: token ids (B, T) -> logits of the next token (B, T, V).
 
     `attention` is what each layer calls with its queries, keys and values. Raises InputError for latent attention,
-    whose arithmetic is in `mlsys_lab.flops` but which is not built here. Weights begin as GPT-2's: normal, deviation
+    attention sinks and a router's bias, whose arithmetic
+    is in `mlsys_lab.flops` but which are not built here. Weights begin as GPT-2's: normal, deviation
     0.02, divided by √(2L) where a block adds to what goes through (Radford et al. 2019, §2.3); biases 0.
     """
 
@@ -91,6 +97,8 @@ class Transformer(nn.Module):
         super().__init__()
         if config.latent is not None:
             raise InputError("latent attention is not built here", got=config.name, expected="grouped or multi-head")
+        if config.attention_sinks or config.router_bias:
+            raise InputError("sinks and a router's bias are not built here", got=config.name, expected="neither")
         self.config = config
         V, D = config.vocab_size, config.d_model
         self.embedding = nn.Embedding(V, D)

@@ -1,12 +1,16 @@
 // Parameters and forward FLOPs of a transformer, as `mlsys_lab.flops.parameters` and `.compute` count them. Comes after config.js.
 
+function isGated(c) {
+  return c.activation === "swiglu" || c.activation === "geglu";
+}
+
 function mlpParameters(c, dFf) {
-  const inputs = c.activation === "swiglu" ? 2 : 1;
+  const inputs = isGated(c) ? 2 : 1;
   return (inputs + 1) * c.d_model * dFf + (c.mlp_bias ? inputs * dFf + c.d_model : 0);
 }
 
 function attentionParameters(c) {
-  const bias = c.out_bias ? c.d_model : 0;
+  const bias = (c.out_bias ? c.d_model : 0) + (c.attention_sinks ? c.n_heads : 0);
   if (c.latent) {
     const { q_rank: qRank, kv_rank: kvRank, nope_dim: nope, rope_dim: rope, v_dim: vDim } = c.latent;
     const query = c.n_heads * (nope + rope);
@@ -20,14 +24,14 @@ function attentionParameters(c) {
 // Counts of learned numbers by kind; `idle` are those of experts that a token skips.
 function parameters(c) {
   const inner = c.latent ? (c.latent.q_rank ?? 0) + c.latent.kv_rank : c.qk_norm ? 2 * c.head_dim : 0;
-  const norms = c.n_layers * (c.parallel_blocks ? 1 : 2) + 1 + (c.embedding_norm ? 1 : 0);
+  const norms = c.n_layers * ((c.parallel_blocks ? 1 : 2) + (c.post_norms ? 2 : 0)) + 1 + (c.embedding_norm ? 1 : 0);
   let [mlp, router, idle] = [c.n_layers * mlpParameters(c, c.d_ff), 0, 0];
   if (c.experts) {
     const { count, active, shared, d_ff: dFf, dense_layers: dense } = c.experts;
     const [expert, routed] = [mlpParameters(c, dFf), c.n_layers - dense];
     mlp = dense * mlpParameters(c, c.d_ff) + routed * (count + shared) * expert;
     idle = routed * (count - active) * expert;
-    router = routed * c.d_model * count;
+    router = routed * count * (c.d_model + (c.router_bias ? 1 : 0));
   }
   const kinds = {
     embedding: c.vocab_size * c.d_model,
@@ -56,7 +60,7 @@ function forwardFlops(c, tokens, { batch = 1, causal = false, past = 0, headToke
     if (qRank) query = qRank * (D + N * H);
     keyValue = D * (kvRank + rope) + kvRank * N * (nope + vDim);
   }
-  const matrices = c.activation === "swiglu" ? 3 : 2;
+  const matrices = isGated(c) ? 3 : 2;
   let [denseLayers, expert, router] = [c.n_layers, 0, 0];
   if (c.experts) {
     denseLayers = c.experts.dense_layers;

@@ -13,7 +13,7 @@ function states(count, recipe, data, zeroStage) {
 
 // What the MLP keeps for a token, its input aside, in elements, over the experts in use.
 function mlpElements(c) {
-  const perWidth = c.activation === "swiglu" ? 4 : 2;
+  const perWidth = isGated(c) ? 4 : 2;
   if (!c.experts) return perWidth * c.d_ff;
   const { active, shared, d_ff: dFf, dense_layers: denseLayers } = c.experts;
   return (perWidth * (denseLayers * c.d_ff + (c.n_layers - denseLayers) * (active + shared) * dFf)) / c.n_layers;
@@ -34,7 +34,8 @@ function layerActivations(c, tokens, batch, { tensor, sequenceParallel, recomput
   if (recomputation === "full") return (rows * D * elementBytes) / shared;
   const valueDim = c.latent ? c.latent.v_dim : c.head_dim;
   const keyValue = c.n_kv_heads * (c.head_dim + valueDim) * Math.max(1, tensor / c.n_kv_heads);
-  const replicated = (rows * (2 * (c.parallel_blocks ? 1 : 2) * D + sentElements(c)) * elementBytes) / shared;
+  const normed = 2 * (c.parallel_blocks ? 1 : 2) + (c.post_norms ? 2 : 0);
+  const replicated = (rows * (normed * D + sentElements(c)) * elementBytes) / shared;
   const attention = (rows * (N * c.head_dim + keyValue + N * valueDim) * elementBytes) / tensor;
   const scores = recomputation === "selective" ? 0 : (rows * N * 4) / tensor;
   return replicated + attention + scores + (rows * mlpElements(c) * elementBytes) / tensor;

@@ -5,7 +5,7 @@ const SIZE_FIELDS = [
   ["head width H", "head_dim"], ["MLP width F", "d_ff"], ["vocabulary V", "vocab_size"],
 ];
 const EXPERT_FIELDS = [["experts E", "count"], ["experts used", "active"], ["expert width", "d_ff"], ["shared experts", "shared"], ["dense layers", "dense_layers"]];
-const MLP_KINDS = [["swiglu", "SwiGLU"], ["gelu", "GELU"], ["gelu_tanh", "GELU, tanh"], ["relu", "ReLU"]];
+const MLP_KINDS = [["swiglu", "SwiGLU"], ["geglu", "GEGLU"], ["gelu", "GELU"], ["gelu_tanh", "GELU, tanh"], ["relu", "ReLU"]];
 
 // Reads `presets`, `preset` and `own` of the model; a size that is changed makes a config of one's own from the one shown.
 // `extra` are further fields, as those above.

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import activations, cache, communication, compute, memory, utilisation
+from mlsys_lab.flops import activations, cache, communication, compute, memory, peaks, utilisation
 from mlsys_lab.flops.amounts import require_at_least_one, require_not_negative, require_positive
 from mlsys_lab.flops.config import Experts, TransformerConfig
 from mlsys_lab.flops.einsum import Einsum, replication
@@ -18,7 +18,7 @@ from mlsys_lab.flops.roofline import bound, critical_batch
 
 ROOFS = {"peak_flops_per_s": 1.0, "bandwidth_bytes_per_s": 1.0}
 CONFIG = TransformerConfig("c", 4, d_model=8, n_heads=4, d_ff=12, vocab_size=9, context=16, experts=Experts(4, 2, 8))
-MODULES = (activations, cache, communication, compute, memory, utilisation)
+MODULES = (activations, cache, communication, compute, memory, peaks, utilisation)
 MAY_BE_ZERO = {
     "flops", "hardware_flops", "model_flops", "needed_bytes", "size_bytes", "weight_bytes", "gradient_bytes",
     "parameters", "past", "head_tokens", "zero_stage", "check_zero_stage.stage",

@@ -57,6 +57,23 @@ def test_a_stage_sends_its_output_and_tensor_ranks_a_part_of_it():
     assert comm.pipeline_bytes(CONFIG, 16, tensor=4) == 16 * 8 * 2 / 4
 
 
+@given(devices=st.integers(1, 12), both_ways=st.booleans())
+def test_links_of_a_ring_carry_what_its_blocks_pass(devices, both_ways):
+    """Every block from device to device, the shorter way where both are used, half each way where they are as long."""
+    gathered, exchanged, far = [0.0] * devices, [0.0] * devices, 0
+    for start in range(devices):
+        for away in range(1, devices):
+            clockwise = 1.0 if not both_ways or 2 * away < devices else 0.5 if 2 * away == devices else 0.0
+            far = max(far, away if clockwise else 0)
+            for hop in range(away):
+                exchanged[(start + hop) % devices] += clockwise / devices**2
+            # The block that all others get is handed on: it passes the link before each.
+            gathered[(start + away - 1) % devices] += clockwise / devices
+    assert max(gathered) == pytest.approx(comm.ring_link_bytes(1, devices, both_ways=both_ways))
+    assert max(exchanged) == pytest.approx(comm.all_to_all_link_bytes(1, devices, both_ways=both_ways))
+    assert far == comm.ring_steps(devices, both_ways=both_ways)
+
+
 def test_tokens_go_to_their_experts_and_back():
     routed = dataclasses.replace(CONFIG, experts=Experts(count=8, active=2, d_ff=6))
     assert comm.expert_parallel_bytes(routed, 16, 4, layers=3) == 2 * 3 * (16 * 2 * 8 * 2) * 3 / 4

@@ -28,6 +28,7 @@ GPT = TransformerConfig(
 PALM = dataclasses.replace(LLAMA, name="palm", n_kv_heads=1, parallel_blocks=True, norm="layer", tied=True)
 MIXTRAL = dataclasses.replace(LLAMA, name="mixtral", experts=Experts(count=4, active=2, d_ff=24))
 SHARED = dataclasses.replace(LLAMA, name="shared", experts=Experts(4, 2, d_ff=24, shared=1, dense_layers=1))
+GEMMA = dataclasses.replace(LLAMA, name="gemma", head_dim=16, activation="geglu", post_norms=True, tied=True)
 LATENT = {
     "model_type": "deepseek_v3", "hidden_size": 32, "intermediate_size": 48, "moe_intermediate_size": 24,
     "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": V, "n_shared_experts": 1,
@@ -35,7 +36,7 @@ LATENT = {
     "q_lora_rank": 12, "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 6,
     "max_position_embeddings": T,
 }  # fmt: skip
-FAMILIES = pytest.mark.parametrize("config", [LLAMA, GPT, PALM, MIXTRAL, SHARED], ids=lambda config: config.name)
+FAMILIES = pytest.mark.parametrize("config", [LLAMA, GPT, PALM, MIXTRAL, SHARED, GEMMA], ids=lambda config: config.name)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -116,11 +117,12 @@ def test_the_counter_does_not_know_the_fused_kernel_of_cpus(config):
 @FAMILIES
 def test_full_recomputation(config, early_stop):
     # torch stops recomputing once all that was saved is there again: then the last multiplication of a layer, whose
-    # result nothing needs, is left out. A mixture of experts ends with additions that need all results.
+    # result nothing needs, is left out. A mixture of experts ends with additions that need all results; a post-norm
+    # needs what it is given.
     _, loss = step(config, wrap=lambda forward: partial(checkpoint, forward, use_reentrant=False))
     steps = compute.training(config, T, B, recomputation="full")
     spared = 0.0
-    if early_stop:
+    if early_stop and not config.post_norms:
         routed = config.n_layers - config.experts.dense_layers if config.experts else 0
         spared = 2 * ROWS * config.d_model * config.d_ff * (config.n_layers - routed)
         if config.experts and config.experts.shared:
@@ -148,9 +150,8 @@ def more_in_a_layer(config, attention):
     where rotated queries are laid out head by head; and what routing keeps: tokens' numbers, choices and weights, and
     the weighted results that are added up.
     """
-    norms = 1 if config.parallel_blocks else 2
     D, N, K, H = config.d_model, config.n_heads, config.n_kv_heads, config.head_dim
-    size = norms * ROWS * (4 + 4 * D if config.norm == "rms" else 8)
+    size = config.block_norms * ROWS * (4 + 4 * D if config.norm == "rms" else 8)
     if attention is attention_again:
         pass  # it keeps queries, keys and values as they came
     elif attention is plain_attention:

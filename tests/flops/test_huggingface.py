@@ -103,6 +103,102 @@ BLOOM: dict[str, Any] = {
     "seq_length": 2048,
     "vocab_size": 250880,
 }
+QWEN3_MOE = QWEN | {
+    "model_type": "qwen3_moe",
+    "attention_bias": False,
+    "decoder_sparse_step": 1,
+    "head_dim": 128,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "mlp_only_layers": [],
+    "moe_intermediate_size": 768,
+    "num_attention_heads": 32,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 4,
+    "tie_word_embeddings": False,
+}
+PHI3 = LLAMA2 | {
+    "model_type": "phi3",
+    "hidden_size": 3072,
+    "intermediate_size": 8192,
+    "sliding_window": 2047,
+    "vocab_size": 32064,
+}
+DEEPSEEK_V2 = DEEPSEEK | {
+    "model_type": "deepseek_v2",
+    "first_k_dense_replace": 1,
+    "hidden_size": 2048,
+    "intermediate_size": 10944,
+    "moe_intermediate_size": 1408,
+    "n_routed_experts": 64,
+    "n_shared_experts": 2,
+    "num_attention_heads": 16,
+    "num_experts_per_tok": 6,
+    "num_hidden_layers": 27,
+    "num_key_value_heads": 16,
+    "num_nextn_predict_layers": None,
+    "q_lora_rank": None,
+    "quantization_config": None,
+    "vocab_size": 102400,
+}
+GEMMA2: dict[str, Any] = {
+    "model_type": "gemma2",
+    "attention_bias": False,
+    "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0,
+    "head_dim": 256,
+    "hidden_act": "gelu_pytorch_tanh",
+    "hidden_activation": "gelu_pytorch_tanh",
+    "hidden_size": 3584,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 8192,
+    "num_attention_heads": 16,
+    "num_hidden_layers": 42,
+    "num_key_value_heads": 8,
+    "query_pre_attn_scalar": 256,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 10000.0,
+    "sliding_window": 4096,
+    "vocab_size": 256000,
+}
+GEMMA3 = GEMMA2 | {
+    "model_type": "gemma3_text",
+    "hidden_size": 1152,
+    "intermediate_size": 6912,
+    "max_position_embeddings": 32768,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 26,
+    "num_key_value_heads": 1,
+    "rope_local_base_freq": 10000,
+    "rope_theta": 1000000,
+    "sliding_window": 512,
+    "sliding_window_pattern": 6,
+    "vocab_size": 262144,
+}
+GPT_OSS: dict[str, Any] = {
+    "model_type": "gpt_oss",
+    "attention_bias": True,
+    "head_dim": 64,
+    "hidden_act": "silu",
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "layer_types": ["sliding_attention", "full_attention"] * 12,
+    "max_position_embeddings": 131072,
+    "num_attention_heads": 64,
+    "num_experts_per_tok": 4,
+    "num_hidden_layers": 24,
+    "num_key_value_heads": 8,
+    "num_local_experts": 32,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {"rope_type": "yarn", "factor": 32.0},
+    "rope_theta": 150000,
+    "sliding_window": 128,
+    "swiglu_limit": 7.0,
+    "tie_word_embeddings": False,
+    "vocab_size": 201088,
+}
 LLAMA31: dict[str, Any] = {
     "factor": 8.0,
     "low_freq_factor": 1.0,
@@ -141,7 +237,13 @@ PUBLISHED = {
     },
     "qwen2.5-0.5b": QWEN,
     "deepseek-v3": DEEPSEEK,
+    "deepseek-v2-lite": DEEPSEEK_V2,
     "bloom-176b": BLOOM,
+    "qwen3-30b-a3b": QWEN3_MOE,
+    "gpt-oss-20b": GPT_OSS,
+    "phi3-mini": PHI3,
+    "gemma2-9b": GEMMA2,
+    "gemma3-1b": GEMMA3,
 }
 
 
@@ -199,6 +301,12 @@ def test_what_changes_no_count_is_told():
     assert omissions(QWEN | {"use_sliding_window": True, "sliding_window": 100}) == (
         "attention reaches back 100 tokens only (sliding_window)",
     )
+    half = "attention reaches back 4096 tokens only in 21 of 42 layers (sliding_window)"
+    assert omissions(GEMMA2) == (half,)
+    assert omissions(GEMMA2 | {"layer_types": ["sliding_attention", "full_attention"] * 21}) == (half,)
+    for file in (GPT_OSS, {name: GPT_OSS[name] for name in GPT_OSS if name != "layer_types"}):
+        assert omissions(file)[1] == "attention reaches back 128 tokens only in 12 of 24 layers (sliding_window)"
+    assert omissions(GEMMA3) == ("attention reaches back 512 tokens only in 22 of 26 layers (sliding_window)",)
     assert omissions(DEEPSEEK) == (
         "rotary angles are stretched (yarn)",
         "1 further module predicts a later token (num_nextn_predict_layers)",
@@ -225,7 +333,10 @@ def test_fields_that_files_leave_out_are_those_of_transformers():
     ("fields", "words"),
     [
         (LLAMA2 | {"model_type": "lama"}, "unknown architecture: got model_type 'lama'.* did you mean 'llama'"),
-        (LLAMA2 | {"model_type": "deepseek_v2"}, "did you mean 'deepseek_v3'"),
+        (LLAMA2 | {"model_type": "deepseek_v4"}, "did you mean 'deepseek_v"),
+        ({"model_type": "mamba2", "hidden_size": 2560}, "state-space models are not counted here: got 'mamba2'"),
+        (QWEN3_MOE | {"mlp_only_layers": [0]}, "qwen3_moe with this mlp_only_layers is not computed here"),
+        (GEMMA2 | {"hidden_activation": "silu"}, "gemma2 with this hidden_activation is not computed here"),
         (LLAMA2 | {"model_type": ["llama"]}, r"got model_type \['llama'\]"),
         ({}, "unknown architecture: got no model_type, expected one of gpt2, llama, mistral"),
         (LLAMA2 | {"hidden_size": None}, "config lacks a size: expected hidden_size"),

@@ -19,6 +19,19 @@ ROUTED = dataclasses.replace(DENSE, name="routed", experts=Experts(count=8, acti
 WAYS = st.sampled_from([1, 2, 4])
 
 
+def test_tokens_of_a_device_do_not_depend_on_how_the_model_is_divided():
+    batch, tokens = 64, 128
+    ways = [
+        Layout(data=16),
+        Layout(data=4, tensor=4),
+        Layout(data=2, pipeline=2, context=4),
+        Layout(data=4, tensor=4, micro_batch=2),
+    ]
+    assert {layout.tokens_per_device(batch, tokens) for layout in ways} == {64 * 128 / 16}
+    with pytest.raises(InputError, match="multiple of 3"):
+        Layout(data=3).tokens_per_device(batch, tokens)
+
+
 def test_devices_and_micro_batches():
     layout = Layout(data=4, tensor=8, pipeline=2, context=2, micro_batch=3)
     assert (layout.devices, layout.replicas, layout.micro_batches(60)) == (128, 8, 5)

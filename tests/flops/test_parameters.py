@@ -34,6 +34,18 @@ def test_biases_count_once_each():
         assert parameters(dataclasses.replace(bare, **{name: True})).total == 124_337_664 + more
 
 
+def test_sinks_and_a_router_s_bias_are_a_number_a_head_and_an_expert():
+    routed = dataclasses.replace(SMALL, experts=Experts(count=5, active=2, d_ff=7))
+    more = dataclasses.replace(routed, attention_sinks=True, router_bias=True)
+    before, after = parameters(routed), parameters(more)
+    assert after.attention - before.attention == SMALL.n_layers * SMALL.n_heads
+    assert after.router - before.router == SMALL.n_layers * 5
+
+
+def test_post_norms_are_two_more_in_each_block():
+    assert parameters(dataclasses.replace(SMALL, post_norms=True)).norm == (4 * SMALL.n_layers + 1) * SMALL.d_model
+
+
 def test_parallel_blocks_have_one_norm_and_an_embedding_norm_is_one_more():
     assert parameters(dataclasses.replace(SMALL, parallel_blocks=True)).norm == 4 * 24
     assert parameters(dataclasses.replace(SMALL, embedding_norm=True)).norm == 8 * 24

@@ -1,9 +1,17 @@
 """Published parameter counts: exact ones are met exactly, rounded ones to their last digit."""
 
+import dataclasses
+from pathlib import Path
+
 import pytest
+import yaml
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import PRESETS, parameters, preset
+from mlsys_lab.flops import PRESETS, TransformerConfig, parameters, preset
+from mlsys_lab.flops.presets import WINDOWS, preset_omissions
+from tests.leaves import numbers
+
+CONFIGURATIONS = yaml.safe_load(Path(__file__).with_name("configurations.yml").read_text(encoding="utf-8"))
 
 # Numbers of elements in the released safetensors files, as Hugging Face shows them; a tied head counts once.
 RELEASED = {
@@ -30,7 +38,57 @@ RELEASED = {
     "qwen2.5-32b": 32_763_876_352,
     "qwen2.5-72b": 72_706_203_648,
     "bloom-176b": 176_247_271_424,
+    "deepseek-v2": 235_741_434_880,
+    "deepseek-v2-lite": 15_706_484_224,
+    "qwen3-30b-a3b": 30_532_122_624,
+    "qwen3-235b-a22b": 235_093_634_560,
+    "phi3-mini": 3_821_079_552,
+    "phi3-medium": 13_960_238_080,
+    "gemma2-2b": 2_614_341_888,
+    "gemma2-9b": 9_241_705_984,
+    "gemma2-27b": 27_227_128_320,
+    "gemma3-1b": 999_885_952,
+    "gemma3-4b": 4_300_079_472,
+    "gemma3-12b": 12_187_325_040,
+    "gemma3-27b": 27_432_406_640,
+    "gpt-oss-20b": 20_914_757_184,
+    "gpt-oss-120b": 116_829_156_672,
+    "llama4-scout": 108_641_793_536,
+    "llama4-maverick": 401_583_781_376,
+    "deepseek-v3": 684_489_830_400,
 }
+
+
+def reads_pictures(d_model: int) -> int:
+    """SigLIP So400m for 896 pixels beside Gemma 3: 27 layers of width 1152, patches of 14, a matrix to the decoder."""
+    D, F, L, patches = 1152, 4304, 27, (896 // 14) ** 2
+    layer = 4 * (D * D + D) + 2 * D * F + F + D + 2 * 2 * D
+    return L * layer + 3 * 14 * 14 * D + D + patches * D + 2 * D + D * d_model + D
+
+
+def reads_pictures_in_tiles() -> int:
+    """Llama 4's tower for tiles of 336 pixels: 34 layers of width 1408, patches of 14, three matrices behind."""
+    D, F, L, patches = 1408, 5632, 34, (336 // 14) ** 2
+    layer = 4 * (D * D + D) + 2 * D * F + F + D + 2 * 2 * D
+    ends = 3 * 14 * 14 * D + D + (patches + 1) * D + 2 * 2 * D
+    return L * layer + ends + F * 4096 + 4096 * 4096 + 4096 * 5120
+
+
+def predicts_a_second_token() -> int:
+    """DeepSeek-V3's module: two norms, a matrix from two vectors to one, a layer, a norm, copies of embedding and head.
+
+    Scales and the bias that balances experts are in fp32, apart.
+    """
+    D, V, F, E = 7168, 129_280, 2048, 256
+    attention = 1536 * (D + 128 * 192) + D * (512 + 64) + 512 * 128 * 256 + 128 * 128 * D
+    layer = attention + 1536 + 512 + 2 * D + E * D + (E + 1) * 3 * D * F
+    return 2 * D + 2 * D * D + layer + D + 2 * V * D
+
+
+BESIDE = {f"gemma3-{size}": reads_pictures(D) for size, D in (("4b", 2560), ("12b", 3840), ("27b", 5376))}
+BESIDE |= dict.fromkeys(("llama4-scout", "llama4-maverick"), reads_pictures_in_tiles())
+BESIDE["deepseek-v3"] = predicts_a_second_token()
+"""What a release holds beside the decoder, worked out here."""
 
 # (figure as printed, half of its last digit), in 10⁹.
 PRINTED = {
@@ -43,8 +101,6 @@ PRINTED = {
     "gpt3-6.7b": (6.7, 0.05),
     "gpt3-13b": (13.0, 0.5),
     "gpt3-175b": (175.0, 0.5),
-    # DeepSeek-AI 2024, abstract.
-    "deepseek-v3": (671, 0.5),
     # Chowdhery et al. 2022, table 1.
     "palm-8b": (8.63, 0.005),
     "palm-62b": (62.50, 0.005),
@@ -52,14 +108,53 @@ PRINTED = {
 }
 
 
+def sizes(config: TransformerConfig) -> dict[str, float]:
+    """Every number of a configuration that says something of the model, by its path."""
+    found = {where.removeprefix("."): value for where, value in numbers(config)}
+    unused = set() if config.position == "rotary" else {"rope_theta"}
+    if config.rope_scaling and config.rope_scaling.kind == "linear":
+        unused |= {f"rope_scaling.{name}" for name in ("low_freq_factor", "high_freq_factor", "original_context")}
+    return {path: value for path, value in found.items() if path not in unused}
+
+
+def with_size(config: TransformerConfig, path: str, value: float) -> TransformerConfig:
+    """A copy with one size changed, not validated: what is not possible would be refused before it is noticed."""
+    name, _, inner = path.partition(".")
+    changed = object.__new__(type(config))
+    for field in dataclasses.fields(config):
+        object.__setattr__(changed, field.name, getattr(config, field.name))
+    object.__setattr__(changed, name, with_size(getattr(config, name), inner, value) if inner else value)
+    return changed
+
+
+def is_as_published(name: str, config: TransformerConfig) -> bool:
+    """Whether its number of parameters and the sizes that this does not show are those of the source."""
+    total, said = parameters(config).total, CONFIGURATIONS[name]
+    if name in RELEASED and total + BESIDE.get(name, 0) != RELEASED[name]:
+        return False
+    if name in PRINTED and abs(total / 1e9 - PRINTED[name][0]) > PRINTED[name][1]:
+        return False
+    return ({"n_kv_heads": said["n_heads"]} | said).items() <= sizes(config).items()
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_no_size_of_a_preset_can_be_wrong(name):
+    config = preset(name)
+    assert is_as_published(name, config)
+    for path, value in sizes(config).items():
+        for off in (value * 0.9, value * 1.1):
+            wrong = with_size(config, path, max(1, round(off) + (off > value)) if isinstance(value, int) else off)
+            assert wrong == config or not is_as_published(name, wrong), path
+
+
 def test_every_preset_has_a_published_count():
-    assert RELEASED.keys() | PRINTED.keys() == PRESETS.keys()
+    assert RELEASED.keys() | PRINTED.keys() == CONFIGURATIONS.keys() == PRESETS.keys()
     assert all(name == config.name for name, config in PRESETS.items())
 
 
 @pytest.mark.parametrize("name", RELEASED)
 def test_released_counts_are_met_exactly(name):
-    assert parameters(preset(name)).total == RELEASED[name]
+    assert parameters(preset(name)).total + BESIDE.get(name, 0) == RELEASED[name]
 
 
 @pytest.mark.parametrize("name", PRINTED)
@@ -68,24 +163,15 @@ def test_printed_counts_are_met_to_their_last_digit(name):
     assert abs(parameters(preset(name)).total / 1e9 - printed) <= half
 
 
-def test_deepseek_v3_is_its_released_files_less_the_module_that_predicts_a_second_token():
-    """684,489,830,400 numbers in fp8 and bf16 are on Hugging Face; scales and the balancing bias are in fp32, apart.
-
-    The module: two norms and a projection of two vectors onto one, a layer with experts, a norm, and copies of
-    embedding and head.
-    """
-    D, V, F, E = 7168, 129_280, 2048, 256
-    attention = 1536 * (D + 128 * 192) + D * (512 + 64) + 512 * 128 * 256 + 128 * 128 * D
-    layer = attention + 1536 + 512 + 2 * D + E * D + (E + 1) * 3 * D * F
-    module = 2 * D + 2 * D * D + layer + D + 2 * V * D
-    assert parameters(preset("deepseek-v3")).total + module == 3_918_786_560 + 680_571_043_840
-
-
 @pytest.mark.parametrize(
     ("name", "printed", "half"),
     [
         ("mixtral-8x7b", 12.9, 0.05),  # https://mistral.ai/news/mixtral-of-experts
         ("mixtral-8x22b", 39, 0.5),  # https://mistral.ai/news/mixtral-8x22b
+        ("qwen3-30b-a3b", 3.3, 0.06),  # arXiv:2505.09388, section 2; 3.35, cut
+        ("qwen3-235b-a22b", 22, 0.5),
+        ("llama4-scout", 17, 0.5),  # https://ai.meta.com/blog/llama-4-multimodal-intelligence/
+        ("llama4-maverick", 17, 0.5),
     ],
 )
 def test_active_parameters(name, printed, half):
@@ -118,6 +204,19 @@ def test_parameters_without_embeddings(name, printed, tolerance):
 @pytest.mark.parametrize("name", ["LLaMA 2 70B", "llama-2-70b", "Llama2_70B"])
 def test_names_are_found_as_people_write_them(name):
     assert preset(name).name == "llama2-70b"
+
+
+def test_a_model_without_attention_is_refused_in_a_line():
+    with pytest.raises(InputError, match=r"state-space models are not counted here: got 'mamba-2\.8b'"):
+        preset("mamba-2.8b")
+
+
+def test_windows_are_told_where_a_preset_has_them():
+    assert preset_omissions("Gemma 3 4B") == ("attention reaches back 1024 tokens only in 29 of 34 layers",)
+    assert preset_omissions("mistral-7b") == ("attention reaches back 4096 tokens only",)
+    assert preset_omissions("llama3-8b") == ()
+    assert WINDOWS.keys() <= PRESETS.keys()
+    assert all(tokens < preset(name).context for name, (tokens, _) in WINDOWS.items())
 
 
 def test_an_unknown_name_comes_with_near_ones():

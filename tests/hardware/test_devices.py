@@ -20,8 +20,8 @@ def test_table_has_the_devices_that_the_course_talks_about() -> None:
 
 @pytest.mark.parametrize("entry", WITH_CLOCK, ids=lambda d: d.name)
 def test_fp32_peak_is_lanes_times_clock_times_two(entry: Device) -> None:
-    assert entry.clock_hz and entry.fp32_lanes_per_unit
-    expected = 2 * entry.units * entry.fp32_lanes_per_unit * entry.clock_hz
+    assert entry.clock_hz
+    expected = 2 * entry.fp32_lanes * entry.clock_hz
     assert entry.peak("fp32") == pytest.approx(expected, rel=0.01)
 
 
@@ -95,6 +95,8 @@ def test_unknown_name_is_one_line_that_helps(spelt: str, said: str) -> None:
 def test_missing_precision_and_link_are_named() -> None:
     with pytest.raises(InputError, match="V100 has no bf16 peak: expected one of fp64, fp32, fp16"):
         device("V100").peak("bf16")
+    with pytest.raises(InputError, match="TPU v5e: lanes are not in the table"):
+        _ = device("TPU v5e").fp32_lanes
     with pytest.raises(InputError, match=r"RTX 4090 has no NVLink: expected PCIe 4\.0 x16"):
         device("RTX 4090").link("NVLink")
 

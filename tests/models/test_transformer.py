@@ -43,13 +43,14 @@ def configs(draw: st.DrawFn) -> TransformerConfig:
         head_dim=2 * draw(st.integers(1, 4)),
         position=draw(st.sampled_from(["learned", "rotary", "alibi"])),
         norm=norm,
-        activation=draw(st.sampled_from(["swiglu", "gelu", "gelu_tanh", "relu"])),
+        activation=draw(st.sampled_from(["swiglu", "geglu", "gelu", "gelu_tanh", "relu"])),
         qkv_bias=draw(flag),
         out_bias=draw(flag),
         mlp_bias=draw(flag),
         norm_bias=norm == "layer" and draw(flag),
         qk_norm=draw(flag),
         embedding_norm=draw(flag),
+        post_norms=draw(flag),
         parallel_blocks=draw(flag),
         tied=draw(flag),
         experts=experts,
@@ -173,6 +174,12 @@ def test_latent_attention_is_refused_in_a_line():
     latent = LatentAttention(q_rank=None, kv_rank=8, nope_dim=4, rope_dim=2, v_dim=4)
     with pytest.raises(InputError, match="latent attention is not built here: got small, expected grouped"):
         Transformer(dataclasses.replace(SMALL, n_kv_heads=4, head_dim=0, latent=latent))
+
+
+@pytest.mark.parametrize("flag", ["attention_sinks", "router_bias"])
+def test_sinks_and_a_router_s_bias_are_refused_in_a_line(flag):
+    with pytest.raises(InputError, match="sinks and a router's bias are not built here: got small, expected neither"):
+        Transformer(dataclasses.replace(SMALL, **{flag: True}))
 
 
 @pytest.mark.gpu

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from tests.oracles.catalogue import HERE, IN_A_NAME, oracles
+from tests.oracles.catalogue import HERE, IN_A_NAME, STATES, oracles
 
 
 class Score:
@@ -19,7 +19,7 @@ class Score:
         self.passed: dict[str, bool] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """A figure counts as reproduced when its tests ran and none of their phases failed or was skipped."""
+        """A figure holds when its tests ran and none of their phases failed or was skipped."""
         if "test_score.py" not in report.nodeid and (report.when == "call" or not report.passed):
             name = report.nodeid.rpartition("::")[2].upper().replace("_", " ")
             for oracle in IN_A_NAME.findall(name):
@@ -27,12 +27,13 @@ class Score:
 
 
 def table(passed: dict[str, bool]) -> Table:
-    """By topic: figures reproduced today, left to a later topic, failing, all."""
-    rows: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+    """By topic: figures that the package, a page or nobody computes, left to a later topic, failing, all."""
+    columns = (*STATES, "failing")
+    rows: dict[str, list[int]] = defaultdict(lambda: [0] * len(columns))
     for oracle in oracles().values():
-        column = 1 if oracle.owner else 0 if passed.get(oracle.id, False) else 2
-        rows[oracle.topic][column] += 1
-    made = Table("topic", "reproduced", "later", "failing", "total")
+        held = oracle.owner or passed.get(oracle.id, False)
+        rows[oracle.topic][columns.index(oracle.state if held else "failing")] += 1
+    made = Table("topic", *columns, "total")
     for column in made.columns[1:]:
         column.justify = "right"
     for topic, counts in rows.items():

@@ -6,9 +6,19 @@ import math
 
 import pytest
 
-from mlsys_lab.flops.communication import all_reduce_bytes, critical_tokens, gather_bytes
+from mlsys_lab.flops.communication import (
+    all_reduce_bytes,
+    all_to_all_link_bytes,
+    critical_tokens,
+    gather_bytes,
+    ring_link_bytes,
+    ring_steps,
+)
 from mlsys_lab.flops.einsum import Einsum, replication
 from tests.oracles.catalogue import oracles
+
+MANY = 2**60
+"""Ranks: so many that (n - 1)/n is 1, as a source has it that takes bytes over bandwidth."""
 
 
 def gathered(i):
@@ -27,11 +37,32 @@ def bandwidth_gb(i):
     return [W / gather_bytes(1, ranks) / 1e9 for ranks, W in levels]
 
 
+def link_traffic(i):
+    one_way = [count(1, i["D"], both_ways=False) for count in (ring_link_bytes, all_to_all_link_bytes)]
+    large = all_to_all_link_bytes(1, MANY) / ring_link_bytes(1, MANY)
+    return [*one_way, one_way[1] / one_way[0], large]
+
+
+def with_and_without_the_closing_link(i):
+    """The source takes a ring for a long one. Without the link that closes it everything goes one way to either end."""
+    ring, line = ring_link_bytes(gathered(i), MANY), ring_link_bytes(gathered(i), i["devices"], both_ways=False)
+    return [1e6 * sent_bytes / i["W"] for sent_bytes in (ring, line)]
+
+
+def steps_one_way(i):
+    steps = ring_steps(i["k"], both_ways=False)
+    return [2 * steps, steps]
+
+
 COMPUTED = {
     "SH01": lambda i: [replication(i["mesh"], {"i": "".join(i["divided_over"])})],
+    "SH03": lambda i: [ring_steps(i["devices"]) * i["hop_us"]],
+    "SH05": link_traffic,
+    "SH06": with_and_without_the_closing_link,
     "CO01": lambda i: [1e3 * gather_bytes(gathered(i), i["devices"]) / i["W"]],
-    "CO02": lambda i: [1e6 * size / i["W"] for size in (gathered(i), gather_bytes(gathered(i), i["devices"]))],
+    "CO02": lambda i: [1e6 * gather_bytes(gathered(i), ranks) / i["W"] for ranks in (MANY, i["devices"])],
     "CO05": lambda i: [1e3 * all_reduce_bytes(i["bytes"], i["n"]) / i["W"]],
+    "CO07": steps_one_way,
     "CO09": data_parallel,
     "CO10": lambda i: [critical_tokens(i["C"], W) for W in i["W"]],
     "CO11": bandwidth_gb,
@@ -50,9 +81,8 @@ def test_sh02_contradicts_how_its_array_is_divided() -> None:
     i = oracle.inputs
     whole = Einsum.parse("bd->bd", b=i["B"], d=i["D"])
     part = whole.shard(i["mesh"], {"b": "X", "d": "Y"})
-    many = 2**60
     for array, figures in ((whole, oracle.expected), (part, oracle.arithmetic)):
-        sent_bytes = all_reduce_bytes(math.prod(array.shape) * i["bytes"], many)
+        sent_bytes = all_reduce_bytes(math.prod(array.shape) * i["bytes"], MANY)
         assert 1e6 * sent_bytes / i["W"] == pytest.approx(figures[2], rel=0.001)
 
 

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from mlsys_lab.flops.einsum import Einsum
+from mlsys_lab.flops.peaks import implied_clock_hz, implied_multiply_adds, peak_flops_per_s
 from mlsys_lab.flops.roofline import bound, bound_on, matmul
 from mlsys_lab.hardware import device
 from mlsys_lab.kernels.trace.occupancy import occupancy
@@ -17,12 +18,12 @@ GA102 = device("RTX 3090")
 
 
 def lanes(i):
-    return [one.units * one.fp32_lanes_per_unit for one in (H100, B200, device("TPU v5p"))]
+    return [one.fp32_lanes for one in (H100, B200, device("TPU v5p"))]
 
 
 def without_fma(i):
-    """The peak is two operations a lane and clock, at the boost clock."""
-    return [H100.peak("fp32") / 2 * clock / H100.clock_hz / 1e12 for clock in i["clock"]]
+    """Half of the peak, for a multiply-add is two operations."""
+    return [peak_flops_per_s(1, H100.fp32_lanes, clock) / 2 / 1e12 for clock in i["clock"]]
 
 
 def product_us(i):
@@ -41,6 +42,15 @@ def gemm(i):
     return [product.flops / 1e9, product.size_bytes(i["bytes"]) / 1e6, math.prod(product.shape) * i["bytes"] / 1e6]
 
 
+def warps_of_wide_threads(i):
+    """A thread asks for 255 registers at most, and is given all 256."""
+    return [occupancy(H100, i["warp"], registers=i["registers"] - 1).warps]
+
+
+def of_a_tensor_core(i):
+    return [2 * implied_multiply_adds(i["flops"], H100.units * i["tc"], i["clock"])]
+
+
 def occupied(i):
     """The table has no A6000, but a card of the same chip; the source counts the block's own KiB as shared memory."""
     reserved = 1024
@@ -52,12 +62,12 @@ COMPUTED = {
     "GP01": lanes,
     "GP02": without_fma,
     "GP03": product_us,
-    "GP04": lambda i: [i["flops"] / (2 * B200.units * B200.fp32_lanes_per_unit) / 1e9],
+    "GP04": lambda i: [implied_clock_hz(i["flops"], 1, B200.fp32_lanes) / 1e9],
     "GP05": addition,
-    "GP06": lambda i: [H100.register_bytes_per_unit / (i["warp"] * i["registers"] * i["bytes"])],
+    "GP06": warps_of_wide_threads,
     "GP08": occupied,
     "GP09": gemm,
-    "GP13": lambda i: [i["flops"] / (H100.units * i["tc"] * i["clock"])],
+    "GP13": of_a_tensor_core,
 }
 
 
@@ -75,7 +85,7 @@ def test_gp01_counts_what_the_source_counts() -> None:
 
 
 def test_gp13_is_a_power_of_two_at_the_clock_that_nvidia_states() -> None:
-    assert H100.peak("bf16") / (H100.units * 4 * 1.83e9) == pytest.approx(1024, rel=0.001)
+    assert implied_multiply_adds(H100.peak("bf16"), H100.units * 4, 1.83e9) == pytest.approx(512, rel=0.001)
 
 
 def test_gp08_takes_the_multiprocessor_of_the_table_and_one_block_is_all_it_holds() -> None:

@@ -14,6 +14,7 @@ from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.roofline import bound_on
 from mlsys_lab.hardware import device
 from mlsys_lab.kernels.attention import cost
+from mlsys_lab.kernels.softmax import cost as softmax_cost
 from mlsys_lab.kernels.softmax import reference, softmax
 from mlsys_lab.kernels.trace.traffic import total
 from mlsys_lab.kernels.trace.triton_interpreter import recorded
@@ -33,14 +34,10 @@ class Passes(TorchDispatchMode):
 
 
 def softmaxes(i):
-    x = torch.zeros(i["M"], i["N"])
-    with Passes() as steps:
-        reference(x)
-    some = 16
-    with recorded() as traces:
-        softmax(x[:some], step="one_pass")
-    fused = sum(total(trace).asked_bytes for trace in traces) / 4 * i["M"] / some
-    return [steps.read, steps.written, (steps.read + steps.written) / fused]
+    itemsize = 4
+    read, written = softmax_cost.unfused(i["M"], i["N"], itemsize)
+    _, fused = softmax_cost.forward(i["M"], i["N"], itemsize)
+    return [read / itemsize, written / itemsize, (read + written) / fused]
 
 
 def attention_ratios(i):
@@ -74,6 +71,17 @@ COMPUTED = {"GP10": softmaxes, "FA01": attention_ratios, "FA02": attention_numbe
 def test_published_figure(name: str) -> None:
     oracle = oracles()[name]
     oracle.check(*COMPUTED[name](oracle.inputs))
+
+
+def test_gp10_is_what_torch_s_operations_and_the_fused_kernel_move() -> None:
+    rows, width = 16, oracles()["GP10"].inputs["N"]
+    x = torch.zeros(rows, width)
+    with Passes() as steps:
+        reference(x)
+    with recorded() as traces:
+        softmax(x, step="one_pass")
+    assert (4 * steps.read, 4 * steps.written) == softmax_cost.unfused(rows, width, 4)
+    assert sum(total(trace).asked_bytes for trace in traces) == softmax_cost.forward(rows, width, 4)[1]
 
 
 def test_fa01_contradicts_its_own_shape() -> None:

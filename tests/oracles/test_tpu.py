@@ -13,6 +13,7 @@ from mlsys_lab.flops.communication import gather_bytes
 from mlsys_lab.flops.compute import two_n
 from mlsys_lab.flops.einsum import Einsum
 from mlsys_lab.flops.roofline import Bound, bound, bound_on, critical_batch, matmul
+from mlsys_lab.flops.systolic import SystolicArrays
 from mlsys_lab.hardware import Device, Link, device
 from tests.oracles.catalogue import oracles
 
@@ -69,7 +70,7 @@ def tpu_v1(i):
         name="TPU v1",
         kind="tpu",
         year=2015,
-        peaks={"int8": 2 * i["macs"] * i["clock"]},
+        peaks={"int8": SystolicArrays(1, math.isqrt(i["macs"]), i["clock"]).peak_flops_per_s},
         memory_bytes=8 * 2**30,
         memory_bandwidth_bytes_per_s=i["bw"],
         units=1,

@@ -34,9 +34,12 @@ def _drawn(rng: random.Random) -> dict[str, Any]:
         "head_dim": head_dim,
         "position": rng.choice(["learned", "rotary", "alibi"]),
         "norm": norm,
-        "activation": rng.choice(["swiglu", "gelu", "gelu_tanh", "relu"]),
+        "activation": rng.choice(["swiglu", "geglu", "gelu", "gelu_tanh", "relu"]),
         **{name: rng.random() < 0.5 for name in ("qkv_bias", "out_bias", "mlp_bias", "qk_norm", "embedding_norm")},
-        **{name: rng.random() < 0.3 for name in ("parallel_blocks", "tied")},
+        **{
+            name: rng.random() < 0.3
+            for name in ("parallel_blocks", "post_norms", "attention_sinks", "router_bias", "tied")
+        },
         "norm_bias": norm == "layer" and rng.random() < 0.5,
         "rope_theta": 1e4,
         "norm_eps": 1e-5,

@@ -1,4 +1,4 @@
-"""FLOPs and least bytes of a softmax over N rows of D elements, and of its backward pass."""
+"""FLOPs and least bytes of a softmax over N rows of D elements, fused and not, and of its backward pass."""
 
 from __future__ import annotations
 
@@ -15,6 +15,16 @@ def forward(rows: int, width: int, itemsize: float) -> tuple[float, float]:
     """
     require_positive(rows=rows, width=width, itemsize=itemsize)
     return 5.0 * rows * width, 2.0 * rows * width * itemsize
+
+
+def unfused(rows: int, width: int, itemsize: float) -> tuple[float, float]:
+    """Bytes read and written where maximum, difference, exponential, sum and quotient are a pass over memory each.
+
+    >>> unfused(4096, 1024, 4)
+    (83918848.0, 50364416.0)
+    """
+    require_positive(rows=rows, width=width, itemsize=itemsize)
+    return (5.0 * width + 2) * rows * itemsize, (3.0 * width + 2) * rows * itemsize
 
 
 def backward(rows: int, width: int, itemsize: float) -> tuple[float, float]:
