@@ -1,4 +1,4 @@
-"""Published figures on communication that today's closed forms reach; the others wait for the collectives."""
+"""Published figures on communication that closed forms reach; the others wait for parallel training."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import math
 
 import pytest
 
+from mlsys_lab.comm.cost.alpha_beta import LinkCost, all_reduce_s
+from mlsys_lab.comm.cost.bus_bandwidth import bus_factor
+from mlsys_lab.comm.cost.nccl import payload_share
 from mlsys_lab.flops.communication import (
     all_reduce_bytes,
     all_to_all_link_bytes,
@@ -54,6 +57,12 @@ def steps_one_way(i):
     return [2 * steps, steps]
 
 
+def without_pipelining(i):
+    link = LinkCost(i["alpha"], i["bandwidth"])
+    return [1e3 * all_reduce_s(form, i["p"], i["n_bytes"], link) for form in ("ring", "tree")]
+
+
+NCCL_TESTS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce")
 COMPUTED = {
     "SH01": lambda i: [replication(i["mesh"], {"i": "".join(i["divided_over"])})],
     "SH03": lambda i: [ring_steps(i["devices"]) * i["hop_us"]],
@@ -61,8 +70,11 @@ COMPUTED = {
     "SH06": with_and_without_the_closing_link,
     "CO01": lambda i: [1e3 * gather_bytes(gathered(i), i["devices"]) / i["W"]],
     "CO02": lambda i: [1e6 * gather_bytes(gathered(i), ranks) / i["W"] for ranks in (MANY, i["devices"])],
+    "CO04": lambda i: [bus_factor(name, i["n"]) for name in NCCL_TESTS],
     "CO05": lambda i: [1e3 * all_reduce_bytes(i["bytes"], i["n"]) / i["W"]],
+    "CO06": lambda i: [payload_share(protocol) for protocol in ("LL", "LL128")],
     "CO07": steps_one_way,
+    "CO08": without_pipelining,
     "CO09": data_parallel,
     "CO10": lambda i: [critical_tokens(i["C"], W) for W in i["W"]],
     "CO11": bandwidth_gb,

@@ -21,8 +21,8 @@ Algorithm = Literal["ring", "tree"]
 Protocol = Literal["LL", "LL128", "Simple"]
 Wire = Literal["nvlink", "pcie", "network"]
 
-PAYLOAD_SHARE: dict[Protocol, float] = {"LL": 4 / 8, "LL128": 120 / 128, "Simple": 1.0}
-"""Bytes of data in each byte sent."""
+LINE_BYTES: dict[Protocol, tuple[int, int]] = {"LL": (4, 4), "LL128": (120, 8)}
+"""Bytes of data and bytes of flag in what a protocol sends at once; Simple has its flags elsewhere."""
 
 BASE_LATENCY_US: dict[tuple[Algorithm, Protocol], float] = {
     ("tree", "LL"): 4.4,
@@ -41,6 +41,12 @@ HOP_LATENCY_US: dict[tuple[Wire, Algorithm], dict[Protocol, float]] = {
     ("network", "ring"): {"LL": 2.7, "LL128": 4.0, "Simple": 9.6},
 }
 LL128_CHANNEL_GB_PER_S = 16.7  # most that one channel carries of an all-reduce
+
+
+def payload_share(protocol: Protocol) -> float:
+    """Bytes of data in each byte that a protocol sends."""
+    data, flags = LINE_BYTES.get(protocol, (1, 0))
+    return data / (data + flags)
 
 
 @dataclass(frozen=True)
