@@ -157,7 +157,9 @@ class Containers:
                 waiting.join()
 
     def _until_let_go(self, name: str, life: socket.socket) -> None:
-        life.recv(1)  # nothing is ever sent: it ends when the judge's end is shut
+        with contextlib.suppress(OSError, wire.WireError):
+            while life.recv(1):  # the judge asks what has been used; here nobody counts
+                wire.send(life, wire.Frame("used", {"cpu_s": None, "waited_s": None}))
         self._say("kill", name)
 
     def _say(self, *words: str) -> str:

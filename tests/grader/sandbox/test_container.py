@@ -45,12 +45,12 @@ def program(request, state, tmp_path, monkeypatch):
     return request.param
 
 
-def test_a_class_is_judged_in_containers(program, tiny, hand_in, tmp_path):
+def test_a_class_is_judged_in_containers(program, tiny, oracles, hand_in, tmp_path):
     path = tmp_path / "01-tiny.ipynb"
     path.write_text(json.dumps(hand_in(total="def total(x):\n    return x.sum()\n")))
     with Sandbox(tiny) as sandbox:
         assert sandbox.backend == program
-        verdicts = judge(read_submission(path, tiny).artifact, sandbox, time_factor=10.0)
+        verdicts = judge(read_submission(path, tiny).artifact, sandbox, oracles, time_factor=10.0)
     assert [verdict.passed for verdict in verdicts] == [True, True, False]
 
 
