@@ -1,12 +1,16 @@
 import contextlib
 import os
+import sys
+import sysconfig
 import time
 from pathlib import Path
 
 import pytest
 
 from mlsys_grader.course.lab import GradedLab
+from mlsys_grader.judging.options import Options
 from mlsys_grader.sandbox import contents
+from mlsys_grader.sandbox.bubblewrap import bubblewrap
 from mlsys_grader.sandbox.inside import jail, wire
 from mlsys_grader.sandbox.sandbox import Sandbox
 from mlsys_lab.checks.labinfo import find_lab
@@ -86,6 +90,28 @@ raise ValueError(seen)
 def test_an_earlier_labs_reference_is_found_under_the_name_that_its_lab_gives(sandbox):
     loaded = "__import__('mlsys_lab.stack.reference').stack.reference.load_reference('scaling-laws').__name__"
     assert answer(sandbox, loaded) == "mlsys_lab.scaling"
+
+
+def test_of_the_system_it_sees_programs_and_libraries_by_name(sandbox):
+    seen = answer(sandbox, "{at: sorted(os.listdir(at)) for at in ('/usr', sys.prefix, '/')}", before="import sys")
+    assert set(seen["/usr"]) <= {"bin", "sbin", "lib", "lib32", "lib64", "libexec", "include", "local", "share"}
+    assert set(seen[sys.prefix]) <= {"bin", "lib", "lib64", "pyvenv.cfg"}
+    assert answer(sandbox, "[os.listdir('/usr/share'), os.path.exists('/usr/src')]") in ([["zoneinfo"], False],)
+
+
+@pytest.mark.parametrize("inside", [sysconfig.get_path("purelib"), f"{sys.base_prefix}/lib", "/usr/lib"])
+def test_a_course_that_submissions_could_read_is_refused_in_one_line(inside, monkeypatch, tiny):
+    with pytest.raises(
+        InputError, match=r"submissions could read this folder: got .*/spring, expected a folder outside"
+    ):
+        Options().settled(Path(inside, "spring"))
+    monkeypatch.setattr(contents, "find_private", lambda: [Path(inside, "solutions")])
+    with pytest.raises(InputError, match=r"submissions could read this folder: got .*/solutions"):
+        bubblewrap(tiny)
+
+
+def test_a_course_beside_an_environment_is_not_seen(tmp_path):
+    contents.refuse_readable([tmp_path, Path(sys.prefix), Path(sys.prefix, "src", "course"), Path("/usr/share/course")])
 
 
 def test_there_is_no_network(sandbox):
