@@ -21,7 +21,7 @@ GRACE_S = 2.0
 """Beyond a time limit, before the judge looks: the sandbox's own alarm tells more, so it may come first."""
 LOOK_S = 0.2
 """How soon the judge looks again, at the earliest."""
-PATIENCE = 10.0
+PATIENCE = 20.0
 """Times a time limit by the clock, after which nobody waits on: other work may keep the machine from a submission."""
 
 

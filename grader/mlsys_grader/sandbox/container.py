@@ -91,7 +91,7 @@ def make_profile() -> str:
 
 
 def _is(index: int, value: int) -> dict[str, object]:
-    """A comparison of an argument's low half, all that the kernel reads: with a higher bit it would get past equality."""
+    """A comparison of the low half of an argument, all that the kernel reads: a higher bit must not hide it."""
     return {"index": index, "value": 0xFFFFFFFF, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ"}
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.intake.submission import read_submission
+from mlsys_grader.judging import judge as module_of_judge
 from mlsys_grader.judging import oracle
 from mlsys_grader.judging import verdict as module
 from mlsys_grader.judging.judge import DEATHS, judge
@@ -158,6 +159,15 @@ def test_a_slip_in_a_check_is_a_fault_and_no_verdict(faulty_verdicts):
 def test_an_answer_on_which_the_comparison_never_ends_costs_its_own_check(faulty_verdicts):
     got = faulty_verdicts()["compare_never_ends"]
     assert (got.earned, got.fault, got.what) == (0, "", "its answer takes too long to compare")
+
+
+def test_a_submission_that_has_taken_its_time_loses_what_is_left(verdicts, monkeypatch, tiny):
+    checks = tuple(replace(check, time_limit_s=0.5) for check in tiny.checks.checks)
+    monkeypatch.setitem(tiny.__dict__, "checks", replace(tiny.checks, checks=checks))
+    monkeypatch.setattr(module_of_judge, "BUDGET_S", 1.0)
+    got = verdicts(double="import time\ndef double(x):\n    time.sleep(1.2 * 2)\n    return 2 * x\n")
+    assert [v.earned for v in got.values()] == [1, 0, 0]
+    assert got["mean"].what == got["total"].what == "the submission takes too long"
 
 
 def test_an_answer_that_is_too_large_is_not_read(verdicts):

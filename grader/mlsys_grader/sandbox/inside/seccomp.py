@@ -14,7 +14,8 @@ are of 64 bits, though the kernel reads a socket's family as 32: `socket(40 | 1 
 seccomp(2) stays here all the same. A test holds every number below against libseccomp's own table, for both machines.
 
 Sources: seccomp(2), clone(2), mmap(2), fcntl(2), address_families(7), and the kernel's
-Documentation/userspace-api/seccomp_filter.rst; numbers from asm/unistd_64.h (x86_64) and asm-generic/unistd.h (aarch64).
+Documentation/userspace-api/seccomp_filter.rst; numbers from asm/unistd_64.h (x86_64) and asm-generic/unistd.h
+(aarch64).
 """
 
 from __future__ import annotations
