@@ -26,8 +26,8 @@ SOURCE_CHARACTERS = 1 << 20
 CELLS = 5_000
 """More cells than that are not looked at: nbgrader takes a millisecond and more for each."""
 VALUES = 2_000_000
-"""More numbers, texts, lists and objects than that are not parsed: each takes up to 250 bytes of memory, which may be 30
-times its size in the file. A picture is one text; a plot of a million points has two million numbers."""
+"""More numbers, texts, lists and objects than that are not parsed: each takes up to 250 bytes of memory, 30 times what
+it takes in the file. A picture is one text; a plot of a million points has two million numbers."""
 TEXT_CHARACTERS = 4 << 20
 """Longest text that all cells may hold together, whether it is judged or only shown."""
 

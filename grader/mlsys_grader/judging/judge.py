@@ -42,7 +42,8 @@ def judge(
 ) -> list[Verdict]:
     """One verdict per check of the lab that sandbox and oracles are of.
 
-    `time_factor` stretches every time limit, for a slow machine. An artifact that cannot be loaded is tried once only.
+    `time_factor` stretches every time limit, for a slow machine. An artifact that cannot be loaded is tried once only,
+    unless it ran out of time.
     `seeds` replays: the secret seed to use for a check, by its name. Raises `CourseError` when the sandbox cannot be
     kept alive, whoever is judged; when it dies of this submission alone, that is a verdict.
     """

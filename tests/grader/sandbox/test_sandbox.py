@@ -16,7 +16,7 @@ from mlsys_grader.sandbox.sandbox import Sandbox
 from mlsys_lab.checks.labinfo import find_lab
 from mlsys_lab.checks.sides import LEARNER, find_files
 from mlsys_lab.errors import InputError, MissingToolError
-from tests.grader.inside import MEBIBYTE, answer, ask, named, nobody_is_left
+from tests.grader.inside import MEBIBYTE, answer, ask, begin, named, nobody_is_left
 
 pytestmark = pytest.mark.sandbox
 
@@ -150,6 +150,15 @@ def test_nothing_is_left_running_after_a_job(sandbox):
     body = named("left") + STAYS_ALIVE
     assert ask(sandbox, body).kind == "answer"
     assert nobody_is_left("left")
+
+
+def test_what_a_job_has_used_is_told_while_it_works(sandbox):
+    with sandbox.job() as job:
+        deadline = begin(job, "import os\nos.fork()\nwhile True:\n    pass", deadline_s=120.0)
+        while job.time_used().cpu_s < 0.5:
+            assert time.monotonic() < deadline
+        before = job.time_used()
+        assert job.time_used().cpu_s >= before.cpu_s >= 0.5 and before.waited_s >= 0
 
 
 def test_an_endless_loop_is_killed_when_the_judge_lets_go(sandbox):
