@@ -41,15 +41,19 @@ def run(
         stopped: what an interrupt says.
         extras: packages that may be missing, with the extra of mlsys-lab that installs each.
     """
+    interrupted = False
     try:
         try:
+            if argv is None:
+                _end_at_second_interrupt()
             return _flushed(command, sys.argv[1:] if argv is None else argv)
         except KeyboardInterrupt:
+            interrupted = True
             return _tell(program, stopped, INTERRUPTED)
         except Exception as error:
             return _explained(program, error, extras or {})
     finally:
-        if argv is None:
+        if argv is None and not interrupted:
             _ignore_interrupts()  # the exit code stands; what is left of the process is its clearing up
 
 
@@ -102,6 +106,21 @@ def _discard_output() -> None:
         _flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _end_at_second_interrupt() -> None:
+    """Have the first interrupt stop the command, and one that comes while it clears up end the process at once."""
+    import signal
+
+    def end(*_: object) -> None:
+        os._exit(INTERRUPTED)
+
+    def interrupt(*_: object) -> None:
+        signal.signal(signal.SIGINT, end)
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt)
 
 
 def _ignore_interrupts() -> None:

@@ -94,6 +94,26 @@ def test_what_is_imported_before_an_interrupt_would_be_caught_takes_no_time(prog
     assert not SLOW & set(loaded)
 
 
+STUCK = """
+import os, signal, threading
+from mlsys_lab.cli.shell import run
+
+def command(arguments):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    finally:  # it clears up, for ever
+        threading.Timer({later}, os.kill, (os.getpid(), signal.SIGINT)).start()
+        threading.Event().wait()
+
+run("stuck", command, None)
+"""
+
+
+@pytest.mark.parametrize("later", [0.0, 0.5])
+def test_a_second_interrupt_does_not_wait_for_the_clearing_up(later: float) -> None:
+    assert run(STUCK.format(later=later), "") == (130, "", "")
+
+
 AT_THE_END = "import atexit, os, signal\natexit.register(os.kill, os.getpid(), signal.SIGINT)"
 
 

@@ -14,11 +14,13 @@ from mlsys_grader.cli import main  # noqa: E402
 from mlsys_grader.course.folder import Course  # noqa: E402
 from mlsys_grader.course.lab import GradedLab  # noqa: E402
 from mlsys_grader.gradebook import writer  # noqa: E402
+from mlsys_grader.judging import oracle  # noqa: E402
 from mlsys_grader.paths import IMPORT_PATH  # noqa: E402
 from mlsys_grader.release.build import Released, release  # noqa: E402
 from mlsys_grader.sandbox import backend  # noqa: E402
 from mlsys_grader.sandbox import sandbox as sandbox_module  # noqa: E402
 from mlsys_grader.sandbox.sandbox import Sandbox  # noqa: E402
+from mlsys_lab.checks.fresh import ONE_THREAD  # noqa: E402
 from mlsys_lab.checks.labinfo import find_lab  # noqa: E402
 from tests.grader.warm.forks import ForkServer  # noqa: E402
 from tests.grader.warm.launchers import Launchers  # noqa: E402
@@ -61,6 +63,17 @@ def warm_bookkeepers():
     server.close()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def warm_oracles():
+    """What decides in runs of this process is forked from one process with torch in it."""
+    path = f"import sys; sys.path[:0] = {IMPORT_PATH!r}"
+    server = ForkServer(f"{path}; import torch, mlsys_grader.judging.deciding", ONE_THREAD)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(oracle, "subprocess", server)
+        yield
+    server.close()
+
+
 @pytest.fixture(scope="session")
 def tiny_release() -> Released:
     return release(FIXTURES / "solutions" / "01-tiny", PROJECT / "pyproject.toml")
@@ -83,6 +96,13 @@ def tiny(tiny_labs) -> GradedLab:
 def sandbox(tiny):
     """One running sandbox for the tiny lab; every job in it stands alone."""
     with Sandbox(tiny) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def oracles(tiny):
+    """What decides on the tiny lab."""
+    with oracle.Oracles(tiny) as running:
         yield running
 
 

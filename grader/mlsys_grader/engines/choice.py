@@ -29,7 +29,8 @@ def open_engine(lab: GradedLab, options: Options) -> Iterator[Engine]:
         with cluster as engine:
             yield engine
     else:
-        with Sandbox(
-            lab, unsafe=options.unsafe, backend=options.sandbox, spares=options.threads, wait=False
-        ) as sandbox:
-            yield LocalEngine(sandbox, workers=options.threads, time_factor=options.time_factor)
+        with (
+            Sandbox(lab, unsafe=options.unsafe, backend=options.sandbox, spares=options.threads, wait=False) as sandbox,
+            LocalEngine(sandbox, workers=options.threads, time_factor=options.time_factor) as engine,
+        ):
+            yield engine

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from threading import Event, Thread
+from types import TracebackType
 
 from mlsys_grader.engines import Result, Task
 from mlsys_grader.judging.judge import judge
-from mlsys_grader.judging.oracle import warm_up
+from mlsys_grader.judging.oracle import Oracles
 from mlsys_grader.sandbox.sandbox import Sandbox
 
 AHEAD = 2
@@ -18,20 +18,30 @@ AHEAD = 2
 class LocalEngine:
     """`workers` submissions at a time in a running sandbox; `time_factor` stretches every time limit.
 
-    Waits for the sandbox, and raises the `CourseError` of one that cannot start; the oracles warm up meanwhile.
+    Waits for the sandbox, and raises the `CourseError` of one that cannot start; the oracles warm up meanwhile. Close
+    it, or use it in a `with` block.
     """
 
     def __init__(self, sandbox: Sandbox, *, workers: int = 1, time_factor: float = 1.0) -> None:
         self.sandbox = sandbox
         self.workers = workers
         self.time_factor = time_factor
-        self._judged = Event()
-        Thread(target=warm_up, args=(sandbox.lab.checks,), kwargs={"stop": self._judged}, name="warm").start()
+        self._oracles = Oracles(sandbox.lab)
         try:
             sandbox.wait()
         except BaseException:
-            self._judged.set()
+            self.close()
             raise
+
+    def __enter__(self) -> LocalEngine:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End what decides, whatever it is at."""
+        self._oracles.close()
 
     def judge_all(self, tasks: Iterable[Task]) -> Iterator[Result]:
         """One result per task; a task that raises is a result with an error. Tasks are taken as they are needed."""
@@ -47,12 +57,11 @@ class LocalEngine:
                 ready, pending = wait(pending, return_when=FIRST_COMPLETED)
                 yield from (future.result() for future in ready)
         finally:
-            self._judged.set()
             pool.shutdown(wait=not pending, cancel_futures=True)  # cut off, it does not wait for those at work
 
     def _judge(self, task: Task) -> Result:
         try:
-            verdicts = judge(task.artifact, self.sandbox, time_factor=self.time_factor, seeds=task.seeds)
+            verdicts = judge(task.artifact, self.sandbox, self._oracles, time_factor=self.time_factor, seeds=task.seeds)
         except Exception as error:  # one submission must not stop the others; the instructor is told
             return Result(task.student, error=f"{type(error).__name__}: {error}")
         return Result(task.student, tuple(verdicts))

@@ -81,7 +81,7 @@ class _Batch:
             threads: list[Thread] = []
             if waiting:
                 stack.callback(_join, threads)  # they end once the engine is closed
-                self.options = self.options.settled()
+                self.options = self.options.settled(self.course.root)
                 engine = stack.enter_context(open_engine(self.lab, self.options))
                 stack.callback(self.stopped.set)
             with report_disk_errors():

@@ -70,7 +70,7 @@ def regrade(
             raise InputError(
                 f"the submission of {student} has nothing that could be judged", got=before.verdicts[0].reason
             )
-        options = options.settled()
+        options = options.settled(course.root)
         seeds = {} if fresh else {verdict.check: verdict.seed for verdict in before.verdicts if verdict.seed}
         with open_engine(lab, options) as engine:
             (result,) = engine.judge_all([Task(student, submission.artifact, seeds)])

@@ -58,7 +58,7 @@ def judge_share(
 
     The course folder is read only.
     """
-    options = options.settled()
+    options = options.settled(course.root)
     submissions = {student: read_submission(course.submission(student, lab.name), lab) for student in students}
 
     def results() -> Iterator[Result]:

@@ -25,6 +25,9 @@ SOURCE_CHARACTERS = 1 << 20
 """Longest code that the exported cells may hold together."""
 CELLS = 5_000
 """More cells than that are not looked at: nbgrader takes a millisecond and more for each."""
+VALUES = 2_000_000
+"""More numbers, texts, lists and objects than that are not parsed: each takes up to 250 bytes of memory, 30 times what
+it takes in the file. A picture is one text; a plot of a million points has two million numbers."""
 TEXT_CHARACTERS = 4 << 20
 """Longest text that all cells may hold together, whether it is judged or only shown."""
 
@@ -55,6 +58,9 @@ def read_submission(path: Path, lab: GradedLab) -> Submission:
     except InputError as error:
         return Submission("", None, Mismatch(error.what, _text(error.got), _text(error.expected)))
     digest = hashlib.sha256(content).hexdigest()
+    if (values := sum(map(content.count, (b",", b"[", b"{")))) > VALUES:
+        many = Mismatch("the file holds too many values", f"{values:,}", f"{VALUES:,} at most")
+        return Submission(digest, None, many)
     try:
         document = json.loads(content)
         notebook = parse_notebook(document, path.name)

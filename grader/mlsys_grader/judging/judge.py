@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from mlsys_grader.judging.oracle import Fault, Oracle, draw_seed
+from mlsys_grader.judging.oracle import Fault, HeavyAnswerError, Oracle, Oracles, draw_seed
 from mlsys_grader.judging.problem import Ending, Problem
 from mlsys_grader.judging.process import Process, read_trouble
 from mlsys_grader.judging.verdict import Verdict, award, deny, deny_all
@@ -19,30 +19,37 @@ from mlsys_grader.sandbox.inside import wire
 from mlsys_grader.sandbox.launcher import SandboxDied
 from mlsys_grader.sandbox.sandbox import Sandbox
 from mlsys_lab.checks.deciding.artifact import Artifact
-from mlsys_lab.checks.deciding.verdict import public_inputs
 from mlsys_lab.checks.learner.spec import Case, Check, Mismatch
 
 DEATHS = 2
 """How often the sandbox may die, while a submission is alone in it, before that is taken for the submission's doing."""
+BUDGET_S = 120.0
+"""How long a submission may be at work in all, unless its checks' time limits add up to more."""
+
+
+class _CrowdedError(Exception):
+    """What was asked last is to be asked again with no other submission beside it."""
 
 
 def judge(
     artifact: Artifact,
     sandbox: Sandbox,
+    oracles: Oracles,
     *,
     public_seed: int = 0,
     time_factor: float = 1.0,
     seeds: Mapping[str, int] | None = None,
 ) -> list[Verdict]:
-    """One verdict per check of the sandbox's lab.
+    """One verdict per check of the lab that sandbox and oracles are of.
 
-    `time_factor` stretches every time limit, for a slow machine. An artifact that cannot be loaded is tried once only.
+    `time_factor` stretches every time limit, for a slow machine. An artifact that cannot be loaded is tried once only,
+    unless it ran out of time.
     `seeds` replays: the secret seed to use for a check, by its name. Raises `CourseError` when the sandbox cannot be
     kept alive, whoever is judged; when it dies of this submission alone, that is a verdict.
     """
     given = seeds or {}
     drawn = {check.name: given.get(check.name) or draw_seed(check, public_seed) for check in sandbox.lab.checks.checks}
-    with Oracle(drawn) as oracle:
+    with Oracle(oracles, drawn, time_factor) as oracle:
         return _Examination(artifact, sandbox, oracle, time_factor).form_verdicts()
 
 
@@ -70,7 +77,10 @@ class _Examination:
             while len(verdicts) < len(self._checks):
                 try:
                     with self._sandbox.turns.turn(alone=alone):
-                        self._go_on(verdicts)
+                        self._go_on(verdicts, alone=alone)
+                    alone = False
+                except _CrowdedError:
+                    alone = True
                 except SandboxDied:
                     deaths[len(verdicts)] += alone
                     alone = True
@@ -82,17 +92,19 @@ class _Examination:
                 process.job.close()
         return verdicts
 
-    def _go_on(self, verdicts: list[Verdict]) -> None:
-        """Add verdicts until there is one on every check."""
+    def _go_on(self, verdicts: list[Verdict], *, alone: bool) -> None:
+        """Add verdicts until there is one on every check, or, alone, one verdict: others wait."""
         try:
             while len(verdicts) < len(self._checks):
                 check = self._checks[len(verdicts)]
                 start, busy_s = time.monotonic(), self._busy_s
-                verdict, problem = self._try(check)
+                verdict, problem = self._try(check, alone=alone)
                 seed, time_s = self._oracle.seeds[check.name], time.monotonic() - start
                 verdicts.append(replace(verdict, seed=seed, time_s=time_s, call_s=self._busy_s - busy_s))
                 if problem is not None and problem.consequence.ends_judging:
                     verdicts += [deny(rest, problem) for rest in self._checks[len(verdicts) :]]
+                if alone:
+                    return
         finally:
             self._end(self._process)
 
@@ -106,25 +118,45 @@ class _Examination:
         """Have a process killed, and go on while it dies; all are dead before the verdicts are given."""
         if process is None:
             return
+        process.settle()
         process.job.let_go()
         self._ended.append(process)
         if process is self._process:
             self._process = None
 
-    def _try(self, check: Check) -> tuple[Verdict, Problem | None]:
-        """The verdict on a check, after as many attempts as their endings allow, and the problem of the last."""
+    def _try(self, check: Check, *, alone: bool) -> tuple[Verdict, Problem | None]:
+        """The verdict on a check, after as many attempts as their endings allow, and the problem of the last.
+
+        Raises `_CrowdedError` where the next attempt has to be made alone.
+        """
         ask = self._ask_alone if check.memory_bytes is not None else self._ask_on
         try:
-            problem, tries = ask(check), 1
+            problem, tries = self._find_overspent() or ask(check), 1
             while problem is not None and tries <= problem.consequence.retries:
                 problem, tries = ask(check), tries + 1
         except Fault as fault:
             return Verdict(check.name, check.title, check.points, 0.0, fault=str(fault)), None
         if problem is None:
             return award(check), None
-        if problem.ending is Ending.KILLED and not self._has_loaded:
+        if problem.consequence.retries_alone and not alone:
+            raise _CrowdedError
+        if problem.ending in (Ending.KILLED, Ending.SILENT) and not self._has_loaded:
             problem = replace(problem, ending=Ending.HOPELESS)
         return deny(check, problem), problem
+
+    def _find_overspent(self) -> Problem | None:
+        """The problem of a submission that has taken more time than all its checks may take, or None."""
+        limits_s = sum(check.time_limit_s for check in self._checks)
+        budget_s = max(BUDGET_S, limits_s) * self._time_factor
+        current_s = 0.0
+        if self._process is not None:
+            self._process.settle()
+            current_s = self._process.worked_s
+        spent_s = sum(process.worked_s for process in self._ended) + current_s + self._oracle.busy_s
+        if spent_s <= budget_s:
+            return None
+        late = f"{spent_s:.0f} s for the checks until here"
+        return Problem(Mismatch("the submission takes too long", late, f"{budget_s:g} s for all"), Ending.SPENT)
 
     def _ask_on(self, check: Check) -> Problem | None:
         """Ask the process that answered the checks before, or a new one."""
@@ -163,7 +195,7 @@ class _Examination:
             reply = process.receive()
         except wire.WireError as error:
             mismatch, ending = process.explain(error, "the exported cells")
-            if ending is not Ending.KILLED:
+            if ending not in (Ending.KILLED, Ending.SILENT):
                 ending = Ending.WRONG if self._has_loaded else Ending.HOPELESS
             return Problem(mismatch, ending)
         if reply.kind != "loaded":
@@ -178,8 +210,8 @@ class _Examination:
             inputs = self._oracle.inputs(check, case)
             process.has_seen_hidden |= case.hidden
             try:
-                process.send_case(check, public_inputs(inputs), self._oracle.random_seed(check, case))
-                expected = self._oracle.expect_ahead(check, inputs)
+                process.send_case(check, inputs, self._oracle.random_seed(check, case))
+                self._oracle.expect_ahead(check, case)
                 self._draw_next(check, case)
                 reply = process.receive()
             except wire.WireError as error:
@@ -187,7 +219,11 @@ class _Examination:
             if reply.kind != "answer":
                 unwritten = reply.meta.get("unfinished") is True
                 return Problem(read_trouble(reply), Ending.UNWRITTEN if unwritten else Ending.WRONG, case)
-            if (mismatch := self._oracle.compare(check, reply.arrays, expected)) is not None:
+            try:
+                mismatch = self._oracle.compare(check, case, reply.arrays)
+            except HeavyAnswerError as heavy:
+                return Problem(heavy.mismatch, Ending.HEAVY, case)
+            if mismatch is not None:
                 return Problem(mismatch, Ending.WRONG, case)
         return None
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from mlsys_grader.sandbox.backend import BACKENDS, NONE, choose_backend
+from mlsys_grader.sandbox.contents import refuse_readable
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,14 @@ class Options:
         """What records and audit log say that submissions ran in."""
         return NONE if self.unsafe else self.sandbox or BACKENDS[0]
 
-    def settled(self) -> Options:
-        """Copy the options, with the sandbox that will be used. Raises `MissingToolError` where there is none."""
-        return self if self.unsafe else replace(self, sandbox=choose_backend(self.sandbox))
+    def settled(self, course: Path) -> Options:
+        """Copy the options, with the sandbox that will be used.
+
+        Raises `MissingToolError` where there is none, `InputError` where submissions could read the folder `course`.
+        """
+        if self.unsafe:
+            return self
+        backend = choose_backend(self.sandbox)
+        if backend == BACKENDS[0]:  # the others have a system of their own
+            refuse_readable([course])
+        return replace(self, sandbox=backend)

@@ -1,27 +1,60 @@
-"""The deciding side of a lab's checks: secret inputs, what is expected for them, and the comparison.
+"""The deciding side of a lab's checks, as the judge asks it: secret inputs, what is expected for them, the comparison.
 
-All of it is the course's own code and none of it has ever seen a submission, so it may run beside the sandbox at work.
+All of it is the course's own code, but what it compares comes from a submission: it runs in a process of its own
+(`judging.deciding`), one child for each submission, under limits that the kernel keeps.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from threading import Event
+from threading import Lock
 from types import TracebackType
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
-from mlsys_lab.checks.deciding.verdict import draw_inputs
-from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Lab, Mismatch
+from mlsys_grader.course.lab import GradedLab
+from mlsys_grader.judging.deciding import PATIENCE
+from mlsys_grader.paths import IMPORT_PATH
+from mlsys_grader.sandbox.contents import make_environment
+from mlsys_grader.sandbox.inside import wire
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
+from mlsys_lab.errors import CourseError
 
 T = TypeVar("T")
+LIMIT_S = 10.0
+"""Processor seconds for each step: to draw inputs, to compute what is expected, to compare an answer."""
+START_S = 180.0
+ENTRY = f"import sys; sys.path[:0] = {IMPORT_PATH!r}; from mlsys_grader.judging.deciding import main; main()"
 
 
 class Fault(Exception):
-    """A check's own code raised while it drew inputs, computed what is expected, or compared."""
+    """A check's own code failed, or came to no end, while it drew inputs or computed what is expected."""
+
+
+class HeavyAnswerError(Exception):
+    """An answer on which the comparison came to no end; `mismatch` says so."""
+
+    def __init__(self, mismatch: Mismatch) -> None:
+        super().__init__(mismatch.what)
+        self.mismatch = mismatch
+
+
+class _EndedError(Exception):
+    """The child ended, or gave no answer, while it was at work on a question of kind `kind`."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(kind)
+        self.kind = kind
 
 
 def draw_seed(check: Check, public_seed: int) -> int:
@@ -30,74 +63,205 @@ def draw_seed(check: Check, public_seed: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{check.name}/{public_seed}/".encode() + drawn).digest()[:8], "little")
 
 
-class Oracle:
-    """Draws inputs and computes what is expected in a thread, so that it costs no time while the sandbox works.
+class Oracles:
+    """The process that knows a lab's checks and forks a child for each submission; a `with` block holds it.
 
-    It answers for every check with the seed given for it; what is wrong with a check itself comes out as `Fault`.
+    It starts beside whatever comes next. `open_child` may be called from several threads, and starts a new process
+    where that has died.
     """
 
-    def __init__(self, seeds: Mapping[str, int]) -> None:
-        self.seeds = seeds
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="oracle")
-        self._drawn: dict[tuple[str, str], Future[Arrays]] = {}
+    def __init__(self, lab: GradedLab) -> None:
+        self._lab, self._lock, self._closed, self._ready = lab, Lock(), False, False
+        self._start()
 
-    def __enter__(self) -> Oracle:
+    def __enter__(self) -> Oracles:
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self.close()
+
+    def close(self) -> None:
+        """End the process and all its children, whatever they are at."""
+        self._closed = True
+        self._end()
+
+    def open_child(self) -> socket.socket:
+        """Open the channel of a new child. Raises `CourseError` when none can be had."""
+        with self._lock:
+            for _ in range(2):
+                try:
+                    return self._hand_over()
+                except (OSError, wire.WireError) as error:
+                    if self._closed:
+                        raise CourseError("the checks are closed") from None
+                    said = str(error)
+                    self._end()
+                    self._start()
+        raise CourseError("the process that decides keeps dying", got=said, help="is there enough memory?")
+
+    def _hand_over(self) -> socket.socket:
+        if not self._ready:
+            wire.receive(self._control, deadline=time.monotonic() + START_S)
+            self._control.settimeout(START_S)
+            self._ready = True
+        self._control.send(b"c")
+        byte, descriptors, _, _ = socket.recv_fds(self._control, 1, 1)
+        if not byte or len(descriptors) != 1:
+            raise ConnectionResetError("the process that decides is gone")
+        return socket.socket(fileno=descriptors[0])
+
+    def _start(self) -> None:
+        self._control, inner = socket.socketpair()
+        with inner:
+            self._process = subprocess.Popen(
+                [sys.executable, "-s", "-P", "-B", "-c", ENTRY],
+                stdin=inner.fileno(),
+                stdout=subprocess.DEVNULL,
+                env=make_environment(tempfile.gettempdir()),
+                start_new_session=True,  # Ctrl-C is the judge's to deal with
+            )
+        path = [self._lab.foreign_path] if self._lab.foreign_path else []
+        start = {"path": path, "checks": self._lab.info.checks_module, "limit_s": LIMIT_S}
+        wire.send(self._control, wire.Frame("start", start))
+        self._ready = False
+
+    def _end(self) -> None:
+        self._control.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._process.pid, signal.SIGKILL)  # its children die with it
+        self._process.wait()
+
+
+class Oracle:
+    """Draws inputs, computes what is expected and compares, for one submission, beside the sandbox at work.
+
+    It answers for every check with the seed given for it; what is wrong with a check itself comes out as `Fault`. A
+    step that ends its process is tried once more in a fresh one. `busy_s` are the seconds that comparisons took.
+    """
+
+    def __init__(self, oracles: Oracles, seeds: Mapping[str, int], time_factor: float = 1.0) -> None:
+        self.seeds, self.busy_s = seeds, 0.0
+        self._oracles, self._limit_s = oracles, LIMIT_S * time_factor
+        self._channel: socket.socket | None = None
+        self._asked: deque[tuple[str, str, str]] = deque()  # kind, check, case: what is on its way, in order
+        self._replies: dict[tuple[str, str, str], wire.Frame] = {}
+        self._drawn: set[tuple[str, str]] = set()  # check, case: what this child was asked to draw
+
+    def __enter__(self) -> Oracle:
+        self._channel = self._oracles.open_child()  # now, and not while a submission's time is running
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._give_up()
 
     def draw_ahead(self, check: Check, case: Case) -> None:
         """Begin to draw the inputs of a case that will probably be next."""
-        if (check.name, case.name) not in self._drawn:
-            future = self._pool.submit(draw_inputs, check, case, self.seeds[check.name])
-            self._drawn[check.name, case.name] = future
+        self._begin("draw", check, case)
 
     def inputs(self, check: Check, case: Case) -> Arrays:
-        """Inputs of a case, those that never leave the judge included."""
-        self.draw_ahead(check, case)
-        return _guarded(check, self._drawn.pop((check.name, case.name)).result)
+        """Inputs of a case, without those that never leave the deciding side."""
+        return self._try_twice(check, lambda: self._answer("draw", check, case).arrays)
 
-    def expect_ahead(self, check: Check, inputs: Arrays) -> Future[Arrays]:
-        """Begin to compute what is expected; `inputs` must not be read by anybody else from now on."""
-        return self._pool.submit(check.expect, inputs)
+    def expect_ahead(self, check: Check, case: Case) -> None:
+        """Begin to compute what is expected for the inputs that were drawn."""
+        self._begin("expect", check, case)
 
-    def compare(self, check: Check, got: Arrays, expected: Future[Arrays]) -> Mismatch | None:
-        """Compare an answer with what was expected: None when it is accepted, else what is wrong with it."""
-        return compare(check, got, _guarded(check, expected.result))
+    def compare(self, check: Check, case: Case, got: Arrays) -> Mismatch | None:
+        """Compare an answer with what was expected: None when it is accepted, else what is wrong with it.
+
+        Raises `HeavyAnswerError` when that comes to no end.
+        """
+        start = time.monotonic()
+        try:
+            reply = self._try_twice(check, lambda: self._compare(check, case, got))
+        finally:
+            self.busy_s += time.monotonic() - start
+        if reply.kind == "accepted":
+            return None
+        return Mismatch(reply.meta["what"], reply.meta["got"], reply.meta["expected"])
 
     def random_seed(self, check: Check, case: Case) -> int:
         """What the submission's own random numbers start from: the same in a replay, no way back to the secret seed."""
         text = f"{check.name}/{case.name}/{self.seeds[check.name]}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
 
+    def _compare(self, check: Check, case: Case, got: Arrays) -> wire.Frame:
+        if (check.name, case.name) not in self._drawn:  # by a child that has ended
+            self._answer("draw", check, case)
+        self._answer("expect", check, case)
+        while self._asked:  # or both sides could wait for each other to read what is large
+            self._receive()
+        return self._answer("compare", check, case, got)
 
-def compare(check: Check, got: Arrays, expected: Arrays) -> Mismatch | None:
-    """Compare an answer; arrays over which the comparison stumbles come from no honest `run`: not accepted."""
-    try:
-        return check.compare(got, expected)
-    except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-        return Mismatch("the answer cannot be compared", said, "the arrays that the check asks for")
+    def _try_twice(self, check: Check, step: Callable[[], T]) -> T:
+        """Take a step; once more in a fresh child where the first has ended: somebody else may have killed it."""
+        try:
+            return step()
+        except _EndedError:
+            pass
+        try:
+            return step()
+        except _EndedError as ended:
+            limit = f"{self._limit_s:g} s of processor time"
+            if ended.kind == "compare":
+                late = Mismatch("its answer takes too long to compare", f"nothing after {limit}", f"less than {limit}")
+                raise HeavyAnswerError(late) from None
+            what = "its inputs are not drawn" if ended.kind == "draw" else "its oracle has no answer"
+            raise Fault(f"check {check.name!r} itself failed: {what} within {limit}") from None
 
+    def _answer(self, kind: str, check: Check, case: Case, arrays: Arrays | None = None) -> wire.Frame:
+        """The reply to a question, which is put unless it is on its way. Raises `Fault` and `_EndedError`."""
+        self._ask(kind, check, case, arrays)
+        question = kind, check.name, case.name
+        while question not in self._replies:
+            self._receive()
+        reply = self._replies.pop(question)
+        if reply.kind == "fault":
+            raise Fault(f"check {check.name!r} itself failed: {reply.meta['what']}")
+        return reply
 
-def warm_up(lab: Lab, *, stop: Event) -> None:
-    """Draw and answer the first case of each check, because oracles import much at their first use; until `stop`.
+    def _begin(self, kind: str, check: Check, case: Case) -> None:
+        """Put a question ahead; where the child has ended it is put again when its answer is wanted."""
+        with contextlib.suppress(_EndedError):
+            self._ask(kind, check, case)
 
-    Checks with a memory budget are left out: their arrays are large. A check that fails here will tell when it is
-    asked.
-    """
-    import torch
+    def _ask(self, kind: str, check: Check, case: Case, arrays: Arrays | None = None) -> None:
+        question = kind, check.name, case.name
+        if question in self._asked or question in self._replies:
+            return
+        meta = {"check": check.name, "case": case.name, "seed": self.seeds[check.name], "limit_s": self._limit_s}
+        try:
+            if self._channel is None:
+                self._channel = self._oracles.open_child()
+            wire.send(self._channel, wire.Frame(kind, meta, arrays or {}), deadline=self._deadline())
+        except wire.WireError:
+            self._asked.append(question)
+            self._fail()
+        self._asked.append(question)
+        if kind == "draw":
+            self._drawn.add((check.name, case.name))
 
-    torch.set_num_threads(1)  # oracles of several submissions run at a time
-    for check in lab.checks:
-        if check.memory_bytes is None and not stop.is_set():
-            with contextlib.suppress(Exception):
-                check.expect(draw_inputs(check, check.cases[0], seed=0))
+    def _receive(self) -> None:
+        assert self._channel is not None
+        try:
+            reply = wire.receive(self._channel, deadline=self._deadline())
+        except wire.WireError:
+            self._fail()
+        self._replies[self._asked.popleft()] = reply
 
+    def _deadline(self) -> float:
+        return time.monotonic() + PATIENCE * self._limit_s
 
-def _guarded(check: Check, call: Callable[..., T], *arguments: object) -> T:
-    try:
-        return call(*arguments)
-    except Exception as error:
-        raise Fault(f"check {check.name!r} itself failed: {type(error).__name__}: {error}") from error
+    def _fail(self) -> NoReturn:
+        kind = self._asked[0][0]
+        self._give_up()
+        raise _EndedError(kind) from None
+
+    def _give_up(self) -> None:
+        """Let the child go; it ends by itself, at the latest at its limit."""
+        if self._channel is not None:
+            self._channel.close()
+        self._channel = None
+        self._asked.clear()
+        self._replies.clear()
+        self._drawn.clear()

@@ -14,6 +14,8 @@ class Ending(Enum):
     UNWRITTEN = "the task has not been written"
     WRONG = "an answer that is not accepted, or an exception"
     SILENT = "no answer in time"
+    SPENT = "the time of all checks together is over"
+    HEAVY = "an answer that is too large, or takes too long to compare"
     KILLED = "its process was killed outright, by itself or by somebody outside the sandbox"
     HOPELESS = "nothing of the submission can be judged"
 
@@ -23,12 +25,14 @@ class Consequence:
     """What follows an ending.
 
     `keeps_process`: the process may be asked the next check. `retries`: how often the same check is tried again.
+    `retries_alone`: it is tried once more with no other submission beside it.
     `ends_judging`: all checks that are left are lost for the same reason. `tells`: the reason may hold what the process
     chose to say.
     """
 
     keeps_process: bool = False
     retries: int = 0
+    retries_alone: bool = False
     ends_judging: bool = False
     tells: bool = True
 
@@ -36,7 +40,9 @@ class Consequence:
 CONSEQUENCES = {
     Ending.UNWRITTEN: Consequence(keeps_process=True),
     Ending.WRONG: Consequence(),
-    Ending.SILENT: Consequence(tells=False),
+    Ending.SILENT: Consequence(retries_alone=True, tells=False),
+    Ending.SPENT: Consequence(ends_judging=True),
+    Ending.HEAVY: Consequence(tells=False),
     Ending.KILLED: Consequence(retries=3),  # what a submission did itself, it does again
     Ending.HOPELESS: Consequence(ends_judging=True),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -17,22 +18,29 @@ MEMORY_BYTES = 3 << 30
 MEMORY_SLACK_BYTES = 64 << 20
 """Beyond a check's own budget, which counts tensors only: room for the interpreter, inputs and library workspaces."""
 GRACE_S = 2.0
-"""Beyond a time limit, before the judge kills: the sandbox's own alarm tells more, so it may come first."""
+"""Beyond a time limit, before the judge looks: the sandbox's own alarm tells more, so it may come first."""
+LOOK_S = 0.2
+"""How soon the judge looks again, at the earliest."""
+PATIENCE = 20.0
+"""Times a time limit by the clock, after which nobody waits on: other work may keep the machine from a submission."""
 
 
 class Process:
     """A process that was given one submission: only its kernels where `traced`, else all exported cells.
 
-    `busy_s` are the seconds, by the judge's clock, that it was waited for; `has_seen_hidden` tells that it was asked a
-    case which is not shown, and so may know its inputs.
+    Its limits are of time at work: seconds in which it ran, or slept, but not those in which it was ready to run and
+    other work kept the machine from it. `busy_s` are the seconds, by the judge's clock, that it was waited for, and
+    `worked_s`, once it is settled, those of them at work. `has_seen_hidden` tells that it was asked a case which is not
+    shown, and so may know its inputs.
     """
 
     def __init__(self, job: Job, *, traced: bool, time_factor: float) -> None:
         self.job, self.traced = job, traced
         self.has_seen_hidden = False
-        self.busy_s = 0.0
+        self.busy_s = self.worked_s = 0.0
         self._time_factor = time_factor
         self._asked_at = self._limit_s = 0.0
+        self._most_bytes = 0
 
     def send_artifact(self, artifact: Artifact, check: Check, checks: Sequence[Check]) -> None:
         """Have the artifact loaded under the time limit of `check`, with budgets for all of `checks`.
@@ -47,6 +55,7 @@ class Process:
             "source": artifact.source,
             "traced": self.traced,
             "time_limit_s": check.time_limit_s * self._time_factor,
+            "patience": PATIENCE,
             "memory_bytes": budget,
             "cpu_s": int(cpu_s) + 5,
         }
@@ -58,17 +67,44 @@ class Process:
             "call": call_name(check.run),
             "uses": check.uses,
             "time_limit_s": check.time_limit_s * self._time_factor,
+            "patience": PATIENCE,
             "memory_bytes": check.memory_bytes,
             "random_seed": random_seed,
         }
         self._send("case", question, inputs, check)
 
     def receive(self) -> wire.Frame:
-        """Wait for the answer to what was sent last, by the judge's own clock. Raises `wire.WireError`."""
+        """Wait for the answer to what was sent last, until its time at work is over. Raises `wire.WireError`."""
         try:
-            return self.job.receive(deadline=self._asked_at + self._limit_s + GRACE_S)
+            self._await_answer()
+            deadline = time.monotonic() + self._limit_s + GRACE_S
+            return self.job.receive(most_bytes=self._most_bytes, deadline=deadline)
         finally:
             self.busy_s += time.monotonic() - self._asked_at
+
+    def settle(self) -> None:
+        """Find out how much of the time that it was waited for it was at work; before it is let go."""
+        self.worked_s = self.busy_s
+        if self.busy_s > GRACE_S and (used := self.job.time_used()) is not None:
+            self.worked_s = max(used.cpu_s, self.busy_s - used.waited_s)
+
+    def _await_answer(self) -> None:
+        """Return when something has come. Raises `wire.DeadlineError` for a process that has been at work too long.
+
+        That is reckoned from the first look on, when as much time has passed as it may be at work.
+        """
+        last = self._asked_at + PATIENCE * self._limit_s + GRACE_S
+        look_at, first = self._asked_at + self._limit_s + GRACE_S, None
+        while not select.select([self.job.channel], [], [], max(0.0, look_at - time.monotonic()))[0]:
+            now, used = time.monotonic(), self.job.time_used()
+            worked_s = 0.0
+            if used is not None:
+                first = first or (now, used)
+                waited_s = used.waited_s - first[1].waited_s
+                worked_s = max(used.cpu_s - first[1].cpu_s, now - first[0] - waited_s)
+            if now >= last or worked_s >= self._limit_s:
+                raise wire.DeadlineError("it has been at work too long")
+            look_at = min(last, now + max(LOOK_S, self._limit_s - worked_s)) if used is not None else last
 
     def explain(self, error: wire.WireError, who: str) -> tuple[Mismatch, Ending]:
         """Why no answer came to what was sent last, told of `who`, the part of the submission that was to give it."""
@@ -76,6 +112,8 @@ class Process:
             limit = f"{self._limit_s:g} s"
             late = Mismatch(f"{who} did not come to an end", f"no answer after {limit}", f"an answer within {limit}")
             return late, Ending.SILENT
+        if isinstance(error, wire.TooLargeError):
+            return Mismatch("its answer is too large", str(error), f"at most {self._most_bytes:,} bytes"), Ending.HEAVY
         if isinstance(error, wire.ClosedError):
             death = self.job.ending()
             if death.excess:
@@ -87,6 +125,7 @@ class Process:
 
     def _send(self, kind: str, meta: dict[str, Any], arrays: Arrays, check: Check) -> None:
         self._asked_at, self._limit_s = time.monotonic(), check.time_limit_s * self._time_factor
+        self._most_bytes = check.answer_bytes
         self.job.send(kind, meta, arrays, deadline=self._asked_at + self._limit_s + GRACE_S)
 
 

@@ -26,7 +26,7 @@ KEPT_CAPABILITIES = ("SYS_ADMIN", "NET_ADMIN", "SETUID", "SETGID", "SETPCAP", "S
 def bubblewrap(lab: GradedLab, *, device: Device | None = None) -> list[str]:
     """The command line up to the program that is to run inside, perhaps with a device.
 
-    Raises `MissingToolError` without bubblewrap.
+    Raises `MissingToolError` without bubblewrap, `InputError` where submissions could read what decides on them.
     """
     program = shutil.which("bwrap")
     if program is None:
@@ -34,6 +34,7 @@ def bubblewrap(lab: GradedLab, *, device: Device | None = None) -> list[str]:
             "bubblewrap is not installed, and submissions are not run without a sandbox",
             help="`apt install bubblewrap`, or --unsafe to run them with your own rights",
         )
+    contents.refuse_readable(contents.find_private())
     command = [program, "--die-with-parent", "--new-session", "--hostname", "lab", "--unshare-uts"]
     command += ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-cgroup-try"]
     if os.geteuid() != 0:
@@ -41,7 +42,7 @@ def bubblewrap(lab: GradedLab, *, device: Device | None = None) -> list[str]:
     command += ["--cap-drop", "ALL"]
     for capability in KEPT_CAPABILITIES:
         command += ["--cap-add", f"CAP_{capability}"]
-    for folder in ("/usr", "/lib", "/lib64", "/bin", "/sbin"):  # Triton asks /sbin/ldconfig for the driver
+    for folder in ("/lib", "/lib64", "/bin", "/sbin"):  # Triton asks /sbin/ldconfig for the driver
         if Path(folder).is_symlink():
             command += ["--symlink", str(Path(folder).readlink()), folder]
         elif Path(folder).is_dir():

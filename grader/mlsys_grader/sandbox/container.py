@@ -82,11 +82,17 @@ def make_profile() -> str:
             compared = {"index": index, "value": bit, "valueTwo": bit, "op": "SCMP_CMP_MASKED_EQ"}
             rules.append({**refuse, "names": [name], "args": [compared]})
     for family in set(range(64)) - {*seccomp.FAMILIES, socket.AF_NETLINK}:
-        # The kernel reads 32 bits of a family: compared as 64, one with a higher bit set would get past.
-        compared = {"index": 0, "value": 0xFFFFFFFF, "valueTwo": family, "op": "SCMP_CMP_MASKED_EQ"}
-        rules.append({**refuse, "names": ["socket"], "args": [compared]})
+        rules.append({**refuse, "names": ["socket"], "args": [_is(0, family)]})
+    other_protocol = {"index": 2, "value": seccomp.NETLINK_ROUTE, "op": "SCMP_CMP_NE"}
+    rules.append({**refuse, "names": ["socket"], "args": [_is(0, socket.AF_NETLINK), other_protocol]})
+    rules += [{**refuse, "names": ["fcntl"], "args": [_is(1, command)]} for command in seccomp.LOCKS]
     machines = ["SCMP_ARCH_X86_64", "SCMP_ARCH_AARCH64"]
     return json.dumps({"defaultAction": "SCMP_ACT_ALLOW", "architectures": machines, "syscalls": rules})
+
+
+def _is(index: int, value: int) -> dict[str, object]:
+    """A comparison of the low half of an argument, all that the kernel reads: a higher bit must not hide it."""
+    return {"index": index, "value": 0xFFFFFFFF, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ"}
 
 
 class Containers:
@@ -157,7 +163,9 @@ class Containers:
                 waiting.join()
 
     def _until_let_go(self, name: str, life: socket.socket) -> None:
-        life.recv(1)  # nothing is ever sent: it ends when the judge's end is shut
+        with contextlib.suppress(OSError, wire.WireError):
+            while life.recv(1):  # the judge asks what has been used; here nobody counts
+                wire.send(life, wire.Frame("used", {"cpu_s": None, "waited_s": None}))
         self._say("kill", name)
 
     def _say(self, *words: str) -> str:

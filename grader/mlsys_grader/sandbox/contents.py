@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from mlsys_grader.course.lab import GradedLab
@@ -22,6 +22,15 @@ from mlsys_lab.stack.reference import labs_root
 HOME = Path("/course")
 """Where the project lies inside the sandbox."""
 PARTS = ("mlsys_lab", "mlsys_grader")
+SYSTEM = (
+    *(
+        f"/usr/{name}"
+        for name in ("bin", "sbin", "lib", "lib32", "lib64", "libexec", "include", "local/lib", "share/zoneinfo")
+    ),
+    "/etc/ld.so.cache",
+)
+PREFIX_PARTS = ("bin", "lib", "lib64", "pyvenv.cfg")
+"""All that Python needs of the folder that it, or a virtual environment, is installed in."""
 Bind = tuple[str, str]
 """A file or folder of this machine, and where it lies inside, read-only."""
 
@@ -39,9 +48,28 @@ def make_environment(scratch: str) -> dict[str, str]:
 
 
 def bind_system() -> list[Bind]:
-    """Bind Python and its environment, which lie inside where they lie outside."""
-    prefixes = [path for path in dict.fromkeys((sys.base_prefix, sys.prefix)) if not Path(path).is_relative_to("/usr")]
-    return [(path, path) for path in ("/etc/ld.so.cache", *prefixes) if Path(path).exists()]
+    """Bind programs, libraries, Python and its environment, which lie inside where they lie outside.
+
+    Each by name: somebody may keep a course below the prefix of an environment.
+    """
+    parts = [f"{prefix}/{part}" for prefix in (sys.base_prefix, sys.prefix) for part in PREFIX_PARTS]
+    return [(path, path) for path in dict.fromkeys((*SYSTEM, *parts)) if Path(path).exists()]
+
+
+def find_private() -> list[Path]:
+    """Find what of this checkout or installation no submission may read: both packages, and the labs' solutions."""
+    return [PACKAGE, INSIDE.parents[1], PACKAGE.parent / "solutions"]
+
+
+def refuse_readable(private: Iterable[Path]) -> None:
+    """Raise `InputError` where one of these paths lies in what `bind_system` lets submissions read."""
+    hidden = [Path(path).resolve() for path in find_hidden()]
+    for path in private:
+        real = path.resolve()
+        for source, _ in bind_system():
+            if real.is_relative_to(Path(source).resolve()) and not any(real.is_relative_to(at) for at in hidden):
+                expected = f"a folder outside {source}, which submissions can read"
+                raise InputError("submissions could read this folder", got=path, expected=expected, help="move it")
 
 
 def bind_project(lab: GradedLab) -> list[Bind]:

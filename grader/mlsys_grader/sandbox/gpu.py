@@ -1,7 +1,7 @@
 """A GPU inside the sandbox: which files of the machine CUDA opens, and what of the policy has to give way.
 
     device files   the control file, unified memory, and the one GPU; no other GPU of the machine
-    libraries      the driver's, which lie below /usr on most systems, and elsewhere on some
+    libraries      the driver's, which lie below /usr/lib on most systems, and elsewhere on some; the toolkit
     /sys           read-only, what the driver reads about the bus
     /proc          a process table, which other jobs do not have: the job's own, of its own process namespace
     RLIMIT_DATA    none: CUDA reserves address space far beyond what it uses. `inside.watch` bounds host memory; memory
@@ -25,7 +25,7 @@ from mlsys_lab.errors import InputError
 CONTROL = "nvidiactl"
 SHARED_NODES = (CONTROL, "nvidia-uvm", "nvidia-uvm-tools", "dxg")
 """Device files that all GPUs share; the last one is WSL's, in place of all others."""
-DRIVER_FOLDERS = ("/usr/lib/wsl", "/usr/local/nvidia", "/run/opengl-driver", "/opt/nvidia")
+DRIVER_FOLDERS = ("/usr/lib/wsl", "/usr/local/nvidia", "/usr/local/cuda", "/run/opengl-driver", "/opt/nvidia")
 SYSTEM = ("/sys/bus/pci", "/sys/devices", "/sys/module/nvidia")
 HOST_MEMORY_BYTES = 16 << 30
 """What a timed process may hold in the host's memory, the CUDA context and pinned buffers included."""
@@ -61,7 +61,7 @@ class Gpu:
             command += ["--dev-bind", str(path), f"/dev/{path.name}"]
         for name in (*DRIVER_FOLDERS, *SYSTEM):
             path = self.root / name.removeprefix("/")
-            if path.exists() and not name.startswith("/usr/"):  # /usr is there already
+            if path.exists() and not name.startswith("/usr/lib/"):  # that is there already
                 command += ["--ro-bind", str(path), name]
         return command
 

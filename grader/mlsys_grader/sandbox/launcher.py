@@ -27,12 +27,12 @@ from mlsys_lab.errors import CourseError, MissingToolError
 START_S = 180.0
 HAND_OVER_S = 60.0
 """A launcher that does not hand over a child within this time is as good as dead."""
-ENDING_S = 10.0
-"""Longest wait to be told how a child ended that has left its channel: it may have closed that and live on."""
+ENDING_S = 30.0
+"""Longest wait for the attendant's word: on a child that has left its channel, which may have closed it and live on."""
 DEATH_S = 60.0
 """A hundred processes of a busy machine take seconds to die; the next submission waits for it."""
-ANSWER = wire.Limits(header_bytes=64 << 10, array_bytes=64 << 20)
-"""What one answer of a submission may hold."""
+HEADER_BYTES, ANSWER_BYTES = 64 << 10, 64 << 20
+"""What one answer of a submission may hold: in its header, and in its arrays unless a check says less."""
 ENTRY = "import sys; sys.path[:0] = {path!r}; from mlsys_grader.sandbox.inside.worker import main; main()"
 
 
@@ -68,6 +68,14 @@ class Death:
         return f"the process ended itself with status {self.code}"
 
 
+@dataclass(frozen=True)
+class TimeUsed:
+    """What a job has used until now: processor seconds, and seconds that it was ready to run while others did."""
+
+    cpu_s: float
+    waited_s: float
+
+
 @dataclass
 class Job:
     """One child that answers one question after the other about one submission.
@@ -81,15 +89,17 @@ class Job:
     life: socket.socket
     question: str = ""
     nonce: str = ""
+    _death: wire.Frame | None = None
 
     def send(self, kind: str, meta: Mapping[str, Any], arrays: Arrays | None = None, *, deadline: float) -> None:
         """Put a question: its kind, small values and arrays. Raises what `wire.send` does."""
         self.question, self.nonce = kind, secrets.token_hex(16)
         wire.send(self.channel, wire.Frame(kind, {**meta, "nonce": self.nonce}, arrays or {}), deadline=deadline)
 
-    def receive(self, *, deadline: float) -> wire.Frame:
+    def receive(self, *, deadline: float, most_bytes: int = ANSWER_BYTES) -> wire.Frame:
         """Wait for its answer. Raises what `wire.receive` does, and `wire.WireError` for anything but the answer."""
-        frame = wire.receive(self.channel, limits=ANSWER, deadline=deadline)
+        limits = wire.Limits(header_bytes=HEADER_BYTES, array_bytes=most_bytes)
+        frame = wire.receive(self.channel, limits=limits, deadline=deadline)
         if frame.meta.get("nonce") != self.nonce:
             raise wire.WireError("a frame that answers no question")
         return frame
@@ -102,13 +112,24 @@ class Job:
     def ending(self) -> Death:
         """Ask how a child that left without an answer ended. Raises `SandboxDied` when nobody is left to tell."""
         try:
-            told = wire.receive(self.life, deadline=time.monotonic() + ENDING_S).meta
+            told = self._death or wire.receive(self.life, deadline=time.monotonic() + ENDING_S)
         except wire.ClosedError:
             raise SandboxDied from None
         except wire.WireError:
             return Death(answers=False)
-        code = told.get("code")
-        return Death(code if isinstance(code, int) else None, told.get("excess", ""))
+        code = told.meta.get("code")
+        return Death(code if isinstance(code, int) else None, told.meta.get("excess", ""))
+
+    def time_used(self) -> TimeUsed | None:
+        """Ask what the child and all that it started have used; None when nobody counts it, or it has ended."""
+        try:
+            self.life.send(b"u")
+            told = wire.receive(self.life, deadline=time.monotonic() + ENDING_S)
+        except (OSError, wire.WireError):
+            return None
+        if told.kind == "ended":
+            self._death = told
+        return TimeUsed(told.meta["cpu_s"], told.meta["waited_s"]) if told.meta.get("cpu_s") is not None else None
 
     def let_go(self) -> None:
         """Have the child killed, with all that it started."""

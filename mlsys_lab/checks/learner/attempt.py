@@ -58,8 +58,8 @@ def missing_names(check: Call | Check, artifact: Any) -> Mismatch | None:
     return Mismatch(f"{names} is not defined", expected="a definition in a cell that begins with `#| export`")
 
 
-def attempt(check: Call | Check, artifact: Any, inputs: Arrays) -> Attempt:
-    """Call `check.run` on a copy of `inputs` under the check's time and memory limits.
+def attempt(check: Call | Check, artifact: Any, inputs: Arrays, patience: float = 1.0) -> Attempt:
+    """Call `check.run` on a copy of `inputs` under the check's time and memory limits; `patience` as in `time_limit`.
 
     `inputs` must be public already (`mlsys_lab.checks.deciding.verdict.public_inputs`). Only KeyboardInterrupt passes
     through.
@@ -76,7 +76,7 @@ def attempt(check: Call | Check, artifact: Any, inputs: Arrays) -> Attempt:
     fed = {name: array.copy() for name, array in inputs.items()}
     start = time.perf_counter()
     try:
-        with _memory_tracker(check) as tracker, time_limit(check.time_limit_s):
+        with _memory_tracker(check) as tracker, time_limit(check.time_limit_s, patience):
             arrays = check.run(artifact, fed)
     except KeyboardInterrupt:
         raise

@@ -91,6 +91,8 @@ class Check:
     `describe(arrays)` puts the inputs of a case into a few lines, best of code that makes them again: learners see it
     where a public case fails, and never of a hidden one.
     `uses` names what the artifact must define; `memory_bytes` caps what `run` may hold beyond what was there before it.
+    `answer_bytes` is what its arrays may hold together in grading: whatever `compare` does with so much, at worst in
+    n log n steps, must take less than a second.
     `performance` adds extra points for speed, which are measured apart from the check's own. Where `traced`, the
     artifact is a module of the submission's kernels alone, in a process in which nothing else of it has run
     (`mlsys_lab.stack.kernels`): what `run` counts while they run cannot have been forged.
@@ -109,6 +111,7 @@ class Check:
     uses: tuple[str, ...] = ()
     time_limit_s: float = 10.0
     memory_bytes: int | None = None
+    answer_bytes: int = 4 << 20
     performance: Performance | None = None
     traced: bool = False
     describe: Callable[[Arrays], str] | None = None

@@ -92,8 +92,7 @@ def judge_each(course: Course, lab: GradedLab) -> list[tuple[float, float]]:
     loading included. One at a time, in an engine that is warm.
     """
     found = []
-    with Sandbox(lab) as sandbox:
-        engine = LocalEngine(sandbox)
+    with Sandbox(lab) as sandbox, LocalEngine(sandbox) as engine:
         artifacts = [
             read_submission(course.submission(name, lab.name), lab).artifact for name in course.students(lab.name)
         ]

@@ -97,3 +97,18 @@ def test_other_threads_run_without_a_limit() -> None:
     thread.start()
     thread.join()
     assert done == [True]
+
+
+def test_with_patience_the_time_of_other_work_does_not_count() -> None:
+    with time_limit(0.1, patience=1000.0):
+        time.sleep(0.5)
+    start = time.process_time()
+    with pytest.raises(OutOfTimeError), time_limit(0.1, patience=1000.0):
+        while True:
+            pass
+    assert time.process_time() - start >= 0.1
+
+
+def test_patience_ends() -> None:
+    with pytest.raises(OutOfTimeError), time_limit(0.05, patience=4.0):
+        time.sleep(600)

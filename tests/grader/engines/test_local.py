@@ -20,8 +20,8 @@ def artifact(tmp_path, tiny, hand_in):
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_every_task_gets_one_result_however_many_workers(sandbox, artifact, workers):
-    engine = LocalEngine(sandbox, workers=workers, time_factor=5.0)
-    results = list(engine.judge_all(Task(f"s{number}", artifact) for number in range(6)))
+    with LocalEngine(sandbox, workers=workers, time_factor=5.0) as engine:
+        results = list(engine.judge_all(Task(f"s{number}", artifact) for number in range(6)))
     assert sorted(result.student for result in results) == [f"s{number}" for number in range(6)]
     assert {tuple(v.earned for v in result.verdicts) for result in results} == {(1, 0, 3)}
 
@@ -31,8 +31,9 @@ def test_the_same_seeds_give_the_same_verdicts_with_one_worker_and_with_two(sand
     tasks = [Task(f"s{number}", artifact, seeds) for number in range(4)]
     told = set()
     for workers in (1, 2):
-        for result in LocalEngine(sandbox, workers=workers, time_factor=5.0).judge_all(tasks):
-            told.add(tuple((v.check, v.earned, v.seed, v.what, v.got, v.expected, v.case) for v in result.verdicts))
+        with LocalEngine(sandbox, workers=workers, time_factor=5.0) as engine:
+            for result in engine.judge_all(tasks):
+                told.add(tuple((v.check, v.earned, v.seed, v.what, v.got, v.expected, v.case) for v in result.verdicts))
     assert len(told) == 1
 
 
@@ -44,15 +45,16 @@ def test_tasks_are_taken_as_they_are_needed(sandbox, artifact):
             taken.append(number)
             yield Task(f"s{number}", artifact)
 
-    results = LocalEngine(sandbox, workers=2, time_factor=5.0).judge_all(tasks())
-    for finished, _ in enumerate(results):
-        assert len(taken) <= finished + 2 + AHEAD + 2  # at work, waiting, and ready at the same moment
+    with LocalEngine(sandbox, workers=2, time_factor=5.0) as engine:
+        for finished, _ in enumerate(engine.judge_all(tasks())):
+            assert len(taken) <= finished + 2 + AHEAD + 2  # at work, waiting, and ready at the same moment
     assert len(taken) == 30
 
 
 def test_a_task_that_cannot_be_judged_is_one_result_with_an_error(sandbox, artifact):
     tasks = [Task("broken", None), Task("fine", artifact)]
-    found = {result.student: result for result in LocalEngine(sandbox, workers=2, time_factor=5.0).judge_all(tasks)}
+    with LocalEngine(sandbox, workers=2, time_factor=5.0) as engine:
+        found = {result.student: result for result in engine.judge_all(tasks)}
     assert "AttributeError" in found["broken"].error and not found["broken"].verdicts
     assert not found["fine"].error and len(found["fine"].verdicts) == 3
 
@@ -67,8 +69,7 @@ def test_cut_off_it_does_not_wait_for_a_submission_that_takes_its_time(tiny, art
     path = tmp_path / "slow.ipynb"
     path.write_text(json.dumps(hand_in(double="import time\ndef double(x):\n    time.sleep(3600)\n")))
     slow = read_submission(path, tiny).artifact
-    with Sandbox(tiny, spares=2) as sandbox:
-        engine = LocalEngine(sandbox, workers=2, time_factor=1000.0)
+    with Sandbox(tiny, spares=2) as sandbox, LocalEngine(sandbox, workers=2, time_factor=1000.0) as engine:
         results = engine.judge_all([Task("slow", slow), *(Task(f"s{number}", artifact) for number in range(5))])
         assert next(results).student == "s0"
         results.close()

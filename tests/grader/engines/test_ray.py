@@ -100,7 +100,8 @@ def test_the_same_seeds_give_the_same_verdicts_as_on_this_machine(ray, tiny, san
             taken.append(one.student)
             yield one
 
-    local = decided(LocalEngine(sandbox, time_factor=3.0).judge_all(tasks))
+    with LocalEngine(sandbox, time_factor=3.0) as here:
+        local = decided(here.judge_all(tasks))
     with RayEngine(tiny, workers=1, time_factor=3.0) as engine:
         assert ray.available_resources()["GPU"] == 1, "a lab that times nothing takes no GPU"
         results = engine.judge_all(as_wanted())

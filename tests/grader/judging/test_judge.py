@@ -1,15 +1,16 @@
 import json
 import re
-import threading
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
+from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.intake.submission import read_submission
+from mlsys_grader.judging import judge as module_of_judge
+from mlsys_grader.judging import oracle
 from mlsys_grader.judging import verdict as module
 from mlsys_grader.judging.judge import DEATHS, judge
-from mlsys_grader.judging.oracle import compare, draw_seed
+from mlsys_grader.judging.oracle import Oracles, draw_seed
 from mlsys_grader.judging.verdict import deny_all
 from mlsys_grader.sandbox.launcher import Job
 from mlsys_grader.sandbox.sandbox import Sandbox
@@ -32,11 +33,11 @@ def artifact(tmp_path, tiny, hand_in):
 
 
 @pytest.fixture
-def verdicts(artifact, sandbox):
+def verdicts(artifact, sandbox, oracles):
     """Judge a submission whose tasks are as given; verdicts by check."""
 
     def of(seeds=None, **tasks):
-        return {v.check: v for v in judge(artifact(**tasks), sandbox, time_factor=3.0, seeds=seeds)}
+        return {v.check: v for v in judge(artifact(**tasks), sandbox, oracles, time_factor=3.0, seeds=seeds)}
 
     return of
 
@@ -63,6 +64,20 @@ def kill(sandbox):
     launcher.kill()
     launcher.wait()
     assert gone(family)
+
+
+@pytest.fixture
+def faulty_verdicts(tiny, sandbox, artifact, monkeypatch):
+    """Judge a `double` by checks whose deciding side fails; verdicts by check."""
+    monkeypatch.setattr(oracle, "LIMIT_S", 0.3)
+    lab = GradedLab(replace(tiny.info, checks_module="faulty_checks"))
+    monkeypatch.setattr(sandbox, "lab", lab)
+
+    def of(double="def double(x):\n    return 2 * x\n"):
+        with Oracles(lab) as oracles:
+            return {v.check: v for v in judge(artifact(double=double), sandbox, oracles, time_factor=3.0)}
+
+    return of
 
 
 COUNTING = "calls = 0\ndef double(x):\n    global calls\n    calls += 1\n    {body}\n"
@@ -134,23 +149,31 @@ def test_a_seed_cannot_be_foreseen(tiny):
     assert all(0 <= draw_seed(check, 0) < 2**64 for _ in range(50))
 
 
-def test_a_slip_in_a_check_is_a_fault_and_no_verdict(verdicts, tiny, monkeypatch):
-    def broken(arrays):
-        raise ZeroDivisionError("an oracle's slip")
+def test_a_slip_in_a_check_is_a_fault_and_no_verdict(faulty_verdicts):
+    got = faulty_verdicts()
+    assert "an oracle's slip" in got["expect_fails"].fault
+    assert "its inputs are not drawn within" in got["draw_never_ends"].fault
+    assert got["double"].fault == "" and got["double"].passed
 
-    checks = tuple(replace(c, expect=broken) if c.name == "double" else c for c in tiny.checks.checks)
+
+def test_an_answer_on_which_the_comparison_never_ends_costs_its_own_check(faulty_verdicts):
+    got = faulty_verdicts()["compare_never_ends"]
+    assert (got.earned, got.fault, got.what) == (0, "", "its answer takes too long to compare")
+
+
+def test_a_submission_that_has_taken_its_time_loses_what_is_left(verdicts, monkeypatch, tiny):
+    checks = tuple(replace(check, time_limit_s=0.5) for check in tiny.checks.checks)
     monkeypatch.setitem(tiny.__dict__, "checks", replace(tiny.checks, checks=checks))
-    got = verdicts()
-    assert "an oracle's slip" in got["double"].fault
-    assert got["mean"].fault == "" and got["mean"].passed
+    monkeypatch.setattr(module_of_judge, "BUDGET_S", 1.0)
+    got = verdicts(double="import time\ndef double(x):\n    time.sleep(1.2 * 2)\n    return 2 * x\n")
+    assert [v.earned for v in got.values()] == [1, 0, 0]
+    assert got["mean"].what == got["total"].what == "the submission takes too long"
 
 
-def test_an_answer_that_makes_the_comparison_stumble_is_not_accepted(tiny):
-    def stumbles(got, expected):
-        return got["no such name"]
-
-    mismatch = compare(replace(tiny.checks["double"], compare=stumbles), {"y": np.zeros(1)}, {"y": np.zeros(1)})
-    assert isinstance(mismatch, Mismatch) and "KeyError" in mismatch.got
+def test_an_answer_that_is_too_large_is_not_read(verdicts):
+    got = verdicts(double="import numpy as np\ndef double(x):\n    return np.zeros(1 << 20)\n")
+    assert (got["double"].earned, got["double"].what) == (0, "its answer is too large")
+    assert got["mean"].passed and got["total"].passed
 
 
 def test_what_cannot_be_judged_is_refused_check_by_check(tiny):
@@ -223,33 +246,8 @@ def test_the_time_of_the_sandbox_is_told_apart(verdicts):
     assert 0.6 <= got.call_s <= got.time_s
 
 
-def test_the_oracle_works_while_the_sandbox_does(verdicts, tiny, monkeypatch):
-    """The judge here takes no answer before the oracle has been asked: one after the other would never end."""
-    asked = threading.Event()
-    receive = Job.receive
-
-    def expect(arrays):
-        asked.set()
-        return {"y": arrays["x"] * 2}
-
-    def wait_for_oracle(job, **options):
-        if job.question == "case":
-            assert asked.wait(120)
-        return receive(job, **options)
-
-    checks = tuple(replace(c, expect=expect) if c.name == "double" else c for c in tiny.checks.checks)
-    monkeypatch.setitem(tiny.__dict__, "checks", replace(tiny.checks, checks=checks))
-    monkeypatch.setattr(Job, "receive", wait_for_oracle)
-    assert all(v.passed for v in verdicts().values())
-
-
-def test_an_oracle_that_fails_beside_a_submission_that_does_is_not_asked_for(verdicts, tiny, monkeypatch):
-    def broken(arrays):
-        raise ZeroDivisionError("an oracle's slip")
-
-    checks = tuple(replace(c, expect=broken) if c.name == "double" else c for c in tiny.checks.checks)
-    monkeypatch.setitem(tiny.__dict__, "checks", replace(tiny.checks, checks=checks))
-    got = verdicts(double="def double(x):\n    raise KeyError(1)\n")["double"]
+def test_an_oracle_that_fails_beside_a_submission_that_does_is_not_asked_for(faulty_verdicts):
+    got = faulty_verdicts("def double(x):\n    raise KeyError(1)\n")["expect_fails"]
     assert "KeyError" in got.reason and not got.fault
 
 
@@ -297,12 +295,12 @@ def test_frames_left_in_the_channel_answer_no_later_question(verdicts):
     assert "channel" in got["mean"].reason
 
 
-def test_a_sandbox_that_was_killed_is_started_again(own, artifact):
+def test_a_sandbox_that_was_killed_is_started_again(own, oracles, artifact):
     kill(own)
-    assert all(v.passed for v in judge(artifact(), own, time_factor=3.0))
+    assert all(v.passed for v in judge(artifact(), own, oracles, time_factor=3.0))
 
 
-def test_a_submission_whose_sandbox_was_killed_is_judged_again(own, artifact, monkeypatch):
+def test_a_submission_whose_sandbox_was_killed_is_judged_again(own, oracles, artifact, monkeypatch):
     deaths = []
     receive = Job.receive
 
@@ -312,11 +310,13 @@ def test_a_submission_whose_sandbox_was_killed_is_judged_again(own, artifact, mo
         return receive(job, **options)
 
     monkeypatch.setattr(Job, "receive", die_once)
-    assert all(v.passed for v in judge(artifact(), own, time_factor=3.0))
+    assert all(v.passed for v in judge(artifact(), own, oracles, time_factor=3.0))
     assert deaths
 
 
-def test_a_submission_that_is_alone_when_the_sandbox_dies_again_and_again_is_told_so(own, artifact, monkeypatch):
+def test_a_submission_that_is_alone_when_the_sandbox_dies_again_and_again_is_told_so(
+    own, oracles, artifact, monkeypatch
+):
     deaths = []
     receive = Job.receive
 
@@ -327,14 +327,14 @@ def test_a_submission_that_is_alone_when_the_sandbox_dies_again_and_again_is_tol
 
     with monkeypatch.context() as patch:
         patch.setattr(Job, "receive", die)
-        got = judge(artifact(), own, time_factor=3.0)
+        got = judge(artifact(), own, oracles, time_factor=3.0)
     assert {v.earned for v in got} == {0} and {v.fault for v in got} == {""}
     assert {v.reason for v in got} == {f"it ended the whole sandbox: got {DEATHS} times, expected an answer"}
     assert len(deaths) == 1 + DEATHS
-    assert all(v.passed for v in judge(artifact(), own, time_factor=3.0))
+    assert all(v.passed for v in judge(artifact(), own, oracles, time_factor=3.0))
 
 
-def test_what_was_decided_before_the_sandbox_died_stands(own, artifact, monkeypatch):
+def test_what_was_decided_before_the_sandbox_died_stands(own, oracles, artifact, monkeypatch):
     receive = Job.receive
     answers = []
 
@@ -346,6 +346,6 @@ def test_what_was_decided_before_the_sandbox_died_stands(own, artifact, monkeypa
 
     monkeypatch.setattr(Job, "receive", die)
     seeds = {"double": 1, "mean": 2, "total": 3}
-    got = judge(artifact(), own, time_factor=3.0, seeds=seeds)
+    got = judge(artifact(), own, oracles, time_factor=3.0, seeds=seeds)
     assert [(v.check, v.earned, v.seed) for v in got] == [("double", 1, 1), ("mean", 2, 2), ("total", 3, 3)]
     assert answers == ["job", "case", "case", "case", "job", "case", "case", "job", "case"]

@@ -7,6 +7,7 @@ import traced_checks
 
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.judging.judge import judge
+from mlsys_grader.judging.oracle import Oracles
 from mlsys_grader.sandbox.sandbox import Sandbox
 from mlsys_lab.checks.labinfo import LabInfo
 from mlsys_lab.stack.artifact import Artifact, Cell
@@ -44,12 +45,14 @@ def verdicts(tmp_path_factory):
     """Judge cells; verdicts by check."""
     folder = tmp_path_factory.mktemp("labs") / "03-traced"
     info = LabInfo(folder, "traced", "traced", 1, 3, checks_module=traced_checks.__name__)
-    with Sandbox(GradedLab(info)) as sandbox:
+    lab = GradedLab(info)
+    with Sandbox(lab) as sandbox, Oracles(lab) as oracles:
         yield lambda *cells: {
             v.check: v
             for v in judge(
                 Artifact("03-traced.ipynb", tuple(Cell(n, cell) for n, cell in enumerate(cells, 1))),
                 sandbox,
+                oracles,
                 time_factor=4.0,
             )
         }

@@ -1,18 +1,22 @@
 import contextlib
 import os
+import sys
+import sysconfig
 import time
 from pathlib import Path
 
 import pytest
 
 from mlsys_grader.course.lab import GradedLab
+from mlsys_grader.judging.options import Options
 from mlsys_grader.sandbox import contents
+from mlsys_grader.sandbox.bubblewrap import bubblewrap
 from mlsys_grader.sandbox.inside import jail, wire
 from mlsys_grader.sandbox.sandbox import Sandbox
 from mlsys_lab.checks.labinfo import find_lab
 from mlsys_lab.checks.sides import LEARNER, find_files
 from mlsys_lab.errors import InputError, MissingToolError
-from tests.grader.inside import MEBIBYTE, answer, ask, named, nobody_is_left
+from tests.grader.inside import MEBIBYTE, answer, ask, begin, named, nobody_is_left
 
 pytestmark = pytest.mark.sandbox
 
@@ -88,6 +92,28 @@ def test_an_earlier_labs_reference_is_found_under_the_name_that_its_lab_gives(sa
     assert answer(sandbox, loaded) == "mlsys_lab.scaling"
 
 
+def test_of_the_system_it_sees_programs_and_libraries_by_name(sandbox):
+    seen = answer(sandbox, "{at: sorted(os.listdir(at)) for at in ('/usr', sys.prefix, '/')}", before="import sys")
+    assert set(seen["/usr"]) <= {"bin", "sbin", "lib", "lib32", "lib64", "libexec", "include", "local", "share"}
+    assert set(seen[sys.prefix]) <= {"bin", "lib", "lib64", "pyvenv.cfg"}
+    assert answer(sandbox, "[os.listdir('/usr/share'), os.path.exists('/usr/src')]") in ([["zoneinfo"], False],)
+
+
+@pytest.mark.parametrize("inside", [sysconfig.get_path("purelib"), f"{sys.base_prefix}/lib", "/usr/lib"])
+def test_a_course_that_submissions_could_read_is_refused_in_one_line(inside, monkeypatch, tiny):
+    with pytest.raises(
+        InputError, match=r"submissions could read this folder: got .*/spring, expected a folder outside"
+    ):
+        Options().settled(Path(inside, "spring"))
+    monkeypatch.setattr(contents, "find_private", lambda: [Path(inside, "solutions")])
+    with pytest.raises(InputError, match=r"submissions could read this folder: got .*/solutions"):
+        bubblewrap(tiny)
+
+
+def test_a_course_beside_an_environment_is_not_seen(tmp_path):
+    contents.refuse_readable([tmp_path, Path(sys.prefix), Path(sys.prefix, "src", "course"), Path("/usr/share/course")])
+
+
 def test_there_is_no_network(sandbox):
     assert "unreachable" in ask(sandbox, "import socket\nsocket.create_connection(('192.0.2.1', 80), 3)").meta["got"]
     assert answer(sandbox, "[name for _, name in __import__('socket').if_nameindex()]") == ["lo"]
@@ -124,6 +150,15 @@ def test_nothing_is_left_running_after_a_job(sandbox):
     body = named("left") + STAYS_ALIVE
     assert ask(sandbox, body).kind == "answer"
     assert nobody_is_left("left")
+
+
+def test_what_a_job_has_used_is_told_while_it_works(sandbox):
+    with sandbox.job() as job:
+        deadline = begin(job, "import os\nos.fork()\nwhile True:\n    pass", deadline_s=120.0)
+        while job.time_used().cpu_s < 0.5:
+            assert time.monotonic() < deadline
+        before = job.time_used()
+        assert job.time_used().cpu_s >= before.cpu_s >= 0.5 and before.waited_s >= 0
 
 
 def test_an_endless_loop_is_killed_when_the_judge_lets_go(sandbox):

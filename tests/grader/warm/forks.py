@@ -45,7 +45,7 @@ class Forked:
 class ForkServer:
     """A fork server, started when it is first wanted; stands in for `subprocess` where that starts `python -c CODE`."""
 
-    PIPE = subprocess.PIPE
+    PIPE, DEVNULL = subprocess.PIPE, subprocess.DEVNULL
 
     def __init__(self, imports: str, environment: dict[str, str] | None = None) -> None:
         self._imports, self._environment = imports, os.environ | (environment or {})
@@ -61,8 +61,10 @@ class ForkServer:
         assert process.stdout and process.stdout.readline() == b"ready\n"
         return address
 
-    def Popen(self, command: list[str], **_: Any) -> Forked:
-        """Fork what the command says, with pipes for text to and from it."""
+    def Popen(self, command: list[str], *, stdin: int = PIPE, env: dict[str, str] | None = None, **_: Any) -> Forked:
+        """Fork what the command says: with pipes for text to and from it, or a descriptor for its standard input."""
+        if stdin != self.PIPE:
+            return Forked(self.address, command, [stdin, 2, 2], folder=Path.cwd(), environment=env or dict(os.environ))
         (theirs_in, ours_in), (ours_out, theirs_out) = os.pipe(), os.pipe()
         ends = [theirs_in, theirs_out, 2]
         forked = Forked(self.address, command, ends, folder=Path.cwd(), environment=dict(os.environ))

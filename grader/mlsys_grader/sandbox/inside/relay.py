@@ -15,7 +15,7 @@ import signal
 import socket
 from typing import NoReturn
 
-from mlsys_grader.sandbox.inside import jail, seccomp, wire, worker
+from mlsys_grader.sandbox.inside import jail, replies, seccomp, wire, worker
 
 PIECE = 1 << 16
 KILLED = 128
@@ -57,7 +57,7 @@ def _child(channel: socket.socket, told: int) -> NoReturn:
         worker.serve(channel, status, told, jailed=True)
     except BaseException as error:
         with contextlib.suppress(BaseException):
-            wire.send(channel, worker.describe_failure(error))
+            wire.send(channel, replies.describe_failure(error))
     os._exit(0)
 
 

@@ -13,8 +13,9 @@ are of 64 bits, though the kernel reads a socket's family as 32: `socket(40 | 1 
 "one of these bits" and "none of these families" become a rule each, 193 instructions in place of 103; and the number of
 seccomp(2) stays here all the same. A test holds every number below against libseccomp's own table, for both machines.
 
-Sources: seccomp(2), clone(2), mmap(2), address_families(7), and Documentation/userspace-api/seccomp_filter.rst of the
-kernel; numbers from asm/unistd_64.h (x86_64) and asm-generic/unistd.h (aarch64).
+Sources: seccomp(2), clone(2), mmap(2), fcntl(2), address_families(7), and the kernel's
+Documentation/userspace-api/seccomp_filter.rst; numbers from asm/unistd_64.h (x86_64) and asm-generic/unistd.h
+(aarch64).
 """
 
 from __future__ import annotations
@@ -114,13 +115,20 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {  # numbers on x86_64, on a
     "mq_timedreceive": (243, 183),
     "mq_notify": (244, 184),
     "mq_getsetattr": (245, 185),
+    "inotify_init": (253, None),
+    "inotify_init1": (294, 26),
+    "inotify_add_watch": (254, 27),
+    "io_setup": (206, 0),
 }
-CLONE, CLONE3, MMAP, SOCKET = (56, 220), (435, 435), (9, 222), (41, 198)
+CLONE, CLONE3, MMAP, SOCKET, FCNTL = (56, 220), (435, 435), (9, 222), (41, 198), (72, 25)
 SECCOMP = (317, 277)
 NEW_NAMESPACES = 0x7E020000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET; NEWTIME cannot be asked of clone."""
 MAP_SHARED_ANONYMOUS, MAP_GROWSDOWN = 0x21, 0x100
 """RLIMIT_DATA counts neither. The lowest bit of MAP_SHARED and of MAP_SHARED_VALIDATE, and MAP_ANONYMOUS."""
+LOCKS = (6, 7, 37, 38, 1024, 1026)
+"""Commands of fcntl(2) that leave records in the kernel, for one file as many as it has bytes: F_SETLK, F_SETLKW,
+F_OFD_SETLK, F_OFD_SETLKW; and F_SETLEASE, F_NOTIFY. A lock of flock(2) is one for an open file, and allowed."""
 FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
 """Kinds of sockets that a job may open; AF_NETLINK besides, for the list of interfaces (getifaddrs) only."""
 NETLINK_ROUTE = 0
@@ -157,6 +165,7 @@ def _steps(column: int, audit: int) -> list[_Step]:
         _Step(JUMP_EQUAL, CLONE[column], then="clone"),
         _Step(JUMP_EQUAL, MMAP[column], then="mmap"),
         _Step(JUMP_EQUAL, SOCKET[column], then="socket"),
+        _Step(JUMP_EQUAL, FCNTL[column], then="fcntl"),
         _Step(JUMP_EQUAL, CLONE3[column], then="missing"),
         *(_Step(JUMP_EQUAL, number, then="refuse") for number in refused if number is not None),
         _Step(RETURN, ALLOW),
@@ -171,6 +180,8 @@ def _steps(column: int, audit: int) -> list[_Step]:
         _Step(JUMP_EQUAL, socket.AF_NETLINK, otherwise="refuse"),
         argument(2),
         _Step(JUMP_EQUAL, NETLINK_ROUTE, then="allow", otherwise="refuse"),
+        argument(1, label="fcntl"),
+        *(_Step(JUMP_EQUAL, command, then="refuse") for command in LOCKS),
         _Step(RETURN, ALLOW, label="allow"),
         _Step(RETURN, ERRNO | errno.EPERM, label="refuse"),
         _Step(RETURN, ERRNO | errno.ENOSYS, label="missing"),

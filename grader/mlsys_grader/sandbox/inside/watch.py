@@ -78,6 +78,17 @@ class Watch:
             return PROCESSOR
         return SOCKETS if self._sockets() > MOST_SOCKETS else ""
 
+    def time_used(self) -> tuple[float, float]:
+        """Processor seconds of all processes, and the seconds that they were ready to run while others did.
+
+        Where the kernel does not count the latter (CONFIG_SCHED_INFO) they are 0.
+        """
+        pids = list(self._tree())
+        cpu_s = sum(use.cpu_s for pid in pids if (use := self._use(pid)) is not None)
+        threads = [f"{pid}/task/{thread}" for pid in pids for thread in self._threads(pid)]
+        waits = (self._read(f"{thread}/schedstat").split()[1:2] for thread in threads)
+        return cpu_s, sum(int(wait[0]) for wait in waits if wait) / 1e9
+
     def _tree(self) -> Iterator[int]:
         """All descendants: who loses its parent becomes the child of the job's first process."""
         waiting = [self._pid]

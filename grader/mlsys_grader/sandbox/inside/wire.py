@@ -35,6 +35,10 @@ class WireError(Exception):
     """The other side broke the protocol: its frame is refused whole."""
 
 
+class TooLargeError(WireError):
+    """The arrays of a frame hold more than it may."""
+
+
 class ClosedError(WireError):
     """The other side is gone."""
 
@@ -137,7 +141,7 @@ def _header(raw: bytes, limits: Limits) -> tuple[str, dict[str, Any], list[tuple
         name, dtype, shape = _array_entry(entry, limits)
         total += math.prod(shape) * dtype.itemsize
         if total > limits.array_bytes:
-            raise WireError(f"more than {limits.array_bytes} bytes of arrays")
+            raise TooLargeError(f"more than {limits.array_bytes:,} bytes")
         listed.append((name, dtype, shape))
     if len({name for name, _, _ in listed}) != len(listed):
         raise WireError("an array's name comes twice")

@@ -29,9 +29,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any, NoReturn
 
-from mlsys_grader.sandbox.inside import jail, watch, wire
+from mlsys_grader.sandbox.inside import jail, replies, watch, wire
 from mlsys_grader.sandbox.inside.timed import answer_timed, give_texts
-from mlsys_lab.checks.learner.attempt import Attempt, attempt
+from mlsys_lab.checks.learner.attempt import attempt
 from mlsys_lab.checks.learner.limits import OutOfTimeError, time_limit
 from mlsys_lab.checks.learner.spec import Call, Mismatch, find_call
 from mlsys_lab.errors import CourseError, UnfinishedError
@@ -42,11 +42,7 @@ POLL_S = 0.02
 FILE_BYTES = 16 << 20
 PROCESSES = 128
 """Threads count too: eight ranks of gloo have about eighty."""
-OUT_OF_MEMORY = ("MemoryError", "can't allocate memory")
-"""How NumPy and torch say that the kernel refused them memory."""
 IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import\b|import[ \t]+([\w., \t]+))", re.MULTILINE)
-TEXT = 2000
-"""Longest text about a failure that is worth sending, in characters."""
 
 
 @dataclass(frozen=True)
@@ -145,20 +141,33 @@ def _attend(channel: socket.socket, life: socket.socket, *, jailed: bool) -> Non
     os.close(told)
     ended = os.pidfd_open(pid)
     watched = watch.Watch(proc, pid) if jailed else None
-    sources, ready, excess = [life.fileno(), ended, budget], set[int](), ""
-    while not ready & {life.fileno(), ended} and not excess:
-        ready = set(select.select(sources, [], [], POLL_S)[0])
+    sources, excess, let_go, over = [life.fileno(), ended, budget], "", False, False
+    while not (let_go or over or excess):
+        ready = select.select(sources, [], [], POLL_S)[0]
+        over = ended in ready
         if budget in ready:
             sources.remove(budget)
             if watched:
                 watched.begin(budget)
+        if life.fileno() in ready:
+            let_go = not _tell_use(life, watched)
         excess = watched.excess() if watched else ""
     _kill(pid, jailed=jailed)
     _, status = os.waitpid(pid, 0)
-    if life.fileno() not in ready:
+    if not let_go:
         with contextlib.suppress(wire.WireError):
             wire.send(life, wire.Frame("ended", {"code": os.waitstatus_to_exitcode(status), "excess": excess}))
     life.close()  # so that the judge need not wait until this process has given back its own memory
+
+
+def _tell_use(life: socket.socket, watched: watch.Watch | None) -> bool:
+    """Tell the judge, who has asked with one byte, what the job has used; False when the judge has let go instead."""
+    with contextlib.suppress(OSError, wire.WireError):
+        if life.recv(1):
+            cpu_s, waited_s = watched.time_used() if watched else (None, None)
+            wire.send(life, wire.Frame("used", {"cpu_s": cpu_s, "waited_s": waited_s}))
+            return True
+    return False
 
 
 def _kill(pid: int, *, jailed: bool) -> None:
@@ -181,7 +190,7 @@ def _run_child(channel: socket.socket, told: int, *, jailed: bool) -> NoReturn:
         serve(channel, status, told, jailed=jailed)
     except BaseException as error:
         with contextlib.suppress(BaseException):
-            wire.send(channel, describe_failure(error))
+            wire.send(channel, replies.describe_failure(error))
     os._exit(0)
 
 
@@ -202,7 +211,8 @@ def serve(channel: socket.socket, status: IO[str], told: int, *, jailed: bool) -
         if jailed:
             jail.cap_memory(order["memory_bytes"], already)
         loader = load_kernels if order.get("traced") else load
-        module, reply = _load(loader, Artifact.parse(order["name"], order["source"]), order["time_limit_s"])
+        artifact = Artifact.parse(order["name"], order["source"])
+        module, reply = _load(loader, artifact, order["time_limit_s"], order.get("patience", 1.0))
         if module is not None:
             vars(module).update((name, partial(str, text)) for name, text in order.get("texts", {}).items())
         _answer(channel, order["nonce"], reply)
@@ -211,7 +221,7 @@ def serve(channel: socket.socket, status: IO[str], told: int, *, jailed: bool) -
             try:
                 answer = KINDS[question.kind](module, question)
             except BaseException as error:
-                answer = describe_failure(error)
+                answer = replies.describe_failure(error)
             _answer(channel, question.meta["nonce"], answer)
     except wire.ClosedError:
         return
@@ -223,12 +233,7 @@ def _answer(channel: socket.socket, nonce: str, reply: wire.Frame) -> None:
     except wire.ClosedError:
         raise
     except (wire.WireError, MemoryError) as error:
-        wire.send(channel, wire.Frame("broken", {**describe_failure(error).meta, "nonce": nonce}))
-
-
-def describe_failure(error: BaseException) -> wire.Frame:
-    """Describe to the judge an exception that is not the submission's answer."""
-    return wire.Frame("broken", {"what": f"{type(error).__name__}: {error}"[:TEXT]})
+        wire.send(channel, wire.Frame("broken", {**replies.describe_failure(error).meta, "nonce": nonce}))
 
 
 def _import_ahead(source: str) -> None:
@@ -242,17 +247,21 @@ def _import_ahead(source: str) -> None:
                 importlib.import_module(name.split()[0])
 
 
-def _load(loader: Callable[[Artifact], Any], artifact: Artifact, limit_s: float) -> tuple[Any, wire.Frame]:
+def _load(
+    loader: Callable[[Artifact], Any], artifact: Artifact, limit_s: float, patience: float
+) -> tuple[Any, wire.Frame]:
     """The module of exported cells, or of the kernels in them, and what to tell the judge of it."""
     try:
-        with time_limit(limit_s):
+        with time_limit(limit_s, patience):
             return loader(artifact), wire.Frame("loaded")
     except OutOfTimeError:
         problem = Mismatch("the exported cells do not come to an end", f"nothing after {limit_s:g} s", "a module")
-        return None, _told("not loaded", problem, unfinished=False)
+        return None, replies.describe_trouble("not loaded", problem, unfinished=False)
     except CourseError as error:
         got, expected = str(error.got or ""), str(error.expected or error.help)
-        return None, _told("not loaded", Mismatch(error.what, got, expected), isinstance(error, UnfinishedError))
+        return None, replies.describe_trouble(
+            "not loaded", Mismatch(error.what, got, expected), isinstance(error, UnfinishedError)
+        )
 
 
 def _case(module: Any, question: wire.Frame) -> wire.Frame:
@@ -260,7 +269,7 @@ def _case(module: Any, question: wire.Frame) -> wire.Frame:
     meta = question.meta
     call = Call(find_call(meta["call"]), tuple(meta["uses"]), meta["time_limit_s"], meta["memory_bytes"])
     _seed(meta["random_seed"])
-    return _outcome(attempt(call, module, question.arrays))
+    return replies.describe_outcome(attempt(call, module, question.arrays, meta.get("patience", 1.0)))
 
 
 KINDS: dict[str, Callable[[Any, wire.Frame], wire.Frame]] = {
@@ -282,25 +291,3 @@ def _seed(seed: int) -> None:
     torch.default_generator.manual_seed(seed)  # torch.manual_seed would also note where it was called, for CUDA's sake
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(seed)
-
-
-def _outcome(outcome: Attempt) -> wire.Frame:
-    if outcome.arrays is not None:
-        return wire.Frame("answer", arrays=outcome.arrays)
-    assert outcome.problem is not None
-    problem = outcome.problem
-    if any(sign in problem.got for sign in OUT_OF_MEMORY):
-        problem = Mismatch("it needs too much memory", "a request for more that was refused", problem.expected)
-    return _told("trouble", problem, outcome.unfinished)
-
-
-def _told(kind: str, problem: Mismatch, unfinished: bool) -> wire.Frame:
-    return wire.Frame(
-        kind,
-        {
-            "what": problem.what[:TEXT],
-            "got": problem.got[:TEXT],
-            "expected": problem.expected[:TEXT],
-            "unfinished": unfinished,
-        },
-    )

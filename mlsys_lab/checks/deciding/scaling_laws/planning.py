@@ -28,6 +28,8 @@ EXPECTED_WASTE, LOSS_OFF = 0.02, 0.02
 """What a sweep must allow: compute wasted on average, and the standard deviation of the predicted loss, relative."""
 PREDICTED_OFF = 0.05
 """By how much a predicted loss may miss the true one."""
+MOST_RUNS = 1000
+"""How many runs a round may ask for; a good one asks for thirty."""
 ROUNDING = 1 + 1e-9
 """A sum of FLOPs may exceed a budget by as much."""
 
@@ -232,6 +234,7 @@ CHECKS = (
         run=calls.scout,
         expect=_pass_on,
         compare=_scout_compare,
+        answer_bytes=MOST_RUNS * 3 * 8,
         hint="Three or four sizes, 6 to 8 rates for each, spread evenly in log from 1e-4 to 1e-2. Share out the FLOPs "
         "first, then get N from them: with D = 20N a run costs 120N².",
         uses=("scout",),
@@ -246,6 +249,7 @@ CHECKS = (
         run=calls.sweep,
         expect=_pass_on,
         compare=_sweep_compare,
+        answer_bytes=MOST_RUNS * 3 * 8,
         hint="Several budgets a factor of 2 to 4 apart, and each with sizes from 2 to 300 tokens a parameter. The "
         "largest budgets say most about the target, the smallest tell the exponents. Each size at its own best rate.",
         uses=("Trials", "best_learning_rate", "sweep"),

@@ -94,15 +94,21 @@ def sweeping(cluster: Cluster, left_flops: float, rng: np.random.Generator) -> n
 
 def fitted_rate(runs: Arrays, at: float) -> float | None:
     """The best rate of a size: a valley in ln η for each (N, D), a power law in N; None where they leave it open."""
+    models, model_of = np.unique(np.stack([runs["n_params"], runs["tokens"]]), axis=1, return_inverse=True)
+    by_model = np.argsort(model_of.ravel(), kind="stable")
     valleys = []
-    for n_params, tokens in sorted(set(zip(runs["n_params"].tolist(), runs["tokens"].tolist(), strict=True))):
-        rows = (runs["n_params"] == n_params) & (runs["tokens"] == tokens)
+    for n_params, rows in zip(models[0].tolist(), _split(by_model, model_of.ravel()), strict=True):
         if (found := parabola_minimum(runs["learning_rate"][rows], runs["loss"][rows])) is not None:
             valleys.append((n_params, found[0]))
     if len({n_params for n_params, _ in valleys}) < 2:
         return None
     coefficient, exponent = power_law(*np.array(valleys).T)
     return float(coefficient * at**exponent)
+
+
+def _split(order: np.ndarray, group_of: np.ndarray) -> list[np.ndarray]:
+    """Cut the row numbers `order`, sorted by group, into those of each group."""
+    return np.split(order, np.cumsum(np.bincount(group_of))[:-1])
 
 
 def uncertainty(law: Truth, n_params: np.ndarray, tokens: np.ndarray, target: float) -> tuple[float, float]:

@@ -43,6 +43,7 @@ class TestTheFilter:
     def test_refuses_what_is_listed_and_nothing_else(self, machine, column):
         listed = {numbers[column] for numbers in seccomp.REFUSED.values()}
         special = {numbers[column] for numbers in (seccomp.CLONE, seccomp.CLONE3, seccomp.MMAP, seccomp.SOCKET)}
+        special.add(seccomp.FCNTL[column])
         for number in set(range(600)) - special:
             assert verdict(machine, number) == (REFUSE if number in listed else seccomp.ALLOW), number
 
@@ -70,6 +71,12 @@ class TestTheFilter:
             assert verdict(machine, seccomp.SOCKET[column], family | 1 << 32, 1, 0) == found
         assert verdict(machine, seccomp.SOCKET[column], socket.AF_NETLINK, 3, 12) == REFUSE  # the firewall's
 
+    def test_a_file_has_descriptors_and_flags_but_no_locks_of_bytes(self, machine, column):
+        for command in range(2048):
+            found = verdict(machine, seccomp.FCNTL[column], 3, command)
+            assert found == (REFUSE if command in (6, 7, 37, 38, 1024, 1026) else seccomp.ALLOW), command
+            assert verdict(machine, seccomp.FCNTL[column], 3, command | 1 << 32) == found
+
     def test_a_call_of_another_architecture_kills(self, machine, column):
         assert verdict(machine, 1, audit=0x40000003) == seccomp.KILL  # 32-bit x86
         assert verdict(machine, seccomp.X32 | 1) == REFUSE
@@ -82,6 +89,7 @@ def test_every_number_is_the_one_that_libseccomp_knows_by_that_name(machine, col
     except OSError:
         pytest.skip("libseccomp is not installed")
     special = {"clone": seccomp.CLONE, "clone3": seccomp.CLONE3, "mmap": seccomp.MMAP, "socket": seccomp.SOCKET}
+    special["fcntl"] = seccomp.FCNTL
     named = {**seccomp.REFUSED, **special, "seccomp": seccomp.SECCOMP}
     found = {name: number_of(ctypes.c_uint32(seccomp.ARCHITECTURES[machine]), name.encode()) for name in named}
     assert -1 not in found.values()  # a name that it does not know at all
@@ -123,6 +131,7 @@ NAMES = {
     "personality": f"call({seccomp.REFUSED['personality'][COLUMN]}, 0xffffffff)",
     "anonymous shared memory": f"call({seccomp.MMAP[COLUMN]}, 0, 4096, 3, 0x21, -1, 0)",
     "memory that grows down": f"call({seccomp.MMAP[COLUMN]}, 0, 4096, 3, 0x122, -1, 0)",
+    "a lock of a byte": f"call({seccomp.FCNTL[COLUMN]}, os.open('/scratch/locked', os.O_CREAT | os.O_RDWR), 6, 0)",
     "a socket to the host": f"call({seccomp.SOCKET[COLUMN]}, 40, 1, 0)",
     "a socket to the host, its family with a higher bit": f"call({seccomp.SOCKET[COLUMN]}, 40 | 1 << 32, 1, 0)",
     "a socket of the kernel's ciphers": f"call({seccomp.SOCKET[COLUMN]}, 38, 5, 0)",
@@ -175,6 +184,10 @@ HONEST = {
     "files": (
         "import mmap, tempfile\nwith tempfile.TemporaryFile() as f:\n    f.write(bytes(4096)); f.flush()\n"
         "    mmap.mmap(f.fileno(), 4096)[:2] = b'ab'\nnp.save('a.npy', np.ones(3)); np.load('a.npy', mmap_mode='r')"
+    ),
+    "locks of whole files": (
+        "import fcntl\nwith open('locked', 'w') as f, open('locked') as again:\n"
+        "    fcntl.flock(f, fcntl.LOCK_EX); fcntl.flock(f, fcntl.LOCK_UN); fcntl.flock(again, fcntl.LOCK_SH)"
     ),
     "loopback": (
         "import socket\nfor family, at in ((socket.AF_INET, '127.0.0.1'), (socket.AF_INET6, '::1')):\n"

@@ -72,12 +72,12 @@ def test_sockets_of_all_processes_count(sandbox):
 
 
 @pytest.mark.sandbox
-def test_the_judge_says_why(sandbox, hand_in, tiny, tmp_path):
+def test_the_judge_says_why(sandbox, oracles, hand_in, tiny, tmp_path):
     path = tmp_path / "01-tiny.ipynb"
     body = "import os, time\nimport numpy as np\ndef total(x):\n    for _ in range(8):\n        if not os.fork():\n"
     body += "            held = np.ones(60 << 20, np.uint8)\n            time.sleep(600)\n    time.sleep(600)\n"
     path.write_text(json.dumps(hand_in(total=body)))
-    verdicts = judge(read_submission(path, tiny).artifact, sandbox, time_factor=10.0)
+    verdicts = judge(read_submission(path, tiny).artifact, sandbox, oracles, time_factor=10.0)
     assert [verdict.passed for verdict in verdicts] == [True, True, False]
     assert (
         verdicts[-1].reason

@@ -1,0 +1,154 @@
+"""The process in which checks decide: inputs are drawn, answers known and compared, in a child for each submission.
+
+    judge ── control ──▶ launcher     imports the lab's checks and what their oracles import; sees no answer, ever
+                            └─▶ child  decides on one submission, under limits of its own; dies of them alone
+
+Answers are hostile: what compares them may be made to loop or to take memory without end, in C code that no signal
+handler interrupts. The kernel's limits hold there too, and what a submission's child took is gone with it. Runs as
+`python -c "from mlsys_grader.judging.deciding import main; main()"` with the control socket as standard input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from math import ceil
+from typing import Any, NoReturn
+
+from mlsys_grader.sandbox.inside import jail, wire
+from mlsys_lab.checks.deciding.verdict import draw_inputs, public_inputs
+from mlsys_lab.checks.learner.limits import OutOfTimeError, time_limit
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Lab, Mismatch
+
+MEMORY_BYTES = 2 << 30
+"""What inputs, oracle and comparison may map beyond what was there before."""
+PATIENCE = 20.0
+"""Times a step's processor time, by the clock, before it counts as stuck: the machine may be busy with other work."""
+TEXT = 2000
+"""Longest text about a failure that is worth sending, in characters."""
+
+
+def main() -> NoReturn:
+    """Hand over children until the judge closes the control socket."""
+    control = socket.socket(fileno=os.dup(0))
+    start = wire.receive(control).meta
+    sys.path[:0] = start["path"]
+    lab: Lab = importlib.import_module(start["checks"]).LAB
+    warm_up(lab, start["limit_s"])
+    gc.collect()
+    gc.freeze()  # or each child would walk through all of torch whenever it collects garbage
+    wire.send(control, wire.Frame("ready"))
+    control.settimeout(None)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped by the kernel
+    while control.recv(1):
+        channel, inner = socket.socketpair()
+        if os.fork() == 0:
+            try:
+                control.close()
+                channel.close()
+                _decide_alone(inner, lab)
+            finally:  # whatever happened, a fork never goes on as a second launcher
+                os._exit(1)
+        socket.send_fds(control, [b"c"], [channel.fileno()])
+        channel.close()
+        inner.close()
+    os._exit(0)
+
+
+def warm_up(lab: Lab, limit_s: float) -> None:
+    """Draw and answer the first case of each check, because oracles import much at their first use.
+
+    Checks with a memory budget are left out: their arrays are large. A check that fails here, or takes longer than
+    `limit_s`, will tell when it is asked.
+    """
+    import torch
+
+    torch.set_num_threads(1)  # threads do not survive a fork
+    for check in lab.checks:
+        if check.memory_bytes is None:
+            with contextlib.suppress(Exception, OutOfTimeError), time_limit(limit_s, PATIENCE):
+                check.expect(draw_inputs(check, check.cases[0], seed=0))
+
+
+def _decide_alone(channel: socket.socket, lab: Lab) -> NoReturn:
+    """Be a child: bounded in memory, and gone when the launcher is."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(jail.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        with jail.open_status() as status:
+            jail.cap_memory(MEMORY_BYTES, jail.data_bytes(status))
+    with contextlib.suppress(wire.WireError):
+        Decider(lab).serve(channel)
+    os._exit(0)
+
+
+class Decider:
+    """Answers the judge's questions about cases of one lab; what it drew and expects it keeps to itself."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self._inputs: dict[tuple[str, str], Arrays] = {}
+        self._expected: dict[tuple[str, str], Arrays] = {}
+        self._kinds: dict[str, Callable[[Check, Case, wire.Frame], wire.Frame]] = {
+            "draw": self._draw,
+            "expect": self._expect,
+            "compare": self._compare,
+        }
+
+    def serve(self, channel: socket.socket) -> NoReturn:
+        """Answer question after question, each within its own processor time. Raises `wire.WireError` at the end."""
+        while True:
+            question = wire.receive(channel)
+            grant(question.meta["limit_s"])
+            wire.send(channel, self.answer(question))
+
+    def answer(self, question: wire.Frame) -> wire.Frame:
+        """Form the reply to one question: "fault" where the check's own code raises."""
+        check = self._lab[question.meta["check"]]
+        (case,) = (case for case in check.cases if case.name == question.meta["case"])
+        try:
+            return self._kinds[question.kind](check, case, question)
+        except Exception as error:
+            return wire.Frame("fault", {"what": f"{type(error).__name__}: {error}"[:TEXT]})
+
+    def _draw(self, check: Check, case: Case, question: wire.Frame) -> wire.Frame:
+        inputs = draw_inputs(check, case, question.meta["seed"])
+        self._inputs[check.name, case.name] = inputs
+        return wire.Frame("inputs", arrays=public_inputs(inputs))
+
+    def _expect(self, check: Check, case: Case, question: wire.Frame) -> wire.Frame:
+        key = check.name, case.name
+        self._expected[key] = check.expect(self._inputs.pop(key))
+        return wire.Frame("expected")
+
+    def _compare(self, check: Check, case: Case, question: wire.Frame) -> wire.Frame:
+        mismatch = compare(check, question.arrays, self._expected.pop((check.name, case.name)))
+        return wire.Frame("accepted") if mismatch is None else wire.Frame("mismatch", _as_text(mismatch))
+
+
+def compare(check: Check, got: Arrays, expected: Arrays) -> Mismatch | None:
+    """Compare an answer; arrays over which the comparison stumbles come from no honest `run`: not accepted."""
+    try:
+        return check.compare(got, expected)
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        return Mismatch("the answer cannot be compared", said, "the arrays that the check asks for")
+
+
+def grant(limit_s: float) -> None:
+    """Let this process have so much more processor time, rounded up to seconds; then the kernel ends it (SIGXCPU)."""
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    soft = ceil(time.process_time() + limit_s)
+    resource.setrlimit(resource.RLIMIT_CPU, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
+
+
+def _as_text(mismatch: Mismatch) -> dict[str, Any]:
+    return {"what": mismatch.what[:TEXT], "got": mismatch.got[:TEXT], "expected": mismatch.expected[:TEXT]}

@@ -1,0 +1,41 @@
+"""What a submission's process tells the judge: its arrays, or in words what stood in the way."""
+
+from __future__ import annotations
+
+from mlsys_grader.sandbox.inside import wire
+from mlsys_lab.checks.learner.attempt import Attempt
+from mlsys_lab.checks.learner.spec import Mismatch
+
+OUT_OF_MEMORY = ("MemoryError", "can't allocate memory")
+"""How NumPy and torch say that the kernel refused them memory."""
+TEXT = 2000
+"""Longest text about a failure that is worth sending, in characters."""
+
+
+def describe_failure(error: BaseException) -> wire.Frame:
+    """Describe to the judge an exception that is not the submission's answer."""
+    return wire.Frame("broken", {"what": f"{type(error).__name__}: {error}"[:TEXT]})
+
+
+def describe_outcome(outcome: Attempt) -> wire.Frame:
+    """The answer of an attempt, or the trouble that stood in its way."""
+    if outcome.arrays is not None:
+        return wire.Frame("answer", arrays=outcome.arrays)
+    assert outcome.problem is not None
+    problem = outcome.problem
+    if any(sign in problem.got for sign in OUT_OF_MEMORY):
+        problem = Mismatch("it needs too much memory", "a request for more that was refused", problem.expected)
+    return describe_trouble("trouble", problem, outcome.unfinished)
+
+
+def describe_trouble(kind: str, problem: Mismatch, unfinished: bool) -> wire.Frame:
+    """A problem in a frame of this kind; `unfinished` tells a task that has not been written."""
+    return wire.Frame(
+        kind,
+        {
+            "what": problem.what[:TEXT],
+            "got": problem.got[:TEXT],
+            "expected": problem.expected[:TEXT],
+            "unfinished": unfinished,
+        },
+    )

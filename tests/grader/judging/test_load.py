@@ -1,0 +1,55 @@
+"""Right submissions keep their points on a machine that is busy with other work."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from mlsys_grader.course.lab import GradedLab
+from mlsys_grader.engines import Task
+from mlsys_grader.engines.local import LocalEngine
+from mlsys_grader.intake.submission import read_submission
+from mlsys_grader.judging.judge import judge
+from mlsys_grader.sandbox.sandbox import Sandbox
+from mlsys_lab.checks.deciding.artifact import Artifact
+from tests.labs.harness import labs
+
+pytestmark = [pytest.mark.sandbox, pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(900)]
+
+TIMES = 8
+"""Busy processes for each core."""
+CHEAPEST = ("gpu-model", "transformer-arithmetic")
+
+
+@pytest.fixture(scope="module")
+def load():
+    """Processes that never rest, eight for each core that this one may use."""
+    count = TIMES * len(os.sched_getaffinity(0))
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    yield
+    for process in busy:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("lab", [lab for lab in labs() if lab.info.topic in CHEAPEST], ids=lambda lab: lab.info.topic)
+def test_a_reference_keeps_all_points(lab, load):
+    artifact = Artifact.parse("reference.ipynb", lab.reference)
+    with Sandbox(GradedLab(lab.info), spares=2) as sandbox, LocalEngine(sandbox, workers=2) as engine:
+        results = list(engine.judge_all(Task(f"s{number}", artifact) for number in range(2)))
+    for result in results:
+        assert result.error == ""
+        assert [v.reason + v.fault for v in result.verdicts if not v.passed] == []
+
+
+def test_a_function_may_work_for_most_of_its_limit(sandbox, oracles, tiny, hand_in, tmp_path, load):
+    """By the clock it takes far longer than the 2 s that it may work."""
+    work = "import time\nend = time.process_time() + 1.2\nwhile time.process_time() < end: pass\n"
+    body = work.replace("\n", "\n    ")
+    path = tmp_path / "01-tiny.ipynb"
+    path.write_text(json.dumps(hand_in(double=f"{work}\ndef double(x):\n    {body}\n    return 2 * x\n")))
+    verdicts = judge(read_submission(path, tiny).artifact, sandbox, oracles)
+    assert [v.reason for v in verdicts] == ["", "", ""]
+    assert verdicts[0].call_s > 2
