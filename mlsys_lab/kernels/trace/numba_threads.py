@@ -50,8 +50,7 @@ class Thread:
     finished: bool = False
     waiting: Waiting | None = None
     answer: Any = None  # what it is told when it goes on
-    previous: int = 0  # its last request in this phase, 0 before the first
-    counts: dict[int, int] = field(default_factory=dict)  # how often each place was executed in this phase
+    path: list[int] = field(default_factory=list)  # the calls and the turns of loops that it is in
 
     @property
     def lane(self) -> int:
