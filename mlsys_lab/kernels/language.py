@@ -125,7 +125,7 @@ class _Kernel:
                     self.check_target(element)
             case ast.Subscript() if self.dialect == "triton.jit":
                 self.refuse(node, "Triton stores to no element of a variable", help="tl.store, or a block by tl.where")
-            case ast.Subscript(value=ast.Name() as array, slice=index):
+            case ast.Subscript(value=ast.Name() | ast.Subscript() as array, slice=index):
                 self.check_expression(array)
                 self.check_expression(index)
             case _:

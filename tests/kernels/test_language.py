@@ -41,6 +41,7 @@ def total(x, out):
     for k in range(0, x.shape[0], TILE):
         if i + k < x.size and not row > TILE:
             tile[row, 0] += weight(x[i + k])
+            tile[row][-1] = x[1:][k]
         cuda.syncthreads()
     while row < 0:
         break
@@ -115,6 +116,8 @@ CUDA_LINES = [
     "x()",
     "(x or min)()",
     "x[0]()",
+    "x[0].y[0] = 1",
+    "max(x)[0] = 1",
     "y = min; y(1, 2)",
     "min(*x)",
     "min(**x)",

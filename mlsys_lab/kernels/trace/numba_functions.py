@@ -45,7 +45,12 @@ def _copy(
         return made[function]
     code = count_turns(function) if turns else function.__code__
     own: Any = function  # of its builtins, which may be fewer than Python's, the type stubs know nothing
-    names: dict[str, Any] = {_MARK: True, COUNTER: turns, "__builtins__": own.__builtins__, "__name__": function.__module__}
+    names: dict[str, Any] = {
+        _MARK: True,
+        COUNTER: turns,
+        "__builtins__": own.__builtins__,
+        "__name__": function.__module__,
+    }
     cells = [CellType() for _ in function.__closure__ or ()]
     copy = FunctionType(code, names, function.__name__, function.__defaults__, tuple(cells) or None)
     copy.__kwdefaults__ = function.__kwdefaults__

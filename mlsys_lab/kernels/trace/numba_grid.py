@@ -90,6 +90,9 @@ class Launch:
         place = tuple((id(one.f_code), self.place(one)) for one in find_kernels(frame))
         if space == "shared" and place in self.shared:
             return self.shared[place]
+        if space == "shared" and 0 in (shape if isinstance(shape, tuple) else (shape,)):
+            what = "cuda.shared.array(0, …) is dynamic shared memory, of which these launches have none"
+            raise InputError(what, help="give the array's shape, in constants")
         dtype = _dtype(dtype)
         values = np.full(shape, poison(dtype), dtype)
         if place not in self._buffer_of:
@@ -175,7 +178,8 @@ def _host_array(name: str, value: Any) -> np.ndarray:
         values = value.detach().numpy() if hasattr(value, "detach") else np.asarray(value)
     except (TypeError, RuntimeError) as error:
         raise InputError(f"{name} cannot be looked at in the host's memory: {error}") from None
-    if values.ndim == 0 or values.dtype.kind not in "biufc" or not values.flags.c_contiguous:
+    regular = all(stride >= 0 and stride % values.itemsize == 0 for stride in values.strides)
+    if values.ndim == 0 or values.dtype.kind not in "biufc" or not regular:
         got = f"{values.dtype} of shape {values.shape} with strides {values.strides}"
-        raise InputError(f"{name} must be a contiguous array of numbers", got=got)
+        raise InputError(f"{name} must be an array of numbers with strides of whole elements, not below 0", got=got)
     return values

@@ -30,6 +30,9 @@ from mlsys_lab.kernels.trace.numba_memory import Memory, poison
 from mlsys_lab.kernels.trace.numba_module import Space
 from mlsys_lab.kernels.trace.numba_threads import Block, Thread
 
+NOTED = ("kind", "buffer", "site", "thread", "offset", "sync")
+"""Fields of an access that are noted when it happens."""
+
 
 def run(kernel: Any, grid: Extent, block: Extent, *args: Any) -> None:
     """Run a kernel as `kernel[grid, block](*args)` would; arrays (contiguous, in the host's memory) change in place.
@@ -79,7 +82,7 @@ class _Recording(Launch):
         return number
 
     def _begin_warp(self) -> None:
-        self._warp = array("q")  # rows: request of this warp and phase, kind, buffer, site, thread, offset
+        self._warp = array("q")  # rows: request of this warp and phase, then `NOTED`
         self._numbers: dict[tuple[int, ...], int] = {}  # a request, by the path and the place of its lanes
         self._site_of: list[int] = []  # by request
 
@@ -95,7 +98,7 @@ class _Recording(Launch):
             request = self._numbers[at] = len(self._numbers)
             self._site_of.append(self._site(frame))
         offset = element * memory.dtype.itemsize
-        self._warp.extend((request, kind, memory.number, self._site_of[request], thread.number, offset))
+        self._warp.extend((request, kind, memory.number, self._site_of[request], thread.number, offset, thread.syncs))
 
     def on_arrival(self, frame: FrameType) -> str:
         self._arrivals.extend((self._site(frame), self.block_number, self.thread.number, self.phase))
@@ -109,10 +112,10 @@ class _Recording(Launch):
         ranks = np.empty(len(self._numbers), np.int64)
         for rank, at in enumerate(sorted(self._numbers)):
             ranks[self._numbers[at]] = rank
-        found = np.frombuffer(self._warp, np.int64).reshape(-1, 6)
+        found = np.frombuffer(self._warp, np.int64).reshape(-1, 1 + len(NOTED))
         rows = np.empty(len(found), ACCESS)
         rows["request"] = ranks[found[:, 0]] + self._requests
-        for column, name in enumerate(("kind", "buffer", "site", "thread", "offset"), start=1):
+        for column, name in enumerate(NOTED, start=1):
             rows[name] = found[:, column]
         rows["block"], rows["phase"] = self.block_number, self.phase
         self._rows.append(rows[np.argsort(rows["request"], kind="stable")])

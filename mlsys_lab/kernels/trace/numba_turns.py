@@ -10,11 +10,12 @@ loop is; a copy of the kernel's code that counts does.
 from __future__ import annotations
 
 import ast
+import contextlib
 import copy
 import dis
 import linecache
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType, FunctionType
 from typing import Any, Protocol
 
@@ -100,15 +101,15 @@ def count_turns(function: FunctionType) -> CodeType:
 
     Raises InputError where the text that the function was made of cannot be found.
     """
-    code = function.__code__
+    code, first = function.__code__, function.__code__.co_firstlineno
     if not any("JUMP_BACKWARD" in instruction.opname for instruction in dis.get_instructions(code)):
         return code
-    text = "".join(linecache.getlines(code.co_filename, function.__globals__))
-    for node in ast.walk(_parse(text)):
-        if isinstance(node, ast.FunctionDef) and node.name == code.co_name and _first_line(node) == code.co_firstlineno:
-            node.decorator_list = []
-            if _is_same(_compile(node, code), code):
-                return _compile(_Counting().visit(node), code)
+    for text in _find_texts(function):
+        for node in ast.walk(_parse(text)):
+            if isinstance(node, ast.FunctionDef) and (node.name, _first_line(node)) == (code.co_name, first):
+                node.decorator_list = []
+                if _is_same(_compile(node, code), code):
+                    return _compile(_Counting().visit(node), code)
     raise InputError(
         f"the text of {function.__name__}, which has loops, cannot be found or has changed since it was loaded",
         got=code.co_filename,
@@ -141,6 +142,15 @@ def _tell(what: str, loop: ast.stmt) -> ast.stmt:
     return ast.fix_missing_locations(ast.copy_location(call, loop))
 
 
+def _find_texts(function: FunctionType) -> Iterator[str]:
+    """Yield what may be the text of a function's file: what Python shows of it, and what its loader has."""
+    yield "".join(linecache.getlines(function.__code__.co_filename, function.__globals__))
+    get_source = getattr(function.__globals__.get("__loader__"), "get_source", None)
+    if get_source is not None:
+        with contextlib.suppress(ImportError):
+            yield get_source(function.__module__) or ""
+
+
 def _parse(text: str) -> ast.Module:
     try:
         return ast.parse(text)
@@ -149,7 +159,7 @@ def _parse(text: str) -> ast.Module:
 
 
 def _first_line(node: ast.FunctionDef) -> int:
-    return min(part.lineno for part in (node, *node.decorator_list))
+    return min([node.lineno, *(one.lineno for one in node.decorator_list)])
 
 
 def _compile(node: ast.FunctionDef, like: CodeType) -> CodeType:
@@ -159,8 +169,8 @@ def _compile(node: ast.FunctionDef, like: CodeType) -> CodeType:
     outer = ast.copy_location(ast.FunctionDef("around", nothing, [*around, node], []), node)
     module = ast.fix_missing_locations(ast.Module([outer], []))
     made = compile(module, like.co_filename, "exec", dont_inherit=True)
-    for _ in range(2):
-        (made,) = (one for one in made.co_consts if isinstance(one, CodeType) and one.co_name in ("around", node.name))
+    for name in (outer.name, node.name):
+        (made,) = (one for one in made.co_consts if isinstance(one, CodeType) and one.co_name == name)
     return made
 
 

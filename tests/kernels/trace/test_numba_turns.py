@@ -47,7 +47,8 @@ def test_a_line_that_is_written_once_but_compiled_twice_is_one_request():
         if i % 2:
             j = i
         else:
-            j = i + 1
+            j = i
+            j += 1
         return x[j]
 
     @cuda.jit
@@ -275,7 +276,7 @@ def test_a_kernel_whose_text_is_gone_is_told_so():
     try:
         with pytest.raises(InputError, match="has changed since it was loaded"):
             record(names["loop"], 1, 1, np.zeros(2))
-        linecache.cache["gone.py"] = (len(text), None, text.splitlines(True), "gone.py")
+        names["loop"].__globals__["__loader__"] = SimpleNamespace(get_source=lambda name: text)
         assert len(record(SimpleNamespace(py_func=names["loop"]), 1, 1, np.zeros(2)).accesses) == 2
     finally:
         del linecache.cache["gone.py"]

@@ -74,6 +74,8 @@ def _exceed(kind: str, of: str, found: Tree, most: int) -> Mismatch | None:
         return None
     if (kind, of) == (figures.OVER, "sectors"):
         return report_scattered(at, most)
+    if (kind, of) == (figures.OVER, "turns"):
+        return Mismatch("lanes of a warp update one element, one after the other", at, "one turn a request")
     if kind == figures.OVER:
         return Mismatch("lanes of a warp want different words of one bank", at, "one pass a request")
     if kind == figures.ACCESSES:

@@ -12,6 +12,8 @@ from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 
 ALIGNED = 8
 """Rows of so many numbers begin at sectors; others may take a sector more in each request."""
+FROM_THE_END = 1
+"""Sectors beyond the least of neighbours that are counted from the end of an array of any size."""
 
 
 def normal(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -36,7 +38,9 @@ def _sgd_inputs(rng: np.random.Generator, case: Case) -> Arrays:
 
 def _sgd_expect(arrays: Arrays) -> Arrays:
     w, g = arrays["w"], arrays["g"]
-    most = limits(reads={"w": w.size, "g": w.size}, writes={"w": w.size}, accesses={"global": 3}, over={"sectors": 0})
+    most = limits(
+        reads={"w": w.size, "g": w.size}, writes={"w": w.size}, accesses={"global": 3}, over={"sectors": FROM_THE_END}
+    )
     return {"w": w - arrays["rate"] * g, **most}
 
 
@@ -79,7 +83,10 @@ def _axpy_expect(arrays: Arrays) -> Arrays:
     x, y = arrays["x"], arrays["y"]
     turns = blocks(x.size, calls.STRIDED_BLOCKS * THREADS)
     most = limits(
-        reads={"x": x.size, "y": x.size}, writes={"y": x.size}, accesses={"global": 3 * turns}, over={"sectors": 0}
+        reads={"x": x.size, "y": x.size},
+        writes={"y": x.size},
+        accesses={"global": 3 * turns},
+        over={"sectors": FROM_THE_END},
     )
     return {"y": y + arrays["a"] * x, **most}
 

@@ -21,7 +21,7 @@ from mlsys_lab.kernels.trace.requests import busiest_thread, find_worst
 WRONG, COUNTS = "wrong", "counts"
 """Branches among a launch's arrays: sentences by what is wrong, counts by their kind and what they are of."""
 READS, WRITES, OVER, ACCESSES, REQUESTS = "reads", "writes", "over", "accesses", "requests"
-"""Kinds of counts: of an array; sectors or passes beyond the least; of one thread, and of one block, to a memory."""
+"""Kinds of counts: of an array; sectors, passes or turns too many; of one thread, and of one block, to a memory."""
 SENTENCES = 2
 """How many of a kind are told; one mistake mostly shows in several places."""
 
@@ -46,6 +46,7 @@ def figures(trace: Trace, artifact: Any, names: Iterable[str]) -> Arrays:
     counts[OVER] = {
         "sectors": _count(*find_worst(found.coalescing, "sectors")),
         "passes": _count(*find_worst(found.conflicts, "passes")),
+        "turns": _count(*find_worst(found.contention, "turns")),
     }
     counts[ACCESSES] = {space: _count(*busiest_thread(trace, space)) for space in ("global", "shared")}
     counts[REQUESTS] = {"shared": _count(_most_requests(trace), "")}
