@@ -226,7 +226,7 @@ def test_a_constant_is_a_number_or_a_tuple_of_numbers(line: str) -> None:
         ("@cuda.jit\ndef kernel(x): x[0] = np.inf", "help: math.inf"),
         ("@triton.jit\ndef kernel(x): y = math.inf", 'help: float("inf")'),
         ("@triton.jit\ndef kernel(x): y = triton.cdiv(x, 2)", "help: tl.cdiv"),
-        ("@cuda.jit\ndef kernel(x): x[0][1] = 2", "help: array[row, column] = value"),
+        ("@cuda.jit\ndef kernel(x): x.T[1] = 2", "help: array[row, column] = value"),
     ],
 )
 def test_what_is_refused_says_what_to_write_instead(kernel: str, instead: str) -> None:
