@@ -93,6 +93,14 @@ def find_worst(places: Iterable[Requests], unit: str) -> tuple[int, str]:
     return request.taken - request.least, said
 
 
+def busiest_block(trace: Trace, space: str) -> tuple[int, str]:
+    """Most requests that the warps of one block make to global or shared memory, and a sentence about that block."""
+    rows = trace.of(space=space)
+    _, first = np.unique(rows["request"], return_index=True)
+    counts = np.bincount(rows["block"][first], minlength=1)
+    return int(counts.max()), f"the warps of {trace.name_actor(int(counts.argmax()))}"
+
+
 def busiest_thread(trace: Trace, space: str) -> tuple[int, str]:
     """Most accesses of one thread to global or shared memory, and a sentence about that thread."""
     rows = trace.of(space=space)

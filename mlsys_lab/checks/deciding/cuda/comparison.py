@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from mlsys_lab.checks.deciding.compare import close
-from mlsys_lab.checks.deciding.traced import find_nan, report_not_shared, report_scattered
+from mlsys_lab.checks.deciding.traced import find_nan, report_not_shared, report_scattered, report_split
 from mlsys_lab.checks.learner.cuda import figures
 from mlsys_lab.checks.learner.spec import Arrays, Mismatch
 from mlsys_lab.checks.learner.trees import Tree, flatten, nest
@@ -81,6 +81,5 @@ def _exceed(kind: str, of: str, found: Tree, most: int) -> Mismatch | None:
     if kind == figures.ACCESSES:
         return report_not_shared(at, of, count, most)
     if kind == figures.REQUESTS:
-        told = f"{count:,} requests of a block's warps to shared memory"
-        return Mismatch("too many warps take part in the tree", told, f"at most {most:,}")
+        return report_split(at, of, count, most)
     return Mismatch(f"more {kind} of `{of}` than it takes", f"{count:,} {kind}: {at}", f"at most {most:,}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlsys_lab.checks.deciding.cuda.comparison import agree, limits
-from mlsys_lab.checks.deciding.traced import describe_launch
+from mlsys_lab.checks.deciding.traced import SPLIT, describe_launch
 from mlsys_lab.checks.learner.cuda import maps as calls
 from mlsys_lab.checks.learner.cuda.launches import HIGH, THREADS, WIDE, blocks
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
@@ -56,6 +56,7 @@ def _mask_expect(arrays: Arrays) -> Arrays:
         writes={"masked": t * t},
         accesses={"global": 2},
         over={"sectors": int(t % ALIGNED > 0)},
+        requests={"global": SPLIT * HIGH * 2},
     )
     return {"masked": np.where(np.tri(t, dtype=bool), scores, np.float32(-np.inf)), **most}
 
@@ -69,7 +70,11 @@ def _outer_expect(arrays: Arrays) -> Arrays:
     u, v = arrays["u"], arrays["v"]
     n = u.size * v.size
     most = limits(
-        reads={"u": n, "v": n}, writes={"out": n}, accesses={"global": 3}, over={"sectors": int(v.size % ALIGNED > 0)}
+        reads={"u": n, "v": n},
+        writes={"out": n},
+        accesses={"global": 3},
+        over={"sectors": int(v.size % ALIGNED > 0)},
+        requests={"global": SPLIT * HIGH * 3},
     )
     return {"out": u[:, None] * v[None, :], **most}
 

@@ -16,7 +16,7 @@ from mlsys_lab.kernels.trace.events import LOAD, STORE, Trace
 from mlsys_lab.kernels.trace.faults import UNWRITTEN
 from mlsys_lab.kernels.trace.places import locate_in_cells
 from mlsys_lab.kernels.trace.report import report
-from mlsys_lab.kernels.trace.requests import busiest_thread, find_worst
+from mlsys_lab.kernels.trace.requests import busiest_block, busiest_thread, find_worst
 
 WRONG, COUNTS = "wrong", "counts"
 """Branches among a launch's arrays: sentences by what is wrong, counts by their kind and what they are of."""
@@ -49,7 +49,7 @@ def figures(trace: Trace, artifact: Any, names: Iterable[str]) -> Arrays:
         "turns": _count(*find_worst(found.contention, "turns")),
     }
     counts[ACCESSES] = {space: _count(*busiest_thread(trace, space)) for space in ("global", "shared")}
-    counts[REQUESTS] = {"shared": _count(_most_requests(trace), "")}
+    counts[REQUESTS] = {space: _count(*busiest_block(trace, space)) for space in ("global", "shared")}
     return flatten({WRONG: wrong, COUNTS: counts})
 
 
@@ -80,10 +80,3 @@ def _by_line(trace: Trace, rows: np.ndarray) -> str:
     """How many of the rows each line of source makes."""
     numbers, counts = np.unique(rows["site"], return_counts=True)
     return ", ".join(f"{trace.sites[n]} {count:,} times" for n, count in zip(numbers, counts.tolist(), strict=True))
-
-
-def _most_requests(trace: Trace) -> int:
-    """The requests of the busiest block's warps to shared memory."""
-    rows = trace.of(space="shared")
-    _, first = np.unique(rows["request"], return_index=True)
-    return int(np.bincount(rows["block"][first], minlength=1).max())

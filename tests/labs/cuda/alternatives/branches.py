@@ -1,7 +1,5 @@
 """Warps that part and meet again: both sides of a branch store, loops run from the end, lanes skip turns."""
 
-# ruff: noqa: F821 (the names come from the reference that this text is added to)
-
 
 @cuda.jit
 def relu(x, y):

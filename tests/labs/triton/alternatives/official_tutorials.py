@@ -1,7 +1,5 @@
 """Kernels after Triton's own tutorials: rows beyond the last wrap around, `tl.math`, hints on addresses."""
 
-# ruff: noqa: F821 (the names come from the reference that this text is added to)
-
 
 @triton.jit
 def silu_mul_kernel(gate_ptr, up_ptr, y_ptr, size, BLOCK: tl.constexpr):
