@@ -89,9 +89,8 @@ def _find_pairs(rows: np.ndarray, actor: np.ndarray, *keys: np.ndarray) -> tuple
 
 def _races(trace: Trace, ones: np.ndarray, others: np.ndarray) -> tuple[Race, ...]:
     """Races by place, from pairs of rows; of the pairs for one element of one block and phase the first counts."""
-    _, starts = firsts = group_rows(element_ids(trace, ones), ones["block"], ones["phase"])
-    kept = np.sort(firsts[0][starts])
-    ones, others = ones[kept], others[kept]
+    order, starts = group_rows(element_ids(trace, ones), ones["block"], ones["phase"])
+    ones, others = ones[order[starts]], others[order[starts]]
     places = [np.minimum(ones["site"], others["site"]), np.maximum(ones["site"], others["site"])]
     order, starts = group_rows(*places, ones["buffer"], ones["kind"], others["kind"])
     elements = group_sizes(starts, len(order))
