@@ -12,7 +12,7 @@ import ast
 import builtins
 
 from mlsys_lab.errors import CourseError, did_you_mean
-from mlsys_lab.kernels.vocabulary import BUILTINS, DIALECTS, MODULES, NUMBER_TYPES, OF_VALUES, RESERVED
+from mlsys_lab.kernels.vocabulary import ASKED_FOR, BUILTINS, DIALECTS, MODULES, NUMBER_TYPES, OF_VALUES, RESERVED
 
 SIMPLE = (ast.Pass, ast.Break, ast.Continue)
 COMPOUND = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Tuple, ast.Slice)
@@ -125,7 +125,7 @@ class _Kernel:
                     self.check_target(element)
             case ast.Subscript() if self.dialect == "triton.jit":
                 self.refuse(node, "Triton stores to no element of a variable", help="tl.store, or a block by tl.where")
-            case ast.Subscript(value=ast.Name() as array, slice=index):
+            case ast.Subscript(value=ast.Name() | ast.Subscript() as array, slice=index):
                 self.check_expression(array)
                 self.check_expression(index)
             case _:
@@ -209,7 +209,8 @@ class _Kernel:
                 self.refuse(node, what, help=self.find_local_name(node.attr))
             if path not in MODULES[module]:
                 near = f"{module}.{node.attr}" if node.attr in MODULES[module] else did_you_mean(path, MODULES[module])
-                self.refuse(node, f"`{dotted}` is not among what a kernel that is traced may use", help=near)
+                what = f"`{dotted}` is not among what a kernel that is traced may use"
+                self.refuse(node, what, help=ASKED_FOR.get(dotted, near))
         elif node.attr in NUMBER_TYPES and self.dialect == "cuda.jit":  # np.float32
             self.refuse(node, f"a kernel calls `{ast.unparse(node)}` by another name", help=f"`{node.attr}` alone")
         elif node.attr not in OF_VALUES[self.dialect]:

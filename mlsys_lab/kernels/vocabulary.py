@@ -36,11 +36,15 @@ TRITON = _words(
     argmax argmin associative_scan cumprod cumsum dot histogram max min reduce softmax sort sum xor_sum
     abs cdiv ceil cos div_rn erf exp exp2 fdiv floor fma log log2 maximum minimum rsqrt sigmoid sin sqrt sqrt_rn umulhi
     max_constancy max_contiguous multiple_of
-    bfloat16 float16 float32 float64 int1 int8 int16 int32 int64 uint8 uint16 uint32 uint64"""
+    bfloat16 float16 float32 float64 int1 int8 int16 int32 int64 uint8 uint16 uint32 uint64
+    math.abs math.ceil math.cos math.div_rn math.erf math.exp math.exp2 math.fdiv math.floor math.fma math.log math.log2
+    math.rsqrt math.sin math.sqrt math.sqrt_rn math.umulhi"""
 )
 MODULES = {"cuda": CUDA, "tl": TRITON, "math": MATH}
 DIALECTS = {"cuda.jit": ("cuda", "math"), "triton.jit": ("tl",)}
 """Modules that a kernel may name, by its decorator; they go by these names and no others."""
+ASKED_FOR = {"tl.swizzle2d": "write it out, from the program's number: a lab asks for it"}
+"""Functions that there are and that kernels may not use, each with what to do."""
 OF_VALUES = {
     "cuda.jit": _words("dtype ndim shape size"),
     "triton.jit": _words(

@@ -338,7 +338,8 @@ show_table(multiplied.table())
 # **4a. Neighbours.** `smooth`: the moving average over three, $y_i = (x_{i-1} + x_i + x_{i+1}) / 3$, where $x_{-1}$ and
 # $x_n$ count as 0. Launched as `smooth[ceil(n / THREADS), THREADS](x, y)`. Reading all three from global memory would
 # read everything three times. A block's THREADS elements need THREADS + 2 of `x`: load these once into shared memory,
-# wait, then add.
+# wait, then add. (Numba counts an index below 0 from the end, as Python does: `x[-1]` is the last element, and no fault
+# that anybody would tell you of.)
 #
 # **4b. A dot product.** `dot`: $\mathrm{out}_0 = \sum_i a_i b_i$ of at most THREADS elements, by *one* block:
 # `dot[1, THREADS](a, b, out)`. Each thread has its product at hand, and none of the others'. Let every thread store its

@@ -41,6 +41,7 @@ def total(x, out):
     for k in range(0, x.shape[0], TILE):
         if i + k < x.size and not row > TILE:
             tile[row, 0] += weight(x[i + k])
+            tile[row][-1] = x[1:][k]
         cuda.syncthreads()
     while row < 0:
         break
@@ -51,7 +52,7 @@ def total(x, out):
 def row_sums(x_ptr, y_ptr, n, B: tl.constexpr):
     at = tl.program_id(0) * n + tl.arange(0, B)[None, :]
     x = tl.load(x_ptr + at, mask=at < n, other=-float("inf"), eviction_policy="evict_first")
-    shifted = tl.exp((x - tl.max(x, axis=1)[:, None]).to(tl.float32))
+    shifted = tl.math.exp((x - tl.max(x, axis=1)[:, None]).to(tl.float32))
     tl.store(y_ptr + tl.zeros([1], tl.int32), tl.sum(shifted, axis=1).to(y_ptr.dtype.element_ty))
 """
 
@@ -115,6 +116,8 @@ CUDA_LINES = [
     "x()",
     "(x or min)()",
     "x[0]()",
+    "x[0].y[0] = 1",
+    "max(x)[0] = 1",
     "y = min; y(1, 2)",
     "min(*x)",
     "min(**x)",
@@ -223,7 +226,7 @@ def test_a_constant_is_a_number_or_a_tuple_of_numbers(line: str) -> None:
         ("@cuda.jit\ndef kernel(x): x[0] = np.inf", "help: math.inf"),
         ("@triton.jit\ndef kernel(x): y = math.inf", 'help: float("inf")'),
         ("@triton.jit\ndef kernel(x): y = triton.cdiv(x, 2)", "help: tl.cdiv"),
-        ("@cuda.jit\ndef kernel(x): x[0][1] = 2", "help: array[row, column] = value"),
+        ("@cuda.jit\ndef kernel(x): x.T[1] = 2", "help: array[row, column] = value"),
     ],
 )
 def test_what_is_refused_says_what_to_write_instead(kernel: str, instead: str) -> None:
@@ -232,7 +235,9 @@ def test_what_is_refused_says_what_to_write_instead(kernel: str, instead: str) -
 
 
 def test_a_misspelt_name_gets_the_near_one() -> None:
-    assert "tl.exp" in str(refusal("@triton.jit\ndef kernel(x):\n    i = tl.math.exp(x)\n"))
+    assert "tl.cdiv" in str(refusal("@triton.jit\ndef kernel(x):\n    i = tl.math.cdiv(x, 2)\n"))
+    said = str(refusal("@triton.jit\ndef kernel(x):\n    i = tl.swizzle2d(0, 1, 2, 3, 4)\n"))
+    assert said.endswith("help: write it out, from the program's number: a lab asks for it")
     assert "`float32` alone" in str(refusal("@cuda.jit\ndef kernel(x):\n    i = np.float32(1)\n"))
     assert "it has abs, bool" in str(refusal("@cuda.jit\ndef kernel(x):\n    i = divmod(x, 1)\n"))
     assert "did you mean 'threadIdx.x'" in str(refusal("@cuda.jit\ndef kernel(x):\n    i = cuda.threadIx.x\n"))

@@ -30,6 +30,8 @@ from mlsys_lab.kernels.trace.findings import (
     WRONG,
 )
 
+SPLIT = 4
+"""Into how many requests what a warp's lanes could ask for at once may be split, by branches of any kind."""
 SLACK = 1.1
 """What a launch may move beyond what it has to."""
 MOST = "most"
@@ -128,6 +130,12 @@ def report_not_shared(who: str, space: str, count: int, most: int) -> Mismatch:
     """What is wrong with a thread that touches memory `count` times."""
     told = f"{who} touches {space} memory {count:,} times"
     return Mismatch("one thread does what many should share", told, f"at most {most:,} times, by any thread")
+
+
+def report_split(who: str, space: str, count: int, most: int) -> Mismatch:
+    """What is wrong where the warps of a block make more than `most` requests to memory."""
+    told = f"{who} make {count:,} requests to {space} memory"
+    return Mismatch("warps ask for memory in many small requests", told, f"at most {most:,}, for all lanes at once")
 
 
 def describe_launch(

@@ -28,6 +28,7 @@ ACCESS = np.dtype(
         ("block", np.int32),  # CUDA's block or Triton's program, x fastest
         ("thread", np.int32),  # within the block, x fastest
         ("phase", np.int32),  # barriers that the block had passed
+        ("sync", np.int32),  # times that the thread's whole warp had met at a syncwarp
         ("offset", np.int64),  # bytes from the buffer's first element; may lie outside of it
     ]
 )

@@ -104,4 +104,4 @@ def _race(race: Race, where: Callable[[Site], str], actor: str) -> str:
         one, other = f"{one} lane {race.thread}", f"lane {race.other_thread}"
         why = "with no barrier between"
     does = f"{one} {VERBS[race.first_kind]}s {race.place} of {race.buffer}, {other} {VERBS[race.second_kind]}s it"
-    return f"{place}: {does}, {why}"
+    return f"{place}: {does}, {why}{race.describe_lock(where)}"

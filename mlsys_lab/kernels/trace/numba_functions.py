@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mlsys_lab.errors import InputError
+from mlsys_lab.kernels.trace.numba_turns import COUNTER, Turns, count_turns
 from mlsys_lab.kernels.trace.places import KernelError
 
 _MARK = "simulated kernel"
@@ -29,18 +30,29 @@ def python_function(kernel: Any) -> FunctionType:
     return function
 
 
-def simulate(function: FunctionType, cuda: Any) -> FunctionType:
-    """Copy a kernel's function so that `cuda` means the simulator, in it and in the kernels that it calls."""
-    return _copy(function, cuda, {})
+def simulate(function: FunctionType, cuda: Any, turns: Turns | None = None) -> FunctionType:
+    """Copy a kernel's function so that `cuda` means the simulator, in it and in the kernels that it calls.
+
+    With `turns`, the copies tell it of their loops and calls.
+    """
+    return _copy(function, cuda, turns, {})
 
 
-def _copy(function: FunctionType, cuda: Any, made: dict[FunctionType, FunctionType]) -> FunctionType:
+def _copy(
+    function: FunctionType, cuda: Any, turns: Turns | None, made: dict[FunctionType, FunctionType]
+) -> FunctionType:
     if function in made:
         return made[function]
+    code = count_turns(function) if turns else function.__code__
     own: Any = function  # of its builtins, which may be fewer than Python's, the type stubs know nothing
-    names: dict[str, Any] = {_MARK: True, "__builtins__": own.__builtins__, "__name__": function.__module__}
+    names: dict[str, Any] = {
+        _MARK: True,
+        COUNTER: turns,
+        "__builtins__": own.__builtins__,
+        "__name__": function.__module__,
+    }
     cells = [CellType() for _ in function.__closure__ or ()]
-    copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, tuple(cells) or None)
+    copy = FunctionType(code, names, function.__name__, function.__defaults__, tuple(cells) or None)
     copy.__kwdefaults__ = function.__kwdefaults__
     made[function] = copy
     _check_shapes(function.__code__)
@@ -49,7 +61,8 @@ def _copy(function: FunctionType, cuda: Any, made: dict[FunctionType, FunctionTy
         if value is sys.modules.get("numba.cuda"):
             return cuda
         if isinstance(inner := getattr(value, "py_func", None), FunctionType):
-            return _copy(inner, cuda, made)
+            called = _copy(inner, cuda, turns, made)
+            return turns.note_calls(called) if turns else called
         if isinstance(value, np.ndarray) and value.ndim:
             raise InputError(f"{function.__name__} reads the array {name} from outside", help="pass it as an argument")
         return value
@@ -102,39 +115,11 @@ def _globals_of(code: CodeType) -> Iterator[str]:
             yield from _globals_of(constant)
 
 
-def _instructions(code: CodeType) -> list[int]:
-    """For each unit of a function's bytecode the offset of its instruction: a frame may stand in its cache."""
-    starts = [instruction.offset for instruction in dis.get_instructions(code)]
-    ends = [*starts[1:], len(code.co_code)]
-    return [start for start, end in zip(starts, ends, strict=True) for _ in range(start, end, 2)]
-
-
-class Places:
-    """Numbering of a kernel's instructions; those of a kernel that it calls are told apart by the caller."""
-
-    def __init__(self, kernel: FunctionType) -> None:
-        self._code, self._instructions = kernel.__code__, _instructions(kernel.__code__)
-        self._called: dict[int, list[int]] = {}  # instructions of the kernels that it calls
-        self._numbers: dict[tuple[tuple[int, int], ...], int] = {}  # below zero: the kernel's own are its offsets
-
-    def __call__(self, frame: FrameType) -> int:
-        """Number of the instruction that a frame is at."""
-        if frame.f_code is self._code:
-            return self._instructions[frame.f_lasti >> 1]
-        calls = tuple(self._step(call) for call in _callers(frame))
-        return self._numbers.setdefault(calls, -1 - len(self._numbers))
-
-    def _step(self, frame: FrameType) -> tuple[int, int]:
-        code = id(frame.f_code)
-        if code not in self._called:
-            self._called[code] = _instructions(frame.f_code)
-        return code, self._called[code][frame.f_lasti >> 1]
-
-
-def _callers(frame: FrameType | None) -> Iterator[FrameType]:
+def find_kernels(frame: FrameType | None) -> Iterator[FrameType]:
     """Yield the frame of a simulated kernel, then those of the kernels that called it."""
-    while frame is not None and _MARK in frame.f_globals:
-        yield frame
+    while frame is not None:
+        if _MARK in frame.f_globals:
+            yield frame
         frame = frame.f_back
 
 

@@ -11,10 +11,11 @@ import numpy as np
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.trace.events import Buffer
-from mlsys_lab.kernels.trace.numba_functions import Places, locate, python_function, simulate
+from mlsys_lab.kernels.trace.numba_functions import find_kernels, locate, python_function, simulate
 from mlsys_lab.kernels.trace.numba_memory import Guarded, Memory, poison
 from mlsys_lab.kernels.trace.numba_module import Cuda, Space
 from mlsys_lab.kernels.trace.numba_threads import Block, Dim3, Thread, Workers
+from mlsys_lab.kernels.trace.numba_turns import Places, Turns
 from mlsys_lab.kernels.trace.places import KernelError
 
 MOST_THREADS = 1024
@@ -28,11 +29,15 @@ SHARED_ALIGNMENT = 16
 
 Extent = int | tuple[int, ...]
 
+Calls = tuple[tuple[int, int], ...]
+"""Code and place in it, of a kernel and of the kernels that called it."""
+
 
 class Launch:
     """A simulated launch without a record: an index out of bounds and a barrier that threads miss raise InputError."""
 
     memory: type[Memory] = Guarded
+    counts_turns = False
     thread: Thread
     block_index: Dim3
 
@@ -42,12 +47,12 @@ class Launch:
             raise InputError("threads of a block", got=threads, expected=f"at most {MOST_THREADS}")
         function = python_function(kernel)
         self.name, self.parameters = function.__name__, list(inspect.signature(function).parameters)
-        self.kernel = simulate(function, Cuda(self))
-        self.place = Places(self.kernel)
+        self.place = Places()
+        self.kernel = simulate(function, Cuda(self), Turns(self, self.place) if self.counts_turns else None)
         self.block_number = self.phase = 0
-        self.shared: dict[int, Memory] = {}  # of the block that runs, by the place that asked for it
+        self.shared: dict[Calls, Memory] = {}  # of the block that runs, by the place that asked for it
         self.buffers: list[Buffer] = []
-        self._buffer_of: dict[int, int] = {}  # by place
+        self._buffer_of: dict[Calls, int] = {}  # by place
         self._shared_bytes = 0
 
     def run(self, args: tuple[Any, ...]) -> None:
@@ -82,9 +87,12 @@ class Launch:
 
     def allocate(self, space: Space, shape: Any, dtype: Any, frame: FrameType) -> Memory:
         """The array of one call of cuda.shared.array (one for all threads of a block) or of cuda.local.array."""
-        place = self.place(frame)
+        place = tuple((id(one.f_code), self.place(one)) for one in find_kernels(frame))
         if space == "shared" and place in self.shared:
             return self.shared[place]
+        if space == "shared" and 0 in (shape if isinstance(shape, tuple) else (shape,)):
+            what = "cuda.shared.array(0, …) is dynamic shared memory, of which these launches have none"
+            raise InputError(what, help="give the array's shape, in constants")
         dtype = _dtype(dtype)
         values = np.full(shape, poison(dtype), dtype)
         if place not in self._buffer_of:
@@ -170,7 +178,8 @@ def _host_array(name: str, value: Any) -> np.ndarray:
         values = value.detach().numpy() if hasattr(value, "detach") else np.asarray(value)
     except (TypeError, RuntimeError) as error:
         raise InputError(f"{name} cannot be looked at in the host's memory: {error}") from None
-    if values.ndim == 0 or values.dtype.kind not in "biufc" or not values.flags.c_contiguous:
+    regular = all(stride >= 0 and stride % values.itemsize == 0 for stride in values.strides)
+    if values.ndim == 0 or values.dtype.kind not in "biufc" or not regular:
         got = f"{values.dtype} of shape {values.shape} with strides {values.strides}"
-        raise InputError(f"{name} must be a contiguous array of numbers", got=got)
+        raise InputError(f"{name} must be an array of numbers with strides of whole elements, not below 0", got=got)
     return values

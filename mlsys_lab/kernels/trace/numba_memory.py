@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from math import prod
 from operator import index
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -24,40 +25,47 @@ def poison(dtype: np.dtype[Any]) -> Any:
 
 
 class Memory:
-    """A contiguous array. Integers come out as Python's, which like Numba's do not wrap at 8, 16 or 32 bits.
+    """An array, or a view of one. Integers come out as Python's, which like Numba's do not wrap at 8, 16 or 32 bits.
 
-    Loads from outside give `poison`, stores to it are dropped. Indices count along memory as on the device, where
-    [0, n] of a row of n elements is [1, 0]. Negative ones lie outside, in front of the array, as in CUDA C++; Numba
-    alone counts them from the end.
+    As in Numba, an index below 0 counts from the end of its dimension, and fewer indices than dimensions, or slices,
+    give a view. Nothing else is checked on the device: [0, n] of a row of n elements is [1, 0]. Loads from outside of
+    the whole array give `poison`, stores to it are dropped.
     """
 
     __iter__ = None  # NumPy's would never end: no index is refused
     __contains__ = None
+    __array_ufunc__ = None  # nor is a view a number for NumPy to calculate with
 
     def __init__(self, name: str, values: np.ndarray, touch: Touch, number: int = 0) -> None:
-        self.shape, self.ndim, self.size, self.dtype = values.shape, values.ndim, values.size, values.dtype
-        self._name, self._touch, self.number = name, touch, number
-        self._values = values.reshape(-1)
+        self.dtype, self._name, self._touch, self.number = values.dtype, name, touch, number
+        self._values = _flatten(values)
         self._read = self._values.item if self.dtype.kind in "iub" else self._values.__getitem__
-        self._pitches = tuple(prod(self.shape[axis + 1 :]) for axis in range(self.ndim))
-        self._pitch = self._pitches[0]
+        self._place(0, values.shape, tuple(stride // values.itemsize for stride in values.strides))
+
+    def _place(self, first: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+        """Let this be the view whose element [0, …, 0] is the `first` of the whole array; strides in elements."""
+        self.shape, self.ndim, self.size = shape, len(shape), prod(shape)
+        self._first, self._strides = first, strides
 
     def __len__(self) -> int:
         return int(self.shape[0])
 
     def __getitem__(self, key: Any) -> Any:
-        element = self.element(key)
+        try:
+            element = self.element(key)
+        except (TypeError, ValueError):
+            return self._view(key)
         self._touch(LOAD, self, element)
         return self.load(element)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        element = self.element(key)
+        element = self._changed(key)
         self._touch(STORE, self, element)
         self.store(element, value)
 
     def update(self, key: Any, change: Callable[[Any], Any]) -> Any:
         """Atomically replace an element by what `change` makes of it; returns the old value."""
-        element = self.element(key)
+        element = self._changed(key)
         self._touch(ATOMIC, self, element)
         old = self.load(element)
         self.store(element, change(old))
@@ -65,64 +73,84 @@ class Memory:
 
     def load(self, element: int) -> Any:
         """Value of an element, without a record of the access."""
-        return self._read(element) if 0 <= element < self.size else poison(self.dtype)
+        return self._read(element) if 0 <= element < len(self._values) else poison(self.dtype)
 
     def store(self, element: int, value: Any) -> None:
         """Set an element, without a record of the access."""
-        if 0 <= element < self.size:
+        if 0 <= element < len(self._values):
             try:
                 self._values[element] = value
             except OverflowError:  # the device keeps the low bits
                 self._values[element] = np.asarray(value).astype(self.dtype)
 
     def element(self, key: Any) -> int:
-        """Position of an index, counted in elements from the first; InputError for what is not an index."""
-        if type(key) is int and self.ndim == 1:
-            return key
-        try:
-            if self.ndim == 1:
-                return index(key[0] if type(key) is tuple and len(key) == 1 else key)
-            if self.ndim == 2:
-                row, column = key
-                element: int = index(row * self._pitch + column)
-                return element
-            if len(key) == self.ndim:
-                return sum(index(one) * pitch for one, pitch in zip(key, self._pitches, strict=True))
-        except (TypeError, ValueError):
-            pass  # not integers, or not as many as there are dimensions: told in the kernel's words below
-        self._refuse(key)
+        """Position of an index in memory, counted in elements; TypeError or ValueError for what names no element."""
+        if self.ndim == 1:
+            one = key if type(key) is int else index(key[0] if type(key) is tuple and len(key) == 1 else key)
+            return self._first + (one + self.size if one < 0 else one) * self._strides[0]
+        if self.ndim == 2:
+            (row, column), (rows, columns), (down, right) = key, self.shape, self._strides
+            if type(row) is type(column) is int:
+                row, column = row + rows if row < 0 else row, column + columns if column < 0 else column
+                return self._first + row * down + column * right
+        indices = zip(key, self.shape, self._strides, strict=True)
+        return self._first + sum((index(one) + n if one < 0 else index(one)) * stride for one, n, stride in indices)
 
-    def _refuse(self, key: Any) -> NoReturn:
-        indices = "one integer" if self.ndim == 1 else f"{self.ndim} integers"
-        raise InputError(f"{self._name} is indexed by {indices} in a kernel", got=_format_key(key))
+    def _changed(self, key: Any) -> int:
+        """Position of the one element that a kernel changes; InputError where the key names more or none."""
+        try:
+            return self.element(key)
+        except (TypeError, ValueError):
+            indices = "one integer" if self.ndim == 1 else f"{self.ndim} integers"
+            what = f"a kernel changes one element of {self._name} at a time, by {indices}"
+            raise InputError(what, got=_format_key(key)) from None
+
+    def _view(self, key: Any) -> Memory:
+        """The part of the array that some integers and slices choose."""
+        keys = key if type(key) is tuple else (key,)
+        first = self._first
+        left: list[tuple[int, int]] = []  # length and stride of each dimension of the view
+        for axis, one in enumerate(keys[: self.ndim]):
+            n, stride = self.shape[axis], self._strides[axis]
+            if isinstance(one, slice):
+                start, stop, step = one.indices(n)
+                first += start * stride
+                left.append((len(range(start, stop, step)), step * stride))
+            elif hasattr(one, "__index__"):
+                first += (index(one) + n if one < 0 else index(one)) * stride
+            else:
+                left = []
+                break
+        left += zip(self.shape[len(keys) :], self._strides[len(keys) :], strict=True)
+        if len(keys) > self.ndim or not left:
+            indices = "one integer" if self.ndim == 1 else f"{self.ndim} integers"
+            raise InputError(f"{self._name} is indexed by {indices} in a kernel", got=_format_key(key))
+        view = copy(self)
+        view._place(first, tuple(n for n, _ in left), tuple(stride for _, stride in left))
+        return view
 
 
 class Guarded(Memory):
     """An array of a launch that is not recorded: an index outside of its dimension raises InputError."""
 
-    def __getitem__(self, key: Any) -> Any:
-        return self._read(self.element(key))
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self.store(self.element(key), value)
-
     def element(self, key: Any) -> int:
-        """Position of an index, counted in elements from the first; InputError for one out of bounds."""
-        if type(key) is int:
-            if self.ndim == 1 and 0 <= key < self.size:
-                return key
-        elif self.ndim == 2 and type(key) is tuple and len(key) == 2:
-            row, column = key
-            if type(row) is type(column) is int and 0 <= row < self.shape[0] and 0 <= column < self.shape[1]:
-                return row * self._pitch + column
+        """Position of an index in memory, counted in elements; InputError for one out of bounds."""
         element = super().element(key)
         keys = key if type(key) is tuple else (key,)
         for one, extent in zip(keys, self.shape, strict=True):
-            if not 0 <= one < extent:
+            if not -extent <= one < extent:
                 raise InputError(
                     f"{self._name}[{_format_key(key)}] is out of bounds", expected=f"within shape {self.shape}"
                 )
         return element
+
+
+def _flatten(values: np.ndarray) -> np.ndarray:
+    """The memory from an array's first element to its last, as one dimension without gaps."""
+    if values.flags.c_contiguous:
+        return values.reshape(-1)
+    span = 1 + sum((n - 1) * stride for n, stride in zip(values.shape, values.strides, strict=True)) // values.itemsize
+    return np.lib.stride_tricks.as_strided(values, (span,), (values.itemsize,))
 
 
 def _format_key(key: Any) -> str:

@@ -1,7 +1,8 @@
 """What a simulated kernel finds under the name `cuda`: the part of Numba's interface that kernels use.
 
 What has no effect when threads run one at a time (fences) is there and does nothing; all else is refused by name.
-`syncwarp` makes the lanes of a warp wait for each other, but is not a barrier of the record: only the block's count.
+`syncwarp` makes the lanes of a warp wait for each other and orders what they do to memory; shuffles and votes make them
+wait and order nothing, as on the device.
 """
 
 from __future__ import annotations

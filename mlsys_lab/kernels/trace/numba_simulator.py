@@ -4,10 +4,10 @@ Takes what `@cuda.jit` made, on a machine with a GPU as on one without, and runs
 of the environment is needed. The threads of a block run one at a time, x fastest, each up to its next barrier, and the
 blocks one after the other, so a race has the same outcome every time; the record is what shows it.
 
-The threads of a warp that execute one instruction for the nth time between two barriers make one request together.
-That leaves out what divergence does to a warp: lanes that come to an instruction by different branches, or in different
-turns of a loop, count as if they had come at once. Nor does the record know the compiler: an element that the source
-reads twice counts twice, although one load may be made of it, and local arrays that end in registers count as memory.
+The threads of a warp that execute one instruction in the same turns of the loops around it, between the same barriers,
+make one request together (`numba_turns` says why). The record does not know the compiler: an element that the source
+reads twice counts twice, although one load may be made of it, two stores in the two halves of a branch are two
+requests, although one may be made of them, and local arrays that end in registers count as memory.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ from mlsys_lab.kernels.trace.numba_grid import Extent, Launch
 from mlsys_lab.kernels.trace.numba_memory import Memory, poison
 from mlsys_lab.kernels.trace.numba_module import Space
 from mlsys_lab.kernels.trace.numba_threads import Block, Thread
+
+NOTED = ("kind", "buffer", "site", "thread", "offset", "sync")
+"""Fields of an access that are noted when it happens."""
 
 
 def run(kernel: Any, grid: Extent, block: Extent, *args: Any) -> None:
@@ -56,6 +59,7 @@ class _Recording(Launch):
     """A simulated launch that keeps a row for every access and every arrival at a barrier."""
 
     memory = Memory
+    counts_turns = True
 
     def __init__(self, kernel: Any, grid: Extent, block: Extent, outputs: Sequence[str]) -> None:
         super().__init__(kernel, grid, block)
@@ -64,7 +68,6 @@ class _Recording(Launch):
                 raise InputError(f"{self.name} has no such output", got=name, help=did_you_mean(name, self.parameters))
         self._outputs = outputs
         self._sites: dict[tuple[str, int], int] = {}
-        self._site_of: dict[int, int] = {}  # by place
         self._arrivals = array("q")
         self._rows: list[np.ndarray] = []
         self._requests = 0
@@ -79,27 +82,23 @@ class _Recording(Launch):
         return number
 
     def _begin_warp(self) -> None:
-        self._warp = array("q")  # rows: request of this warp and phase, kind, buffer, site, thread, offset
-        self._numbers: dict[tuple[int, int], int] = {}  # a request, by its place and turn
-        self._next = [0]  # the request that follows in time; 0 stands before the first
+        self._warp = array("q")  # rows: request of this warp and phase, then `NOTED`
+        self._numbers: dict[tuple[int, ...], int] = {}  # a request, by the path and the place of its lanes
+        self._site_of: list[int] = []  # by request
 
     def on_access(self, kind: int, memory: Memory, element: int) -> None:
         """Note an access of the thread that runs now: its request, and where in the source it stands."""
         frame = sys._getframe(2)
         if kind == ATOMIC:
             frame = frame.f_back  # type: ignore[assignment]  # through cuda.atomic
-        place, thread = self.place(frame), self.thread
-        turn = thread.counts[place] = thread.counts.get(place, 0) + 1
-        request = self._numbers.get((place, turn))
+        thread = self.thread
+        at = (*thread.path, self.place(frame))
+        request = self._numbers.get(at)
         if request is None:
-            request = self._numbers[place, turn] = len(self._next)
-            self._next.append(self._next[thread.previous])
-            self._next[thread.previous] = request
-            if place not in self._site_of:
-                self._site_of[place] = self._site(frame)
-        thread.previous = request
+            request = self._numbers[at] = len(self._numbers)
+            self._site_of.append(self._site(frame))
         offset = element * memory.dtype.itemsize
-        self._warp.extend((request, kind, memory.number, self._site_of[place], thread.number, offset))
+        self._warp.extend((request, kind, memory.number, self._site_of[request], thread.number, offset, thread.syncs))
 
     def on_arrival(self, frame: FrameType) -> str:
         self._arrivals.extend((self._site(frame), self.block_number, self.thread.number, self.phase))
@@ -109,21 +108,18 @@ class _Recording(Launch):
         """Let the waiting threads go on; the recorded arrivals tell who was missing."""
 
     def on_warp_stop(self, warp: list[Thread]) -> None:
-        """Number the requests of a warp in the order of time."""
-        for thread in warp:
-            thread.previous, thread.counts = 0, {}
-        ranks, request = np.empty(len(self._next), np.int64), 0
-        for rank in range(len(self._next)):
-            ranks[request] = rank - 1
-            request = self._next[request]
-        found = np.frombuffer(self._warp, np.int64).reshape(-1, 6)
+        """Number the requests of a warp in the order of time, which is that of their paths."""
+        ranks = np.empty(len(self._numbers), np.int64)
+        for rank, at in enumerate(sorted(self._numbers)):
+            ranks[self._numbers[at]] = rank
+        found = np.frombuffer(self._warp, np.int64).reshape(-1, 1 + len(NOTED))
         rows = np.empty(len(found), ACCESS)
         rows["request"] = ranks[found[:, 0]] + self._requests
-        for column, name in enumerate(("kind", "buffer", "site", "thread", "offset"), start=1):
+        for column, name in enumerate(NOTED, start=1):
             rows[name] = found[:, column]
         rows["block"], rows["phase"] = self.block_number, self.phase
         self._rows.append(rows[np.argsort(rows["request"], kind="stable")])
-        self._requests += len(self._next) - 1
+        self._requests += len(self._numbers)
         self._begin_warp()
 
     def _site(self, frame: FrameType) -> int:

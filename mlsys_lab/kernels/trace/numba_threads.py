@@ -50,8 +50,8 @@ class Thread:
     finished: bool = False
     waiting: Waiting | None = None
     answer: Any = None  # what it is told when it goes on
-    previous: int = 0  # its last request in this phase, 0 before the first
-    counts: dict[int, int] = field(default_factory=dict)  # how often each place was executed in this phase
+    syncs: int = 0  # times that it met all of its warp at a syncwarp
+    path: list[int] = field(default_factory=list)  # the calls and the turns of loops that it is in
 
     @property
     def lane(self) -> int:
@@ -143,6 +143,9 @@ def _exchange(warp: list[Thread], exchanging: list[Thread]) -> None:
         missing = [thread.lane for thread in warp if mask >> thread.lane & 1 and thread not in group]
         strangers = [thread.lane for thread in group if not mask >> thread.lane & 1]
         if not missing and not strangers:
+            if name == "syncwarp" and len(group) == sum(not thread.finished for thread in warp):
+                for thread in group:
+                    thread.syncs += 1
             _answer(name, {thread.lane: thread for thread in group})
             complete += 1
     if complete == 0:

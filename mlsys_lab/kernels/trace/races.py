@@ -1,20 +1,23 @@
 """Races: accesses to one element in no fixed order, one of which changes it, so that the outcome is left to chance.
 
-Two threads of a block are in order only if a barrier of the block lies between, also in one warp, whose threads run
-independently since Volta. Two blocks of a launch are never in order. Loads do not race with loads nor atomics with
-atomics; an atomic races with a plain access. Lanes of one request that store to one element race too: one of them wins.
+Two threads of a block are in order only if a barrier of the block lies between, or in one warp a `syncwarp` of all its
+lanes; without one the threads of a warp run independently since Volta. Two blocks of a launch are never in order. Loads
+do not race with loads nor atomics with atomics; an atomic races with a plain access. Lanes of one request that store to
+one element race too: one of them wins.
 
-Left out: orders that a kernel makes itself (`syncwarp`, fences with flags, locks), which are reported although they
-hold; and that two threads may store the same value.
+Left out: orders that a kernel makes itself (a `syncwarp` of some lanes, fences with flags, locks), which are reported
+although they hold, where both sides update one word by atomics with that word's line; and that two threads may store
+the same value.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from mlsys_lab.kernels.trace.events import ATOMIC, LOAD, STORE, Site, Trace
+from mlsys_lab.kernels.trace.events import ATOMIC, LOAD, STORE, WARP, Site, Trace
 from mlsys_lab.kernels.trace.requests import VERBS
 from mlsys_lab.kernels.trace.rows import element_ids, group_rows, group_sizes, is_inside
 
@@ -36,6 +39,7 @@ class Race:
     other_thread: int
     who: str  # the two are, in words
     other_who: str
+    lock: Site | None  # where both update another element by atomics, which may put them in order
 
     @property
     def between_blocks(self) -> bool:
@@ -50,7 +54,11 @@ class Race:
         what = f"{self.who} {VERBS[self.first_kind]}s {self.place} of {self.buffer}"
         what += f", {self.other_who} {VERBS[self.second_kind]}s it"
         more = f" (and so on for {self.elements} elements)" if self.elements > 1 else ""
-        return f"{where}: {what}, {why}{more}"
+        return f"{where}: {what}, {why}{more}{self.describe_lock(str)}"
+
+    def describe_lock(self, where: Callable[[Site], str]) -> str:
+        """The words on what may put the two in order after all, its place told by `where`; "" if nothing may."""
+        return f", unless {where(self.lock)} is a lock that does" if self.lock else ""
 
 
 def races(trace: Trace) -> tuple[Race, ...]:
@@ -59,22 +67,30 @@ def races(trace: Trace) -> tuple[Race, ...]:
     changed[trace.accesses["buffer"][trace.accesses["kind"] != LOAD]] = True
     rows = trace.accesses[changed[trace.accesses["buffer"]]]
     rows = rows[is_inside(trace, rows)]
-    cell = element_ids(trace, rows)
-    common = np.asarray([buffer.space == "global" for buffer in trace.buffers], dtype=bool)[rows["buffer"]]
-    of_threads = _races(trace, rows, "thread", cell, rows["block"], rows["phase"])
-    return of_threads + _races(trace, rows[common], "block", cell[common])
+    common = rows[np.asarray([buffer.space == "global" for buffer in trace.buffers], dtype=bool)[rows["buffer"]]]
+    cell, warp, turn = element_ids(trace, rows), rows["thread"] // WARP, (rows["block"], rows["phase"])
+    of_lanes = _find_pairs(rows, rows["thread"], cell, *turn, warp, rows["sync"])
+    of_warps = _find_pairs(rows, warp, cell, *turn)
+    of_blocks = _find_pairs(common, common["block"], element_ids(trace, common))
+    return _races(trace, *map(np.concatenate, zip(of_lanes, of_warps, strict=True))) + _races(trace, *of_blocks)
 
 
-def _races(trace: Trace, rows: np.ndarray, actor: str, *keys: np.ndarray) -> tuple[Race, ...]:
-    """Races between rows of equal `keys` that differ in the field `actor`."""
+def _find_pairs(rows: np.ndarray, actor: np.ndarray, *keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For each group of rows of equal `keys` in which two actors race, one row and another that races with it."""
     order, starts = group_rows(*keys)
-    rows = rows[order]
+    rows, actor = rows[order], actor[order]
     kinds = np.bitwise_or.reduceat(1 << rows["kind"], starts)
-    several = np.maximum.reduceat(rows[actor], starts) != np.minimum.reduceat(rows[actor], starts)
+    several = np.maximum.reduceat(actor, starts) != np.minimum.reduceat(actor, starts)
     racy = several & ((kinds & 1 << STORE != 0) | (kinds == (1 << LOAD | 1 << ATOMIC)))
     sizes = group_sizes(starts, len(rows))
-    rows, sizes = rows[np.repeat(racy, sizes)], sizes[racy]
-    ones, others = _pairs(rows, sizes, actor)
+    chosen = np.repeat(racy, sizes)
+    return _pairs(rows[chosen], actor[chosen], sizes[racy])
+
+
+def _races(trace: Trace, ones: np.ndarray, others: np.ndarray) -> tuple[Race, ...]:
+    """Races by place, from pairs of rows; of the pairs for one element of one block and phase the first counts."""
+    order, starts = group_rows(element_ids(trace, ones), ones["block"], ones["phase"])
+    ones, others = ones[order[starts]], others[order[starts]]
     places = [np.minimum(ones["site"], others["site"]), np.maximum(ones["site"], others["site"])]
     order, starts = group_rows(*places, ones["buffer"], ones["kind"], others["kind"])
     elements = group_sizes(starts, len(order))
@@ -82,9 +98,9 @@ def _races(trace: Trace, rows: np.ndarray, actor: str, *keys: np.ndarray) -> tup
     return tuple(sorted(found, key=lambda race: (race.first, race.second)))
 
 
-def _pairs(rows: np.ndarray, sizes: np.ndarray, actor: str) -> tuple[np.ndarray, np.ndarray]:
+def _pairs(rows: np.ndarray, who: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """For each group of racing rows, one that changes the element and one of another actor that races with it."""
-    kind, who, starts = rows["kind"], rows[actor], np.cumsum(sizes) - sizes
+    kind, starts = rows["kind"], np.cumsum(sizes) - sizes
     store, atomic, load = (_first(kind == of, starts) for of in (STORE, ATOMIC, LOAD))
     one = np.where(store < len(rows), store, atomic)
     elsewhere = who != np.repeat(who[one], sizes)
@@ -120,4 +136,17 @@ def _race(trace: Trace, one: np.void, other: np.void, elements: int) -> Race:
         other_who=trace.name_actor(
             None if other["block"] == one["block"] else int(other["block"]), int(other["thread"])
         ),
+        lock=_find_lock(trace, one, other),
     )
+
+
+def _find_lock(trace: Trace, one: np.void, other: np.void) -> Site | None:
+    """Where the two actors of a race update by atomics one element that is not the one they race for."""
+    rows = trace.accesses[trace.accesses["kind"] == ATOMIC]
+    rows = rows[is_inside(trace, rows)]
+    cells = element_ids(trace, rows)
+    actor = ["block"] if one["block"] != other["block"] else ["block", "thread"]
+    mine, its = (np.logical_and.reduce([rows[field] == row[field] for field in actor]) for row in (one, other))
+    apart = (rows["buffer"] != one["buffer"]) | (rows["offset"] != one["offset"])
+    both = mine & apart & np.isin(cells, cells[its])
+    return trace.sites[rows["site"][both][0]] if both.any() else None

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from mlsys_lab.kernels.trace.banks import conflicts
 from mlsys_lab.kernels.trace.barriers import Divergence, divergences, is_reached_by_all
+from mlsys_lab.kernels.trace.contention import contention
 from mlsys_lab.kernels.trace.events import Trace
 from mlsys_lab.kernels.trace.faults import Fault, faults
 from mlsys_lab.kernels.trace.races import Race, races
@@ -34,6 +35,7 @@ class Report(JupyterMixin):
     traffic: tuple[Traffic, ...]  # by array
     coalescing: tuple[Requests, ...]  # by place: sectors of global memory
     conflicts: tuple[Requests, ...]  # by place: passes through shared memory
+    contention: tuple[Requests, ...]  # by place: turns of atomics
     faults: tuple[Fault, ...]
     races: tuple[Race, ...]
     divergences: tuple[Divergence, ...]
@@ -50,7 +52,8 @@ class Report(JupyterMixin):
         """What makes the kernel slower than it need be, one line each, the most wasteful place first."""
         sectors = _wasteful(self.coalescing, "sectors")
         passes = _wasteful(self.conflicts, "passes")
-        return (*(line for one in self.traffic for line in _repeated_traffic(one)), *sectors, *passes)
+        turns = _wasteful(self.contention, "turns")
+        return (*(line for one in self.traffic for line in _repeated_traffic(one)), *sectors, *passes, *turns)
 
     def __rich__(self) -> Group:
         return self.table()
@@ -70,6 +73,7 @@ class Report(JupyterMixin):
         for requests, what, unit in (
             (self.coalescing, "requests to global memory", "sectors"),
             (self.conflicts, "requests to shared memory", "passes"),
+            (self.contention, "atomics", "turns"),
         ):
             if requests:
                 parts += ["", _requests_table(requests, what, unit)]
@@ -103,6 +107,7 @@ def report(trace: Trace) -> Report:
         traffic=traffic(trace),
         coalescing=coalescing(trace),
         conflicts=conflicts(trace),
+        contention=contention(trace),
         faults=faults(trace),
         races=races(trace),
         divergences=divergences(trace),
@@ -119,7 +124,7 @@ def _repeated_traffic(one: Traffic) -> Iterable[str]:
 
 
 def _wasteful(requests: Iterable[Requests], unit: str) -> list[str]:
-    """Lines about the places that take more sectors or passes (`unit`) than they need."""
+    """Lines about the places that take more sectors, passes or turns (`unit`) than they need."""
     wasteful = [one for one in requests if one.taken > one.least]
     lines = []
     for one in sorted(wasteful, key=lambda one: one.least - one.taken):

@@ -23,7 +23,7 @@ class Request:
     warp: int  # of the block
     who: str  # they are, in words
     lanes: int
-    taken: int  # sectors, or passes through shared memory
+    taken: int  # sectors, passes through shared memory, or turns of atomics
     least: int  # of them, for as many bytes
 
 
@@ -41,7 +41,7 @@ class Requests:
 
     @property
     def efficiency(self) -> float:
-        """Least sectors or passes over those taken, in (0, 1]."""
+        """Least sectors, passes or turns over those taken, in (0, 1]."""
         return self.least / self.taken
 
 
@@ -83,7 +83,7 @@ def by_site(
 
 
 def find_worst(places: Iterable[Requests], unit: str) -> tuple[int, str]:
-    """Most sectors or passes (`unit`) by which one request exceeds its least, and a sentence about that request."""
+    """Most sectors, passes or turns (`unit`) by which one request exceeds its least, and a sentence about it."""
     worst = max(places, key=lambda one: one.worst.taken - one.worst.least, default=None)
     if worst is None:
         return 0, ""
@@ -91,6 +91,14 @@ def find_worst(places: Iterable[Requests], unit: str) -> tuple[int, str]:
     asks = f"{request.lanes} lanes of {request.who} {VERBS[worst.kind]} {worst.buffer}"
     said = f"{worst.site}: {asks} in {request.taken} {unit} where {request.least} would do"
     return request.taken - request.least, said
+
+
+def busiest_block(trace: Trace, space: str) -> tuple[int, str]:
+    """Most requests that the warps of one block make to global or shared memory, and a sentence about that block."""
+    rows = trace.of(space=space)
+    _, first = np.unique(rows["request"], return_index=True)
+    counts = np.bincount(rows["block"][first], minlength=1)
+    return int(counts.max()), f"the warps of {trace.name_actor(int(counts.argmax()))}"
 
 
 def busiest_thread(trace: Trace, space: str) -> tuple[int, str]:

@@ -3,15 +3,19 @@
 A warp's request is served with as many transactions of 32 bytes as its lanes touch (CUDA C++ Best Practices Guide,
 "Coalesced Access to Global Memory", compute capability 6.0 and above); lanes that ask for the same bytes share them.
 Caches are left out: a sector that two requests touch counts twice.
+
+The least for a request is what its bytes would fill, and where lanes have parted (some take the one side of a branch,
+some the other), what its lanes would touch if each stood where its number in the warp says: gaps that other lanes fill
+are no scattering.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from mlsys_lab.kernels.trace.events import Trace
+from mlsys_lab.kernels.trace.events import WARP, Trace
 from mlsys_lab.kernels.trace.requests import Requests, addresses, by_site
-from mlsys_lab.kernels.trace.rows import group_rows, per_row
+from mlsys_lab.kernels.trace.rows import group_rows, group_sizes, per_row
 
 SECTOR_BYTES = 32
 
@@ -31,10 +35,22 @@ def sectors(trace: Trace) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarra
     head[:1] = True
     head[1:] = (np.diff(rows["request"]) != 0) | (np.diff(rows["buffer"]) != 0)
     starts = np.flatnonzero(head)
-    end = address + per_row(rows, (buffer.itemsize for buffer in trace.buffers))
+    itemsize = per_row(rows, (buffer.itemsize for buffer in trace.buffers))
+    end = address + itemsize
     taken = _covered_bytes(address // SECTOR_BYTES, -(-end // SECTOR_BYTES), head, starts)
     asked_bytes = _covered_bytes(address, end, head, starts)
-    return rows, starts, taken, -(-asked_bytes // SECTOR_BYTES)
+    lanes = group_sizes(starts, len(rows))
+    in_place = _count_different(np.repeat(starts, lanes), rows["thread"] % WARP * itemsize // SECTOR_BYTES)
+    each_its_own = asked_bytes == lanes * itemsize[starts]
+    least = -(-asked_bytes // SECTOR_BYTES)
+    return rows, starts, taken, np.where(each_its_own, np.maximum(least, np.minimum(in_place, taken)), least)
+
+
+def _count_different(group: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """How many different values each group has, groups in ascending order."""
+    order, different = group_rows(group, value)
+    _, starts = group_rows(group[order[different]])
+    return group_sizes(starts, len(different))
 
 
 def _covered_bytes(first: np.ndarray, end: np.ndarray, head: np.ndarray, starts: np.ndarray) -> np.ndarray:

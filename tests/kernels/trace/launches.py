@@ -40,6 +40,7 @@ class Ask:
     line: int = 1
     block: int = 0
     phase: int = 0
+    sync: int = 0
 
 
 def trace(
@@ -60,7 +61,9 @@ def trace(
         elements = ask.elements if isinstance(ask.elements, Mapping) else dict(enumerate(ask.elements))
         for thread, element in elements.items():
             offset = element * buffers[buffer].itemsize
-            rows.append((request, ask.kind, buffer, lines.index(ask.line), ask.block, thread, ask.phase, offset))
+            rows.append(
+                (request, ask.kind, buffer, lines.index(ask.line), ask.block, thread, ask.phase, ask.sync, offset)
+            )
     reached = [(lines.index(line), *rest) for line, *rest in arrivals]
     return Trace(
         kernel="by_hand",

@@ -34,6 +34,37 @@ def test_a_neighbours_value_read_without_a_barrier() -> None:
     assert len(found(load, store)) == 1  # writing too early is the same race
 
 
+def test_a_syncwarp_orders_the_lanes_of_a_warp_and_no_others() -> None:
+    store = Ask("s", range(48), STORE, line=8)
+    load = Ask("s", range(1, 48), line=9, sync=1)  # thread 31 reads what thread 32 of the next warp wrote
+    (race,) = found(store, load)
+    assert (race.elements, race.thread, race.other_thread) == (1, 32, 31)
+    assert found(Ask("s", range(32), STORE), Ask("s", range(1, 32), sync=1)) == ()
+    assert found(Ask("s", range(32), STORE), Ask("s", range(1, 32), sync=0)) != ()
+
+
+def test_what_may_be_a_lock_is_named() -> None:
+    def in_turn(thread: int, block: int) -> list[Ask]:
+        lock = Ask("x", {thread: 9}, ATOMIC, line=1, block=block)
+        return [
+            lock,
+            Ask("x", {thread: 5}, LOAD, line=2, block=block),
+            Ask("x", {thread: 5}, STORE, line=2, block=block),
+        ]
+
+    sentences = [race.sentence for race in found(*in_turn(0, 0), *in_turn(1, 0), *in_turn(0, 1))]
+    assert sentences == [
+        "line 2 `source of line 2`: block 0 thread 0 writes element 5 of 64 of x, thread 1 reads it, "
+        "with no barrier between, unless line 1 `source of line 1` is a lock that does",
+        "line 2 `source of line 2`: block 0 thread 0 writes element 5 of 64 of x, block 1 thread 0 reads it, "
+        "and nothing orders them, unless line 1 `source of line 1` is a lock that does",
+    ]
+    (race,) = found(*in_turn(0, 0), *in_turn(1, 0)[1:])  # thread 1 does not take the lock
+    assert race.lock is None
+    (race,) = found(*(Ask("x", {thread: 5}, kind, line=3) for thread in (0, 1) for kind in (ATOMIC, LOAD, STORE)))
+    assert race.lock is None  # what they race for is no lock
+
+
 def test_lanes_of_one_request_that_store_to_one_element() -> None:
     (race,) = found(Ask("x", [5, 5, 6], STORE, line=4))
     assert (race.elements, race.thread, race.other_thread, race.place) == (1, 0, 1, "element 5 of 64")
@@ -92,11 +123,12 @@ ASKS = st.lists(
     st.builds(
         Ask,
         buffer=st.sampled_from(["x", "s"]),
-        elements=st.dictionaries(st.integers(0, 3), st.integers(0, 3), min_size=1),
+        elements=st.dictionaries(st.sampled_from([0, 1, 31, 32, 33]), st.integers(0, 3), min_size=1),
         kind=st.sampled_from([LOAD, STORE, ATOMIC]),
         line=st.integers(1, 2),
         block=st.integers(0, 1),
         phase=st.integers(0, 1),
+        sync=st.integers(0, 1),
     ),
     max_size=7,
 )
@@ -109,7 +141,8 @@ def test_against_every_pair_of_accesses(asks: list[Ask]) -> None:
     for (a, thread, element), (b, other, at) in combinations(rows, 2):
         plain = STORE in (a.kind, b.kind) or {a.kind, b.kind} == {LOAD, ATOMIC}
         if a.buffer == b.buffer and element == at and plain:
-            if a.block == b.block and a.phase == b.phase and thread != other:
+            in_step = thread // 32 == other // 32 and a.sync != b.sync
+            if a.block == b.block and a.phase == b.phase and thread != other and not in_step:
                 expected.add((a.buffer, False, element, a.block, a.phase))
             if a.block != b.block and a.buffer == "x":
                 expected.add((a.buffer, True, element, None, None))

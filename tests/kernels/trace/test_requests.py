@@ -1,9 +1,9 @@
-"""The worst request and the busiest thread, worked out by hand."""
+"""The worst request, the busiest block and the busiest thread, worked out by hand."""
 
 from __future__ import annotations
 
 from mlsys_lab.kernels.trace.events import STORE
-from mlsys_lab.kernels.trace.requests import busiest_thread, find_worst
+from mlsys_lab.kernels.trace.requests import busiest_block, busiest_thread, find_worst
 from mlsys_lab.kernels.trace.sectors import coalescing
 from tests.kernels.trace.launches import Ask, array, shared, trace
 
@@ -28,3 +28,9 @@ def test_the_busiest_thread_is_told_by_its_block_for_each_memory() -> None:
     assert busiest_thread(TRACE, "global") == (2, "thread 0 of block 0")
     assert busiest_thread(TRACE, "shared") == (2, "thread 5 of block 0")
     assert busiest_thread(trace([], buffers=BUFFERS), "shared")[0] == 0
+
+
+def test_the_busiest_block_is_told_by_its_requests_to_each_memory() -> None:
+    assert busiest_block(TRACE, "global") == (2, "the warps of block 0")
+    assert busiest_block(trace(ASKS[1:2], buffers=BUFFERS), "global") == (1, "the warps of block 1")
+    assert busiest_block(trace([], buffers=BUFFERS), "shared")[0] == 0

@@ -44,6 +44,22 @@ def test_one_request(elements: object, itemsize: int, start: int, taken: int, le
     assert counts(elements, itemsize=itemsize, start=start) == (taken, least)
 
 
+@pytest.mark.parametrize(
+    ("elements", "taken", "least"),
+    [
+        ({lane: lane for lane in range(0, 32, 2)}, 4, 4),  # every second lane, where it stands
+        ({lane: lane for lane in (0, 9, 31)}, 3, 3),
+        ({lane: lane // 2 for lane in range(0, 32, 2)}, 2, 2),  # closed up: better than standing where it is
+        ({lane: 31 - lane for lane in range(1, 32, 2)}, 4, 4),  # backwards
+        ({lane: 8 * lane for lane in range(0, 32, 2)}, 16, 4),  # as scattered as with all lanes
+        ({lane: 7 for lane in range(0, 32, 2)}, 1, 1),
+        ({lane: 9 * (lane // 4) for lane in range(0, 32, 2)}, 8, 1),  # two lanes ask for the same bytes
+    ],
+)
+def test_lanes_that_the_others_have_left(elements: dict[int, int], taken: int, least: int) -> None:
+    assert counts(elements) == (taken, least)
+
+
 def test_requests_are_summed_by_place_array_and_kind() -> None:
     asks = [
         Ask("x", range(32), line=3),

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from mlsys_lab.checks.deciding.compare import close
-from mlsys_lab.checks.deciding.traced import find_nan, report_not_shared, report_scattered
+from mlsys_lab.checks.deciding.traced import find_nan, report_not_shared, report_scattered, report_split
 from mlsys_lab.checks.learner.cuda import figures
 from mlsys_lab.checks.learner.spec import Arrays, Mismatch
 from mlsys_lab.checks.learner.trees import Tree, flatten, nest
@@ -74,11 +74,12 @@ def _exceed(kind: str, of: str, found: Tree, most: int) -> Mismatch | None:
         return None
     if (kind, of) == (figures.OVER, "sectors"):
         return report_scattered(at, most)
+    if (kind, of) == (figures.OVER, "turns"):
+        return Mismatch("lanes of a warp update one element, one after the other", at, "one turn a request")
     if kind == figures.OVER:
         return Mismatch("lanes of a warp want different words of one bank", at, "one pass a request")
     if kind == figures.ACCESSES:
         return report_not_shared(at, of, count, most)
     if kind == figures.REQUESTS:
-        told = f"{count:,} requests of a block's warps to shared memory"
-        return Mismatch("too many warps take part in the tree", told, f"at most {most:,}")
+        return report_split(at, of, count, most)
     return Mismatch(f"more {kind} of `{of}` than it takes", f"{count:,} {kind}: {at}", f"at most {most:,}")

@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from mlsys_lab.checks.deciding.cuda.comparison import agree, limits
-from mlsys_lab.checks.deciding.traced import describe_launch
+from mlsys_lab.checks.deciding.traced import SPLIT, describe_launch
 from mlsys_lab.checks.learner.cuda import maps as calls
 from mlsys_lab.checks.learner.cuda.launches import HIGH, THREADS, WIDE, blocks
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 
 ALIGNED = 8
 """Rows of so many numbers begin at sectors; others may take a sector more in each request."""
+FROM_THE_END = 1
+"""Sectors beyond the least of neighbours that are counted from the end of an array of any size."""
 
 
 def normal(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -36,7 +38,9 @@ def _sgd_inputs(rng: np.random.Generator, case: Case) -> Arrays:
 
 def _sgd_expect(arrays: Arrays) -> Arrays:
     w, g = arrays["w"], arrays["g"]
-    most = limits(reads={"w": w.size, "g": w.size}, writes={"w": w.size}, accesses={"global": 3}, over={"sectors": 0})
+    most = limits(
+        reads={"w": w.size, "g": w.size}, writes={"w": w.size}, accesses={"global": 3}, over={"sectors": FROM_THE_END}
+    )
     return {"w": w - arrays["rate"] * g, **most}
 
 
@@ -52,6 +56,7 @@ def _mask_expect(arrays: Arrays) -> Arrays:
         writes={"masked": t * t},
         accesses={"global": 2},
         over={"sectors": int(t % ALIGNED > 0)},
+        requests={"global": SPLIT * HIGH * 2},
     )
     return {"masked": np.where(np.tri(t, dtype=bool), scores, np.float32(-np.inf)), **most}
 
@@ -65,7 +70,11 @@ def _outer_expect(arrays: Arrays) -> Arrays:
     u, v = arrays["u"], arrays["v"]
     n = u.size * v.size
     most = limits(
-        reads={"u": n, "v": n}, writes={"out": n}, accesses={"global": 3}, over={"sectors": int(v.size % ALIGNED > 0)}
+        reads={"u": n, "v": n},
+        writes={"out": n},
+        accesses={"global": 3},
+        over={"sectors": int(v.size % ALIGNED > 0)},
+        requests={"global": SPLIT * HIGH * 3},
     )
     return {"out": u[:, None] * v[None, :], **most}
 
@@ -79,7 +88,10 @@ def _axpy_expect(arrays: Arrays) -> Arrays:
     x, y = arrays["x"], arrays["y"]
     turns = blocks(x.size, calls.STRIDED_BLOCKS * THREADS)
     most = limits(
-        reads={"x": x.size, "y": x.size}, writes={"y": x.size}, accesses={"global": 3 * turns}, over={"sectors": 0}
+        reads={"x": x.size, "y": x.size},
+        writes={"y": x.size},
+        accesses={"global": 3 * turns},
+        over={"sectors": FROM_THE_END},
     )
     return {"y": y + arrays["a"] * x, **most}
 

@@ -7,10 +7,11 @@ import numpy as np
 from mlsys_lab.checks.deciding.cuda import speed
 from mlsys_lab.checks.deciding.cuda.comparison import agree, limits
 from mlsys_lab.checks.deciding.cuda.maps import ALIGNED, normal
-from mlsys_lab.checks.deciding.traced import describe_launch
+from mlsys_lab.checks.deciding.traced import SPLIT, describe_launch
 from mlsys_lab.checks.learner.cuda import matrices as calls
 from mlsys_lab.checks.learner.cuda.launches import ROWS, SIDE, TILE, blocks
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
+from mlsys_lab.kernels.trace.events import WARP
 
 ASTRAY = 3
 """Sectors beyond the least of a request for parts of two rows that do not begin at sectors."""
@@ -27,6 +28,7 @@ def _transpose_expect(arrays: Arrays) -> Arrays:
         writes={"y": x.size},
         over={"sectors": int(any(side % ALIGNED for side in x.shape))},
         accesses={"global": 2 * TILE // ROWS},
+        requests={"global": SPLIT * 2 * TILE},
     )
     return {"y": np.ascontiguousarray(x.T), **most}
 
@@ -34,8 +36,12 @@ def _transpose_expect(arrays: Arrays) -> Arrays:
 def _banks_expect(arrays: Arrays) -> Arrays:
     """A tile without conflicts is worth something where it serves whole sectors: without a tile there are none."""
     x = arrays["x"]
-    astray = int(any(side % ALIGNED for side in x.shape))
-    return {"y": np.ascontiguousarray(x.T), **limits(reads={"x": x.size}, over={"sectors": astray, "passes": 0})}
+    most = limits(
+        reads={"x": x.size},
+        over={"sectors": int(any(side % ALIGNED for side in x.shape)), "passes": 0},
+        requests=dict.fromkeys(("global", "shared"), SPLIT * 2 * TILE),
+    )
+    return {"y": np.ascontiguousarray(x.T), **most}
 
 
 def _matmul_inputs(rng: np.random.Generator, case: Case) -> Arrays:
@@ -59,9 +65,14 @@ def _matmul_expect(arrays: Arrays) -> Arrays:
 def _memory_expect(arrays: Arrays) -> Arrays:
     """Loads are limited too: a product that loads each number anew has no conflicts, for want of shared memory."""
     (m, k), n = arrays["a"].shape, arrays["b"].shape[1]
+    warps, steps = SIDE * SIDE // WARP, blocks(k, SIDE)
     return _product(arrays) | limits(
         reads={"a": m * k * blocks(n, SIDE), "b": k * n * blocks(m, SIDE)},
         over={"sectors": ASTRAY if k % ALIGNED or n % ALIGNED else 0, "passes": 0},
+        requests={
+            "global": SPLIT * warps * (2 * steps + 1),
+            "shared": SPLIT * warps * steps * (2 + 2 * SIDE),
+        },
     )
 
 

@@ -10,39 +10,45 @@ from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 
 LANES, SECTOR, ITEM = 32, 32, 4
 """Threads of a warp; bytes of a sector and of a number."""
+FOLD = 64
+"""How many times as long the sides of large matrices are: whoever counts by running a kernel comes to no end."""
 
 
-def _touched(element: np.ndarray) -> np.ndarray:
-    """Sectors that all requests touch; element: (requests, lanes) places in an array."""
+def _touched(element: np.ndarray, times: int) -> np.ndarray:
+    """Sectors that so many times all requests touch; element: (requests, lanes) places in an array."""
     sector = np.sort(element * ITEM // SECTOR, axis=1)
-    return np.array(len(sector) + np.count_nonzero(np.diff(sector, axis=1)))
+    return np.array(times * (len(sector) + np.count_nonzero(np.diff(sector, axis=1))))
 
 
 def _sizes(rng: np.random.Generator, case: Case) -> Arrays:
-    low, high = case.params["times"]
-    return {name: np.array(LANES * int(rng.integers(low, high))) for name in ("rows", "columns", "m", "n", "k")}
+    (low, high), fold = case.params["times"], case.params.get("fold", 1)
+    sizes = {name: LANES * int(rng.integers(low, high)) * fold for name in ("rows", "columns", "m", "n", "k")}
+    return {name: np.array(size) for name, size in {**sizes, "fold": fold}.items()}
 
 
 def _sectors_expect(arrays: Arrays) -> Arrays:
-    rows, columns, m, n, k = (int(arrays[name]) for name in ("rows", "columns", "m", "n", "k"))
+    """Counted for matrices whose sides are `fold` times shorter, of which the large ones repeat every request."""
+    fold = int(arrays["fold"])
+    rows, columns, m, n, k = (int(arrays[name]) // fold for name in ("rows", "columns", "m", "n", "k"))
     row, column = np.divmod(np.arange(rows * columns).reshape(-1, LANES), columns)  # a warp lies along a row of x
     found = {
-        "sectors of x, read by naive_transpose": _touched(row * columns + column),
-        "sectors of y, written by naive_transpose": _touched(column * rows + row),
+        "sectors of x, read by naive_transpose": _touched(row * columns + column, fold**2),
+        "sectors of y, written by naive_transpose": _touched(column * rows + row, fold**2),
     }
     column, row = np.divmod(np.arange(m * n).reshape(-1, LANES), m)  # a warp lies along a column of c
     step = np.arange(k)[:, None, None]
     return found | {
-        "sectors of a, read by naive_matmul": _touched((row * k + step).reshape(-1, LANES)),
-        "sectors of b, read by naive_matmul": _touched((step * n + column).reshape(-1, LANES)),
-        "sectors of c, written by naive_matmul": _touched(row * n + column),
+        "sectors of a, read by naive_matmul": _touched((row * k + step).reshape(-1, LANES), fold**3),
+        "sectors of b, read by naive_matmul": _touched((step * n + column).reshape(-1, LANES), fold**3),
+        "sectors of c, written by naive_matmul": _touched(row * n + column, fold**2),
     }
 
 
 def _loads_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     side = case.params["side"]
     sizes = {name: np.array(side * int(rng.integers(2, 6))) for name in "mn"}
-    return {**sizes, "k": rng.integers(2, 40, ()), "side": np.array(side)}
+    k = int(rng.integers(2, 40)) * case.params.get("fold", 1)
+    return {**sizes, "k": np.array(k), "side": np.array(side)}
 
 
 def _loads_expect(arrays: Arrays) -> Arrays:
@@ -74,6 +80,7 @@ CHECKS = (
             Case("small matrices", {"times": (1, 4)}),
             Case("other matrices", {"times": (1, 4)}),
             Case("more of them", {"times": (2, 5)}, hidden=True),
+            Case("large matrices", {"times": (1, 4), "fold": FOLD}, hidden=True),
         ),
         inputs=_sizes,
         run=calls.sectors,
@@ -92,6 +99,7 @@ CHECKS = (
             Case("the naive kernel", {"side": 1}),
             Case("blocks of 8 × 8", {"side": 8}),
             Case("other blocks", {"side": 5}, hidden=True),
+            Case("long rows", {"side": 16, "fold": FOLD**2}, hidden=True),
         ),
         inputs=_loads_inputs,
         run=calls.loads,

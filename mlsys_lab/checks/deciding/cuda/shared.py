@@ -38,7 +38,10 @@ def _dot_inputs(rng: np.random.Generator, case: Case) -> Arrays:
 def _dot_expect(arrays: Arrays) -> Arrays:
     a, b = (arrays[name].astype(np.float64) for name in "ab")
     most = limits(
-        reads={"a": a.size, "b": a.size}, writes={"out": 1}, accesses={"global": 3}, over={"sectors": 0, "passes": 0}
+        reads={"a": a.size, "b": a.size},
+        writes={"out": 1},
+        accesses={"global": 3},
+        over={"sectors": 0, "passes": 0, "turns": 0},
     )
     return {"out": np.array([a @ b], np.float32), **most}
 
@@ -56,7 +59,7 @@ def _sum_expect(arrays: Arrays) -> Arrays:
         reads={"x": x.size},
         writes={"sums": count},
         accesses={"global": blocks(x.size, count * THREADS) + 1, "shared": TREE_ACCESSES},
-        over={"sectors": 1, "passes": 0},
+        over={"sectors": 1, "passes": 0, "turns": 0},
         requests={"shared": TREE_REQUESTS},
     )
     return {"sums.sum()": np.array(x.sum(dtype=np.float64), np.float32), **most}

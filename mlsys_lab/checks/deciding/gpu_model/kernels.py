@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlsys_lab.checks.deciding.traced import agree, allow_at_most, describe_launch, report_not_shared, report_scattered
+from mlsys_lab.checks.deciding.traced import (
+    SPLIT,
+    agree,
+    allow_at_most,
+    describe_launch,
+    report_not_shared,
+    report_scattered,
+    report_split,
+)
 from mlsys_lab.checks.learner.gpu_model import kernels as calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
 from mlsys_lab.checks.learner.trees import flatten, nest
@@ -52,7 +60,9 @@ def _scaled_expect(arrays: Arrays) -> Arrays:
     )
     over = int(columns % SECTOR_NUMBERS > 0)  # rows that do not begin at sectors
     turns = -(-columns // calls.THREADS)
-    return {"y": s[:, None] * x, **most, **flatten({calls.WARPS: {calls.SECTORS: over, calls.SHARE: 2 * turns + 1}})}
+    requests = SPLIT * calls.THREADS // WARP * (2 * turns + 1)
+    warps = {calls.SECTORS: over, calls.SHARE: 2 * turns + 1, calls.REQUESTS: requests}
+    return {"y": s[:, None] * x, **most, **flatten({calls.WARPS: warps})}
 
 
 def warps_agree(got: Arrays, expected: Arrays) -> Mismatch | None:
@@ -71,6 +81,8 @@ def warps_agree(got: Arrays, expected: Arrays) -> Mismatch | None:
 def _too_much(name: str, count: int, most: int, at: str) -> Mismatch:
     if name == calls.LANES:
         return Mismatch("a warp diverges: some of its lanes wait for the others", at, "all 32 lanes in each request")
+    if name == calls.REQUESTS:
+        return report_split(at, "global", count, most)
     return report_scattered(at, most) if name == calls.SECTORS else report_not_shared(at, "global", count, most)
 
 

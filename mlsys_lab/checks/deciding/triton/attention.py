@@ -24,8 +24,8 @@ F32 = 4
 def _bytes_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     rows = []
     for _ in range(case.params["draws"]):
-        block = 2 ** int(rng.integers(4, 8))
-        rows.append([block * int(rng.integers(2, 9)), int(rng.integers(3, block + 1)), block])
+        block, blocks = 2 ** int(rng.integers(4, 8)), int(rng.integers(*case.params.get("blocks", (2, 9))))
+        rows.append([block * blocks, int(rng.integers(3, block + 1)), block])
     return {"sizes": np.array([*case.params.get("also", []), *rows])}
 
 
@@ -102,6 +102,7 @@ CHECKS = (
             Case("two blocks, and four", {"draws": 0, "also": [[32, 16, 16], [64, 16, 16]]}),
             Case("other widths", {"draws": 3}),
             Case("others", {"draws": 6}, hidden=True),
+            Case("longer than a kernel could be run for", {"draws": 2, "blocks": (300, 400)}, hidden=True),
         ),
         inputs=_bytes_inputs,
         run=calls.predicted,

@@ -44,18 +44,19 @@ def _inputs(rng: np.random.Generator, case: Case) -> Arrays:
 
 
 def _expect(arrays: Arrays, counted: bool) -> Arrays:
+    """The product, and what whole tiles read: rows beyond the last may be masked, or wrap around (`% M`)."""
     a, b = arrays["a"], arrays["b"]
     product = a.astype(np.float64) @ b.astype(np.float64)
     values = {"c": product.astype(np.float32 if arrays["wide"] else a.dtype)}
     (m, k), n, side = a.shape, b.shape[1], calls.BLOCK
     high, wide = blocks(m, side), blocks(n, side)
-    c_itemsize = values["c"].itemsize
-    tile_m, tile_n = min(m, side), min(n, side)
+    a_bytes, b_bytes = (side * count * k * a.itemsize for count in (high, wide))
+    tile_bytes = min(m, side) * min(n, side) * values["c"].itemsize
     most = allow_at_most(
         "matmul_kernel",
-        reads={"a_ptr": wide * a.nbytes, "b_ptr": high * b.nbytes},
+        reads={"a_ptr": wide * a_bytes, "b_ptr": high * b_bytes},
         writes={"c_ptr": values["c"].nbytes},
-        busiest=(tile_m + tile_n) * k * a.itemsize + tile_m * tile_n * c_itemsize,
+        busiest=2 * side * k * a.itemsize + tile_bytes,
         widest=side * side,
         programs=high * wide,
     )

@@ -16,12 +16,12 @@ from mlsys_lab.kernels.trace.events import LOAD, STORE, Trace
 from mlsys_lab.kernels.trace.faults import UNWRITTEN
 from mlsys_lab.kernels.trace.places import locate_in_cells
 from mlsys_lab.kernels.trace.report import report
-from mlsys_lab.kernels.trace.requests import busiest_thread, find_worst
+from mlsys_lab.kernels.trace.requests import busiest_block, busiest_thread, find_worst
 
 WRONG, COUNTS = "wrong", "counts"
 """Branches among a launch's arrays: sentences by what is wrong, counts by their kind and what they are of."""
 READS, WRITES, OVER, ACCESSES, REQUESTS = "reads", "writes", "over", "accesses", "requests"
-"""Kinds of counts: of an array; sectors or passes beyond the least; of one thread, and of one block, to a memory."""
+"""Kinds of counts: of an array; sectors, passes or turns too many; of one thread, and of one block, to a memory."""
 SENTENCES = 2
 """How many of a kind are told; one mistake mostly shows in several places."""
 
@@ -46,9 +46,10 @@ def figures(trace: Trace, artifact: Any, names: Iterable[str]) -> Arrays:
     counts[OVER] = {
         "sectors": _count(*find_worst(found.coalescing, "sectors")),
         "passes": _count(*find_worst(found.conflicts, "passes")),
+        "turns": _count(*find_worst(found.contention, "turns")),
     }
     counts[ACCESSES] = {space: _count(*busiest_thread(trace, space)) for space in ("global", "shared")}
-    counts[REQUESTS] = {"shared": _count(_most_requests(trace), "")}
+    counts[REQUESTS] = {space: _count(*busiest_block(trace, space)) for space in ("global", "shared")}
     return flatten({WRONG: wrong, COUNTS: counts})
 
 
@@ -79,10 +80,3 @@ def _by_line(trace: Trace, rows: np.ndarray) -> str:
     """How many of the rows each line of source makes."""
     numbers, counts = np.unique(rows["site"], return_counts=True)
     return ", ".join(f"{trace.sites[n]} {count:,} times" for n, count in zip(numbers, counts.tolist(), strict=True))
-
-
-def _most_requests(trace: Trace) -> int:
-    """The requests of the busiest block's warps to shared memory."""
-    rows = trace.of(space="shared")
-    _, first = np.unique(rows["request"], return_index=True)
-    return int(np.bincount(rows["block"][first], minlength=1).max())

@@ -13,7 +13,7 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.trace.events import WARP, Trace
 from mlsys_lab.kernels.trace.launches import parameters_of, record_launch
 from mlsys_lab.kernels.trace.places import locate_in_cells
-from mlsys_lab.kernels.trace.requests import VERBS, busiest_thread, find_worst
+from mlsys_lab.kernels.trace.requests import VERBS, busiest_block, busiest_thread, find_worst
 from mlsys_lab.kernels.trace.rows import group_rows, group_sizes
 from mlsys_lab.kernels.trace.sectors import coalescing
 
@@ -21,8 +21,9 @@ THREADS = 128
 """Threads of a block."""
 WARPS = "warps"
 """The branch that holds what is counted beside `findings`, each with how many and where."""
-LANES, SECTORS, SHARE = "idle lanes", "needless sectors", "accesses"
-"""Counted there: most idle lanes and most needless sectors of a warp's request, most accesses of a thread."""
+LANES, SECTORS, SHARE, REQUESTS = "idle lanes", "needless sectors", "accesses", "requests"
+"""Counted there: most idle lanes and most needless sectors of a warp's request, most accesses of a thread, and most
+requests of a block."""
 
 
 def mixed(artifact: Any, arrays: Arrays) -> Arrays:
@@ -46,6 +47,7 @@ def _launched(artifact: Any, kernel: str, grid: int, given: dict[str, np.ndarray
         LANES: _idle(trace),
         SECTORS: find_worst(coalescing(trace), "sectors"),
         SHARE: busiest_thread(trace, "global"),
+        REQUESTS: busiest_block(trace, "global"),
     }
     warps = {name: {"count": count, "at": at} for name, (count, at) in found.items()}
     return {"y": given["y"], **collect_findings(trace, actor="block"), **flatten({WARPS: warps})}

@@ -1,0 +1,56 @@
+"""Kernels after Triton's own tutorials: rows beyond the last wrap around, `tl.math`, hints on addresses."""
+
+
+@triton.jit
+def silu_mul_kernel(gate_ptr, up_ptr, y_ptr, size, BLOCK: tl.constexpr):
+    at = tl.program_id(axis=0) * BLOCK + tl.arange(0, BLOCK)
+    mask = at < size
+    gate = tl.load(gate_ptr + at, mask=mask).to(tl.float32)
+    up = tl.load(up_ptr + at, mask=mask).to(tl.float32)
+    tl.store(y_ptr + at, gate / (1.0 + tl.math.exp(-gate)) * up, mask=mask)
+
+
+@triton.jit
+def softmax_kernel(x_ptr, y_ptr, columns, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    at = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * columns + at, mask=at < columns, other=-float("inf")).to(tl.float32)
+    powers = tl.math.exp2((x - tl.max(x, axis=0)) * 1.4426950408889634)
+    tl.store(y_ptr + row * columns + at, powers / tl.sum(powers, axis=0), mask=at < columns)
+
+
+@triton.jit
+def tile_of(program, tiles_m, tiles_n, GROUP: tl.constexpr):
+    num_pid_in_group = GROUP * tiles_n
+    group_id = program // num_pid_in_group
+    first_pid_m = group_id * GROUP
+    group_size_m = min(tiles_m - first_pid_m, GROUP)
+    pid_m = first_pid_m + ((program % num_pid_in_group) % group_size_m)
+    pid_n = (program % num_pid_in_group) // group_size_m
+    return pid_m, pid_n
+
+
+@triton.jit
+def matmul_kernel(
+    a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    pid_m, pid_n = tile_of(tl.program_id(axis=0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP)
+    tl.assume(pid_m >= 0)
+    tl.assume(pid_n >= 0)
+    offs_am = tl.max_contiguous(tl.multiple_of((pid_m * BLOCK_M + tl.arange(0, BLOCK_M)) % M, BLOCK_M), BLOCK_M)
+    offs_bn = (pid_n * BLOCK_N + tl.arange(0, BLOCK_N)) % N
+    offs_k = tl.arange(0, BLOCK_K)
+    a_ptrs = a_ptr + (offs_am[:, None] * stride_am + offs_k[None, :] * stride_ak)
+    b_ptrs = b_ptr + (offs_k[:, None] * stride_bk + offs_bn[None, :] * stride_bn)
+    accumulator = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for k in range(0, tl.cdiv(K, BLOCK_K)):
+        a = tl.load(a_ptrs, mask=offs_k[None, :] < K - k * BLOCK_K, other=0.0)
+        b = tl.load(b_ptrs, mask=offs_k[:, None] < K - k * BLOCK_K, other=0.0)
+        accumulator = tl.dot(a, b, accumulator)
+        a_ptrs += BLOCK_K * stride_ak
+        b_ptrs += BLOCK_K * stride_bk
+    offs_cm = pid_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_cn = pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    c_ptrs = c_ptr + N * offs_cm[:, None] + offs_cn[None, :]
+    tl.store(c_ptrs, accumulator, mask=(offs_cm[:, None] < M) & (offs_cn[None, :] < N))
