@@ -54,7 +54,8 @@ def test_launches_at_full_size_compile_for_an_h100_and_fit_small_gpus() -> None:
 SOURCE = {SOURCE!r}
 import torch
 from mlsys_lab.checks.learner.triton import timed
-from mlsys_lab.stack.artifact import Artifact, load
+from mlsys_lab.stack.artifact import Artifact
+from mlsys_lab.stack.loading import load
 
 artifact = load(Artifact.parse("lab.ipynb", SOURCE))
 half = dict(dtype=torch.float16, device="meta")
