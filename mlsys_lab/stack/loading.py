@@ -4,7 +4,6 @@ from __future__ import annotations
 import __future__
 
 import ast
-import asyncio
 import importlib.abc
 import importlib.util
 import inspect
@@ -13,14 +12,18 @@ import re
 import symtable
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from types import CodeType, FrameType, ModuleType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mlsys_lab.errors import UnfinishedError
 from mlsys_lab.stack.artifact import Artifact, ArtifactError, Cell, Place
 from mlsys_lab.stack.commands import display, get_ipython, strip_commands
+
+if TYPE_CHECKING:
+    import asyncio
 
 LONGEST_TEXT = 300
 """Characters of an exception's text that are shown at most."""
@@ -55,6 +58,7 @@ class ArtifactLoader(importlib.abc.InspectLoader):
         self.artifact = artifact
         self.filename = f"{artifact.name} (exported cells)"
         self.lost: list[Lost] = []
+        self._runner: asyncio.Runner | None = None
 
     def get_source(self, fullname: str) -> str:
         """Text of the module, line by line that of the artifact, without notebook commands and what is no Python."""
@@ -63,12 +67,9 @@ class ArtifactLoader(importlib.abc.InspectLoader):
     def exec_module(self, module: ModuleType) -> None:
         """Run cell after cell, statement after statement."""
         vars(module).update(display=display, get_ipython=get_ipython)
-        runner = asyncio.Runner()
-        try:
+        with ExitStack() as self._loops:
             for cell, first in self.artifact.placed_cells():
-                self._run_cell(self.read_cell(cell, first), vars(module), runner)
-        finally:
-            runner.close()
+                self._run_cell(self.read_cell(cell, first), vars(module))
 
     def read_cell(self, cell: Cell, first: int) -> list[tuple[ast.stmt, CodeType]]:
         """Compile a cell that begins at a line of the module; nothing of one that is no Python, which is lost."""
@@ -84,14 +85,12 @@ class ArtifactLoader(importlib.abc.InspectLoader):
         code: CodeType = compile(ast.Module([statement], []), self.filename, "exec", FLAGS, dont_inherit=True)
         return code
 
-    def _run_cell(
-        self, statements: list[tuple[ast.stmt, CodeType]], names: dict[str, Any], runner: asyncio.Runner
-    ) -> None:
+    def _run_cell(self, statements: list[tuple[ast.stmt, CodeType]], names: dict[str, Any]) -> None:
         for done, (statement, code) in enumerate(statements):
             try:
                 awaited = eval(code, names)
                 if code.co_flags & inspect.CO_COROUTINE:
-                    runner.run(awaited)
+                    self._await(awaited)
             except (Exception, SystemExit) as error:
                 if isinstance(error, ImportError) and isinstance(statement, ast.Import | ast.ImportFrom):
                     names.update({name: Absent(error) for name in _find_names([statement]) if name not in names})
@@ -99,6 +98,14 @@ class ArtifactLoader(importlib.abc.InspectLoader):
                 left = _find_names([node for node, _ in statements[done:]])
                 self.lost.append(Lost(self._describe_stop(error), left))
                 return
+
+    def _await(self, awaited: Coroutine[Any, Any, None]) -> None:
+        """Run a statement that awaits, in one event loop for all cells; most need none."""
+        if self._runner is None:
+            import asyncio
+
+            self._runner = self._loops.enter_context(asyncio.Runner())
+        self._runner.run(awaited)
 
     def _describe_stop(self, error: BaseException) -> ArtifactError | UnfinishedError:
         place = _find_place(error)
