@@ -48,7 +48,7 @@ def main(checks_module: str, notebook: str, results: str) -> None:
             report = run_check(check, kernels if check.traced else artifact)
             mismatch = report.mismatch
             missing = [name for name in check.uses if not hasattr(artifact, name)]
-            hint = "" if report.passed or report.unfinished else check.hint
+            hint = report.hint
             for name, number in defined_elsewhere(saved, missing).items():
                 hint = f"cell {number} defines `{name}`: begin it with the line `#| export`"
             tell(

@@ -29,8 +29,7 @@ def _facts(report: Report) -> list[tuple[str, str, bool]]:
         facts = [("case", report.case.name, False), *given, *facts]
     values = (("got", report.mismatch.got), ("expected", report.mismatch.expected))
     facts += [(label, value, True) for label, value in values if value]
-    # What is not written yet needs no hint: the task's text says what to do, and a hint may give the answer away.
-    return facts if report.unfinished else [*facts, ("hint", report.check.hint, False)]
+    return [*facts, ("hint", report.hint, False)] if report.hint else facts
 
 
 def _tally(report: Report) -> str:

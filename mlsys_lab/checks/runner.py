@@ -41,6 +41,12 @@ class Report:
         return self.check.points if self.passed else 0.0
 
     @property
+    def hint(self) -> str:
+        """The check's hint, where there is an answer of the right form to mend; else ""."""
+        helps = self.mismatch is not None and not self.unfinished and not self.mismatch.is_form
+        return self.check.hint if helps else ""
+
+    @property
     def line(self) -> str:
         """The outcome in one line of plain text."""
         if self.mismatch is None:

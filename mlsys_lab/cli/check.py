@@ -11,6 +11,7 @@ examples:
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -127,16 +128,20 @@ def _table(reports: list[SavedReport]) -> Table:
 
 
 def _reasons(reports: list[SavedReport]) -> list[str]:
-    """Lines that say why points were lost: that of a refused notebook once, of unwritten tasks the first in full."""
+    """Lines that say why points were lost: that of a refused notebook once, a reason that checks share once."""
     failed = [report for report in reports if not report.passed]
     if failed and failed[0].refused:
         return ["", failed[0].what]
     lines = []
+    alike: dict[tuple[str, str], list[SavedReport]] = {}
     for report in failed:
-        if report.unfinished:
-            continue
-        case = f" (case: {report.case})" if report.case else ""
-        lines += ["", f"{report.name}, not right yet{case}: {report.what}", *_facts(report)]
+        if not report.unfinished:
+            alike.setdefault((report.what, report.got), []).append(report)
+    for first, *others in alike.values():
+        if others:
+            first = replace(first, name=", ".join(one.name for one in (first, *others)), case="", given="", hint="")
+        case = f" (case: {first.case})" if first.case else ""
+        lines += ["", f"{first.name}, not right yet{case}: {first.what}", *_facts(first)]
     if to_do := [report for report in failed if report.unfinished]:
         lines += ["", f"still to do: {', '.join(report.name for report in to_do)}"]
         for report in [report for report in to_do if report.hint] or to_do[:1]:

@@ -10,6 +10,10 @@ from dataclasses import dataclass
 from mlsys_lab.kernels.language import HARMLESS, KernelLanguageError, check_kernel, decorators
 from mlsys_lab.kernels.vocabulary import DIALECTS, RESERVED
 
+OWN = "@cuda.jit or @triton.jit"
+SPOKEN = ("tl.", "cuda.grid", "cuda.threadIdx", "cuda.blockIdx", "cuda.blockDim", "cuda.shared", "cuda.syncthreads")
+"""How a dotted name begins that only kernels use."""
+
 
 @dataclass(frozen=True)
 class Kernels:
@@ -47,6 +51,10 @@ def kernels_of(source: str, filename: str = "<kernels>", elsewhere: frozenset[st
         elif name in RESERVED or name.startswith("__"):
             what = f"`{name}` has a meaning of its own"
             refused[name] = KernelLanguageError(_last(tree, name), what, help="take another name")
+    for node in (one for one in tree.body if isinstance(one, ast.FunctionDef) and _lost_its_decorator(one)):
+        if node.name not in elsewhere.union(names):
+            what = f"`{node.name}` is a plain function, no kernel"
+            refused.setdefault(node.name, KernelLanguageError(node.lineno, what, help=f"{OWN} in the line above it"))
     known = elsewhere.union(names, refused)
     uses = {name: {part.id for part in ast.walk(node.value) if isinstance(part, ast.Name)} for name, node in constants}
     for function in functions:
@@ -79,8 +87,10 @@ def is_kernel(function: ast.FunctionDef) -> bool:
             raise KernelLanguageError(function.lineno, what, help="@cuda.jit or @triton.jit")
         return False
     if len(dotted) > 1:
-        what = f"`{function.name}` has more than one decorator"
-        raise KernelLanguageError(function.lineno, what, got=dotted, help="@cuda.jit or @triton.jit alone")
+        named = zip(dotted, function.decorator_list, strict=True)
+        name, other = next(((name, one) for name, one in named if name not in DIALECTS), (dotted[1], function))
+        what = f"`{function.name}` has a decorator beside the one that makes it a kernel"
+        raise KernelLanguageError(other.lineno, what, got=f"@{name}", help=f"{OWN} alone: a check gives all constants")
     decorator = function.decorator_list[0]
     if isinstance(decorator, ast.Call) and not all(
         isinstance(value, ast.Constant) for value in [*decorator.args, *(k.value for k in decorator.keywords)]
@@ -88,6 +98,12 @@ def is_kernel(function: ast.FunctionDef) -> bool:
         what = f"the decorator of `{function.name}` may hold constants only"
         raise KernelLanguageError(function.lineno, what, help=f"@{dotted[0]} alone, for instance")
     return True
+
+
+def _lost_its_decorator(function: ast.FunctionDef) -> bool:
+    """Whether a function without decorators speaks as only kernels do: of `tl`, or of threads and blocks."""
+    dotted = {ast.unparse(node) for node in ast.walk(function) if isinstance(node, ast.Attribute)}
+    return not function.decorator_list and any(name.startswith(SPOKEN) for name in dotted)
 
 
 def _constants(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.Assign]]:

@@ -16,6 +16,8 @@ from mlsys_lab.kernels.vocabulary import ASKED_FOR, BUILTINS, DIALECTS, MODULES,
 
 SIMPLE = (ast.Pass, ast.Break, ast.Continue)
 COMPOUND = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Tuple, ast.Slice)
+LIBDEVICE = "libdevice"
+MATHS = "tl.exp, tl.log, tl.sqrt and the like; tanh(x) is 2 * tl.sigmoid(2 * x) - 1"
 HARMLESS = (ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context)
 
 
@@ -203,6 +205,8 @@ class _Kernel:
             root = root.value
         dotted = ast.unparse(node) if isinstance(root, ast.Name) else ""
         module, _, path = dotted.partition(".")
+        if LIBDEVICE in dotted.split("."):
+            self.refuse(node, "the interpreter that counts has no libdevice", got=dotted, help=MATHS)
         if module in MODULES:
             if module not in DIALECTS[self.dialect]:
                 what = f"`{module}` is no part of a kernel under `@{self.dialect}`"

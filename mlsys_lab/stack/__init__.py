@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
-from mlsys_lab.stack.artifact import load as load_artifact
+from mlsys_lab.stack.loading import load as load_artifact
+from mlsys_lab.stack.loading import lost_cells
 from mlsys_lab.stack.reference import load_reference
 from mlsys_lab.stack.workspace import Workspace
 
@@ -42,8 +43,9 @@ def load(topic: str, workspace: Workspace | None = None) -> Layer:
     """Load a topic: the names of the learner's accepted artifact first, the reference's for the rest.
 
     Prints one line that says which is whose. `workspace` is the nearest around the current folder if None. Raises
-    `InputError` for a topic that the course does not have, and what `stack.artifact.load` raises when accepted code
-    no longer runs. A name that the learner defined never replaces the one that the reference's own classes use inside.
+    `InputError` for a topic that the course does not have. Accepted code that no longer runs gives way to the course's,
+    and a line says why. A name that the learner defined never replaces the one that the reference's own classes use
+    inside.
     """
     reference = load_reference(topic)
     names = {name: getattr(reference, name) for name in _public(reference)}
@@ -57,6 +59,8 @@ def load(topic: str, workspace: Workspace | None = None) -> Layer:
         sources.update(dict.fromkeys(own, YOURS))
     layer = Layer(topic, names, sources)
     print(layer if artifact is not None else f"{topic}: {COURSE} (no accepted artifact of yours)")
+    for lost in lost_cells(built) if artifact is not None else []:
+        print(f"{topic}: no longer runs: {lost.error}")
     return layer
 
 

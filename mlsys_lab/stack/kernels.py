@@ -18,28 +18,27 @@ import os
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from types import CodeType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, NoReturn
 
 from mlsys_lab.errors import InputError, MissingToolError
 from mlsys_lab.kernels.definitions import Kernels, kernels_of
 from mlsys_lab.kernels.runtime import load_numba, load_triton, triton_interprets
 from mlsys_lab.kernels.vocabulary import BUILTINS, NUMBER_TYPES
-from mlsys_lab.stack.artifact import Artifact, ArtifactError, ArtifactLoader, load
+from mlsys_lab.stack.artifact import Artifact, ArtifactError
+from mlsys_lab.stack.loading import ArtifactLoader, load
 
 
 class KernelLoader(ArtifactLoader):
     """Loader that runs an artifact's kernels and number constants, and leaves out all of its other code."""
 
-    def get_code(self, fullname: str) -> CodeType:
-        """Compiled code of the part of the artifact that passed the kernel language's check."""
-        return compile(self._kernels().tree, self.filename, "exec")
-
     def exec_module(self, module: ModuleType) -> None:
         """Run the checked definitions in a module that has only the names that kernels may use."""
-        kernels = self._kernels()
+        for cell, first in self.artifact.placed_cells():
+            self.read_cell(cell, first)
+        kernels = kernels_of(self.get_source(module.__name__), self.filename)
         vars(module).update(_names(kernels), __getattr__=partial(self._raise_missing, kernels))
-        super().exec_module(module)
+        exec(compile(kernels.tree, self.filename, "exec"), vars(module))
         linecache.lazycache(self.filename, vars(module))  # who tells of a line finds its text
         for kernel, checked in _triton_kernels(module, kernels.tree):
             if triton_interprets():
@@ -60,9 +59,6 @@ class KernelLoader(ArtifactLoader):
             text = ast.fix_missing_locations(rewriter.ast_transformer.visit(ast.Module([checked], [])))
             interpreter.InterpretedFunction.rewritten_fn[function] = rewriter._compile_and_exec(text)
 
-    def _kernels(self) -> Kernels:
-        return kernels_of(self.artifact.source, self.filename)
-
     def _raise_missing(self, kernels: Kernels, name: str) -> NoReturn:
         """Raise the error for a missing name: ArtifactError if it is a kernel that was refused, else AttributeError."""
         if (error := kernels.refused.get(name)) is None:
@@ -73,8 +69,8 @@ class KernelLoader(ArtifactLoader):
 def load_kernels(artifact: Artifact) -> ModuleType:
     """The artifact's kernels and number constants as a module; nothing else of it runs.
 
-    Raises `ArtifactError` naming cell and line for a syntax error. The module does so when asked for a kernel that uses
-    what is no part of the kernels' language, or that calls such a kernel.
+    A cell with a syntax error is lost (`loading.find_lost`). The module raises `ArtifactError` naming cell and line
+    when asked for a kernel that uses what is no part of the kernels' language, or that calls such a kernel.
     """
     return load(artifact, "learner_kernels", KernelLoader)
 

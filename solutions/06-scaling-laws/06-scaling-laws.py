@@ -711,8 +711,9 @@ show(figure, alt="Losses of all trials, and below them the predicted loss on the
 # *About 30 minutes.*
 #
 # No more simulations: sixteen small transformers, trained here, on the text of this book. There are four budgets a
-# factor of 3 apart and four sizes at each, between five thousand and 130 thousand parameters. The text has
-# some sixty thousand tokens, so the longer runs read it several times. All of it takes about two minutes.
+# factor of 3 apart and four sizes at each, between five thousand and 130 thousand parameters. The text is
+# so short (the next cells count its tokens) that the longer runs read it several times. All of it takes about two
+# minutes.
 #
 # A law that fits the runs it was fitted to has shown nothing. The test that counts is the one that it will be used for:
 # put the most expensive runs aside, fit to the others, and predict what was put aside.
@@ -842,7 +843,7 @@ show(figure, alt="Losses of sixteen real runs at four budgets with the fitted la
 # %% [markdown]
 # ## Answer for yourself
 #
-# - Your law came from models of up to 130 thousand parameters on sixty thousand different tokens. Which of
+# - Your law came from models of up to 130 thousand parameters on the tokens of one book. Which of
 #   its five constants would you trust for a model ten times larger, which not, and what would you measure next?
 # - The longer real runs read their text several times. What does that do to D in the law, and to β? (Muennighoff et
 #   al., 2023, fit a law for it.)

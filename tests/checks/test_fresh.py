@@ -106,8 +106,8 @@ def test_what_the_learner_prints_is_dropped_and_files_beside_are_not_imported(
     fakes: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "helper.py").write_text("x = 1\n")
-    reports = _reports(tmp_path, "print('loud')\nimport helper")
-    assert "No module named 'helper'" in reports[0].what
+    reports = _reports(tmp_path, "print('loud')\nimport helper\ndef add_one(x):\n    return helper.x + x")
+    assert "No module named 'helper'" in reports[0].got
     assert "loud" not in capfd.readouterr().out
 
 

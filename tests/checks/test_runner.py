@@ -15,7 +15,8 @@ from mlsys_lab.checks.learner.attempt import attempt
 from mlsys_lab.checks.learner.spec import Call, Case, Check, Lab, Mismatch, call_name, find_call
 from mlsys_lab.checks.runner import Report, run_check
 from mlsys_lab.errors import InputError, UnfinishedError
-from mlsys_lab.stack.artifact import Artifact, Cell, load
+from mlsys_lab.stack.artifact import Artifact, Cell
+from mlsys_lab.stack.loading import load
 
 
 def _run(fakes: ModuleType, source: str, **options: Any) -> Report:

@@ -115,6 +115,16 @@ def only_first_tasks(notebook: Notebook) -> None:
             cell["source"] = unsolved[grade_id(cell)]
 
 
+TASK_6 = frozenset({"cross_entropy", "train_step", "train_digits"})
+"""The checks that need what task 6 defines."""
+
+
+def broken_task_6(notebook: Notebook) -> None:
+    for cell in notebook["cells"]:
+        if grade_id(cell) == "task-6-cross-entropy":
+            cell["source"] += "\nreturn = 3\n"
+
+
 def without_task_6(notebook: Notebook) -> None:
     notebook["cells"] = [cell for cell in notebook["cells"] if grade_id(cell) != "task-6-cross-entropy"]
 
@@ -242,14 +252,28 @@ HOLDS_ALL = """
 def checkpoint_sequential(layers, x, segments):
     return run_layers(layers, x)
 """
+COMMANDS = """
+%matplotlib inline
+!pip install nothing
+%time answer = 6 * 7
+import asyncio
+from __future__ import annotations
+
+await asyncio.sleep(0)
+display(answer)
+answer?
+"""
 
 CLASS = (
     Student("perfect", save),
     Student("blank", lambda _: save(blank_notebook()), ALL, "not written yet"),
     Student("partial", changing(only_first_tasks), LATER, "not written yet"),
-    Student("syntax-error", before_all("def f(:\n    pass"), ALL, "syntax error in cell 1"),
+    Student("syntax-error", changing(broken_task_6), TASK_6, "syntax error in cell"),
+    Student("broken-cell-of-its-own", before_all("def f(:\n    pass")),
+    Student("notebook-commands", before_all(COMMANDS)),
     Student("endless-loop", overriding_flops("while True: pass"), FLOPS, "did not come to an end"),
-    Student("import-error", before_all("1 / 0"), ALL, "ZeroDivisionError"),
+    Student("raises-at-import", before_all("1 / 0")),
+    Student("package-missing", before_all("import seaborn_of_mine as sns\n\n\ndef plot(x):\n    sns.lineplot(x)")),
     Student("sleeps-at-import", before_all("import time\ntime.sleep(10_000)"), ALL, "not come to an end"),
     Student("wrong-shape", adding(WRONG_SHAPE), frozenset({"cross_entropy"}), "shape"),
     Student("wrong-type", overriding_bytes("return 12.0 * batch * width * layers"), BYTES, "not a whole number"),
@@ -259,7 +283,7 @@ CLASS = (
     Student(
         "deleted-task",
         changing(without_task_6),
-        frozenset({"cross_entropy", "train_step", "train_digits"}),
+        TASK_6,
         "cross_entropy",
     ),
     Student("corrupt", lambda notebook: save(notebook)[:5000], ALL, "damaged"),
@@ -283,7 +307,12 @@ CLASS = (
     Student("inflated-points", changing(inflated_points), FLOPS, "wrong value"),
     Student("another-course", another_course, ALL, "not a notebook of this course"),
     Student("not-a-notebook", lambda _: b"[1, 2, 3]", ALL, "not a notebook"),
-    Student("copies-reference", before_all("from mlsys_lab.autograd import Value"), ALL, "No module named"),
+    Student(
+        "copies-reference",
+        lambda _: adding("from mlsys_lab.autograd import *")(blank_notebook()),
+        ALL,
+        "not written yet",
+    ),
     Student("holds-all", adding(HOLDS_ALL), frozenset({"checkpoint_memory"}), "too much memory"),
     Student(
         "shown-cases-only",

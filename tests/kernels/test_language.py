@@ -57,6 +57,30 @@ def row_sums(x_ptr, y_ptr, n, B: tl.constexpr):
 """
 
 
+LOST = "def kernel(x_ptr, B: tl.constexpr):\n    tl.store(x_ptr + tl.arange(0, B), 1.0)\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "said"),
+    [
+        (LOST, 1, "`kernel` is a plain function, no kernel"),
+        ("def kernel(x):\n    x[cuda.grid(1)] = 1\n", 1, "`kernel` is a plain function, no kernel"),
+        (f"@triton.autotune(configs=[], key=[])\n@triton.jit\n{LOST}", 1, "got @triton.autotune"),
+        (f"@triton.jit\n@triton.heuristics({{}})\n{LOST}", 2, "got @triton.heuristics"),
+        (f"@triton.jit\n{LOST}    y = libdevice.tanh(1.0)\n", 4, "has no libdevice"),
+        (f"@triton.jit\n{LOST}    y = tl.extra.cuda.libdevice.tanh(1.0)\n", 4, "has no libdevice"),
+    ],
+)
+def test_the_true_cause_is_told_at_its_line(source: str, line: int, said: str) -> None:
+    error = kernels_of(source).refused["kernel"]
+    assert error.line == line and said in str(error)
+
+
+def test_a_kernel_that_calls_one_without_its_decorator_is_refused_for_that() -> None:
+    caller = "\n@triton.jit\ndef caller(x_ptr):\n    kernel(x_ptr, 4)\n"
+    assert "`kernel` is a plain function" in str(kernels_of(LOST + caller).refused["caller"])
+
+
 def refusal(source: str) -> KernelLanguageError:
     """Why the last definition of a text is not run; nothing else of the text is refused."""
     ast.parse(source)

@@ -13,7 +13,7 @@ from mlsys_grader.release.build import release
 from mlsys_lab.checks.deciding.artifact import Artifact, export_cells, parse_notebook
 from mlsys_lab.checks.labinfo import read_lab
 from mlsys_lab.checks.learner.spec import Lab
-from mlsys_lab.stack.artifact import ArtifactLoader
+from mlsys_lab.stack.loading import ArtifactLoader
 from tests.labs import in_process
 
 PROJECT = Path(__file__).parents[2]

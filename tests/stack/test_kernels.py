@@ -12,6 +12,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from mlsys_lab.errors import InputError
 from mlsys_lab.stack.artifact import Artifact, ArtifactError, Cell
 from mlsys_lab.stack.kernels import load_kernels, refuse_beyond_kernels
+from mlsys_lab.stack.loading import find_lost
 from tests.kernels.compiled import compiled
 
 SCALE = """\
@@ -64,9 +65,10 @@ def test_what_is_no_kernel_is_told_at_its_cell_and_line(line: str, said: str) ->
     assert f"`{line.strip()}`" in str(refused.value)
 
 
-def test_a_syntax_error_is_told_as_in_any_cell() -> None:
-    with pytest.raises(ArtifactError, match="syntax error in cell 1"):
-        load_kernels(artifact("@cuda.jit\ndef broken(:\n    pass"))
+def test_a_syntax_error_costs_its_own_cell_and_is_told_as_in_any() -> None:
+    module = load_kernels(artifact("%time x = 1\nawait x", "@cuda.jit\ndef broken(:\n    pass", SCALE))
+    assert callable(module.scale)
+    assert "syntax error in cell 3" in str(find_lost(module, ["broken"]))
 
 
 STUB = "#| export\nimport math\nfrom numba import cuda\n\n@cuda.jit\ndef scale(x):\n    {}\n"

@@ -10,7 +10,7 @@ import pytest
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.stack import load
-from mlsys_lab.stack.artifact import Artifact, ArtifactError, Cell
+from mlsys_lab.stack.artifact import Artifact, Cell
 from mlsys_lab.stack.workspace import Workspace
 
 
@@ -59,9 +59,12 @@ def test_a_name_that_neither_has_is_an_error_that_lists_them(reference: ModuleTy
         _ = layer.math
 
 
-def test_accepted_code_that_no_longer_runs_says_where(reference: ModuleType, tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match=r"\.mlsys-lab/artifacts/fake-topic\.py: cell 4.*line 2: `1 / 0`"):
-        load("fake-topic", _accept(tmp_path, "1 / 0"))
+def test_accepted_code_that_no_longer_runs_gives_way_to_the_courses_and_says_where(
+    reference: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert load("fake-topic", _accept(tmp_path, "1 / 0\ndef add(a, b): return 'mine'")).add(1, 2) == 3
+    said = capsys.readouterr().out
+    assert "fake-topic: no longer runs: .mlsys-lab/artifacts/fake-topic.py: cell 4" in said and "`1 / 0`" in said
 
 
 def test_a_topic_that_the_course_does_not_have(tmp_path: Path) -> None:

@@ -1,18 +1,22 @@
 """Take in what students handed in.
 
 understood are:
-  STUDENT/LAB/LAB.ipynb, STUDENT/any.ipynb, STUDENT.ipynb     a folder, or a zip of one
+  STUDENT/LAB/LAB.ipynb, STUDENT/any.ipynb                    a folder, or a zip of one
+  STUDENT.ipynb, STUDENT_LAB.ipynb                            likewise
   Jane Doe_4711_assignsubmission_file_/01-autograd.ipynb      Moodle: "Download all submissions"
   doejane_LATE_4711_88_01-autograd-1.ipynb                    Canvas: "Download Submissions"
-  STUDENT/.git                                                the last commit of each checkout, with its time
+  STUDENT/.git                                                the last commit of each checkout
 
 examples:
   mlsys-grader collect ~/Downloads/submissions.zip --lab autograd
   mlsys-grader collect checkouts/ --lab 01-autograd --course spring
 
 What was handed in before stays when this time nothing, or nothing readable, came. Exits with 1 when something was
-skipped: an entry that is damaged, a link, a path that leads elsewhere. Everything else has been taken then; somebody
-has to look at what was not.
+skipped (an entry that is damaged, a link, a path that leads elsewhere), or when it is unclear whose something is.
+Everything else has been taken then; somebody has to look at what was not.
+
+students.csv in the course folder remembers which name is which student. A name that differs from a known one only in
+case, accents, blanks or signs is asked about, and --who NAME=STUDENT answers.
 """
 
 from __future__ import annotations
@@ -29,6 +33,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `mlsys-grader collect` to its parser."""
     parser.add_argument("source", type=Path, help="a folder, a zip, or a folder of git checkouts")
     parser.add_argument("--lab", required=True, help="what it was handed in for")
+    parser.add_argument(
+        "--who", action="append", default=[], metavar="NAME=STUDENT", help="whose a name is; may be given several times"
+    )
+    parser.add_argument(
+        "--time",
+        choices=("receipt", "commit"),
+        default="receipt",
+        help="what penalties go by for a git checkout: when it was first collected (default), or the commit's own date",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,9 +53,18 @@ def run(args: argparse.Namespace) -> int:
     if not args.source.exists():
         raise InputError("nothing to collect", got=args.source, help="give a folder or a zip")
     course = Course(args.course.absolute())
-    results = take(course, lab.name, args.source)
+    results = take(course, lab.name, args.source, settled=_read_settled(args.who), time=args.time)
     for result in results:
-        if result.status in ("missing", "skipped"):
+        if result.status in ("missing", "skipped", "unclear"):
             print(f"{result.status}: {result.student}: {result.detail}")
+        if result.remark:
+            print(f"{result.student}: {result.remark}")
     print(", ".join(f"{number} {status}" for status, number in count_statuses(results)))
-    return 1 if any(result.status == "skipped" for result in results) else 0
+    return 1 if any(result.status in ("skipped", "unclear") for result in results) else 0
+
+
+def _read_settled(given: list[str]) -> dict[str, str]:
+    pairs = [text.rpartition("=") for text in given]
+    if wrong := [text for text, (name, _, student) in zip(given, pairs, strict=True) if not name or not student]:
+        raise InputError("--who says which name is which student", got=wrong[0], expected="NAME=STUDENT")
+    return {name: student for name, _, student in pairs}

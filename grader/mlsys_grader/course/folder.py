@@ -1,6 +1,8 @@
 """An instructor's course folder.
 
-submitted/STUDENT/LAB/LAB.ipynb     what was handed in, untouched; timestamp.txt beside it when it is known
+submitted/STUDENT/LAB/LAB.ipynb     what was handed in, untouched; beside it timestamp.txt, the time that penalties go
+                                    by, and of a git checkout received.txt and committed.txt
+students.csv                        the id of each name that hand-ins came under (intake.roster)
 records/LAB/STUDENT.json            verdicts (gradebook.record)
 released/LAB/LAB.ipynb              the notebook that was given out, for nbgrader
 sanitised/STUDENT/LAB/LAB.ipynb     the submission as nbgrader gets to see it
@@ -20,6 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
+from mlsys_grader.course.files import write_atomically
 from mlsys_lab.errors import InputError
 
 STUDENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
@@ -83,6 +86,11 @@ class Course:
         return self.root / "feedback" / student / lab / f"{lab}.html"
 
     @property
+    def roster(self) -> Path:
+        """Path of the table of names and students' ids."""
+        return self.root / "students.csv"
+
+    @property
     def gradebook(self) -> Path:
         """Path of nbgrader's database."""
         return self.root / "gradebook.db"
@@ -113,6 +121,11 @@ class Course:
         """Labs of which anything was handed in."""
         found = {path.name for path in self.root.glob("submitted/*/*") if path.is_dir()}
         return sorted(name for name in found if not name.startswith("."))
+
+
+def write_stamp(path: Path, time: datetime) -> None:
+    """Write a time as nbgrader reads it: in UTC, since it takes an offset like +0100 for a hundred seconds."""
+    write_atomically(path, f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC\n".encode())
 
 
 def read_stamp(path: Path) -> datetime | None:

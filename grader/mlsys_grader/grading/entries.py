@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from mlsys_grader.course import notebooks
+from mlsys_grader.course import folder, notebooks
 from mlsys_grader.course.files import write_atomically
 from mlsys_grader.course.folder import Course
 from mlsys_grader.course.lab import GradedLab
@@ -107,10 +107,10 @@ def _with_measured(
 
 
 def write_stamp(course: Course, lab: GradedLab, student: str) -> None:
-    """Put the time of handing in where nbgrader looks for it, in UTC: it takes +0100 for a hundred seconds."""
+    """Put the time of handing in where nbgrader looks for it."""
     target = course.sanitised(student, lab.name).with_name("timestamp.txt")
     if (stamp := course.handed_in(student, lab.name)) is not None:
-        write_atomically(target, f"{stamp:%Y-%m-%d %H:%M:%S} UTC\n".encode())
+        folder.write_stamp(target, stamp)
     else:
         target.unlink(missing_ok=True)
 

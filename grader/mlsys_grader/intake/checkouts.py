@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
-from mlsys_grader.intake.hand_in import HandIn, HandIns
+from mlsys_grader.intake.hand_in import HandIn, HandIns, is_aside
 from mlsys_grader.intake.submission import FILE_BYTES
 from mlsys_lab.errors import InputError, MissingToolError
 
@@ -21,14 +21,14 @@ LIMIT_S = 60
 
 
 def look_in_checkouts(checkouts: Iterable[Path]) -> HandIns:
-    """Notebooks at HEAD with the time of their last commit; checkouts without one; those that git cannot read."""
+    """Notebooks at HEAD with the time that their last commit claims; checkouts without one, or that git cannot read."""
     if shutil.which("git") is None:
         raise MissingToolError("git is not installed", help="`apt install git`")
     found = HandIns()
     for checkout in checkouts:
+        found.students.add(checkout.name)
         if not _holds_its_own(checkout / ".git"):
             found.left_out.append((checkout.name, "its repository is not its own"))
-            found.without.add(checkout.name)
             continue
         try:
             listed = _git(checkout, "ls-tree", "-r", "-z", "--format=%(objectmode) %(objectsize) %(path)", "HEAD")
@@ -37,17 +37,16 @@ def look_in_checkouts(checkouts: Iterable[Path]) -> HandIns:
                     checkout.name,
                     PurePosixPath(path).name,
                     lambda checkout=checkout, path=path: _blob(checkout, path),  # type: ignore[misc]
-                    _committed(checkout, path),
+                    path,
+                    in_checkout=True,
+                    committed=_committed(checkout, path),
                 )
                 for path in _notebooks(listed)
             ]
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
             found.left_out.append((checkout.name, _why(error)))
-            found.without.add(checkout.name)
             continue
         found.notebooks += notebooks
-        if not notebooks:
-            found.without.add(checkout.name)
     return found
 
 
@@ -67,7 +66,9 @@ def _notebooks(listed: bytes) -> list[str]:
     for line in listed.decode(errors="replace").split("\0"):
         mode, _, rest = line.partition(" ")
         size, _, path = rest.partition(" ")
-        if mode in ("100644", "100755") and path.endswith(".ipynb") and int(size) <= FILE_BYTES:
+        if mode not in ("100644", "100755") or not path.endswith(".ipynb") or is_aside(PurePosixPath(path)):
+            continue
+        if int(size) <= FILE_BYTES:
             paths.append(path)
     return paths
 

@@ -6,71 +6,105 @@ the disk.
 
 from __future__ import annotations
 
-import hashlib
 import re
-import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 
 from mlsys_grader.course.files import write_atomically
-from mlsys_grader.course.folder import STUDENT, Course
+from mlsys_grader.course.folder import Course, read_stamp, write_stamp
 from mlsys_grader.course.lock import lock_course
 from mlsys_grader.intake.checkouts import look_in_checkouts
 from mlsys_grader.intake.exports import look_in_folder, look_in_zip
 from mlsys_grader.intake.hand_in import HandIn, HandIns, make_printable
+from mlsys_grader.intake.roster import assign_ids, explain_unclear
 from mlsys_lab.errors import InputError
+
+STATUSES = ("new", "updated", "unchanged", "missing", "skipped", "unclear")
+SHOWN = "%Y-%m-%d %H:%M:%S UTC"
+RECEIPT, COMMIT = "receipt", "commit"
+"""Which time of a git checkout penalties go by: when `collect` first saw the notebook, or what the commit claims."""
 
 
 @dataclass(frozen=True)
 class Collected:
-    """What became of one student's hand-in: `new`, `updated`, `unchanged`, `missing` or `skipped`, and why."""
+    """What became of one student's hand-in: one of `STATUSES`, why, and what a person should know beside that."""
 
     student: str
     status: str
     detail: str = ""
+    remark: str = ""
 
 
-def collect(course: Course, lab: str, source: Path) -> list[Collected]:
+def collect(
+    course: Course,
+    lab: str,
+    source: Path,
+    *,
+    settled: Mapping[str, str] = MappingProxyType({}),
+    time: str = RECEIPT,
+) -> list[Collected]:
     """Copy everybody's notebook for `lab` into the course folder, made if need be; doing it again changes nothing.
 
-    Raises `InputError` when the source is not there, is not a readable archive or holds nothing.
+    settled: the ids of names, as a person decided. time: RECEIPT or COMMIT. Raises `InputError` when the source is not
+    there, is not a readable archive or holds nothing.
     """
-    found = _look(source)
+    found = _look(source, lab)
     if not found:
         raise InputError("no notebook found", got=source, help="mlsys-grader collect --help shows what is understood")
     course.lay_out()
     with lock_course(course, f"collect --lab {lab}"):
-        return _take_all(course, lab, found)
+        return _take_all(course, lab, found, settled, time)
 
 
-def _take_all(course: Course, lab: str, found: HandIns) -> list[Collected]:
-    by_student: dict[str, list[HandIn]] = {}
+def _take_all(course: Course, lab: str, found: HandIns, settled: Mapping[str, str], time: str) -> list[Collected]:
+    names = {entry.student for entry in found.notebooks} | found.students
+    assigned = assign_ids(course, names, settled)
+    handed_in: dict[str, list[HandIn]] = {assigned.ids[name]: [] for name in assigned.ids}
     for entry in found.notebooks:
-        by_student.setdefault(entry.student, []).append(entry)
+        if entry.student in assigned.ids:
+            handed_in[assigned.ids[entry.student]].append(entry)
+    remarks = {
+        assigned.ids[name]: f"taken as {assigned.ids[name]}: {explain_unclear(name, other, assigned.ids[other])}"
+        for name, other in assigned.apart.items()
+    }
     results = [Collected(make_printable(name), "skipped", why) for name, why in found.left_out]
-    ids = _assign_ids({*by_student, *found.without})
-    for raw, student in sorted(ids.items(), key=lambda pair: pair[1]):
-        if raw in by_student:
-            results.append(_take(course, lab, student, _choose(by_student[raw], lab)))
+    results += [
+        Collected(make_printable(name), "unclear", explain_unclear(name, other, student))
+        for name, (other, student) in sorted(assigned.unclear.items())
+    ]
+    for student, entries in sorted(handed_in.items()):
+        if entries:
+            taken = _choose(entries, lab)
+            result = _take(course, lab, student, taken, time)
+            others = [f"`{make_printable(entry.path)}`" for entry in entries if entry is not taken]
+            said = [f"took `{make_printable(taken.path)}`, not {', '.join(others)}"] if others else []
         else:
             course.submission(student, lab).parent.mkdir(parents=True, exist_ok=True)
-            results.append(Collected(student, "missing", "no notebook"))
+            result, said = Collected(student, "missing", "no notebook"), []
+        said = [*said, result.remark, remarks.get(student, "")]
+        results.append(replace(result, remark="; ".join(filter(None, said))))
     return [replace(result, detail=make_printable(result.detail)) for result in results]
 
 
-def _look(source: Path) -> HandIns:
+def _look(source: Path, lab: str) -> HandIns:
     if source.is_dir():
         checkouts = [path for path in sorted(source.iterdir()) if (path / ".git").exists()]
-        return look_in_checkouts(checkouts) if checkouts else look_in_folder(source)
+        return look_in_checkouts(checkouts) if checkouts else look_in_folder(source, lab)
     if source.is_file():
-        return look_in_zip(source)
+        return look_in_zip(source, lab)
     raise InputError("nothing to collect", got=source, expected="a folder, a zip, or a folder of git checkouts")
 
 
 def _choose(found: list[HandIn], lab: str) -> HandIn:
     """The one that counts: named after the lab, and of those the last, which LMS and browsers number highest."""
-    return max(found, key=lambda entry: (entry.file.startswith(lab), _copy_number(entry.file, lab), entry.file))
+
+    def rank(entry: HandIn) -> tuple[bool, int, int, str]:
+        return entry.file.startswith(lab), _copy_number(entry.file, lab), -entry.path.count("/"), entry.file
+
+    return max(found, key=rank)
 
 
 def _copy_number(file: str, lab: str) -> int:
@@ -79,43 +113,45 @@ def _copy_number(file: str, lab: str) -> int:
     return int(number[1] or number[2] or 0) if number else -1
 
 
-def _assign_ids(raw: Iterable[str]) -> dict[str, str]:
-    """An id for each name as it came; two names that would share one are told apart by a hash."""
-    ids: dict[str, str] = {}
-    for name in sorted(raw):
-        plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
-        student = name if STUDENT.fullmatch(name) else re.sub(r"[^A-Za-z0-9.@-]+", "-", plain).strip("-.@")[:80]
-        if not STUDENT.fullmatch(student) or student in ids.values():
-            student = f"{student or 'student'}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-        ids[name] = student
-    return ids
-
-
-def _take(course: Course, lab: str, student: str, found: HandIn) -> Collected:
+def _take(course: Course, lab: str, student: str, found: HandIn, time: str) -> Collected:
     target = course.submission(student, lab)
     try:
         content = found.read()
     except (InputError, OSError) as error:
         target.parent.mkdir(parents=True, exist_ok=True)
         return Collected(student, "skipped", str(error))
-    stamp = target.with_name("timestamp.txt")
-    if found.handed_in is not None:
-        # In UTC: nbgrader takes an offset like +0100 for a hundred seconds.
-        write_atomically(stamp, f"{found.handed_in:%Y-%m-%d %H:%M:%S} UTC\n".encode())
     if target.is_symlink() or not target.exists():
+        status = "new"
+    else:
+        status = "unchanged" if target.read_bytes() == content else "updated"
+    remark = _stamp(target.parent, found, time, is_known=status == "unchanged")
+    if status != "unchanged":
         write_atomically(target, content)
-        return Collected(student, "new", found.file)
-    if target.read_bytes() == content:
-        return Collected(student, "unchanged", found.file)
-    if found.handed_in is None:
-        stamp.unlink(missing_ok=True)  # the time of what was there before
-    write_atomically(target, content)
-    return Collected(student, "updated", found.file)
+    return Collected(student, status, found.file, remark)
+
+
+def _stamp(folder: Path, found: HandIn, time: str, *, is_known: bool) -> str:
+    """Write when a notebook was handed in, where that is known; of a git checkout both times, which are told."""
+    stamp, received, committed = (folder / f"{name}.txt" for name in ("timestamp", "received", "committed"))
+    if not is_known:
+        for path in (stamp, received, committed):
+            path.unlink(missing_ok=True)  # the times of what was there before
+    if found.handed_in is not None:
+        write_stamp(stamp, found.handed_in)
+    if not found.in_checkout:
+        return ""
+    receipt = read_stamp(received) or datetime.now(UTC)
+    write_stamp(received, receipt)
+    if found.committed is not None:
+        write_stamp(committed, found.committed)
+    write_stamp(stamp, found.committed if time == COMMIT and found.committed is not None else receipt)
+    claim = f"{found.committed:{SHOWN}}" if found.committed is not None else "at no time that there is"
+    return f"received {receipt:{SHOWN}}, committed {claim} by the student's clock"
 
 
 def count_statuses(results: Iterable[Collected]) -> Iterator[tuple[str, int]]:
     """Count hand-ins by status, in a fixed order; a status that did not occur is left out."""
     statuses = [result.status for result in results]
-    for status in ("new", "updated", "unchanged", "missing", "skipped"):
+    for status in STATUSES:
         if statuses.count(status):
             yield status, statuses.count(status)

@@ -74,6 +74,7 @@ def deny(check: Check, problem: Problem) -> Verdict:
     mismatch, case = problem.mismatch, problem.case
     hidden = case is not None and case.hidden
     what, got, expected = (make_line(text) for text in (mismatch.what, mismatch.got, mismatch.expected))
+    helps = problem.ending is not Ending.HOPELESS and (hidden or not mismatch.is_form)
     if hidden:
         what, got, expected = "a case that is not shown fails", "", ""
     return Verdict(
@@ -84,7 +85,7 @@ def deny(check: Check, problem: Problem) -> Verdict:
         what,
         got,
         expected,
-        "" if problem.ending is Ending.HOPELESS else make_line(check.hint),
+        make_line(check.hint) if helps else "",
         case.name if case else "",
         hidden,
         unfinished=problem.ending is Ending.UNWRITTEN and not hidden,

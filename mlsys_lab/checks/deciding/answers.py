@@ -6,6 +6,7 @@ A check's `expect` may say beside an answer what common mistakes give for it (`l
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -41,6 +42,6 @@ def agree(got: Arrays, expected: Arrays, *, scale: float = 1.0) -> Mismatch | No
             for mistake, value in mistakes.get(name, {}).items()
             if name in got and close({name: got[name]}, {name: value.astype(want.dtype)}, scale=scale) is None
         ]
-        what = f"{mismatch.what}: {known[0]}" if known else mismatch.what
-        return Mismatch(what, mismatch.got, mismatch.expected)
+        what = f"{mismatch.what}: {', or '.join(known)}" if known else mismatch.what
+        return replace(mismatch, what=what)
     return close(got, answers, scale=scale)

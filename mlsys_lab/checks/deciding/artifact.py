@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.stack.artifact import Artifact, ArtifactError, Cell, load
+from mlsys_lab.stack.artifact import Artifact, ArtifactError, Cell
+from mlsys_lab.stack.commands import is_exported, strip_commands
+from mlsys_lab.stack.loading import load
 
 __all__ = [
     "Artifact",
@@ -25,7 +27,6 @@ __all__ = [
     "refuse_withheld",
 ]
 
-EXPORT = re.compile(r"\A\s*#\|\s*export\b")
 LAB_CALL = re.compile(r"""^[^#\n]*\blab\(\s*["']([\w-]+)["']""", re.MULTILINE)
 
 
@@ -74,7 +75,7 @@ def export_cells(notebook: Path | Notebook) -> Artifact:
     """The artifact of a notebook; `InputError` when the file is none or no cell is marked for export."""
     if isinstance(notebook, Path):
         notebook = read_notebook(notebook)
-    cells = tuple(cell for cell in notebook.code if EXPORT.match(cell.source))
+    cells = tuple(cell for cell in notebook.code if is_exported(cell.source))
     if not cells:
         raise InputError(
             f"{notebook.name} exports nothing",
@@ -88,7 +89,7 @@ def defined_elsewhere(notebook: Notebook, names: Iterable[str]) -> dict[str, int
     """Which of `names` a cell that is NOT exported defines at its top level, and the number of that cell."""
     found: dict[str, int] = {}
     for cell in notebook.code:
-        if EXPORT.match(cell.source):
+        if is_exported(cell.source):
             continue
         for node in _statements(cell.source):
             targets = node.targets if isinstance(node, ast.Assign) else []
@@ -117,7 +118,7 @@ def refuse_withheld(artifact: Artifact, withheld: Iterable[str]) -> None:
 def _statements(source: str) -> list[ast.stmt]:
     """A cell's statements; none where it is not plain Python, which running it tells in other words."""
     try:
-        return ast.parse(source).body
+        return ast.parse(strip_commands(source)).body
     except (SyntaxError, ValueError, RecursionError):
         return []
 

@@ -61,9 +61,9 @@ def close(got: Arrays, expected: Arrays, *, scale: float = 1.0) -> Mismatch | No
 
 def _differs(name: str, got: np.ndarray, want: np.ndarray, scale: float) -> Mismatch | None:
     if got.shape != want.shape:
-        return Mismatch(f"`{name}` has the wrong shape", str(got.shape), str(want.shape))
+        return Mismatch(f"`{name}` has the wrong shape", str(got.shape), str(want.shape), is_form=True)
     if got.dtype != want.dtype:
-        return Mismatch(f"`{name}` has the wrong dtype", str(got.dtype), str(want.dtype))
+        return Mismatch(f"`{name}` has the wrong dtype", str(got.dtype), str(want.dtype), is_form=True)
     if want.size == 0:
         return None
     if got.dtype.kind == "f" and _all_near(got, want, scale):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -62,7 +63,7 @@ def agree(got: Arrays, expected: Arrays, *, scale: float = 1.0) -> Mismatch | No
     wrong = [line for found in launches.values() for line in decode_text(found[WRONG]).splitlines()]
     if (mismatch := find_nan(answers, values) or close(answers, values, scale=scale)) is not None:
         told = f". {wrong[0]}" if wrong else ""
-        return Mismatch(f"{mismatch.what}{told}", mismatch.got, mismatch.expected)
+        return replace(mismatch, what=f"{mismatch.what}{told}")
     if wrong:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         expects = "every access inside of its array, to what is written, in a fixed order"

@@ -21,7 +21,8 @@ import mlsys_lab
 from mlsys_lab.checks.learner.limits import OutOfTimeError, time_limit
 from mlsys_lab.checks.learner.spec import Arrays, Call, Check, Mismatch
 from mlsys_lab.errors import CourseError, UnfinishedError
-from mlsys_lab.stack.artifact import ArtifactError, describe, place_of
+from mlsys_lab.stack.artifact import ArtifactError
+from mlsys_lab.stack.loading import describe, find_cause, find_lost, place_of
 
 DTYPES = frozenset(
     {"bool", "int8", "int16", "int32", "int64", "uint8", "float16", "float32", "float64"},
@@ -49,11 +50,14 @@ class Attempt:
 def missing_names(check: Call | Check, artifact: Any) -> Mismatch | None:
     """The problem of an artifact that does not define what the check uses, or None.
 
-    Raises `ArtifactError` where it defines a kernel that may not be run.
+    Raises `ArtifactError` where it defines a kernel that may not be run, or lost the cell that would define the name;
+    `UnfinishedError` where that cell ran into a task that has not been written.
     """
     missing = [name for name in check.uses if not hasattr(artifact, name)]
     if not missing:
         return None
+    if (error := find_lost(artifact, missing)) is not None:
+        raise error
     names = ", ".join(f"`{name}`" for name in missing)
     return Mismatch(f"{names} is not defined", expected="a definition in a cell that begins with `#| export`")
 
@@ -66,9 +70,9 @@ def attempt(check: Call | Check, artifact: Any, inputs: Arrays, patience: float 
     """
     try:
         problem = missing_names(check, artifact)
-    except ArtifactError as error:
+    except (ArtifactError, UnfinishedError) as error:
         got, expected = str(error.got or ""), str(error.expected or error.help)
-        return Attempt(None, Mismatch(error.what, got, expected), unfinished=False, time_s=0.0)
+        return Attempt(None, Mismatch(error.what, got, expected), isinstance(error, UnfinishedError), time_s=0.0)
     if problem is not None:
         return Attempt(None, problem, unfinished=True, time_s=0.0)
     arrays: Arrays | None = None
@@ -134,7 +138,8 @@ def _raised(error: BaseException) -> Mismatch:
     if isinstance(error, CourseError) and not where:  # the check itself says what is wrong with an answer
         got, expected = ("" if value is None else str(value) for value in (error.got, error.expected))
         return Mismatch(error.what, got, expected)
-    said = describe(error)
+    cause = find_cause(error)
+    said = f"{describe(error)} ({cause.what})" if cause else describe(error)
     if where:
         return Mismatch("your code stopped with an exception", f"{said}, at {where}", _asked_for(error))
     return Mismatch("the check could not use what your code gave back", said, "what the task describes")

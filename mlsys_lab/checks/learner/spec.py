@@ -46,11 +46,15 @@ class Case:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """Why an answer is not accepted: what was wrong, got, expected. Holds no value of a hidden case's inputs."""
+    """Why an answer is not accepted: what was wrong, got, expected. Holds no value of a hidden case's inputs.
+
+    `is_form`: it is the answer's shape or type that is wrong, which says all that there is to say.
+    """
 
     what: str
     got: str = ""
     expected: str = ""
+    is_form: bool = field(default=False, kw_only=True)
 
 
 Run = Callable[[Any, Arrays], Arrays]

@@ -98,11 +98,19 @@ def columns(name: str, got: Any, *names: str) -> dict[str, np.ndarray]:
 
 
 def array(name: str, got: Any) -> np.ndarray:
-    """A copy of the numbers of a torch.Tensor, or of an engine's tensor, whose `data` is one; any shape and dtype."""
+    """A copy of the numbers of an array, a torch.Tensor, an engine's tensor (whose `data` is one) or nested lists."""
     import torch
 
     if got is None:
         raise InputError(f"{name} is None", expected="a torch.Tensor", help="no gradient reached it")
+    if isinstance(got, np.ndarray | np.generic | list | tuple | int | float):
+        try:
+            found = np.array(got)
+        except (ValueError, TypeError, RuntimeError):
+            found = np.array(None)
+        if found.dtype.kind not in "biuf":
+            raise InputError(f"{name} does not hold numbers", got=_described(got), expected="a torch.Tensor of numbers")
+        return found
     tensor = got if isinstance(got, torch.Tensor) else getattr(got, "data", got)
     if not isinstance(tensor, torch.Tensor):
         raise InputError(f"{name} is not a tensor", got=type(tensor).__name__, expected="a torch.Tensor")

@@ -87,10 +87,12 @@ def test_infinities_must_meet() -> None:
 
 def test_shape_dtype_and_names_must_match() -> None:
     want = {"x": np.zeros((2, 3))}
-    assert close({"x": np.zeros((3, 2))}, want) == _mismatch("`x` has the wrong shape", "(3, 2)", "(2, 3)")
+    assert close({"x": np.zeros((3, 2))}, want) == _mismatch(
+        "`x` has the wrong shape", "(3, 2)", "(2, 3)", is_form=True
+    )
     assert close({"x": np.zeros(6)}, want) is not None
     assert close({"x": np.zeros((2, 3), np.float32)}, want) == _mismatch(
-        "`x` has the wrong dtype", "float32", "float64"
+        "`x` has the wrong dtype", "float32", "float64", is_form=True
     )
     assert close({}, want) == _mismatch("`x` is missing", "nothing", "x")
     assert close(want | {"z": np.zeros(1)}, want) == _mismatch("more came back than was asked for", "z", "x")
@@ -131,10 +133,10 @@ def test_bfloat16_is_coarser_than_what_carries_it() -> None:
     assert tolerance("bfloat16") > tolerance("float16") > tolerance("float32") > tolerance("float64") > 0
 
 
-def _mismatch(what: str, got: str, expected: str) -> object:
+def _mismatch(what: str, got: str, expected: str, is_form: bool = False) -> object:
     from mlsys_lab.checks.learner.spec import Mismatch
 
-    return Mismatch(what, got, expected)
+    return Mismatch(what, got, expected, is_form=is_form)
 
 
 def _none() -> object:

@@ -60,6 +60,21 @@ def test_another_count_of_entries_is_refused(got: Any) -> None:
         values.numbers("f", got, "a", "b")
 
 
+@pytest.mark.parametrize(
+    "got",
+    [[1, 2], (1, 2), np.array([1, 2]), torch.tensor([1, 2]), [np.int64(1), 2], [torch.tensor(1), torch.tensor(2)]],
+)
+def test_numbers_of_any_container_are_an_array(got: Any) -> None:
+    found = values.array("labels", got)
+    assert (found.dtype, found.tolist()) == (np.int64, [1, 2]) and found is not got
+
+
+@pytest.mark.parametrize("got", [["a"], [[1], [2, 3]], np.array(["x"]), np.array([None]), "12", {}, memoryview(b"12")])
+def test_what_holds_no_numbers_is_no_array(got: Any) -> None:
+    with pytest.raises(InputError, match=r"^labels (does not hold numbers|is not a tensor)"):
+        values.array("labels", got)
+
+
 def test_a_pair_holds_two_of_any_kind() -> None:
     assert values.pair("f", (1, "x"), "count", "word") == (1, "x")
     with pytest.raises(InputError, match=r"^f gives no pair: got tuple of 3, expected a tuple \(count, word\)$"):

@@ -12,7 +12,7 @@ from pathlib import Path
 from mlsys_grader.course import notebooks
 from mlsys_grader.course.folder import STUDENT, Course
 from mlsys_grader.gradebook.record import Record, read_record
-from mlsys_grader.intake.collect import collect
+from mlsys_grader.intake.collect import STATUSES, collect
 from mlsys_grader.intake.sanitise import sanitise
 from mlsys_grader.intake.submission import read_submission
 from mlsys_grader.sandbox.inside import wire
@@ -100,9 +100,9 @@ def archive(data: bytes, folder: Path) -> None:
     course = Course(folder / "course")
     with watched(), contextlib.suppress(InputError):
         for result in collect(course, LAB, path):
-            assert result.status in ("new", "updated", "unchanged", "missing", "skipped")
-            assert result.status == "skipped" or STUDENT.fullmatch(result.student)
-            assert (result.student + result.detail).isprintable()
+            assert result.status in STATUSES
+            assert result.status in ("skipped", "unclear") or STUDENT.fullmatch(result.student)
+            assert (result.student + result.detail + result.remark).isprintable()
     assert {entry.name for entry in folder.iterdir()} <= {"hand-ins.zip", "course"}
     for entry in folder.glob("course/submitted/**/*"):
         parts = entry.relative_to(folder / "course" / "submitted").parts

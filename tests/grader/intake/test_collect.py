@@ -2,11 +2,14 @@ import os
 import stat
 import subprocess
 import zipfile
+from datetime import UTC, datetime
 
 import pytest
 
 from mlsys_grader.course.folder import Course
-from mlsys_grader.intake.collect import collect, count_statuses
+from mlsys_grader.intake import collect as module
+from mlsys_grader.intake.collect import COMMIT, collect, count_statuses
+from mlsys_grader.intake.hand_in import make_printable
 from mlsys_grader.intake.submission import FILE_BYTES
 from mlsys_lab.errors import InputError
 
@@ -142,9 +145,9 @@ def test_nothing_leaves_the_course_folder(course, tmp_path):
         file.writestr(link, "/etc/passwd")
     before = {path for path in tmp_path.rglob("*") if "course" not in path.parts}
     results = collect(course, LAB, tmp_path / "evil.zip")
-    assert dict(count_statuses(results)) == {"skipped": 4}
+    assert dict(count_statuses(results)) == {"missing": 1, "skipped": 4}
     assert {path for path in tmp_path.rglob("*") if "course" not in path.parts} == before
-    assert course.students(LAB) == []
+    assert course.students(LAB) == ["mallory"]
 
 
 def test_links_in_a_folder_are_not_followed(course, source):
@@ -159,6 +162,121 @@ def test_names_that_no_folder_may_have_are_made_plain_and_stay_apart(course, tmp
     collect(course, LAB, archive(tmp_path / "n.zip", {name: name[:3] for name in names}))
     assert len(course.students(LAB)) == len(names)
     assert sorted(taken(course).values()) == sorted(name[:3] for name in names)
+
+
+def statuses(course, source, **options):
+    return {result.student: result.status for result in collect(course, LAB, source, **options)}
+
+
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [
+        ("jane doe", "jane-doe"),
+        ("jane-doe", "jane doe"),
+        ("Jane", "jane"),
+        ("José", "Jose"),
+        ("Jose\u0301", "José"),
+        ("ada", "ada "),
+        ("ada.", "ada"),
+        ("a\u200bda", "ada"),
+    ],
+)
+@pytest.mark.parametrize("archived", [False, True])
+def test_a_name_that_reads_like_a_known_one_is_asked_about(course, tmp_path, first, later, archived):
+    def hand_ins(name):
+        entries = {f"{name}/01-tiny.ipynb": name}
+        if archived:
+            return archive(tmp_path / "in.zip", entries)
+        for path, content in entries.items():
+            put(tmp_path / ascii(name), path, content)
+        return tmp_path / ascii(name)
+
+    collect(course, LAB, hand_ins(first))
+    (known,) = taken(course)
+    (result,) = collect(course, LAB, hand_ins(later))
+    assert result.status == "unclear" and taken(course) == {known: first}
+    assert make_printable(first) in result.detail and f'--who "{make_printable(later)}={known}"' in result.detail
+    assert statuses(course, hand_ins(later), settled={later: "another"}) == {"another": "new"}
+    assert statuses(course, hand_ins(later)) == {"another": "unchanged"}, "what was settled is remembered"
+    assert statuses(course, hand_ins(first)) == {known: "unchanged"}
+
+
+def test_two_names_may_be_settled_as_one_student(course, source):
+    put(source, "jane doe/01-tiny.ipynb", "one")
+    collect(course, LAB, source)
+    (source / "jane doe").rename(source / "Jane-Doe")
+    put(source, "Jane-Doe/01-tiny.ipynb", "two")
+    assert statuses(course, source, settled={"Jane-Doe": "jane-doe"}) == {"jane-doe": "updated"}
+    course.roster.write_text("name,student,remark\nJane-Doe,jd,by hand\n")
+    assert statuses(course, source) == {"jd": "new"}
+
+
+def test_names_that_come_together_are_kept_apart_and_it_is_said(course, tmp_path):
+    both = archive(tmp_path / "n.zip", {"jane-doe/x.ipynb": "a", "jane doe/x.ipynb": "b"})
+    first, second = collect(course, LAB, both)
+    assert (first.student, first.remark, second.status) == ("jane-doe", "", "new")
+    assert "`jane doe` reads like `jane-doe`" in second.remark
+    assert sorted(taken(course).values()) == ["a", "b"]
+    assert [result.status for result in collect(course, LAB, both)] == ["unchanged", "unchanged"]
+
+
+def test_a_course_from_before_there_was_a_table_of_names_goes_on(course, source):
+    put(source, "Zoë.ipynb", "z")
+    course.submission("Zoe", LAB).parent.mkdir(parents=True)
+    assert statuses(course, source) == {"Zoe": "new"}
+
+
+@pytest.mark.parametrize("text", ["", "name\nada\n", "name,student\nada,../x\n", "name,student\na,b\na,c\n", "\xff"])
+def test_a_damaged_table_of_names_is_one_line(course, source, text):
+    put(source, "ada.ipynb")
+    course.roster.write_bytes(text.encode("latin-1"))
+    with pytest.raises(InputError, match=r"students\.csv"):
+        collect(course, LAB, source)
+
+
+def test_files_of_two_students_whose_ids_begin_alike_stay_apart(course, source):
+    for name in ("jane_doe", "jane_smith", "jane_doe_01-tiny (1)", "kim_01-tiny"):
+        put(source, f"{name}.ipynb", name)
+    results = {result.student: result for result in collect(course, LAB, source)}
+    assert taken(course) == {"jane_doe": "jane_doe_01-tiny (1)", "jane_smith": "jane_smith", "kim": "kim_01-tiny"}
+    assert results["jane_doe"].remark == "took `jane_doe_01-tiny (1).ipynb`, not `jane_doe.ipynb`"
+
+
+def test_a_zip_tells_who_handed_in_nothing_that_can_be_read(course, tmp_path):
+    entries = {
+        "ada/essay.docx": "",
+        "bob/.ipynb_checkpoints/01-tiny-checkpoint.ipynb": "",
+        "Cy Dee_4711_assignsubmission_file_/notes.txt": "",
+        "doeeve_4712_88_essay.pdf": "",
+        "fay/": "",
+        "gil/01-tiny.ipynb": "g",
+        "gil/notes.txt": "",
+        "__MACOSX/ada/._essay.docx": "",
+    }
+    told = statuses(course, archive(tmp_path / "z.zip", entries))
+    assert told.pop("gil") == "new" and set(told.values()) == {"missing"}
+    assert set(told) == {"ada", "bob", "Cy-Dee-4711", "doeeve-4712", "fay"}
+
+
+def test_which_of_several_notebooks_was_taken_is_said(course, source):
+    for path in (
+        "01-tiny.ipynb",
+        "old/01-tiny.ipynb",
+        "scratch.ipynb",
+        "old/.ipynb_checkpoints/01-tiny-checkpoint.ipynb",
+    ):
+        put(source, f"ada/{path}", path)
+    (result,) = collect(course, LAB, source)
+    assert taken(course) == {"ada": "01-tiny.ipynb"}
+    assert result.remark == "took `ada/01-tiny.ipynb`, not `ada/scratch.ipynb`, `ada/old/01-tiny.ipynb`"
+
+
+def test_a_checkpoint_that_was_committed_is_no_hand_in(course, source):
+    put(source, "ada/.ipynb_checkpoints/01-tiny-checkpoint.ipynb", "old")
+    git(source, "init", "-q", "ada")
+    git(source / "ada", "add", "-f", ".")
+    git(source / "ada", "commit", "-qm", "x")
+    assert statuses(course, source) == {"ada": "missing"}
 
 
 def test_a_zip_bomb_is_cut_off(course, tmp_path):
@@ -203,9 +321,31 @@ def test_checkouts_count_by_their_last_commit(course, source):
     results = {r.student: r.status for r in collect(course, LAB, source)}
     assert not course.submission("bob", LAB).exists()
     assert course.submission("ada", LAB).read_text() == "committed"
-    stamp = course.submission("ada", LAB).with_name("timestamp.txt").read_text()
-    assert stamp == "2026-03-04 04:06:07 UTC\n"
     assert results["bob"] in ("missing", "skipped")
+
+
+def test_penalties_go_by_when_a_commit_was_received_unless_its_own_date_is_chosen(course, source, monkeypatch):
+    notebook = put(source, "ada/01-tiny.ipynb", "one")
+    git(source, "init", "-q", "ada")
+    git(source / "ada", "add", ".")
+    git(source / "ada", "commit", "-qm", "x", GIT_COMMITTER_DATE="2026-03-04T05:06:07+01:00")
+
+    def times(at, **options):
+        monkeypatch.setattr(module, "datetime", type("Clock", (), {"now": lambda zone: at}))
+        (result,) = collect(course, LAB, source, **options)
+        folder = course.submission("ada", LAB).parent
+        return [(folder / f"{name}.txt").read_text() for name in ("timestamp", "received", "committed")], result
+
+    first, later = datetime(2026, 3, 5, 9, tzinfo=UTC), datetime(2026, 3, 9, tzinfo=UTC)
+    received, committed = "2026-03-05 09:00:00 UTC\n", "2026-03-04 04:06:07 UTC\n"
+    written, result = times(first)
+    assert written == [received, received, committed]
+    assert received.strip() in result.remark and committed.strip() in result.remark
+    assert times(later)[0] == [received, received, committed], "collected again, received once"
+    assert times(later, time=COMMIT)[0] == [committed, received, committed]
+    notebook.write_text("two")
+    git(source / "ada", "commit", "-qam", "y", GIT_COMMITTER_DATE="2026-03-04T05:06:08+01:00")
+    assert times(later)[0][0] == "2026-03-09 00:00:00 UTC\n"
 
 
 @pytest.mark.parametrize("name", ["01-tiny.ipynb", "[01]-tiny*.ipynb", ":(top)x.ipynb", "-x.ipynb"])
@@ -223,8 +363,9 @@ def test_a_checkout_with_a_damaged_notebook_or_an_odd_time_does_not_stop_the_oth
     results = {r.student: (r.status, r.detail) for r in collect(course, LAB, source)}
     assert results["ada"][0] == results["bob"][0] == "new"
     assert results["cy"][0] == "skipped" and "git" in results["cy"][1]
-    assert course.submission("ada", LAB).with_name("timestamp.txt").read_text() == "2026-03-04 04:06:07 UTC\n"
-    assert not course.submission("bob", LAB).with_name("timestamp.txt").exists()
+    assert course.submission("ada", LAB).with_name("committed.txt").read_text() == "2026-03-04 04:06:07 UTC\n"
+    assert not course.submission("bob", LAB).with_name("committed.txt").exists()
+    assert course.submission("bob", LAB).with_name("timestamp.txt").exists(), "an odd date is no way round a deadline"
 
 
 def test_a_checkout_cannot_make_git_run_anything(course, source, tmp_path):

@@ -129,11 +129,36 @@ def test_trouble_of_one_check_costs_that_check_only(verdicts, body, reason):
     assert re.search(reason, got["double"].reason), got["double"].reason
 
 
-def test_code_that_cannot_be_loaded_loses_everything_for_one_reason(verdicts):
-    got = verdicts(double="import no_such_module\n")
-    assert {v.earned for v in got.values()} == {0}
-    assert len({v.reason for v in got.values()}) == 1
-    assert "ModuleNotFoundError" in got["total"].reason
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("import no_such_module as m\n\n@m.jit\ndef double(x):\n    return 2 * x\n", "ModuleNotFoundError"),
+        ("def double(x:\n    return 2 * x\n", "syntax error in cell"),
+        ("1 / 0\ndef double(x):\n    return 2 * x\n", "ZeroDivisionError"),
+        ("%%bash\ndef double(x):\n", "something else than Python"),
+    ],
+)
+def test_a_cell_that_fails_costs_the_checks_that_need_it_only(verdicts, source, reason):
+    got = verdicts(double=source)
+    assert [v.earned for v in got.values()] == [0, 2, 3]
+    assert reason in got["double"].reason and "cell" in got["double"].reason
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from __future__ import annotations",
+        "import asyncio\nawait asyncio.sleep(0)",
+        "%time y = 3",
+        "!pip install it's",
+        "len?",
+        "display(1)",
+        "import no_such_module",
+    ],
+)
+def test_what_only_a_notebook_or_another_machine_knows_costs_nothing(verdicts, line):
+    got = verdicts(double=f"import math\n{line}\n\ndef double(x):\n    return 2 * x\n")
+    assert [v.earned for v in got.values()] == [1, 2, 3]
 
 
 def test_inputs_are_drawn_anew_each_time_and_the_secret_ones_stay_out(verdicts):

@@ -80,10 +80,13 @@ for module in (*decides, "deciding", "runner", "labinfo", "learner.triton"):
     except ModuleNotFoundError:
         pass
 raise ValueError(seen)
+Value = None
 """
     order = {"name": "t", "source": source, "time_limit_s": 20.0, "memory_bytes": 1 << 30, "cpu_s": 60}
+    call = {"call": "mlsys_lab.checks.learner.autograd.scalar:arithmetic", "uses": ["Value"], "memory_bytes": None}
     with Sandbox(GradedLab(find_lab("autograd"))) as running, running.job() as job:
-        told = job.ask("job", order, deadline=time.monotonic() + 60)
+        job.ask("job", order, deadline=time.monotonic() + 60)
+        told = job.ask("case", {**call, "time_limit_s": 20.0, "random_seed": 1}, deadline=time.monotonic() + 60)
     assert "['learner', 'learner/autograd']" in str(told.meta), told
 
 

@@ -35,8 +35,9 @@ from mlsys_lab.checks.learner.attempt import attempt
 from mlsys_lab.checks.learner.limits import OutOfTimeError, time_limit
 from mlsys_lab.checks.learner.spec import Call, Mismatch, find_call
 from mlsys_lab.errors import CourseError, UnfinishedError
-from mlsys_lab.stack.artifact import Artifact, load
+from mlsys_lab.stack.artifact import Artifact
 from mlsys_lab.stack.kernels import import_interpreters, load_kernels
+from mlsys_lab.stack.loading import load
 
 POLL_S = 0.02
 FILE_BYTES = 16 << 20

@@ -191,6 +191,7 @@ CHECKS = (
         cases=(
             Case("fewer elements than threads", {"n": 100}),
             Case("elements for two turns and a half", {"n": 640}),
+            Case("an odd number of elements", {"n": 333}),
             Case("any number", {"n": 777}, hidden=True),
         ),
         inputs=_axpy_inputs,

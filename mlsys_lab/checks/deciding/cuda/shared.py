@@ -73,8 +73,9 @@ CHECKS = (
         cases=(
             Case("100 elements, one block", {"n": 100}),
             Case("three blocks", {"n": 2 * THREADS + 44}),
-            Case("a full block", {"n": THREADS}, hidden=True),
-            Case("a block with one element", {"n": THREADS + 1}, hidden=True),
+            Case("a full block", {"n": THREADS}),
+            Case("a block with one element", {"n": THREADS + 1}),
+            Case("another length", {"n": 3 * THREADS - 1}, hidden=True),
         ),
         inputs=_smooth_inputs,
         run=calls.smooth,

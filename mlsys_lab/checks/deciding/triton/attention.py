@@ -120,7 +120,7 @@ CHECKS = (
         cases=(
             Case("one block", {"heads": 1, "tokens": 16, "width": 16}),
             Case("two heads, tokens that do not fill a block", {"heads": 2, "tokens": 21, "width": 16}),
-            Case("a width that is no power of two", {"heads": 1, "tokens": 35, "width": 20, "scale": 0.3}),
+            Case("two heads, a width that is no power of two", {"heads": 2, "tokens": 35, "width": 20, "scale": 0.3}),
             Case("scores far apart", {"heads": 1, "tokens": 33, "width": 16, "spread": 7.0}),
             Case("the first key outweighs all others", {"heads": 1, "tokens": 20, "width": 16, "sink": 150.0}),
             Case("half precision", {"heads": 1, "tokens": 40, "width": 16, "dtype": np.float16}),

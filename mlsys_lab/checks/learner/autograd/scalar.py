@@ -64,7 +64,7 @@ def order(artifact: Any, arrays: Arrays) -> Arrays:
         nodes.append(artifact.Value(1.0) if i < 0 else nodes[i] + nodes[j])
     names = {id(node): i for i, node in enumerate(nodes)}
     found = artifact.topological_order(nodes[-1])
-    if not isinstance(found, list):
+    if not isinstance(found, list | tuple):
         raise InputError("topological_order gives no list", got=type(found).__name__, expected="list of nodes")
     return {"order": np.array([names.get(id(node), -1) for node in found], dtype=np.int64)}
 

@@ -44,7 +44,7 @@ def parse(artifact: Any, arrays: Arrays) -> Arrays:
         except Exception as error:
             error.add_note(f"a ValueError from {name} if letters and shapes do not fit, else an answer")
             raise
-        if not isinstance(parsed, tuple) or len(parsed) != 3 or not isinstance(parsed[2], dict):
+        if not isinstance(parsed, tuple | list) or len(parsed) != 3 or not isinstance(parsed[2], dict):
             expected = "(operands, output, sizes)"
             raise InputError("parse_einsum gives something else", got=repr(parsed)[:80], expected=expected)
         operands, output, sizes = parsed

@@ -37,7 +37,7 @@ def product_rows(name: str, got: Any) -> dict[str, list[list[int]]]:
         raise InputError(f"{name} gives no list", got=type(got).__name__, expected="list of (name, times, m, k, n)")
     found: dict[str, dict[tuple[int, ...], int]] = {}
     for entry in got:
-        if not isinstance(entry, tuple) or len(entry) != 5 or not isinstance(entry[0], str):
+        if not isinstance(entry, tuple | list) or len(entry) != 5 or not isinstance(entry[0], str):
             given = f"{type(entry).__name__} {entry!r}"[:80]
             raise InputError(f"{name} lists no product", got=given, expected="tuple (name, times, m, k, n)")
         times, *shape = (int(whole(f"a number of {entry[0]!r}", value)) for value in entry[1:])

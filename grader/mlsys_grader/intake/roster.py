@@ -1,0 +1,117 @@
+"""Who is who: the id of every name that hand-ins came under, remembered from one collect to the next.
+
+The file is students.csv in the course folder, two columns `name,student`. A person may add lines and mend them.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from mlsys_grader.course.files import write_atomically
+from mlsys_grader.course.folder import STUDENT, Course, check_student
+from mlsys_grader.intake.hand_in import make_printable
+from mlsys_lab.errors import InputError
+
+FIELDS = ["name", "student"]
+
+
+@dataclass
+class Assignment:
+    """The id of each name. `apart`: names kept apart from another new one that reads alike, which is given. `unclear`:
+    names without an id, with the known name that each reads like and its id.
+    """
+
+    ids: dict[str, str] = field(default_factory=dict)
+    apart: dict[str, str] = field(default_factory=dict)
+    unclear: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+
+def assign_ids(course: Course, names: Iterable[str], settled: Mapping[str, str]) -> Assignment:
+    """Give each name an id: the remembered one, what `settled` says, else a new one; remembers all of them.
+
+    A new name that differs from a remembered one only in case, accents, blanks or signs may be the same person: it is
+    left unclear. Where both are new they are kept apart. Raises `InputError` for a damaged students.csv.
+    """
+    remembered = {**_read(course), **{name: check_student(student) for name, student in settled.items()}}
+    folders = {path.name for path in (course.root / "submitted").iterdir() if path.is_dir()}
+    known = {**{student: student for student in folders - set(remembered.values())}, **remembered}
+    like = {_fold(name): name for name in known}
+    found, fresh = Assignment(), dict[str, str]()
+    for name in sorted(names, key=lambda name: (not STUDENT.fullmatch(name), name != name.lower(), name)):
+        student, other = _make_id(name), like.get(_fold(name))
+        if name in remembered:
+            found.ids[name] = remembered[name]
+            continue
+        was_collected_so = other not in remembered and other not in fresh and known.get(other or "") == student
+        if other in fresh:
+            found.apart[name] = other
+        elif other is not None and not was_collected_so:
+            found.unclear[name] = (other, known[other])
+            continue
+        taken = {one.casefold() for one in known.values()} - ({student.casefold()} if was_collected_so else set())
+        if not STUDENT.fullmatch(student) or student.casefold() in taken:
+            student = f"{student or 'student'}-{hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()[:8]}"
+        found.ids[name] = fresh[name] = known[name] = student
+        like.setdefault(_fold(name), name)
+    _write(course, {**remembered, **fresh})
+    return found
+
+
+def explain_unclear(name: str, other: str, student: str) -> str:
+    """One line for a person: two names that may be one student, and how to settle it."""
+    one, another = make_printable(name), make_printable(other)
+    return (
+        f"`{one}` reads like `{another}`, who is {student}: one student or two? If one, collect again with "
+        f'--who "{one}={student}"; if two, give it an id of its own there (students.csv keeps it)'
+    )
+
+
+def _make_id(name: str) -> str:
+    if STUDENT.fullmatch(name):
+        return name
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    return re.sub(r"[^A-Za-z0-9.@-]+", "-", plain).strip("-.@")[:80]
+
+
+def _fold(name: str) -> str:
+    """What is left of a name without case, accents, invisible characters, and with all signs and blanks alike."""
+    letters = unicodedata.normalize("NFKD", name.casefold())
+    plain = "".join(c for c in letters if unicodedata.category(c) not in ("Mn", "Cf"))
+    return re.sub(r"[\W_]+", "-", plain).strip("-") or name
+
+
+def _read(course: Course) -> dict[str, str]:
+    try:
+        text = course.roster.read_bytes().decode("utf-8-sig", errors="surrogatepass")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {course.roster}", got=error) from None
+    rows = csv.DictReader(io.StringIO(text, newline=""))
+    if not set(FIELDS) <= set(rows.fieldnames or []):
+        raise InputError(f"{course.roster} is damaged", got=rows.fieldnames, expected="a first line `name,student`")
+    ids: dict[str, str] = {}
+    for row in rows:
+        name, student = row["name"], row["student"]
+        if not name or not student or not STUDENT.fullmatch(student) or ids.get(name, student) != student:
+            what = f"{course.roster}, line {rows.line_num}"
+            raise InputError(
+                what, got=f"{name},{student}", expected="a name that no other line has, and a student's id"
+            )
+        ids[name] = student
+    return ids
+
+
+def _write(course: Course, ids: Mapping[str, str]) -> None:
+    if ids == _read(course):
+        return
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([FIELDS, *sorted(ids.items())])
+    write_atomically(course.roster, text.getvalue().encode(errors="surrogatepass"))

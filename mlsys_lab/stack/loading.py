@@ -1,0 +1,250 @@
+"""Exported cells run as one module, cell after cell as in a notebook; one that fails costs what it defines."""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import importlib.abc
+import importlib.util
+import inspect
+import linecache
+import re
+import symtable
+import sys
+import traceback
+from collections.abc import Coroutine, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import CodeType, FrameType, ModuleType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from mlsys_lab.errors import UnfinishedError
+from mlsys_lab.stack.artifact import Artifact, ArtifactError, Cell, Place
+from mlsys_lab.stack.commands import display, get_ipython, strip_commands
+
+if TYPE_CHECKING:
+    import asyncio
+
+LONGEST_TEXT = 300
+"""Characters of an exception's text that are shown at most."""
+FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | __future__.annotations.compiler_flag
+"""How cells are compiled: with `await` outside of functions, and with annotations that nobody works out, since they may
+name what a cell imports that is not exported."""
+UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
+"""What Python raises for a text that it cannot compile."""
+DEFINITION = re.compile(r"^(?:(?:async\s+)?def\s+|class\s+)?(\w+)\s*(?:\(|:|=(?!=))", re.MULTILINE)
+"""What a text that Python cannot read seems to define at its top level."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A cell that did not run to its end: why, by cell and line, and the names that it would have defined.
+
+    `is_readable`: it is Python; if not, its names are a guess.
+    """
+
+    error: ArtifactError | UnfinishedError
+    names: frozenset[str]
+    is_readable: bool = True
+
+
+class ArtifactLoader(importlib.abc.InspectLoader):
+    """Import machinery for an artifact, so that tracebacks and `inspect.getsource` find the learner's lines.
+
+    `lost` holds the cells that did not run to their end.
+    """
+
+    def __init__(self, artifact: Artifact) -> None:
+        self.artifact = artifact
+        self.filename = f"{artifact.name} (exported cells)"
+        self.lost: list[Lost] = []
+        self._runner: asyncio.Runner | None = None
+
+    def get_source(self, fullname: str) -> str:
+        """Text of the module, line by line that of the artifact, without notebook commands and what is no Python."""
+        return Artifact(self.artifact.name, tuple(map(_readable, self.artifact.cells))).source
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run cell after cell, statement after statement."""
+        vars(module).update(display=display, get_ipython=get_ipython)
+        with ExitStack() as self._loops:
+            for cell, first in self.artifact.placed_cells():
+                self._run_cell(self.read_cell(cell, first), vars(module))
+
+    def read_cell(self, cell: Cell, first: int) -> list[tuple[ast.stmt, CodeType]]:
+        """Compile a cell that begins at a line of the module; nothing of one that is no Python, which is lost."""
+        try:
+            tree = ast.parse("\n" * (first - 1) + strip_commands(cell.source))
+            return [(node, self._compile(node)) for statement in tree.body for node in _split_import(statement)]
+        except UNREADABLE as error:
+            names = frozenset(DEFINITION.findall(cell.source))
+            self.lost.append(Lost(_describe_unreadable(self.artifact, cell, first, error), names, False))
+            return []
+
+    def _compile(self, statement: ast.stmt) -> CodeType:
+        code: CodeType = compile(ast.Module([statement], []), self.filename, "exec", FLAGS, dont_inherit=True)
+        return code
+
+    def _run_cell(self, statements: list[tuple[ast.stmt, CodeType]], names: dict[str, Any]) -> None:
+        for done, (statement, code) in enumerate(statements):
+            try:
+                awaited = eval(code, names)
+                if code.co_flags & inspect.CO_COROUTINE:
+                    self._await(awaited)
+            except (Exception, SystemExit) as error:
+                if isinstance(error, ImportError) and isinstance(statement, ast.Import | ast.ImportFrom):
+                    names.update({name: Absent(error) for name in _find_names([statement]) if name not in names})
+                    continue
+                left = _find_names([node for node, _ in statements[done:]])
+                self.lost.append(Lost(self._describe_stop(error), left))
+                return
+
+    def _await(self, awaited: Coroutine[Any, Any, None]) -> None:
+        """Run a statement that awaits, in one event loop for all cells; most need none."""
+        if self._runner is None:
+            import asyncio
+
+            self._runner = self._loops.enter_context(asyncio.Runner())
+        self._runner.run(awaited)
+
+    def _describe_stop(self, error: BaseException) -> ArtifactError | UnfinishedError:
+        place = _find_place(error)
+        if isinstance(error, NotImplementedError | UnfinishedError):
+            return UnfinishedError(f"a task that runs on import is not written yet: {place or self.artifact.name}")
+        cause = find_cause(error)
+        return ArtifactError(
+            f"{self.artifact.name}: {place or 'an exported cell'} stops its cell",
+            got=f"{describe(error)} ({cause.what})" if cause else describe(error),
+            help="exported cells must run on their own, top to bottom, with nothing from the other cells",
+        )
+
+    def find_lost(self, names: Iterable[str | None]) -> ArtifactError | UnfinishedError | None:
+        """Find the error of the last cell lost that would have defined one of `names`; None where there is none."""
+        return next((lost.error for lost in reversed(self.lost) if lost.names.intersection(names)), None)
+
+
+class Absent:
+    """Stand-in for a name that could not be imported: raises the error of its import once it is used."""
+
+    def __init__(self, error: ImportError) -> None:
+        self._error = error
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise self._error
+
+    def __call__(self, *arguments: object, **options: object) -> NoReturn:
+        """Raise the error of the import."""
+        raise self._error
+
+
+def load(
+    artifact: Artifact, module_name: str = "learner_artifact", loader_of: type[ArtifactLoader] = ArtifactLoader
+) -> ModuleType:
+    """Run the exported cells as a module, or of them what another kind of loader runs.
+
+    A cell that is no Python, or raises an exception, costs the names that it would have defined: `find_lost` tells why
+    a module lacks a name. A package that is missing costs only what uses it.
+    """
+    loader = loader_of(artifact)
+    linecache.cache.pop(loader.filename, None)  # of another text that went by this name
+    spec = importlib.util.spec_from_loader(module_name, loader, origin=loader.filename)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    module.__file__ = loader.filename
+    sys.modules[module_name] = module  # dataclasses and pickle look a class's module up by name
+    loader.exec_module(module)
+    return module
+
+
+def lost_cells(artifact: object) -> list[Lost]:
+    """The cells of a loaded artifact that did not run to their end."""
+    loader = getattr(artifact, "__loader__", None)
+    return loader.lost if isinstance(loader, ArtifactLoader) else []
+
+
+def find_lost(artifact: object, names: Iterable[str]) -> ArtifactError | UnfinishedError | None:
+    """Find why a loaded artifact lacks `names`: the error of a cell that would, or may, have defined one, or None."""
+    lost = lost_cells(artifact)
+    certain = [cell.error for cell in lost if cell.names.intersection(names)]
+    possible = [cell.error for cell in lost if not cell.is_readable]
+    return next(iter([*certain[::-1], *possible[::-1]]), None)
+
+
+def find_cause(error: BaseException) -> ArtifactError | UnfinishedError | None:
+    """Find why a name is not defined, where that is the error: the error of an exported cell that would define it."""
+    if not isinstance(error, NameError):
+        return None
+    loaders = [frame.f_globals.get("__loader__") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    found = [loader.find_lost([error.name]) for loader in loaders if isinstance(loader, ArtifactLoader)]
+    return found[-1] if found else None
+
+
+def place_of(frame: FrameType, line: int) -> Place | None:
+    """The cell and line in the learner's exported cells that a frame is at; None for a frame of other code."""
+    loader = frame.f_globals.get("__loader__")
+    if isinstance(loader, ArtifactLoader) and frame.f_code.co_filename == loader.filename:
+        return loader.artifact.where(line)
+    return None
+
+
+def describe(error: BaseException) -> str:
+    """One line of bounded length for an exception that a learner's code raised, whatever its `__str__` does."""
+    kind = type(error).__name__
+    try:
+        said = " ".join(str(error).split())
+    except Exception as broken:
+        said = f"(its text cannot be shown: {type(broken).__name__})"
+    said = said if len(said) <= LONGEST_TEXT else said[:LONGEST_TEXT] + " …"
+    return f"{kind}: {said}" if said else kind
+
+
+def _readable(cell: Cell) -> Cell:
+    """A cell as plain Python; where it is none, as many lines of comment."""
+    text = strip_commands(cell.source)
+    try:
+        ast.parse(text)
+    except UNREADABLE:
+        text = "\n".join("#" * (cell.source.rstrip().count("\n") + 1))
+    return Cell(cell.number, text)
+
+
+def _split_import(statement: ast.stmt) -> Iterator[ast.stmt]:
+    """A statement as it is, but an import of several names as one for each, and none from `__future__`."""
+    match statement:
+        case ast.Import(names=names):
+            yield from (ast.copy_location(ast.Import([name]), statement) for name in names)
+        case ast.ImportFrom(module="__future__"):
+            return
+        case ast.ImportFrom(module=module, names=names, level=level):
+            yield from (ast.copy_location(ast.ImportFrom(module, [name], level), statement) for name in names)
+        case _:
+            yield statement
+
+
+def _find_names(statements: list[ast.stmt]) -> frozenset[str]:
+    """The names that statements define at their top level."""
+    try:
+        symbols = symtable.symtable(ast.unparse(ast.Module(statements, [])), "cells", "exec").get_symbols()
+    except UNREADABLE:  # too deep for a second reading
+        return frozenset()
+    return frozenset(symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported())
+
+
+def _find_place(error: BaseException) -> Place | None:
+    """The innermost of the learner's lines that an error passed through; None if it passed through none."""
+    places = [place_of(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    return next((place for place in reversed(places) if place is not None), None)
+
+
+def _describe_unreadable(artifact: Artifact, cell: Cell, first: int, error: Exception | MemoryError) -> ArtifactError:
+    line = error.lineno if isinstance(error, SyntaxError) else None
+    place = artifact.where(line or first) or f"cell {cell.number}"
+    magic = isinstance(place, Place) and place.text.lstrip().startswith("%%")
+    got = error.msg if isinstance(error, SyntaxError) else describe(error)
+    return ArtifactError(
+        f"{artifact.name}: syntax error in {place}",
+        got="a command that makes the cell something else than Python" if magic else got,
+        help="move it to a cell without `#| export`" if magic else "run the cell in the notebook and mend it",
+    )

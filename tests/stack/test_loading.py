@@ -1,0 +1,148 @@
+"""Exported cells as a module: what runs, what a broken cell costs, and where in the notebook errors are."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import pickle
+import traceback
+
+import pytest
+
+from mlsys_lab.errors import UnfinishedError
+from mlsys_lab.stack.artifact import Artifact, Cell
+from mlsys_lab.stack.loading import describe, find_cause, find_lost, load, lost_cells, place_of
+
+
+def _artifact(*sources: str) -> Artifact:
+    return Artifact("n.ipynb", tuple(Cell(10 + i, f"#| export\n{source}") for i, source in enumerate(sources)))
+
+
+def test_cells_share_one_module() -> None:
+    module = load(_artifact("x = 2", "def f():\n    return x + 1"))
+    assert module.f() == 3
+
+
+def test_source_is_that_of_the_text_loaded_last_under_a_name() -> None:
+    for value in (1, 2):
+        module = load(Artifact.parse("lab.ipynb", f"def f():\n    return {value}\n"))
+        assert f"return {value}" in inspect.getsource(module.f)
+
+
+def test_classes_have_source_and_can_be_pickled() -> None:
+    module = load(_artifact("from dataclasses import dataclass\n@dataclass\nclass P:\n    a: 'int' = 1"))
+    assert "class P" in inspect.getsource(module.P)
+    assert dataclasses.asdict(pickle.loads(pickle.dumps(module.P(5)))) == {"a": 5}
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("def lost(:\n  pass", "n.ipynb: syntax error in cell 11, line 2: `def lost(:`: got invalid syntax"),
+        ("await = 3\nlost = 1", "syntax error in cell 11"),
+        ("lost = 1\nreturn lost", "line 3: `return lost`: got 'return' outside function"),
+        ("%%bash\nlost=1", "got a command that makes the cell something else than Python"),
+        ("lost = 1\0", "syntax error in cell 11"),
+        ("lost = " + "(" * 500, "syntax error in cell 11"),
+        ("lost = " + "-" * 100_000 + "1", "syntax error in cell 11"),
+        ("y = 1\n1 / 0\nlost = 1", "cell 11 (begins `y = 1`), line 3: `1 / 0` stops its cell: got ZeroDivisionError"),
+        ("lost = [1, 2, 3][7]", "`lost = [1, 2, 3][7]` stops its cell: got IndexError"),
+        ("exit()\nclass lost: pass", "got SystemExit"),
+        ("def g():\n    return undefined\nlost = g()", "cell 11 (begins `def g():`), line 3: `return undefined`"),
+        ("import asyncio\nlost = await asyncio.nothing()", "got AttributeError"),
+        ("import no_such_module_here as n\nlost = n.f()", "got ModuleNotFoundError: No module named 'no_such_module"),
+        ("import no_such_module_here as n\n@n.jit\ndef lost(): pass", "got ModuleNotFoundError"),
+        ("x.y = 3\nfor lost in range(3): pass", "line 2: `x.y = 3` stops its cell: got AttributeError"),
+    ],
+)
+def test_a_cell_that_fails_costs_what_it_defines_and_is_told_by_cell_and_line(source: str, said: str) -> None:
+    module = load(_artifact("x = 2", source, "def f():\n    return x + 1"))
+    assert module.f() == 3
+    assert not hasattr(module, "lost")
+    error = find_lost(module, ["lost"])
+    assert error is not None and said in str(error) and "\n" not in str(error)
+
+
+def test_what_a_cell_defined_before_it_failed_stays() -> None:
+    module = load(_artifact("def f():\n    return 4\nassert f() == 5\ng = 1"))
+    assert module.f() == 4 and find_lost(module, ["f"]) is None and find_lost(module, ["g"]) is not None
+
+
+def test_a_cell_that_fails_for_want_of_another_names_that_one() -> None:
+    module = load(_artifact("1 / 0\na = 1", "b = a + 1", "def f():\n    return a"))
+    assert "(n.ipynb: cell 10, line 2: `1 / 0` stops its cell)" in str(find_lost(module, ["b"]))
+    with pytest.raises(NameError) as caught:
+        module.f()
+    assert "cell 10, line 2" in str(find_cause(caught.value))
+
+
+def test_a_typing_mistake_is_blamed_on_no_cell() -> None:
+    module = load(_artifact("def broken(:", "def f():\n    return undefined"))
+    with pytest.raises(NameError) as caught:
+        module.f()
+    assert find_cause(caught.value) is None and find_cause(ValueError("x")) is None
+
+
+def test_a_missing_package_costs_only_what_uses_it() -> None:
+    imports = "import no_such_module as n, math\nfrom no_such_module import draw\nimport no_such.deeper"
+    functions = "def f():\n    return math.sqrt(4)\ndef g():\n    return n.plot\ndef h():\n    draw()"
+    module = load(_artifact(f"{imports}\nfrom math import nope\n{functions}"))
+    assert lost_cells(module) == [] and module.f() == 2
+    for broken in (module.g, module.h):
+        with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+            broken()
+
+
+def test_what_is_there_is_not_replaced_by_what_is_missing() -> None:
+    assert load(_artifact("x = 2", "from no_such_module import x")).x == 2
+
+
+def test_a_future_import_may_stand_in_any_cell() -> None:
+    late = (
+        "import math\nfrom __future__ import annotations, division\nclass V:\n    def f(self, other: V) -> Other: ..."
+    )
+    assert load(_artifact("y = 2", f"{late}\nx = 3")).x == 3
+
+
+def test_cells_may_await_as_in_a_notebook() -> None:
+    functions = (
+        "import asyncio\nasync def count():\n    for i in range(3):\n        yield i\nasync def two():\n    return 2"
+    )
+    awaiting = "a = await two()\nb = [i async for i in count()]\nasync with asyncio.Lock():\n    c = 5"
+    module = load(_artifact(functions, awaiting))
+    assert (module.a, module.b, module.c) == (2, [0, 1, 2], 5)
+
+
+def test_what_notebooks_define_themselves_is_there() -> None:
+    commands = "display(1, metadata={})\nget_ipython().run_line_magic('matplotlib', 'inline')"
+    assert load(_artifact(f"{commands}\nassert 'colab' not in str(get_ipython())\nx = 4")).x == 4
+
+
+def test_an_unwritten_task_that_a_cell_calls_is_unfinished() -> None:
+    module = load(_artifact("def f():\n    raise NotImplementedError\nx = f()"))
+    error = find_lost(module, ["x"])
+    assert isinstance(error, UnfinishedError) and "not written yet: cell 10" in str(error)
+
+
+def test_exceptions_are_described_in_one_bounded_line() -> None:
+    class Broken(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    assert describe(ValueError("a\n  b")) == "ValueError: a b"
+    assert describe(KeyError()) == "KeyError"
+    assert describe(Broken()) == "Broken: (its text cannot be shown: ValueError)"
+    assert len(describe(ValueError("x" * 10_000))) < 350
+
+
+def test_errors_after_import_are_placed_too() -> None:
+    module = load(_artifact("x = 2\n\n", "def f():\n    return 1 / 0"))
+    with pytest.raises(ZeroDivisionError) as caught:
+        module.f()
+    *_, (frame, line) = traceback.walk_tb(caught.value.__traceback__)
+    place = place_of(frame, line)
+    assert place is not None and (place.cell.number, place.line) == (11, 3)
+
+
+def test_frames_of_others_have_no_place() -> None:
+    assert place_of(inspect.currentframe(), 1) is None  # type: ignore[arg-type]
