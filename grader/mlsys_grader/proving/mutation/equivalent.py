@@ -1,4 +1,4 @@
-"""Mutants that are right after all: `equivalent.toml` beside a lab's variants.py, each group with the reason.
+"""Mutants that are right after all: `equivalent.toml` beside a lab's variants.diff, each group with the reason.
 
 [[equivalent]]
 reason = "a block beyond the last token adds nothing: all of it is masked"
