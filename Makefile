@@ -27,7 +27,7 @@ BUILDER ?= $(firstword $(foreach program,docker podman,$(if $(shell command -v $
 COMMIT = $(shell git rev-parse --short=12 HEAD)
 
 .DEFAULT_GOAL := help
-.PHONY: help start test tests quick book linkcheck labs check-labs oracles lint javascript format constraints fuzz newest bench bench-gpu grade-shard grade-speed grade-merge gpu-doctor gpu-image wheel screenshots packages allow-sandbox clean distclean
+.PHONY: help start test tests quick book linkcheck labs check-labs prove oracles lint javascript format constraints fuzz newest bench bench-gpu grade-shard grade-speed grade-merge gpu-doctor gpu-image wheel screenshots packages allow-sandbox clean distclean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -65,6 +65,11 @@ check-labs: $(READY) ## Are labs/ up to date, do the checks tell right from wron
 	$(BIN)/mlsys-grader release --check
 	$(BIN)/python -m pytest tests/labs
 	for lab in solutions/*/; do $(BIN)/mlsys-grader prove "$$(basename "$$lab")" || exit 1; done
+
+prove: $(READY) ## Mistakes made by a machine: does a check notice each of them? Hours (LAB=triton for one lab, SAMPLE=100 for some)
+	for lab in $(or $(LAB),$(notdir $(wildcard solutions/*))); do \
+		$(BIN)/mlsys-grader prove "$$lab" --mutations $(if $(SAMPLE),--sample '$(SAMPLE)') $(if $(SEED),--seed '$(SEED)') || failed=1; \
+	done; test -z "$$failed"
 
 oracles: $(READY) ## How many published figures the package reproduces, by topic
 	$(BIN)/python -m tests.oracles

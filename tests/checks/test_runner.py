@@ -103,9 +103,11 @@ def test_private_inputs_do_not_reach_the_learner(fakes: ModuleType) -> None:
     assert set(seen) == {"x"}
 
 
-def test_changing_the_inputs_in_place_does_not_change_the_answer_key(fakes: ModuleType) -> None:
-    report = _run(fakes, "def add_one(x):\n    x += 1\n    return x + 1")
-    assert not report.passed
+@pytest.mark.parametrize("body", ["x += 1\n    return x", "y = x + 1\n    x[:] = 0\n    return y"])
+def test_changing_the_inputs_in_place_is_told(fakes: ModuleType, body: str) -> None:
+    report = _run(fakes, f"def add_one(x):\n    {body}")
+    assert report.mismatch is not None
+    assert report.mismatch.what == "your code changes its input `x`"
 
 
 def test_public_cases_draw_the_same_numbers_every_time_and_seeds_differ(fakes: ModuleType) -> None:

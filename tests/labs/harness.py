@@ -8,13 +8,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from mlsys_grader.proving import in_process
 from mlsys_grader.proving.variants import VariantsOf
 from mlsys_grader.release.build import release
 from mlsys_lab.checks.deciding.artifact import Artifact, export_cells, parse_notebook
 from mlsys_lab.checks.labinfo import read_lab
 from mlsys_lab.checks.learner.spec import Lab
 from mlsys_lab.stack.loading import ArtifactLoader
-from tests.labs import in_process
 
 PROJECT = Path(__file__).parents[2]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mlsys_grader.judging.verdict import Verdict
+from mlsys_grader.proving.in_process import InProcess
 from mlsys_grader.proving.proof import Proved, prove
 from mlsys_grader.proving.trials import Trial, try_alternative, try_blank, try_mishap, try_mutant, try_reference
 from mlsys_grader.proving.variants import Variant
@@ -18,7 +19,6 @@ from mlsys_lab.checks.learner.spec import Check
 from mlsys_lab.checks.runner import PUBLIC_SEED
 from mlsys_lab.checks.sides import DECIDING, LEARNER, find_files
 from tests.labs.harness import LabUnderTest, artifact_of, labs, released_notebook
-from tests.labs.in_process import InProcess
 
 pytestmark = pytest.mark.slow
 LABS = labs()

@@ -3,11 +3,16 @@
 examples:
   mlsys-grader prove autograd                    in a checkout: it needs solutions/ and tests/labs/
   mlsys-grader prove autograd --workers 4
+  mlsys-grader prove autograd --mutations        mistakes made by a machine, all of them
+  mlsys-grader prove autograd --mutations --sample 100 --seed 3
 
 Reference, blank, alternatives, mutants and mishaps go through the judge as submissions do, in the sandbox, with secret
 inputs. A false pass is a check that passes a mistake made for it; a false fail is a check that fails a right solution;
 a check misreads that takes a mistake for a task still to do, or a task still to do for a mistake. None of these may be,
 or the exit code is 1.
+
+With --mutations, small changes of reference and alternatives are judged instead, in forked processes without a sandbox.
+Each has to be killed by a check, or to be listed with the reason in tests/labs/TOPIC/equivalent.toml.
 """
 
 from __future__ import annotations
@@ -41,10 +46,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--variants", type=Path, metavar="DIR", help="variants.diff and alternatives/ (default: tests/labs/TOPIC)"
     )
+    parser.add_argument("--mutations", action="store_true", help="judge mistakes made by a machine instead of variants")
+    parser.add_argument("--sample", type=int, metavar="N", help="so many of the machine's mistakes (default: all)")
+    parser.add_argument("--seed", type=int, default=20, help="of the sample and of what is drawn (default: 20)")
     add_judging_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    """Judge variants, or machine-made mistakes; 1 where anything came out as it should not."""
+    if args.mutations:
+        return _run_mutations(args)
+    if args.sample is not None:
+        raise InputError("--sample is of mutations", help="add --mutations")
+    return _run_variants(args)
+
+
+def _run_mutations(args: argparse.Namespace) -> int:
+    """Judge machine-made mistakes; a line for each that survived, and the counts."""
+    from mlsys_grader.proving.mutation.tally import tally_mutations
+
+    options, lab = read_judging_options(args), find_chosen_lab(args)
+    console = Console(highlight=False, soft_wrap=True)
+    with make_progress_bar(console) as progress:
+        bar = progress.add_task(f"{lab.name}: mutants")
+        tally = tally_mutations(
+            _variants(args, lab),
+            lab.checks,
+            sample=args.sample,
+            seed=args.seed,
+            workers=options.threads,
+            report=lambda done, total: progress.update(bar, completed=done, total=total),
+        )
+    for line in tally.lines:
+        console.print(Text(line))
+    print(f"{lab.name}: {tally.summary}")
+    return 0 if tally.holds else 1
+
+
+def _run_variants(args: argparse.Namespace) -> int:
     """Judge all variants; a row for each, a row for each check, and the two counts."""
     from mlsys_grader.engines.choice import open_engine
     from mlsys_grader.proving.proof import prove

@@ -81,7 +81,7 @@ def attempt(check: Call | Check, artifact: Any, inputs: Arrays, patience: float 
     start = time.perf_counter()
     try:
         with _memory_tracker(check) as tracker, time_limit(check.time_limit_s, patience):
-            arrays = check.run(artifact, fed)
+            arrays = check.run(artifact, dict(fed))
     except KeyboardInterrupt:
         raise
     except OutOfTimeError:
@@ -94,7 +94,7 @@ def attempt(check: Call | Check, artifact: Any, inputs: Arrays, patience: float 
     time_s = time.perf_counter() - start
     peak_bytes = tracker.peak_bytes if tracker is not None else None
     if problem is None:
-        problem = _not_arrays(arrays) or _over_budget(check, peak_bytes)
+        problem = _not_arrays(arrays) or _over_budget(check, peak_bytes) or _changed(fed, inputs)
     return Attempt(None if problem else arrays, problem, unfinished, time_s, peak_bytes)
 
 
@@ -104,6 +104,14 @@ def _memory_tracker(check: Call | Check) -> Any:
     from mlsys_lab.benchmark.memory import track_memory  # imports torch
 
     return track_memory()
+
+
+def _changed(fed: Arrays, inputs: Arrays) -> Mismatch | None:
+    """The problem of code that worked in an array which it was given, where the caller still needs it."""
+    for name, given in inputs.items():
+        if not np.array_equal(fed[name], given, equal_nan=given.dtype.kind == "f"):
+            return Mismatch(f"your code changes its input `{name}`", "other values after the call", "those of before")
+    return None
 
 
 def _over_budget(check: Call | Check, peak_bytes: int | None) -> Mismatch | None:

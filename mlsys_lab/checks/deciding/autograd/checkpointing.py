@@ -119,7 +119,10 @@ def _memory_expect(arrays: Arrays) -> Arrays:
         out = (out @ w + b).tanh()
     g = arrays["g"].astype(float).reshape(COPIES, -1, WIDTH).sum(axis=0)
     grad_w, grad_b = gradients(out, (weights, biases), g)
+    segments = int(arrays["segments"])
     return {
+        "pieces": np.array(segments),
+        "longest piece": np.array(-(-LAYERS // segments)),
         "result": np.tile(answer(out, np.float32), (COPIES, 1))[::1000],
         "gradient of the first weight": answer(grad_w[0], np.float32),
         "gradients of the biases": answer(grad_b, np.float32),
@@ -131,6 +134,10 @@ def _memory_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
     calls = int(got.pop("most calls of a layer"))
     if calls > 2:
         return Mismatch("a layer runs too often", f"{calls} calls", "at most 2: once forward, once on the way back")
+    for name in ("pieces", "longest piece"):
+        count, most = int(got.pop(name)), int(expected.pop(name))
+        if count > most:
+            return Mismatch("the layers are cut into other pieces", f"{name}: {count}", f"at most {most}")
     return close(got, expected, scale=20)
 
 
@@ -177,6 +184,7 @@ CHECKS = (
         cases=(
             Case("a few layers", {"layers": (6, 20)}),
             Case("one layer", {"layers": (1, 2)}),
+            Case("two layers", {"layers": (2, 3)}, hidden=True),
             Case("many layers", {"layers": (100, 200)}, hidden=True),
         ),
         inputs=_sizes,
@@ -194,6 +202,7 @@ CHECKS = (
         cases=(
             Case("12 segments", {"segments": 12, "batch": BATCH}),
             Case("8 segments, the last one short; a small batch", {"segments": 8, "batch": BATCH // 8}),
+            Case("7 segments; a small batch", {"segments": 7, "batch": BATCH // 8}, hidden=True),
         ),
         inputs=_memory_inputs,
         run=calls.deep_stack,

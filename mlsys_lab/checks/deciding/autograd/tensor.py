@@ -18,6 +18,13 @@ def draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.nda
     return np.asarray(np.where(np.abs(values) < 0.05, 0.5, values)).astype(dtype)
 
 
+def draw_with_zeros(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Standard normal numbers, every third of them exactly 0."""
+    values = draw(rng, shape, dtype)
+    values.flat[::3] = 0.0
+    return values
+
+
 def draw_positive(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """Numbers whose sums do not cancel: a right sum in any order then agrees to within the tolerance, always."""
     return rng.uniform(0.5, 2.0, shape).astype(dtype)
@@ -46,8 +53,9 @@ def _unbroadcast_expect(arrays: Arrays) -> Arrays:
 def _elementwise_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     dtype = case.params.get("dtype", F32)
     x, y = case.params["x"], case.params["y"]
+    draw_x = draw_with_zeros if case.params.get("zeros", False) else draw
     return {
-        "x": draw(rng, x, dtype),
+        "x": draw_x(rng, x, dtype),
         "y": draw(rng, y, dtype),
         "g1": draw(rng, x, dtype),
         "g2": draw(rng, np.broadcast_shapes(x, y), dtype),
@@ -93,9 +101,11 @@ CHECKS = (
             Case("a bias", {"from": (64, 10), "to": (10,)}),
             Case("an axis that was stretched", {"from": (5, 7), "to": (5, 1)}),
             Case("both", {"from": (2, 3, 4), "to": (3, 1)}),
+            Case("two axes that were stretched", {"from": (4, 5, 6), "to": (1, 5, 1)}),
             Case("a single number", {"from": (3, 5), "to": (), "dtype": F64}),
             Case("axes of size 1 that stay", {"from": (1, 3, 1), "to": (1, 1)}, hidden=True),
             Case("an empty array", {"from": (2, 0), "to": (1,)}, hidden=True),
+            Case("one in front, two stretched", {"from": (2, 3, 4, 5), "to": (1, 4, 1)}, hidden=True),
             Case("four axes", {"from": (2, 3, 5, 7), "to": (3, 1, 7), "dtype": F64}, hidden=True),
         ),
         inputs=_unbroadcast_inputs,
@@ -114,6 +124,7 @@ CHECKS = (
             Case("equal shapes", {"x": (3, 4), "y": (3, 4)}),
             Case("broadcasting", {"x": (3, 1), "y": (2, 3, 4)}),
             Case("double precision", {"x": (2, 5), "y": (5,), "dtype": F64}),
+            Case("zeros among them", {"x": (4, 3), "y": (3,), "zeros": True}),
             Case("single numbers", {"x": (), "y": ()}, hidden=True),
             Case("an empty batch", {"x": (0, 3), "y": (3,)}, hidden=True),
         ),

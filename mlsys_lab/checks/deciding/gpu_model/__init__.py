@@ -3,7 +3,9 @@
 The two kernels are traced: what is compared is what they computed and what their warps asked for.
 """
 
+from mlsys_lab.checks.deciding.again import ask_again
 from mlsys_lab.checks.deciding.gpu_model import kernels, requests, residency, timing, work
 from mlsys_lab.checks.learner.spec import Lab
 
-LAB = Lab("gpu-model", work.CHECKS + timing.CHECKS + requests.CHECKS + residency.CHECKS + kernels.CHECKS)
+CHECKS = work.CHECKS + timing.CHECKS + requests.CHECKS + residency.CHECKS + kernels.CHECKS
+LAB = Lab("gpu-model", ask_again(CHECKS))

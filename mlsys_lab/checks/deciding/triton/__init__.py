@@ -4,7 +4,8 @@ Every check but that of Task 7's two functions is traced: `calls` records the le
 values first, then what is wrong with memory, then traffic and shares of work (`mlsys_lab.checks.deciding.traced`).
 """
 
+from mlsys_lab.checks.deciding.again import ask_again
 from mlsys_lab.checks.deciding.triton import attention, decode, matmul, norms, rows
 from mlsys_lab.checks.learner.spec import Lab
 
-LAB = Lab("triton", rows.CHECKS + norms.CHECKS + matmul.CHECKS + attention.CHECKS + decode.CHECKS)
+LAB = Lab("triton", ask_again(rows.CHECKS + norms.CHECKS + matmul.CHECKS + attention.CHECKS + decode.CHECKS))

@@ -11,6 +11,7 @@ from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.traced import allow_at_most
 from mlsys_lab.checks.deciding.triton import speed
 from mlsys_lab.checks.deciding.triton.comparison import agree_nearly, describe_arrays
+from mlsys_lab.checks.deciding.triton.scores import raise_scores
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.triton import attention as calls
 from mlsys_lab.checks.learner.triton.launches import blocks, power_of_two
@@ -59,36 +60,37 @@ def _inputs(rng: np.random.Generator, case: Case) -> Arrays:
     size = (case.params["heads"], case.params["tokens"], case.params["width"])
     dtype, spread = case.params.get("dtype", np.float32), case.params.get("spread", 1.0)
     q, k, v = (rng.normal(scale=s, size=size) for s in (spread, spread, 1.0))
-    if "sink" in case.params:  # the first key's score lies so far above all others of every query
-        along = np.full(size[2], size[2] ** -0.5)
-        q += 20 * along
-        k[:, 0] = case.params["sink"] * size[2] ** 0.5 / 20 * along
+    if "scores" in case.params:
+        raise_scores(q, k, case.params["scores"])
     given = {name: array.astype(dtype) for name, array in (("q", q), ("k", k), ("v", v))}
-    return given | {"scale": np.array(case.params.get("scale", size[2] ** -0.5))}
+    block_m, block_n = case.params.get("blocks", (16, 16))
+    numbers = {"scale": case.params.get("scale", size[2] ** -0.5), "BLOCK_M": block_m, "BLOCK_N": block_n}
+    return given | {name: np.array(number) for name, number in numbers.items()}
 
 
 def _expect(arrays: Arrays, counted: bool) -> Arrays:
     q, k, v = (arrays[name].astype(np.float64) for name in ("q", "k", "v"))
-    heads, tokens, width = q.shape
+    tokens = q.shape[1]
     scores = float(arrays["scale"]) * q @ k.transpose(0, 2, 1)
     scores[:, ~np.tri(tokens, dtype=bool)] = -np.inf
     out = softmax(scores, axis=2) @ v
     values = {"out": out.astype(arrays["q"].dtype), "lse": logsumexp(scores, axis=2).astype(np.float32)}
-    return values | _most(heads, tokens, width, arrays["q"].itemsize) if counted else values
+    return values | _most(arrays) if counted else values
 
 
-def _most(heads: int, tokens: int, width: int, itemsize: int) -> Arrays:
+def _most(arrays: Arrays) -> Arrays:
     """Keys up to the end of the block that holds a program's last query."""
-    programs = blocks(tokens, calls.BLOCK_M)
-    ends = [min(tokens, (i + 1) * calls.BLOCK_M) for i in range(programs)]
-    seen = [min(tokens, blocks(end, calls.BLOCK_N) * calls.BLOCK_N) for end in ends]
-    row = width * itemsize
+    (heads, tokens, width), block_m, block_n = arrays["q"].shape, int(arrays["BLOCK_M"]), int(arrays["BLOCK_N"])
+    programs = blocks(tokens, block_m)
+    ends = [min(tokens, (i + 1) * block_m) for i in range(programs)]
+    seen = [min(tokens, blocks(end, block_n) * block_n) for end in ends]
+    row = width * arrays["q"].itemsize
     return allow_at_most(
         "flash_kernel",
         reads={"q_ptr": heads * tokens * row, "k_ptr": heads * sum(seen) * row, "v_ptr": heads * sum(seen) * row},
         writes={"out_ptr": heads * tokens * row, "lse_ptr": heads * tokens * F32},
-        busiest=2 * (min(tokens, calls.BLOCK_M) + max(seen)) * row + calls.BLOCK_M * F32,
-        widest=max(calls.BLOCK_M, calls.BLOCK_N) * max(calls.LEAST_D, power_of_two(width)),
+        busiest=2 * (min(tokens, block_m) + max(seen)) * row + block_m * F32,
+        widest=max(block_m, block_n) * max(calls.LEAST_D, power_of_two(width)),
         programs=heads * programs,
     )
 
@@ -122,16 +124,21 @@ CHECKS = (
             Case("two heads, tokens that do not fill a block", {"heads": 2, "tokens": 21, "width": 16}),
             Case("two heads, a width that is no power of two", {"heads": 2, "tokens": 35, "width": 20, "scale": 0.3}),
             Case("scores far apart", {"heads": 1, "tokens": 33, "width": 16, "spread": 7.0}),
-            Case("the first key outweighs all others", {"heads": 1, "tokens": 20, "width": 16, "sink": 150.0}),
+            Case("the first key outweighs all others", {"heads": 1, "tokens": 20, "width": 16, "scores": {0: 150.0}}),
+            Case("all scores far below zero", {"heads": 1, "tokens": 20, "width": 16, "scores": {None: -150.0}}),
+            Case("longer blocks of queries than of keys", {"heads": 2, "tokens": 45, "width": 35, "blocks": (32, 16)}),
             Case("half precision", {"heads": 1, "tokens": 40, "width": 16, "dtype": np.float16}),
             Case("one token", {"heads": 1, "tokens": 1, "width": 16}),
-            Case("others", {"heads": 2, "tokens": 37, "width": 23, "spread": 3.0}, hidden=True),
+            Case("others", {"heads": 2, "tokens": 37, "width": 40, "spread": 3.0, "blocks": (16, 32)}, hidden=True),
+            Case(
+                "a later key outweighs all others", {"heads": 2, "tokens": 21, "width": 23, "scores": {17: 150.0}}, True
+            ),
         ),
         inputs=_inputs,
         run=calls.flash,
         expect=partial(_expect, counted=False),
         compare=agree_nearly,
-        describe=describe_arrays(BLOCK_M=calls.BLOCK_M, BLOCK_N=calls.BLOCK_N),
+        describe=describe_arrays(),
         hint="Scores of keys that a query does not see become -inf before the maximum is taken. Both the sum and the "
         "weighted values are multiplied by exp(old maximum - new maximum). The log-sum-exp is the maximum plus "
         "tl.log of the sum, in the scores' own scale.",
@@ -144,13 +151,13 @@ CHECKS = (
         points=6,
         cases=(
             Case("four blocks", {"heads": 1, "tokens": 64, "width": 16}),
-            Case("two heads", {"heads": 2, "tokens": 45, "width": 16, "dtype": np.float16}, hidden=True),
+            Case("two heads", {"heads": 2, "tokens": 45, "width": 16, "dtype": np.float16, "blocks": (32, 16)}, True),
         ),
         inputs=_inputs,
         run=calls.flash,
         expect=partial(_expect, counted=True),
         compare=agree_nearly,
-        describe=describe_arrays(BLOCK_M=calls.BLOCK_M, BLOCK_N=calls.BLOCK_N),
+        describe=describe_arrays(),
         hint="Load Q before the loop. The loop ends with the block that holds the program's last query: no later key "
         "is seen. Nothing is stored before the end.",
         uses=("flash_kernel",),

@@ -9,6 +9,7 @@ from scipy.special import softmax
 
 from mlsys_lab.checks.deciding.traced import allow_at_most
 from mlsys_lab.checks.deciding.triton.comparison import agree_nearly, describe_arrays
+from mlsys_lab.checks.deciding.triton.scores import raise_scores
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.triton import decode as calls
 from mlsys_lab.checks.learner.triton.launches import blocks
@@ -19,7 +20,7 @@ INT = 4
 
 def _inputs(rng: np.random.Generator, case: Case) -> Arrays:
     """Pages lie anywhere in a cache that has some to spare; slots that no token has filled are NaN."""
-    p = {"page": 8, "kv_heads": 2, "group": 2, "width": 8, "dtype": np.float32, "spread": 1.0, **case.params}
+    p = {"page": 8, "kv_heads": 2, "group": 2, "width": 16, "dtype": np.float32, "spread": 1.0, **case.params}
     lengths, page = p["lengths"], p["page"]
     most = max(blocks(length, page) for length in lengths)
     free = rng.permutation(sum(blocks(length, page) for length in lengths) + 2).astype(np.int32)
@@ -32,6 +33,11 @@ def _inputs(rng: np.random.Generator, case: Case) -> Arrays:
             filled = min(page, length - i * page)
             cache[:, number, :filled] = rng.normal(scale=p["spread"], size=(2, filled, p["kv_heads"], p["width"]))
     q = rng.normal(scale=p["spread"], size=(len(lengths), p["kv_heads"] * p["group"], p["width"]))
+    if "scores" in p:  # of the first sequence, whose pages are laid out for it and taken up again
+        pages = table[0, : blocks(lengths[0], page)]
+        keys = cache[0, pages].reshape(-1, p["kv_heads"], p["width"]).swapaxes(0, 1)
+        raise_scores(q[0], keys, p["scores"])
+        cache[0, pages] = keys.swapaxes(0, 1).reshape(-1, page, p["kv_heads"], p["width"])
     k, v = cache.astype(p["dtype"])
     return {
         "q": q.astype(p["dtype"]),
@@ -90,8 +96,11 @@ CHECKS = (
             Case("four queries a group", {"lengths": [9], "group": 4, "scale": 0.7}),
             Case("scores far apart", {"lengths": [30], "kv_heads": 1, "spread": 5.0}),
             Case("half precision", {"lengths": [11, 16], "kv_heads": 1, "dtype": np.float16}),
+            Case("the first key outweighs all others", {"lengths": [20], "scores": {0: 150.0}}),
+            Case("all scores far below zero", {"lengths": [11], "scores": {None: -150.0}}),
             Case("one token", {"lengths": [1], "kv_heads": 1}),
-            Case("others", {"lengths": [5, 33], "kv_heads": 3, "group": 2, "page": 4, "width": 16}, hidden=True),
+            Case("others", {"lengths": [5, 33], "kv_heads": 3, "group": 2, "page": 4, "width": 32}, hidden=True),
+            Case("the last key outweighs all others", {"lengths": [20, 9], "scores": {19: 150.0}}, hidden=True),
         ),
         inputs=_inputs,
         run=calls.decode,

@@ -35,12 +35,18 @@ def _order_expect(arrays: Arrays) -> Arrays:
 # --- matmul ---------------------------------------------------------------------------------------------------------
 
 
+LEAST = (16, 16, 16)
+"""The smallest tiles that tensor cores take."""
+
+
 def _inputs(rng: np.random.Generator, case: Case) -> Arrays:
     m, n, k = case.params["mnk"]
     dtype, mean = case.params.get("dtype", np.float32), case.params.get("mean", 0.0)
     flags = {name: np.array(case.params.get(name, False)) for name in ("turned", "wide")}
     a, b = (rng.normal(mean, 1, size).astype(dtype) for size in ((m, k), (k, n)))
-    return {"a": a, "b": b, "group": np.array(case.params.get("group", 1)), **flags}
+    tile = zip(("BLOCK_M", "BLOCK_N", "BLOCK_K"), case.params.get("tile", LEAST), strict=True)
+    sizes = {"group": case.params.get("group", 1), **dict(tile)}
+    return {"a": a, "b": b, **{name: np.array(size) for name, size in sizes.items()}, **flags}
 
 
 def _expect(arrays: Arrays, counted: bool) -> Arrays:
@@ -48,16 +54,16 @@ def _expect(arrays: Arrays, counted: bool) -> Arrays:
     a, b = arrays["a"], arrays["b"]
     product = a.astype(np.float64) @ b.astype(np.float64)
     values = {"c": product.astype(np.float32 if arrays["wide"] else a.dtype)}
-    (m, k), n, side = a.shape, b.shape[1], calls.BLOCK
-    high, wide = blocks(m, side), blocks(n, side)
-    a_bytes, b_bytes = (side * count * k * a.itemsize for count in (high, wide))
-    tile_bytes = min(m, side) * min(n, side) * values["c"].itemsize
+    (m, k), n, block_m, block_n, block_k = a.shape, b.shape[1], *(int(arrays[f"BLOCK_{side}"]) for side in "MNK")
+    high, wide = blocks(m, block_m), blocks(n, block_n)
+    a_bytes, b_bytes = block_m * high * k * a.itemsize, block_n * wide * k * b.itemsize
+    tile_bytes = min(m, block_m) * min(n, block_n) * values["c"].itemsize
     most = allow_at_most(
         "matmul_kernel",
         reads={"a_ptr": wide * a_bytes, "b_ptr": high * b_bytes},
         writes={"c_ptr": values["c"].nbytes},
-        busiest=2 * side * k * a.itemsize + tile_bytes,
-        widest=side * side,
+        busiest=(block_m + block_n) * k * a.itemsize + tile_bytes,
+        widest=max(block_m * block_n, block_m * block_k, block_k * block_n),
         programs=high * wide,
     )
     return values | most if counted else values
@@ -100,14 +106,19 @@ CHECKS = (
                 {"mnk": (3, 5, 700), "dtype": np.float16, "wide": True, "mean": 1.0},
             ),
             Case("grouped tiles", {"mnk": (40, 20, 5), "group": 2}),
+            Case("tiles of three sides", {"mnk": (40, 70, 37), "tile": (32, 64, 16)}),
             Case("one number", {"mnk": (1, 1, 1)}),
-            Case("others", {"mnk": (31, 17, 37), "group": 4, "turned": True}, hidden=True),
+            Case(
+                "others",
+                {"mnk": (70, 37, 41), "tile": (64, 16, 32), "group": 2, "turned": True},
+                hidden=True,
+            ),
         ),
         inputs=_inputs,
         run=calls.matmul,
         expect=partial(_expect, counted=False),
         compare=agree,
-        describe=describe_arrays(BLOCK=calls.BLOCK),
+        describe=describe_arrays(),
         hint="rows and columns of the tile come from tile_of, depth from the loop. A's mask is (rows < M)[:, None] & "
         "(depth < K)[None, :], with other=0.0. Sums begin as tl.zeros((BLOCK_M, BLOCK_N), tl.float32).",
         uses=("tile_of", "matmul_kernel"),
@@ -119,13 +130,17 @@ CHECKS = (
         points=6,
         cases=(
             Case("3 × 2 tiles", {"mnk": (37, 29, 20), "group": 2}),
-            Case("half precision", {"mnk": (18, 40, 33), "dtype": np.float16, "group": 2}, hidden=True),
+            Case(
+                "half precision",
+                {"mnk": (18, 40, 33), "dtype": np.float16, "group": 2, "tile": (16, 32, 16)},
+                hidden=True,
+            ),
         ),
         inputs=_inputs,
         run=calls.matmul,
         expect=partial(_expect, counted=True),
         compare=agree,
-        describe=describe_arrays(BLOCK=calls.BLOCK),
+        describe=describe_arrays(),
         hint="Each program makes one tile: for each step along K one tile of A and one of B, and C once at the end.",
         uses=("tile_of", "matmul_kernel"),
         performance=speed.MATMUL,

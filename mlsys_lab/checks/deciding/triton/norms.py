@@ -57,7 +57,9 @@ def _backward_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     x, w = (torch.from_numpy(given[name]).double() for name in ("x", "w"))
     _, r = _norm(x, w, float(given.pop("eps")))
     dy = rng.normal(size=x.shape).astype(given["x"].dtype)
-    return {"dy": dy, **given, "r": r.numpy().astype(np.float32), "programs": np.array(case.params["programs"])}
+    numbers = {"programs": case.params["programs"], "BLOCK_of_sum_shares": case.params.get("block", 16)}
+    sizes = {name: np.array(number) for name, number in numbers.items()}
+    return {"dy": dy, **given, "r": r.numpy().astype(np.float32), **sizes}
 
 
 def _backward_expect(arrays: Arrays, counted: bool) -> Arrays:
@@ -74,7 +76,7 @@ def _backward_expect(arrays: Arrays, counted: bool) -> Arrays:
 
 
 def _backward_most(arrays: Arrays) -> Arrays:
-    x, w, programs = arrays["x"], arrays["w"], int(arrays["programs"])
+    x, w, programs, block = arrays["x"], arrays["w"], int(arrays["programs"]), int(arrays["BLOCK_of_sum_shares"])
     (rows, columns), shares = x.shape, programs * x.shape[1] * F32
     each = blocks(rows, programs) * (3 * columns * x.itemsize + F32) + w.nbytes + columns * F32
     first = allow_at_most(
@@ -89,9 +91,9 @@ def _backward_most(arrays: Arrays) -> Arrays:
         "sum_shares_kernel",
         reads={"share_ptr": shares},
         writes={"dw_ptr": w.nbytes},
-        busiest=min(columns, calls.COLUMNS) * (programs * F32 + w.itemsize),
-        widest=calls.COLUMNS,
-        programs=blocks(columns, calls.COLUMNS),
+        busiest=min(columns, block) * (programs * F32 + w.itemsize),
+        widest=block,
+        programs=blocks(columns, block),
     )
     return first | second
 
@@ -145,13 +147,13 @@ CHECKS = (
             Case("rows that do not divide among programs", {"rows": 5, "columns": 13, "programs": 2}),
             Case("more columns than one program adds", {"rows": 3, "columns": 21, "programs": 3}),
             Case("half precision", {"rows": 4, "columns": 19, "programs": 3, "dtype": np.float16}),
-            Case("others", {"rows": 7, "columns": 37, "programs": 3}, hidden=True),
+            Case("others", {"rows": 7, "columns": 37, "programs": 3, "block": 32}, hidden=True),
         ),
         inputs=_backward_inputs,
         run=calls.backward,
         expect=partial(_backward_expect, counted=False),
         compare=agree,
-        describe=describe_arrays(BLOCK_of_sum_shares=calls.COLUMNS),
+        describe=describe_arrays(),
         hint="Loop over range(tl.program_id(0), rows, tl.num_programs(0)). The sum over a row is of dy · w · x̂, and is "
         "divided by `columns`. The share adds dy · x̂, without w. sum_shares_kernel goes through all P rows.",
         uses=("rms_norm_backward_kernel", "sum_shares_kernel"),
@@ -163,13 +165,13 @@ CHECKS = (
         points=4,
         cases=(
             Case("6 rows, 3 programs", {"rows": 6, "columns": 21, "programs": 3}),
-            Case("7 rows, 2 programs", {"rows": 7, "columns": 33, "programs": 2}, hidden=True),
+            Case("7 rows, 2 programs", {"rows": 7, "columns": 33, "programs": 2, "block": 8}, hidden=True),
         ),
         inputs=_backward_inputs,
         run=calls.backward,
         expect=partial(_backward_expect, counted=True),
         compare=agree,
-        describe=describe_arrays(BLOCK_of_sum_shares=calls.COLUMNS),
+        describe=describe_arrays(),
         hint="Load w before the loop. Within it, x and dy are loaded once and serve dx as well as the share. The share "
         "is stored once, after the loop.",
         uses=("rms_norm_backward_kernel", "sum_shares_kernel"),

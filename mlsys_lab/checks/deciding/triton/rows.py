@@ -19,20 +19,21 @@ from mlsys_lab.checks.learner.triton.launches import blocks, power_of_two
 
 
 def _silu_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    dtype = case.params.get("dtype", np.float32)
-    return {name: rng.normal(scale=3, size=case.params["size"]).astype(dtype) for name in ("gate", "up")}
+    p = {"dtype": np.float32, "spread": 3.0, "block": 16, **case.params}
+    gate, up = (rng.normal(scale=s, size=p["size"]).astype(p["dtype"]) for s in (p["spread"], 3.0))
+    return {"gate": gate, "up": up, "BLOCK": np.array(p["block"])}
 
 
 def _silu_expect(arrays: Arrays) -> Arrays:
     gate, up = (arrays[name].astype(np.float64) for name in ("gate", "up"))
-    size, itemsize = gate.size, arrays["gate"].itemsize
+    size, itemsize, block = gate.size, arrays["gate"].itemsize, int(arrays["BLOCK"])
     most = allow_at_most(
         "silu_mul_kernel",
         reads={"gate_ptr": size * itemsize, "up_ptr": size * itemsize},
         writes={"y_ptr": size * itemsize},
-        busiest=3 * min(size, calls.ELEMENTS) * itemsize,
-        widest=calls.ELEMENTS,
-        programs=blocks(size, calls.ELEMENTS),
+        busiest=3 * min(size, block) * itemsize,
+        widest=block,
+        programs=blocks(size, block),
     )
     return {"y": (gate * expit(gate) * up).astype(arrays["gate"].dtype), **most}
 
@@ -71,13 +72,14 @@ CHECKS = (
             Case("a last block that is not full", {"size": 37}),
             Case("one element", {"size": 1}),
             Case("half precision", {"size": 19, "dtype": np.float16}),
-            Case("another length", {"size": 53}, hidden=True),
+            Case("gates far from zero", {"size": 40, "spread": 100.0, "block": 32}),
+            Case("another length", {"size": 53, "block": 8}, hidden=True),
         ),
         inputs=_silu_inputs,
         run=calls.silu_mul,
         expect=_silu_expect,
         compare=agree,
-        describe=describe_arrays(BLOCK=calls.ELEMENTS),
+        describe=describe_arrays(),
         hint="Addresses of a program: tl.program_id(0) * BLOCK + tl.arange(0, BLOCK). Those that are less than `size` "
         "are inside; both loads and the store need that mask. tl.sigmoid wants float32.",
         uses=("silu_mul_kernel",),

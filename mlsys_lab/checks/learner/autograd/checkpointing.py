@@ -64,14 +64,18 @@ def checkpoint(artifact: Any, arrays: Arrays) -> Arrays:
 
 @storage_only
 def deep_stack(artifact: Any, arrays: Arrays) -> Arrays:
-    """A deep stack of layers, checkpointed in segments. From its third run on, a layer gives something else."""
-    calls = [0] * len(arrays["weights"])
+    """A deep stack of layers, checkpointed in segments. From its third run on, a layer gives something else.
+
+    Layers that run again one after the other were a piece: how many there were, and how long the longest was.
+    """
+    calls, again = [0] * len(arrays["weights"]), list[int]()
     weights = [artifact.Tensor(torch.from_numpy(w), requires_grad=True) for w in arrays["weights"]]
     biases = [artifact.Tensor(torch.from_numpy(b), requires_grad=True) for b in arrays["biases"]]
 
     def layer(i: int) -> Any:
         def apply(h: Any) -> Any:
             calls[i] += 1
+            again.extend([i] * (calls[i] == 2))
             result = (h @ weights[i] + biases[i]).tanh()
             return result if calls[i] <= 2 else result * 2.0
 
@@ -80,8 +84,11 @@ def deep_stack(artifact: Any, arrays: Arrays) -> Arrays:
     x = artifact.Tensor(torch.from_numpy(arrays["x"]))
     result = artifact.checkpoint_sequential([layer(i) for i in range(len(weights))], x, int(arrays["segments"]))
     artifact.backward(result, torch.from_numpy(arrays["g"]))
+    begins = [at for at, i in enumerate(again) if at == 0 or i != again[at - 1] + 1]
     return {
         "result": array("the result", result)[::1000],
+        "pieces": np.array(len(begins)),
+        "longest piece": np.array(max(np.diff([*begins, len(again)]), default=0)),
         "gradient of the first weight": array("gradient of the first weight", weights[0].grad),
         "gradients of the biases": np.stack([array("a bias's gradient", b.grad) for b in biases]),
         "most calls of a layer": np.array(max(calls)),

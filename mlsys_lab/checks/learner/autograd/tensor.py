@@ -16,6 +16,7 @@ ELEMENTWISE: dict[str, Callable[[Any, Any], Any]] = {
     "(x * x).exp()": lambda x, y: (x * x * 0.5).exp(),
     "(x * x + 1).log()": lambda x, y: (x * x + 1.0).log(),
     "x.tanh()": lambda x, y: x.tanh(),
+    "(x * 4000).tanh()": lambda x, y: (x * 4000.0).tanh(),
     "x.relu()": lambda x, y: x.relu(),
     # Sums hand one array on to both operands: whoever adds to it in place spoils the other one's gradient.
     "(x + y) + y * y": lambda x, y: (x + y) + y * y,

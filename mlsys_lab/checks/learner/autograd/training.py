@@ -13,11 +13,11 @@ from mlsys_lab.checks.learner.values import array, number, pair, whole
 
 
 def _mlp(artifact: Any, arrays: Arrays) -> Any:
-    """The learner's network with the given weights."""
+    """The learner's network with copies of the given weights, which a step may change in place."""
     model = artifact.MLP(*arrays["widths"].tolist())
     for i, layer in enumerate(model.layers):
-        layer.weight.data = torch.from_numpy(arrays[f"weight {i}"])
-        layer.bias.data = torch.from_numpy(arrays[f"bias {i}"])
+        layer.weight.data = torch.from_numpy(arrays[f"weight {i}"].copy())
+        layer.bias.data = torch.from_numpy(arrays[f"bias {i}"].copy())
     return model
 
 

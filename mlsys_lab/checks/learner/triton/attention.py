@@ -8,7 +8,8 @@ from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.checks.learner.triton.launches import blocks, launch_recorded, power_of_two, tensors, unwritten
 from mlsys_lab.checks.learner.values import whole
 
-BLOCK_M, BLOCK_N, LEAST_D = 16, 16, 16
+LEAST_D = 16
+"""The least width of a block: tensor cores take no narrower one."""
 
 
 def predicted(artifact: Any, arrays: Arrays) -> Arrays:
@@ -26,7 +27,8 @@ def flash(artifact: Any, arrays: Arrays) -> Arrays:
     heads, tokens, width = t["q"].shape
     outputs = {"out_ptr": unwritten(*t["q"].shape, dtype=t["q"].dtype), "lse_ptr": unwritten(heads, tokens)}
     inputs = (t["q"], t["k"], t["v"], *outputs.values(), tokens, width, float(arrays["scale"]))
-    sizes = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_D": max(LEAST_D, power_of_two(width))}
+    block_m, block_n = int(arrays["BLOCK_M"]), int(arrays["BLOCK_N"])
+    sizes = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_D": max(LEAST_D, power_of_two(width))}
     return launch_recorded(
-        artifact, "flash_kernel", (blocks(tokens, BLOCK_M), heads), *inputs, outputs=outputs, **sizes
+        artifact, "flash_kernel", (blocks(tokens, block_m), heads), *inputs, outputs=outputs, **sizes
     )

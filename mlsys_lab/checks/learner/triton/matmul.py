@@ -9,9 +9,6 @@ import torch
 from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.checks.learner.triton.launches import blocks, launch_recorded, tensors, unwritten
 
-BLOCK = 16
-"""Rows and columns of a tile, of C, A and B: the least that tensor cores take."""
-
 
 def order(artifact: Any, arrays: Arrays) -> Arrays:
     """Launch `order_kernel`: row and column of every program's tile."""
@@ -29,6 +26,7 @@ def matmul(artifact: Any, arrays: Arrays) -> Arrays:
     (m, k), n = a.shape, b.shape[1]
     c = unwritten(m, n, dtype=torch.float32 if arrays["wide"] else a.dtype)
     inputs = (a, b, c, m, n, k, *a.stride(), *b.stride())
-    sizes = {"BLOCK_M": BLOCK, "BLOCK_N": BLOCK, "BLOCK_K": BLOCK, "GROUP": int(arrays["group"])}
-    programs = blocks(m, BLOCK) * blocks(n, BLOCK)
+    tile = {name: int(arrays[name]) for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K")}
+    sizes = {**tile, "GROUP": int(arrays["group"])}
+    programs = blocks(m, tile["BLOCK_M"]) * blocks(n, tile["BLOCK_N"])
     return launch_recorded(artifact, "matmul_kernel", programs, *inputs, outputs={"c_ptr": c}, **sizes)

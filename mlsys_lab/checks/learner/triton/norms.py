@@ -7,9 +7,6 @@ from typing import Any
 from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.checks.learner.triton.launches import blocks, launch_recorded, power_of_two, tensors, unwritten
 
-COLUMNS = 16
-"""Columns of one program that adds shares."""
-
 
 def forward(artifact: Any, arrays: Arrays) -> Arrays:
     """Launch `rms_norm_kernel`: the norm, r of each row, and what it did to memory."""
@@ -31,6 +28,7 @@ def backward(artifact: Any, arrays: Arrays) -> Arrays:
     )
     dw = unwritten(*t["w"].shape, dtype=t["w"].dtype)
     then = (outputs["share_ptr"], dw, programs, columns)
-    grid = blocks(columns, COLUMNS)
-    second = launch_recorded(artifact, "sum_shares_kernel", grid, *then, outputs={"dw_ptr": dw}, BLOCK=COLUMNS)
+    each = int(arrays["BLOCK_of_sum_shares"])
+    grid = blocks(columns, each)
+    second = launch_recorded(artifact, "sum_shares_kernel", grid, *then, outputs={"dw_ptr": dw}, BLOCK=each)
     return {**first, **second}

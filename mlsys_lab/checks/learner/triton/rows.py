@@ -7,18 +7,13 @@ from typing import Any
 from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.checks.learner.triton.launches import blocks, launch_recorded, power_of_two, tensors, unwritten
 
-ELEMENTS = 16
-"""Elements of one program of the elementwise kernel."""
-
 
 def silu_mul(artifact: Any, arrays: Arrays) -> Arrays:
     """Launch `silu_mul_kernel`: its result, silu(gate) · up, and what it did to memory."""
     t = tensors(arrays)
-    y, size = unwritten(*t["gate"].shape, dtype=t["gate"].dtype), t["gate"].numel()
+    y, size, block = unwritten(*t["gate"].shape, dtype=t["gate"].dtype), t["gate"].numel(), int(arrays["BLOCK"])
     inputs = (t["gate"], t["up"], y, size)
-    return launch_recorded(
-        artifact, "silu_mul_kernel", blocks(size, ELEMENTS), *inputs, outputs={"y_ptr": y}, BLOCK=ELEMENTS
-    )
+    return launch_recorded(artifact, "silu_mul_kernel", blocks(size, block), *inputs, outputs={"y_ptr": y}, BLOCK=block)
 
 
 def softmax(artifact: Any, arrays: Arrays) -> Arrays:

@@ -1,8 +1,7 @@
 """An engine that calls the learner's code in this process, as a notebook does: for variants that we wrote ourselves.
 
 It tries public and hidden cases and takes a hidden case's reason for what it is; `call_s` is processor time, which no
-busy machine stretches. `mlsys-grader prove` has the same
-trials judged in the sandbox, which costs a process for each.
+busy machine stretches. The judge asks in a sandbox, which costs a process for each variant.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from threadpoolctl import threadpool_limits
 from mlsys_grader.engines import Result, Task
 from mlsys_grader.judging.verdict import Verdict
 from mlsys_lab.checks.deciding.artifact import Artifact, load
-from mlsys_lab.checks.learner.spec import Check
+from mlsys_lab.checks.learner.spec import Check, Mismatch
 from mlsys_lab.checks.runner import run_check
 from mlsys_lab.stack.kernels import load_kernels
 
@@ -48,14 +47,16 @@ def _verdict(check: Check, task: Task) -> Verdict:
     start = time.process_time()
     report = run_check(check, module, seed=seed, hidden=True)
     cpu_s = time.process_time() - start
-    case, mismatch = report.case.name if report.case else "", report.mismatch
+    mismatch = report.mismatch or Mismatch("")
     return Verdict(
         check.name,
         check.title,
         check.points,
         report.points,
-        *((mismatch.what, mismatch.got, mismatch.expected) if mismatch else ()),
-        case=case,
+        what=mismatch.what,
+        got=mismatch.got,
+        expected=mismatch.expected,
+        case=report.case.name if report.case else "",
         seed=seed,
         time_s=report.time_s,
         call_s=cpu_s,

@@ -1,0 +1,157 @@
+"""Judge mutants, each in a child forked from this process, which has all libraries and the lab's checks loaded.
+
+A mutant is killed when a check fails it for each of several draws of secret inputs, as a submission's own seed would
+be one of them: a mistake that most draws let pass is not caught, however often it shows. With three draws a mutant that
+one draw in ten lets pass is called killed with a chance of 73 %, one that half let pass with 13 %. Other seeds, as in
+the weekly run, find what these miss; more draws for all would cost more than that.
+
+Only checks that reach the changed function are asked, first those that name it, and no more after one has failed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import selectors
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from mlsys_grader.engines import Task
+from mlsys_grader.proving.in_process import SEED, InProcess
+from mlsys_grader.proving.mutation.mutants import Mutant
+from mlsys_lab.checks.deciding.artifact import Artifact
+from mlsys_lab.checks.learner.spec import Check, Lab
+from mlsys_lab.errors import CourseError, InputError
+
+DRAWS = 3
+"""Draws of secret inputs, for each of which a check has to fail a mutant."""
+SLOWER, LEAST_S = 10, 3
+"""A mutant may take so many times the processor time of the source that it was made of, and at least these seconds."""
+MEMORY_BYTES = 8 * 2**30
+BY_CLOCK = "the clock"
+"""What kills a mutant that does not come to an end, or ends its process."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a mutant: the check that killed it (or `BY_CLOCK`), "" where it passed all; the seed it passed.
+
+    `error`: what one of the checks raised itself, which decides nothing.
+    """
+
+    mutant: Mutant
+    killed_by: str = ""
+    survived_seed: int | None = None
+    error: str = ""
+
+
+def sample_mutants(mutants: Sequence[Mutant], number: int | None, seed: int) -> list[Mutant]:
+    """Some of the mutants, the same for a seed; all of them if `number` is None or larger."""
+    if number is None or number >= len(mutants):
+        return list(mutants)
+    chosen = random.Random(seed).sample(range(len(mutants)), number)
+    return [mutants[i] for i in sorted(chosen)]
+
+
+def judge_mutants(lab: Lab, mutants: Iterable[Mutant], *, seed: int = SEED, workers: int = 1) -> Iterator[Outcome]:
+    """Yield an outcome for each mutant as it is known, with the draws of `seed` and the two after it.
+
+    Raises `InputError` where a source itself does not pass: nothing can be said of its mutants then.
+    """
+    seeds = tuple(range(seed, seed + DRAWS))
+    costs: dict[str, dict[str, float]] = {}
+
+    def cost_of(mutant: Mutant) -> dict[str, float]:
+        if mutant.code.text not in costs:
+            costs[mutant.code.text] = _cost(lab, mutant.code.text, seed)
+        return costs[mutant.code.text]
+
+    def examine(mutant: Mutant) -> Callable[[], dict[str, object]]:
+        checks, cost = _order(lab, mutant), cost_of(mutant)
+        limit_s = LEAST_S + int(SLOWER * DRAWS * sum(cost[check.name] for check in checks))
+        return lambda: _examine(mutant, checks, seeds, limit_s)
+
+    for mutant, answer in _in_children(mutants, examine, workers):
+        yield Outcome(mutant, **answer) if answer is not None else Outcome(mutant, BY_CLOCK)  # type: ignore[arg-type]
+
+
+def _cost(lab: Lab, text: str, seed: int) -> dict[str, float]:
+    """Processor seconds of each check on a text that passes them; also brings all that they import."""
+    task = Task("source", Artifact.parse("source", text), dict.fromkeys((check.name for check in lab.checks), seed))
+    for _ in range(2):  # the first time may have been slow by what it had to import
+        (result,) = InProcess(lab.checks).judge_all([task])
+    if lost := [verdict for verdict in result.verdicts if not verdict.passed]:
+        what = f"what the mutants of lab {lab.topic} are made of is not right itself"
+        raise InputError(what, got=f"{lost[0].check}: {lost[0].what}", help=f"mlsys-grader prove {lab.topic}")
+    return {verdict.check: verdict.call_s for verdict in result.verdicts}
+
+
+def _order(lab: Lab, mutant: Mutant) -> list[Check]:
+    """The checks that a mutant could fail: those that name its function, then those that use what uses it."""
+    reached = [check for check in lab.checks if mutant.top in mutant.code.reached_from(check.uses)]
+    return sorted(reached, key=lambda check: mutant.top not in check.uses)
+
+
+def _examine(mutant: Mutant, checks: Sequence[Check], seeds: Sequence[int], limit_s: int) -> dict[str, object]:
+    resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + 1))
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
+    artifact, killer = Artifact.parse("mutant", mutant.text), ""
+    for seed in seeds:
+        first = sorted(checks, key=lambda check: check.name != killer)
+        try:
+            killer = next((check.name for check in first if not _passes(check, artifact, seed)), "")
+        except Exception as error:
+            return {"error": f"{type(error).__name__}: {error}"}
+        if not killer:
+            return {"survived_seed": seed}
+    return {"killed_by": killer}
+
+
+def _passes(check: Check, artifact: Artifact, seed: int) -> bool:
+    try:
+        (result,) = InProcess([check]).judge_all([Task("mutant", artifact, {check.name: seed})])
+    except CourseError:  # it does not load
+        return False
+    return result.verdicts[0].passed
+
+
+def _in_children(
+    mutants: Iterable[Mutant], examine: Callable[[Mutant], Callable[[], dict[str, object]]], workers: int
+) -> Iterator[tuple[Mutant, dict[str, object] | None]]:
+    """Have every mutant examined in a child of its own, `workers` at a time; None for one that died."""
+    waiting = iter(mutants)
+    running: dict[int, tuple[int, Mutant]] = {}
+    with selectors.DefaultSelector() as selector:
+        while True:
+            while len(running) < workers and (mutant := next(waiting, None)) is not None:
+                pid, reading = _fork(examine(mutant))
+                running[reading] = (pid, mutant)
+                selector.register(reading, selectors.EVENT_READ)
+            if not running:
+                return
+            for key, _ in selector.select():
+                pid, mutant = running.pop(key.fd)
+                selector.unregister(key.fd)
+                with os.fdopen(key.fd, "rb") as pipe:
+                    told = pipe.read()
+                os.waitpid(pid, 0)
+                yield mutant, json.loads(told) if told else None
+
+
+def _fork(work: Callable[[], dict[str, object]]) -> tuple[int, int]:
+    """A child that writes what `work` gives as JSON: its process and the end of the pipe to read from."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(writing)
+        return pid, reading
+    with suppress(BaseException):  # whatever a mutant raises past its check, the child ends here
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(nowhere, stream)
+        told = json.dumps(work())
+        os.write(writing, told.encode())
+    os._exit(0)

@@ -1,0 +1,102 @@
+"""Operators on a statement, and on a whole function. Each yields texts that may take its place."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Iterator, Mapping
+
+from mlsys_grader.proving.mutation.code import Function, Operator
+
+BY_NOTHING = "0"
+BY_FORM = 'str([getattr(x, "shape", type(x)) for x in given])'
+"""What a hasty cache takes for the key of a call: nothing at all, or shapes and types."""
+
+
+def drop_statement(node: ast.AST, function: Function) -> Iterator[str]:
+    """Nothing in the place of a statement, unless it is the first to bind a name."""
+    match node:
+        case ast.Assign() | ast.AnnAssign():
+            bound = [
+                part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
+            ]
+            known = {argument.arg for argument in function.parameters}
+            if all(name in known or function.bound[name] < node.lineno for name in bound):
+                yield "pass"
+        case ast.AugAssign() | ast.For() | ast.While() | ast.Break() | ast.Continue() | ast.Raise() | ast.Assert():
+            yield "pass"
+        case ast.Expr(value) if not isinstance(value, ast.Constant):
+            yield "pass"
+        case ast.Return() if node is not function.node.body[-1]:
+            yield "pass"
+        case ast.With():
+            yield _block("if True:", node.body)
+
+
+def drop_guard(node: ast.AST, function: Function) -> Iterator[str]:
+    """A condition that always holds, and one that never does."""
+    if isinstance(node, ast.If):
+        for always in (True, False):
+            changed = copy.copy(node)
+            changed.test = ast.Constant(always)
+            yield ast.unparse(changed)
+
+
+def change_in_place(node: ast.AST, function: Function) -> Iterator[str]:
+    """`x += y` where a new x was made of the old one and y."""
+    match node:
+        case ast.Assign(targets=[ast.Name() as target], value=ast.BinOp(left=ast.Name() as left) as value):
+            if target.id == left.id:
+                yield ast.unparse(ast.AugAssign(target, value.op, value.right))
+
+
+def stop_after_one_round(node: ast.AST, function: Function) -> Iterator[str]:
+    """A loop that is left at the end of its first round."""
+    if isinstance(node, ast.For | ast.While) and not function.is_kernel:
+        changed = copy.copy(node)
+        changed.body = [*node.body, ast.Break()]
+        yield ast.unparse(changed)
+
+
+STATEMENTS: tuple[Operator, ...] = (drop_statement, drop_guard, change_in_place, stop_after_one_round)
+
+
+def remember_results(node: ast.AST, function: Function) -> Iterator[str]:
+    """A function that answers what it answered first, to whatever it is asked, or to arguments of these shapes."""
+    if node is function.node and not function.is_kernel and "." not in function.name:
+        for key in (BY_NOTHING, BY_FORM):
+            cached = f"lambda f, kept={{}}: lambda *given, **named: kept.setdefault({key}, f(*given, **named))"
+            yield f"@{cached}\n{ast.unparse(node)}"
+
+
+def know_only(known: Mapping[tuple[str, str], tuple[object, ...]]) -> Operator:
+    """An operator: an argument is ignored, or taken for another, unless it has a value that learners see it have.
+
+    known: values of a function's argument in public cases, by the names of both.
+    """
+
+    def ignore_argument(node: ast.AST, function: Function) -> Iterator[str]:
+        if node is not function.node:
+            return
+        for argument in function.parameters:
+            values = known.get((function.name, argument.arg), ())
+            yield from (_with_line(function.node, f"{argument.arg} = {value!r}") for value in values[:1])
+            if len(values) > 1 and not function.is_kernel:
+                shown, first = f"({', '.join(map(repr, values))})", repr(values[0])
+                line = f"{argument.arg} = {argument.arg} if {argument.arg} in {shown} else {first}"
+                yield _with_line(function.node, line)
+
+    return ignore_argument
+
+
+def _with_line(function: ast.FunctionDef, line: str) -> str:
+    """A definition whose body begins with another line."""
+    changed = copy.copy(function)
+    documented = ast.get_docstring(function) is not None
+    changed.body = [*function.body[:documented], *ast.parse(line).body, *function.body[documented:]]
+    return ast.unparse(changed)
+
+
+def _block(head: str, body: list[ast.stmt]) -> str:
+    lines = "\n".join(ast.unparse(statement) for statement in body).split("\n")
+    return "\n".join([head, *(f"    {line}" for line in lines)])

@@ -1,0 +1,91 @@
+"""What became of a lab's machine-made mistakes: how many were killed, are right after all, or survived."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from mlsys_grader.proving.mutation.equivalent import read_equivalent, refuse_stale
+from mlsys_grader.proving.mutation.mutants import find_mutants
+from mlsys_grader.proving.mutation.run import Outcome, judge_mutants, sample_mutants
+from mlsys_grader.proving.variants import VariantsOf
+from mlsys_lab.checks.learner.spec import Lab
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Outcomes of mutants, the reasons of those that are right after all, and the seconds that judging took."""
+
+    outcomes: tuple[Outcome, ...]
+    reasons: Mapping[str, str]
+    time_s: float
+
+    @property
+    def killed(self) -> tuple[Outcome, ...]:
+        """Mutants that a check failed."""
+        return tuple(one for one in self.outcomes if one.killed_by)
+
+    @property
+    def errors(self) -> tuple[Outcome, ...]:
+        """Mutants on which a check broke down itself."""
+        return tuple(one for one in self.outcomes if one.error)
+
+    @property
+    def survived(self) -> tuple[Outcome, ...]:
+        """Mutants that passed all checks and have no reason."""
+        passed = (one for one in self.outcomes if one.survived_seed is not None)
+        return tuple(one for one in passed if one.mutant.name not in self.reasons)
+
+    @property
+    def refuted(self) -> tuple[Outcome, ...]:
+        """Mutants that are said to be right, and were killed."""
+        return tuple(one for one in self.killed if one.mutant.name in self.reasons)
+
+    @property
+    def holds(self) -> bool:
+        """Whether every mutant was killed or has a reason, and not both."""
+        return not (self.survived or self.refuted or self.errors)
+
+    @property
+    def lines(self) -> list[str]:
+        """A line for each mutant that came out as it should not."""
+        told = [f"SURVIVED with seed {one.survived_seed}: {one.mutant.name}" for one in self.survived]
+        told += [f"NOT EQUIVALENT, {one.killed_by} fails it: {one.mutant.name}" for one in self.refuted]
+        return told + [f"NOT JUDGED, {one.error}: {one.mutant.name}" for one in self.errors]
+
+    @property
+    def summary(self) -> str:
+        """The counts in one line."""
+        counts = {
+            "killed": len(self.killed),
+            "equivalent": sum(one.mutant.name in self.reasons and not one.killed_by for one in self.outcomes),
+            "survived": len(self.survived),
+            "not judged": len(self.errors),
+        }
+        told = ", ".join(f"{number:,} {what}" for what, number in counts.items() if number or what != "not judged")
+        return f"{told} of {len(self.outcomes):,} mutants: {self.time_s:.0f} s"
+
+
+def tally_mutations(
+    variants: VariantsOf,
+    lab: Lab,
+    *,
+    sample: int | None,
+    seed: int,
+    workers: int = 1,
+    report: Callable[[int, int], None] = lambda done, total: None,
+) -> Tally:
+    """Judge a lab's mutants, or a sample of them; `report(done, total)` is called after each.
+
+    Raises `InputError` where equivalent.toml names a mutant that there is no more.
+    """
+    start = time.monotonic()
+    mutants = list(find_mutants(variants, lab))
+    reasons = read_equivalent(variants.folder)
+    refuse_stale(reasons, (mutant.name for mutant in mutants))
+    chosen, outcomes = sample_mutants(mutants, sample, seed), list[Outcome]()
+    for outcome in judge_mutants(lab, chosen, seed=seed, workers=workers):
+        outcomes.append(outcome)
+        report(len(outcomes), len(chosen))
+    return Tally(tuple(outcomes), reasons, time.monotonic() - start)
