@@ -22,7 +22,7 @@ def relu(artifact: Any, arrays: Arrays) -> Arrays:
 
 def sgd_step(artifact: Any, arrays: Arrays) -> Arrays:
     """Launch `sgd_step` with threads beyond the last element: the weights and what was counted."""
-    w = arrays["w"]
+    w = arrays["w"].copy()  # which the kernel changes in place
     given = {"w": w, "g": arrays["g"], "rate": arrays["rate"][()]}
     return launch_recorded(artifact, "sgd_step", blocks(w.size, THREADS), THREADS, given, "w", fresh=False)
 
@@ -42,7 +42,7 @@ def outer(artifact: Any, arrays: Arrays) -> Arrays:
 
 def axpy(artifact: Any, arrays: Arrays) -> Arrays:
     """Launch `axpy`, whose threads may be fewer than the elements or more: its result and what was counted."""
-    given = {"a": arrays["a"][()], "x": arrays["x"], "y": arrays["y"]}
+    given = {"a": arrays["a"][()], "x": arrays["x"], "y": arrays["y"].copy()}
     return launch_recorded(artifact, "axpy", STRIDED_BLOCKS, THREADS, given, "y", fresh=False)
 
 
