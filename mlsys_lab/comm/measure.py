@@ -57,7 +57,7 @@ FORMS: dict[str, dict[str, Form]] = {
 
 
 def _torch_form(collective: str) -> Form:
-    """The same collective of torch.distributed, over the group that the world has made."""
+    """Make the form that calls torch.distributed's own collective, over the group that the world has made."""
     import torch.distributed as dist
 
     def call(rank: Rank, x: torch.Tensor) -> torch.Tensor:
