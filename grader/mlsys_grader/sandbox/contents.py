@@ -27,6 +27,7 @@ SYSTEM = (
         f"/usr/{name}"
         for name in ("bin", "sbin", "lib", "lib32", "lib64", "libexec", "include", "local/lib", "share/zoneinfo")
     ),
+    *map(str, sorted(Path("/usr/local").glob("cuda*"))),  # Numba's simulator, too, asks CUDA's runtime for its version
     "/etc/ld.so.cache",
 )
 PREFIX_PARTS = ("bin", "lib", "lib64", "pyvenv.cfg")
