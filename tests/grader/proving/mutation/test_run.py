@@ -35,10 +35,11 @@ def test_a_check_kills_what_is_wrong_and_nothing_kills_what_is_right(checks):
     assert {one.killed_by: one.survived_seed for one in found.values()} == {"": 20, "double": None}
 
 
-def test_what_never_ends_is_killed_by_the_clock(checks):
+def test_what_never_ends_is_killed_by_the_checks_time_limit_or_the_kernels(checks):
     loop = "doubled, left = 2 * x, 1\n    while left:\n        left -= 1"
     text = VARIANTS.reference.replace("doubled = 2 * x", loop)
-    assert [one.killed_by for one in judged(checks, text, ["left -= 1 => pass"]).values()] == ["double"]
+    (one,) = judged(checks, text, ["left -= 1 => pass"]).values()
+    assert one.killed_by in ("double", BY_CLOCK)
 
 
 def test_a_death_of_the_process_is_a_kill(checks):
