@@ -54,7 +54,7 @@ def test_a_line_of_a_kernel_is_told_by_its_cell_and_its_text() -> None:
     check, module = mutant("the branch stays within warps")
     report = run_check(check, module)
     assert report.mismatch is not None
-    assert "`total = total * value + c[k]`: 16 of 32 lanes" in report.mismatch.got
+    assert "`y[at] = max(value, float32(0))`: 16 of 32 lanes" in report.mismatch.got
     assert report.mismatch.got.startswith("cell ")
 
 

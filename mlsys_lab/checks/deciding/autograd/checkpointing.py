@@ -134,11 +134,13 @@ def _memory_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
     calls = int(got.pop("most calls of a layer"))
     if calls > 2:
         return Mismatch("a layer runs too often", f"{calls} calls", "at most 2: once forward, once on the way back")
-    for name in ("pieces", "longest piece"):
-        count, most = int(got.pop(name)), int(expected.pop(name))
+    counts = {name: (int(got.pop(name)), int(expected.pop(name))) for name in ("pieces", "longest piece")}
+    if mismatch := close(got, expected, scale=20):
+        return mismatch
+    for name, (count, most) in counts.items():
         if count > most:
             return Mismatch("the layers are cut into other pieces", f"{name}: {count}", f"at most {most}")
-    return close(got, expected, scale=20)
+    return None
 
 
 CHECKS = (

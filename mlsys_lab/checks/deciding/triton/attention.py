@@ -104,7 +104,7 @@ CHECKS = (
             Case("two blocks, and four", {"draws": 0, "also": [[32, 16, 16], [64, 16, 16]]}),
             Case("other widths", {"draws": 3}),
             Case("others", {"draws": 6}, hidden=True),
-            Case("longer than a kernel could be run for", {"draws": 2, "blocks": (300, 400)}, hidden=True),
+            Case("longer than a kernel could be run for", {"draws": 2, "blocks": (120, 160)}, hidden=True),
         ),
         inputs=_bytes_inputs,
         run=calls.predicted,
