@@ -76,7 +76,7 @@ def settings(address: Address, static: Path, cache: Path) -> dict[str, Any]:
     config["extlinks"] = {"source": (f"{address.repository}/blob/{BRANCH}/%s", "%s")}  # {source}`words <path>`
     config["html_static_path"] = ["_static", str(static)]
     config["templates_path"] = ["_templates"]
-    config["html_css_files"] = ["theme.css"]
+    config["html_css_files"] = ["theme.css", "drawings.css"]
     config["html_js_files"] = [("site.js", {"type": "module"})]
     return config
 

@@ -9,6 +9,7 @@ from mlsys_lab.errors import InputError
 
 _FOLDER = files("mlsys_lab.widgets")
 _BEFORE = {
+    "all_reduce": ("common", "axes"),
     "attention_share": ("common", "axes", "config", "counts", "sizes"),
     "backward": ("common", "graph", "picture"),
     "estimator": (

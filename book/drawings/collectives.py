@@ -1,0 +1,206 @@
+"""Drawings of chapter 09: rings, trees, islands on rails, lines of NCCL's protocols, and sends that wait in a circle.
+
+What they show is computed: places in trees by `comm.collectives.trees`, chunks by following each algorithm's steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+from book.drawings.kit import CHUNKS, Panel, arrow, box, chunk_row, drawing, line, on_circle, panel, rank, text
+from mlsys_lab.comm.collectives.trees import Place, binomial_place, double_tree_places
+from mlsys_lab.comm.cost.nccl import PAYLOAD_SHARE
+
+Held = list[list[int]]
+"""By rank and chunk: how many ranks' numbers are in the sum that this rank has of it."""
+
+
+def ring_steps(p: int) -> list[tuple[Held, list[int]]]:
+    """What p ranks hold after each step of a ring all-reduce, and the chunk that each has just received.
+
+    The first entry is the start, in which nothing has been received.
+    """
+    held = [[1] * p for _ in range(p)]
+    steps: list[tuple[Held, list[int]]] = [(held, [])]
+    for step in range(2 * (p - 1)):
+        adding = step < p - 1
+        first = -1 if adding else p - 1  # the chunk, counted from the rank, that goes in step 0
+        received = [(r - 1 + first - step) % p for r in range(p)]
+        before = [row[:] for row in held]
+        held = [row[:] for row in before]
+        for r, chunk in enumerate(received):
+            held[r][chunk] = before[r - 1][chunk] + (1 if adding else 0)
+        steps.append((held, received))
+    return steps
+
+
+def ring() -> Markup:
+    """All-reduce of four ranks on a ring, step by step."""
+    p = 4
+    places = on_circle(p, 69, 60, 42)
+    circle = [arrow(*places[r], *places[(r + 1) % p], "quiet", short=16) for r in range(p)]
+    circle += [rank(x, y, r) for r, (x, y) in enumerate(places)]
+    panels = [panel(138, 120, circle, title="the ring")]
+    for number, (held, received) in enumerate(ring_steps(p)):
+        words = "start" if number == 0 else f"{'add' if number < p else 'copy'}, step {(number - 1) % (p - 1) + 1}"
+        panels.append(_state(held, p, [[chunk] for chunk in received], title=words))
+    return drawing(
+        "Four ranks, four chunks each. In three steps sums travel to the right until each rank has the sum of one chunk; "
+        "in three more the finished chunks travel on until every rank has all.",
+        *panels,
+    )
+
+
+def tree() -> Markup:
+    """Broadcast by a binomial tree of eight ranks, as arrows in time."""
+    p = 8
+    across = [22 + 42 * r for r in range(p)]
+    rounds = (p - 1).bit_length()
+    heard, pieces = {0: 46.0}, []
+    for number in range(rounds):
+        y, distance = 52 + 50 * number, 1 << (rounds - 1 - number)
+        for sender in sorted(heard):
+            receiver = sender + distance
+            pieces.append(arrow(across[sender], y, across[receiver], y + 38, "blue"))
+        heard |= {sender + distance: y + 38.0 for sender in heard}
+        assert all(binomial_place(r + distance, p).parent == r for r in list(heard)[: len(heard) // 2])
+    bottom = 52 + 50 * rounds
+    lives = [line(across[r], 36, across[r], heard[r]) for r in range(1, p)]
+    lives += [line(across[r], heard[r], across[r], bottom, "blue") for r in range(p)]
+    heads = [rank(x, 20, r, "blue" if r == 0 else "plain") for r, x in enumerate(across)]
+    return drawing(
+        "Eight ranks side by side, time downwards. Rank 0 sends to 4; then 0 and 4 send to 2 and 6; then these four to the others.",
+        panel(across[-1] + 22, bottom + 4, lives, pieces, heads),
+    )
+
+
+def double_tree() -> Markup:
+    """Two binary trees over eight ranks, in which the leaves of one are inside the other."""
+    p = 8
+    places = [double_tree_places(r, p) for r in range(p)]
+    first, second = ([pair[i] for pair in places] for i in (0, 1))
+    return drawing(
+        "Two trees over ranks 0 to 7. In the first the odd ranks are leaves, in the second the even ranks are.",
+        _tree(first, "blue", "first half of the array"),
+        _tree(second, "orange", "second half"),
+    )
+
+
+def rails() -> Markup:
+    """Two nodes of four GPUs: a switch inside each, and a rail between GPUs of one number."""
+    pieces = []
+    for i, tone in enumerate(CHUNKS):
+        y = 44 + 44 * i
+        pieces += [line(104, y, 236, y, tone), text(170, y - 6, f"rail {i}", tone, size="small")]
+        for node, x in enumerate((84, 256)):
+            pieces.append(line(36 if node == 0 else 304, y, x, y))
+            pieces.append(rank(x, y, 4 * node + i, tone))
+    for node, x in enumerate((14, 304)):
+        pieces.append(box(x, 26, 22, 168, tone="quiet"))
+        pieces.append(text((4, 336)[node], 14, f"node {node}", "quiet", size="small", anchor=("start", "end")[node]))
+    pieces.append(text(4, 212, "NVSwitch", "quiet", size="small", anchor="start"))
+    pieces.append(text(336, 212, "NVSwitch", "quiet", size="small", anchor="end"))
+    return drawing(
+        "Two nodes of four GPUs. In each all GPUs hang on one NVSwitch; GPU i of one node and GPU i of the other share rail i.",
+        panel(340, 218, pieces),
+    )
+
+
+def hierarchical() -> Markup:
+    """All-reduce over two islands of four ranks, in three phases."""
+    p, island = 8, 4
+    held = [[1] * island for _ in range(p)]
+    panels = [_state(held, p, [], title="start", gap=island)]
+    for words, count in (("1. scatter inside", island), ("2. across", p)):
+        own = [r % island for r in range(p)]
+        held = [[count if chunk == own[r] else one for chunk, one in enumerate(row)] for r, row in enumerate(held)]
+        panels.append(_state(held, p, [[chunk] for chunk in own], title=words, gap=island))
+    got = [[chunk for chunk in range(island) if chunk != r % island] for r in range(p)]
+    panels.append(_state([[p] * island for _ in range(p)], p, got, title="3. gather inside", gap=island))
+    return drawing(
+        "Two islands of four ranks. First each rank gets its island's sum of one chunk, then that chunk's sum over both "
+        "islands, then the other three chunks from its own island.",
+        *panels,
+    )
+
+
+def protocols() -> Markup:
+    """What a receiver waits for in NCCL's three protocols: flags among the data, or one behind it."""
+    left, wide = 66, 262
+    rows = [text(left, 16, "data", "blue", size="small", anchor="start"), text(328, 16, "flag", "orange", anchor="end")]
+    for number, (name, groups) in enumerate((("LL", 8), ("LL128", 2), ("Simple", 1))):
+        y = 28 + 44 * number
+        rows.append(text(4, y + 19, name, size="strong", anchor="start"))
+        share = PAYLOAD_SHARE[name]  # type: ignore[index]
+        flag = wide * (1 - share) / groups or 3.0
+        for group in range(groups):
+            x = left + wide / groups * group
+            data = wide / groups - flag
+            rows += [box(x, y, data, 28, tone="blue"), box(x + data, y, flag, 28, tone="orange")]
+    return drawing(
+        "Three rows. LL: every 4 bytes of data have 4 of flag. LL128: 120 bytes of data, 8 of flag. Simple: a whole chunk "
+        "of data, and one flag after it.",
+        panel(340, 150, rows),
+    )
+
+
+def deadlock() -> Markup:
+    """Three ranks that all send before they receive, and three that do not wait for their sends."""
+    stuck = _programs(("send to {right}", "receive"), ("orange", "quiet"), 0)
+    running = _programs(("isend to {right}", "receive", "wait"), ("green", "green", "green"), 1)
+    return drawing(
+        "Left: three ranks wait in their sends, since none has come to its receive. Right: each starts its send, receives, and then "
+        "waits for its send.",
+        panel(320, 132, stuck, title="everybody waits to send"),
+        panel(320, 176, running, title="sends that go on meanwhile"),
+    )
+
+
+def _programs(lines: Sequence[str], tones: Sequence[str], busy: int) -> list[str]:
+    """Three ranks' programs as columns of boxes, and each send's way to the receive of the next rank."""
+    pieces = []
+    for r in range(3):
+        x = 8 + 106 * r
+        pieces.append(text(x + 46, 16, f"rank {r}", size="strong"))
+        for row, (words, tone) in enumerate(zip(lines, tones, strict=True)):
+            pieces.append(box(x, 28 + 46 * row, 92, 30, words.format(right=(r + 1) % 3), tone))
+        if r < 2:
+            pieces.append(arrow(x + 84, 58, x + 116, 74, tones[busy]))
+    pieces.append(text(312, 70, "→ 0", tones[busy], size="small", anchor="end"))
+    pieces.append(text(8, 70, "2 →", tones[busy], size="small", anchor="start"))
+    return pieces
+
+
+def _tree(places: Sequence[Place], tone: str, title: str) -> Panel:
+    depth = [0] * len(places)
+    for r in range(len(places)):
+        parent = places[r].parent
+        while parent is not None:
+            depth[r], parent = depth[r] + 1, places[parent].parent
+    at = [(20 + 40 * r, 20 + 52 * level) for r, level in enumerate(depth)]
+    edges = [line(*at[r], *at[one.parent]) for r, one in enumerate(places) if one.parent is not None]
+    heads = [rank(*at[r], r, tone if one.children else "plain") for r, one in enumerate(places)]
+    return panel(40 * len(places), 40 + 52 * max(depth), edges, heads, title=title)
+
+
+def _state(held: Held, p: int, marked: Sequence[Sequence[int]], *, title: str, gap: int = 0) -> Panel:
+    """A row of chunks for each rank, filled by how much of the sum it has; a space after every `gap` ranks."""
+    rows, y = [], 0.0
+    for r, row in enumerate(held):
+        y = 4 + 26 * r + (12 * (r // gap) if gap else 0)
+        rows.append(text(8, y + 15, r, "quiet", size="small"))
+        rows.append(chunk_row(24, y, [count / p for count in row], marked=marked[r] if marked else ()))
+    return panel(138, y + 24, rows, title=title)
+
+
+DRAWINGS = {
+    "ring": ring,
+    "tree": tree,
+    "double_tree": double_tree,
+    "rails": rails,
+    "hierarchical": hierarchical,
+    "protocols": protocols,
+    "deadlock": deadlock,
+}
