@@ -18,10 +18,10 @@ function timeOf(form, size) {
   return form.latency + form.byte * size;
 }
 
-// The fastest form for every size from 0 up: [{ form, from }], each from the size in bytes at which it takes over.
+// The fastest form for every size from a byte up: [{ form, from }], each from the size in bytes at which it takes over.
 function fastestBySize(forms) {
-  const ahead = (a, b) => a.latency - b.latency || a.byte - b.byte || a.steps - b.steps;
-  let [form, from] = [[...forms].sort(ahead)[0], 0];
+  // At one byte, not at none: latencies that differ in their last digit alone are no reason to change.
+  let [form, from] = [forms.reduce((a, b) => (timeOf(b, 1) < timeOf(a, 1) ? b : a)), 0];
   const out = [{ form, from }];
   for (;;) {
     const next = forms
@@ -32,6 +32,10 @@ function fastestBySize(forms) {
     out.push(next);
     ({ form, from } = next);
   }
+}
+
+function title(form) {
+  return form.name.replaceAll("_", "-");
 }
 
 function bytes(x) {
@@ -77,7 +81,7 @@ function render({ model, el }) {
   picture.addEventListener("pointermove", drag);
 
   function options(input, values, chosen) {
-    input.replaceChildren(...values.map((value) => make("option", { value, selected: value === chosen }, String(value))));
+    input.replaceChildren(...values.map(([value, words]) => make("option", { value, selected: value === chosen }, String(words))));
   }
 
   function show() {
@@ -85,17 +89,17 @@ function render({ model, el }) {
     const [all, n] = [forms(), model.get("size")];
     const chosen = all.find((one) => one.name === model.get("algorithm")) ?? all.find((one) => one.name === "ring");
     worldMenu.input.value = model.get("world");
-    options(ranksMenu.input, sizes().map((one) => one.ranks), model.get("ranks"));
-    options(formMenu.input, all.map((one) => one.name), chosen.name);
+    options(ranksMenu.input, sizes().map((one) => [one.ranks, one.ranks]), model.get("ranks"));
+    options(formMenu.input, all.map((one) => [one.name, title(one)]), chosen.name);
     size.set(Math.log2(n), bytes(n));
     const fastest = fastestBySize(all);
     const best = fastest.findLast((one) => one.from <= n).form;
     picture.replaceChildren(drawing(all, fastest, best, chosen, n));
-    verdict.textContent = `${best.name}: ${si(timeOf(best, n), "s")} in ${best.steps} steps`;
+    verdict.textContent = `${title(best)}: ${si(timeOf(best, n), "s")} in ${best.steps} steps`;
     const times = number(Number((timeOf(chosen, n) / timeOf(best, n)).toPrecision(3)));
-    const changes = fastest.slice(1).map((one) => `${one.form.name} from ${bytes(one.from)}`);
-    detail.textContent = `${chosen.name} takes ${si(timeOf(chosen, n), "s")}, ${times} times as long. `
-      + (changes.length ? `Fastest: ${fastest[0].form.name}, then ${changes.join(", ")}.` : `${best.name} is fastest at every size.`);
+    const changes = fastest.slice(1).map((one) => `${title(one.form)} from ${bytes(one.from)}`);
+    detail.textContent = `${title(chosen)} takes ${si(timeOf(chosen, n), "s")}, ${times} times as long. `
+      + (changes.length ? `Fastest: ${title(fastest[0].form)}, then ${changes.join(", ")}.` : `${title(best)} is fastest at every size.`);
   }
 
   function drawing(all, fastest, best, chosen, n) {
@@ -106,7 +110,7 @@ function render({ model, el }) {
     const up = logAxis({ low: Math.min(...times) / 2, high: Math.max(...times) * 3, title: "time", word: (v) => si(v, "s") });
     area = plot({
       width, height, x: across, y: up, edge: { left: 68 },
-      label: `Time of each form of all-reduce against the array's bytes; at ${bytes(n)} the fastest is ${best.name}`,
+      label: `Time of each form of all-reduce against the array's bytes; at ${bytes(n)} the fastest is ${title(best)}`,
     });
     for (const form of all) area.inside.append(curve(area, across, (v) => timeOf(form, v), { class: "form" }));
     area.inside.append(
