@@ -1,0 +1,111 @@
+"""Every drawing is XML in the kit's own classes, fits a telephone, and is shown and referred to by a chapter."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from book.drawings import draw, drawing_names, kit
+from book.drawings.collectives import ring_steps
+from mlsys_lab.errors import InputError
+
+BOOK = Path(__file__).parents[2] / "book"
+STYLE = (BOOK / "_static" / "drawings.css").read_text("utf-8")
+PAGES = {path.stem: path.read_text("utf-8") for path in sorted((BOOK / "chapters").glob("*.md"))}
+CLASSES = {*kit.TONES, *kit.SIZES, "stroke", "head", "cell", "solid", "mark"}
+SMALLEST_PX = 12
+LETTER = 0.66  # of the font's size: the mean width of a letter, bold ones included
+
+
+def font_size(classes: str) -> float:
+    """CSS pixels of a text with these classes, as the stylesheet has it."""
+    sizes = dict(re.findall(r"\.drawing text(?:\.(\w+))? \{ font-size: ([\d.]+)px", STYLE))
+    return float(next((sizes[one] for one in classes.split() if one in sizes), sizes[""]))
+
+
+def svgs(name: str) -> list[ElementTree.Element]:
+    return list(ElementTree.fromstring(draw(name)).iter("svg"))
+
+
+@pytest.mark.parametrize("name", drawing_names())
+def test_a_drawing_says_what_it_shows_and_has_no_colour_of_its_own(name: str) -> None:
+    root = ElementTree.fromstring(draw(name))
+    assert root.get("role") == "img" and len(root.get("aria-label", "").split()) > 8
+    for element in (one for svg in svgs(name) for one in svg.iter()):
+        assert not {"fill", "stroke", "style", "font-size", "id"} & element.attrib.keys()
+        assert set(element.get("class", "").split()) <= CLASSES
+
+
+@pytest.mark.parametrize("name", drawing_names())
+def test_letters_are_readable_and_lie_inside(name: str) -> None:
+    for svg in svgs(name):
+        _, _, width, height = map(float, svg.get("viewBox", "").split())
+        assert float(svg.get("width", 0)) == width <= kit.WIDEST
+        for one in svg.iter("text"):
+            size = font_size(one.get("class", ""))
+            assert size >= SMALLEST_PX
+            long = LETTER * size * len(one.text or "")
+            left = float(one.get("x", 0)) - long * {"start": 0, "middle": 0.5, "end": 1}[one.get("text-anchor", "")]
+            assert -2 <= left and left + long <= width + 2, one.text
+            assert size * 0.7 <= float(one.get("y", 0)) <= height, one.text
+
+
+def test_the_style_gives_every_class_a_colour_in_both_themes_and_in_print() -> None:
+    blocks = re.findall(r"\.drawing \{\n(.*?)\n\s*\}", STYLE, re.S)
+    names = [set(re.findall(r"--([\w-]+):", block)) for block in blocks]
+    assert len(names) == 3 and names[0] == names[1] == names[2]
+    assert set(re.findall(r"var\(--(?!pst)([\w-]+)\)", STYLE)) <= names[0]
+    after = STYLE.split("figure.drawn {")[-1]
+    assert not re.search(r"#[0-9a-f]{3,6}\b|rgb\(", after)
+    assert all(f".{one}" in after for one in CLASSES - {"head"})
+
+
+def test_every_drawing_is_shown_once_and_every_one_shown_is_referred_to() -> None:
+    shown = []
+    for page, text in PAGES.items():
+        for name, label in re.findall(r"^```\{drawing\} (\S+)\n:name: (\S+)$", text, re.M):
+            shown.append(name)
+            assert f"{{numref}}`{label}`" in text, f"{page} does not refer to {label}"
+    assert sorted(shown) == sorted(drawing_names())
+
+
+def test_a_ring_ends_with_every_sum_and_moves_one_chunk_a_rank_and_step() -> None:
+    for p in (2, 3, 4, 7):
+        steps = ring_steps(p)
+        assert len(steps) == 2 * (p - 1) + 1
+        middle, last = steps[p - 1][0], steps[-1][0]
+        assert all(middle[r][r] == p for r in range(p))
+        assert last == [[p] * p] * p
+        for (before, _), (after, received) in zip(steps, steps[1:], strict=False):
+            changed = [[c for c in range(p) if before[r][c] != after[r][c]] for r in range(p)]
+            assert changed == [[c] for c in received]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: draw("collectives.rings"), "no such drawing: got collectives.rings"),
+        (lambda: kit.panel(400, 10), "must fit a telephone: got 400 wide, expected at most 340"),
+        (lambda: kit.text(0, 0, "a", "red"), "no such tone: got red"),
+        (lambda: kit.text(0, 0, "a", size="huge"), "no such size of text: got huge"),
+        (lambda: kit.arrow(0, 0, 10, 0, short=5), "longer than what is cut off"),
+        (lambda: kit.drawing("", kit.panel(10, 10)), "says what it shows"),
+    ],
+)
+def test_what_cannot_be_drawn_is_said_in_a_line(make, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+def test_words_are_escaped() -> None:
+    assert "&lt;b&gt;" in kit.text(0, 0, "<b>")
+    assert ElementTree.fromstring(kit.drawing('"a" < b', kit.panel(9, 9, title="x < y"))).get("aria-label") == '"a" < b'
+
+
+def test_an_arrow_ends_where_it_is_told_to() -> None:
+    arrow = ElementTree.fromstring(f"<g>{kit.arrow(0, 0, 100, 0, short=14)}</g>")
+    points = next(arrow.iter("polygon")).get("points", "").split()
+    assert points[0] == "86.0,0.0" and next(arrow.iter("path")).get("d", "").startswith("M14.0 0.0")
