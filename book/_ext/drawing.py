@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from docutils import nodes
 from docutils.parsers.rst import directives
@@ -27,7 +27,7 @@ class DrawingDirective(SphinxDirective):
 
     required_arguments = 1
     has_content = True
-    option_spec = {"name": directives.unchanged_required}
+    option_spec: ClassVar = {"name": directives.unchanged_required}
 
     def run(self) -> list[nodes.Node]:
         """Return the figure of the drawing."""

@@ -47,8 +47,8 @@ def ring() -> Markup:
         words = "start" if number == 0 else f"{'add' if number < p else 'copy'}, step {(number - 1) % (p - 1) + 1}"
         panels.append(_state(held, p, [[chunk] for chunk in received], title=words))
     return drawing(
-        "Four ranks, four chunks each. In three steps sums travel to the right until each rank has the sum of one chunk; "
-        "in three more the finished chunks travel on until every rank has all.",
+        "Four ranks, four chunks each. In three steps sums travel to the right until each rank has the sum of one "
+        "chunk; in three more the finished chunks travel on until every rank has all.",
         *panels,
     )
 
@@ -71,7 +71,8 @@ def tree() -> Markup:
     lives += [line(across[r], heard[r], across[r], bottom, "blue") for r in range(p)]
     heads = [rank(x, 20, r, "blue" if r == 0 else "plain") for r, x in enumerate(across)]
     return drawing(
-        "Eight ranks side by side, time downwards. Rank 0 sends to 4; then 0 and 4 send to 2 and 6; then these four to the others.",
+        "Eight ranks side by side, time downwards. Rank 0 sends to 4; then 0 and 4 send to 2 and 6; then these four to "
+        "the others.",
         panel(across[-1] + 22, bottom + 4, lives, pieces, heads),
     )
 
@@ -103,7 +104,8 @@ def rails() -> Markup:
     pieces.append(text(4, 212, "NVSwitch", "quiet", size="small", anchor="start"))
     pieces.append(text(336, 212, "NVSwitch", "quiet", size="small", anchor="end"))
     return drawing(
-        "Two nodes of four GPUs. In each all GPUs hang on one NVSwitch; GPU i of one node and GPU i of the other share rail i.",
+        "Two nodes of four GPUs. In each all GPUs hang on one NVSwitch; GPU i of one node and GPU i of the other share "
+        "rail i.",
         panel(340, 218, pieces),
     )
 
@@ -120,8 +122,8 @@ def hierarchical() -> Markup:
     got = [[chunk for chunk in range(island) if chunk != r % island] for r in range(p)]
     panels.append(_state([[p] * island for _ in range(p)], p, got, title="3. gather inside", gap=island))
     return drawing(
-        "Two islands of four ranks. First each rank gets its island's sum of one chunk, then that chunk's sum over both "
-        "islands, then the other three chunks from its own island.",
+        "Two islands of four ranks. First each rank gets its island's sum of one chunk, then that chunk's sum over "
+        "both islands, then the other three chunks from its own island.",
         *panels,
     )
 
@@ -133,15 +135,15 @@ def protocols() -> Markup:
     for number, (name, groups) in enumerate((("LL", 8), ("LL128", 2), ("Simple", 1))):
         y = 28 + 44 * number
         rows.append(text(4, y + 19, name, size="strong", anchor="start"))
-        share = PAYLOAD_SHARE[name]  # type: ignore[index]
+        share = PAYLOAD_SHARE[name]
         flag = wide * (1 - share) / groups or 3.0
         for group in range(groups):
             x = left + wide / groups * group
             data = wide / groups - flag
             rows += [box(x, y, data, 28, tone="blue"), box(x + data, y, flag, 28, tone="orange")]
     return drawing(
-        "Three rows. LL: every 4 bytes of data have 4 of flag. LL128: 120 bytes of data, 8 of flag. Simple: a whole chunk "
-        "of data, and one flag after it.",
+        "Three rows. LL: every 4 bytes of data have 4 of flag. LL128: 120 bytes of data, 8 of flag. Simple: a whole "
+        "chunk of data, and one flag after it.",
         panel(340, 150, rows),
     )
 
@@ -151,8 +153,8 @@ def deadlock() -> Markup:
     stuck = _programs(("send to {right}", "receive"), ("orange", "quiet"), 0)
     running = _programs(("isend to {right}", "receive", "wait"), ("green", "green", "green"), 1)
     return drawing(
-        "Left: three ranks wait in their sends, since none has come to its receive. Right: each starts its send, receives, and then "
-        "waits for its send.",
+        "First: three ranks wait in their sends, since none has come to its receive. Second: each starts its send, "
+        "receives, and then waits for its send.",
         panel(320, 132, stuck, title="everybody waits to send"),
         panel(320, 176, running, title="sends that go on meanwhile"),
     )

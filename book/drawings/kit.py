@@ -1,8 +1,8 @@
 """Pieces of explanatory drawings: text, boxes, ranks, arrows, rows of chunks; panels of them, and the drawing itself.
 
 Every piece is a pure function that returns SVG text. Nothing here knows a colour: pieces carry classes, and
-_static/drawings.css gives each a colour in both themes and in print. One unit is one CSS pixel on a telephone, so a panel is
-at most `WIDEST` wide and its letters stay readable at 390 px; on wider screens panels stand side by side.
+_static/drawings.css gives each a colour in both themes and in print. One unit is one CSS pixel on every screen: a panel
+is at most `WIDEST` wide, which fits a telephone of 390 px, and on wider screens panels stand side by side.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Panel:
 
     def svg(self) -> str:
         """The panel as an SVG element; what it shows is said once, by its drawing."""
-        head = f'<svg viewBox="0 0 {self.width:g} {self.height:g}" width="{self.width:g}" aria-hidden="true">'
+        size = f'viewBox="0 0 {self.width:g} {self.height:g}" width="{self.width:g}"'
         title = f'<span class="drawing-title">{escape(self.title)}</span>' if self.title else ""
-        return f'<span class="drawing-panel">{title}{head}{"".join(self.pieces)}</svg></span>'
+        return f'<span class="drawing-panel">{title}<svg {size} aria-hidden="true">{"".join(self.pieces)}</svg></span>'
 
 
 def panel(width: float, height: float, *pieces: str | Iterable[str], title: str = "") -> Panel:
@@ -58,7 +58,7 @@ def drawing(alt: str, *panels: Panel) -> Markup:
 
 
 def text(x: float, y: float, words: object, tone: str = "plain", *, size: str = "", anchor: str = "middle") -> str:
-    """Words whose baseline is at y. size: "small", "strong" (bold), or neither; anchor: start, middle or end of them."""
+    """Words with their baseline at y. size: "small", "strong" (bold) or neither; anchor: what of them is at x."""
     kind = f"{_known(tone)} {size}".strip()
     if size and size not in SIZES:
         raise InputError("no such size of text", got=size, expected=" or ".join(SIZES))
@@ -132,7 +132,7 @@ def on_circle(count: int, x: float, y: float, radius: float) -> list[tuple[float
 
 def _toward(start: tuple[float, float], end: tuple[float, float], distance: float) -> tuple[float, float]:
     length = math.dist(start, end) or 1.0
-    return tuple(a + (b - a) * distance / length for a, b in zip(start, end, strict=True))  # type: ignore[return-value]
+    return start[0] + (end[0] - start[0]) * distance / length, start[1] + (end[1] - start[1]) * distance / length
 
 
 def _known(tone: str) -> str:

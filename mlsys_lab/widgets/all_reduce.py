@@ -1,7 +1,7 @@
 """Data of the explorer of all-reduce: every form's latency and time a byte on topologies of several sizes.
 
-A prediction of `comm.cost.choice` is a straight line in the array's bytes, so that the figure needs two numbers for each
-form and none of the model.
+A prediction of `comm.cost.choice` is a straight line in the array's bytes: the figure needs two numbers for each form
+and none of the model.
 """
 
 from __future__ import annotations

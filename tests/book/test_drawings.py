@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -49,7 +50,7 @@ def test_letters_are_readable_and_lie_inside(name: str) -> None:
             assert size >= SMALLEST_PX
             long = LETTER * size * len(one.text or "")
             left = float(one.get("x", 0)) - long * {"start": 0, "middle": 0.5, "end": 1}[one.get("text-anchor", "")]
-            assert -2 <= left and left + long <= width + 2, one.text
+            assert left >= -2 and left + long <= width + 2, one.text
             assert size * 0.7 <= float(one.get("y", 0)) <= height, one.text
 
 
@@ -79,7 +80,7 @@ def test_a_ring_ends_with_every_sum_and_moves_one_chunk_a_rank_and_step() -> Non
         middle, last = steps[p - 1][0], steps[-1][0]
         assert all(middle[r][r] == p for r in range(p))
         assert last == [[p] * p] * p
-        for (before, _), (after, received) in zip(steps, steps[1:], strict=False):
+        for (before, _), (after, received) in pairwise(steps):
             changed = [[c for c in range(p) if before[r][c] != after[r][c]] for r in range(p)]
             assert changed == [[c] for c in received]
 

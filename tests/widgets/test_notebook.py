@@ -6,6 +6,7 @@ import micrograd.engine as micrograd
 import pytest
 
 from mlsys_lab.widgets import BackwardGraph, Roofline, esm
+from mlsys_lab.widgets.all_reduce import AllReduce
 from mlsys_lab.widgets.attention_share import AttentionShare
 from mlsys_lab.widgets.estimator import Estimator
 from mlsys_lab.widgets.isoflop import IsoFlop
@@ -80,6 +81,7 @@ def test_a_slider_reaches_the_kernel_and_back(open_page) -> None:
     ("name", "widget", "label", "key", "state", "saved", "back"),
     [
         ("attention_share", AttentionShare.of("gpt2"), "Tokens of a sequence", "Home", "tokens", 128, 4096),
+        ("all_reduce", AllReduce.of("PCIe tree"), "Bytes of the array", "End", "size", 2**33, 2**10),
         ("isoflop", IsoFlop.of("Kaplan"), "Budget", "End", "budget", 1e26, 1e18),
         ("estimator", Estimator.of("gpt2", tokens=1024), "tokens of each", "ArrowDown", "tokens", 1023, 512),
     ],
