@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from book.drawings.kit import CHUNKS, Panel, arrow, box, chunk_row, drawing, line, on_circle, panel, rank, text
 from mlsys_lab.comm.collectives.trees import Place, binomial_place, double_tree_places
-from mlsys_lab.comm.cost.nccl import PAYLOAD_SHARE
+from mlsys_lab.comm.cost.nccl import payload_share
 
 Held = list[list[int]]
 """By rank and chunk: how many ranks' numbers are in the sum that this rank has of it."""
@@ -135,7 +135,7 @@ def protocols() -> Markup:
     for number, (name, groups) in enumerate((("LL", 8), ("LL128", 2), ("Simple", 1))):
         y = 28 + 44 * number
         rows.append(text(4, y + 19, name, size="strong", anchor="start"))
-        share = PAYLOAD_SHARE[name]
+        share = payload_share(name)
         flag = wide * (1 - share) / groups or 3.0
         for group in range(groups):
             x = left + wide / groups * group

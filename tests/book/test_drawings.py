@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import re
+import sys
 from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from sphinx.application import Sphinx
+from sphinx.util.docutils import docutils_namespace, patch_docutils
 
 from book.drawings import draw, drawing_names, kit
 from book.drawings.collectives import ring_steps
 from mlsys_lab.errors import InputError
 
 BOOK = Path(__file__).parents[2] / "book"
+sys.path.insert(0, str(BOOK / "_ext"))  # where the extension `drawing` is
+
 STYLE = (BOOK / "_static" / "drawings.css").read_text("utf-8")
 PAGES = {path.stem: path.read_text("utf-8") for path in sorted((BOOK / "chapters").glob("*.md"))}
 CLASSES = {*kit.TONES, *kit.SIZES, "stroke", "head", "cell", "solid", "mark"}
@@ -110,3 +116,38 @@ def test_an_arrow_ends_where_it_is_told_to() -> None:
     arrow = ElementTree.fromstring(f"<g>{kit.arrow(0, 0, 100, 0, short=14)}</g>")
     points = next(arrow.iter("polygon")).get("points", "").split()
     assert points[0] == "86.0,0.0" and next(arrow.iter("path")).get("d", "").startswith("M14.0 0.0")
+
+
+def build(folder: Path, page: str) -> tuple[str, str]:
+    """HTML and warnings of a site of one page."""
+    (folder / "index.md").write_text(page, "utf-8")
+    warnings = io.StringIO()
+    options = {"extensions": ["myst_parser", "drawing"], "numfig": True}
+    with docutils_namespace(), patch_docutils():
+        app = Sphinx(folder, None, folder / "html", folder / "trees", "html", options, status=None, warning=warnings)
+        app.build()
+    return (folder / "html" / "index.html").read_text("utf-8"), warnings.getvalue()
+
+
+SHOWN = "# Title\n\nSee {numref}`rings`.\n\n```{drawing} collectives.ring\n:name: rings\nA *ring*.\n```\n"
+
+
+def test_a_page_shows_a_drawing_as_a_numbered_figure_with_its_caption(tmp_path: Path) -> None:
+    html, warnings = build(tmp_path, SHOWN)
+    assert not warnings
+    assert str(draw("collectives.ring")) in html
+    assert re.search(r"<figcaption>.*Fig. 1 .*A <em>ring</em>\.", html, re.S)
+    assert re.search(r'See <a [^>]*href="#rings".*Fig. 1', html)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("collectives.ring", "collectives.rung", "no such drawing: got collectives.rung"),
+        ("A *ring*.\n", "A *ring*.\n\nAnd more.\n", "caption is one paragraph: collectives.ring"),
+        ("A *ring*.\n", "", "Content block expected"),
+    ],
+)
+def test_a_page_that_asks_wrongly_is_told(tmp_path: Path, old: str, new: str, message: str) -> None:
+    _, warnings = build(tmp_path, SHOWN.replace(old, new))
+    assert message in warnings

@@ -22,7 +22,7 @@ COMPUTED = {
         page.FACTORS[name](i["n"])
         for name in ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce")
     ],
-    "CO06": lambda page, i: [page.nccl.PAYLOAD_SHARE[name] for name in ("LL", "LL128")],
+    "CO06": lambda page, i: [24e3 / page.p5[name] for name in ("LL", "LL128")],
     "CO07": lambda page, i: [page.ledgers["ring"].steps, page.ledgers["ring"].steps / 2],
     "CO08": lambda page, i: [1e3 * page.p1[name] for name in ("ring", "tree")],
 }
@@ -85,7 +85,7 @@ def test_problems(page) -> None:
     assert page.p2_s == exactly(2 * 71 / 72 * 14e9 / 900e9)
     assert page.p4_bus == exactly(180e9 * 15 / 16)
     assert page.p4_bus / 8 < 50e9 / 2
-    assert page.p5 == {"LL": 48e3, "LL128": exactly(25.6e3), "Simple": 24e3}
+    assert page.p5 == {"LL": 48e3, "LL128": exactly(25.6e3)}
     assert page.p6_sent / 320 == 2 * 3 / 4 / 8
     assert page.p6_ring / 320 == 2 * 31 / 32
     assert page.p7_half.end_s == exactly(14 * (2 * (1e-6 + 1e9 / 8 / NVLINK)))
