@@ -15,6 +15,7 @@ from importlib import metadata
 from typing import Any
 
 from mlsys_lab.errors import MissingToolError
+from mlsys_lab.kernels.triton_members import original_members
 
 OLDEST = {"triton": (3, 6), "numba": (0, 61), "numba-cuda": (0, 22), "greenlet": (3, 1)}
 """The oldest release of each library that the kernels are written for."""
@@ -46,7 +47,9 @@ def load_triton() -> tuple[Any, Any]:
         raise MissingToolError("Triton is published for Linux only", got=platform.system(), help="use the Numba steps")
     _check_version("triton")
     _without_gpu("TRITON_INTERPRET")
-    return _import("triton"), _import("triton.language")
+    triton, tl = _import("triton"), _import("triton.language")
+    original_members()  # read before a kernel is interpreted: the compiler needs them
+    return triton, tl
 
 
 def load_numba() -> Any:

@@ -16,6 +16,7 @@ import torch
 
 from mlsys_lab.errors import CourseError, InputError
 from mlsys_lab.kernels.runtime import triton_interprets
+from mlsys_lab.kernels.triton_members import read_members, restore_members
 
 _instead: ContextVar[Callable[..., None] | None] = ContextVar("instead of launching", default=None)
 
@@ -145,8 +146,7 @@ def _find_course_error(error: BaseException) -> CourseError | None:
 def _allow_python_calls(interpreter: Any, tl: Any) -> Iterator[None]:
     """Let functions that were decorated for the compiler be called from Python, as the interpreter does."""
     jit = importlib.import_module("triton.runtime.jit").JITFunction
-    places = [tl, tl.core, tl.math, *(one for one in vars(tl.core).values() if isinstance(one, type))]
-    before = [(place, dict(vars(place))) for place in dict.fromkeys(places)]
+    before = read_members()
     call = jit.__call__
     jit.__call__ = lambda self, *args, **keywords: interpreter.InterpretedFunction(self.fn)(*args, **keywords)
     for name, member in dict(vars(tl.tensor)).items():
@@ -156,8 +156,7 @@ def _allow_python_calls(interpreter: Any, tl: Any) -> Iterator[None]:
         yield
     finally:
         jit.__call__ = call
-        for place, values in before:
-            _restore(place, values)
+        restore_members(before)
 
 
 @contextmanager
@@ -166,11 +165,3 @@ def silence_arithmetic() -> Iterator[None]:
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         yield
-
-
-def _restore(place: Any, values: dict[str, Any]) -> None:
-    for name in [name for name in vars(place) if name not in values]:
-        delattr(place, name)
-    for name, value in values.items():
-        if vars(place).get(name) is not value:
-            setattr(place, name, value)

@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 from mlsys_lab.errors import InputError, MissingToolError
 from mlsys_lab.kernels.definitions import Kernels, kernels_of
 from mlsys_lab.kernels.runtime import load_numba, load_triton, triton_interprets
+from mlsys_lab.kernels.triton_compile import set_tree
 from mlsys_lab.kernels.vocabulary import BUILTINS, NUMBER_TYPES
 from mlsys_lab.stack.artifact import Artifact, ArtifactError
 from mlsys_lab.stack.loading import ArtifactLoader, load
@@ -41,6 +42,7 @@ class KernelLoader(ArtifactLoader):
         exec(compile(kernels.tree, self.filename, "exec"), vars(module))
         linecache.lazycache(self.filename, vars(module))  # who tells of a line finds its text
         for kernel, checked in _triton_kernels(module, kernels.tree):
+            set_tree(kernel, checked)
             if triton_interprets():
                 self._interpret(kernel, checked)
             else:

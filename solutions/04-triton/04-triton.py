@@ -41,8 +41,9 @@
 #
 # **What a kernel may hold.** Arithmetic, branches, loops over `range`, calls of other kernels, and what `tl` offers for
 # computing, loading and storing. No imports, no Python lists, no printing: what is counted has to be all that happens.
-# An `if` asks about one number, never about a block; the interpreter may let that pass, the compiler for a GPU does
-# not.
+# The compiler for a GPU is stricter than the interpreter: an `if` asks about one number, never about a block; a
+# variable keeps its type and shape through a loop; no loop is left by `break`. So each check asks the compiler too, as
+# for an H100, which takes no GPU either.
 #
 # **What is counted.** A lane is one element of a block. Lanes whose mask is false touch nothing and cost nothing.
 # *Least* means: each element that is needed is read once, and each element of the result is written once. A check about

@@ -11,6 +11,7 @@ import torch
 from mlsys_lab.checks.learner.findings import collect_findings
 from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.kernels.trace.triton_interpreter import record
+from mlsys_lab.kernels.triton_compile import check_compiles
 
 
 def blocks(size: int, block: int) -> int:
@@ -43,8 +44,10 @@ def launch_recorded(
 ) -> Arrays:
     """Launch a kernel of the learner's under the recorder: what `outputs` then hold, and what was found.
 
-    outputs: result arrays by the names of their parameters; each comes back under that name without `_ptr`.
+    outputs: result arrays by the names of their parameters; each comes back under that name without `_ptr`. Raises
+    `InputError` for a kernel that runs in the interpreter but does not compile for a GPU.
     """
     trace = record(getattr(artifact, kernel), grid, *args, outputs=tuple(outputs), **constants)
+    check_compiles(getattr(artifact, kernel), *args, **constants)
     results: dict[str, np.ndarray] = {name.removesuffix("_ptr"): value.numpy() for name, value in outputs.items()}
     return {**results, **collect_findings(trace, artifact)}
