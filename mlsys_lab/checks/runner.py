@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from mlsys_lab.checks.deciding.snippet import write_snippet
 from mlsys_lab.checks.deciding.verdict import draw_inputs, judge_case, public_inputs
 from mlsys_lab.checks.learner.attempt import attempt
 from mlsys_lab.checks.learner.spec import Case, Check, Mismatch
@@ -22,7 +23,7 @@ class CheckFailed(CourseError):
 class Report:
     """Outcome of one check. `case` and `mismatch` tell the first case that failed; both are None when it passed.
 
-    `given` is what the check says of that case's inputs. `time_s` is the time spent in the learner's code over all
+    `given` is that case as code that can be run. `time_s` is the time spent in the learner's code over all
     cases tried.
     """
 
@@ -72,6 +73,6 @@ def run_check(check: Check, artifact: Any, *, seed: int = PUBLIC_SEED, hidden: b
         if outcome.arrays is not None:
             mismatch = judge_case(check, case, inputs, outcome.arrays)
         if mismatch is not None:
-            given = check.describe(public_inputs(inputs)) if check.describe and not case.hidden else ""
+            given = "" if case.hidden else write_snippet(check, case, public_inputs(inputs))
             return Report(check, False, case, mismatch, time_s, outcome.unfinished, tried, given)
     return Report(check, True, None, None, time_s, cases=tried)

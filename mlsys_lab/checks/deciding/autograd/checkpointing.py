@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from mlsys_lab.checks.deciding.autograd import asks
 from mlsys_lab.checks.deciding.autograd.oracle import answer, gradients, leaf
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.learner.autograd import checkpointing as calls
@@ -155,6 +156,7 @@ CHECKS = (
         ),
         inputs=_sizes,
         run=calls.graph_bytes,
+        ask="predict_graph_bytes(batch, width, layers)",
         expect=_graph_expect,
         compare=close,
         hint="Three results a layer (product, sum, tanh), each of batch × width numbers of 4 bytes. Return an int.",
@@ -172,6 +174,7 @@ CHECKS = (
         ),
         inputs=_checkpoint_inputs,
         run=calls.checkpoint,
+        ask=asks.CHECKPOINT,
         expect=_checkpoint_expect,
         compare=close,
         hint="In the vjp: a fresh input on x.data that requires a gradient, fn on it, backward(…, g), and return "
@@ -191,6 +194,7 @@ CHECKS = (
         ),
         inputs=_sizes,
         run=calls.checkpointed_bytes,
+        ask="predict_checkpointed_bytes(batch, width, layers, segments), choose_segments(layers)",
         expect=_segments_expect,
         compare=close,
         hint="k outputs, and three results for each of ceil(n/k) layers. choose_segments tries every k from 1 to n, "
@@ -208,6 +212,7 @@ CHECKS = (
         ),
         inputs=_memory_inputs,
         run=calls.deep_stack,
+        ask=asks.DEEP_STACK,
         expect=_memory_expect,
         compare=_memory_compare,
         hint="Each layer runs twice, no more. A function made in a loop must keep its own part: lambda h, "

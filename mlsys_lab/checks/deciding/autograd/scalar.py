@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from mlsys_lab.checks.deciding.autograd import asks
 from mlsys_lab.checks.deciding.autograd.oracle import answer, gradients, leaf
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.learner.autograd import scalar as calls
@@ -144,6 +145,7 @@ CHECKS = (
         ),
         inputs=_arithmetic_inputs,
         run=calls.arithmetic,
+        ask=asks.ARITHMETIC,
         expect=_arithmetic_expect,
         compare=close,
         hint="Each edge is a pair (operand, vjp), one for each use; vjp(g) returns g times the slope: b for a in a "
@@ -163,6 +165,7 @@ CHECKS = (
         ),
         inputs=_functions_inputs,
         run=calls.functions,
+        ask=asks.FUNCTIONS,
         expect=_functions_expect,
         compare=close,
         hint="math.tanh and math.exp do not overflow where the answer is finite. Slopes: e^a, 1 − tanh²(a), and 1 "
@@ -183,6 +186,7 @@ CHECKS = (
         ),
         inputs=_order_inputs,
         run=calls.order,
+        ask=asks.ORDER,
         expect=_order_expect,
         compare=_order_compare,
         hint="A node may be listed only when all of its operands are. With a stack: push the node again, marked, "
@@ -202,6 +206,7 @@ CHECKS = (
         ),
         inputs=_reuse_inputs,
         run=calls.reuse,
+        ask=asks.REUSE,
         expect=_reuse_expect,
         compare=close,
         hint="Add shares, do not overwrite them; pass a node's gradient on only when all of it has arrived; and "
@@ -220,6 +225,7 @@ CHECKS = (
         ),
         inputs=_deep_inputs,
         run=calls.deep,
+        ask=asks.DEEP,
         expect=_deep_expect,
         compare=close,
         hint="Python's own stack holds about a thousand calls: use a list as your stack. And visit a node once, "

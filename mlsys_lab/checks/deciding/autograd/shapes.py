@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mlsys_lab.checks.deciding.autograd import asks
 from mlsys_lab.checks.deciding.autograd.oracle import answer, gradients, leaf
 from mlsys_lab.checks.deciding.autograd.tensor import F32, F64, draw, draw_positive
 from mlsys_lab.checks.deciding.compare import close
@@ -110,6 +111,7 @@ CHECKS = (
         ),
         inputs=_sum_inputs,
         run=calls.sums,
+        ask=asks.SUMS,
         expect=_sum_expect,
         compare=close,
         hint="Reshape the gradient to the shape with size 1 in the summed axes, then expand it to the shape of x.",
@@ -128,6 +130,7 @@ CHECKS = (
         ),
         inputs=_index_inputs,
         run=calls.index,
+        ask=asks.INDEX,
         expect=_index_expect,
         compare=close,
         hint="Start from zeros of x's shape, and add: an element that was picked twice gets both gradients. "
@@ -149,6 +152,7 @@ CHECKS = (
         ),
         inputs=_loss_inputs,
         run=calls.loss,
+        ask=asks.LOSS,
         expect=_loss_expect,
         compare=close,
         hint="Subtract each row's largest logit first. The gradient is (p − one-hot) / B, times the gradient g "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from mlsys_lab.checks.deciding.autograd import asks
 from mlsys_lab.checks.deciding.autograd.oracle import answer, gradients, leaf
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.learner.autograd import tensor as calls
@@ -110,6 +111,7 @@ CHECKS = (
         ),
         inputs=_unbroadcast_inputs,
         run=calls.unbroadcast,
+        ask="unbroadcast(grad, tuple(shape.tolist()))",
         expect=_unbroadcast_expect,
         compare=close,
         hint="First sum away the axes in front until both have as many; then, where the shape says 1, sum that "
@@ -130,6 +132,7 @@ CHECKS = (
         ),
         inputs=_elementwise_inputs,
         run=calls.elementwise,
+        ask=asks.ELEMENTWISE,
         expect=_elementwise_expect,
         compare=close,
         hint="Return node(result, name, (operand, vjp), …). A gradient has the shape of its operand: unbroadcast "
@@ -151,6 +154,7 @@ CHECKS = (
         ),
         inputs=_matmul_inputs,
         run=calls.matmul,
+        ask=asks.MATMUL,
         expect=_matmul_expect,
         compare=close,
         hint="G · Yᵀ for the left operand, Xᵀ · G for the right one; transpose the last two axes only (`.mT`), and "

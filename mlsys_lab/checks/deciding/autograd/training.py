@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import torch
 
+from mlsys_lab.checks.deciding.autograd import asks
 from mlsys_lab.checks.deciding.autograd.digits import digits
 from mlsys_lab.checks.deciding.autograd.oracle import answer, gradients
 from mlsys_lab.checks.deciding.compare import close
@@ -199,6 +200,7 @@ CHECKS = (
         ),
         inputs=_mlp_inputs,
         run=calls.forward_and_back,
+        ask=asks.FORWARD_AND_BACK,
         expect=_mlp_expect,
         compare=partial(close, scale=20),  # products of four layers cancel: one entry may be far smaller than its terms
         hint="relu stands between layers: after each but the last, whose outputs are logits and may be negative.",
@@ -215,6 +217,7 @@ CHECKS = (
         ),
         inputs=_sgd_inputs,
         run=calls.sgd,
+        ask=asks.SGD,
         expect=_sgd_expect,
         compare=close,
         hint="v ← μ v + gradient, then p ← p − η v, with a v of its own for each parameter. Leave p.grad as it is; "
@@ -232,6 +235,7 @@ CHECKS = (
         ),
         inputs=_step_inputs,
         run=calls.train_step,
+        ask=asks.TRAIN_STEP,
         expect=_step_expect,
         compare=lambda got, expected: close(got, expected, scale=5),
         hint="In this order: zero_grad, loss, backward, step. Gradients of the step before add up unless you clear "
@@ -249,6 +253,7 @@ CHECKS = (
         ),
         inputs=_flops_inputs,
         run=calls.step_flops,
+        ask="predict_step_flops(batch, tuple(widths.tolist()))",
         expect=_flops_expect,
         compare=close,
         hint="2 · B · n · m for each product. Each layer has three (forward, weight, input), but the first has no "
@@ -262,6 +267,7 @@ CHECKS = (
         cases=(Case("a random split, pixels and classes in another order"),),
         inputs=_digits_inputs,
         run=calls.digits,
+        ask="train_classifier(x_train, y_train, x_test)[0]",
         expect=_digits_expect,
         compare=_digits_compare,
         hint="Does the loss fall? If not, try other learning rates, in factors of 3. If it falls and the test is "

@@ -108,6 +108,7 @@ CHECKS = (
         ),
         inputs=_bytes_inputs,
         run=calls.predicted,
+        ask="import torch\n\n[(naive_attention_bytes(*one), flash_attention_bytes(*one)) for one in sizes.tolist()]",
         expect=_bytes_expect,
         compare=close,
         hint="Scores: Q and K are each read S / block times, S² numbers are written; the softmax reads and writes S²; "
