@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from mlsys_lab.checks.deciding.verdict import draw_inputs, public_inputs
@@ -29,6 +31,7 @@ class LiveChecks:
     def __init__(self, lab: Lab, names: dict[str, Any]) -> None:
         self.lab, self._names, self._artifact = lab, names, LiveNamespace(names)
         self._passed: set[str] = set()
+        self._failures: Counter[str] = Counter()
 
     def __repr__(self) -> str:
         names = "\n".join(f"  check({c.name!r})  {c.title} ({c.points:g} points)" for c in self.lab.checks)
@@ -39,7 +42,8 @@ class LiveChecks:
         check = self.lab[name]
         if check.traced:
             refuse_beyond_kernels(self._names, check.uses)
-        report = run_check(check, self._artifact)
+        report = replace(run_check(check, self._artifact), failures=self._failures[name])
+        self._failures[name] += bool(report.hint)
         (self._passed.add if report.passed else self._passed.discard)(name)
         show(report, self._tally() + _recorded(self.lab, report))
         if not report.passed:

@@ -23,8 +23,8 @@ class CheckFailed(CourseError):
 class Report:
     """Outcome of one check. `case` and `mismatch` tell the first case that failed; both are None when it passed.
 
-    `given` is that case as code that can be run. `time_s` is the time spent in the learner's code over all
-    cases tried.
+    `given` is that case as code that can be run. `time_s` is the time spent in the learner's code over all cases
+    tried. `failures` counts earlier attempts of the session that were helped by a hint.
     """
 
     check: Check
@@ -35,6 +35,7 @@ class Report:
     unfinished: bool = False
     cases: int = 0
     given: str = ""
+    failures: int = 0
 
     @property
     def points(self) -> float:
@@ -43,9 +44,9 @@ class Report:
 
     @property
     def hint(self) -> str:
-        """The check's hint, where there is an answer of the right form to mend; else ""."""
+        """The next of the check's hints, where there is an answer of the right form to mend; else ""."""
         helps = self.mismatch is not None and not self.unfinished and not self.mismatch.is_form
-        return self.check.hint if helps else ""
+        return self.check.hints[min(self.failures, len(self.check.hints) - 1)] if helps else ""
 
     @property
     def line(self) -> str:

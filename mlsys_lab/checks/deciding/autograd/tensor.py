@@ -114,6 +114,8 @@ CHECKS = (
         ask="unbroadcast(grad, tuple(shape.tolist()))",
         expect=_unbroadcast_expect,
         compare=close,
+        pointer="Write both shapes below each other, aligned at the right: which axes did broadcasting add, "
+        "which did it stretch?",
         hint="First sum away the axes in front until both have as many; then, where the shape says 1, sum that "
         "axis and keep it. Mind that torch's sum(dim=()) sums everything.",
         uses=("unbroadcast",),
@@ -135,6 +137,7 @@ CHECKS = (
         ask=asks.ELEMENTWISE,
         expect=_elementwise_expect,
         compare=close,
+        pointer="Which of the expressions is wrong alone? Compare the shape of each gradient with that of its operand.",
         hint="Return node(result, name, (operand, vjp), …). A gradient has the shape of its operand: unbroadcast "
         "it. If only the sums `(x + y) + y * y` are wrong, `backward` adds in place (+=) to an array that another "
         "operand holds as well.",
@@ -157,6 +160,7 @@ CHECKS = (
         ask=asks.MATMUL,
         expect=_matmul_expect,
         compare=close,
+        pointer="Write the three shapes down: only one order of factors gives the gradient the shape of its operand.",
         hint="G · Yᵀ for the left operand, Xᵀ · G for the right one; transpose the last two axes only (`.mT`), and "
         "unbroadcast what comes out. A vjp works on torch.Tensors: g and x.data, not x.",
         uses=("Tensor", "backward", "matmul"),
