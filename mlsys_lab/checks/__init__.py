@@ -13,7 +13,6 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mlsys_lab.checks.learner.spec import Case, Check, Lab, Mismatch
@@ -60,7 +59,7 @@ def labs() -> dict[str, Lab]:
     return {topic: load_lab(topic) for topic in topics()}
 
 
-def lab(topic: str, names: Mapping[str, Any] | None = None) -> LiveChecks:
+def lab(topic: str, names: dict[str, Any] | None = None) -> LiveChecks:
     """The checks of a lab, bound to `names` (the caller's own global names if None, which is the notebook)."""
     from mlsys_lab.checks.live import LiveChecks  # a notebook's side, which whoever reads the registry does not need
 

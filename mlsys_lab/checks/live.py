@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections import Counter
+from dataclasses import replace
+from typing import Any, NoReturn
 
-from mlsys_lab.checks.learner.spec import Lab
+from mlsys_lab.checks.deciding.verdict import draw_inputs, public_inputs
+from mlsys_lab.checks.learner.spec import Arrays, Lab
 from mlsys_lab.checks.render import show
-from mlsys_lab.checks.runner import CheckFailed, Report, run_check
-from mlsys_lab.errors import CourseError
+from mlsys_lab.checks.runner import PUBLIC_SEED, CheckFailed, Report, run_check
+from mlsys_lab.errors import CourseError, InputError
 from mlsys_lab.stack.kernels import refuse_beyond_kernels
 from mlsys_lab.stack.workspace import Workspace
 
@@ -16,22 +18,20 @@ from mlsys_lab.stack.workspace import Workspace
 class LiveNamespace:
     """A notebook's definitions as attributes, as a module of exported cells would have them."""
 
-    def __init__(self, names: Mapping[str, Any]) -> None:
-        self._names = names
+    def __init__(self, names: dict[str, Any]) -> None:
+        self.__dict__ = names  # so that `vars` gives what the definitions see of each other, as of a module
 
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self._names[name]
-        except KeyError:
-            raise AttributeError(f"the notebook does not define {name!r}") from None
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"the notebook does not define {name!r}")
 
 
 class LiveChecks:
     """The checks of one lab, bound to a notebook: call it with a check's name."""
 
-    def __init__(self, lab: Lab, names: Mapping[str, Any]) -> None:
+    def __init__(self, lab: Lab, names: dict[str, Any]) -> None:
         self.lab, self._names, self._artifact = lab, names, LiveNamespace(names)
         self._passed: set[str] = set()
+        self._failures: Counter[str] = Counter()
 
     def __repr__(self) -> str:
         names = "\n".join(f"  check({c.name!r})  {c.title} ({c.points:g} points)" for c in self.lab.checks)
@@ -42,11 +42,20 @@ class LiveChecks:
         check = self.lab[name]
         if check.traced:
             refuse_beyond_kernels(self._names, check.uses)
-        report = run_check(check, self._artifact)
+        report = replace(run_check(check, self._artifact), failures=self._failures[name])
+        self._failures[name] += bool(report.hint)
         (self._passed.add if report.passed else self._passed.discard)(name)
         show(report, self._tally() + _recorded(self.lab, report))
         if not report.passed:
             raise CheckFailed(report.line)
+
+    def inputs(self, name: str, case: str) -> Arrays:
+        """The inputs of a check's public case, by name, as the messages of the check show them."""
+        check = self.lab[name]
+        public = {one.name: one for one in check.cases if not one.hidden}
+        if case not in public:
+            raise InputError(f"check {name!r} has no such case", got=repr(case), expected=f"one of {', '.join(public)}")
+        return public_inputs(draw_inputs(check, public[case], PUBLIC_SEED))
 
     def speed(self, name: str) -> None:
         """Print how fast the check's code is beside the library's on this machine's GPU, if there is one."""

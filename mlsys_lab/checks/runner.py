@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from mlsys_lab.checks.deciding.snippet import write_snippet
 from mlsys_lab.checks.deciding.verdict import draw_inputs, judge_case, public_inputs
 from mlsys_lab.checks.learner.attempt import attempt
 from mlsys_lab.checks.learner.spec import Case, Check, Mismatch
@@ -22,8 +23,8 @@ class CheckFailed(CourseError):
 class Report:
     """Outcome of one check. `case` and `mismatch` tell the first case that failed; both are None when it passed.
 
-    `given` is what the check says of that case's inputs. `time_s` is the time spent in the learner's code over all
-    cases tried.
+    `given` is that case as code that can be run. `time_s` is the time spent in the learner's code over all cases
+    tried. `failures` counts earlier attempts of the session that were helped by a hint.
     """
 
     check: Check
@@ -34,6 +35,7 @@ class Report:
     unfinished: bool = False
     cases: int = 0
     given: str = ""
+    failures: int = 0
 
     @property
     def points(self) -> float:
@@ -42,9 +44,9 @@ class Report:
 
     @property
     def hint(self) -> str:
-        """The check's hint, where there is an answer of the right form to mend; else ""."""
+        """The next of the check's hints, where there is an answer of the right form to mend; else ""."""
         helps = self.mismatch is not None and not self.unfinished and not self.mismatch.is_form
-        return self.check.hint if helps else ""
+        return self.check.hints[min(self.failures, len(self.check.hints) - 1)] if helps else ""
 
     @property
     def line(self) -> str:
@@ -72,6 +74,6 @@ def run_check(check: Check, artifact: Any, *, seed: int = PUBLIC_SEED, hidden: b
         if outcome.arrays is not None:
             mismatch = judge_case(check, case, inputs, outcome.arrays)
         if mismatch is not None:
-            given = check.describe(public_inputs(inputs)) if check.describe and not case.hidden else ""
+            given = "" if case.hidden else write_snippet(check, case, public_inputs(inputs))
             return Report(check, False, case, mismatch, time_s, outcome.unfinished, tried, given)
     return Report(check, True, None, None, time_s, cases=tried)

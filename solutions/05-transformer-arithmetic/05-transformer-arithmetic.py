@@ -31,8 +31,9 @@
 #
 # **How it works.** Put your code in place of each line that raises `NotImplementedError`, run the cell, then run the
 # `check` cell below it. Cells that begin with `#| export` make up the module that is graded and that later labs run on.
-# Counts are whole numbers and must be exact: use `//`, never `/`, where a count is asked for. Grading runs the same
-# checks with other numbers and a few more cases.
+# Counts are whole numbers and must be exact: use `//`, never `/`, where a count is asked for. Where a function calls
+# one that you wrote before it, its check hands it that one's right answers, so that a slip costs points only once.
+# Grading runs the same checks with other numbers and a few more cases.
 #
 # **Letters**, the same everywhere: B sequences in a batch, T tokens of a sequence, L layers, D width of the model, F
 # width of the MLP, N query heads, K key/value heads, H width of a head, V vocabulary. A multiply-add is two FLOPs. GB

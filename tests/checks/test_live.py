@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,7 +14,8 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 from mlsys_lab.checks import lab, labs, render, sides, topics
-from mlsys_lab.checks.learner.spec import Mismatch
+from mlsys_lab.checks.learner.spec import Lab, Mismatch
+from mlsys_lab.checks.live import LiveChecks
 from mlsys_lab.checks.runner import CheckFailed, Report
 from mlsys_lab.errors import InputError
 from mlsys_lab.stack.workspace import Workspace
@@ -36,6 +38,36 @@ def test_plain_python_prints_and_raises(
     said = capsys.readouterr().out
     assert said.startswith("✓ passed: Add one (3 of 3 points · 2 cases")
     assert "1 of 2 checks passed in this session, 3 of 5 points" in said
+
+
+def test_hints_go_a_step_further_with_each_failed_attempt(
+    fakes: ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    check = LiveChecks(Lab("fake", (replace(fakes.TWICE, pointer="how many x?"),)), names)
+
+    def said(twice: Any) -> str:
+        names["twice"] = twice
+        with pytest.raises(CheckFailed):
+            check("twice")
+        return capsys.readouterr().out
+
+    of_other_form, wrong = (lambda x: x[:1]), (lambda x: 3 * x)
+    assert "hint" not in said(of_other_form)
+    assert "how many x?" in said(wrong)
+    assert "hint" not in said(of_other_form)
+    for _ in range(2):
+        assert "x + x" in (told := said(wrong))
+        assert "how many x?" not in told
+
+
+def test_the_inputs_of_a_public_case_can_be_had_again(fakes: ModuleType) -> None:
+    check = lab("fake", {})
+    assert check.inputs("add_one", "many")["x"].shape == (7,)
+    assert not [name for name in check.inputs("add_one", "many") if name.startswith("_")]
+    with pytest.raises(InputError, match="one of single, many"):
+        check.inputs("add_one", "empty")
 
 
 def test_the_callers_own_names_are_the_default(fakes: ModuleType) -> None:

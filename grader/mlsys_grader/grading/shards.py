@@ -158,7 +158,7 @@ def _checked(file: Path, student: str, submission: Submission, lab: GradedLab) -
         if (wrong := _impossible(verdict, check)) is not None:
             raise InputError(f"{about}: check {check.name!r} cannot give {wrong}")
     verdicts = tuple(
-        replace(verdict, title=check.title, hint=" ".join(check.hint.split()) if verdict.hint else "")
+        replace(verdict, title=check.title, hint=" ".join(check.hints[0].split()) if verdict.hint else "")
         for verdict, check in zip(record.verdicts, lab.checks.checks, strict=True)
     )
     return replace(record, verdicts=verdicts, notes=submission.notes, entered=False)

@@ -85,7 +85,7 @@ def deny(check: Check, problem: Problem) -> Verdict:
         what,
         got,
         expected,
-        make_line(check.hint) if helps else "",
+        make_line(check.hints[0]) if helps else "",
         case.name if case else "",
         hidden,
         unfinished=problem.ending is Ending.UNWRITTEN and not hidden,

@@ -145,7 +145,7 @@ def _raised(error: BaseException) -> Mismatch:
     where = _where(error)
     if isinstance(error, CourseError) and not where:  # the check itself says what is wrong with an answer
         got, expected = ("" if value is None else str(value) for value in (error.got, error.expected))
-        return Mismatch(error.what, got, expected)
+        return Mismatch(error.what, got, expected, is_form=True)
     cause = find_cause(error)
     said = f"{describe(error)} ({cause.what})" if cause else describe(error)
     if where:

@@ -93,7 +93,11 @@ class Check:
     compare(got, expected) -> None when accepted, else the first `Mismatch`
 
     `describe(arrays)` puts the inputs of a case into a few lines, best of code that makes them again: learners see it
-    where a public case fails, and never of a hidden one.
+    where a public case fails, and never of a hidden one. Where there is no `describe`, `ask` is code that asks
+    what `run` asks: inputs are its variables, or entries of `given` where a name is no variable's, and
+    `mlsys_lab.checks.deciding.snippet` writes them out.
+    `pointer` says where to look and `hint` names the step; neither is the answer. A notebook shows the hint from
+    the second failed attempt on, grading shows the pointer; a check without a pointer shows its hint at once.
     `uses` names what the artifact must define; `memory_bytes` caps what `run` may hold beyond what was there before it.
     `answer_bytes` is what its arrays may hold together in grading: whatever `compare` does with so much, at worst in
     n log n steps, must take less than a second.
@@ -119,6 +123,8 @@ class Check:
     performance: Performance | None = None
     traced: bool = False
     describe: Callable[[Arrays], str] | None = None
+    ask: str = ""
+    pointer: str = ""
 
     def __post_init__(self) -> None:
         if not any(not case.hidden for case in self.cases):
@@ -133,6 +139,11 @@ class Check:
                 f"check {self.name!r} has a public case after a hidden one", help="put the hidden ones last"
             )
         self._refuse_mixed_sides()
+
+    @property
+    def hints(self) -> tuple[str, ...]:
+        """What helps, a step further after each failed attempt."""
+        return (self.pointer, self.hint) if self.pointer else (self.hint,)
 
     @property
     def call(self) -> Call:

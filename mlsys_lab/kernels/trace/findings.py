@@ -68,13 +68,13 @@ def _find_unwritten(trace: Trace, buffer: Buffer) -> str:
     """A line about the elements of a result that nothing was ever written to; "" if there are none."""
     if buffer.written or buffer.space != "global":
         return ""
-    missing = np.argwhere(times_written(trace, buffer.name) == 0)
-    if not len(missing):
+    missing = times_written(trace, buffer.name) == 0
+    if not missing.any():
         return ""
-    first = ", ".join(map(str, missing[0].tolist()))
-    return (
-        f"nothing is ever stored to {len(missing):,} of {buffer.elements:,} elements of {buffer.name}, first [{first}]"
-    )
+    places, at = np.argwhere(missing).tolist(), np.flatnonzero(missing)
+    in_a_row = 1 < len(at) == at[-1] - at[0] + 1
+    which = f"{places[0]} to {places[-1]}" if in_a_row else f"first {places[0]}"
+    return f"nothing is ever stored to {len(at):,} of {buffer.elements:,} elements of {buffer.name}, {which}"
 
 
 def _where(artifact: Any) -> Callable[[Site], str]:

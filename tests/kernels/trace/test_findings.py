@@ -55,6 +55,10 @@ def test_faults_races_and_what_is_left_out_get_a_line_each() -> None:
         "program 1 writes it, and nothing orders programs",
         "nothing is ever stored to 1 of 8 elements of y, first [1, 2]",
     ]
+    in_a_row = found(Ask("y", range(3), STORE), Ask("y", [7], STORE))["wrong"]
+    assert in_a_row == "nothing is ever stored to 4 of 8 elements of y, [0, 3] to [1, 2]"
+    scattered = found(Ask("y", [0, 2, 4, 6], STORE))["wrong"]
+    assert scattered == "nothing is ever stored to 4 of 8 elements of y, first [0, 1]"
     early = found(Ask("y", [3], line=4), Ask("y", range(8), STORE, phase=1), actor="block")["wrong"]
     place = "line 4 `source of line 4`: block 0 thread 0 reads element (0, 3) of (2, 4) of y"
     assert early == f"{place}, which nothing has written before"

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mlsys_lab.checks.deciding.autograd import asks
 from mlsys_lab.checks.deciding.autograd.oracle import answer, gradients, leaf
 from mlsys_lab.checks.deciding.autograd.tensor import F32, F64, draw, draw_positive
 from mlsys_lab.checks.deciding.compare import close
@@ -110,8 +111,11 @@ CHECKS = (
         ),
         inputs=_sum_inputs,
         run=calls.sums,
+        ask=asks.SUMS,
         expect=_sum_expect,
         compare=close,
+        pointer="Every entry of x went into one entry of the sum: whose gradient does it get, and in which shape "
+        "does that arrive?",
         hint="Reshape the gradient to the shape with size 1 in the summed axes, then expand it to the shape of x.",
         uses=("Tensor", "backward", "mul", "reduce_sum", "reshape"),
     ),
@@ -128,8 +132,10 @@ CHECKS = (
         ),
         inputs=_index_inputs,
         run=calls.index,
+        ask=asks.INDEX,
         expect=_index_expect,
         compare=close,
+        pointer="What should an element get that was picked twice, and what does your assignment give it?",
         hint="Start from zeros of x's shape, and add: an element that was picked twice gets both gradients. "
         "`out[key] += g` counts one of them only.",
         uses=("Tensor", "backward", "index"),
@@ -149,8 +155,10 @@ CHECKS = (
         ),
         inputs=_loss_inputs,
         run=calls.loss,
+        ask=asks.LOSS,
         expect=_loss_expect,
         compare=close,
+        pointer="Try logits of 10,000 by hand: at which step do numbers leave the range of the dtype?",
         hint="Subtract each row's largest logit first. The gradient is (p − one-hot) / B, times the gradient g "
         "that arrives. The vjp may change in place only what it has made itself.",
         uses=("Tensor", "backward", "cross_entropy"),

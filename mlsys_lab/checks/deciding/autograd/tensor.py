@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from mlsys_lab.checks.deciding.autograd import asks
 from mlsys_lab.checks.deciding.autograd.oracle import answer, gradients, leaf
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.learner.autograd import tensor as calls
@@ -110,8 +111,11 @@ CHECKS = (
         ),
         inputs=_unbroadcast_inputs,
         run=calls.unbroadcast,
+        ask="unbroadcast(grad, tuple(shape.tolist()))",
         expect=_unbroadcast_expect,
         compare=close,
+        pointer="Write both shapes below each other, aligned at the right: which axes did broadcasting add, "
+        "which did it stretch?",
         hint="First sum away the axes in front until both have as many; then, where the shape says 1, sum that "
         "axis and keep it. Mind that torch's sum(dim=()) sums everything.",
         uses=("unbroadcast",),
@@ -130,8 +134,10 @@ CHECKS = (
         ),
         inputs=_elementwise_inputs,
         run=calls.elementwise,
+        ask=asks.ELEMENTWISE,
         expect=_elementwise_expect,
         compare=close,
+        pointer="Which of the expressions is wrong alone? Compare the shape of each gradient with that of its operand.",
         hint="Return node(result, name, (operand, vjp), …). A gradient has the shape of its operand: unbroadcast "
         "it. If only the sums `(x + y) + y * y` are wrong, `backward` adds in place (+=) to an array that another "
         "operand holds as well.",
@@ -151,8 +157,10 @@ CHECKS = (
         ),
         inputs=_matmul_inputs,
         run=calls.matmul,
+        ask=asks.MATMUL,
         expect=_matmul_expect,
         compare=close,
+        pointer="Write the three shapes down: only one order of factors gives the gradient the shape of its operand.",
         hint="G · Yᵀ for the left operand, Xᵀ · G for the right one; transpose the last two axes only (`.mT`), and "
         "unbroadcast what comes out. A vjp works on torch.Tensors: g and x.data, not x.",
         uses=("Tensor", "backward", "matmul"),

@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import torch
 
+from mlsys_lab.checks.deciding.autograd import asks
 from mlsys_lab.checks.deciding.autograd.digits import digits
 from mlsys_lab.checks.deciding.autograd.oracle import answer, gradients
 from mlsys_lab.checks.deciding.compare import close
@@ -199,8 +200,10 @@ CHECKS = (
         ),
         inputs=_mlp_inputs,
         run=calls.forward_and_back,
+        ask=asks.FORWARD_AND_BACK,
         expect=_mlp_expect,
         compare=partial(close, scale=20),  # products of four layers cancel: one entry may be far smaller than its terms
+        pointer="After which layers does relu stand, and may a logit be negative?",
         hint="relu stands between layers: after each but the last, whose outputs are logits and may be negative.",
         uses=("Tensor", "MLP", "backward"),
     ),
@@ -215,8 +218,11 @@ CHECKS = (
         ),
         inputs=_sgd_inputs,
         run=calls.sgd,
+        ask=asks.SGD,
         expect=_sgd_expect,
         compare=close,
+        pointer="Follow one parameter through two steps on paper: what is left of the first gradient in the "
+        "second step?",
         hint="v ← μ v + gradient, then p ← p − η v, with a v of its own for each parameter. Leave p.grad as it is; "
         "skip a parameter whose grad is None.",
         uses=("Tensor", "SGD"),
@@ -232,8 +238,10 @@ CHECKS = (
         ),
         inputs=_step_inputs,
         run=calls.train_step,
+        ask=asks.TRAIN_STEP,
         expect=_step_expect,
         compare=lambda got, expected: close(got, expected, scale=5),
+        pointer="What do the gradients hold when `backward` begins?",
         hint="In this order: zero_grad, loss, backward, step. Gradients of the step before add up unless you clear "
         "them. The images come as a torch.Tensor, and the model wants Tensor(x). Return loss.item().",
         uses=("Tensor", "MLP", "SGD", "cross_entropy", "train_step"),
@@ -249,8 +257,10 @@ CHECKS = (
         ),
         inputs=_flops_inputs,
         run=calls.step_flops,
+        ask="predict_step_flops(batch, tuple(widths.tolist()))",
         expect=_flops_expect,
         compare=close,
+        pointer="List the products of one layer, forward and back. Does the first layer need all of them?",
         hint="2 · B · n · m for each product. Each layer has three (forward, weight, input), but the first has no "
         "input gradient. Return an int.",
         uses=("predict_step_flops",),
@@ -262,8 +272,10 @@ CHECKS = (
         cases=(Case("a random split, pixels and classes in another order"),),
         inputs=_digits_inputs,
         run=calls.digits,
+        ask="train_classifier(x_train, y_train, x_test)[0]",
         expect=_digits_expect,
         compare=_digits_compare,
+        pointer="Plot the losses that you return: do they fall at all, and do they stop falling too early?",
         hint="Does the loss fall? If not, try other learning rates, in factors of 3. If it falls and the test is "
         "still poor, train for more epochs or widen the hidden layer. Predict with argmax over the classes.",
         uses=("Tensor", "MLP", "SGD", "train_step", "train_classifier"),

@@ -201,6 +201,7 @@ PARAMETRIC_CHECKS = (
         ),
         inputs=_fit_inputs,
         run=calls.fit,
+        ask='vars(fit_law(given["n_params"], given["tokens"], given["loss"]))',
         expect=_fit_expect,
         compare=_fit_compare,
         hint="Leave out NaN, start from each of STARTS, keep the lowest. If the objective can go lower: are sizes and "

@@ -229,6 +229,7 @@ CHECKS = (
         ),
         inputs=_sweep,
         run=calls.minima,
+        ask='isoflop_minima(given["flops"], given["n_params"], given["loss"])',
         expect=_minima_expect,
         compare=near,
         hint="The rows come in no order: np.unique(flops) gives the budgets, rising, a mask the rows of each. A "
@@ -246,6 +247,7 @@ CHECKS = (
         ),
         inputs=_sweep,
         run=calls.optimum,
+        ask='isoflop_optimum(given["flops"], given["n_params"], given["loss"], target)',
         expect=_optimum_expect,
         compare=near,
         hint="A power law through (C, N_opt) of isoflop_minima, read off at the target; then D = C / (6N).",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlsys_lab.checks.deciding.answers import agree
+from mlsys_lab.checks.deciding.transformer_arithmetic.given import answer_products, give
 from mlsys_lab.checks.deciding.transformer_arithmetic.oracle import (
     draw_model,
     model_array,
@@ -73,8 +74,10 @@ def _products_expect(arrays: Arrays) -> Arrays:
 
 
 def _training_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    model = draw_model(rng, **case.params)
-    return {"model": model, "tokens": np.array(sizes_of(model).context * int(rng.integers(1, 9)))}
+    model, sequences = draw_model(rng, **case.params), int(rng.integers(1, 9))
+    context = sizes_of(model).context
+    given = give(answer_products(model, (sequences, context), (1, context)))
+    return {"model": model, "tokens": np.array(sequences * context), **given}
 
 
 def _training_expect(arrays: Arrays) -> Arrays:
@@ -84,7 +87,8 @@ def _training_expect(arrays: Arrays) -> Arrays:
 
 
 def _share_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    return {"model": draw_model(rng, **case.params), "tokens": rng.integers(2, 200, ())}
+    model, tokens = draw_model(rng, **case.params), rng.integers(2, 200, ())
+    return {"model": model, "tokens": tokens, **give(answer_products(model, (1, int(tokens)), (1, 1)))}
 
 
 def _share_expect(arrays: Arrays) -> Arrays:
@@ -185,7 +189,7 @@ CHECKS = (
         expect=_training_expect,
         compare=agree,
         hint="tokens / context sequences of context tokens each: one long sequence would have more scores. Forward "
-        "once, back twice as much. Return an int. The list of products has a check of its own, above.",
+        "once, back twice as much. Return an int.",
         uses=("TransformerConfig", "forward_products", "training_flops"),
     ),
     Check(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 
 import numpy as np
 
 from mlsys_lab.checks.deciding.answers import agree
+from mlsys_lab.checks.deciding.transformer_arithmetic.given import give
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.transformer_arithmetic import einsum as calls
 from mlsys_lab.checks.learner.values import encode_text
@@ -58,10 +59,14 @@ def _parse_expect(arrays: Arrays) -> Arrays:
         if refused:
             expected[name] = encode_text("ValueError")
         else:
-            left, output = spec.split("->")
-            sizes = dict(zip(left.replace(",", ""), itertools.chain(*shapes), strict=True))
-            expected[name] = calls.write_reading(left.split(","), output, sizes)
+            expected[name] = calls.write_reading(*_read(spec, shapes))
     return expected
+
+
+def _read(spec: str, shapes: Sequence[Sequence[int]]) -> tuple[list[str], str, dict[str, int]]:
+    """The operands' letters, the output's letters and the size of each letter, where they fit together."""
+    left, output = spec.split("->")
+    return left.split(","), output, dict(zip(left.replace(",", ""), itertools.chain(*shapes), strict=True))
 
 
 def _consistent(spec: str, shapes: Sequence[Sequence[int]]) -> bool:
@@ -81,9 +86,7 @@ def _first(place: tuple[str, int]) -> str:
 
 def loop_nest(spec: str, shapes: Sequence[Sequence[int]]) -> tuple[int, int]:
     """Run the loop nest over all letters: the multiplications and additions done, and the elements touched at least."""
-    left, output = spec.split("->")
-    operands = left.split(",")
-    sizes = dict(zip(left.replace(",", ""), itertools.chain(*shapes), strict=True))
+    operands, output, sizes = _read(spec, shapes)
     touched: set[tuple[int, tuple[int, ...]]] = set()
     operations, adds = 0, len(sizes) > len(output)
     for point in itertools.product(*(range(size) for size in sizes.values())):
@@ -92,6 +95,12 @@ def loop_nest(spec: str, shapes: Sequence[Sequence[int]]) -> tuple[int, int]:
         operations += adds
         touched.update((i, tuple(at[x] for x in letters)) for i, letters in enumerate((*operands, output)))
     return operations, len(touched)
+
+
+def _cost_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    arrays = _inputs(rng, case)
+    readings = {(spec, tuple(shapes)): _read(spec, shapes) for spec, shapes in calls.einsums(arrays)}
+    return arrays | give({"parse_einsum": readings})
 
 
 def _cost_expect(arrays: Arrays) -> Arrays:
@@ -128,6 +137,16 @@ def _order_expect(arrays: Arrays) -> Arrays:
     return expected
 
 
+def _describe(*names: str) -> Callable[[Arrays], str]:
+    """A check's `describe`: a call of each function for each einsum."""
+
+    def describe(arrays: Arrays) -> str:
+        asked = [calls.arguments(spec, shapes) for spec, shapes in calls.einsums(arrays)]
+        return "\n".join(f"{name}({arguments})" for arguments in asked for name in names)
+
+    return describe
+
+
 CHECKS = (
     Check(
         name="einsum_parse",
@@ -159,6 +178,7 @@ CHECKS = (
         ),
         inputs=_parse_inputs,
         run=calls.parse,
+        describe=_describe("parse_einsum"),
         expect=_parse_expect,
         compare=agree,
         hint="Split at '->', then at ','. Go through letters and sizes together and keep the first size of each "
@@ -175,8 +195,9 @@ CHECKS = (
             Case("one operand, and three", {"specs": ("ij->ji", "ijk->j", "ab,bc,cd->ad"), "sizes": (2, 6)}),
             Case("four operands", {"specs": ("ab,bc,cd,da->", "a,b,c,d->abcd"), "sizes": (1, 5)}, hidden=True),
         ),
-        inputs=_inputs,
+        inputs=_cost_inputs,
         run=calls.cost,
+        describe=_describe("einsum_flops", "einsum_bytes"),
         expect=_cost_expect,
         compare=agree,
         hint="The product of the sizes of all letters, each once, times (operands − 1), and once more if a letter is "
@@ -198,6 +219,7 @@ CHECKS = (
         ),
         inputs=_inputs,
         run=calls.order,
+        describe=_describe("best_first_pair"),
         expect=_order_expect,
         compare=agree,
         hint="A letter of the pair goes in the first step only if neither the third operand nor the output has it. "

@@ -7,10 +7,12 @@ import torch
 
 from mlsys_lab.checks.deciding.answers import agree
 from mlsys_lab.checks.deciding.transformer_arithmetic.counts import GPT2_KIND, LLAMA_KIND
+from mlsys_lab.checks.deciding.transformer_arithmetic.given import answer_parameters, give
 from mlsys_lab.checks.deciding.transformer_arithmetic.oracle import META, draw_model, saved_bytes, sizes_of, weights_of
 from mlsys_lab.checks.deciding.transformer_arithmetic.words import describe_calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.transformer_arithmetic import memory as calls
+from mlsys_lab.checks.learner.transformer_arithmetic.given import Answers
 from mlsys_lab.checks.learner.transformer_arithmetic.models import RECOMPUTE
 from mlsys_lab.checks.learner.values import encode_text
 
@@ -106,20 +108,35 @@ def _devices_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     held = _held(arrays)
     exact = rng.choice(held, 3)
     memory = [*exact, *(exact - 1), held.min(), held.min() - 1, held.max() + 1]
-    return arrays | {"memory_bytes": np.array(memory, dtype=np.int64)}
+    given = give(answer_parameters(arrays["model"]), _states_answered(arrays), _activations_answered(arrays))
+    return arrays | {"memory_bytes": np.array(memory, dtype=np.int64), **given}
+
+
+def _states_answered(arrays: Arrays) -> Answers:
+    """What `state_bytes` gives for every number of data-parallel devices up to the limit."""
+    stage, tensor = int(arrays["zero_stage"]), int(arrays["tensor"])
+    n_parameters = sum(weights_of(arrays["model"]).by_kind().values())
+    return {
+        "state_bytes": {
+            (n_parameters, stage, data, tensor): {
+                kind: shard_bytes(kind, n_parameters, stage, data, tensor) for kind in calls.KINDS
+            }
+            for data in range(1, int(arrays["limit"]) // tensor + 1)
+        }
+    }
+
+
+def _activations_answered(arrays: Arrays) -> Answers:
+    """What `activation_bytes` gives for one sequence in each tensor group."""
+    tokens, tensor, recompute = int(arrays["tokens"]), int(arrays["tensor"]), RECOMPUTE[int(arrays["recompute"])]
+    kept = kept_bytes(arrays["model"], 1, tokens)[recompute] // tensor
+    return {"activation_bytes": {(tokens, 1, recompute, tensor): kept}}
 
 
 def _held(arrays: Arrays) -> np.ndarray:
     """Bytes on a device for every number of data-parallel devices up to the limit."""
-    stage, tensor = int(arrays["zero_stage"]), int(arrays["tensor"])
-    n_parameters = sum(weights_of(arrays["model"]).by_kind().values())
-    activations = kept_bytes(arrays["model"], 1, int(arrays["tokens"]))[RECOMPUTE[int(arrays["recompute"])]] // tensor
-    return np.array(
-        [
-            activations + sum(shard_bytes(kind, n_parameters, stage, data, tensor) for kind in calls.KINDS)
-            for data in range(1, int(arrays["limit"]) // tensor + 1)
-        ]
-    )
+    (activations,) = _activations_answered(arrays)["activation_bytes"].values()
+    return np.array([activations + sum(held.values()) for held in _states_answered(arrays)["state_bytes"].values()])
 
 
 def _devices_expect(arrays: Arrays) -> Arrays:
@@ -199,7 +216,7 @@ CHECKS = (
         compare=agree,
         hint="Try data = 1, 2, 3, … while data · tensor is at most the limit, and return data · tensor for the first "
         "whose plan adds up to no more than memory_bytes. Activations are those of one sequence, and no number "
-        "of data-parallel devices makes them smaller. The two checks above come first: a plan adds up what they check.",
+        "of data-parallel devices makes them smaller.",
         uses=("TransformerConfig", "state_bytes", "activation_bytes", "memory_plan", "fewest_devices"),
     ),
 )

@@ -9,10 +9,12 @@ import torch
 
 from mlsys_lab.checks.deciding.answers import agree
 from mlsys_lab.checks.deciding.transformer_arithmetic.counts import GPT2_KIND, LLAMA_KIND
+from mlsys_lab.checks.deciding.transformer_arithmetic.given import answer_parameters, answer_products, give
 from mlsys_lab.checks.deciding.transformer_arithmetic.oracle import META, draw_model, products_of, sizes_of, weights_of
 from mlsys_lab.checks.deciding.transformer_arithmetic.words import describe_calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.transformer_arithmetic import serving as calls
+from mlsys_lab.checks.learner.transformer_arithmetic.given import Answers
 from mlsys_lab.checks.learner.values import encode_text
 
 
@@ -56,6 +58,7 @@ def _memory_inputs(rng: np.random.Generator, case: Case) -> Arrays:
         "batch": rng.integers(1, 40, ()),
         "tokens": np.array(tokens),
         "memory_bytes": np.array(memory, dtype=np.int64),
+        **give(answer_parameters(model)),
     }
 
 
@@ -72,7 +75,11 @@ def _memory_expect(arrays: Arrays) -> Arrays:
 
 def _work_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     tokens = rng.integers(1, 2, ()) if case.params.get("first") else rng.integers(2, 200, ())
-    return {"model": draw_model(rng, **case.params["kind"]), "batch": rng.integers(1, 40, ()), "tokens": tokens}
+    model, batch = draw_model(rng, **case.params["kind"]), rng.integers(1, 40, ())
+    sizes = [(some, int(tokens)) for some in (1, int(batch))]
+    earlier = {"kv_cache_bytes": {size: cache_bytes(model, *size) for size in sizes}}
+    given = give(answer_parameters(model), answer_products(model, (int(batch), 1), (1, 1)), earlier)
+    return {"model": model, "batch": batch, "tokens": tokens, **given}
 
 
 def _work_expect(arrays: Arrays) -> Arrays:
@@ -104,7 +111,12 @@ def _machine_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     machines = np.stack([memory, bandwidth, peak, price], axis=1)
     if case.params.get("twice"):
         machines = np.concatenate([machines, machines])
-    return {"model": model, "tokens": np.array(tokens), "machines": machines}
+    batches = {size: most_sequences(model, tokens, size) for size in machines[:, 0].tolist()}
+    earlier: Answers = {
+        "largest_batch": {(tokens, size): batch for size, batch in batches.items()},
+        "decode_work": {(batch, tokens): step_work(model, batch, tokens) for batch in batches.values() if batch},
+    }
+    return {"model": model, "tokens": np.array(tokens), "machines": machines, **give(earlier)}
 
 
 def _round(values: np.ndarray) -> np.ndarray:
@@ -209,8 +221,7 @@ CHECKS = (
         expect=_machine_expect,
         compare=agree,
         hint="dollars_per_hour / 3600 · step_s is what a step costs; it makes `batch` tokens. Take the larger of the "
-        "two times, not their sum. Leave a machine out whose largest batch is 0. A wrong batch or step_s may come from "
-        "largest_batch or decode_work: the two checks above tell.",
+        "two times, not their sum. Leave a machine out whose largest batch is 0.",
         uses=("TransformerConfig", "Machine", "Choice", "largest_batch", "decode_work", "choose_machine"),
     ),
 )

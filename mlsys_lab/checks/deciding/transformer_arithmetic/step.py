@@ -6,10 +6,12 @@ import numpy as np
 
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.transformer_arithmetic.counts import GPT2_KIND, LLAMA_KIND
+from mlsys_lab.checks.deciding.transformer_arithmetic.given import answer_parameters, answer_products, give
 from mlsys_lab.checks.deciding.transformer_arithmetic.oracle import draw_model, products_of, sizes_of, weights_of
 from mlsys_lab.checks.deciding.transformer_arithmetic.words import describe_calls, wrap_entries
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
 from mlsys_lab.checks.learner.transformer_arithmetic import step as calls
+from mlsys_lab.checks.learner.transformer_arithmetic.given import Answers
 
 SMALL_KIND = {
     **LLAMA_KIND,
@@ -38,6 +40,11 @@ def _rows(arrays: Arrays) -> np.ndarray:
 # --- step_products --------------------------------------------------------------------------------------------------
 
 
+def _products_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    arrays = _inputs(rng, case)
+    return arrays | give(answer_products(arrays["model"], (int(arrays["batch"]), int(arrays["tokens"]))))
+
+
 def _products_expect(arrays: Arrays) -> Arrays:
     return {"products": _rows(arrays)}
 
@@ -64,6 +71,11 @@ def _times(rows: np.ndarray | None) -> dict[tuple[int, int, int], int] | None:
 # --- elementwise_units ----------------------------------------------------------------------------------------------
 
 
+def _units_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    arrays = _inputs(rng, case)
+    return arrays | give(answer_parameters(arrays["model"]))
+
+
 def _units_expect(arrays: Arrays) -> Arrays:
     """The lab's table, array by array."""
     s, batch, tokens = sizes_of(arrays["model"]), int(arrays["batch"]), int(arrays["tokens"])
@@ -82,8 +94,14 @@ def _units_expect(arrays: Arrays) -> Arrays:
 
 def _predict_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     arrays = _inputs(rng, case)
-    shapes = _rows(arrays)[:, 1:]
+    rows, sizes = _rows(arrays).tolist(), (int(arrays["batch"]), int(arrays["tokens"]))
+    shapes = np.array(rows)[:, 1:]
+    earlier: Answers = {
+        "step_products": {sizes: [("a product", *row) for row in rows]},
+        "elementwise_units": {sizes: int(_units_expect(arrays)["elementwise_units"])},
+    }
     return arrays | {
+        **give(earlier),
         "shapes": shapes,
         "rates": 1e6 * np.exp(rng.uniform(4, 10, len(shapes))).round(),
         "unit_s": np.array(float(f"{np.exp(rng.uniform(-24, -19)):.2g}")),
@@ -119,12 +137,12 @@ CHECKS = (
             Case("a Llama with grouped heads", {**LLAMA_KIND, "n_heads": 4, "n_kv_heads": 2}),
             Case("a GPT-2", GPT2_KIND, hidden=True),
         ),
-        inputs=_inputs,
+        inputs=_products_inputs,
         run=calls.step_products,
         describe=describe_calls("step_products(config, {batch}, {tokens})"),
         expect=_products_expect,
         compare=_products_compare,
-        hint="Three for each of forward_products, which has its own check: itself, (m, n)·(n, k) and (k, m)·(m, n), "
+        hint="Three for each of forward_products: itself, (m, n)·(n, k) and (k, m)·(m, n), "
         "as many times each. The middle number is the length that is summed over.",
         uses=("TransformerConfig", "forward_products", "step_products"),
     ),
@@ -136,7 +154,7 @@ CHECKS = (
             Case("the small model", SMALL_KIND),
             Case("many layers", {**SMALL_KIND, "n_layers": 20}, hidden=True),
         ),
-        inputs=_inputs,
+        inputs=_units_inputs,
         run=calls.elementwise_units,
         describe=describe_calls("elementwise_units(config, {batch}, {tokens})"),
         expect=_units_expect,
@@ -160,8 +178,7 @@ CHECKS = (
         expect=_predict_expect,
         compare=close,
         hint="Seconds of one kind of product are its FLOPs, 2·times·m·k·n, over the rate of its own shape. Add them "
-        "up, and add the elementwise elements times unit_s. If it is right with unit_s = 0 only, look at "
-        "elementwise_units; if it is wrong there too, at step_products: each has a check above.",
+        "up, and add the elementwise elements times unit_s.",
         uses=("TransformerConfig", "step_products", "elementwise_units", "predict_step_s"),
     ),
 )

@@ -95,6 +95,12 @@ def _most(arrays: Arrays) -> Arrays:
     )
 
 
+def _describe_bytes(arrays: Arrays) -> str:
+    """Calls of both functions for each of the case's sizes."""
+    names = ("naive_attention_bytes", "flash_attention_bytes")
+    return "\n".join(f"{name}{tuple(sizes)}" for sizes in arrays["sizes"].tolist() for name in names)
+
+
 CHECKS = (
     Check(
         name="attention_bytes",
@@ -108,6 +114,7 @@ CHECKS = (
         ),
         inputs=_bytes_inputs,
         run=calls.predicted,
+        describe=_describe_bytes,
         expect=_bytes_expect,
         compare=close,
         hint="Scores: Q and K are each read S / block times, S² numbers are written; the softmax reads and writes S²; "

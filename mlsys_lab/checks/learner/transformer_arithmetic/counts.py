@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.learner.transformer_arithmetic.given import hand_answers
 from mlsys_lab.checks.learner.transformer_arithmetic.models import config_of, product_rows, rows_as_text
 from mlsys_lab.checks.learner.values import number, whole, wholes
 
@@ -26,13 +27,15 @@ def forward_products(artifact: Any, arrays: Arrays) -> Arrays:
 def training_flops(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `training_flops`: FLOPs of a training run."""
     config = config_of(artifact, arrays["model"])
-    return {"training_flops": whole("training_flops", artifact.training_flops(config, int(arrays["tokens"])))}
+    with hand_answers(artifact, arrays, config):
+        return {"training_flops": whole("training_flops", artifact.training_flops(config, int(arrays["tokens"])))}
 
 
 def attention_share(artifact: Any, arrays: Arrays) -> Arrays:
     """Attention's share at a length, and the length at which it is one half."""
     config = config_of(artifact, arrays["model"])
-    return {
-        "attention_share": number("attention_share", artifact.attention_share(config, int(arrays["tokens"]))),
-        "crossover_tokens": number("crossover_tokens", artifact.crossover_tokens(config)),
-    }
+    with hand_answers(artifact, arrays, config):
+        return {
+            "attention_share": number("attention_share", artifact.attention_share(config, int(arrays["tokens"]))),
+            "crossover_tokens": number("crossover_tokens", artifact.crossover_tokens(config)),
+        }

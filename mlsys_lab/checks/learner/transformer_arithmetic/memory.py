@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.learner.transformer_arithmetic.given import hand_answers
 from mlsys_lab.checks.learner.transformer_arithmetic.models import RECOMPUTE, config_of
 from mlsys_lab.checks.learner.values import encode_text, whole, wholes
 
@@ -42,15 +43,9 @@ def fewest_devices(artifact: Any, arrays: Arrays) -> Arrays:
     """The fewest devices, or None, at each of the memories that are asked about."""
     config, found = config_of(artifact, arrays["model"]), {}
     recompute = RECOMPUTE[int(arrays["recompute"])]
+    plan = {name: int(arrays[name]) for name in ("zero_stage", "tensor", "limit")} | {"recompute": recompute}
     for memory_bytes in arrays["memory_bytes"].tolist():
-        least = artifact.fewest_devices(
-            config,
-            int(arrays["tokens"]),
-            memory_bytes,
-            zero_stage=int(arrays["zero_stage"]),
-            tensor=int(arrays["tensor"]),
-            recompute=recompute,
-            limit=int(arrays["limit"]),
-        )
+        with hand_answers(artifact, arrays, config):
+            least = artifact.fewest_devices(config, int(arrays["tokens"]), memory_bytes, **plan)
         found[write_call(memory_bytes)] = encode_text(least if least is None else int(whole("fewest_devices", least)))
     return found

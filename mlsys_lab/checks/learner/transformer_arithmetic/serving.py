@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.learner.transformer_arithmetic.given import hand_answers
 from mlsys_lab.checks.learner.transformer_arithmetic.models import config_of
 from mlsys_lab.checks.learner.values import encode_text, number, pair, whole
 from mlsys_lab.errors import InputError
@@ -23,14 +24,17 @@ def serving_memory(artifact: Any, arrays: Arrays) -> Arrays:
     cache = artifact.kv_cache_bytes(config, int(arrays["batch"]), tokens)
     found = {"kv_cache_bytes": whole("kv_cache_bytes", cache)}
     for memory_bytes in arrays["memory_bytes"].tolist():
-        found[write_call(memory_bytes)] = whole("largest_batch", artifact.largest_batch(config, tokens, memory_bytes))
+        with hand_answers(artifact, arrays, config):
+            batch = artifact.largest_batch(config, tokens, memory_bytes)
+        found[write_call(memory_bytes)] = whole("largest_batch", batch)
     return found
 
 
 def decode_work(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `decode_work`: FLOPs and bytes of one decode step."""
     config, sizes = config_of(artifact, arrays["model"]), (int(arrays["batch"]), int(arrays["tokens"]))
-    flops, moved = pair("decode_work", artifact.decode_work(config, *sizes), "FLOPs", "bytes")
+    with hand_answers(artifact, arrays, config):
+        flops, moved = pair("decode_work", artifact.decode_work(config, *sizes), "FLOPs", "bytes")
     return {"FLOPs": whole("FLOPs", flops), "bytes": whole("bytes", moved)}
 
 
@@ -42,7 +46,9 @@ def name_machine(i: int) -> str:
 def choose_machine(artifact: Any, arrays: Arrays) -> Arrays:
     """The choice among machines: which, how many at a time, how fast, what binds, at what price."""
     machines = [artifact.Machine(name_machine(i), *row) for i, row in enumerate(arrays["machines"].tolist())]
-    choice = artifact.choose_machine(config_of(artifact, arrays["model"]), int(arrays["tokens"]), machines)
+    config = config_of(artifact, arrays["model"])
+    with hand_answers(artifact, arrays, config):
+        choice = artifact.choose_machine(config, int(arrays["tokens"]), machines)
     if choice is None:
         return {"choose_machine": encode_text(None)}
     if not isinstance(choice, artifact.Choice):

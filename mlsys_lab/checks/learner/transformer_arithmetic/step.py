@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.learner.transformer_arithmetic.given import hand_answers
 from mlsys_lab.checks.learner.transformer_arithmetic.models import config_of, product_rows
 from mlsys_lab.checks.learner.values import number, whole
 
@@ -25,7 +26,8 @@ def merge_shapes(rows: list[list[int]]) -> np.ndarray:
 def step_products(artifact: Any, arrays: Arrays) -> Arrays:
     """All products of a step, whatever they are called."""
     config = config_of(artifact, arrays["model"])
-    listed = artifact.step_products(config, int(arrays["batch"]), int(arrays["tokens"]))
+    with hand_answers(artifact, arrays, config):
+        listed = artifact.step_products(config, int(arrays["batch"]), int(arrays["tokens"]))
     named = product_rows("step_products", listed)
     return {"products": merge_shapes([row for rows in named.values() for row in rows])}
 
@@ -33,7 +35,8 @@ def step_products(artifact: Any, arrays: Arrays) -> Arrays:
 def elementwise_units(artifact: Any, arrays: Arrays) -> Arrays:
     """Elements that the elementwise work writes."""
     config = config_of(artifact, arrays["model"])
-    units = artifact.elementwise_units(config, int(arrays["batch"]), int(arrays["tokens"]))
+    with hand_answers(artifact, arrays, config):
+        units = artifact.elementwise_units(config, int(arrays["batch"]), int(arrays["tokens"]))
     return {"elementwise_units": whole("elementwise_units", units)}
 
 
@@ -44,7 +47,8 @@ def predict_step(artifact: Any, arrays: Arrays) -> Arrays:
         rates[m, k, n] = rates[n, k, m] = rate
     config, sizes = config_of(artifact, arrays["model"]), (int(arrays["batch"]), int(arrays["tokens"]))
     units = {PRODUCTS_S: 0.0, STEP_S: float(arrays["unit_s"])}
-    return {
-        name: number("predict_step_s", artifact.predict_step_s(config, *sizes, rates, unit_s))
-        for name, unit_s in units.items()
-    }
+    with hand_answers(artifact, arrays, config):
+        return {
+            name: number("predict_step_s", artifact.predict_step_s(config, *sizes, rates, unit_s))
+            for name, unit_s in units.items()
+        }

@@ -1,0 +1,140 @@
+"""What lab 01's checks ask, as code for a notebook: a case's inputs are its variables, or entries of `given`."""
+
+ARITHMETIC = """\
+def shares(result):
+    return [sum(vjp(g) for operand, vjp in result.edges if operand is one) for one in (a, b)]
+
+a, b = Value(x), Value(y)
+[(result.data, *shares(result)) for result in (a * b, a * a, 3 * a, a**p)]"""
+FUNCTIONS = """\
+below, at = Value(-abs(x)), Value(x)
+[(result.data, *(vjp(g) for _, vjp in result.edges)) for result in (below.exp(), at.tanh(), at.relu())]"""
+ORDER = """\
+nodes = []
+for i, j in operands.tolist():
+    nodes.append(Value(1.0) if i < 0 else nodes[i] + nodes[j])
+[nodes.index(node) for node in topological_order(nodes[-1])]"""
+REUSE = """\
+a, b = Value(x), Value(y)
+product = a * b
+first = ((product + 1.0) * 0.5).tanh() * product + a * a + product
+results = first, first * 0.5 + b * a
+for which in calls.tolist():
+    backward(results[which], seed)
+a.grad, b.grad, product.grad"""
+DEEP = """\
+a = Value(x)
+result = a
+for factor in factors.tolist():
+    result = result * factor
+for _ in range(doublings):
+    result = result + result
+result.backward()
+result.data, a.grad"""
+
+ELEMENTWISE = """\
+def gradients(f, g):
+    a, b = Tensor(x, requires_grad=True), Tensor(y, requires_grad=True)
+    result = f(a, b)
+    backward(result, torch.as_tensor(g, dtype=result.dtype))
+    return result.data, a.grad, b.grad
+
+{
+    "x * y": gradients(lambda x, y: x * y, g2),
+    "(x * x).exp()": gradients(lambda x, y: (x * x * 0.5).exp(), g1),
+    "(x * x + 1).log()": gradients(lambda x, y: (x * x + 1.0).log(), g1),
+    "x.tanh()": gradients(lambda x, y: x.tanh(), g1),
+    "(x * 4000).tanh()": gradients(lambda x, y: (x * 4000.0).tanh(), g1),
+    "x.relu()": gradients(lambda x, y: x.relu(), g1),
+    "(x + y) + y * y": gradients(lambda x, y: (x + y) + y * y, g2),
+    "y * y + (x + y)": gradients(lambda x, y: y * y + (x + y), g2),
+}"""
+MATMUL = """\
+a, b = Tensor(x, requires_grad=True), Tensor(y, requires_grad=True)
+result = a @ b
+backward(result, g)
+result.data, a.grad, b.grad"""
+
+SUMS = """\
+def gradient(f, g):
+    a = Tensor(x, requires_grad=True)
+    result = f(a)
+    backward(result, torch.as_tensor(g, dtype=x.dtype))
+    return result.data, a.grad
+
+axis = tuple(axes.tolist()) if is_tuple else axes.tolist()[0] if len(axes) else None
+{
+    "sum": gradient(lambda a: a.sum(axis=axis, keepdims=keepdims), g),
+    "mean": gradient(lambda a: a.mean(axis=axis, keepdims=keepdims), g),
+    "reshape": gradient(lambda a: a.reshape(len(g2), -1), g2),
+}"""
+INDEX = """\
+def gradient(key, g):
+    a = Tensor(x, requires_grad=True)
+    picked = a[key]
+    backward(picked, torch.from_numpy(g))
+    return picked.data, a.grad
+
+keys = {
+    "x[2]": 2,
+    "x[1:4]": slice(1, 4),
+    "x[:, -1]": (slice(None), -1),
+    "x[rows]": rows,
+    "x[rows, 0]": (rows, 0),
+    "x[arange, rows % 3]": (torch.arange(len(rows)) % 5, rows % 3),
+    "x[mask]": torch.arange(5) % 2 == 0,
+}
+{name: gradient(key, given[f"g of {name}"]) for name, key in keys.items()}"""
+LOSS = """\
+a = Tensor(logits, requires_grad=True)
+loss = cross_entropy(a, labels)
+backward(loss, torch.as_tensor(g, dtype=logits.dtype))
+loss.data, a.grad"""
+
+MODEL = """\
+model = MLP(*widths.tolist())
+for i, layer in enumerate(model.layers):
+    layer.weight.data, layer.bias.data = (torch.from_numpy(given[f"{part} {i}"]) for part in ("weight", "bias"))
+"""
+FORWARD_AND_BACK = (
+    MODEL
+    + """\
+logits = model(Tensor(x))
+backward(logits, g)
+logits.data, [(layer.weight.grad, layer.bias.grad) for layer in model.layers]"""
+)
+SGD = """\
+a, b = Tensor(p, requires_grad=True), Tensor(q, requires_grad=True)
+optimiser = SGD([a, b], lr=lr, momentum=momentum)
+for grads in zip(given["gradients of p"], given["gradients of q"]):
+    a.grad, b.grad = map(torch.from_numpy, grads)
+    optimiser.step()
+a.data, b.data"""
+TRAIN_STEP = (
+    MODEL
+    + """\
+optimiser = SGD(model.parameters(), lr=0.1, momentum=momentum)
+losses = [train_step(model, optimiser, images, labels) for images, labels in zip(x, y)]
+losses, [layer.weight.data for layer in model.layers]"""
+)
+
+CHECKPOINT = """\
+turns = iter(turns.tolist())
+a, b, c = Tensor(x, requires_grad=x_wants), Tensor(w, requires_grad=True), Tensor(v, requires_grad=True)
+
+def stage(h):
+    return (((h @ b).tanh() @ c) + h * 0.5) * next(turns)
+
+def twice(h):
+    return checkpoint(stage, checkpoint(stage, h))
+
+result = checkpoint(twice, a) if nested else twice(a)
+for _ in range(backwards):
+    backward(result, g)
+result.data, a.grad, b.grad, c.grad"""
+DEEP_STACK = """\
+parts = [(Tensor(w, requires_grad=True), Tensor(b, requires_grad=True)) for w, b in zip(weights, biases)]
+stack = [lambda h, w=w, b=b: (h @ w + b).tanh() for w, b in parts]
+result = checkpoint_sequential(stack, Tensor(x, requires_grad=True), segments)
+backward(result, g)
+result.data[::1000], parts[0][0].grad"""
