@@ -151,6 +151,10 @@ CHECKS = (
                 "shared memory",
                 {"device": "H100", "kernels": [(128, 32, 100 * 1024), (128, 32, 13_500), (64, 16, 12_700)]},
             ),
+            Case(
+                "shared memory, to the byte",
+                {"device": "H100", "kernels": [(64, 16, 18 * 1024), (64, 16, 18 * 1024 + 1)]},
+            ),
             Case("two limits at once", {"device": "RTX 3090", "kernels": [(1024, 37, 8192), (48, 40, 0), (96, 40, 0)]}),
             Case(
                 "a smaller unit",
