@@ -181,8 +181,8 @@ def _sweep_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
 def _decide_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     """Draw both rounds of the judge's campaign and a sweep at wrong rates, as many runs as at good ones, in no order.
 
-    So many runs with rates wrong in one direction bend any law that is fitted to them; rates of the good ones are off by
-    a tenth or more, so that hardly any is left to who asks for better ones.
+    So many runs with rates wrong in one direction bend any law that is fitted to them. The good ones' rates are a tenth
+    off or more, so that hardly any run is left to who asks for better ones.
     """
     cluster, arrays = _draw(rng, case)
     budget = float(arrays["budget_flops"])
