@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -103,14 +104,19 @@ def picky(x: np.ndarray) -> float:
 
 
 STATISTICS: dict[str, Callable[..., float]] = {"mean": mean, "median": median, "slope": slope, "picky": picky}
+"""Statistics by name. Any other name is that of one which gives the number of its call, from 0 on."""
 
 
 def bootstrap(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `bootstrap`: the two ends of a statistic's interval."""
-    statistic = STATISTICS[str(bytes(arrays["statistic"]), "ascii")]
+    named, turns = str(bytes(arrays["statistic"]), "ascii"), itertools.count()
+    statistic = STATISTICS.get(named, lambda *_: float(next(turns)))
     given = (arrays["x"], arrays["y"]) if "y" in arrays else (arrays["x"],)
     rng = np.random.default_rng(int(arrays["seed"]))
+    before = rng.bit_generator.state
     got = artifact.bootstrap(statistic, given, int(arrays["resamples"]), float(arrays["level"]), rng)
+    if rng.bit_generator.state == before:
+        raise InputError("`bootstrap` draws nothing from `rng`", got="rows of another origin", expected="rows by `rng`")
     return numbers("bootstrap", got, "low", "high")
 
 

@@ -71,7 +71,8 @@ class Recorder:
     ) -> Handle:
         real, inside, outside = self._note(LOAD, ptrs, mask)
         found = original(real, inside, other, *rest)
-        return _poison(found, outside)
+        # What a lane that is masked off gets is undefined unless the kernel says it; the interpreter gives 0.
+        return _poison(found, ~inside.data if other is None else outside)
 
     def _store(self, original: Callable[..., Any], ptrs: Handle, value: Handle, mask: Handle, *rest: Any) -> None:
         real, inside, _ = self._note(STORE, ptrs, mask)

@@ -17,6 +17,7 @@ from tests.kernels.trace.triton_kernels import (
     everywhere,
     histogram,
     line_of,
+    masked,
     neighbour,
     rows,
     take,
@@ -88,6 +89,13 @@ def test_poison_is_nan(dtype: torch.dtype) -> None:
     y = torch.zeros(8, dtype=dtype)
     record(unmasked, 1, torch.ones(3, dtype=dtype), y[:5], 0, BLOCK=8)
     assert y.isnan().tolist() == [False] * 3 + [True] * 2 + [False] * 3
+
+
+def test_a_lane_that_is_masked_off_gets_poison_unless_the_kernel_says_what_else() -> None:
+    y = torch.zeros(8)
+    record(masked, 1, torch.ones(4), y, 3, BLOCK=4)
+    assert y.isnan().tolist() == [False] * 3 + [True] + [False] * 4
+    assert y[4:].tolist() == [1, 1, 1, 5]
 
 
 @pytest.mark.parametrize("far", [2**31, -(2**31), 2**36])

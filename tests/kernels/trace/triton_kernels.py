@@ -22,6 +22,13 @@ def unmasked(x_ptr, y_ptr, shift, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def masked(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(y_ptr + i, tl.load(x_ptr + i, mask=i < n))
+    tl.store(y_ptr + BLOCK + i, tl.load(x_ptr + i, mask=i < n, other=5.0))
+
+
+@triton.jit
 def tile(x_ptr, down, across, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     rows, columns = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
     tl.load(x_ptr + rows * down + columns * across)

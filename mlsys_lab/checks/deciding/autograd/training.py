@@ -67,30 +67,40 @@ def _mlp_expect(arrays: Arrays) -> Arrays:
 
 def _sgd_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     steps = case.params["steps"]
+    rests = np.zeros(steps, dtype=bool)
+    rests[1 : 1 + case.params.get("rests", 0)] = True
     return {
         "p": rng.standard_normal((3, 4)).astype(np.float32),
         "q": rng.standard_normal(5).astype(np.float32),
         "gradients of p": rng.standard_normal((steps, 3, 4)).astype(np.float32),
         "gradients of q": rng.standard_normal((steps, 5)).astype(np.float32),
-        "lr": np.array(case.params["lr"]),
+        "q rests": rests,
+        "rates": case.params["lr"] * case.params.get("decay", 1.0) ** np.arange(steps),
         "momentum": np.array(case.params["momentum"]),
     }
 
 
-def sgd_after(start: np.ndarray, grads: Sequence[np.ndarray] | np.ndarray, lr: float, momentum: float) -> np.ndarray:
-    """A parameter after one step per gradient, as a plain sum: gradient s goes into step t ≥ s times μ^(t−s).
+def sgd_after(
+    start: np.ndarray, grads: Sequence[np.ndarray] | np.ndarray, rates: Sequence[float] | np.ndarray, momentum: float
+) -> np.ndarray:
+    """A parameter after one step per gradient, as a plain sum: gradient s goes into step t ≥ s times μ^(t−s) η(t).
 
     torch.optim does the same; it takes half a second to get going.
     """
-    steps = len(grads)
-    return start - lr * sum(momentum ** (t - s) * grads[s] for t in range(steps) for s in range(t + 1))
+    pairs = ((s, t) for t in range(len(grads)) for s in range(t + 1))
+    return start - sum(rates[t] * momentum ** (t - s) * grads[s] for s, t in pairs)
 
 
 def _sgd_expect(arrays: Arrays) -> Arrays:
-    lr, momentum = float(arrays["lr"]), float(arrays["momentum"])
+    momentum, steps = float(arrays["momentum"]), {"p": ..., "q": ~arrays["q rests"]}
     after = {
-        name: sgd_after(arrays[name].astype(float), arrays[f"gradients of {name}"].astype(float), lr, momentum)
-        for name in ("p", "q")
+        name: sgd_after(
+            arrays[name].astype(float),
+            arrays[f"gradients of {name}"][taken].astype(float),
+            arrays["rates"][taken],
+            momentum,
+        )
+        for name, taken in steps.items()
     }
     return {
         "p": after["p"].astype(np.float32),
@@ -122,7 +132,9 @@ def _step_expect(arrays: Arrays) -> Arrays:
         losses.append(loss.item())
         for i, share in enumerate(gradients(loss, parameters, np.ones(()))):
             grads[i].append(answer(share, float))
-            parameters[i].data = torch.from_numpy(sgd_after(start[i], grads[i], 0.1, float(arrays["momentum"])))
+            parameters[i].data = torch.from_numpy(
+                sgd_after(start[i], grads[i], [0.1] * len(grads[i]), float(arrays["momentum"]))
+            )
     linears = [layer for layer in model if isinstance(layer, torch.nn.Linear)]
     expected = {"loss of each step": np.array(losses, dtype=np.float32)}
     return expected | {f"weight {i} after": answer(layer.weight.T, np.float32) for i, layer in enumerate(linears)}
@@ -214,6 +226,8 @@ CHECKS = (
         cases=(
             Case("without momentum", {"steps": 1, "lr": 0.1, "momentum": 0.0}),
             Case("with momentum, three steps", {"steps": 3, "lr": 0.1, "momentum": 0.9}),
+            Case("a learning rate that falls", {"steps": 4, "lr": 0.1, "momentum": 0.9, "decay": 0.5}),
+            Case("a parameter that rests for two steps", {"steps": 5, "lr": 0.1, "momentum": 0.9, "rests": 2}),
             Case("with momentum, many steps", {"steps": 20, "lr": 0.02, "momentum": 0.5}, hidden=True),
         ),
         inputs=_sgd_inputs,

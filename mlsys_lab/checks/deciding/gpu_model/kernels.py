@@ -39,7 +39,7 @@ def _mixed_expect(arrays: Arrays) -> Arrays:
         widest=calls.THREADS,
         programs=blocks,
     )
-    return {"y": y, **most, **flatten({calls.WARPS: {calls.LANES: 0, calls.SHARE: c.size + 4}})}
+    return {"y": y, **most, **flatten({calls.WARPS: {calls.LANES: 0, calls.SHARE: c.size + 4, calls.ELSEWHERE: 0}})}
 
 
 def _scaled_inputs(rng: np.random.Generator, case: Case) -> Arrays:
@@ -81,6 +81,8 @@ def warps_agree(got: Arrays, expected: Arrays) -> Mismatch | None:
 def _too_much(name: str, count: int, most: int, at: str) -> Mismatch:
     if name == calls.LANES:
         return Mismatch("a warp diverges: some of its lanes wait for the others", at, "all 32 lanes in each request")
+    if name == calls.ELSEWHERE:
+        return Mismatch("a block takes elements of another", at, f"to each block its own {calls.THREADS}")
     if name == calls.REQUESTS:
         return report_split(at, "global", count, most)
     return report_scattered(at, most) if name == calls.SECTORS else report_not_shared(at, "global", count, most)
@@ -117,6 +119,7 @@ CHECKS = (
             Case("rows that do not divide by the threads", {"shape": (3, 200)}),
             Case("any rows", {"shape": (2, 333)}, hidden=True),
             Case("short rows", {"shape": (3, 5)}, hidden=True),
+            Case("five turns and one column", {"shape": (1, 641)}, hidden=True),
         ),
         inputs=_scaled_inputs,
         run=calls.scale_rows,

@@ -38,9 +38,10 @@ def _sectors_expect(arrays: Arrays) -> Arrays:
     expected = {}
     for i, (row, width) in enumerate(zip(arrays["requests"], arrays["size_bytes"].tolist(), strict=True)):
         asked = row[row >= 0]
-        memory = np.zeros((int(row.max(initial=0)) + width + SECTOR) // SECTOR * SECTOR, dtype=bool)
-        for address in asked.tolist():
-            memory[address : address + width] = True
+        lowest = int(asked.min()) // SECTOR * SECTOR if len(asked) else 0
+        memory = np.zeros((int(row.max(initial=0)) - lowest + width + SECTOR) // SECTOR * SECTOR, dtype=bool)
+        for at in (asked - lowest).tolist():
+            memory[at : at + width] = True
         name = calls.sectors_call(i, width)
         expected[name] = np.array(np.count_nonzero(memory.reshape(-1, SECTOR).any(axis=1)))
         expected |= likely(
@@ -108,7 +109,8 @@ CHECKS = (
             Case("lanes that cross from one sector into the next", {"strides": [(8, 64, 28), (16, 48, 20)]}),
             Case("anywhere, some lanes masked off", {"random": [(4, 60), (4, 400), (8, 90)], "masked": True}),
             Case("no lane asks", {"strides": [(4, 4, 0)], "nobody": True}),
-            Case("others", {"strides": [(2, 6, 30), (8, 24, 4)], "random": [(2, 300)]}, hidden=True),
+            Case("others", {"strides": [(2, 6, 30), (12, 24, 28), (4, 64, 29)], "random": [(6, 300)]}, hidden=True),
+            Case("far up in memory", {"strides": [(4, 8, 2**33), (2, 64, 2**36 - 1)]}, hidden=True),
         ),
         inputs=_rows,
         run=calls.sectors,
@@ -129,7 +131,7 @@ CHECKS = (
             Case("two lanes in a word", {"strides": [(2, 2, 0), (2, 64, 0)]}),
             Case("anywhere, some lanes masked off", {"random": [(4, 90), (4, 1000)], "masked": True}),
             Case("no lane asks", {"strides": [(4, 4, 0)], "nobody": True}),
-            Case("others", {"strides": [(4, 24, 8)], "random": [(4, 500), (2, 200)]}, hidden=True),
+            Case("others", {"strides": [(4, 24, 8), (2, 130, 0)], "random": [(4, 500), (2, 200)]}, hidden=True),
         ),
         inputs=_rows,
         run=calls.passes,

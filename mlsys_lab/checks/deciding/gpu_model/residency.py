@@ -82,7 +82,7 @@ def _held_shown(arrays: Arrays) -> str:
 
 
 def _flight_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    waiting = np.array([[4, 1], [16, 1], [4, 4], [2, 3]])
+    waiting = np.array([[8, 2], [1, 6]] if case.hidden else [[4, 1], [16, 1], [4, 4], [2, 3]])
     if case.params.get("exact"):  # a whole number of warps just suffices
         return {
             "bytes_per_s": np.array(2.0**41),
@@ -150,6 +150,10 @@ CHECKS = (
             Case(
                 "shared memory",
                 {"device": "H100", "kernels": [(128, 32, 100 * 1024), (128, 32, 13_500), (64, 16, 12_700)]},
+            ),
+            Case(
+                "shared memory, to the byte",
+                {"device": "H100", "kernels": [(64, 16, 18 * 1024), (64, 16, 18 * 1024 + 1), (64, 16, 20_097)]},
             ),
             Case("two limits at once", {"device": "RTX 3090", "kernels": [(1024, 37, 8192), (48, 40, 0), (96, 40, 0)]}),
             Case(

@@ -1,7 +1,12 @@
-"""Task 1: FLOPs, least bytes and the roofline. Oracle: every operation run on numbers that count."""
+"""Task 1: FLOPs, least bytes and the roofline. Oracle: every operation run on numbers that count.
+
+Where sizes are those of real models, operations of sizes 1 and 2 are run, and the counts go on as straight lines do.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -47,6 +52,10 @@ class Counted:
         return Counted(self._tally)
 
     __add__ = __sub__ = __mul__ = __truediv__ = step
+
+
+LARGE = 2**16
+"""Sizes whose product is as much are not run element by element."""
 
 
 def _elementwise(t: Tally, n: int, inputs: int, flops_each: int) -> None:
@@ -125,28 +134,49 @@ ORACLES: dict[str, Callable[..., None]] = {
 }
 
 
+def _count(operation: str, sizes: list[int]) -> tuple[int, int]:
+    """FLOPs of an operation, and elements that it moves."""
+    tally = Tally()
+    ORACLES[operation](tally, *sizes)
+    return tally.flops, len(tally.touched)
+
+
+def _extrapolate(operation: str, sizes: list[int]) -> tuple[int, int]:
+    """Both counts for sizes that are too large to run: they are linear in each, so values at 1 and 2 tell all."""
+    flops = moved = 0
+    for corner in itertools.product((1, 2), repeat=len(sizes)):
+        share = math.prod(n - 1 if at == 2 else 2 - n for n, at in zip(sizes, corner, strict=True))
+        # Heads are a multiple of the heads of keys and values: what is linear is how many share one.
+        small = [*corner[:2], corner[2] * corner[3], *corner[3:]] if operation == "decode_attention" else list(corner)
+        counts = _count(operation, small)
+        flops, moved = flops + share * counts[0], moved + share * counts[1]
+    return flops, moved
+
+
 def _work_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    arrays = {}
+    arrays, widths = {}, (8, 1) if case.hidden else (4, 2)
     for operation, ranges in case.params.items():
         rows = [[int(rng.integers(low, high)) for low, high in ranges] for _ in range(2)]
         if operation == "decode_attention":  # heads: a whole number for each key/value head
             rows = [[b, t, group * shared, shared, width] for b, t, group, shared, width in rows]
-        arrays[operation] = np.array([[*row, width] for row, width in zip(rows, (4, 2), strict=True)])
+        arrays[operation] = np.array([[*row, width] for row, width in zip(rows, widths, strict=True)])
     return arrays
 
 
 def _work_expect(arrays: Arrays) -> Arrays:
     expected = {}
     for operation, sizes, element_bytes, name in calls.calls_of(arrays):
-        tally = Tally()
-        ORACLES[operation](tally, *sizes)
-        moved = len(tally.touched)
-        expected[f"FLOPs of {name}"] = np.array(tally.flops)
+        if math.prod(sizes) < LARGE:
+            flops, moved = _count(operation, sizes)
+        else:
+            shared = [sizes[2] // sizes[3]] if operation == "decode_attention" else sizes[2:3]
+            flops, moved = _extrapolate(operation, [*sizes[:2], *shared, *sizes[3:]])
+        expected[f"FLOPs of {name}"] = np.array(flops)
         expected[f"bytes of {name}"] = np.array(moved * element_bytes)
         if element_bytes > 2:
             expected |= likely(f"bytes of {name}", {"these are elements": moved})
         if operation == "matmul":
-            expected |= likely(f"FLOPs of {name}", {"a multiply-add is two FLOPs": tally.flops // 2})
+            expected |= likely(f"FLOPs of {name}", {"a multiply-add is two FLOPs": flops // 2})
     return expected
 
 
@@ -155,6 +185,8 @@ def _shown(arrays: Arrays) -> str:
 
 
 DEVICES = (("H100", "bf16"), ("H100", "fp32"), ("A100 80GB", "fp16"), ("RTX 4090", "fp16"), ("T4", "fp16"))
+
+HIDDEN_DEVICES = (("H200", "fp8"), ("RTX 3090", "fp32"), ("A100 80GB", "bf16"))
 
 
 def _bound_inputs(rng: np.random.Generator, case: Case) -> Arrays:
@@ -217,6 +249,17 @@ CHECKS = (
                 },
                 hidden=True,
             ),
+            Case(
+                "sizes of real models",
+                {
+                    "elementwise": [(2**25, 2**26), (2, 5), (3, 9)],
+                    "softmax": [(5000, 9000), (5000, 40_000)],
+                    "layer_norm": [(5000, 9000), (3000, 9000)],
+                    "matmul": [(3000, 9000)] * 3,
+                    "decode_attention": [(9, 65), (3000, 9000), (3, 9), (3, 9), (65, 129)],
+                },
+                hidden=True,
+            ),
         ),
         inputs=_work_inputs,
         run=calls.work,
@@ -236,7 +279,8 @@ CHECKS = (
             Case("short of bytes", {"side": "left"}),
             Case("short of FLOPs", {"side": "right"}),
             Case("on the ridge", {"side": "ridge", "devices": (("H100", "bf16"), ("A100 80GB", "fp16"))}),
-            Case("any work", {"side": "left"}, hidden=True),
+            Case("other devices, short of bytes", {"side": "left", "devices": HIDDEN_DEVICES}, hidden=True),
+            Case("other devices, short of FLOPs", {"side": "right", "devices": HIDDEN_DEVICES}, hidden=True),
         ),
         inputs=_bound_inputs,
         run=calls.bound,

@@ -23,6 +23,10 @@ SIGMAS = 6.0
 """How far off chance may take a percentile, in its standard deviations: one interval end in a billion is further."""
 ABOVE = 1.0003
 """How much higher than the oracle's an objective may be: the valley is flat; where a search in it stops is chance."""
+TURN = "turn"
+"""The statistic that gives the number of its call, so that nothing is left to chance: all resamples lie in a row."""
+RANKS_OFF = 2.0
+"""How far off an end may be among them: percentiles are told by several rules, which differ by a rank."""
 ZERO = 1e-9
 """An objective that counts as none: residuals of some 1e-5 at 50 runs."""
 
@@ -148,8 +152,11 @@ def _samples(arrays: Arrays) -> np.ndarray:
 
 def _interval_expect(arrays: Arrays) -> Arrays:
     """Between which values each end must lie: percentiles somewhat below and above the one asked for."""
-    samples, level, resamples = _samples(arrays), float(arrays["level"]), int(arrays["resamples"])
-    bands = {}
+    level, resamples, bands = float(arrays["level"]), int(arrays["resamples"]), {}
+    if bytes(arrays["statistic"]) == TURN.encode():
+        ends = {"low": (1 - level) / 2 * resamples, "high": (1 + level) / 2 * resamples}
+        return {name: np.array((end - RANKS_OFF, end + RANKS_OFF)) for name, end in ends.items()}
+    samples = _samples(arrays)
     for name, p in (("low", (1 - level) / 2), ("high", (1 + level) / 2)):
         off = SIGMAS * math.sqrt(p * (1 - p) * (1 / resamples + 1 / MANY)) + 1 / resamples
         bands[name] = np.quantile(samples, np.clip((p - off, p + off), 0, 1))
@@ -222,6 +229,8 @@ INTERVAL_CHECKS = (
             Case("a slope: rows stay whole", {"statistic": "slope", "rows": 25, "level": 0.8}),
             Case("a statistic that some resamples do not have", {"statistic": "picky", "rows": 9, "level": 0.9}),
             Case("a median", {"statistic": "median", "rows": 31, "level": 0.8}),
+            Case("0, 1, 2, … for one resample after the other", {"statistic": TURN, "rows": 5, "level": 0.7}),
+            Case("likewise, and all of them wanted", {"statistic": TURN, "rows": 6, "level": 1.0}, hidden=True),
             Case("another level", {"statistic": "mean", "rows": 12, "level": 0.5, "resamples": 1500}, hidden=True),
         ),
         inputs=_interval_inputs,

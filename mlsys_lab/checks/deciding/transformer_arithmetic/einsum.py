@@ -110,7 +110,8 @@ def _cost_expect(arrays: Arrays) -> Arrays:
         given = calls.arguments(spec, shapes)
         expected[f"einsum_flops({given})"] = np.array(operations)
         expected[f"einsum_bytes({given})"] = np.array(2 * elements)
-        expected[f"einsum_bytes({given}, element_bytes=4)"] = np.array(4 * elements)
+        width = calls.element_bytes(shapes)
+        expected[f"einsum_bytes({given}, element_bytes={width})"] = np.array(width * elements)
     return expected
 
 

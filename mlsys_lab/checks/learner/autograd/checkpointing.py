@@ -40,12 +40,14 @@ def checkpoint(artifact: Any, arrays: Arrays) -> Arrays:
 
     Each run of a stage is multiplied by the next of `turns`, so that the arrays tell how often and in which order too.
     """
-    turns, calls = arrays["turns"].tolist(), [0]
+    turns, calls, recorded = arrays["turns"].tolist(), [0], [0]
 
     def counted(h: Any) -> Any:
         turn = turns[min(calls[0], len(turns) - 1)]
         calls[0] += 1
-        return stage(h, w, v) * turn
+        result = stage(h, w, v) * turn
+        recorded[0] += bool(result.edges)
+        return result
 
     def twice(h: Any) -> Any:
         return artifact.checkpoint(counted, artifact.checkpoint(counted, h))
@@ -53,12 +55,13 @@ def checkpoint(artifact: Any, arrays: Arrays) -> Arrays:
     w, v = inputs_of(artifact, arrays, "w", "v")
     x = artifact.Tensor(torch.from_numpy(arrays["x"]), requires_grad=bool(arrays["x_wants"]))
     result = artifact.checkpoint(twice, x) if arrays["nested"] else twice(x)
-    forward_calls = calls[0]
+    forward_calls, recorded_calls = calls[0], recorded[0]
     for _ in range(int(arrays["backwards"])):
         artifact.backward(result, torch.from_numpy(arrays["g"]))
     got = {"result": array("the result", result), "w.grad": array("w.grad", w.grad), "v.grad": array("v.grad", v.grad)}
     if arrays["x_wants"]:
         got["x.grad"] = array("x.grad", x.grad)
+    got["runs of fn that were recorded before any way back"] = np.array(recorded_calls)
     return got | {"calls of fn": np.array((forward_calls, calls[0]))}
 
 

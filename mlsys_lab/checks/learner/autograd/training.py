@@ -36,11 +36,13 @@ def forward_and_back(artifact: Any, arrays: Arrays) -> Arrays:
 
 @storage_only
 def sgd(artifact: Any, arrays: Arrays) -> Arrays:
-    """Parameters after some steps with given gradients, one of them without any."""
+    """Parameters after some steps with given gradients and rates: one now and then without a gradient, one always."""
     p, q, idle = (artifact.Tensor(torch.from_numpy(arrays[n].copy()), requires_grad=True) for n in ("p", "q", "q"))
-    optimiser = artifact.SGD([p, q, idle], lr=float(arrays["lr"]), momentum=float(arrays["momentum"]))
-    for grad_p, grad_q in zip(arrays["gradients of p"], arrays["gradients of q"], strict=True):
-        p.grad, q.grad = torch.from_numpy(grad_p.copy()), torch.from_numpy(grad_q.copy())
+    optimiser = artifact.SGD([p, q, idle], lr=float(arrays["rates"][0]), momentum=float(arrays["momentum"]))
+    columns = ("gradients of p", "gradients of q", "q rests", "rates")
+    for grad_p, grad_q, rests, rate in zip(*(arrays[name] for name in columns), strict=True):
+        p.grad, q.grad = torch.from_numpy(grad_p.copy()), None if rests else torch.from_numpy(grad_q.copy())
+        optimiser.lr = float(rate)
         optimiser.step()
     return {
         "p": array("p", p),

@@ -22,8 +22,9 @@ THREADS = 128
 WARPS = "warps"
 """The branch that holds what is counted beside `findings`, each with how many and where."""
 LANES, SECTORS, SHARE, REQUESTS = "idle lanes", "needless sectors", "accesses", "requests"
-"""Counted there: most idle lanes and most needless sectors of a warp's request, most accesses of a thread, and most
-requests of a block."""
+ELSEWHERE = "elements of other blocks"
+"""Counted there: most idle lanes and most needless sectors of a warp's request, most accesses of a thread, most
+requests of a block, and stores into another block's share of the result."""
 
 
 def mixed(artifact: Any, arrays: Arrays) -> Arrays:
@@ -48,9 +49,22 @@ def _launched(artifact: Any, kernel: str, grid: int, given: dict[str, np.ndarray
         SECTORS: find_worst(coalescing(trace), "sectors"),
         SHARE: busiest_thread(trace, "global"),
         REQUESTS: busiest_block(trace, "global"),
+        ELSEWHERE: _elsewhere(trace, given["y"].nbytes // grid),
     }
     warps = {name: {"count": count, "at": at} for name, (count, at) in found.items()}
     return {"y": given["y"], **collect_findings(trace, actor="block"), **flatten({WARPS: warps})}
+
+
+def _elsewhere(trace: Trace, share_bytes: int) -> tuple[int, str]:
+    """How many stores into `y` go to another block's share of it, where each has as many bytes, and the first."""
+    rows = trace.accesses
+    rows = rows[np.array([buffer.name == "y" for buffer in trace.buffers])[rows["buffer"]]]
+    strange = rows[rows["offset"] // share_bytes != rows["block"]]
+    if not len(strange):
+        return 0, ""
+    first = strange[0]
+    at = first["offset"] // trace.buffers[first["buffer"]].itemsize
+    return len(strange), f"{trace.sites[first['site']]}: y[{at}] by block {first['block']}"
 
 
 def _idle(trace: Trace) -> tuple[int, str]:

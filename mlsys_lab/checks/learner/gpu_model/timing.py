@@ -11,7 +11,7 @@ from mlsys_lab.checks.learner.values import number, parts, word, write_number
 from mlsys_lab.errors import InputError
 
 STALE = 0.125
-"""What share of its time a call takes whose input was seen before: it is still in the cache."""
+"""What share of its time a call takes whose input was seen before: it is still in the cache. It warms nothing up."""
 FIT = "fit_overhead_and_bandwidth(sizes_bytes, times_s)"
 OVERHEAD, BANDWIDTH = f"overhead_s from {FIT}", f"bytes_per_s from {FIT}"
 BOUNDS = ("compute", "memory", "overhead", "unexplained")
@@ -22,7 +22,7 @@ class MadeUpMachine:
 
     def __init__(self, start_s: float, make_s: float, calls_s: list[float]) -> None:
         self.now_s, self._make_s, self._calls_s = start_s, make_s, calls_s
-        self._made = self._called = self.readings = 0
+        self._made = self._called = self._warmed = self.readings = 0
         self._seen: set[int] = set()
 
     def clock(self) -> float:
@@ -42,8 +42,10 @@ class MadeUpMachine:
             raise InputError("`call` was given something else than an input", got=repr(value)[:80], expected="make()")
         if self._called == len(self._calls_s):
             raise InputError("`call` is called too often", expected=f"warmup + samples = {self._called} times")
-        self.now_s += self._calls_s[self._called] * (STALE if value in self._seen else 1.0)
+        fresh = value not in self._seen
+        self.now_s += self._calls_s[self._warmed] * (1.0 if fresh else STALE)
         self._called += 1
+        self._warmed += fresh
         self._seen.add(value)
 
 
@@ -65,7 +67,10 @@ def median_call(samples: int, warmup: int) -> str:
 
 def fit(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `fit_overhead_and_bandwidth`: overhead and bandwidth from times."""
-    got = artifact.fit_overhead_and_bandwidth(arrays["sizes_bytes"].copy(), arrays["times_s"].copy())
+    given = {name: arrays[name].copy() for name in ("sizes_bytes", "times_s")}
+    got = artifact.fit_overhead_and_bandwidth(*given.values())
+    if changed := [name for name, array in given.items() if not np.array_equal(array, arrays[name])]:
+        raise InputError("an array that was passed in is changed", got=changed[0], expected="as it was")
     overhead_s, bytes_per_s = parts(FIT, got, "overhead_s", "bytes_per_s")
     return {OVERHEAD: number(OVERHEAD, overhead_s), BANDWIDTH: number(BANDWIDTH, bytes_per_s)}
 

@@ -53,16 +53,22 @@ def parse(artifact: Any, arrays: Arrays) -> Arrays:
     return got
 
 
+def element_bytes(shapes: Sequence[Sequence[int]]) -> int:
+    """The width that is asked for beside the default: another one where there are more operands than are shown."""
+    return 4 if len(shapes) < 4 else 8
+
+
 def cost(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `einsum_flops` and `einsum_bytes`: FLOPs, and bytes at two widths of an element."""
     got = {}
     for spec, shapes in einsums(arrays):
         given = arguments(spec, shapes)
+        width = element_bytes(shapes)
         with hand_answers(artifact, arrays):
             got[f"einsum_flops({given})"] = whole("einsum_flops", artifact.einsum_flops(spec, *shapes))
             got[f"einsum_bytes({given})"] = whole("einsum_bytes", artifact.einsum_bytes(spec, *shapes))
-            wide = artifact.einsum_bytes(spec, *shapes, element_bytes=4)
-        got[f"einsum_bytes({given}, element_bytes=4)"] = whole("einsum_bytes", wide)
+            wide = artifact.einsum_bytes(spec, *shapes, element_bytes=width)
+        got[f"einsum_bytes({given}, element_bytes={width})"] = whole("einsum_bytes", wide)
     return got
 
 

@@ -48,11 +48,11 @@ def index(x, key):
 
 
 class SGD:
-    """Momentum in double precision, and the learning rate inside of the velocity."""
+    """Momentum in double precision, made with a parameter's first gradient."""
 
     def __init__(self, parameters, lr, momentum=0.0):
         self.parameters, self.lr, self.momentum = list(parameters), lr, momentum
-        self.moved = {}
+        self.velocity = {}
 
     def zero_grad(self):
         for p in self.parameters:
@@ -62,5 +62,5 @@ class SGD:
         for i, p in enumerate(self.parameters):
             if p.grad is None:
                 continue
-            self.moved[i] = self.momentum * self.moved.get(i, 0.0) - self.lr * p.grad.double()
-            p.data = (p.data.double() + self.moved[i]).to(p.dtype)
+            self.velocity[i] = self.momentum * self.velocity.get(i, 0.0) + p.grad.double()
+            p.data = (p.data.double() - self.lr * self.velocity[i]).to(p.dtype)
