@@ -92,7 +92,8 @@ def sgd_after(
 
 
 def _sgd_expect(arrays: Arrays) -> Arrays:
-    momentum, steps = float(arrays["momentum"]), {"p": ..., "q": ~arrays["q rests"]}
+    momentum, rests = float(arrays["momentum"]), arrays["q rests"]
+    steps = {"p": np.ones_like(rests), "q": ~rests}
     after = {
         name: sgd_after(
             arrays[name].astype(float),
