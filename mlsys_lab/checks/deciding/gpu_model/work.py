@@ -142,7 +142,7 @@ def _count(operation: str, sizes: list[int]) -> tuple[int, int]:
 
 
 def _extrapolate(operation: str, sizes: list[int]) -> tuple[int, int]:
-    """FLOPs of an operation too large to run, and elements moved: linear in each size, so values at 1 and 2 tell all."""
+    """FLOPs of an operation too large to run, and elements moved; linear in each size, so values at 1 and 2 tell."""
     flops = moved = 0
     for corner in itertools.product((1, 2), repeat=len(sizes)):
         share = math.prod(n - 1 if at == 2 else 2 - n for n, at in zip(sizes, corner, strict=True))
