@@ -34,6 +34,9 @@ a first hour:
 what a model needs:
   mlsys-lab estimate llama3-8b --device H100 --data 8 --zero 3
 
+what ranks cost each other:
+  mlsys-lab bench-collectives --world gloo --ranks 4
+
 exit codes: 0 done and passed, 1 a mistake or a check that did not pass, 2 a command line that is not understood
 """
 

@@ -30,7 +30,14 @@ def test_the_inputs_are_told_as_code_that_makes_them_again(check: Check, case: C
     assert check.describe is not None
     code = check.describe(inputs)
     names: dict[str, Any] = vars(reference) | ASKED
-    exec(code, names)
+    if "wrong" in case.params:  # each line by itself is to be refused, but for the last, which is right
+        *refused, code_of_last = code.splitlines()
+        for line in refused:
+            with pytest.raises(ValueError, match=r".*"):
+                exec(line, names)
+        exec(code_of_last, names)
+    else:
+        exec(code, names)
     if "model" in inputs:
         assert vars(names["config"]) == {"name": "a model", **fields_of(inputs["model"])}
     if "machines" in inputs:
