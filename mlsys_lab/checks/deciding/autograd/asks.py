@@ -105,9 +105,11 @@ logits.data, [(layer.weight.grad, layer.bias.grad) for layer in model.layers]"""
 )
 SGD = """\
 a, b = Tensor(p, requires_grad=True), Tensor(q, requires_grad=True)
-optimiser = SGD([a, b], lr=lr, momentum=momentum)
-for grads in zip(given["gradients of p"], given["gradients of q"]):
-    a.grad, b.grad = map(torch.from_numpy, grads)
+optimiser = SGD([a, b], lr=0.0, momentum=momentum)
+for i, rate in enumerate(rates.tolist()):
+    optimiser.lr = rate
+    a.grad = torch.from_numpy(given["gradients of p"][i])
+    b.grad = None if given["q rests"][i] else torch.from_numpy(given["gradients of q"][i])
     optimiser.step()
 a.data, b.data"""
 TRAIN_STEP = (
