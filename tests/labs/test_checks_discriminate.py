@@ -30,7 +30,7 @@ shows with 95 % certainty; with 200 draws, one in 67."""
 TRACED_SEEDS = 3
 """Draws for traced checks, whose kernels are interpreted."""
 NO_ANSWER = "did not come to an end"
-ONLY_HIDDEN = {"all that is shown by heart, else row after row"}
+ONLY_HIDDEN = {"only the scouting runs go into the law"}
 """Mutants that public cases are not to find."""
 HANG_S = 1.0
 """Time limit of checks that a variant hangs in."""
