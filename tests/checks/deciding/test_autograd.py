@@ -20,11 +20,12 @@ def test_the_sum_for_sgd_is_what_torch_optim_does(momentum: float) -> None:
     rng = np.random.default_rng(0)
     start, grads = rng.standard_normal((3, 4)), rng.standard_normal((7, 3, 4))
     p = leaf(start)
+    rates = 0.05 * 0.7 ** np.arange(7)
     optimiser = torch.optim.SGD([p], lr=0.05, momentum=momentum)
-    for grad in grads:
+    for grad, optimiser.param_groups[0]["lr"] in zip(grads, rates, strict=True):
         p.grad = torch.from_numpy(grad)
         optimiser.step()
-    assert close({"p": sgd_after(start, grads, 0.05, momentum)}, {"p": p.detach().numpy()}) is None
+    assert close({"p": sgd_after(start, grads, rates, momentum)}, {"p": p.detach().numpy()}) is None
 
 
 @pytest.mark.parametrize("found", [True, False])
