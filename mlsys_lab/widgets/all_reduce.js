@@ -21,8 +21,8 @@ function timeOf(form, size) {
 // The fastest form for every size from a byte up: [{ form, from }], each from the size in bytes at which it takes over.
 function fastestBySize(forms) {
   // At one byte, not at none: latencies that differ in their last digit alone are no reason to change.
-  let [form, from] = [forms.reduce((a, b) => (timeOf(b, 1) < timeOf(a, 1) ? b : a)), 0];
-  const out = [{ form, from }];
+  let form = forms.reduce((a, b) => (timeOf(b, 1) < timeOf(a, 1) ? b : a));
+  const out = [{ form, from: 0 }];
   for (;;) {
     const next = forms
       .filter((other) => other.byte < form.byte * (1 - 1e-9))
@@ -30,7 +30,7 @@ function fastestBySize(forms) {
       .sort((a, b) => a.from - b.from || a.form.byte - b.form.byte)[0];
     if (!next) return out;
     out.push(next);
-    ({ form, from } = next);
+    form = next.form;
   }
 }
 
