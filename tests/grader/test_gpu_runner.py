@@ -31,7 +31,7 @@ def double_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
 def scale_text():
     return "3"
 """
-SLOW = HONEST.replace("    tl.store", "    for turn in range(80):\n        tl.store")
+SLOW = HONEST.replace("    tl.store", "    for turn in range(800):\n        tl.store")
 COURSES_SIDE = """
 import sys, time, torch
 import kernel_calls
