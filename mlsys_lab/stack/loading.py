@@ -12,18 +12,15 @@ import re
 import symtable
 import sys
 import traceback
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import CodeType, FrameType, ModuleType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from mlsys_lab.errors import UnfinishedError
 from mlsys_lab.stack.artifact import Artifact, ArtifactError, Cell, Place
 from mlsys_lab.stack.commands import display, get_ipython, strip_commands
-
-if TYPE_CHECKING:
-    import asyncio
 
 LONGEST_TEXT = 300
 """Characters of an exception's text that are shown at most."""
@@ -58,7 +55,7 @@ class ArtifactLoader(importlib.abc.InspectLoader):
         self.artifact = artifact
         self.filename = f"{artifact.name} (exported cells)"
         self.lost: list[Lost] = []
-        self._runner: asyncio.Runner | None = None
+        self._wait_for: Callable[[Coroutine[Any, Any, None]], None] | None = None
 
     def get_source(self, fullname: str) -> str:
         """Text of the module, line by line that of the artifact, without notebook commands and what is no Python."""
@@ -100,12 +97,18 @@ class ArtifactLoader(importlib.abc.InspectLoader):
                 return
 
     def _await(self, awaited: Coroutine[Any, Any, None]) -> None:
-        """Run a statement that awaits, in one event loop for all cells; most need none."""
-        if self._runner is None:
-            import asyncio
+        """Run a statement that awaits, in one event loop for all cells; most need none.
 
-            self._runner = self._loops.enter_context(asyncio.Runner())
-        self._runner.run(awaited)
+        The loop has a thread of its own: where a notebook loads an artifact, a loop runs in the main thread already.
+        """
+        if self._wait_for is None:
+            import asyncio
+            from concurrent.futures import ThreadPoolExecutor
+
+            thread, runner = self._loops.enter_context(ThreadPoolExecutor(1)), asyncio.Runner()
+            self._loops.callback(lambda: thread.submit(runner.close).result())
+            self._wait_for = lambda statement: thread.submit(runner.run, statement).result()
+        self._wait_for(awaited)
 
     def _describe_stop(self, error: BaseException) -> ArtifactError | UnfinishedError:
         place = _find_place(error)

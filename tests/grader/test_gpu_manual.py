@@ -1,5 +1,6 @@
 """grader/GPU.md: what it tells an instructor to type exists, and what it says of the workflow is so."""
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -85,4 +86,5 @@ def test_without_a_program_that_builds_a_line_says_so(builder, said):
 
 
 def make(*words):
-    return subprocess.run(["make", *words], cwd=ROOT, capture_output=True, text=True)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}  # a make above this
+    return subprocess.run(["make", *words], cwd=ROOT, env=environment, capture_output=True, text=True)

@@ -29,7 +29,7 @@ def scaled(x):
 @triton.jit
 def fine(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
-    tl.store(y_ptr + at, scaled(tl.load(x_ptr + at, mask=at < n)), mask=at < n)
+    tl.store(y_ptr + at, scaled(tl.load(x_ptr + at, mask=at < n, other=0.0)), mask=at < n)
 
 
 @triton.jit

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import inspect
 import pickle
 import traceback
+from types import ModuleType
 
 import pytest
 
@@ -111,6 +113,13 @@ def test_cells_may_await_as_in_a_notebook() -> None:
     awaiting = "a = await two()\nb = [i async for i in count()]\nasync with asyncio.Lock():\n    c = 5"
     module = load(_artifact(functions, awaiting))
     assert (module.a, module.b, module.c) == (2, [0, 1, 2], 5)
+
+
+def test_cells_may_await_where_a_loop_runs_already() -> None:
+    async def load_in_a_notebook() -> ModuleType:
+        return load(_artifact("import asyncio\nlock = asyncio.Lock()\nawait lock.acquire()", "held = lock.locked()"))
+
+    assert asyncio.run(load_in_a_notebook()).held
 
 
 def test_what_notebooks_define_themselves_is_there() -> None:
