@@ -86,5 +86,7 @@ def test_without_a_program_that_builds_a_line_says_so(builder, said):
 
 
 def make(*words):
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}  # a make above this
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("MAKE")
+    }  # a make above this
     return subprocess.run(["make", *words], cwd=ROOT, env=environment, capture_output=True, text=True)

@@ -57,8 +57,11 @@ class Mismatch:
     is_form: bool = field(default=False, kw_only=True)
 
 
-Run = Callable[[Any, Arrays], Arrays]
-"""run(artifact, arrays) -> arrays, by calling the learner's code; `artifact` is the module of exported cells."""
+Run = Callable[..., Arrays]
+"""run(artifact, arrays) -> arrays, by calling the learner's code; `artifact` is the module of exported cells.
+
+Of a program of several ranks: run(artifact, rank, arrays), on each rank, with a `mlsys_lab.comm.Rank`.
+"""
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ class Call:
     uses: tuple[str, ...] = ()
     time_limit_s: float = 10.0
     memory_bytes: int | None = None
+    ranks: bool = False
 
 
 def call_name(run: Callable[..., Any]) -> str:
@@ -104,6 +108,9 @@ class Check:
     `performance` adds extra points for speed, which are measured apart from the check's own. Where `traced`, the
     artifact is a module of the submission's kernels alone, in a process in which nothing else of it has run
     (`mlsys_lab.stack.kernels`): what `run` counts while they run cannot have been forged.
+    Where `ranks`, `run(artifact, rank, arrays)` is called on several ranks at once. Inputs are those of all ranks,
+    joined by `mlsys_lab.checks.learner.ranks.join_ranks`; so are answers, with a log of what each rank posted, which
+    `mlsys_lab.checks.deciding.ledger` reads.
     Raises `InputError` where `run` could not be called without its oracle being at hand.
     """
 
@@ -122,6 +129,7 @@ class Check:
     answer_bytes: int = 4 << 20
     performance: Performance | None = None
     traced: bool = False
+    ranks: bool = False
     describe: Callable[[Arrays], str] | None = None
     ask: str = ""
     pointer: str = ""
@@ -148,7 +156,7 @@ class Check:
     @property
     def call(self) -> Call:
         """The learner's side of the check."""
-        return Call(self.run, self.uses, self.time_limit_s, self.memory_bytes)
+        return Call(self.run, self.uses, self.time_limit_s, self.memory_bytes, self.ranks)
 
     def _refuse_mixed_sides(self) -> None:
         name = getattr(self.run, "__qualname__", repr(self.run))

@@ -1,0 +1,106 @@
+"""Programs of several ranks as checks call them: arrays of each rank by name, and what each rank posted.
+
+`run(artifact, rank, arrays)` of such a check is called once on each rank, with that rank's arrays. In a notebook the
+ranks are threads that take turns; the grader gives each a process of its own, and carries and counts their messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mlsys_lab.checks.learner.attempt import ProblemError, attempt
+from mlsys_lab.checks.learner.spec import Arrays, Call, Check, Mismatch
+from mlsys_lab.checks.learner.trees import flatten, nest
+from mlsys_lab.errors import InputError
+
+if TYPE_CHECKING:
+    from mlsys_lab.comm import Rank  # imports torch
+    from mlsys_lab.comm.ledger import Log
+
+LOGS = "logs"
+KINDS = ("send", "recv", "finish")
+"""What an event of a log is, by the number in its first column."""
+
+
+def join_ranks(parts: Sequence[Arrays], logs: Sequence[Log] = ()) -> Arrays:
+    """Join the arrays of rank 0, 1, … into one set of arrays by name, and with them what each rank posted.
+
+    Raises InputError for a rank without arrays, and for a name that holds the separator of paths.
+    """
+    if empty := [str(rank) for rank, part in enumerate(parts) if not part]:
+        raise InputError("each rank needs an array", got=f"none for rank {', '.join(empty)}")
+    tree: dict[str, Any] = {str(rank): part for rank, part in enumerate(parts)}
+    if logs:
+        tree[LOGS] = {str(rank): log for rank, log in enumerate(encode_logs(logs))}
+    return flatten(tree)
+
+
+def split_ranks(arrays: Arrays) -> list[Arrays]:
+    """Split what `join_ranks` joined into the arrays of rank 0, 1, …; names that belong to no rank are left out."""
+    tree = nest(arrays)
+    size = sum(name.isdecimal() for name in tree)
+    return [tree[str(rank)] for rank in range(size)]
+
+
+def encode_logs(logs: Sequence[Log]) -> list[np.ndarray]:
+    """Write each rank's log as int64 [events, 4]: kind (see `KINDS`), peer or number of the post, bytes, channel.
+
+    Channels are numbered in the order in which they first appear.
+    """
+    from mlsys_lab.comm.ledger import Finish
+
+    channels: dict[str, int] = {}
+    encoded = []
+    for log in logs:
+        rows = []
+        for event in log:
+            if isinstance(event, Finish):
+                rows.append((KINDS.index("finish"), event.post, 0, 0))
+            else:
+                channel = channels.setdefault(event.channel, len(channels))
+                rows.append((KINDS.index(event.kind), event.peer, event.size_bytes, channel))
+        encoded.append(np.array(rows, dtype=np.int64).reshape(-1, 4))
+    return encoded
+
+
+def bind_rank(check: Call | Check, rank: Rank) -> Call:
+    """Make the call of a check on one of its ranks."""
+    return Call(lambda artifact, arrays: check.run(artifact, rank, arrays), check.uses, check.time_limit_s)
+
+
+def name_rank(problem: Mismatch, rank: int) -> Mismatch:
+    """Say on which rank a problem arose."""
+    return Mismatch(f"on rank {rank}: {problem.what}", problem.got, problem.expected, is_form=problem.is_form)
+
+
+def describe_deadlock(waits: str) -> Mismatch:
+    """Put into words that no rank can go on; `waits` says what each of them waits for."""
+    return Mismatch("the ranks wait for each other, and none can go on", waits, "a receive for each send, in time")
+
+
+def run_on_threads(check: Call | Check, artifact: Any, arrays: Arrays) -> Arrays:
+    """Call a check's `run` on ranks that are threads, as many as `arrays` are for; join their answers and logs.
+
+    Raises `ProblemError` where a rank does not give its answer, or none can go on, and `MessageError` for a message
+    that nobody receives.
+    """
+    from mlsys_lab.comm import DeadlockError, RankError, run
+
+    def program(rank: Rank, given: Arrays) -> Arrays:
+        outcome = attempt(bind_rank(check, rank), artifact, given)
+        if outcome.problem is not None:
+            raise ProblemError(name_rank(outcome.problem, rank.rank), outcome.unfinished)
+        assert outcome.arrays is not None
+        return outcome.arrays
+
+    try:
+        results, ledger = run(program, split_ranks(arrays), limit_s=check.time_limit_s)
+    except DeadlockError as error:
+        raise ProblemError(describe_deadlock(str(error))) from None
+    except RankError as error:
+        cause = error.__cause__
+        raise cause if isinstance(cause, ProblemError) else ProblemError(Mismatch(error.what)) from None
+    return join_ranks(results, ledger.logs)
