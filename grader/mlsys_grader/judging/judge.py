@@ -15,11 +15,13 @@ from mlsys_grader.judging.oracle import Fault, HeavyAnswerError, Oracle, Oracles
 from mlsys_grader.judging.problem import Ending, Problem
 from mlsys_grader.judging.process import Process, read_trouble
 from mlsys_grader.judging.verdict import Verdict, award, deny, deny_all
+from mlsys_grader.judging.world import World
 from mlsys_grader.sandbox.inside import wire
 from mlsys_grader.sandbox.launcher import SandboxDied
 from mlsys_grader.sandbox.sandbox import Sandbox
 from mlsys_lab.checks.deciding.artifact import Artifact
-from mlsys_lab.checks.learner.spec import Case, Check, Mismatch
+from mlsys_lab.checks.learner.ranks import split_ranks
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
 
 DEATHS = 2
 """How often the sandbox may die, while a submission is alone in it, before that is taken for the submission's doing."""
@@ -64,7 +66,9 @@ class _Examination:
     def __init__(self, artifact: Artifact, sandbox: Sandbox, oracle: Oracle, time_factor: float) -> None:
         self._artifact, self._sandbox, self._oracle, self._time_factor = artifact, sandbox, oracle, time_factor
         self._checks = sandbox.lab.checks.checks
-        self._process: Process | None = None  # the one that is asked on
+        self._processes: list[
+            Process
+        ] = []  # those that are asked on; rank 0 is the first, which answers other checks too
         self._ended: list[Process] = []
         self._has_loaded = False
 
@@ -106,23 +110,20 @@ class _Examination:
                 if alone:
                     return
         finally:
-            self._end(self._process)
+            self._end(*self._processes)
 
     @property
     def _busy_s(self) -> float:
         """Seconds that the judge has waited for processes of this submission."""
-        current = [self._process] if self._process is not None else []
-        return sum(process.busy_s for process in [*self._ended, *current])
+        return sum(process.busy_s for process in [*self._ended, *self._processes])
 
-    def _end(self, process: Process | None) -> None:
-        """Have a process killed, and go on while it dies; all are dead before the verdicts are given."""
-        if process is None:
-            return
-        process.settle()
-        process.job.let_go()
-        self._ended.append(process)
-        if process is self._process:
-            self._process = None
+    def _end(self, *processes: Process) -> None:
+        """Have processes killed, and go on while they die; all are dead before the verdicts are given."""
+        for process in processes:
+            process.settle()
+            process.job.let_go()
+            self._ended.append(process)
+        self._processes = [process for process in self._processes if process not in processes]
 
     def _try(self, check: Check, *, alone: bool) -> tuple[Verdict, Problem | None]:
         """The verdict on a check, after as many attempts as their endings allow, and the problem of the last.
@@ -148,84 +149,114 @@ class _Examination:
         """The problem of a submission that has taken more time than all its checks may take, or None."""
         limits_s = sum(check.time_limit_s for check in self._checks)
         budget_s = max(BUDGET_S, limits_s) * self._time_factor
-        current_s = 0.0
-        if self._process is not None:
-            self._process.settle()
-            current_s = self._process.worked_s
-        spent_s = sum(process.worked_s for process in self._ended) + current_s + self._oracle.busy_s
+        for process in self._processes:
+            process.settle()
+        spent_s = sum(process.worked_s for process in [*self._ended, *self._processes]) + self._oracle.busy_s
         if spent_s <= budget_s:
             return None
         late = f"{spent_s:.0f} s for the checks until here"
         return Problem(Mismatch("the submission takes too long", late, f"{budget_s:g} s for all"), Ending.SPENT)
 
     def _ask_on(self, check: Check) -> Problem | None:
-        """Ask the process that answered the checks before, or a new one."""
-        if self._process is not None and self._process.traced != check.traced:
-            self._end(self._process)
-        problem = None
-        if self._process is None:
-            self._process = self._open(check)
-            problem = self._load(self._process, check, self._checks)
-        process = self._process
-        problem = problem or self._ask_cases(process, check)
-        if problem is not None and process.has_seen_hidden and problem.is_told:
+        """Ask the processes that answered the checks before, and new ones where there are too few."""
+        if any(process.traced != check.traced for process in self._processes):
+            self._end(*self._processes)
+        problem = self._ask_cases(self._processes, check, self._checks)
+        asked = list(self._processes)
+        if problem is not None and problem.is_told and any(process.has_seen_hidden for process in asked):
             # What a process says of a case that is shown could tell a hidden one that it has seen. A fresh one says it.
-            self._end(process)
+            self._end(*asked)
             return self._ask_on(check)
         if problem is not None and not problem.consequence.keeps_process:
-            self._end(process)
+            self._end(*asked)
         return problem
 
     def _ask_alone(self, check: Check) -> Problem | None:
-        """Ask a process that serves this check only, so that its memory is this check's."""
-        process = self._open(check)
+        """Ask processes that serve this check only, so that their memory is this check's."""
+        processes: list[Process] = []
         try:
-            return self._load(process, check, (check,)) or self._ask_cases(process, check)
+            return self._ask_cases(processes, check, (check,))
         finally:
-            self._end(process)
+            self._end(*processes)
 
     def _open(self, check: Check) -> Process:
         return Process(self._sandbox.open_job(), traced=check.traced, time_factor=self._time_factor)
 
-    def _load(self, process: Process, check: Check, checks: Sequence[Check]) -> Problem | None:
+    def _load(self, processes: Sequence[Process], check: Check, checks: Sequence[Check]) -> Problem | None:
         """Have the artifact loaded. One that never was is hopeless; without its kernels alone it may still load."""
         try:
-            process.send_artifact(self._artifact, check, checks)
-            self._oracle.draw_ahead(check, check.cases[0])
-            reply = process.receive()
+            for process in processes:
+                process.send_artifact(self._artifact, check, checks)
+            for process in processes:
+                reply = process.receive()
+                if reply.kind != "loaded":
+                    may_load = self._has_loaded or check.traced
+                    return Problem(read_trouble(reply), Ending.WRONG if may_load else Ending.HOPELESS)
         except wire.WireError as error:
             mismatch, ending = process.explain(error, "the exported cells")
             if ending not in (Ending.KILLED, Ending.SILENT):
                 ending = Ending.WRONG if self._has_loaded else Ending.HOPELESS
             return Problem(mismatch, ending)
-        if reply.kind != "loaded":
-            may_load = self._has_loaded or check.traced
-            return Problem(read_trouble(reply), Ending.WRONG if may_load else Ending.HOPELESS)
         self._has_loaded = True
         return None
 
-    def _ask_cases(self, process: Process, check: Check) -> Problem | None:
-        """Ask case after case; the first that goes wrong, or None."""
+    def _ask_cases(self, processes: list[Process], check: Check, checks: Sequence[Check]) -> Problem | None:
+        """Ask case after case; the first that goes wrong, or None. Adds to `processes` what there are too few of."""
         for case in check.cases:
+            self._oracle.draw_ahead(check, case)
+            if not check.ranks and (problem := self._add(processes, 1, check, checks)):
+                return problem
             inputs = self._oracle.inputs(check, case)
-            process.has_seen_hidden |= case.hidden
-            try:
-                process.send_case(check, inputs, self._oracle.random_seed(check, case))
-                self._oracle.expect_ahead(check, case)
-                self._draw_next(check, case)
-                reply = process.receive()
-            except wire.WireError as error:
-                return Problem(*process.explain(error, "it"), case)
-            if reply.kind != "answer":
-                unwritten = reply.meta.get("unfinished") is True
-                return Problem(read_trouble(reply), Ending.UNWRITTEN if unwritten else Ending.WRONG, case)
-            try:
-                mismatch = self._oracle.compare(check, case, reply.arrays)
-            except HeavyAnswerError as heavy:
-                return Problem(heavy.mismatch, Ending.HEAVY, case)
-            if mismatch is not None:
-                return Problem(mismatch, Ending.WRONG, case)
+            size = len(split_ranks(inputs)) if check.ranks else 1
+            if problem := self._add(processes, size, check, checks):
+                return problem
+            asked = processes[:size]
+            for process in asked:
+                process.has_seen_hidden |= case.hidden
+            seed = self._oracle.random_seed(check, case)
+            ask = self._ask_ranks if check.ranks else self._ask_case
+            if (problem := ask(asked, check, case, inputs, seed)) is not None:
+                return problem
         return None
+
+    def _add(self, processes: list[Process], size: int, check: Check, checks: Sequence[Check]) -> Problem | None:
+        """Add processes that have loaded the artifact until there are `size`."""
+        new = [self._open(check) for _ in range(size - len(processes))]
+        processes += new
+        return self._load(new, check, checks) if new else None
+
+    def _ask_ranks(
+        self, processes: Sequence[Process], check: Check, case: Case, inputs: Arrays, seed: int
+    ) -> Problem | None:
+        got = World(processes).ask(check, case, inputs, seed, lambda: self._go_ahead(check, case))
+        return got if isinstance(got, Problem) else self._compare(check, case, got)
+
+    def _ask_case(
+        self, processes: Sequence[Process], check: Check, case: Case, inputs: Arrays, seed: int
+    ) -> Problem | None:
+        (process,) = processes
+        try:
+            process.send_case(check, inputs, seed)
+            self._go_ahead(check, case)
+            reply = process.receive()
+        except wire.WireError as error:
+            return Problem(*process.explain(error, "it"), case)
+        if reply.kind != "answer":
+            unwritten = reply.meta.get("unfinished") is True
+            return Problem(read_trouble(reply), Ending.UNWRITTEN if unwritten else Ending.WRONG, case)
+        return self._compare(check, case, reply.arrays)
+
+    def _compare(self, check: Check, case: Case, got: Arrays) -> Problem | None:
+        try:
+            mismatch = self._oracle.compare(check, case, got)
+        except HeavyAnswerError as heavy:
+            return Problem(heavy.mismatch, Ending.HEAVY, case)
+        return None if mismatch is None else Problem(mismatch, Ending.WRONG, case)
+
+    def _go_ahead(self, check: Check, case: Case) -> None:
+        """Begin to compute what is expected, and to draw what comes next, while the submission is at work."""
+        self._oracle.expect_ahead(check, case)
+        self._draw_next(check, case)
 
     def _draw_next(self, check: Check, case: Case) -> None:
         """Begin to draw what will be asked if this case goes well."""

@@ -39,7 +39,7 @@ class Process:
         self.has_seen_hidden = False
         self.busy_s = self.worked_s = 0.0
         self._time_factor = time_factor
-        self._asked_at = self._limit_s = 0.0
+        self._asked_at = self._limit_s = self._last = 0.0
         self._most_bytes = 0
 
     def send_artifact(self, artifact: Artifact, check: Check, checks: Sequence[Check]) -> None:
@@ -63,6 +63,21 @@ class Process:
 
     def send_case(self, check: Check, inputs: Arrays, random_seed: int) -> None:
         """Put a case of a check. Raises `wire.WireError`."""
+        self._send_case("case", check, inputs, random_seed, {})
+
+    def send_rank(self, check: Check, inputs: Arrays, random_seed: int, rank: int, size: int) -> None:
+        """Put a case of a check to this process as rank `rank` of `size`; messages come before the answer.
+
+        Raises `wire.WireError`.
+        """
+        self._send_case("rank", check, inputs, random_seed, {"rank": rank, "size": size})
+
+    def reply(self, frame: wire.Frame) -> None:
+        """Reply to a message that came before the answer; its time at work goes on. Raises `wire.WireError`."""
+        self._asked_at = time.monotonic()
+        wire.send(self.job.channel, frame, deadline=self._asked_at + self._limit_s + GRACE_S)
+
+    def _send_case(self, kind: str, check: Check, inputs: Arrays, random_seed: int, place: dict[str, int]) -> None:
         question = {
             "call": call_name(check.run),
             "uses": check.uses,
@@ -70,17 +85,22 @@ class Process:
             "patience": PATIENCE,
             "memory_bytes": check.memory_bytes,
             "random_seed": random_seed,
+            **place,
         }
-        self._send("case", question, inputs, check)
+        self._send(kind, question, inputs, check)
 
     def receive(self) -> wire.Frame:
-        """Wait for the answer to what was sent last, until its time at work is over. Raises `wire.WireError`."""
+        """Wait for the answer to what was sent last, until its time at work is over. Raises `wire.WireError`.
+
+        Of a rank that may be one of its messages, too: it has as much time again until the next, but not without end.
+        """
         try:
             self._await_answer()
             deadline = time.monotonic() + self._limit_s + GRACE_S
             return self.job.receive(most_bytes=self._most_bytes, deadline=deadline)
         finally:
-            self.busy_s += time.monotonic() - self._asked_at
+            now = time.monotonic()
+            self.busy_s, self._asked_at = self.busy_s + now - self._asked_at, now
 
     def settle(self) -> None:
         """Find out how much of the time that it was waited for it was at work; before it is let go."""
@@ -93,7 +113,7 @@ class Process:
 
         That is reckoned from the first look on, when as much time has passed as it may be at work.
         """
-        last = self._asked_at + PATIENCE * self._limit_s + GRACE_S
+        last = self._last
         look_at, first = self._asked_at + self._limit_s + GRACE_S, None
         while not select.select([self.job.channel], [], [], max(0.0, look_at - time.monotonic()))[0]:
             now, used = time.monotonic(), self.job.time_used()
@@ -125,6 +145,7 @@ class Process:
 
     def _send(self, kind: str, meta: dict[str, Any], arrays: Arrays, check: Check) -> None:
         self._asked_at, self._limit_s = time.monotonic(), check.time_limit_s * self._time_factor
+        self._last = self._asked_at + PATIENCE * self._limit_s + GRACE_S
         self._most_bytes = check.answer_bytes
         self.job.send(kind, meta, arrays, deadline=self._asked_at + self._limit_s + GRACE_S)
 

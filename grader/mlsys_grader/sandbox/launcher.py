@@ -131,11 +131,15 @@ class Job:
             self._death = told
         return TimeUsed(told.meta["cpu_s"], told.meta["waited_s"]) if told.meta.get("cpu_s") is not None else None
 
-    def let_go(self) -> None:
-        """Have the child killed, with all that it started."""
-        self.channel.close()
+    def kill(self) -> None:
+        """Have the child killed, with all that it started; whoever waits for its answer sees it gone."""
         with contextlib.suppress(OSError):
             self.life.shutdown(socket.SHUT_WR)  # the attendant sees it, kills the child and leaves
+
+    def let_go(self) -> None:
+        """Have the child killed, and ask it nothing more."""
+        self.channel.close()
+        self.kill()
 
     def close(self) -> None:
         """Have the child killed, with all that it started, and wait until it is dead."""

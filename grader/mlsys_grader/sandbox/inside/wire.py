@@ -14,6 +14,7 @@ import math
 import socket
 import struct
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -115,6 +116,14 @@ def receive(sock: socket.socket, *, limits: Limits | None = None, deadline: floa
         else:
             arrays[name] = np.frombuffer(raw, dtype).reshape(shape)
     return Frame(kind, meta, arrays)
+
+
+def require_listable(arrays: Mapping[str, np.ndarray]) -> None:
+    """Raise `WireError` for more arrays than a frame may hold, or names that may not cross."""
+    if len(arrays) > Limits().arrays:
+        raise WireError(f"more than {Limits().arrays} arrays")
+    if long := [name for name in arrays if not _is_name(name)]:
+        raise WireError(f"an array's name is not a line of at most {NAME_CHARACTERS} characters: {long[0]!r:.40}")
 
 
 def _is_name(name: object) -> bool:

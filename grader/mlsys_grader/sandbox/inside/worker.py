@@ -39,6 +39,8 @@ from mlsys_lab.stack.artifact import Artifact
 from mlsys_lab.stack.kernels import import_interpreters, load_kernels
 from mlsys_lab.stack.loading import load
 
+Answer = Callable[[Any, wire.Frame], wire.Frame]
+"""What answers a question about the loaded module."""
 POLL_S = 0.02
 FILE_BYTES = 16 << 20
 PROCESSES = 128
@@ -217,10 +219,11 @@ def serve(channel: socket.socket, status: IO[str], told: int, *, jailed: bool) -
         if module is not None:
             vars(module).update((name, partial(str, text)) for name, text in order.get("texts", {}).items())
         _answer(channel, order["nonce"], reply)
+        kinds: dict[str, Answer] = {**KINDS, "rank": partial(_rank, channel)}
         while reply.kind == "loaded":
             question = wire.receive(channel)
             try:
-                answer = KINDS[question.kind](module, question)
+                answer = kinds[question.kind](module, question)
             except BaseException as error:
                 answer = replies.describe_failure(error)
             _answer(channel, question.meta["nonce"], answer)
@@ -267,13 +270,25 @@ def _load(
 
 def _case(module: Any, question: wire.Frame) -> wire.Frame:
     """Call the learner's code once, with the same random numbers whatever was called before."""
+    call = _prepare(question)
+    return replies.describe_outcome(attempt(call, module, question.arrays, question.meta.get("patience", 1.0)))
+
+
+def _rank(channel: socket.socket, module: Any, question: wire.Frame) -> wire.Frame:
+    """Call the learner's code once as one of several ranks, whose messages cross the channel before the answer."""
+    from mlsys_grader.sandbox.inside.ranks import answer_rank  # a lab may withhold what it imports
+
+    return answer_rank(channel, module, question, _prepare(question))
+
+
+def _prepare(question: wire.Frame) -> Call:
+    """Seed all generators, and find what is to be called."""
     meta = question.meta
-    call = Call(find_call(meta["call"]), tuple(meta["uses"]), meta["time_limit_s"], meta["memory_bytes"])
     _seed(meta["random_seed"])
-    return replies.describe_outcome(attempt(call, module, question.arrays, meta.get("patience", 1.0)))
+    return Call(find_call(meta["call"]), tuple(meta["uses"]), meta["time_limit_s"], meta["memory_bytes"])
 
 
-KINDS: dict[str, Callable[[Any, wire.Frame], wire.Frame]] = {
+KINDS: dict[str, Answer] = {
     "case": _case,
     "texts": give_texts,
     "go": answer_timed,

@@ -1,0 +1,189 @@
+"""What the ranks of one program post, as the judge carries it: who waits for whom, and the log that marks rest on.
+
+Each rank is a hostile process; what it posts is a claim about itself only. It names whom it sends to or receives from,
+never whom it speaks for, and arrays pass through here, so that bytes and messages are counted where no rank can reach.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict, deque
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mlsys_grader.judging.problem import Ending
+from mlsys_grader.sandbox.inside import wire
+from mlsys_lab.checks.learner.ranks import describe_deadlock, name_rank
+from mlsys_lab.checks.learner.spec import Mismatch
+from mlsys_lab.comm.ledger import Finish, Link, Log, Post
+
+MOST_POSTS = 4096
+"""Sends and receives of all ranks of a case together."""
+MOST_BYTES = 64 << 20
+"""Bytes that all ranks of a case may send together."""
+CHANNEL_CHARACTERS = 200
+
+
+CERTAIN = (Ending.UNWRITTEN, Ending.WRONG, Ending.HEAVY)
+"""Endings that are the program's own doing, whatever the machine was at."""
+
+
+class OverError(Exception):
+    """The run has ended early; why is known."""
+
+
+class RefusedError(Exception):
+    """A rank posted what no honest program posts, or too much; `mismatch` says so."""
+
+    def __init__(self, mismatch: Mismatch) -> None:
+        super().__init__(mismatch.what)
+        self.mismatch = mismatch
+
+
+@dataclass
+class Pending:
+    """A post that has been made: what it was, the array that it sends or has got, and whether both sides are there."""
+
+    post: Post
+    array: np.ndarray | None = None
+    is_matched: bool = False
+    is_finished: bool = False
+
+
+class Exchange:
+    """Messages of `size` ranks. Each rank is followed by a thread of the judge, which calls the methods here."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.logs: list[Log] = [[] for _ in range(size)]
+        self.problem: tuple[Mismatch, Ending] | None = None
+        self._changed = threading.Condition()
+        self._made: list[list[Pending]] = [[] for _ in range(size)]
+        self._unmatched: dict[tuple[Link, str], deque[Pending]] = defaultdict(deque)
+        self._waits_for: list[Pending | None] = [None] * size
+        self._has_ended = [False] * size
+        self._failures: dict[int, tuple[Mismatch, Ending]] = {}
+        self._posts = self._bytes = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether something has gone wrong, so that no rank is to go on."""
+        return self.problem is not None
+
+    def post(self, rank: int, frame: wire.Frame) -> None:
+        """Take up a send or a receive of a rank. Raises `RefusedError`, and `OverError` where all is over."""
+        post, array = _read_post(frame, rank, self.size)
+        with self._changed:
+            self._refuse_overdone(post)
+            made = Pending(post, array)
+            self._made[rank].append(made)
+            self.logs[rank].append(post)
+            self._match(made, post.link(rank))
+
+    def wait(self, rank: int, frame: wire.Frame) -> np.ndarray | None:
+        """Wait until a post of a rank is done; returns the array of a receive. Raises as `post` does."""
+        number = frame.meta.get("post")
+        with self._changed:
+            if type(number) is not int or not 0 <= number < len(self._made[rank]):
+                raise RefusedError(_no_message(f"a wait for post {number!r:.40}"))
+            made = self._made[rank][number]
+            self._waits_for[rank] = made
+            self._end_if_stuck()
+            self._changed.wait_for(lambda: made.is_matched or self.is_over)
+            self._waits_for[rank] = None
+            if self.is_over:
+                raise OverError
+            if not made.is_finished:
+                made.is_finished = True
+                self.logs[rank].append(Finish(number))
+            array, made.array = made.array, None  # or a rank could have one array sent again and again
+            return array if made.post.kind == "recv" else None
+
+    def end(self, rank: int) -> None:
+        """Note that a rank has given its answer."""
+        with self._changed:
+            self._has_ended[rank] = True
+            self._end_if_stuck()
+
+    def fail(self, rank: int, mismatch: Mismatch, ending: Ending) -> None:
+        """Note why a rank gives no answer. The others go on as far as they can: who is named hangs on no race."""
+        with self._changed:
+            self._failures[rank] = name_rank(mismatch, rank), ending
+            self._has_ended[rank] = True
+            self._end_if_stuck()
+
+    def interrupt(self) -> None:
+        """End the run for a reason that is not the program's."""
+        with self._changed:
+            self.problem = Mismatch("the judge was interrupted"), Ending.SILENT
+            self._changed.notify_all()
+
+    def find_unreceived(self) -> Mismatch | None:
+        """Find what nobody met, once all ranks have ended; None where each send has its receive."""
+        for rank, log in enumerate(self._made):
+            for made in log:
+                if not made.is_matched:
+                    return Mismatch(f"all ranks have ended, but {made.post.describe(rank)}", "", "")
+        return None
+
+    def _match(self, made: Pending, link: Link) -> None:
+        waiting = self._unmatched[link, "recv" if made.post.kind == "send" else "send"]
+        if not waiting:
+            self._unmatched[link, made.post.kind].append(made)
+            return
+        other = waiting.popleft()
+        send, receive = (made, other) if made.post.kind == "send" else (other, made)
+        receive.array, send.array = send.array, None
+        made.is_matched = other.is_matched = True
+        self._changed.notify_all()
+
+    def _refuse_overdone(self, post: Post) -> None:
+        if self.is_over:
+            raise OverError
+        self._posts, self._bytes = self._posts + 1, self._bytes + post.size_bytes
+        if self._posts > MOST_POSTS:
+            raise RefusedError(Mismatch("the ranks send too many messages", f"more than {MOST_POSTS:,} posts", "fewer"))
+        if self._bytes > MOST_BYTES:
+            raise RefusedError(Mismatch("the ranks send too much", f"more than {MOST_BYTES:,} bytes", "less"))
+
+    def _end_if_stuck(self) -> None:
+        """End the run where each rank has ended or waits for what can no longer come, but not all well. Lock held."""
+        if self.is_over or not all(map(self._is_stuck, range(self.size))):
+            return
+        if self._failures:  # one that says what is wrong before one that came to no end, then the lowest rank
+            first = min(self._failures, key=lambda rank: (self._failures[rank][1] not in CERTAIN, rank))
+            self.problem = self._failures[first]
+        elif not all(self._has_ended):
+            waits = enumerate(self._waits_for)
+            told = [f"rank {rank} has ended" if made is None else made.post.describe(rank) for rank, made in waits]
+            self.problem = describe_deadlock("; ".join(told)), Ending.WRONG
+        self._changed.notify_all()
+
+    def _is_stuck(self, rank: int) -> bool:
+        made = self._waits_for[rank]
+        return self._has_ended[rank] or (made is not None and not made.is_matched)
+
+
+def _read_post(frame: wire.Frame, rank: int, size: int) -> tuple[Post, np.ndarray | None]:
+    kind, peer, channel = (frame.meta.get(name) for name in ("kind", "peer", "channel"))
+    fits = (
+        kind in ("send", "recv")
+        and (type(peer) is int and 0 <= peer < size and peer != rank)
+        and (isinstance(channel, str) and len(channel) <= CHANNEL_CHARACTERS)
+        and frame.arrays.keys() == ({"array"} if kind == "send" else set())
+    )
+    if not fits:
+        raise RefusedError(_no_message(f"kind {kind!r:.40}, peer {peer!r:.40}, channel {channel!r:.40}"))
+    array = frame.arrays.get("array")
+    return Post(kind, peer, 0 if array is None else weigh(array), channel=channel), array  # type: ignore[arg-type]
+
+
+def weigh(array: np.ndarray) -> int:
+    """Bytes of an array. The shape of an empty one can say much without any: there its lengths are counted."""
+    return array.nbytes if array.size else sum(array.shape)
+
+
+def _no_message(got: Any) -> Mismatch:
+    return Mismatch("it wrote to the grader's own channel", str(got), "messages sent by `rank`")

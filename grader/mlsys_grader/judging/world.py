@@ -1,0 +1,81 @@
+"""The processes of a submission whose program runs on several ranks, one for each; the judge carries their messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from mlsys_grader.judging.exchange import Exchange, OverError, RefusedError
+from mlsys_grader.judging.problem import Ending, Problem
+from mlsys_grader.judging.process import Process, read_trouble
+from mlsys_grader.sandbox.inside import wire
+from mlsys_lab.checks.learner.ranks import join_ranks, split_ranks
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
+from mlsys_lab.errors import InputError
+
+
+class World:
+    """Processes that have loaded the same submission, and are asked together: the first of them is rank 0."""
+
+    def __init__(self, processes: Sequence[Process]) -> None:
+        self._processes = processes
+
+    def ask(
+        self, check: Check, case: Case, inputs: Arrays, random_seed: int, meanwhile: Callable[[], None]
+    ) -> Arrays | Problem:
+        """Ask a case of a check; returns all ranks' answers with their logs, or why there is none.
+
+        `meanwhile` is called once all ranks are at work. After a problem the processes are of no more use.
+        """
+        exchange = Exchange(len(self._processes))
+        with ThreadPoolExecutor(exchange.size) as pool:
+            parts = split_ranks(inputs)
+            followers = [
+                pool.submit(self._follow, exchange, rank, check, part, random_seed) for rank, part in enumerate(parts)
+            ]
+            try:
+                meanwhile()
+                answers = [follower.result() for follower in followers]
+            except BaseException:  # of the judge's own; the pool waits for its threads
+                exchange.interrupt()
+                for process in self._processes:
+                    process.job.kill()
+                raise
+        mismatch, ending = exchange.problem or (exchange.find_unreceived(), Ending.WRONG)
+        if mismatch is not None:
+            return Problem(mismatch, ending, case)
+        try:
+            joined = join_ranks(answers, exchange.logs)
+            wire.require_listable(joined)
+        except (InputError, wire.WireError) as error:
+            return Problem(
+                Mismatch("its answer cannot be read", str(error), "a few arrays by name"), Ending.WRONG, case
+            )
+        if (size_bytes := sum(array.nbytes for array in joined.values())) > check.answer_bytes:
+            most = f"at most {check.answer_bytes:,} bytes"
+            return Problem(Mismatch("its answer is too large", f"{size_bytes:,} bytes", most), Ending.HEAVY, case)
+        return joined
+
+    def _follow(self, exchange: Exchange, rank: int, check: Check, given: Arrays, random_seed: int) -> Arrays:
+        """Put the question to one rank, and carry its messages until it answers; {} where all is over before."""
+        process = self._processes[rank]
+        try:
+            process.send_rank(check, given, random_seed + rank, rank, exchange.size)
+            while (frame := process.receive()).kind in ("post", "wait"):
+                if frame.kind == "post":
+                    exchange.post(rank, frame)
+                else:
+                    array = exchange.wait(rank, frame)
+                    process.reply(wire.Frame("done", arrays={} if array is None else {"array": array}))
+            if frame.kind == "answer":
+                exchange.end(rank)
+                return frame.arrays
+            unwritten = frame.meta.get("unfinished") is True
+            exchange.fail(rank, read_trouble(frame), Ending.UNWRITTEN if unwritten else Ending.WRONG)
+        except OverError:
+            pass
+        except RefusedError as refused:
+            exchange.fail(rank, refused.mismatch, Ending.WRONG)
+        except wire.WireError as error:
+            exchange.fail(rank, *process.explain(error, "it"))
+        return {}

@@ -1,0 +1,86 @@
+"""One rank of a submission's program, in a process of its own: its messages go to the judge, who carries them.
+
+rank ── post ──▶ judge     a send with its array, or a receive; no reply
+rank ── wait ──▶ judge     the number of a post, counted from 0; the reply "done" brings the array of a receive
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import torch
+
+from mlsys_grader.sandbox.inside import replies, wire
+from mlsys_lab.checks.learner.attempt import attempt
+from mlsys_lab.checks.learner.ranks import bind_rank
+from mlsys_lab.checks.learner.spec import Call
+from mlsys_lab.comm.rank import Endpoint, Rank, Request, Snapshot, require_alike
+from mlsys_lab.errors import InputError
+
+
+def answer_rank(channel: socket.socket, module: Any, question: wire.Frame, call: Call) -> wire.Frame:
+    """Call the learner's code once, as one of several ranks; between question and answer it posts its messages."""
+    endpoint = RoutedEndpoint(channel, question.meta["nonce"], question.meta["rank"], question.meta["size"])
+    bound = bind_rank(call, Rank(endpoint))
+    return replies.describe_outcome(attempt(bound, module, question.arrays, question.meta.get("patience", 1.0)))
+
+
+class RoutedEndpoint(Endpoint):
+    """Posts as frames to the judge. `nonce` is that of the question that is being answered."""
+
+    def __init__(self, channel: socket.socket, nonce: str, address: int, size: int) -> None:
+        self.address, self.size = address, size
+        self._channel, self._nonce, self._posts = channel, nonce, 0
+
+    def post_send(self, array: torch.Tensor, destination: int, purpose: str, channel: str) -> Request:
+        """Tell the judge of a send, with its array."""
+        snapshot = Snapshot(array)
+        if str(array.dtype).removeprefix("torch.") not in wire.DTYPES:
+            raise InputError(
+                "a check cannot carry arrays of this type", got=array.dtype, expected=", ".join(wire.DTYPES)
+            )
+        number = self._post("send", destination, channel, {"array": snapshot.copy.numpy()})
+        return _RoutedRequest(self, number, destination, snapshot=snapshot)
+
+    def post_receive(self, source: int, like: torch.Tensor | None, channel: str) -> Request:
+        """Tell the judge of a receive."""
+        return _RoutedRequest(self, self._post("recv", source, channel, {}), source, like=like)
+
+    def _post(self, kind: str, peer: int, channel: str, arrays: dict[str, Any]) -> int:
+        meta = {"nonce": self._nonce, "kind": kind, "peer": peer, "channel": channel}
+        wire.send(self._channel, wire.Frame("post", meta, arrays))
+        self._posts += 1
+        return self._posts - 1
+
+    def wait(self, number: int) -> torch.Tensor | None:
+        """Wait until a post is done; returns the array of a receive."""
+        wire.send(self._channel, wire.Frame("wait", {"nonce": self._nonce, "post": number}))
+        arrays = wire.receive(self._channel).arrays
+        return torch.from_numpy(arrays["array"]) if arrays else None
+
+
+class _RoutedRequest(Request):
+    def __init__(
+        self,
+        endpoint: RoutedEndpoint,
+        number: int,
+        peer: int,
+        snapshot: Snapshot | None = None,
+        like: torch.Tensor | None = None,
+    ) -> None:
+        self._endpoint, self._number, self._peer = endpoint, number, peer
+        self._snapshot, self._like = snapshot, like
+        self._received: torch.Tensor | None = None
+        self._finished = False
+
+    def wait(self) -> torch.Tensor | None:
+        """Wait for the other side; returns the array of a receive, None for a send."""
+        if not self._finished:
+            self._received = self._endpoint.wait(self._number)
+            self._finished = True
+        if self._snapshot is not None:
+            self._snapshot.require_unchanged(self._endpoint.address, self._peer)
+        elif self._received is not None:
+            require_alike(self._received, self._like, self._peer, self._endpoint.address)
+        return self._received

@@ -1,0 +1,108 @@
+"""What ranks claim to post is refused unless it is a message of their own; the judge finds deadlocks and names ranks."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from mlsys_grader.judging.exchange import Exchange, OverError, RefusedError, weigh
+from mlsys_grader.judging.problem import Ending
+from mlsys_grader.sandbox.inside.wire import Frame
+from mlsys_lab.checks.learner.spec import Mismatch
+
+
+def send(peer=1, array=(1.0,), **meta) -> Frame:
+    return Frame("post", {"kind": "send", "peer": peer, "channel": ""} | meta, {"array": np.array(array)})
+
+
+def receive(peer=0, **meta) -> Frame:
+    return Frame("post", {"kind": "recv", "peer": peer, "channel": ""} | meta)
+
+
+def wait(number) -> Frame:
+    return Frame("wait", {"post": number})
+
+
+def test_an_array_crosses_from_the_send_to_the_receive_that_meets_it() -> None:
+    exchange = Exchange(2)
+    exchange.post(0, send(array=[1.0, 2.0]))
+    exchange.post(0, send(array=[3.0]))
+    exchange.post(1, receive())
+    exchange.post(1, receive())
+    assert exchange.wait(0, wait(1)) is None
+    got = [exchange.wait(1, wait(number)) for number in (1, 0)]
+    assert [array.tolist() for array in got if array is not None] == [[3.0], [1.0, 2.0]]
+    assert exchange.find_unreceived() is None
+
+
+def test_groups_are_apart() -> None:
+    exchange = Exchange(2)
+    exchange.post(0, send(channel="/0.1#1"))
+    exchange.post(1, receive())
+    unreceived = exchange.find_unreceived()
+    assert unreceived is not None and "rank 0 waits to send to rank 1" in unreceived.what
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        send(peer=0),
+        send(peer=2),
+        send(peer=-1),
+        send(peer=True),
+        send(peer="1"),
+        send(kind="barrier"),
+        send(channel=7),
+        send(channel="c" * 1000),
+        Frame("post", {"kind": "send", "peer": 1, "channel": ""}),
+        Frame("post", {"kind": "recv", "peer": 1, "channel": ""}, {"array": np.zeros(1)}),
+        Frame("post", {}),
+    ],
+)
+def test_a_post_that_is_no_message_of_this_rank_is_refused(frame: Frame) -> None:
+    exchange = Exchange(2)
+    with pytest.raises(RefusedError, match="the grader's own channel"):
+        exchange.post(0, frame)
+    assert exchange.logs == [[], []]
+
+
+@pytest.mark.parametrize("number", [0, -1, True, 1.0, None, "0", 10**30])
+def test_a_wait_for_what_was_never_posted_is_refused(number) -> None:
+    with pytest.raises(RefusedError, match="the grader's own channel"):
+        Exchange(2).wait(0, wait(number))
+
+
+def test_a_receive_gives_its_array_once() -> None:
+    exchange = Exchange(2)
+    exchange.post(0, send())
+    exchange.post(1, receive())
+    assert exchange.wait(1, wait(0)) is not None and exchange.wait(1, wait(0)) is None
+
+
+def test_an_empty_array_weighs_what_its_shape_can_say() -> None:
+    assert [weigh(np.zeros(shape)) for shape in (3, 0, (0, 5), (2, 0, 9))] == [24, 0, 5, 11]
+
+
+def test_a_deadlock_is_told_when_the_last_rank_waits() -> None:
+    exchange = Exchange(2)
+    exchange.post(0, send())
+    waiting = threading.Thread(target=lambda: pytest.raises(OverError, exchange.wait, 0, wait(0)))
+    waiting.start()
+    exchange.end(1)
+    waiting.join(10)
+    assert exchange.problem is not None
+    mismatch, ending = exchange.problem
+    assert (mismatch.got, ending) == ("rank 0 waits to send to rank 1; rank 1 has ended", Ending.WRONG)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_the_rank_that_is_named_hangs_on_no_race(order) -> None:
+    """Rank 0 came to no end, which may be the machine's doing; of the other two the lower is named."""
+    exchange = Exchange(3)
+    failures = {0: Ending.SILENT, 1: Ending.WRONG, 2: Ending.WRONG}
+    for rank in order:
+        assert not exchange.is_over
+        exchange.fail(rank, Mismatch(f"slip {rank}"), failures[rank])
+    assert exchange.problem is not None and exchange.problem[0].what == "on rank 1: slip 1"
