@@ -9,17 +9,17 @@ from mlsys_lab.kernels.triton_members import original_members, read_members, res
 
 
 @triton.jit
-def summed(x_ptr, y_ptr, BLOCK: tl.constexpr):
-    tl.store(y_ptr, tl.sum(tl.load(x_ptr + tl.arange(0, BLOCK))))
+def copy(x_ptr, y_ptr):  # nothing of Triton's library in it, which compiles where torch has imported Triton first
+    tl.store(y_ptr, tl.load(x_ptr))
 
 
 def test_members_are_as_imported_after_a_launch_that_nobody_prepared() -> None:
     before, originals = read_members(), dict(original_members())
-    x, y = torch.ones(8), torch.zeros(1)
+    x, y = torch.ones(1), torch.zeros(1)
     try:
-        if not isinstance(summed, triton.runtime.JITFunction):
-            summed[(1,)](x, y, BLOCK=8)  # replaces `tl.core.load` and does not put it back
-            assert y.item() == 8
+        if not isinstance(copy, triton.runtime.JITFunction):
+            copy[(1,)](x, y)  # replaces `tl.core.load` and does not put it back
+            assert y.item() == 1
         tl.tensor.added = 1
         restore_members(original_members())
         now = dict(read_members())

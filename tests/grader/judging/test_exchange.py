@@ -1,8 +1,8 @@
-"""What ranks claim to post is refused unless it is a message of their own; the judge finds deadlocks and names ranks."""
+"""What a rank posts is refused unless it is a message of its own; deadlocks are found, and who failed is named."""
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -88,10 +88,11 @@ def test_an_empty_array_weighs_what_its_shape_can_say() -> None:
 def test_a_deadlock_is_told_when_the_last_rank_waits() -> None:
     exchange = Exchange(2)
     exchange.post(0, send())
-    waiting = threading.Thread(target=lambda: pytest.raises(OverError, exchange.wait, 0, wait(0)))
-    waiting.start()
-    exchange.end(1)
-    waiting.join(10)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(exchange.wait, 0, wait(0))
+        exchange.end(1)
+        with pytest.raises(OverError):
+            waiting.result()
     assert exchange.problem is not None
     mismatch, ending = exchange.problem
     assert (mismatch.got, ending) == ("rank 0 waits to send to rank 1; rank 1 has ended", Ending.WRONG)
