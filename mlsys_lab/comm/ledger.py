@@ -15,6 +15,8 @@ from typing import Literal
 
 Link = tuple[int, int, str]
 """Source, destination and channel: messages with the same three keep their order."""
+Duration = Callable[[int, int, int], float]
+"""Time that a message takes: of (source, destination, size_bytes)."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ Log = list[Post | Finish]
 class Message:
     """One message: from where to where, how many bytes, what for, and from when to when it travelled.
 
-    Times are in the unit of the schedule: latency steps in `Ledger.messages`, seconds under a model of cost.
+    Times are in the unit of the schedule: latency steps, or seconds where a topology says what a message takes.
     """
 
     source: int
@@ -72,11 +74,14 @@ class Ledger:
     >>> ledger = Ledger(ring)
     >>> ledger.total_bytes, ledger.steps
     (80, 1)
+
+    duration: what a message takes, in seconds; by default each takes one step.
     """
 
-    def __init__(self, logs: Sequence[Log]) -> None:
+    def __init__(self, logs: Sequence[Log], duration: Duration | None = None) -> None:
         self.logs = logs
-        self.messages = schedule(logs, lambda source, destination, size_bytes: 1)
+        self.messages = schedule(logs, duration or _one_step)
+        self._in_steps = duration is None
 
     @property
     def steps(self) -> int:
@@ -84,7 +89,13 @@ class Ledger:
 
         A root that sends to p - 1 ranks in turn takes p - 1 steps, a ring in which all send to the right takes one.
         """
-        return int(max((message.end for message in self.messages), default=0))
+        messages = self.messages if self._in_steps else schedule(self.logs, _one_step)
+        return int(max((message.end for message in messages), default=0))
+
+    @property
+    def end(self) -> float:
+        """When the last message has arrived: in seconds under a model of cost, else in steps."""
+        return max((message.end for message in self.messages), default=0.0)
 
     @property
     def unmatched(self) -> list[tuple[int, Post]]:
@@ -143,8 +154,8 @@ class Ledger:
         return f"Ledger({len(self.logs)} ranks, {count} messages, {self.total_bytes} bytes, {self.steps} steps)"
 
 
-Duration = Callable[[int, int, int], float]
-"""Time that a message takes: of (source, destination, size_bytes)."""
+def _one_step(source: int, destination: int, size_bytes: int) -> float:
+    return 1
 
 
 def schedule(logs: Sequence[Log], duration: Duration) -> list[Message]:

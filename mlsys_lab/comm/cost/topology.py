@@ -24,6 +24,10 @@ class Topology:
     route: Callable[[int, int], Route]
     latency_s: Callable[[int, int], float]
 
+    def message_s(self, source: int, destination: int, size_bytes: float) -> float:
+        """Seconds that a message takes with its whole route to itself: its latency, then its bytes."""
+        return self.latency_s(source, destination) + size_bytes / self.path_bytes_per_s(source, destination)
+
     def path_bytes_per_s(self, source: int, destination: int) -> float:
         """Bandwidth of a message that has its whole route to itself: that of the narrowest link."""
         return min((self.capacity[link] for link in self.route(source, destination)), default=math.inf)
