@@ -68,7 +68,7 @@ CHECKS = (
         cases=(
             Case("two ranks", {"p": 2, "partner": [1, 0], "shape": (3,), "dtype": "int64"}),
             Case(
-                "two pairs, no two shapes alike", {"p": 4, "partner": [3, 2, 1, 0], "shapes": [(2,), (3,), (1,), (0,)]}
+                "two pairs, no two shapes alike", {"p": 4, "partner": [2, 3, 0, 1], "shapes": [(2,), (3,), (1,), (0,)]}
             ),
             Case(
                 "three pairs and many numbers",

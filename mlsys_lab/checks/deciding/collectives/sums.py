@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 
 from mlsys_lab.checks.deciding.collectives.traffic import (
@@ -180,25 +178,24 @@ def _expect_gradients(arrays: Arrays) -> Arrays:
     }
     means = {f"{name}.grad": (2 * w * xs[name] / p).astype(w.dtype) for name, w in weights.items()}
     counts, size = [w.size for w in weights.values()], parts[0]["w0"].itemsize
-    buckets = _fill(counts, int(parts[0]["bucket_bytes"]) // size)
+    room = int(parts[0]["bucket_bytes"]) // size
+    messages = 2 * (p - 1) * _count_buckets(counts, room)
     return expect_ranks(
         [means] * p,
-        bytes=sum(2 * (n - n // p) for n in buckets) * size,
         total_bytes=2 * (p - 1) * sum(counts) * size,
-        messages=2 * (p - 1) * len(buckets),
-        largest_message=max(longest(n, p) for n in buckets) * size,
-        steps=2 * (p - 1) * len(buckets),
+        messages=messages,
+        largest_message=longest(max(room, *counts), p) * size,
+        steps=messages,
     )
 
 
-def _fill(counts: list[int], room: int) -> list[int]:
-    """Elements of each bucket: cut the list, from its end, wherever a bucket would have more than there is room for."""
-    sums = np.cumsum([0, *reversed(counts)])
-    cuts = [0]
-    while cuts[-1] < len(counts):
-        fits = int(np.searchsorted(sums, sums[cuts[-1]] + room, side="right")) - 1
-        cuts.append(max(fits, cuts[-1] + 1))
-    return [int(sums[stop] - sums[start]) for start, stop in pairwise(cuts)]
+def _count_buckets(counts: list[int], room: int) -> int:
+    """Least number of buckets with so much room for neighbours: cut wherever the next is too much; from either end."""
+    sums, cut, buckets = np.cumsum([0, *counts]), 0, 0
+    while cut < len(counts):
+        fits = int(np.searchsorted(sums, sums[cut] + room, side="right")) - 1
+        cut, buckets = max(fits, cut + 1), buckets + 1
+    return buckets
 
 
 def _describe_gradients(arrays: Arrays) -> str:

@@ -95,8 +95,8 @@ def _find_excess(ledger: Ledger, limits: dict[str, np.ndarray]) -> Mismatch | No
             crossing[source] += size_bytes * (source // island != destination // island)
     by_rank = {
         "bytes": (ledger.sent_bytes(), "bytes"),
-        "messages": (ledger.sent_messages(), "messages"),
         "crossing": (list(crossing.values()), "bytes to other islands"),
+        "messages": (ledger.sent_messages(), "messages"),
     }
     for name, (sent, words) in by_rank.items():
         if name in limits:
