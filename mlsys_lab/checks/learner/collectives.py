@@ -12,7 +12,7 @@ from mlsys_lab.checks.learner.values import array, number, whole, word
 from mlsys_lab.errors import InputError
 
 if TYPE_CHECKING:
-    from mlsys_lab.comm import Rank
+    from mlsys_lab.comm.rank import Rank
 
 FORMS = ("tree", "ring", "halving_doubling", "hierarchical")
 """Names of the forms of all-reduce whose times are predicted."""

@@ -27,7 +27,7 @@ def _draw_wire(rng: np.random.Generator, case: Case) -> Arrays:
 
 
 def _expect_crossover(arrays: Arrays) -> Arrays:
-    """Both times are straight lines in bytes: exact values at 0 and 1 byte tell where they meet."""
+    """Where two straight lines in bytes meet, from their exact values at 0 and 1 byte."""
     p, alpha, beta = int(arrays["p"]), Fraction(float(arrays["alpha"])), Fraction(float(arrays["beta"]))
     rounds = 2 * (p - 1).bit_length()
 

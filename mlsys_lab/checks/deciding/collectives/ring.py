@@ -6,7 +6,7 @@ import numpy as np
 
 from mlsys_lab.checks.deciding.again import ask_again
 from mlsys_lab.checks.deciding.collectives.traffic import (
-    compare_ranks,
+    compare_run,
     draw,
     draw_ranks,
     expect_ranks,
@@ -110,7 +110,7 @@ CHECKS = (
         inputs=draw_ranks,
         run=calls.reduce_scatter,
         expect=_expect_reduce_scatter,
-        compare=compare_ranks,
+        compare=compare_run,
         ranks=True,
         pointer="Three ranks on paper: where does chunk 0 start, so that rank 0 is the last to add to it?",
         hint="Rank r first sends its own chunk r - 1. In step s = 2 … p it receives a partial sum, adds its own chunk "
@@ -133,7 +133,7 @@ CHECKS = (
         inputs=draw_ranks,
         run=calls.all_gather,
         expect=_expect_all_gather,
-        compare=compare_ranks,
+        compare=compare_run,
         ranks=True,
         pointer="What comes from the left in the first step is whose array? And in the second?",
         hint="In step s = 0, 1, … p - 2 rank r sends on the array of rank r - s, and receives that of rank r - s - 1.",

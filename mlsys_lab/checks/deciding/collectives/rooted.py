@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlsys_lab.checks.deciding.collectives.traffic import compare_ranks, draw_ranks, expect_ranks, given_x, write_run
+from mlsys_lab.checks.deciding.collectives.traffic import compare_run, draw_ranks, expect_ranks, given_x, write_run
 from mlsys_lab.checks.learner import collectives as calls
 from mlsys_lab.checks.learner.ranks import split_ranks
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
@@ -79,7 +79,7 @@ CHECKS = (
         inputs=draw_ranks,
         run=calls.exchange,
         expect=_expect_exchange,
-        compare=compare_ranks,
+        compare=compare_run,
         ranks=True,
         pointer="Write down what both ranks do, line beside line. Who receives while the other sends?",
         hint="Both compare the same two numbers: the rank with the lower one sends first and then receives, the other "
@@ -100,7 +100,7 @@ CHECKS = (
         inputs=draw_ranks,
         run=calls.send_recv,
         expect=_expect_send_recv,
-        compare=compare_ranks,
+        compare=compare_run,
         ranks=True,
         pointer="Every rank must be ready to receive while its own message is under way.",
         hint="isend first, which returns at once; then recv; then wait() on the request of the isend.",
@@ -115,7 +115,7 @@ CHECKS = (
         inputs=draw_ranks,
         run=calls.broadcast,
         expect=_expect_broadcast,
-        compare=compare_ranks,
+        compare=compare_run,
         ranks=True,
         pointer="Play it with six ranks on paper: who has the array before each step, and to whom does each send it?",
         hint="With v = (rank - root) % p and d = 1, 2, 4, …: if v < d and v + d < p, send to (rank + d) % p; if "
@@ -131,7 +131,7 @@ CHECKS = (
         inputs=draw_ranks,
         run=calls.reduce,
         expect=_expect_reduce,
-        compare=compare_ranks,
+        compare=compare_run,
         ranks=True,
         pointer="A rank sends once, when it has added up all that it will get. When is that?",
         hint="With v = (rank - root) % p and d = 1, 2, 4, …: if v has the bit d, send the sum to (rank - d) % p and "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlsys_lab.checks.deciding.collectives.traffic import (
-    compare_ranks,
+    compare_run,
     draw,
     draw_ranks,
     expect_ranks,
@@ -91,7 +91,7 @@ CHECKS = (
         inputs=draw_ranks,
         run=calls.all_reduce,
         expect=_expect_all_reduce,
-        compare=compare_ranks,
+        compare=compare_run,
         ranks=True,
         pointer="After reduce_scatter rank r has chunk r. What do all need now, and in which shape?",
         hint=HINT_WHOLE,
@@ -116,7 +116,7 @@ CHECKS = (
         inputs=draw_ranks,
         run=calls.halving_doubling,
         expect=_expect_halving_doubling,
-        compare=compare_ranks,
+        compare=compare_run,
         ranks=True,
         pointer="First two ranks, then four. Which of the two halves does rank 1 keep at distance 2, and which at 1?",
         hint="At distance d the partner is rank ^ d; without the bit d one keeps the first half, with it the second. "
@@ -140,7 +140,7 @@ CHECKS = (
         inputs=draw_ranks,
         run=calls.hierarchical,
         expect=_expect_hierarchical,
-        compare=compare_ranks,
+        compare=compare_run,
         ranks=True,
         pointer="Which ranks are in an island with rank 5, and which have the same place as rank 5 in the others?",
         hint="Inside: the `island` ranks from rank - rank % island on. Across: rank % island, and every island-th "
@@ -253,7 +253,7 @@ GRADIENTS = (
         inputs=_draw_gradients,
         run=calls.average_gradients,
         expect=_expect_gradients,
-        compare=compare_ranks,
+        compare=compare_run,
         ranks=True,
         pointer="All ranks must make the same all-reduces in the same order, whatever gradients each of them has.",
         hint="Fill the buckets by the parameters' sizes, from the last to the first. For each: join the flat gradients "

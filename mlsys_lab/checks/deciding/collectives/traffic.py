@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.ledger import read_ledger
+from mlsys_lab.checks.deciding.ranks import compare_ranks
 from mlsys_lab.checks.deciding.snippet import write_input
-from mlsys_lab.checks.learner.ranks import join_ranks, name_rank, split_ranks
+from mlsys_lab.checks.learner.ranks import join_ranks, split_ranks
 from mlsys_lab.checks.learner.spec import Arrays, Case, Mismatch
 from mlsys_lab.checks.learner.trees import flatten, nest
 from mlsys_lab.comm.ledger import Finish, Ledger, Post
@@ -67,11 +67,10 @@ def expect_ranks(parts: Sequence[Arrays], **limits: Any) -> Arrays:
     return join_ranks(parts) | flatten({LIMITS: limits})
 
 
-def compare_ranks(got: Arrays, expected: Arrays) -> Mismatch | None:
+def compare_run(got: Arrays, expected: Arrays) -> Mismatch | None:
     """Find the first rank whose answer is wrong, else the first request without a wait, else the first limit missed."""
-    for rank, (mine, want) in enumerate(zip(split_ranks(got), split_ranks(expected), strict=True)):
-        if (mismatch := close(mine, want)) is not None:
-            return name_rank(mismatch, rank)
+    if (mismatch := compare_ranks(got, expected)) is not None:
+        return mismatch
     ledger = read_ledger(got)
     return _find_unwaited(ledger) or _find_excess(ledger, nest(expected)[LIMITS])
 
