@@ -37,6 +37,11 @@ def sleep(rank: Rank, x: torch.Tensor) -> None:
     rank.recv(1)
 
 
+def leave_unwritten(rank, x):
+    """As the cells of a lab are before they are written."""
+    raise NotImplementedError("still to do: Task 1")
+
+
 def divide_by_zero(rank: Rank, x: torch.Tensor) -> None:
     if rank.rank == 1:
         _ = 1 / 0

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from mlsys_lab.comm import DeadlockError, MessageError, RankError, run
-from mlsys_lab.errors import InputError
+from mlsys_lab.errors import InputError, UnfinishedError
 from tests.comm.programs import (
     change_what_is_sent,
     divide_by_zero,
     leave_early,
+    leave_unwritten,
     pass_right,
     send_ints_for_floats,
     send_twelve_for_ten,
@@ -61,6 +62,7 @@ def test_ranks_have_random_states_of_their_own_and_the_callers_is_left_alone():
             "rank 0 waits to send to rank 1; rank 1 waits to send to rank 2; rank 2 has ended; rank 3 waits to send to",
         ),
         (lambda rank, x: rank.send(x, 1 - rank.rank), 2, DeadlockError, "rank 0 waits to send to rank 1; rank 1 waits"),
+        (leave_unwritten, 2, UnfinishedError, "^still to do: Task 1"),
         (divide_by_zero, 2, RankError, "rank 1 failed: ZeroDivisionError: division by zero"),
         (
             send_twelve_for_ten,

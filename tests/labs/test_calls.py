@@ -27,6 +27,7 @@ ALLOWED = (
     "torch",
     "mlsys_lab.errors",
     *(f"mlsys_lab.checks.learner.{name}" for name in ("spec", "values", "trees", "findings")),
+    "mlsys_lab.comm.rank",
     "mlsys_lab.kernels.trace",
     "mlsys_lab.kernels.cuda_cpp",
     "mlsys_lab.kernels.triton_launch",

@@ -29,6 +29,8 @@ FEWER_SEEDS = {"transformer-arithmetic": 100}
 shows with 95 % certainty; with 200 draws, one in 67."""
 TRACED_SEEDS = 3
 """Draws for traced checks, whose kernels are interpreted."""
+RANKS_SEEDS = 20
+"""Draws for checks of several ranks, each of which starts a thread for each rank and case."""
 NO_ANSWER = "did not come to an end"
 ONLY_HIDDEN = {"only the scouting runs go into the law"}
 """Mutants that public cases are not to find."""
@@ -85,14 +87,14 @@ def test_the_reference_passes_everything(lab: LabUnderTest) -> None:
 
 @each_lab
 def test_most_checks_are_quick_enough_for_many_draws(lab: LabUnderTest) -> None:
-    plain = [check for check in lab.checks.checks if not check.traced]
+    plain = [check for check in lab.checks.checks if not (check.traced or check.ranks)]
     assert sum(is_quick(lab, check.name) for check in plain) >= len(plain) / 2
 
 
 @each_check
 def test_no_draw_of_secret_inputs_costs_a_right_solution_a_point(lab: LabUnderTest, check: Check) -> None:
     many = FEWER_SEEDS.get(lab.info.topic, SEEDS) if is_quick(lab, check.name) else 0
-    seeds = range(TRACED_SEEDS if check.traced else many)
+    seeds = range(TRACED_SEEDS if check.traced else RANKS_SEEDS if check.ranks else many)
     draws = [replace(reference_of(lab), name=f"seed {seed}", seeds={check.name: seed}) for seed in seeds]
     lost = [(one.trial.name, told(one.verdicts)) for one in prove(InProcess([check]), draws) if not one.holds]
     assert lost == []

@@ -1,0 +1,128 @@
+"""Checks of task 7: seconds of four forms of all-reduce, and the fastest. Oracle: every message of every round."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+
+from mlsys_lab.checks.deciding.again import ask_again
+from mlsys_lab.checks.deciding.answers import agree
+from mlsys_lab.checks.deciding.compare import close
+from mlsys_lab.checks.learner import collectives as calls
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check
+from mlsys_lab.checks.learner.values import encode_text
+
+Round = list[tuple[int, int]]
+"""Source and destination of messages that travel at once."""
+
+
+def _draw_wire(rng: np.random.Generator, case: Case) -> Arrays:
+    alpha = case.params.get("alpha", float(f"{rng.uniform(1e-6, 9e-6):.2g}"))
+    return {
+        "p": np.array(case.params["p"]),
+        "alpha": np.array(alpha),
+        "beta": np.array(float(f"{rng.uniform(1e-12, 1e-10):.2g}")),
+    }
+
+
+def _expect_crossover(arrays: Arrays) -> Arrays:
+    """Where two straight lines in bytes meet, from their exact values at 0 and 1 byte."""
+    p, alpha, beta = int(arrays["p"]), Fraction(float(arrays["alpha"])), Fraction(float(arrays["beta"]))
+    rounds = 2 * (p - 1).bit_length()
+
+    def gain(n: int) -> Fraction:
+        return rounds * (alpha + n * beta) - 2 * (p - 1) * (alpha + Fraction(n, p) * beta)
+
+    return {"bytes": np.array(float(-gain(0) / (gain(1) - gain(0))))}
+
+
+def _draw_islands(rng: np.random.Generator, case: Case) -> Arrays:
+    """Wires of which the one across is slower, unless the case says otherwise; a size in bytes."""
+    inside, across = rng.uniform(0.5e-6, 2e-6), rng.uniform(3e-6, 9e-6)
+    fast, slow = rng.uniform(1e-12, 4e-12), rng.uniform(2e-11, 9e-11)
+    if case.params.get("turned"):
+        inside, across, fast, slow = across, inside, slow, fast
+    costs = {"inside_alpha": inside, "inside_beta": fast, "across_alpha": across, "across_beta": slow}
+    rounded = {name: np.array(float(f"{cost:.2g}")) for name, cost in costs.items()}
+    return {name: np.array(case.params[name]) for name in ("p", "size_bytes", "island")} | rounded
+
+
+def _expect_choice(arrays: Arrays) -> Arrays:
+    p, island, size = int(arrays["p"]), int(arrays["island"]), float(arrays["size_bytes"])
+    inside, across = (
+        tuple(float(arrays[f"{where}_{part}"]) for part in ("alpha", "beta")) for where in ("inside", "across")
+    )
+
+    def message_s(source: int, destination: int, share: float) -> float:
+        alpha, beta = inside if source // island == destination // island else across
+        return alpha + share * size * beta
+
+    def total_s(rounds: list[tuple[Round, float]]) -> float:
+        return sum(max(message_s(a, b, share) for a, b in one) for one, share in rounds)
+
+    distances = [1 << k for k in range(p.bit_length() - 1)]
+    tree = [([(v, v + d) for v in range(d)], 1.0) for d in distances]
+    pairs = [([(r, r ^ d) for r in range(p)], d / p) for d in distances]
+    ring: list[tuple[Round, float]] = [([(r, (r + 1) % p) for r in range(p)], 1 / p)] * (2 * p - 2)
+    within: Round = [(r, r - r % island + (r + 1) % island) for r in range(p)]
+    between: Round = [(r, (r + island) % p) for r in range(p)]
+    islands = [(within, 1 / island)] * (2 * island - 2) + [(between, 1 / p)] * (2 * (p // island) - 2)
+    rounds = {"tree": tree + tree, "ring": ring, "halving_doubling": pairs + pairs, "hierarchical": islands}
+    times_s = {name: total_s(one) for name, one in rounds.items()}
+    seconds = {name: np.array(time_s) for name, time_s in times_s.items()}
+    return seconds | {"choose": encode_text(min(times_s, key=times_s.__getitem__))}
+
+
+def _islands(p: int, island: int, size_bytes: float, **others: object) -> dict[str, object]:
+    return {"p": p, "island": island, "size_bytes": size_bytes, **others}
+
+
+CHECKS = ask_again(
+    (
+        Check(
+            name="crossover",
+            title="From which size on a ring is faster than trees",
+            points=4,
+            cases=(
+                Case("sixteen ranks", {"p": 16}),
+                Case("six ranks", {"p": 6}),
+                Case("two ranks", {"p": 2}),
+                Case("a wire without latency", {"p": 8, "alpha": 0.0}),
+                Case("many ranks", {"p": 513}, hidden=True),
+            ),
+            inputs=_draw_wire,
+            run=calls.crossover,
+            expect=_expect_crossover,
+            compare=close,
+            pointer="Write both times as S·α + k·n·β. Where are they equal?",
+            hint="The ring has p - 1 - ⌈log2 p⌉ more steps each way, and ⌈log2 p⌉ - (p - 1)/p times n bytes less: n is "
+            "where the one costs what the other saves.",
+            uses=("Wire", "crossover_bytes"),
+            ask="crossover_bytes(p, Wire(alpha, beta))",
+        ),
+        Check(
+            name="choose",
+            title="Seconds of four forms, and the fastest",
+            points=6,
+            cases=(
+                Case("two islands of four, few bytes", _islands(8, 4, 1e3)),
+                Case("two islands of four, many bytes", _islands(8, 4, 1e9)),
+                Case("four islands of two", _islands(8, 2, 2e5)),
+                Case("one island", _islands(16, 16, 1e6)),
+                Case("islands of one", _islands(4, 1, 5e4)),
+                Case("a fast network between slow islands", _islands(16, 4, 3e6, turned=True)),
+                Case("many islands", _islands(64, 8, 4e7), hidden=True),
+            ),
+            inputs=_draw_islands,
+            run=calls.choose,
+            expect=_expect_choice,
+            compare=agree,
+            pointer="Which form is wrong, and in which of the cases? With one island all of its wires are inside.",
+            hint="List the distances 1, 2, 4 … p/2 and the wire of each: across from d = island on. Tree: n bytes at "
+            "each; halving and doubling: n·d/p. The ring pays its slowest wire in all of its 2(p - 1) steps.",
+            uses=("Wire", "predict", "choose"),
+            ask="predict(p, size_bytes, island, Wire(inside_alpha, inside_beta), Wire(across_alpha, across_beta))",
+        ),
+    )
+)

@@ -1,0 +1,131 @@
+"""What ranks are given, and what they give back and send, held against what is expected and the most that it may cost.
+
+Limits are sums over the messages that an algorithm needs, chunk by chunk, written down here and nowhere taken from the
+course's own collectives. A program that sends less than its limit passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mlsys_lab.checks.deciding.ledger import read_ledger
+from mlsys_lab.checks.deciding.ranks import compare_ranks
+from mlsys_lab.checks.deciding.snippet import write_input
+from mlsys_lab.checks.learner.ranks import join_ranks, split_ranks
+from mlsys_lab.checks.learner.spec import Arrays, Case, Mismatch
+from mlsys_lab.checks.learner.trees import flatten, nest
+from mlsys_lab.comm.ledger import Finish, Ledger, Post
+
+LIMITS = "at most"
+"""The branch of what is expected that holds limits: of bytes, of messages, of a message's size and of steps."""
+
+
+def draw(rng: np.random.Generator, shape: Sequence[int], dtype: str) -> np.ndarray:
+    """Draw numbers of few digits, so that a case can be shown: whole ones, or ones with two decimals."""
+    if np.dtype(dtype).kind == "i":
+        return rng.integers(-99, 100, shape).astype(dtype)
+    return np.round(rng.normal(0, 3, shape), 2).astype(dtype)
+
+
+def draw_ranks(rng: np.random.Generator, case: Case) -> Arrays:
+    """Draw an `x` for each rank, and give each the case's numbers; lists hold a number for each rank.
+
+    params: `p`; `shape` of all ranks or `shapes` of each; `dtype`; `transposed`; whatever else goes to the ranks.
+    """
+    params = dict(case.params)
+    p, dtype = params.pop("p"), params.pop("dtype", "float64")
+    shape = params.pop("shape", ())
+    shapes = params.pop("shapes", [shape] * p)
+    return join_ranks(
+        [
+            {"x": draw(rng, shapes[rank], dtype)}
+            | {name: np.array(value[rank] if isinstance(value, list) else value) for name, value in params.items()}
+            for rank in range(p)
+        ]
+    )
+
+
+def given_x(arrays: Arrays) -> list[np.ndarray]:
+    """Each rank's `x` as its program has it."""
+    return [part["x"].T if "transposed" in part else part["x"] for part in split_ranks(arrays)]
+
+
+def longest(n: int, parts: int) -> int:
+    """Length of the longest of so many chunks of n elements."""
+    return -(-n // parts)
+
+
+def expect_ranks(parts: Sequence[Arrays], **limits: Any) -> Arrays:
+    """What each rank is to give back, and limits.
+
+    bytes, messages: of each rank, or one number for all. total_bytes. largest_message: its bytes. steps.
+    crossing: bytes that a rank sends to other islands of `island` ranks.
+    """
+    return join_ranks(parts) | flatten({LIMITS: limits})
+
+
+def compare_run(got: Arrays, expected: Arrays) -> Mismatch | None:
+    """Find the first rank whose answer is wrong, else the first request without a wait, else the first limit missed."""
+    if (mismatch := compare_ranks(got, expected)) is not None:
+        return mismatch
+    ledger = read_ledger(got)
+    return _find_unwaited(ledger) or _find_excess(ledger, nest(expected)[LIMITS])
+
+
+def _find_unwaited(ledger: Ledger) -> Mismatch | None:
+    for rank, log in enumerate(ledger.logs):
+        posts = [event for event in log if isinstance(event, Post)]
+        done = {event.post for event in log if isinstance(event, Finish)}
+        if open_posts := [post for number, post in enumerate(posts) if number not in done]:
+            one = open_posts[0]
+            call = f"isend to rank {one.peer}" if one.kind == "send" else f"irecv from rank {one.peer}"
+            return Mismatch(f"rank {rank} never waits for its {call}", "no wait()", "wait() on every request")
+    return None
+
+
+def _find_excess(ledger: Ledger, limits: dict[str, np.ndarray]) -> Mismatch | None:
+    crossing = dict.fromkeys(range(len(ledger.logs)), 0)
+    if "island" in limits:
+        island = int(limits["island"])
+        for (source, destination), size_bytes in ledger.link_bytes().items():
+            crossing[source] += size_bytes * (source // island != destination // island)
+    by_rank = {
+        "bytes": (ledger.sent_bytes(), "bytes"),
+        "crossing": (list(crossing.values()), "bytes to other islands"),
+        "messages": (ledger.sent_messages(), "messages"),
+    }
+    for name, (sent, words) in by_rank.items():
+        if name in limits:
+            most = np.broadcast_to(limits[name], len(sent))
+            if (over := np.flatnonzero(np.array(sent) > most)).size:
+                rank = int(over[0])
+                return Mismatch(f"rank {rank} sends too many {words}", f"{sent[rank]:,}", f"at most {most[rank]:,}")
+    overall = {
+        "total_bytes": (ledger.total_bytes, "all ranks together send too many bytes"),
+        "largest_message": (max((one.size_bytes for one in ledger.messages), default=0), "a message is too long"),
+        "steps": (ledger.steps, "too many messages wait for each other, one after the other"),
+    }
+    for name, (count, words) in overall.items():
+        if name in limits and count > limits[name]:
+            unit = "steps" if name == "steps" else "bytes"
+            return Mismatch(words, f"{count:,} {unit}", f"at most {int(limits[name]):,} {unit}")
+    return None
+
+
+def write_run(call: str) -> Callable[[Arrays], str]:
+    """A check's `describe`: code that runs `call` on ranks with the case's arrays; {name} is a number of the case."""
+
+    def describe(arrays: Arrays) -> str:
+        parts, lines, numbers = split_ranks(arrays), [], {}
+        for name in (name for name in parts[0] if name not in ("x", "transposed")):
+            values = [part[name].item() for part in parts]
+            numbers[name] = values[0] if len(set(values)) == 1 else f"{name}[rank.rank]"
+            lines += [] if len(set(values)) == 1 else [f"{name} = {values}"]
+        turned = ".T" if "transposed" in parts[0] else ""
+        written = "".join(f"    {write_input('x', part['x'])}{turned},\n" for part in parts)
+        return "\n".join([*lines, f"xs = [\n{written}]", f"run(lambda rank, x: {call.format(**numbers)}, xs).results"])
+
+    return describe

@@ -1,0 +1,154 @@
+"""How lab 07's checks call the learner's code: on each rank with that rank's arrays, and costs as numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.learner.values import array, number, whole, word
+from mlsys_lab.errors import InputError
+
+if TYPE_CHECKING:
+    from mlsys_lab.comm.rank import Rank
+
+FORMS = ("tree", "ring", "halving_doubling", "hierarchical")
+"""Names of the forms of all-reduce whose times are predicted."""
+
+
+def _tensor(arrays: Arrays, name: str = "x") -> torch.Tensor:
+    """A rank's array as a tensor on the array's own memory, so that changes show; transposed where the case says so."""
+    x = torch.from_numpy(arrays[name])
+    return x.T if "transposed" in arrays else x
+
+
+def _own(name: str, got: Any, x: torch.Tensor) -> np.ndarray:
+    """The numbers of a result, which must have memory of its own."""
+    found = array(name, got)
+    if isinstance(got, torch.Tensor) and found.size and _memory(got) == _memory(x):
+        raise InputError(f"{name} shares its memory with x", got="x or a view of it", expected="memory of its own")
+    return found
+
+
+def _memory(x: torch.Tensor) -> int:
+    return x.untyped_storage().data_ptr()
+
+
+def _listed(name: str, got: Any) -> list[tuple[str, Any]]:
+    """The entries of a list or tuple with their names, name[0] and so on."""
+    if not isinstance(got, list | tuple):
+        raise InputError(f"{name} is no list", got=type(got).__name__, expected="a list")
+    return [(f"{name}[{i}]", one) for i, one in enumerate(got)]
+
+
+# --- programs of several ranks ----------------------------------------------------------------------------------------
+
+
+def exchange(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
+    """Call `exchange` with the partner that the case names."""
+    return {"received": array("received", artifact.exchange(rank, _tensor(arrays), int(arrays["partner"])))}
+
+
+def send_recv(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
+    """Call `send_recv` towards the ranks that the case names."""
+    got = artifact.send_recv(rank, _tensor(arrays), int(arrays["destination"]), int(arrays["source"]))
+    return {"received": array("received", got)}
+
+
+def broadcast(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
+    """Call `broadcast` from the case's root."""
+    x = _tensor(arrays)
+    return {"received": _own("received", artifact.broadcast(rank, x, int(arrays["root"])), x)}
+
+
+def reduce(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
+    """Call `reduce` to the case's root; elsewhere nothing may come back."""
+    x, root = _tensor(arrays), int(arrays["root"])
+    got = artifact.reduce(rank, x, root)
+    if rank.rank == root:
+        return {"sum": _own("sum", got, x)}
+    if got is not None:
+        raise InputError(
+            "reduce gives something back on a rank that is not the root", got=type(got).__name__, expected="None"
+        )
+    return {"nothing": np.array(True)}
+
+
+def reduce_scatter(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
+    """Call `reduce_scatter`: this rank's chunk."""
+    x = _tensor(arrays)
+    return {"chunk": _own("chunk", artifact.reduce_scatter(rank, x), x)}
+
+
+def all_gather(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
+    """Call `all_gather`: the arrays of all ranks."""
+    x = _tensor(arrays)
+    gathered = _listed("gathered", artifact.all_gather(rank, x))
+    return {"count": np.array(len(gathered))} | {name: _own(name, got, x) for name, got in gathered}
+
+
+def all_reduce(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
+    """Call `all_reduce`: the sum."""
+    x = _tensor(arrays)
+    return {"sum": _own("sum", artifact.all_reduce(rank, x), x)}
+
+
+def halving_doubling(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
+    """Call `halving_doubling`: the sum."""
+    x = _tensor(arrays)
+    return {"sum": _own("sum", artifact.halving_doubling(rank, x), x)}
+
+
+def hierarchical(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
+    """Call `hierarchical` with the case's size of an island: the sum."""
+    x = _tensor(arrays)
+    return {"sum": _own("sum", artifact.hierarchical(rank, x, int(arrays["island"])), x)}
+
+
+def average_gradients(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
+    """Go back through a sum of products on the learner's engine, then call `average_gradients`: every gradient."""
+    names = [name for name in arrays if name.startswith("w")]
+    weights = [artifact.Tensor(torch.from_numpy(arrays[name]), requires_grad=True) for name in names]
+    used = [(w, name) for w, name in zip(weights, names, strict=True) if f"x of {name}" in arrays]
+    for weight, name in used:
+        (weight * weight * artifact.Tensor(torch.from_numpy(arrays[f"x of {name}"]))).sum().backward()
+    artifact.average_gradients(rank, weights, int(arrays["bucket_bytes"]))
+    return {f"{name}.grad": array(f"{name}.grad", w.grad) for name, w in zip(names, weights, strict=True)}
+
+
+# --- what needs no ranks ----------------------------------------------------------------------------------------------
+
+
+def split_chunks(artifact: Any, arrays: Arrays) -> Arrays:
+    """Call `split_chunks`: the chunks."""
+    chunks = _listed("chunks", artifact.split_chunks(_tensor(arrays), int(arrays["parts"])))
+    return {"count": np.array(len(chunks))} | {name: array(name, got) for name, got in chunks}
+
+
+def ring_elements(artifact: Any, arrays: Arrays) -> Arrays:
+    """Call `ring_elements`: a whole number for each rank."""
+    elements = _listed("elements", artifact.ring_elements(int(arrays["n"]), int(arrays["p"])))
+    return {"elements": np.array([whole(name, got) for name, got in elements], dtype=np.int64)}
+
+
+def _wire(artifact: Any, arrays: Arrays, where: str = "") -> Any:
+    return artifact.Wire(float(arrays[f"{where}alpha"]), float(arrays[f"{where}beta"]))
+
+
+def crossover(artifact: Any, arrays: Arrays) -> Arrays:
+    """Call `crossover_bytes`: one number."""
+    return {"bytes": number("bytes", artifact.crossover_bytes(int(arrays["p"]), _wire(artifact, arrays)))}
+
+
+def choose(artifact: Any, arrays: Arrays) -> Arrays:
+    """Call `predict` for the seconds of each form, and `choose` for the name of the fastest."""
+    wires = (_wire(artifact, arrays, name) for name in ("inside_", "across_"))
+    given = (int(arrays["p"]), float(arrays["size_bytes"]), int(arrays["island"]), *wires)
+    times_s = artifact.predict(*given)
+    if not isinstance(times_s, dict) or set(times_s) != set(FORMS):
+        found = ", ".join(map(str, times_s)) if isinstance(times_s, dict) else type(times_s).__name__
+        raise InputError("predict gives no dictionary of the four forms", got=found, expected=", ".join(FORMS))
+    seconds = {name: number(f"predict[{name!r}]", times_s[name]) for name in FORMS}
+    return seconds | {"choose": word("choose", artifact.choose(*given), FORMS)}
