@@ -18,7 +18,7 @@ class Switches:
 
     @property
     def total(self) -> int:
-        """All switches."""
+        """Switches of nodes and network together."""
         return self.inside + self.leaf + self.spine
 
 
