@@ -20,6 +20,7 @@ _BEFORE = {
     "isoflop": ("common", "axes"),
     "load": (),
     "occupancy": ("common", "axes"),
+    "ring": ("common", "stepper"),
 }
 _SHARED = {part for parts in _BEFORE.values() for part in parts}
 _SITE_ONLY = {"load", "plots"}
