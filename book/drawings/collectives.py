@@ -1,4 +1,4 @@
-"""Drawings of chapter 09: rings, trees, islands on rails, lines of NCCL's protocols, and sends that wait in a circle.
+"""Drawings of chapter 09: rings, trees, islands, shared uplinks, NCCL's protocols, and sends that wait in a circle.
 
 What they show is computed: places in trees by `comm.collectives.trees`, chunks of a ring by running it.
 """
@@ -90,6 +90,25 @@ def rails() -> Markup:
     return drawing(
         "Two nodes of four GPUs. In each all GPUs hang on one NVSwitch; GPU i of one node and GPU i of the other share "
         "rail i.",
+        panel(340, 218, pieces),
+    )
+
+
+def uplink() -> Markup:
+    """One leaf switch of a fat tree, from which messages of two rings leave at once."""
+    across = [30 + 40 * r for r in range(8)]
+    tones = ["blue"] * 4 + ["orange"] * 4
+    pieces = [box(30, 4, 280, 28, "spine"), box(10, 104, 320, 28, "leaf switch")]
+    leaving = range(3, 8)
+    for place, r in enumerate(leaving):
+        x = 130 + 20 * place
+        pieces += [arrow(x, 104, x, 34, tones[r]), arrow(across[r], 172, across[r], 134, tones[r])]
+    pieces += [text(58, 66, "uplink:", "quiet", size="small"), text(58, 82, "2 ports wide", "quiet", size="small")]
+    pieces += [arrow(across[r], 186, across[r + 1], 186, "blue", short=15, bend=-26) for r in range(3)]
+    pieces += [rank(x, 186, r, tone) for r, (x, tone) in enumerate(zip(across, tones, strict=True))]
+    return drawing(
+        "A leaf switch with eight ranks. Ranks 0 to 2 send to their neighbour under the leaf; rank 3 and all of ranks "
+        "4 to 7 send up to the spine, through an uplink that is as wide as two ports.",
         panel(340, 218, pieces),
     )
 
@@ -186,6 +205,7 @@ DRAWINGS = {
     "tree": tree,
     "double_tree": double_tree,
     "rails": rails,
+    "uplink": uplink,
     "hierarchical": hierarchical,
     "protocols": protocols,
     "deadlock": deadlock,
