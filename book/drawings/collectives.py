@@ -1,6 +1,6 @@
-"""Drawings of chapter 09: rings, trees, islands on rails, lines of NCCL's protocols, and sends that wait in a circle.
+"""Drawings of chapter 09: rings, trees, islands, shared uplinks, NCCL's protocols, and sends that wait in a circle.
 
-What they show is computed: places in trees by `comm.collectives.trees`, chunks by following each algorithm's steps.
+What they show is computed: places in trees by `comm.collectives.trees`, chunks of a ring by running it.
 """
 
 from __future__ import annotations
@@ -10,30 +10,12 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from book.drawings.kit import CHUNKS, Panel, arrow, box, chunk_row, drawing, line, on_circle, panel, rank, text
+from mlsys_lab.comm.collectives.ring_states import ring_states
 from mlsys_lab.comm.collectives.trees import Place, binomial_place, double_tree_places
 from mlsys_lab.comm.cost.nccl import payload_share
 
 Held = list[list[int]]
 """By rank and chunk: how many ranks' numbers are in the sum that this rank has of it."""
-
-
-def ring_steps(p: int) -> list[tuple[Held, list[int]]]:
-    """What p ranks hold after each step of a ring all-reduce, and the chunk that each has just received.
-
-    The first entry is the start, in which nothing has been received.
-    """
-    held = [[1] * p for _ in range(p)]
-    steps: list[tuple[Held, list[int]]] = [(held, [])]
-    for step in range(2 * (p - 1)):
-        adding = step < p - 1
-        first = -1 if adding else p - 1  # the chunk, counted from the rank, that goes in step 0
-        received = [(r - 1 + first - step) % p for r in range(p)]
-        before = [row[:] for row in held]
-        held = [row[:] for row in before]
-        for r, chunk in enumerate(received):
-            held[r][chunk] = before[r - 1][chunk] + (1 if adding else 0)
-        steps.append((held, received))
-    return steps
 
 
 def ring() -> Markup:
@@ -43,9 +25,11 @@ def ring() -> Markup:
     circle = [arrow(*places[r], *places[(r + 1) % p], "quiet", short=16) for r in range(p)]
     circle += [rank(x, y, r) for r, (x, y) in enumerate(places)]
     panels = [panel(138, 120, circle, title="the ring")]
-    for number, (held, received) in enumerate(ring_steps(p)):
-        words = "start" if number == 0 else f"{'add' if number < p else 'copy'}, step {(number - 1) % (p - 1) + 1}"
-        panels.append(_state(held, p, [[chunk] for chunk in received], title=words))
+    for number, state in enumerate(ring_states(p)):
+        words = f"{'add' if state.adds else 'copy'}, step {(number - 1) % (p - 1) + 1}" if number else "start"
+        held = [[len(ranks) for ranks in row] for row in state.held]
+        received = [[one.chunk for one in state.arrivals if one.destination == r] for r in range(p)]
+        panels.append(_state(held, p, received, title=words))
     return drawing(
         "Four ranks, four chunks each. In three steps sums travel to the right until each rank has the sum of one "
         "chunk; in three more the finished chunks travel on until every rank has all.",
@@ -106,6 +90,25 @@ def rails() -> Markup:
     return drawing(
         "Two nodes of four GPUs. In each all GPUs hang on one NVSwitch; GPU i of one node and GPU i of the other share "
         "rail i.",
+        panel(340, 218, pieces),
+    )
+
+
+def uplink() -> Markup:
+    """One leaf switch of a fat tree, from which messages of two rings leave at once."""
+    across = [30 + 40 * r for r in range(8)]
+    tones = ["blue"] * 4 + ["orange"] * 4
+    pieces = [box(30, 4, 280, 28, "spine"), box(10, 104, 320, 28, "leaf switch")]
+    leaving = range(3, 8)
+    for place, r in enumerate(leaving):
+        x = 130 + 20 * place
+        pieces += [arrow(x, 104, x, 34, tones[r]), arrow(across[r], 172, across[r], 134, tones[r])]
+    pieces += [text(58, 66, "uplink:", "quiet", size="small"), text(58, 82, "2 ports wide", "quiet", size="small")]
+    pieces += [arrow(across[r], 186, across[r + 1], 186, "blue", short=15, bend=-26) for r in range(3)]
+    pieces += [rank(x, 186, r, tone) for r, (x, tone) in enumerate(zip(across, tones, strict=True))]
+    return drawing(
+        "A leaf switch with eight ranks. Ranks 0 to 2 send to their neighbour under the leaf; rank 3 and all of ranks "
+        "4 to 7 send up to the spine, through an uplink that is as wide as two ports.",
         panel(340, 218, pieces),
     )
 
@@ -202,6 +205,7 @@ DRAWINGS = {
     "tree": tree,
     "double_tree": double_tree,
     "rails": rails,
+    "uplink": uplink,
     "hierarchical": hierarchical,
     "protocols": protocols,
     "deadlock": deadlock,

@@ -10,7 +10,9 @@ used one way round or both ways at once (`ring_link_bytes`).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
+from mlsys_lab.errors import InputError
 from mlsys_lab.flops.amounts import require_at_least_one, require_not_negative, require_positive
 from mlsys_lab.flops.compute import check_recomputation
 from mlsys_lab.flops.config import TransformerConfig
@@ -42,6 +44,20 @@ def ring_link_bytes(size_bytes: float, devices: int, *, both_ways: bool = True) 
     (7000000000.0, 3500000000.0)
     """
     return gather_bytes(size_bytes, devices) / (2 if both_ways else 1)
+
+
+def torus_link_bytes(size_bytes: float, axes: Sequence[int]) -> float:
+    """Bytes that a link of a torus carries in one direction in an all-gather or reduce-scatter over all of its axes.
+
+    `axes` are their lengths. Every device has two links on each axis, used both ways at once: parts of the array take
+    the axes in different orders, so that all links carry as much. One axis is a ring.
+
+    >>> torus_link_bytes(8e9, [8]), torus_link_bytes(8e9, [8, 8])
+    (3500000000.0, 1968750000.0)
+    """
+    if not axes:
+        raise InputError("a torus has at least one axis", got=list(axes))
+    return gather_bytes(size_bytes, math.prod(axes)) / (2 * len(axes))
 
 
 def ring_steps(devices: int, *, both_ways: bool = True) -> int:

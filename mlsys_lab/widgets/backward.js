@@ -1,8 +1,6 @@
 // A backward pass, one node at a time: values run forward, then each node hands its gradient on to its parents.
 
 const BACKWARD_STYLE = `
-.tools { margin-bottom: 10px; }
-.tools input[type="range"] { flex: 1 1 120px; }
 .said { min-height: 6.2em; margin-top: 10px; padding: 8px 12px; background: var(--raised); border-left: 4px solid var(--line); border-radius: 4px; }
 .said[data-phase="forward"] { border-color: var(--value); }
 .said[data-phase="backward"] { border-color: var(--gradient); }
@@ -12,7 +10,6 @@ const BACKWARD_STYLE = `
 .inputs input { width: 6.2em; }
 .inputs i { min-width: 1.4em; }
 @media (max-width: 560px) {
-  .tools input[type="range"] { flex-basis: 100%; order: 1; }
   .inputs span { flex-basis: 100%; }
   .inputs label { flex: 1 1 38%; }
   .inputs input { width: 100%; min-width: 0; }
@@ -32,14 +29,6 @@ svg .v { fill: var(--value); } svg .g { fill: var(--gradient); } svg .muted { fi
 @keyframes flow { to { stroke-dashoffset: 24; } }
 @media (prefers-reduced-motion: reduce) { .edge.backward { animation: none; } }
 `;
-
-const ICONS = {
-  first: "M2 2h2v12H2zM14 2v12L5 8z",
-  previous: "M12 2v12L3 8z",
-  next: "M4 2v12l9-6z",
-  play: "M3 2v12l6-6zM9 2v12l6-6z",
-  pause: "M4 2h3v12H4zM10 2h3v12h-3z",
-};
 
 // Operations without a name of their own are called v1, v2, … in the order in which they ran.
 function named(graph) {
@@ -68,28 +57,21 @@ function render({ model, el }) {
   const inputs = {};
   let step = Math.min(model.get("step") ?? 0, steps.length - 1);
   let width = 0;
-  let timer = null;
   let run = evaluate(graph, inputs);
 
-  const { box, stop } = stage(el, model.get("title") ?? "Backward pass, step by step", BACKWARD_STYLE);
-  box.tabIndex = 0;
+  const { box, stop } = stage(el, model.get("title") ?? "Backward pass, step by step", STEPPER_STYLE + BACKWARD_STYLE);
   const picture = make("div");
   const said = make("div", { class: "said", "aria-live": "polite" });
-  const button = (name, label, act) =>
-    make("button", { type: "button", "aria-label": label, title: label, click: act }, icon(name));
-  const buttons = {
-    first: button("first", "First step", () => go(0)),
-    previous: button("previous", "Previous step", () => go(step - 1)),
-    play: button("play", "Play", () => play(!timer)),
-    next: button("next", "Next step", () => go(step + 1)),
-  };
-  const scrub = make("input", {
-    type: "range", min: 0, max: steps.length - 1, "aria-label": "Step", input: () => go(Number(scrub.value)),
+  const walk = stepper(box, {
+    now: () => step,
+    last: () => steps.length - 1,
+    change(next) {
+      step = next;
+      model.set("step", step);
+      model.save_changes();
+      show();
+    },
   });
-  const speed = make("select", { "aria-label": "Speed", change: () => timer && play(true) });
-  for (const times of [0.5, 1, 2, 4]) {
-    speed.append(make("option", { value: times, selected: times === 1 }, `${times}×`));
-  }
   const legend = make("span", { class: "legend" }, make("span", { class: "v" }, "value"), " · ", make("span", { class: "g" }, "gradient"));
   const fields = leaves.filter((node) => node.label).slice(0, 8).map((node) => {
     const field = make("input", {
@@ -105,47 +87,13 @@ function render({ model, el }) {
   });
   // Values behind an operation that this figure does not know cannot be worked out again, so the inputs stay as they are.
   const allKnown = graph.every((node) => !node.parents.length || operation(node.op, node.parents.length));
+  walk.row.append(legend);
   box.append(
-    make("div", { class: "row tools" }, buttons.first, buttons.previous, buttons.play, buttons.next, scrub, speed, legend),
+    walk.row,
     picture,
     said,
     allKnown ? make("div", { class: "row inputs" }, make("span", {}, "Try other inputs:"), ...fields) : "",
   );
-
-  function icon(name) {
-    return draw("svg", { viewBox: "0 0 16 16", "aria-hidden": "true" }, draw("path", { d: ICONS[name] }));
-  }
-
-  function go(next) {
-    const wanted = Math.max(0, Math.min(steps.length - 1, next));
-    if (wanted === steps.length - 1) play(false);
-    if (wanted === step) return;
-    step = wanted;
-    model.set("step", step);
-    model.save_changes();
-    show();
-  }
-
-  function play(on) {
-    clearInterval(timer);
-    timer = on ? setInterval(() => go(step + 1), 1400 / Number(speed.value)) : null;
-    if (on && step === steps.length - 1) go(0);
-    buttons.play.replaceChildren(icon(on ? "pause" : "play"));
-    buttons.play.setAttribute("aria-label", on ? "Pause" : "Play");
-    buttons.play.title = on ? "Pause" : "Play";
-  }
-
-  box.addEventListener("keydown", (event) => {
-    const target = event.composedPath()[0];
-    if (target.matches("input, select") || event.ctrlKey || event.metaKey || event.altKey) return;
-    const act = {
-      ArrowRight: () => go(step + 1), ArrowLeft: () => go(step - 1), Home: () => go(0), End: () => go(steps.length - 1),
-      " ": target === box ? () => play(!timer) : null,
-    }[event.key];
-    if (!act) return;
-    event.preventDefault();
-    act();
-  });
 
   // What is known by now: ids with a value, gradients as summed so far, edges whose flow has been handed on.
   function known() {
@@ -220,10 +168,7 @@ function render({ model, el }) {
     picture.replaceChildren(drawGraph({ graph, spread, run, state, phase, active: node, wrong, name, width }));
     said.dataset.phase = phase === "seed" ? "backward" : phase;
     said.replaceChildren(...words());
-    scrub.value = step;
-    scrub.setAttribute("aria-valuetext", `step ${step} of ${steps.length - 1}: ${phase}${node ? ` ${name(node.id)}` : ""}`);
-    buttons.first.disabled = buttons.previous.disabled = step === 0;
-    buttons.next.disabled = step === steps.length - 1;
+    walk.show(`${phase}${node ? ` ${name(node.id)}` : ""}`);
     box.dataset.step = step;
     box.dataset.phase = phase;
   }
@@ -232,10 +177,10 @@ function render({ model, el }) {
     width = next;
     show();
   });
-  const follow = () => go(model.get("step"));
+  const follow = () => walk.go(model.get("step"));
   model.on("change:step", follow);
   return () => {
-    play(false);
+    walk.stop();
     stop();
     stopWidth();
     model.off("change:step", follow);

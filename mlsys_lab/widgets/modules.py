@@ -11,7 +11,7 @@ _FOLDER = files("mlsys_lab.widgets")
 _BEFORE = {
     "all_reduce": ("common", "axes"),
     "attention_share": ("common", "axes", "config", "counts", "sizes"),
-    "backward": ("common", "graph", "picture"),
+    "backward": ("common", "stepper", "graph", "picture"),
     "estimator": (
         *("common", "axes", "config", "counts"),
         *("memory", "traffic", "layout", "bounds", "estimate"),
@@ -20,6 +20,7 @@ _BEFORE = {
     "isoflop": ("common", "axes"),
     "load": (),
     "occupancy": ("common", "axes"),
+    "ring": ("common", "stepper"),
 }
 _SHARED = {part for parts in _BEFORE.values() for part in parts}
 _SITE_ONLY = {"load", "plots"}

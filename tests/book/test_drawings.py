@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 import sys
-from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,7 +13,6 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace, patch_docutils
 
 from book.drawings import draw, drawing_names, kit
-from book.drawings.collectives import ring_steps
 from mlsys_lab.errors import InputError
 
 BOOK = Path(__file__).parents[2] / "book"
@@ -79,16 +77,15 @@ def test_every_drawing_is_shown_once_and_every_one_shown_is_referred_to() -> Non
     assert sorted(shown) == sorted(drawing_names())
 
 
-def test_a_ring_ends_with_every_sum_and_moves_one_chunk_a_rank_and_step() -> None:
-    for p in (2, 3, 4, 7):
-        steps = ring_steps(p)
-        assert len(steps) == 2 * (p - 1) + 1
-        middle, last = steps[p - 1][0], steps[-1][0]
-        assert all(middle[r][r] == p for r in range(p))
-        assert last == [[p] * p] * p
-        for (before, _), (after, received) in pairwise(steps):
-            changed = [[c for c in range(p) if before[r][c] != after[r][c]] for r in range(p)]
-            assert changed == [[c] for c in received]
+def test_the_ring_s_chunks_fill_up_until_each_rank_has_one_whole_and_then_all() -> None:
+    whole, marked = [], []
+    for state in svgs("collectives.ring")[1:]:
+        rects = [(rect.get("class", ""), float(rect.get("width", "nan"))) for rect in state.iter("rect")]
+        cell = max(width for _, width in rects)
+        whole.append(sum(kind.endswith("solid") and width == cell for kind, width in rects))
+        marked.append(sum(kind == "mark" for kind, _ in rects))
+    assert whole == [0, 0, 0, 4, 8, 12, 16]
+    assert marked == [0, 4, 4, 4, 4, 4, 4]
 
 
 @pytest.mark.parametrize(

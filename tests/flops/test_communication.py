@@ -74,6 +74,26 @@ def test_links_of_a_ring_carry_what_its_blocks_pass(devices, both_ways):
     assert far == comm.ring_steps(devices, both_ways=both_ways)
 
 
+@pytest.mark.parametrize("axes", [(5,), (4, 4), (3, 3, 3)])
+def test_links_of_a_torus_carry_what_turns_round_its_axes_pass(axes):
+    """A part of the array for each axis, which takes the axes in its own order: rings on them in turn, both ways."""
+    devices = math.prod(axes)
+    carried = [0.0] * len(axes)  # by a link of each axis, one direction
+    for turn in range(len(axes)):
+        held = 1 / devices / len(axes)
+        for axis in range(turn, turn + len(axes)):
+            length = axes[axis % len(axes)]
+            carried[axis % len(axes)] += held * (length - 1) / 2
+            held *= length
+    assert carried == pytest.approx([comm.torus_link_bytes(1, axes)] * len(axes))
+    assert comm.torus_link_bytes(1, axes[:1]) == comm.ring_link_bytes(1, axes[0])
+
+
+def test_a_torus_without_axes_is_refused():
+    with pytest.raises(InputError, match="at least one axis"):
+        comm.torus_link_bytes(1, [])
+
+
 def test_tokens_go_to_their_experts_and_back():
     routed = dataclasses.replace(CONFIG, experts=Experts(count=8, active=2, d_ff=6))
     assert comm.expert_parallel_bytes(routed, 16, 4, layers=3) == 2 * 3 * (16 * 2 * 8 * 2) * 3 / 4

@@ -39,6 +39,7 @@ def test_the_bound(page) -> None:
     assert page.large_s == exactly(2 * 7 / 8 * 1e9 / NVLINK)
     assert page.small_s == exactly(3e-6)
     assert page.asked_bus == exactly(1.75 * 1e9 / 4e-3)
+    assert page.half == exactly(1e-6 * NVLINK) and page.ring_half_bytes(8, page.link) == exactly(8e-6 * NVLINK)
 
 
 def test_the_ledgers_of_all_forms(page) -> None:
@@ -65,6 +66,12 @@ def test_rails_and_leaves(page) -> None:
     assert page.in_order.time_s == exactly(2 * 63 * (4e-6 + 1e9 / 64 / 50e9))
 
 
+def test_a_neighbour_on_the_same_uplinks(page) -> None:
+    """One message of mine and four of theirs on an uplink as wide as two ports: 20 GB/s each, and 50 alone."""
+    assert page.alone == pytest.approx(2 * 31 * (4e-6 + 1e9 / 32 / 50e9))
+    assert page.beside == pytest.approx(2 * 31 * (4e-6 + 1e9 / 32 / 20e9))
+
+
 def test_what_nccl_takes(page) -> None:
     assert page.nccl_small.time_s(1e3) == exactly((3.6 + 14 * 0.47) * 1e-6 + 1e3 / (NVLINK / 4 * 8 / 14))
     protocols = [pick.protocol for pick in page.picks.values()]
@@ -78,6 +85,7 @@ def test_one_slow_rank(page) -> None:
     assert page.uneven.end_s == exactly(1.3 * compute_s + 6e-3)
     assert page.uneven.exposed_s(0) == exactly(0.3 * compute_s + 6e-3)
     assert 0 < page.jittered(8) < page.jittered(512)
+    assert 0.05 < page.jittered_ring(8) < page.jittered_ring(64) < 0.15
 
 
 def test_problems(page) -> None:
@@ -90,6 +98,8 @@ def test_problems(page) -> None:
     assert page.p6_ring / 320 == 2 * 31 / 32
     assert page.p7_half.end_s == exactly(14 * (2 * (1e-6 + 1e9 / 8 / NVLINK)))
     assert len(page.p7_dead.stuck_ranks) == 8
+    assert (page.p8.leaf, page.p8.spine, page.p8.total) == (64, 32, 4 * 256 + 64 + 32)
+    assert page.p8_egress == [exactly(8 * 50e9), exactly(72 * 50e9)]
 
 
 def test_who_waits_for_whom(page) -> None:

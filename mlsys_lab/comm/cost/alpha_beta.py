@@ -26,6 +26,17 @@ class LinkCost:
         if self.latency_s < 0 or not self.bytes_per_s > 0 or not self.add_bytes_per_s > 0:
             raise InputError("a link has a latency of at least 0 and positive rates", got=str(self))
 
+    @property
+    def half_bytes(self) -> float:
+        """α/β: bytes of a message that gets half of the link's rate, as long under way for α as for its bytes.
+
+        Hockney's n½.
+
+        >>> LinkCost(1e-6, 450e9).half_bytes
+        450000.0
+        """
+        return self.latency_s * self.bytes_per_s
+
     def time_s(self, messages: float, sent_bytes: float, added_bytes: float = 0.0) -> float:
         """Time of a chain of messages that carries so many bytes and adds so many."""
         return messages * self.latency_s + sent_bytes / self.bytes_per_s + added_bytes / self.add_bytes_per_s
@@ -83,6 +94,17 @@ def _pipelined(fill: float, per_piece: float, n: float, link: LinkCost) -> float
         return per_piece * n * byte_s
     steps = [(fill + per_piece * m, m) for m in {max(1, math.floor(best)), max(1, math.ceil(best))}]
     return min(count * (link.latency_s + n / m * byte_s) for count, m in steps)
+
+
+def ring_half_bytes(ranks: int, link: LinkCost) -> float:
+    """Bytes of an array below which a ring, whose messages are a p-th of it, takes longer for α than for bytes.
+
+    >>> ring_half_bytes(8, LinkCost(1e-6, 450e9))
+    3600000.0
+    """
+    if ranks < 2:
+        raise InputError("a ring has at least two ranks", got=ranks)
+    return ranks * link.half_bytes
 
 
 ALL_REDUCE: dict[str, Callable[[int, float, LinkCost], float]] = {

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 
 from mlsys_lab.comm.cost import patterns
+from mlsys_lab.comm.cost.congestion import carry_s
 from mlsys_lab.comm.cost.patterns import Pattern
 from mlsys_lab.comm.cost.topology import Topology
 from mlsys_lab.errors import InputError
@@ -43,13 +43,8 @@ def predict(algorithm: str, pattern: Pattern, size_bytes: float, topology: Topol
     """Time of an all-reduce of `size_bytes` that sends in this pattern, its rounds one after the other."""
     latency_s = transfer_s = 0.0
     for one in pattern:
-        load: dict[str, float] = defaultdict(float)
-        for source, destination, share in one.messages:
-            for link in topology.route(source, destination):
-                load[link] += share
         latency_s += one.times * max((topology.latency_s(a, b) for a, b, _ in one.messages), default=0.0)
-        slowest_s = max((share / topology.capacity[link] for link, share in load.items()), default=0.0)
-        transfer_s += one.times * size_bytes * slowest_s
+        transfer_s += one.times * size_bytes * carry_s(one.messages, topology)
     return Prediction(algorithm, sum(one.times for one in pattern), latency_s, transfer_s)
 
 

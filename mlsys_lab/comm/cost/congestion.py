@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from mlsys_lab.comm.cost.topology import Topology
 from mlsys_lab.comm.ledger import Ledger, Message
 from mlsys_lab.errors import InputError
 
 
-def round_s(messages: Iterable[Message], topology: Topology) -> float:
-    """Seconds of messages that start together: the longest latency, and the time of the link with most to carry.
+def carry_s(messages: Iterable[tuple[int, int, float]], topology: Topology) -> float:
+    """Seconds that links take for messages (source, destination, bytes) sent at once: of the one with most to carry.
 
     A link that k messages cross carries them one after the other, which takes as long as all k at a k-th of its rate.
     """
-    load: dict[str, int] = defaultdict(int)
-    latency_s = 0.0
-    for message in messages:
-        latency_s = max(latency_s, topology.latency_s(message.source, message.destination))
-        for link in topology.route(message.source, message.destination):
-            load[link] += message.size_bytes
-    return latency_s + max((size / topology.capacity[link] for link, size in load.items()), default=0.0)
+    load: dict[str, float] = defaultdict(float)
+    for source, destination, size_bytes in messages:
+        for link in topology.route(source, destination):
+            load[link] += size_bytes
+    return max((size / topology.capacity[link] for link, size in load.items()), default=0.0)
+
+
+def round_s(messages: Collection[Message], topology: Topology) -> float:
+    """Seconds of messages that start together: the longest latency, and then what `carry_s` says."""
+    latency_s = max((topology.latency_s(one.source, one.destination) for one in messages), default=0.0)
+    return latency_s + carry_s(((one.source, one.destination, one.size_bytes) for one in messages), topology)
 
 
 def replay_s(ledger: Ledger, topology: Topology) -> float:
@@ -35,3 +39,20 @@ def replay_s(ledger: Ledger, topology: Topology) -> float:
     for message in ledger.messages:
         rounds[message.start].append(message)
     return sum(round_s(messages, topology) for messages in rounds.values())
+
+
+def egress_bytes_per_s(topology: Topology, inside: Collection[int]) -> float:
+    """Bandwidth out of a group of ranks, such as those of a node, when each sends as much to every rank outside.
+
+    >>> from mlsys_lab.comm.cost.topology import rails
+    >>> egress_bytes_per_s(rails(2, 8, inside_bytes_per_s=450e9, rail_bytes_per_s=50e9), range(8)) / 1e9
+    400.0
+    """
+    outside = set(range(topology.size)) - set(inside)
+    if not outside or not inside or not set(inside) <= set(range(topology.size)):
+        raise InputError(
+            "a group leaves some ranks of the topology out",
+            got=f"{sorted(inside)} of {topology.size}",
+        )
+    messages = [(a, b, 1.0) for a in inside for b in outside]
+    return len(messages) / carry_s(messages, topology)

@@ -1,7 +1,8 @@
 """Ranks with streams, on which tasks run in the order in which they are issued, as kernels do on CUDA streams.
 
-A task starts when those named in `after` have ended and its streams are free of what was issued before. Since both are
-known when it is issued, so are its start and end: the simulation is one pass, as long as the program that issues tasks.
+A task starts when those named in `after` have ended and its streams are free of what was issued before. Where no task
+slows another, both are known when it is issued, and so are its start and end: the simulation is one pass, as long as
+the program that issues tasks. On a topology, whose links transfers share, it is played once all tasks are known.
 """
 
 from __future__ import annotations
@@ -10,19 +11,25 @@ import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 
+from mlsys_lab.comm.cost.topology import Route, Topology
+from mlsys_lab.comm.simulate.events import Issued, play
 from mlsys_lab.comm.simulate.timeline import Timeline
-from mlsys_lab.errors import InputError
+from mlsys_lab.errors import InputError, did_you_mean
 
 Task = int
 """A task's number, in order of issue: what `after` takes."""
+Link = tuple[int, int] | str
+"""From which rank to which, or on a topology the name of a link."""
 
 
 class Cluster:
     """`ranks` devices, each with a compute stream, a stream for collectives, and one for sends and one for receives.
 
-    slow: how many times as long a rank computes (stragglers), by rank. jitter: standard deviation of the logarithm of
-    each compute time, drawn from `seed`. link_rate: share of its bandwidth that a link (source, destination) still has;
-    0 for one that has failed, whose messages never arrive.
+    topology: what `transfer` sends over; transfers that are on a link at once share its bandwidth (max-min fair).
+    slow: how many times as long a rank computes (stragglers), by rank. jitter, link_jitter: standard deviation of the
+    logarithm of each compute time, and of each message's time alone on its way, both drawn from `seed`. link_rate:
+    share of its bandwidth that a link still has, by (source, destination), or by its name in the topology; 0 for one
+    that has failed, whose messages never arrive.
 
     >>> cluster = Cluster(2)
     >>> first, second = (cluster.compute(rank, 1.0, "backward") for rank in range(2))
@@ -36,14 +43,19 @@ class Cluster:
         self,
         ranks: int,
         *,
+        topology: Topology | None = None,
         slow: Mapping[int, float] | None = None,
         jitter: float = 0.0,
+        link_jitter: float = 0.0,
         seed: int = 0,
-        link_rate: Mapping[tuple[int, int], float] | None = None,
+        link_rate: Mapping[tuple[int, int], float] | Mapping[str, float] | None = None,
     ) -> None:
-        if ranks < 1 or jitter < 0:
-            raise InputError("a cluster has at least one rank and a jitter of at least 0", got=f"{ranks}, {jitter}")
-        self.ranks = ranks
+        if ranks < 1 or not min(jitter, link_jitter) >= 0:
+            got = f"{ranks}, {jitter}, {link_jitter}"
+            raise InputError("a cluster has at least one rank and a jitter of at least 0", got=got)
+        if topology and topology.size != ranks:
+            raise InputError("the topology has another number of ranks", got=topology.size, expected=ranks)
+        self.ranks, self.topology = ranks, topology
         self._slow = [1.0] * ranks
         for rank, factor in (slow or {}).items():
             self._check(rank)
@@ -51,15 +63,17 @@ class Cluster:
                 raise InputError("a rank is slower by a positive factor", got=f"slow[{rank}]={factor}")
             self._slow[rank] = factor
         self._jitter, self._random = jitter, random.Random(seed)
-        self._link_rate = dict(link_rate or {})
-        if bad := [link for link, rate in self._link_rate.items() if not 0 <= rate <= 1]:
-            raise InputError("a link has a share from 0 to 1 of its rate", got=f"{bad[0]}: {self._link_rate[bad[0]]}")
+        self._link_jitter, self._link_random = link_jitter, random.Random(f"links {seed}")
+        self._link_rate = self._checked(link_rate or {})
         # Columns of the tasks; a stream is a number, four to a rank: compute, collectives, sends, receives.
         self._free = [0.0] * (4 * ranks)
         self._start: list[float] = []
         self._end: list[float] = []
         self._streams: list[tuple[int, ...]] = []
         self._names: list[str] = []
+        # On a topology, instead of starts and ends: what each task waits for, and the last task of each stream.
+        self._issued: list[Issued] = []
+        self._last: dict[int, Task] = {}
         self._held: list[tuple[int, Task, Task | None, float]] = []
 
     def compute(self, rank: int, seconds: float, name: str = "compute", after: Iterable[Task] = ()) -> Task:
@@ -82,12 +96,30 @@ class Cluster:
         self, source: int, destination: int, seconds: float, name: str = "send", after: Iterable[Task] = ()
     ) -> Task:
         """Issue a message: it takes the sending stream of one rank and the receiving stream of another."""
-        self._check(source, seconds)
-        self._check(destination)
-        if self._link_rate:
+        self._check_way(source, destination, seconds)
+        if self._link_jitter:
+            seconds *= self._link_random.lognormvariate(0.0, self._link_jitter)
+        if self._link_rate and not self.topology:
             rate = self._link_rate.get((source, destination), 1.0)
             seconds = seconds / rate if rate else math.inf
         return self._issue((4 * source + 2, 4 * destination + 3), seconds, name, after)
+
+    def transfer(
+        self, source: int, destination: int, size_bytes: float, name: str = "transfer", after: Iterable[Task] = ()
+    ) -> Task:
+        """Issue a message of so many bytes over the topology: its latency, and then its share of each link on its way.
+
+        It takes the same two streams as a `send`: a rank sends one message and receives one at a time.
+        """
+        if not self.topology:
+            raise InputError("a transfer needs a topology", got="none", help="Cluster(ranks, topology=…), or send")
+        self._check_way(source, destination, 0.0)
+        if not 0 <= size_bytes < math.inf:
+            raise InputError("a transfer has a number of bytes of at least 0", got=size_bytes)
+        longer = self._link_random.lognormvariate(0.0, self._link_jitter) if self._link_jitter else 1.0
+        latency_s, route = self.topology.latency_s(source, destination), self.topology.route(source, destination)
+        streams = (4 * source + 2, 4 * destination + 3)
+        return self._issue(streams, longer * latency_s, name, after, longer * size_bytes, route)
 
     def hold(self, rank: int, size_bytes: float, start: Task, until: Task | None = None) -> None:
         """Count memory on a rank from the start of a task to the end of another, or to the end of the run."""
@@ -96,9 +128,34 @@ class Cluster:
 
     def timeline(self) -> Timeline:
         """When every task ran, and what follows from it."""
-        return Timeline(self.ranks, self._start, self._end, self._streams, self._names, self._held)
+        start, end = self._start, self._end
+        if self.topology:
+            capacity = {link: rate * self._link_rate.get(link, 1.0) for link, rate in self.topology.capacity.items()}
+            start, end = play(self._issued, capacity)
+        return Timeline(self.ranks, start, end, self._streams, self._names, self._held)
 
-    def _issue(self, streams: tuple[int, ...], seconds: float, name: str, after: Iterable[Task]) -> Task:
+    def _issue(
+        self,
+        streams: tuple[int, ...],
+        seconds: float,
+        name: str,
+        after: Iterable[Task],
+        size_bytes: float = 0.0,
+        route: Route = (),
+    ) -> Task:
+        self._streams.append(streams)
+        self._names.append(name)
+        task = len(self._names) - 1
+        if self.topology:
+            before = [self._last[stream] for stream in streams if stream in self._last]
+            self._issued.append(Issued(seconds, (*after, *before), size_bytes, route))
+            self._last.update(dict.fromkeys(streams, task))
+        else:
+            self._run(streams, seconds, after)
+        return task
+
+    def _run(self, streams: tuple[int, ...], seconds: float, after: Iterable[Task]) -> None:
+        """Let a task start as soon as it can."""
         free, ends = self._free, self._end
         start = 0.0
         for stream in streams:
@@ -112,9 +169,28 @@ class Cluster:
             free[stream] = end
         self._start.append(start)
         ends.append(end)
-        self._streams.append(streams)
-        self._names.append(name)
-        return len(ends) - 1
+
+    def _checked(self, link_rate: Mapping[tuple[int, int], float] | Mapping[str, float]) -> dict[Link, float]:
+        """Shares of links that there are, each from 0 to 1."""
+        checked: dict[Link, float] = {}
+        for link, rate in link_rate.items():
+            if not 0 <= rate <= 1:
+                raise InputError("a link has a share from 0 to 1 of its rate", got=f"{link}: {rate}")
+            if self.topology and link not in self.topology.capacity:
+                help = did_you_mean(str(link), self.topology.capacity)
+                raise InputError("no such link in the topology", got=link, help=help)
+            if not self.topology and isinstance(link, str):
+                raise InputError("links have names in a topology only", got=link, expected="(source, destination)")
+            if isinstance(link, tuple):
+                self._check_way(*link)
+            checked[link] = rate
+        return checked
+
+    def _check_way(self, source: int, destination: int, seconds: float = 0.0) -> None:
+        self._check(source, seconds)
+        self._check(destination)
+        if source == destination:
+            raise InputError("a rank sends to another rank", got=f"from {source} to {destination}")
 
     def _check(self, rank: int, seconds: float = 0.0) -> None:
         if not 0 <= rank < self.ranks:

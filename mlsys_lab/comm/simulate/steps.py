@@ -9,18 +9,21 @@ from mlsys_lab.comm.simulate.cluster import Cluster, Task
 
 
 def ring_all_reduce(
-    cluster: Cluster, ranks: Sequence[int], size_bytes: float, link: LinkCost, after: Sequence[Task] = ()
+    cluster: Cluster, ranks: Sequence[int], size_bytes: float, link: LinkCost | None = None, after: Sequence[Task] = ()
 ) -> list[Task]:
     """Issue a ring all-reduce message by message; returns the last task of each rank, in their order.
 
     A rank passes on in step k + 1 what it received in step k, so a rank that starts late holds up its neighbours one
-    by one. `after`: a task for each rank that its first message waits for.
+    by one. link: what a message costs, which then meets no others; without it, chunks are transfers over the cluster's
+    topology. `after`: a task for each rank that its first message waits for.
     """
     p = len(ranks)
-    seconds = link.time_s(1, size_bytes / p)
+    if p < 2:
+        return list(after)
+    issue, amount = (cluster.send, link.time_s(1, size_bytes / p)) if link else (cluster.transfer, size_bytes / p)
     ready = [[task] for task in after] if after else [[] for _ in ranks]
     for _ in range(2 * (p - 1)):
-        sent = [cluster.send(ranks[i], ranks[i + 1 - p], seconds, "ring", ready[i]) for i in range(p)]
+        sent = [issue(ranks[i], ranks[i + 1 - p], amount, "ring", ready[i]) for i in range(p)]
         ready = [[sent[i - 1]] for i in range(p)]
     return [tasks[0] for tasks in ready]
 

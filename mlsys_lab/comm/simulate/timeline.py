@@ -42,8 +42,8 @@ class Timeline:
         return sorted({stream // 4 for streams in endless for stream in streams})
 
     def busy_s(self, rank: int, stream: str = "compute") -> float:
-        """Seconds for which a rank's stream has a task."""
-        return sum(end - start for start, end, _ in self._tasks(rank, stream))
+        """Seconds for which a rank's stream has a task; what never starts takes none."""
+        return sum(end - start for start, end, _ in self._tasks(rank, stream) if start < math.inf)
 
     def exposed_s(self, rank: int) -> float:
         """Seconds in which a rank communicates, or waits for it, and does not compute, up to its last task's end.

@@ -8,7 +8,7 @@ import torch
 from mlsys_lab.comm import run, schedule
 from mlsys_lab.comm.collectives import all_reduce
 from mlsys_lab.comm.cost import alpha_beta, patterns
-from mlsys_lab.comm.cost.alpha_beta import LinkCost, all_reduce_s, bound_s, crossover_bytes
+from mlsys_lab.comm.cost.alpha_beta import LinkCost, all_reduce_s, bound_s, crossover_bytes, ring_half_bytes
 from mlsys_lab.errors import InputError
 
 LINK = LinkCost(5e-6, 50e9)
@@ -60,9 +60,16 @@ def test_the_crossover_is_where_both_take_as_long():
     assert crossover_bytes("ring", "tree", 16, LINK) is None
 
 
+@pytest.mark.parametrize("p", [2, 3, 16])
+def test_half_the_time_is_latency_at_half_the_rate(p):
+    assert LINK.time_s(1, LINK.half_bytes) == pytest.approx(2 * LINK.latency_s)
+    assert all_reduce_s("ring", p, ring_half_bytes(p, LINK), LINK) == pytest.approx(2 * 2 * (p - 1) * LINK.latency_s)
+
+
 @pytest.mark.parametrize(
     ("call", "text"),
     [
+        (lambda: ring_half_bytes(1, LINK), "at least two ranks: got 1"),
         (lambda: all_reduce_s("rign", 4, 1, LINK), "no such form of all-reduce: got rign.* did you mean 'ring'"),
         (lambda: all_reduce_s("ring", 0, 1, LINK), "got 0 ranks"),
         (lambda: LinkCost(-1, 1), "a latency of at least 0"),

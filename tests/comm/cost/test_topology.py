@@ -10,7 +10,7 @@ from mlsys_lab.comm.collectives import all_reduce
 from mlsys_lab.comm.cost import topology
 from mlsys_lab.comm.cost.bus_bandwidth import bus_bytes_per_s, bus_factor
 from mlsys_lab.comm.cost.choice import autopick, predict
-from mlsys_lab.comm.cost.congestion import replay_s
+from mlsys_lab.comm.cost.congestion import egress_bytes_per_s, replay_s
 from mlsys_lab.comm.cost.patterns import ring
 from mlsys_lab.errors import InputError
 
@@ -74,6 +74,17 @@ def test_the_choice_goes_from_latency_to_bandwidth_as_arrays_grow():
         assert choice.sentence.startswith(choice.algorithm) and choice.predictions[1].algorithm in choice.sentence
 
 
+def test_egress_of_a_group_is_that_of_its_narrowest_exit():
+    nodes = topology.rails(2, 4, inside_bytes_per_s=450e9, rail_bytes_per_s=50e9)
+    assert egress_bytes_per_s(nodes, range(4)) == pytest.approx(4 * 50e9)
+    thin = topology.fat_tree(8, 50e9, per_leaf=4, oversubscription=2)
+    assert egress_bytes_per_s(thin, range(4)) == pytest.approx(4 * 50e9 / 2)
+    # One of four GPUs under a PCIe switch of two: its own port.
+    assert egress_bytes_per_s(topology.pcie_tree(4, 25e9), [0]) == pytest.approx(25e9)
+    # Rank 0 of a ring of four: its two links, of which the one to the right also goes to the rank opposite.
+    assert egress_bytes_per_s(topology.torus((4,), 90e9), [0]) == pytest.approx(3 / 2 * 90e9)
+
+
 def test_bus_factors():
     assert [bus_factor(name, 8) for name in ("all_reduce", "reduce_scatter", "all_to_all", "reduce")] == [
         1.75,
@@ -91,6 +102,8 @@ def test_bus_factors():
         (lambda: topology.torus((4, 0), 1.0), "got axis 1=0"),
         (lambda: topology.fat_tree(4, float("nan")), "got bytes_per_s=nan"),
         (lambda: autopick(1e6, topology.nvlink_island(1, 1.0)), "needs two ranks"),
+        (lambda: egress_bytes_per_s(topology.torus((2,), 1.0), [0, 1]), r"leaves some ranks .* out: got \[0, 1\] of 2"),
+        (lambda: egress_bytes_per_s(topology.torus((2,), 1.0), [2]), r"got \[2\] of 2"),
         (lambda: bus_factor("allreduce", 8), "did you mean 'all_reduce'"),
         (lambda: bus_factor("all_reduce", 0), "at least one rank"),
         (lambda: bus_bytes_per_s("reduce", 2, 1.0, 0.0), "a positive time"),

@@ -64,6 +64,10 @@ def test_a_failed_link_stops_everybody_and_is_told():
     ring_all_reduce(cluster, range(4), 1e6, LINK)
     timeline = cluster.timeline()
     assert timeline.end_s == math.inf and timeline.stuck_ranks == [0, 1, 2, 3]
+    waiting = Cluster(2, link_rate={(0, 1): 0.0})
+    waiting.compute(1, 2.0)
+    waiting.compute(1, 1.0, after=[waiting.send(0, 1, 1.0)])
+    assert waiting.timeline().busy_s(1) == 2.0 and waiting.timeline().exposed_s(1) == math.inf
     alone = Cluster(4, link_rate={(1, 2): 0.0})
     alone.send(0, 3, 1.0)
     alone.send(1, 2, 1.0)
