@@ -6,7 +6,7 @@ import numpy as np
 
 from mlsys_lab.checks.deciding.again import ask_again
 from mlsys_lab.checks.deciding.collectives.traffic import (
-    compare_run,
+    check_ranks,
     draw,
     draw_ranks,
     expect_ranks,
@@ -93,7 +93,7 @@ CHECKS = (
             )
         ]
     ),
-    Check(
+    check_ranks(
         name="reduce_scatter",
         title="Reduce-scatter round a ring",
         points=10,
@@ -110,15 +110,13 @@ CHECKS = (
         inputs=draw_ranks,
         run=calls.reduce_scatter,
         expect=_expect_reduce_scatter,
-        compare=compare_run,
-        ranks=True,
         pointer="Three ranks on paper: where does chunk 0 start, so that rank 0 is the last to add to it?",
         hint="Rank r first sends its own chunk r - 1. In step s = 2 … p it receives a partial sum, adds its own chunk "
         "r - s, and sends the result on in the next step. The last one is chunk r.",
         uses=("reduce_scatter",),
         describe=write_run("reduce_scatter(rank, x)"),
     ),
-    Check(
+    check_ranks(
         name="all_gather",
         title="All-gather round a ring",
         points=8,
@@ -133,8 +131,6 @@ CHECKS = (
         inputs=draw_ranks,
         run=calls.all_gather,
         expect=_expect_all_gather,
-        compare=compare_run,
-        ranks=True,
         pointer="What comes from the left in the first step is whose array? And in the second?",
         hint="In step s = 0, 1, … p - 2 rank r sends on the array of rank r - s, and receives that of rank r - s - 1.",
         uses=("all_gather",),

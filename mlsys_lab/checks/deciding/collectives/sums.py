@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlsys_lab.checks.deciding.collectives.traffic import (
-    compare_run,
+    check_ranks,
     draw,
     draw_ranks,
     expect_ranks,
@@ -16,7 +16,7 @@ from mlsys_lab.checks.deciding.collectives.traffic import (
 from mlsys_lab.checks.deciding.snippet import write_input
 from mlsys_lab.checks.learner import collectives as calls
 from mlsys_lab.checks.learner.ranks import join_ranks, split_ranks
-from mlsys_lab.checks.learner.spec import Arrays, Case, Check
+from mlsys_lab.checks.learner.spec import Arrays, Case
 
 
 def _sums(xs: list[np.ndarray]) -> list[Arrays]:
@@ -75,7 +75,7 @@ def _expect_hierarchical(arrays: Arrays) -> Arrays:
 
 HINT_WHOLE = "The chunks of all ranks in order, joined, have the elements of x; reshape gives them its shape."
 CHECKS = (
-    Check(
+    check_ranks(
         name="all_reduce",
         title="All-reduce round a ring",
         points=8,
@@ -91,14 +91,12 @@ CHECKS = (
         inputs=draw_ranks,
         run=calls.all_reduce,
         expect=_expect_all_reduce,
-        compare=compare_run,
-        ranks=True,
         pointer="After reduce_scatter rank r has chunk r. What do all need now, and in which shape?",
         hint=HINT_WHOLE,
         uses=("all_reduce",),
         describe=write_run("all_reduce(rank, x)"),
     ),
-    Check(
+    check_ranks(
         name="halving_doubling",
         title="Recursive halving and doubling",
         points=11,
@@ -116,15 +114,13 @@ CHECKS = (
         inputs=draw_ranks,
         run=calls.halving_doubling,
         expect=_expect_halving_doubling,
-        compare=compare_run,
-        ranks=True,
         pointer="First two ranks, then four. Which of the two halves does rank 1 keep at distance 2, and which at 1?",
         hint="At distance d the partner is rank ^ d; without the bit d one keeps the first half, with it the second. "
         "On the way back the piece that comes goes behind one's own, or with the bit before it.",
         uses=("halving_doubling",),
         describe=write_run("halving_doubling(rank, x)"),
     ),
-    Check(
+    check_ranks(
         name="hierarchical",
         title="All-reduce over islands",
         points=8,
@@ -140,8 +136,6 @@ CHECKS = (
         inputs=draw_ranks,
         run=calls.hierarchical,
         expect=_expect_hierarchical,
-        compare=compare_run,
-        ranks=True,
         pointer="Which ranks are in an island with rank 5, and which have the same place as rank 5 in the others?",
         hint="Inside: the `island` ranks from rank - rank % island on. Across: rank % island, and every island-th "
         "after it. reduce_scatter inside, all_reduce of that chunk across, all_gather inside.",
@@ -220,7 +214,7 @@ def _describe_gradients(arrays: Arrays) -> str:
 
 
 GRADIENTS = (
-    Check(
+    check_ranks(
         name="average_gradients",
         title="Gradients of your engine, averaged over ranks",
         points=12,
@@ -253,8 +247,6 @@ GRADIENTS = (
         inputs=_draw_gradients,
         run=calls.average_gradients,
         expect=_expect_gradients,
-        compare=compare_run,
-        ranks=True,
         pointer="All ranks must make the same all-reduces in the same order, whatever gradients each of them has.",
         hint="Fill the buckets by the parameters' sizes, from the last to the first. For each: join the flat gradients "
         "(zeros for None), all_reduce, divide by rank.size, split, reshape, and set grad.",
