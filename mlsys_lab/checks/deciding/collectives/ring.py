@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlsys_lab.checks.deciding.again import ask_again
 from mlsys_lab.checks.deciding.collectives.traffic import (
     check_ranks,
     draw,
@@ -67,31 +66,27 @@ def _expect_counts(arrays: Arrays) -> Arrays:
 
 
 CHECKS = (
-    *ask_again(
-        [
-            Check(
-                name="split_chunks",
-                title="Chunks as equal as can be",
-                points=4,
-                cases=(
-                    Case("ten numbers on four", {"shape": (10,), "parts": 4}),
-                    Case("two on three", {"shape": (2,), "parts": 3, "dtype": "int64"}),
-                    Case("a matrix", {"shape": (3, 4), "parts": 5, "dtype": "float32"}),
-                    Case("one chunk", {"shape": (7,), "parts": 1}),
-                    Case("nothing to split", {"shape": (0,), "parts": 2}),
-                    Case("many", {"shape": (7, 43), "parts": 8}, hidden=True),
-                ),
-                inputs=_draw_chunks,
-                run=calls.split_chunks,
-                expect=_expect_chunks,
-                compare=close,
-                pointer="How many numbers does each chunk get at least, and how many are left over?",
-                hint="divmod(x.numel(), parts) gives the share, and how many chunks are longer by one; torch.split "
-                "takes a list of lengths.",
-                uses=("split_chunks",),
-                ask="split_chunks(x, parts)",
-            )
-        ]
+    Check(
+        name="split_chunks",
+        title="Chunks as equal as can be",
+        points=4,
+        cases=(
+            Case("ten numbers on four", {"shape": (10,), "parts": 4}),
+            Case("two on three", {"shape": (2,), "parts": 3, "dtype": "int64"}),
+            Case("a matrix", {"shape": (3, 4), "parts": 5, "dtype": "float32"}),
+            Case("one chunk", {"shape": (7,), "parts": 1}),
+            Case("nothing to split", {"shape": (0,), "parts": 2}),
+            Case("many", {"shape": (7, 43), "parts": 8}, hidden=True),
+        ),
+        inputs=_draw_chunks,
+        run=calls.split_chunks,
+        expect=_expect_chunks,
+        compare=close,
+        pointer="How many numbers does each chunk get at least, and how many are left over?",
+        hint="divmod(x.numel(), parts) gives the share, and how many chunks are longer by one; torch.split "
+        "takes a list of lengths.",
+        uses=("split_chunks",),
+        ask="split_chunks(x, parts)",
     ),
     check_ranks(
         name="reduce_scatter",

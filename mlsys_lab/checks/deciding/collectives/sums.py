@@ -128,8 +128,8 @@ CHECKS = (
             Case("two islands of two", {"p": 4, "island": 2, "shape": (7,)}),
             Case("two islands of three", {"p": 6, "island": 3, "shape": (2, 4), "transposed": True, "dtype": "int64"}),
             Case("three islands of two, one number", {"p": 6, "island": 2, "shape": (1,)}),
-            Case("islands of one", {"p": 4, "island": 1, "shape": (6,), "dtype": "float32"}),
-            Case("one island", {"p": 3, "island": 3, "shape": (5,)}),
+            Case("islands of one", {"p": 5, "island": 1, "shape": (6,), "dtype": "float32"}),
+            Case("one island", {"p": 5, "island": 5, "shape": (5,)}),
             Case("two islands of four and many numbers", {"p": 8, "island": 4, "shape": (333,)}, hidden=True),
             Case("four islands of two", {"p": 8, "island": 2, "shape": (9, 13), "dtype": "float32"}, hidden=True),
         ),
@@ -235,7 +235,12 @@ GRADIENTS = (
             Case("one rank", {"p": 1, "shapes": [(2,), (3,)], "bucket_bytes": 64}),
             Case(
                 "four ranks and many numbers",
-                {"p": 4, "shapes": [(17, 5), (17,), (3, 17), (3,), (40,)], "bucket_bytes": 700, "dtype": "float32"},
+                {
+                    "p": 4,
+                    "shapes": [(17, 5), (17,), (3, 17), (3,), (40,), (90,), (2,), (33,)],
+                    "bucket_bytes": 700,
+                    "dtype": "float32",
+                },
                 hidden=True,
             ),
             Case(
