@@ -209,7 +209,7 @@ def _describe_gradients(arrays: Arrays) -> str:
         "        parameter.grad = grad\n"
         f"    average_gradients(rank, parameters, {int(parts[0]['bucket_bytes'])})\n"
         "    return [parameter.grad for parameter in parameters]\n\n"
-        "run(average, grads).results"
+        "run(average, grads)"
     )
 
 

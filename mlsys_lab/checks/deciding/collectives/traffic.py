@@ -131,6 +131,6 @@ def write_run(call: str) -> Callable[[Arrays], str]:
             lines += [] if len(set(values)) == 1 else [f"{name} = {values}"]
         turned = ".T" if "transposed" in parts[0] else ""
         written = "".join(f"    {write_input('x', part['x'])}{turned},\n" for part in parts)
-        return "\n".join([*lines, f"xs = [\n{written}]", f"run(lambda rank, x: {call.format(**numbers)}, xs).results"])
+        return "\n".join([*lines, f"xs = [\n{written}]", f"run(lambda rank, x: {call.format(**numbers)}, xs)"])
 
     return describe
