@@ -601,7 +601,7 @@ else:
 # %% [markdown]
 # **Measure.** Now your programs themselves, not their formulas: `schedule` replays the ledger of a run on wires that
 # take as long as we say. A message starts when both sides are there and both ports are free. So the lines below are
-# what you *predicted*, and the points are what your *messages* take. Where a point is off its line, which of the two is
+# what you *predicted*, and the points are what your *messages* take. If a point is off its line, which of the two is
 # wrong?
 
 # %%
@@ -730,6 +730,8 @@ show(figure, alt="Loss against step: the curve of one rank and the mean of four 
 #   bits? Does it matter to data parallelism?
 # - On one switch halving and doubling is never slower than trees or rings in this model, if p is a power of two. Why
 #   does NCCL use rings and trees all the same? (Look at who talks to whom, and what their messages share.)
+# - In the table of Task 6 your broadcast crosses between the islands four times, your reduce once. Why? In which order
+#   must a broadcast take its distances to cross once?
 # - Which of your all-reduces could start before the way back has ended? What decides how large a bucket should be then?
 #
 # When all checks pass, save the notebook and run `mlsys-lab check collectives` in a terminal.

@@ -34,7 +34,7 @@ def test_the_code_of_a_case_runs_on_ranks_and_gives_what_is_asked(check: Check, 
     assert isinstance(last, ast.Expr)
     names = {**vars(REFERENCE), "run": run}
     exec(compile(ast.Module(before, []), "cell", "exec"), names)
-    results = eval(compile(ast.Expression(last.value), "cell", "eval"), names)
+    results, _ = eval(compile(ast.Expression(last.value), "cell", "eval"), names)
     answers = split_ranks(run_on_threads(check, REFERENCE, inputs))
     assert len(results) == len(answers)
     for result, answer in zip(results, answers, strict=True):

@@ -6,7 +6,6 @@ from fractions import Fraction
 
 import numpy as np
 
-from mlsys_lab.checks.deciding.again import ask_again
 from mlsys_lab.checks.deciding.answers import agree
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.learner import collectives as calls
@@ -78,51 +77,49 @@ def _islands(p: int, island: int, size_bytes: float, **others: object) -> dict[s
     return {"p": p, "island": island, "size_bytes": size_bytes, **others}
 
 
-CHECKS = ask_again(
-    (
-        Check(
-            name="crossover",
-            title="From which size on a ring is faster than trees",
-            points=4,
-            cases=(
-                Case("sixteen ranks", {"p": 16}),
-                Case("six ranks", {"p": 6}),
-                Case("two ranks", {"p": 2}),
-                Case("a wire without latency", {"p": 8, "alpha": 0.0}),
-                Case("many ranks", {"p": 513}, hidden=True),
-            ),
-            inputs=_draw_wire,
-            run=calls.crossover,
-            expect=_expect_crossover,
-            compare=close,
-            pointer="Write both times as S·α + k·n·β. Where are they equal?",
-            hint="The ring has p - 1 - ⌈log2 p⌉ more steps each way, and ⌈log2 p⌉ - (p - 1)/p times n bytes less: n is "
-            "where the one costs what the other saves.",
-            uses=("Wire", "crossover_bytes"),
-            ask="crossover_bytes(p, Wire(alpha, beta))",
+CHECKS = (
+    Check(
+        name="crossover",
+        title="From which size on a ring is faster than trees",
+        points=4,
+        cases=(
+            Case("sixteen ranks", {"p": 16}),
+            Case("six ranks", {"p": 6}),
+            Case("two ranks", {"p": 2}),
+            Case("a wire without latency", {"p": 8, "alpha": 0.0}),
+            Case("many ranks", {"p": 513}, hidden=True),
         ),
-        Check(
-            name="choose",
-            title="Seconds of four forms, and the fastest",
-            points=6,
-            cases=(
-                Case("two islands of four, few bytes", _islands(8, 4, 1e3)),
-                Case("two islands of four, many bytes", _islands(8, 4, 1e9)),
-                Case("four islands of two", _islands(8, 2, 2e5)),
-                Case("one island", _islands(16, 16, 1e6)),
-                Case("islands of one", _islands(4, 1, 5e4)),
-                Case("a fast network between slow islands", _islands(16, 4, 3e6, turned=True)),
-                Case("many islands", _islands(64, 8, 4e7), hidden=True),
-            ),
-            inputs=_draw_islands,
-            run=calls.choose,
-            expect=_expect_choice,
-            compare=agree,
-            pointer="Which form is wrong, and in which of the cases? With one island all of its wires are inside.",
-            hint="List the distances 1, 2, 4 … p/2 and the wire of each: across from d = island on. Tree: n bytes at "
-            "each; halving and doubling: n·d/p. The ring pays its slowest wire in all of its 2(p - 1) steps.",
-            uses=("Wire", "predict", "choose"),
-            ask="predict(p, size_bytes, island, Wire(inside_alpha, inside_beta), Wire(across_alpha, across_beta))",
+        inputs=_draw_wire,
+        run=calls.crossover,
+        expect=_expect_crossover,
+        compare=close,
+        pointer="Write both times as S·α + k·n·β. Where are they equal?",
+        hint="The ring has p - 1 - ⌈log2 p⌉ more steps each way, and ⌈log2 p⌉ - (p - 1)/p times n bytes less: n is "
+        "where the one costs what the other saves.",
+        uses=("Wire", "crossover_bytes"),
+        ask="crossover_bytes(p, Wire(alpha, beta))",
+    ),
+    Check(
+        name="choose",
+        title="Seconds of four forms, and the fastest",
+        points=6,
+        cases=(
+            Case("two islands of four, few bytes", _islands(8, 4, 1e3)),
+            Case("two islands of four, many bytes", _islands(8, 4, 1e9)),
+            Case("slow wires inside four islands of two", _islands(8, 2, 2e5, turned=True)),
+            Case("one island", _islands(16, 16, 1e6)),
+            Case("islands of one", _islands(4, 1, 5e4, turned=True)),
+            Case("a fast network between slow islands", _islands(16, 4, 3e6, turned=True)),
+            Case("many islands", _islands(64, 8, 4e7), hidden=True),
         ),
-    )
+        inputs=_draw_islands,
+        run=calls.choose,
+        expect=_expect_choice,
+        compare=agree,
+        pointer="Which form is wrong, and in which of the cases? With one island all of its wires are inside.",
+        hint="List the distances 1, 2, 4 … p/2 and the wire of each: across from d = island on. Tree: n bytes at "
+        "each; halving and doubling: n·d/p. The ring pays its slowest wire in all of its 2(p - 1) steps.",
+        uses=("Wire", "predict", "choose"),
+        ask="predict(p, size_bytes, island, Wire(inside_alpha, inside_beta), Wire(across_alpha, across_beta))",
+    ),
 )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlsys_lab.checks.deciding.again import ask_again
 from mlsys_lab.checks.deciding.collectives.traffic import (
-    compare_run,
+    check_ranks,
     draw,
     draw_ranks,
     expect_ranks,
@@ -67,33 +66,29 @@ def _expect_counts(arrays: Arrays) -> Arrays:
 
 
 CHECKS = (
-    *ask_again(
-        [
-            Check(
-                name="split_chunks",
-                title="Chunks as equal as can be",
-                points=4,
-                cases=(
-                    Case("ten numbers on four", {"shape": (10,), "parts": 4}),
-                    Case("two on three", {"shape": (2,), "parts": 3, "dtype": "int64"}),
-                    Case("a matrix", {"shape": (3, 4), "parts": 5, "dtype": "float32"}),
-                    Case("one chunk", {"shape": (7,), "parts": 1}),
-                    Case("nothing to split", {"shape": (0,), "parts": 2}),
-                    Case("many", {"shape": (7, 43), "parts": 8}, hidden=True),
-                ),
-                inputs=_draw_chunks,
-                run=calls.split_chunks,
-                expect=_expect_chunks,
-                compare=close,
-                pointer="How many numbers does each chunk get at least, and how many are left over?",
-                hint="divmod(x.numel(), parts) gives the share, and how many chunks are longer by one; torch.split "
-                "takes a list of lengths.",
-                uses=("split_chunks",),
-                ask="split_chunks(x, parts)",
-            )
-        ]
-    ),
     Check(
+        name="split_chunks",
+        title="Chunks as equal as can be",
+        points=4,
+        cases=(
+            Case("ten numbers on four", {"shape": (10,), "parts": 4}),
+            Case("two on three", {"shape": (2,), "parts": 3, "dtype": "int64"}),
+            Case("a matrix", {"shape": (3, 4), "parts": 5, "dtype": "float32"}),
+            Case("one chunk", {"shape": (7,), "parts": 1}),
+            Case("nothing to split", {"shape": (0,), "parts": 2}),
+            Case("many", {"shape": (7, 43), "parts": 8}, hidden=True),
+        ),
+        inputs=_draw_chunks,
+        run=calls.split_chunks,
+        expect=_expect_chunks,
+        compare=close,
+        pointer="How many numbers does each chunk get at least, and how many are left over?",
+        hint="divmod(x.numel(), parts) gives the share, and how many chunks are longer by one; torch.split "
+        "takes a list of lengths.",
+        uses=("split_chunks",),
+        ask="split_chunks(x, parts)",
+    ),
+    check_ranks(
         name="reduce_scatter",
         title="Reduce-scatter round a ring",
         points=10,
@@ -110,15 +105,13 @@ CHECKS = (
         inputs=draw_ranks,
         run=calls.reduce_scatter,
         expect=_expect_reduce_scatter,
-        compare=compare_run,
-        ranks=True,
         pointer="Three ranks on paper: where does chunk 0 start, so that rank 0 is the last to add to it?",
         hint="Rank r first sends its own chunk r - 1. In step s = 2 … p it receives a partial sum, adds its own chunk "
         "r - s, and sends the result on in the next step. The last one is chunk r.",
         uses=("reduce_scatter",),
         describe=write_run("reduce_scatter(rank, x)"),
     ),
-    Check(
+    check_ranks(
         name="all_gather",
         title="All-gather round a ring",
         points=8,
@@ -133,8 +126,6 @@ CHECKS = (
         inputs=draw_ranks,
         run=calls.all_gather,
         expect=_expect_all_gather,
-        compare=compare_run,
-        ranks=True,
         pointer="What comes from the left in the first step is whose array? And in the second?",
         hint="In step s = 0, 1, … p - 2 rank r sends on the array of rank r - s, and receives that of rank r - s - 1.",
         uses=("all_gather",),

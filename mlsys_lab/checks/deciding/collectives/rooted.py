@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlsys_lab.checks.deciding.collectives.traffic import compare_run, draw_ranks, expect_ranks, given_x, write_run
+from mlsys_lab.checks.deciding.collectives.traffic import check_ranks, draw_ranks, expect_ranks, given_x, write_run
 from mlsys_lab.checks.learner import collectives as calls
 from mlsys_lab.checks.learner.ranks import split_ranks
-from mlsys_lab.checks.learner.spec import Arrays, Case, Check
+from mlsys_lab.checks.learner.spec import Arrays, Case
 
 
 def _expect_from(name: str, steps: int, arrays: Arrays) -> Arrays:
@@ -61,7 +61,7 @@ TREES = (
 )
 
 CHECKS = (
-    Check(
+    check_ranks(
         name="exchange",
         title="Two ranks exchange arrays",
         points=4,
@@ -79,15 +79,13 @@ CHECKS = (
         inputs=draw_ranks,
         run=calls.exchange,
         expect=_expect_exchange,
-        compare=compare_run,
-        ranks=True,
         pointer="Write down what both ranks do, line beside line. Who receives while the other sends?",
         hint="Both compare the same two numbers: the rank with the lower one sends first and then receives, the other "
         "receives first and then sends.",
         uses=("exchange",),
         describe=write_run("exchange(rank, x, {partner})"),
     ),
-    Check(
+    check_ranks(
         name="send_recv",
         title="Send to one rank and receive from another at once",
         points=6,
@@ -100,14 +98,12 @@ CHECKS = (
         inputs=draw_ranks,
         run=calls.send_recv,
         expect=_expect_send_recv,
-        compare=compare_run,
-        ranks=True,
         pointer="Every rank must be ready to receive while its own message is under way.",
         hint="isend first, which returns at once; then recv; then wait() on the request of the isend.",
         uses=("send_recv",),
         describe=write_run("send_recv(rank, x, {destination}, {source})"),
     ),
-    Check(
+    check_ranks(
         name="broadcast",
         title="Broadcast by a binomial tree",
         points=7,
@@ -115,15 +111,13 @@ CHECKS = (
         inputs=draw_ranks,
         run=calls.broadcast,
         expect=_expect_broadcast,
-        compare=compare_run,
-        ranks=True,
         pointer="Play it with six ranks on paper: who has the array before each step, and to whom does each send it?",
         hint="With v = (rank - root) % p and d = 1, 2, 4, …: if v < d and v + d < p, send to (rank + d) % p; if "
         "d <= v < 2d, receive from (rank - d) % p.",
         uses=("broadcast",),
         describe=write_run("broadcast(rank, x, {root})"),
     ),
-    Check(
+    check_ranks(
         name="reduce",
         title="Reduce by the same tree",
         points=8,
@@ -131,8 +125,6 @@ CHECKS = (
         inputs=draw_ranks,
         run=calls.reduce,
         expect=_expect_reduce,
-        compare=compare_run,
-        ranks=True,
         pointer="A rank sends once, when it has added up all that it will get. When is that?",
         hint="With v = (rank - root) % p and d = 1, 2, 4, …: if v has the bit d, send the sum to (rank - d) % p and "
         "return None; else, if v + d < p, receive from (rank + d) % p and add.",

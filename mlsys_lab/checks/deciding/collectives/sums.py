@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlsys_lab.checks.deciding.collectives.traffic import (
-    compare_run,
+    check_ranks,
     draw,
     draw_ranks,
     expect_ranks,
@@ -16,7 +16,7 @@ from mlsys_lab.checks.deciding.collectives.traffic import (
 from mlsys_lab.checks.deciding.snippet import write_input
 from mlsys_lab.checks.learner import collectives as calls
 from mlsys_lab.checks.learner.ranks import join_ranks, split_ranks
-from mlsys_lab.checks.learner.spec import Arrays, Case, Check
+from mlsys_lab.checks.learner.spec import Arrays, Case
 
 
 def _sums(xs: list[np.ndarray]) -> list[Arrays]:
@@ -75,7 +75,7 @@ def _expect_hierarchical(arrays: Arrays) -> Arrays:
 
 HINT_WHOLE = "The chunks of all ranks in order, joined, have the elements of x; reshape gives them its shape."
 CHECKS = (
-    Check(
+    check_ranks(
         name="all_reduce",
         title="All-reduce round a ring",
         points=8,
@@ -91,14 +91,12 @@ CHECKS = (
         inputs=draw_ranks,
         run=calls.all_reduce,
         expect=_expect_all_reduce,
-        compare=compare_run,
-        ranks=True,
         pointer="After reduce_scatter rank r has chunk r. What do all need now, and in which shape?",
         hint=HINT_WHOLE,
         uses=("all_reduce",),
         describe=write_run("all_reduce(rank, x)"),
     ),
-    Check(
+    check_ranks(
         name="halving_doubling",
         title="Recursive halving and doubling",
         points=11,
@@ -116,15 +114,13 @@ CHECKS = (
         inputs=draw_ranks,
         run=calls.halving_doubling,
         expect=_expect_halving_doubling,
-        compare=compare_run,
-        ranks=True,
         pointer="First two ranks, then four. Which of the two halves does rank 1 keep at distance 2, and which at 1?",
         hint="At distance d the partner is rank ^ d; without the bit d one keeps the first half, with it the second. "
         "On the way back the piece that comes goes behind one's own, or with the bit before it.",
         uses=("halving_doubling",),
         describe=write_run("halving_doubling(rank, x)"),
     ),
-    Check(
+    check_ranks(
         name="hierarchical",
         title="All-reduce over islands",
         points=8,
@@ -132,16 +128,14 @@ CHECKS = (
             Case("two islands of two", {"p": 4, "island": 2, "shape": (7,)}),
             Case("two islands of three", {"p": 6, "island": 3, "shape": (2, 4), "transposed": True, "dtype": "int64"}),
             Case("three islands of two, one number", {"p": 6, "island": 2, "shape": (1,)}),
-            Case("islands of one", {"p": 4, "island": 1, "shape": (6,), "dtype": "float32"}),
-            Case("one island", {"p": 3, "island": 3, "shape": (5,)}),
+            Case("islands of one", {"p": 5, "island": 1, "shape": (6,), "dtype": "float32"}),
+            Case("one island", {"p": 5, "island": 5, "shape": (5,)}),
             Case("two islands of four and many numbers", {"p": 8, "island": 4, "shape": (333,)}, hidden=True),
             Case("four islands of two", {"p": 8, "island": 2, "shape": (9, 13), "dtype": "float32"}, hidden=True),
         ),
         inputs=draw_ranks,
         run=calls.hierarchical,
         expect=_expect_hierarchical,
-        compare=compare_run,
-        ranks=True,
         pointer="Which ranks are in an island with rank 5, and which have the same place as rank 5 in the others?",
         hint="Inside: the `island` ranks from rank - rank % island on. Across: rank % island, and every island-th "
         "after it. reduce_scatter inside, all_reduce of that chunk across, all_gather inside.",
@@ -215,12 +209,12 @@ def _describe_gradients(arrays: Arrays) -> str:
         "        parameter.grad = grad\n"
         f"    average_gradients(rank, parameters, {int(parts[0]['bucket_bytes'])})\n"
         "    return [parameter.grad for parameter in parameters]\n\n"
-        "run(average, grads).results"
+        "run(average, grads)"
     )
 
 
 GRADIENTS = (
-    Check(
+    check_ranks(
         name="average_gradients",
         title="Gradients of your engine, averaged over ranks",
         points=12,
@@ -241,7 +235,12 @@ GRADIENTS = (
             Case("one rank", {"p": 1, "shapes": [(2,), (3,)], "bucket_bytes": 64}),
             Case(
                 "four ranks and many numbers",
-                {"p": 4, "shapes": [(17, 5), (17,), (3, 17), (3,), (40,)], "bucket_bytes": 700, "dtype": "float32"},
+                {
+                    "p": 4,
+                    "shapes": [(17, 5), (17,), (3, 17), (3,), (40,), (90,), (2,), (33,)],
+                    "bucket_bytes": 700,
+                    "dtype": "float32",
+                },
                 hidden=True,
             ),
             Case(
@@ -253,8 +252,6 @@ GRADIENTS = (
         inputs=_draw_gradients,
         run=calls.average_gradients,
         expect=_expect_gradients,
-        compare=compare_run,
-        ranks=True,
         pointer="All ranks must make the same all-reduces in the same order, whatever gradients each of them has.",
         hint="Fill the buckets by the parameters' sizes, from the last to the first. For each: join the flat gradients "
         "(zeros for None), all_reduce, divide by rank.size, split, reshape, and set grad.",

@@ -7,6 +7,7 @@ course's own collectives. A program that sends less than its limit passes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from mlsys_lab.checks.deciding.ledger import read_ledger
 from mlsys_lab.checks.deciding.ranks import compare_ranks
 from mlsys_lab.checks.deciding.snippet import write_input
 from mlsys_lab.checks.learner.ranks import join_ranks, split_ranks
-from mlsys_lab.checks.learner.spec import Arrays, Case, Mismatch
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
 from mlsys_lab.checks.learner.trees import flatten, nest
 from mlsys_lab.comm.ledger import Finish, Ledger, Post
 
@@ -75,6 +76,10 @@ def compare_run(got: Arrays, expected: Arrays) -> Mismatch | None:
     return _find_unwaited(ledger) or _find_excess(ledger, nest(expected)[LIMITS])
 
 
+check_ranks = partial(Check, ranks=True, compare=compare_run, time_limit_s=3.0)
+"""Make a check of several ranks, which share two cores while they run, and none of which computes for long."""
+
+
 def _find_unwaited(ledger: Ledger) -> Mismatch | None:
     for rank, log in enumerate(ledger.logs):
         posts = [event for event in log if isinstance(event, Post)]
@@ -126,6 +131,6 @@ def write_run(call: str) -> Callable[[Arrays], str]:
             lines += [] if len(set(values)) == 1 else [f"{name} = {values}"]
         turned = ".T" if "transposed" in parts[0] else ""
         written = "".join(f"    {write_input('x', part['x'])}{turned},\n" for part in parts)
-        return "\n".join([*lines, f"xs = [\n{written}]", f"run(lambda rank, x: {call.format(**numbers)}, xs).results"])
+        return "\n".join([*lines, f"xs = [\n{written}]", f"run(lambda rank, x: {call.format(**numbers)}, xs)"])
 
     return describe
