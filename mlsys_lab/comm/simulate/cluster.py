@@ -2,7 +2,8 @@
 
 A task starts when those named in `after` have ended and its streams are free of what was issued before. Where no task
 slows another, both are known when it is issued, and so are its start and end: the simulation is one pass, as long as
-the program that issues tasks. On a topology, whose links transfers share, it is played once all tasks are known.
+the program that issues tasks. On a topology, whose links transfers share, it is played once all tasks are known, which
+takes about ten times as long.
 """
 
 from __future__ import annotations

@@ -85,7 +85,8 @@ class Flows:
         """Take a flow off its links, which has sent all."""
         for link in self._flows.pop(flow).route:
             del self._users[link][flow]
-            self._changed[link] = None
+            if self._users[link]:
+                self._changed[link] = None
 
     def version(self, flow: int) -> int:
         """Number of the flow's present rate, counted from 1; 0 for a flow that is not under way."""
