@@ -11,11 +11,14 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from mlsys_lab.comm.cost.topology import Route, Topology
 from mlsys_lab.comm.simulate.events import Issued, play
 from mlsys_lab.comm.simulate.timeline import Timeline
 from mlsys_lab.errors import InputError, did_you_mean
+
+if TYPE_CHECKING:
+    from mlsys_lab.comm.cost.topology import Route, Topology  # a lab may withhold costs
 
 Task = int
 """A task's number, in order of issue: what `after` takes."""

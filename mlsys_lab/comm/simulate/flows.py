@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from mlsys_lab.comm.cost.topology import Route
+if TYPE_CHECKING:
+    from mlsys_lab.comm.cost.topology import Route
 
 ROUNDING = 1e-12  # shares of links that differ by less are the same: bandwidths are not subtracted exactly
 
