@@ -1,6 +1,7 @@
 """Drawings of chapter 09: rings, trees, islands, shared uplinks, NCCL's protocols, and sends that wait in a circle.
 
-What they show is computed: places in trees by `comm.collectives.trees`, chunks of a ring by running it.
+What they show is computed: places in trees by `comm.collectives.trees`, chunks of a ring by running it,
+others by following an algorithm's steps.
 """
 
 from __future__ import annotations
@@ -70,6 +71,28 @@ def double_tree() -> Markup:
         "Two trees over ranks 0 to 7. In the first the odd ranks are leaves, in the second the even ranks are.",
         _tree(first, "blue", "first half of the array"),
         _tree(second, "orange", "second half"),
+    )
+
+
+def halving_doubling() -> Markup:
+    """All-reduce of four ranks by recursive halving and doubling, step by step."""
+    p = 4
+    held = [[1] * p for _ in range(p)]
+    panels = [_state(held, p, [], title="start")]
+    distances = [1 << k for k in reversed(range((p - 1).bit_length()))]
+    for distance in distances:
+        # What a rank goes on with: chunks whose numbers are its own in the binary places from this distance up.
+        got = [[chunk for chunk in range(p) if chunk // distance == r // distance] for r in range(p)]
+        held = [[2 * one if chunk in got[r] else one for chunk, one in enumerate(row)] for r, row in enumerate(held)]
+        panels.append(_state(held, p, got, title=f"halve: {distance} away"))
+    for distance in reversed(distances):
+        got = [[chunk for chunk in range(p) if chunk // distance == (r ^ distance) // distance] for r in range(p)]
+        held = [[p if chunk in got[r] else one for chunk, one in enumerate(row)] for r, row in enumerate(held)]
+        panels.append(_state(held, p, got, title=f"double: {distance} away"))
+    return drawing(
+        "Four ranks, four chunks each. Ranks two apart exchange halves and add, so that each goes on with two chunks; "
+        "then neighbours, so that each has the sum of one. Then finished chunks go back the same way, one and two.",
+        *panels,
     )
 
 
@@ -204,6 +227,7 @@ DRAWINGS = {
     "ring": ring,
     "tree": tree,
     "double_tree": double_tree,
+    "halving_doubling": halving_doubling,
     "rails": rails,
     "uplink": uplink,
     "hierarchical": hierarchical,

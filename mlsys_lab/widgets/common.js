@@ -103,9 +103,11 @@ const STYLE = `
   padding: 14px 16px; margin: 4px 0 16px; box-sizing: border-box; color-scheme: light;
   font: 15px/1.5 var(--pst-font-family-base, var(--jp-ui-font-family, system-ui, sans-serif)); font-variant-numeric: tabular-nums;
 }
-.figure[data-theme="dark"] {
-  --ink: #e6ebf1; --muted: #a3afbd; --line: #3a4552; --surface: #1a2029; --raised: #252d38;
-  --value: #82b5ff; --gradient: #ffab70; --soft-value: #1c3557; --soft-gradient: #4a2e1c; --bad: #ff8f9c; color-scheme: dark;
+@media screen {
+  .figure[data-theme="dark"] {
+    --ink: #e6ebf1; --muted: #a3afbd; --line: #3a4552; --surface: #1a2029; --raised: #252d38;
+    --value: #82b5ff; --gradient: #ffab70; --soft-value: #1c3557; --soft-gradient: #4a2e1c; --bad: #ff8f9c; color-scheme: dark;
+  }
 }
 .figure:focus-visible, .figure :focus-visible { outline: 2px solid var(--value); outline-offset: 2px; }
 svg { display: block; margin: 0 auto; max-width: 100%; height: auto; font-family: inherit; }

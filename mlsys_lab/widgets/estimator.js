@@ -4,8 +4,10 @@ const ESTIMATOR_STYLE = `
 .figure {
   --weights: #1759b8; --gradients: #b4410e; --master: #26734d; --moments: #7b3fa0; --gathered: #0f7284; --activations: #8a6d00; --cache: #8c2f5c;
 }
-.figure[data-theme="dark"] {
-  --weights: #82b5ff; --gradients: #ffab70; --master: #6fcf9f; --moments: #cf9cf0; --gathered: #6fd0de; --activations: #e3c14d; --cache: #f29bc4;
+@media screen {
+  .figure[data-theme="dark"] {
+    --weights: #82b5ff; --gradients: #ffab70; --master: #6fcf9f; --moments: #cf9cf0; --gathered: #6fd0de; --activations: #e3c14d; --cache: #f29bc4;
+  }
 }
 fieldset { border: 0; border-top: 1px solid var(--line); margin: 12px 0 0; padding: 4px 0 0; min-width: 0; }
 fieldset:first-of-type { border-top: 0; margin-top: 0; padding-top: 0; }

@@ -4,8 +4,10 @@ const RING_STYLE = `
 .figure {
   --rank-0: #1759b8; --rank-1: #b4410e; --rank-2: #17794a; --rank-3: #7a3ab0; --rank-4: #8a6d00; --rank-5: #0d7784;
 }
-.figure[data-theme="dark"] {
-  --rank-0: #82b5ff; --rank-1: #ffab70; --rank-2: #6fd39b; --rank-3: #cfa3f5; --rank-4: #e6cf5c; --rank-5: #6fd6e4;
+@media screen {
+  .figure[data-theme="dark"] {
+    --rank-0: #82b5ff; --rank-1: #ffab70; --rank-2: #6fd39b; --rank-3: #cfa3f5; --rank-4: #e6cf5c; --rank-5: #6fd6e4;
+  }
 }
 svg .cell { fill: var(--raised); stroke: var(--line); stroke-width: 1.5; }
 svg .frame { fill: none; stroke: var(--line); stroke-width: 1.5; }

@@ -9,10 +9,13 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+import torch
 from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace, patch_docutils
 
 from book.drawings import draw, drawing_names, kit
+from mlsys_lab.comm import run
+from mlsys_lab.comm.collectives import all_reduce
 from mlsys_lab.errors import InputError
 
 BOOK = Path(__file__).parents[2] / "book"
@@ -33,6 +36,13 @@ def font_size(classes: str) -> float:
 
 def svgs(name: str) -> list[ElementTree.Element]:
     return list(ElementTree.fromstring(draw(name)).iter("svg"))
+
+
+def whole_chunks(state: ElementTree.Element) -> int:
+    """How many chunks of a state are filled over all of their cell's width."""
+    rects = [(rect.get("class", ""), float(rect.get("width", "nan"))) for rect in state.iter("rect")]
+    cell = max(width for _, width in rects)
+    return sum(kind.endswith("solid") and width == cell for kind, width in rects)
 
 
 @pytest.mark.parametrize("name", drawing_names())
@@ -78,14 +88,22 @@ def test_every_drawing_is_shown_once_and_every_one_shown_is_referred_to() -> Non
 
 
 def test_the_ring_s_chunks_fill_up_until_each_rank_has_one_whole_and_then_all() -> None:
-    whole, marked = [], []
-    for state in svgs("collectives.ring")[1:]:
-        rects = [(rect.get("class", ""), float(rect.get("width", "nan"))) for rect in state.iter("rect")]
-        cell = max(width for _, width in rects)
-        whole.append(sum(kind.endswith("solid") and width == cell for kind, width in rects))
-        marked.append(sum(kind == "mark" for kind, _ in rects))
-    assert whole == [0, 0, 0, 4, 8, 12, 16]
-    assert marked == [0, 4, 4, 4, 4, 4, 4]
+    states = svgs("collectives.ring")[1:]
+    assert [whole_chunks(state) for state in states] == [0, 0, 0, 4, 8, 12, 16]
+    assert [sum(rect.get("class") == "mark" for rect in state.iter("rect")) for state in states] == [0, *[4] * 6]
+
+
+def test_halving_and_doubling_draws_as_many_chunks_as_a_run_sends() -> None:
+    p = 4
+    ledger = run(all_reduce.halving_doubling, [torch.zeros(p, dtype=torch.uint8)] * p).ledger
+    drawn = [
+        sum(rect.get("class") == "mark" for rect in state.iter("rect"))
+        for state in svgs("collectives.halving_doubling")
+    ]
+    sent = [sum(one.size_bytes for one in ledger.messages if one.start == step) for step in range(ledger.steps)]
+    assert drawn == [0, *sent]
+    *_, middle, last = svgs("collectives.halving_doubling")
+    assert [whole_chunks(state) for state in (middle, last)] == [p * p // 2, p * p]
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,15 @@ def test_jupyterlab_s_mark_is_read_and_followed(open_page) -> None:
     page.wait_for_function(f"({THEME})(document.querySelector('mlsys-roofline')) === 'light'")
 
 
+def test_paper_is_light_whatever_the_theme(open_page) -> None:
+    ground = "(el) => getComputedStyle(el.shadowRoot.querySelector('.figure')).backgroundColor"
+    light = open_page(FIGURE._repr_html_(), theme="light").eval_on_selector("mlsys-roofline", ground)
+    page = open_page(FIGURE._repr_html_(), theme="dark")
+    assert page.eval_on_selector("mlsys-roofline", ground) != light
+    page.emulate_media(media="print")
+    assert page.eval_on_selector("mlsys-roofline", ground) == light
+
+
 @pytest.mark.parametrize("name", ["light", "dark"])
 def test_text_stands_out_from_its_ground(open_page, name: str) -> None:
     page = open_page(FIGURE._repr_html_(), theme=name)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from mlsys_lab.comm.cost.topology import Route
 from mlsys_lab.comm.simulate.flows import End, Flows
+
+if TYPE_CHECKING:
+    from mlsys_lab.comm.cost.topology import Route
 
 
 class Issued(NamedTuple):

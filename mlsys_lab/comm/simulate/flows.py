@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from mlsys_lab.comm.cost.topology import Route
+if TYPE_CHECKING:
+    from mlsys_lab.comm.cost.topology import Route
 
 ROUNDING = 1e-12  # shares of links that differ by less are the same: bandwidths are not subtracted exactly
 
@@ -85,7 +86,8 @@ class Flows:
         """Take a flow off its links, which has sent all."""
         for link in self._flows.pop(flow).route:
             del self._users[link][flow]
-            self._changed[link] = None
+            if self._users[link]:
+                self._changed[link] = None
 
     def version(self, flow: int) -> int:
         """Number of the flow's present rate, counted from 1; 0 for a flow that is not under way."""

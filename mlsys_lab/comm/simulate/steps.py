@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from mlsys_lab.comm.cost.alpha_beta import LinkCost
 from mlsys_lab.comm.simulate.cluster import Cluster, Task
+
+if TYPE_CHECKING:
+    from mlsys_lab.comm.cost.alpha_beta import LinkCost
 
 
 def ring_all_reduce(
