@@ -22,10 +22,8 @@ WHOLE = (torch.int32, torch.int64)
 Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
 """Type of causal attention with grouped heads: q (B, N, T, H), k and v (B, K, T, H), bias -> (B, N, T, H).
 
-Query head n attends with key/value head n
-
-(N/K); scores are scaled by 1/√H. A bias (N or 1, T, T), or one for each of the batch, is added to the scores where it
-is not None, and holds the causal mask as -inf.
+Query head n attends with key/value head n // (N/K); scores are scaled by 1/√H. A bias (N or 1, T, T), or one for each
+of the batch, is added to the scores where it is not None, and holds the causal mask as -inf.
 """
 
 CachedAttention = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
