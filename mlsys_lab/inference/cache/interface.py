@@ -44,6 +44,11 @@ class Cache(ABC):
     chunk: int | None = None
     """Most new tokens that a sequence may have in one step; None where there is no limit."""
 
+    @property
+    @abstractmethod
+    def sequences(self) -> list[int]:
+        """Numbers of the sequences in the cache, in the order in which they came."""
+
     @abstractmethod
     def start(self, prompt: Sequence[int] = ()) -> int:
         """Number of a new sequence; its `length` says how much of the prompt is here already, never all of it."""

@@ -55,6 +55,11 @@ class SlotCache(Cache):
     def _held_slots(self) -> int:
         """Number of slots that sequences have for themselves."""
 
+    @property
+    def sequences(self) -> list[int]:
+        """Numbers of the sequences in the cache, in the order in which they came."""
+        return list(self._lengths)
+
     def start(self, prompt: Sequence[int] = ()) -> int:
         """Number of a new sequence, which is empty: this layout shares nothing between prompts."""
         sequence = self._started
@@ -87,7 +92,7 @@ class SlotCache(Cache):
     def length(self, sequence: int) -> int:
         """Number of committed tokens of a sequence; InputError for one that is not in the cache."""
         if sequence not in self._lengths:
-            raise InputError("no such sequence in the cache", got=sequence, expected=f"one of {list(self._lengths)}")
+            raise InputError("no such sequence in the cache", got=sequence, expected=f"one of {self.sequences}")
         return self._lengths[sequence]
 
     def prepare(self, new: Mapping[int, Sequence[int]]) -> Step:
