@@ -98,6 +98,7 @@ class SlotCache(Cache):
     def prepare(self, new: Mapping[int, Sequence[int]]) -> Step:
         """Find slots for new tokens, and lay out a pass over them: one query for each, all keys it may see."""
         self._check(new)
+        new = {sequence: tuple(tokens) for sequence, tokens in new.items()}
         counts = {sequence: len(tokens) for sequence, tokens in new.items()}
         self._reserve(counts)
         device = self.model.embedding.weight.device

@@ -193,3 +193,14 @@ def test_one_slot_more_than_the_window_is_enough():
     request = Request(draw(10), 8, WARM)
     (got,) = generate(model, [request], cache=SlidingWindow(model, sequences=1, chunk=1))[0]
     assert got.tokens == tuple(written_plainly(model, request)[0])
+
+
+@pytest.mark.gpu
+def test_texts_on_the_gpu_are_those_of_the_cpu():
+    requests = [Request(draw(9), 11, GREEDY), Request(draw(2), 20, WARM, count=3)]
+    for window in (None, 6):
+        expected = generate(build(window=window), requests)
+        model = build(window=window).cuda()
+        for name, cache in caches(model, sequences=4, chunk=4).items():
+            for answer, wanted in zip(generate(model, requests, cache=cache), expected, strict=True):
+                assert [one.tokens for one in answer] == [one.tokens for one in wanted], name

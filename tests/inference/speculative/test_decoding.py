@@ -164,3 +164,12 @@ def test_what_cannot_be(make, words):
     with pytest.raises(InputError, match=words) as refused:
         make(build())
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.gpu
+def test_drafts_on_the_gpu():
+    request = Request(draw(7), 15, PENALISED)
+    (expected,) = generate(build(), [request])[0]
+    model = build().cuda()
+    for drafter in (PromptLookup(V), ModelDrafter(build(kv_heads=1, seed=1).cuda())):
+        assert speculate(model, request, drafter).completion.tokens == expected.tokens
