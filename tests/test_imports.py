@@ -18,7 +18,7 @@ ARRAYS = (
     "checks.fresh",
     "checks.deciding.artifact",
 )
-TENSORS = ("autograd", "models", "checks.deciding.autograd", "checks.deciding.transformer_arithmetic")
+TENSORS = ("autograd", "models", "inference", "checks.deciding.autograd", "checks.deciding.transformer_arithmetic")
 COMMANDS = (
     ["--help"],
     ["list"],

@@ -1,6 +1,6 @@
 """A decoder transformer that covers many published models, and loading of their weights."""
 
 from mlsys_lab.models.loading import load
-from mlsys_lab.models.transformer import Attention, Transformer, fused_attention
+from mlsys_lab.models.transformer import Attention, CachedAttention, Transformer, fused_attention
 
-__all__ = ["Attention", "Transformer", "fused_attention", "load"]
+__all__ = ["Attention", "CachedAttention", "Transformer", "fused_attention", "load"]

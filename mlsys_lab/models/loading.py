@@ -20,6 +20,8 @@ from mlsys_lab.models.transformer import Attention, Transformer, fused_attention
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 HEAD = "lm_head.weight"
+WINDOWED = ("mistral", "mixtral")
+"""Architectures that, where they have a window of attention, have it in every layer."""
 
 
 def load(
@@ -32,10 +34,10 @@ def load(
     """A `Transformer` with the weights of a checkpoint: GPT-2, BLOOM, LLaMA, Mistral, Mixtral, Qwen 2 and Qwen 3.
 
     `dtype` None keeps that of the stored embedding. Files are mapped and tensors copied out one by one, so that memory
-    for the model and one tensor is enough. A window of attention shorter than the context becomes the context, within
-    which it makes no difference. Raises InputError, in one line, for a folder without these files, damaged ones,
-    tensors that are missing, left over or of another shape, quantised weights, and for an architecture or a stretching
-    of rotary angles that `Transformer` does not compute.
+    for the model and one tensor is enough. Where only some layers have a window of attention (Qwen), it becomes the
+    context, within which it makes no difference. Raises InputError, in one line, for a folder without these files,
+    damaged ones, tensors that are missing, left over or of another shape, quantised weights, and for an architecture
+    or a stretching of rotary angles that `Transformer` does not compute.
     """
     folder = Path(folder)
     fields = read_fields(folder / "config.json")
@@ -76,10 +78,11 @@ def _build_empty(folder: Path, fields: Fields, attention: Attention) -> Transfor
         )
     if fields.get("quantization_config"):
         raise InputError(f"{folder}: quantised weights are not loaded here", expected="floating-point weights")
-    if fields.window is not None:
-        config = dataclasses.replace(config, context=fields.window)
+    window = fields.window
+    if window is not None and fields.text("model_type") not in WINDOWED:
+        config, window = dataclasses.replace(config, context=window), None
     with torch.device("meta"):
-        return Transformer(config, attention)
+        return Transformer(config, attention, window=window)
 
 
 class Checkpoint:

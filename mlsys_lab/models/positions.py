@@ -1,6 +1,6 @@
-"""Two ways to tell attention where tokens stand without learning it: rotary angles, and ALiBi's slopes.
+"""Where tokens stand, for attention: rotary angles, ALiBi's slopes, and which keys a query sees.
 
-Dimension letters: T tokens, N heads, H head_dim, ... any leading axes.
+Dimension letters: T tokens or queries, S keys, N heads, H head_dim, ... any leading axes.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from mlsys_lab.flops import RotaryScaling
 
 
 def rotary_angles(
-    T: int, H: int, theta: float, like: torch.Tensor, scaling: RotaryScaling | None = None
+    positions: torch.Tensor, H: int, theta: float, like: torch.Tensor, scaling: RotaryScaling | None = None
 ) -> torch.Tensor:
-    """Cosines and sines of the rotary angles of positions 0..T-1: (2, T, H/2), with the device and dtype of `like`.
+    """Cosines and sines of the rotary angles of positions: (..., T) -> (2, ..., T, H/2), in the dtype of `like`.
 
     RoFormer (arXiv:2104.09864), §3.2.2, equation 15: pair i turns by theta^(-2i/H) a position, or less by
     `stretch_angles` where there is a scaling. Worked out in fp32 at least, since bf16 cannot tell far positions apart.
@@ -24,8 +24,8 @@ def rotary_angles(
     turns = theta ** (-torch.arange(0, H, 2, device=like.device, dtype=fine) / H)  # (H/2,)
     if scaling is not None:
         turns = stretch_angles(turns, scaling)
-    angles = torch.arange(T, device=like.device, dtype=fine)[:, None] * turns  # (T, H/2)
-    return torch.stack((angles.cos(), angles.sin())).to(like.dtype)  # (2, T, H/2)
+    angles = positions.to(fine)[..., None] * turns  # (..., T, H/2)
+    return torch.stack((angles.cos(), angles.sin())).to(like.dtype)  # (2, ..., T, H/2)
 
 
 def stretch_angles(turns: torch.Tensor, scaling: RotaryScaling) -> torch.Tensor:
@@ -44,7 +44,7 @@ def stretch_angles(turns: torch.Tensor, scaling: RotaryScaling) -> torch.Tensor:
 
 
 def rotate(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
-    """Turn the pairs (i, i + H/2) of each head by its position's angles: (..., T, H) and (2, T, H/2) -> (..., T, H).
+    """Turn the pairs (i, i + H/2) of heads by their positions' angles: (..., T, H), (2, ..., T, H/2) -> (..., T, H).
 
     The pairs are those of Hugging Face checkpoints; LLaMA's own files pair neighbours, (2i, 2i + 1).
     """
@@ -53,8 +53,8 @@ def rotate(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
-def alibi_bias(T: int, N: int, like: torch.Tensor) -> torch.Tensor:
-    """ALiBi's bias on the scores, (N, T, T): minus slope times distance for the past, -inf for the future.
+def alibi_slopes(N: int, like: torch.Tensor) -> torch.Tensor:
+    """ALiBi's slope of each head, (N,), on the device of `like` and in fp32 at least.
 
     Slopes are 2^(-8/n), 2^(-16/n), ... for n heads; where N is no power of two, n is the next lower one and the rest
     are every other slope of 2n heads (arXiv:2108.12409, §3 and its code).
@@ -62,8 +62,24 @@ def alibi_bias(T: int, N: int, like: torch.Tensor) -> torch.Tensor:
     n = 2 ** math.floor(math.log2(N))
     powers = [8 * (i + 1) / n for i in range(n)] + [4 * (2 * i + 1) / n for i in range(N - n)]
     fine = torch.promote_types(like.dtype, torch.float32)
-    slopes = 2.0 ** -torch.tensor(powers, device=like.device, dtype=fine)  # (N,)
-    places = torch.arange(T, device=like.device, dtype=fine)
-    ahead = places - places[:, None]  # (T, T): of a key before a query
-    bias = slopes[:, None, None] * ahead  # (N, T, T)
-    return bias.masked_fill(ahead > 0, -math.inf).to(like.dtype)
+    return 2.0 ** -torch.tensor(powers, device=like.device, dtype=fine)
+
+
+def score_bias(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    like: torch.Tensor,
+    *,
+    slopes: torch.Tensor | None = None,
+    window: int | None = None,
+) -> torch.Tensor:
+    """What to add to scores of queries and keys at given positions: (..., T) and (..., S) -> (..., N or 1, T, S).
+
+    -inf where the key stands after the query, or `window` positions and more before it: a query sees itself and the
+    `window` - 1 before. Elsewhere 0, or with ALiBi's `slopes` (N,) minus slope times distance. In the dtype of `like`.
+    """
+    fine = torch.promote_types(like.dtype, torch.float32)
+    ahead = keys.to(fine)[..., None, None, :] - queries.to(fine)[..., None, :, None]  # (..., 1, T, S)
+    bias = torch.zeros_like(ahead) if slopes is None else slopes[:, None, None] * ahead
+    hidden = ahead > 0 if window is None else (ahead > 0) | (ahead <= -window)
+    return bias.masked_fill(hidden, -math.inf).to(like.dtype)

@@ -6,6 +6,7 @@ Dimension letters: B batch, T tokens, D d_model, N query heads, K key/value head
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import nn
@@ -14,16 +15,26 @@ from torch.nn import functional as F
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import TransformerConfig
 from mlsys_lab.models.experts import MLP, MixtureOfExperts
-from mlsys_lab.models.positions import alibi_bias, rotary_angles, rotate
+from mlsys_lab.models.positions import alibi_slopes, rotary_angles, rotate, score_bias
+
+WHOLE = (torch.int32, torch.int64)
 
 Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
 """Type of causal attention with grouped heads: q (B, N, T, H), k and v (B, K, T, H), bias -> (B, N, T, H).
 
-Query head n attends with key/value head n
-
-(N/K); scores are scaled by 1/√H. A bias (N, T, T), where it is not None, is added to the scores and holds the causal
-mask as -inf.
+Query head n attends with key/value head n // (N/K); scores are scaled by 1/√H. A bias (N or 1, T, T), or one for each
+of the batch, is added to the scores where it is not None, and holds the causal mask as -inf.
 """
+
+CachedAttention = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""Type of attention that knows its layer, as caches of keys and values have it: layer, q, k, v -> (B, N, T, H).
+
+Layers count from 0; q is (B, N, T, H), k and v are (B, K, T, H) of the new tokens alone, already turned by rotary
+angles. What masks and biases the scores is up to it.
+"""
+
+
+Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def fused_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -45,8 +56,17 @@ class SelfAttention(nn.Module):
         self.query_norm = nn.RMSNorm(c.head_dim, c.norm_eps) if c.qk_norm else nn.Identity()
         self.key_norm = nn.RMSNorm(c.head_dim, c.norm_eps) if c.qk_norm else nn.Identity()
 
-    def forward(self, x: torch.Tensor, angles: torch.Tensor | None, bias: torch.Tensor | None) -> torch.Tensor:
-        """Attend: x (B, T, D), rotary angles (2, T, H/2) or None, bias (N, T, T) or None -> (B, T, D)."""
+    def forward(
+        self,
+        x: torch.Tensor,
+        angles: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        attend: Attend | None = None,
+    ) -> torch.Tensor:
+        """Attend: x (B, T, D), rotary angles (2, ..., T, H/2) or None, bias or None -> (B, T, D).
+
+        `attend`, where it is given, takes the place of `attention` and of the bias.
+        """
         q, k, v = (
             project(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # (B, N or K, T, H)
             for project in (self.query, self.key, self.value)
@@ -54,7 +74,7 @@ class SelfAttention(nn.Module):
         q, k = self.query_norm(q), self.key_norm(k)
         if angles is not None:
             q, k = rotate(q, angles), rotate(k, angles)
-        heads = self.attention(q, k, v, bias)  # (B, N, T, H)
+        heads = self.attention(q, k, v, bias) if attend is None else attend(q, k, v)  # (B, N, T, H)
         return self.out(heads.transpose(1, 2).flatten(2))  # (B, T, D)
 
 
@@ -75,31 +95,43 @@ class Block(nn.Module):
         routed = experts is not None and layer >= experts.dense_layers
         self.mlp = MixtureOfExperts(config, experts) if experts and routed else MLP(config, config.d_ff)
 
-    def forward(self, x: torch.Tensor, angles: torch.Tensor | None, bias: torch.Tensor | None) -> torch.Tensor:
-        """Add attention's and the MLP's results to x: (B, T, D) -> (B, T, D); angles and bias as in `SelfAttention`."""
+    def forward(
+        self,
+        x: torch.Tensor,
+        angles: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        attend: Attend | None = None,
+    ) -> torch.Tensor:
+        """Add attention's and the MLP's results to x: (B, T, D) -> (B, T, D); the others as in `SelfAttention`."""
         h = self.attention_norm(x)
+        attended = self.attention_post_norm(self.attention(h, angles, bias, attend))
         if self.mlp_norm is None:
-            return x + self.attention_post_norm(self.attention(h, angles, bias)) + self.mlp_post_norm(self.mlp(h))
-        x = x + self.attention_post_norm(self.attention(h, angles, bias))
+            return x + attended + self.mlp_post_norm(self.mlp(h))
+        x = x + attended
         return x + self.mlp_post_norm(self.mlp(self.mlp_norm(x)))
 
 
 class Transformer(nn.Module):
     """Decoder transformer of the GPT-2 and LLaMA families: token ids (B, T) -> logits of the next token (B, T, V).
 
-    `attention` is what each layer calls with its queries, keys and values. Raises InputError for latent attention,
-    attention sinks and a router's bias, whose arithmetic
-    is in `mlsys_lab.flops` but which are not built here. Weights begin as GPT-2's: normal, deviation
-    0.02, divided by √(2L) where a block adds to what goes through (Radford et al. 2019, §2.3); biases 0.
+    `attention` is what each layer calls with its queries, keys and values. With a `window` a token sees itself and the
+    `window` - 1 before it (Mistral, arXiv:2310.06825, §2), in every layer. Raises InputError for latent attention,
+    attention sinks and a router's bias, whose arithmetic is in `mlsys_lab.flops` but which are not built here. Weights
+    begin as GPT-2's: normal, deviation 0.02, divided by √(2L) where a block adds to what goes through (Radford et al.
+    2019, §2.3); biases 0.
     """
 
-    def __init__(self, config: TransformerConfig, attention: Attention = fused_attention) -> None:
+    def __init__(
+        self, config: TransformerConfig, attention: Attention = fused_attention, *, window: int | None = None
+    ) -> None:
         super().__init__()
+        if window is not None and window < 1:
+            raise InputError("window of attention", got=window, expected="1 or more, or None for all tokens before")
         if config.latent is not None:
             raise InputError("latent attention is not built here", got=config.name, expected="grouped or multi-head")
         if config.attention_sinks or config.router_bias:
             raise InputError("sinks and a router's bias are not built here", got=config.name, expected="neither")
-        self.config = config
+        self.config, self.window = config, window
         V, D = config.vocab_size, config.d_model
         self.embedding = nn.Embedding(V, D)
         self.positions = nn.Embedding(config.context, D) if config.position == "learned" else None
@@ -120,30 +152,75 @@ class Transformer(nn.Module):
             if isinstance(module, nn.Linear) and module.bias is not None:
                 module.bias.zero_()
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Logits of each next token: ids (B, T) -> (B, T, V). InputError for other shapes, dtypes and too long a T."""
-        c = self.config
-        if tokens.ndim != 2 or tokens.shape[1] > c.context or tokens.dtype not in (torch.int32, torch.int64):
-            raise InputError(
-                "tokens of another shape",
-                got=f"{tuple(tokens.shape)} of {tokens.dtype}",
-                expected=f"integers (B, T), T up to {c.context}",
-            )
-        T, weight = tokens.shape[1], self.embedding.weight
+    def forward(
+        self,
+        tokens: torch.Tensor,
+        *,
+        positions: torch.Tensor | None = None,
+        attend: CachedAttention | None = None,
+        rows: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Logits of each next token: ids (B, T) -> (B, T, V).
+
+        `positions` (T,) or (B, T) say where the tokens stand, each one after the other; 0 to T-1 where it is None.
+        `attend` takes the place of attention, its mask and its bias, in every layer. With `rows`, indices (R,) into the
+        B·T tokens, only their logits are worked out, (R, V). Raises InputError for other shapes and dtypes, tokens
+        outside the vocabulary and positions outside the context; values on a GPU are not looked at.
+        """
+        c, weight = self.config, self.embedding.weight
+        self._check(tokens, positions, rows)
         try:
             x = self.embedding(tokens)  # (B, T, D)
         except IndexError:
             got = f"{int(tokens.min())} to {int(tokens.max())}"
             raise InputError("token outside the vocabulary", got=got, expected=f"0 to {c.vocab_size - 1}") from None
+        T = tokens.shape[1]
         if self.positions is not None:
-            x = x + self.positions.weight[:T]
+            x = x + (self.positions.weight[:T] if positions is None else self.positions(positions))
         x = self.embedding_norm(x)
-        rotary = c.position == "rotary"
-        angles = rotary_angles(T, c.head_dim, c.rope_theta, weight, c.rope_scaling) if rotary else None
-        bias = alibi_bias(T, c.n_heads, weight) if c.position == "alibi" else None
-        for block in self.blocks:
-            x = block(x, angles, bias)
-        return F.linear(self.norm(x), weight if self.head is None else self.head.weight)  # (B, T, V)
+        places = torch.arange(T, device=weight.device) if positions is None else positions
+        angles = bias = None
+        if c.position == "rotary":
+            per_head = places[:, None] if places.ndim == 2 else places  # (B, 1, T) or (T,)
+            angles = rotary_angles(per_head, c.head_dim, c.rope_theta, weight, c.rope_scaling)
+        if attend is None and (c.position == "alibi" or (self.window is not None and self.window < T)):
+            bias = score_bias(places, places, weight, slopes=self.slopes(), window=self.window)
+        for layer, block in enumerate(self.blocks):
+            x = block(x, angles, bias, attend and partial(attend, layer))
+        if rows is not None:
+            x = x.flatten(0, 1)[rows]  # (R, D)
+        return F.linear(self.norm(x), weight if self.head is None else self.head.weight)  # (B, T, V) or (R, V)
+
+    def slopes(self) -> torch.Tensor | None:
+        """ALiBi's slopes (N,), or None for a model with other positions."""
+        return alibi_slopes(self.config.n_heads, self.embedding.weight) if self.config.position == "alibi" else None
+
+    def _check(self, tokens: torch.Tensor, positions: torch.Tensor | None, rows: torch.Tensor | None) -> None:
+        context = self.config.context
+        too_long = positions is None and tokens.shape[-1:] > (context,)
+        if tokens.ndim != 2 or too_long or tokens.dtype not in WHOLE:
+            expected = f"integers (B, T), T up to {context}" if positions is None else "integers (B, T)"
+            raise InputError(
+                "tokens of another shape", got=f"{tuple(tokens.shape)} of {tokens.dtype}", expected=expected
+            )
+        if positions is not None:
+            _check_indices("positions", positions, context, (tokens.shape, tokens.shape[1:]))
+        if rows is not None:
+            _check_indices("rows", rows, tokens.numel(), (torch.Size([rows.numel()]),))
+
+
+def _check_indices(name: str, indices: torch.Tensor, end: int, shapes: tuple[torch.Size, ...]) -> None:
+    """Raise InputError unless these are integers of one of the shapes and, where looking costs nothing, below `end`."""
+    if indices.shape not in shapes or indices.dtype not in WHOLE:
+        raise InputError(
+            f"{name} of another shape",
+            got=f"{tuple(indices.shape)} of {indices.dtype}",
+            expected=f"integers {' or '.join(str(tuple(shape)) for shape in shapes)}",
+        )
+    if indices.device.type == "cpu" and indices.numel():
+        first, last = int(indices.min()), int(indices.max())
+        if first < 0 or last >= end:
+            raise InputError(f"{name} out of range", got=f"{first} to {last}", expected=f"0 to {end - 1}")
 
 
 def norm(config: TransformerConfig) -> nn.Module:

@@ -122,5 +122,5 @@ def test_llama_3_1_keeps_fast_pairs_and_slows_slow_ones():
 
 def test_linear_scaling_divides_positions():
     like = torch.empty(0, dtype=torch.float64)
-    stretched = rotary_angles(41, 8, 100.0, like, RotaryScaling("linear", 4.0))
-    torch.testing.assert_close(stretched[:, ::4], rotary_angles(11, 8, 100.0, like), rtol=0, atol=1e-14)
+    stretched = rotary_angles(torch.arange(41), 8, 100.0, like, RotaryScaling("linear", 4.0))
+    torch.testing.assert_close(stretched[:, ::4], rotary_angles(torch.arange(11), 8, 100.0, like), rtol=0, atol=1e-14)

@@ -1,0 +1,31 @@
+"""Caches of keys and values: what a layer keeps of each token, so that the next one need not look at the text again.
+
+interface    Cache, Step; extend(model, cache, new) feeds new tokens of a ragged batch and gives logits
+slots        each token in a numbered slot; attention over a ragged batch with several queries a sequence
+contiguous   a row for each sequence (Contiguous), or a ring that holds a window (SlidingWindow)
+paged        pages from one pool: copy-on-write, prefixes shared by hash, eviction (Paged); its counts in blocks
+storage      how a slot is encoded: Storage as it is, Int8 and Float8 with the error that they make
+
+Keys and values in slots give the logits that the whole text gives: equal in exact arithmetic, and to rounding in
+floating point, whatever else is in the batch and wherever a prompt is cut into chunks. Int8 and Float8 do not.
+"""
+
+from mlsys_lab.inference.cache.blocks import BlockManager
+from mlsys_lab.inference.cache.contiguous import Contiguous, SlidingWindow
+from mlsys_lab.inference.cache.interface import Cache, Step, extend
+from mlsys_lab.inference.cache.paged import Paged
+from mlsys_lab.inference.cache.storage import Float8, Int8, Storage, attention_error_bound
+
+__all__ = [
+    "BlockManager",
+    "Cache",
+    "Contiguous",
+    "Float8",
+    "Int8",
+    "Paged",
+    "SlidingWindow",
+    "Step",
+    "Storage",
+    "attention_error_bound",
+    "extend",
+]

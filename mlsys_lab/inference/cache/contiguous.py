@@ -1,0 +1,97 @@
+"""Caches with a row of slots for each sequence: as long as it may ever grow, or a ring that holds a window."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.inference.cache.slots import SlotCache
+from mlsys_lab.inference.cache.storage import Storage
+from mlsys_lab.models import Transformer
+
+
+class Contiguous(SlotCache):
+    """Cache with a row of `capacity` slots for each of up to `sequences` sequences, set aside from the start.
+
+    A sequence holds its whole row however short it is. InputError where all rows are taken or one is full.
+    """
+
+    def __init__(self, model: Transformer, *, sequences: int, capacity: int, storage: type[Storage] = Storage) -> None:
+        super().__init__(model, sequences * capacity, storage)
+        self.capacity = capacity
+        self._free = list(range(sequences))[::-1]
+        self._rows: dict[int, int] = {}
+
+    def _open(self, sequence: int) -> None:
+        if not self._free:
+            raise InputError("every row of the cache is taken", got=f"{len(self._rows)} sequences", help="drop one")
+        self._rows[sequence] = self._free.pop()
+
+    def _close(self, sequence: int) -> None:
+        self._free.append(self._rows.pop(sequence))
+
+    def _reserve(self, counts: Mapping[int, int]) -> None:
+        for sequence, count in counts.items():
+            if self.length(sequence) + count > self.capacity:
+                got = f"{self.length(sequence) + count} tokens of sequence {sequence}"
+                raise InputError("a row of the cache is full", got=got, expected=f"up to {self.capacity}")
+
+    def _slots(self, sequence: int, first: int, end: int) -> torch.Tensor:
+        return self._rows[sequence] * self.capacity + torch.arange(first, end)
+
+    def _held_slots(self) -> int:
+        return len(self._rows) * self.capacity
+
+
+class SlidingWindow(Contiguous):
+    """Cache of a model with a window: each sequence has a ring of slots, in which new tokens replace the oldest.
+
+    A ring has window - 1 + `chunk` slots: what the first of `chunk` new tokens sees before it, and those tokens. So the
+    last `chunk` tokens can be taken back (`truncate`), for what they replaced nobody sees; further back InputError.
+    """
+
+    def __init__(self, model: Transformer, *, sequences: int, chunk: int, storage: type[Storage] = Storage) -> None:
+        if model.window is None:
+            raise InputError("a model without a window of attention", got=model.config.name, help="use Contiguous")
+        if chunk < 1:
+            raise InputError("new tokens of a step", got=chunk, expected="1 or more")
+        super().__init__(model, sequences=sequences, capacity=model.window - 1 + chunk, storage=storage)
+        self.chunk = chunk
+        self._replaced: dict[int, int] = {}  # by sequence: positions below this are no longer in the ring
+
+    def fork(self, sequence: int) -> int:
+        """Number of a new sequence with a copy of what another one's window holds."""
+        copy = super().fork(sequence)
+        self._replaced[copy] = max(self._replaced[sequence], self._oldest(self.length(sequence)))
+        return copy
+
+    def truncate(self, sequence: int, length: int) -> None:
+        """Forget all but the first `length` tokens; InputError where the window before them has been replaced."""
+        oldest = self._oldest(length)
+        if 0 < length < self.length(sequence) and oldest < self._replaced[sequence]:
+            raise InputError(
+                "the window before this length has been replaced",
+                got=length,
+                expected=f"0, or {self._replaced[sequence] + self.capacity - (self.chunk or 0)} and more",
+            )
+        super().truncate(sequence, length)
+        if length == 0:
+            self._replaced[sequence] = 0
+
+    def _open(self, sequence: int) -> None:
+        super()._open(sequence)
+        self._replaced[sequence] = 0
+
+    def _close(self, sequence: int) -> None:
+        super()._close(sequence)
+        del self._replaced[sequence]
+
+    def _reserve(self, counts: Mapping[int, int]) -> None:
+        for sequence, count in counts.items():
+            end = self.length(sequence) + count
+            self._replaced[sequence] = max(self._replaced[sequence], end - self.capacity)
+
+    def _slots(self, sequence: int, first: int, end: int) -> torch.Tensor:
+        return self._rows[sequence] * self.capacity + torch.arange(first, end) % self.capacity

@@ -1,0 +1,204 @@
+"""Caches that keep each token's keys and values in a numbered slot: a layout says which, a storage how.
+
+Dimension letters: R sequences of a step, T most new tokens of one of them, S most keys of one of them, Q new tokens of
+all together, N query heads, K key/value heads, H head_dim.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch.nn import functional as F
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.inference.cache.interface import Cache, Step
+from mlsys_lab.inference.cache.storage import Storage
+from mlsys_lab.models import Transformer
+from mlsys_lab.models.positions import score_bias
+
+NO_KEY = 2**31 - 1
+"""Position that stands where a sequence has fewer keys than others: after every query, so that none sees it."""
+
+
+class SlotCache(Cache):
+    """Cache with a slot for each token and a subclass, the layout, that says which.
+
+    A layout writes `_open`, `_close`, `_reserve`, `_slots` and `_held_slots`, and more where it must.
+    """
+
+    def __init__(self, model: Transformer, slots: int, storage: type[Storage] = Storage) -> None:
+        if slots < 1:
+            raise InputError("a cache without room", got=f"{slots} tokens", expected="1 or more")
+        self.model, self.storage = model, storage(model, slots)
+        self._lengths: dict[int, int] = {}
+        self._started = 0
+
+    @abstractmethod
+    def _open(self, sequence: int) -> None:
+        """Make a new, empty sequence known; InputError, with nothing changed, where there is no room for it."""
+
+    @abstractmethod
+    def _close(self, sequence: int) -> None:
+        """Take back all room of a sequence."""
+
+    @abstractmethod
+    def _reserve(self, counts: Mapping[int, int]) -> None:
+        """Find slots for so many further tokens of sequences; InputError, with nothing changed, without room."""
+
+    @abstractmethod
+    def _slots(self, sequence: int, first: int, end: int) -> torch.Tensor:
+        """Slots of a sequence's positions first to end - 1, (end - first,)."""
+
+    @abstractmethod
+    def _held_slots(self) -> int:
+        """Number of slots that sequences have for themselves."""
+
+    @property
+    def sequences(self) -> list[int]:
+        """Numbers of the sequences in the cache, in the order in which they came."""
+        return list(self._lengths)
+
+    def start(self, prompt: Sequence[int] = ()) -> int:
+        """Number of a new sequence, which is empty: this layout shares nothing between prompts."""
+        sequence = self._started
+        self._open(sequence)
+        self._started += 1
+        self._lengths[sequence] = 0
+        return sequence
+
+    def fork(self, sequence: int) -> int:
+        """Number of a new sequence with a copy of all that another one holds."""
+        length = self.length(sequence)
+        copy = self.start()
+        self._lengths[copy] = length
+        seen = self._oldest(length), length
+        self.storage.copy(self._slots(sequence, *seen), self._slots(copy, *seen))
+        return copy
+
+    def truncate(self, sequence: int, length: int) -> None:
+        """Forget all but the first `length` tokens of a sequence; InputError where there are fewer."""
+        if not 0 <= length <= self.length(sequence):
+            raise InputError("length to cut to", got=length, expected=f"0 to {self.length(sequence)}")
+        self._lengths[sequence] = length
+
+    def drop(self, sequence: int) -> None:
+        """Forget a sequence and give back its room."""
+        self.length(sequence)
+        self._close(sequence)
+        del self._lengths[sequence]
+
+    def length(self, sequence: int) -> int:
+        """Number of committed tokens of a sequence; InputError for one that is not in the cache."""
+        if sequence not in self._lengths:
+            raise InputError("no such sequence in the cache", got=sequence, expected=f"one of {self.sequences}")
+        return self._lengths[sequence]
+
+    def prepare(self, new: Mapping[int, Sequence[int]]) -> Step:
+        """Find slots for new tokens, and lay out a pass over them: one query for each, all keys it may see."""
+        self._check(new)
+        new = {sequence: tuple(tokens) for sequence, tokens in new.items()}
+        counts = {sequence: len(tokens) for sequence, tokens in new.items()}
+        self._reserve(counts)
+        device = self.model.embedding.weight.device
+        tokens = torch.tensor([token for part in new.values() for token in part])  # (Q,)
+        queries = [torch.arange(self.length(s), self.length(s) + count) for s, count in counts.items()]
+        keys = [torch.arange(self._oldest(int(places[0])), int(places[-1]) + 1) for places in queries]
+        slots = [
+            self._slots(sequence, int(places[0]), int(places[-1]) + 1)
+            for sequence, places in zip(counts, keys, strict=True)
+        ]
+        written = torch.cat([part[-count:] for part, count in zip(slots, counts.values(), strict=True)])  # (Q,)
+        ends = torch.tensor(list(counts.values())).cumsum(0)  # (R,)
+        attend = Attend(
+            self.storage,
+            self.model,
+            lengths=tuple(counts.values()),
+            written=written.to(device),
+            slots=_pad(slots, 0).to(device),
+            queries=_pad(queries, 0).to(device),
+            keys=_pad(keys, NO_KEY).to(device),
+        )
+        positions = torch.cat(queries)
+        return Step(new, tokens[None].to(device), positions[None].to(device), (ends - 1).to(device), attend)
+
+    def commit(self, step: Step) -> None:
+        """Count in the tokens of a step."""
+        for sequence, tokens in step.new.items():
+            self._lengths[sequence] += len(tokens)
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes of all slots that sequences have for themselves, over all layers."""
+        return self._held_slots() * self.storage.slot_bytes
+
+    @property
+    def bytes_wasted(self) -> int:
+        """Bytes of slots held that no next query will see: empty, or behind the window; a shared slot counts once."""
+        seen = [self._slots(sequence, self._oldest(length), length) for sequence, length in self._lengths.items()]
+        used = len({slot for part in seen for slot in part.tolist()})
+        return (self._held_slots() - used) * self.storage.slot_bytes
+
+    def _oldest(self, position: int) -> int:
+        """First position that a query at `position` sees."""
+        return 0 if self.model.window is None else max(0, position - self.model.window + 1)
+
+    def _check(self, new: Mapping[int, Sequence[int]]) -> None:
+        if not new:
+            raise InputError("a step without sequences", expected="new tokens of one or more")
+        for sequence, tokens in new.items():
+            length, context = self.length(sequence), self.model.config.context
+            if not tokens:
+                raise InputError(
+                    f"no new token of sequence {sequence}: nothing to attend with",
+                    help="a prompt that is wholly cached needs its last token fed again: truncate by one",
+                )
+            if length + len(tokens) > context:
+                raise InputError(
+                    f"sequence {sequence} outgrows the context", got=length + len(tokens), expected=f"up to {context}"
+                )
+            if self.chunk is not None and len(tokens) > self.chunk:
+                raise InputError("too many new tokens for one step", got=len(tokens), expected=f"up to {self.chunk}")
+
+
+class Attend:
+    """Attention of one step: writes new keys and values, gathers all that are seen, attends; a `CachedAttention`.
+
+    A pass brings queries packed, (1, N, Q, H). They are laid out in rows by sequence, (R, N, T, H), for one call of
+    torch's attention over all sequences; places where a row is shorter are masked, and their results left behind.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        model: Transformer,
+        *,
+        lengths: tuple[int, ...],
+        written: torch.Tensor,
+        slots: torch.Tensor,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+    ) -> None:
+        self.storage, self.written, self.slots = storage, written, slots  # (Q,) and (R, S)
+        weight = model.embedding.weight
+        self.bias = score_bias(queries, keys, weight, slopes=model.slopes(), window=model.window)  # (R, N or 1, T, S)
+        self.row = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths)).to(weight.device)  # (Q,)
+        self.column = torch.cat([torch.arange(length) for length in lengths]).to(weight.device)  # (Q,)
+
+    def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """Attend in a layer: q (1, N, Q, H), k and v (1, K, Q, H) -> (1, N, Q, H)."""
+        self.storage.write(layer, self.written, k[0].transpose(0, 1), v[0].transpose(0, 1))  # (Q, K, H) each
+        keys, values = (x.transpose(1, 2) for x in self.storage.read(layer, self.slots))  # (R, K, S, H)
+        (R, T), (N, H) = (self.bias.shape[0], self.bias.shape[2]), (q.shape[1], q.shape[3])
+        rows = q.new_zeros(R, T, N, H)
+        rows[self.row, self.column] = q[0].transpose(0, 1)
+        heads = F.scaled_dot_product_attention(
+            rows.transpose(1, 2), keys, values, attn_mask=self.bias, enable_gqa=keys.shape[1] != N
+        )  # (R, N, T, H)
+        return heads.transpose(1, 2)[self.row, self.column].transpose(0, 1)[None]
+
+
+def _pad(rows: list[torch.Tensor], filling: int) -> torch.Tensor:
+    """Stack rows of different lengths, filled up at their ends: (R, longest)."""
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=filling)

@@ -1,0 +1,58 @@
+"""Small models of every kind of attention, and caches of every layout for them."""
+
+from __future__ import annotations
+
+import torch
+
+from mlsys_lab.flops import Experts, TransformerConfig
+from mlsys_lab.inference.cache import Contiguous, Paged, SlidingWindow
+from mlsys_lab.models import Transformer
+
+V, CONTEXT = 13, 24
+
+
+def build(position="rotary", kv_heads=2, window=None, dtype=torch.float64, experts=None, seed=0):
+    """A model of 2 layers and 4 query heads, with weights ten times GPT-2's so that tokens tell in the logits."""
+    config = TransformerConfig(
+        f"{position} {kv_heads}",
+        n_layers=2,
+        d_model=16,
+        n_heads=4,
+        d_ff=20,
+        vocab_size=V,
+        context=CONTEXT,
+        n_kv_heads=kv_heads,
+        position=position,
+        experts=Experts(3, 2, d_ff=8) if experts else None,
+    )
+    torch.manual_seed(seed)
+    model = Transformer(config, window=window).to(dtype)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim == 2:
+                weight.mul_(10)
+    return model
+
+
+def caches(model, sequences=4, chunk=CONTEXT, **storage):
+    """A cache of each layout that the model can have, with room for so many sequences of its context."""
+    made = {
+        "contiguous": Contiguous(model, sequences=sequences, capacity=CONTEXT, **storage),
+        "paged 1": Paged(model, pages=sequences * CONTEXT, page=1, **storage),
+        "paged 5": Paged(model, pages=sequences * 5, page=5, **storage),
+        "paged 64": Paged(model, pages=sequences, page=64, **storage),
+    }
+    if model.window is not None:
+        made["sliding"] = SlidingWindow(model, sequences=sequences, chunk=chunk, **storage)
+    return made
+
+
+def draw(*shape, seed=1):
+    """Tokens of the models above, drawn evenly, as nested lists."""
+    return torch.randint(V, shape, generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+@torch.no_grad()
+def uncached(model, tokens):
+    """Logits after each token of one sequence, without a cache: (T, V)."""
+    return model(torch.tensor([tokens]))[0]
