@@ -190,6 +190,7 @@ PARAMETRIC_CHECKS = (
         run=calls.objective,
         expect=_objective_expect,
         compare=partial(close, scale=100),  # log-sum-exp may be written so that 1e-14 of a log loss stays uncertain
+        pointer="Hold value and slopes against differences: which of the five slopes is off, and for which runs?",
         hint="The slope of Huber's loss is the residual, clipped to ±δ. The slope of ln Σ exp(zᵢ) by zᵢ is the softmax "
         "of z; that of z₁ by α is −ln N. Sum over the runs. Take each run's largest zᵢ out before exp, and use the δ "
         "that is given.",
@@ -211,6 +212,7 @@ PARAMETRIC_CHECKS = (
         ask='vars(fit_law(given["n_params"], given["tokens"], given["loss"]))',
         expect=_fit_expect,
         compare=_fit_compare,
+        pointer="Put your constants and the expected ones into your objective: which does it like better?",
         hint="Leave out NaN, start from each of STARTS, keep the lowest. If the objective can go lower: are sizes and "
         "tokens in units of the middle ones, is it the sum, and are value and gradient divided by δ²? Back in plain "
         "units, A = exp(a) · N_m^α. E is the exponential of e.",
@@ -237,6 +239,7 @@ INTERVAL_CHECKS = (
         run=calls.bootstrap,
         expect=_interval_expect,
         compare=_interval_compare,
+        pointer="What does one resample consist of, and what do you read off all of them?",
         hint="Draw as many row numbers as there are rows, with replacement, and take the same rows of every column. A "
         "ValueError leaves a resample out. A level of 0.8 lies between the 10th and the 90th percentile.",
         uses=("bootstrap",),
