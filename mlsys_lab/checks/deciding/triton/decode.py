@@ -107,9 +107,10 @@ CHECKS = (
         expect=partial(_expect, counted=False),
         compare=agree_nearly,
         describe=describe_arrays(),
-        hint="Token number t of a sequence is slot t % PAGE of page table[sequence, t // PAGE], and a slot is kv_heads "
-        "rows of D. Slots from the sequence's end on are not loaded, and their scores are -inf. Query heads of a "
-        "program: kv_head · GROUP to kv_head · GROUP + GROUP - 1.",
+        pointer="Where in the cache is the sequence's last token: which page, which slot, which head?",
+        hint="t // PAGE tells which entry of the sequence's row of the table, t % PAGE which slot; a slot is kv_heads "
+        "rows of D. Slots from the sequence's end on are not loaded, and their scores are -inf. A program's query "
+        "heads are the GROUP neighbours of its key/value head.",
         uses=("decode_kernel",),
         traced=True,
     ),
@@ -126,6 +127,7 @@ CHECKS = (
         expect=partial(_expect, counted=True),
         compare=agree_nearly,
         describe=describe_arrays(),
+        pointer="How many pages does this sequence fill, and how often is each of its keys loaded?",
         hint="Load a page's keys once, under a mask that ends with the sequence, and multiply them with all queries of "
         "the group at once. Go through as many pages as the sequence has, not through the whole table.",
         uses=("decode_kernel",),

@@ -116,6 +116,7 @@ CHECKS = (
         expect=partial(_forward_expect, counted=False),
         compare=agree,
         describe=describe_arrays(),
+        pointer="Which number does the mean divide by, and where under the root does ε stand?",
         hint="The mean divides by `columns`; ε is added to it under the root. r is one number a row: store it at "
         "r_ptr + row. Beyond the row's end x has to be 0.",
         uses=("rms_norm_kernel",),
@@ -134,6 +135,7 @@ CHECKS = (
         expect=partial(_forward_expect, counted=True),
         compare=agree,
         describe=describe_arrays(),
+        pointer="What of a row is used twice, and where is it in between?",
         hint="Keep x between the sum of its squares and the product. One program, one row.",
         uses=("rms_norm_kernel",),
         traced=True,
@@ -154,8 +156,11 @@ CHECKS = (
         expect=partial(_backward_expect, counted=False),
         compare=agree,
         describe=describe_arrays(),
-        hint="Loop over range(tl.program_id(0), rows, tl.num_programs(0)). The sum over a row is of dy · w · x̂, and is "
-        "divided by `columns`. The share adds dy · x̂, without w. sum_shares_kernel goes through all P rows.",
+        pointer="Which of the results is off? dx is made of one row, dw of all: look at the row's sum first, then at "
+        "the share.",
+        hint="The rows of a program begin at its number and are as far apart as there are programs. The sum over a row "
+        "is of dy · w · x̂, and is divided by `columns`. The share adds dy · x̂, without w. sum_shares_kernel goes "
+        "through all P rows.",
         uses=("rms_norm_backward_kernel", "sum_shares_kernel"),
         traced=True,
     ),
@@ -172,6 +177,7 @@ CHECKS = (
         expect=partial(_backward_expect, counted=True),
         compare=agree,
         describe=describe_arrays(),
+        pointer="What is the same for all rows of a program, and what is finished only after the last?",
         hint="Load w before the loop. Within it, x and dy are loaded once and serve dx as well as the share. The share "
         "is stored once, after the loop.",
         uses=("rms_norm_backward_kernel", "sum_shares_kernel"),

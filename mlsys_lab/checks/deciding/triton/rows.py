@@ -80,7 +80,8 @@ CHECKS = (
         expect=_silu_expect,
         compare=agree,
         describe=describe_arrays(),
-        hint="Addresses of a program: tl.program_id(0) * BLOCK + tl.arange(0, BLOCK). Those that are less than `size` "
+        pointer="Which addresses has the last program, and which of them lie beyond the array?",
+        hint="A program's addresses are a block that begins at its number times BLOCK. Those that are less than `size` "
         "are inside; both loads and the store need that mask. tl.sigmoid wants float32.",
         uses=("silu_mul_kernel",),
         traced=True,
@@ -103,8 +104,9 @@ CHECKS = (
         expect=partial(_softmax_expect, counted=False),
         compare=agree,
         describe=describe_arrays(),
-        hint="Load the row with other=-float('inf') beyond its end: no maximum, and exp of it is 0. Subtract "
-        "the maximum before exp, divide by tl.sum(…, axis=0), store under the same mask.",
+        pointer="What stands in the lanes beyond the row's end, and what do they do to the maximum and to the sum?",
+        hint="What is loaded beyond the end should be no maximum, and its exp should be 0. Subtract the maximum before "
+        "exp, divide by the row's sum, store under the same mask.",
         uses=("softmax_kernel",),
         traced=True,
     ),
@@ -122,6 +124,7 @@ CHECKS = (
         expect=partial(_softmax_expect, counted=True),
         compare=agree,
         describe=describe_arrays(),
+        pointer="How often does the text load the row, and who else loads it?",
         hint="One tl.load, kept in a variable, serves maximum, sum and quotients: nothing has to be stored in between. "
         "Each program has one row, that of its own number.",
         uses=("softmax_kernel",),
