@@ -9,8 +9,8 @@ from scipy.special import logsumexp, softmax
 
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.traced import allow_at_most
-from mlsys_lab.checks.deciding.triton import speed
-from mlsys_lab.checks.deciding.triton.comparison import agree_nearly, describe_arrays
+from mlsys_lab.checks.deciding.triton import asks, speed
+from mlsys_lab.checks.deciding.triton.comparison import agree_nearly
 from mlsys_lab.checks.deciding.triton.scores import raise_scores
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.triton import attention as calls
@@ -146,7 +146,7 @@ CHECKS = (
         run=calls.flash,
         expect=partial(_expect, counted=False),
         compare=agree_nearly,
-        describe=describe_arrays(),
+        ask=asks.FLASH,
         pointer="Which keys may the first query see, and what becomes of your sums when a larger score comes?",
         hint="Scores of keys that a query does not see become -inf before the maximum is taken. Both the sum and the "
         "weighted values are multiplied by exp(old maximum - new maximum). The log-sum-exp is the maximum plus "
@@ -166,7 +166,7 @@ CHECKS = (
         run=calls.flash,
         expect=partial(_expect, counted=True),
         compare=agree_nearly,
-        describe=describe_arrays(),
+        ask=asks.FLASH,
         pointer="Which is the last key that a program's queries see, and where does its loop end?",
         hint="Load Q before the loop. The loop ends with the block that holds the program's last query: no later key "
         "is seen. Nothing is stored before the end.",

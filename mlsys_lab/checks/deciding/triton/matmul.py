@@ -7,8 +7,7 @@ from functools import partial
 import numpy as np
 
 from mlsys_lab.checks.deciding.traced import agree, allow_at_most
-from mlsys_lab.checks.deciding.triton import speed
-from mlsys_lab.checks.deciding.triton.comparison import describe_arrays
+from mlsys_lab.checks.deciding.triton import asks, speed
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.triton import matmul as calls
 from mlsys_lab.checks.learner.triton.launches import blocks
@@ -86,7 +85,7 @@ CHECKS = (
         run=calls.order,
         expect=_order_expect,
         compare=agree,
-        describe=describe_arrays(),
+        ask=asks.TILE_ORDER,
         pointer="Draw the tiles of the failing case and write the programs' numbers in. How high is the last group?",
         hint="How many programs has a full group? // tells the group, % the place in it. The last group may be lower "
         "than GROUP: within a group one goes down a column of that height, then the next.",
@@ -119,7 +118,7 @@ CHECKS = (
         run=calls.matmul,
         expect=partial(_expect, counted=False),
         compare=agree,
-        describe=describe_arrays(),
+        ask=asks.MATMUL,
         pointer="Which of the three lengths ends within a tile in this case, and what is then loaded beyond it?",
         hint="rows and columns of the tile come from tile_of, depth from the loop. A load has two edges, and what lies "
         "beyond K must add nothing to a sum. Sums begin as zeros in float32.",
@@ -142,7 +141,7 @@ CHECKS = (
         run=calls.matmul,
         expect=partial(_expect, counted=True),
         compare=agree,
-        describe=describe_arrays(),
+        ask=asks.MATMUL,
         pointer="How often does a program load the same tile, and how often does it store?",
         hint="Each program makes one tile: for each step along K one tile of A and one of B, and C once at the end.",
         uses=("tile_of", "matmul_kernel"),
