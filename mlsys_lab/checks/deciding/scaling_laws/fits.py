@@ -6,6 +6,7 @@ what chance may do.
 
 from __future__ import annotations
 
+import inspect
 import math
 from functools import partial
 
@@ -24,6 +25,12 @@ SIGMAS = 6.0
 ABOVE = 1.0003
 """How much higher than the oracle's an objective may be: the valley is flat; where a search in it stops is chance."""
 TURN = "turn"
+TURN_CODE = """\
+turns = itertools.count()
+
+def turn(*columns):
+    return float(next(turns))
+"""
 """The statistic that gives the number of its call, so that nothing is left to chance: all resamples lie in a row."""
 RANKS_OFF = 2.0
 """How far off an end may be among them: percentiles are told by several rules, which differ by a rank."""
@@ -128,6 +135,15 @@ def _interval_inputs(rng: np.random.Generator, case: Case) -> Arrays:
         x = np.abs(x) + 1
         x[-1] = 0
     return {key: np.asarray(value) for key, value in arrays.items()} | {"x": x}
+
+
+def _statistic_code(arrays: Arrays) -> list[str]:
+    """The case's statistic, and a call of `bootstrap`, as code."""
+    name = bytes(arrays["statistic"]).decode()
+    code = TURN_CODE if name == TURN else inspect.getsource(calls.STATISTICS[name])
+    columns = 'given["x"], given["y"]' if "y" in arrays else 'given["x"],'
+    resamples, level, seed = (arrays[number].item() for number in ("resamples", "level", "seed"))
+    return [code, f"bootstrap({name}, ({columns}), {resamples}, {level}, np.random.default_rng({seed}))"]
 
 
 def _samples(arrays: Arrays) -> np.ndarray:
@@ -243,8 +259,6 @@ INTERVAL_CHECKS = (
         hint="Draw as many row numbers as there are rows, with replacement, and take the same rows of every column. A "
         "ValueError leaves a resample out. A level of 0.8 lies between the 10th and the 90th percentile.",
         uses=("bootstrap",),
-        describe=lambda arrays: (
-            f"bootstrap(statistic, columns of {len(arrays['x'])} rows, {arrays['resamples']}, {arrays['level']}, rng)"
-        ),
+        describe=describe_calls(given=_statistic_code),
     ),
 )

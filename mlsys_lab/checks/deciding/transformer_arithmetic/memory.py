@@ -149,10 +149,14 @@ def _devices_expect(arrays: Arrays) -> Arrays:
     }
 
 
-def _plan_code(arrays: Arrays) -> list[str]:
-    """What every one of the questions has besides its memory, as code."""
+def _questions_code(arrays: Arrays) -> list[str]:
+    """What the questions share, and a call for each memory, as code."""
     plan = {name: int(arrays[name]) for name in ("zero_stage", "tensor", "limit")}
-    return [f"plan = {plan | {'recompute': RECOMPUTE[int(arrays['recompute'])]}}"]
+    return [
+        f"tokens = {arrays['tokens']}",
+        f"plan = {plan | {'recompute': RECOMPUTE[int(arrays['recompute'])]}}",
+        *map(calls.write_call, arrays["memory_bytes"].tolist()),
+    ]
 
 
 CHECKS = (
@@ -168,7 +172,9 @@ CHECKS = (
         ),
         inputs=_state_inputs,
         run=calls.state_bytes,
-        describe=describe_calls("state_bytes({n_parameters}, zero_stage, data={data}, tensor={tensor})"),
+        describe=describe_calls(
+            "[state_bytes({n_parameters}, stage, data={data}, tensor={tensor}) for stage in range(4)]"
+        ),
         expect=_state_expect,
         compare=agree,
         pointer="Take the stage that fails: which of the three kinds is cut in it, by which group, and what if that "
@@ -191,7 +197,10 @@ CHECKS = (
         inputs=_activation_inputs,
         run=calls.activation_bytes,
         describe=describe_calls(
-            "activation_bytes(config, {tokens}, batch={batch}, recompute=recompute, tensor={tensor})"
+            *(
+                f'activation_bytes(config, {{tokens}}, batch={{batch}}, recompute="{kind}", tensor={{tensor}})'
+                for kind in RECOMPUTE
+            )
         ),
         expect=_activation_expect,
         compare=agree,
@@ -214,7 +223,7 @@ CHECKS = (
         ),
         inputs=_devices_inputs,
         run=calls.fewest_devices,
-        describe=describe_calls("fewest_devices(config, {tokens}, memory_bytes, **plan)", further=_plan_code),
+        describe=describe_calls(further=_questions_code),
         expect=_devices_expect,
         compare=agree,
         pointer="Which parts of the plan shrink as data grows, and which stay as they are?",

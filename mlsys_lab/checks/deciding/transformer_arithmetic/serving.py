@@ -70,6 +70,11 @@ def _memory_expect(arrays: Arrays) -> Arrays:
     }
 
 
+def _batches_code(arrays: Arrays) -> list[str]:
+    """A call of `largest_batch` for each memory, as code."""
+    return [f"tokens = {arrays['tokens']}", *map(calls.write_call, arrays["memory_bytes"].tolist())]
+
+
 # --- decode_work ----------------------------------------------------------------------------------------------------
 
 
@@ -169,9 +174,7 @@ CHECKS = (
         ),
         inputs=_memory_inputs,
         run=calls.serving_memory,
-        describe=describe_calls(
-            "kv_cache_bytes(config, {batch}, {tokens})", "largest_batch(config, {tokens}, memory_bytes)"
-        ),
+        describe=describe_calls("kv_cache_bytes(config, {batch}, tokens)", further=_batches_code),
         expect=_memory_expect,
         compare=agree,
         pointer="What does one token leave behind in one layer, and what lies in memory beside it?",
@@ -197,7 +200,7 @@ CHECKS = (
         compare=agree,
         pointer="Of one step: what is read once for the whole batch, what for each sequence, and what is merely looked "
         "up?",
-        hint="forward_products(config, batch, 1) has scores and mixed for one key: what do the other tokens − 1 add, "
+        hint="The products of one token by itself have scores and mixed for one key: what do the other tokens − 1 add, "
         "in each layer and sequence? The weights are read once for the whole batch, the cache once for each sequence. "
         "Tables are only looked up: leave out positions, and the embedding unless it is tied.",
         uses=("TransformerConfig", "forward_products", "parameter_table", "kv_cache_bytes", "decode_work"),
