@@ -51,7 +51,12 @@
 # fails.
 
 # %%
+import torch
+from rich import print as show_table
+
 from mlsys_lab.checks import lab
+from mlsys_lab.kernels.trace.report import report
+from mlsys_lab.kernels.trace.triton_interpreter import record
 
 check = lab("triton")
 
@@ -102,9 +107,6 @@ check("silu_mul")
 # load, run the cell of the kernel and this one again, and look at the end of the array.
 
 # %%
-import torch
-
-from mlsys_lab.kernels.trace.triton_interpreter import record
 from mlsys_lab.widgets.accesses import Accesses
 
 gate, up = torch.randn(70), torch.randn(70)
@@ -155,13 +157,9 @@ check("softmax_traffic")
 # memory answers. Rows of 37 floats do not begin at a sector's start: what does that cost, and would rows of 40?
 
 # %%
-import rich
-
-from mlsys_lab.kernels.trace.report import report
-
 x = torch.randn(7, 37)
 y = torch.empty_like(x)
-rich.print(report(record(softmax_kernel, 7, x, y, 37, BLOCK=64, outputs=["y_ptr"])).table())
+show_table(report(record(softmax_kernel, 7, x, y, 37, BLOCK=64, outputs=["y_ptr"])).table())
 print("largest difference from torch:", (y - torch.softmax(x, dim=1)).abs().max().item())
 
 # %% [markdown]

@@ -15,26 +15,26 @@ FEW = 48
 
 def write_snippet(check: Check, case: Case, arrays: Arrays) -> str:
     """Code for a public case, whose public inputs `arrays` are; "" where the check has none."""
-    if check.describe is not None:
-        return check.describe(arrays)
-    names = {node.id for node in ast.walk(ast.parse(check.ask)) if isinstance(node, ast.Name)}
-    lines, large = [], "given" in names
-    for name, array in arrays.items():
-        if name in names:
-            large |= not _is_few(array)
-            lines.append(f"{name} = {write_input(name, array)}")
-    if large:
-        lines.insert(0, f'given = check.inputs("{check.name}", "{case.name}")')
-    return "\n".join([*lines, check.ask])
+    code = check.ask if check.describe is None else check.describe(arrays)
+    if check.describe is None:
+        asked = _names_in(check.ask)
+        code = "\n".join([*(write_input(name, array) for name, array in arrays.items() if name in asked), code])
+    if "given" in _names_in(code):
+        return f'given = check.inputs("{check.name}", "{case.name}")\n{code}'
+    return code
+
+
+def _names_in(code: str) -> set[str]:
+    return {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
 
 
 def write_input(name: str, array: np.ndarray) -> str:
-    """An input as code: a number of Python, or a torch.Tensor of its dtype, written out where it is small."""
+    """Code that makes an input: a number of Python, or a torch.Tensor of its dtype, written out where it is small."""
     if not array.ndim:
-        return repr(array.item())
+        return f"{name} = {array.item()!r}"
     if not _is_few(array):
-        return f'torch.from_numpy(given["{name}"])'
-    return f"torch.tensor({_write_nested(array)}, dtype=torch.{array.dtype})"
+        return f'{name} = torch.from_numpy(given["{name}"])'
+    return f"{name} = torch.tensor({_write_nested(array)}, dtype=torch.{array.dtype})"
 
 
 def _is_few(array: np.ndarray) -> bool:

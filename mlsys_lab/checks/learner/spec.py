@@ -96,10 +96,9 @@ class Check:
     expect(arrays)        -> arrays, from an oracle that is independent of the course's own solution
     compare(got, expected) -> None when accepted, else the first `Mismatch`
 
-    `describe(arrays)` puts the inputs of a case into a few lines, best of code that makes them again: learners see it
-    where a public case fails, and never of a hidden one. Where there is no `describe`, `ask` is code that asks
-    what `run` asks: inputs are its variables, or entries of `given` where a name is no variable's, and
-    `mlsys_lab.checks.deciding.snippet` writes them out.
+    `ask` is code that asks what `run` asks: inputs are its variables, or entries of `given` where a name is no
+    variable's, and `mlsys_lab.checks.deciding.snippet` writes them out. Learners see it where a public case fails, and
+    never of a hidden one. Where inputs are no variables as they stand, `describe(arrays)` writes all of the code.
     `pointer` says where to look and `hint` names the step; neither is the answer. A notebook shows the hint from
     the second failed attempt on, grading shows the pointer; a check without a pointer shows its hint at once.
     `uses` names what the artifact must define; `memory_bytes` caps what `run` may hold beyond what was there before it.

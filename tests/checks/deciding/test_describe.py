@@ -23,6 +23,11 @@ def test_the_account_is_code_that_makes_the_inputs_again() -> None:
     assert floor == 1.7
 
 
-def test_of_many_runs_only_the_call_is_shown() -> None:
+def test_a_long_column_is_taken_from_what_is_given() -> None:
     arrays = {"x": np.ones(FEW + 1), "y": np.ones(2), "target": np.array(3e22)}
-    assert describe_calls("f(x, y, {target})")(arrays) == "f(x, y, 3e+22)"
+    lines = ['x = given["x"]', "y = np.array([1.0, 1.0])", "f(x, y, 3e+22)"]
+    assert describe_calls("f(x, y, {target})")(arrays).splitlines() == lines
+
+
+def test_numbers_are_written_to_the_last_digit() -> None:
+    assert describe_calls("f({x})")({"x": np.array(1 / 3)}) == f"f({1 / 3!r})"

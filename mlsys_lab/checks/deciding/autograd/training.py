@@ -192,7 +192,9 @@ def _digits_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
     labels, truth = got["labels"], expected["labels"]
     if labels.shape != truth.shape or labels.dtype.kind not in "iu":
         found = f"{labels.dtype} of shape {labels.shape}"
-        return Mismatch("the predicted labels have the wrong form", found, f"integers of shape {truth.shape}")
+        return Mismatch(
+            "the predicted labels have the wrong form", found, f"integers of shape {truth.shape}", is_form=True
+        )
     accuracy = float((labels == truth).mean())
     least = least_accuracy(len(truth))
     if accuracy < least:

@@ -87,8 +87,10 @@ CHECKS = (
         describe=_sectors_given,
         expect=_sectors_expect,
         compare=close,
+        pointer="Take one warp and one of its loads: which addresses do its 32 lanes ask for?",
         hint="How many requests are there (one a warp and load, so k a warp in the product's loop), and how many "
-        "sectors does one touch? 32 neighbours: 4 sectors. 32 elements in different rows: 32. One element for all: 1.",
+        "sectors does one touch? There are three kinds: 32 neighbours, 32 elements in different rows, one element for "
+        "all.",
         uses=("predict_transpose", "predict_matmul"),
     ),
     Check(
@@ -106,6 +108,7 @@ CHECKS = (
         describe=_loads_given,
         expect=_loads_expect,
         compare=close,
+        pointer="What does one block load altogether, and how many blocks are there?",
         hint="A block needs `side` rows of a, k numbers each, and as many columns of b; there are (m/side)·(n/side) "
         "blocks. Return whole numbers: divide by //.",
         uses=("predict_loads",),

@@ -174,6 +174,7 @@ CHECKS = (
         describe=_median_shown,
         expect=_median_expect,
         compare=agree,
+        pointer="Write down, turn by turn, what happens between two readings of the clock, and which turns you keep.",
         hint="Nothing but the call happens between its two readings of the clock. Turns of the warm-up go as all "
         "others do, and are left out because they come first, not because they are slow.",
         uses=("median_time_s",),
@@ -192,6 +193,7 @@ CHECKS = (
         describe=_fit_shown,
         expect=_fit_expect,
         compare=partial(agree, scale=BY_SOLVER),
+        pointer="In which unit does the task count the error of a measurement: in seconds, or as a part of it?",
         hint="Each measurement is an equation p · o + q · (1 / β) = 1, which holds as nearly as it can. What are p and "
         "q of a measurement? np.linalg.lstsq solves many equations with few unknowns in the sense of least squares.",
         uses=("fit_overhead_and_bandwidth",),
@@ -216,6 +218,7 @@ CHECKS = (
         describe=_regime_shown,
         expect=_regime_expect,
         compare=agree,
+        pointer="Three numbers of the machine, three times: write them beside the one that was measured.",
         hint="The machine's three numbers give three times in seconds; the longest is predicted, and binds if it makes "
         "at least half of the time that was measured. The share is told whatever binds.",
         uses=("Machine", "predict_s", "regime"),

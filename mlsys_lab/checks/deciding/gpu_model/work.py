@@ -266,6 +266,7 @@ CHECKS = (
         describe=_shown,
         expect=_work_expect,
         compare=agree,
+        pointer="Take the operation whose count is off, and write its formula down with a tally beside every sign.",
         hint="Go through the task's formulas one sign at a time: every +, −, ×, /, max, exp and root is one FLOP, a "
         "sum of n numbers n of them. Bytes: each array that comes in or goes out once, what rows or heads share once "
         "for all of them; what stays on the chip, not at all.",
@@ -287,8 +288,9 @@ CHECKS = (
         describe=_bound_shown,
         expect=_bound_expect,
         compare=agree,
-        hint='FLOPs over bytes; the longer of flops / peak and bytes / bandwidth, not their sum; "compute" where both '
-        "take equally long.",
+        pointer="Put the device's two limits on paper: how long does each take for this work alone?",
+        hint="Two times: FLOPs at the peak, bytes at the bandwidth. Both go on at once, so the work takes as long as "
+        "one of them, not as both. What does the task say where they are equal?",
         uses=("bound",),
     ),
 )

@@ -6,6 +6,7 @@ what chance may do.
 
 from __future__ import annotations
 
+import inspect
 import math
 from functools import partial
 
@@ -24,6 +25,12 @@ SIGMAS = 6.0
 ABOVE = 1.0003
 """How much higher than the oracle's an objective may be: the valley is flat; where a search in it stops is chance."""
 TURN = "turn"
+TURN_CODE = """\
+turns = itertools.count()
+
+def turn(*columns):
+    return float(next(turns))
+"""
 """The statistic that gives the number of its call, so that nothing is left to chance: all resamples lie in a row."""
 RANKS_OFF = 2.0
 """How far off an end may be among them: percentiles are told by several rules, which differ by a rank."""
@@ -130,6 +137,15 @@ def _interval_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     return {key: np.asarray(value) for key, value in arrays.items()} | {"x": x}
 
 
+def _statistic_code(arrays: Arrays) -> list[str]:
+    """The case's statistic, and a call of `bootstrap`, as code."""
+    name = bytes(arrays["statistic"]).decode()
+    code = TURN_CODE if name == TURN else inspect.getsource(calls.STATISTICS[name])
+    columns = 'given["x"], given["y"]' if "y" in arrays else 'given["x"],'
+    resamples, level, seed = (arrays[number].item() for number in ("resamples", "level", "seed"))
+    return [code, f"bootstrap({name}, ({columns}), {resamples}, {level}, np.random.default_rng({seed}))"]
+
+
 def _samples(arrays: Arrays) -> np.ndarray:
     """The statistic over many resamples: how often each row is drawn is multinomial."""
     x = arrays["x"]
@@ -190,6 +206,7 @@ PARAMETRIC_CHECKS = (
         run=calls.objective,
         expect=_objective_expect,
         compare=partial(close, scale=100),  # log-sum-exp may be written so that 1e-14 of a log loss stays uncertain
+        pointer="Hold value and slopes against differences: which of the five slopes is off, and for which runs?",
         hint="The slope of Huber's loss is the residual, clipped to ±δ. The slope of ln Σ exp(zᵢ) by zᵢ is the softmax "
         "of z; that of z₁ by α is −ln N. Sum over the runs. Take each run's largest zᵢ out before exp, and use the δ "
         "that is given.",
@@ -211,6 +228,7 @@ PARAMETRIC_CHECKS = (
         ask='vars(fit_law(given["n_params"], given["tokens"], given["loss"]))',
         expect=_fit_expect,
         compare=_fit_compare,
+        pointer="Put your constants and the expected ones into your objective: which does it like better?",
         hint="Leave out NaN, start from each of STARTS, keep the lowest. If the objective can go lower: are sizes and "
         "tokens in units of the middle ones, is it the sum, and are value and gradient divided by δ²? Back in plain "
         "units, A = exp(a) · N_m^α. E is the exponential of e.",
@@ -237,11 +255,10 @@ INTERVAL_CHECKS = (
         run=calls.bootstrap,
         expect=_interval_expect,
         compare=_interval_compare,
+        pointer="What does one resample consist of, and what do you read off all of them?",
         hint="Draw as many row numbers as there are rows, with replacement, and take the same rows of every column. A "
         "ValueError leaves a resample out. A level of 0.8 lies between the 10th and the 90th percentile.",
         uses=("bootstrap",),
-        describe=lambda arrays: (
-            f"bootstrap(statistic, columns of {len(arrays['x'])} rows, {arrays['resamples']}, {arrays['level']}, rng)"
-        ),
+        describe=describe_calls(given=_statistic_code),
     ),
 )

@@ -169,6 +169,7 @@ CHECKS = (
         run=calls.minimum,
         expect=_minimum_expect,
         compare=near,
+        pointer="Plot the runs: is the lowest point of your parabola where you would draw it, and along which axis?",
         hint="Fit L = c₀ + c₁x + c₂x² with x = ln N, not N. The minimum is at x = −c₁/(2c₂); give back N = eˣ. Leave "
         "out rows whose loss is NaN before you fit.",
         uses=("isoflop_minimum",),
@@ -192,6 +193,7 @@ CHECKS = (
         run=calls.refuses,
         expect=_refuses_expect,
         compare=_refuses_compare,
+        pointer="What would your parabola say about this sweep, and would you believe it?",
         hint="Raise ValueError for fewer than three different sizes, for c₂ ≤ 0, and for a minimum below the smallest "
         "or above the largest size that came back. A good sweep is not refused.",
         uses=("isoflop_minimum",),
@@ -214,6 +216,7 @@ CHECKS = (
         run=calls.power_law,
         expect=_power_expect,
         compare=near,
+        pointer="On which paper is y = k · x^p a straight line, and what are its slope and its intercept there?",
         hint="ln y = ln k + p · ln x is a line: fit it, and give back (k, p), k by the exponential of the intercept.",
         uses=("fit_power_law",),
         describe=describe_calls("fit_power_law(x, y)"),
@@ -232,6 +235,7 @@ CHECKS = (
         ask='isoflop_minima(given["flops"], given["n_params"], given["loss"])',
         expect=_minima_expect,
         compare=near,
+        pointer="How many budgets are there, which runs belong to the first, and what if one shows no minimum?",
         hint="The rows come in no order: np.unique(flops) gives the budgets, rising, a mask the rows of each. A "
         "ValueError of isoflop_minimum leaves the budget out. Give back (C, N_opt, L_opt), a column each.",
         uses=("isoflop_minimum", "isoflop_minima"),
@@ -250,6 +254,7 @@ CHECKS = (
         ask='isoflop_optimum(given["flops"], given["n_params"], given["loss"], target)',
         expect=_optimum_expect,
         compare=near,
+        pointer="You have the best sizes of some budgets. What carries them to another one, and what is left for D?",
         hint="A power law through (C, N_opt) of isoflop_minima, read off at the target; then D = C / (6N).",
         uses=("isoflop_minimum", "fit_power_law", "isoflop_minima", "isoflop_optimum"),
     ),

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from mlsys_lab.checks.deciding.compare import close
-from mlsys_lab.checks.deciding.describe import describe_calls, write_columns, write_rounded
+from mlsys_lab.checks.deciding.describe import describe_calls, write_columns, write_exact
 from mlsys_lab.checks.learner import scaling_laws as calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 
@@ -204,7 +204,7 @@ def _serving_expect(arrays: Arrays) -> Arrays:
 
 def write_inputs(arrays: Arrays) -> list[str]:
     """Lines of code that make a case's law and its columns."""
-    constants = ", ".join(f"{name}={write_rounded(arrays[name].item())}" for name in calls.LAW)
+    constants = ", ".join(f"{name}={write_exact(arrays[name].item())}" for name in calls.LAW)
     return [f"law = Law({constants})", *write_columns(arrays)]
 
 
@@ -222,10 +222,11 @@ CHECKS = (
         run=calls.compute_optimal,
         expect=_compute_expect,
         compare=partial(close, scale=1e3),  # a minimum found by search is known to half of the digits
-        hint="Put D = C/(6N) into the law and set the derivative by N to zero: αA/Nᵅ = βB/Dᵝ. At the optimum 6ND is "
-        "the whole budget.",
+        pointer="With C fixed, D follows from N: how does each of the two terms change as N grows?",
+        hint="Put D = C/(6N) into the law and set the derivative by N to zero: two terms are left, which balance, and "
+        "N is all that they hold. At the optimum 6ND is the whole budget.",
         uses=("Law", "compute_optimal"),
-        describe=describe_calls("for one in flops: compute_optimal(law, one)", given=write_inputs),
+        describe=describe_calls("[compute_optimal(law, one) for one in flops]", given=write_inputs),
     ),
     Check(
         name="serving_optimal",
@@ -241,12 +242,12 @@ CHECKS = (
         run=calls.serving_optimal,
         expect=_serving_expect,
         compare=partial(close, scale=1e5),  # likewise, and D follows from N near where it becomes endless
-        hint="For each N the loss fixes D: D = (B / (loss − E − A/Nᵅ))^(1/β). Search ln N for the least 6ND + "
-        "2N·served, above the smallest N that reaches the loss at all, (A/(loss − E))^(1/α): below it the bracket is "
-        "negative and its power a complex number.",
+        pointer="Fix a size: how many tokens does the loss take then, and what do training and serving cost together?",
+        hint="For each N the loss fixes D: solve the law for it. Then search ln N for the least 6ND + 2N·served. Below "
+        "some N no D reaches the loss, and what you solved for is the power of a negative number: search above it.",
         uses=("Law", "serving_optimal"),
         describe=describe_calls(
-            "for one, tokens in zip(loss, served): serving_optimal(law, one, tokens)", given=write_inputs
+            "[serving_optimal(law, one, tokens) for one, tokens in zip(loss, served)]", given=write_inputs
         ),
     ),
 )

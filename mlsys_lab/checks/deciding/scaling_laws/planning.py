@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlsys_lab.checks.deciding.describe import describe_calls
 from mlsys_lab.checks.deciding.scaling_laws import runs as worlds
 from mlsys_lab.checks.deciding.scaling_laws.runs import LARGE, LONG, Cluster, cluster_of, scouting, sweeping
 from mlsys_lab.checks.learner import scaling_laws as calls
@@ -214,6 +213,8 @@ def _decide_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
     )
 
 
+TRIALS = 'trials = Trials(given["n_params"], given["tokens"], given["learning_rate"], given["loss"])'
+"""The runs of a case, as code."""
 LARGE_CASE, LONG_CASE = {"wants": "large"}, {"wants": "long"}
 LOW, HIGH = {"rates": "low"}, {"rates": "high"}
 PUBLIC = Case("a world that wants large models", LARGE_CASE), Case("a world that wants long runs", LONG_CASE)
@@ -229,10 +230,11 @@ CHECKS = (
         run=calls.best_rate,
         expect=_rate_expect,
         compare=_rate_compare,
+        pointer="Plot loss against ln η for one size. What have you already written that finds the bottom?",
         hint="For each size the loss is a valley in ln η: isoflop_minimum finds its bottom, with learning rates in "
         "place of sizes, and refuses a size whose runs do not show one. Then a power law in N through what it found.",
         uses=("Trials", "best_learning_rate"),
-        describe=lambda arrays: f"sizes of {', '.join(f'{n:.3g}' for n in arrays['sizes'])} parameters",
+        ask=f'{TRIALS}\n[best_learning_rate(trials, n) for n in given["sizes"]]',
     ),
     Check(
         name="scout",
@@ -244,10 +246,11 @@ CHECKS = (
         expect=_pass_on,
         compare=_scout_compare,
         answer_bytes=MOST_RUNS * 3 * 8,
-        hint="Three or four sizes, 6 to 8 rates for each, spread evenly in log from 1e-4 to 1e-2. Share out the FLOPs "
-        "first, then get N from them: with D = 20N a run costs 120N².",
+        pointer="Which runs show that a rate is best at one size, and what shows how it falls with size?",
+        hint="Each size needs rates on both sides of its best one, evenly in log over what is known beforehand, and a "
+        "trend needs several sizes. Share out the FLOPs first, then get N from them: with D = 20N a run costs 120N².",
         uses=("scout",),
-        describe=describe_calls("scout({budget_flops})"),
+        ask="scout(budget_flops)",
     ),
     Check(
         name="sweep",
@@ -259,10 +262,11 @@ CHECKS = (
         expect=_pass_on,
         compare=_sweep_compare,
         answer_bytes=MOST_RUNS * 3 * 8,
-        hint="Several budgets a factor of 2 to 4 apart, and each with sizes from 2 to 300 tokens a parameter. The "
+        pointer="Which of the law's constants could be changed a lot without your runs noticing?",
+        hint="Several budgets, and each with sizes over the whole range of tokens a parameter that may be best. The "
         "largest budgets say most about the target, the smallest tell the exponents. Each size at its own best rate.",
         uses=("Trials", "best_learning_rate", "sweep"),
-        describe=describe_calls("sweep(trials, {left_flops})"),
+        ask=f"{TRIALS}\nsweep(trials, left_flops)",
     ),
     Check(
         name="decide",
@@ -280,10 +284,11 @@ CHECKS = (
         run=calls.decide,
         expect=_pass_on,
         compare=_decide_compare,
+        pointer="Plot the trials: which of them lie above the law for a reason that has nothing to do with N and D?",
         hint="Fit the law to runs whose rate was near the best for their size: scouting runs with other rates, and "
         "those that failed, say nothing about it. Then compute_optimal at the target, and the law's loss there.",
         uses=("Trials", "decide"),
-        describe=describe_calls("decide(trials, {target_flops})"),
+        ask=f"{TRIALS}\ndecide(trials, target_flops)",
         time_limit_s=60,
     ),
 )

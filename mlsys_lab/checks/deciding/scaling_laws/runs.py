@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mlsys_lab.checks.deciding.describe import describe_calls
 from mlsys_lab.checks.deciding.scaling_laws.isoflop import parabola_minimum, power_law
 from mlsys_lab.checks.deciding.scaling_laws.law import Truth, bisect, huber, refit, residuals, truth_of
 from mlsys_lab.checks.learner import scaling_laws as calls
@@ -206,7 +205,7 @@ def _compare(got: Arrays, expected: Arrays) -> Mismatch | None:
     for name, off in (("measured", 1e-9), ("predicted", NEAR)):
         one, want = got[name], expected[name]
         if one.shape != want.shape:
-            return Mismatch(f"`{name}` has the wrong shape", str(one.shape), str(want.shape))
+            return Mismatch(f"`{name}` has the wrong shape", str(one.shape), str(want.shape), is_form=True)
         if not np.all(np.abs(one / want - 1) <= off):
             shown = (np.array2string(values, precision=4, separator=", ") for values in (one, want))
             return Mismatch(f"`{name}` is wrong", *shown)
@@ -228,10 +227,11 @@ CHECKS = (
         run=calls.backtest,
         expect=_expect,
         compare=_compare,
+        pointer="Which runs does your fit see, and in which order are the others?",
         hint="Leave out runs without a loss, sort the others by n_params · tokens, fit to all but the last `held_out`, "
         "and give back (law.loss at the last ones, their losses).",
         uses=("Law", "fit_law", "backtest"),
-        describe=describe_calls("backtest(n_params, tokens, loss, {held_out})"),
+        ask='backtest(given["n_params"], given["tokens"], given["loss"], held_out)',
         time_limit_s=60,
     ),
 )

@@ -182,6 +182,7 @@ CHECKS = (
         describe=_describe("parse_einsum"),
         expect=_parse_expect,
         compare=agree,
+        pointer="Read the failing line of letters aloud: which letter meets which size, and where twice?",
         hint="Split at '->', then at ','. Go through letters and sizes together and keep the first size of each "
         "letter: a later one must be equal to it, also where one of them is 1. Raise ValueError, nothing else.",
         uses=("parse_einsum",),
@@ -201,8 +202,10 @@ CHECKS = (
         describe=_describe("einsum_flops", "einsum_bytes"),
         expect=_cost_expect,
         compare=agree,
-        hint="The product of the sizes of all letters, each once, times (operands − 1), and once more if a letter is "
-        "missing from the output. Bytes: elements of every operand and of the output. Return ints.",
+        pointer="Write the loop nest of the failing einsum: which loops are there, and what does the innermost line "
+        "do?",
+        hint="How often does the innermost line run? Each time it multiplies one factor after the other, and adds if a "
+        "letter is missing from the output. Bytes: elements of every operand and of the output. Return ints.",
         uses=("parse_einsum", "einsum_flops", "einsum_bytes"),
     ),
     Check(
@@ -223,6 +226,7 @@ CHECKS = (
         describe=_describe("best_first_pair"),
         expect=_order_expect,
         compare=agree,
+        pointer="Which letters does the first product still have, and who needs each of them later?",
         hint="A letter of the pair goes in the first step only if neither the third operand nor the output has it. "
         "Each step is an einsum of two: your einsum_flops counts it, and the check above tells whether it counts "
         "right. Keep the first pair where two are equal.",

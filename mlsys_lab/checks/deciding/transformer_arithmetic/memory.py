@@ -149,10 +149,14 @@ def _devices_expect(arrays: Arrays) -> Arrays:
     }
 
 
-def _plan_code(arrays: Arrays) -> list[str]:
-    """What every one of the questions has besides its memory, as code."""
+def _questions_code(arrays: Arrays) -> list[str]:
+    """What the questions share, and a call for each memory, as code."""
     plan = {name: int(arrays[name]) for name in ("zero_stage", "tensor", "limit")}
-    return [f"plan = {plan | {'recompute': RECOMPUTE[int(arrays['recompute'])]}}"]
+    return [
+        f"tokens = {arrays['tokens']}",
+        f"plan = {plan | {'recompute': RECOMPUTE[int(arrays['recompute'])]}}",
+        *map(calls.write_call, arrays["memory_bytes"].tolist()),
+    ]
 
 
 CHECKS = (
@@ -168,12 +172,15 @@ CHECKS = (
         ),
         inputs=_state_inputs,
         run=calls.state_bytes,
-        describe=describe_calls("state_bytes({n_parameters}, zero_stage, data={data}, tensor={tensor})"),
+        describe=describe_calls(
+            "[state_bytes({n_parameters}, stage, data={data}, tensor={tensor}) for stage in range(4)]"
+        ),
         expect=_state_expect,
         compare=agree,
-        hint="Round up after each cut: first ceil(P / tensor), then ceil of that / data. Stage 1 cuts the optimiser "
-        "states by data, stage 2 the gradients too, stage 3 the weights too. -(-a // b) rounds up in whole "
-        "numbers.",
+        pointer="Take the stage that fails: which of the three kinds is cut in it, by which group, and what if that "
+        "leaves a rest?",
+        hint="Round up after each cut: first by the tensor group, then by data. Stage 1 cuts the optimiser states by "
+        "data, stage 2 the gradients too, stage 3 the weights too. -(-a // b) rounds up in whole numbers.",
         uses=("state_bytes",),
     ),
     Check(
@@ -190,10 +197,15 @@ CHECKS = (
         inputs=_activation_inputs,
         run=calls.activation_bytes,
         describe=describe_calls(
-            "activation_bytes(config, {tokens}, batch={batch}, recompute=recompute, tensor={tensor})"
+            *(
+                f'activation_bytes(config, {{tokens}}, batch={{batch}}, recompute="{kind}", tensor={{tensor}})'
+                for kind in RECOMPUTE
+            )
         ),
         expect=_activation_expect,
         compare=agree,
+        pointer="Which rows of the task's table are kept for each layer, which once, and which does this kind of "
+        "recomputation drop?",
         hint="Add the table up in elements a token, times 2 bytes, and V times 4 bytes once. selective: one "
         "layer's softmax is there, not L. full: L inputs of D, and one layer adds the rest of its table, softmax too.",
         uses=("TransformerConfig", "activation_bytes"),
@@ -211,9 +223,10 @@ CHECKS = (
         ),
         inputs=_devices_inputs,
         run=calls.fewest_devices,
-        describe=describe_calls("fewest_devices(config, {tokens}, memory_bytes, **plan)", further=_plan_code),
+        describe=describe_calls(further=_questions_code),
         expect=_devices_expect,
         compare=agree,
+        pointer="Which parts of the plan shrink as data grows, and which stay as they are?",
         hint="Try data = 1, 2, 3, … while data · tensor is at most the limit, and return data · tensor for the first "
         "whose plan adds up to no more than memory_bytes. Activations are those of one sequence, and no number "
         "of data-parallel devices makes them smaller.",

@@ -70,6 +70,11 @@ def _memory_expect(arrays: Arrays) -> Arrays:
     }
 
 
+def _batches_code(arrays: Arrays) -> list[str]:
+    """A call of `largest_batch` for each memory, as code."""
+    return [f"tokens = {arrays['tokens']}", *map(calls.write_call, arrays["memory_bytes"].tolist())]
+
+
 # --- decode_work ----------------------------------------------------------------------------------------------------
 
 
@@ -169,11 +174,10 @@ CHECKS = (
         ),
         inputs=_memory_inputs,
         run=calls.serving_memory,
-        describe=describe_calls(
-            "kv_cache_bytes(config, {batch}, {tokens})", "largest_batch(config, {tokens}, memory_bytes)"
-        ),
+        describe=describe_calls("kv_cache_bytes(config, {batch}, tokens)", further=_batches_code),
         expect=_memory_expect,
         compare=agree,
+        pointer="What does one token leave behind in one layer, and what lies in memory beside it?",
         hint="Keys and values: two arrays in each layer, of K heads, not N, at 2 bytes. Beside the cache lie all "
         "parameters, as parameter_table counts them, at 2 bytes each; round down, and return 0 rather than a negative "
         "number.",
@@ -194,9 +198,11 @@ CHECKS = (
         describe=describe_calls("decode_work(config, {batch}, {tokens})"),
         expect=_work_expect,
         compare=agree,
-        hint="forward_products(config, batch, 1) has scores and mixed for one key: add 4·N·H a layer and sequence for "
-        "each of the other tokens − 1. The weights are read once for the whole batch, the cache once for each "
-        "sequence. Tables are only looked up: leave out positions, and the embedding unless it is tied.",
+        pointer="Of one step: what is read once for the whole batch, what for each sequence, and what is merely looked "
+        "up?",
+        hint="The products of one token by itself have scores and mixed for one key: what do the other tokens − 1 add, "
+        "in each layer and sequence? The weights are read once for the whole batch, the cache once for each sequence. "
+        "Tables are only looked up: leave out positions, and the embedding unless it is tied.",
         uses=("TransformerConfig", "forward_products", "parameter_table", "kv_cache_bytes", "decode_work"),
     ),
     Check(
@@ -220,6 +226,7 @@ CHECKS = (
         describe=describe_calls("choose_machine(config, {tokens}, machines)", further=_machines_code),
         expect=_machine_expect,
         compare=agree,
+        pointer="For the machine that is right: how many tokens does an hour make, and what does an hour cost?",
         hint="dollars_per_hour / 3600 · step_s is what a step costs; it makes `batch` tokens. Take the larger of the "
         "two times, not their sum. Leave a machine out whose largest batch is 0.",
         uses=("TransformerConfig", "Machine", "Choice", "largest_batch", "decode_work", "choose_machine"),

@@ -142,8 +142,9 @@ CHECKS = (
         describe=describe_calls("step_products(config, {batch}, {tokens})"),
         expect=_products_expect,
         compare=_products_compare,
-        hint="Three for each of forward_products: itself, (m, n)·(n, k) and (k, m)·(m, n), "
-        "as many times each. The middle number is the length that is summed over.",
+        pointer="Take one product Y = X·W: which two products does its way back run?",
+        hint="Three for each of forward_products, as many times each: itself, and one for the gradient of each factor. "
+        "A gradient has the shape of its factor: which length is then summed over? That is the middle number.",
         uses=("TransformerConfig", "forward_products", "step_products"),
     ),
     Check(
@@ -159,8 +160,9 @@ CHECKS = (
         describe=describe_calls("elementwise_units(config, {batch}, {tokens})"),
         expect=_units_expect,
         compare=close,
-        hint="Elements a token: 8·D + 4·N·H + 5·N·T + F in each layer, 6·D + 4·V once. Times B·T tokens, and at the "
-        "end every parameter once.",
+        pointer="Go down the task's table with the failing model: which rows are there once, which in each layer?",
+        hint="Write each row of the table as elements a token; what has heads is N·H or N·T wide, not D. Times B·T "
+        "tokens. What is updated at the end does not depend on tokens.",
         uses=("TransformerConfig", "count_parameters", "elementwise_units"),
     ),
     Check(
@@ -177,6 +179,7 @@ CHECKS = (
         describe=describe_calls("predict_step_s(config, {batch}, {tokens}, rates, {unit_s})", further=_rates_code),
         expect=_predict_expect,
         compare=close,
+        pointer="Work one product out by hand: its FLOPs, its own rate, its seconds.",
         hint="Seconds of one kind of product are its FLOPs, 2·times·m·k·n, over the rate of its own shape. Add them "
         "up, and add the elementwise elements times unit_s.",
         uses=("TransformerConfig", "step_products", "elementwise_units", "predict_step_s"),

@@ -37,4 +37,4 @@ def describe_calls(*calls: str, further: Callable[[Arrays], list[str]] | None = 
         model = [code_of(arrays["model"])] if "model" in arrays else []
         return [*model, *(further(arrays) if further else [])]
 
-    return describe.describe_calls(*calls, given=given, write=str)
+    return describe.describe_calls(*calls, given=given)

@@ -9,8 +9,8 @@ from scipy.special import logsumexp, softmax
 
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.traced import allow_at_most
-from mlsys_lab.checks.deciding.triton import speed
-from mlsys_lab.checks.deciding.triton.comparison import agree_nearly, describe_arrays
+from mlsys_lab.checks.deciding.triton import asks, speed
+from mlsys_lab.checks.deciding.triton.comparison import agree_nearly
 from mlsys_lab.checks.deciding.triton.scores import raise_scores
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.triton import attention as calls
@@ -117,9 +117,10 @@ CHECKS = (
         describe=_describe_bytes,
         expect=_bytes_expect,
         compare=close,
-        hint="Scores: Q and K are each read S / block times, S² numbers are written; the softmax reads and writes S²; "
-        "the second product reads S² once (D fits into one tile) and V S / block times. Flash: block number i "
-        "reads i + 1 blocks of keys and as many of values. Use //, and 4 bytes a number.",
+        pointer="Take two blocks and go through the programs: what does each load, and what does it store?",
+        hint="Launch by launch: how many columns of tiles read all of Q, how many rows of tiles all of K, and what of "
+        "the S² numbers is read or written each time? D fits into one tile. Flash: how many blocks of keys does block "
+        "number i of queries read? Use //, and 4 bytes a number.",
         uses=("naive_attention_bytes", "flash_attention_bytes"),
     ),
     Check(
@@ -145,7 +146,8 @@ CHECKS = (
         run=calls.flash,
         expect=partial(_expect, counted=False),
         compare=agree_nearly,
-        describe=describe_arrays(),
+        ask=asks.FLASH,
+        pointer="Which keys may the first query see, and what becomes of your sums when a larger score comes?",
         hint="Scores of keys that a query does not see become -inf before the maximum is taken. Both the sum and the "
         "weighted values are multiplied by exp(old maximum - new maximum). The log-sum-exp is the maximum plus "
         "tl.log of the sum, in the scores' own scale.",
@@ -164,7 +166,8 @@ CHECKS = (
         run=calls.flash,
         expect=partial(_expect, counted=True),
         compare=agree_nearly,
-        describe=describe_arrays(),
+        ask=asks.FLASH,
+        pointer="Which is the last key that a program's queries see, and where does its loop end?",
         hint="Load Q before the loop. The loop ends with the block that holds the program's last query: no later key "
         "is seen. Nothing is stored before the end.",
         uses=("flash_kernel",),

@@ -8,7 +8,8 @@ import numpy as np
 from scipy.special import softmax
 
 from mlsys_lab.checks.deciding.traced import allow_at_most
-from mlsys_lab.checks.deciding.triton.comparison import agree_nearly, describe_arrays
+from mlsys_lab.checks.deciding.triton import asks
+from mlsys_lab.checks.deciding.triton.comparison import agree_nearly
 from mlsys_lab.checks.deciding.triton.scores import raise_scores
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.triton import decode as calls
@@ -106,10 +107,11 @@ CHECKS = (
         run=calls.decode,
         expect=partial(_expect, counted=False),
         compare=agree_nearly,
-        describe=describe_arrays(),
-        hint="Token number t of a sequence is slot t % PAGE of page table[sequence, t // PAGE], and a slot is kv_heads "
-        "rows of D. Slots from the sequence's end on are not loaded, and their scores are -inf. Query heads of a "
-        "program: kv_head · GROUP to kv_head · GROUP + GROUP - 1.",
+        ask=asks.DECODE,
+        pointer="Where in the cache is the sequence's last token: which page, which slot, which head?",
+        hint="t // PAGE tells which entry of the sequence's row of the table, t % PAGE which slot; a slot is kv_heads "
+        "rows of D. Slots from the sequence's end on are not loaded, and their scores are -inf. A program's query "
+        "heads are the GROUP neighbours of its key/value head.",
         uses=("decode_kernel",),
         traced=True,
     ),
@@ -125,7 +127,8 @@ CHECKS = (
         run=calls.decode,
         expect=partial(_expect, counted=True),
         compare=agree_nearly,
-        describe=describe_arrays(),
+        ask=asks.DECODE,
+        pointer="How many pages does this sequence fill, and how often is each of its keys loaded?",
         hint="Load a page's keys once, under a mask that ends with the sequence, and multiply them with all queries of "
         "the group at once. Go through as many pages as the sequence has, not through the whole table.",
         uses=("decode_kernel",),

@@ -7,8 +7,7 @@ from functools import partial
 import numpy as np
 
 from mlsys_lab.checks.deciding.traced import agree, allow_at_most
-from mlsys_lab.checks.deciding.triton import speed
-from mlsys_lab.checks.deciding.triton.comparison import describe_arrays
+from mlsys_lab.checks.deciding.triton import asks, speed
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.triton import matmul as calls
 from mlsys_lab.checks.learner.triton.launches import blocks
@@ -86,9 +85,10 @@ CHECKS = (
         run=calls.order,
         expect=_order_expect,
         compare=agree,
-        describe=describe_arrays(),
-        hint="A full group has GROUP * tiles_n programs: // tells the group, % the place in it. The last group may be "
-        "lower: min(tiles_m - group * GROUP, GROUP) rows. Within a group, % that height is the row, // it the column.",
+        ask=asks.TILE_ORDER,
+        pointer="Draw the tiles of the failing case and write the programs' numbers in. How high is the last group?",
+        hint="How many programs has a full group? // tells the group, % the place in it. The last group may be lower "
+        "than GROUP: within a group one goes down a column of that height, then the next.",
         uses=("tile_of", "order_kernel"),
         traced=True,
     ),
@@ -118,9 +118,10 @@ CHECKS = (
         run=calls.matmul,
         expect=partial(_expect, counted=False),
         compare=agree,
-        describe=describe_arrays(),
-        hint="rows and columns of the tile come from tile_of, depth from the loop. A's mask is (rows < M)[:, None] & "
-        "(depth < K)[None, :], with other=0.0. Sums begin as tl.zeros((BLOCK_M, BLOCK_N), tl.float32).",
+        ask=asks.MATMUL,
+        pointer="Which of the three lengths ends within a tile in this case, and what is then loaded beyond it?",
+        hint="rows and columns of the tile come from tile_of, depth from the loop. A load has two edges, and what lies "
+        "beyond K must add nothing to a sum. Sums begin as zeros in float32.",
         uses=("tile_of", "matmul_kernel"),
         traced=True,
     ),
@@ -140,7 +141,8 @@ CHECKS = (
         run=calls.matmul,
         expect=partial(_expect, counted=True),
         compare=agree,
-        describe=describe_arrays(),
+        ask=asks.MATMUL,
+        pointer="How often does a program load the same tile, and how often does it store?",
         hint="Each program makes one tile: for each step along K one tile of A and one of B, and C once at the end.",
         uses=("tile_of", "matmul_kernel"),
         performance=speed.MATMUL,

@@ -9,8 +9,7 @@ from scipy.special import expit
 from scipy.special import softmax as softmax_of
 
 from mlsys_lab.checks.deciding.traced import agree, allow_at_most
-from mlsys_lab.checks.deciding.triton import speed
-from mlsys_lab.checks.deciding.triton.comparison import describe_arrays
+from mlsys_lab.checks.deciding.triton import asks, speed
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.triton import rows as calls
 from mlsys_lab.checks.learner.triton.launches import blocks, power_of_two
@@ -79,8 +78,9 @@ CHECKS = (
         run=calls.silu_mul,
         expect=_silu_expect,
         compare=agree,
-        describe=describe_arrays(),
-        hint="Addresses of a program: tl.program_id(0) * BLOCK + tl.arange(0, BLOCK). Those that are less than `size` "
+        ask=asks.SILU_MUL,
+        pointer="Which addresses has the last program, and which of them lie beyond the array?",
+        hint="A program's addresses are a block that begins at its number times BLOCK. Those that are less than `size` "
         "are inside; both loads and the store need that mask. tl.sigmoid wants float32.",
         uses=("silu_mul_kernel",),
         traced=True,
@@ -102,9 +102,10 @@ CHECKS = (
         run=calls.softmax,
         expect=partial(_softmax_expect, counted=False),
         compare=agree,
-        describe=describe_arrays(),
-        hint="Load the row with other=-float('inf') beyond its end: no maximum, and exp of it is 0. Subtract "
-        "the maximum before exp, divide by tl.sum(…, axis=0), store under the same mask.",
+        ask=asks.SOFTMAX,
+        pointer="What stands in the lanes beyond the row's end, and what do they do to the maximum and to the sum?",
+        hint="What is loaded beyond the end should be no maximum, and its exp should be 0. Subtract the maximum before "
+        "exp, divide by the row's sum, store under the same mask.",
         uses=("softmax_kernel",),
         traced=True,
     ),
@@ -121,7 +122,8 @@ CHECKS = (
         run=calls.softmax,
         expect=partial(_softmax_expect, counted=True),
         compare=agree,
-        describe=describe_arrays(),
+        ask=asks.SOFTMAX,
+        pointer="How often does the text load the row, and who else loads it?",
         hint="One tl.load, kept in a variable, serves maximum, sum and quotients: nothing has to be stored in between. "
         "Each program has one row, that of its own number.",
         uses=("softmax_kernel",),
