@@ -353,7 +353,8 @@ def draw_timeline(ledger, title):
             hoverinfo="text",
             showlegend=False,
         )
-    figure.update_layout(title=title, barmode="overlay", xaxis_title="step", yaxis_autorange="reversed", margin_t=60)
+    figure.update_yaxes(categoryorder="category descending")  # rank 0 on top
+    figure.update_layout(title=title, barmode="overlay", xaxis_title="step", margin_t=60)
     show(figure, alt=f"{title}: a row for each rank, a bar for each message that it sends", height=320)
 
 
