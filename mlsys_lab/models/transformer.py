@@ -178,18 +178,25 @@ class Transformer(nn.Module):
         if self.positions is not None:
             x = x + (self.positions.weight[:T] if positions is None else self.positions(positions))
         x = self.embedding_norm(x)
-        places = torch.arange(T, device=weight.device) if positions is None else positions
         angles = bias = None
         if c.position == "rotary":
+            places = self._places(T, positions)
             per_head = places[:, None] if places.ndim == 2 else places  # (B, 1, T) or (T,)
             angles = rotary_angles(per_head, c.head_dim, c.rope_theta, weight, c.rope_scaling)
         if attend is None and (c.position == "alibi" or (self.window is not None and self.window < T)):
+            places = self._places(T, positions)
             bias = score_bias(places, places, weight, slopes=self.slopes(), window=self.window)
         for layer, block in enumerate(self.blocks):
             x = block(x, angles, bias, attend and partial(attend, layer))
         if rows is not None:
             x = x.flatten(0, 1)[rows]  # (R, D)
         return F.linear(self.norm(x), weight if self.head is None else self.head.weight)  # (B, T, V) or (R, V)
+
+    def _places(self, T: int, positions: torch.Tensor | None) -> torch.Tensor:
+        if positions is not None:
+            return positions
+        weight = self.embedding.weight
+        return torch.arange(T, device=weight.device, dtype=torch.promote_types(weight.dtype, torch.float32))
 
     def slopes(self) -> torch.Tensor | None:
         """ALiBi's slopes (N,), or None for a model with other positions."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.models import Transformer, load
@@ -15,6 +17,7 @@ from tests.models.test_transformer import MIXTURE, SMALL
 
 POSITIONS = ("learned", "rotary", "alibi")
 LONG = dataclasses.replace(SMALL, context=24)
+VIEWS = tuple(f"aten.{name}" for name in ("view", "slice", "unsqueeze", "select", "alias", "detach", "expand"))
 
 
 def built(config, position, window=None, dtype=torch.float64):
@@ -33,13 +36,14 @@ def forward_as_it_was(model, tokens):
     if model.positions is not None:
         x = x + model.positions.weight[:T]
     fine = torch.promote_types(weight.dtype, torch.float32)
-    places = torch.arange(T, dtype=fine)
     angles = bias = None
     if config.position == "rotary":
+        places = torch.arange(T, dtype=fine)
         turns = config.rope_theta ** (-torch.arange(0, config.head_dim, 2, dtype=fine) / config.head_dim)
         turned = places[:, None] * turns
         angles = torch.stack((turned.cos(), turned.sin())).to(weight.dtype)
     if config.position == "alibi":
+        places = torch.arange(T, dtype=fine)
         ahead = places - places[:, None]
         slopes = 2.0 ** -torch.tensor([2.0, 4.0, 6.0, 8.0], dtype=fine)  # of 4 heads
         bias = (slopes[:, None, None] * ahead).masked_fill(ahead > 0, -torch.inf).to(weight.dtype)
@@ -56,6 +60,30 @@ def test_logits_are_to_the_bit_what_they_were(position, dtype):
         model, tokens = built(config, position, dtype=dtype), drawn(3, 8)
         assert torch.equal(model(tokens), forward_as_it_was(model, tokens))
         assert torch.equal(model(tokens, positions=torch.arange(8)), forward_as_it_was(model, tokens))
+
+
+class Launched(TorchDispatchMode):
+    """Names of the operations that a block of code asks of the device, in order."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names += [] if func is torch.ops.aten.promote_types.default else [str(func)]
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("position", POSITIONS)
+def test_no_kernel_is_launched_that_was_not(position):
+    """Chapters count the kernels of a pass."""
+    model, tokens = built(SMALL, position, dtype=torch.bfloat16), drawn(3, 8)
+    passes = []
+    for forward in (model, lambda tokens: forward_as_it_was(model, tokens)):
+        with Launched() as launched:
+            forward(tokens)
+        passes.append([name for name in launched.names if not name.startswith(VIEWS)])
+    assert Counter(passes[0]) == Counter(passes[1]) and len(passes[0]) > 50
 
 
 @pytest.mark.parametrize("position", ["rotary", "alibi"])

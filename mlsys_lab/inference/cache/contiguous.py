@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from mlsys_lab.errors import InputError
+from mlsys_lab.flops.amounts import require_at_least_one
 from mlsys_lab.inference.cache.slots import SlotCache
 from mlsys_lab.inference.cache.storage import Storage
 from mlsys_lab.models import Transformer
@@ -19,6 +20,7 @@ class Contiguous(SlotCache):
     """
 
     def __init__(self, model: Transformer, *, sequences: int, capacity: int, storage: type[Storage] = Storage) -> None:
+        require_at_least_one(sequences=sequences, capacity=capacity)
         super().__init__(model, sequences * capacity, storage)
         self.capacity = capacity
         self._free = list(range(sequences))[::-1]
@@ -55,8 +57,7 @@ class SlidingWindow(Contiguous):
     def __init__(self, model: Transformer, *, sequences: int, chunk: int, storage: type[Storage] = Storage) -> None:
         if model.window is None:
             raise InputError("a model without a window of attention", got=model.config.name, help="use Contiguous")
-        if chunk < 1:
-            raise InputError("new tokens of a step", got=chunk, expected="1 or more")
+        require_at_least_one(chunk=chunk)
         super().__init__(model, sequences=sequences, capacity=model.window - 1 + chunk, storage=storage)
         self.chunk = chunk
         self._replaced: dict[int, int] = {}  # by sequence: positions below this are no longer in the ring

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from mlsys_lab.errors import InputError
+from mlsys_lab.flops.amounts import require_at_least_one
 from mlsys_lab.inference.cache.blocks import BlockManager, chain
 from mlsys_lab.inference.cache.interface import Step
 from mlsys_lab.inference.cache.slots import SlotCache
@@ -25,8 +26,7 @@ class Paged(SlotCache):
     """
 
     def __init__(self, model: Transformer, *, pages: int, page: int = 16, storage: type[Storage] = Storage) -> None:
-        if page < 1:
-            raise InputError("tokens of a page", got=page, expected="1 or more")
+        require_at_least_one(pages=pages, page=page)
         super().__init__(model, pages * page, storage)
         self.page, self.blocks = page, BlockManager(pages)
         self._tables: dict[int, list[int]] = {}

@@ -29,8 +29,6 @@ class SlotCache(Cache):
     """
 
     def __init__(self, model: Transformer, slots: int, storage: type[Storage] = Storage) -> None:
-        if slots < 1:
-            raise InputError("a cache without room", got=f"{slots} tokens", expected="1 or more")
         self.model, self.storage = model, storage(model, slots)
         self._lengths: dict[int, int] = {}
         self._started = 0
@@ -111,7 +109,7 @@ class SlotCache(Cache):
         ]
         written = torch.cat([part[-count:] for part, count in zip(slots, counts.values(), strict=True)])  # (Q,)
         ends = torch.tensor(list(counts.values())).cumsum(0)  # (R,)
-        attend = Attend(
+        attend = StepAttention(
             self.storage,
             self.model,
             lengths=tuple(counts.values()),
@@ -162,7 +160,7 @@ class SlotCache(Cache):
                 raise InputError("too many new tokens for one step", got=len(tokens), expected=f"up to {self.chunk}")
 
 
-class Attend:
+class StepAttention:
     """Attention of one step: writes new keys and values, gathers all that are seen, attends; a `CachedAttention`.
 
     A pass brings queries packed, (1, N, Q, H). They are laid out in rows by sequence, (R, N, T, H), for one call of

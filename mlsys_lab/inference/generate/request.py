@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -26,16 +27,12 @@ class Request:
     count: int = 1
 
     def __post_init__(self) -> None:
-        if len(self.prompt) == 0:
-            raise InputError(
-                "the prompt is empty", expected="one token or more", help="begin with a token that begins texts"
-            )
+        object.__setattr__(self, "prompt", _read_tokens("prompt", self.prompt))
+        object.__setattr__(self, "stop", tuple(_read_tokens("stop sequence", sequence) for sequence in self.stop))
         for name in ("max_tokens", "count"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InputError(f"{name} out of range", got=repr(value), expected="a whole number, at least 1")
-        if any(len(sequence) == 0 for sequence in self.stop):
-            raise InputError("an empty stop sequence, which every text ends with", help="leave it out")
         if self.sampling.greedy and self.count > 1:
             raise InputError(
                 "temperature 0 writes one text only", got=f"count={self.count}", help="give a temperature above 0"
@@ -45,10 +42,10 @@ class Request:
         """Raise InputError unless the model can answer: tokens that it knows, and room for them in its context."""
         c = model.config
         for name, tokens in (("prompt", self.prompt), *(("stop sequence", sequence) for sequence in self.stop)):
-            for token in tokens:
-                if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < c.vocab_size:
-                    expected = f"0 to {c.vocab_size - 1}"
-                    raise InputError(f"unknown token in the {name}", got=repr(token), expected=expected)
+            unknown = [token for token in tokens if not 0 <= token < c.vocab_size]
+            if unknown:
+                expected = f"0 to {c.vocab_size - 1}"
+                raise InputError(f"unknown token in the {name}", got=unknown[0], expected=expected)
         if len(self.prompt) >= c.context:
             raise InputError(
                 "the prompt leaves no room in the context",
@@ -64,6 +61,18 @@ class Request:
         top_k = self.sampling.top_k
         if top_k is not None and top_k > c.vocab_size:
             raise InputError("top_k is above the vocabulary", got=top_k, expected=f"up to {c.vocab_size}")
+
+
+def _read_tokens(name: str, tokens: Sequence[int]) -> tuple[int, ...]:
+    """Token ids as plain integers, of a list, array or tensor of them; InputError for none and for other things."""
+    try:
+        read = tuple(operator.index(token) for token in tokens)
+    except TypeError:
+        got = " ".join(repr(tokens).split())
+        raise InputError(f"tokens of the {name}", got=got, expected="a list of whole numbers") from None
+    if not read:
+        raise InputError(f"the {name} is empty", expected="one token or more")
+    return read
 
 
 @dataclass(frozen=True)

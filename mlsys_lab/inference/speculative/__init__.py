@@ -3,13 +3,13 @@
 acceptance   accept(drafts, proposed, wanted, uniforms): which drafts stay, and the token after them
 drafters     PromptLookup: from the text itself; ModelDrafter: from a smaller model
 decoding     speculate(model, request, drafter, drafts=4, cache=None) -> Speculation
-gain         acceptance of two distributions; tokens of a step, speed-up, best number of drafts
+gain         acceptance_rate of two distributions; tokens of a step, speed-up, best number of drafts
 """
 
 from mlsys_lab.inference.speculative.acceptance import accept
 from mlsys_lab.inference.speculative.decoding import Speculation, speculate
 from mlsys_lab.inference.speculative.drafters import Draft, Drafter, ModelDrafter, PromptLookup
-from mlsys_lab.inference.speculative.gain import acceptance, best_drafts, expected_tokens, speedup
+from mlsys_lab.inference.speculative.gain import acceptance_rate, best_drafts, expected_tokens, speedup
 
 __all__ = [
     "Draft",
@@ -18,7 +18,7 @@ __all__ = [
     "PromptLookup",
     "Speculation",
     "accept",
-    "acceptance",
+    "acceptance_rate",
     "best_drafts",
     "expected_tokens",
     "speculate",

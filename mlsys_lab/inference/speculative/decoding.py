@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from mlsys_lab.errors import InputError
+from mlsys_lab.flops.amounts import require_at_least_one
 from mlsys_lab.inference.cache import Cache, Contiguous, extend
 from mlsys_lab.inference.generate import Completion, Request
 from mlsys_lab.inference.generate.batch import borrowed
@@ -42,8 +43,7 @@ def speculate(
         raise InputError(
             "drafts in another vocabulary", got=f"{drafter.vocab_size} tokens", expected=model.config.vocab_size
         )
-    if drafts < 1:
-        raise InputError("drafts of a step", got=drafts, expected="1 or more")
+    require_at_least_one(drafts=drafts)
     if cache is None:
         cache = Contiguous(model, sequences=1, capacity=len(request.prompt) + request.max_tokens)
     writer = _Writer(model, request, drafter, cache)

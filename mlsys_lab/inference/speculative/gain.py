@@ -9,9 +9,10 @@ from __future__ import annotations
 import torch
 
 from mlsys_lab.errors import InputError
+from mlsys_lab.flops.amounts import require_not_negative
 
 
-def acceptance(wanted: torch.Tensor, proposed: torch.Tensor) -> torch.Tensor:
+def acceptance_rate(wanted: torch.Tensor, proposed: torch.Tensor) -> torch.Tensor:
     """Probability that a token drafted from `proposed` is accepted: the sum of the lesser, (..., V) twice -> (...).
 
     One less the total variation between the two (arXiv:2211.17192, corollary 3.6).
@@ -24,7 +25,9 @@ def expected_tokens(acceptance: float, drafts: int) -> float:
 
     `acceptance` α is from 0 to 1, `drafts` k from 0; InputError otherwise.
     """
-    _check(acceptance, drafts)
+    if not 0 <= acceptance <= 1:
+        raise InputError("acceptance of a draft", got=acceptance, expected="a probability, 0 to 1")
+    require_not_negative(drafts=drafts)
     return float(sum(acceptance**i for i in range(drafts + 1)))
 
 
@@ -34,18 +37,10 @@ def speedup(acceptance: float, drafts: int, cost: float) -> float:
     `cost` is the time of drafting one token in steps of the model, 0 for a look-up. A step over drafts + 1 tokens is
     taken to last as long as one over a single token, as it does where memory binds: in small batches.
     """
-    if not cost >= 0:
-        raise InputError("cost of a draft", got=cost, expected="0 or more, in steps of the model")
+    require_not_negative(cost=cost)
     return expected_tokens(acceptance, drafts) / (drafts * cost + 1)
 
 
 def best_drafts(acceptance: float, cost: float, most: int = 64) -> int:
     """Number of drafts a step, 0 to `most`, with the greatest `speedup`; the fewest of those that are as good."""
     return max(range(most + 1), key=lambda drafts: speedup(acceptance, drafts, cost))
-
-
-def _check(acceptance: float, drafts: int) -> None:
-    if not 0 <= acceptance <= 1:
-        raise InputError("acceptance of a draft", got=acceptance, expected="a probability, 0 to 1")
-    if drafts < 0:
-        raise InputError("drafts of a step", got=drafts, expected="0 or more")

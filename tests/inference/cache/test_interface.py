@@ -62,11 +62,12 @@ def test_a_pass_that_fails_leaves_the_cache_as_it_was():
 @pytest.mark.parametrize(
     ("action", "words"),
     [
-        (lambda: Contiguous(MODEL, sequences=0, capacity=5), "a cache without room: got 0 tokens, expected 1 or more"),
-        (lambda: Paged(MODEL, pages=0), "a cache without room"),
-        (lambda: Paged(MODEL, pages=1, page=0), "tokens of a page: got 0, expected 1 or more"),
+        (lambda: Contiguous(MODEL, sequences=0, capacity=5), "sequences must be at least 1: got 0"),
+        (lambda: Contiguous(MODEL, sequences=-1, capacity=-5), "sequences must be at least 1: got -1"),
+        (lambda: Paged(MODEL, pages=0), "pages must be at least 1"),
+        (lambda: Paged(MODEL, pages=1, page=0), "page must be at least 1: got 0"),
         (lambda: SlidingWindow(MODEL, sequences=1, chunk=1), "a model without a window of attention: got rotary 2"),
-        (lambda: SlidingWindow(build(window=3), sequences=1, chunk=0), "new tokens of a step: got 0, expected 1"),
+        (lambda: SlidingWindow(build(window=3), sequences=1, chunk=0), "chunk must be at least 1: got 0"),
     ],
 )
 def test_caches_that_cannot_be(action, words):

@@ -50,8 +50,10 @@ def test_a_wholly_cached_prompt_keeps_a_token_to_ask_with(length, known):
 
 
 def test_equal_pages_after_other_beginnings_are_not_the_same():
-    cache, text = Paged(build(), pages=12, page=4), draw(9)
+    cache, text = Paged(build(), pages=12, page=4), draw(13)
     fed(cache, text)
+    assert cache.length(cache.start(text[4:13])) == 0  # its first page is known as a second one alone
+    assert cache.length(cache.start(text[:4] + text[8:13])) == 4
     assert cache.length(cache.start(draw(4, seed=5) + text[4:])) == 0
 
 

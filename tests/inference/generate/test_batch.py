@@ -139,6 +139,11 @@ def test_greedy_texts_are_those_of_transformers(penalty, tmp_path):
     assert len(expected) == 23 and generate(ours, [request])[0][0].tokens == tuple(expected)
 
 
+def test_a_prompt_may_be_an_array():
+    prompts = draw(6), torch.tensor(draw(6)), torch.tensor(draw(6)).numpy()
+    assert len({Request(prompt, 2, GREEDY) for prompt in prompts}) == 1
+
+
 def test_no_requests():
     assert generate(build(), []) == []
 
@@ -152,10 +157,11 @@ MODEL = build()
         (lambda: Request([], 1), "the prompt is empty: expected one token or more"),
         (lambda: Request([1], 0), "max_tokens out of range: got 0, expected a whole number, at least 1"),
         (lambda: Request([1], 1, count=0), "count out of range: got 0"),
-        (lambda: Request([1], 1, stop=[[]]), "an empty stop sequence, which every text ends with"),
+        (lambda: Request([1], 1, stop=[[]]), "the stop sequence is empty"),
+        (lambda: Request("words", 1), "tokens of the prompt: got 'words', expected a list of whole numbers"),
         (lambda: Request([1], 1, GREEDY, count=2), "temperature 0 writes one text only: got count=2; help: give a"),
         (lambda: generate(MODEL, [Request([1, 13], 1)]), "unknown token in the prompt: got 13, expected 0 to 12"),
-        (lambda: generate(MODEL, [Request([1.0], 1)]), "unknown token in the prompt: got 1.0"),
+        (lambda: Request([1.0], 1), r"tokens of the prompt: got \[1.0\], expected a list of whole numbers"),
         (lambda: generate(MODEL, [Request([1], 1, stop=[[-1]])]), "unknown token in the stop sequence: got -1"),
         (
             lambda: generate(MODEL, [Request(draw(24), 1)]),

@@ -7,8 +7,9 @@ import pytest
 import torch
 from scipy import stats
 
+from mlsys_lab.errors import InputError
 from mlsys_lab.inference.generate import draw
-from mlsys_lab.inference.speculative import accept, acceptance, best_drafts, expected_tokens, speedup
+from mlsys_lab.inference.speculative import accept, acceptance_rate, best_drafts, expected_tokens, speedup
 
 V, DRAWS = 4, 200_000
 SIGNIFICANCE = 1e-6
@@ -133,12 +134,25 @@ def test_tokens_of_a_step_are_as_many_as_expected(drafts, seed):
     tokens = draw(proposed.expand(n, drafts, V), uniforms(n, drafts, seed=5))
     sides = proposed.expand(n, drafts, V), wanted.expand(n, drafts + 1, V)
     written = accept(tokens, *sides, uniforms(n, drafts + 1, seed=6))[0].double() + 1
-    expected = expected_tokens(acceptance(wanted, proposed).item(), drafts)
+    expected = expected_tokens(acceptance_rate(wanted, proposed).item(), drafts)
     assert abs(written.mean() - expected) < 5 * written.std() / n**0.5
     cost = 0.1
-    assert speedup(acceptance(wanted, proposed).item(), drafts, cost) == pytest.approx(
+    assert speedup(acceptance_rate(wanted, proposed).item(), drafts, cost) == pytest.approx(
         written.sum().item() / (n * (drafts * cost + 1)), rel=0.01
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((1.1, 2, 0), "acceptance of a draft: got 1.1, expected a probability, 0 to 1"),
+        ((0.5, -1, 0), "drafts must not be negative: got -1"),
+        ((0.5, 2, -0.1), "cost must not be negative: got -0.1"),
+    ],
+)
+def test_gains_that_cannot_be(arguments, words):
+    with pytest.raises(InputError, match=words):
+        speedup(*arguments)
 
 
 def test_formulas_at_the_ends():
@@ -149,4 +163,4 @@ def test_formulas_at_the_ends():
     assert best_drafts(0.1, 0.2) == 0 and best_drafts(0.9, 0, most=7) == 7
     assert best_drafts(0.8, 0.05) == max(range(65), key=lambda k: (1 - 0.8 ** (k + 1)) / 0.2 / (0.05 * k + 1))
     p = torch.tensor([[0.5, 0.5], [1.0, 0.0]])
-    assert acceptance(p, torch.tensor([[0.5, 0.5], [0.0, 1.0]])).tolist() == [1, 0]
+    assert acceptance_rate(p, torch.tensor([[0.5, 0.5], [0.0, 1.0]])).tolist() == [1, 0]

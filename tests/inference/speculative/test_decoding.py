@@ -148,7 +148,7 @@ def test_a_longer_end_may_be_asked_for():
             lambda m: speculate(m, Request([1], 2, count=2), Guesses()),
             "speculation writes one text at a time: got count=2",
         ),
-        (lambda m: speculate(m, Request([1], 2), Guesses(), drafts=0), "drafts of a step: got 0, expected 1 or more"),
+        (lambda m: speculate(m, Request([1], 2), Guesses(), drafts=0), "drafts must be at least 1: got 0"),
         (
             lambda m: speculate(m, Request([1], 2), PromptLookup(9)),
             "drafts in another vocabulary: got 9 tokens, expected",
