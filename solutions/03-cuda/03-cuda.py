@@ -153,8 +153,9 @@ show_table(report(record(sgd_step, 2, THREADS, w, g, np.float32(0.1))).table())
 # Both are launched with blocks of 32 × 4 threads, `kernel[(ceil(columns / 32), ceil(rows / 4)), (32, 4)](...)`.
 #
 # **2c. Stride over the grid.** `axpy`: $y_i \leftarrow y_i + a\, x_i$, for *any* number of elements, with the threads
-# there are: launched as `axpy[2, THREADS](a, x, y)`. `cuda.gridsize(1)` is the number of all threads. Each thread takes
-# every so-many-th element, so that in each turn of the loop the threads of a warp stand side by side.
+# there are: launched as `axpy[blocks, THREADS](a, x, y)`, with two blocks or more. `cuda.gridsize(1)` is the number of
+# all threads. Each thread takes every so-many-th element, so that in each turn of the loop the threads of a warp stand
+# side by side.
 #
 # **Size:** about 6, 3 and 2 lines. **Cost:** `causal_mask` reads T(T+1)/2 elements and writes T². `axpy` reads 2n and
 # writes n.

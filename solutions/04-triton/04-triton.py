@@ -406,7 +406,8 @@ for group, guess in ((1, guess_row_after_row), (4, guess_in_groups)):
 # in the loads, and what would a missing one do to C?
 #
 # **Size:** about 16 lines. **Cost:** 2MKN FLOPs. A is read ⌈N / BLOCK_N⌉ times, B ⌈M / BLOCK_M⌉ times, C is written
-# once. Larger tiles read less, until registers and shared memory are full.
+# once. Larger tiles read less, until registers and shared memory are full. The check of traffic also asks that each
+# tile is made by the program whose it is, by `tile_of` with the launch's GROUP.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-6-matmul"}

@@ -15,7 +15,7 @@ from tests.labs.harness import LabUnderTest, labs
 pytestmark = pytest.mark.slow
 LABS = {lab.info.topic: lab for lab in labs()}
 SAMPLE, SEED = 40, 20
-SWEPT = ("gpu-model", "transformer-arithmetic")
+SWEPT = ("gpu-model", "cuda", "triton", "transformer-arithmetic")
 """Labs of whose sample every survivor has been looked at; the others follow as theirs are."""
 EXPLAINED = [lab for lab in LABS.values() if read_equivalent(lab.folder)]
 

@@ -112,6 +112,15 @@ def times_written(trace: Trace, name: str) -> np.ndarray:
     return _times(trace, name, LOAD)
 
 
+def writers(trace: Trace, name: str) -> np.ndarray:
+    """The block that wrote each element of the array last, -1 where none did: an array of its shape."""
+    buffer, rows = _rows(trace, name, LOAD)
+    rows = rows[is_inside(trace, rows)]
+    found = np.full(_places(buffer), -1)
+    found[rows["offset"] // buffer.itemsize] = rows["block"]
+    return _laid_out(found, buffer)
+
+
 def reads_each_once(trace: Trace, name: str) -> bool:
     """Whether exactly one lane read each element of the array, and nothing outside of it was read."""
     return _each_once(trace, name, STORE)
@@ -151,9 +160,18 @@ def _rows(trace: Trace, name: str, other: int) -> tuple[Buffer, np.ndarray]:
 def _times(trace: Trace, name: str, other: int) -> np.ndarray:
     buffer, rows = _rows(trace, name, other)
     index = rows["offset"][is_inside(trace, rows)] // buffer.itemsize
-    counts = np.bincount(index, minlength=-(-buffer.size_bytes // buffer.itemsize))
-    steps = [counts.itemsize * stride // buffer.itemsize for stride in buffer.strides]
-    return np.lib.stride_tricks.as_strided(counts, buffer.shape, steps).copy()
+    return _laid_out(np.bincount(index, minlength=_places(buffer)), buffer)
+
+
+def _places(buffer: Buffer) -> int:
+    """Numbers from the first element to the last, gaps counted."""
+    return -(-buffer.size_bytes // buffer.itemsize)
+
+
+def _laid_out(values: np.ndarray, buffer: Buffer) -> np.ndarray:
+    """One value for each place in an array's memory, as an array of its shape."""
+    steps = [values.itemsize * stride // buffer.itemsize for stride in buffer.strides]
+    return np.lib.stride_tricks.as_strided(values, buffer.shape, steps).copy()
 
 
 def _each_once(trace: Trace, name: str, other: int) -> bool:

@@ -19,6 +19,7 @@ from mlsys_lab.kernels.trace.traffic import (
     times_written,
     total,
     traffic,
+    writers,
     writes_each_once,
 )
 from tests.kernels.trace.launches import Ask, array, shared, trace
@@ -92,6 +93,13 @@ def test_only_global_memory_counts_and_untouched_arrays_are_listed() -> None:
     assert traffic(made)[0].both == Flow(0, 0, 0, 128) and traffic(made)[0].both.ratio == 1.0
     assert total(made) == Flow(128, 128, 128, 384)
     assert total(trace([], buffers=[])) == Flow(0, 0, 0, 0)
+
+
+def test_the_last_block_that_wrote_an_element_is_known() -> None:
+    view = Buffer("view", "global", (2, 3), 4, (20, 8), written=True)  # every second column of 2 rows of 5
+    asks = [Ask("view", [0, 2], STORE, block=4), Ask("view", [2, 9], ATOMIC, block=7), Ask("view", [5], block=8)]
+    made = trace([*asks, Ask("view", [1000], STORE, block=9)], buffers=[view])
+    assert writers(made, "view").tolist() == [[4, 7, -1], [-1, -1, 7]]
 
 
 def test_counts_have_the_shape_of_their_array() -> None:

@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from mlsys_lab.checks.deciding.compare import close
-from mlsys_lab.checks.deciding.traced import find_nan, report_not_shared, report_scattered, report_split
+from mlsys_lab.checks.deciding.traced import SPLIT, find_nan, report_not_shared, report_scattered, report_split
 from mlsys_lab.checks.learner.cuda import figures
 from mlsys_lab.checks.learner.spec import Arrays, Mismatch
 from mlsys_lab.checks.learner.trees import Tree, flatten, nest
 from mlsys_lab.checks.learner.values import decode_text
+from mlsys_lab.kernels.trace.events import WARP
 
 MOST = "most"
 """The branch of what is expected that holds the limits."""
@@ -36,6 +37,11 @@ WRONG = {
 def limits(**most: Mapping[str, int]) -> Arrays:
     """The most that may be counted, by kind (`figures.READS` and the others) and what the counts are of."""
     return flatten({MOST: most})
+
+
+def each_thread(times: int, threads: int) -> dict[str, Mapping[str, int]]:
+    """Limits where no thread of a block touches global memory more often: its warps ask as often, or branches split."""
+    return {figures.ACCESSES: {"global": times}, figures.REQUESTS: {"global": SPLIT * times * (threads // WARP)}}
 
 
 def agree(got: Arrays, expected: Arrays) -> Mismatch | None:

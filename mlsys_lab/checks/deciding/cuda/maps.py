@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlsys_lab.checks.deciding.cuda.comparison import agree, limits
-from mlsys_lab.checks.deciding.traced import SPLIT, describe_launch
+from mlsys_lab.checks.deciding.cuda.comparison import agree, each_thread, limits
+from mlsys_lab.checks.deciding.traced import describe_launch
 from mlsys_lab.checks.learner.cuda import maps as calls
 from mlsys_lab.checks.learner.cuda.launches import HIGH, THREADS, WIDE, blocks
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
@@ -27,7 +27,7 @@ def _relu_inputs(rng: np.random.Generator, case: Case) -> Arrays:
 
 def _relu_expect(arrays: Arrays) -> Arrays:
     x = arrays["x"]
-    most = limits(reads={"x": x.size}, writes={"y": x.size}, accesses={"global": 2}, over={"sectors": 0})
+    most = limits(reads={"x": x.size}, writes={"y": x.size}, over={"sectors": 0}, **each_thread(2, THREADS))
     return {"y": np.where(x > 0, x, np.float32(0)), **most}
 
 
@@ -39,7 +39,10 @@ def _sgd_inputs(rng: np.random.Generator, case: Case) -> Arrays:
 def _sgd_expect(arrays: Arrays) -> Arrays:
     w, g = arrays["w"], arrays["g"]
     most = limits(
-        reads={"w": w.size, "g": w.size}, writes={"w": w.size}, accesses={"global": 3}, over={"sectors": FROM_THE_END}
+        reads={"w": w.size, "g": w.size},
+        writes={"w": w.size},
+        over={"sectors": FROM_THE_END},
+        **each_thread(3, THREADS),
     )
     return {"w": w - arrays["rate"] * g, **most}
 
@@ -54,9 +57,8 @@ def _mask_expect(arrays: Arrays) -> Arrays:
     most = limits(
         reads={"scores": t * (t + 1) // 2},
         writes={"masked": t * t},
-        accesses={"global": 2},
         over={"sectors": int(t % ALIGNED > 0)},
-        requests={"global": SPLIT * HIGH * 2},
+        **each_thread(2, WIDE * HIGH),
     )
     return {"masked": np.where(np.tri(t, dtype=bool), scores, np.float32(-np.inf)), **most}
 
@@ -72,26 +74,26 @@ def _outer_expect(arrays: Arrays) -> Arrays:
     most = limits(
         reads={"u": n, "v": n},
         writes={"out": n},
-        accesses={"global": 3},
         over={"sectors": int(v.size % ALIGNED > 0)},
-        requests={"global": SPLIT * HIGH * 3},
+        **each_thread(3, WIDE * HIGH),
     )
     return {"out": u[:, None] * v[None, :], **most}
 
 
 def _axpy_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     n = case.params["n"]
-    return {"a": rng.uniform(-2, 2, ()).astype(np.float32), "x": normal(rng, n), "y": normal(rng, n)}
+    given = {"a": rng.uniform(-2, 2, ()).astype(np.float32), "x": normal(rng, n), "y": normal(rng, n)}
+    return given | {"blocks": np.array(case.params["blocks"])}
 
 
 def _axpy_expect(arrays: Arrays) -> Arrays:
     x, y = arrays["x"], arrays["y"]
-    turns = blocks(x.size, calls.STRIDED_BLOCKS * THREADS)
+    turns = blocks(x.size, int(arrays["blocks"]) * THREADS)
     most = limits(
         reads={"x": x.size, "y": x.size},
         writes={"y": x.size},
-        accesses={"global": 3 * turns},
         over={"sectors": FROM_THE_END},
+        **each_thread(3 * turns, THREADS),
     )
     return {"y": y + arrays["a"] * x, **most}
 
@@ -194,14 +196,14 @@ CHECKS = (
         title="More elements than threads",
         points=7,
         cases=(
-            Case("fewer elements than threads", {"n": 100}),
-            Case("elements for two turns and a half", {"n": 640}),
-            Case("an odd number of elements", {"n": 333}),
-            Case("any number", {"n": 777}, hidden=True),
+            Case("fewer elements than threads", {"n": 100, "blocks": 2}),
+            Case("elements for two turns and a half", {"n": 640, "blocks": 2}),
+            Case("an odd number of elements, three blocks", {"n": 555, "blocks": 3}),
+            Case("any number", {"n": 1281, "blocks": 2}, hidden=True),
         ),
         inputs=_axpy_inputs,
         run=calls.axpy,
-        describe=describe_launch("axpy", "THREADS", lambda arrays: calls.STRIDED_BLOCKS),
+        describe=describe_launch("axpy", "THREADS", lambda arrays: int(arrays["blocks"])),
         expect=_axpy_expect,
         compare=agree,
         pointer="With more elements than threads: which is a thread's first element, and how far is it to its next?",

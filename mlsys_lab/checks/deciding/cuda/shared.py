@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlsys_lab.checks.deciding.cuda.comparison import agree, limits
+from mlsys_lab.checks.deciding.cuda.comparison import agree, each_thread, limits
 from mlsys_lab.checks.deciding.cuda.maps import normal
 from mlsys_lab.checks.deciding.traced import describe_launch
 from mlsys_lab.checks.learner.cuda import shared as calls
@@ -25,7 +25,7 @@ def _smooth_expect(arrays: Arrays) -> Arrays:
     x = arrays["x"].astype(np.float64)
     n = x.size
     needed = sum(min(first + THREADS + 1, n) - max(first - 1, 0) for first in range(0, n, THREADS))
-    most = limits(reads={"x": needed}, writes={"y": n}, accesses={"global": 4}, over={"sectors": 1, "passes": 0})
+    most = limits(reads={"x": needed}, writes={"y": n}, over={"sectors": 1, "passes": 0}, **each_thread(4, THREADS))
     padded = np.pad(x, 1)
     return {"y": ((padded[:-2] + padded[1:-1] + padded[2:]) / 3).astype(np.float32), **most}
 
@@ -40,15 +40,15 @@ def _dot_expect(arrays: Arrays) -> Arrays:
     most = limits(
         reads={"a": a.size, "b": a.size},
         writes={"out": 1},
-        accesses={"global": 3},
         over={"sectors": 0, "passes": 0, "turns": 0},
+        **each_thread(3, THREADS),
     )
     return {"out": np.array([a @ b], np.float32), **most}
 
 
 def _sum_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     return {
-        "x": rng.uniform(0.5, 1.5, case.params["n"]).astype(np.float32),
+        "x": rng.uniform(20, 60, case.params["n"]).astype(np.float32),
         "blocks": np.array(case.params["blocks"]),
     }
 
@@ -58,10 +58,9 @@ def _sum_expect(arrays: Arrays) -> Arrays:
     most = limits(
         reads={"x": x.size},
         writes={"sums": count},
-        accesses={"global": blocks(x.size, count * THREADS) + 1, "shared": TREE_ACCESSES},
         over={"sectors": 1, "passes": 0, "turns": 0},
-        requests={"shared": TREE_REQUESTS},
-    )
+        **each_thread(blocks(x.size, count * THREADS) + 1, THREADS),
+    ) | limits(accesses={"shared": TREE_ACCESSES}, requests={"shared": TREE_REQUESTS})
     return {"sums.sum()": np.array(x.sum(dtype=np.float64), np.float32), **most}
 
 
@@ -119,6 +118,7 @@ CHECKS = (
             Case("three blocks, 900 elements", {"n": 900, "blocks": 3}),
             Case("fewer elements than threads", {"n": 77, "blocks": 1}, hidden=True),
             Case("a block without elements", {"n": 100, "blocks": 2}, hidden=True),
+            Case("many turns", {"n": 1281, "blocks": 2}, hidden=True),
         ),
         inputs=_sum_inputs,
         run=calls.block_sum,

@@ -109,6 +109,7 @@ CHECKS = (
         cases=(
             Case("two blocks, and four", {"draws": 0, "also": [[32, 16, 16], [64, 16, 16]]}),
             Case("other widths", {"draws": 3}),
+            Case("a hundred thousand tokens", {"draws": 0, "also": [[781 * 128, 117, 128]]}),
             Case("others", {"draws": 6}, hidden=True),
             Case("longer than a kernel could be run for", {"draws": 2, "blocks": (120, 160)}, hidden=True),
         ),

@@ -10,7 +10,7 @@ from mlsys_lab.checks.deciding.traced import agree, allow_at_most
 from mlsys_lab.checks.deciding.triton import asks, speed
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.triton import matmul as calls
-from mlsys_lab.checks.learner.triton.launches import blocks
+from mlsys_lab.checks.learner.triton.launches import PROGRAMS, blocks
 
 # --- tile_order -----------------------------------------------------------------------------------------------------
 
@@ -65,7 +65,18 @@ def _expect(arrays: Arrays, counted: bool) -> Arrays:
         widest=max(block_m * block_n, block_m * block_k, block_k * block_n),
         programs=high * wide,
     )
-    return values | most if counted else values
+    return {**values, PROGRAMS: _programs(arrays), **most} if counted else values
+
+
+def _programs(arrays: Arrays) -> np.ndarray:
+    """The program that each element of C is of, (M, N)."""
+    m, n = len(arrays["a"]), arrays["b"].shape[1]
+    block_m, block_n = int(arrays["BLOCK_M"]), int(arrays["BLOCK_N"])
+    programs = np.empty((blocks(m, block_m), blocks(n, block_n)), np.int64)
+    tiles = {name: np.array(side) for name, side in zip(("tiles_m", "tiles_n"), programs.shape, strict=True)}
+    order = _order_expect({**tiles, "group": arrays["group"]})
+    programs[order["m"], order["n"]] = np.arange(programs.size)
+    return programs.repeat(block_m, axis=0).repeat(block_n, axis=1)[:m, :n]
 
 
 CHECKS = (
@@ -106,11 +117,11 @@ CHECKS = (
                 {"mnk": (3, 5, 700), "dtype": np.float16, "wide": True, "mean": 1.0},
             ),
             Case("grouped tiles", {"mnk": (40, 20, 5), "group": 2}),
-            Case("tiles of three sides", {"mnk": (40, 70, 37), "tile": (32, 64, 16)}),
+            Case("tiles of three sides", {"mnk": (70, 67, 37), "tile": (32, 64, 16), "group": 2}),
             Case("one number", {"mnk": (1, 1, 1)}),
             Case(
                 "others",
-                {"mnk": (70, 37, 41), "tile": (64, 16, 32), "group": 2, "turned": True},
+                {"mnk": (70, 37, 41), "tile": (64, 16, 32), "group": 64, "turned": True},
                 hidden=True,
             ),
         ),
@@ -142,8 +153,9 @@ CHECKS = (
         expect=partial(_expect, counted=True),
         compare=agree,
         ask=asks.MATMUL,
-        pointer="How often does a program load the same tile, and how often does it store?",
-        hint="Each program makes one tile: for each step along K one tile of A and one of B, and C once at the end.",
+        pointer="How often does a program load the same tile, how often does it store, and which tile is it?",
+        hint="Each program makes one tile, that which tile_of says with this GROUP: for each step along K one tile of "
+        "A and one of B, and C once at the end.",
         uses=("tile_of", "matmul_kernel"),
         performance=speed.MATMUL,
         traced=True,

@@ -149,7 +149,7 @@ CHECKS = (
             Case("rows that do not divide among programs", {"rows": 5, "columns": 13, "programs": 2}),
             Case("more columns than one program adds", {"rows": 3, "columns": 21, "programs": 3}),
             Case("half precision", {"rows": 4, "columns": 19, "programs": 3, "dtype": np.float16}),
-            Case("others", {"rows": 7, "columns": 37, "programs": 3, "block": 32}, hidden=True),
+            Case("others", {"rows": 7, "columns": 37, "programs": 6, "block": 32}, hidden=True),
         ),
         inputs=_backward_inputs,
         run=calls.backward,
@@ -170,7 +170,7 @@ CHECKS = (
         points=4,
         cases=(
             Case("6 rows, 3 programs", {"rows": 6, "columns": 21, "programs": 3}),
-            Case("7 rows, 2 programs", {"rows": 7, "columns": 33, "programs": 2, "block": 8}, hidden=True),
+            Case("11 rows, 2 programs", {"rows": 11, "columns": 33, "programs": 2, "block": 8}, hidden=True),
         ),
         inputs=_backward_inputs,
         run=calls.backward,

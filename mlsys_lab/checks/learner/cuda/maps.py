@@ -9,9 +9,6 @@ import numpy as np
 from mlsys_lab.checks.learner.cuda.launches import HIGH, THREADS, WIDE, blocks, launch_recorded
 from mlsys_lab.checks.learner.spec import Arrays
 
-STRIDED_BLOCKS = 2
-"""Blocks of the launch of `axpy`, however many elements there are."""
-
 
 def relu(artifact: Any, arrays: Arrays) -> Arrays:
     """Launch `relu` with a thread for each element: its result and what was counted."""
@@ -43,7 +40,7 @@ def outer(artifact: Any, arrays: Arrays) -> Arrays:
 def axpy(artifact: Any, arrays: Arrays) -> Arrays:
     """Launch `axpy`, whose threads may be fewer than the elements or more: its result and what was counted."""
     given = {"a": arrays["a"][()], "x": arrays["x"], "y": arrays["y"].copy()}
-    return launch_recorded(artifact, "axpy", STRIDED_BLOCKS, THREADS, given, "y", fresh=False)
+    return launch_recorded(artifact, "axpy", int(arrays["blocks"]), THREADS, given, "y", fresh=False)
 
 
 def _over(artifact: Any, kernel: str, given: dict[str, Any], output: str) -> Arrays:

@@ -28,7 +28,7 @@ def flash(artifact: Any, arrays: Arrays) -> Arrays:
     outputs = {"out_ptr": unwritten(*t["q"].shape, dtype=t["q"].dtype), "lse_ptr": unwritten(heads, tokens)}
     inputs = (t["q"], t["k"], t["v"], *outputs.values(), tokens, width, float(arrays["scale"]))
     block_m, block_n = int(arrays["BLOCK_M"]), int(arrays["BLOCK_N"])
-    sizes = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_D": max(LEAST_D, power_of_two(width))}
+    sizes: dict[str, Any] = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_D": max(LEAST_D, power_of_two(width))}
     return launch_recorded(
         artifact, "flash_kernel", (blocks(tokens, block_m), heads), *inputs, outputs=outputs, **sizes
     )

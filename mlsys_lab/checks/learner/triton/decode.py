@@ -14,5 +14,5 @@ def decode(artifact: Any, arrays: Arrays) -> Arrays:
     (sequences, heads, width), (_, page, kv_heads, _) = t["q"].shape, t["k"].shape
     out = unwritten(*t["q"].shape, dtype=t["q"].dtype)
     inputs = (t["q"], t["k"], t["v"], t["table"], t["length"], out, t["table"].shape[1], float(arrays["scale"]))
-    sizes = {"GROUP": heads // kv_heads, "PAGE": page, "D": width}
+    sizes: dict[str, Any] = {"GROUP": heads // kv_heads, "PAGE": page, "D": width}
     return launch_recorded(artifact, "decode_kernel", (sequences, kv_heads), *inputs, outputs={"out_ptr": out}, **sizes)

@@ -10,8 +10,12 @@ import torch
 
 from mlsys_lab.checks.learner.findings import collect_findings
 from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.kernels.trace.traffic import writers
 from mlsys_lab.kernels.trace.triton_interpreter import record
 from mlsys_lab.kernels.triton_compile import check_compiles
+
+PROGRAMS = "program of each element"
+"""The array that holds the numbers of the programs which stored a result's elements."""
 
 
 def blocks(size: int, block: int) -> int:
@@ -40,14 +44,18 @@ def launch_recorded(
     grid: int | Sequence[int],
     *args: Any,
     outputs: Mapping[str, torch.Tensor],
+    writers_of: str = "",
     **constants: Any,
 ) -> Arrays:
     """Launch a kernel of the learner's under the recorder: what `outputs` then hold, and what was found.
 
-    outputs: result arrays by the names of their parameters; each comes back under that name without `_ptr`. Raises
-    `InputError` for a kernel that runs in the interpreter but does not compile for a GPU.
+    outputs: result arrays by the names of their parameters; each comes back under that name without `_ptr`.
+    writers_of: the parameter of which `PROGRAMS` is to come back, too. Raises `InputError` for a kernel that runs in
+    the interpreter but does not compile for a GPU.
     """
     trace = record(getattr(artifact, kernel), grid, *args, outputs=tuple(outputs), **constants)
     check_compiles(getattr(artifact, kernel), *args, **constants)
     results: dict[str, np.ndarray] = {name.removesuffix("_ptr"): value.numpy() for name, value in outputs.items()}
+    if writers_of:
+        results[PROGRAMS] = writers(trace, writers_of)
     return {**results, **collect_findings(trace, artifact)}

@@ -20,7 +20,7 @@ def order(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def matmul(artifact: Any, arrays: Arrays) -> Arrays:
-    """A·B. With `turned`, A and B are views of their transposed selves; with `wide`, C is float32."""
+    """A·B and who stored it. With `turned`, A and B are views of their transposed selves; with `wide`, C is float32."""
     t = tensors(arrays)
     a, b = (t[name].T.contiguous().T if arrays["turned"] else t[name] for name in ("a", "b"))
     (m, k), n = a.shape, b.shape[1]
@@ -29,4 +29,6 @@ def matmul(artifact: Any, arrays: Arrays) -> Arrays:
     tile = {name: int(arrays[name]) for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K")}
     sizes = {**tile, "GROUP": int(arrays["group"])}
     programs = blocks(m, tile["BLOCK_M"]) * blocks(n, tile["BLOCK_N"])
-    return launch_recorded(artifact, "matmul_kernel", programs, *inputs, outputs={"c_ptr": c}, **sizes)
+    return launch_recorded(
+        artifact, "matmul_kernel", programs, *inputs, outputs={"c_ptr": c}, writers_of="c_ptr", **sizes
+    )
