@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from mlsys_lab.kernels.language import HARMLESS, KernelLanguageError, check_kernel, decorators
-from mlsys_lab.kernels.vocabulary import DIALECTS, RESERVED
+from mlsys_lab.kernels.vocabulary import BUILTINS, DIALECTS, RESERVED
 
 OWN = "@cuda.jit or @triton.jit"
 SPOKEN = ("tl.", "cuda.grid", "cuda.threadIdx", "cuda.blockIdx", "cuda.blockDim", "cuda.shared", "cuda.syncthreads")
@@ -51,10 +51,10 @@ def kernels_of(source: str, filename: str = "<kernels>", elsewhere: frozenset[st
         elif name in RESERVED or name.startswith("__"):
             what = f"`{name}` has a meaning of its own"
             refused[name] = KernelLanguageError(_last(tree, name), what, help="take another name")
-    for node in (one for one in tree.body if isinstance(one, ast.FunctionDef) and _lost_its_decorator(one)):
-        if node.name not in elsewhere.union(names):
-            what = f"`{node.name}` is a plain function, no kernel"
-            refused.setdefault(node.name, KernelLanguageError(node.lineno, what, help=f"{OWN} in the line above it"))
+    called = {name for function in functions for name in find_calls(function)}
+    for node in (one for one in tree.body if isinstance(one, ast.FunctionDef) and not one.decorator_list):
+        if (node.name in called or _speaks_as_kernel(node)) and node.name not in elsewhere.union(names):
+            refused.setdefault(node.name, plain_function(node.name, node.lineno))
     known = elsewhere.union(names, refused)
     uses = {name: {part.id for part in ast.walk(node.value) if isinstance(part, ast.Name)} for name, node in constants}
     for function in functions:
@@ -78,10 +78,24 @@ def _spread_refusals(refused: dict[str, KernelLanguageError], uses: Mapping[str,
         refused.update({name: refused[min(left.pop(name) & refused.keys())] for name in spoilt})
 
 
+def plain_function(name: str, line: int) -> KernelLanguageError:
+    """The error for a function that a launch or a kernel names and that no decorator makes a kernel."""
+    return KernelLanguageError(line, f"`{name}` is a plain function, no kernel", help=f"{OWN} in the line above it")
+
+
+def find_calls(tree: ast.AST) -> set[str]:
+    """The names, without a dot, by which a text calls what is no function of Python's."""
+    calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return {function.id for function in calls if isinstance(function, ast.Name)} - BUILTINS
+
+
 def is_kernel(function: ast.FunctionDef) -> bool:
     """Whether a decorator makes the function a kernel; raises KernelLanguageError if it has other decorators too."""
     dotted = decorators(function)
     if not any(name in DIALECTS for name in dotted):
+        if strange := [name for name in dotted if name.startswith("triton.")]:
+            what = f"`{function.name}` is no kernel without `@triton.jit`"
+            raise KernelLanguageError(function.lineno, what, got=f"@{strange[0]}", help=f"{OWN} alone")
         if strange := [name for name in dotted if name == "jit" or name.endswith("cuda.jit")]:
             what = f"a kernel's decorator goes by another name than `@{strange[0]}`"
             raise KernelLanguageError(function.lineno, what, help="@cuda.jit or @triton.jit")
@@ -100,10 +114,10 @@ def is_kernel(function: ast.FunctionDef) -> bool:
     return True
 
 
-def _lost_its_decorator(function: ast.FunctionDef) -> bool:
-    """Whether a function without decorators speaks as only kernels do: of `tl`, or of threads and blocks."""
+def _speaks_as_kernel(function: ast.FunctionDef) -> bool:
+    """Whether a function speaks as only kernels do: of `tl`, or of threads and blocks."""
     dotted = {ast.unparse(node) for node in ast.walk(function) if isinstance(node, ast.Attribute)}
-    return not function.decorator_list and any(name.startswith(SPOKEN) for name in dotted)
+    return any(name.startswith(SPOKEN) for name in dotted)
 
 
 def _constants(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.Assign]]:

@@ -192,7 +192,7 @@ class _Kernel:
         if name not in self.locals | self.known | BUILTINS | NUMBER_TYPES:
             advice = f"of Python's own functions it has {', '.join(sorted(BUILTINS))}"
             if not hasattr(builtins, name):
-                near = did_you_mean(name, self.locals | self.known | BUILTINS)
+                near = self.find_local_name(name) or did_you_mean(name, self.locals | self.known | BUILTINS)
                 advice = near or "constants of the module are numbers; another function has to be a kernel itself"
             raise KernelLanguageError(
                 node.lineno, f"`{name}` is nothing that kernel `{self.function.name}` can use", help=advice

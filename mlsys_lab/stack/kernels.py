@@ -22,7 +22,8 @@ from types import FunctionType, ModuleType
 from typing import Any, NoReturn
 
 from mlsys_lab.errors import InputError, MissingToolError
-from mlsys_lab.kernels.definitions import Kernels, kernels_of
+from mlsys_lab.kernels.definitions import Kernels, find_calls, kernels_of, plain_function
+from mlsys_lab.kernels.language import KernelLanguageError
 from mlsys_lab.kernels.runtime import load_numba, load_triton, triton_interprets
 from mlsys_lab.kernels.triton_compile import set_tree
 from mlsys_lab.kernels.vocabulary import BUILTINS, NUMBER_TYPES
@@ -83,24 +84,35 @@ def refuse_beyond_kernels(names: Mapping[str, Any], used: Iterable[str]) -> None
     `names` are a notebook's definitions, `used` those of them that are launched; what these call is held to it too.
     """
     functions = {name: function for name, value in names.items() if (function := _function_of(value)) is not None}
+    home = names.get("__name__", "__main__")
+    plain = {name: one for name, one in names.items() if isinstance(one, FunctionType) and one.__module__ == home}
     known = frozenset(functions) | {name for name, value in names.items() if _is_constant(value)}
     waiting = list(used)
     while waiting:
-        if (function := functions.pop(waiting.pop(0), None)) is None:
+        name = waiting.pop(0)
+        if name in plain:
+            raise _refusal(plain_function(name, 1), inspect.getsource(plain[name]))
+        if (function := functions.pop(name, None)) is None:
             continue
         source = textwrap.dedent(inspect.getsource(function))
-        for error in kernels_of(source, elsewhere=known - {function.__name__}).refused.values():
-            text = source.splitlines()[error.line - 1].strip()
-            raise InputError(f"{error.what} (line {error.line}: `{text}`)", got=error.got, help=error.help)
-        waiting += function.__code__.co_names
+        called = find_calls(ast.parse(source)) & plain.keys()
+        for error in kernels_of(source, elsewhere=(known | called) - {function.__name__}).refused.values():
+            raise _refusal(error, source)
+        waiting += [*called, *functions.keys() & set(function.__code__.co_names)]
+
+
+def _refusal(error: KernelLanguageError, source: str) -> InputError:
+    """The error for a notebook, with the line of the function's text."""
+    text = source.splitlines()[error.line - 1].strip()
+    return InputError(f"{error.what} (line {error.line}: `{text}`)", got=error.got, help=error.help)
 
 
 def _function_of(value: Any) -> FunctionType | None:
-    """The Python function inside what `@cuda.jit` or `@triton.jit` returned; None for anything else."""
-    if type(value).__module__.partition(".")[0] not in ("numba", "numba_cuda", "triton"):
-        return None
-    function = getattr(value, "py_func", None) or getattr(value, "fn", None)
-    return function if isinstance(function, FunctionType) else None
+    """The Python function inside what `@cuda.jit`, `@triton.jit` or a decorator above it returned; else None."""
+    inner = value
+    while type(inner).__module__.partition(".")[0] in ("numba", "numba_cuda", "triton"):
+        inner = getattr(inner, "py_func", None) or getattr(inner, "fn", None)
+    return inner if inner is not value and isinstance(inner, FunctionType) else None
 
 
 def _triton_kernels(module: ModuleType, tree: ast.Module) -> Iterator[tuple[Any, ast.FunctionDef]]:

@@ -67,7 +67,15 @@ LOST = "def kernel(x_ptr, B: tl.constexpr):\n    tl.store(x_ptr + tl.arange(0, B
         ("def kernel(x):\n    x[cuda.grid(1)] = 1\n", 1, "`kernel` is a plain function, no kernel"),
         (f"@triton.autotune(configs=[], key=[])\n@triton.jit\n{LOST}", 1, "got @triton.autotune"),
         (f"@triton.jit\n@triton.heuristics({{}})\n{LOST}", 2, "got @triton.heuristics"),
+        (
+            f"@triton.autotune(configs=[], key=[])\n{LOST}",
+            2,
+            "is no kernel without `@triton.jit`: got @triton.autotune",
+        ),
         (f"@triton.jit\n{LOST}    y = libdevice.tanh(1.0)\n", 4, "has no libdevice"),
+        (f"@triton.jit\n{LOST}    y = exp(1.0)\n", 4, "`exp` is nothing that kernel `kernel` can use; help: tl.exp"),
+        (f"@triton.jit\n{LOST}    y = tl.math.tanh(1.0)\n", 4, "help: 2 * tl.sigmoid(2 * x) - 1"),
+        (f"@triton.jit\n{LOST}    y = x_ptr.to(tl.pointer_type(tl.float32))\n", 4, "let a table hold offsets"),
         (f"@triton.jit\n{LOST}    y = tl.extra.cuda.libdevice.tanh(1.0)\n", 4, "has no libdevice"),
     ],
 )
@@ -78,7 +86,9 @@ def test_the_true_cause_is_told_at_its_line(source: str, line: int, said: str) -
 
 def test_a_kernel_that_calls_one_without_its_decorator_is_refused_for_that() -> None:
     caller = "\n@triton.jit\ndef caller(x_ptr):\n    kernel(x_ptr, 4)\n"
-    assert "`kernel` is a plain function" in str(kernels_of(LOST + caller).refused["caller"])
+    for helper in (LOST, "def kernel(x, y):\n    return x / y\n"):
+        error = kernels_of(helper + caller).refused["caller"]
+        assert error.line == 1 and "`kernel` is a plain function" in str(error)
 
 
 def refusal(source: str) -> KernelLanguageError:

@@ -127,6 +127,26 @@ def test_what_a_notebooks_kernel_calls_is_held_to_the_language_too() -> None:
         refuse_beyond_kernels(names, ("loud",))
 
 
+def test_a_notebooks_function_that_lost_its_decorator_is_told_at_its_line() -> None:
+    names = live("from numba import cuda", "def half(x):\n    return x / 2")
+    names = live("@cuda.jit\ndef halved(x):\n    x[0] = half(x[0])", "def plain(x):\n    x[0] = 1")
+    for name, culprit in (("plain", "plain"), ("halved", "half")):
+        with pytest.raises(
+            InputError, match=rf"`{culprit}` is a plain function, no kernel \(line 1: `def {culprit}\(x\)"
+        ):
+            refuse_beyond_kernels(names, (name,))
+
+
+@pytest.mark.parametrize(("name", "arguments"), [("autotune", "configs=[], key=[]"), ("heuristics", "{}")])
+def test_a_notebooks_kernel_with_another_decorator_is_told_for_it(name: str, arguments: str) -> None:
+    names = live(
+        "from mlsys_lab.kernels.triton_language import tl, triton",
+        f"@triton.{name}({arguments})\n@triton.jit\ndef tuned(x_ptr):\n    tl.store(x_ptr, 1.0)",
+    )
+    with pytest.raises(InputError, match=rf"`tuned` has a decorator beside .* \(line 1: .*got @triton\.{name}"):
+        refuse_beyond_kernels(names, ("tuned",))
+
+
 COPY = """\
 #| export
 import triton

@@ -15,13 +15,16 @@ from mlsys_lab.kernels.trace.requests import VERBS
 from mlsys_lab.kernels.trace.rows import element_ids, group_rows, is_inside
 
 BEFORE, BEYOND, UNWRITTEN = "before the start", "beyond the end", "never written"
+NOWHERE = "nowhere near an array"
+FAR_BYTES = 1 << 39
+"""No index leads so far: the address was not made of an array's, but loaded from a table of pointers, say."""
 
 
 @dataclass(frozen=True)
 class Fault:
     """What threads did wrong to one array at one place in the source, and how many of them."""
 
-    what: str  # BEFORE, BEYOND or UNWRITTEN
+    what: str  # BEFORE, BEYOND, UNWRITTEN or NOWHERE
     site: Site
     kind: int
     buffer: str
@@ -41,6 +44,9 @@ class Fault:
         if self.what == UNWRITTEN:
             where = f"{self.buffer} where nothing was written before"
         many = f"{self.threads} of {self.of_threads} {self.noun}s"
+        if self.what == NOWHERE:
+            verb = VERBS[self.kind]
+            return f"{self.site}: {many} {verb} at an address that no array of the launch has (first: {self.who})"
         return f"{self.site}: {many} {VERBS[self.kind]} {where} (first: {self.who}, {self.place})"
 
 
@@ -51,7 +57,8 @@ def faults(trace: Trace) -> tuple[Fault, ...]:
     before = ~within & (rows["offset"] < 0)
     early = np.zeros(len(rows), dtype=bool)
     early[within] = _find_early_reads(trace, rows[within])
-    wrong = {BEFORE: before, BEYOND: ~within & ~before, UNWRITTEN: early}
+    far = ~within & (np.abs(rows["offset"]) >= FAR_BYTES)
+    wrong = {BEFORE: before & ~far, BEYOND: ~within & ~before & ~far, NOWHERE: far, UNWRITTEN: early}
     found = [fault for what, which in wrong.items() for fault in _by_site(trace, what, which)]
     return tuple(sorted(found, key=lambda fault: fault.site))
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from mlsys_lab.kernels.trace.barriers import Divergence, divergences
 from mlsys_lab.kernels.trace.events import LOAD, STORE, Buffer, Site, Trace
-from mlsys_lab.kernels.trace.faults import UNWRITTEN, Fault, faults
+from mlsys_lab.kernels.trace.faults import NOWHERE, UNWRITTEN, Fault, faults
 from mlsys_lab.kernels.trace.places import locate_in_cell
 from mlsys_lab.kernels.trace.races import Race, races
 from mlsys_lab.kernels.trace.requests import VERBS
@@ -88,6 +88,8 @@ def _fault(fault: Fault, where: Callable[[Site], str], actor: str) -> str:
     does = f"{who} {VERBS[fault.kind]}s {fault.place} of {fault.buffer}"
     if fault.what == UNWRITTEN:
         return f"{where(fault.site)}: {does}, which nothing has written before"
+    if fault.what == NOWHERE:
+        return f"{where(fault.site)}: {who} {VERBS[fault.kind]}s at an address that no array of the launch has"
     return f"{where(fault.site)}: {does}, {fault.what} of the array"
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import linecache
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import is_dataclass, replace
@@ -31,6 +32,8 @@ from mlsys_lab.kernels.triton_launch import enable_interpreter, replace_launches
 
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 """Options of a launch on the device beside the kernel's own parameters; ignored by the interpreter."""
+NO_ADDRESS = re.compile(r"Unsupported ptr type .* in `(tl\.\w+)`")
+"""What Triton says of a load, a store or an atomic at numbers."""
 
 
 def record(kernel: Any, grid: Any, /, *args: Any, outputs: str | Sequence[str] = (), **constants: Any) -> Trace:
@@ -142,6 +145,9 @@ def _explain(name: str, error: BaseException) -> CourseError:
     innermost = [frame.f_code.co_filename for frame, _ in _frames(cause.__traceback__)][-1]
     if isinstance(cause, NotImplementedError) and not is_machinery(innermost):  # a task that is still to do
         return UnfinishedError(str(cause))
+    if (told := NO_ADDRESS.match(str(cause))) is not None:
+        expected = "an array's parameter plus offsets; no numbers that were loaded"
+        return InputError(f"{name} fails{at}", got=f"`{told[1]}` of what is no address", expected=expected)
     what = f"{type(cause).__name__}: {cause}".splitlines()[0]
     return InputError(f"{name} fails{at}", got=what)
 

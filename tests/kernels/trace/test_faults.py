@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlsys_lab.kernels.trace.events import ATOMIC, LOAD, STORE
-from mlsys_lab.kernels.trace.faults import BEFORE, BEYOND, UNWRITTEN, Fault, faults
+from mlsys_lab.kernels.trace.faults import BEFORE, BEYOND, FAR_BYTES, NOWHERE, UNWRITTEN, Fault, faults
 from tests.kernels.trace.launches import Ask, array, shared, trace
 
 
@@ -33,6 +33,15 @@ def test_three_of_the_threads_of_the_last_block_write_beyond_the_end() -> None:
 
 def test_before_the_start_and_beyond_the_end_are_told_apart() -> None:
     assert found(Ask("x", [-1, 0, 35, 36], line=2)) == [(BEFORE, 2, "x", 1, 4, 1), (BEYOND, 2, "x", 2, 4, 2)]
+
+
+def test_an_address_that_no_index_leads_to_is_no_end_of_an_array() -> None:
+    (fault,) = faults(trace([Ask("x", [0, FAR_BYTES, -FAR_BYTES], line=2)], buffers=[array("x", 35)], grid=(1, 1, 1)))
+    assert (fault.what, fault.threads) == (NOWHERE, 2)
+    assert fault.sentence == (
+        "line 2 `source of line 2`: 2 of 3 threads read at an address that no array of the launch has "
+        "(first: block 0 thread 1)"
+    )
 
 
 def test_a_thread_that_goes_wrong_again_counts_once() -> None:

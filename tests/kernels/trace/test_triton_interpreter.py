@@ -9,14 +9,18 @@ import pytest
 import torch
 
 from mlsys_lab.errors import InputError
+from mlsys_lab.kernels.trace.events import LOAD
+from mlsys_lab.kernels.trace.faults import faults
 from mlsys_lab.kernels.trace.triton_interpreter import record
 from tests.kernels.compiled import compiled
 from tests.kernels.trace.triton_kernels import (
+    at_numbers,
     double,
     line_of,
     mistaken,
     of_the_device,
     pair,
+    through_table,
 )
 
 
@@ -122,6 +126,25 @@ def test_a_kernel_that_fails_is_told_with_its_line() -> None:
         record(mistaken, 1, torch.ones(4), BLOCK=4)
     assert "\n" not in str(caught.value)
     assert len(record(double, 1, torch.ones(4), torch.empty(4), 4, BLOCK=4).accesses) == 8  # the next one is well
+
+
+def test_a_table_of_pointers_is_no_index_that_is_too_large() -> None:
+    x, y = torch.ones(4), torch.empty(4)
+    trace = record(through_table, 1, torch.tensor([x.data_ptr()]), y, BLOCK=4, outputs="y_ptr")
+    (fault,) = (fault for fault in faults(trace) if fault.kind == LOAD)
+    line = line_of("tl.store(y_ptr + tl.arange(0, BLOCK), tl.load(x_ptr + tl.arange(0, BLOCK)))")
+    assert (
+        fault.sentence.startswith(f"line {line} ") and "at an address that no array of the launch has" in fault.sentence
+    )
+    assert y.isnan().all()
+
+
+def test_a_load_of_what_is_no_address_says_so() -> None:
+    line = line_of("tl.store(y_ptr, tl.load(tl.load(table_ptr) + tl.arange(0, BLOCK)))")
+    with pytest.raises(
+        InputError, match=rf"at_numbers fails at line {line} .*: got `tl.load` of what is no address, exp"
+    ):
+        record(at_numbers, 1, torch.ones(1, dtype=torch.int64), torch.empty(1), BLOCK=4)
 
 
 COMPILING = """

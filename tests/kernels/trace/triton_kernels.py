@@ -98,6 +98,17 @@ def mistaken(x_ptr, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def through_table(table_ptr, y_ptr, BLOCK: tl.constexpr):
+    x_ptr = tl.load(table_ptr).to(tl.pointer_type(tl.float32))
+    tl.store(y_ptr + tl.arange(0, BLOCK), tl.load(x_ptr + tl.arange(0, BLOCK)))
+
+
+@triton.jit
+def at_numbers(table_ptr, y_ptr, BLOCK: tl.constexpr):
+    tl.store(y_ptr, tl.load(tl.load(table_ptr) + tl.arange(0, BLOCK)))
+
+
+@triton.jit
 def pair(both, BLOCK: tl.constexpr):
     i = tl.arange(0, BLOCK)
     tl.store(both[1] + i, tl.load(both[0] + i))
