@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mlsys_lab.kernels.runtime import on_gpu, triton_interprets
 from mlsys_lab.kernels.cuda_cpp.emulator import Emulator
+from mlsys_lab.kernels.runtime import on_gpu, triton_interprets
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -30,7 +30,9 @@ from mlsys_lab.kernels.cuda_cpp.signature import Parameter, parameters
 
 EMULATION = Path(__file__).parent / "emulation"
 GUARD_BYTES = 16 << 10
-"""Bytes of 0xff (NaN) around each tensor, so that a read beyond it shows in the result, and a write in the guard."""
+"""Bytes around each tensor that hold NaN, so that a read beyond it shows in the result, and a write in the guard."""
+NAN, PAYLOAD = 0x7FC00000, 0x3FFFFF
+"""Each four bytes of guards hold a NaN of their own: who copies one over another is seen."""
 ALIGNED = 256
 """Tensors begin at multiples of so many bytes, as what CUDA allocates does."""
 WAITING = 1
@@ -99,7 +101,8 @@ class _Memory:
             end = start + content.size
             places.append(slice(start, end))
         header = np.array([*(place.start for place in places), *launch], np.uint64).view(np.uint8)
-        self.given = np.full(end + GUARD_BYTES, 0xFF, np.uint8)
+        words = np.arange(-(-(end + GUARD_BYTES) // 4), dtype=np.uint32)
+        self.given = (NAN + words % PAYLOAD).view(np.uint8)
         for place, content in zip([slice(header.size), *places], [header, *contents], strict=True):
             self.given[place] = content
         self._arguments = list(zip(arguments, places, strict=True))

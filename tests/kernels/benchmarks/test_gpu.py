@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from mlsys_lab.kernels import cuda_cpp
+from mlsys_lab.kernels.cuda_cpp.emulator import Emulator
 from tests.bench import gpu
 from tests.bench.kernels.entries import Case, Entry, Machine
-from mlsys_lab.kernels.cuda_cpp.emulator import Emulator
 from tests.kernels.cuda_cpp.tools import needs_gxx
 from tests.kernels.making import told_by_make
 

@@ -9,10 +9,10 @@ import torch
 from mlsys_lab.checks.learner.limits import OutOfTimeError, time_limit
 from mlsys_lab.errors import InputError, MissingToolError
 from mlsys_lab.kernels import cuda_cpp
+from mlsys_lab.kernels.cuda_cpp.emulator import Emulator, _folder
 from mlsys_lab.kernels.matmul import cuda_steps as matmul
 from mlsys_lab.kernels.reduction import cuda_steps as reduction
 from mlsys_lab.kernels.transpose import cuda_steps as transpose
-from mlsys_lab.kernels.cuda_cpp.emulator import Emulator, _folder
 from tests.kernels.cuda_cpp.tools import needs_gxx
 
 pytestmark = needs_gxx
@@ -94,7 +94,7 @@ def test_a_store_beyond_the_end_is_told():
 
 def test_a_barrier_that_not_all_reach_is_told():
     text = "__global__ void f(int n) { if (threadIdx.x < n) __syncthreads(); else __syncwarp(); }"
-    with pytest.raises(InputError, match="^f: threads wait at a barrier that others never reach$"):
+    with pytest.raises(InputError, match=r"^f: threads wait at a barrier that others never reach$"):
         Emulator()(cuda_cpp.Source(text), "f", (1,), (64,), 40)
 
 
@@ -163,3 +163,11 @@ def test_without_a_compiler_it_says_so(monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(MissingToolError, match=r"^running CUDA C\+\+ without a GPU needs g\+\+; help: apt install"):
         Emulator()(cuda_cpp.Source("__global__ void f(int n) {}"), "f", (1,), (1,), 3)
+
+
+@pytest.mark.parametrize("start", (0, 1))
+def test_what_lies_beyond_one_tensor_copied_beyond_another_is_told(start):
+    source = cuda_cpp.Source("__global__ void f(const float* x, float* y) { y[threadIdx.x] = x[threadIdx.x]; }")
+    x = torch.zeros(9)[start:]
+    with pytest.raises(InputError, match=r"^f writes beyond its tensors"):
+        Emulator()(source, "f", (1,), (10,), x, torch.zeros(9))
