@@ -10,6 +10,7 @@ from typing import Any
 
 from mlsys_lab.checks.deciding.artifact import defined_elsewhere, export_cells, load, read_notebook
 from mlsys_lab.checks.learner.limits import OutOfTimeError, time_limit
+from mlsys_lab.checks.learner.texts import lend_texts
 from mlsys_lab.checks.runner import run_check
 from mlsys_lab.errors import CourseError, UnfinishedError
 from mlsys_lab.stack.kernels import load_kernels
@@ -45,6 +46,8 @@ def main(checks_module: str, notebook: str, results: str) -> None:
             return
         tell(loaded=True)
         for check in lab.checks:
+            if check.traced:
+                lend_texts(kernels, artifact, check.texts)
             report = run_check(check, kernels if check.traced else artifact)
             mismatch = report.mismatch
             missing = [name for name in check.uses if not hasattr(artifact, name)]

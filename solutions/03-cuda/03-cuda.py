@@ -629,7 +629,7 @@ for name, x in intensity.items():
 # %% [markdown]
 # ## Task 8 · The same in CUDA C++
 #
-# *About 40 minutes.* For extra points, which a machine with a GPU gives; without one you lose none.
+# *About 40 minutes.* Needs g++, no GPU; there are extra points for speed where there is one.
 #
 # What you wrote in Python is CUDA all but for the letters: `cuda.threadIdx.x` is `threadIdx.x`, `cuda.syncthreads()` is
 # `__syncthreads()`, `cuda.shared.array((TILE, 33), float32)` is `__shared__ float tile[32][33]`. What C++ does not have
@@ -637,6 +637,12 @@ for name, x in intensity.items():
 # `int` ends at 2³¹ elements.)
 #
 # Write both kernels as text; the course compiles it and launches it. Any sizes must come out right.
+#
+# **Checked without a GPU.** The text must compile for an H100. An *emulator* then runs it on the CPU: g++ makes a
+# program of it in which the threads of a block take turns, each up to its next barrier, first to last and then last to
+# first. A missing barrier, like any race, makes the two differ; memory that nobody has written holds NaN. Some blocks
+# are left out now and then, and their tiles must stay as they were: each block does its own. It is a model of what the
+# language promises, not of a GPU: it knows no caches, no time, and no assembly (`asm`).
 #
 # **8a.** `transpose_cpp` gives the text of
 # `extern "C" __global__ void transpose(const float* x, float* y, int rows, int columns)`, launched as in Task 6: blocks
@@ -651,11 +657,11 @@ for name, x in intensity.items():
 # is compiled). Give a thread elements that lie 16 rows and 16 columns apart, so that neighbours stay neighbours. Change
 # CPP_TILE as you like.
 #
-# **What the points are for.** Where the course is graded on a GPU, each kernel is timed beside torch's own on the same
-# GPU in the same run: 2 points for a transpose at 0.7 of its speed, 4 for a matrix product at 0.4 of cuBLAS in fp32;
-# fewer from 0.4 and 0.15 on. The time in which inputs are drawn and results looked at counts against you, so aim
-# higher. `transpose_banks` and `matmul_memory` have to pass first. Without a GPU these points are *not measured here*:
-# nobody loses a mark, and the 100 points of the lab are complete without them.
+# **What the extra points are for.** Where the course is graded on a GPU, each kernel is timed beside torch's own on the
+# same GPU in the same run: 2 points for a transpose at 0.7 of its speed, 4 for a matrix product at 0.4 of cuBLAS in
+# fp32; fewer from 0.4 and 0.15 on. The time in which inputs are drawn and results looked at counts against you, so aim
+# higher. The checks below have to pass first. Without a GPU these points are *not measured here*: nobody loses a mark,
+# and the 100 points of the lab are complete without them.
 #
 # **Size:** about 14 and 28 lines. **Cost:** the transpose moves 8 bytes an element; the product does 2·m·n·k FLOPs.
 
@@ -722,6 +728,12 @@ extern "C" __global__ void matmul(const float* a, const float* b, float* c, int 
     ### END SOLUTION
 
 
+# %% nbgrader={"grade": true, "grade_id": "transpose_cpp"}
+check("transpose_cpp")
+
+# %% nbgrader={"grade": true, "grade_id": "matmul_cpp"}
+check("matmul_cpp")
+
 # %% [markdown]
 # **See it compiled,** for an H100, with no GPU needed. Messages count lines from the one in which the text's quotes
 # open. Registers and shared memory decide how many blocks a multiprocessor holds at once; what *spills* lies in memory
@@ -745,7 +757,7 @@ except CourseError as error:  # an error of yours at its line, or that there is 
 # **See it run,** where there is a GPU: beside torch, at the sizes that are graded.
 
 # %%
-for name in ("transpose_banks", "matmul_memory"):
+for name in ("transpose_cpp", "matmul_cpp"):
     check.speed(name)
 
 # %% [markdown]

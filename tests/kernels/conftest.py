@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
+from mlsys_lab.kernels.cuda_cpp.emulator import Emulator
 from mlsys_lab.kernels.runtime import on_gpu, triton_interprets
-from tests.kernels.cuda_cpp.emulator import Emulator
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -26,13 +24,7 @@ def same_numbers_each_time() -> None:
     torch.manual_seed(0)
 
 
-@pytest.fixture(scope="session")
-def emulated_kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where kernels of CUDA C++ that are compiled for the CPU lie."""
-    return tmp_path_factory.mktemp("emulated")
-
-
 @pytest.fixture(params=(False, True), ids=("first-to-last", "last-to-first"))
-def emulator(request: pytest.FixtureRequest, emulated_kernels: Path) -> Emulator:
+def emulator(request: pytest.FixtureRequest) -> Emulator:
     """Runs CUDA C++ on the CPU, its threads in one order and in the other; such tests are marked `needs_gxx`."""
-    return Emulator(emulated_kernels, request.param)
+    return Emulator(reversed=request.param)

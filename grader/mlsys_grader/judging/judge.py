@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from mlsys_grader.judging.oracle import Fault, HeavyAnswerError, Oracle, Oracles, draw_seed
@@ -22,6 +22,8 @@ from mlsys_grader.sandbox.sandbox import Sandbox
 from mlsys_lab.checks.deciding.artifact import Artifact
 from mlsys_lab.checks.learner.ranks import split_ranks
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
+from mlsys_lab.checks.learner.texts import read_texts
+from mlsys_lab.errors import InputError
 
 DEATHS = 2
 """How often the sandbox may die, while a submission is alone in it, before that is taken for the submission's doing."""
@@ -159,7 +161,7 @@ class _Examination:
 
     def _ask_on(self, check: Check) -> Problem | None:
         """Ask the processes that answered the checks before, and new ones where there are too few."""
-        if any(process.traced != check.traced for process in self._processes):
+        if any((one.traced, one.texts) != (check.traced, _lent(check)) for one in self._processes):
             self._end(*self._processes)
         problem = self._ask_cases(self._processes, check, self._checks)
         asked = list(self._processes)
@@ -180,13 +182,32 @@ class _Examination:
             self._end(*processes)
 
     def _open(self, check: Check) -> Process:
-        return Process(self._sandbox.open_job(), traced=check.traced, time_factor=self._time_factor)
+        job = self._sandbox.open_job()
+        return Process(job, traced=check.traced, time_factor=self._time_factor, texts=_lent(check))
 
-    def _load(self, processes: Sequence[Process], check: Check, checks: Sequence[Check]) -> Problem | None:
+    def _read_texts(self, check: Check) -> dict[str, str] | Problem:
+        """The texts that a traced check needs, by name, from a process that is asked for nothing else."""
+        case = check.cases[0]
+        process = Process(self._sandbox.open_job(), traced=False, time_factor=self._time_factor)
+        try:
+            if problem := self._load([process], check, (check,), {}):
+                return problem
+            seed = self._oracle.random_seed(check, case)
+            got = self._receive(process, case, lambda: process.send_texts(check, seed))
+        finally:
+            self._end(process)
+        try:
+            return got if isinstance(got, Problem) else read_texts(check.texts, got)
+        except InputError as error:
+            return Problem(Mismatch(error.what, str(error.got or ""), str(error.expected or "")), Ending.WRONG, case)
+
+    def _load(
+        self, processes: Sequence[Process], check: Check, checks: Sequence[Check], texts: Mapping[str, str]
+    ) -> Problem | None:
         """Have the artifact loaded. One that never was is hopeless; without its kernels alone it may still load."""
         try:
             for process in processes:
-                process.send_artifact(self._artifact, check, checks)
+                process.send_artifact(self._artifact, check, checks, texts)
             for process in processes:
                 reply = process.receive()
                 if reply.kind != "loaded":
@@ -221,9 +242,14 @@ class _Examination:
 
     def _add(self, processes: list[Process], size: int, check: Check, checks: Sequence[Check]) -> Problem | None:
         """Add processes that have loaded the artifact until there are `size`."""
+        if len(processes) >= size:
+            return None
+        texts = self._read_texts(check) if _lent(check) else {}
+        if isinstance(texts, Problem):
+            return texts
         new = [self._open(check) for _ in range(size - len(processes))]
         processes += new
-        return self._load(new, check, checks) if new else None
+        return self._load(new, check, checks, texts)
 
     def _ask_ranks(
         self, processes: Sequence[Process], check: Check, case: Case, inputs: Arrays, seed: int
@@ -235,16 +261,25 @@ class _Examination:
         self, processes: Sequence[Process], check: Check, case: Case, inputs: Arrays, seed: int
     ) -> Problem | None:
         (process,) = processes
-        try:
+
+        def ask() -> None:
             process.send_case(check, inputs, seed)
             self._go_ahead(check, case)
+
+        got = self._receive(process, case, ask)
+        return got if isinstance(got, Problem) else self._compare(check, case, got)
+
+    def _receive(self, process: Process, case: Case, ask: Callable[[], None]) -> Arrays | Problem:
+        """Have a question put to a process; the arrays of its answer, or why there are none."""
+        try:
+            ask()
             reply = process.receive()
         except wire.WireError as error:
             return Problem(*process.explain(error, "it"), case)
-        if reply.kind != "answer":
-            unwritten = reply.meta.get("unfinished") is True
-            return Problem(read_trouble(reply), Ending.UNWRITTEN if unwritten else Ending.WRONG, case)
-        return self._compare(check, case, reply.arrays)
+        if reply.kind == "answer":
+            return reply.arrays
+        unwritten = reply.meta.get("unfinished") is True
+        return Problem(read_trouble(reply), Ending.UNWRITTEN if unwritten else Ending.WRONG, case)
 
     def _compare(self, check: Check, case: Case, got: Arrays) -> Problem | None:
         try:
@@ -265,3 +300,8 @@ class _Examination:
         elif check is not self._checks[-1]:
             after = self._checks[self._checks.index(check) + 1]
             self._oracle.draw_ahead(after, after.cases[0])
+
+
+def _lent(check: Check) -> tuple[str, ...]:
+    """Names of the texts that a process of a check is lent: it may not ask the submission's own functions."""
+    return check.texts if check.traced else ()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mlsys_grader.judging.problem import Ending
@@ -12,6 +13,7 @@ from mlsys_grader.sandbox.inside import wire
 from mlsys_grader.sandbox.launcher import Job
 from mlsys_lab.checks.deciding.artifact import Artifact
 from mlsys_lab.checks.learner.spec import Arrays, Check, Mismatch, call_name
+from mlsys_lab.checks.learner.texts import give_texts, name_texts
 
 MEMORY_BYTES = 3 << 30
 """What a submission's process may map unless a check sets a budget."""
@@ -28,22 +30,26 @@ PATIENCE = 20.0
 class Process:
     """A process that was given one submission: only its kernels where `traced`, else all exported cells.
 
+    `texts` names functions that give texts there which another process was asked for.
+
     Its limits are of time at work: seconds in which it ran, or slept, but not those in which it was ready to run and
     other work kept the machine from it. `busy_s` are the seconds, by the judge's clock, that it was waited for, and
     `worked_s`, once it is settled, those of them at work. `has_seen_hidden` tells that it was asked a case which is not
     shown, and so may know its inputs.
     """
 
-    def __init__(self, job: Job, *, traced: bool, time_factor: float) -> None:
-        self.job, self.traced = job, traced
+    def __init__(self, job: Job, *, traced: bool, time_factor: float, texts: tuple[str, ...] = ()) -> None:
+        self.job, self.traced, self.texts = job, traced, texts
         self.has_seen_hidden = False
         self.busy_s = self.worked_s = 0.0
         self._time_factor = time_factor
         self._asked_at = self._limit_s = self._last = 0.0
         self._most_bytes = 0
 
-    def send_artifact(self, artifact: Artifact, check: Check, checks: Sequence[Check]) -> None:
-        """Have the artifact loaded under the time limit of `check`, with budgets for all of `checks`.
+    def send_artifact(
+        self, artifact: Artifact, check: Check, checks: Sequence[Check], texts: Mapping[str, str]
+    ) -> None:
+        """Have the artifact loaded under the time limit of `check`, with budgets for all of `checks`, and texts.
 
         Nothing of it has run before the limits of its process are set. Raises `wire.WireError`.
         """
@@ -58,12 +64,18 @@ class Process:
             "patience": PATIENCE,
             "memory_bytes": budget,
             "cpu_s": int(cpu_s) + 5,
+            "texts": dict(texts),
         }
         self._send("job", order, {}, check)
 
     def send_case(self, check: Check, inputs: Arrays, random_seed: int) -> None:
         """Put a case of a check. Raises `wire.WireError`."""
         self._send_case("case", check, inputs, random_seed, {})
+
+    def send_texts(self, check: Check, random_seed: int) -> None:
+        """Ask for the texts that a check needs. Raises `wire.WireError`."""
+        asked = replace(check, run=give_texts, uses=check.texts, memory_bytes=None)
+        self._send_case("case", asked, name_texts(check.texts), random_seed, {})
 
     def send_rank(self, check: Check, inputs: Arrays, random_seed: int, rank: int, size: int) -> None:
         """Put a case of a check to this process as rank `rank` of `size`; messages come before the answer.

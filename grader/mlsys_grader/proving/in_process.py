@@ -19,6 +19,7 @@ from mlsys_grader.engines import Result, Task
 from mlsys_grader.judging.verdict import Verdict
 from mlsys_lab.checks.deciding.artifact import Artifact, load
 from mlsys_lab.checks.learner.spec import Check, Mismatch
+from mlsys_lab.checks.learner.texts import lend_texts
 from mlsys_lab.checks.runner import run_check
 from mlsys_lab.stack.kernels import load_kernels
 
@@ -43,7 +44,7 @@ class InProcess:
 
 def _verdict(check: Check, task: Task) -> Verdict:
     seed = task.seeds.get(check.name, SEED)
-    module = kernels_of(task.artifact) if check.traced else module_of(task.artifact)
+    module = module_for(check, task.artifact)
     start = time.process_time()
     report = run_check(check, module, seed=seed, hidden=True)
     cpu_s = time.process_time() - start
@@ -62,6 +63,16 @@ def _verdict(check: Check, task: Task) -> Verdict:
         call_s=cpu_s,
         unfinished=report.unfinished,
     )
+
+
+def module_for(check: Check, artifact: Artifact) -> ModuleType:
+    """The module that a check is asked with: of kernels alone where it is traced, and what gives the check's texts."""
+    if not check.traced:
+        return module_of(artifact)
+    module = kernels_of(artifact)
+    if check.texts:
+        lend_texts(module, module_of(artifact), check.texts)
+    return module
 
 
 @lru_cache(maxsize=4)

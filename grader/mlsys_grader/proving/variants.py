@@ -142,16 +142,30 @@ class VariantsOf:
     def with_definitions(self, path: Path) -> str:
         """The reference's text followed by an alternative's: of a name's definitions the last one counts.
 
-        Kernels, of which there may be one of a name only, are taken out of the reference.
+        Kernels and numbers, of which there may be one of a name only, are taken out of the reference.
         """
         definitions = path.read_text(encoding="utf-8")
-        names = {node.name for node in ast.parse(definitions).body if isinstance(node, ast.FunctionDef)}
+        names = {_name_of(node) for node in ast.parse(definitions).body}
         lines = self.reference.split("\n")
         for node in ast.parse(self.reference).body:
-            if isinstance(node, ast.FunctionDef) and node.name in names and is_kernel(node):
-                first = node.decorator_list[0].lineno
+            if _is_single(node) and _name_of(node) in names:
+                first = node.decorator_list[0].lineno if isinstance(node, ast.FunctionDef) else node.lineno
                 lines[first - 1 : node.end_lineno] = [""] * ((node.end_lineno or first) - first + 1)
         return "\n".join([*lines, "# %% cell 1000", definitions])
+
+
+def _name_of(node: ast.stmt) -> str:
+    """The name that a statement defines, of a function or of one value; "" for any other."""
+    if isinstance(node, ast.FunctionDef):
+        return node.name
+    return ast.unparse(node.targets[0]) if isinstance(node, ast.Assign) and len(node.targets) == 1 else ""
+
+
+def _is_single(node: ast.stmt) -> bool:
+    """Whether a definition is one of those that may stand once only where kernels are traced."""
+    if isinstance(node, ast.FunctionDef):
+        return is_kernel(node)
+    return isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
 
 
 def blank(info: LabInfo) -> Artifact:

@@ -23,6 +23,8 @@ from mlsys_grader.speed.rounds import Broken, Effort, Party
 from mlsys_grader.speed.stand import Stand
 from mlsys_lab.checks.deciding.artifact import Artifact
 from mlsys_lab.checks.learner.spec import Check, call_name
+from mlsys_lab.checks.learner.texts import give_texts, name_texts, read_texts
+from mlsys_lab.errors import InputError
 
 MEMORY_BYTES = {"cpu": 3 << 30, "cuda": HOST_MEMORY_BYTES}
 """What a timed process may hold of the host's memory."""
@@ -95,9 +97,9 @@ def make_opener(
         try:
             with sandbox.turns.turn(alone=True):
                 texts = {}
-                if performance.texts:
+                if check.texts:
                     with started({**order, "traced": False}) as party:
-                        texts = _read_texts(party, performance.texts, stand.effort)
+                        texts = _read_texts(party, check, stand.effort)
                 with started({**order, "texts": texts}) as party:
                     yield party
         except SandboxDied:
@@ -106,13 +108,18 @@ def make_opener(
     return opened
 
 
-def _read_texts(party: Party, names: Sequence[str], effort: Effort) -> dict[str, str]:
-    """What the functions called `names` of a submission give. Raises `Broken` unless it is text."""
-    reply = party.ask("texts", {"names": names}, deadline=time.monotonic() + effort.start_s)
-    texts = reply.meta.get("texts")
-    if reply.kind != "texts" or not isinstance(texts, dict):
-        raise Broken("it gives no texts")
-    for name in names:
-        if not isinstance(texts.get(name), str):
-            raise Broken(f"{name}() gives no text")
-    return {name: texts[name] for name in names}
+def _read_texts(party: Party, check: Check, effort: Effort) -> dict[str, str]:
+    """The texts that a submission's functions give. Raises `Broken` unless it is text."""
+    meta = {
+        "call": call_name(give_texts),
+        "uses": check.texts,
+        "time_limit_s": check.time_limit_s,
+        "memory_bytes": None,
+        "random_seed": 0,
+    }
+    deadline = time.monotonic() + effort.start_s
+    reply = party.ask("case", meta, name_texts(check.texts), deadline=deadline)
+    try:
+        return read_texts(check.texts, reply.arrays)
+    except InputError as error:
+        raise Broken(str(error)) from None

@@ -43,8 +43,7 @@ class Performance:
     `device` is "cuda"; "cpu" is for tests of the grader itself.
 
     Where the check is `traced`, `artifact` is a module of the submission's kernels alone: nothing else of it runs in
-    the process that is timed, so that `make` and `call` are the course's own. `texts` names functions without arguments
-    that give the text of a kernel: these are called in a process of their own, and the texts are handed on.
+    the process that is timed, so that `make` and `call` are the course's own; with the texts of the check's `texts`.
 
     Making inputs and committing to outputs is timed along with the call. It should take little beside it: what it
     takes is counted against the learner (the grader's `speed.rounds` says why), so set `target` by what the
@@ -61,7 +60,6 @@ class Performance:
     work: Work | None = None
     least_s: float = 0.0
     scale: float = 1.0
-    texts: tuple[str, ...] = ()
     device: Literal["cuda", "cpu"] = "cuda"
 
     def __post_init__(self) -> None:

@@ -106,7 +106,9 @@ class Check:
     n log n steps, must take less than a second.
     `performance` adds extra points for speed, which are measured apart from the check's own. Where `traced`, the
     artifact is a module of the submission's kernels alone, in a process in which nothing else of it has run
-    (`mlsys_lab.stack.kernels`): what `run` counts while they run cannot have been forged.
+    (`mlsys_lab.stack.kernels`): what `run` counts while they run cannot have been forged. `texts` names functions
+    without arguments, each of which gives the text of a kernel in another language. Where the check is traced these are
+    called in a process of their own; in the artifact they give the texts that they gave there.
     Where `ranks`, `run(artifact, rank, arrays)` is called on several ranks at once. Inputs are those of all ranks,
     joined by `mlsys_lab.checks.learner.ranks.join_ranks`; so are answers, with a log of what each rank posted, which
     `mlsys_lab.checks.deciding.ledger` reads.
@@ -128,6 +130,7 @@ class Check:
     answer_bytes: int = 4 << 20
     performance: Performance | None = None
     traced: bool = False
+    texts: tuple[str, ...] = ()
     ranks: bool = False
     describe: Callable[[Arrays], str] | None = None
     ask: str = ""

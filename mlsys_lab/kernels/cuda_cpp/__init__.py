@@ -1,4 +1,4 @@
-"""CUDA C++: compiled anywhere, launched on a GPU.
+"""CUDA C++: compiled anywhere, launched on a GPU, emulated on a CPU.
 
 `launch` compiles a kernel's text with NVRTC, NVIDIA's compiler as a library, and has the driver launch it. The other
 way would be torch's `load_inline`, which writes a C++ extension and builds it with nvcc. NVRTC was chosen because
@@ -16,6 +16,7 @@ through `cuda.core` on top of it, which until its release 0.7 asks for a GPU's d
 """
 
 from mlsys_lab.kernels.cuda_cpp.compiler import Compiled, Resources, compile_cuda
+from mlsys_lab.kernels.cuda_cpp.emulator import Emulator
 from mlsys_lab.kernels.cuda_cpp.launcher import Launcher, Source, launch
 
-__all__ = ["Compiled", "Launcher", "Resources", "Source", "compile_cuda", "launch"]
+__all__ = ["Compiled", "Emulator", "Launcher", "Resources", "Source", "compile_cuda", "launch"]

@@ -38,7 +38,7 @@ class Source:
 
 
 class Launcher(Protocol):
-    """Type of functions that run a kernel: `launch`, or an emulator of a GPU in tests."""
+    """Type of functions that run a kernel: `launch`, or an `Emulator` of a GPU."""
 
     def __call__(
         self, source: Source, kernel: str, grid: Extent, block: Extent, *arguments: Argument, shared_bytes: int = 0

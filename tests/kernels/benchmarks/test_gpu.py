@@ -10,20 +10,21 @@ import pytest
 import torch
 
 from mlsys_lab.kernels import cuda_cpp
+from mlsys_lab.kernels.cuda_cpp.emulator import Emulator
 from tests.bench import gpu
 from tests.bench.kernels.entries import Case, Entry, Machine
-from tests.kernels.cuda_cpp.emulator import Emulator, needs_gxx
+from tests.kernels.cuda_cpp.tools import needs_gxx
 from tests.kernels.making import told_by_make
 
 PROJECT = Path(__file__).parents[3]
 
 
 @pytest.fixture
-def machine(emulated_kernels):
+def machine():
     """The GPU where there is one: Triton then compiles, and takes no tensors in the host's memory."""
     if torch.cuda.is_available():
         return Machine("cuda", cuda_cpp.launch)
-    return Machine("cpu", Emulator(emulated_kernels))
+    return Machine("cpu", Emulator())
 
 
 @needs_gxx

@@ -1,15 +1,19 @@
 """The emulator tells right kernels from wrong ones: each of these is a step with one line spoilt."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
 
+from mlsys_lab.checks.learner.limits import OutOfTimeError, time_limit
+from mlsys_lab.errors import InputError, MissingToolError
 from mlsys_lab.kernels import cuda_cpp
+from mlsys_lab.kernels.cuda_cpp.emulator import Emulator, _folder
 from mlsys_lab.kernels.matmul import cuda_steps as matmul
 from mlsys_lab.kernels.reduction import cuda_steps as reduction
 from mlsys_lab.kernels.transpose import cuda_steps as transpose
-from tests.kernels.cuda_cpp.emulator import Emulator, needs_gxx
+from tests.kernels.cuda_cpp.tools import needs_gxx
 
 pytestmark = needs_gxx
 
@@ -17,11 +21,11 @@ pytestmark = needs_gxx
 class Spoilt:
     """Runs a source with one text in the place of another, in both orders; `wrong` if the result is in either."""
 
-    def __init__(self, folder: Path, before: str, after: str) -> None:
-        self.folder, self.before, self.after, self.changed = folder, before, after, False
+    def __init__(self, before: str, after: str) -> None:
+        self.before, self.after, self.changed = before, after, False
 
     def launcher(self, reversed: bool):
-        run = Emulator(self.folder, reversed)
+        run = Emulator(reversed=reversed)
 
         def launch(source, kernel, *rest, **named):
             self.changed |= self.before in source.text
@@ -43,9 +47,9 @@ class Spoilt:
         ("vectorised", "tx ^ (ty & 7)", "tx"),
     ),
 )
-def test_of_transpose(step, before, after, emulated_kernels):
+def test_of_transpose(step, before, after):
     x = torch.randn(70, 40)
-    assert Spoilt(emulated_kernels, before, after).wrong(lambda launch: transpose.run(step, x, launch=launch), x.T)
+    assert Spoilt(before, after).wrong(lambda launch: transpose.run(step, x, launch=launch), x.T)
 
 
 @pytest.mark.parametrize(
@@ -57,9 +61,9 @@ def test_of_transpose(step, before, after, emulated_kernels):
         ("one_pass", "gridDim.x - 1", "gridDim.x - 2"),
     ),
 )
-def test_of_reduction(step, before, after, emulated_kernels):
+def test_of_reduction(step, before, after):
     x = torch.arange(5000.0).remainder(7)
-    spoilt = Spoilt(emulated_kernels, before, after)
+    spoilt = Spoilt(before, after)
     assert spoilt.wrong(lambda launch: reduction.run(step, x, launch=launch), x.sum())
 
 
@@ -75,20 +79,95 @@ def test_of_reduction(step, before, after, emulated_kernels):
         ("tensor_cores", "now.b[s / 2][s % 2 * 2],", "now.b[s / 2][s % 2],"),
     ),
 )
-def test_of_matmul(step, before, after, emulated_kernels):
+def test_of_matmul(step, before, after):
     dtype = torch.bfloat16 if step == "tensor_cores" else torch.float32
     a, b = torch.randint(-4, 5, (72, 200)).to(dtype), torch.randint(-4, 5, (200, 40)).to(dtype)
-    spoilt = Spoilt(emulated_kernels, before, after)
+    spoilt = Spoilt(before, after)
     assert spoilt.wrong(lambda launch: matmul.run(step, a, b, launch=launch), (a.double() @ b.double()).to(dtype))
 
 
-def test_a_store_beyond_the_end_is_told(emulated_kernels):
+def test_a_store_beyond_the_end_is_told():
     source = cuda_cpp.Source("__global__ void f(float* x, int n) { x[threadIdx.x] = 1.0f; }")
-    with pytest.raises(AssertionError, match="f wrote beyond a tensor"):
-        Emulator(emulated_kernels)(source, "f", (1,), (8,), torch.zeros(7), 7)
+    with pytest.raises(InputError, match=r"^f writes beyond its tensors: expected within those of shape \(7,\)$"):
+        Emulator()(source, "f", (1,), (8,), torch.zeros(7), 7)
 
 
-def test_a_barrier_that_not_all_reach_is_told(emulated_kernels):
+def test_a_barrier_that_not_all_reach_is_told():
     text = "__global__ void f(int n) { if (threadIdx.x < n) __syncthreads(); else __syncwarp(); }"
-    with pytest.raises(AssertionError, match="threads wait at a barrier"):
-        Emulator(emulated_kernels)(cuda_cpp.Source(text), "f", (1,), (64,), 40)
+    with pytest.raises(InputError, match=r"^f: threads wait at a barrier that others never reach$"):
+        Emulator()(cuda_cpp.Source(text), "f", (1,), (64,), 40)
+
+
+def test_blocks_are_run_in_the_order_that_is_asked_for():
+    source = cuda_cpp.Source("__global__ void f(int* order, int* at) { order[(*at)++] = blockIdx.x + 3 * blockIdx.y; }")
+    order = torch.full((4,), -1, dtype=torch.int32)
+    Emulator(blocks=(4, 0, 5))(source, "f", (3, 2), (1,), order, torch.zeros(1, dtype=torch.int32))
+    assert order.tolist() == [4, 0, 5, -1]
+
+
+def test_shared_memory_holds_no_numbers_when_a_block_begins():
+    text = """__global__ void f(float* x) {
+        __shared__ float fixed[2];
+        extern __shared__ float asked[];
+        x[2 * blockIdx.x] = fixed[1], x[2 * blockIdx.x + 1] = asked[1];
+        fixed[1] = asked[1] = 1;
+    }"""
+    x = torch.zeros(4)
+    Emulator()(cuda_cpp.Source(text), "f", (2,), (1,), x, shared_bytes=8)
+    assert x.isnan().all()
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    (
+        ("x[1 << 28] = 1;", "f touches memory that is nobody's: got a program that ended with SIGSEGV"),
+        ("x[0] = thread;", r"kernel.cu cannot be emulated: kernel.cu:1: .thread. was not declared in this scope"),
+        ('asm("nop;");', "kernel.cu has assembly in it, which runs on a GPU only"),
+        (
+            "}\n#include </etc/passwd>\n{",
+            'kernel.cu includes what is not there: got </etc/passwd>, expected "ptx.cuh" or',
+        ),
+        ("}\n%:inc\\\nlude </etc/passwd>\n{", "kernel.cu includes what is not there"),
+    ),
+)
+def test_what_cannot_be_run_is_told(body, told):
+    with pytest.raises(InputError, match=f"^{told}") as error:
+        Emulator()(cuda_cpp.Source(f"__global__ void f(float* x) {{ {body} }}"), "f", (1,), (1,), torch.zeros(1))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    (
+        "__global__ void f(float* x) { while (true) x[0] += 1; }",
+        "template <int N, int M> struct Tree { Tree<N - 1, 2 * M> left; Tree<N - 1, 2 * M + 1> right; };\n"
+        "template <int M> struct Tree<0, M> {};\n"
+        "__global__ void f(float* x) { Tree<40, 0> tree; }",
+    ),
+    ids=("a kernel", "a compilation"),
+)
+def test_what_does_not_end_is_ended_with_the_wait_for_it(text):
+    source = cuda_cpp.Source(text)
+    with pytest.raises(OutOfTimeError), time_limit(2.0):
+        Emulator()(source, "f", (1,), (1,), torch.zeros(1))
+    assert not [line for line in Path("/proc").glob("[0-9]*/cmdline") if _folder().name in read(line)]
+
+
+def read(path: Path) -> str:
+    with suppress(OSError):  # it has ended
+        return path.read_text(errors="replace")
+    return ""
+
+
+def test_without_a_compiler_it_says_so(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(MissingToolError, match=r"^running CUDA C\+\+ without a GPU needs g\+\+; help: apt install"):
+        Emulator()(cuda_cpp.Source("__global__ void f(int n) {}"), "f", (1,), (1,), 3)
+
+
+@pytest.mark.parametrize("start", (0, 1))
+def test_what_lies_beyond_one_tensor_copied_beyond_another_is_told(start):
+    source = cuda_cpp.Source("__global__ void f(const float* x, float* y) { y[threadIdx.x] = x[threadIdx.x]; }")
+    x = torch.zeros(9)[start:]
+    with pytest.raises(InputError, match=r"^f writes beyond its tensors"):
+        Emulator()(source, "f", (1,), (10,), x, torch.zeros(9))

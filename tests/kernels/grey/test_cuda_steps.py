@@ -5,7 +5,7 @@ import torch
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.grey import cuda_steps, reference
-from tests.kernels.cuda_cpp.emulator import needs_gxx
+from tests.kernels.cuda_cpp.tools import needs_gxx
 
 SIZES = ((1, 1), (1, 3), (31, 37), (32, 64), (0, 5), (5, 0))
 

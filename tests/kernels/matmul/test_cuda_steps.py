@@ -5,7 +5,7 @@ import torch
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.matmul import cuda_steps
-from tests.kernels.cuda_cpp.emulator import needs_gxx
+from tests.kernels.cuda_cpp.tools import needs_gxx
 
 SIZES = ((1, 1, 1), (37, 29, 41), (131, 67, 261), (132, 40, 264), (33, 8, 16), (1, 1, 50), (50, 1, 1))
 EMPTY = ((0, 3, 4), (3, 0, 4), (3, 4, 0))

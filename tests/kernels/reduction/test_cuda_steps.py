@@ -5,7 +5,7 @@ import torch
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.reduction import cuda_steps
-from tests.kernels.cuda_cpp.emulator import needs_gxx
+from tests.kernels.cuda_cpp.tools import needs_gxx
 
 SHAPES = ((1,), (31,), (1021,), (3, 257), (8192,), (70001,), ())
 

@@ -5,7 +5,7 @@ import torch
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.transpose import cuda_steps
-from tests.kernels.cuda_cpp.emulator import needs_gxx
+from tests.kernels.cuda_cpp.tools import needs_gxx
 
 SHAPES = ((1, 1), (1, 37), (101, 1), (67, 131), (64, 128), (68, 4), (0, 3), (5, 0))
 

@@ -5,7 +5,7 @@ import torch
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.vector_add import cuda_steps
-from tests.kernels.cuda_cpp.emulator import needs_gxx
+from tests.kernels.cuda_cpp.tools import needs_gxx
 
 SHAPES = ((1,), (3,), (1021,), (4, 257), (2048,), (0,), (3, 0), ())
 

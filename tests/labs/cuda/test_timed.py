@@ -17,7 +17,8 @@ from mlsys_lab.checks.learner.cuda import timed
 from mlsys_lab.checks.learner.performance import Performance
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.cuda_cpp import compile_cuda
-from tests.kernels.cuda_cpp.emulator import Emulator, needs_gxx
+from mlsys_lab.kernels.cuda_cpp.emulator import Emulator
+from tests.kernels.cuda_cpp.tools import needs_gxx
 from tests.labs.harness import PROJECT, artifact_of, labs, module_of, released_notebook
 
 LAB_03 = next(lab for lab in labs() if lab.info.topic == "cuda")
@@ -77,7 +78,7 @@ def mutant_of(artifact: Any, kernel: str, old: str, new: str) -> SimpleNamespace
 
 
 def test_two_checks_have_points_for_speed() -> None:
-    assert {name: one.points for name, one in TIMED.items()} == {"transpose_banks": 2, "matmul_memory": 4}
+    assert {name: one.points for name, one in TIMED.items()} == {"transpose_cpp": 2, "matmul_cpp": 4}
 
 
 def test_the_task_says_from_where_to_where_points_rise() -> None:
@@ -111,7 +112,7 @@ def test_the_reference_is_right_at_any_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(timed, "TURNS", 1)
-    assert right(kernel, reference, sizes, Emulator(folder, last_first))
+    assert right(kernel, reference, sizes, Emulator(reversed=last_first))
 
 
 @needs_gxx
@@ -121,7 +122,7 @@ def test_a_mistake_gives_another_result(
 ) -> None:
     monkeypatch.setattr(timed, "TURNS", 1)
     mutant, sizes = mutant_of(reference, kernel, old, new), (33, 65) if kernel == "transpose" else (20, 37, 50)
-    assert not all(right(kernel, mutant, sizes, Emulator(folder, last_first)) for last_first in (False, True))
+    assert not all(right(kernel, mutant, sizes, Emulator(reversed=last_first)) for last_first in (False, True))
 
 
 @needs_gxx
@@ -130,7 +131,7 @@ def test_what_is_timed_gives_what_the_library_gives(
     performance: Performance, reference: ModuleType, folder: Path, small: None
 ) -> None:
     inputs = performance.make(7, "cpu")
-    got = performance.call(reference, *inputs, launch=Emulator(folder))
+    got = performance.call(reference, *inputs, launch=Emulator())
     want = performance.library(*inputs)
     assert (got.shape, got.dtype) == (want.shape, want.dtype)
     assert (got - want).norm() < tolerance("float32") * want.norm()
@@ -187,4 +188,4 @@ def test_the_blank_release_says_what_is_still_to_do() -> None:
 def test_what_cannot_be_launched_is_told(written: dict[str, Any], told: str, folder: Path) -> None:
     artifact = SimpleNamespace(**{"CPP_TILE": 64, "matmul_cpp": str, **written})
     with pytest.raises(InputError, match=told):
-        timed.matmul(artifact, *numbers((4, 4), (4, 4)), launch=Emulator(folder))
+        timed.matmul(artifact, *numbers((4, 4), (4, 4)), launch=Emulator())

@@ -138,11 +138,6 @@ def _submitted(module: Any, make: str, call: str, device: str) -> Player:
     return Player(makes, partial(find_call(call), module), device)
 
 
-def give_texts(module: Any, question: wire.Frame) -> wire.Frame:
-    """Answer `texts` with what a submission's functions give, by `names`: all that a timed process gets of them."""
-    return wire.Frame("texts", {"texts": {name: getattr(module, name)() for name in question.meta["names"]}})
-
-
 def answer_timed(module: Any, question: wire.Frame) -> wire.Frame:
     """Play a submission's part: `go` and `show`, with the names of `make` and `call` in each question."""
     import torch

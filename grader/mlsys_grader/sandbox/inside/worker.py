@@ -30,7 +30,7 @@ from functools import partial
 from typing import IO, Any, NoReturn
 
 from mlsys_grader.sandbox.inside import jail, replies, watch, wire
-from mlsys_grader.sandbox.inside.timed import answer_timed, give_texts
+from mlsys_grader.sandbox.inside.timed import answer_timed
 from mlsys_lab.checks.learner.attempt import attempt
 from mlsys_lab.checks.learner.limits import OutOfTimeError, time_limit
 from mlsys_lab.checks.learner.spec import Call, Mismatch, find_call
@@ -290,7 +290,6 @@ def _prepare(question: wire.Frame) -> Call:
 
 KINDS: dict[str, Answer] = {
     "case": _case,
-    "texts": give_texts,
     "go": answer_timed,
     "show": answer_timed,
 }

@@ -1,10 +1,11 @@
 """Checks of lab 03: maps, predictions, shared memory, a sum, a transpose, a matrix product, in the order of its tasks.
 
-All but the predictions are traced: what is compared is what a kernel computed and what it did to memory.
+All but the predictions are traced: what is compared is what a kernel computed and what it did to memory. Of the kernels
+in CUDA C++, which an emulator runs, it is what they computed.
 """
 
 from mlsys_lab.checks.deciding.again import ask_again
-from mlsys_lab.checks.deciding.cuda import maps, matrices, predictions, shared
+from mlsys_lab.checks.deciding.cuda import cpp, maps, matrices, predictions, shared
 from mlsys_lab.checks.learner.spec import Lab
 
-LAB = Lab("cuda", ask_again(maps.CHECKS + predictions.CHECKS + shared.CHECKS + matrices.CHECKS))
+LAB = Lab("cuda", ask_again(maps.CHECKS + predictions.CHECKS + shared.CHECKS + matrices.CHECKS + cpp.CHECKS))

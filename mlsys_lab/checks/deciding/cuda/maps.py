@@ -147,7 +147,7 @@ CHECKS = (
     Check(
         name="causal_mask",
         title="Two dimensions, along rows",
-        points=7,
+        points=6,
         cases=(
             Case("8 queries and keys", {"t": 8}),
             Case("38 queries and keys", {"t": 38}),
@@ -194,7 +194,7 @@ CHECKS = (
     Check(
         name="axpy",
         title="More elements than threads",
-        points=7,
+        points=6,
         cases=(
             Case("fewer elements than threads", {"n": 100, "blocks": 2}),
             Case("elements for two turns and a half", {"n": 640, "blocks": 2}),

@@ -79,7 +79,7 @@ CHECKS = (
     Check(
         name="predict_sectors",
         title="Sectors of two naive kernels, by hand",
-        points=7,
+        points=6,
         cases=(
             Case("small matrices", {"times": (1, 4)}),
             Case("other matrices", {"times": (1, 4)}),

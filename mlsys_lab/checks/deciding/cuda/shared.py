@@ -68,7 +68,7 @@ CHECKS = (
     Check(
         name="smooth",
         title="Neighbours through shared memory",
-        points=9,
+        points=8,
         cases=(
             Case("100 elements, one block", {"n": 100}),
             Case("three blocks", {"n": 2 * THREADS + 44}),
@@ -112,7 +112,7 @@ CHECKS = (
     Check(
         name="block_sum",
         title="A sum by a tree",
-        points=12,
+        points=10,
         cases=(
             Case("two blocks, 200 elements", {"n": 200, "blocks": 2}),
             Case("three blocks, 900 elements", {"n": 900, "blocks": 3}),

@@ -1,4 +1,4 @@
-// The functions of mlsys_lab/kernels/cuda_cpp/ptx.cuh on a CPU, written from what the PTX ISA says of each instruction.
+// The functions of ../ptx.cuh on a CPU, written from what the PTX ISA says of each instruction.
 #pragma once
 #include "cuda_on_cpu.h"
 

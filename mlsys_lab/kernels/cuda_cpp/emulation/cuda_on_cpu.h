@@ -1,15 +1,21 @@
 // CUDA C++ on a CPU, to see whether a kernel is right: the threads of a block are fibers that run one at a time, each
 // up to its next barrier; a warp runs on as far as it can before the next one starts, and blocks run one after another.
-// Slow, and deterministic: in either order of blocks, warps and threads.
+// Slow, and deterministic: in either order of blocks, warps and threads. Shared memory holds NaN when a block begins.
+// What is launched lies in a file that the program shares: 64-bit words for the places of its arguments, extents of
+// grid and block, bytes of dynamic shared memory, order, number of blocks and which; then what lies at those places.
 #pragma once
+#include <fcntl.h>
+#include <link.h>
 #include <setjmp.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <ucontext.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <functional>
+#include <memory>
+#include <type_traits>
 #include <vector>
 
 #define __global__
@@ -18,7 +24,7 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
-#define __shared__ static  // one block runs at a time
+#define __shared__ thread_local  // one block runs at a time; of what is so declared, `clear_shared` finds the place
 
 struct dim3 {
     unsigned x = 1, y = 1, z = 1;
@@ -31,10 +37,22 @@ struct alignas(4) uchar4 {
 };
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline uchar4 make_uchar4(unsigned char x, unsigned char y, unsigned char z, unsigned char w) { return {x, y, z, w}; }
-using std::max;
-using std::min;
+template <class T>
+T __ldg(const T* from) {
+    return *from;
+}
+template <class A, class B>
+constexpr std::common_type_t<A, B> min(A a, B b) {
+    return b < a ? b : a;
+}
+template <class A, class B>
+constexpr std::common_type_t<A, B> max(A a, B b) {
+    return a < b ? b : a;
+}
 
 namespace emulation {
+
+const size_t STACK_BYTES = 256 << 10;
 
 enum State { RUNNING, AT_BLOCK_BARRIER, AT_WARP_BARRIER, DONE };
 
@@ -49,7 +67,7 @@ struct Thread {
     ucontext_t context;
     jmp_buf paused;
     bool entered = false;
-    std::vector<char> stack = std::vector<char>(256 << 10);
+    std::unique_ptr<char[]> stack{new char[STACK_BYTES]};
     State state = DONE;
     dim3 index;
     unsigned number = 0;
@@ -61,7 +79,8 @@ struct Thread {
 inline std::vector<Thread> threads;
 inline Thread* current = nullptr;
 inline jmp_buf scheduler;
-inline const std::function<void()>* body = nullptr;
+inline void (*body)(const void*) = nullptr;
+inline const void* kernel = nullptr;
 inline dim3 block_index, block_extent, grid_extent;
 inline std::vector<float4> shared_memory;
 
@@ -71,7 +90,7 @@ inline void yield(State state) {
 }
 
 inline void fiber() {
-    (*body)();
+    body(kernel);
     current->state = DONE;
     _longjmp(scheduler, 1);
 }
@@ -97,6 +116,14 @@ inline bool release(size_t first, size_t last, State barrier) {
     return any;
 }
 
+// What the program declares as __shared__ is all that it has of its own for a thread: of several files the first.
+inline int clear_shared(dl_phdr_info* file, size_t, void*) {
+    for (int i = 0; i < file->dlpi_phnum; i++) {
+        if (file->dlpi_phdr[i].p_type == PT_TLS) std::memset(file->dlpi_tls_data, 0xff, file->dlpi_phdr[i].p_memsz);
+    }
+    return 1;
+}
+
 // 0, or 1 where threads wait for others that never come.
 inline int run_block(bool reversed) {
     size_t count = threads.size();
@@ -106,15 +133,16 @@ inline int run_block(bool reversed) {
         t.index = {n % block_extent.x, n / block_extent.x % block_extent.y, n / (block_extent.x * block_extent.y)};
         t.number = n, t.state = RUNNING, t.entered = false, t.started.clear(), t.groups.clear();
         getcontext(&t.context);
-        t.context.uc_stack.ss_sp = t.stack.data(), t.context.uc_stack.ss_size = t.stack.size();
+        t.context.uc_stack.ss_sp = t.stack.get(), t.context.uc_stack.ss_size = STACK_BYTES;
         t.context.uc_link = nullptr;  // a fiber never returns
         makecontext(&t.context, fiber, 0);
     }
     std::memset(static_cast<void*>(shared_memory.data()), 0xff, shared_memory.size() * sizeof(float4));
+    dl_iterate_phdr(clear_shared, nullptr);
     size_t warps = (count + 31) / 32;
     do {
         for (size_t i = 0; i < warps; i++) {
-            size_t first = (reversed ? warps - 1 - i : i) * 32, last = std::min(first + 32, count);
+            size_t first = (reversed ? warps - 1 - i : i) * 32, last = min(first + 32, count);
             do {
                 for (size_t k = first; k < last; k++) {
                     Thread& t = threads[reversed ? last - 1 - (k - first) : k];
@@ -123,17 +151,46 @@ inline int run_block(bool reversed) {
             } while (release(first, last, AT_WARP_BARRIER));
         }
     } while (release(0, count, AT_BLOCK_BARRIER));
-    return std::all_of(threads.begin(), threads.end(), [](const Thread& t) { return t.state == DONE; }) ? 0 : 1;
+    for (const Thread& t : threads) {
+        if (t.state != DONE) return 1;
+    }
+    return 0;
 }
 
-inline int launch(dim3 grid, dim3 block, size_t shared_bytes, bool reversed, const std::function<void()>& kernel) {
-    grid_extent = grid, block_extent = block, body = &kernel;
-    threads.resize(size_t(block.x) * block.y * block.z);
-    shared_memory.resize(shared_bytes / sizeof(float4) + 1);
-    size_t blocks = size_t(grid.x) * grid.y * grid.z;
+// The file, mapped.
+struct Given {
+    char* start;
+    const uint64_t* launch;
+
+    Given(const char* path, size_t arguments) {
+        int file = open(path, O_RDWR);
+        struct stat found;
+        fstat(file, &found);
+        start = static_cast<char*>(mmap(nullptr, found.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
+        launch = reinterpret_cast<const uint64_t*>(start) + arguments;
+    }
+
+    // An argument of the kernel: the address of a tensor, or a number.
+    template <class T>
+    T at(size_t argument) const {
+        char* place = start + reinterpret_cast<const uint64_t*>(start)[argument];
+        if constexpr (std::is_pointer_v<T>) return reinterpret_cast<T>(place);
+        else return *reinterpret_cast<T*>(place);
+    }
+};
+
+template <class Kernel>
+int launch(const Given& given, const Kernel& called) {
+    kernel = &called, body = [](const void* one) { (*static_cast<const Kernel*>(one))(); };
+    std::vector<unsigned> e(given.launch, given.launch + 6);
+    grid_extent = {e[0], e[1], e[2]}, block_extent = {e[3], e[4], e[5]};
+    threads.resize(size_t(e[3]) * e[4] * e[5]);
+    shared_memory.resize(given.launch[6] / sizeof(float4) + 1);
+    bool reversed = given.launch[7];
+    size_t blocks = given.launch[8];
     for (size_t i = 0; i < blocks; i++) {
-        unsigned n = unsigned(reversed ? blocks - 1 - i : i);
-        block_index = {n % grid.x, n / grid.x % grid.y, n / (grid.x * grid.y)};
+        unsigned n = unsigned(given.launch[9 + (reversed ? blocks - 1 - i : i)]);
+        block_index = {n % e[0], n / e[0] % e[1], n / (e[0] * e[1])};
         if (run_block(reversed)) return 1;
     }
     return 0;

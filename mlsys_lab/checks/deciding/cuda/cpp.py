@@ -1,0 +1,159 @@
+"""Task 8: the transpose and the matrix product in CUDA C++, emulated. Oracle: NumPy, the product in float64.
+
+Some blocks are left out, and what is theirs must be left as it was: each does its own share.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlsys_lab.checks.deciding.compare import close
+from mlsys_lab.checks.deciding.cuda import speed
+from mlsys_lab.checks.deciding.cuda.maps import normal
+from mlsys_lab.checks.deciding.cuda.matrices import multiply
+from mlsys_lab.checks.learner.cuda import cpp as calls
+from mlsys_lab.checks.learner.cuda.launches import ROWS, SIDE, TILE
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
+from mlsys_lab.kernels.cuda_cpp.compiler import load_nvrtc
+from mlsys_lab.kernels.cuda_cpp.emulator import need_emulator
+
+BEFORE = "before"
+SOME = {"some": True}
+LIMIT_S = 30.0
+"""Of a case: a compilation takes a second or two of it."""
+
+
+def _transpose_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    rows, columns = case.params["shape"]
+    return {"x": normal(rng, rows, columns), "y": normal(rng, columns, rows), "skipped": _draw_skipped(rng, case)}
+
+
+def _matmul_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    m, k, n = case.params["mkn"]
+    factors = {"a": normal(rng, m, k), "b": normal(rng, k, n)}
+    return {**factors, "c": normal(rng, m, n), "skipped": _draw_skipped(rng, case)}
+
+
+def _draw_skipped(rng: np.random.Generator, case: Case) -> np.ndarray:
+    """Which remainder of blocks is not run, or none of them. Raises MissingToolError where text cannot be compiled."""
+    need_emulator()
+    load_nvrtc()
+    return np.array(rng.integers(calls.EVERY) if case.params.get("some") else calls.EVERY)
+
+
+def _transpose_expect(arrays: Arrays) -> Arrays:
+    return {"y": np.ascontiguousarray(arrays["x"].T), BEFORE: arrays["y"], "skipped": arrays["skipped"]}
+
+
+def _matmul_expect(arrays: Arrays) -> Arrays:
+    return {"c": multiply(arrays), BEFORE: arrays["c"], "skipped": arrays["skipped"]}
+
+
+def _agree(got: Arrays, expected: Arrays, *, output: str, side: int) -> Mismatch | None:
+    """None where, in either order, each block of `side` × `side` elements did its share or was not run."""
+    row, column = np.indices(expected[output].shape) // side
+    x, y = (row, column) if output == "y" else (column, row)
+    made = calls.is_run(x, y, int(expected["skipped"]))
+    want = {output: np.where(made, expected[output], expected[BEFORE])}
+    if (differs := close({output: got[output]} if output in got else {}, want)) is not None:
+        return differs
+    other = calls.OTHER_ORDER.format(output)
+    if (differs := close({output: got[other]} if other in got else {}, want)) is not None:
+        what = f"it depends on which threads come first: last to first {differs.what}"
+        return Mismatch(what, differs.got, differs.expected)
+    return None
+
+
+def _agree_by_tiles(got: Arrays, expected: Arrays) -> Mismatch | None:
+    return _agree(got, expected, output="y", side=TILE)
+
+
+def _agree_by_squares(got: Arrays, expected: Arrays) -> Mismatch | None:
+    side = got.get("CPP_TILE", np.array(0))
+    if side.shape != () or side.dtype.kind != "i" or side < 1:
+        return Mismatch("CPP_TILE is no side of a tile", expected="a whole number from 1 on")
+    return _agree(got, expected, output="c", side=int(side))
+
+
+def _describe_transpose(arrays: Arrays) -> str:
+    rows, columns = arrays["x"].shape
+    return "\n".join(
+        (
+            "import torch",
+            "from mlsys_lab.kernels.cuda_cpp import Emulator, Source",
+            f"x, y = torch.randn({rows}, {columns}), torch.zeros({columns}, {rows})",
+            f"grid = {-(-columns // TILE), -(-rows // TILE)}",
+            "for last_first in (False, True):",
+            '    run, text = Emulator(reversed=last_first), Source(transpose_cpp(), "transpose.cu")',
+            f'    run(text, "transpose", grid, {TILE, ROWS}, x, y, {rows}, {columns})',
+            "    print((y - x.T).abs().max())",
+        )
+    )
+
+
+def _describe_matmul(arrays: Arrays) -> str:
+    (m, k), n = arrays["a"].shape, arrays["b"].shape[1]
+    return "\n".join(
+        (
+            "import torch",
+            "from mlsys_lab.kernels.cuda_cpp import Emulator, Source",
+            f"a, b, c = torch.randn({m}, {k}), torch.randn({k}, {n}), torch.zeros({m}, {n})",
+            f"grid = -(-{n} // CPP_TILE), -(-{m} // CPP_TILE)",
+            "for last_first in (False, True):",
+            '    run, text = Emulator(reversed=last_first), Source(matmul_cpp(), "matmul.cu")',
+            f'    run(text, "matmul", grid, {SIDE, SIDE}, a, b, c, {m}, {n}, {k})',
+            "    print((c - a @ b).abs().max())",
+        )
+    )
+
+
+CHECKS = (
+    Check(
+        name="transpose_cpp",
+        title="A transpose in CUDA C++",
+        points=4,
+        cases=(
+            Case("one tile", {"shape": (32, 32)}),
+            Case("sides that do not divide by the tile", {"shape": (45, 38)}),
+            Case("some of the blocks", {"shape": (100, 70), **SOME}),
+            Case("any sides", {"shape": (33, 129), **SOME}, hidden=True),
+            Case("one row", {"shape": (1, 40)}, hidden=True),
+        ),
+        inputs=_transpose_inputs,
+        run=calls.transpose,
+        describe=_describe_transpose,
+        expect=_transpose_expect,
+        compare=_agree_by_tiles,
+        hint="As in Task 6, with x[(size_t)row * columns + column] for x[row, column]: y has `rows` columns. Both "
+        "sides of both matrices have a guard, and the barrier stands outside of them.",
+        uses=("transpose_cpp",),
+        time_limit_s=LIMIT_S,
+        texts=("transpose_cpp",),
+        traced=True,
+        performance=speed.TRANSPOSE,
+    ),
+    Check(
+        name="matmul_cpp",
+        title="A matrix product in CUDA C++",
+        points=6,
+        cases=(
+            Case("whole tiles", {"mkn": (64, 32, 128)}),
+            Case("sides that do not divide by the tile", {"mkn": (20, 37, 50)}),
+            Case("some of the blocks", {"mkn": (130, 9, 70), **SOME}),
+            Case("any sides", {"mkn": (70, 37, 150), **SOME}, hidden=True),
+            Case("one element", {"mkn": (1, 1, 1)}, hidden=True),
+        ),
+        inputs=_matmul_inputs,
+        run=calls.matmul,
+        describe=_describe_matmul,
+        expect=_matmul_expect,
+        compare=_agree_by_squares,
+        hint="Zeros for what lies outside of a and b, a barrier after the tiles are filled and one before they are "
+        "filled anew, and a guard where c is written, for each of a thread's elements.",
+        uses=("matmul_cpp", "CPP_TILE"),
+        time_limit_s=LIMIT_S,
+        texts=("matmul_cpp",),
+        traced=True,
+        performance=speed.MATMUL,
+    ),
+)
