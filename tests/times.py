@@ -20,7 +20,7 @@ BUDGETS_S = {
     "flops": 15,
     "grader": 560,
     "hardware": 5,
-    "inference": 40,
+    "inference": 45,
     "kernels": 240,
     "labs": 560,
     "models": 20,

@@ -44,6 +44,24 @@ def test_refusals(name):
     torch.testing.assert_close(got, uncached(MODEL, [1, 2, 3, 4])[-1])
 
 
+def test_a_fork_of_a_window_holds_no_more_than_the_window():
+    """What the other could take back, the fork cannot: the tokens before its window were not copied."""
+    model, tokens = build(window=4), draw(12)
+    cache = SlidingWindow(model, sequences=2, chunk=2)
+    sequence = cache.start()
+    for first in range(0, 10, 2):
+        extend(model, cache, {sequence: tokens[first : first + 2]})
+    copy = cache.fork(sequence)
+    with pytest.raises(
+        InputError, match="the window before this length has been replaced: got 9, expected 0, or 10 and"
+    ):
+        cache.truncate(copy, 9)
+    cache.truncate(sequence, 9)
+    got = extend(model, cache, {copy: tokens[10:11], sequence: tokens[11:]})
+    expected = [uncached(model, text)[-1] for text in (tokens[:11], tokens[:9] + tokens[11:])]
+    torch.testing.assert_close(got, torch.stack(expected))
+
+
 def test_a_pass_that_fails_leaves_the_cache_as_it_was():
     for window in (None, 3):
         model = build(window=window)

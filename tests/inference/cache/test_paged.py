@@ -65,11 +65,12 @@ def test_pages_of_those_gone_serve_until_their_room_is_needed():
     sequence = cache.start(text)
     assert cache.length(sequence) == 16  # all four full pages
     cache.drop(sequence)
-    sequence, _ = fed(cache, draw(13, seed=3))  # four pages: two were blank, two are taken from the end of the first
+    sequence, _ = fed(cache, draw(13, seed=3))  # four pages: two are blank, two are taken from the end of the text
     cache.drop(sequence)
-    sequence, logits = fed(cache, text)
+    sequence = cache.start(text)
+    assert cache.length(sequence) == 8
+    logits = extend(cache.model, cache, {sequence: text[8:]})[0]
     torch.testing.assert_close(logits, uncached(cache.model, text)[-1])
-    cache.drop(sequence)
 
 
 def test_what_was_released_longest_ago_goes_first():
