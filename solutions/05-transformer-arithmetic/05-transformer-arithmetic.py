@@ -775,7 +775,7 @@ predicted_s, elementwise_s = predict(compare(pieces(SMALL, batch, tokens), sampl
 print(f"predicted: {predicted_s * 1e3:.0f} ms a step, of which {elementwise_s / predicted_s:.0%} elementwise")
 
 # %% [markdown]
-# And the model itself, forty lines on your engine.
+# And the model itself, on your engine.
 
 
 # %%

@@ -277,7 +277,7 @@ print(f"at 5.76e23 FLOPs: {n_target / 1e9:.0f} billion parameters, {d_target / 1
 #   by the number of runs, and the search ends before it has come to the floor. That is what Besiroglu et al. found had
 #   happened to the published fit.
 #
-# **Size:** about 11 and 13 lines. **Cost:** an evaluation takes 3 exponentials a run; each start takes about 60
+# **Size:** about 11 and 13 lines. **Cost:** an evaluation takes 3 exponentials a run; each start takes about 50
 # evaluations in good units, two to three times as many in bad ones, and not all of those arrive.
 
 
@@ -460,7 +460,7 @@ print(f"law:       a in [{low:.3f}, {high:.3f}]; the data were made with {true:.
 # a compute-optimal one of the same loss would train on. Will the cheapest model be smaller or larger, and will it train
 # on more or fewer than 20 tokens a parameter? Write it down, then measure below.
 #
-# **Size:** about 4 and 9 lines. **Cost:** the search takes some 40 evaluations; do not build a table of a million
+# **Size:** about 4 and 9 lines. **Cost:** the search takes some 10 evaluations; do not build a table of a million
 # sizes.
 
 
@@ -540,7 +540,8 @@ print(f"for {both[1] / both[0]:.0%} of the FLOPs")
 # percent times $(\ln \eta/\eta_\mathrm{best})^2$; go 5 to 10 times too high, and the run diverges: NaN.
 #
 # What is known beforehand: at 100 million parameters the best rate is somewhere between $10^{-4}$ and $10^{-2}$, and
-# the best number of tokens a parameter somewhere between 2 and 300. No fixed rule, such as 20, is right in all worlds.
+# the best number of tokens a parameter, at these budgets, somewhere between 2 and 300. No fixed rule, such as 20, is
+# right in all worlds.
 #
 # A campaign has two rounds and a decision. Within a round all runs are asked for at once.
 #
@@ -711,7 +712,7 @@ show(figure, alt="Losses of all trials, and below them the predicted loss on the
 # *About 30 minutes.*
 #
 # No more simulations: sixteen small transformers, trained here, on the text of this book. There are four budgets a
-# factor of 3 apart and four sizes at each, between five thousand and 130 thousand parameters. The text is
+# factor of 3 apart and four sizes at each, between six thousand and 130 thousand parameters. The text is
 # so short (the next cells count its tokens) that the longer runs read it several times. All of it takes about two
 # minutes.
 #

@@ -14,11 +14,9 @@ AUTOGRAD = next(lab for lab in labs() if lab.info.topic == "autograd")
 TEXT = AUTOGRAD.source.read_text(encoding="utf-8")
 
 
-def test_the_accuracy_that_is_asked_for_is_the_checks() -> None:
+def test_the_message_tells_the_accuracy_that_is_asked_for() -> None:
     check = LAB["train_digits"]
     images = len(draw_inputs(check, check.cases[0], 0)["_y_test"])
-    asked = f"{least_accuracy(images):.1%}".replace("%", " %")
-    assert f"One test of {images} images may be unlucky: the check asks for {asked} of them" in TEXT
     truth = {"labels": np.zeros(images, np.int64)}
     missed = {"labels": (np.arange(images) < images * 0.09).astype(np.int64)}
     mismatch = check.compare(missed, truth)
