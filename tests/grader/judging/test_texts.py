@@ -91,10 +91,6 @@ HOSTILE = {
         "`y`",
     ),
     "processes without end": (on_cpu('extern "C" int fork();\n#define DO while (true) fork()'), ""),
-    "the emulator's own process is killed": (
-        on_cpu('extern "C" int kill(int, int);\n#define DO kill(-1, 9)'),
-        "",
-    ),
     "the shared file is cut": (
         on_cpu('extern "C" int truncate(const char*, long);\n#define DO ftruncate(3, 0)'),
         "",

@@ -22,6 +22,9 @@ TARGET = 0.95
 STANDARD_ERRORS = 3
 """How far below TARGET the share of one test set may lie: which images it holds is chance, and costs nobody points."""
 
+BLIND_ACCURACY = 0.5
+"""What a network that has learned nothing reads at most: one in ten, or by luck of its first weights a few more."""
+
 
 def _network(rng: np.random.Generator, widths: tuple[int, ...]) -> Arrays:
     arrays = {"widths": np.array(widths, dtype=np.int64)}
@@ -180,7 +183,7 @@ def _digits_inputs(rng: np.random.Generator, case: Case) -> Arrays:
 
 
 def _digits_expect(arrays: Arrays) -> Arrays:
-    return {"labels": arrays["_y_test"]}
+    return {"labels": arrays["_y_test"]}  # and without gradients hardly any of them
 
 
 def least_accuracy(images: int) -> float:
@@ -200,6 +203,10 @@ def _digits_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
     if accuracy < least:
         asked = f"at least {least:.1%}: {TARGET:.0%}, less what chance does on {len(truth)} images"
         return Mismatch("too many digits are misread", f"accuracy {accuracy:.1%}", asked)
+    blind = got[calls.BLIND]
+    if blind.shape != truth.shape or (blind == truth).mean() > BLIND_ACCURACY:
+        what = "it reads digits without your engine's gradients: something else has learned them"
+        return Mismatch(what, "right labels where `backward` does nothing", f"at most {BLIND_ACCURACY:.0%} of them")
     return None
 
 

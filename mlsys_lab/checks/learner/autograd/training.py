@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
 
-from mlsys_lab.checks.learner.autograd.engine import storage_only
+from mlsys_lab.checks.learner.autograd.engine import SCALE, scale_gradient, storage_only
 from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.checks.learner.values import array, number, pair, whole
+
+BLIND = "labels without gradients"
+"""Named so: what the classifier says where `backward` does nothing."""
 
 
 def _mlp(artifact: Any, arrays: Arrays) -> Any:
@@ -26,11 +32,11 @@ def forward_and_back(artifact: Any, arrays: Arrays) -> Arrays:
     """Logits, and the gradients of all weights and biases."""
     model = _mlp(artifact, arrays)
     logits = model(artifact.Tensor(torch.from_numpy(arrays["x"])))
-    artifact.backward(logits, torch.from_numpy(arrays["g"]))
+    artifact.backward(scale_gradient(logits), torch.from_numpy(arrays["g"]))
     got = {"logits": array("logits", logits)}
     for i, layer in enumerate(model.layers):
-        got[f"gradient of weight {i}"] = array(f"gradient of weight {i}", layer.weight.grad)
-        got[f"gradient of bias {i}"] = array(f"gradient of bias {i}", layer.bias.grad)
+        got[f"gradient of weight {i}"] = array(f"gradient of weight {i}", layer.weight.grad) / np.float32(SCALE)
+        got[f"gradient of bias {i}"] = array(f"gradient of bias {i}", layer.bias.grad) / np.float32(SCALE)
     return got
 
 
@@ -52,13 +58,27 @@ def sgd(artifact: Any, arrays: Arrays) -> Arrays:
     }
 
 
+class Scaled:
+    """A model whose gradients are multiplied by `SCALE`; it has all else of the learner's."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def __call__(self, x: Any) -> Any:
+        """Logits of x."""
+        return scale_gradient(self._model(x))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
 @storage_only
 def train_step(artifact: Any, arrays: Arrays) -> Arrays:
-    """The loss of each step, and the weights after the last."""
+    """The loss of each step, and the weights after the last; the rate makes up for gradients that are scaled."""
     model = _mlp(artifact, arrays)
-    optimiser = artifact.SGD(model.parameters(), lr=0.1, momentum=float(arrays["momentum"]))
+    optimiser = artifact.SGD(model.parameters(), lr=0.1 / SCALE, momentum=float(arrays["momentum"]))
     losses = [
-        number("the loss", artifact.train_step(model, optimiser, torch.from_numpy(x), torch.from_numpy(y)))
+        number("the loss", artifact.train_step(Scaled(model), optimiser, torch.from_numpy(x), torch.from_numpy(y)))
         for x, y in zip(arrays["x"], arrays["y"], strict=True)
     ]
     got = {"loss of each step": np.array(losses, dtype=np.float32)}
@@ -74,8 +94,36 @@ def step_flops(artifact: Any, arrays: Arrays) -> Arrays:
 
 @storage_only
 def digits(artifact: Any, arrays: Arrays) -> Arrays:
-    """The labels that the learner's classifier gives to unseen images."""
-    x_train, y_train, x_test = (torch.from_numpy(arrays[name]) for name in ("x_train", "y_train", "x_test"))
-    got = artifact.train_classifier(x_train, y_train, x_test)
+    """The labels that the learner's classifier gives to unseen images, and those without its engine's gradients."""
+    labels, walks = _classify(artifact, arrays, artifact.backward)
+    with suppress(_StopTrainingError):
+        blind, _ = _classify(artifact, arrays, lambda root, seed: None, walks)
+        return {"labels": labels, BLIND: blind}
+    return {"labels": labels, BLIND: np.full_like(labels, -1)}
+
+
+def _classify(
+    artifact: Any, arrays: Arrays, backward: Callable[[Any, Any], None], most: float = math.inf
+) -> tuple[np.ndarray, int]:
+    """Labels with this function for the learner's `backward`, and how often it was called; `most` times, not more."""
+    x_train, y_train, x_test = (torch.from_numpy(arrays[name].copy()) for name in ("x_train", "y_train", "x_test"))
+    calls, own = 0, artifact.backward
+
+    def count(root: Any, seed: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > most:
+            raise _StopTrainingError
+        backward(root, seed)
+
+    artifact.backward = count
+    try:
+        got = artifact.train_classifier(x_train, y_train, x_test)
+    finally:
+        artifact.backward = own
     labels, _ = pair("train_classifier", got, "labels", "losses")
-    return {"labels": array("the predicted labels", labels)}
+    return array("the predicted labels", labels), calls
+
+
+class _StopTrainingError(BaseException):
+    """Training goes on for longer than it did with gradients: it waits for what it cannot learn."""
