@@ -18,7 +18,9 @@ def write_snippet(check: Check, case: Case, arrays: Arrays) -> str:
     code = check.ask if check.describe is None else check.describe(arrays)
     if check.describe is None:
         asked = _names_in(check.ask)
-        code = "\n".join([*(write_input(name, array) for name, array in arrays.items() if name in asked), code])
+        code = "\n".join(
+            [*(f"{name} = {write_input(name, array)}" for name, array in arrays.items() if name in asked), code]
+        )
     if "given" in _names_in(code):
         return f'given = check.inputs("{check.name}", "{case.name}")\n{code}'
     return code
@@ -29,12 +31,12 @@ def _names_in(code: str) -> set[str]:
 
 
 def write_input(name: str, array: np.ndarray) -> str:
-    """Code that makes an input: a number of Python, or a torch.Tensor of its dtype, written out where it is small."""
+    """An input as code: a number of Python, or a torch.Tensor of its dtype, written out where it is small."""
     if not array.ndim:
-        return f"{name} = {array.item()!r}"
+        return repr(array.item())
     if not _is_few(array):
-        return f'{name} = torch.from_numpy(given["{name}"])'
-    return f"{name} = torch.tensor({_write_nested(array)}, dtype=torch.{array.dtype})"
+        return f'torch.from_numpy(given["{name}"])'
+    return f"torch.tensor({_write_nested(array)}, dtype=torch.{array.dtype})"
 
 
 def _is_few(array: np.ndarray) -> bool:

@@ -83,8 +83,8 @@ CHECKS = (
         expect=_expect_chunks,
         compare=close,
         pointer="How many numbers does each chunk get at least, and how many are left over?",
-        hint="divmod(x.numel(), parts) gives the share, and how many chunks are longer by one; torch.split "
-        "takes a list of lengths.",
+        hint="Quotient and remainder of the division (Python's divmod has both): the share, and how many chunks are "
+        "longer by one. torch.split takes a list of lengths.",
         uses=("split_chunks",),
         ask="split_chunks(x, parts)",
     ),
