@@ -45,6 +45,7 @@ def run_threads(function: Callable[..., Any], inputs: Sequence[Any], limit_s: fl
             world.watch(threads, limit_s)
         finally:
             world.stop(threads)
+            world.closed = True
     world.raise_failure()
     return world.results, world.logs
 
@@ -64,6 +65,7 @@ class _World:
         self.waiting: list[_ThreadRequest | None] = [None] * size
         self.ended = [False] * size
         self.over = threading.Event()
+        self.closed = False
         self.unmatched: dict[tuple[Link, str], deque[_ThreadRequest]] = defaultdict(deque)
         self.states = [initial_state(rank) for rank in range(size)]
 
@@ -183,6 +185,10 @@ class _ThreadRequest(Request):
     def __init__(
         self, world: _World, rank: int, post: Post, array: torch.Tensor | None = None, like: torch.Tensor | None = None
     ) -> None:
+        if world.closed:
+            raise MessageError(
+                f"rank {rank} of a run that has ended posts a message", help="use the rank that the program is given"
+            )
         self.world, self.rank, self.post, self.like = world, rank, post, like
         self.snapshot = None if array is None else Snapshot(array)
         self.received: torch.Tensor | None = None

@@ -159,3 +159,25 @@ def test_nobody_leaves_a_barrier_before_all_have_come(size):
     assert results == [size] * size
     assert ledger.steps == (size - 1).bit_length()
     assert ledger.purpose_bytes() == ({"barrier": 0} if size > 1 else {})
+
+
+def test_a_rank_that_was_kept_from_an_ended_run_is_refused() -> None:
+    kept = {}
+
+    def keep(rank, x):
+        return pass_right(kept.setdefault(rank.rank, rank), x)
+
+    inputs = [torch.zeros(2), torch.ones(2)]
+    assert [got.tolist() for got in run(keep, inputs).results] == [[1.0, 1.0], [0.0, 0.0]]
+    with pytest.raises(MessageError, match="of a run that has ended posts a message"):
+        run(keep, inputs)
+
+
+def test_an_empty_array_may_change_while_it_is_sent() -> None:
+    def program(rank, x):
+        request = rank.isend(x, 1 - rank.rank)
+        x += rank.recv(1 - rank.rank)
+        request.wait()
+        return x
+
+    assert [len(got) for got in run(program, [torch.from_numpy(np.empty(0)) for _ in range(2)]).results] == [0, 0]

@@ -125,7 +125,8 @@ class _Examination:
             process.settle()
             process.job.let_go()
             self._ended.append(process)
-        self._processes = [process for process in self._processes if process not in processes]
+            if process in self._processes:
+                self._processes.remove(process)  # in place: who adds to the list may be waiting for this
 
     def _try(self, check: Check, *, alone: bool) -> tuple[Verdict, Problem | None]:
         """The verdict on a check, after as many attempts as their endings allow, and the problem of the last.

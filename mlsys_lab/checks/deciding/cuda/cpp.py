@@ -20,7 +20,7 @@ from mlsys_lab.kernels.cuda_cpp.emulator import need_emulator
 BEFORE = "before"
 SOME = {"some": True}
 LIMIT_S = 30.0
-"""CPU seconds for a case: a compilation takes a second or two of it."""
+"""Time limit of a case, of which a compilation takes a second or two."""
 
 
 def _transpose_inputs(rng: np.random.Generator, case: Case) -> Arrays:
