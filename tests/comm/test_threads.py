@@ -168,7 +168,7 @@ def test_a_rank_that_was_kept_from_an_ended_run_is_refused() -> None:
         return pass_right(kept.setdefault(rank.rank, rank), x)
 
     inputs = [torch.zeros(2), torch.ones(2)]
-    assert [got.tolist() for got in run(keep, inputs).results] == [[1.0, 1.0], [0.0, 0.0]]
+    assert [got.tolist() for got, _ in run(keep, inputs).results] == [[1.0, 1.0], [0.0, 0.0]]
     with pytest.raises(MessageError, match="of a run that has ended posts a message"):
         run(keep, inputs)
 
