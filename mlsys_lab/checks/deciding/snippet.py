@@ -30,11 +30,14 @@ def _names_in(code: str) -> set[str]:
 
 def write_input(name: str, array: np.ndarray) -> str:
     """Code that makes an input: a number of Python, or a torch.Tensor of its dtype, written out where it is small."""
-    if not array.ndim:
-        return f"{name} = {array.item()!r}"
-    if not _is_few(array):
+    if array.ndim and not _is_few(array):
         return f'{name} = torch.from_numpy(given["{name}"])'
-    return f"{name} = torch.tensor({_write_nested(array)}, dtype=torch.{array.dtype})"
+    return f"{name} = {write_value(array)}"
+
+
+def write_value(array: np.ndarray) -> str:
+    """An expression that makes an array again: a number of Python, or a torch.Tensor of its dtype, all written out."""
+    return f"torch.tensor({_write_nested(array)}, dtype=torch.{array.dtype})" if array.ndim else repr(array.item())
 
 
 def _is_few(array: np.ndarray) -> bool:

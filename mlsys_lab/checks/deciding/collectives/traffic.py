@@ -14,7 +14,7 @@ import numpy as np
 
 from mlsys_lab.checks.deciding.ledger import read_ledger
 from mlsys_lab.checks.deciding.ranks import compare_ranks
-from mlsys_lab.checks.deciding.snippet import write_input
+from mlsys_lab.checks.deciding.snippet import write_value
 from mlsys_lab.checks.learner.ranks import join_ranks, split_ranks
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
 from mlsys_lab.checks.learner.trees import flatten, nest
@@ -130,7 +130,7 @@ def write_run(call: str) -> Callable[[Arrays], str]:
             numbers[name] = values[0] if len(set(values)) == 1 else f"{name}[rank.rank]"
             lines += [] if len(set(values)) == 1 else [f"{name} = {values}"]
         turned = ".T" if "transposed" in parts[0] else ""
-        written = "".join(f"    {write_input('x', part['x'])}{turned},\n" for part in parts)
+        written = "".join(f"    {write_value(part['x'])}{turned},\n" for part in parts)
         return "\n".join([*lines, f"xs = [\n{written}]", f"run(lambda rank, x: {call.format(**numbers)}, xs)"])
 
     return describe
