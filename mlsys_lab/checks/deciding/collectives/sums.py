@@ -238,7 +238,7 @@ GRADIENTS = (
                 {
                     "p": 4,
                     "shapes": [(17, 5), (17,), (3, 17), (3,), (40,), (90,), (2,), (33,)],
-                    "bucket_bytes": 700,
+                    "bucket_bytes": 400,
                     "dtype": "float32",
                 },
                 hidden=True,
