@@ -15,7 +15,7 @@ from tests.labs.harness import LabUnderTest, labs
 pytestmark = pytest.mark.slow
 LABS = {lab.info.topic: lab for lab in labs()}
 SEED = 20
-SWEPT = {"gpu-model": 40, "cuda": 20, "triton": 20, "transformer-arithmetic": 40}
+SWEPT = {"gpu-model": 40, "cuda": 20, "triton": 20, "transformer-arithmetic": 40, "collectives": 40}
 """Mutants in the sample of each lab of which every survivor has been looked at, fewer where kernels are interpreted."""
 EXPLAINED = [lab for lab in LABS.values() if read_equivalent(lab.folder)]
 
