@@ -13,7 +13,7 @@ from mlsys_lab.checks.deciding.collectives.traffic import (
     longest,
     write_run,
 )
-from mlsys_lab.checks.deciding.snippet import write_value
+from mlsys_lab.checks.deciding.snippet import write_input
 from mlsys_lab.checks.learner import collectives as calls
 from mlsys_lab.checks.learner.ranks import join_ranks, split_ranks
 from mlsys_lab.checks.learner.spec import Arrays, Case
@@ -195,11 +195,11 @@ def _count_buckets(counts: list[int], room: int) -> int:
 def _describe_gradients(arrays: Arrays) -> str:
     parts = split_ranks(arrays)
     names = [name for name in parts[0] if name.startswith("w")]
-    weights = "".join(f"    {write_value(parts[0][name])},\n" for name in names)
+    weights = "".join(f"    {write_input(name, parts[0][name])},\n" for name in names)
     lines = []
     for part in parts:
         grads = (2 * part[name] * part[f"x of {name}"] if f"x of {name}" in part else None for name in names)
-        written = ", ".join("None" if grad is None else write_value(np.round(grad, 6)) for grad in grads)
+        written = ", ".join("None" if grad is None else write_input("grad", np.round(grad, 6)) for grad in grads)
         lines.append(f"    [{written}],\n")
     return (
         f"weights = [\n{weights}]\ngrads = [\n{''.join(lines)}]\n\n"
