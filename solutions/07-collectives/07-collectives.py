@@ -159,7 +159,8 @@ for ranks, mine in ((6, steps_6), (1000, steps_1000)):
         print(f"{ranks} ranks:", "right" if mine == (ranks - 1).bit_length() else "no: how often must 1 double?")
 
 # %% [markdown]
-# **Reduce** is the way back: all ranks have an array, and the root shall have the sum. Walk the tree from its leaves.
+# **Reduce** goes the other way: all ranks have an array, and the root shall have the sum. A binomial tree again, walked
+# from its leaves.
 # In step $k$ a rank whose $v$ has bit $k$ set, and has not sent yet, sends what it has added up to $v - 2^k$, and is
 # done; one without that bit receives from $v + 2^k$, if there is such a rank, and adds.
 #
@@ -230,8 +231,8 @@ check("reduce")
 # **All-gather**: rank r has one array; in the end all have all of them, in order of rank. Each passes on to the right
 # what has just come from the left, beginning with its own. The arrays may differ in length: chunks do.
 #
-# **Write** `split_chunks(x, parts)`, `reduce_scatter(rank, x)` and `all_gather(rank, x)`. `send_recv` does the
-# talking.
+# **Write** `split_chunks(x, parts)`, whose chunks may be views of `x`, `reduce_scatter(rank, x)` and
+# `all_gather(rank, x)`. `send_recv` does the talking.
 #
 # **Size:** about 3, 6 and 5 lines. **Cost:** p − 1 steps each. In reduce-scatter a rank sends every chunk but its own:
 # $n - c_r$ elements, $c_i$ being the length of chunk i. In all-gather every chunk but its right neighbour's.
@@ -507,8 +508,8 @@ show(figure, alt="Four tables of bytes by sender and receiver, one for each form
 # 2(p − 1) steps of n/p bytes. **Write** `crossover_bytes(p, wire)` for p ≥ 2: the size above which the ring is the
 # faster one. It is 0 where the ring is never slower.
 #
-# **7b. Islands** of m ranks, with a fast wire inside and a slow one across. **Write** `predict(p, size_bytes, island,
-# inside, across)`: a dictionary of seconds for
+# **7b. Islands** of m ranks, with one kind of wire inside and another across, mostly the slower one. **Write**
+# `predict(p, size_bytes, island, inside, across)`: a dictionary of seconds for
 #
 # | name | steps |
 # |---|---|

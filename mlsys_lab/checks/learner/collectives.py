@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,9 +25,18 @@ def _tensor(arrays: Arrays, name: str = "x") -> torch.Tensor:
     return x.T if "transposed" in arrays else x
 
 
+_given_back: deque[tuple[torch.Tensor, torch.Tensor]] = deque(maxlen=64)
+"""Results of the last calls, with copies: one that changes lies in a buffer that calls share."""
+
+
 def _own(name: str, got: Any, x: torch.Tensor) -> np.ndarray:
-    """The numbers of a result, which must have memory of its own."""
+    """The numbers of a result, which must have memory of its own, also from earlier results."""
     found = array(name, got)
+    if any(not torch.allclose(earlier, copy, rtol=0, atol=0, equal_nan=True) for earlier, copy in _given_back):
+        _given_back.clear()
+        raise InputError("what an earlier call gave back has changed since", expected="an array of its own each time")
+    if isinstance(got, torch.Tensor):
+        _given_back.append((got, got.clone()))
     if isinstance(got, torch.Tensor) and found.size and _memory(got) == _memory(x):
         raise InputError(f"{name} shares its memory with x", got="x or a view of it", expected="memory of its own")
     return found
@@ -114,7 +124,14 @@ def average_gradients(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     used = [(w, name) for w, name in zip(weights, names, strict=True) if f"x of {name}" in arrays]
     for weight, name in used:
         (weight * weight * artifact.Tensor(torch.from_numpy(arrays[f"x of {name}"]))).sum().backward()
+    for weight, _ in used:
+        if weight.grad.ndim == 2:
+            weight.grad = weight.grad.T.contiguous().T  # as it comes back through a transpose
     artifact.average_gradients(rank, weights, int(arrays["bucket_bytes"]))
+    if changed := [
+        name for name, w in zip(names, weights, strict=True) if w.data.numpy().tolist() != arrays[name].tolist()
+    ]:
+        raise InputError(f"{changed[0]}.data is another after the call", expected="another grad, and nothing else")
     return {f"{name}.grad": array(f"{name}.grad", w.grad) for name, w in zip(names, weights, strict=True)}
 
 
@@ -122,8 +139,9 @@ def average_gradients(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
 
 
 def split_chunks(artifact: Any, arrays: Arrays) -> Arrays:
-    """Call `split_chunks`: the chunks."""
-    chunks = _listed("chunks", artifact.split_chunks(_tensor(arrays), int(arrays["parts"])))
+    """Call `split_chunks` for an array whose first axis is turned to the end: the chunks."""
+    x = torch.from_numpy(arrays["x"]).movedim(0, -1)
+    chunks = _listed("chunks", artifact.split_chunks(x, int(arrays["parts"])))
     return {"count": np.array(len(chunks))} | {name: array(name, got) for name, got in chunks}
 
 

@@ -42,6 +42,8 @@ def _draw_islands(rng: np.random.Generator, case: Case) -> Arrays:
     fast, slow = rng.uniform(1e-12, 4e-12), rng.uniform(2e-11, 9e-11)
     if case.params.get("turned"):
         inside, across, fast, slow = across, inside, slow, fast
+    if case.params.get("crossed"):
+        inside, across = across, inside
     costs = {"inside_alpha": inside, "inside_beta": fast, "across_alpha": across, "across_beta": slow}
     rounded = {name: np.array(float(f"{cost:.2g}")) for name, cost in costs.items()}
     return {name: np.array(case.params[name]) for name in ("p", "size_bytes", "island")} | rounded
@@ -110,6 +112,8 @@ CHECKS = (
             Case("one island", _islands(16, 16, 1e6)),
             Case("islands of one", _islands(4, 1, 5e4, turned=True)),
             Case("a fast network between slow islands", _islands(16, 4, 3e6, turned=True)),
+            Case("bytes that do not divide", _islands(8, 2, 1001.0)),
+            Case("a network of low latency and little bandwidth", _islands(8, 4, 3e5, crossed=True)),
             Case("many islands", _islands(64, 8, 4e7), hidden=True),
         ),
         inputs=_draw_islands,

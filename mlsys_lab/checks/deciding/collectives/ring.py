@@ -24,7 +24,7 @@ def _draw_chunks(rng: np.random.Generator, case: Case) -> Arrays:
 
 
 def _expect_chunks(arrays: Arrays) -> Arrays:
-    chunks = np.array_split(arrays["x"].ravel(), int(arrays["parts"]))
+    chunks = np.array_split(np.moveaxis(arrays["x"], 0, -1).ravel(), int(arrays["parts"]))
     return {"count": np.array(len(chunks))} | {f"chunks[{i}]": chunk for i, chunk in enumerate(chunks)}
 
 
@@ -73,7 +73,7 @@ CHECKS = (
         cases=(
             Case("ten numbers on four", {"shape": (10,), "parts": 4}),
             Case("two on three", {"shape": (2,), "parts": 3, "dtype": "int64"}),
-            Case("a matrix", {"shape": (3, 4), "parts": 5, "dtype": "float32"}),
+            Case("a matrix on its side", {"shape": (3, 4), "parts": 5, "dtype": "float32"}),
             Case("one chunk", {"shape": (7,), "parts": 1}),
             Case("nothing to split", {"shape": (0,), "parts": 2}),
             Case("many", {"shape": (7, 43), "parts": 8}, hidden=True),
@@ -86,7 +86,7 @@ CHECKS = (
         hint="Quotient and remainder of the division (Python's divmod has both): the share, and how many chunks are "
         "longer by one. torch.split takes a list of lengths.",
         uses=("split_chunks",),
-        ask="split_chunks(x, parts)",
+        ask="split_chunks(x.movedim(0, -1), parts)",
     ),
     check_ranks(
         name="reduce_scatter",
@@ -96,6 +96,7 @@ CHECKS = (
             Case("two ranks", {"p": 2, "shape": (4,)}),
             Case("three ranks, seven numbers", {"p": 3, "shape": (7,), "dtype": "int64"}),
             Case("four ranks, two numbers", {"p": 4, "shape": (2,)}),
+            Case("two ranks, a matrix of four rows", {"p": 2, "shape": (4, 3)}),
             Case("four ranks, a matrix on its side", {"p": 4, "shape": (2, 5), "transposed": True, "dtype": "float32"}),
             Case("one rank", {"p": 1, "shape": (3,)}),
             Case("no numbers", {"p": 3, "shape": (0,)}),
@@ -119,6 +120,7 @@ CHECKS = (
             Case("two ranks", {"p": 2, "shape": (2,)}),
             Case("three ranks", {"p": 3, "shapes": [(2,), (2,), (1,)], "dtype": "int64"}),
             Case("four ranks, one of them with nothing", {"p": 4, "shapes": [(1,), (0,), (4,), (2,)]}),
+            Case("three ranks with matrices", {"p": 3, "shapes": [(2, 2), (1, 3), (2, 1)], "dtype": "float32"}),
             Case("one rank", {"p": 1, "shape": (3,)}),
             Case("five ranks and many numbers", {"p": 5, "shapes": [(90,), (7,), (211,), (13,), (50,)]}, hidden=True),
             Case("eight ranks", {"p": 8, "shape": (37,), "dtype": "float32"}, hidden=True),

@@ -55,6 +55,7 @@ TREES = (
     Case("four ranks, a matrix on its side", {"p": 4, "root": 1, "shape": (2, 3), "transposed": True}),
     Case("six ranks", {"p": 6, "root": 0, "shape": (2,), "dtype": "float32"}),
     Case("one rank", {"p": 1, "root": 0, "shape": (3,)}),
+    Case("nine ranks", {"p": 9, "root": 7, "shape": (1,)}),
     Case("eight ranks and many numbers", {"p": 8, "root": 3, "shape": (307,), "dtype": "float32"}, hidden=True),
     Case("seven ranks", {"p": 7, "root": 5, "shape": (2, 1, 3), "dtype": "int64"}, hidden=True),
     Case("five ranks", {"p": 5, "root": 4, "shape": (11,)}, hidden=True),

@@ -47,12 +47,16 @@ def _expect_halving_doubling(arrays: Arrays) -> Arrays:
     levels = p.bit_length() - 1
     power, folded = 1 << levels, p > 1 << levels
     # At distance d no more than the d longest of P chunks.
-    exchanged = sum(d * (n // power) + min(d, n % power) for d in (1 << k for k in range(levels)))
+    distances = [d * (n // power) + min(d, n % power) for d in (1 << k for k in range(levels))]
+    exchanged = sum(distances)
     return expect_ranks(
         _sums(xs),
         bytes=(2 * exchanged + folded * n) * size,
         total_bytes=_least_bytes(xs),
         messages=2 * levels + folded,
+        distances=np.zeros(0)
+        if folded
+        else 2 * size * np.array(distances, dtype=np.int64),  # pairs may be numbered anew
         steps=2 * levels + 2 * folded,
     )
 
@@ -110,6 +114,7 @@ CHECKS = (
             Case("eight ranks and many numbers", {"p": 8, "shape": (301,)}, hidden=True),
             Case("seven ranks", {"p": 7, "shape": (10, 11), "dtype": "int64"}, hidden=True),
             Case("eight ranks, five numbers", {"p": 8, "shape": (5,), "dtype": "float32"}, hidden=True),
+            Case("sixteen ranks", {"p": 16, "shape": (37,), "dtype": "int64"}, hidden=True),
         ),
         inputs=draw_ranks,
         run=calls.halving_doubling,
@@ -173,22 +178,26 @@ def _expect_gradients(arrays: Arrays) -> Arrays:
     means = {f"{name}.grad": (2 * w * xs[name] / p).astype(w.dtype) for name, w in weights.items()}
     counts, size = [w.size for w in weights.values()], parts[0]["w0"].itemsize
     room = int(parts[0]["bucket_bytes"]) // size
-    messages = 2 * (p - 1) * _count_buckets(counts, room)
+    buckets = _fill_buckets(counts[::-1], room)
+    messages = 2 * (p - 1) * len(buckets)
     return expect_ranks(
         [means] * p,
         total_bytes=2 * (p - 1) * sum(counts) * size,
         messages=messages,
         largest_message=longest(max(room, *counts), p) * size,
         steps=messages,
+        buckets=np.array(buckets) * size,
     )
 
 
-def _count_buckets(counts: list[int], room: int) -> int:
-    """Least number of buckets with so much room for neighbours: cut wherever the next is too much; from either end."""
-    sums, cut, buckets = np.cumsum([0, *counts]), 0, 0
+def _fill_buckets(counts: list[int], room: int) -> list[int]:
+    """Elements of each bucket, with so much room for neighbours: cut wherever the next is too much."""
+    sums, cut, buckets = np.cumsum([0, *counts]), 0, []
     while cut < len(counts):
         fits = int(np.searchsorted(sums, sums[cut] + room, side="right")) - 1
-        cut, buckets = max(fits, cut + 1), buckets + 1
+        end = max(fits, cut + 1)
+        buckets.append(int(sums[end] - sums[cut]))
+        cut = end
     return buckets
 
 
@@ -232,7 +241,15 @@ GRADIENTS = (
                 "a rank without a gradient",
                 {"p": 3, "shapes": [(2,), (2, 2)], "bucket_bytes": 24, "without": [(1, 0), (2, 1)]},
             ),
-            Case("one rank", {"p": 1, "shapes": [(2,), (3,)], "bucket_bytes": 64}),
+            Case(
+                "a rank without any gradient",
+                {"p": 2, "shapes": [(3,), (1, 2)], "bucket_bytes": 16, "without": [(1, 0), (1, 1)]},
+            ),
+            Case(
+                "parameters that would fit into a bucket before",
+                {"p": 2, "shapes": [(1,), (4,), (2,), (3,), (1,)], "bucket_bytes": 40},
+            ),
+            Case("one rank", {"p": 1, "shapes": [(2,), (3,)], "bucket_bytes": 64, "without": [(0, 1)]}),
             Case(
                 "four ranks and many numbers",
                 {

@@ -63,7 +63,8 @@ def expect_ranks(parts: Sequence[Arrays], **limits: Any) -> Arrays:
     """What each rank is to give back, and limits.
 
     bytes, messages: of each rank, or one number for all. total_bytes. largest_message: its bytes. steps.
-    crossing: bytes that a rank sends to other islands of `island` ranks.
+    crossing: bytes that a rank sends to other islands of `island` ranks. buckets: bytes of each bucket, in order.
+    distances: bytes between ranks whose numbers differ in one bit, from the last bit on.
     """
     return join_ranks(parts) | flatten({LIMITS: limits})
 
@@ -117,7 +118,31 @@ def _find_excess(ledger: Ledger, limits: dict[str, np.ndarray]) -> Mismatch | No
         if name in limits and count > limits[name]:
             unit = "steps" if name == "steps" else "bytes"
             return Mismatch(words, f"{count:,} {unit}", f"at most {int(limits[name]):,} {unit}")
+    return _find_far(ledger, limits.get("distances", ())) or _find_other_buckets(ledger, limits.get("buckets", ()))
+
+
+def _find_far(ledger: Ledger, most: Sequence[int] | np.ndarray) -> Mismatch | None:
+    for (source, destination), size_bytes in sorted(ledger.link_bytes().items()):
+        for bit, limit in enumerate(most):
+            if source ^ destination == 1 << bit and size_bytes > limit:
+                what = f"rank {source} sends too much to rank {destination}, which is {1 << bit} away"
+                return Mismatch(what, f"{size_bytes:,} bytes", f"at most {limit:,} bytes")
     return None
+
+
+def _find_other_buckets(ledger: Ledger, buckets: Sequence[int] | np.ndarray) -> Mismatch | None:
+    """Each element of a bucket is sent 2(p - 1) times, whatever all-reduce it goes through; buckets come in turn."""
+    sent = [
+        [event.size_bytes for event in log if isinstance(event, Post) and event.kind == "send"] for log in ledger.logs
+    ]
+    if len(buckets) == 0 or len(sent) == 1 or any(len(sizes) % len(buckets) for sizes in sent):
+        return None
+    shares = [np.reshape(sizes, (len(buckets), -1)).sum(axis=1) for sizes in sent]
+    found = np.sum(shares, axis=0) // (2 * (len(sent) - 1))
+    if np.array_equal(found, buckets):
+        return None
+    told = [", ".join(f"{size:,}" for size in sizes) + " bytes" for sizes in (found, buckets)]
+    return Mismatch("the buckets hold other parameters", *told)
 
 
 def write_run(call: str) -> Callable[[Arrays], str]:

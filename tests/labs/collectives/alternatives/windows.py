@@ -95,7 +95,8 @@ def predict(p, size_bytes, island, inside, across):
 
 
 def average_gradients(rank, parameters, bucket_bytes=1 << 20):
-    """One flat buffer, whose slices are the buckets; from the first parameter to the last."""
+    """Each bucket is a flat buffer, filled slice by slice; `starts` are the places where one begins."""
+    parameters = list(parameters)[::-1]
     sizes = [parameter.data.nbytes for parameter in parameters]
     starts = [0]
     for i in range(1, len(sizes)):
