@@ -29,6 +29,9 @@ _given_back: deque[tuple[torch.Tensor, torch.Tensor]] = deque(maxlen=64)
 """Results of the last calls, with copies: one that changes lies in a buffer that calls share."""
 
 
+_lists_given_back: deque[list[Any]] = deque(maxlen=64)
+
+
 def _own(name: str, got: Any, x: torch.Tensor) -> np.ndarray:
     """The numbers of a result, which must have memory of its own, also from earlier results."""
     found = array(name, got)
@@ -95,8 +98,13 @@ def reduce_scatter(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
 def all_gather(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     """Call `all_gather`: the arrays of all ranks."""
     x = _tensor(arrays)
-    gathered = _listed("gathered", artifact.all_gather(rank, x))
-    return {"count": np.array(len(gathered))} | {name: _own(name, got, x) for name, got in gathered}
+    got = artifact.all_gather(rank, x)
+    if any(got is earlier for earlier in _lists_given_back):
+        raise InputError("all_gather gives back the list of an earlier call", expected="a list of its own each time")
+    if isinstance(got, list):
+        _lists_given_back.append(got)
+    gathered = _listed("gathered", got)
+    return {"count": np.array(len(gathered))} | {name: _own(name, part, x) for name, part in gathered}
 
 
 def all_reduce(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
