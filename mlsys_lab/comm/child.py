@@ -88,6 +88,7 @@ class _ProcessEndpoint(Endpoint):
         self.inboxes: dict[tuple[int, str], _Worker] = defaultdict(_Worker)
 
     def post_send(self, array: torch.Tensor, destination: int, purpose: str, channel: str) -> Request:
+        """Start to send a header and the array's bytes, on a thread of the peer and channel."""
         if array.dtype not in DTYPES or array.ndim > HEADER - 2:
             raise InputError("an array that no header can describe", got=f"{array.dtype}, {array.ndim} axes")
         header = torch.zeros(HEADER, dtype=torch.int64)
@@ -104,8 +105,8 @@ class _ProcessEndpoint(Endpoint):
         return _ProcessRequest(self, task, "send", destination, snapshot, None)
 
     def post_receive(self, source: int, like: torch.Tensor | None, channel: str) -> Request:
+        """Start to receive what a header announces, on a thread of the peer and channel."""
         self.log.append(Post("recv", source, channel=channel))
-
         tag = _tag(channel)
 
         def receive() -> torch.Tensor:

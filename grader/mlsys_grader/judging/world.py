@@ -73,7 +73,7 @@ class World:
             unwritten = frame.meta.get("unfinished") is True
             exchange.fail(rank, read_trouble(frame), Ending.UNWRITTEN if unwritten else Ending.WRONG)
         except OverError:
-            pass
+            return {}  # the exchange knows why
         except RefusedError as refused:
             exchange.fail(rank, refused.mismatch, Ending.WRONG)
         except wire.WireError as error:
