@@ -43,7 +43,7 @@ def test_amounts_may_be_zero_only_where_that_is_said() -> None:
 def takers() -> list[tuple[str, Callable[..., object], dict[str, Any], str]]:
     """Every amount that a public function of `MODULES` takes, with arguments that it accepts."""
     found = []
-    known = {"config": CONFIG, "recipe": RECIPES["mixed16"], "d_ff": 12, "zero_stage": 3}
+    known = {"config": CONFIG, "recipe": RECIPES["mixed16"], "d_ff": 12, "zero_stage": 3, "axes": [2]}
     known |= dict.fromkeys(("kept", "whole"), activations.LayerActivations(1, 1, 1, 1))
     for module in MODULES:
         for name, function in inspect.getmembers(module, inspect.isfunction):
