@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Iterable, Iterator
 
@@ -71,3 +72,24 @@ def uncovered(text: str, phrases: Iterable[str]) -> list[str]:
     covered = [place for phrase in phrases for place in places_of(phrase, text)]
     alone = [one for one in figures_in(text) if not any(one.start() in place for place in covered)]
     return [" ".join(text[max(0, one.start() - 30) : one.end() + 30].split()) for one in alone]
+
+
+def assert_held(
+    lab: LabUnderTest, *, computed: Iterable[str] = (), in_code: Iterable[str] = (), given: Iterable[str] = ()
+) -> None:
+    """Each figure of the text stands in a phrase, and each phrase in the text.
+
+    Phrases are made of what is `computed`; or their figures are literals of the lab's own cells, `in_code`; or they are
+    `given`: examples, names, published figures, and what another test holds.
+    """
+    text, in_code = texts_of(lab), list(in_code)
+    phrases = [*computed, *in_code, *given]
+    assert [phrase for phrase in phrases if not places_of(phrase, text)] == []
+    assert uncovered(text, phrases) == []
+    literals = literals_of(lab)
+    for phrase in in_code:
+        figures = [value_of(found[0].strip(" ,")) for found in figures_in(phrase)]
+        known = [
+            any(math.isclose(one, literal * scale) for literal in literals for scale in (1, 1e-9)) for one in figures
+        ]
+        assert figures and all(known), phrase
