@@ -19,9 +19,12 @@ from mlsys_lab.comm.collectives.rooted import (
 from mlsys_lab.comm.collectives.scattered import (
     all_gather_doubling,
     all_gather_ring,
+    all_gather_steps,
     reduce_scatter_halving,
     reduce_scatter_ring,
+    reduce_scatter_steps,
 )
+from mlsys_lab.comm.collectives.steps import Steps, drain
 from mlsys_lab.comm.collectives.trees import Place, double_tree_places
 from mlsys_lab.comm.rank import Rank, Request
 from mlsys_lab.errors import InputError
@@ -41,13 +44,19 @@ def tree(rank: Rank, x: torch.Tensor) -> torch.Tensor:
     return broadcast_tree(rank, x if total is None else total)
 
 
-def ring(rank: Rank, x: torch.Tensor) -> torch.Tensor:
+def ring(rank: Rank, x: torch.Tensor, purpose: str = PURPOSE) -> torch.Tensor:
     """Reduce-scatter, then all-gather round the ring: 2·(p - 1) steps of about n/p elements, the least bytes there are.
 
     Patarasuk and Yuan 2009. Rank r sends 2n - c_r - c_(r+1) elements, cᵢ being the length of chunk i.
     """
-    chunk = reduce_scatter_ring(rank, x, PURPOSE)
-    return torch.cat(all_gather_ring(rank, chunk, PURPOSE)).reshape(x.shape)
+    return drain(ring_steps(rank, x, purpose))
+
+
+def ring_steps(rank: Rank, x: torch.Tensor, purpose: str) -> Steps[torch.Tensor]:
+    """Go through `ring` step by step, with a pause while each step's messages are under way."""
+    chunk = yield from reduce_scatter_steps(rank, x, purpose)
+    parts = yield from all_gather_steps(rank, chunk, purpose)
+    return torch.cat(parts).reshape(x.shape)
 
 
 def halving_doubling(rank: Rank, x: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import torch
 
 from mlsys_lab.comm.collectives.chunks import split_chunks
+from mlsys_lab.comm.collectives.rooted import receive
+from mlsys_lab.comm.collectives.steps import Steps, drain
 from mlsys_lab.comm.rank import Rank
 from mlsys_lab.errors import InputError
 
@@ -19,25 +21,37 @@ def reduce_scatter_ring(rank: Rank, x: torch.Tensor, purpose: str = "reduce_scat
 
     Partial sums travel to the right, and each rank adds its own numbers; the last to add is the owner.
     """
-    p, right, left = rank.size, (rank.rank + 1) % rank.size, (rank.rank - 1) % rank.size
-    chunks = split_chunks(x.clone(memory_format=torch.contiguous_format), p)
-    for step in range(p - 1):
-        outgoing, incoming = chunks[(rank.rank - step - 1) % p], chunks[(rank.rank - step - 2) % p]
-        request = rank.isend(outgoing, right, purpose)
-        incoming += rank.recv(left, like=incoming)
-        request.wait()
-    return chunks[rank.rank].clone()
+    return drain(reduce_scatter_steps(rank, x, purpose))
 
 
 def all_gather_ring(rank: Rank, x: torch.Tensor, purpose: str = "all_gather") -> list[torch.Tensor]:
     """Return the list of all ranks' `x`, whose lengths may differ, in order of rank: p - 1 steps round the ring."""
+    return drain(all_gather_steps(rank, x, purpose))
+
+
+def reduce_scatter_steps(rank: Rank, x: torch.Tensor, purpose: str) -> Steps[torch.Tensor]:
+    """Go through `reduce_scatter_ring` step by step, with a pause while each step's messages are under way."""
+    p, right, left = rank.size, (rank.rank + 1) % rank.size, (rank.rank - 1) % rank.size
+    chunks = split_chunks(x.clone(memory_format=torch.contiguous_format), p)
+    for step in range(p - 1):
+        outgoing, incoming = chunks[(rank.rank - step - 1) % p], chunks[(rank.rank - step - 2) % p]
+        sent, received = rank.isend(outgoing, right, purpose), rank.irecv(left, like=incoming)
+        yield
+        incoming += receive(received)
+        sent.wait()
+    return chunks[rank.rank].clone()
+
+
+def all_gather_steps(rank: Rank, x: torch.Tensor, purpose: str) -> Steps[list[torch.Tensor]]:
+    """Go through `all_gather_ring` step by step, with a pause while each step's messages are under way."""
     p, right, left = rank.size, (rank.rank + 1) % rank.size, (rank.rank - 1) % rank.size
     parts: list[torch.Tensor] = [x] * p
     parts[rank.rank] = x.clone()
     for step in range(p - 1):
-        request = rank.isend(parts[(rank.rank - step) % p], right, purpose)
-        parts[(rank.rank - step - 1) % p] = rank.recv(left)
-        request.wait()
+        sent, received = rank.isend(parts[(rank.rank - step) % p], right, purpose), rank.irecv(left)
+        yield
+        parts[(rank.rank - step - 1) % p] = receive(received)
+        sent.wait()
     return parts
 
 
