@@ -24,7 +24,7 @@ class FlatParameters:
 
     def write_values(self, flat: torch.Tensor) -> None:
         """Set all values from a flat array, cast to the parameters' dtype."""
-        for parameter, part in self._pieces(flat):
+        for parameter, part in self.divide(flat):
             parameter.data.copy_(part)
 
     def read_gradients(self) -> torch.Tensor:
@@ -40,11 +40,17 @@ class FlatParameters:
 
     def write_gradients(self, flat: torch.Tensor) -> None:
         """Set all gradients from a flat array, in place."""
-        for parameter, part in self._pieces(flat):
+        for parameter, part in self.divide(flat):
             assert parameter.grad is not None
             parameter.grad.copy_(part)
 
-    def _pieces(self, flat: torch.Tensor) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
+    def free_gradients(self) -> None:
+        """Forget all gradients, and give their memory back."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def divide(self, flat: torch.Tensor) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
+        """Yield each parameter with its part of a flat array, in its shape."""
         parts = torch.split(flat, [parameter.numel() for parameter in self.parameters])
         for parameter, part in zip(self.parameters, parts, strict=True):
             yield parameter, part.view(parameter.shape)

@@ -1,0 +1,103 @@
+"""ZeRO stage 3, fully sharded data parallelism: a layer's weights are gathered just before they are used, then freed.
+
+Zhao et al., arXiv:2304.11277. Gradients go as in stage 2.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from mlsys_lab.comm import Rank
+from mlsys_lab.comm.collectives.scattered import all_gather_ring
+from mlsys_lab.comm.collectives.steps import InFlight
+from mlsys_lab.parallel.buckets import BucketQueue
+from mlsys_lab.parallel.flat import FlatParameters
+from mlsys_lab.parallel.sharded.gradients import add_gradient, send_off
+from mlsys_lab.parallel.sharded.unit import Unit, divide
+
+
+class FSDP(nn.Module):
+    """A module whose weights are divided over the ranks of `group`, and whole only layer by layer while they are used.
+
+    `parameters()` are this rank's shards: give those to an optimiser of any kind that treats each element by itself.
+    Layers are the entries of the module's ModuleLists; all else is one unit, whole during forward and during backward.
+    All ranks begin with rank 0's parameters. While a layer computes, the next one's weights are on their way.
+
+    compute_dtype: what whole weights and their gradients are in; shards, and what they add up, keep the dtype that
+    the parameters had. Modules return a tensor or several of them. Between `backward()` and the optimiser's step call
+    `finish_gradient_synchronization()`; with several micro-batches after each of them. `peak_bytes` are those of
+    weights that were whole at once. In torch: `fully_shard`; in DeepSpeed: stage 3.
+    """
+
+    module: nn.Module
+
+    def __init__(self, module: nn.Module, group: Rank, compute_dtype: torch.dtype | None = None) -> None:
+        super().__init__()
+        self._group = group
+        self._names = {id(parameter): name for name, parameter in module.named_parameters()}
+        self._units = [Unit(owner, parameters, group, compute_dtype) for owner, parameters in divide(module)]
+        self.__dict__["module"] = module  # no submodule: its parameters are not what an optimiser updates
+        self.shards = nn.ParameterList([unit.shard for unit in self._units])
+        self.peak_bytes = 0
+        self._is_backward = False
+        for number, unit in enumerate(self._units):
+            self._watch(number, unit)
+        last_first = self._units[::-1]
+        self._by_bucket = {id(unit.flat): unit for unit in last_first}
+        self._queue = BucketQueue([unit.flat for unit in last_first], self._send_off)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the module on this rank's part of the batch."""
+        return self.module(*args, **kwargs)
+
+    def finish_gradient_synchronization(self) -> None:
+        """Wait until this rank's shards have their mean gradients, added to those that they had."""
+        self._is_backward = False
+        for bucket, total in self._queue.finish():
+            add_gradient(self._by_bucket[id(bucket)].shard, total / self._group.size)
+
+    def gather_full_params(self) -> dict[str, torch.Tensor]:
+        """Return every parameter that is trained, whole and in the shards' dtype, by its name; on every rank."""
+        whole = {}
+        for unit in self._units:
+            flat = torch.cat(all_gather_ring(self._group, unit.shard.detach()))
+            for parameter, values in unit.flat.divide(flat):
+                whole[self._names[id(parameter)]] = values.clone()
+        return {name: whole[name] for name in self._names.values() if name in whole}
+
+    def _watch(self, number: int, unit: Unit) -> None:
+        """Gather the unit before its module runs, forward and backward; free it behind the forward pass."""
+
+        def enter(*_: Any) -> None:
+            is_last = number + 1 == len(self._units)
+            self._gather(number, None if is_last or self._is_backward else number + 1)
+
+        def leave(_module: nn.Module, _inputs: Any, output: Any) -> None:
+            if self._is_backward:  # recomputed: the backward pass through it comes now
+                return
+            unit.free()
+            for tensor in [output] if torch.is_tensor(output) else output:
+                if tensor.requires_grad:
+                    tensor.register_hook(enter_backward)
+
+        def enter_backward(_gradient: torch.Tensor) -> None:
+            self._is_backward = True
+            is_outermost = unit.module is self.module
+            self._gather(number, len(self._units) - 1 if is_outermost else number - 1 if number else None)
+
+        unit.module.register_forward_pre_hook(enter)
+        unit.module.register_forward_hook(leave)
+
+    def _gather(self, number: int, soon: int | None) -> None:
+        """Make a unit whole, and start on the one that is needed next."""
+        self._units[number].gather()
+        if soon is not None:
+            self._units[soon].prefetch()
+        self.peak_bytes = max(self.peak_bytes, sum(unit.size_bytes for unit in self._units if unit.is_whole))
+
+    def _send_off(self, bucket: FlatParameters) -> InFlight[torch.Tensor]:
+        self._by_bucket[id(bucket)].free()
+        return send_off(bucket, self._group)

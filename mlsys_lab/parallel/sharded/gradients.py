@@ -1,0 +1,52 @@
+"""ZeRO stage 2: gradients are summed to the rank that needs them while the backward pass goes on, and freed at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from mlsys_lab.comm import Rank
+from mlsys_lab.comm.collectives.scattered import reduce_scatter_steps
+from mlsys_lab.comm.collectives.steps import InFlight
+from mlsys_lab.parallel.buckets import BucketQueue
+from mlsys_lab.parallel.data.averaging import GRADIENTS
+from mlsys_lab.parallel.flat import FlatParameters
+from mlsys_lab.parallel.sharded.optimizer import ShardedOptimizer
+
+
+class ShardedDDP(nn.Module):
+    """A module of whose mean gradients each rank keeps only those of its shards of `optimizer`.
+
+    Between `backward()` and the optimiser's step call `finish_gradient_synchronization()`; with several micro-batches
+    after each of them, since no rank has room to add up the others' gradients. Parameters' own `grad` is None
+    afterwards. In fairscale: `ShardedDataParallel`; in DeepSpeed: stage 2.
+    """
+
+    def __init__(self, module: nn.Module, group: Rank, optimizer: ShardedOptimizer) -> None:
+        super().__init__()
+        self.module, self._size, self._shards = module, group.size, optimizer.shards
+        self._queue = BucketQueue([bucket for bucket, _ in optimizer.shards], lambda bucket: send_off(bucket, group))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the module on this rank's part of the batch."""
+        return self.module(*args, **kwargs)
+
+    def finish_gradient_synchronization(self) -> None:
+        """Wait until this rank's shards have their mean gradients, added to those that they had."""
+        for (_, total), (_, shard) in zip(self._queue.finish(), self._shards, strict=True):
+            add_gradient(shard, total / self._size)
+
+
+def send_off(bucket: FlatParameters, group: Rank) -> InFlight[torch.Tensor]:
+    """Start the reduce-scatter of a bucket's gradients, and free those of its parameters."""
+    gradients = bucket.read_gradients()
+    bucket.free_gradients()
+    return InFlight(reduce_scatter_steps(group, gradients, GRADIENTS))
+
+
+def add_gradient(shard: nn.Parameter, gradient: torch.Tensor) -> None:
+    """Add to a shard's gradient, in the shard's dtype."""
+    gradient = gradient.to(shard.dtype)
+    shard.grad = gradient if shard.grad is None else shard.grad + gradient

@@ -1,0 +1,95 @@
+"""A unit of FSDP: the parameters that are gathered, used and freed together, usually those of a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from mlsys_lab.comm import Rank
+from mlsys_lab.comm.collectives.chunks import split_chunks
+from mlsys_lab.comm.collectives.rooted import broadcast_tree
+from mlsys_lab.comm.collectives.scattered import all_gather_steps
+from mlsys_lab.comm.collectives.steps import InFlight
+from mlsys_lab.errors import InputError
+from mlsys_lab.parallel.flat import assign_buckets
+from mlsys_lab.parallel.sharded.optimizer import WEIGHTS
+
+
+class Unit:
+    """Some parameters of a module, whole only while it is used; between times this rank keeps a `shard` of them.
+
+    The shard has the dtype that the parameters had; whole ones have `compute_dtype`.
+    """
+
+    def __init__(
+        self, module: nn.Module, parameters: list[nn.Parameter], group: Rank, compute_dtype: torch.dtype | None
+    ) -> None:
+        self.module, self._group = module, group
+        (flat,) = assign_buckets(parameters, float("inf"))
+        whole = broadcast_tree(group, flat.read_values())
+        self.shard = nn.Parameter(split_chunks(whole, group.size)[group.rank].clone())
+        for parameter in flat.parameters:
+            # Storage of its own, to free and to fill again.
+            parameter.data = parameter.data.to(compute_dtype or flat.dtype).clone()
+        (self.flat,) = assign_buckets(parameters, float("inf"))
+        self._sizes = [parameter.untyped_storage().nbytes() for parameter in self.flat.parameters]
+        self._coming: InFlight[list[torch.Tensor]] | None = None
+        self.is_whole = True
+        self.free()
+
+    def prefetch(self) -> None:
+        """Start to gather the parameters, unless they are whole or on their way."""
+        if not self.is_whole and self._coming is None:
+            part = self.shard.detach().to(self.flat.dtype)
+            self._coming = InFlight(all_gather_steps(self._group, part, WEIGHTS))
+
+    def gather(self) -> None:
+        """Wait until the parameters are whole."""
+        self.prefetch()
+        if self._coming is not None:
+            parts, self._coming = self._coming.wait(), None
+            for parameter, size_bytes in zip(self.flat.parameters, self._sizes, strict=True):
+                parameter.untyped_storage().resize_(size_bytes)
+            self.flat.write_values(torch.cat(parts))
+            self.is_whole = True
+
+    def free(self) -> None:
+        """Give the memory of the whole parameters back; arrays that autograd keeps are filled again by `gather`."""
+        for parameter in self.flat.parameters:
+            parameter.untyped_storage().resize_(0)
+        self.is_whole = False
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the parameters when they are whole."""
+        return sum(self._sizes)
+
+
+def divide(module: nn.Module) -> list[tuple[nn.Module, list[nn.Parameter]]]:
+    """Units of a module in order of use: itself with what is left over, then each entry of its outermost ModuleLists.
+
+    A parameter that several entries use belongs to the module itself, which is whole while they are used. Parameters
+    that are not trained belong to no unit. Raises InputError where a unit's parameters are not of one dtype.
+    """
+    layers: dict[str, nn.Module] = {}
+    for name, child in module.named_modules():
+        if isinstance(child, nn.ModuleList) and _layer_of(f"{name}.", layers) is None:
+            layers |= {f"{name}.{number}".lstrip("."): layer for number, layer in enumerate(child)}
+    owners: dict[nn.Parameter, set[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        if parameter.requires_grad:
+            owners.setdefault(parameter, set()).add(_layer_of(name, layers) or "")
+    units: dict[str, list[nn.Parameter]] = {name: [] for name in ("", *layers)}
+    for parameter, names in owners.items():
+        units[next(iter(names)) if len(names) == 1 else ""].append(parameter)
+    for name, parameters in units.items():
+        if len(kinds := {parameter.dtype for parameter in parameters}) > 1:
+            got = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
+            raise InputError("parameters that are gathered together have several dtypes", got=f"{got} in {name!r}")
+    return [(layers.get(name, module), parameters) for name, parameters in units.items() if parameters]
+
+
+def _layer_of(name: str, layers: Iterable[str]) -> str | None:
+    return next((layer for layer in layers if name.startswith(f"{layer}.")), None)

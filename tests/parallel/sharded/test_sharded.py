@@ -1,0 +1,280 @@
+"""ZeRO's stages: equal to one process, bytes and memory equal to closed forms, and what goes wrong is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from mlsys_lab.comm import Ledger, Rank, run
+from mlsys_lab.errors import InputError
+from mlsys_lab.flops.communication import data_parallel_bytes
+from mlsys_lab.flops.memory import RECIPES, states
+from mlsys_lab.parallel.data import DDP, copy_from_first
+from mlsys_lab.parallel.data.averaging import GRADIENTS
+from mlsys_lab.parallel.sharded import FSDP, ShardedDDP, ShardedOptimizer, clip_gradients, state_bytes
+from mlsys_lab.parallel.sharded.optimizer import WEIGHTS
+from mlsys_lab.parallel.sharded.unit import divide
+from tests.parallel.training import (
+    Trained,
+    assert_equal,
+    loss_of,
+    make_batches,
+    make_model,
+    make_optimizer,
+    rows_of,
+    train_alone,
+)
+
+NUMEL = sum(parameter.numel() for parameter in make_model().parameters())
+ADAM = {"lr": 0.01, "weight_decay": 0.1}
+
+
+def train(
+    rank: Rank,
+    batches: torch.Tensor,
+    prepare: Callable[[Rank], tuple[nn.Module, Callable[[], None], Callable[[], dict[str, torch.Tensor]]]],
+) -> Trained:
+    """Train on this rank's rows; `prepare` gives the model, what follows the backward pass, and its parameters."""
+    model, step, read = prepare(rank)
+    losses = []
+    for batch in rows_of(rank, batches):
+        loss = loss_of(model, batch)
+        loss.backward()
+        step()
+        losses.append(loss.item())
+    return losses, read()
+
+
+def after_ddp(rank: Rank):
+    """Optimiser states alone divided: gradients averaged whole, as by torch's ZeroRedundancyOptimizer."""
+    model = DDP(make_model(seed=rank.rank), rank)
+    optimizer = ShardedOptimizer(model.parameters(), torch.optim.AdamW, rank, **ADAM)
+
+    def step() -> None:
+        model.finish_gradient_synchronization()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return model, step, lambda: dict(model.module.named_parameters())
+
+
+def stage_1(rank: Rank):
+    model = make_model(seed=rank.rank)
+    optimizer = ShardedOptimizer(model.parameters(), torch.optim.AdamW, rank, **ADAM)
+
+    def step() -> None:
+        optimizer.reduce_gradients()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return model, step, lambda: dict(model.named_parameters())
+
+
+def stage_2(rank: Rank):
+    module = make_model(seed=rank.rank)
+    optimizer = ShardedOptimizer(module.parameters(), torch.optim.AdamW, rank, bucket_bytes=600, **ADAM)
+    model = ShardedDDP(module, rank, optimizer)
+
+    def step() -> None:
+        model.finish_gradient_synchronization()
+        assert all(parameter.grad is None for parameter in module.parameters())
+        optimizer.step()
+
+    return model, step, lambda: dict(module.named_parameters())
+
+
+def stage_3(rank: Rank):
+    model = FSDP(make_model(seed=rank.rank), rank)
+    optimizer = make_optimizer(model.parameters())
+
+    def step() -> None:
+        model.finish_gradient_synchronization()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return model, step, model.gather_full_params
+
+
+STAGES = {"after DDP": after_ddp, "1": stage_1, "2": stage_2, "3": stage_3}
+
+
+@pytest.mark.parametrize("prepare", STAGES.values(), ids=STAGES)
+@pytest.mark.parametrize("p", [1, 2, 3, 4])
+def test_equal_to_one_process(p: int, prepare) -> None:
+    batches = make_batches(rows=12)
+    trained, _ = run(lambda rank, batches: train(rank, batches, prepare), [batches] * p)
+    assert_equal(trained, train_alone(batches))
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("p", [2, 3, 4])
+def test_bytes_are_those_of_the_closed_form(p: int, stage: int) -> None:
+    _, ledger = run(lambda rank, batches: train(rank, batches, STAGES[str(stage)]), [make_batches(12, steps=1)] * p)
+    size_bytes = 8 * NUMEL
+    if stage == 3:  # without the gather of all parameters at the end, which is for this test's own use
+        assert ledger.purpose_bytes()["all_gather"] == (p - 1) * size_bytes
+    sent = ledger.purpose_bytes()[GRADIENTS] + ledger.purpose_bytes()[WEIGHTS]
+    assert sent == pytest.approx(p * data_parallel_bytes(size_bytes, size_bytes, p, zero_stage=stage), rel=1e-12)
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 4])
+def test_states_are_divided(p: int) -> None:
+    """Moments in fp32 for bf16 weights: each rank's share of what one process keeps, all shares together the whole."""
+
+    def measure(rank: Rank, _: None) -> tuple[int, int]:
+        model = make_model().bfloat16()
+        optimizer = ShardedOptimizer(model.parameters(), torch.optim.AdamW, rank, master_dtype=torch.float32, **ADAM)
+        loss_of(model, make_batches(2, steps=1)[0]).backward()
+        optimizer.reduce_gradients()
+        optimizer.step()
+        return state_bytes(optimizer.optimizer), sum(4 * shard.numel() for _, shard in optimizer.shards)
+
+    by_rank, _ = run(measure, [None] * p)
+    asked = states(NUMEL, RECIPES["mixed16"], data=p, zero_stage=1)
+    moments, master = map(sum, zip(*by_rank, strict=True))
+    assert (moments, master) == (p * asked.moments, p * asked.master)
+    assert max(moments for moments, _ in by_rank) < asked.moments + 8
+
+
+def test_masters_in_float32_keep_what_bfloat16_would_lose() -> None:
+    """Steps of 1e-3 on weights of 1, whose neighbours in bf16 are 2⁻⁸ away."""
+
+    def move(rank: Rank, master_dtype: torch.dtype | None) -> float:
+        weight = nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
+        optimizer = ShardedOptimizer([weight], torch.optim.SGD, rank, master_dtype=master_dtype, lr=1e-3)
+        for _ in range(20):
+            weight.grad = torch.ones_like(weight)
+            optimizer.step()
+        return weight[0].item()
+
+    assert run(move, [None] * 2).results == [1.0, 1.0]
+    assert run(move, [torch.float32] * 2).results == [pytest.approx(0.98, abs=2**-9)] * 2
+
+
+@pytest.mark.parametrize("p", [2, 3])
+def test_whole_weights_are_those_of_a_few_layers(p: int) -> None:
+    def measure(rank: Rank, tokens: torch.Tensor) -> tuple[int, list[int]]:
+        model = FSDP(make_model(), rank)
+        loss_of(model, tokens).backward()
+        model.finish_gradient_synchronization()
+        left = [parameter.untyped_storage().nbytes() for parameter in model.module.parameters()]
+        return model.peak_bytes, left
+
+    units = [8 * sum(one.numel() for one in parameters) for _, parameters in divide(make_model())]
+    for peak, left in run(measure, [make_batches(2, steps=1)[0]] * p).results:
+        assert peak <= units[0] + 2 * max(units[1:])
+        assert not any(left)
+
+
+def test_the_next_layers_weights_are_on_their_way_while_one_computes() -> None:
+    def forward(rank: Rank, tokens: torch.Tensor) -> None:
+        model = FSDP(make_model(), rank)
+        model.module.blocks[0].register_forward_pre_hook(lambda *_: rank.barrier())
+        loss_of(model, tokens)
+
+    _, ledger = run(forward, [make_batches(2, steps=1)[0]] * 2)
+    ends = {
+        purpose: [one.start for one in ledger.messages if one.purpose == purpose] for purpose in ("barrier", WEIGHTS)
+    }
+    assert len(ends[WEIGHTS]) == 2 * 3
+    assert posts_before(ledger, "barrier") == 3  # of the module, the first block and the second
+
+
+def posts_before(ledger: Ledger, purpose: str) -> int:
+    """Messages of weights that rank 0 has begun to send when it first sends one of this purpose."""
+    purposes = [event.purpose for event in ledger.logs[0] if getattr(event, "kind", None) == "send"]
+    return purposes[: purposes.index(purpose)].count(WEIGHTS)
+
+
+@pytest.mark.parametrize("p", [1, 3])
+def test_recomputed_layers_and_several_micro_batches(p: int) -> None:
+    """Gradients of two micro-batches, each layer recomputed in the backward pass, are those of one process."""
+    batches = make_batches(rows=2 * p, steps=2)
+
+    def gradients(rank: Rank, _: None) -> dict[str, torch.Tensor]:
+        module = make_model()
+        model = FSDP(module, rank)
+        for block in module.blocks:
+            forward = block.forward
+            block.forward = lambda *given, forward=forward: checkpoint(forward, *given, use_reentrant=False)
+        for batch in rows_of(rank, batches):
+            loss_of(model, batch).backward()
+            model.finish_gradient_synchronization()
+        for shard in model.parameters():
+            shard.data = shard.grad
+        return model.gather_full_params()
+
+    alone = make_model()
+    for batch in batches:
+        loss_of(alone, batch).backward()
+    for mine in run(gradients, [None] * p).results:
+        for name, parameter in alone.named_parameters():
+            torch.testing.assert_close(mine[name], parameter.grad, rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize("p", [1, 2, 4])
+def test_the_norm_that_clips_is_of_all_shards(p: int) -> None:
+    tokens = make_batches(rows=4, steps=1)[0]
+
+    def clip(rank: Rank, _: None) -> tuple[float, dict[str, torch.Tensor]]:
+        model = FSDP(make_model(), rank)
+        loss_of(model, tokens.chunk(rank.size)[rank.rank]).backward()
+        model.finish_gradient_synchronization()
+        norm = clip_gradients(model.parameters(), 0.01, rank)
+        for shard in model.parameters():
+            shard.data = shard.grad
+        return norm, model.gather_full_params()
+
+    alone = make_model()
+    loss_of(alone, tokens).backward()
+    norm = nn.utils.clip_grad_norm_(alone.parameters(), 0.01)
+    for mine, gradients in run(clip, [None] * p).results:
+        assert mine == pytest.approx(norm.item(), rel=1e-12)
+        for name, parameter in alone.named_parameters():
+            torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-5, atol=1e-9)
+
+
+def test_whole_weights_in_bfloat16_and_shards_in_float32() -> None:
+    def measure(rank: Rank, tokens: torch.Tensor) -> tuple[torch.dtype, ...]:
+        model = FSDP(make_model().float(), rank, compute_dtype=torch.bfloat16)
+        logits = model(tokens)
+        logits.float().sum().backward()
+        model.finish_gradient_synchronization()
+        shard = next(model.parameters())
+        return logits.dtype, shard.dtype, shard.grad.dtype, model.gather_full_params()["norm.weight"].dtype
+
+    (dtypes, _), ledger = run(measure, [make_batches(2, steps=1)[0]] * 2)
+    assert dtypes == (torch.bfloat16, *[torch.float32] * 3)
+    assert ledger.purpose_bytes()[GRADIENTS] == 2 * NUMEL
+
+
+def test_units_are_layers_and_what_is_left() -> None:
+    model = make_model()
+    module, *layers = divide(model)
+    assert module[0] is model and [layer for layer, _ in layers] == list(model.blocks)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    assert [names[id(one)] for one in module[1]] == ["embedding.weight", "norm.weight"]
+    layer = nn.Linear(2, 2)
+    twice = nn.ModuleList([layer, nn.Linear(2, 2), layer])
+    assert [len(parameters) for _, parameters in divide(nn.Sequential(twice))] == [2, 2]
+    mixed = nn.ModuleList([nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())])
+    with pytest.raises(InputError, match="several dtypes: got float32, float64 in '0'"):
+        divide(mixed)
+
+
+def test_groups_of_parameters_keep_their_options() -> None:
+    def lone(rank: Rank, _: None) -> list[float]:
+        model = nn.Linear(3, 2, bias=True)
+        copy_from_first(model, rank)
+        groups = [{"params": [model.weight], "lr": 0.0}, {"params": [model.bias]}]
+        optimizer = ShardedOptimizer(groups, torch.optim.SGD, rank, lr=1.0)
+        before = [one.detach().clone() for one in model.parameters()]
+        model.weight.grad, model.bias.grad = torch.ones(2, 3), torch.ones(2)
+        optimizer.step()
+        return [(old - new).abs().max().item() for old, new in zip(before, model.parameters(), strict=True)]
+
+    assert run(lone, [None] * 3).results == [[0.0, 1.0]] * 3
