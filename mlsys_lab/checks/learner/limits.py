@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -45,7 +46,13 @@ def time_limit(limit_s: float, patience: float = 1.0) -> Iterator[None]:
         if in_block and not kept_from_work:
             raise OutOfTimeError(f"no answer after {limit_s:g} s")
 
+    def overlook(unraisable: sys.UnraisableHookArgs) -> None:
+        # An alarm that rang in a finaliser cannot be raised there: it rings again, and there is nothing to report.
+        if not isinstance(unraisable.exc_value, OutOfTimeError):
+            old_hook(unraisable)
+
     start, cpu_start = time.monotonic(), time.process_time()
+    old_hook, sys.unraisablehook = sys.unraisablehook, overlook
     old_handler = signal.signal(signal.SIGALRM, ring)
     old_delay, old_interval = signal.setitimer(signal.ITIMER_REAL, limit_s, AGAIN_S)
     try:
@@ -58,3 +65,4 @@ def time_limit(limit_s: float, patience: float = 1.0) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, old_handler)
         signal.setitimer(signal.ITIMER_REAL, left, old_interval)
+        sys.unraisablehook = old_hook

@@ -56,6 +56,29 @@ def test_no_second_alarm_strikes_an_exception_that_is_leaving_the_block() -> Non
             ring(signal.SIGALRM, sys._getframe())
 
 
+def test_an_alarm_that_strikes_a_finaliser_is_not_reported_and_rings_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    reported: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: reported.append(unraisable.exc_value))
+
+    class Slow:
+        def __del__(self) -> None:
+            while True:
+                pass
+
+    class Broken:
+        def __del__(self) -> None:
+            raise KeyError("mine")
+
+    with pytest.raises(OutOfTimeError), time_limit(0.1):
+        Broken()
+        Slow()
+        while True:
+            pass
+    assert [repr(error) for error in reported] == ["KeyError('mine')"]
+    Broken()
+    assert len(reported) == 2
+
+
 def test_quick_code_is_left_alone_and_the_handler_restored() -> None:
     before = signal.getsignal(signal.SIGALRM)
     timer = signal.setitimer(signal.ITIMER_REAL, 0.0)  # pytest's own
