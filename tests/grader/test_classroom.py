@@ -20,7 +20,7 @@ def graded(tmp_path_factory):
     command = ["--course", str(home / "course"), "--labs", str(labs)]
     codes = [
         grader([*command, "collect", str(home / "hand-ins"), "--lab", classroom.TOPIC]),
-        grader([*command, "grade", classroom.TOPIC, "--time-factor", "3"]),
+        grader([*command, "grade", classroom.TOPIC, "--time-factor", "0.5"]),
     ]
     return codes, Course.open(home / "course")
 

@@ -47,7 +47,7 @@ class GradedLab:
         """The folder to import the checks from when they are not part of the course package."""
         return None if self.info.checks_module.startswith("mlsys_lab.") else str(self.checks_files[0].parent)
 
-    @property
+    @cached_property
     def deciding_files(self) -> list[Path]:
         """The files that a verdict depends on, by path: all that could make an answer right or wrong.
 

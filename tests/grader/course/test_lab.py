@@ -21,12 +21,14 @@ def info(request: pytest.FixtureRequest) -> LabInfo:
     return find_lab(request.param)
 
 
-def version_with(changed: Path, info: LabInfo, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The version of a lab in a checkout whose file `changed` has one line more."""
+def version_with(changed: Path, lab: GradedLab, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The version of a lab in a checkout whose file `changed` has one line more: the files that decide are the same."""
     read = Path.read_bytes
+    there = GradedLab(lab.info)
+    vars(there)["deciding_files"] = lab.deciding_files
     with monkeypatch.context() as patched:
         patched.setattr(Path, "read_bytes", lambda path: read(path) + (b"\n# changed\n" if path == changed else b""))
-        return GradedLab(info).version
+        return there.version
 
 
 def own_parts(info: LabInfo) -> set[Path]:
@@ -43,7 +45,7 @@ def test_each_file_that_decides_changes_the_version(info: LabInfo, monkeypatch: 
     assert {DECIDING / "traced.py", DECIDING / "answers.py", LEARNER / "attempt.py"} <= decide
     assert {PACKAGE / "stack" / "artifact.py", PACKAGE / "stack" / "kernels.py"} <= set(lab.deciding_files)
     for file in lab.deciding_files:
-        assert version_with(file, info, monkeypatch) != lab.version, file
+        assert version_with(file, lab, monkeypatch) != lab.version, file
 
 
 @pytest.mark.parametrize("topic", ["cuda", "gpu-model", "triton"])
@@ -62,7 +64,7 @@ def test_what_only_shows_and_what_is_another_labs_leaves_the_version_alone(
     shown = [CHECKS / f"{name}.py" for name in ("live", "render", "fresh", "labinfo")]
     elsewhere = [*(DECIDING / other).glob("*.py"), *(PACKAGE / "widgets").glob("*.py"), PACKAGE / "cli" / "check.py"]
     for file in [*shown, *elsewhere]:
-        assert file.is_file() and version_with(file, info, monkeypatch) == lab.version, file
+        assert file.is_file() and version_with(file, lab, monkeypatch) == lab.version, file
 
 
 def test_the_version_of_an_instructors_lab_changes_with_its_own_modules(
@@ -71,4 +73,4 @@ def test_the_version_of_an_instructors_lab_changes_with_its_own_modules(
     names = {file.name for file in tiny.deciding_files}
     assert {"tiny_checks.py", "tiny_calls.py", "compare.py", "attempt.py", "lab.toml"} <= names
     for file in tiny.deciding_files:
-        assert version_with(file, tiny.info, monkeypatch) != tiny.version, file
+        assert version_with(file, tiny, monkeypatch) != tiny.version, file

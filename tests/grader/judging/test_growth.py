@@ -9,7 +9,7 @@ from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.judging.oracle import Oracle, Oracles
 from tests.labs.harness import labs
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 SUBMISSIONS, WARM = 200, 20
 GROWTH_BYTES = 8 << 20

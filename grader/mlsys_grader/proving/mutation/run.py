@@ -59,34 +59,48 @@ def sample_mutants(mutants: Sequence[Mutant], number: int | None, seed: int) -> 
 def judge_mutants(lab: Lab, mutants: Iterable[Mutant], *, seed: int = SEED, workers: int = 1) -> Iterator[Outcome]:
     """Yield an outcome for each mutant as it is known, with the draws of `seed` and the two after it.
 
-    Raises `InputError` where a source itself does not pass: nothing can be said of its mutants then.
+    Raises `InputError` where a source itself does not pass a check: nothing can be said of its mutants then.
     """
     seeds = tuple(range(seed, seed + DRAWS))
-    costs: dict[str, dict[str, float]] = {}
-
-    def cost_of(mutant: Mutant) -> dict[str, float]:
-        if mutant.code.text not in costs:
-            costs[mutant.code.text] = _cost(lab, mutant.code.text, seed)
-        return costs[mutant.code.text]
+    cost = _Costs(lab.topic, seed)
 
     def examine(mutant: Mutant) -> Callable[[], dict[str, object]]:
-        checks, cost = _order(lab, mutant), cost_of(mutant)
-        limit_s = LEAST_S + int(SLOWER * DRAWS * sum(cost[check.name] for check in checks))
+        checks = _order(lab, mutant)
+        limit_s = LEAST_S + int(SLOWER * DRAWS * sum(cost.of(check, mutant.code.text) for check in checks))
         return lambda: _examine(mutant, checks, seeds, limit_s)
 
     for mutant, answer in _in_children(mutants, examine, workers):
         yield Outcome(mutant, **answer) if answer is not None else Outcome(mutant, BY_CLOCK)  # type: ignore[arg-type]
 
 
-def _cost(lab: Lab, text: str, seed: int) -> dict[str, float]:
-    """Processor seconds of each check on a text that passes them; also brings all that they import."""
-    task = Task("source", Artifact.parse("source", text), dict.fromkeys((check.name for check in lab.checks), seed))
-    for _ in range(2):  # the first time may have been slow by what it had to import
-        (result,) = InProcess(lab.checks).judge_all([task])
-    if lost := [verdict for verdict in result.verdicts if not verdict.passed]:
-        what = f"what the mutants of lab {lab.topic} are made of is not right itself"
-        raise InputError(what, got=f"{lost[0].check}: {lost[0].what}", help=f"mlsys-grader prove {lab.topic}")
-    return {verdict.check: verdict.call_s for verdict in result.verdicts}
+class _Costs:
+    """Processor seconds of checks on the texts that mutants are made of; each is measured when it is first wanted.
+
+    What a check imports at its first run is brought before that.
+    """
+
+    def __init__(self, topic: str, seed: int) -> None:
+        self._topic, self._seed = topic, seed
+        self._found: dict[tuple[str, str], float] = {}
+        self._imported: set[str] = set()
+
+    def of(self, check: Check, text: str) -> float:
+        """Seconds of a check on a text that passes it. Raises `InputError` for a text that does not."""
+        if check.name not in self._imported:
+            self._imported.add(check.name)
+            self._measure(check, text)
+        if (check.name, text) not in self._found:
+            self._found[check.name, text] = self._measure(check, text)
+        return self._found[check.name, text]
+
+    def _measure(self, check: Check, text: str) -> float:
+        task = Task("source", Artifact.parse("source", text), {check.name: self._seed})
+        (result,) = InProcess([check]).judge_all([task])
+        (verdict,) = result.verdicts
+        if not verdict.passed:
+            what = f"what the mutants of lab {self._topic} are made of is not right itself"
+            raise InputError(what, got=f"{check.name}: {verdict.what}", help=f"mlsys-grader prove {self._topic}")
+        return verdict.call_s
 
 
 def _order(lab: Lab, mutant: Mutant) -> list[Check]:
