@@ -8,10 +8,8 @@ C is 6ND as everywhere here; with attention over 64 tokens these sizes really ta
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,12 +17,7 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.flops import TransformerConfig, parameters
 from mlsys_lab.scaling.curves import Curve
 from mlsys_lab.scaling.laws import FLOPS_PER_PARAMETER_TOKEN, require_positive
-from mlsys_lab.scaling.text import Corpus, Tokens, read_corpus
-
-if TYPE_CHECKING:
-    import torch
-
-    from mlsys_lab.models import Transformer
+from mlsys_lab.scaling.text import Corpus, read_corpus
 
 Progress = Callable[[int, int], object]
 SEQUENCE = 64
@@ -32,9 +25,6 @@ BATCH_GROWTH = 4000
 """Growth of the batch with the run, B = √(D / 4000): 3 sequences for 40,000 tokens, 16 for a million."""
 LEARNING_RATE_TIMES_WIDTH = 0.64
 """Peak learning rate times width: the best of 0.32, 0.64, 1.28 at widths 16 and 32 (Yang et al., arXiv:2203.03466)."""
-WARMUP = 0.1
-"""Share of the steps in which the learning rate rises; in the rest it falls along a line to zero."""
-BETAS, WEIGHT_DECAY, GRADIENT_NORM = (0.9, 0.98), 0.1, 1.0
 POINTS = (0.25, 0.5, 1.0)
 """Shares of a run after which the validation loss is taken."""
 STEPS_PER_PROGRESS = 20
@@ -142,7 +132,7 @@ def train(
     AdamW with a warm-up and a decay to zero that end with the run; one thread, since products this small gain nothing
     from more. The same seed gives the same curve on the same machine; the caller's random state is left as it was.
     """
-    import torch
+    from mlsys_lab.models import training
 
     plan = _Schedule.of(tokens)
     peak = (
@@ -150,24 +140,17 @@ def train(
         if learning_rate is None
         else float(require_positive("rate", learning_rate))
     )
-    with _one_thread():
-        model = _initialise(size, len(corpus.vocabulary), seed)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=peak, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True)
-        held_out = _windows(corpus.validation, np.arange((len(corpus.validation) - 1) // SEQUENCE) * SEQUENCE)
+    with training.one_thread():
+        model = training.new_model(size.config(len(corpus.vocabulary)), seed)
         n_params = size.n_params(len(corpus.vocabulary))
         marks = {max(1, round(plan.steps * point)) for point in POINTS}
         seen, losses = [], []
-        for step, starts in enumerate(_batches(corpus, plan, np.random.default_rng(seed)), start=1):
-            for group in optimizer.param_groups:
-                group["lr"] = peak * plan.rate(step)
-            optimizer.zero_grad()
-            _loss(model, _windows(corpus.train, starts)).backward()  # type: ignore[no-untyped-call]
-            torch.nn.utils.clip_grad_norm_(model.parameters(), GRADIENT_NORM)
-            optimizer.step()
+        for step, _ in training.train(
+            model, corpus.train, batch=plan.batch, sequence=SEQUENCE, steps=plan.steps, rate=peak, seed=seed
+        ):
             done = step * plan.batch * SEQUENCE
             if step in marks:
-                with torch.no_grad():
-                    losses.append(_loss(model, held_out).item())
+                losses.append(training.mean_loss(model, corpus.validation, SEQUENCE))
                 seen.append(done)
             if progress is not None and (step % STEPS_PER_PROGRESS == 0 or step == plan.steps):
                 charge = FLOPS_PER_PARAMETER_TOKEN * n_params
@@ -191,67 +174,3 @@ class _Schedule:
     @property
     def tokens(self) -> int:
         return self.batch * self.steps * SEQUENCE
-
-    def rate(self, step: int) -> float:
-        """Learning rate of step 1, 2, ... as a share of its peak."""
-        warmup = max(1, round(WARMUP * self.steps))
-        return min(step / warmup, (self.steps - step + 1) / (self.steps - warmup + 1))
-
-
-def _initialise(size: Size, vocabulary_size: int, seed: int) -> Transformer:
-    """New model: weights of deviation 1/√(fan-in), 0 where a block adds to its input, so blocks begin as identities.
-
-    A run of 100 steps cannot afford to unlearn the noise of its blocks: at width 32 and 48,000 tokens the loss is 4.57,
-    with deviation 1/√(fan-in) there too 5.05.
-    """
-    import torch
-
-    from mlsys_lab.models import Transformer
-
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(seed)
-        model = Transformer(size.config(vocabulary_size))
-        for name, weight in model.named_parameters():
-            if name.endswith(("out.weight", "down.weight")):
-                weight.zero_()
-            elif weight.ndim == 2:
-                weight.normal_(std=weight.shape[1] ** -0.5)
-    return model
-
-
-def _batches(corpus: Corpus, plan: _Schedule, rng: np.random.Generator) -> Iterator[Tokens]:
-    """Yield the starts of each step's B sequences; every epoch cuts the text at another offset, in another order."""
-    left = np.empty(0, dtype=np.int64)
-    for _ in range(plan.steps):
-        while len(left) < plan.batch:
-            offset = int(rng.integers(SEQUENCE))
-            count = (len(corpus.train) - 1 - offset) // SEQUENCE
-            left = np.concatenate([left, offset + SEQUENCE * rng.permutation(count)])
-        yield left[: plan.batch]
-        left = left[plan.batch :]
-
-
-def _windows(ids: Tokens, starts: Tokens) -> torch.Tensor:
-    import torch
-
-    return torch.from_numpy(ids[starts[:, None] + np.arange(SEQUENCE + 1)])  # (B, T + 1)
-
-
-def _loss(model: Transformer, windows: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy of predicting each next token in the windows, in nats a token."""
-    from torch.nn import functional as F
-
-    logits = model(windows[:, :-1])  # (B, T, V)
-    return F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -77,20 +77,38 @@ def byte_pairs(text: str, vocabulary_size: int) -> tuple[tuple[str, ...], Tokens
     if vocabulary_size < len(characters):
         raise InputError("vocabulary too small", got=vocabulary_size, expected=f"at least {len(characters)} characters")
     known = {character: i for i, character in enumerate(characters)}
-    vocabulary, ids = list(characters), np.array([known.get(c, 0) for c in text], dtype=np.int64)
-    while len(vocabulary) < vocabulary_size and len(ids) > 1:
-        size = len(vocabulary)
-        counted = np.bincount(ids[:-1] * size + ids[1:], minlength=size * size)
-        pair = int(counted.argmax())
-        if counted[pair] < 2:
-            break
-        ids = _merge(ids, *divmod(pair, size), new=size)
-        vocabulary.append(vocabulary[pair // size] + vocabulary[pair % size])
+    pairs, ids = learn_merges(np.array([known.get(c, 0) for c in text], dtype=np.int64), len(known), vocabulary_size)
+    vocabulary = list(characters)
+    for left, right in pairs:
+        vocabulary.append(vocabulary[left] + vocabulary[right])
     return tuple(vocabulary), ids
 
 
-def _merge(ids: Tokens, left: int, right: int, new: int) -> Tokens:
-    """Replace each `left` followed by `right` by `new`, from the left on."""
+def learn_merges(ids: Tokens, size: int, vocabulary_size: int) -> tuple[list[tuple[int, int]], Tokens]:
+    """Merge the most frequent pair of neighbours, again and again: the pairs in order, and the merged ids.
+
+    `ids` (D,) are 0 to `size` - 1; the pair that is merged first becomes id `size`, and so on until there are
+    `vocabulary_size` ids. A negative id is a boundary, which no pair spans. Of pairs that are as frequent, the one of
+    lower ids comes first. Stops early when no pair occurs twice.
+
+    >>> learn_merges(np.array([0, 1, 0, 1, -1, 1, 0]), 2, 4)
+    ([(0, 1)], array([ 2,  2, -1,  1,  0]))
+    """
+    pairs: list[tuple[int, int]] = []
+    while size < vocabulary_size and len(ids) > 1:
+        inside = (ids[:-1] >= 0) & (ids[1:] >= 0)
+        counted = np.bincount((ids[:-1] * size + ids[1:])[inside], minlength=size * size)
+        left, right = divmod(int(counted.argmax()), size)
+        if counted[left * size + right] < 2:
+            break
+        ids = merge(ids, left, right, new=size)
+        pairs.append((left, right))
+        size += 1
+    return pairs, ids
+
+
+def merge(ids: Tokens, left: int, right: int, new: int) -> Tokens:
+    """Replace each `left` that `right` follows by `new`, from the beginning on: ids (D,) -> (D or fewer,)."""
     places = np.flatnonzero((ids[:-1] == left) & (ids[1:] == right))
     if left == right:
         places = np.array(_drop_overlaps(places.tolist()), dtype=np.int64)

@@ -1,0 +1,117 @@
+"""Byte pairs: every text is bytes, of which the pairs most frequent in a training text are merged into one token each.
+
+Sennrich et al. 2016 (arXiv:1508.07909); on bytes as in GPT-2 (Radford et al. 2019, §2.2). Ids 0 to 255 are the bytes,
+then come the merged pairs in the order in which they were learnt, and last the special tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.scaling.text import Tokens, learn_merges, merge
+
+PIECES = re.compile(r"'(?:[sdmt]|ll|ve|re)| ?[^\W\d_]+| ?\d+| ?(?:[^\w\s]|_)+|\s+(?!\S)|\s+")
+"""Pieces that no token spans, as GPT-2 cuts them: a word, a number, signs, each with a space before it; white space."""
+BYTES = 256
+BOUNDARY = -1
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """Text to token ids and back; `merges` are the learnt pairs of ids, `special` the names of special tokens.
+
+    Any text can be encoded, and decodes to itself. A special token stands for no text, and no text is ever encoded as
+    one: what a user writes cannot end a turn.
+    """
+
+    merges: tuple[tuple[int, int], ...]
+    special: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for number, pair in enumerate(self.merges, start=BYTES):
+            if not all(0 <= part < number for part in pair):
+                raise InputError(f"token {number} merges others", got=list(pair), expected=f"two ids below {number}")
+        if len(set(self.special)) < len(self.special):
+            raise InputError("special tokens have one name each", got=", ".join(self.special))
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens: bytes, merged pairs and special tokens."""
+        return BYTES + len(self.merges) + len(self.special)
+
+    def special_id(self, name: str) -> int:
+        """Id of a special token; InputError for a name that is not one."""
+        if name not in self.special:
+            raise InputError("no such special token", got=name, expected=f"one of {', '.join(self.special)}")
+        return BYTES + len(self.merges) + self.special.index(name)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text; InputError where it holds half a character (a lone surrogate), which has no bytes."""
+        ids = _split(text)
+        for number, (left, right) in enumerate(self.merges, start=BYTES):
+            ids = merge(ids, left, right, new=number)
+        return [int(i) for i in ids[ids != BOUNDARY]]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of token ids; U+FFFD for bytes that make no character. InputError for an id outside the vocabulary."""
+        return b"".join(map(self.token_bytes, ids)).decode("utf-8", errors="replace")
+
+    def token_bytes(self, token: int) -> bytes:
+        """Bytes that a token stands for, none for a special one; InputError for an id outside the vocabulary."""
+        if not 0 <= token < self.vocab_size:
+            raise InputError("unknown token", got=token, expected=f"0 to {self.vocab_size - 1}")
+        return self._bytes[token]
+
+    @cached_property
+    def _bytes(self) -> list[bytes]:
+        table = [bytes([i]) for i in range(BYTES)]
+        for left, right in self.merges:
+            table.append(table[left] + table[right])
+        return table + [b""] * len(self.special)
+
+    def save(self, path: Path) -> None:
+        """Write the tokenizer as JSON."""
+        document = {"special": self.special, "merges": self.merges}
+        path.write_text(json.dumps(document, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> Tokenizer:
+        """Read a tokenizer that `save` wrote; InputError, in one line, for a file that holds none."""
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+            merges = tuple((int(left), int(right)) for left, right in document["merges"])
+            return cls(merges, tuple(map(str, document["special"])))
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as problem:
+            got = " ".join(f"{type(problem).__name__}: {problem}".split())
+            raise InputError(f"{path} is no tokenizer", got=got, expected="JSON with merges and special") from None
+
+
+def learn(text: str, vocab_size: int, special: Sequence[str] = ()) -> Tokenizer:
+    """Learn a tokenizer of up to `vocab_size` tokens from a text; fewer where no pair occurs twice.
+
+    InputError for a vocabulary without room for the bytes and the special tokens.
+    """
+    least = BYTES + len(special)
+    if vocab_size < least:
+        raise InputError("vocabulary too small", got=vocab_size, expected=f"at least {least}")
+    merges, _ = learn_merges(_split(text), BYTES, vocab_size - len(special))
+    return Tokenizer(tuple(merges), tuple(special))
+
+
+def _split(text: str) -> Tokens:
+    """Bytes of a text as ids, with a boundary after each piece."""
+    try:
+        pieces = [piece.encode() for piece in PIECES.findall(text)]
+    except UnicodeEncodeError as problem:
+        half = problem.object[problem.start]
+        raise InputError("the text holds half a character", got=ascii(half), expected="text in UTF-8") from None
+    return np.array([*chain.from_iterable([*piece, BOUNDARY] for piece in pieces)], dtype=np.int64)

@@ -1,0 +1,82 @@
+"""Whole models: every linear layer of the blocks quantised, the rest untouched, bytes counted."""
+
+import pytest
+import torch
+from torch import nn
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.flops import TransformerConfig
+from mlsys_lab.inference.generate import Request, Sampling, generate
+from mlsys_lab.inference.quantize import SCHEMES, quantize, token_bytes, weight_bytes
+from mlsys_lab.inference.quantize.layers import QuantizedLinear
+from mlsys_lab.models import Transformer
+
+CONFIG = TransformerConfig(
+    "small", n_layers=2, d_model=64, n_heads=4, n_kv_heads=2, d_ff=128, vocab_size=31, context=32, tied=True
+)
+TOKENS = torch.randint(31, (4, 32), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    return Transformer(CONFIG)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@torch.no_grad()
+def test_every_linear_layer_of_the_blocks_is_quantised_and_the_model_itself_untouched(model, scheme):
+    before = {name: weight.clone() for name, weight in model.named_parameters()}
+    quantized = quantize(model, scheme, TOKENS)
+    assert not [m for m in quantized.blocks.modules() if isinstance(m, nn.Linear)]
+    assert len([m for m in quantized.modules() if isinstance(m, QuantizedLinear)]) == 2 * 7
+    assert all(torch.equal(weight, before[name]) for name, weight in model.named_parameters())
+    assert torch.equal(quantized.embedding.weight, model.embedding.weight)
+    off = (quantized(TOKENS) - model(TOKENS)).abs().max()
+    assert 0 < off < 0.1 * model(TOKENS).abs().max()
+    assert weight_bytes(quantized) < 0.45 * weight_bytes(model)
+
+
+def test_a_quantised_model_writes(model):
+    request = Request([1, 2, 3], 5, Sampling(temperature=0))
+    (((text,),),) = [generate(quantize(model, "int8"), [request])]
+    assert len(text.tokens) == 5
+
+
+@torch.no_grad()
+def test_a_block_is_calibrated_on_what_the_quantised_ones_before_it_give(model):
+    seen = []
+
+    def crush(linear, inputs):
+        seen.append(inputs)
+        return nn.Linear(linear.in_features, linear.out_features) if not seen[1:] else linear
+
+    quantize(model, crush, TOKENS)
+    first, whole = len(seen) // 2, [x for x in seen]
+    assert all(x.shape[0] == TOKENS.numel() for x in whole)
+    embedded = model.blocks[0].attention_norm(model.embedding(TOKENS)).flatten(0, 1)
+    torch.testing.assert_close(whole[0], embedded)
+    exact = model.blocks[1].attention_norm(model.blocks[0](model.embedding(TOKENS), None, None)).flatten(0, 1)
+    assert not torch.allclose(whole[first], exact)
+
+
+def test_bytes_of_a_token_are_the_weights_and_its_text_s_keys_and_values(model):
+    weights = 4 * sum(p.numel() for p in model.parameters())
+    assert weight_bytes(model) == weights
+    assert token_bytes(model, 0) == weights + 2 * 2 * 2 * 16 * 4
+    assert token_bytes(model, 9) - token_bytes(model, 0) == 9 * 2 * 2 * 2 * 16 * 4
+
+
+def test_an_untied_embedding_is_read_by_the_row():
+    config = TransformerConfig("untied", n_layers=1, d_model=8, n_heads=2, d_ff=8, vocab_size=31, context=8)
+    untied = Transformer(config)
+    row = untied.embedding.weight[0].nbytes
+    assert token_bytes(untied, 0) == weight_bytes(untied) - 30 * row + 2 * 8 * 4
+
+
+def test_an_unknown_scheme_and_one_without_calibration_are_one_line(model):
+    with pytest.raises(InputError, match=r"unknown quantisation: got int5, .*did you mean 'int"):
+        quantize(model, "int5")
+    for scheme in ("int4-compensated", "llm-int8"):
+        with pytest.raises(InputError, match=f"{scheme} looks at activations: expected token ids"):
+            quantize(model, scheme)

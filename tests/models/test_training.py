@@ -1,0 +1,64 @@
+"""Training step by step: the loss falls, a seed repeats it, every token is seen once an epoch."""
+
+import numpy as np
+import pytest
+import torch
+
+from mlsys_lab.flops import TransformerConfig
+from mlsys_lab.models import training
+
+CONFIG = TransformerConfig("tiny", n_layers=1, d_model=8, n_heads=2, d_ff=16, vocab_size=7, context=8, tied=True)
+IDS = np.arange(400) % 7
+
+
+def losses(seed, steps=40):
+    model = training.new_model(CONFIG, seed)
+    run = training.train(model, IDS, batch=4, sequence=8, steps=steps, rate=0.02, seed=seed)
+    return [loss for _, loss in run], model
+
+
+def test_a_text_that_repeats_is_learnt():
+    curve, model = losses(0, steps=200)
+    assert curve[0] > 1.5 and curve[-1] < 0.2
+    with torch.no_grad():
+        assert training.loss(model, training.windows(IDS, np.array([0, 50]), 8)).item() < 0.2
+
+
+def test_a_seed_repeats_a_run_and_leaves_the_caller_s_random_state():
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    assert losses(3)[0] == losses(3)[0] != losses(4)[0]
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_steps_are_numbered_from_one_to_the_last():
+    model = training.new_model(CONFIG, 0)
+    run = training.train(model, IDS, batch=1, sequence=8, steps=3, rate=0.01, seed=0)
+    assert [step for step, _ in run] == [1, 2, 3]
+
+
+def test_a_new_model_is_the_identity_but_for_its_embedding():
+    model = training.new_model(CONFIG, 0)
+    tokens = torch.tensor([[1, 2, 3]])
+    with torch.no_grad():
+        embedded = model.embedding(tokens)
+        torch.testing.assert_close(model(tokens), model.norm(embedded) @ model.embedding.weight.T)
+
+
+def test_windows_are_the_tokens_and_the_one_after():
+    got = training.windows(IDS, np.array([0, 5]), 3)
+    assert got.tolist() == [[0, 1, 2, 3], [5, 6, 0, 1]]
+
+
+def test_an_epoch_sees_each_stretch_once():
+    batches = training._batches(1 + 8 * 12, 4, 8, np.random.default_rng(0))
+    epoch = np.concatenate([next(batches) for _ in range(2)])
+    assert len(set(epoch // 8)) == len(epoch)
+
+
+def test_torch_has_one_thread_within_and_as_many_as_before_after_an_error():
+    before = torch.get_num_threads()
+    with pytest.raises(KeyError), training.one_thread():
+        assert torch.get_num_threads() == 1
+        raise KeyError
+    assert torch.get_num_threads() == before
