@@ -83,9 +83,7 @@ def decode_attention(
     """Attend with each sequence's one query over its first `lengths` cached tokens: (B, N, D) -> (B, N, D).
 
     The caches are (pages, page size, K, D); `table` (B, pages) says which pages hold a sequence, in order. Query head n
-    attends with key/value head n
-
-    (N/K). `scale` is 1/√D by default. Raises InputError.
+    attends with key/value head n // (N/K). `scale` is 1/√D by default. Raises InputError.
     """
     if step == "reference":
         check_tensors(REFERENCE_DTYPES, q=q, k_cache=k_cache, v_cache=v_cache)
