@@ -91,8 +91,8 @@ def forward(
     """FLOPs of the forward pass over `batch` sequences of `tokens` new tokens that follow `past` cached ones.
 
     A linear map from m to n is 2mn a token. `head_tokens`: for how many tokens of each sequence logits are computed,
-    all by default; a prefill needs 1. Latent attention is counted as trained, with keys and values unpacked (no
-    absorbed matrices); with `past`, those of the cached tokens would be unpacked again and are not counted. Raises
+    all by default; a prefill needs 1. Latent attention is counted as trained, with keys and values of the new tokens
+    unpacked; what it costs after cached ones, and what a window spares, is in `mlsys_lab.flops.step`. Raises
     InputError.
     """
     require_at_least_one(tokens=tokens)
