@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import activations, cache, communication, compute
+from mlsys_lab.flops import activations, cache, communication, compute, step
 from mlsys_lab.flops.amounts import require_positive
 from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.layout import Layout, shard
@@ -255,11 +255,9 @@ def serving_work(
         raise InputError("serving is bounded without context parallelism", got=f"{layout.context} ranks", expected="1")
     require_positive(weight_bytes=weight_bytes, cache_bytes=cache_bytes)
     t, p, e = layout.tensor, layout.pipeline, layout.expert
-    once = compute.forward(config, tokens, causal=True, past=past, head_tokens=1)
-    held = shard(config, layout)
-    rows, used = sequences * tokens, 1.0
-    if experts := config.experts:
-        used = 1 - (1 - experts.active / experts.count) ** (rows * e)
+    once = step.forward(config, tokens, past, head_tokens=1)
+    held, rows = shard(config, layout), sequences * tokens
+    used = step.experts_used(config, rows * e)
     head = config.vocab_size * config.d_model / t
     weights = weight_bytes * (p * (held.dense + used * held.experts) + head)
     cached = sequences * (past + tokens) * cache.bytes_per_token(config, cache_bytes) * cache.copies(config, t) / t

@@ -9,7 +9,7 @@ counted.
 from __future__ import annotations
 
 from mlsys_lab.flops.amounts import require_at_least_one, require_not_negative, require_positive
-from mlsys_lab.flops.config import TransformerConfig
+from mlsys_lab.flops.config import TransformerConfig, Window
 
 
 def elements_per_token(config: TransformerConfig) -> int:
@@ -25,10 +25,23 @@ def bytes_per_token(config: TransformerConfig, element_bytes: float = 2) -> floa
     return config.n_layers * elements_per_token(config) * element_bytes
 
 
-def cache_bytes(config: TransformerConfig, tokens: int, batch: int = 1, element_bytes: float = 2) -> float:
-    """Bytes of the KV cache of `batch` sequences of `tokens` tokens each."""
+def cache_bytes(
+    config: TransformerConfig, tokens: int, batch: int = 1, element_bytes: float = 2, *, window: Window | None = None
+) -> float:
+    """Bytes of the KV cache of `batch` sequences of `tokens` tokens each; layers with a `window` keep no more than it.
+
+    >>> from mlsys_lab.flops.presets import WINDOWS, preset
+    >>> mistral = preset("mistral-7b")  # arXiv:2310.06825, §2: 8 times less at 32k tokens
+    >>> cache_bytes(mistral, 32_768) / cache_bytes(mistral, 32_768, window=WINDOWS["mistral-7b"])
+    8.0
+    """
     require_not_negative(tokens=tokens, batch=batch)
-    return batch * tokens * bytes_per_token(config, element_bytes)
+    require_positive(element_bytes=element_bytes)
+    kept = config.n_layers * tokens
+    if window is not None:
+        require_at_least_one(window=window.tokens)
+        kept -= window.layers * max(0, tokens - window.tokens)
+    return batch * kept * elements_per_token(config) * element_bytes
 
 
 def copies(config: TransformerConfig, tensor: int) -> float:

@@ -63,13 +63,19 @@ class Flops:
         return self.attention / self.total
 
 
-def pairs(tokens: int, past: int = 0, *, causal: bool = False) -> float:
+def pairs(tokens: int, past: int = 0, *, causal: bool = False, window: int | None = None) -> float:
     """Pairs (query, key) that attention multiplies when `tokens` new tokens follow `past` cached ones.
 
-    >>> pairs(4), pairs(4, causal=True), pairs(1, past=9)
-    (16, 10.0, 10)
+    With a `window` a token sees itself and the `window` - 1 before it, and no later one, `causal` or not.
+
+    >>> pairs(4), pairs(4, causal=True), pairs(1, past=9), pairs(4, past=9, window=3)
+    (16, 10.0, 10, 12.0)
     """
     require_not_negative(tokens=tokens, past=past)
+    if window is not None:
+        require_at_least_one(window=window)
+        growing = max(0, min(tokens, window - past))  # first tokens, which see all before them
+        return pairs(growing, past, causal=True) + float((tokens - growing) * window)
     return tokens * past + (tokens * (tokens + 1) / 2 if causal else tokens * tokens)
 
 
@@ -85,8 +91,8 @@ def forward(
     """FLOPs of the forward pass over `batch` sequences of `tokens` new tokens that follow `past` cached ones.
 
     A linear map from m to n is 2mn a token. `head_tokens`: for how many tokens of each sequence logits are computed,
-    all by default; a prefill needs 1. Latent attention is counted as trained, with keys and values unpacked (no
-    absorbed matrices); with `past`, those of the cached tokens would be unpacked again and are not counted. Raises
+    all by default; a prefill needs 1. Latent attention is counted as trained, with keys and values of the new tokens
+    unpacked; what it costs after cached ones, and what a window spares, is in `mlsys_lab.flops.step`. Raises
     InputError.
     """
     require_at_least_one(tokens=tokens)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from mlsys_lab.errors import InputError, did_you_mean
 
@@ -103,6 +103,13 @@ class RotaryScaling:
                 "RotaryScaling.low_freq_factor must be below high_freq_factor",
                 got=f"{self.low_freq_factor} and {self.high_freq_factor}",
             )
+
+
+class Window(NamedTuple):
+    """How far attention reaches back where it does not see all: `tokens`, itself among them, in `layers` layers."""
+
+    tokens: int
+    layers: int
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import activations, cache, compute
+from mlsys_lab.flops import activations, cache, compute, step
 from mlsys_lab.flops.bounds import LeastTime, Machine, layer_activations, least_time, serving_work, training_work
 from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.layout import Layout, shard
@@ -203,7 +203,7 @@ def estimate_serving(
             node=machine.node,
         )
         bounds[phase] = least_time(work, machine)
-        once = compute.forward(config, new, causal=True, past=past, head_tokens=1).total
+        once = step.forward(config, new, past, head_tokens=1).total
         flops[phase] = once * (layout.data * layout.micro_batch if phase == "prefill" else batch)
     speeds = {
         "prefill": layout.data * p * layout.micro_batch * tokens / bounds["prefill"].time_s,

@@ -10,7 +10,7 @@ import re
 from types import MappingProxyType
 
 from mlsys_lab.errors import InputError, did_you_mean
-from mlsys_lab.flops.config import Experts, RotaryScaling, TransformerConfig, refuse_without_attention
+from mlsys_lab.flops.config import Experts, RotaryScaling, TransformerConfig, Window, refuse_without_attention
 from mlsys_lab.flops.families import (
     KI,
     deepseek,
@@ -148,24 +148,23 @@ PRESETS = MappingProxyType({row.name: row for row in _ROWS})
 
 WINDOWS = MappingProxyType(
     {
-        "mistral-7b": (4096, 32),
-        "phi3-mini": (2047, 32),
-        "phi3-medium": (2047, 40),
-        "gemma2-2b": (4096, 13),
-        "gemma2-9b": (4096, 21),
-        "gemma2-27b": (4096, 23),
-        "gemma3-1b": (512, 22),
-        "gemma3-4b": (1024, 29),
-        "gemma3-12b": (1024, 40),
-        "gemma3-27b": (1024, 52),
-        "gpt-oss-20b": (128, 12),
-        "gpt-oss-120b": (128, 18),
-        "llama4-scout": (8192, 36),
-        "llama4-maverick": (8192, 36),
+        "mistral-7b": Window(4096, 32),
+        "phi3-mini": Window(2047, 32),
+        "phi3-medium": Window(2047, 40),
+        "gemma2-2b": Window(4096, 13),
+        "gemma2-9b": Window(4096, 21),
+        "gemma2-27b": Window(4096, 23),
+        "gemma3-1b": Window(512, 22),
+        "gemma3-4b": Window(1024, 29),
+        "gemma3-12b": Window(1024, 40),
+        "gemma3-27b": Window(1024, 52),
+        "gpt-oss-20b": Window(128, 12),
+        "gpt-oss-120b": Window(128, 18),
+        "llama4-scout": Window(8192, 36),
+        "llama4-maverick": Window(8192, 36),
     }
 )
-"""Tokens that attention reaches back, and the number of layers in which it does: a cache and FLOPs that are not counted
-as smaller for it."""
+"""Windows of those that have any, by name: `cache.cache_bytes` and `step.step_cost` count them where they are given."""
 
 
 def preset_omissions(name: str) -> tuple[str, ...]:

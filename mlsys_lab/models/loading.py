@@ -15,8 +15,9 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.flops.config import SCALINGS
 from mlsys_lab.flops.fields import Fields
 from mlsys_lab.flops.huggingface import read_config, read_fields
+from mlsys_lab.models.attention import Attention, fused_attention
 from mlsys_lab.models.layouts import LAYOUTS, NO_WEIGHTS, Stored, locate
-from mlsys_lab.models.transformer import Attention, Transformer, fused_attention
+from mlsys_lab.models.transformer import Transformer
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 HEAD = "lm_head.weight"

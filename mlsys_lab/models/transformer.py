@@ -5,7 +5,6 @@ Dimension letters: B batch, T tokens, D d_model, N query heads, K key/value head
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -14,68 +13,12 @@ from torch.nn import functional as F
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import TransformerConfig
+from mlsys_lab.models.attention import Attend, Attention, CachedAttention, SelfAttention, fused_attention
 from mlsys_lab.models.experts import MLP, MixtureOfExperts
-from mlsys_lab.models.positions import alibi_slopes, rotary_angles, rotate, score_bias
+from mlsys_lab.models.latent import LatentSelfAttention
+from mlsys_lab.models.positions import alibi_slopes, rotary_angles, score_bias
 
 WHOLE = (torch.int32, torch.int64)
-
-Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
-"""Type of causal attention with grouped heads: q (B, N, T, H), k and v (B, K, T, H), bias -> (B, N, T, H).
-
-Query head n attends with key/value head n // (N/K); scores are scaled by 1/√H. A bias (N or 1, T, T), or one for each
-of the batch, is added to the scores where it is not None, and holds the causal mask as -inf.
-"""
-
-CachedAttention = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""Type of attention that knows its layer, as caches of keys and values have it: layer, q, k, v -> (B, N, T, H).
-
-Layers count from 0; q is (B, N, T, H), k and v are (B, K, T, H) of the new tokens alone, already turned by rotary
-angles. What masks and biases the scores is up to it.
-"""
-
-
-Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-def fused_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """Causal attention of the type `Attention`, by torch's own kernels (`scaled_dot_product_attention`)."""
-    grouped = q.shape[1] != k.shape[1]
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=bias is None, enable_gqa=grouped)
-
-
-class SelfAttention(nn.Module):
-    """Self-attention with its projections, around a function `attention`: (B, T, D) -> (B, T, D)."""
-
-    def __init__(self, config: TransformerConfig, attention: Attention) -> None:
-        super().__init__()
-        c, self.attention, self.head_dim = config, attention, config.head_dim
-        self.query = nn.Linear(c.d_model, c.n_heads * c.head_dim, bias=c.qkv_bias)
-        self.key = nn.Linear(c.d_model, c.n_kv_heads * c.head_dim, bias=c.qkv_bias)
-        self.value = nn.Linear(c.d_model, c.n_kv_heads * c.head_dim, bias=c.qkv_bias)
-        self.out = nn.Linear(c.n_heads * c.head_dim, c.d_model, bias=c.out_bias)
-        self.query_norm = nn.RMSNorm(c.head_dim, c.norm_eps) if c.qk_norm else nn.Identity()
-        self.key_norm = nn.RMSNorm(c.head_dim, c.norm_eps) if c.qk_norm else nn.Identity()
-
-    def forward(
-        self,
-        x: torch.Tensor,
-        angles: torch.Tensor | None,
-        bias: torch.Tensor | None,
-        attend: Attend | None = None,
-    ) -> torch.Tensor:
-        """Attend: x (B, T, D), rotary angles (2, ..., T, H/2) or None, bias or None -> (B, T, D).
-
-        `attend`, where it is given, takes the place of `attention` and of the bias.
-        """
-        q, k, v = (
-            project(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # (B, N or K, T, H)
-            for project in (self.query, self.key, self.value)
-        )
-        q, k = self.query_norm(q), self.key_norm(k)
-        if angles is not None:
-            q, k = rotate(q, angles), rotate(k, angles)
-        heads = self.attention(q, k, v, bias) if attend is None else attend(q, k, v)  # (B, N, T, H)
-        return self.out(heads.transpose(1, 2).flatten(2))  # (B, T, D)
 
 
 class Block(nn.Module):
@@ -88,7 +31,8 @@ class Block(nn.Module):
         super().__init__()
         experts = config.experts
         self.attention_norm = norm(config)
-        self.attention = SelfAttention(config, attention)
+        kind = SelfAttention if config.latent is None else LatentSelfAttention
+        self.attention = kind(config, attention)
         self.mlp_norm = None if config.parallel_blocks else norm(config)
         self.attention_post_norm = norm(config) if config.post_norms else nn.Identity()
         self.mlp_post_norm = norm(config) if config.post_norms else nn.Identity()
@@ -115,10 +59,10 @@ class Transformer(nn.Module):
     """Decoder transformer of the GPT-2 and LLaMA families: token ids (B, T) -> logits of the next token (B, T, V).
 
     `attention` is what each layer calls with its queries, keys and values. With a `window` a token sees itself and the
-    `window` - 1 before it (Mistral, arXiv:2310.06825, §2), in every layer. Raises InputError for latent attention,
-    attention sinks and a router's bias, whose arithmetic is in `mlsys_lab.flops` but which are not built here. Weights
-    begin as GPT-2's: normal, deviation 0.02, divided by √(2L) where a block adds to what goes through (Radford et al.
-    2019, §2.3); biases 0.
+    `window` - 1 before it (Mistral, arXiv:2310.06825, §2), in every layer. Raises InputError for attention sinks and a
+    router's bias, whose arithmetic is in `mlsys_lab.flops` but which are not built here. Weights begin as GPT-2's:
+    normal, deviation 0.02, divided by √(2L) where a block adds to what goes through (Radford et al. 2019, §2.3); biases
+    0.
     """
 
     def __init__(
@@ -127,8 +71,6 @@ class Transformer(nn.Module):
         super().__init__()
         if window is not None and window < 1:
             raise InputError("window of attention", got=window, expected="1 or more, or None for all tokens before")
-        if config.latent is not None:
-            raise InputError("latent attention is not built here", got=config.name, expected="grouped or multi-head")
         if config.attention_sinks or config.router_bias:
             raise InputError("sinks and a router's bias are not built here", got=config.name, expected="neither")
         self.config, self.window = config, window
@@ -182,7 +124,8 @@ class Transformer(nn.Module):
         if c.position == "rotary":
             places = self._places(T, positions)
             per_head = places[:, None] if places.ndim == 2 else places  # (B, 1, T) or (T,)
-            angles = rotary_angles(per_head, c.head_dim, c.rope_theta, weight, c.rope_scaling)
+            turned = c.latent.rope_dim if c.latent else c.head_dim
+            angles = rotary_angles(per_head, turned, c.rope_theta, weight, c.rope_scaling)
         if attend is None and (c.position == "alibi" or (self.window is not None and self.window < T)):
             places = self._places(T, positions)
             bias = score_bias(places, places, weight, slopes=self.slopes(), window=self.window)

@@ -89,7 +89,6 @@ function servingWork(c, layout, { sequences, tokens, past, weightBytes, cacheByt
     if (!(bytes > 0)) refuse(`${name} must be positive`, { got: bytes });
   }
   const { tensor: t, pipeline: p, expert: e } = layout;
-  const once = forwardFlops(c, tokens, { causal: true, past, headTokens: 1 });
   const [held, rows] = [shard(c, layout), sequences * tokens];
   const used = c.experts ? 1 - (1 - c.experts.active / c.experts.count) ** (rows * e) : 1;
   const weights = weightBytes * (p * (held.dense + used * held.experts) + (c.vocab_size * c.d_model) / t);
@@ -100,6 +99,6 @@ function servingWork(c, layout, { sequences, tokens, past, weightBytes, cacheByt
     { sent: expertParallelBytes(c, rows / t, e, routedLayers, 2), ranks: e, stride: t, pattern: "all-to-all" },
     { sent: (p - 1) * pipelineBytes(c, rows, 2, t), ranks: p, stride: t * layout.data, pattern: "neighbours" },
   ], node);
-  return { flops: (once.total * sequences) / t, memoryBytes: weights + cached, linkBytes, networkBytes };
+  return { flops: (stepFlops(c, tokens, past) * sequences) / t, memoryBytes: weights + cached, linkBytes, networkBytes };
 }
 

@@ -84,6 +84,17 @@ function forwardFlops(c, tokens, { batch = 1, causal = false, past = 0, headToke
   return { ...flops, total, attention, layers: total - flops.head, attentionShare: attention / total };
 }
 
+// FLOPs of `tokens` new tokens of a sequence after `past` cached ones, with logits of the last. Latent attention multiplies
+// with the cached vectors or unpacks them first, whichever is cheaper.
+function stepFlops(c, tokens, past) {
+  const once = forwardFlops(c, tokens, { causal: true, past, headTokens: 1 }).total;
+  if (!c.latent) return once;
+  const { kv_rank: rank, nope_dim: nope, rope_dim: rope, v_dim: vDim } = c.latent;
+  const unpacking = past * rank * (nope + vDim);
+  const wider = pairs(tokens, past, true) * (2 * rank + rope - (nope + rope) - vDim);
+  return once + 2 * c.n_layers * c.n_heads * Math.min(unpacking, wider);
+}
+
 // Tokens of a sequence from which scores and weighted sums cost more than everything else.
 function attentionCrossover(c, causal) {
   const one = forwardFlops(c, 1);

@@ -84,7 +84,7 @@ function servingFigures({ config: c, machine, layout, batch, tokens, weight_byte
   for (const [phase, [rows, fresh, past]] of Object.entries(shapes)) {
     const work = servingWork(c, layout, { sequences: rows, tokens: fresh, past, weightBytes, cacheBytes, node: machine.node });
     bounds[phase] = leastTime(work, machine);
-    flops[phase] = forwardFlops(c, fresh, { causal: true, past, headTokens: 1 }).total * (phase === "prefill" ? layout.data * layout.micro_batch : batch);
+    flops[phase] = stepFlops(c, fresh, past) * (phase === "prefill" ? layout.data * layout.micro_batch : batch);
   }
   const prompts = layout.data * p * layout.micro_batch * tokens;
   return { flops, bounds, tokens_per_s: { prefill: prompts / bounds.prefill.time_s, decode: batch / bounds.decode.time_s }, mfu: null };

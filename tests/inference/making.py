@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import torch
 
-from mlsys_lab.flops import Experts, TransformerConfig
+from mlsys_lab.flops import Experts, LatentAttention, TransformerConfig
 from mlsys_lab.inference.cache import Contiguous, Paged, SlidingWindow
 from mlsys_lab.models import Transformer
 
 V, CONTEXT = 13, 24
 
 
+LATENT = LatentAttention(q_rank=7, kv_rank=6, nope_dim=5, rope_dim=4, v_dim=3)
+
+
 def build(position="rotary", kv_heads=2, window=None, dtype=torch.float64, experts=None, seed=0):
-    """A model of 2 layers and 4 query heads, with weights ten times GPT-2's so that tokens tell in the logits."""
+    """A model of 2 layers and 4 query heads, with weights ten times GPT-2's so that tokens tell in the logits.
+
+    `kv_heads` "latent" makes latent attention, which has rotary positions.
+    """
+    latent = LATENT if kv_heads == "latent" else None
     config = TransformerConfig(
         f"{position} {kv_heads}",
         n_layers=2,
@@ -21,7 +28,8 @@ def build(position="rotary", kv_heads=2, window=None, dtype=torch.float64, exper
         d_ff=20,
         vocab_size=V,
         context=CONTEXT,
-        n_kv_heads=kv_heads,
+        n_kv_heads=0 if latent else kv_heads,
+        latent=latent,
         position=position,
         experts=Experts(3, 2, d_ff=8) if experts else None,
     )

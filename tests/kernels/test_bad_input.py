@@ -11,6 +11,7 @@ import torch
 
 from mlsys_lab.errors import CourseError, InputError, MissingToolError
 from mlsys_lab.kernels import decode_attention as decoding
+from mlsys_lab.kernels import ragged_attention as ragged
 from mlsys_lab.kernels.attention import STEPS as ATTENTION_STEPS
 from mlsys_lab.kernels.attention import attention
 from mlsys_lab.kernels.cross_entropy import cross_entropy
@@ -57,6 +58,13 @@ CALLS |= {
     f"decode_attention, {step}": (functools.partial(decode_attention, step=step), [*CACHE, *PAGES])
     for step in decoding.STEPS
 }
+CALLS |= {
+    f"ragged_attention, {step}": (
+        functools.partial(ragged.ragged_attention, step=step),
+        [*CACHE, *PAGES, torch.tensor([0, 1, 2])],
+    )
+    for step in ragged.STEPS
+}
 
 BAD: dict[str, Callable[[torch.Tensor], Any]] = {
     "another dtype": lambda x: x.to(torch.complex64),
@@ -79,6 +87,8 @@ TAKEN = {
     },  # a GPU is asked for first
     "attention, reference": ("not contiguous",),
     "decode_attention, reference": ("not contiguous",),
+    "ragged_attention, reference": ("not contiguous",),
+    "ragged_attention, padded": ("not contiguous",),
 }
 """What an operation's first argument may well be; those of the references may have any strides."""
 
@@ -89,8 +99,9 @@ def cases() -> list[tuple[str, int, str]]:
         taken = TAKEN.get(name.split(" in ")[0], ()) + TAKEN.get(name, ())
         for at in range(len(inputs)):
             floats = inputs[at].is_floating_point()
-            found += [(name, at, bad) for bad in BAD if bad not in taken or (at and "reference" not in name)]
-            if "reference" in name and not floats:
+            strided = name.endswith(("reference", "padded"))
+            found += [(name, at, bad) for bad in BAD if bad not in taken or (at and not strided)]
+            if strided and not floats:
                 found.append((name, at, "not contiguous"))
     return found
 

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import PRESETS, Experts, LatentAttention, TransformerConfig, parameters
+from mlsys_lab.flops import PRESETS, Experts, TransformerConfig, parameters
 from mlsys_lab.models import Transformer
 
 SMALL = TransformerConfig("small", n_layers=2, d_model=24, n_heads=4, d_ff=40, vocab_size=11, context=8, n_kv_heads=2)
@@ -71,7 +71,9 @@ def test_any_decoder_has_the_parameters_that_are_counted_and_gives_logits(config
     assert logits.shape == (2, config.context, config.vocab_size) and logits.isfinite().all()
 
 
-BUILT = [name for name, config in PRESETS.items() if config.latent is None and not config.attention_sinks]
+# Of the models with latent attention the smallest: modules of the others' experts take a minute to make.
+LARGE = ("deepseek-v2", "deepseek-v3")
+BUILT = [name for name, config in PRESETS.items() if name not in LARGE and not config.attention_sinks]
 
 
 @pytest.mark.parametrize("name", BUILT)
@@ -171,12 +173,6 @@ def test_odd_and_empty_batches(shape):
 def test_tokens_that_do_not_fit(tokens, words):
     with pytest.raises(InputError, match=words):
         Transformer(SMALL)(tokens)
-
-
-def test_latent_attention_is_refused_in_a_line():
-    latent = LatentAttention(q_rank=None, kv_rank=8, nope_dim=4, rope_dim=2, v_dim=4)
-    with pytest.raises(InputError, match="latent attention is not built here: got small, expected grouped"):
-        Transformer(dataclasses.replace(SMALL, n_kv_heads=4, head_dim=0, latent=latent))
 
 
 @pytest.mark.parametrize("flag", ["attention_sinks", "router_bias"])

@@ -17,7 +17,9 @@ from mlsys_lab.flops.memory import BYTES
 from mlsys_lab.flops.parameters import parameters
 from mlsys_lab.flops.presets import preset
 from mlsys_lab.flops.roofline import bound, bound_on
-from mlsys_lab.flops.utilisation import mbu
+from mlsys_lab.flops.stationary import critical_devices, one_side_bytes, two_sides_bytes
+from mlsys_lab.flops.steady import freed_tokens, prefill_servers
+from mlsys_lab.flops.utilisation import mbu, training_time_s
 from mlsys_lab.hardware import device
 from tests.oracles.catalogue import oracles
 
@@ -85,6 +87,20 @@ def answers(i):
     return [1e3 * step_s, *(batch / (i["tokens"] * step_s) / chips for batch, chips in runs)]
 
 
+def full_load(i):
+    flops = two_n(i["N"], i["tokens"])
+    prefill_s = training_time_s(flops, peak_flops_per_s=i["flops"], devices=i["chips"], utilisation=i["mfu"])
+    (long, short), step_s = i["answers"], i["step_ms"] / 1e3
+    leaving = freed_tokens(i["batch"], i["tokens"], long)
+    return [prefill_s, leaving, prefill_servers(prefill_s, step_s, i["batch"], short)]
+
+
+def two_sides(i):
+    """The factor is what a link carries of tokens times D, but for the root of the number of devices."""
+    sizes = i["D"], i["F"]
+    return [critical_devices(*sizes, axes=i["axes"]), two_sides_bytes(1, *sizes, 1, axes=i["axes"]) / i["D"]]
+
+
 def bandwidth(i):
     share = mbu(i["N"] * i["bytes"], i["time_s"], bandwidth_bytes_per_s=i["bw"])
     return [share * i["bw"] / 1e12, share]
@@ -102,6 +118,8 @@ COMPUTED = {
     "KI05": room_52b,
     "IN01": step_70b,
     "IN02": answers,
+    "IN03": full_load,
+    "IN05": two_sides,
     "IN09": bandwidth,
 }
 
@@ -152,3 +170,12 @@ def test_ki05_contradicts_its_own_division() -> None:
 def test_in02_contradicts_its_own_bytes_a_weight() -> None:
     oracle = oracles()["IN02"]
     assert 70 * BYTES["int4"] == oracle.arithmetic["int4_weights_GB"] != oracle.printed["int4_weights_GB"]
+
+
+def test_in05_contradicts_its_own_square() -> None:
+    oracle = oracles()["IN05"]
+    i, arithmetic = oracle.inputs, oracle.arithmetic
+    one, two = one_side_bytes(1, i["D"]) / i["D"], two_sides_bytes(1, i["D"], i["F"], 1, axes=i["axes"]) / i["D"]
+    assert one == pytest.approx(arithmetic["other_factor"][0] / arithmetic["other_factor"][1])
+    assert two**2 == pytest.approx(arithmetic["squared_factor"])
+    assert two**2 / one**2 == pytest.approx(oracle.expected[0]) != oracle.printed[0]

@@ -179,20 +179,26 @@ class StepAttention:
         keys: torch.Tensor,
     ) -> None:
         self.storage, self.written, self.slots = storage, written, slots  # (Q,) and (R, S)
+        self.scale = model.config.head_dim**-0.5
         weight = model.embedding.weight
         self.bias = score_bias(queries, keys, weight, slopes=model.slopes(), window=model.window)  # (R, N or 1, T, S)
         self.row = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths)).to(weight.device)  # (Q,)
         self.column = torch.cat([torch.arange(length) for length in lengths]).to(weight.device)  # (Q,)
 
     def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """Attend in a layer: q (1, N, Q, H), k and v (1, K, Q, H) -> (1, N, Q, H)."""
+        """Attend in a layer: q (1, N, Q, H), k and v (1, K, Q, H) -> (1, N, Q, H); H of latent heads are several."""
         self.storage.write(layer, self.written, k[0].transpose(0, 1), v[0].transpose(0, 1))  # (Q, K, H) each
         keys, values = (x.transpose(1, 2) for x in self.storage.read(layer, self.slots))  # (R, K, S, H)
         (R, T), (N, H) = (self.bias.shape[0], self.bias.shape[2]), (q.shape[1], q.shape[3])
         rows = q.new_zeros(R, T, N, H)
         rows[self.row, self.column] = q[0].transpose(0, 1)
         heads = F.scaled_dot_product_attention(
-            rows.transpose(1, 2), keys, values, attn_mask=self.bias, enable_gqa=keys.shape[1] != N
+            rows.transpose(1, 2),
+            keys,
+            values,
+            attn_mask=self.bias,
+            scale=self.scale,
+            enable_gqa=keys.shape[1] != N,
         )  # (R, N, T, H)
         return heads.transpose(1, 2)[self.row, self.column].transpose(0, 1)[None]
 

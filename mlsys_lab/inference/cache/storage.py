@@ -1,6 +1,7 @@
 """How a slot's keys and values are encoded: as they are, or in 8 bits with a scale for each head's vector.
 
-Dimension letters: L layers, K key/value heads, H head_dim, ... any number of slots.
+Dimension letters: L layers, K key/value heads, H width of a head's vector, ... any number of slots. Of latent attention
+one vector is kept for all heads, which is their key, and its beginning their value: K is 1 and H kv_rank + rope_dim.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ class Storage:
     def __init__(self, model: Transformer, slots: int) -> None:
         c, weight = model.config, model.embedding.weight
         self.dtype = weight.dtype
-        shape = (2, c.n_layers, slots, c.n_kv_heads, c.head_dim)
+        both, heads, width, self.value_width = 2, c.n_kv_heads, c.head_dim, c.head_dim
+        if c.latent is not None:
+            both, heads, width, self.value_width = 1, 1, c.latent.kv_rank + c.latent.rope_dim, c.latent.kv_rank
+        shape = (both, c.n_layers, slots, heads, width)
         # Zeros, for a masked slot that was never written must not bring in a NaN: 0 · NaN is NaN.
         self.kept = torch.zeros(shape, dtype=self.encoding or weight.dtype, device=weight.device)
 
@@ -40,12 +44,17 @@ class Storage:
 
     def write(self, layer: int, slots: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         """Keep keys and values (..., K, H) of one layer in slots (...)."""
-        for kept, x in zip(self.kept[:, layer], (k, v), strict=True):
+        for kept, x in zip(self.kept[:, layer], (k, v), strict=False):
             kept[slots] = x
 
     def read(self, layer: int, slots: torch.Tensor) -> Pair:
         """Keys and values of one layer in slots (...): two of (..., K, H), in the model's dtype."""
-        return gather(self.kept[0, layer], slots), gather(self.kept[1, layer], slots)
+        keys, *values = (self._decode(side, layer, slots) for side in range(len(self.kept)))
+        return keys, values[0] if values else keys[..., : self.value_width]
+
+    def _decode(self, side: int, layer: int, slots: torch.Tensor) -> torch.Tensor:
+        """Keys (`side` 0) or values (1) of one layer in slots (...): (..., K, H), in the model's dtype."""
+        return gather(self.kept[side, layer], slots)
 
     def copy(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Copy slots (n,) over others (n,), in every layer."""
@@ -71,16 +80,12 @@ class Scaled(Storage):
 
     def write(self, layer: int, slots: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         """Encode keys and values (..., K, H) of one layer and keep them in slots (...)."""
-        for kept, scales, x in zip(self.kept[:, layer], self.scales[:, layer], (k, v), strict=True):
+        for kept, scales, x in zip(self.kept[:, layer], self.scales[:, layer], (k, v), strict=False):
             kept[slots], scales[slots] = self.encode(x)
 
-    def read(self, layer: int, slots: torch.Tensor) -> Pair:
-        """Keys and values of one layer in slots (...), decoded: two of (..., K, H), in the model's dtype."""
-        k, v = (
-            gather(kept, slots).to(self.dtype) * gather(scales, slots).to(self.dtype)[..., None]
-            for kept, scales in zip(self.kept[:, layer], self.scales[:, layer], strict=True)
-        )
-        return k, v
+    def _decode(self, side: int, layer: int, slots: torch.Tensor) -> torch.Tensor:
+        scales = gather(self.scales[side, layer], slots).to(self.dtype)
+        return super()._decode(side, layer, slots).to(self.dtype) * scales[..., None]
 
     def copy(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Copy slots (n,) over others (n,), scales too, in every layer."""

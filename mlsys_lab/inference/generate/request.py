@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.inference.generate.sampling import Sampling
+from mlsys_lab.inference.generate.stopping import StopStrings, TextStream
 from mlsys_lab.models import Transformer
 
 
@@ -17,7 +18,9 @@ class Request:
     """A prompt of token ids to be continued by up to `max_tokens` tokens, `count` times over.
 
     A text ends where it ends with one of the `stop` sequences of token ids, which is cut off; (id,) is one that ends
-    with a token such as "end of text". InputError for what no model could answer.
+    with a token such as "end of text". It also ends before the first of the `stop_strings`, wherever tokens cut it;
+    `stream` is then called for each text, and makes what turns its tokens into characters. InputError for what no model
+    could answer.
     """
 
     prompt: Sequence[int]
@@ -25,10 +28,13 @@ class Request:
     sampling: Sampling = field(default_factory=Sampling)
     stop: Sequence[Sequence[int]] = ()
     count: int = 1
+    stop_strings: Sequence[str] = ()
+    stream: Callable[[], TextStream] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prompt", _read_tokens("prompt", self.prompt))
         object.__setattr__(self, "stop", tuple(_read_tokens("stop sequence", sequence) for sequence in self.stop))
+        self._check_strings()
         for name in ("max_tokens", "count"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -37,6 +43,15 @@ class Request:
             raise InputError(
                 "temperature 0 writes one text only", got=f"count={self.count}", help="give a temperature above 0"
             )
+
+    def _check_strings(self) -> None:
+        if isinstance(self.stop_strings, str) or not all(isinstance(one, str) and one for one in self.stop_strings):
+            expected = "a list of strings, none of them empty"
+            raise InputError("stop strings", got=repr(self.stop_strings), expected=expected)
+        object.__setattr__(self, "stop_strings", tuple(self.stop_strings))
+        if self.stop_strings and self.stream is None:
+            help_ = "give `stream`, which makes an incremental decoder"
+            raise InputError("stop strings without text to find them in", got=repr(self.stop_strings[0]), help=help_)
 
     def check(self, model: Transformer) -> None:
         """Raise InputError unless the model can answer: tokens that it knows, and room for them in its context."""
@@ -80,22 +95,31 @@ class Completion:
     """A text that continues a prompt, without it and without the stop sequence that ended it.
 
     `logprobs` are natural logarithms of the probabilities that the model itself gave to the tokens, before temperature,
-    penalty and what was left out. `reason`: "stop", or "length" where `max_tokens` came first.
+    penalty and what was left out. `reason`: "stop", or "length" where `max_tokens` came first. `text` is in characters
+    where the request has a `stream`; a stop string may begin within the last token, whose text then goes beyond it.
     """
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
     reason: Literal["stop", "length"]
+    text: str | None = None
 
 
 class Text:
-    """A text while it is written: tokens after the prompt, their log-probabilities, and whether it has ended."""
+    """A text while it is written: tokens after the prompt, their log-probabilities, and whether it has ended.
+
+    `shown` is what is certain to be in it, in characters: what may become a stop string is still held back.
+    """
 
     def __init__(self, request: Request) -> None:
         self.request = request
         self.tokens: list[int] = []
         self.logprobs: list[float] = []
         self.completion: Completion | None = None
+        self.shown = ""
+        self._stream = request.stream() if request.stream else None
+        self._search = StopStrings(request.stop_strings)
+        self._ends: list[int] = []  # characters up to the end of each token
 
     @property
     def everything(self) -> list[int]:
@@ -111,9 +135,23 @@ class Text:
         """Write one token more; where it ends the text, `completion` is there."""
         self.tokens.append(token)
         self.logprobs.append(logprob)
+        if self._stream:
+            piece = self._stream.add(token)
+            self._ends.append((self._ends[-1] if self._ends else 0) + len(piece))
+            self.shown += self._search.add(piece)
         ending = [len(stop) for stop in self.request.stop if self.tokens[-len(stop) :] == list(stop)]
-        if ending:
-            end = len(self.tokens) - max(ending)
-            self.completion = Completion(tuple(self.tokens[:end]), tuple(self.logprobs[:end]), "stop")
+        if self._search.found:
+            self._complete(sum(end < len(self.shown) for end in self._ends) + bool(self.shown), "stop")
+        elif ending:
+            self._complete(len(self.tokens) - max(ending), "stop")
         elif not self.left:
-            self.completion = Completion(tuple(self.tokens), tuple(self.logprobs), "length")
+            self._complete(len(self.tokens), "length")
+
+    def _complete(self, tokens: int, reason: Literal["stop", "length"]) -> None:
+        """End the text after so many tokens."""
+        if self._stream and not self._search.found:
+            self.shown += self._search.end() + self._stream.end()
+            if tokens < len(self.tokens):
+                self.shown = self.shown[: self._ends[tokens - 1] if tokens else 0]
+        kept, logprobs = tuple(self.tokens[:tokens]), tuple(self.logprobs[:tokens])
+        self.completion = Completion(kept, logprobs, reason, self.shown if self._stream else None)

@@ -47,12 +47,11 @@ def attention(
     precision: str = "ieee",
     blocks: Blocks | None = None,
 ) -> torch.Tensor:
-    """Attention (B, N, S, D), (B, K, T, D), (B, K, T, D) -> (B, N, S, D), differentiable; query head n uses key head n
+    """Attention (B, N, S, D), (B, K, T, D), (B, K, T, D) -> (B, N, S, D), differentiable.
 
-    (N/K).
-
-    `causal`: query i sees the keys up to i + T - S, as when S new tokens follow T - S cached ones; one that sees none
-    gives zeros. `scale` is 1/√D by default. `blocks` overrides what a step would take. Raises InputError.
+    Query head n attends with key/value head n // (N/K). `causal`: query i sees the keys up to i + T - S, as when S new
+    tokens follow T - S cached ones; one that sees none gives zeros. `scale` is 1/√D by default. `blocks` overrides what
+    a step would take. Raises InputError.
     """
     return attention_with_lse(q, k, v, causal=causal, scale=scale, step=step, precision=precision, blocks=blocks)[0]
 

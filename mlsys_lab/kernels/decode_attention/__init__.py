@@ -39,24 +39,26 @@ def reference(
     return torch.stack(outs) if outs else torch.empty_like(q)
 
 
-def check_cache(
-    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, table: torch.Tensor, lengths: torch.Tensor
-) -> None:
-    """Raise InputError for shapes that do not fit one another, and for a table or lengths that are no integers."""
+def check_cache(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor) -> None:
+    """Raise InputError unless shapes are (any, N, D) and twice (pages, page size, K, D), with N a multiple of K."""
     check_rank(3, q=q)
     check_rank(4, k_cache=k_cache)
     check_shape(tuple(k_cache.shape), v_cache=v_cache)
-    (B, N, D), (_, page, K, width) = q.shape, k_cache.shape
+    (_, N, D), (_, page, K, width) = q.shape, k_cache.shape
     if width != D or not D:
         raise InputError("width of heads", got=f"{D} and {width}", expected="the same, 1 or more")
     if not K or N % K:
         raise InputError("query heads must be a multiple of key/value heads", got=f"{N} and {K}")
     if not page:
         raise InputError("tokens of a page", got=page, expected="1 or more")
+
+
+def check_table(q: torch.Tensor, table: torch.Tensor, lengths: torch.Tensor, sequences: int) -> None:
+    """Raise InputError unless `table` (sequences, any) and `lengths` (sequences,) are integers where `q` is."""
     check_integers(q, table=table, lengths=lengths)
     check_rank(2, table=table)
-    check_shape((B, table.shape[1]), table=table)
-    check_shape((B,), lengths=lengths)
+    check_shape((sequences, table.shape[1]), table=table)
+    check_shape((sequences,), lengths=lengths)
 
 
 def check_pages(k_cache: torch.Tensor, table: torch.Tensor, lengths: torch.Tensor) -> None:
@@ -83,13 +85,12 @@ def decode_attention(
     """Attend with each sequence's one query over its first `lengths` cached tokens: (B, N, D) -> (B, N, D).
 
     The caches are (pages, page size, K, D); `table` (B, pages) says which pages hold a sequence, in order. Query head n
-    attends with key/value head n
-
-    (N/K). `scale` is 1/√D by default. Raises InputError.
+    attends with key/value head n // (N/K). `scale` is 1/√D by default. Raises InputError.
     """
     if step == "reference":
         check_tensors(REFERENCE_DTYPES, q=q, k_cache=k_cache, v_cache=v_cache)
-        check_cache(q, k_cache, v_cache, table, lengths)
+        check_cache(q, k_cache, v_cache)
+        check_table(q, table, lengths, len(q))
         check_pages(k_cache, table, lengths)
         return reference(q, k_cache, v_cache, table, lengths, scale=scale)
     from mlsys_lab.kernels.decode_attention import triton_steps

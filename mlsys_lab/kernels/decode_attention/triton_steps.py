@@ -17,7 +17,7 @@ import torch
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels import tiles
 from mlsys_lab.kernels.arguments import check_rank, check_shared_memory, check_step, check_tensors
-from mlsys_lab.kernels.decode_attention import check_cache, check_pages
+from mlsys_lab.kernels.decode_attention import check_cache, check_pages, check_table
 from mlsys_lab.kernels.decode_attention.triton_kernels import merge_kernel, part_kernel
 from mlsys_lab.kernels.triton_language import triton
 from mlsys_lab.kernels.triton_launch import launch
@@ -182,6 +182,7 @@ def _check(
     check_tensors(tiles.DTYPES, q=q)
     check_rank(3, q=q)
     tiles.check_operands(4, q=q[:, None], k_cache=k_cache, v_cache=v_cache)
-    check_cache(q, k_cache, v_cache, table, lengths)
+    check_cache(q, k_cache, v_cache)
+    check_table(q, table, lengths, len(q))
     if q.shape[-1] > WIDEST:
         raise InputError("width of heads", got=q.shape[-1], expected=f"at most {WIDEST}")

@@ -11,6 +11,7 @@ from tests.inference.making import CONTEXT, V, build, caches, draw, uncached
 # Logits are up to 7 in size; 3e-15 was seen.
 CLOSE = {"rtol": 0, "atol": 1e-13}
 KINDS = [(position, heads) for position in ("learned", "rotary", "alibi") for heads in (4, 2, 1)]
+KINDS.append(("rotary", "latent"))
 
 
 @pytest.mark.parametrize("window", [None, 1, 6])
@@ -25,9 +26,9 @@ def test_token_by_token(position, heads, window):
 
 
 @pytest.mark.parametrize("window", [None, 6])
-@pytest.mark.parametrize("position", ["learned", "rotary", "alibi"])
-def test_a_prompt_cut_anywhere(position, window):
-    model, (tokens,) = build(position, window=window), draw(1, 13)
+@pytest.mark.parametrize(("position", "heads"), [("learned", 2), ("rotary", 2), ("alibi", 2), ("rotary", "latent")])
+def test_a_prompt_cut_anywhere(position, heads, window):
+    model, (tokens,) = build(position, heads, window), draw(1, 13)
     expected = uncached(model, tokens)
     for cut in range(1, 13):
         for name, cache in caches(model).items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from mlsys_lab.flops.cache import bytes_per_token
 from mlsys_lab.inference.cache import Contiguous, Float8, Int8, Storage, attention_error_bound, extend
 from tests.inference.making import build, caches, draw, uncached
 
@@ -58,8 +59,8 @@ def test_the_bound_of_attention_by_hand():
 @pytest.mark.parametrize(("kind", "most"), [(Int8, 0.05), (Float8, 0.3)])
 def test_logits_in_every_layout(kind, most):
     """Logits up to 7 differ, and by about what 8 bits make: 0.02 and 0.15 were seen."""
-    for window in (None, 6):
-        model, (tokens,) = build(window=window), draw(1, 17)
+    for heads, window in ((2, None), (2, 6), ("latent", None)):
+        model, (tokens,) = build(kv_heads=heads, window=window), draw(1, 17)
         for name, cache in caches(model, chunk=4, storage=kind).items():
             sequence = cache.start()
             for first in range(0, 16, 4):
@@ -67,6 +68,13 @@ def test_logits_in_every_layout(kind, most):
             copy = cache.fork(sequence)
             got = extend(model, cache, {copy: tokens[16:]})[0]
             assert 0 < (got - uncached(model, tokens)[-1]).abs().max() < most, name
+
+
+def test_a_slot_has_the_bytes_that_are_counted():
+    for heads in (4, 2, 1, "latent"):
+        model = build(kv_heads=heads)
+        assert Storage(model, 1).slot_bytes == bytes_per_token(model.config, 8)
+    assert Storage(build(kv_heads="latent"), 1).slot_bytes == 2 * (6 + 4) * 8
 
 
 @pytest.mark.parametrize(("kind", "bytes_"), [(Storage, 4 * 4), (Int8, 4 + 4), (Float8, 4 + 4)])

@@ -17,7 +17,7 @@ from mlsys_lab.kernels.attention.blocks import Blocks
 from mlsys_lab.kernels.attention.triton_steps import attention_with_lse
 from mlsys_lab.kernels.tiles import HOPPER_SHARED_BYTES
 from mlsys_lab.kernels.trace.traffic import Traffic, traffic
-from mlsys_lab.models.transformer import Transformer, fused_attention
+from mlsys_lab.models import Transformer, fused_attention
 from tests.kernels.closeness import assert_near
 from tests.kernels.compiled import compiled
 from tests.kernels.operators import looked_at

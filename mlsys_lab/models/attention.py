@@ -1,0 +1,74 @@
+"""Self-attention: its projections around a function that attends, and the types of such functions.
+
+Dimension letters: B batch, T tokens, D d_model, N query heads, K key/value heads, H head_dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from mlsys_lab.flops import TransformerConfig
+from mlsys_lab.models.positions import rotate
+
+Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
+"""Type of causal attention with grouped heads: q (B, N, T, H), k and v (B, K, T, H), bias -> (B, N, T, H).
+
+Query head n attends with key/value head n // (N/K); scores are scaled by 1/√H. A bias (N or 1, T, T), or one for each
+of the batch, is added to the scores where it is not None, and holds the causal mask as -inf.
+"""
+
+CachedAttention = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""Type of attention that knows its layer, as caches of keys and values have it: layer, q, k, v -> (B, N, T, H).
+
+Layers count from 0; q is (B, N, T, H), k and v are (B, K, T, H) of the new tokens alone, already turned by rotary
+angles. What masks and biases the scores is up to it; they are scaled by 1/√head_dim of the configuration, for latent
+attention's queries and keys are wider here than its heads are (`mlsys_lab.models.latent`).
+"""
+
+
+Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def fused_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """Causal attention of the type `Attention`, by torch's own kernels (`scaled_dot_product_attention`)."""
+    grouped = q.shape[1] != k.shape[1]
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=bias is None, enable_gqa=grouped)
+
+
+class SelfAttention(nn.Module):
+    """Self-attention with its projections, around a function `attention`: (B, T, D) -> (B, T, D)."""
+
+    def __init__(self, config: TransformerConfig, attention: Attention) -> None:
+        super().__init__()
+        c, self.attention, self.head_dim = config, attention, config.head_dim
+        self.query = nn.Linear(c.d_model, c.n_heads * c.head_dim, bias=c.qkv_bias)
+        self.key = nn.Linear(c.d_model, c.n_kv_heads * c.head_dim, bias=c.qkv_bias)
+        self.value = nn.Linear(c.d_model, c.n_kv_heads * c.head_dim, bias=c.qkv_bias)
+        self.out = nn.Linear(c.n_heads * c.head_dim, c.d_model, bias=c.out_bias)
+        self.query_norm = nn.RMSNorm(c.head_dim, c.norm_eps) if c.qk_norm else nn.Identity()
+        self.key_norm = nn.RMSNorm(c.head_dim, c.norm_eps) if c.qk_norm else nn.Identity()
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        angles: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        attend: Attend | None = None,
+    ) -> torch.Tensor:
+        """Attend: x (B, T, D), rotary angles (2, ..., T, H/2) or None, bias or None -> (B, T, D).
+
+        `attend`, where it is given, takes the place of `attention` and of the bias.
+        """
+        q, k, v = (
+            project(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # (B, N or K, T, H)
+            for project in (self.query, self.key, self.value)
+        )
+        q, k = self.query_norm(q), self.key_norm(k)
+        if angles is not None:
+            q, k = rotate(q, angles), rotate(k, angles)
+        heads = self.attention(q, k, v, bias) if attend is None else attend(q, k, v)  # (B, N, T, H)
+        return self.out(heads.transpose(1, 2).flatten(2))  # (B, T, D)
