@@ -19,6 +19,7 @@ from mlsys_lab.flops.presets import preset
 from mlsys_lab.flops.roofline import bound, bound_on
 from mlsys_lab.flops.utilisation import mbu
 from mlsys_lab.hardware import device
+from mlsys_lab.inference.speculative import operations_ratio, speedup
 from tests.oracles.catalogue import oracles
 
 LLAMA_70B = preset("llama3-70b")
@@ -90,6 +91,11 @@ def bandwidth(i):
     return [share * i["bw"] / 1e12, share]
 
 
+def gains(i):
+    least = speedup(i["alpha"], 1, i["c"])  # a single draft gains (1 + alpha) / (1 + c)
+    return [speedup(i["alpha"], i["gamma"], i["c"]), least]
+
+
 COMPUTED = {
     "KV01": opt_13b,
     "KV02": lambda i: [bytes_per_token(preset(f"llama3-{size}")) for size in ("8b", "70b", "405b")],
@@ -102,6 +108,8 @@ COMPUTED = {
     "KI05": room_52b,
     "IN01": step_70b,
     "IN02": answers,
+    "IN07": lambda i: [operations_ratio(alpha, drafts) for alpha, drafts in i["cases"]],
+    "IN08": gains,
     "IN09": bandwidth,
 }
 
