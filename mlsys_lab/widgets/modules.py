@@ -12,6 +12,8 @@ _BEFORE = {
     "all_reduce": ("common", "axes"),
     "attention_share": ("common", "axes", "config", "counts", "sizes"),
     "backward": ("common", "stepper", "graph", "picture"),
+    "cache_fill": ("common", "stepper"),
+    "decode_step": ("common", "axes", "config", "counts", "memory", "traffic", "layout", "bounds"),
     "estimator": (
         *("common", "axes", "config", "counts"),
         *("memory", "traffic", "layout", "bounds", "estimate"),
@@ -21,6 +23,7 @@ _BEFORE = {
     "load": (),
     "occupancy": ("common", "axes"),
     "ring": ("common", "stepper"),
+    "speculation": ("common", "axes"),
 }
 _SHARED = {part for parts in _BEFORE.values() for part in parts}
 _SITE_ONLY = {"load", "plots"}

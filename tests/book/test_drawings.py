@@ -17,6 +17,14 @@ from book.drawings import draw, drawing_names, kit
 from mlsys_lab.comm import run
 from mlsys_lab.comm.collectives import all_reduce
 from mlsys_lab.errors import InputError
+from mlsys_lab.flops import TransformerConfig, preset
+from mlsys_lab.flops.bounds import machine
+from mlsys_lab.flops.estimate import estimate_serving
+from mlsys_lab.flops.layout import Layout
+from mlsys_lab.hardware import device
+from mlsys_lab.inference.cache import Paged
+from mlsys_lab.inference.cache.filling import Text, fillings
+from mlsys_lab.models import Transformer
 
 BOOK = Path(__file__).parents[2] / "book"
 sys.path.insert(0, str(BOOK / "_ext"))  # where the extension `drawing` is
@@ -104,6 +112,52 @@ def test_halving_and_doubling_draws_as_many_chunks_as_a_run_sends() -> None:
     assert drawn == [0, *sent]
     *_, middle, last = svgs("collectives.halving_doubling")
     assert [whole_chunks(state) for state in (middle, last)] == [p * p // 2, p * p]
+
+
+def boxes(svg: ElementTree.Element, tone: str) -> list[float]:
+    """Widths of the boxes of a tone."""
+    return [float(one.get("width", 0)) for one in svg.iter("rect") if one.get("class") == tone]
+
+
+def test_a_cache_leaves_one_row_of_scores_and_groups_share_keys() -> None:
+    without, cached = svgs("inference.attention_rows")
+    assert [len(boxes(without, "orange")), len(boxes(cached, "blue")), len(boxes(cached, "quiet"))] == [21, 6, 15]
+    kept = [
+        (len(boxes(svg, "orange")), len(boxes(svg, "green")), len(boxes(svg, "violet")))
+        for svg in svgs("inference.heads")
+    ]
+    assert kept == [(8, 8, 0), (2, 2, 0), (1, 1, 0), (0, 0, 1)]
+    masked, _ = svgs("inference.window")
+    assert len(boxes(masked, "blue")) == 1 + 2 + 3 + 4 * 6
+
+
+def test_steps_of_chunks_are_as_wide_as_they_are_long() -> None:
+    llama, on = preset("llama3-8b"), machine(device("H100"), "bf16")
+    running = estimate_serving(llama, on, Layout(), batch=32, tokens=2048).bounds["decode"]
+    prompt = estimate_serving(llama, on, Layout(), batch=1, tokens=8192).bounds["prefill"]
+    whole, chunked = svgs("inference.chunks")
+    ratio = (boxes(whole, "orange")[0] + 1) / (boxes(whole, "green")[0] + 1)
+    assert ratio == pytest.approx((prompt.compute_s + running.compute_s) / running.memory_s, rel=0.01)
+    pieces = boxes(chunked, "orange")
+    assert len(pieces) == 8192 // 512
+    assert sum(pieces) + len(pieces) == pytest.approx(boxes(whole, "orange")[0] + 1, rel=0.1)
+
+
+def test_the_pages_of_a_text_are_those_that_the_cache_gave_it() -> None:
+    tables, pool = svgs("inference.pages")
+    numbers = [one.text for one in tables.iter("text")]
+    texts = (
+        Text("A", tuple(range(9)), 5),
+        Text("B", (*range(8), 10, 11), 4, arrives=4),
+        Text("C", (12, 13, 14), 9, arrives=6),
+    )
+    cache = Paged(Transformer(TransformerConfig("small", 1, 2, 1, 2, 32, 32)), pages=12, page=4)
+    state = fillings(cache, 48, texts)[8]
+    for text in "ABC":
+        pages = {slot // 4: one.position for slot, one in reversed(list(enumerate(state.slots))) if text in one.holders}
+        at = numbers.index(text) + 1
+        assert numbers[at : at + len(pages)] == [str(page) for page in sorted(pages, key=lambda page: pages[page])]
+    assert len(boxes(pool, "violet")) == 2 and len(boxes(pool, "quiet")) == 12 - state.held // 4
 
 
 @pytest.mark.parametrize(

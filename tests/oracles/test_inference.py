@@ -21,6 +21,7 @@ from mlsys_lab.flops.stationary import critical_devices, one_side_bytes, two_sid
 from mlsys_lab.flops.steady import freed_tokens, prefill_servers
 from mlsys_lab.flops.utilisation import mbu, training_time_s
 from mlsys_lab.hardware import device
+from mlsys_lab.inference.speculative import operations_ratio, speedup
 from tests.oracles.catalogue import oracles
 
 LLAMA_70B = preset("llama3-70b")
@@ -106,6 +107,11 @@ def bandwidth(i):
     return [share * i["bw"] / 1e12, share]
 
 
+def gains(i):
+    least = speedup(i["alpha"], 1, i["c"])  # a single draft gains (1 + alpha) / (1 + c)
+    return [speedup(i["alpha"], i["gamma"], i["c"]), least]
+
+
 COMPUTED = {
     "KV01": opt_13b,
     "KV02": lambda i: [bytes_per_token(preset(f"llama3-{size}")) for size in ("8b", "70b", "405b")],
@@ -120,6 +126,8 @@ COMPUTED = {
     "IN02": answers,
     "IN03": full_load,
     "IN05": two_sides,
+    "IN07": lambda i: [operations_ratio(alpha, drafts) for alpha, drafts in i["cases"]],
+    "IN08": gains,
     "IN09": bandwidth,
 }
 

@@ -5,6 +5,7 @@ slots        each token in a numbered slot; attention over a ragged batch with s
 contiguous   a row for each sequence (Contiguous), or a ring that holds a window (SlidingWindow)
 paged        pages from one pool: copy-on-write, prefixes shared by hash, eviction (Paged); its counts in blocks
 storage      how a slot is encoded: Storage as it is, Int8 and Float8 with the error that they make
+filling      fillings(cache, slots, texts): what lies in each slot, step by step, for figures
 
 Keys and values in slots give the logits that the whole text gives: equal in exact arithmetic, and to rounding in
 floating point, whatever else is in the batch and wherever a prompt is cut into chunks. Int8 and Float8 do not.

@@ -3,13 +3,19 @@
 acceptance   accept(drafts, proposed, wanted, uniforms): which drafts stay, and the token after them
 drafters     PromptLookup: from the text itself; ModelDrafter: from a smaller model
 decoding     speculate(model, request, drafter, drafts=4, cache=None) -> Speculation
-gain         acceptance_rate of two distributions; tokens of a step, speed-up, best number of drafts
+gain         acceptance_rate of two distributions; tokens of a step, speed-up, operations, best number of drafts
 """
 
 from mlsys_lab.inference.speculative.acceptance import accept
 from mlsys_lab.inference.speculative.decoding import Speculation, speculate
 from mlsys_lab.inference.speculative.drafters import Draft, Drafter, ModelDrafter, PromptLookup
-from mlsys_lab.inference.speculative.gain import acceptance_rate, best_drafts, expected_tokens, speedup
+from mlsys_lab.inference.speculative.gain import (
+    acceptance_rate,
+    best_drafts,
+    expected_tokens,
+    operations_ratio,
+    speedup,
+)
 
 __all__ = [
     "Draft",
@@ -21,6 +27,7 @@ __all__ = [
     "acceptance_rate",
     "best_drafts",
     "expected_tokens",
+    "operations_ratio",
     "speculate",
     "speedup",
 ]

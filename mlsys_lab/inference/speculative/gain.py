@@ -41,6 +41,16 @@ def speedup(acceptance: float, drafts: int, cost: float) -> float:
     return expected_tokens(acceptance, drafts) / (drafts * cost + 1)
 
 
+def operations_ratio(acceptance: float, drafts: int, cost: float = 0.0) -> float:
+    """How many times the operations of one token a step: (drafts · cost + drafts + 1) / tokens of a step, theorem 3.11.
+
+    `cost` is the operations of drafting one token over those of the model for one token, 0 for a look-up. Rejected
+    drafts are work for nothing, so the ratio is at least 1: speculation buys time with FLOPs that were idle.
+    """
+    require_not_negative(cost=cost)
+    return (drafts * cost + drafts + 1) / expected_tokens(acceptance, drafts)
+
+
 def best_drafts(acceptance: float, cost: float, most: int = 64) -> int:
     """Number of drafts a step, 0 to `most`, with the greatest `speedup`; the fewest of those that are as good."""
     return max(range(most + 1), key=lambda drafts: speedup(acceptance, drafts, cost))

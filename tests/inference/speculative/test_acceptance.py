@@ -9,7 +9,14 @@ from scipy import stats
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.inference.generate import draw
-from mlsys_lab.inference.speculative import accept, acceptance_rate, best_drafts, expected_tokens, speedup
+from mlsys_lab.inference.speculative import (
+    accept,
+    acceptance_rate,
+    best_drafts,
+    expected_tokens,
+    operations_ratio,
+    speedup,
+)
 
 V, DRAWS = 4, 200_000
 SIGNIFICANCE = 1e-6
@@ -160,6 +167,8 @@ def test_formulas_at_the_ends():
     assert expected_tokens(1, 5) == 6
     assert expected_tokens(0.8, 4) == pytest.approx((1 - 0.8**5) / 0.2)
     assert speedup(0.8, 4, 0) == expected_tokens(0.8, 4)
+    assert operations_ratio(0, 5) == 6 and operations_ratio(1, 5) == operations_ratio(0.3, 0) == 1
+    assert operations_ratio(0.5, 1, cost=0.25) == (0.25 + 2) / 1.5
     assert best_drafts(0.1, 0.2) == 0 and best_drafts(0.9, 0, most=7) == 7
     assert best_drafts(0.8, 0.05) == max(range(65), key=lambda k: (1 - 0.8 ** (k + 1)) / 0.2 / (0.05 * k + 1))
     p = torch.tensor([[0.5, 0.5], [1.0, 0.0]])

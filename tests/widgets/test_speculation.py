@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+import random
+import re
+
+import pytest
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.inference.speculative import best_drafts, expected_tokens, operations_ratio, speedup
+from mlsys_lab.widgets import element, esm
+from mlsys_lab.widgets.speculation import MOST_DRAFTS, SpeculationGain, speculation_data, speculation_table
+from tests.pages import settle
+
+NAME = "mlsys-speculation"
+
+
+def figure(acceptance: float = 0.7, **options) -> str:
+    data = speculation_data(acceptance, **options)
+    return element("speculation", fallback=speculation_table(data), **data)._repr_html_()
+
+
+@pytest.mark.browser
+def test_the_figure_and_python_gain_alike(open_module) -> None:
+    rng = random.Random(7)
+    cases = [[rng.random(), rng.randint(1, MOST_DRAFTS), rng.choice([0.0, rng.uniform(0, 0.5)])] for _ in range(300)]
+    cases += [[0.0, 4, 0.1], [1.0, 16, 0.0], [1.0, 1, 0.5]]
+    page = open_module("speculation", "expectedTokens", "speedup", "operationsRatio", "bestDrafts")
+    got = page.evaluate(
+        """(cases) => cases.map(([a, k, c]) =>
+          [expectedTokens(a, k), speedup(a, k, c), operationsRatio(a, k, c), bestDrafts(a, c)])""",
+        cases,
+    )
+    for (a, k, c), shown in zip(cases, got, strict=True):
+        expected = [expected_tokens(a, k), speedup(a, k, c), operations_ratio(a, k, c), best_drafts(a, c, MOST_DRAFTS)]
+        assert shown == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_table_has_the_figure_s_drafts_and_the_best() -> None:
+    text = speculation_table(speculation_data(0.5, drafts=3, cost=0.1))
+    row = f"<td>0.8</td><td>{expected_tokens(0.8, 3):.2f}</td><td>{speedup(0.8, 3, 0.1):.2f}</td>"
+    best = best_drafts(0.8, 0.1)
+    assert row in text and f"<td>{best}: {speedup(0.8, best, 0.1):.2f}</td>" in text
+
+
+@pytest.mark.parametrize("options", [{"acceptance": 1.1}, {"drafts": 0}, {"drafts": 17}, {"cost": 0.6}])
+def test_what_cannot_be_drawn_is_said_in_a_line(options) -> None:
+    with pytest.raises(InputError, match=r"does not draw this: got .*, expected 0 to 1, 1 to 16, 0 to 0\.5"):
+        speculation_data(**options)
+
+
+def test_the_notebook_s_widget_carries_the_site_s_module_and_data() -> None:
+    widget = SpeculationGain.of(0.8, drafts=5, cost=0.1)
+    assert widget._esm == esm("speculation")
+    site = re.search(r'application/json">(.*?)</script>', figure(0.8, drafts=5, cost=0.1))
+    assert site and json.loads(site.group(1)) == {
+        name: getattr(widget, name) for name in ("acceptance", "drafts", "cost")
+    }
+
+
+@pytest.mark.browser
+def test_the_verdict_follows_the_keyboard_and_the_mouse(open_page) -> None:
+    page = open_page(figure(0.7, drafts=4, cost=0.05))
+    verdict, detail = page.locator(f"{NAME} .verdict"), page.locator(f"{NAME} .detail")
+    assert (
+        verdict.inner_text()
+        == f"{speedup(0.7, 4, 0.05):.2f} times as fast: {expected_tokens(0.7, 4):.2f} tokens a step"
+    )
+    page.get_by_label("Acceptance of a draft").focus()
+    for _ in range(10):
+        page.keyboard.press("ArrowRight")
+    page.get_by_label("Drafts a step").focus()
+    page.keyboard.press("ArrowRight")
+    assert verdict.inner_text().startswith(f"{speedup(0.8, 5, 0.05):.2f} times as fast")
+    best = best_drafts(0.8, 0.05, MOST_DRAFTS)
+    assert detail.inner_text().endswith(f"Best: {best} drafts, {speedup(0.8, best, 0.05):.2f} times.")
+    page.get_by_label("Acceptance of a draft").focus()
+    page.keyboard.press("Home")
+    assert detail.inner_text().endswith("Best: no drafts at all.")
+    box = page.locator(f"{NAME} svg[role=img]").bounding_box()
+    page.mouse.move(box["x"] + 60, box["y"] + 100)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 100, steps=3)
+    page.mouse.up()
+    assert float(page.locator(f"{NAME} circle.dot").get_attribute("cx")) == pytest.approx(box["width"] * 0.6, abs=8)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [390, 1280])
+def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, width: int) -> None:
+    page = open_page(figure(), width=width)
+    settle(page)
+    sizes = page.eval_on_selector(
+        NAME,
+        """(el) => { const svg = el.shadowRoot.querySelector("svg[role=img]");
+          const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+          return [...svg.querySelectorAll("text")].map((t) => parseFloat(getComputedStyle(t).fontSize) * scale); }""",
+    )
+    assert len(sizes) > 8 and min(sizes) >= 11
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
