@@ -1,0 +1,144 @@
+"""Pipelines: gradients equal to one process, idle time and memory equal to closed forms, messages counted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from mlsys_lab.comm import Rank, RankError, run
+from mlsys_lab.comm.simulate.cluster import Cluster
+from mlsys_lab.errors import InputError
+from mlsys_lab.flops.communication import bubble
+from mlsys_lab.parallel.pipeline import (
+    Action,
+    Pipeline,
+    Schedule,
+    gpipe,
+    interleaved,
+    one_forward_one_backward,
+    simulate,
+)
+from mlsys_lab.parallel.pipeline.execution import ACTIVATIONS, GRADIENTS
+from mlsys_lab.parallel.pipeline.schedules import most_kept
+
+ROWS, WIDTH = 3, 5
+CASES = {
+    "gpipe": (lambda p, m: gpipe(p, m), 1),
+    "1F1B": (lambda p, m: one_forward_one_backward(p, m), 1),
+    "two chunks": (lambda p, m: interleaved(p, m, 2), 2),
+    "three chunks": (lambda p, m: interleaved(p, m, 3), 3),
+}
+each_case = pytest.mark.parametrize(("make", "chunks"), CASES.values(), ids=CASES)
+
+
+def layers(count: int) -> list[nn.Module]:
+    with torch.random.fork_rng():
+        torch.manual_seed(6)
+        return [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()).double() for _ in range(count)]
+
+
+def data(micro_batches: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(7)
+    x, y = torch.randn(2, micro_batches, ROWS, WIDTH, dtype=torch.float64, generator=generator)
+    return x, y
+
+
+@each_case
+@pytest.mark.parametrize(("p", "m"), [(2, 2), (2, 6), (3, 3), (4, 8)])
+def test_gradients_equal_one_process_and_messages_are_counted(
+    make: Callable[[int, int], Schedule], chunks: int, p: int, m: int
+) -> None:
+    x, y = data(m)
+
+    def train(rank: Rank, _: None) -> tuple[torch.Tensor | None, list[torch.Tensor | None]]:
+        mine = layers(chunks * p)[rank.rank :: p]
+        loss = Pipeline(mine, rank).step(make(p, m), list(x), list(y), nn.functional.mse_loss)
+        return loss, [parameter.grad for layer in mine for parameter in layer.parameters()]
+
+    results, ledger = run(train, [None] * p)
+    model = nn.Sequential(*layers(chunks * p))
+    loss = nn.functional.mse_loss(model(x), y)
+    loss.backward()
+    torch.testing.assert_close(results[-1][0], loss.detach())
+    assert [mean for mean, _ in results[:-1]] == [None] * (p - 1)
+    for rank, (_, gradients) in enumerate(results):
+        whole = [parameter.grad for layer in list(model)[rank::p] for parameter in layer.parameters()]
+        torch.testing.assert_close(gradients, whole, rtol=1e-12, atol=1e-15)
+    expected = (chunks * p - 1) * m * ROWS * WIDTH * 8
+    assert ledger.purpose_bytes() == {ACTIVATIONS: expected, GRADIENTS: expected}
+
+
+def test_one_rank_has_all_layers_in_one_chunk() -> None:
+    x, y = data(3)
+
+    def train(rank: Rank, chunks: int) -> torch.Tensor | None:
+        pipeline = Pipeline([nn.Sequential(*layers(2))] * chunks, rank)
+        return pipeline.step(one_forward_one_backward(1, 3), list(x), list(y), nn.functional.mse_loss)
+
+    ((loss,), _) = run(train, [1])
+    torch.testing.assert_close(loss, nn.functional.mse_loss(nn.Sequential(*layers(2))(x), y).detach())
+    for chunks in (0, 2):
+        with pytest.raises((RankError, InputError), match=f"got {chunks} on each of 1 ranks"):
+            run(train, [chunks])
+
+
+@each_case
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (4, 4), (8, 16)])
+def test_idle_time_is_the_closed_form(make: Callable[[int, int], Schedule], chunks: int, p: int, m: int) -> None:
+    cluster = Cluster(p)
+    simulate(cluster, make(p, m), forward_s=1.0, backward_s=2.0)
+    busy = 3.0 * m
+    assert cluster.timeline().busy_s(0) == pytest.approx(busy)
+    assert cluster.timeline().end_s / busy - 1 == pytest.approx(bubble(p, m, interleave=chunks))
+
+
+def test_what_a_rank_keeps() -> None:
+    p, m = 4, 8
+    assert [most_kept(order) for order in gpipe(p, m)] == [m] * p
+    assert [most_kept(order) for order in one_forward_one_backward(p, m)] == [4, 3, 2, 1]
+    for schedule in (gpipe(p, m), one_forward_one_backward(p, m)):
+        cluster = Cluster(p)
+        simulate(cluster, schedule, forward_s=1.0, backward_s=2.0, activation_bytes=10.0)
+        assert [cluster.timeline().peak_bytes(rank) for rank in range(p)] == [10 * most_kept(one) for one in schedule]
+
+
+def test_messages_that_take_time_make_idle_time_and_interleaving_has_more_of_them() -> None:
+    ends = []
+    for schedule in (one_forward_one_backward(4, 8), interleaved(4, 8, 2)):
+        quick, slow = Cluster(4), Cluster(4)
+        simulate(quick, schedule, forward_s=1.0, backward_s=2.0)
+        simulate(slow, schedule, forward_s=1.0, backward_s=2.0, send_s=0.2)
+        ends.append(slow.timeline().end_s - quick.timeline().end_s)
+    assert 0 < ends[0] < ends[1]
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: gpipe(0, 1), "a pipeline has at least one rank and micro-batch: got 0 and 1"),
+        (lambda: interleaved(4, 6, 2), "a multiple of the ranks: got 6 over 4 ranks, 2 chunks"),
+        (lambda: simulate(Cluster(2), gpipe(3, 1), forward_s=1, backward_s=2), "another number of ranks: got 3"),
+        (
+            lambda: simulate(Cluster(1), [[Action("backward", 0), Action("forward", 0)]], forward_s=1, backward_s=2),
+            "the schedule never ends: got rank 0 waits for ever before",
+        ),
+    ],
+)
+def test_schedules_that_cannot_be_are_told(call: Callable[[], object], said: str) -> None:
+    with pytest.raises(InputError, match=re.escape(said)):
+        call()
+
+
+def test_a_schedule_of_another_pipeline_is_told() -> None:
+    x, y = data(2)
+
+    def train(rank: Rank, schedule: Schedule) -> None:
+        Pipeline(layers(1), rank).step(schedule, list(x), list(y), nn.functional.mse_loss)
+
+    for schedule in (gpipe(3, 2), gpipe(2, 3), interleaved(2, 2, 2)):
+        with pytest.raises((RankError, InputError), match="the schedule is of another pipeline"):
+            run(train, [schedule] * 2)
