@@ -125,13 +125,10 @@ def entered(course):
     return course.audit.read_text().count('"entered": true') if course.audit.exists() else 0
 
 
-def seeds(course):
-    """The seeds of every verdict on record: whoever is judged anew gets others."""
-    found = {}
-    for path in course.root.glob(f"records/{LAB}/*.json"):
-        record = json.loads(path.read_text())
-        found[path.stem] = [verdict["seed"] for verdict in record["verdicts"]]
-    return found
+def records(course):
+    """Every record but for whether it has reached the gradebook: whoever is judged anew gets other seeds."""
+    paths = course.root.glob(f"records/{LAB}/*.json")
+    return {path.stem: json.loads(path.read_text()) | {"entered": None} for path in paths}
 
 
 def outcome(course):

@@ -104,10 +104,11 @@ def marks(runner, tmp_path_factory):
         (home / "in" / student).mkdir(parents=True)
         (home / "in" / student / f"{LAB}.ipynb").write_text(json.dumps(notebook))
     course = home / "course"
-    main(["--course", str(course), "--labs", str(home / "labs"), "collect", str(home / "in"), "--lab", "kernel"])
+    command = ["--labs", str(home / "labs"), "--course", str(course)]
+    main([*command, "collect", str(home / "in"), "--lab", "kernel"])
     common = {"LAB": "kernel", "LABS": home / "labs", "IN": course}
-    for share in (1, 2):
-        make("grade-shard", SHARD=f"{share}/2", OUT=home / str(share), **common)
+    make("grade-shard", SHARD="1/2", OUT=home / "1", **common)
+    assert main([*command, "shard", "kernel", "--shard", "2/2", "--out", str(home / "2")]) == 0
     shares, timed = f"{home / '1'} {home / '2'}", home / "timed"
     assert "not measured" in make("grade-speed", FROM=shares, OUT=home / "without", **common), "there is no GPU here"
     said = make("grade-speed", path=runner, IMAGE="image:1", FROM=shares, OUT=timed, **common)

@@ -7,7 +7,7 @@ import pytest
 
 from mlsys_grader.gradebook.audit import read_audit
 from mlsys_grader.grading.grade import Options, grade
-from tests.grader.kills import KINDS, entered, hand_ins, kill, new_course, outcome, seeds, start, victims
+from tests.grader.kills import KINDS, entered, hand_ins, kill, new_course, outcome, records, start, victims
 
 pytestmark = pytest.mark.sandbox
 NUMBER, KILLS = 100, 20
@@ -44,12 +44,12 @@ def test_twenty_kills_lose_and_double_nothing(undisturbed, source, tiny_labs, tm
     told = f"seed {seed}, plan {plan}"
     left = {kind: list(points) for kind, points in plan.items()}
     command = start(course, tiny_labs)
-    on_record: dict[str, list[int]] = {}
-    entered_at_last_kill = -1
+    on_record: dict[str, dict] = {}
+    up_to_date, entered_at_last_kill = 0, -1
     try:
         while any(left.values()):
             assert command.poll() is None, f"ended by itself, still to do {left}: {told}\n{log.read_text()}"
-            on_record = seeds(course) | on_record
+            on_record = records(course) | on_record
             reached = {"child": len(on_record), "launcher": len(on_record)}
             now = entered(course)
             # Three deaths over one and the same entry count as the gradebook's own fault: let it get one done.
@@ -67,6 +67,7 @@ def test_twenty_kills_lose_and_double_nothing(undisturbed, source, tiny_labs, tm
                 entered_at_last_kill = entered(course)
             if kind == "command":
                 command.wait()
+                up_to_date = len(records(course))
                 command = start(course, tiny_labs)
         assert command.wait() == 0, f"{told}\n{log.read_text()}"
     finally:
@@ -77,9 +78,10 @@ def test_twenty_kills_lose_and_double_nothing(undisturbed, source, tiny_labs, tm
         name: (found.get(name), undisturbed.get(name)) for name in found if found[name] != undisturbed.get(name)
     }
     assert not differing and found == undisturbed, f"{told}\n{differing}"
-    final = seeds(course)
-    twice = [student for student, drawn in on_record.items() if final[student] != drawn]
+    final = records(course)
+    twice = [student for student, record in on_record.items() if final[student] != record]
     assert not twice, f"judged twice although on record: {twice}; {told}"
+    assert f"{NUMBER - up_to_date} judged, {up_to_date} were up to date, 0 not graded\n" in log.read_text(), told
     history = read_audit(course.audit)
     assert history.damaged == () and not history.torn
     assert {entry["student"] for entry in history.entries if entry.get("entered")} == set(final)

@@ -28,7 +28,7 @@ from mlsys_lab.checks.labinfo import find_lab
 from mlsys_lab.errors import CourseError, InputError, MissingToolError
 from tests.grader.processes import descendants
 
-pytestmark = [pytest.mark.sandbox, pytest.mark.alone]
+pytestmark = pytest.mark.sandbox
 SLOW = "import time\ndef double(x):\n    time.sleep(1.5)\n    return 2 * x\n"
 WRONG = "def total(x):\n    return x.sum()\n"
 JUDGING = b"ray::Judge.judge"

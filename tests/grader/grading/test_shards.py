@@ -68,11 +68,13 @@ def collected(tiny_labs, hand_in, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def shares(collected, tiny_labs, tmp_path_factory):
-    """The class judged in three shares, by the targets that the workflow calls."""
+    """The class judged in three shares: one by the target that the workflow calls, the others by its command, here."""
     out = tmp_path_factory.mktemp("shares")
-    for number in (1, 2, 3):
-        done = make("grade-shard", LAB="tiny", LABS=tiny_labs, SHARD=f"{number}/3", IN=collected, OUT=out / str(number))
-        assert done.returncode == 0, done.stderr
+    done = make("grade-shard", LAB="tiny", LABS=tiny_labs, SHARD="1/3", IN=collected, OUT=out / "1")
+    assert done.returncode == 0, done.stderr
+    command = ["--labs", str(tiny_labs), "--course", str(collected), "shard", "tiny"]
+    for number in (2, 3):
+        assert main([*command, "--shard", f"{number}/3", "--out", str(out / str(number))]) == 0
     return [out / str(number) for number in (1, 2, 3)]
 
 
@@ -115,8 +117,8 @@ def test_shares_merged_give_the_gradebook_of_one_run(collected, shares, course, 
             True,
         )
         assert course.feedback(student, LAB).is_file()
-    again = make("grade-merge", LAB="tiny", LABS=tiny_labs, IN=course.root, FROM=" ".join(map(str, shares)))
-    assert again.returncode == 0 and gradebook(course) == gradebook(whole)
+    merge_again = ["--labs", str(tiny_labs), "--course", str(course.root), "merge", "tiny", *map(str, shares)]
+    assert main(merge_again) == 0 and gradebook(course) == gradebook(whole)
 
 
 def test_a_students_share_depends_on_nobody_else():

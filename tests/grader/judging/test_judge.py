@@ -37,7 +37,7 @@ def verdicts(artifact, sandbox, oracles):
     """Judge a submission whose tasks are as given; verdicts by check."""
 
     def of(seeds=None, **tasks):
-        return {v.check: v for v in judge(artifact(**tasks), sandbox, oracles, time_factor=3.0, seeds=seeds)}
+        return {v.check: v for v in judge(artifact(**tasks), sandbox, oracles, seeds=seeds)}
 
     return of
 
@@ -190,7 +190,7 @@ def test_a_submission_that_has_taken_its_time_loses_what_is_left(verdicts, monke
     checks = tuple(replace(check, time_limit_s=0.5) for check in tiny.checks.checks)
     monkeypatch.setitem(tiny.__dict__, "checks", replace(tiny.checks, checks=checks))
     monkeypatch.setattr(module_of_judge, "BUDGET_S", 1.0)
-    got = verdicts(double="import time\ndef double(x):\n    time.sleep(1.2 * 2)\n    return 2 * x\n")
+    got = verdicts(double="import time\ndef double(x):\n    time.sleep(0.8)\n    return 2 * x\n")
     assert [v.earned for v in got.values()] == [1, 0, 0]
     assert got["mean"].what == got["total"].what == "the submission takes too long"
 
