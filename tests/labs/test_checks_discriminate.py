@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -127,14 +128,16 @@ def named(lab: LabUnderTest, variant: Variant) -> list[Check]:
     return [replace(check, time_limit_s=HANG_S) for check in checks] if variant.hangs else checks
 
 
-# A test tool's callback of the garbage collector swallows the alarm if it rings there; the next one, 0.2 s on, counts.
-alarm_may_be_swallowed = pytest.mark.filterwarnings(
-    "ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning"
-)
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    """Without the garbage collector, whose callbacks in test tools swallow the alarm if it rings there, or break."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @over("mutants")
-@alarm_may_be_swallowed
+@pytest.mark.usefixtures("no_collection")
 def test_a_mutant_fails_the_checks_that_are_to_catch_it(lab: LabUnderTest, variant: Variant) -> None:
     found = proved(named(lab, variant), try_mutant(lab, variant))
     assert found.false_passes == (), f"{found.false_passes} do not notice: {variant.name}"
@@ -144,7 +147,7 @@ def test_a_mutant_fails_the_checks_that_are_to_catch_it(lab: LabUnderTest, varia
 
 
 @over("mutants")
-@alarm_may_be_swallowed
+@pytest.mark.usefixtures("no_collection")
 def test_a_mistake_can_be_found_before_handing_in(lab: LabUnderTest, variant: Variant) -> None:
     checks = named(lab, variant)
     public = [replace(check, cases=tuple(case for case in check.cases if not case.hidden)) for check in checks]
@@ -153,7 +156,7 @@ def test_a_mistake_can_be_found_before_handing_in(lab: LabUnderTest, variant: Va
 
 
 @over("mishaps")
-@alarm_may_be_swallowed
+@pytest.mark.usefixtures("no_collection")
 def test_a_mishap_gets_one_clear_message(lab: LabUnderTest, variant: Variant) -> None:
     found = proved(named(lab, variant), try_mishap(lab, variant))
     assert found.holds, found.false_passes
