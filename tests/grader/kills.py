@@ -90,8 +90,8 @@ def victims(command, kind):
             with contextlib.suppress(OSError, IndexError):
                 stat = (entry / "stat").read_text().rpartition(")")[2].split()
                 if stat[0] != "Z":
+                    lines[int(entry.name)] = (entry / "cmdline").read_bytes()  # first: it may be gone by now
                     children.setdefault(int(stat[1]), []).append(int(entry.name))
-                    lines[int(entry.name)] = (entry / "cmdline").read_bytes()
     below, front = [], [command.pid]
     while front:
         front = [child for pid in front for child in children.get(pid, [])]
