@@ -7,6 +7,7 @@ record of each goes to book/data/measurements. It takes two minutes on one core.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from math import exp
 
 import numpy as np
@@ -17,7 +18,7 @@ from mlsys_lab.benchmark import Bound, Record, new_record
 from mlsys_lab.inference.generate import Request, Sampling
 from mlsys_lab.inference.pretrained import Pair, load_pair, read_text
 from mlsys_lab.inference.quantize import SCHEMES, MixedInt8Linear, quantize, weight_bytes
-from mlsys_lab.inference.speculative import ModelDrafter, speculate
+from mlsys_lab.inference.speculative import ModelDrafter, acceptance_rate, expected_tokens, speculate
 from mlsys_lab.models import Transformer, training
 
 COMMAND = "python book/measure_pair.py"
@@ -40,9 +41,14 @@ def main() -> None:
 
 
 def acceptance(pair: Pair, name: str, temperature: float) -> Record:
-    """Share of drafted tokens that the target accepts, for continuations of held-out text; one sample a prompt."""
+    """Share of drafted tokens that the target accepts, for continuations of held-out text; one sample a prompt.
+
+    A draft that follows a rejected one is not looked at, so the share is below the probability that one which is looked
+    at is accepted. Its mean over the texts, `overlap`, makes `expected_tokens_a_step`, which takes all tokens for
+    equally easy.
+    """
     ids = pair.tokenizer.encode(read_text("held-out"))
-    shares, steps, drafted, accepted, written = [], 0, 0, 0, 0
+    shares, overlaps, steps, drafted, accepted, written = [], [], 0, 0, 0, 0
     for number, start in enumerate(np.linspace(0, len(ids) - PROMPT_TOKENS, PROMPTS, dtype=int)):
         sampling = Sampling(temperature=temperature, seed=number if temperature else None)
         request = Request(ids[start : start + PROMPT_TOKENS], NEW_TOKENS, sampling)
@@ -50,6 +56,8 @@ def acceptance(pair: Pair, name: str, temperature: float) -> Record:
         shares.append(got.accepted / got.drafted)
         steps, drafted, accepted = steps + got.steps, drafted + got.drafted, accepted + got.accepted
         written += len(got.completion.tokens)
+        overlaps.append(overlap(pair, request, got.completion.tokens))
+    alpha = float(np.mean(overlaps))
     return new_record(
         f"pretrained-acceptance-{name}",
         f"share of drafted tokens accepted, temperature {temperature:g}, one sample a held-out prompt",
@@ -65,10 +73,23 @@ def acceptance(pair: Pair, name: str, temperature: float) -> Record:
             "accepted": accepted,
             "drafted": drafted,
             "tokens_a_step": written / steps,
+            "overlap": alpha,
+            "expected_tokens_a_step": expected_tokens(alpha, DRAFTS),
             "draft_bytes": weight_bytes(pair.draft),
             "target_bytes": weight_bytes(pair.target),
         },
     )
+
+
+@torch.no_grad()
+def overlap(pair: Pair, request: Request, tokens: Sequence[int]) -> float:
+    """Mean probability that a token of a text is accepted if the draft proposes it there."""
+    text = torch.tensor([[*request.prompt, *tokens]])
+    wanted, proposed = (
+        torch.stack([request.sampling.probabilities(row, ()) for row in model(text)[0, len(request.prompt) - 1 : -1]])
+        for model in (pair.target, pair.draft)
+    )
+    return float(acceptance_rate(wanted, proposed).mean())
 
 
 def perplexities(pair: Pair) -> list[Record]:

@@ -1,6 +1,6 @@
 """Train the tokenizer, target and draft of `mlsys_lab.inference.pretrained`: `python book/pretrain.py`.
 
-On one core of a busy machine it takes a quarter of an hour. Weights and texts go into the package, and for each model a
+It takes four minutes of one core. Weights and texts go into the package, and for each model a
 record with its loss curve to book/data/measurements. The text is that of the checkout, so that a run on a later one
 gives other models; run book/measure_pair.py after it.
 """

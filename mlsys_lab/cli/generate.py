@@ -117,10 +117,13 @@ def _request(args: argparse.Namespace, pair: Pair, write: Callable[[int], None])
     from mlsys_lab.inference.text.chat import END
 
     tokenizer, context = pair.tokenizer, pair.target.config.context
-    prompt = encode_chat(tokenizer, [Message("user", args.prompt)]) if args.chat else tokenizer.encode(args.prompt)
+    end = tokenizer.special_id(END)
+    # A text begins where another one ended: so it was in training.
+    plain = [end, *tokenizer.encode(args.prompt)]
+    prompt = encode_chat(tokenizer, [Message("user", args.prompt)]) if args.chat else plain
     most = max(1, min(MAX_TOKENS, context - len(prompt))) if args.max_tokens is None else args.max_tokens
     sampling = Sampling(temperature=args.temperature, top_p=args.top_p, seed=args.seed)
-    request = Request(prompt, most, sampling, stop=[[tokenizer.special_id(END)]], on_token=write)
+    request = Request(prompt, most, sampling, stop=[[end]], on_token=write)
     request.check(pair.target)
     return request
 

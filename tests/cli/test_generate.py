@@ -81,7 +81,7 @@ def test_text_comes_piece_by_piece(monkeypatch):
         (["--prompt", ""], "the prompt is empty: expected text to continue", 1),
         (["--prompt", "", "--chat"], "the prompt is empty: expected text to continue", 1),
         (["--prompt", "one two " * 600], "the prompt leaves no room in the context: got", 1),
-        (["--prompt", "a", "--max-tokens", "600"], "prompt and max_tokens outgrow the context: got 1 + 600 tokens", 1),
+        (["--prompt", "a", "--max-tokens", "600"], "prompt and max_tokens outgrow the context: got 2 + 600 tokens", 1),
         (["--prompt", "a", "--max-tokens", "0"], "max_tokens out of range: got 0", 1),
         (["--prompt", "a", "--temperature", "0", "--top-p", "0.5"], "temperature 0 draws nothing", 1),
         (["--prompt", "a", "--temperature", "0", "--seed", "1"], "temperature 0 draws nothing", 1),
