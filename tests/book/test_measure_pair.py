@@ -46,7 +46,7 @@ def test_a_few_prompts_are_accepted_about_as_often_as_on_record(pair, records, m
         assert few["accepted"] / few["drafted"] == pytest.approx(share, abs=0.2)
         assert kept.parameters["tokens_a_step"] > 1.4
         # Real texts have easy and hard stretches, and the formula has none.
-        assert kept.parameters["tokens_a_step"] == pytest.approx(kept.parameters["expected_tokens_a_step"], rel=0.15)
+        assert kept.parameters["tokens_a_step"] == pytest.approx(kept.parameters["expected_tokens_a_step"], rel=0.1)
 
 
 @torch.no_grad()

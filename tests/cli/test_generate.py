@@ -17,8 +17,8 @@ from tests.cli.test_shell import run as run_in_shell
 
 LINE = re.compile(
     r"(\d+) tokens(?:; (\d\.\d\d) tokens a step, (\d+)% of drafts accepted)?; first token after \d+ ms"
-    r"(?:, then [\d.]+ tokens/s)?; a token moves ([\d.]+) MB, at least [\d.]+ ms"
-    r" at the [\d.]+ GB/s that this machine copies at(?:: [\d.]+% of the bound)?\n"
+    r"(?:, then (?P<speed>[\d.]+) tokens/s)?; a token moves (?P<moved>[\d.]+) MB, at least (?P<least>[\d.]+) ms"
+    r" at the 10.0 GB/s that this machine copies at(?:: (?P<share>[\d.]+)% of the bound)?\n"
 )
 
 
@@ -33,9 +33,17 @@ def test_text_goes_to_standard_output_and_its_speed_to_standard_error(call):
     assert code == 0 and out.startswith("The memory") and out.endswith("\n") and len(out) > 15
     found = LINE.fullmatch(err)
     assert found and found[1] == "12" and found[2] is None
-    assert 3.6 < float(found[4]) < 3.8
+    assert 3.6 < float(found["moved"]) < 3.8
     assert call("generate", "--prompt", "The memory", "--max-tokens", "12", "--seed", "1")[1] == out
     assert call("generate", "--prompt", "The memory", "--max-tokens", "12", "--seed", "2")[1] != out
+
+
+def test_the_share_is_the_least_time_over_the_time_taken(call):
+    found = LINE.fullmatch(call("generate", "--prompt", "The memory", "--max-tokens", "40", "--seed", "1")[2])
+    assert found
+    speed, moved, least, share = (float(found[name]) for name in ("speed", "moved", "least", "share"))
+    assert least == pytest.approx(moved * 1e6 / 1e10 * 1e3, abs=1e-3)
+    assert share == pytest.approx(100 * least / 1e3 * speed, rel=0.02, abs=0.06)
 
 
 def test_drafts_change_nothing_of_a_greedy_text(call):
@@ -43,13 +51,13 @@ def test_drafts_change_nothing_of_a_greedy_text(call):
     plain, drafted = call(*greedy), call(*greedy, "--speculative")
     assert plain[1] == drafted[1]
     found = LINE.fullmatch(drafted[2])
-    assert found and float(found[2]) >= 1 and float(found[4]) < 3.8 + 4 * 0.5
+    assert found and float(found[2]) >= 1 and float(found["moved"]) < 3.8 + 4 * 0.5
 
 
 def test_four_bits_move_fewer_bytes(call):
     ask = ("generate", "--prompt", "A kernel", "--max-tokens", "5", "--top-p", "0.9")
     plain, packed = (LINE.fullmatch(call(*ask, *more)[2]) for more in ((), ("--int4",)))
-    assert plain and packed and float(packed[4]) < 0.35 * float(plain[4])
+    assert plain and packed and float(packed["moved"]) < 0.35 * float(plain["moved"])
 
 
 def test_an_answer_comes_without_its_question(call):
