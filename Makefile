@@ -27,7 +27,7 @@ BUILDER ?= $(firstword $(foreach program,docker podman,$(if $(shell command -v $
 COMMIT = $(shell git rev-parse --short=12 HEAD)
 
 .DEFAULT_GOAL := help
-.PHONY: help start test tests quick book linkcheck labs check-labs prove oracles lint javascript format constraints fuzz newest bench bench-gpu grade-shard grade-speed grade-merge gpu-doctor gpu-image wheel screenshots packages allow-sandbox clean distclean
+.PHONY: help start test tests quick book linkcheck labs check-labs prove oracles lint javascript format constraints fuzz newest bench bench-gpu grade-shard grade-speed grade-merge gpu-doctor gpu-image wheel pretrain screenshots packages allow-sandbox clean distclean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -135,6 +135,10 @@ gpu-image: ## Build IMAGE for grade-speed from this commit, as mlsys-lab-gpu:COM
 
 wheel: $(READY) ## Build the wheel, with the released labs inside, into dist/
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+pretrain: $(READY) ## Train the two small models on the book's text, and measure them: a few minutes of one core
+	$(BIN)/python book/pretrain.py
+	$(BIN)/python book/measure_pair.py
 
 screenshots: book ## Take the README's pictures again
 	$(BIN)/python book/screenshots.py

@@ -1,4 +1,4 @@
-"""The learner's command, `mlsys-lab`: list, start, check, progress, estimate, bench-collectives, doctor."""
+"""The learner's command, `mlsys-lab`: list, start, check, progress, estimate, bench-collectives, generate, doctor."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ COMMANDS = {
     "progress": "mlsys_lab.cli.progress",
     "estimate": "mlsys_lab.cli.estimate",
     "bench-collectives": "mlsys_lab.cli.bench_collectives",
+    "generate": "mlsys_lab.cli.generate",
     "doctor": "mlsys_lab.cli.doctor",
 }
 """Each command's module."""
@@ -36,6 +37,9 @@ what a model needs:
 
 what ranks cost each other:
   mlsys-lab bench-collectives --world gloo --ranks 4
+
+what a small language model writes, and how far from its bound:
+  mlsys-lab generate --prompt "A cache" --speculative
 
 exit codes: 0 done and passed, 1 a mistake or a check that did not pass, 2 a command line that is not understood
 """

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 from mlsys_lab.errors import InputError, did_you_mean
-from mlsys_lab.hardware.cpu import measure_cpu
+from mlsys_lab.hardware.cpu import measure_copy_bandwidth, measure_cpu
 from mlsys_lab.hardware.device import PRECISIONS, Device, Link
 from mlsys_lab.hardware.devices import DEVICES
 
-__all__ = ["DEVICES", "PRECISIONS", "Device", "Link", "device", "measure_cpu"]
+__all__ = ["DEVICES", "PRECISIONS", "Device", "Link", "device", "measure_copy_bandwidth", "measure_cpu"]
 
 OTHER_CARDS = {"pcie", "nvl"}
 """Words in a driver's device name that mark a slower card of the same chip than the SXM module of the table."""

@@ -1,1 +1,9 @@
-"""Serving a language model: caches of keys and values, generation, and speculative decoding."""
+"""Serving a language model: caches of keys and values, generation, and speculative decoding.
+
+cache         keys and values of the tokens so far, by sequence: contiguous, sliding window, paged; in 8 bits
+text          a byte-pair tokenizer, text as it is written, conversations
+generate      prompts continued token by token, greedily or by draws, many at once
+speculative   drafts of several tokens, checked in one step
+quantize      weights in 8 and 4 bits, and the bytes that a token moves
+pretrained    two small models that have read the book, and their tokenizer
+"""

@@ -110,6 +110,8 @@ def learn_merges(ids: Tokens, size: int, vocabulary_size: int) -> tuple[list[tup
 def merge(ids: Tokens, left: int, right: int, new: int) -> Tokens:
     """Replace each `left` that `right` follows by `new`, from the beginning on: ids (D,) -> (D or fewer,)."""
     places = np.flatnonzero((ids[:-1] == left) & (ids[1:] == right))
+    if not len(places):
+        return ids
     if left == right:
         places = np.array(_drop_overlaps(places.tolist()), dtype=np.int64)
     merged = ids.copy()

@@ -19,8 +19,9 @@ class Request:
 
     A text ends where it ends with one of the `stop` sequences of token ids, which is cut off; (id,) is one that ends
     with a token such as "end of text". It also ends before the first of the `stop_strings`, wherever tokens cut it;
-    `stream` is then called for each text, and makes what turns its tokens into characters. InputError for what no model
-    could answer.
+    `stream` is then called for each text, and makes what turns its tokens into characters. `on_token` is called with
+    each token as it is written, those that stop a text and of all `count` texts too; by beam search never. InputError
+    for what no model could answer.
     """
 
     prompt: Sequence[int]
@@ -30,6 +31,7 @@ class Request:
     count: int = 1
     stop_strings: Sequence[str] = ()
     stream: Callable[[], TextStream] | None = None
+    on_token: Callable[[int], object] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prompt", _read_tokens("prompt", self.prompt))
@@ -139,6 +141,8 @@ class Text:
             piece = self._stream.add(token)
             self._ends.append((self._ends[-1] if self._ends else 0) + len(piece))
             self.shown += self._search.add(piece)
+        if self.request.on_token is not None:
+            self.request.on_token(token)
         ending = [len(stop) for stop in self.request.stop if self.tokens[-len(stop) :] == list(stop)]
         if self._search.found:
             self._complete(sum(end < len(self.shown) for end in self._ends) + bool(self.shown), "stop")

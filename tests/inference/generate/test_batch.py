@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 
 import pytest
@@ -210,3 +211,14 @@ def test_texts_on_the_gpu_are_those_of_the_cpu():
         for name, cache in caches(model, sequences=4, chunk=4).items():
             for answer, wanted in zip(generate(model, requests, cache=cache), expected, strict=True):
                 assert [one.tokens for one in answer] == [one.tokens for one in wanted], name
+
+
+def test_each_token_is_told_as_it_is_written():
+    model, told = build(), []
+    request = Request([1, 2], 6, Sampling(seed=0), on_token=told.append)
+    ((text,),) = generate(model, [request])
+    assert tuple(told) == text.tokens
+    told.clear()
+    ((stopped,),) = generate(model, [dataclasses.replace(request, stop=[text.tokens[2:4]])])
+    assert stopped.tokens == text.tokens[:2] and tuple(told) == text.tokens[:4]
+    assert request == dataclasses.replace(request, on_token=None)

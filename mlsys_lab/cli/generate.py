@@ -1,0 +1,150 @@
+"""Let the small model that comes with the course write, and hold its speed against the bound that memory sets.
+
+The model has read this book and nothing else: it knows words of the field, and makes up the rest. Text goes to standard
+output as it comes; then a line on standard error says tokens per second, the time to the first token, bytes that a
+token moves, and the share of the bound: the time to move them at the speed at which this machine copies, measured on
+the spot, over the time that a token took. A model this small is far below it: it is Python that takes the time.
+
+examples:
+  mlsys-lab generate --prompt "The memory of a GPU"
+  mlsys-lab generate --prompt "What is bandwidth?" --chat --temperature 0
+  mlsys-lab generate --prompt "A kernel" --speculative --int4 --top-p 0.9 --seed 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mlsys_lab.errors import InputError
+
+if TYPE_CHECKING:
+    from mlsys_lab.inference.generate import Request
+    from mlsys_lab.inference.pretrained import Pair
+    from mlsys_lab.inference.speculative import Speculation
+
+MAX_TOKENS = 100
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `mlsys-lab generate`: the prompt, how the model runs, how tokens are chosen."""
+    parser.add_argument("--prompt", required=True, metavar="TEXT", help="what to continue, or with --chat to answer")
+    parser.add_argument("--chat", action="store_true", help="take the prompt as a question, write the answer alone")
+    parser.add_argument("--speculative", action="store_true", help="let a smaller model draft, four tokens at a time")
+    parser.add_argument("--int4", action="store_true", help="weights of the blocks in 4 bits, in groups of 64")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help=f"tokens to write at most ({MAX_TOKENS}, or room)")
+    parser.add_argument("--temperature", type=float, default=0.8, metavar="T", help="0 takes the likeliest (0.8)")
+    parser.add_argument("--top-p", type=float, metavar="P", help="draw from the likeliest with probability P together")
+    parser.add_argument("--seed", type=int, metavar="N", help="the same text every time")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the text as it comes, then a line about its speed; returns exit code 0."""
+    if not args.prompt:
+        raise InputError("the prompt is empty", expected="text to continue")
+    from mlsys_lab.models.training import one_thread
+
+    with one_thread():
+        _generate(args)
+    return 0
+
+
+def _generate(args: argparse.Namespace) -> None:
+    from mlsys_lab.inference.generate import generate
+    from mlsys_lab.inference.pretrained import load_pair
+    from mlsys_lab.inference.quantize import quantize
+    from mlsys_lab.inference.speculative import ModelDrafter, speculate
+    from mlsys_lab.inference.text import Stream
+
+    pair = load_pair()
+    if args.int4:
+        pair = pair._replace(target=quantize(pair.target, "int4"))
+    clock, stream = Clock(), Stream(pair.tokenizer)
+
+    def write(token: int) -> None:
+        clock.tick()
+        print(stream.add(token), end="", flush=True)
+
+    request = _request(args, pair, write)
+    speculation = None
+    try:
+        if not args.chat:
+            print(args.prompt, end="", flush=True)
+        clock.start()
+        if args.speculative:
+            speculation = speculate(pair.target, request, ModelDrafter(pair.draft))
+        else:
+            generate(pair.target, [request])
+    finally:
+        print(stream.end(), flush=True)
+    print(_report(pair, len(request.prompt), clock, speculation), file=sys.stderr)
+
+
+@dataclass
+class Clock:
+    """Times of a text: when it was asked for, and when each token came, in seconds."""
+
+    started_s: float = 0.0
+    tokens_s: list[float] = field(default_factory=list)
+
+    def start(self) -> None:
+        """Note that the text is asked for now."""
+        self.started_s = time.perf_counter()
+
+    def tick(self) -> None:
+        """Note that a token came now."""
+        self.tokens_s.append(time.perf_counter())
+
+    @property
+    def first_s(self) -> float:
+        """Time to the first token."""
+        return self.tokens_s[0] - self.started_s
+
+    @property
+    def each_s(self) -> float | None:
+        """Mean time of a token after the first; None where there is none."""
+        after = len(self.tokens_s) - 1
+        return (self.tokens_s[-1] - self.tokens_s[0]) / after if after else None
+
+
+def _request(args: argparse.Namespace, pair: Pair, write: Callable[[int], None]) -> Request:
+    from mlsys_lab.inference.generate import Request, Sampling
+    from mlsys_lab.inference.text import Message, encode_chat
+    from mlsys_lab.inference.text.chat import END
+
+    tokenizer, context = pair.tokenizer, pair.target.config.context
+    end = tokenizer.special_id(END)
+    # A text begins where another one ended: so it was in training.
+    plain = [end, *tokenizer.encode(args.prompt)]
+    prompt = encode_chat(tokenizer, [Message("user", args.prompt)]) if args.chat else plain
+    most = max(1, min(MAX_TOKENS, context - len(prompt))) if args.max_tokens is None else args.max_tokens
+    sampling = Sampling(temperature=args.temperature, top_p=args.top_p, seed=args.seed)
+    request = Request(prompt, most, sampling, stop=[[end]], on_token=write)
+    request.check(pair.target)
+    return request
+
+
+def _report(pair: Pair, prompt: int, clock: Clock, speculation: Speculation | None) -> str:
+    """What the text cost, on one line."""
+    from mlsys_lab.hardware import measure_copy_bandwidth
+    from mlsys_lab.inference.quantize import token_bytes
+
+    count = len(clock.tokens_s)
+    past = prompt + count / 2  # in the middle of the text
+    moved, said = token_bytes(pair.target, past), ""
+    if speculation is not None:
+        drafted = speculation.drafted * token_bytes(pair.draft, past)
+        moved = (speculation.steps * moved + drafted) / count
+        share = speculation.accepted / max(1, speculation.drafted)
+        said = f"; {count / speculation.steps:.2f} tokens a step, {share:.0%} of drafts accepted"
+    bandwidth = measure_copy_bandwidth()
+    line = f"{count} tokens{said}; first token after {clock.first_s * 1e3:.0f} ms"
+    if clock.each_s:
+        line += f", then {1 / clock.each_s:.1f} tokens/s"
+    line += f"; a token moves {moved / 1e6:.2f} MB, at least {moved / bandwidth * 1e3:.3f} ms"
+    line += f" at the {bandwidth / 1e9:.1f} GB/s that this machine copies at"
+    return line + (f": {moved / bandwidth / clock.each_s:.1%} of the bound" if clock.each_s else "")

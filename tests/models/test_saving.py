@@ -1,0 +1,49 @@
+"""Checkpoints that we write are read back to the bit, by `load` and by transformers."""
+
+import dataclasses
+
+import pytest
+import torch
+from transformers import LlamaForCausalLM
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.flops import TransformerConfig
+from mlsys_lab.models import Transformer, load
+from mlsys_lab.models.saving import save
+
+CONFIG = TransformerConfig(
+    "saved", n_layers=2, d_model=24, n_heads=4, n_kv_heads=2, d_ff=40, vocab_size=31, context=16, rope_theta=500.0
+)
+TOKENS = torch.tensor([[1, 5, 30, 0]])
+
+
+@pytest.mark.parametrize("config", [CONFIG, dataclasses.replace(CONFIG, tied=True, head_dim=8, norm_eps=1e-6)])
+@torch.no_grad()
+def test_what_is_saved_is_read_back(tmp_path, config):
+    model = Transformer(config)
+    save(model, tmp_path / "saved", dtype=torch.float32)
+    read = load(tmp_path / "saved")
+    assert read.config == config
+    assert torch.equal(read(TOKENS), model(TOKENS))
+    theirs = LlamaForCausalLM.from_pretrained(tmp_path / "saved")
+    torch.testing.assert_close(theirs(TOKENS).logits, model(TOKENS))
+
+
+def test_weights_are_in_16_bits_unless_told_otherwise(tmp_path):
+    save(Transformer(CONFIG), tmp_path)
+    assert load(tmp_path).embedding.weight.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    "change", [{"position": "alibi"}, {"activation": "gelu"}, {"qkv_bias": True}, {"norm": "layer"}]
+)
+def test_a_model_that_is_not_built_like_llama_is_one_line(tmp_path, change):
+    model = Transformer(dataclasses.replace(CONFIG, **change))
+    with pytest.raises(InputError, match="only models built like LLaMA are saved: got saved"):
+        save(model, tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
+
+
+def test_a_window_is_one_line(tmp_path):
+    with pytest.raises(InputError, match="only models built like LLaMA are saved"):
+        save(Transformer(CONFIG, window=4), tmp_path / "saved")
