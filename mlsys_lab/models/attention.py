@@ -69,6 +69,7 @@ class SelfAttention(nn.Module):
         )
         q, k = self.query_norm(q), self.key_norm(k)
         if angles is not None:
-            q, k = rotate(q, angles), rotate(k, angles)
+            turned = rotate(torch.cat((q, k), dim=1), angles)  # both at once: half as many operations
+            q, k = turned[:, : q.shape[1]], turned[:, q.shape[1] :]
         heads = self.attention(q, k, v, bias) if attend is None else attend(q, k, v)  # (B, N, T, H)
         return self.out(heads.transpose(1, 2).flatten(2))  # (B, T, D)

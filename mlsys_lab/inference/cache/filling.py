@@ -85,7 +85,7 @@ def fillings(cache: Contiguous | Paged, slots: int, texts: Sequence[Text], *, ch
             tokens = {running[name]: by_name[name].tokens_from(length, chunk) for name, length in before.items()}
             step = cache.prepare(tokens)
             attend = cast(StepAttention, step.attend)
-            written |= zip(attend.written.tolist(), step.positions[0].tolist(), strict=True)
+            written |= zip(map(int, attend.written), step.positions[0].tolist(), strict=True)
             cache.commit(step)
             new = {name: (length, cache.length(running[name])) for name, length in before.items()}
         states.append(_state(cache, slots, written, running, new, shared))

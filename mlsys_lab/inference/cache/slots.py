@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.inference.cache.interface import Cache, Step
-from mlsys_lab.inference.cache.storage import Storage
+from mlsys_lab.inference.cache.storage import Slots, Storage, as_range
 from mlsys_lab.models import Transformer
 from mlsys_lab.models.positions import score_bias
 
@@ -107,14 +107,12 @@ class SlotCache(Cache):
             self._slots(sequence, int(places[0]), int(places[-1]) + 1)
             for sequence, places in zip(counts, keys, strict=True)
         ]
-        written = torch.cat([part[-count:] for part, count in zip(slots, counts.values(), strict=True)])  # (Q,)
         ends = torch.tensor(list(counts.values())).cumsum(0)  # (R,)
         attend = StepAttention(
             self.storage,
             self.model,
-            lengths=tuple(counts.values()),
-            written=written.to(device),
-            slots=_pad(slots, 0).to(device),
+            counts=tuple(counts.values()),
+            slots=slots,
             queries=_pad(queries, 0).to(device),
             keys=_pad(keys, NO_KEY).to(device),
         )
@@ -164,7 +162,8 @@ class StepAttention:
     """Attention of one step: writes new keys and values, gathers all that are seen, attends; a `CachedAttention`.
 
     A pass brings queries packed, (1, N, Q, H). They are laid out in rows by sequence, (R, N, T, H), for one call of
-    torch's attention over all sequences; places where a row is shorter are masked, and their results left behind.
+    torch's attention over all sequences; places where a row is shorter are masked, and their results left behind. The
+    queries of the N/K heads that share keys are rows of one head there, so that no key is copied for each.
     """
 
     def __init__(
@@ -172,35 +171,59 @@ class StepAttention:
         storage: Storage,
         model: Transformer,
         *,
-        lengths: tuple[int, ...],
-        written: torch.Tensor,
-        slots: torch.Tensor,
+        counts: tuple[int, ...],
+        slots: list[torch.Tensor],
         queries: torch.Tensor,
         keys: torch.Tensor,
     ) -> None:
-        self.storage, self.written, self.slots = storage, written, slots  # (Q,) and (R, S)
-        self.scale = model.config.head_dim**-0.5
-        weight = model.embedding.weight
-        self.bias = score_bias(queries, keys, weight, slopes=model.slopes(), window=model.window)  # (R, N or 1, T, S)
-        self.row = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths)).to(weight.device)  # (Q,)
-        self.column = torch.cat([torch.arange(length) for length in lengths]).to(weight.device)  # (Q,)
+        self.storage, self.scale = storage, model.config.head_dim**-0.5
+        self.R, self.T = queries.shape
+        weight, slopes = model.embedding.weight, model.slopes()
+        written = torch.cat([part[-count:] for part, count in zip(slots, counts, strict=True)])
+        self.slots: Slots = _pad(slots, 0).to(weight.device)  # (R, S)
+        self.written: Slots = written.to(weight.device)  # (Q,)
+        if self.R == 1 and (in_a_row := as_range(slots[0])):  # then they need not be copied
+            self.slots, self.written = in_a_row, in_a_row[-counts[0] :]
+        alike = len({len(part) for part in slots}) == 1
+        self.bias: torch.Tensor | None = None
+        if self.T > 1 or not alike or slopes is not None:  # else each query sees all keys of its row
+            bias = score_bias(queries, keys, weight, slopes=slopes, window=model.window)  # (R, N or 1, T, S)
+            K = 1 if model.config.latent else model.config.n_kv_heads
+            group = model.config.n_heads // K
+            if slopes is None:
+                bias, K = bias.expand(-1, group, -1, -1), 1
+            self.bias = bias.reshape(self.R, K, group * self.T, -1)  # (R, K or 1, N/K·T, S)
+        self.row = self.column = None  # of each new token (Q,), where rows differ in length
+        if len(set(counts)) > 1:
+            rows = torch.repeat_interleave(torch.arange(self.R), torch.tensor(counts))
+            self.row = rows.to(weight.device)
+            self.column = torch.cat([torch.arange(count) for count in counts]).to(weight.device)
 
     def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """Attend in a layer: q (1, N, Q, H), k and v (1, K, Q, H) -> (1, N, Q, H); H of latent heads are several."""
+        """Attend in a layer: q (1, N, Q, H), k and v (1, K, Q, H) -> (1, N, Q, H), H of the values."""
         self.storage.write(layer, self.written, k[0].transpose(0, 1), v[0].transpose(0, 1))  # (Q, K, H) each
-        keys, values = (x.transpose(1, 2) for x in self.storage.read(layer, self.slots))  # (R, K, S, H)
-        (R, T), (N, H) = (self.bias.shape[0], self.bias.shape[2]), (q.shape[1], q.shape[3])
-        rows = q.new_zeros(R, T, N, H)
-        rows[self.row, self.column] = q[0].transpose(0, 1)
+        R, T, N, K = self.R, self.T, q.shape[1], k.shape[1]
+        keys, values = (
+            x.view(R, -1, *x.shape[-2:]).transpose(1, 2)  # (R, K, S, H)
+            for x in self.storage.read(layer, self.slots)
+        )
+        rows = self._lay_out(q[0].transpose(0, 1)).transpose(1, 2)  # (R, N, T, H)
         heads = F.scaled_dot_product_attention(
-            rows.transpose(1, 2),
-            keys,
-            values,
-            attn_mask=self.bias,
-            scale=self.scale,
-            enable_gqa=keys.shape[1] != N,
-        )  # (R, N, T, H)
-        return heads.transpose(1, 2)[self.row, self.column].transpose(0, 1)[None]
+            rows.reshape(R, K, N // K * T, -1), keys, values, attn_mask=self.bias, scale=self.scale
+        )  # (R, K, N/K·T, H)
+        return self._pack(heads.reshape(R, N, T, -1).transpose(1, 2)).transpose(0, 1)[None]
+
+    def _lay_out(self, packed: torch.Tensor) -> torch.Tensor:
+        """Rows of new tokens by sequence, filled up with zeros: (Q, ...) -> (R, T, ...)."""
+        if self.row is None:
+            return packed.reshape(self.R, self.T, *packed.shape[1:])
+        rows = packed.new_zeros(self.R, self.T, *packed.shape[1:])
+        rows[self.row, self.column] = packed
+        return rows
+
+    def _pack(self, rows: torch.Tensor) -> torch.Tensor:
+        """New tokens side by side, without what filled the rows up: (R, T, ...) -> (Q, ...)."""
+        return rows.flatten(0, 1) if self.row is None else rows[self.row, self.column]
 
 
 def _pad(rows: list[torch.Tensor], filling: int) -> torch.Tensor:

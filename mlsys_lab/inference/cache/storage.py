@@ -16,9 +16,30 @@ from mlsys_lab.models import Transformer
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
-def gather(kept: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-    """Rows of `kept` (slots in all, ...) that slots of any shape name; four times as fast on a CPU as kept[slots]."""
+Slots = torch.Tensor | range
+"""Numbers of slots, of any shape; a range stands for slots (n,) each of which lies behind the one before."""
+
+
+def as_range(slots: torch.Tensor) -> range | None:
+    """Slots (n,) as a range where each lies behind the one before, else None."""
+    first, last = int(slots[0]), int(slots[-1])
+    in_a_row = last - first + 1 == len(slots) and bool((slots.diff() == 1).all())
+    return range(first, last + 1) if in_a_row else None
+
+
+def gather(kept: torch.Tensor, slots: Slots) -> torch.Tensor:
+    """Rows of `kept` (slots in all, ...) that these slots name; those of a range are not copied.
+
+    Others are, four times as fast on a CPU as by kept[slots].
+    """
+    if isinstance(slots, range):
+        return kept[slots.start : slots.stop]
     return kept.index_select(0, slots.flatten()).view(*slots.shape, *kept.shape[1:])
+
+
+def put(kept: torch.Tensor, slots: Slots, rows: torch.Tensor) -> None:
+    """Write rows over those of `kept` (slots in all, ...) that these slots name."""
+    kept[slice(slots.start, slots.stop) if isinstance(slots, range) else slots] = rows
 
 
 class Storage:
@@ -42,17 +63,17 @@ class Storage:
         """Bytes of one slot: a token's keys and values in all layers."""
         return self.kept[:, :, 0].numel() * self.kept.element_size()
 
-    def write(self, layer: int, slots: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+    def write(self, layer: int, slots: Slots, k: torch.Tensor, v: torch.Tensor) -> None:
         """Keep keys and values (..., K, H) of one layer in slots (...)."""
         for kept, x in zip(self.kept[:, layer], (k, v), strict=False):
-            kept[slots] = x
+            put(kept, slots, x)
 
-    def read(self, layer: int, slots: torch.Tensor) -> Pair:
+    def read(self, layer: int, slots: Slots) -> Pair:
         """Keys and values of one layer in slots (...): two of (..., K, H), in the model's dtype."""
         keys, *values = (self._decode(side, layer, slots) for side in range(len(self.kept)))
         return keys, values[0] if values else keys[..., : self.value_width]
 
-    def _decode(self, side: int, layer: int, slots: torch.Tensor) -> torch.Tensor:
+    def _decode(self, side: int, layer: int, slots: Slots) -> torch.Tensor:
         """Keys (`side` 0) or values (1) of one layer in slots (...): (..., K, H), in the model's dtype."""
         return gather(self.kept[side, layer], slots)
 
@@ -78,12 +99,13 @@ class Scaled(Storage):
         """Bytes of one slot: a token's keys and values in all layers, with their scales."""
         return super().slot_bytes + self.scales[:, :, 0].numel() * self.scales.element_size()
 
-    def write(self, layer: int, slots: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+    def write(self, layer: int, slots: Slots, k: torch.Tensor, v: torch.Tensor) -> None:
         """Encode keys and values (..., K, H) of one layer and keep them in slots (...)."""
         for kept, scales, x in zip(self.kept[:, layer], self.scales[:, layer], (k, v), strict=False):
-            kept[slots], scales[slots] = self.encode(x)
+            for place, coded in zip((kept, scales), self.encode(x), strict=True):
+                put(place, slots, coded)
 
-    def _decode(self, side: int, layer: int, slots: torch.Tensor) -> torch.Tensor:
+    def _decode(self, side: int, layer: int, slots: Slots) -> torch.Tensor:
         scales = gather(self.scales[side, layer], slots).to(self.dtype)
         return super()._decode(side, layer, slots).to(self.dtype) * scales[..., None]
 

@@ -1,6 +1,6 @@
 """Which drafted tokens may stay, so that texts are distributed as if the model had written each token alone.
 
-Dimension letters: ... any leading axes, k drafted tokens, V vocabulary.
+Dimension letters: ... any leading axes, k drafted tokens, c candidates for one place, V vocabulary.
 """
 
 from __future__ import annotations
@@ -35,3 +35,29 @@ def accept(
     # Two distributions that differ by rounding alone can have a rejection and nothing beyond.
     residual = torch.where(residual.sum(-1, keepdim=True) > 0, residual, wanted.gather(-2, place)[..., 0, :])
     return accepted, draw(residual, uniforms[..., k])
+
+
+def accept_among(
+    candidates: torch.Tensor, proposed: torch.Tensor, wanted: torch.Tensor, uniforms: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Accept one of several candidates for one place, or none, and choose the token that stands there.
+
+    SpecInfer (Miao et al. 2023, arXiv:2305.09781), §4.3. `candidates` (..., c) were drawn one after the other from
+    `proposed` (..., c, V), each independently of the others but for what is said in its own distribution (without
+    replacement, say); `wanted` (..., V) is the model's own; `uniforms` (..., c + 1) are numbers in [0, 1). A candidate
+    is accepted as a single draft would be; if it is not, the next is held against what `wanted` has beyond it, and
+    after the last comes a draw from what is left. So the token is distributed as `wanted`, whatever was proposed.
+    Returns the number of the accepted candidate, c for none, and the token, both (...) and int64.
+    """
+    c, residual = candidates.shape[-1], wanted
+    which = torch.full(candidates.shape[:-1], c, device=wanted.device)
+    for i in range(c):
+        token, chance = candidates[..., i, None], proposed[..., i, :]
+        stays = uniforms[..., i] * chance.gather(-1, token)[..., 0] < residual.gather(-1, token)[..., 0]
+        which = torch.where(stays & (which == c), i, which)
+        beyond = (residual - chance).clamp(min=0)
+        total = beyond.sum(-1, keepdim=True)
+        residual = torch.where(total > 0, beyond / total.clamp(min=torch.finfo(total.dtype).tiny), residual)
+    drawn = draw(residual, uniforms[..., c])
+    picked = candidates.gather(-1, which.clamp(max=c - 1)[..., None])[..., 0] if c else drawn
+    return which, torch.where(which < c, picked, drawn)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 
@@ -13,7 +15,7 @@ from mlsys_lab.inference.generate import Completion, Request
 from mlsys_lab.inference.generate.batch import borrowed
 from mlsys_lab.inference.generate.request import Text
 from mlsys_lab.inference.speculative.acceptance import accept
-from mlsys_lab.inference.speculative.drafters import Drafter
+from mlsys_lab.inference.speculative.drafters import Draft, Drafter
 from mlsys_lab.models import Transformer
 
 
@@ -36,6 +38,55 @@ def speculate(
     ones are not, since the draws are others. Keys of rejected drafts are taken out of the cache before the next step.
     InputError as in `generate`, and for a request of several texts or a drafter with another vocabulary.
     """
+    return speculate_all(model, [request], [drafter], drafts=drafts, cache=cache)[0]
+
+
+def speculate_all(
+    model: Transformer,
+    requests: Sequence[Request],
+    drafters: Sequence[Drafter],
+    *,
+    drafts: int = 4,
+    cache: Cache | None = None,
+) -> list[Speculation]:
+    """Continue several prompts, each with a drafter of its own, all of them checked in the same steps of the model.
+
+    In each step every text gets as many tokens as its drafter had ideas and the model accepts, so that they advance
+    unequally. A text hangs on its own request and drafter alone, as in `generate`. InputError as in `speculate`.
+    """
+    if len(requests) != len(drafters):
+        raise InputError("a drafter for each request", got=f"{len(drafters)} for {len(requests)}")
+    for request, drafter in zip(requests, drafters, strict=True):
+        check(model, request, drafter)
+    require_at_least_one(drafts=drafts)
+    if cache is None:
+        longest = max((len(request.prompt) + request.max_tokens for request in requests), default=1)
+        cache = Contiguous(model, sequences=len(requests) or 1, capacity=longest)
+    drafts = min(drafts, (cache.chunk or drafts + 1) - 1)
+    writers = [Writer(request, drafter) for request, drafter in zip(requests, drafters, strict=True)]
+    with borrowed(cache):
+        read(model, cache, writers)
+        going = writers
+        while going:
+            drafted = [writer.draft(drafts) for writer in going]
+            new = {
+                writer.sequence: [writer.text.everything[-1], *draft.tokens]
+                for writer, draft in zip(going, drafted, strict=True)
+            }
+            logits = extend(model, cache, new, every_token=True)  # (Q, V)
+            for writer, draft, part in zip(going, drafted, logits.tensor_split(ends(new)), strict=True):
+                writer.choose(draft, part, cache)
+            going = [writer for writer in going if writer.text.completion is None]
+    return [writer.result for writer in writers]
+
+
+def ends(new: Mapping[int, Sequence[int]]) -> list[int]:
+    """Where, among the new tokens of all sequences of a step, those of each sequence end, but for the last one's."""
+    return list(accumulate(len(tokens) for tokens in new.values()))[:-1]
+
+
+def check(model: Transformer, request: Request, drafter: Drafter) -> None:
+    """Raise InputError for a request that speculation cannot answer, and a drafter with another vocabulary."""
     request.check(model)
     if request.count != 1:
         raise InputError("speculation writes one text at a time", got=f"count={request.count}", expected=1)
@@ -43,54 +94,75 @@ def speculate(
         raise InputError(
             "drafts in another vocabulary", got=f"{drafter.vocab_size} tokens", expected=model.config.vocab_size
         )
-    require_at_least_one(drafts=drafts)
-    if cache is None:
-        cache = Contiguous(model, sequences=1, capacity=len(request.prompt) + request.max_tokens)
-    writer = _Writer(model, request, drafter, cache)
-    with borrowed(cache):
-        writer.read()
-        while (completion := writer.text.completion) is None:
-            writer.step(min(drafts, (cache.chunk or drafts + 1) - 1))
-    return Speculation(completion, writer.steps, writer.drafted, writer.accepted)
 
 
-class _Writer:
-    """A text with its sequence in a cache, which holds all of its tokens but the last."""
+class Writer:
+    """A text with its drafter, its random numbers and a sequence in a cache, which holds all its tokens but the last.
 
-    def __init__(self, model: Transformer, request: Request, drafter: Drafter, cache: Cache) -> None:
-        self.model, self.drafter, self.cache = model, drafter, cache
-        self.text, (self.generator,) = Text(request), request.sampling.generators(1)
+    `steps`, `drafted` and `accepted` are counts so far.
+    """
+
+    sequence: int
+
+    def __init__(self, request: Request, drafter: Drafter) -> None:
+        self.drafter, self.text, self.sampling = drafter, Text(request), request.sampling
+        (self.generator,) = request.sampling.generators(1)
         self.steps = self.drafted = self.accepted = 0
 
-    def read(self) -> None:
-        """Feed the prompt but for its last token, which the first step begins with."""
-        prompt = self.text.request.prompt
-        self.sequence = self.cache.start(prompt)
-        first = self.cache.length(self.sequence)
-        chunk = self.cache.chunk or len(prompt)
-        for start in range(first, len(prompt) - 1, chunk):
-            part = prompt[start : min(start + chunk, len(prompt) - 1)]
-            extend(self.model, self.cache, {self.sequence: part})
+    @property
+    def result(self) -> Speculation:
+        """What was written, once the text has ended."""
+        assert self.text.completion
+        return Speculation(self.text.completion, self.steps, self.drafted, self.accepted)
 
-    def step(self, drafts: int) -> None:
-        """Draft, check all drafts in one step, write those accepted and the token after them."""
-        before, sampling = self.text.everything, self.text.request.sampling
-        # The token after the drafts is written too, so there is no use in drafting what would come after the end.
-        draft = self.drafter.propose(before, min(drafts, self.text.left - 1), sampling, self.generator)
-        new = [before[-1], *draft.tokens]
-        logits = extend(self.model, self.cache, {self.sequence: new}, every_token=True)  # (k + 1, V)
+    def draft(self, drafts: int) -> Draft:
+        """Tokens that may follow, at most `drafts`: the token after them is written too, and must not be too many."""
+        return self.drafter.propose(
+            self.text.everything, min(drafts, self.text.left - 1), self.sampling, self.generator
+        )
+
+    def choose(self, draft: Draft, logits: torch.Tensor, cache: Cache) -> None:
+        """Write those drafts that are accepted and the token after them, by logits (k + 1, V).
+
+        Keys of the others go from the cache, and all keys of a text that has ended.
+        """
+        before = self.text.everything
         wanted = torch.stack(
-            [sampling.probabilities(row, before + draft.tokens[:i]) for i, row in enumerate(logits)]
+            [self.sampling.probabilities(row, before + draft.tokens[:i]) for i, row in enumerate(logits)]
         )  # (k + 1, V)
-        uniforms = torch.rand(len(new), generator=self.generator, dtype=torch.float64).to(wanted.device)
+        uniforms = self.uniforms(len(logits)).to(wanted.device)
         drafted = torch.tensor(draft.tokens, dtype=torch.int64, device=wanted.device)
         proposed = draft.probabilities.to(wanted.device)
         accepted, following = (int(x) for x in accept(drafted, proposed, wanted, uniforms))
-        self.cache.truncate(self.sequence, len(before) + accepted)
+        self.drafted += len(draft.tokens)
+        self.write([*draft.tokens[:accepted], following], logits[: accepted + 1])
+        if self.text.completion:
+            cache.drop(self.sequence)
+        else:
+            cache.truncate(self.sequence, len(before) + accepted)
+
+    def write(self, tokens: Sequence[int], logits: torch.Tensor) -> None:
+        """Write what one step gave: accepted drafts and the token after them, each by its logits (..., V)."""
         logprobs = logits.double().log_softmax(-1)
-        for row, token in zip(logprobs, [*draft.tokens[:accepted], following], strict=False):
+        for row, token in zip(logprobs, tokens, strict=True):
             if self.text.completion is None:
                 self.text.add(token, float(row[token]))
         self.steps += 1
-        self.drafted += len(draft.tokens)
-        self.accepted += accepted
+        self.accepted += len(tokens) - 1
+
+    def uniforms(self, count: int) -> torch.Tensor:
+        """Random numbers in [0, 1) of this text's own source."""
+        return torch.rand(count, generator=self.generator, dtype=torch.float64)
+
+
+def read(model: Transformer, cache: Cache, writers: Sequence[Writer]) -> None:
+    """Feed all prompts but for their last tokens, which the first step begins with; in chunks where the cache must."""
+    pending: dict[int, Sequence[int]] = {}
+    for writer in writers:
+        prompt = writer.text.request.prompt
+        writer.sequence = cache.start(prompt)
+        pending[writer.sequence] = prompt[cache.length(writer.sequence) : -1]
+    while pending := {sequence: tokens for sequence, tokens in pending.items() if tokens}:
+        parts = {sequence: tokens[: cache.chunk] for sequence, tokens in pending.items()}
+        extend(model, cache, parts)
+        pending = {sequence: tokens[len(parts[sequence]) :] for sequence, tokens in pending.items()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.amounts import require_not_negative
+from mlsys_lab.flops.amounts import require_at_least_one, require_not_negative
 
 
 def acceptance_rate(wanted: torch.Tensor, proposed: torch.Tensor) -> torch.Tensor:
@@ -18,6 +18,21 @@ def acceptance_rate(wanted: torch.Tensor, proposed: torch.Tensor) -> torch.Tenso
     One less the total variation between the two (arXiv:2211.17192, corollary 3.6).
     """
     return torch.minimum(wanted, proposed).sum(-1)
+
+
+def acceptance_among(wanted: torch.Tensor, proposed: torch.Tensor, candidates: int) -> torch.Tensor:
+    """Probability that one of several tokens drawn independently from `proposed` is accepted: (..., V) twice -> (...).
+
+    After each that is rejected, the next is held against what is wanted beyond (arXiv:2305.09781, §4.3).
+    """
+    require_at_least_one(candidates=candidates)
+    rejected = torch.ones(wanted.shape[:-1], dtype=wanted.dtype)
+    for _ in range(candidates):
+        rejected = rejected * (1 - acceptance_rate(wanted, proposed))
+        beyond = (wanted - proposed).clamp(min=0)
+        total = beyond.sum(-1, keepdim=True)
+        wanted = torch.where(total > 0, beyond / total.clamp(min=torch.finfo(total.dtype).tiny), wanted)
+    return 1 - rejected
 
 
 def expected_tokens(acceptance: float, drafts: int) -> float:
