@@ -187,7 +187,7 @@ def _mask(n: int, tone: Callable[[int, int], str], title: str) -> Panel:
 
 def _heads(group: int, title: str, shared: str = "") -> Panel:
     """Eight query heads and the keys and values that each `group` of them shares."""
-    at = [12 + 18 * i for i in range(8)]
+    at = [9 + 18 * i for i in range(8)]
     pieces = [box(x - 7, 8, 14, 20, tone="blue") for x in at]
     for first in range(0, 8, group):
         middle = (at[first] + at[first + group - 1]) / 2
@@ -196,7 +196,7 @@ def _heads(group: int, title: str, shared: str = "") -> Panel:
             pieces.append(box(middle - 46, 58, 92, 26, shared, "violet"))
         else:
             pieces += [box(middle - 8, 58, 7, 26, tone="orange"), box(middle + 1, 58, 7, 26, tone="green")]
-    return panel(150, 90, pieces, title=title)
+    return panel(144, 90, pieces, title=title)
 
 
 DRAWINGS = {
