@@ -11,9 +11,8 @@ from markupsafe import Markup
 
 from book.drawings.kit import Panel, arrow, box, drawing, line, panel, text
 from mlsys_lab.flops import cache, preset
-from mlsys_lab.flops.bounds import Work, least_time, machine, serving_work
-from mlsys_lab.flops.layout import Layout
-from mlsys_lab.flops.parameters import parameters
+from mlsys_lab.flops.roofline import bound_on
+from mlsys_lab.flops.step import step_cost
 from mlsys_lab.hardware import device
 from mlsys_lab.widgets.cache_fill import cache_fill_data
 
@@ -170,15 +169,9 @@ def speculation() -> Markup:
 
 def _step_s(new: int, past: int, sequences: int = 32, context: int = 2048) -> float:
     """Least seconds of a step on an H100: a token for each sequence, and `new` tokens of a prompt after `past`."""
-    llama, on = preset("llama3-8b"), machine(device("H100"), "bf16")
-    sizes = {"weight_bytes": 2, "cache_bytes": 2, "node": on.node}
-    step = serving_work(llama, Layout(), sequences=sequences, tokens=1, past=context - 1, **sizes)
-    if new:
-        prompt = serving_work(llama, Layout(), sequences=1, tokens=new, past=past, **sizes)
-        whole = parameters(llama)
-        read_once = 2 * (whole.total - whole.embedding)
-        step = Work(step.flops + prompt.flops, step.memory_bytes + prompt.memory_bytes - read_once, 0, 0)
-    return least_time(step, on).time_s
+    prompt = [(new, past)] if new else []
+    cost = step_cost(preset("llama3-8b"), [(1, context - 1)] * sequences + prompt)
+    return bound_on(device("H100"), "bf16", cost.flops, cost.memory_bytes).time_s
 
 
 def _mask(n: int, tone: Callable[[int, int], str], title: str) -> Panel:
@@ -194,7 +187,7 @@ def _mask(n: int, tone: Callable[[int, int], str], title: str) -> Panel:
 
 def _heads(group: int, title: str, shared: str = "") -> Panel:
     """Eight query heads and the keys and values that each `group` of them shares."""
-    at = [14 + 19 * i for i in range(8)]
+    at = [9 + 18 * i for i in range(8)]
     pieces = [box(x - 7, 8, 14, 20, tone="blue") for x in at]
     for first in range(0, 8, group):
         middle = (at[first] + at[first + group - 1]) / 2
@@ -203,7 +196,7 @@ def _heads(group: int, title: str, shared: str = "") -> Panel:
             pieces.append(box(middle - 46, 58, 92, 26, shared, "violet"))
         else:
             pieces += [box(middle - 8, 58, 7, 26, tone="orange"), box(middle + 1, 58, 7, 26, tone="green")]
-    return panel(162, 90, pieces, title=title)
+    return panel(144, 90, pieces, title=title)
 
 
 DRAWINGS = {
