@@ -54,18 +54,19 @@ def _tensors(arrays: Arrays, *names: str) -> list[torch.Tensor]:
 
 def cache(artifact: Any, arrays: Arrays) -> Arrays:
     """Play a plan on `Contiguous`: what each update gives back."""
-    model = artifact.AgingModel(kv_heads=arrays["k"].shape[1])
-    model = model.float() if arrays["k"].dtype == np.float32 else model
-    kept = artifact.Contiguous(model, sequences=int(arrays["sequences"]), capacity=int(arrays["capacity"]))
-    return _updates(kept, arrays)
+    return _updates(_make(artifact, arrays, artifact.Contiguous, "capacity"), arrays)
 
 
 def ring(artifact: Any, arrays: Arrays) -> Arrays:
     """Play a plan on `SlidingWindow`: what each update gives back."""
-    model = artifact.AgingModel(kv_heads=arrays["k"].shape[1], window=int(arrays["window"]))
+    return _updates(_make(artifact, arrays, artifact.SlidingWindow, "chunk"), arrays)
+
+
+def _make(artifact: Any, arrays: Arrays, kind: Any, size: str) -> Any:
+    """An empty cache for a model with the case's heads, window and precision."""
+    model = artifact.AgingModel(kv_heads=arrays["k"].shape[1], window=int(arrays.get("window", 0)) or None)
     model = model.float() if arrays["k"].dtype == np.float32 else model
-    kept = artifact.SlidingWindow(model, sequences=int(arrays["sequences"]), chunk=int(arrays["chunk"]))
-    return _updates(kept, arrays)
+    return kind(model, sequences=int(arrays["sequences"]), **{size: int(arrays[size])})
 
 
 def _updates(kept: Any, arrays: Arrays) -> Arrays:

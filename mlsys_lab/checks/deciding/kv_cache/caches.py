@@ -1,11 +1,11 @@
-"""Checks of tasks 1, 2, 5, 6 and of attention: what is kept, where it stands, who sees it. Oracle: lists, loops."""
+"""Checks of tasks 1, 5, 6 and of attention: what is kept, and which tokens look at it. Oracle: lists and loops."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from mlsys_lab.checks.deciding.compare import close
-from mlsys_lab.checks.deciding.kv_cache.oracle import Lists, Script, draw_tokens, mix, read_plan
+from mlsys_lab.checks.deciding.kv_cache.oracle import Lists, Script, mix, read_plan
 from mlsys_lab.checks.learner import kv_cache as calls
 from mlsys_lab.checks.learner.kv_cache import follow
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
@@ -77,37 +77,6 @@ def _code_of_updates(arrays: Arrays) -> str:
     return "\n".join(script.lines)
 
 
-# --- pack -------------------------------------------------------------------------------------------------------------
-
-
-def _draw_pack(rng: np.random.Generator, case: Case) -> Arrays:
-    """Sequences of given lengths, some of which get tokens."""
-    lengths, new = case.params["lengths"], case.params["new"]
-    return {
-        "sequences": np.arange(len(lengths)),
-        "lengths": np.array(lengths),
-        "fed": np.array(list(new)),
-        "counts": np.array(list(new.values())),
-        "tokens": draw_tokens(rng, sum(new.values())),
-    }
-
-
-def _expect_pack(arrays: Arrays) -> Arrays:
-    positions, ends = [], []
-    for sequence, count in zip(arrays["fed"], arrays["counts"], strict=True):
-        positions += list(range(arrays["lengths"][sequence], arrays["lengths"][sequence] + count))
-        ends.append(len(positions) - 1)
-    return {"tokens": arrays["tokens"][None], "positions": np.array([positions]), "ends": np.array(ends)}
-
-
-def _code_of_pack(arrays: Arrays) -> str:
-    fed, parts = iter(arrays["tokens"].tolist()), zip(arrays["fed"].tolist(), arrays["counts"].tolist(), strict=True)
-    new = {sequence: [next(fed) for _ in range(count)] for sequence, count in parts}
-    lengths = arrays["lengths"].tolist()
-    made = f"cache = Sequences({len(lengths)})\nfor length in {lengths}:\n    cache.advance(cache.start(), length)\n"
-    return f"{made}pack(cache, {new})"
-
-
 # --- masks and attention ----------------------------------------------------------------------------------------------
 
 
@@ -152,7 +121,7 @@ def _expect_attention(arrays: Arrays) -> Arrays:
     return {"heads": heads}
 
 
-CHECKS = (
+CACHE = (
     Check(
         name="cache",
         title="Keys and values, kept by sequence and layer",
@@ -160,13 +129,10 @@ CHECKS = (
         cases=(
             Case("one sequence, token by token", {"plan": "+ 1 1 1 1", "capacity": 6}),
             Case("a prompt, then tokens, up to the last place", {"plan": "+ 5 1 1", "capacity": 7}),
-            Case(
-                "three sequences, which come and are fed in turns",
-                {"plan": "++0 23+ 104 310 112", "capacity": 9, "kv_heads": 2},
-            ),
+            Case("three sequences in turns", {"plan": "++0 23+ 104 310 112", "capacity": 9, "kv_heads": 2}),
             Case("tokens are taken back", {"plan": "++ 54 c1 21 1a 12", "capacity": 8, "kv_heads": 1}),
             Case(
-                "a sequence is dropped, and another gets its row",
+                "another gets a dropped one's row",
                 {"plan": "++ 42 -1 +1 11 20 0- 1+ 13", "capacity": 7, "sequences": 2},
             ),
             Case("numbers of single precision", {"plan": "+ 3 2", "capacity": 5, "dtype": "float32"}),
@@ -181,38 +147,19 @@ CHECKS = (
         expect=_expect_updates,
         compare=close,
         describe=_code_of_updates,
-        pointer="Which row, which layer, from which place on? And where do the numbers lie once the caller has its "
-        "memory back?",
-        hint="New tokens go behind the length(sequence) that are kept, whatever has lain there before; what comes "
-        "back ends with the last new one. Copy numbers into memory of the cache; k and v belong to the caller.",
+        pointer="Which row, which layer, from which place on? And whose is the memory in which k and v came?",
+        hint="New tokens go behind the length(sequence) that are kept, whatever has lain there; what comes back ends "
+        "with the last new one. Copy numbers into memory of the cache.",
         uses=("AgingModel", "Contiguous"),
     ),
-    Check(
-        name="pack",
-        title="New tokens side by side, with their positions",
-        points=5,
-        cases=(
-            Case("one sequence that is new", {"lengths": [0], "new": {0: 4}}),
-            Case("one token of each of three", {"lengths": [5, 0, 11], "new": {0: 1, 1: 1, 2: 1}}),
-            Case("other numbers of tokens, in another order", {"lengths": [3, 7, 1, 4], "new": {3: 2, 0: 5, 1: 1}}),
-            Case("five parts", {"lengths": [9, 2, 0, 6, 13], "new": {4: 3, 1: 1, 2: 7, 0: 2, 3: 1}}, hidden=True),
-        ),
-        inputs=_draw_pack,
-        run=calls.pack,
-        expect=_expect_pack,
-        compare=close,
-        describe=_code_of_pack,
-        pointer="Take one sequence: how many of its tokens are kept, and at which place in the row is its last new "
-        "one?",
-        hint="Positions count on from what the cache keeps, anew for each sequence. The parts end where the "
-        "running sum of their lengths is, less one. Tokens and positions have one row.",
-        uses=("pack",),
-    ),
+)
+ATTENTION = (
     Check(
         name="visible",
         title="Which keys a token sees",
         points=4,
         cases=(
+            Case("a chunk, keys in disorder", {"past": 7, "new": 4, "disorder": True}),
             Case("a prompt", {"past": 0, "new": 4}),
             Case("one token", {"past": 6, "new": 1}),
             Case("a chunk", {"past": 5, "new": 3}),
@@ -262,9 +209,7 @@ LATER = (
             Case("multi-query", {"N": 4, "K": 1, "T": 2, "S": 5}),
             Case("every head its own", {"N": 3, "K": 3, "T": 4, "S": 4}),
             Case("one token", {"N": 8, "K": 4, "T": 1, "S": 6}),
-            Case(
-                "a mask with holes, single precision", {"N": 4, "K": 2, "T": 5, "S": 6, "any": True, "dtype": "float32"}
-            ),
+            Case("holes, single precision", {"N": 4, "K": 2, "T": 5, "S": 6, "any": True, "dtype": "float32"}),
             Case("many", {"N": 12, "K": 3, "T": 7, "S": 19, "any": True}, hidden=True),
         ),
         inputs=_draw_attention,
@@ -272,10 +217,9 @@ LATER = (
         expect=_expect_attention,
         compare=close,
         ask="attend_grouped(q, keys, values, mask)",
-        pointer="Which query heads look at key head 0: the first few, or every K-th? And which row of the mask has "
-        "query t of head 1?",
-        hint="Consecutive query heads share. Laid out as (K, G, T, H) and then (K, G times T, H), the queries of a "
-        "group are rows of one head; every head of the group needs the mask's T rows again.",
+        pointer="Which query heads look at key head 0? And which row of the mask has query t of head 1?",
+        hint="Consecutive query heads share. Laid out as (K, G, T, H), then (K, G times T, H), a group's queries are "
+        "rows of one head; every head of the group needs the mask's T rows again.",
         uses=("attend_grouped",),
     ),
     Check(
@@ -283,11 +227,12 @@ LATER = (
         title="Which keys a token sees in a window",
         points=4,
         cases=(
+            Case("a chunk, keys in disorder", {"past": 8, "new": 3, "window": 4, "disorder": True}),
             Case("one token", {"past": 8, "new": 1, "window": 3}),
             Case("a chunk", {"past": 6, "new": 4, "window": 3}),
             Case("a window of one token", {"past": 2, "new": 3, "window": 1}),
             Case("a window longer than the text", {"past": 1, "new": 3, "window": 9}),
-            Case("keys in disorder", {"past": 7, "new": 3, "window": 4, "first": 3, "disorder": True}),
+            Case("the first keys are gone", {"past": 7, "new": 3, "window": 4, "first": 3, "disorder": True}),
             Case("many", {"past": 29, "new": 11, "window": 8, "disorder": True}, hidden=True),
         ),
         inputs=_draw_places,
@@ -296,8 +241,7 @@ LATER = (
         compare=close,
         ask="in_window(queries, keys, window)",
         pointer="How many True are in a row of a query that has enough before it?",
-        hint="Exactly `window` of them: the token itself, and keys up to window − 1 positions before it. Keys after "
-        "it are not seen in a window either.",
+        hint="Exactly `window` of them: the token itself, and keys up to window − 1 before it; keys after it never.",
         uses=("in_window",),
     ),
     Check(
@@ -308,6 +252,7 @@ LATER = (
             Case("token by token", {"plan": "+ 1 1 1 1 1 1 1 1", "window": 4, "chunk": 1}),
             Case("chunks", {"plan": "+ 3 3 2 3 1 3", "window": 5, "chunk": 3, "kv_heads": 2}),
             Case("two sequences", {"plan": "++ 21 12 22 02 11", "window": 3, "chunk": 2}),
+            Case("three, token by token", {"plan": "+++ 111 101 110 111", "window": 2, "chunk": 1}),
             Case("a window of one token", {"plan": "+ 2 1 2", "window": 1, "chunk": 2}),
             Case("a window longer than the text", {"plan": "+ 3 2", "window": 7, "chunk": 4}),
             Case("tokens are taken back", {"plan": "+ 4 4 f 3 4 i 2", "window": 4, "chunk": 4, "kv_heads": 1}),
@@ -315,7 +260,7 @@ LATER = (
             Case("single precision", {"plan": "+ 2 2 1", "window": 2, "chunk": 2, "dtype": "float32"}),
             Case("a long text", {"plan": "+" + 50 * " 9", "window": 6, "chunk": 9, "told": 50}),
             Case(
-                "sequences that come and go",
+                "they come and go",
                 {"plan": "++0 41+ 432 2c4 444 -14 +40 301", "window": 6, "chunk": 4, "kv_heads": 2},
                 hidden=True,
             ),
@@ -325,10 +270,10 @@ LATER = (
         expect=_expect_updates,
         compare=close,
         describe=_code_of_updates,
-        pointer="With window 4 and chunks of 3: which positions does the pass over tokens 9, 10 and 11 see, and in "
-        "how many slots can they lie side by side?",
-        hint="The first new token sees window − 1 tokens back, and all new ones must lie beside these. New tokens go "
-        "to their position modulo the slots; what comes back begins window − 1 before the first new one, or at 0.",
+        pointer="Window 4, chunks of 3: what does the pass over tokens 9, 10, 11 see, and in how many slots does it "
+        "lie?",
+        hint="The first new token sees window − 1 back, and all new ones must lie beside these. Tokens go to their "
+        "position modulo the slots; what comes back begins window − 1 before the first new one.",
         uses=("AgingModel", "SlidingWindow"),
         memory_bytes=192 << 10,
     ),

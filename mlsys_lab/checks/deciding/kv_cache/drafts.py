@@ -117,25 +117,20 @@ def _expect_verify(arrays: Arrays) -> Arrays:
 
 def _code_of_verify(arrays: Arrays) -> str:
     steps, tokens = len(arrays["drafts"]), arrays["text"].tolist()
-    return "\n".join(
-        [
-            write_model(arrays),
-            f"text = {tokens}",
-            f"cache = Contiguous(model, sequences=1, capacity={len(tokens) + steps * (arrays['drafts'].shape[1] + 2)})",
-            "a = cache.start()",
-            "begun = extend(model, cache, {a: text[:-1]})",
-            'for step in zip(*(torch.from_numpy(given[name]) for name in ("drafts", "proposed", "uniforms"))):',
-            "    text += verify(model, cache, a, text, *step)",
-            "    written = cache.length(a)",
-            "written",
-        ]
-    )
+    capacity = len(tokens) + steps * (arrays["drafts"].shape[1] + 2)
+    return f"""{write_model(arrays)}
+text = {tokens}
+cache = Contiguous(model, sequences=1, capacity={capacity})
+a = cache.start()
+begun = extend(model, cache, {{a: text[:-1]}})
+for step in zip(*(torch.from_numpy(given[name]) for name in ("drafts", "proposed", "uniforms"))):
+    text += verify(model, cache, a, text, *step)
+    written = cache.length(a)
+written"""
 
 
 def _code_of_accept(arrays: Arrays) -> str:
-    """The first of the case's steps, written out, or the loop over all of them."""
-    names = ("drafts", "proposed", "wanted", "uniforms")
-    rows = ", ".join(f'given["{name}"]' for name in names)
+    rows = ", ".join(f'given["{name}"]' for name in ("drafts", "proposed", "wanted", "uniforms"))
     return f"[accept(*map(torch.from_numpy, row)) for row in zip({rows})]"
 
 
@@ -160,11 +155,9 @@ CHECKS = (
         expect=_expect_accept,
         compare=close,
         describe=_code_of_accept,
-        pointer="Is it the number that stay which is wrong, or the token? In which rows: where all stay, or where "
-        "one does not?",
-        hint="A draft stays by its own number, and the first that does not ends them. Then draw from the positive "
-        "part of wanted less proposed at that place, else from the last row of wanted: running sums against the "
-        "last number times their total.",
+        pointer="Which is wrong, the number that stay or the token? In rows where all stay, or where one does not?",
+        hint="The first draft that does not stay ends them; draw from the positive part of wanted less proposed "
+        "there, else from the last row of wanted: running sums against the last number times their total.",
         uses=("accept",),
     ),
     Check(
@@ -184,9 +177,8 @@ CHECKS = (
         compare=close,
         describe=_code_of_verify,
         pointer="Which step is the first to be wrong, and what did the step before it leave in the cache?",
-        hint="Feed the text's last token and all drafts, with every_token: row i of the logits is what follows the "
-        "i-th of these. What stays in the cache are the text and the drafts that stay; the token after them has not "
-        "been fed.",
+        hint="Feed the text's last token and all drafts: row i of the logits follows the i-th of these. The text and "
+        "the drafts that stay remain in the cache; the token after them has not been fed.",
         uses=("AgingModel", "Contiguous", "extend", "accept", "verify"),
     ),
 )

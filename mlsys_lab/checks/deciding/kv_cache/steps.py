@@ -1,4 +1,4 @@
-"""Checks of tasks 3 and 4: passes of a model that ages over ragged batches, prompts in chunks, greedy text."""
+"""Checks of tasks 2 to 4: positions, passes of an aging model over ragged batches, prompts in chunks, greedy text."""
 
 from __future__ import annotations
 
@@ -11,6 +11,37 @@ from mlsys_lab.checks.learner.kv_cache import follow
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 
 USES = ("AgingModel", "Contiguous", "extend")
+
+
+# --- pack -------------------------------------------------------------------------------------------------------------
+
+
+def _draw_pack(rng: np.random.Generator, case: Case) -> Arrays:
+    """Sequences of given lengths, some of which get tokens."""
+    lengths, new = case.params["lengths"], case.params["new"]
+    return {
+        "sequences": np.arange(len(lengths)),
+        "lengths": np.array(lengths),
+        "fed": np.array(list(new)),
+        "counts": np.array(list(new.values())),
+        "tokens": draw_tokens(rng, sum(new.values())),
+    }
+
+
+def _expect_pack(arrays: Arrays) -> Arrays:
+    positions, ends = [], []
+    for sequence, count in zip(arrays["fed"], arrays["counts"], strict=True):
+        positions += list(range(arrays["lengths"][sequence], arrays["lengths"][sequence] + count))
+        ends.append(len(positions) - 1)
+    return {"tokens": arrays["tokens"][None], "positions": np.array([positions]), "ends": np.array(ends)}
+
+
+def _code_of_pack(arrays: Arrays) -> str:
+    fed, parts = iter(arrays["tokens"].tolist()), zip(arrays["fed"].tolist(), arrays["counts"].tolist(), strict=True)
+    new = {sequence: [next(fed) for _ in range(count)] for sequence, count in parts}
+    lengths = arrays["lengths"].tolist()
+    made = f"cache = Sequences({len(lengths)})\nfor length in {lengths}:\n    cache.advance(cache.start(), length)\n"
+    return f"{made}pack(cache, {new})"
 
 
 # --- extend -----------------------------------------------------------------------------------------------------------
@@ -58,14 +89,13 @@ def _code_of_extend(arrays: Arrays) -> str:
 # --- prefill, generate ------------------------------------------------------------------------------------------------
 
 
-def _draw_prefill(rng: np.random.Generator, case: Case) -> Arrays:
-    return {
-        **draw_weights(rng, learned=case.params.get("learned", False)),
-        "prompt": draw_tokens(rng, case.params["tokens"]),
-        "held": np.array(case.params.get("held", 0)),
-        "chunk": np.array(case.params["chunk"]),
-        "following": draw_tokens(rng, 1),
-    }
+def _draw_prompt(rng: np.random.Generator, case: Case) -> Arrays:
+    """Two prompts, a token that may follow, and the case's numbers."""
+    numbers = {name: np.array(case.params.get(name, 0)) for name in ("held", "chunk", "count")}
+    tokens = case.params["tokens"]
+    drawn = {"prompt": tokens, "another": max(1, tokens - 2), "following": 1}
+    weights = draw_weights(rng, learned=case.params.get("learned", False))
+    return weights | {name: draw_tokens(rng, count) for name, count in drawn.items()} | numbers
 
 
 def _feed_prompt(texts: Texts, sequence: int, prompt: list[int], chunk: int) -> np.ndarray:
@@ -88,29 +118,11 @@ def _expect_prefill(arrays: Arrays) -> Arrays:
 
 
 def _code_of_prefill(arrays: Arrays) -> str:
-    held = int(arrays["held"])
-    begun = [f"begun = extend(model, cache, {{a: prompt[:{held}]}})"] if held else []
-    return "\n".join(
-        [
-            write_model(arrays),
-            f"prompt = {arrays['prompt'].tolist()}",
-            "cache = Contiguous(model, sequences=1, capacity=len(prompt) + 1)",
-            "a = cache.start()",
-            *begun,
-            f"prefill(model, cache, a, prompt, {arrays['chunk']})",
-            f"extend(model, cache, {{a: {arrays['following'].tolist()}}})",
-        ]
-    )
-
-
-def _draw_generate(rng: np.random.Generator, case: Case) -> Arrays:
-    return {
-        **draw_weights(rng),
-        "prompt": draw_tokens(rng, case.params["tokens"]),
-        "another": draw_tokens(rng, max(1, case.params["tokens"] - 2)),
-        "count": np.array(case.params["count"]),
-        "chunk": np.array(case.params["chunk"]),
-    }
+    held, prompt = int(arrays["held"]), arrays["prompt"].tolist()
+    made = f"prompt = {prompt}\ncache = Contiguous(model, sequences=1, capacity={len(prompt) + 1})\na = cache.start()"
+    begun = f"\nbegun = extend(model, cache, {{a: prompt[:{held}]}})" if held else ""
+    asked = f"prefill(model, cache, a, prompt, {arrays['chunk']})"
+    return f"{write_model(arrays)}\n{made}{begun}\n{asked}\nextend(model, cache, {{a: {arrays['following'].tolist()}}})"
 
 
 def _expect_generate(arrays: Arrays) -> Arrays:
@@ -126,15 +138,35 @@ def _expect_generate(arrays: Arrays) -> Arrays:
 
 
 def _code_of_generate(arrays: Arrays) -> str:
-    prompts = "\n".join(f"{name} = {arrays[name].tolist()}" for name in ("prompt", "another"))
     made = f"cache = Contiguous(model, sequences=1, capacity={len(arrays['prompt']) + int(arrays['count'])})"
-    asked = "\n".join(
-        f"generate(model, cache, {name}, {arrays['count']}, {arrays['chunk']})" for name in ("prompt", "another")
-    )
-    return f"{write_model(arrays)}\n{prompts}\n{made}\n{asked}"
+    size = f"{arrays['count']}, {arrays['chunk']}"
+    asked = [f"generate(model, cache, {arrays[name].tolist()}, {size})" for name in ("prompt", "another")]
+    return "\n".join([write_model(arrays), made, *asked])
 
 
-CHECKS = (
+PACK = (
+    Check(
+        name="pack",
+        title="New tokens side by side, with their positions",
+        points=5,
+        cases=(
+            Case("one sequence that is new", {"lengths": [0], "new": {0: 4}}),
+            Case("one token of each of three", {"lengths": [5, 0, 11], "new": {0: 1, 1: 1, 2: 1}}),
+            Case("other numbers of tokens, in another order", {"lengths": [3, 7, 1, 4], "new": {3: 2, 0: 5, 1: 1}}),
+            Case("five parts", {"lengths": [9, 2, 0, 6, 13], "new": {4: 3, 1: 1, 2: 7, 0: 2, 3: 1}}, hidden=True),
+        ),
+        inputs=_draw_pack,
+        run=calls.pack,
+        expect=_expect_pack,
+        compare=close,
+        describe=_code_of_pack,
+        pointer="Of one sequence: how many of its tokens are kept, and where in the row is its last new one?",
+        hint="Positions count on from what the cache keeps, anew for each sequence. The parts end where the "
+        "running sum of their lengths is, less one. Tokens and positions have one row.",
+        uses=("pack",),
+    ),
+)
+STEPS = (
     Check(
         name="extend",
         title="A pass over a ragged batch",
@@ -143,37 +175,23 @@ CHECKS = (
             Case("a prompt, then token by token", {"plan": "+ 4 1 1 1"}),
             Case("chunks, logits of every token", {"plan": "+ 3 4 2", "every_token": (1, 2, 3)}),
             Case("three sequences, one token each", {"plan": "+++ 253 111 111"}),
-            Case(
-                "prompt, chunk and token in one pass",
-                {"plan": "++0 04+ 326 141 013", "every_token": (3,)},
-            ),
-            Case(
-                "parts in another order than the sequences came",
-                {"plan": "++ 31 14 21", "backwards": True, "every_token": (2,)},
-            ),
+            Case("prompt, chunk and token in one pass", {"plan": "++0 04+ 326 141 013", "every_token": (3,)}),
+            Case("parts in another order", {"plan": "++ 31 14 21", "backwards": True, "every_token": (2,)}),
             Case("tokens are taken back", {"plan": "++ 54 c1 3b 12"}),
-            Case(
-                "a sequence is dropped, and another gets its row",
-                {"plan": "++ 62 -1 +0 21 11"},
-            ),
+            Case("another gets a dropped one's row", {"plan": "++ 62 -1 +0 21 11"}),
             Case("learned positions", {"plan": "++ 31 24 11", "learned": True}),
             Case("a full cache", {"plan": "++ 42 13", "capacity": 5}),
-            Case(
-                "five sequences",
-                {"plan": "+++++ 71243 15a1- 2140+ 11116", "every_token": (3,)},
-                hidden=True,
-            ),
+            Case("five sequences", {"plan": "+++++ 71243 15a1- 2140+ 11116", "every_token": (3,)}, hidden=True),
         ),
         inputs=_draw_extend,
         run=calls.extend,
         expect=_expect_extend,
         compare=close,
         describe=_code_of_extend,
-        pointer="Is the first step wrong already, or only a later one? Later steps see keys of earlier passes: how "
-        "many passes did the model make?",
-        hint="One call of the model for all sequences, with positions, with your own attention, and with rows unless "
-        "every token is asked for. Cut q, k and v along the tokens by the numbers of new ones; update returns what "
-        "the part's queries look at. Advance the sequences once, after the pass.",
+        pointer="Which step is the first to be wrong? Later ones see keys of earlier passes: how many did the model "
+        "make?",
+        hint="One call of the model, with positions, your own attention, and rows unless every token is asked for. "
+        "Cut q, k and v along the tokens; update says what a part looks at. Advance once, after the pass.",
         uses=USES,
     ),
     Check(
@@ -191,15 +209,14 @@ CHECKS = (
             Case("all but the last is held", {"tokens": 7, "held": 6, "chunk": 2, "learned": True}),
             Case("a long one", {"tokens": 23, "held": 5, "chunk": 7}, hidden=True),
         ),
-        inputs=_draw_prefill,
+        inputs=_draw_prompt,
         run=calls.prefill,
         expect=_expect_prefill,
         compare=close,
         describe=_code_of_prefill,
         pointer="Which tokens of the prompt does each pass feed, and is there one for the last logits?",
-        hint="Begin behind what the cache holds, and feed slices of `chunk` tokens up to the prompt's end. Where it "
-        "holds everything, truncate it by one token first. Logits come as a row for each sequence: return the only "
-        "one.",
+        hint="Begin behind what the cache holds, and feed slices of `chunk` tokens. Where it holds everything, "
+        "truncate it by one token first. Logits come as a row for each sequence.",
         uses=(*USES, "prefill"),
     ),
     Check(
@@ -212,13 +229,12 @@ CHECKS = (
             Case("a prompt of one token", {"tokens": 1, "count": 5, "chunk": 4}),
             Case("twenty tokens", {"tokens": 9, "count": 20, "chunk": 4}, hidden=True),
         ),
-        inputs=_draw_generate,
+        inputs=_draw_prompt,
         run=calls.generate,
         expect=_expect_generate,
         compare=close,
         describe=_code_of_generate,
-        pointer="Which of the tokens is the first wrong one? The second text shows whether the first one was put "
-        "away, and whether it took a pass too many.",
+        pointer="Which token is the first wrong one? The second text shows what the first one has left behind.",
         hint="The logits of prefill give the first token. Feed each token alone to get the next, but not the last; "
         "then drop the sequence.",
         uses=(*USES, "prefill", "generate"),

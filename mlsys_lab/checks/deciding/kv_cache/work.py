@@ -8,7 +8,7 @@ import torch
 from mlsys_lab.checks.deciding.answers import agree
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.learner import kv_cache as calls
-from mlsys_lab.checks.learner.kv_cache import SIZES, fields_of
+from mlsys_lab.checks.learner.kv_cache import fields_of
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.values import encode_text, write_number
 from mlsys_lab.flops import TransformerConfig
@@ -17,19 +17,9 @@ from mlsys_lab.models import Transformer
 
 def _draw_config(rng: np.random.Generator, tied: bool) -> np.ndarray:
     """Sizes of a model with shared heads, none of which equals another by chance."""
-    kv_heads, group, head = (int(rng.integers(*between)) for between in ((2, 5), (2, 4), (3, 9)))
-    d_model = int(rng.integers(20, 60))
-    sizes = {
-        "n_layers": int(rng.integers(2, 6)),
-        "d_model": d_model,
-        "n_heads": kv_heads * group,
-        "n_kv_heads": kv_heads,
-        "head_dim": 2 * head,
-        "d_ff": int(rng.integers(61, 150)),
-        "vocab_size": int(rng.integers(151, 400)),
-        "context": 4096,
-    }
-    return np.array([*(sizes[name] for name in SIZES), tied])
+    kv_heads, group, half = rng.integers(2, 5), rng.integers(2, 4), rng.integers(3, 9)
+    layers, width, hidden, words = (rng.integers(*between) for between in ((2, 6), (20, 60), (61, 150), (151, 400)))
+    return np.array([layers, width, kv_heads * group, kv_heads, 2 * half, hidden, words, 4096, tied])
 
 
 def _draw_step(rng: np.random.Generator, case: Case) -> Arrays:
@@ -118,9 +108,8 @@ CHECKS = (
         compare=close,
         describe=_code_of_step,
         pointer="FLOPs or bytes? Take the smallest part away: what should the step lose?",
-        hint="Query i of a part stands at past + i, and sees one key more than that, or `window` of them. Bytes of "
-        "the cache are those of the first query's keys and of the further new tokens, once. Of the tables, the head "
-        "is read and multiplied; norms are read.",
+        hint="Query i of a part stands at past + i, and sees one key more than that, or `window`. The cache's bytes: "
+        "what the first query sees, and the further new tokens. The head is read and multiplied; norms are read.",
         uses=("TransformerConfig", "step_work"),
     ),
     Check(
@@ -139,8 +128,7 @@ CHECKS = (
         compare=agree,
         describe=_code_of_step,
         pointer="Do the two overlap, or does one wait for the other?",
-        hint="Each is an amount over a rate, of step_work with this window and these bytes an element. At best both "
-        "go on at once: the slower decides.",
+        hint="Each is an amount over a rate, with this window and these bytes an element. At best both go on at once.",
         uses=("TransformerConfig", "Machine", "step_work", "predict_step_s"),
     ),
 )

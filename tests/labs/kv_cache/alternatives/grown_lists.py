@@ -1,4 +1,4 @@
-"""Arrays that grow by joining, by sequence; torch's fused attention; a prompt as a list of its chunks."""
+"""Arrays that grow by joining, by sequence; torch's fused attention; drafts accepted all at once."""
 
 
 class Contiguous(Sequences):
@@ -37,16 +37,6 @@ class SlidingWindow(Contiguous):
         return both[0][:, -seen:], both[1][:, -seen:], torch.arange(end - seen, end)
 
 
-def pack(cache, new):
-    tokens, positions, ends = [], [], []
-    for sequence, part in new.items():
-        first = cache.length(sequence)
-        tokens += part
-        positions += range(first, first + len(part))
-        ends.append(len(tokens) - 1)
-    return torch.tensor(tokens).view(1, -1), torch.tensor(positions).view(1, -1), torch.tensor(ends)
-
-
 def visible(queries, keys):
     return ~(keys.unsqueeze(0) > queries.unsqueeze(1))
 
@@ -63,14 +53,6 @@ def attend_grouped(q, keys, values, mask):
     return torch.nn.functional.scaled_dot_product_attention(
         q[None], keys[None], values[None], attn_mask=mask, enable_gqa=True
     )[0]
-
-
-def prefill(model, cache, sequence, prompt, chunk):
-    if cache.length(sequence) == len(prompt):
-        cache.truncate(sequence, len(prompt) - 1)
-    rest = list(prompt[cache.length(sequence) :])
-    chunks = [rest[i : i + chunk] for i in range(0, len(rest), chunk)]
-    return [extend(model, cache, {sequence: part}) for part in chunks][-1].squeeze(0)
 
 
 def step_work(config, parts, window=None, element_bytes=2):

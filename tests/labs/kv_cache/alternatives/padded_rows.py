@@ -81,18 +81,6 @@ def extend(model, cache, new, *, every_token=False):
     return logits if every_token else logits[last]
 
 
-def generate(model, cache, prompt, count, chunk=512):
-    sequence = cache.start()
-    written = []
-    for i in range(count):
-        logits = (
-            extend(model, cache, {sequence: written[-1:]})[0] if i else prefill(model, cache, sequence, prompt, chunk)
-        )
-        written.append(torch.max(logits, 0).indices.item())
-    cache.drop(sequence)
-    return written
-
-
 def verify(model, cache, sequence, text, drafts, proposed, uniforms):
     before = cache.length(sequence)
     logits = extend(model, cache, {sequence: torch.cat((torch.tensor(text[-1:]), drafts)).tolist()}, every_token=True)

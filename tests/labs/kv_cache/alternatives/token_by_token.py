@@ -39,14 +39,6 @@ def pack(cache, new):
     return tokens[None], positions[None], ending.nonzero().flatten()
 
 
-def visible(queries, keys):
-    return torch.tensor([[key <= query for key in keys.tolist()] for query in queries.tolist()])
-
-
-def in_window(queries, keys, window):
-    return torch.tensor([[0 <= query - key <= window - 1 for key in keys.tolist()] for query in queries.tolist()])
-
-
 def attend(q, keys, values, mask):
     out = torch.empty_like(q)
     for n in range(len(q)):
@@ -91,11 +83,6 @@ def prefill(model, cache, sequence, prompt, chunk):
     part = prompt[first : first + chunk]
     logits = extend(model, cache, {sequence: list(part)}, every_token=True)
     return prefill(model, cache, sequence, prompt, chunk) if first + len(part) < len(prompt) else logits[-1]
-
-
-def predict_step_s(config, parts, machine, window=None, element_bytes=2):
-    flops, moved = step_work(config, parts, window, element_bytes)
-    return max((flops / machine.flops_per_s, "compute"), (moved / machine.bytes_per_s, "memory"))
 
 
 def accept(drafts, proposed, wanted, uniforms):
