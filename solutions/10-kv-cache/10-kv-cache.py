@@ -67,7 +67,7 @@ from mlsys_lab.models.aging import AgingModel
 
 # %%
 aging = AgingModel()
-print("the same token, three passes:", *(f"{float(aging(torch.tensor([[7]]))[0, 0, 0]):+.6f}" for _ in range(3)))
+print("the same token, three passes:", *(f"{aging(torch.tensor([[7]]))[0, 0, 0].item():+.6f}" for _ in range(3)))
 
 # %% [markdown]
 # ## Task 1 · The cache
@@ -505,8 +505,8 @@ check("ring")
 #
 # *About 30 minutes.*
 #
-# A step is a list of **parts**, one for each sequence: (tokens kept before, new tokens). [(100, 1), (40, 1)] decodes
-# two sequences, [(512, 256)] feeds a chunk, [(100, 5)] checks four drafted tokens. What does a step compute, and what
+# A step is a list of **parts**, one for each sequence: (new tokens, tokens kept before). [(1, 100), (1, 40)] decodes
+# two sequences, [(256, 512)] feeds a chunk, [(5, 100)] checks four drafted tokens. What does a step compute, and what
 # must it read at the least? For a model with rotary positions, RMS norms, SwiGLU and no biases, tied or not:
 #
 # - **FLOPs.** Every matrix of the blocks multiplies each new token, the head (V, D) only the last of each part: 2
@@ -547,15 +547,15 @@ class Machine:
 def step_work(
     config: TransformerConfig, parts: Sequence[tuple[int, int]], window: int | None = None, element_bytes: int = 2
 ) -> tuple[int, int]:
-    """FLOPs and least bytes of a step over parts (tokens kept before, new tokens). About 10 lines."""
+    """FLOPs and least bytes of a step over parts (new tokens, tokens kept before). About 10 lines."""
     ### BEGIN SOLUTION
     c, table = config, config.vocab_size * config.d_model
     norms = (2 * c.n_layers + 1) * c.d_model
     in_blocks = arithmetic.count_parameters(c) - norms - (table if c.tied else 2 * table)
     farthest = window or math.inf
-    pairs = sum(min(past + i + 1, farthest) for past, new in parts for i in range(new))
-    kept = sum(min(past, farthest - 1) + new for past, new in parts)
-    tokens = sum(new for _, new in parts)
+    pairs = sum(min(past + i + 1, farthest) for new, past in parts for i in range(new))
+    kept = sum(min(past, farthest - 1) + new for new, past in parts)
+    tokens = sum(new for new, _ in parts)
     flops = 2 * in_blocks * tokens + 2 * table * len(parts) + 4 * c.n_layers * c.n_heads * c.head_dim * pairs
     numbers = in_blocks + norms + table + 2 * c.n_layers * c.n_kv_heads * c.head_dim * kept
     return flops, element_bytes * numbers
@@ -593,7 +593,7 @@ guess = None  # sequences
 H100, LLAMA = Machine(989e12, 3.35e12), preset("llama3-8b")
 batches = [2**i for i in range(12)]
 for past in (200, 2000, 8000):
-    at = {batch: predict_step_s(LLAMA, [(past, 1)] * batch, H100) for batch in batches}
+    at = {batch: predict_step_s(LLAMA, [(1, past)] * batch, H100) for batch in batches}
     first = next((str(batch) for batch, (_, bound) in at.items() if bound == "compute"), "none of these")
     print(
         f"{past:5} tokens each: {at[1][0] * 1e3:.1f} ms alone, {at[256][0] * 1e3:.1f} ms for 256; compute from {first}"
@@ -613,24 +613,24 @@ WIDE = TransformerConfig(
 wide = Transformer(WIDE)
 square, tall, vector = torch.randn(1024, 1024), torch.randn(4096, 4096), torch.randn(4096)
 steps = {
-    "decode 1": [(300, 1)],
-    "decode 4": [(300, 1)] * 4,
-    "decode 16": [(300, 1)] * 16,
-    "chunk of 64": [(300, 64)],
-    "chunk of 256": [(300, 256)],
+    "decode 1": [(1, 300)],
+    "decode 4": [(1, 300)] * 4,
+    "decode 16": [(1, 300)] * 16,
+    "chunk of 64": [(64, 300)],
+    "chunk of 256": [(256, 300)],
 }
 
 
 def prepare(parts):
     """A call that runs a step on sequences of these lengths, and takes it back."""
     cache = Contiguous(wide, sequences=len(parts), capacity=600)
-    new = {cache.start(): [1] * count for _, count in parts}
-    for sequence, (past, _) in zip(new, parts, strict=True):
+    new = {cache.start(): [1] * count for count, _ in parts}
+    for sequence, (_, past) in zip(new, parts, strict=True):
         cache.advance(sequence, past)  # whatever lies there: no product is faster for zeros
 
     def step():
         extend(wide, cache, new)
-        for sequence, (past, _) in zip(new, parts, strict=True):
+        for sequence, (_, past) in zip(new, parts, strict=True):
             cache.truncate(sequence, past)
 
     return step

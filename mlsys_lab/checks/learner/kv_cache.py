@@ -222,7 +222,7 @@ def fields_of(config: np.ndarray) -> dict[str, Any]:
 def _asked(artifact: Any, arrays: Arrays) -> tuple[Any, list[tuple[int, int]], int | None]:
     steps: list[Sequence[int]] = arrays["parts"].tolist()
     config = artifact.TransformerConfig("a model", **fields_of(arrays["config"]))
-    return config, [(past, new) for past, new in steps], int(arrays["window"]) or None
+    return config, [(new, past) for new, past in steps], int(arrays["window"]) or None
 
 
 def step_work(artifact: Any, arrays: Arrays) -> Arrays:

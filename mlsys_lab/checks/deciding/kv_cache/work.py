@@ -26,7 +26,7 @@ def _draw_step(rng: np.random.Generator, case: Case) -> Arrays:
     p = case.params
     return {
         "config": _draw_config(rng, p.get("tied", False)),
-        "parts": np.array(p["parts"]) + np.array([int(rng.integers(0, 9)) if p.get("past", True) else 0, 0]),
+        "parts": np.array(p["parts"]) + np.array([0, int(rng.integers(0, 9)) if p.get("past", True) else 0]),
         "window": np.array(p.get("window", 0)),
         "element_bytes": np.array(p.get("element_bytes", 2)),
     }
@@ -44,8 +44,8 @@ def _work(arrays: Arrays) -> tuple[int, int]:
     for name, (size, axes) in weights.items():
         numbers += size if name != "embedding.weight" or fields["tied"] else 0
         if axes == 2 and name.startswith("blocks."):
-            flops += sum(2 * size * new for _, new in arrays["parts"].tolist())
-    for past, new in arrays["parts"].tolist():
+            flops += sum(2 * size * new for new, _ in arrays["parts"].tolist())
+    for new, past in arrays["parts"].tolist():
         seen = [range(max(0, query - window + 1), query + 1) for query in range(past, past + new)]
         flops += 2 * weights[head][0]
         flops += sum(4 * fields["n_layers"] * fields["n_heads"] * fields["head_dim"] * len(keys) for keys in seen)
@@ -94,13 +94,13 @@ CHECKS = (
         title="FLOPs and bytes of a step",
         points=6,
         cases=(
-            Case("one sequence decodes", {"parts": [[40, 1]]}),
-            Case("three decode", {"parts": [[40, 1], [7, 1], [23, 1]], "element_bytes": 1}),
-            Case("a prompt", {"parts": [[0, 12]], "past": False}),
-            Case("a chunk and drafts", {"parts": [[30, 16], [9, 5], [50, 1]], "element_bytes": 4}),
-            Case("a head that is the embedding", {"parts": [[20, 3], [5, 1]], "tied": True}),
-            Case("a window", {"parts": [[40, 1], [3, 2], [9, 8]], "window": 8}),
-            Case("any", {"parts": [[0, 30], [60, 1], [14, 9], [25, 4]], "window": 21, "tied": True}, hidden=True),
+            Case("one sequence decodes", {"parts": [[1, 40]]}),
+            Case("three decode", {"parts": [[1, 40], [1, 7], [1, 23]], "element_bytes": 1}),
+            Case("a prompt", {"parts": [[12, 0]], "past": False}),
+            Case("a chunk and drafts", {"parts": [[16, 30], [5, 9], [1, 50]], "element_bytes": 4}),
+            Case("a head that is the embedding", {"parts": [[3, 20], [1, 5]], "tied": True}),
+            Case("a window", {"parts": [[1, 40], [2, 3], [8, 9]], "window": 8}),
+            Case("any", {"parts": [[30, 0], [1, 60], [9, 14], [4, 25]], "window": 21, "tied": True}, hidden=True),
         ),
         inputs=_draw_step,
         run=calls.step_work,
@@ -117,10 +117,10 @@ CHECKS = (
         title="Seconds of a step, and what binds",
         points=4,
         cases=(
-            Case("memory binds", {"parts": [[30, 1], [8, 1]], "bound": "memory"}),
-            Case("compute binds", {"parts": [[16, 20]], "bound": "compute"}),
-            Case("a window", {"parts": [[40, 3]], "window": 5, "bound": "memory", "element_bytes": 4}),
-            Case("many parts", {"parts": [[20, 1]] * 9, "bound": "compute", "tied": True}, hidden=True),
+            Case("memory binds", {"parts": [[1, 30], [1, 8]], "bound": "memory"}),
+            Case("compute binds", {"parts": [[20, 16]], "bound": "compute"}),
+            Case("a window", {"parts": [[3, 40]], "window": 5, "bound": "memory", "element_bytes": 4}),
+            Case("many parts", {"parts": [[1, 20]] * 9, "bound": "compute", "tied": True}, hidden=True),
         ),
         inputs=_draw_prediction,
         run=calls.predict_step,

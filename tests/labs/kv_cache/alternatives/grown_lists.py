@@ -60,7 +60,7 @@ def step_work(config, parts, window=None, element_bytes=2):
     width = c.head_dim * (2 * c.n_heads + 2 * c.n_kv_heads)
     blocks, head = c.n_layers * c.d_model * (width + 3 * c.d_ff), c.vocab_size * c.d_model
     flops, numbers = 0, blocks + head + c.d_model + 2 * c.n_layers * c.d_model
-    for past, new in parts:
+    for new, past in parts:
         seen = [(max(0, place + 1 - window), place + 1) for place in range(past, past + new)]
         flops += 2 * blocks * new + 2 * head
         flops += 4 * c.n_layers * c.n_heads * c.head_dim * sum(end - first for first, end in seen)
