@@ -6,4 +6,11 @@ generate      prompts continued token by token, greedily or by draws, many at on
 speculative   drafts of several tokens, checked in one step
 quantize      weights in 8 and 4 bits, and the bytes that a token moves
 pretrained    two small models that have read the book, and their tokenizer
+
+Here are the names under which lab 10 builds them, as later labs run on them.
 """
+
+from mlsys_lab.inference.cache import Contiguous, SlidingWindow, extend
+from mlsys_lab.inference.speculative import accept
+
+__all__ = ["Contiguous", "SlidingWindow", "accept", "extend"]

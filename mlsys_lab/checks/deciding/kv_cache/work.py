@@ -1,0 +1,132 @@
+"""Checks of task 7: FLOPs, bytes and seconds of a step. Oracle: the model's own weights, and every pair of tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlsys_lab.checks.deciding.answers import agree
+from mlsys_lab.checks.deciding.compare import close
+from mlsys_lab.checks.learner import kv_cache as calls
+from mlsys_lab.checks.learner.kv_cache import fields_of
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check
+from mlsys_lab.checks.learner.values import encode_text, write_number
+from mlsys_lab.flops import TransformerConfig
+from mlsys_lab.models import Transformer
+
+
+def _draw_config(rng: np.random.Generator, tied: bool) -> np.ndarray:
+    """Sizes of a model with shared heads, none of which equals another by chance."""
+    kv_heads, group, half = rng.integers(2, 5), rng.integers(2, 4), rng.integers(3, 9)
+    layers, width, hidden, words = (rng.integers(*between) for between in ((2, 6), (20, 60), (61, 150), (151, 400)))
+    return np.array([layers, width, kv_heads * group, kv_heads, 2 * half, hidden, words, 4096, tied])
+
+
+def _draw_step(rng: np.random.Generator, case: Case) -> Arrays:
+    p = case.params
+    return {
+        "config": _draw_config(rng, p.get("tied", False)),
+        "parts": np.array(p["parts"]) + np.array([0, int(rng.integers(0, 9)) if p.get("past", True) else 0]),
+        "window": np.array(p.get("window", 0)),
+        "element_bytes": np.array(p.get("element_bytes", 2)),
+    }
+
+
+def _work(arrays: Arrays) -> tuple[int, int]:
+    """FLOPs and bytes, weight by weight and key by key."""
+    fields = fields_of(arrays["config"])
+    model = Transformer(TransformerConfig("a model", **fields))
+    weights = {name: (weight.numel(), weight.ndim) for name, weight in model.named_parameters()}
+    head = "embedding.weight" if fields["tied"] else "head.weight"
+    window = int(arrays["window"]) or 10**9
+    flops = numbers = 0
+    for name, (size, axes) in weights.items():
+        numbers += size if name != "embedding.weight" or fields["tied"] else 0
+        if axes == 2 and name.startswith("blocks."):
+            flops += sum(2 * size * new for new, _ in arrays["parts"].tolist())
+    for new, past in arrays["parts"].tolist():
+        seen = [range(max(0, query - window + 1), query + 1) for query in range(past, past + new)]
+        flops += 2 * weights[head][0]
+        flops += sum(4 * fields["n_layers"] * fields["n_heads"] * fields["head_dim"] * len(keys) for keys in seen)
+        numbers += 2 * fields["n_layers"] * fields["n_kv_heads"] * fields["head_dim"] * len(set().union(*seen))
+    return flops, numbers * int(arrays["element_bytes"])
+
+
+def _expect_work(arrays: Arrays) -> Arrays:
+    flops, moved = _work(arrays)
+    return {"FLOPs": np.array(flops), "bytes": np.array(moved)}
+
+
+def _draw_prediction(rng: np.random.Generator, case: Case) -> Arrays:
+    """A step, and a machine on which what the case names takes longer."""
+    arrays = _draw_step(rng, case)
+    flops, moved = _work(arrays)
+    seconds = float(rng.uniform(1e-4, 1e-2))
+    slower, faster = seconds, seconds / float(rng.uniform(1.5, 9))
+    compute_s, memory_s = (slower, faster) if case.params["bound"] == "compute" else (faster, slower)
+    rates = {"flops_per_s": flops / compute_s, "bytes_per_s": moved / memory_s}
+    return arrays | {name: np.array(float(f"{rate:.3g}")) for name, rate in rates.items()}
+
+
+def _expect_prediction(arrays: Arrays) -> Arrays:
+    flops, moved = _work(arrays)
+    times_s = {"compute": flops / float(arrays["flops_per_s"]), "memory": moved / float(arrays["bytes_per_s"])}
+    bound = max(times_s, key=times_s.__getitem__)
+    return {"seconds": np.array(times_s[bound]), "bound": encode_text(bound)}
+
+
+def _code_of_step(arrays: Arrays) -> str:
+    fields = ", ".join(f"{name}={value}" for name, value in fields_of(arrays["config"]).items())
+    steps = [tuple(part) for part in arrays["parts"].tolist()]
+    tail = f"{int(arrays['window']) or None}, {arrays['element_bytes']}"
+    if "flops_per_s" in arrays:
+        machine = ", ".join(write_number(float(arrays[name])) for name in ("flops_per_s", "bytes_per_s"))
+        asked = f"predict_step_s(config, parts, Machine({machine}), {tail})"
+    else:
+        asked = f"step_work(config, parts, {tail})"
+    return f'config = TransformerConfig("a model", {fields})\nparts = {steps}\n{asked}'
+
+
+CHECKS = (
+    Check(
+        name="step_work",
+        title="FLOPs and bytes of a step",
+        points=6,
+        cases=(
+            Case("one sequence decodes", {"parts": [[1, 40]]}),
+            Case("three decode", {"parts": [[1, 40], [1, 7], [1, 23]], "element_bytes": 1}),
+            Case("a prompt", {"parts": [[12, 0]], "past": False}),
+            Case("a chunk and drafts", {"parts": [[16, 30], [5, 9], [1, 50]], "element_bytes": 4}),
+            Case("a head that is the embedding", {"parts": [[3, 20], [1, 5]], "tied": True}),
+            Case("a window", {"parts": [[1, 40], [2, 3], [8, 9]], "window": 8}),
+            Case("any", {"parts": [[30, 0], [1, 60], [9, 14], [4, 25]], "window": 21, "tied": True}, hidden=True),
+        ),
+        inputs=_draw_step,
+        run=calls.step_work,
+        expect=_expect_work,
+        compare=close,
+        describe=_code_of_step,
+        pointer="FLOPs or bytes? Take the smallest part away: what should the step lose?",
+        hint="Query i of a part stands at past + i, and sees one key more than that, or `window`. The cache's bytes: "
+        "what the first query sees, and the further new tokens. The head is read and multiplied; norms are read.",
+        uses=("TransformerConfig", "step_work"),
+    ),
+    Check(
+        name="predict_step",
+        title="Seconds of a step, and what binds",
+        points=4,
+        cases=(
+            Case("memory binds", {"parts": [[1, 30], [1, 8]], "bound": "memory"}),
+            Case("compute binds", {"parts": [[20, 16]], "bound": "compute"}),
+            Case("a window", {"parts": [[3, 40]], "window": 5, "bound": "memory", "element_bytes": 4}),
+            Case("many parts", {"parts": [[1, 20]] * 9, "bound": "compute", "tied": True}, hidden=True),
+        ),
+        inputs=_draw_prediction,
+        run=calls.predict_step,
+        expect=_expect_prediction,
+        compare=agree,
+        describe=_code_of_step,
+        pointer="Do the two overlap, or does one wait for the other?",
+        hint="Each is an amount over a rate, with this window and these bytes an element. At best both go on at once.",
+        uses=("TransformerConfig", "Machine", "step_work", "predict_step_s"),
+    ),
+)
