@@ -29,10 +29,10 @@ def up_to_stop(row, stop):
 
 
 @pytest.mark.parametrize("stop", [(), (3, 5, 8), tuple(range(2, 30))])
-@pytest.mark.parametrize(("beams", "penalty"), [(1, 1.0), (2, 0.0), (3, 1.0), (4, 1.7), (5, -0.5)])
+@pytest.mark.parametrize(("beams", "penalty"), [(2, 0.0), (3, 1.0), (5, -0.5)])
 def test_texts_are_those_of_transformers(beams, penalty, stop, pair):
     theirs, ours = pair
-    for seed in range(3):
+    for seed in range(2):
         prompt = torch.randint(2, 61, (7,), generator=torch.Generator().manual_seed(seed))
         expected = theirs.generate(
             prompt[None],
@@ -48,10 +48,6 @@ def test_texts_are_those_of_transformers(beams, penalty, stop, pair):
         )
         got = beam_search(ours, prompt.tolist(), 9, beams=beams, stop=stop, length_penalty=penalty)
         texts = [up_to_stop(row, stop) for row in expected.sequences[:, 7:].tolist()]
-        if beams == 1:  # greedy: no scores of sequences
-            (text,) = texts
-            assert got[0].completion.tokens == tuple(token for token in text if token not in stop)
-            continue
         for beam, text, score in zip(got, texts, expected.sequences_scores.tolist(), strict=True):
             ended = text[-1] in stop
             assert beam.completion.tokens == tuple(text[:-1] if ended else text)

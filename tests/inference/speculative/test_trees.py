@@ -24,7 +24,7 @@ from tests.inference.making import draw as tokens_of
 
 GREEDY = Sampling(temperature=0)
 SMALLER = build(kv_heads=1, seed=1)
-WORDS, DRAWS, SIGNIFICANCE = 5, 200_000, 1e-6
+WORDS, DRAWS, SIGNIFICANCE = 5, 120_000, 1e-6
 
 
 def distributions(*shape, seed, spread=1.0):
@@ -69,9 +69,9 @@ def p_value(texts, p):
 
 
 @pytest.mark.parametrize("replaced", [True, False], ids=["drawn again", "without replacement"])
-@pytest.mark.parametrize("counts", [(1, 1), (2, 3), (4, 2)])
+@pytest.mark.parametrize("counts", [(2, 3), (4, 1)])
 def test_texts_are_distributed_as_the_model_s(counts, replaced):
-    """Chi-square over 200,000 texts of two tokens, 25 kinds of them, at a significance of one in a million.
+    """Chi-square over 120,000 texts of two tokens, 25 kinds of them, at a significance of one in a million.
 
     A rule that moved a hundredth of all texts from the likelier to the less likely half would be found with a power
     above 0.99, as the noncentral chi-square distribution has it.
@@ -111,7 +111,7 @@ def test_wrong_rules_are_found(rule):
 
 @pytest.mark.parametrize("candidates", [1, 2, 4])
 def test_one_of_several_is_accepted_as_often_as_expected(candidates):
-    """Within 5 standard errors of 200,000 draws, and the more the oftener."""
+    """Within 5 standard errors of 120,000 draws, and the more the oftener."""
     p, q = distributions(seed=3, spread=2.0), distributions(seed=4, spread=2.0)
     tokens, proposed = drafted(q.expand(DRAWS, WORDS), candidates, replaced=True, seed=0)
     which, _ = accept_among(tokens, proposed, p.expand(DRAWS, WORDS), uniforms(DRAWS, candidates + 1, seed=9))
@@ -154,11 +154,11 @@ def test_greedy_texts_are_those_without_drafts(window):
 def test_a_drafter_that_is_right_has_a_path_accepted_whole():
     model, sampling = build(), Sampling(temperature=1.3, top_k=6, seed=4)
     for branches in ((1, 1), (3, 1)):
-        got = speculate_tree(model, Request(tokens_of(5), 18, sampling), ModelDrafter(model), branches=branches)
-        assert got.steps == 6 and got.accepted == 12
-    request = Request(tokens_of(5), 16, GREEDY)
+        got = speculate_tree(model, Request(tokens_of(5), 9, sampling), ModelDrafter(model), branches=branches)
+        assert got.steps == 3 and got.accepted == 6
+    request = Request(tokens_of(5), 8, GREEDY)
     tree = speculate_tree(model, request, ModelDrafter(SMALLER), branches=(V, 1))
-    assert tree.steps <= 8, "all tokens are among the candidates"
+    assert tree.steps <= 4, "all tokens are among the candidates"
     assert tree.steps < speculate(model, request, ModelDrafter(SMALLER), drafts=2).steps
 
 
