@@ -11,7 +11,7 @@ from mlsys_lab.models.transformer import Transformer
 
 
 class AgingModel(Transformer):
-    """A `Transformer` of two narrow layers in float64 whose keys and values are others after each pass.
+    """A `Transformer` of three narrow layers in float64 whose keys and values are others after each pass.
 
     After a pass, the rows of all key and value projections have moved on by one. So logits show in which pass each
     token went through the model: keys that a cache kept are those of their own pass, and keys computed again are not.
@@ -28,7 +28,7 @@ class AgingModel(Transformer):
     ) -> None:
         config = TransformerConfig(
             "an aging model",
-            n_layers=2,
+            n_layers=3,
             d_model=16,
             n_heads=4,
             d_ff=24,

@@ -9,9 +9,10 @@ KV_CACHE = next(lab for lab in labs() if lab.info.topic == "kv-cache")
 IN_CODE = (
     "How many passes does it take to read 100 tokens in chunks of 32 and to write 10?",
     "What a text of 8,192 tokens keeps",
-    "a device of 989 TFLOP/s and 3.35 TB/s, every sequence with 2,000 tokens",
+    "every sequence with 2,000 tokens",
 )
 GIVEN = (
+    "a device of 989 TFLOP/s and 3.35 TB/s",
     "[(1, 100), (1, 40)] decodes two sequences, [(256, 512)] feeds a chunk, [(5, 100)] checks four drafted tokens",
     "A window of 4,096 in each of 32 layers",
     "What does a batch of 64 sequences change?",

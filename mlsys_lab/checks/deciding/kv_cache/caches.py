@@ -10,7 +10,7 @@ from mlsys_lab.checks.learner import kv_cache as calls
 from mlsys_lab.checks.learner.kv_cache import follow
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 
-LAYERS, HEAD = 2, 4
+LAYERS, HEAD = 3, 4
 """Layers and size of a head of the aging model, whose keys these are."""
 PAIRS = (("keys", "k"), ("values", "v"))
 LONG = 20
@@ -18,7 +18,7 @@ LONG = 20
 LOOP = """a = cache.start()
 for first in range(0, {tokens}, {count}):
     new = slice(first, first + {count})
-    got = [cache.update(layer, a, k[layer, :, new], v[layer, :, new]) for layer in (0, 1)]
+    got = [cache.update(layer, a, k[layer, :, new], v[layer, :, new]) for layer in (0, 1, 2)]
     cache.advance(a, {count})
 got"""
 
