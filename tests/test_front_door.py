@@ -42,6 +42,12 @@ def test_the_table_has_every_lab_with_its_minutes() -> None:
     ]
 
 
+def test_every_lab_is_proved_once_a_week() -> None:
+    flow = yaml.safe_load((GITHUB / "workflows/mutations.yml").read_text(encoding="utf-8"))
+    topics = [lab.name.partition("-")[2] for lab in released_labs(ROOT / "labs")]
+    assert flow["jobs"]["prove"]["strategy"]["matrix"]["lab"] == topics
+
+
 def test_the_licences_are_told_in_one_way() -> None:
     assert PROJECT["license"] == "MIT AND CC-BY-4.0"
     assert all((ROOT / name).is_file() for name in PROJECT["license-files"])

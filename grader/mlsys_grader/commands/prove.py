@@ -5,6 +5,7 @@ examples:
   mlsys-grader prove autograd --workers 4
   mlsys-grader prove autograd --mutations        mistakes made by a machine, all of them
   mlsys-grader prove autograd --mutations --sample 100 --seed 3
+  mlsys-grader prove autograd --draws 1000       do right solutions lose points by bad luck?
 
 Reference, blank, alternatives, mutants and mishaps go through the judge as submissions do, in the sandbox, with secret
 inputs. A false pass is a check that passes a mistake made for it; a false fail is a check that fails a right solution;
@@ -13,6 +14,9 @@ or the exit code is 1.
 
 With --mutations, small changes of reference and alternatives are judged instead, in forked processes without a sandbox.
 Each has to be killed by a check, or to be listed with the reason in tests/labs/TOPIC/equivalent.toml.
+
+With --draws, reference and alternatives are judged with inputs of that many seeds, in this process; a check that takes
+long has a minute of processor time for each of them. One draw in a thousand may cost a point.
 """
 
 from __future__ import annotations
@@ -48,12 +52,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--mutations", action="store_true", help="judge mistakes made by a machine instead of variants")
     parser.add_argument("--sample", type=int, metavar="N", help="so many of the machine's mistakes (default: all)")
+    parser.add_argument("--draws", type=int, metavar="N", help="judge right solutions with inputs of so many seeds")
     parser.add_argument("--seed", type=int, default=20, help="of the sample and of what is drawn (default: 20)")
     add_judging_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Judge variants, or machine-made mistakes; 1 where anything came out as it should not."""
+    """Judge variants, machine-made mistakes or many draws; 1 where anything came out as it should not."""
+    if args.draws is not None:
+        return _run_draws(args)
     if args.mutations:
         return _run_mutations(args)
     if args.sample is not None:
@@ -81,6 +88,29 @@ def _run_mutations(args: argparse.Namespace) -> int:
         console.print(Text(line))
     print(f"{lab.name}: {tally.summary}")
     return 0 if tally.holds else 1
+
+
+def _run_draws(args: argparse.Namespace) -> int:
+    """Judge right solutions with many inputs; a line for each check, one for each loss, and the counts."""
+    from mlsys_grader.proving.draws import try_draws
+    from mlsys_grader.proving.trials import trials
+
+    if args.mutations or args.sample is not None:
+        raise InputError("--draws are of right solutions", help="leave --mutations and --sample out")
+    if args.draws < 1:
+        raise InputError("--draws must be at least 1", got=args.draws)
+    lab = find_chosen_lab(args)
+    right = [trial for trial in trials(lab, _variants(args, lab)) if trial.right]
+    found = []
+    for one in try_draws(lab.checks.checks, right, args.draws, seed=args.seed):
+        found.append(one)
+        print(f"{one.check:24} {one.solution:28} {len(one.lost):4} of {one.tried} draws cost a point", flush=True)
+        for line in one.lost[:3]:
+            print(f"    {line}")
+    tried, lost = sum(one.tried for one in found), sum(len(one.lost) for one in found)
+    least = min(one.tried for one in found)
+    print(f"{lab.name}: {len(right)} right solutions, {tried:,} draws, at least {least} each: {lost} cost a point")
+    return 0 if all(one.holds for one in found) else 1
 
 
 def _run_variants(args: argparse.Namespace) -> int:

@@ -1,0 +1,54 @@
+"""Do right solutions lose points by bad luck? Each is judged again and again, with other inputs every time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from mlsys_grader.proving.in_process import InProcess
+from mlsys_grader.proving.proof import prove
+from mlsys_grader.proving.trials import Trial
+from mlsys_lab.checks.learner.spec import Check
+
+PROCESSOR_S = 60.0
+"""Processor time after which no more inputs are drawn for a solution and a check."""
+LOSSES = 1e-3
+"""Share of draws that may cost a right solution a point."""
+
+
+@dataclass(frozen=True)
+class Draws:
+    """How a right solution fared with many draws of a check's inputs: `lost` has the seed and reason of each loss."""
+
+    solution: str
+    check: str
+    tried: int
+    lost: tuple[str, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether no more draws than may be cost a point."""
+        return len(self.lost) <= LOSSES * self.tried
+
+
+def try_draws(checks: Iterable[Check], right: Iterable[Trial], number: int, *, seed: int) -> Iterator[Draws]:
+    """Judge right solutions by each check with inputs of `number` seeds from `seed` on, in this process.
+
+    A check that takes long is asked less often: none begins once `PROCESSOR_S` are used up.
+    """
+    solutions = list(right)
+    for check in checks:
+        for solution in solutions:
+            end_s, tried, lost = _processor_s() + PROCESSOR_S, 0, list[str]()
+            while tried < number and (not tried or _processor_s() < end_s):
+                trial = replace(solution, seeds={check.name: seed + tried})
+                (proved,) = prove(InProcess([check]), [trial])
+                lost += [] if proved.holds else [f"seed {seed + tried}: {proved.reason}"]
+                tried += 1
+            yield Draws(solution.name, check.name, tried, tuple(lost))
+
+
+def _processor_s() -> float:
+    """Processor time of this process and of those that it has waited for."""
+    return sum(os.times()[:4])
