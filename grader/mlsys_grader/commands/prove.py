@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from mlsys_grader.proving.proof import Proved
     from mlsys_grader.proving.variants import VariantsOf
 
+DRAWING_S = 60.0
+"""Processor time that --draws gives a solution and a check."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `mlsys-grader prove` to its parser."""
@@ -102,7 +105,7 @@ def _run_draws(args: argparse.Namespace) -> int:
     lab = find_chosen_lab(args)
     right = [trial for trial in trials(lab, _variants(args, lab)) if trial.right]
     found = []
-    for one in try_draws(lab.checks.checks, right, args.draws, seed=args.seed):
+    for one in try_draws(lab.checks.checks, right, args.draws, seed=args.seed, limit_s=DRAWING_S):
         found.append(one)
         print(f"{one.check:24} {one.solution:28} {len(one.lost):4} of {one.tried} draws cost a point", flush=True)
         for line in one.lost[:3]:

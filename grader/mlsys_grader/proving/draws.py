@@ -11,8 +11,6 @@ from mlsys_grader.proving.proof import prove
 from mlsys_grader.proving.trials import Trial
 from mlsys_lab.checks.learner.spec import Check
 
-PROCESSOR_S = 60.0
-"""Processor time after which no more inputs are drawn for a solution and a check."""
 LOSSES = 1e-3
 """Share of draws that may cost a right solution a point."""
 
@@ -32,15 +30,18 @@ class Draws:
         return len(self.lost) <= LOSSES * self.tried
 
 
-def try_draws(checks: Iterable[Check], right: Iterable[Trial], number: int, *, seed: int) -> Iterator[Draws]:
+def try_draws(
+    checks: Iterable[Check], right: Iterable[Trial], number: int, *, seed: int, limit_s: float
+) -> Iterator[Draws]:
     """Judge right solutions by each check with inputs of `number` seeds from `seed` on, in this process.
 
-    A check that takes long is asked less often: none begins once `PROCESSOR_S` are used up.
+    A check that takes long is asked less often: no draw but the first begins once a solution and a check have taken
+    `limit_s` of processor time.
     """
     solutions = list(right)
     for check in checks:
         for solution in solutions:
-            end_s, tried, lost = _processor_s() + PROCESSOR_S, 0, list[str]()
+            end_s, tried, lost = _processor_s() + limit_s, 0, list[str]()
             while tried < number and (not tried or _processor_s() < end_s):
                 trial = replace(solution, seeds={check.name: seed + tried})
                 (proved,) = prove(InProcess([check]), [trial])

@@ -139,9 +139,9 @@ def test_what_cannot_be_written_is_told_in_one_line(
 
 
 def test_a_lab_that_the_syllabus_plans_takes_its_number_and_chapter() -> None:
-    lab = plan(PROJECT, "kv-cache")
-    assert (lab.number, lab.chapter) == (10, "12-inference")
-    assert plan(PROJECT, "kv-cache", chapter="13-serving").chapter == "13-serving"
+    lab = plan(PROJECT, "diffusion")
+    assert (lab.number, lab.chapter) == (12, "14-diffusion")
+    assert plan(PROJECT, "diffusion", chapter="13-serving").chapter == "13-serving"
     assert plan(PROJECT, "ring-buffer").number == 13
 
 
