@@ -24,7 +24,7 @@ from tests.labs.harness import LabUnderTest, artifact_of, labs, released_noteboo
 
 pytestmark = pytest.mark.slow
 LABS = labs()
-SEEDS, DRAWING_S = 200, 1.5
+SEEDS, DRAWING_S = 200, 1.0
 """Draws of secret inputs to try on each check, as far as they go in so much processor time.
 
 A fault that costs one draw in 67 a point shows with 95 % certainty in 200; `mlsys-grader prove --draws` tries more.
