@@ -26,8 +26,8 @@ BUDGETS_S = {
     "models": 20,
     "oracles": 65,
     "parallel": 20,
-    "scaling": 150,
-    "stack": 10,
+    "scaling": 140,
+    "stack": 20,
     "tests": 45,
     "widgets": 100,
 }
