@@ -24,3 +24,14 @@ SETTLED = """async () => {
 def settle(page: Page) -> None:
     """Wait until the page's figures have drawn themselves at their present width and colours have stopped to change."""
     page.evaluate(SETTLED)
+
+
+def read_letter_sizes(page: Page, element: str) -> list[float]:
+    """Sizes of all letters in an element's pictures, in px as they stand on the screen."""
+    sizes: list[float] = page.eval_on_selector(
+        element,
+        """(el) => [...el.shadowRoot.querySelectorAll("svg[role=img]")].flatMap((svg) => {
+          const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+          return [...svg.querySelectorAll("text")].map((t) => parseFloat(getComputedStyle(t).fontSize) * scale); })""",
+    )
+    return sizes

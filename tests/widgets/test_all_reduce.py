@@ -10,7 +10,7 @@ from mlsys_lab.comm.cost.choice import autopick
 from mlsys_lab.errors import InputError
 from mlsys_lab.widgets import element, esm
 from mlsys_lab.widgets.all_reduce import WORLDS, AllReduce, all_reduce_data, all_reduce_table
-from tests.pages import settle
+from tests.pages import read_letter_sizes, settle
 
 NAME = "mlsys-all_reduce"
 
@@ -120,11 +120,6 @@ def test_a_crossover_is_marked_on_the_fastest_curve(open_page) -> None:
 def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, width: int) -> None:
     page = open_page(figure("nodes of 8 on rails", ranks=64), width=width)
     settle(page)
-    sizes = page.eval_on_selector(
-        NAME,
-        """(el) => { const svg = el.shadowRoot.querySelector("svg[role=img]");
-          const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
-          return [...svg.querySelectorAll("text")].map((t) => parseFloat(getComputedStyle(t).fontSize) * scale); }""",
-    )
+    sizes = read_letter_sizes(page, NAME)
     assert len(sizes) > 8 and min(sizes) >= 11
     assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -13,7 +13,7 @@ from mlsys_lab.flops.parameters import parameters
 from mlsys_lab.flops.presets import PRESETS
 from mlsys_lab.widgets import element, esm
 from mlsys_lab.widgets.attention_share import AttentionShare, attention_share_data, attention_share_table
-from tests.pages import settle
+from tests.pages import read_letter_sizes, settle
 from tests.widgets.transformers import random_config, try_config
 
 NAME = "mlsys-attention_share"
@@ -155,11 +155,6 @@ def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, width: in
     page = open_page(figure("deepseek-v3"), width=width)
     page.get_by_text("Sizes", exact=True).click()
     settle(page)
-    sizes = page.eval_on_selector(
-        NAME,
-        """(el) => { const svg = el.shadowRoot.querySelector("svg[role=img]");
-          const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
-          return [...svg.querySelectorAll("text")].map((t) => parseFloat(getComputedStyle(t).fontSize) * scale); }""",
-    )
+    sizes = read_letter_sizes(page, NAME)
     assert len(sizes) > 8 and min(sizes) >= 11
     assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -18,7 +18,7 @@ from mlsys_lab.flops.presets import preset
 from mlsys_lab.hardware import device
 from mlsys_lab.widgets import element, esm
 from mlsys_lab.widgets.decode_step import GPUS, MODELS, DecodeStep, decode_step, decode_step_data, decode_step_table
-from tests.pages import settle
+from tests.pages import read_letter_sizes, settle
 
 NAME = "mlsys-decode_step"
 
@@ -146,11 +146,6 @@ def test_the_verdict_follows_the_keyboard_and_the_menus(open_page) -> None:
 def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, width: int) -> None:
     page = open_page(figure(batch=64), width=width)
     settle(page)
-    sizes = page.eval_on_selector(
-        NAME,
-        """(el) => { const svg = el.shadowRoot.querySelector("svg[role=img]");
-          const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
-          return [...svg.querySelectorAll("text")].map((t) => parseFloat(getComputedStyle(t).fontSize) * scale); }""",
-    )
+    sizes = read_letter_sizes(page, NAME)
     assert len(sizes) > 8 and min(sizes) >= 11
     assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -17,6 +17,7 @@ from mlsys_lab.flops.presets import PRESETS
 from mlsys_lab.hardware import device
 from mlsys_lab.widgets import element, esm
 from mlsys_lab.widgets.estimator import Estimator, device_machines, estimator_data, estimator_table, recipe_bytes
+from tests.pages import read_letter_sizes
 
 NAME = "mlsys-estimator"
 
@@ -178,12 +179,7 @@ def test_sizes_of_one_s_own_are_estimated(open_page) -> None:
 def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, width: int, mode: str) -> None:
     page = open_page(figure("deepseek-v3", mode=mode, layout=Layout(data=64, expert=64)), width=width)
     page.get_by_text("Sizes", exact=True).click()
-    sizes = page.eval_on_selector(
-        NAME,
-        """(el) => [...el.shadowRoot.querySelectorAll("svg[role=img]")].flatMap((svg) => {
-          const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
-          return [...svg.querySelectorAll("text")].map((t) => parseFloat(getComputedStyle(t).fontSize) * scale); })""",
-    )
+    sizes = read_letter_sizes(page, NAME)
     assert len(sizes) >= 5 and min(sizes) >= 11
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     outside = """(el) => [...el.shadowRoot.querySelectorAll("svg[role=img]")].flatMap((svg) => {

@@ -11,6 +11,7 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.scaling import ChinchillaLaw, KaplanLaw, Runs, fit_parabola
 from mlsys_lab.widgets import element, esm
 from mlsys_lab.widgets.isoflop import LAWS, IsoFlop, isoflop_data, isoflop_table, law_constants
+from tests.pages import read_letter_sizes
 
 
 def figure(law: str = "Chinchilla", **state) -> str:
@@ -205,11 +206,6 @@ def test_noisy_runs_move_the_parabola_s_minimum(open_page) -> None:
 @pytest.mark.parametrize("law", LAWS)
 def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, law: str, width: int) -> None:
     page = open_page(figure(law, runs=True), width=width)
-    sizes = page.eval_on_selector(
-        "mlsys-isoflop",
-        """(el) => { const svg = el.shadowRoot.querySelector("svg[role=img]");
-          const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
-          return [...svg.querySelectorAll("text")].map((t) => parseFloat(getComputedStyle(t).fontSize) * scale); }""",
-    )
+    sizes = read_letter_sizes(page, "mlsys-isoflop")
     assert len(sizes) > 8 and min(sizes) >= 11
     assert page.evaluate("document.documentElement.scrollWidth") <= width

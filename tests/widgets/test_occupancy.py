@@ -12,6 +12,7 @@ from mlsys_lab.hardware import DEVICES, device
 from mlsys_lab.kernels.trace.occupancy import occupancy
 from mlsys_lab.widgets import element, esm
 from mlsys_lab.widgets.occupancy import OccupancyCalculator, multiprocessor_data, occupancy_data, occupancy_table
+from tests.pages import read_letter_sizes
 
 NAME = "mlsys-occupancy"
 CASES = 1_000
@@ -193,11 +194,6 @@ def test_dragging_across_the_picture_sets_the_block(open_page) -> None:
 @pytest.mark.parametrize("width", [390, 1280])
 def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, width: int) -> None:
     page = open_page(figure(), width=width)
-    sizes = page.eval_on_selector(
-        NAME,
-        """(el) => { const svg = el.shadowRoot.querySelector("svg[role=img]");
-          const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
-          return [...svg.querySelectorAll("text")].map((t) => parseFloat(getComputedStyle(t).fontSize) * scale); }""",
-    )
+    sizes = read_letter_sizes(page, NAME)
     assert len(sizes) > 8 and min(sizes) >= 11
     assert page.evaluate("document.documentElement.scrollWidth") <= width

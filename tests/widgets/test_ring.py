@@ -12,7 +12,7 @@ from mlsys_lab.comm.collectives.ring_states import ring_states
 from mlsys_lab.errors import InputError
 from mlsys_lab.widgets import element, esm
 from mlsys_lab.widgets.ring import ELEMENTS, RANKS, Ring, ring_data, ring_table
-from tests.pages import settle
+from tests.pages import read_letter_sizes, settle
 
 NAME = "mlsys-ring"
 SHOWN = """(el) => { const out = {};
@@ -130,12 +130,9 @@ def test_words_follow_the_phase_and_another_ring_begins_anew(open_page) -> None:
 def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, width: int) -> None:
     page = open_page(figure(6, step=7), width=width)
     settle(page)
-    sizes, widths = page.eval_on_selector(
-        NAME,
-        """(el) => { const svg = el.shadowRoot.querySelector("svg[role=img]");
-          const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
-          return [[...svg.querySelectorAll("text")].map((t) => parseFloat(getComputedStyle(t).fontSize) * scale),
-            [...svg.querySelectorAll(".frame")].map((r) => r.getBoundingClientRect().width)]; }""",
+    sizes = read_letter_sizes(page, NAME)
+    widths = page.eval_on_selector(
+        NAME, '(el) => [...el.shadowRoot.querySelectorAll(".frame")].map((r) => r.getBoundingClientRect().width)'
     )
     assert len(sizes) == 1 + 2 * 6 and min(sizes) >= 12
     assert min(widths) >= 24  # four pixels for each of six stripes

@@ -9,7 +9,7 @@ import pytest
 from mlsys_lab import hardware
 from mlsys_lab.flops.roofline import bound, matmul
 from mlsys_lab.widgets import Roofline, device_data, element, esm
-from tests.pages import settle
+from tests.pages import read_letter_sizes, settle
 
 DEVICES = [
     {"name": "Big", "bandwidth": 2e12, "peaks": {"bf16": 800e12, "fp32": 50e12}},
@@ -138,11 +138,6 @@ def test_intensity_moves_the_point_along_the_roof(open_page) -> None:
 @pytest.mark.parametrize("width", [390, 1280])
 def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, width: int) -> None:
     page = open_page(roofline(), width=width)
-    sizes = page.eval_on_selector(
-        "mlsys-roofline",
-        """(el) => { const svg = el.shadowRoot.querySelector("svg[role=img]");
-          const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
-          return [...svg.querySelectorAll("text")].map((t) => parseFloat(getComputedStyle(t).fontSize) * scale); }""",
-    )
+    sizes = read_letter_sizes(page, "mlsys-roofline")
     assert len(sizes) > 12 and min(sizes) >= 11
     assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -10,7 +10,7 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.inference.speculative import best_drafts, expected_tokens, operations_ratio, speedup
 from mlsys_lab.widgets import element, esm
 from mlsys_lab.widgets.speculation import MOST_DRAFTS, SpeculationGain, speculation_data, speculation_table
-from tests.pages import settle
+from tests.pages import read_letter_sizes, settle
 
 NAME = "mlsys-speculation"
 
@@ -90,11 +90,6 @@ def test_the_verdict_follows_the_keyboard_and_the_mouse(open_page) -> None:
 def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, width: int) -> None:
     page = open_page(figure(), width=width)
     settle(page)
-    sizes = page.eval_on_selector(
-        NAME,
-        """(el) => { const svg = el.shadowRoot.querySelector("svg[role=img]");
-          const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
-          return [...svg.querySelectorAll("text")].map((t) => parseFloat(getComputedStyle(t).fontSize) * scale); }""",
-    )
+    sizes = read_letter_sizes(page, NAME)
     assert len(sizes) > 8 and min(sizes) >= 11
     assert page.evaluate("document.documentElement.scrollWidth") <= width
