@@ -35,6 +35,8 @@ def ring_attention(
 
 
 class _RingAttention(torch.autograd.Function):
+    """Keys and values go round once forward; backward once more, with their gradients."""
+
     @staticmethod
     def forward(
         ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Rank, positions: Sequence[torch.Tensor]
@@ -43,7 +45,7 @@ class _RingAttention(torch.autograd.Function):
         total, log_sum = torch.zeros_like(q), q.new_full(q.shape[:3], -torch.inf)
         here = torch.stack([k, v])
         for step in range(group.size):  # its own keys first, of which every query sees one at least
-            coming = _Exchange(group, here, KEYS_VALUES) if step < group.size - 1 else None
+            coming = _Hop(group, here, KEYS_VALUES) if step < group.size - 1 else None
             seen = positions[(group.rank - step) % group.size]
             if seen.min() <= own.max():
                 scores = _scores(q, here[0], own, seen)
@@ -76,17 +78,17 @@ class _RingAttention(torch.autograd.Function):
             return groups.sum(3)
 
         # Gradients of a rank's keys set out on its right and go round with the keys, so that the last step leads home.
-        travelling: _Exchange | None = None
+        travelling: _Hop | None = None
         for step in range(1, group.size):
-            here = _Exchange(group, here, KEYS_VALUES).wait()
+            here = _Hop(group, here, KEYS_VALUES).wait()
             part = differentiate(here, positions[(group.rank - step) % group.size])
-            travelling = _Exchange(group, part + travelling.wait() if travelling else part, GRADIENTS)
+            travelling = _Hop(group, part + travelling.wait() if travelling else part, GRADIENTS)
         at_home = differentiate(torch.stack([k, v]), own)
         dk, dv = at_home + travelling.wait() if travelling else at_home
         return dq, dk, dv, None, None
 
 
-class _Exchange:
+class _Hop:
     """An array on its way to the rank on the right, while one of its shape comes from the left."""
 
     def __init__(self, group: Rank, array: torch.Tensor, purpose: str) -> None:
@@ -102,7 +104,7 @@ class _Exchange:
 def _scores(q: torch.Tensor, k: torch.Tensor, own: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
     """Scaled scores (B, N, T/p, T/p), -inf for keys at later positions."""
     scores: torch.Tensor = q @ _for_each_query(k, q).mT * q.shape[-1] ** -0.5
-    return scores.masked_fill(seen > own[:, None], -torch.inf)
+    return scores.masked_fill((seen > own[:, None]).to(q.device), -torch.inf)
 
 
 def _for_each_query(x: torch.Tensor, q: torch.Tensor) -> torch.Tensor:

@@ -55,7 +55,7 @@ class ExpertParallel(nn.Module):
 
     def _run_experts(self, rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         """Each expert on its rows, which lie in order of the ranks that sent them: counts (p, E/p)."""
-        numbers = torch.arange(counts.shape[1]).repeat(len(counts))
+        numbers = torch.arange(counts.shape[1], device=counts.device).repeat(len(counts))
         expert_of_row = numbers.repeat_interleave(counts.reshape(-1))
         out = torch.zeros_like(rows)
         for number, expert in enumerate(self.experts):
@@ -71,6 +71,8 @@ def exchange(rows: torch.Tensor, going: list[int], coming: list[int], group: Ran
 
 
 class _Exchange(torch.autograd.Function):
+    """An all-to-all of rows; backward their gradients go back to where the rows came from."""
+
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, going: list[int], coming: list[int], group: Rank) -> torch.Tensor:
         ctx.going, ctx.coming, ctx.group = going, coming, group

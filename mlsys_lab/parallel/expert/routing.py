@@ -42,6 +42,7 @@ def route(experts: torch.Tensor, count: int, capacity_factor: float | None = Non
     counts = torch.bincount(wanted, minlength=count)
     if capacity_factor is not None:
         capacity = math.ceil(capacity_factor * tokens * active / count)
-        place = torch.arange(len(wanted)) - (counts.cumsum(0) - counts)[wanted[order]]  # behind others of its expert
+        before = (counts.cumsum(0) - counts)[wanted[order]]  # rows of experts that come first
+        place = torch.arange(len(wanted), device=wanted.device) - before
         order, counts = order[place < capacity], counts.clamp(max=capacity)
     return Routing(order % tokens, order // tokens, counts, len(wanted) - len(order))

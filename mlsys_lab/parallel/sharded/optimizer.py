@@ -104,7 +104,8 @@ def clip_gradients(shards: Iterable[nn.Parameter], max_norm: float, group: Rank)
     factor. Costs one all-reduce of a number. Shards of `ShardedOptimizer` have gradients after `reduce_gradients`.
     """
     gradients = [shard.grad for shard in shards if shard.grad is not None]
-    squares = sum((gradient.double().square().sum() for gradient in gradients), torch.zeros((), dtype=torch.float64))
+    nothing = torch.zeros((), dtype=torch.float64, device=group.device)  # a rank may have no gradient at all
+    squares = sum((gradient.double().square().sum() for gradient in gradients), nothing)
     norm = math.sqrt(ring(group, squares.reshape(1), "norm").item())
     if norm > max_norm:
         for gradient in gradients:

@@ -25,6 +25,8 @@ def divided_cross_entropy(logits: torch.Tensor, targets: torch.Tensor, group: Ra
 
 
 class _DividedCrossEntropy(torch.autograd.Function):
+    """Sums of exponentials are put together over the ranks; a rank's gradient needs its own logits only."""
+
     @staticmethod
     def forward(ctx: Any, logits: torch.Tensor, targets: torch.Tensor, group: Rank) -> torch.Tensor:
         here, inside = own_tokens(targets, logits.shape[1], group)

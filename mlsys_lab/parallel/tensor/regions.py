@@ -29,6 +29,8 @@ def leave(x: torch.Tensor, group: Rank) -> torch.Tensor:
 
 
 class _Enter(torch.autograd.Function):
+    """Identity forward, sum over the ranks backward."""
+
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, group: Rank) -> torch.Tensor:
         ctx.group = group
@@ -40,6 +42,8 @@ class _Enter(torch.autograd.Function):
 
 
 class _Leave(torch.autograd.Function):
+    """Sum over the ranks forward, identity backward."""
+
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, group: Rank) -> torch.Tensor:
         return ring(group, x, ACTIVATIONS)
