@@ -40,7 +40,8 @@ class Contiguous(SlotCache):
                 got = f"{self.length(sequence) + count} tokens of sequence {sequence}"
                 raise InputError("a row of the cache is full", got=got, expected=f"up to {self.capacity}")
 
-    def _slots(self, sequence: int, first: int, end: int) -> torch.Tensor:
+    def find_slots(self, sequence: int, first: int, end: int) -> torch.Tensor:
+        """Slots of positions first to end - 1: one after the other in the sequence's row."""
         return self._rows[sequence] * self.capacity + torch.arange(first, end)
 
     def _held_slots(self) -> int:
@@ -65,12 +66,12 @@ class SlidingWindow(Contiguous):
     def fork(self, sequence: int) -> int:
         """Number of a new sequence with a copy of what another one's window holds."""
         copy = super().fork(sequence)
-        self._replaced[copy] = max(self._replaced[sequence], self._oldest(self.length(sequence)))
+        self._replaced[copy] = max(self._replaced[sequence], self.find_oldest(self.length(sequence)))
         return copy
 
     def truncate(self, sequence: int, length: int) -> None:
         """Forget all but the first `length` tokens; InputError where the window before them has been replaced."""
-        oldest = self._oldest(length)
+        oldest = self.find_oldest(length)
         if 0 < length < self.length(sequence) and oldest < self._replaced[sequence]:
             raise InputError(
                 "the window before this length has been replaced",
@@ -94,5 +95,6 @@ class SlidingWindow(Contiguous):
             end = self.length(sequence) + count
             self._replaced[sequence] = max(self._replaced[sequence], end - self.capacity)
 
-    def _slots(self, sequence: int, first: int, end: int) -> torch.Tensor:
+    def find_slots(self, sequence: int, first: int, end: int) -> torch.Tensor:
+        """Slots of positions first to end - 1: round and round in the sequence's row."""
         return self._rows[sequence] * self.capacity + torch.arange(first, end) % self.capacity

@@ -107,9 +107,9 @@ def _state(
         room, length = _room(cache, number), cache.length(number)
         for slot in room:
             holders[slot] = (*holders[slot], name)
-        for slot in cache._slots(number, max(0, length - len(room)), length).tolist():
+        for slot in cache.find_slots(number, max(0, length - len(room)), length).tolist():
             positions[slot] = written[slot]
-        seen |= set(cache._slots(number, cache._oldest(length), length).tolist())
+        seen |= set(cache.find_slots(number, cache.find_oldest(length), length).tolist())
     made = tuple(
         Slot(position, names, slot in seen)
         for slot, (position, names) in enumerate(zip(positions, holders, strict=True))
@@ -121,5 +121,5 @@ def _state(
 def _room(cache: Contiguous | Paged, number: int) -> list[int]:
     """Slots that are set aside for a sequence, filled or not."""
     size = len(cache._tables[number]) * cache.page if isinstance(cache, Paged) else cache.capacity
-    room: list[int] = cache._slots(number, 0, size).tolist()
+    room: list[int] = cache.find_slots(number, 0, size).tolist()
     return room

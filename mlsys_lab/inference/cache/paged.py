@@ -135,7 +135,8 @@ class Paged(SlotCache):
     def _slots_of(self, blocks: list[int]) -> torch.Tensor:
         return (torch.tensor(blocks, dtype=torch.int64)[:, None] * self.page + torch.arange(self.page)).flatten()
 
-    def _slots(self, sequence: int, first: int, end: int) -> torch.Tensor:
+    def find_slots(self, sequence: int, first: int, end: int) -> torch.Tensor:
+        """Slots of positions first to end - 1, in the pages that the sequence's table names."""
         skipped = first // self.page
         blocks = self._tables[sequence][skipped : self._pages(end)]
         return self._slots_of(blocks)[first - skipped * self.page : end - skipped * self.page]

@@ -25,7 +25,7 @@ NO_KEY = 2**31 - 1
 class SlotCache(Cache):
     """Cache with a slot for each token and a subclass, the layout, that says which.
 
-    A layout writes `_open`, `_close`, `_reserve`, `_slots` and `_held_slots`, and more where it must.
+    A layout writes `_open`, `_close`, `_reserve`, `find_slots` and `_held_slots`, and more where it must.
     """
 
     def __init__(self, model: Transformer, slots: int, storage: type[Storage] = Storage) -> None:
@@ -46,7 +46,7 @@ class SlotCache(Cache):
         """Find slots for so many further tokens of sequences; InputError, with nothing changed, without room."""
 
     @abstractmethod
-    def _slots(self, sequence: int, first: int, end: int) -> torch.Tensor:
+    def find_slots(self, sequence: int, first: int, end: int) -> torch.Tensor:
         """Slots of a sequence's positions first to end - 1, (end - first,)."""
 
     @abstractmethod
@@ -71,8 +71,8 @@ class SlotCache(Cache):
         length = self.length(sequence)
         copy = self.start()
         self._lengths[copy] = length
-        seen = self._oldest(length), length
-        self.storage.copy(self._slots(sequence, *seen), self._slots(copy, *seen))
+        seen = self.find_oldest(length), length
+        self.storage.copy(self.find_slots(sequence, *seen), self.find_slots(copy, *seen))
         return copy
 
     def truncate(self, sequence: int, length: int) -> None:
@@ -102,9 +102,9 @@ class SlotCache(Cache):
         device = self.model.embedding.weight.device
         tokens = torch.tensor([token for part in new.values() for token in part])  # (Q,)
         queries = [torch.arange(self.length(s), self.length(s) + count) for s, count in counts.items()]
-        keys = [torch.arange(self._oldest(int(places[0])), int(places[-1]) + 1) for places in queries]
+        keys = [torch.arange(self.find_oldest(int(places[0])), int(places[-1]) + 1) for places in queries]
         slots = [
-            self._slots(sequence, int(places[0]), int(places[-1]) + 1)
+            self.find_slots(sequence, int(places[0]), int(places[-1]) + 1)
             for sequence, places in zip(counts, keys, strict=True)
         ]
         ends = torch.tensor(list(counts.values())).cumsum(0)  # (R,)
@@ -132,11 +132,12 @@ class SlotCache(Cache):
     @property
     def bytes_wasted(self) -> int:
         """Bytes of slots held that no next query will see: empty, or behind the window; a shared slot counts once."""
-        seen = [self._slots(sequence, self._oldest(length), length) for sequence, length in self._lengths.items()]
+        lengths = self._lengths.items()
+        seen = [self.find_slots(sequence, self.find_oldest(length), length) for sequence, length in lengths]
         used = len({slot for part in seen for slot in part.tolist()})
         return (self._held_slots() - used) * self.storage.slot_bytes
 
-    def _oldest(self, position: int) -> int:
+    def find_oldest(self, position: int) -> int:
         """First position that a query at `position` sees."""
         return 0 if self.model.window is None else max(0, position - self.model.window + 1)
 
