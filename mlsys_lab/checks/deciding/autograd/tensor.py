@@ -31,6 +31,10 @@ def draw_positive(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) 
     return rng.uniform(0.5, 2.0, shape).astype(dtype)
 
 
+DRAWS = {"normal": (draw, draw), "zeros": (draw_with_zeros, draw), "positive": (draw_positive, draw_positive)}
+"""How the operands x and y of a case are drawn."""
+
+
 # --- unbroadcast ----------------------------------------------------------------------------------------------------
 
 
@@ -54,10 +58,10 @@ def _unbroadcast_expect(arrays: Arrays) -> Arrays:
 def _elementwise_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     dtype = case.params.get("dtype", F32)
     x, y = case.params["x"], case.params["y"]
-    draw_x = draw_with_zeros if case.params.get("zeros", False) else draw
+    draw_x, draw_y = DRAWS[case.params.get("draw", "normal")]
     return {
         "x": draw_x(rng, x, dtype),
-        "y": draw(rng, y, dtype),
+        "y": draw_y(rng, y, dtype),
         "g1": draw(rng, x, dtype),
         "g2": draw(rng, np.broadcast_shapes(x, y), dtype),
     }
@@ -128,8 +132,8 @@ CHECKS = (
             Case("equal shapes", {"x": (3, 4), "y": (3, 4)}),
             Case("broadcasting", {"x": (3, 1), "y": (2, 3, 4)}),
             Case("double precision", {"x": (2, 5), "y": (5,), "dtype": F64}),
-            Case("zeros among them", {"x": (4, 3), "y": (3,), "zeros": True}),
-            Case("single numbers", {"x": (), "y": ()}, hidden=True),
+            Case("zeros among them", {"x": (4, 3), "y": (3,), "draw": "zeros"}),
+            Case("single numbers", {"x": (), "y": (), "draw": "positive"}, hidden=True),
             Case("an empty batch", {"x": (0, 3), "y": (3,)}, hidden=True),
         ),
         inputs=_elementwise_inputs,
