@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -42,6 +43,7 @@ def keep_random_state() -> Iterator[None]:
         set_random_state(state)
 
 
+@functools.cache
 def initial_state(rank: int) -> State:
     """The state that a rank starts from."""
     with keep_random_state():
