@@ -24,6 +24,7 @@ _BEFORE = {
     "occupancy": ("common", "axes"),
     "ring": ("common", "stepper"),
     "speculation": ("common", "axes"),
+    "zero_stages": ("common", "axes", "memory"),
 }
 _SHARED = {part for parts in _BEFORE.values() for part in parts}
 _SITE_ONLY = {"load", "plots"}
