@@ -40,7 +40,7 @@ def daly_interval_s(save_s: float, between_failures_s: float) -> float:
     √(2·C·M)·(1 + √(C/2M)/3 + C/2M/9) - C, for C < 2·M; from there on nothing is gained by saving more often than M.
 
     >>> round(daly_interval_s(600, 3 * 3600)), round(checkpoint_interval_s(600, 3 * 3600))
-    (3213, 3600)
+    (3211, 3600)
     """
     young_s = checkpoint_interval_s(save_s, between_failures_s)
     ratio = save_s / (2 * between_failures_s)

@@ -62,9 +62,7 @@ def test_what_the_stages_send_and_keep(page) -> None:
     numel = 8 * 16 + 16 + 16 * 4 + 4
     kept = [outcome.results[0][0] for outcome in page.runs.values()]
     assert kept == [2 * 8 * numel] + 3 * [2 * 8 * numel / 4]
-    assert list(page.by_stage.values()) == [
-        exactly(PSI * per / 1e9) for per in (16, 4 + 12 / 64, 2 + 14 / 64, 16 / 64)
-    ]
+    assert list(page.by_stage.values()) == [exactly(PSI * per / 1e9) for per in (16, 4 + 12 / 64, 2 + 14 / 64, 16 / 64)]
 
 
 def test_hybrid_and_offload(page) -> None:
