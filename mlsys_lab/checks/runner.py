@@ -14,6 +14,9 @@ from mlsys_lab.errors import CourseError
 PUBLIC_SEED = 0
 """Public cases draw the same numbers every time, so that a learner who changes one line sees what that line changed."""
 
+PATIENCE = 5.0
+"""Times a time limit by the clock, after which a notebook waits no longer: other work may keep the machine from it."""
+
 
 class CheckFailed(CourseError):
     """A check in a notebook was not passed. Notebooks show its one line and no traceback."""
@@ -58,8 +61,10 @@ class Report:
         return f"not right yet: {self.check.title} ({self.mismatch.what})"
 
 
-def run_check(check: Check, artifact: Any, *, seed: int = PUBLIC_SEED, hidden: bool = False) -> Report:
-    """Try a check's public cases (and the hidden ones if asked) until one fails.
+def run_check(
+    check: Check, artifact: Any, *, seed: int = PUBLIC_SEED, hidden: bool = False, patience: float = PATIENCE
+) -> Report:
+    """Try a check's public cases (and the hidden ones if asked) until one fails; `patience` as in `time_limit`.
 
     `artifact` is the module of exported cells, or anything that has the learner's definitions as attributes.
     """
@@ -68,7 +73,7 @@ def run_check(check: Check, artifact: Any, *, seed: int = PUBLIC_SEED, hidden: b
         if case.hidden and not hidden:
             continue
         inputs = draw_inputs(check, case, seed)
-        outcome = attempt(check, artifact, public_inputs(inputs))
+        outcome = attempt(check, artifact, public_inputs(inputs), patience)
         time_s, tried = time_s + outcome.time_s, tried + 1
         mismatch = outcome.problem
         if outcome.arrays is not None:

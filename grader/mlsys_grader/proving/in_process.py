@@ -16,6 +16,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from mlsys_grader.engines import Result, Task
+from mlsys_grader.judging.process import PATIENCE
 from mlsys_grader.judging.verdict import Verdict
 from mlsys_lab.checks.deciding.artifact import Artifact, load
 from mlsys_lab.checks.learner.spec import Check, Mismatch
@@ -46,7 +47,7 @@ def _verdict(check: Check, task: Task) -> Verdict:
     seed = task.seeds.get(check.name, SEED)
     module = module_for(check, task.artifact)
     start = time.process_time()
-    report = run_check(check, module, seed=seed, hidden=True)
+    report = run_check(check, module, seed=seed, hidden=True, patience=PATIENCE)
     cpu_s = time.process_time() - start
     mismatch = report.mismatch or Mismatch("")
     return Verdict(
