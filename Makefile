@@ -27,7 +27,7 @@ BUILDER ?= $(firstword $(foreach program,docker podman,$(if $(shell command -v $
 COMMIT = $(shell git rev-parse --short=12 HEAD)
 
 .DEFAULT_GOAL := help
-.PHONY: help start test tests quick book linkcheck labs check-labs prove oracles lint javascript format constraints fuzz newest bench bench-gpu grade-shard grade-speed grade-merge gpu-doctor gpu-image wheel pretrain screenshots packages allow-sandbox clean distclean
+.PHONY: help start test tests weekly quick book linkcheck labs check-labs prove oracles lint javascript format constraints fuzz newest bench bench-gpu grade-shard grade-speed grade-merge gpu-doctor gpu-image wheel pretrain screenshots packages allow-sandbox clean distclean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -46,6 +46,9 @@ test: lint tests ## Set up, lint, and run every test (make test PYTEST_ARGS='-k 
 
 tests: $(READY) ## Every test, without lint
 	$(BIN)/python -m tests.whole $(PYTEST_ARGS)
+
+weekly: $(READY) ## All cases of what `make test` does a sample of: hours
+	$(BIN)/python -m tests.whole --weekly -m weekly $(PYTEST_ARGS)
 
 quick: $(READY) ## What tells most, in a minute or two: style, and the tests that are fast
 	$(BIN)/ruff check .

@@ -1,7 +1,8 @@
-"""Two parts; fast tests first; a test that cannot run here says so, and in CI that is a failure."""
+"""Two parts; what is left to the weekly run; a test that cannot run here says so, and in CI that is a failure."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ NO_GPU = "no CUDA device on this machine"
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--pictures", metavar="DIR", help="where the browser tests leave the README's pictures")
     parser.addoption("--part", choices=("spread", "alone"), help="only tests that bear others beside them, or the rest")
+    parser.addoption("--weekly", action="store_true", help="also tests of which every run has a sample")
     parser.addoption("--times", metavar="FILE", type=Path, help="where to append each test's seconds")
 
 
@@ -48,18 +50,22 @@ def _slowness(item: pytest.Item) -> int:
     return BUDGETS_S.get(folder_of(str(item.path.relative_to(ROOT))), 0)
 
 
-def _keep_part(items: list[pytest.Item], config: pytest.Config) -> None:
-    if part := config.getoption("part"):
-        kept, others = [], []
-        for item in items:
-            is_alone = item.get_closest_marker("alone") is not None
-            (kept if is_alone == (part == "alone") else others).append(item)
-        config.hook.pytest_deselected(items=others)
-        items[:] = kept
+def _is_wanted(item: pytest.Item, config: pytest.Config) -> bool:
+    """Whether a test is of the part asked for, and is not left to the weekly run."""
+    if item.get_closest_marker("weekly") and not config.getoption("weekly"):
+        return False
+    part = config.getoption("part")
+    return part is None or (part == "alone") == (item.get_closest_marker("alone") is not None)
+
+
+def _keep_wanted(items: list[pytest.Item], config: pytest.Config) -> None:
+    wanted = [_is_wanted(item, config) for item in items]
+    config.hook.pytest_deselected(items=[item for item, kept in zip(items, wanted, strict=True) if not kept])
+    items[:] = itertools.compress(items, wanted)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
-    _keep_part(items, config)
+    _keep_wanted(items, config)
     # Side by side the folders with most to do come first, so that all processes end at about the same time.
     items.sort(key=_slowness, reverse=config.getoption("part") == "spread")
     gpu_tests = [item for item in items if item.get_closest_marker("gpu")]

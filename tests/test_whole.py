@@ -34,6 +34,12 @@ def test_every_test_belongs_to_one_of_the_two_runs(alone):
     assert f"{len(spread)}/{len(spread) + len(theirs)} tests collected ({len(theirs)} deselected)" in told
 
 
+def test_what_is_left_to_the_weekly_run_is_in_no_other():
+    file = "tests/kernels/cuda_cpp/test_resources.py"
+    every, weekly, both = (collect(*options, file)[0] for options in ((), ("--weekly", "-m", "weekly"), ("--weekly",)))
+    assert every and weekly and sorted([*every, *weekly]) == sorted(both)
+
+
 def test_every_file_with_a_test_that_stands_alone_is_read_for_the_run_of_those(alone):
     files = [file for file in (PROJECT / "tests").rglob("test_*.py") if file != Path(__file__)]
     marked = {file for file in files if "mark.alone" in file.read_text(encoding="utf-8")}

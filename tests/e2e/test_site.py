@@ -55,15 +55,15 @@ def opened(context: BrowserContext, url: str, visit: Visit) -> Page:
 
 
 def look(context: BrowserContext, url: str, visits: list[Visit], width: int, theme: str) -> None:
-    """Open the pages in this width and theme, then change both, since a reader may turn a phone or switch the theme."""
+    """Open the pages in this width and theme, then change them: a reader may turn a phone, or switch the theme."""
     shown = [(visit, opened(context, url, visit)) for visit in visits]
     for _, page in shown:
         page.wait_for_load_state("networkidle")
         page.wait_for_function(PENDING)
-    turned = (sum(WIDTHS) - width, THEMES[1 - THEMES.index(theme)])
+    turned, switched = sum(WIDTHS) - width, THEMES[1 - THEMES.index(theme)]
     for visit, page in shown:
         page.bring_to_front()
-        for now_width, now_theme in ((width, theme), turned):
+        for now_width, now_theme in ((width, theme), (turned, switched), (turned, theme), (width, switched)):
             page.set_viewport_size({"width": now_width, "height": 900})
             page.emulate_media(color_scheme=now_theme, reduced_motion="reduce")
             settle(page)
@@ -74,15 +74,16 @@ def look(context: BrowserContext, url: str, visits: list[Visit], width: int, the
 
 @pytest.fixture(scope="module")
 def visits(site: Path, site_url: str, browser: Browser) -> list[Visit]:
-    """Every page, opened narrow and dark and turned wide and light, then opened wide and dark and turned."""
+    """Every page in all states, each opened once: one narrow, the next wide, so that both are how figures are drawn."""
     found = [Visit(str(path.relative_to(site))) for path in pages(site)]
-    for width in WIDTHS:
+    for first, width in enumerate(WIDTHS):
+        here = found[first :: len(WIDTHS)]
         size = {"width": width, "height": 900}
         context = browser.new_context(viewport=size, color_scheme="dark", proxy=NO_NETWORK)
         context.set_default_timeout(TOGETHER * PATIENCE_MS)
         context.new_page().goto(site_url + STAYS)
-        for at in range(0, len(found), TOGETHER):
-            look(context, site_url, found[at : at + TOGETHER], width, "dark")
+        for at in range(0, len(here), TOGETHER):
+            look(context, site_url, here[at : at + TOGETHER], width, "dark")
         context.close()
     return found
 

@@ -1,4 +1,4 @@
-"""A class of a hundred, a grader to be killed, and what it must have left behind when it is done."""
+"""A class, a grader to be killed, and what it must have left behind when it is done."""
 
 import contextlib
 import json

@@ -1,4 +1,7 @@
-"""Killed outright at twenty random points of a run over a hundred submissions: no mark is lost, none is doubled."""
+"""Killed outright at random points of a run over a class: no mark is lost, none is doubled.
+
+Once a week it is a class of a hundred and twenty kills.
+"""
 
 import random
 import time
@@ -8,40 +11,46 @@ import pytest
 from mlsys_grader.gradebook.audit import read_audit
 from mlsys_grader.grading.grade import Options, grade
 from tests.grader.kills import KINDS, entered, hand_ins, kill, new_course, outcome, records, start, victims
+from tests.sampling import sample
 
 pytestmark = pytest.mark.sandbox
-NUMBER, KILLS = 100, 20
+SEED = 20
+
+
+@pytest.fixture(scope="module", params=sample([(40, 8), (100, 20)], 2), ids=lambda sizes: f"{sizes[0]} and {sizes[1]}")
+def sizes(request):
+    """Submissions, and how often somebody is killed."""
+    return request.param
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory, hand_in):
-    return hand_ins(tmp_path_factory.mktemp("class") / "hand-ins", hand_in, NUMBER)
+def source(tmp_path_factory, hand_in, sizes):
+    return hand_ins(tmp_path_factory.mktemp("class") / "hand-ins", hand_in, sizes[0])
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory, source, tiny):
+def undisturbed(tmp_path_factory, source, tiny, sizes):
     """What a run that nobody disturbs leaves, by one worker."""
     course = new_course(tmp_path_factory.mktemp("undisturbed") / "course", source)
     outcomes = list(grade(course, tiny, Options(workers=1, time_factor=5.0)))
-    assert len(outcomes) == NUMBER and not any(one.error for one in outcomes)
+    assert len(outcomes) == sizes[0] and not any(one.error for one in outcomes)
     return outcome(course)
 
 
-def test_the_gradebook_of_a_pool_is_that_of_one_worker(undisturbed, source, tiny, tmp_path):
+def test_the_gradebook_of_a_pool_is_that_of_one_worker(undisturbed, source, tiny, tmp_path, sizes):
     course = new_course(tmp_path / "course", source)
     assert not any(one.error for one in grade(course, tiny, Options(workers=2, time_factor=5.0)))
     assert outcome(course) == undisturbed
-    assert len(undisturbed["marks"]) == 3 * NUMBER
+    assert len(undisturbed["marks"]) == 3 * sizes[0]
 
 
-@pytest.mark.parametrize("seed", [20])
-def test_twenty_kills_lose_and_double_nothing(undisturbed, source, tiny_labs, tmp_path, seed):
-    chance = random.Random(seed)
+def test_kills_lose_and_double_nothing(undisturbed, source, tiny_labs, tmp_path, sizes):
+    chance, (number, kills) = random.Random(SEED), sizes
     # Due when so many are judged (child, launcher) or entered (gradebook, command): there is work left for all of them.
-    plan = {kind: sorted(chance.sample(range(NUMBER - 15), KILLS // len(KINDS))) for kind in KINDS}
+    plan = {kind: sorted(chance.sample(range(number - 15), kills // len(KINDS))) for kind in KINDS}
     course = new_course(tmp_path / "course", source)
     log = tmp_path / "course.log"
-    told = f"seed {seed}, plan {plan}"
+    told = f"plan {plan}"
     left = {kind: list(points) for kind, points in plan.items()}
     command = start(course, tiny_labs)
     on_record: dict[str, dict] = {}
@@ -81,7 +90,7 @@ def test_twenty_kills_lose_and_double_nothing(undisturbed, source, tiny_labs, tm
     final = records(course)
     twice = [student for student, record in on_record.items() if final[student] != record]
     assert not twice, f"judged twice although on record: {twice}; {told}"
-    assert f"{NUMBER - up_to_date} judged, {up_to_date} were up to date, 0 not graded\n" in log.read_text(), told
+    assert f"{number - up_to_date} judged, {up_to_date} were up to date, 0 not graded\n" in log.read_text(), told
     history = read_audit(course.audit)
     assert history.damaged == () and not history.torn
     assert {entry["student"] for entry in history.entries if entry.get("entered")} == set(final)

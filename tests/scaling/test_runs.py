@@ -1,6 +1,7 @@
 """Real training runs: what they promise, and a law fitted to them."""
 
 import time
+from functools import cached_property
 
 import numpy as np
 import pytest
@@ -96,17 +97,22 @@ def product_s_per_flop():
 
 
 class Fitted:
-    """Nine runs, three a budget, and one of three times the largest budget that the fit has not seen."""
+    """Nine runs, three a budget; `unseen`, of three times the largest budget, is made when it is asked for."""
 
     def __init__(self, corpus, seed=0):
         before = product_s_per_flop()
-        start_s = time.process_time()
+        self._corpus, self._seed, start_s = corpus, seed, time.process_time()
         plan = {4e9: (TINY, NARROW, MIDDLE), 1.2e10: (NARROW, MIDDLE, WIDE), 3.6e10: (MIDDLE, WIDE, WIDER)}
         self.curves = train_all(plan, corpus=corpus, seed=seed)
         self.fit = fit_parametric(Runs.from_curves(self.curves))
-        self.unseen = train(WIDER, tokens_for(WIDER, 1.08e11, corpus), corpus=corpus, seed=seed)
         self.time_s = time.process_time() - start_s
         self.product_s_per_flop = max(before, product_s_per_flop())
+
+    @cached_property
+    def unseen(self):
+        """A run that the fit has not seen."""
+        tokens = tokens_for(WIDER, 1.08e11, self._corpus)
+        return train(WIDER, tokens, corpus=self._corpus, seed=self._seed)
 
     @property
     def miss(self):
@@ -133,20 +139,24 @@ def test_real_losses_fall_with_tokens_and_with_parameters(fitted):
     assert np.all(np.diff(by_params) < -0.1)
 
 
-def test_a_law_is_fitted_to_real_runs_and_foretells_one_of_three_times_the_compute(fitted):
+def test_a_law_is_fitted_to_real_runs(fitted):
     """Nine runs tell losses well and the five constants badly: over seeds E came out anywhere from 0 to 2.8, and alpha
     from 0.10 to 0.45 with it."""
     law = fitted.fit.law
     assert fitted.fit.converged and np.sqrt(np.mean(fitted.fit.residuals**2)) < 0.03
     assert 0.05 < law.alpha < 2 and 0.05 < law.beta < 2 and law.E < 4
     assert 0.3 < fitted.fit.frontier.a < 0.9
+
+
+@pytest.mark.weekly
+def test_it_foretells_a_run_of_three_times_the_compute(fitted):
     assert abs(fitted.miss) < MARGIN
 
 
 def test_a_flop_of_the_plan_costs_no_more_than_a_few_of_a_product(fitted):
     """On one quiet core with products at 90 GFLOP/s a FLOP of these narrow models cost 10 of a product's: 108 s for the
     plan and its held-out run. Beside busy processes, which share its caches, it cost 15 to 20."""
-    done = sum(curve.flops[-1] for curve in [*fitted.curves, fitted.unseen])
+    done = sum(curve.flops[-1] for curve in fitted.curves)
     promised = sum(flops * len(sizes) for flops, sizes in PLAN.items()) + HELD_OUT[1]
     assert promised < 1e12
     assert fitted.time_s / done < 40 * fitted.product_s_per_flop

@@ -15,6 +15,7 @@ from tests.bench import gpu
 from tests.bench.kernels.entries import Case, Entry, Machine
 from tests.kernels.cuda_cpp.tools import needs_gxx
 from tests.kernels.making import told_by_make
+from tests.sampling import sample
 
 PROJECT = Path(__file__).parents[3]
 
@@ -28,7 +29,7 @@ def machine():
 
 
 @needs_gxx
-@pytest.mark.parametrize("entry", gpu.ENTRIES, ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", sample(gpu.ENTRIES, 3), ids=lambda entry: entry.name)
 def test_an_entry_gives_what_is_expected(entry, machine):
     case = entry.make(machine, *entry.tiny)
     assert case.wrong() == ""

@@ -13,6 +13,7 @@ from mlsys_lab.kernels.reduction import cuda_steps as reduction
 from mlsys_lab.kernels.trace.occupancy import occupancy
 from mlsys_lab.kernels.transpose import cuda_steps as transpose
 from mlsys_lab.kernels.vector_add import cuda_steps as vector_add
+from tests.sampling import keep
 
 REGISTERS = 65536
 SHARED_BYTES = {"sm_80": 163 * 1024, "sm_90": 227 * 1024}
@@ -51,7 +52,7 @@ def launches():
     return sorted(set(kept), key=lambda one: (one[0].text, one[1]))
 
 
-@pytest.mark.parametrize("arch", SHARED_BYTES)
+@pytest.mark.parametrize("arch", keep([*SHARED_BYTES], ["sm_90"]))
 @pytest.mark.parametrize(
     ("source", "kernel", "threads", "dynamic_bytes"), launches(), ids=lambda value: str(getattr(value, "name", value))
 )
