@@ -42,7 +42,14 @@ RANKS = {
 }
 
 
-TRAINING = {"zero": 0, "sequence_parallel": False, "recompute": "none", "recipe": "mixed16", "all_pairs": False}
+TRAINING = {
+    "zero": 0,
+    "sequence_parallel": False,
+    "recompute": "none",
+    "interleave": 1,
+    "recipe": "mixed16",
+    "all_pairs": False,
+}
 SERVING = {"weights": "bf16", "cache": "bf16"}
 """Options that only `--serve` uses, with the values that they have when not given."""
 
@@ -61,6 +68,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     layout.add_argument("--sequence-parallel", action="store_true", help="divide activations among tensor ranks")
     layout.add_argument("--recompute", default=TRAINING["recompute"], metavar="WHAT", help="none, selective or full")
     layout.add_argument("--micro-batch", type=int, default=1, metavar="N", help="sequences at a time on a data rank")
+    pieces = "pieces of the model that each pipeline stage has, interleaved"
+    layout.add_argument("--interleave", type=int, default=TRAINING["interleave"], metavar="N", help=pieces)
     layout.add_argument("--node", type=int, metavar="N", help="devices that the fast links connect (8 GPUs)")
     network = f"between nodes, a device and direction ({NETWORK_BYTES_PER_S / GB:g})"
     layout.add_argument("--network", type=float, metavar="GB/S", default=NETWORK_BYTES_PER_S / GB, help=network)
@@ -83,6 +92,7 @@ def run(args: argparse.Namespace) -> int:
         sequence_parallel=args.sequence_parallel,
         recomputation=args.recompute,
         micro_batch=args.micro_batch,
+        interleave=args.interleave,
     )
     _refuse_ignored(args)
     on = _machine(args)
