@@ -11,11 +11,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import activations, cache, communication, compute, step
+from mlsys_lab.flops import activations, cache, communication, step
 from mlsys_lab.flops.amounts import require_positive
 from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.layout import Layout, shard
 from mlsys_lab.flops.memory import BYTES, Recipe, element_bytes
+from mlsys_lab.flops.stage import stage_flops
 from mlsys_lab.hardware import Device
 
 NETWORK_BYTES_PER_S = 50e9
@@ -83,6 +84,11 @@ class LeastTime:
     def time_s(self) -> float:
         """The bound in seconds, the longest of the four parts: no schedule takes less."""
         return max(self.compute_s, self.memory_s, self.link_s, self.network_s)
+
+    @property
+    def in_turn_s(self) -> float:
+        """Seconds if nothing overlaps: the four parts one after the other."""
+        return self.compute_s + self.memory_s + self.link_s + self.network_s
 
     @property
     def binds(self) -> str:
@@ -189,21 +195,14 @@ def training_work(
 ) -> Work:
     """One training step on `batch` sequences of `tokens`, on the device that has most to do; fused attention.
 
-    FLOPs: the fullest stage or, with the head, the last; a pipeline's fill and drain count as work of the fullest one's
-    layers, (p - 1)/(v·m) more. Memory:
+    FLOPs: those of `stage_flops`, with what could be done while a pipeline fills and drains. Memory:
     weights are read forward and backward, and the layers' once more when recomputing, for each micro-batch; gradients
     are written and added to, kept activations written and read, the optimiser's states read and written once. Of an
     embedding rows are read, which is not counted; the head's matrix is read whole.
     """
-    m, d, t, c, p = layout.micro_batches(batch), layout.data, layout.tensor, layout.context, layout.pipeline
+    m, t, p = layout.micro_batches(batch), layout.tensor, layout.pipeline
     own = layout.rank_tokens(tokens)
-    steps = compute.training(config, tokens, batch, recomputation=layout.recomputation, causal=causal)
-    head_flops = 3 * compute.forward(config, tokens, batch).head
-    layer_flops = steps.hardware - head_flops
-    full, last = (layer_flops * layout.stage_layers(config, last=end) / config.n_layers for end in (False, True))
-    idle = full * communication.bubble(p, m, interleave=layout.interleave)
-    flops = (max(full, last + head_flops) + idle) / (d * t * c)
-
+    flops = stage_flops(config, layout, batch=batch, tokens=tokens, causal=causal).total
     held, eb = shard(config, layout), BYTES[recipe.compute]
     parameters = held.at(first=p == 1, last=True) + held.experts
     reads = 3 if layout.recomputation == "full" else 2

@@ -34,7 +34,7 @@ class MemoryUse:
     @property
     def total(self) -> float:
         """Bytes of all kinds together."""
-        total: float = sum(asdict(self).values())
+        total: float = sum(vars(self).values())
         return total
 
     @property
@@ -250,13 +250,18 @@ def _sequences(layout: Layout, batch: int) -> int:
     return batch // layout.data
 
 
-def _check(config: TransformerConfig, tokens: int, price_per_hour: float | None) -> None:
+def check_tokens(config: TransformerConfig, tokens: int) -> None:
+    """Raise InputError unless the model takes sequences of `tokens` tokens."""
     if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
         raise InputError("tokens of a sequence out of range", got=repr(tokens), expected="a whole number, at least 1")
     if config.position == "learned" and tokens > config.context:
         raise InputError(
             f"{config.name} has no positions for so many tokens", got=tokens, expected=f"up to {config.context}"
         )
+
+
+def _check(config: TransformerConfig, tokens: int, price_per_hour: float | None) -> None:
+    check_tokens(config, tokens)
     if price_per_hour is not None and not 0 <= price_per_hour < float("inf"):
         raise InputError("a price cannot be so", got=price_per_hour, expected="0 or more an hour and device")
 

@@ -57,17 +57,27 @@ function keptLayer(c, layout, recipe, tokens, recomputation = layout.recomputati
   });
 }
 
+// FLOPs of a training step on a device of the fullest stage, or with the head of the last: whichever has more to do.
+function stageFlops(c, layout, { batch, tokens, causal = true }) {
+  const once = forwardFlops(c, tokens, { batch, causal });
+  const recomputed = { none: 0, selective: once.attention, full: once.layers }[layout.recomputation];
+  const head = 3 * once.head;
+  const layers = 3 * once.total + recomputed - head;
+  const [full, last] = [false, true].map((end) => stageLayers(c, layout, end) / c.n_layers);
+  const ranks = layout.data * layout.tensor * layout.context;
+  const waits = bubble(layout.pipeline, microBatches(layout, batch), layout.interleave);
+  const [share, ending] = last * layers + head > full * layers ? [last, head] : [full, 0];
+  return {
+    model: ((3 * once.total - head) * share + ending) / ranks, recomputed: (recomputed * share) / ranks, bubble: (layers * full * waits) / ranks,
+  };
+}
+
 // What the device that has most to do does in a training step.
 function trainingWork(c, layout, recipe, { batch, tokens, node, causal = true }) {
   const [m, { data: d, tensor: t, context, pipeline: p }] = [microBatches(layout, batch), layout];
   if (tokens % context) refuse("the sequence does not divide evenly", { got: `${tokens} tokens among ${context} context-parallel ranks` });
-  const once = forwardFlops(c, tokens, { batch, causal });
-  const recomputed = { none: 0, selective: once.attention, full: once.layers }[layout.recomputation];
-  const headFlops = 3 * once.head;
-  const layerFlops = 3 * once.total + recomputed - headFlops;
-  const [full, last] = [false, true].map((end) => (layerFlops * stageLayers(c, layout, end)) / c.n_layers);
-  const flops = (Math.max(full, last + headFlops) + full * bubble(p, m, layout.interleave)) / (d * t * context);
-
+  const { model, recomputed, bubble: idle } = stageFlops(c, layout, { batch, tokens, causal });
+  const flops = model + recomputed + idle;
   const held = shard(c, layout);
   const ends = shardAt(held, p === 1, true);
   const count = ends + held.experts;
