@@ -7,7 +7,6 @@ all four overlap, most layouts of a dense model are equal; published ones are am
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -158,7 +157,8 @@ def _grids(
 
     def ways(name: str, amount: int, most: int) -> list[int]:
         """Degrees of one kind: the given one, or all up to `most`, of those that divide `amount`."""
-        return [k for k in _divisors(amount) if (k == given[name] if name in given else k <= most)]
+        degrees = [int(given[name])] if name in given else range(1, min(amount, most) + 1)
+        return [k for k in degrees if amount % k == 0]
 
     for t in ways("tensor", devices, node):
         for p in ways("pipeline", devices // t, config.n_layers):
@@ -188,8 +188,7 @@ def _settings(
 
     sequences, p = batch // grid.data, grid.pipeline
     own = tokens // grid.context
-    small = [k for k in _divisors(sequences) if k <= MOST_MICRO_BATCH]
-    for micro_batch in options("micro_batch", *small):
+    for micro_batch in options("micro_batch", *range(1, MOST_MICRO_BATCH + 1)):
         if sequences % micro_batch:
             continue
         for interleave in options("interleave", *INTERLEAVES):
@@ -210,9 +209,3 @@ def _settings(
                     )
                     stages = options("zero_stage", *((1, 2, 3) if grid.replicas > 1 else (0,)))
                     yield [one.replace(zero_stage=stage) for stage in stages]
-
-
-def _divisors(amount: int) -> list[int]:
-    """Divisors of a whole number, the smallest first."""
-    low = [k for k in range(1, math.isqrt(amount) + 1) if amount % k == 0]
-    return low + [amount // k for k in reversed(low) if k * k != amount]
