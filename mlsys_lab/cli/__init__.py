@@ -1,4 +1,4 @@
-"""The learner's command, `mlsys-lab`: list, start, check, progress, estimate, bench-collectives, generate, doctor."""
+"""The learner's command, `mlsys-lab`: start, check, progress, estimate, plan, bench-collectives, generate and more."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ COMMANDS = {
     "check": "mlsys_lab.cli.check",
     "progress": "mlsys_lab.cli.progress",
     "estimate": "mlsys_lab.cli.estimate",
+    "plan": "mlsys_lab.cli.plan",
     "bench-collectives": "mlsys_lab.cli.bench_collectives",
     "generate": "mlsys_lab.cli.generate",
     "doctor": "mlsys_lab.cli.doctor",
@@ -34,6 +35,9 @@ a first hour:
 
 what a model needs:
   mlsys-lab estimate llama3-8b --device H100 --data 8 --zero 3
+
+how to divide its training among devices:
+  mlsys-lab plan llama3-70b --device H100 --devices 512 --batch 512
 
 what ranks cost each other:
   mlsys-lab bench-collectives --world gloo --ranks 4

@@ -15,42 +15,35 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from mlsys_lab.cli.subject import GB, RANKS, add_model, add_wires, read_machine, read_model, read_tokens
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.bounds import NETWORK_BYTES_PER_S, Machine, machine
+from mlsys_lab.flops.bounds import Machine
 from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.estimate import Estimate, estimate_serving, estimate_training, smaller_layouts
-from mlsys_lab.flops.huggingface import omissions, read_config
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.memory import BYTES, RECIPES, element_bytes, recipe
-from mlsys_lab.flops.presets import PRESETS, preset, preset_omissions
-from mlsys_lab.hardware import device, measure_cpu
 
-GB = 1e9
 PARTS = {"compute_s": "compute", "memory_s": "memory", "link_s": "links in the node", "network_s": "network"}
-RANKS = {
-    "data": "data-parallel ranks",
-    "tensor": "tensor-parallel ranks: matrices divided",
-    "pipeline": "pipeline stages: layers divided",
-    "expert": "ranks among which experts are divided, taken from the data-parallel ones",
-    "context": "ranks among which each training sequence is divided",
+TRAINING = {
+    "zero": 0,
+    "sequence_parallel": False,
+    "recompute": "none",
+    "interleave": 1,
+    "recipe": "mixed16",
+    "all_pairs": False,
 }
-
-
-TRAINING = {"zero": 0, "sequence_parallel": False, "recompute": "none", "recipe": "mixed16", "all_pairs": False}
 SERVING = {"weights": "bf16", "cache": "bf16"}
 """Options that only `--serve` uses, with the values that they have when not given."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `mlsys-lab estimate`: the model, the device, the layout, the form of the output."""
-    parser.add_argument("model", metavar="MODEL", help=f"a config.json, or one of {', '.join(PRESETS)}")
-    parser.add_argument("--device", default="H100", help='a device of the table, or "cpu" to measure this machine')
+    add_model(parser)
     parser.add_argument("--serve", action="store_true", help="serve the model; without it, train it")
     parser.add_argument("--batch", type=int, metavar="N", help="sequences a step, or served at once (one a data rank)")
     parser.add_argument("--sequence", type=int, metavar="T", help="tokens of each (the model's context, 8192 at most)")
@@ -61,9 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     layout.add_argument("--sequence-parallel", action="store_true", help="divide activations among tensor ranks")
     layout.add_argument("--recompute", default=TRAINING["recompute"], metavar="WHAT", help="none, selective or full")
     layout.add_argument("--micro-batch", type=int, default=1, metavar="N", help="sequences at a time on a data rank")
-    layout.add_argument("--node", type=int, metavar="N", help="devices that the fast links connect (8 GPUs)")
-    network = f"between nodes, a device and direction ({NETWORK_BYTES_PER_S / GB:g})"
-    layout.add_argument("--network", type=float, metavar="GB/S", default=NETWORK_BYTES_PER_S / GB, help=network)
+    pieces = "pieces of the model that each pipeline stage has, interleaved"
+    layout.add_argument("--interleave", type=int, default=TRAINING["interleave"], metavar="N", help=pieces)
+    add_wires(layout)
     formats = parser.add_argument_group("formats")
     formats.add_argument("--recipe", default=TRAINING["recipe"], help=f"training: {', '.join(RECIPES)}")
     formats.add_argument("--weights", default=SERVING["weights"], metavar="FORMAT", help=f"serving: {', '.join(BYTES)}")
@@ -75,35 +68,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the estimate of training or serving; returns exit code 0 whether or not the model fits."""
-    path = _path(args.model)
-    config = read_config(path) if path else preset(args.model)
+    config, skipped = read_model(args.model)
     layout = Layout(
         **{name: getattr(args, name) for name in RANKS},
         zero_stage=args.zero,
         sequence_parallel=args.sequence_parallel,
         recomputation=args.recompute,
         micro_batch=args.micro_batch,
+        interleave=args.interleave,
     )
     _refuse_ignored(args)
-    on = _machine(args)
+    on = read_machine(args, args.weights if args.serve else recipe(args.recipe).compute)
     try:
         estimate = _estimate(args, config, on, layout)
         fix = "" if estimate.fits else _fix(args, config, on, layout)
     except OverflowError:
         raise InputError("sizes too large to compute with", expected="fewer than 10³⁰⁰ FLOPs and bytes") from None
-    skipped = omissions(path) if path else preset_omissions(args.model)
     if args.json:
         print(json.dumps(estimate.as_dict() | {"fix": fix, "not_counted": list(skipped)}, indent=1))
     else:
         _print(f"{layout.devices} × {args.device}", layout, estimate, fix, skipped)
     return 0
-
-
-def _path(model: str) -> Path | None:
-    """The path of the model's config.json, or None if `model` is the name of a preset."""
-    path = Path(model)
-    written_as_path = path.suffix == ".json" or len(path.parts) > 1 or model.startswith(".")
-    return path if written_as_path or (path / "config.json").is_file() else None
 
 
 def _refuse_ignored(args: argparse.Namespace) -> None:
@@ -115,16 +100,8 @@ def _refuse_ignored(args: argparse.Namespace) -> None:
             raise InputError(f"{flag} means nothing when {did}", got=flag, help=f"leave it out: it belongs to {other}")
 
 
-def _machine(args: argparse.Namespace) -> Machine:
-    if args.node is not None and args.node < 1:
-        raise InputError("--node out of range", got=args.node, expected="at least 1 device")
-    precision = args.weights if args.serve else recipe(args.recipe).compute
-    one = measure_cpu() if args.device.lower() == "cpu" else device(args.device)
-    return machine(one, precision, node=args.node, network_bytes_per_s=args.network * GB)
-
-
 def _estimate(args: argparse.Namespace, config: TransformerConfig, on: Machine, layout: Layout) -> Estimate:
-    tokens = min(config.context, 8192) if args.sequence is None else args.sequence
+    tokens = read_tokens(args, config)
     batch = layout.data * layout.micro_batch if args.batch is None else args.batch
     if args.serve:
         return estimate_serving(

@@ -135,12 +135,12 @@ def head_bytes(
     return batch * tokens * (2 * config.d_model * element_bytes + 4.0 * config.vocab_size / tensor)
 
 
-def stack(kept: LayerActivations, whole: LayerActivations, *, layers: float, in_flight: int = 1) -> float:
+def stack(kept: LayerActivations, whole: LayerActivations, *, layers: float, in_flight: float = 1) -> float:
     """Most bytes that `layers` layers keep at once, of `in_flight` micro-batches; `kept` is `layer` with recomputation.
 
     What a layer does not keep (it is in `whole`, without recomputation) is there while its own backward pass runs, for
-    one layer at a time: in_flight · layers · kept + (whole - kept). The first stage of a one-forward-one-backward
-    pipeline has as many micro-batches in flight as there are stages.
+    one layer at a time: in_flight · layers · kept + (whole - kept). Of a pipeline's stages `Layout.in_flight` says how
+    many micro-batches they keep.
     """
     require_positive(layers=layers)
     require_at_least_one(in_flight=in_flight)

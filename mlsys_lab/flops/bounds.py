@@ -2,9 +2,8 @@
 
 Each device has so many FLOPs to do, bytes of memory to move, bytes to send within its node and beyond it. Were all four
 perfectly overlapped, the step would take the longest of the four: no schedule of this kind is faster. Of this kind: a
-pipeline of one forward, one backward that is not interleaved, traffic in the patterns of `communication`. Left out, so
-that real steps are longer: latency, kernels' launches, what does not overlap, matrix units that are not filled, uneven
-routing.
+pipeline of one forward, one backward, traffic in the patterns of `communication`. Left out, so that real steps are
+longer: latency, kernels' launches, what does not overlap, matrix units that are not filled, uneven routing.
 """
 
 from __future__ import annotations
@@ -12,11 +11,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import activations, cache, communication, compute, step
+from mlsys_lab.flops import activations, cache, communication, step
 from mlsys_lab.flops.amounts import require_positive
 from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.layout import Layout, shard
 from mlsys_lab.flops.memory import BYTES, Recipe, element_bytes
+from mlsys_lab.flops.stage import stage_flops
 from mlsys_lab.hardware import Device
 
 NETWORK_BYTES_PER_S = 50e9
@@ -86,6 +86,11 @@ class LeastTime:
         return max(self.compute_s, self.memory_s, self.link_s, self.network_s)
 
     @property
+    def in_turn_s(self) -> float:
+        """Seconds if nothing overlaps: the four parts one after the other."""
+        return self.compute_s + self.memory_s + self.link_s + self.network_s
+
+    @property
     def binds(self) -> str:
         """The part that takes longest and so sets the bound: "compute", "memory", "link" or "network"."""
         return max(asdict(self).items(), key=lambda part: part[1])[0].removesuffix("_s")
@@ -141,9 +146,9 @@ def training_traffic(
     t, p, c, e = layout.tensor, layout.pipeline, layout.context, layout.expert
     micro_batches = layout.micro_batches(batch)
     rows = micro_batches * layout.micro_batch * tokens / c
-    layers, again = config.n_layers / p, 1 if layout.recomputation == "full" else 0
+    layers, again = layout.stage_layers(config), 1 if layout.recomputation == "full" else 0
     eb, held = BYTES[recipe.compute], shard(config, layout)
-    routed_layers = config.n_layers - config.experts.dense_layers if config.experts else 0
+    routed_share = 1 - config.experts.dense_layers / config.n_layers if config.experts else 0
 
     def data(parameters: float, ranks: int) -> float:
         weights, gradients = recipe.weights * parameters, min(recipe.gradients, 4) * parameters
@@ -161,7 +166,7 @@ def training_traffic(
         recomputation=layout.recomputation,
     )
     ring = communication.context_parallel_bytes(config, rows * c, c, layers=layers, element_bytes=eb, tensor=t)
-    routed = communication.expert_parallel_bytes(config, rows / t, e, layers=routed_layers / p, element_bytes=eb)
+    routed = communication.expert_parallel_bytes(config, rows / t, e, layers=layers * routed_share, element_bytes=eb)
     ends = max(held.embedding, held.head) if p > 1 else held.embedding + held.head
     return {
         "tensor": Traffic(tensor, t, 1),
@@ -170,7 +175,7 @@ def training_traffic(
         "data": Traffic(data(held.dense + ends, c * layout.data), c * layout.data, t),
         "experts' data": Traffic(data(held.experts, c * layout.data // e), c * layout.data // e, t * e),
         "pipeline": Traffic(
-            2 * communication.pipeline_bytes(config, rows, element_bytes=eb, tensor=t),
+            2 * layout.interleave * communication.pipeline_bytes(config, rows, element_bytes=eb, tensor=t),
             p,
             t * c * layout.data,
             "neighbours",
@@ -190,23 +195,19 @@ def training_work(
 ) -> Work:
     """One training step on `batch` sequences of `tokens`, on the device that has most to do; fused attention.
 
-    FLOPs: the stage with the head; a pipeline's fill and drain count as work of its layers, (p - 1)/m more. Memory:
+    FLOPs: those of `stage_flops`, with what could be done while a pipeline fills and drains. Memory:
     weights are read forward and backward, and the layers' once more when recomputing, for each micro-batch; gradients
     are written and added to, kept activations written and read, the optimiser's states read and written once. Of an
     embedding rows are read, which is not counted; the head's matrix is read whole.
     """
-    m, d, t, c, p = layout.micro_batches(batch), layout.data, layout.tensor, layout.context, layout.pipeline
+    m, t, p = layout.micro_batches(batch), layout.tensor, layout.pipeline
     own = layout.rank_tokens(tokens)
-    steps = compute.training(config, tokens, batch, recomputation=layout.recomputation, causal=causal)
-    head_flops = 3 * compute.forward(config, tokens, batch).head
-    layer_flops = steps.hardware - head_flops
-    flops = (layer_flops / p * (1 + communication.bubble(p, m)) + head_flops) / (d * t * c)
-
+    flops = stage_flops(config, layout, batch=batch, tokens=tokens, causal=causal).total
     held, eb = shard(config, layout), BYTES[recipe.compute]
     parameters = held.at(first=p == 1, last=True) + held.experts
     reads = 3 if layout.recomputation == "full" else 2
     read = reads * (held.dense + held.experts) + 2 * config.vocab_size * config.d_model / t
-    kept = config.n_layers / p * layer_activations(config, layout, recipe, tokens=tokens).total
+    kept = layout.stage_layers(config) * layer_activations(config, layout, recipe, tokens=tokens).total
     kept += activations.head_bytes(config, own, layout.micro_batch, tensor=t, element_bytes=eb)
     optimised = held.at(first=p == 1, last=True) / (layout.replicas if layout.zero_stage else 1)
     optimised += held.experts / (layout.replicas / layout.expert if layout.zero_stage else 1)
@@ -259,7 +260,8 @@ def serving_work(
     held, rows = shard(config, layout), sequences * tokens
     used = step.experts_used(config, rows * e)
     head = config.vocab_size * config.d_model / t
-    weights = weight_bytes * (p * (held.dense + used * held.experts) + head)
+    stages = config.n_layers / layout.stage_layers(config)
+    weights = weight_bytes * (stages * (held.dense + used * held.experts) + head)
     cached = sequences * (past + tokens) * cache.bytes_per_token(config, cache_bytes) * cache.copies(config, t) / t
     routed_layers = config.n_layers - config.experts.dense_layers if config.experts else 0
     traffic = [

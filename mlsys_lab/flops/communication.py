@@ -178,6 +178,20 @@ def context_parallel_bytes(
     return layers * gather_bytes(tokens * heads * (config.head_dim + value_dim) * element_bytes, devices)
 
 
+def ulysses_bytes(
+    config: TransformerConfig, tokens: float, devices: int, *, layers: float, element_bytes: float = 2
+) -> float:
+    """Bytes that a device sends to exchange its `tokens` tokens for heads and back, forward (arXiv:2309.14509).
+
+    An all-to-all of queries, keys and values, and one of attention's results; backward, as many again. What a device
+    has falls with the ranks that share a sequence, while `context_parallel_bytes` passes all keys and values of it.
+    """
+    require_positive(tokens=tokens, layers=layers, element_bytes=element_bytes)
+    value_dim = config.latent.v_dim if config.latent else config.head_dim
+    elements = (config.n_heads + config.n_kv_heads) * (config.head_dim + value_dim)
+    return layers * gather_bytes(tokens * elements * element_bytes, devices)
+
+
 def bubble(stages: int, micro_batches: int, *, interleave: int = 1) -> float:
     """Idle time of a pipeline over its busy time: (p - 1)/(v·m) (Narayanan et al., arXiv:2104.04473, §2.2).
 
@@ -201,6 +215,18 @@ def critical_tokens(peak_flops_per_s: float, link_bytes_per_s: float, *, active_
     """
     require_positive(peak_flops_per_s=peak_flops_per_s, link_bytes_per_s=link_bytes_per_s, active_share=active_share)
     return peak_flops_per_s / link_bytes_per_s / active_share
+
+
+def partial_sums_width(peak_flops_per_s: float, link_bytes_per_s: float) -> float:
+    """Width D from which a product over a divided D is faster as partial products added up than with D gathered.
+
+    Gathered, every device does all 2·B·D·F FLOPs; added up, each sends 4·B·F bytes in 16 bits: D = 2·C/W.
+
+    >>> partial_sums_width(459e12, 180e9)
+    5100.0
+    """
+    require_positive(peak_flops_per_s=peak_flops_per_s, link_bytes_per_s=link_bytes_per_s)
+    return 2 * peak_flops_per_s / link_bytes_per_s
 
 
 def tensor_limit(d_ff: int, peak_flops_per_s: float, link_bytes_per_s: float) -> float:

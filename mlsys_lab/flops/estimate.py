@@ -34,7 +34,7 @@ class MemoryUse:
     @property
     def total(self) -> float:
         """Bytes of all kinds together."""
-        total: float = sum(asdict(self).values())
+        total: float = sum(vars(self).values())
         return total
 
     @property
@@ -85,7 +85,7 @@ def training_memory(config: TransformerConfig, layout: Layout, recipe: Recipe, *
     Fused attention, no dropout. Left out: buffers of the communication library, fragmentation, the runtime's own.
     """
     held, p, replicas = shard(config, layout), layout.pipeline, layout.replicas
-    micro_batches = layout.micro_batches(batch)
+    micro_batches, full = layout.micro_batches(batch), layout.stage_layers(config)
     kept = layer_activations(config, layout, recipe, tokens=tokens)
     whole = layer_activations(config, layout, recipe, tokens=tokens, recomputation="none")
     head = activations.head_bytes(
@@ -98,16 +98,16 @@ def training_memory(config: TransformerConfig, layout: Layout, recipe: Recipe, *
     experts = states(held.experts, recipe, data=replicas // layout.expert, zero_stage=layout.zero_stage)
     # Experts that no other rank holds are whole already.
     divided = (held.dense if replicas > 1 else 0.0) + (held.experts if replicas > layout.expert else 0.0)
-    gathered = recipe.weights * divided * p / config.n_layers if layout.zero_stage == 3 else 0.0
+    gathered = recipe.weights * divided / full if layout.zero_stage == 3 else 0.0
 
-    def stage(first: bool, last: bool, in_flight: int) -> MemoryUse:
+    def stage(number: int) -> MemoryUse:
+        first, last = number == 0, number == p - 1
         dense = states(held.at(first=first, last=last), recipe, data=replicas, zero_stage=layout.zero_stage)
         both = States(*(getattr(dense, kind.name) + getattr(experts, kind.name) for kind in fields(States)))
-        layers = activations.stack(kept, whole, layers=config.n_layers / p, in_flight=in_flight)
+        layers = activations.stack(kept, whole, layers=full, in_flight=layout.in_flight(number, micro_batches))
         return MemoryUse(**asdict(both), gathered=gathered, activations=layers + (head if last else 0.0))
 
-    stages = [stage(True, p == 1, min(p, micro_batches)), stage(p == 1, True, 1)]
-    return max(stages, key=lambda one: one.total)
+    return max((stage(0), stage(p - 1)), key=lambda one: one.total)
 
 
 def estimate_training(
@@ -157,7 +157,7 @@ def serving_memory(
     Activations are those of a prefill of `micro_batch` prompts at 16 bits: what goes into a layer, its normed copy,
     what goes into the MLP's activation; and the logits of one token of every sequence in fp32.
     """
-    t, p = layout.tensor, layout.pipeline
+    t = layout.tensor
     sequences = _sequences(layout, batch)
     rows = layout.micro_batch * tokens
     activation_bytes = rows * (2 * config.d_model + activations.mlp_elements(config) / 2 / t) * 2
@@ -165,7 +165,7 @@ def serving_memory(
     return MemoryUse(
         weights=weight_bytes * _most_parameters(config, layout),
         activations=activation_bytes + sequences * config.vocab_size / t * 4,
-        cache=cached / (t * p),
+        cache=cached / t * layout.stage_layers(config) / config.n_layers,
     )
 
 
@@ -250,13 +250,18 @@ def _sequences(layout: Layout, batch: int) -> int:
     return batch // layout.data
 
 
-def _check(config: TransformerConfig, tokens: int, price_per_hour: float | None) -> None:
+def check_tokens(config: TransformerConfig, tokens: int) -> None:
+    """Raise InputError unless the model takes sequences of `tokens` tokens."""
     if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
         raise InputError("tokens of a sequence out of range", got=repr(tokens), expected="a whole number, at least 1")
     if config.position == "learned" and tokens > config.context:
         raise InputError(
             f"{config.name} has no positions for so many tokens", got=tokens, expected=f"up to {config.context}"
         )
+
+
+def _check(config: TransformerConfig, tokens: int, price_per_hour: float | None) -> None:
+    check_tokens(config, tokens)
     if price_per_hour is not None and not 0 <= price_per_hour < float("inf"):
         raise InputError("a price cannot be so", got=price_per_hour, expected="0 or more an hour and device")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 
 from mlsys_lab.errors import InputError
@@ -19,7 +20,8 @@ class Layout:
     Neighbouring devices are of one tensor-parallel group, then of one context-parallel, one data-parallel and one
     pipeline group. `expert` ranks, taken from the data-parallel ones, hold different experts. ZeRO divides states among
     the data- and context-parallel ranks, which hold the same parameters. `micro_batch` sequences go through the model
-    at a time on each data-parallel rank.
+    at a time on each data-parallel rank. Each pipeline stage has `interleave` pieces of the model, so that a
+    micro-batch goes round the stages as often.
     """
 
     data: int = 1
@@ -31,15 +33,18 @@ class Layout:
     sequence_parallel: bool = False
     recomputation: str = "none"
     micro_batch: int = 1
+    interleave: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("data", "tensor", "pipeline", "expert", "context", "micro_batch"):
+        for name in ("data", "tensor", "pipeline", "expert", "context", "micro_batch", "interleave"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InputError(f"Layout.{name} out of range", got=repr(value), expected="a whole number, at least 1")
         check_zero_stage(self.zero_stage)
         if self.data % self.expert:
             raise InputError("expert ranks are taken from the data ranks", got=f"{self.expert} of {self.data}")
+        if self.interleave > 1 and self.pipeline == 1:
+            raise InputError("a model of one stage has no pieces to interleave", got=f"{self.interleave} of them")
         check_recomputation(self.recomputation)
 
     @property
@@ -53,11 +58,10 @@ class Layout:
         return self.data * self.context
 
     def check(self, config: TransformerConfig) -> None:
-        """Raise InputError where the model does not divide by this layout's degrees."""
+        """Raise InputError where the model does not divide by this layout's degrees; layers need not divide evenly."""
         wants = [
             ("query heads", config.n_heads, "tensor-parallel ranks", self.tensor),
             ("d_ff", config.d_ff, "tensor-parallel ranks", self.tensor),
-            ("layers", config.n_layers, "pipeline stages", self.pipeline),
         ]
         if config.experts is not None:
             wants.append(("experts", config.experts.count, "expert-parallel ranks", self.expert))
@@ -67,6 +71,9 @@ class Layout:
         for what, amount, who, ways in wants:
             if amount % ways:
                 raise InputError(f"{what} do not divide evenly", got=f"{amount} among {ways} {who}")
+        if config.n_layers < (pieces := self.pipeline * self.interleave):
+            got = f"{config.n_layers} layers for {pieces} pieces of the pipeline"
+            raise InputError("a piece without a layer", got=got)
         K = config.n_kv_heads
         if K % self.tensor and self.tensor % K:
             raise InputError(
@@ -74,7 +81,10 @@ class Layout:
             )
 
     def micro_batches(self, batch: int) -> int:
-        """Micro-batches of each data-parallel rank in a step on `batch` sequences; InputError unless a whole number."""
+        """Micro-batches of each data-parallel rank in a step on `batch` sequences; InputError unless a whole number.
+
+        Interleaved ones go round in groups of as many as there are stages: InputError unless they make whole groups.
+        """
         once = self.data * self.micro_batch
         if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1 or batch % once:
             raise InputError(
@@ -82,7 +92,33 @@ class Layout:
                 got=f"{batch} sequences",
                 expected=f"a multiple of {once}: {self.data} data-parallel ranks, {self.micro_batch} sequences each",
             )
+        if self.interleave > 1 and batch // once % self.pipeline:
+            got = f"{batch // once} over {self.pipeline} stages"
+            raise InputError("interleaved micro-batches are a multiple of the stages", got=got)
         return batch // once
+
+    def stage_layers(self, config: TransformerConfig, *, last: bool = False) -> int:
+        """Layers of the fullest pipeline stage, or of the `last` one, which has a layer less where some have.
+
+        A stage has `interleave` pieces, and no piece has more than one layer more than another.
+
+        >>> llama = TransformerConfig("405B", 126, 16_384, 128, 53_248, 128_256, 8192)
+        >>> Layout(pipeline=16).stage_layers(llama), Layout(pipeline=16).stage_layers(llama, last=True)
+        (8, 7)
+        """
+        pieces = self.pipeline * self.interleave
+        full = math.ceil(config.n_layers / pieces) * self.interleave
+        return full - (1 if last and full * self.pipeline > config.n_layers else 0)
+
+    def in_flight(self, stage: int, micro_batches: int) -> float:
+        """Micro-batches whose activations a pipeline stage, counted from 0, keeps at once, with all of its layers.
+
+        One forward, one backward: p - stage. Interleaved, the first stage keeps p + (p - 1)/v (Korthikanti et al.,
+        arXiv:2205.05198, §4.2.3).
+        """
+        p, v = self.pipeline, self.interleave
+        ahead = p - 1 - stage if v == 1 else 2 * (p - 1 - stage) + (v - 1) * p
+        return min(ahead + 1, v * micro_batches) / v
 
     def tokens_per_device(self, batch: int, tokens: int) -> float:
         """Tokens of a step for each device, of `batch` sequences of `tokens`; InputError unless they divide evenly.
@@ -110,8 +146,8 @@ class Layout:
 class Shard:
     """Numbers of parameters that one device holds, before ZeRO divides them."""
 
-    dense: float  # of its stage's layers, experts aside
-    experts: float  # of its stage's layers
+    dense: float  # of the fullest stage's layers, experts aside
+    experts: float  # of the fullest stage's layers
     embedding: float  # with learned positions, on the first stage
     head: float  # on the last stage; of a tied model with several stages, its copy of the embedding
 
@@ -125,11 +161,13 @@ def shard(config: TransformerConfig, layout: Layout) -> Shard:
 
     Copied to all tensor-parallel ranks: norms, the router, learned positions, the matrices of latent attention that
     lead to its latent vectors, and a key/value head where there are more ranks than heads. Counted as divided although
-    they are copied: biases of output matrices. Dense and expert layers are taken as spread evenly over the stages; a
-    vocabulary that does not divide is not rounded up. Raises InputError.
+    they are copied: biases of output matrices. Dense and expert layers are taken as spread evenly over the stages, and
+    the stages at the ends as no less full than others; a vocabulary that does not divide is not rounded up. Raises
+    InputError.
     """
     layout.check(config)
     whole, t, p = parameters(config), layout.tensor, layout.pipeline
+    share = layout.stage_layers(config) / config.n_layers
     routed = 0
     if experts := config.experts:
         expert = mlp_parameters(config, experts.d_ff)
@@ -143,8 +181,8 @@ def shard(config: TransformerConfig, layout: Layout) -> Shard:
         more_heads = key_value * (max(1.0, t / config.n_kv_heads) - 1)
     divided = whole.total - whole.embedding - whole.position - whole.head - routed - copied + more_heads
     return Shard(
-        dense=(divided / t + copied) / p,
-        experts=routed / (t * p * layout.expert),
+        dense=(divided / t + copied) * share,
+        experts=routed / (t * layout.expert) * share,
         embedding=whole.embedding / t + whole.position,
         head=(whole.embedding / t if p > 1 else 0.0) if config.tied else whole.head / t,
     )

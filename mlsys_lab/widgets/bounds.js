@@ -30,14 +30,14 @@ function trainingTraffic(c, layout, recipe, batch, tokens) {
   const { tensor: t, pipeline: p, context, expert: e, data: d } = layout;
   const count = microBatches(layout, batch);
   const rows = (count * layout.micro_batch * tokens) / context;
-  const [layers, again] = [c.n_layers / p, layout.recomputation === "full" ? 1 : 0];
+  const [layers, again] = [stageLayers(c, layout), layout.recomputation === "full" ? 1 : 0];
   const [elementBytes, held] = [recipe.compute_bytes, shard(c, layout)];
-  const routedLayers = c.experts ? c.n_layers - c.experts.dense_layers : 0;
+  const routedShare = c.experts ? 1 - c.experts.dense_layers / c.n_layers : 0;
   const data = (parameters, ranks) =>
     dataParallelBytes(recipe.weights * parameters, Math.min(recipe.gradients, 4) * parameters, ranks, layout.zero_stage, count);
   const tensor = tensorParallelBytes(c, rows, t, { layers, elementBytes, sequenceParallel: layout.sequence_parallel, recomputation: layout.recomputation });
   const ring = contextParallelBytes(c, rows * context, context, layers, elementBytes, t);
-  const routed = expertParallelBytes(c, rows / t, e, routedLayers / p, elementBytes);
+  const routed = expertParallelBytes(c, rows / t, e, layers * routedShare, elementBytes);
   const ends = p > 1 ? Math.max(held.embedding, held.head) : held.embedding + held.head;
   const [all, others] = [context * d, Math.floor((context * d) / e)];
   return [
@@ -46,7 +46,7 @@ function trainingTraffic(c, layout, recipe, batch, tokens) {
     { sent: (2 + again) * routed, ranks: e, stride: t * context, pattern: "all-to-all" },
     { sent: data(held.dense + ends, all), ranks: all, stride: t },
     { sent: data(held.experts, others), ranks: others, stride: t * e },
-    { sent: 2 * pipelineBytes(c, rows, elementBytes, t), ranks: p, stride: t * context * d, pattern: "neighbours" },
+    { sent: 2 * layout.interleave * pipelineBytes(c, rows, elementBytes, t), ranks: p, stride: t * context * d, pattern: "neighbours" },
   ];
 }
 
@@ -57,22 +57,33 @@ function keptLayer(c, layout, recipe, tokens, recomputation = layout.recomputati
   });
 }
 
+// FLOPs of a training step on a device of the fullest stage, or with the head of the last: whichever has more to do.
+function stageFlops(c, layout, { batch, tokens, causal = true }) {
+  const once = forwardFlops(c, tokens, { batch, causal });
+  const recomputed = { none: 0, selective: once.attention, full: once.layers }[layout.recomputation];
+  const head = 3 * once.head;
+  const layers = 3 * once.total + recomputed - head;
+  const [full, last] = [false, true].map((end) => stageLayers(c, layout, end) / c.n_layers);
+  const ranks = layout.data * layout.tensor * layout.context;
+  const waits = bubble(layout.pipeline, microBatches(layout, batch), layout.interleave);
+  const [share, ending] = last * layers + head > full * layers ? [last, head] : [full, 0];
+  return {
+    model: ((3 * once.total - head) * share + ending) / ranks, recomputed: (recomputed * share) / ranks, bubble: (layers * full * waits) / ranks,
+  };
+}
+
 // What the device that has most to do does in a training step.
 function trainingWork(c, layout, recipe, { batch, tokens, node, causal = true }) {
   const [m, { data: d, tensor: t, context, pipeline: p }] = [microBatches(layout, batch), layout];
   if (tokens % context) refuse("the sequence does not divide evenly", { got: `${tokens} tokens among ${context} context-parallel ranks` });
-  const once = forwardFlops(c, tokens, { batch, causal });
-  const recomputed = { none: 0, selective: once.attention, full: once.layers }[layout.recomputation];
-  const headFlops = 3 * once.head;
-  const layerFlops = 3 * once.total + recomputed - headFlops;
-  const flops = ((layerFlops / p) * (1 + bubble(p, m, 1)) + headFlops) / (d * t * context);
-
+  const { model, recomputed, bubble: idle } = stageFlops(c, layout, { batch, tokens, causal });
+  const flops = model + recomputed + idle;
   const held = shard(c, layout);
   const ends = shardAt(held, p === 1, true);
   const count = ends + held.experts;
   const reads = layout.recomputation === "full" ? 3 : 2;
   const read = reads * (held.dense + held.experts) + (2 * c.vocab_size * c.d_model) / t;
-  const kept = (c.n_layers / p) * keptLayer(c, layout, recipe, tokens)
+  const kept = stageLayers(c, layout) * keptLayer(c, layout, recipe, tokens)
     + headActivations(c, Math.floor(tokens / context), layout.micro_batch, t, recipe.compute_bytes);
   const replicas = d * context;
   const optimised = ends / (layout.zero_stage ? replicas : 1) + held.experts / (layout.zero_stage ? replicas / layout.expert : 1);
@@ -91,7 +102,8 @@ function servingWork(c, layout, { sequences, tokens, past, weightBytes, cacheByt
   const { tensor: t, pipeline: p, expert: e } = layout;
   const [held, rows] = [shard(c, layout), sequences * tokens];
   const used = c.experts ? 1 - (1 - c.experts.active / c.experts.count) ** (rows * e) : 1;
-  const weights = weightBytes * (p * (held.dense + used * held.experts) + (c.vocab_size * c.d_model) / t);
+  const stages = c.n_layers / stageLayers(c, layout);
+  const weights = weightBytes * (stages * (held.dense + used * held.experts) + (c.vocab_size * c.d_model) / t);
   const cached = (sequences * (past + tokens) * cacheBytesPerToken(c, cacheBytes) * cacheCopies(c, t)) / t;
   const routedLayers = c.experts ? c.n_layers - c.experts.dense_layers : 0;
   const [linkBytes, networkBytes] = splitAll([

@@ -28,20 +28,21 @@ function memoryUse(kinds) {
 // Bytes on the fuller of a pipeline's first and last stage.
 function trainingMemory(c, layout, recipe, batch, tokens) {
   const [held, p, replicas] = [shard(c, layout), layout.pipeline, layout.data * layout.context];
-  const count = microBatches(layout, batch);
+  const [count, full] = [microBatches(layout, batch), stageLayers(c, layout)];
   const [kept, whole] = [layout.recomputation, "none"].map((kind) => keptLayer(c, layout, recipe, tokens, kind));
   const head = headActivations(c, Math.floor(tokens / layout.context), layout.micro_batch, layout.tensor, recipe.compute_bytes);
   const experts = states(held.experts, recipe, Math.floor(replicas / layout.expert), layout.zero_stage);
   // Experts that no other rank holds are whole already.
   const divided = (replicas > 1 ? held.dense : 0) + (replicas > layout.expert ? held.experts : 0);
-  const gathered = layout.zero_stage === 3 ? (recipe.weights * divided * p) / c.n_layers : 0;
-  const stageMemory = (first, last, inFlight) => {
+  const gathered = layout.zero_stage === 3 ? (recipe.weights * divided) / full : 0;
+  const stageMemory = (stage) => {
+    const [first, last] = [stage === 0, stage === p - 1];
     const kinds = states(shardAt(held, first, last), recipe, replicas, layout.zero_stage);
     for (const kind of Object.keys(kinds)) kinds[kind] += experts[kind];
-    const stack = ((inFlight * c.n_layers) / p) * kept + (whole - kept);
+    const stack = inFlight(layout, stage, count) * full * kept + (whole - kept);
     return memoryUse({ ...kinds, gathered, activations: stack + (last ? head : 0) });
   };
-  const [first, last] = [stageMemory(true, p === 1, Math.min(p, count)), stageMemory(p === 1, true, 1)];
+  const [first, last] = [stageMemory(0), stageMemory(p - 1)];
   return last.total > first.total ? last : first;
 }
 
@@ -53,7 +54,8 @@ function servingMemory(c, layout, batch, tokens, weightBytes, cacheBytes) {
   const cached = sequences * tokens * cacheBytesPerToken(c, cacheBytes) * cacheCopies(c, t);
   const ends = Math.max(shardAt(held, true, p === 1), shardAt(held, p === 1, true));
   return memoryUse({
-    weights: weightBytes * (ends + held.experts), activations: prompt + ((sequences * c.vocab_size) / t) * 4, cache: cached / (t * p),
+    weights: weightBytes * (ends + held.experts), activations: prompt + ((sequences * c.vocab_size) / t) * 4,
+    cache: ((cached / t) * stageLayers(c, layout)) / c.n_layers,
   });
 }
 

@@ -33,7 +33,7 @@ summary { cursor: pointer; color: var(--value); margin-top: 8px; }
 
 const LAYOUT_FIELDS = [
   ["data ranks", "data"], ["tensor ranks", "tensor"], ["pipeline stages", "pipeline"], ["context ranks", "context"],
-  ["expert ranks", "expert"], ["micro-batch", "micro_batch"],
+  ["expert ranks", "expert"], ["micro-batch", "micro_batch"], ["pieces a stage", "interleave"],
 ];
 const KINDS = {
   weights: "weights", gradients: "gradients", master: "master weights", moments: "Adam's moments", gathered: "a gathered layer",
@@ -127,7 +127,7 @@ function render({ model, el }) {
     for (const [field, name] of [[batch, "batch"], [tokens, "tokens"], [price, "price"], [network, "network"]]) field.input.value = model.get(name) ?? "";
     for (const { name, input, label } of ranks) {
       input.value = Number.isFinite(layout[name]) ? layout[name] : "";
-      label.hidden = (name === "expert" && !form.config().experts && layout.expert === 1) || (name === "context" && !training && layout.context === 1);
+      label.hidden = (name === "interleave" && !training) || (name === "expert" && !form.config().experts && layout.expert === 1) || (name === "context" && !training && layout.context === 1);
     }
     [zero.input.value, recomputation.input.value, sequence.input.checked] = [layout.zero_stage, layout.recomputation, layout.sequence_parallel];
     node.input.value = model.get("node") ?? devices.find((one) => one.name === model.get("device"))?.machine.node;
@@ -171,7 +171,7 @@ function render({ model, el }) {
   function commandLine({ layout, batch, tokens, price_per_hour: cost }) {
     if (!model.get("preset")) return [];
     const training = model.get("mode") === "training";
-    const degrees = LAYOUT_FIELDS.filter(([, name]) => layout[name] > 1).map(([, name]) => `--${name.replace("_", "-")} ${layout[name]}`);
+    const degrees = LAYOUT_FIELDS.filter(([, name]) => layout[name] > 1 && (training || name !== "interleave")).map(([, name]) => `--${name.replace("_", "-")} ${layout[name]}`);
     const name = model.get("device");
     const words = [
       "mlsys-lab", "estimate", model.get("preset"), training ? "" : "--serve", `--device ${name.includes(" ") ? `"${name}"` : name}`,

@@ -4,14 +4,14 @@ const RECOMPUTATIONS = ["none", "selective", "full"];
 
 // Throws for degrees that cannot be, or that the model or the batch does not divide by.
 function checkLayout(layout) {
-  checkWhole(layout, "Layout", ["data", "tensor", "pipeline", "expert", "context", "micro_batch"], 1);
+  checkWhole(layout, "Layout", ["data", "tensor", "pipeline", "expert", "context", "micro_batch", "interleave"], 1);
   if (layout.data % layout.expert) refuse("expert ranks are taken from the data ranks", { got: `${layout.expert} of ${layout.data}` });
+  if (layout.interleave > 1 && layout.pipeline === 1) refuse("a model of one stage has no pieces to interleave", { got: `${layout.interleave} of them` });
 }
 
 function checkDivision(c, layout) {
   const wants = [
     ["query heads", c.n_heads, "tensor-parallel ranks", layout.tensor], ["d_ff", c.d_ff, "tensor-parallel ranks", layout.tensor],
-    ["layers", c.n_layers, "pipeline stages", layout.pipeline],
   ];
   if (c.experts) {
     wants.push(["experts", c.experts.count, "expert-parallel ranks", layout.expert], ["an expert's d_ff", c.experts.d_ff, "tensor-parallel ranks", layout.tensor]);
@@ -21,6 +21,8 @@ function checkDivision(c, layout) {
   for (const [what, count, who, ways] of wants) {
     if (count % ways) refuse(`${what} do not divide evenly`, { got: `${count} among ${ways} ${who}` });
   }
+  const pieces = layout.pipeline * layout.interleave;
+  if (c.n_layers < pieces) refuse("a piece without a layer", { got: `${c.n_layers} layers for ${pieces} pieces of the pipeline` });
   const K = c.n_kv_heads;
   if (K % layout.tensor && layout.tensor % K) refuse("key/value heads do not divide evenly", { got: `${K} among ${layout.tensor} tensor-parallel ranks` });
 }
@@ -34,7 +36,24 @@ function microBatches(layout, batch) {
       expected: `a multiple of ${once}: ${layout.data} data-parallel ranks, ${layout.micro_batch} sequences each`,
     });
   }
-  return batch / once;
+  const count = batch / once;
+  if (layout.interleave > 1 && count % layout.pipeline) {
+    refuse("interleaved micro-batches are a multiple of the stages", { got: `${count} over ${layout.pipeline} stages` });
+  }
+  return count;
+}
+
+// Layers of the fullest stage, or of the last one, which has a layer less where some have.
+function stageLayers(c, layout, last = false) {
+  const full = Math.ceil(c.n_layers / (layout.pipeline * layout.interleave)) * layout.interleave;
+  return full - (last && full * layout.pipeline > c.n_layers ? 1 : 0);
+}
+
+// Micro-batches whose activations a stage keeps at once, with all of its layers.
+function inFlight(layout, stage, count) {
+  const [p, v] = [layout.pipeline, layout.interleave];
+  const ahead = v === 1 ? p - 1 - stage : 2 * (p - 1 - stage) + (v - 1) * p;
+  return Math.min(ahead + 1, v * count) / v;
 }
 
 function deviceCount(layout) {
@@ -45,6 +64,7 @@ function deviceCount(layout) {
 function shard(c, layout) {
   checkDivision(c, layout);
   const [whole, t, p] = [parameters(c), layout.tensor, layout.pipeline];
+  const share = stageLayers(c, layout) / c.n_layers;
   const routed = c.experts ? (c.n_layers - c.experts.dense_layers) * c.experts.count * mlpParameters(c, c.experts.d_ff) : 0;
   let [copied, moreHeads] = [whole.norm + whole.router, 0];
   if (c.latent) {
@@ -54,8 +74,8 @@ function shard(c, layout) {
   }
   const divided = whole.total - whole.embedding - whole.position - whole.head - routed - copied + moreHeads;
   return {
-    dense: (divided / t + copied) / p,
-    experts: routed / (t * p * layout.expert),
+    dense: (divided / t + copied) * share,
+    experts: (routed / (t * layout.expert)) * share,
     embedding: whole.embedding / t + whole.position,
     head: c.tied ? (p > 1 ? whole.embedding / t : 0) : whole.head / t,
   };

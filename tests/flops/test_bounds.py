@@ -105,6 +105,26 @@ def test_devices_share_the_flops(data, tensor, pipeline, context):
     assert work.flops == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("vocabulary", [2, 2_000])
+def test_a_pipeline_goes_at_the_pace_of_its_fullest_stage(vocabulary):
+    """6 layers over 4 stages are 2 + 2 + 1 + 1; the last one has the head as well."""
+    config = dataclasses.replace(CONFIG, n_layers=6, vocab_size=vocabulary)
+    head = 3 * compute.forward(config, 8, 16).head
+    layer = (compute.training(config, 8, 16, causal=True).model - head) / 6
+    assert (head > layer) == (vocabulary > 2)
+    work = training(config, batch=16, pipeline=4)
+    assert work.flops == pytest.approx(max(2 * layer, layer + head) + 2 * layer * 3 / 16)
+
+
+def test_interleaving_divides_the_bubble_and_multiplies_the_messages():
+    config = dataclasses.replace(CONFIG, n_layers=8)
+    plain, two = (training(config, batch=4, pipeline=4, interleave=v, node=4) for v in (1, 2))
+    head = 3 * compute.forward(config, 8, 4).head
+    layers = compute.training(config, 8, 4, causal=True).model - head
+    assert plain.flops - two.flops == pytest.approx(layers / 4 * (3 / 4 - 3 / 8))
+    assert two.link_bytes == 2 * plain.link_bytes > 0
+
+
 def test_traffic_stays_in_the_node_as_far_as_the_group_does():
     assert Traffic(7.0, 8, 1).split(8) == (7.0, 0.0)
     assert Traffic(7.0, 1, 1).split(8) == (0.0, 0.0)

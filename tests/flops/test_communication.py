@@ -107,6 +107,11 @@ def test_keys_and_values_go_round_the_ring():
     assert comm.context_parallel_bytes(CONFIG, 16, 4, layers=3, tensor=4) == 3 * whole / 2 * 3 / 4
 
 
+def test_ulysses_exchanges_tokens_for_heads():
+    # Of 4 tokens queries and results of 4 heads, keys and values of 2, each 2 wide in 16 bits; 3 of 4 parts leave.
+    assert comm.ulysses_bytes(CONFIG, 4, 4, layers=3) == 3 * (4 * 2 * (4 + 2) * 2 * 2) * 3 / 4
+
+
 @given(stages=st.integers(1, 32), micro_batches=st.integers(1, 64))
 def test_the_bubble_is_what_a_schedule_drawn_out_shows(stages, micro_batches):
     # GPipe with a forward and a backward of one unit each: the last stage starts stages - 1 late, and ends as late.
@@ -118,6 +123,8 @@ def test_the_bubble_is_what_a_schedule_drawn_out_shows(stages, micro_batches):
 def test_limits_of_strategies():
     assert comm.critical_tokens(990e12, 300e9) == 3300
     assert comm.critical_tokens(990e12, 400e9, active_share=4 / 128) == 79200
+    width = comm.partial_sums_width(6.0, 2.0)  # all FLOPs at 6 a second, or 4 bytes a sum at 2
+    assert 2 * width / 6 == 4 / 2
     assert comm.tensor_limit(28672, 2200e9, 1e9) == pytest.approx(28672 / 2200)
     tokens, devices, d_ff = 4.19e6, 8960, 28672
 

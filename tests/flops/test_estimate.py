@@ -98,6 +98,8 @@ def test_of_a_pipeline_the_fuller_end_counts():
         head = 8 * (2 * 16 * 2 + 4 * config.vocab_size) if in_flight == 1 else 0
         got = training_memory(config, Layout(pipeline=4), MIXED, batch=16, tokens=8)
         assert got.activations == in_flight * layer + head
+    two = training_memory(narrow, Layout(pipeline=2, interleave=2), MIXED, batch=16, tokens=8)
+    assert two.activations == (2 + 1 / 2) * 2 * 8 * ((4 * 16 + 48 + 4 * 24) * 2 + 8 * 4)
     few = training_memory(narrow, Layout(pipeline=4), MIXED, batch=2, tokens=8)
     assert few.activations == 2 * 8 * ((4 * 16 + 48 + 4 * 24) * 2 + 8 * 4)
 

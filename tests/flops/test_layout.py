@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mlsys_lab.errors import InputError
@@ -84,7 +84,8 @@ def test_latent_vectors_are_made_on_every_rank():
     ("config", "layout", "said"),
     [
         (preset("llama3-8b"), {"tensor": 3}, "query heads do not divide evenly: got 32 among 3 tensor-parallel ranks"),
-        (preset("llama3-8b"), {"pipeline": 5}, "layers do not divide evenly: got 32 among 5 pipeline stages"),
+        (DENSE, {"pipeline": 5}, "a piece without a layer: got 4 layers for 5 pieces of the pipeline"),
+        (DENSE, {"pipeline": 2, "interleave": 3}, "a piece without a layer: got 4 layers for 6 pieces"),
         (dataclasses.replace(DENSE, d_ff=21), {"tensor": 2}, "d_ff do not divide evenly: got 21 among 2"),
         (ROUTED, {"data": 6, "expert": 3}, "experts do not divide evenly: got 8 among 3 expert-parallel ranks"),
         (DENSE, {"data": 2, "expert": 2}, "dense has no experts to divide: got 2 expert-parallel ranks"),
@@ -106,6 +107,7 @@ def test_a_model_that_does_not_divide_is_one_line(config, layout, said):
         ({"tensor": 0}, "Layout.tensor out of range: got 0, expected a whole number, at least 1"),
         ({"data": -2}, "Layout.data out of range: got -2"),
         ({"micro_batch": 1.5}, r"Layout.micro_batch out of range: got 1\.5"),
+        ({"interleave": 2}, "a model of one stage has no pieces to interleave: got 2 of them"),
         ({"zero_stage": 4}, "unknown ZeRO stage: got 4"),
         ({"expert": 2}, "expert ranks are taken from the data ranks: got 2 of 1"),
         ({"recomputation": "ful"}, "unknown recomputation: got 'ful', .* help: did you mean 'full'?"),
@@ -114,6 +116,33 @@ def test_a_model_that_does_not_divide_is_one_line(config, layout, said):
 def test_an_impossible_layout_is_one_line(layout, said):
     with pytest.raises(InputError, match=said):
         Layout(**layout)
+
+
+@given(
+    layers=st.integers(1, 40),
+    pipeline=st.integers(1, 8),
+    interleave=st.integers(1, 4),
+)
+def test_no_stage_is_fuller_than_one_that_has_a_layer_more_in_each_piece(layers, pipeline, interleave):
+    """Dealt out one at a time, from the first piece on but to the last piece last, as a person would."""
+    interleave = interleave if pipeline > 1 else 1
+    assume(pipeline * interleave <= layers)
+    pieces = [0] * (pipeline * interleave)
+    for layer in range(layers):
+        pieces[layer % len(pieces)] += 1
+    stages = [sum(pieces[stage::pipeline]) for stage in range(pipeline)]
+    layout = Layout(pipeline=pipeline, interleave=interleave)
+    config = dataclasses.replace(DENSE, n_layers=layers)
+    full, last = layout.stage_layers(config), layout.stage_layers(config, last=True)
+    assert full == interleave * max(pieces) >= max(stages)
+    assert full - 1 <= last <= full and (last == full) == (min(pieces) == max(pieces))
+
+
+def test_interleaved_micro_batches_go_in_whole_groups():
+    layout = Layout(data=2, pipeline=4, interleave=2)
+    assert layout.micro_batches(16) == 8
+    with pytest.raises(InputError, match="interleaved micro-batches are a multiple of the stages: got 6 over 4"):
+        layout.micro_batches(12)
 
 
 def test_context_parallel_ranks_share_a_sequence():

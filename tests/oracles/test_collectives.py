@@ -1,4 +1,4 @@
-"""Published figures on communication that closed forms and topologies reach; two wait for parallel training."""
+"""Published figures on communication that closed forms and topologies reach."""
 
 from __future__ import annotations
 
@@ -17,11 +17,16 @@ from mlsys_lab.flops.communication import (
     all_to_all_link_bytes,
     critical_tokens,
     gather_bytes,
+    partial_sums_width,
     ring_link_bytes,
     ring_steps,
+    tensor_parallel_bytes,
     torus_link_bytes,
+    ulysses_bytes,
 )
+from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.einsum import Einsum, replication
+from mlsys_lab.flops.layout import Layout
 from tests.oracles.catalogue import oracles
 
 MANY = 2**60
@@ -84,11 +89,20 @@ def superpod(i):
     return [switches.inside, switches.leaf, switches.spine, switches.total, egress]
 
 
+def long_sequence(i):
+    """The sources count numbers, not bytes, take P - 1 for P, and keep a head's width of 128."""
+    config = TransformerConfig("", 1, i["h"], i["h"] // 128, 4 * i["h"], 1, i["N"])
+    own = Layout(context=i["P"]).rank_tokens(i["N"])
+    exchanged = ulysses_bytes(config, own, MANY, layers=1, element_bytes=1)
+    return [exchanged, tensor_parallel_bytes(config, i["N"], MANY, layers=1, element_bytes=1, training=False)]
+
+
 NCCL_TESTS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce")
 COMPUTED = {
     "SH01": lambda i: [replication(i["mesh"], {"i": "".join(i["divided_over"])})],
     "SH02": over_axes_of_a_torus,
     "SH03": lambda i: [ring_steps(i["devices"]) * i["hop_us"]],
+    "SH04": lambda i: [partial_sums_width(i["C_over_W"], 1)],
     "SH05": link_traffic,
     "SH06": with_and_without_the_closing_link,
     "CO01": lambda i: [1e3 * gather_bytes(gathered(i), i["devices"]) / i["W"]],
@@ -101,6 +115,7 @@ COMPUTED = {
     "CO09": data_parallel,
     "CO10": lambda i: [critical_tokens(i["C"], W) for W in i["W"]],
     "CO11": bandwidth_gb,
+    "CO13": long_sequence,
     "CO14": superpod,
     "IN11": lambda i: [ring_half_bytes(i["devices"], LinkCost(1e-6 * i["hop_us"], i["W"])) / 1e3],
 }

@@ -29,7 +29,7 @@ def random_specification(rng: random.Random) -> dict[str, Any]:
     layout = {
         "data": expert * rng.choice([1, 1, 2, 3, 16]),
         "tensor": rng.choice([k for k in (1, 1, 2, 4, 8) if heads % k == 0 and config["d_ff"] % k == 0]),
-        "pipeline": rng.choice([k for k in (1, 1, 2, 4, 5, 8, 16) if layers % k == 0]),
+        "pipeline": rng.choice([k for k in (1, 1, 2, 3, 4, 5, 8, 16) if layers % k == 0 or rng.random() < 0.5]),
         "expert": expert,
         "context": rng.choice([1, 1, 1, 2, 4]),
         "zero_stage": rng.choice([0, 1, 2, 3]),
@@ -37,8 +37,9 @@ def random_specification(rng: random.Random) -> dict[str, Any]:
         "recomputation": rng.choice(["none", "selective", "full"]),
         "micro_batch": rng.choice([1, 1, 2, 4]),
     }
+    layout["interleave"] = rng.choice([1, 2, 3]) if layout["pipeline"] > 1 else 1
     batch, tokens = (
-        layout["data"] * layout["micro_batch"] * rng.choice([1, 2, 8, 24]),
+        layout["data"] * layout["micro_batch"] * rng.choice([1, 2, 8, 240]),
         rng.choice([1, 128, 2048, 32_768]),
     )
     price = rng.choice([None, 0, 2, 0.37])

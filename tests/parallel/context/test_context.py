@@ -11,7 +11,7 @@ import torch
 from mlsys_lab.comm import Rank, RankError, run
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import TransformerConfig
-from mlsys_lab.flops.communication import context_parallel_bytes, gather_bytes
+from mlsys_lab.flops.communication import context_parallel_bytes, ulysses_bytes
 from mlsys_lab.models.attention import fused_attention
 from mlsys_lab.parallel.context import (
     contiguous_positions,
@@ -23,6 +23,7 @@ from mlsys_lab.parallel.context import (
 from mlsys_lab.parallel.context.ring import GRADIENTS, KEYS_VALUES
 
 B, N, K, T, H = 2, 8, 4, 24, 6
+CONFIG = TransformerConfig("c", 1, d_model=N * H, n_heads=N, d_ff=8, vocab_size=9, context=T, n_kv_heads=K)
 PLACES = {"contiguous": contiguous_positions, "zigzag": zigzag_positions}
 Divide = Callable[[int, int], list[torch.Tensor]]
 
@@ -68,8 +69,6 @@ def test_attention_and_gradients_equal_one_process(
 
 @pytest.mark.parametrize("p", [2, 3, 4])
 def test_bytes_of_the_ring_are_the_closed_form(p: int) -> None:
-    config = TransformerConfig("c", 1, d_model=N * H, n_heads=N, d_ff=8, vocab_size=9, context=T, n_kv_heads=K)
-    assert config.head_dim == H
     positions = contiguous_positions(T, p)
 
     def attend(rank: Rank, _: None) -> None:
@@ -77,7 +76,7 @@ def test_bytes_of_the_ring_are_the_closed_form(p: int) -> None:
         ring_attention(q, k, v, rank, positions).backward(gradient.detach())
 
     _, ledger = run(attend, [None] * p)
-    forward = p * context_parallel_bytes(config, B * T, p, layers=1, element_bytes=8)
+    forward = p * context_parallel_bytes(CONFIG, B * T, p, layers=1, element_bytes=8)
     sent = ledger.purpose_bytes()
     assert sent[KEYS_VALUES] == pytest.approx(2 * forward)  # forward, and again backward
     assert sent[GRADIENTS] == pytest.approx(forward)
@@ -91,8 +90,8 @@ def test_bytes_of_ulysses_shrink_with_the_ranks(p: int) -> None:
         ulysses(*(x[:, :, positions[rank.rank]] for x in drawn()[:3]), rank, positions)
 
     _, ledger = run(attend, [None] * p)
-    numbers = B * T * H * (2 * N + 2 * K)  # queries, results, keys, values, of all ranks
-    assert ledger.total_bytes == pytest.approx(gather_bytes(8 * numbers, p))
+    sent = ulysses_bytes(CONFIG, B * T / p, p, layers=1, element_bytes=8)
+    assert ledger.total_bytes == pytest.approx(p * sent)
 
 
 def test_zigzag_gives_every_rank_as_many_scores() -> None:

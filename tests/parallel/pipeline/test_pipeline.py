@@ -13,6 +13,7 @@ from mlsys_lab.comm import Rank, RankError, run
 from mlsys_lab.comm.simulate.cluster import Cluster
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.communication import bubble
+from mlsys_lab.flops.layout import Layout
 from mlsys_lab.parallel.pipeline import (
     Action,
     Pipeline,
@@ -70,6 +71,14 @@ def test_gradients_equal_one_process_and_messages_are_counted(
         torch.testing.assert_close(gradients, whole, rtol=1e-12, atol=1e-15)
     expected = (chunks * p - 1) * m * ROWS * WIDTH * 8
     assert ledger.purpose_bytes() == {ACTIVATIONS: expected, GRADIENTS: expected}
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 3])
+@pytest.mark.parametrize(("p", "m"), [(2, 2), (2, 6), (3, 3), (4, 4), (4, 16)])
+def test_what_stages_keep_is_the_closed_form(p: int, m: int, chunks: int) -> None:
+    layout = Layout(pipeline=p, interleave=chunks)
+    kept = [most_kept(order) / chunks for order in interleaved(p, m, chunks)]
+    assert kept == [layout.in_flight(stage, m) for stage in range(p)]
 
 
 def test_one_rank_has_all_layers_in_one_chunk() -> None:

@@ -1,0 +1,158 @@
+"""Rank the ways to divide a training step among devices, and say of each that loses what it loses by.
+
+MODEL is as for `mlsys-lab estimate`. A layout that is given in part is completed: what is not given is chosen. Times
+are those of a step in which nothing overlaps, and "at best" those in which everything does; real steps take longer.
+
+examples:
+  mlsys-lab plan llama3-70b --device H100 --devices 512 --batch 512
+  mlsys-lab plan bloom-176b --device "A100 80GB" --devices 384 --batch 2048 --network 6.25 --recompute full --zero 1
+  mlsys-lab plan mixtral-8x7b --devices 64 --batch 256 --tensor 4 --no-sequence-parallel --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from mlsys_lab.cli.subject import GB, RANKS, add_model, add_wires, read_machine, read_model, read_tokens
+from mlsys_lab.errors import InputError
+from mlsys_lab.flops.layout import Layout
+from mlsys_lab.flops.memory import RECIPES, recipe
+from mlsys_lab.flops.planner import Plan, plan
+
+PARTS = {
+    "model": "uneven stages",
+    "recomputation": "recompute",
+    "bubble": "bubble",
+    "memory": "memory",
+    "link": "links",
+    "network": "network",
+}
+"""What a layout can lose by: `model`, where its fullest stage has more to do than another layout's."""
+SHORT = {"data": "dp", "tensor": "tp", "pipeline": "pp", "expert": "ep", "context": "cp"}
+LEGEND = "b sequences of a micro-batch, v pieces a stage, Z ZeRO stage, SP sequence parallel, R full recomputation"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `mlsys-lab plan`: the model, the devices, the batch, and what of the layout is given."""
+    add_model(parser)
+    parser.add_argument("--devices", type=int, required=True, metavar="N", help="devices to divide the step among")
+    parser.add_argument("--batch", type=int, required=True, metavar="N", help="sequences of a step")
+    parser.add_argument("--sequence", type=int, metavar="T", help="tokens of each (the model's context, 8192 at most)")
+    wires = parser.add_argument_group("devices")
+    add_wires(wires)
+    wires.add_argument("--reserve", type=float, default=0.0, metavar="GB", help="memory of each to leave unplanned")
+    layout = parser.add_argument_group("layout, as far as it is given")
+    for name, words in RANKS.items():
+        layout.add_argument(f"--{name}", type=int, metavar="N", help=words)
+    layout.add_argument("--zero", type=int, dest="zero_stage", metavar="STAGE", help="ZeRO stage, 0 to 3")
+    divided = "activations divided among tensor ranks"
+    layout.add_argument("--sequence-parallel", action=argparse.BooleanOptionalAction, default=None, help=divided)
+    layout.add_argument("--recompute", dest="recomputation", metavar="WHAT", help="none, selective or full")
+    layout.add_argument("--micro-batch", type=int, metavar="N", help="sequences at a time on a data rank")
+    layout.add_argument("--interleave", type=int, metavar="N", help="pieces of the model that each pipeline stage has")
+    parser.add_argument("--recipe", default="mixed16", help=f"bytes a parameter: {', '.join(RECIPES)}")
+    parser.add_argument("--all-pairs", action="store_true", help="count attention without its causal mask")
+    parser.add_argument("--top", type=int, default=10, metavar="N", help="how many layouts to print (10)")
+    parser.add_argument("--json", action="store_true", help="print all layouts as JSON, in bytes and seconds")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the layouts, the fastest first; returns exit code 0 whether or not any fits."""
+    config, skipped = read_model(args.model)
+    one = recipe(args.recipe)
+    on = read_machine(args, one.compute)
+    if not 0 <= args.reserve * GB < on.memory_bytes:
+        raise InputError("--reserve out of range", got=args.reserve, expected=f"0 to {on.memory_bytes / GB:.4g} GB")
+    if args.top < 1:
+        raise InputError("--top out of range", got=args.top, expected="at least 1 layout")
+    names = asdict(Layout())
+    tokens = read_tokens(args, config)
+    try:
+        plans = plan(
+            config,
+            replace(on, memory_bytes=on.memory_bytes - args.reserve * GB),
+            one,
+            devices=args.devices,
+            batch=args.batch,
+            tokens=tokens,
+            causal=not args.all_pairs,
+            given={name: value for name in names if (value := getattr(args, name)) is not None},
+        )
+    except OverflowError:
+        raise InputError("sizes too large to compute with", expected="fewer than 10³⁰⁰ FLOPs and bytes") from None
+    if args.json:
+        print(json.dumps({"plans": [_as_dict(each, plans[0]) for each in plans], "not_counted": skipped}, indent=1))
+    else:
+        title = f"[bold]{escape(config.name)}[/] training on {args.devices} × {escape(args.device)}"
+        _print(f"{title}, {args.batch} sequences of {tokens} tokens", plans, skipped, top=args.top)
+    return 0
+
+
+def _as_dict(one: Plan, best: Plan) -> dict[str, object]:
+    part, time_s = one.loss(best)
+    return one.as_dict() | {"loss": None if one is best else {"part": part, "time_s": time_s}}
+
+
+def _print(title: str, plans: Sequence[Plan], skipped: Sequence[str], *, top: int) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(title)
+    for phrase in skipped:
+        console.print(f"not counted: {escape(phrase)}")
+    best = plans[0]
+    if best.missing_bytes:
+        console.print(f"[red]nothing fits[/]: {best.missing_bytes / GB:.2f} GB too much on a device, at least")
+    console.print()
+    console.print(_table(plans[:top], best))
+    fitting = sum(not one.missing_bytes for one in plans)
+    counts = f"{len(plans)} ways to divide, {fitting} of them fit"
+    console.print(f"\n{LEGEND}")
+    console.print(f"{counts}; --top {len(plans)} prints all" if len(plans) > top else counts)
+
+
+def _table(plans: Sequence[Plan], best: Plan) -> Table:
+    table = Table(box=None, pad_edge=False)
+    ranks = [name for name in RANKS if any(getattr(one.layout, name) > 1 for one in plans)]
+    for name in (*(SHORT[name] for name in ranks), "GB", "time", "at best", "MFU"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("settings", no_wrap=True)
+    table.add_column("loses by")
+    for one in plans:
+        fits = not one.missing_bytes
+        figures = [f"{one.memory.total / GB:.1f}", _seconds(one.time_s), _seconds(one.bound.time_s), f"{one.mfu:.1%}"]
+        degrees = [str(getattr(one.layout, name)) for name in ranks]
+        reason = _reason(one, best) if fits else f"[red]{one.missing_bytes / GB:.1f} GB too much[/]"
+        table.add_row(*degrees, *figures, _settings(one.layout), reason)
+    return table
+
+
+def _settings(layout: Layout) -> str:
+    """Settings of a layout, in the letters of `LEGEND`."""
+    words = [
+        f"b{layout.micro_batch}",
+        f"v{layout.interleave}" if layout.interleave > 1 else "",
+        f"Z{layout.zero_stage}" if layout.zero_stage else "",
+        "SP" if layout.sequence_parallel else "",
+        {"none": "", "selective": "selective", "full": "R"}[layout.recomputation],
+    ]
+    return " ".join(word for word in words if word)
+
+
+def _reason(one: Plan, best: Plan) -> str:
+    """What a layout that fits loses by; of the best one, what takes most of its time."""
+    if one is best:
+        part, time_s = max(one.parts.items(), key=lambda each: each[1])
+        words = "compute" if part == "model" else PARTS[part]
+        return f"[green]best[/], {time_s / one.time_s:.0%} {words}"
+    part, time_s = one.loss(best)
+    return f"{PARTS[part]} +{_seconds(time_s)}"
+
+
+def _seconds(time_s: float) -> str:
+    return f"{time_s:.3g} s" if time_s >= 1 else f"{time_s * 1e3:.3g} ms"

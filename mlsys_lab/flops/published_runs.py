@@ -1,0 +1,143 @@
+"""Training runs whose layout and speed were published: what `mlsys_lab.flops.planner` is held against.
+
+A run's `given` are the means that it could not choose otherwise: Megatron-LM of 2021 recomputed whole layers and knew
+neither ZeRO nor sequence parallelism, BLOOM recomputed with ZeRO 1, Llama 3 kept all activations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from mlsys_lab.flops.bounds import Machine, machine
+from mlsys_lab.flops.config import TransformerConfig
+from mlsys_lab.flops.layout import Layout
+from mlsys_lab.flops.memory import Recipe, recipe
+from mlsys_lab.flops.planner import Given, Plan, plan
+from mlsys_lab.flops.presets import preset
+from mlsys_lab.hardware import device
+
+_MIXED = recipe("mixed18")
+_MEGATRON: Given = {"recomputation": "full", "zero_stage": 0, "sequence_parallel": False}
+# DGX A100: eight cards of 200 Gb/s. Jean Zay: four of 100 Gb/s for eight GPUs. Llama 3: one of 400 Gb/s a GPU.
+_SELENE = machine(device("A100 80GB"), "bf16", network_bytes_per_s=25e9)
+_JEAN_ZAY = machine(device("A100 80GB"), "bf16", network_bytes_per_s=6.25e9)
+_H100 = machine(device("H100"), "bf16")
+# The H800 is an H100 with 400 GB/s of NVLink, both ways together, of which DeepSeek's kernels reach 160 one way.
+_H800 = replace(_H100, link_bytes_per_s=160e9)
+
+
+@dataclass(frozen=True)
+class PublishedRun:
+    """A run as published: model, machine, batch, the degrees of its layout, and the share of the peak that it reached.
+
+    `utilisation` is the model's FLOPs over the peak, or where `hardware` is true the executed ones, recomputed FLOPs
+    included; both count attention over all pairs of tokens.
+    """
+
+    name: str
+    config: TransformerConfig
+    machine: Machine
+    layout: Layout
+    batch: int
+    tokens: int
+    given: Given
+    utilisation: float
+    hardware: bool
+    source: str
+    recipe: Recipe = _MIXED
+
+    def rank(self) -> list[Plan]:
+        """Plans for the run's model, machine and batch with its means, the fastest first."""
+        return plan(
+            self.config,
+            self.machine,
+            self.recipe,
+            devices=self.layout.devices,
+            batch=self.batch,
+            tokens=self.tokens,
+            causal=False,
+            given=self.given,
+        )
+
+    def find(self, plans: list[Plan]) -> Plan:
+        """The one of the plans that divides devices as the run did, with the settings that make it fastest."""
+        names = ("data", "tensor", "pipeline", "context", "expert")
+        return next(
+            one for one in plans if all(getattr(one.layout, name) == getattr(self.layout, name) for name in names)
+        )
+
+
+def _megatron(
+    billions: str, layers: int, width: int, heads: int, tensor: int, pipeline: int, gpus: int, batch: int, tflops: float
+) -> PublishedRun:
+    """A row of table 1 of Narayanan et al. (arXiv:2104.04473); its speed counts recomputed FLOPs."""
+    return PublishedRun(
+        f"Megatron-LM {billions}B",
+        TransformerConfig(f"megatron-{billions}b", layers, width, heads, 4 * width, 51_200, 2048, activation="gelu"),
+        _SELENE,
+        Layout(data=gpus // (tensor * pipeline), tensor=tensor, pipeline=pipeline),
+        batch,
+        2048,
+        _MEGATRON,
+        1e12 * tflops / _SELENE.peak_flops_per_s,
+        True,
+        "arXiv:2104.04473, table 1",
+    )
+
+
+def _llama(gpus: int, tokens: int, layout: Layout, mfu: float) -> PublishedRun:
+    """A row of table 4 of the Llama 3 herd (arXiv:2407.21783): 16 million tokens a batch, nothing recomputed."""
+    return PublishedRun(
+        f"Llama 3 405B, {gpus:,} GPUs, {tokens:,} tokens",
+        preset("llama3-405b"),
+        _H100,
+        layout,
+        2**24 // tokens,
+        tokens,
+        {"recomputation": "none"},
+        mfu,
+        False,
+        "arXiv:2407.21783, table 4",
+    )
+
+
+PUBLISHED_RUNS = (
+    _megatron("1.7", 24, 2304, 24, 1, 1, 32, 512, 137),
+    _megatron("3.6", 30, 3072, 32, 2, 1, 64, 512, 138),
+    _megatron("7.5", 36, 4096, 32, 4, 1, 128, 512, 142),
+    _megatron("18.4", 40, 6144, 48, 8, 1, 256, 1024, 135),
+    _megatron("39.1", 48, 8192, 64, 8, 2, 512, 1536, 138),
+    _megatron("76.1", 60, 10_240, 80, 8, 4, 1024, 1792, 140),
+    _megatron("145.6", 80, 12_288, 96, 8, 8, 1536, 2304, 148),
+    _megatron("310.1", 96, 16_384, 128, 8, 16, 1920, 2160, 155),
+    _megatron("529.6", 105, 20_480, 128, 8, 35, 2520, 2520, 163),
+    _megatron("1008", 128, 25_600, 160, 8, 64, 3072, 3072, 163),
+    PublishedRun(
+        "BLOOM 176B",
+        preset("bloom-176b"),
+        _JEAN_ZAY,
+        Layout(data=8, tensor=4, pipeline=12),
+        2048,
+        2048,
+        {"recomputation": "full", "zero_stage": 1, "sequence_parallel": False},
+        150e12 / _JEAN_ZAY.peak_flops_per_s,
+        True,
+        "arXiv:2211.05100, §3.4",
+    ),
+    _llama(8192, 8192, Layout(data=64, tensor=8, pipeline=16), 0.43),
+    _llama(16_384, 8192, Layout(data=128, tensor=8, pipeline=16), 0.41),
+    _llama(16_384, 131_072, Layout(data=8, tensor=8, pipeline=16, context=16), 0.38),
+    PublishedRun(
+        "DeepSeek-V3",
+        preset("deepseek-v3"),
+        _H800,
+        Layout(data=128, pipeline=16, expert=64),
+        15_360,
+        4096,
+        {"zero_stage": 1},
+        0.437,
+        False,
+        "arXiv:2412.19437, §3.2, and arXiv:2505.09343, table 4",
+    ),
+)
+"""Published runs: those of dense models in order of their size, then a mixture of experts."""
