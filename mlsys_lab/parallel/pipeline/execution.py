@@ -12,7 +12,7 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.parallel.pipeline.schedules import KINDS, Action, Schedule
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-ACTIVATIONS, GRADIENTS = "activations", "gradients of activations"
+ACTIVATIONS, GRADIENTS = "activations between stages", "gradients between stages"
 
 
 class Pipeline:
