@@ -39,13 +39,15 @@ class Replica(ABC):
 
     `module` is what a pipeline calls, `shares` are what the optimiser updates here. A step is: every backward pass
     within `around_backward`, then `finish`, then `step`. Optimisers treat each element by itself. `is_divided` says
-    whether the ranks of the group update different elements.
+    whether the ranks of the group update different elements, `keeps_weights` whether each has all weights between
+    steps.
     """
 
     module: nn.Module
     optimizer: torch.optim.Optimizer
     shares: list[Share]
     is_divided = True
+    keeps_weights = True
 
     @contextmanager
     def around_backward(self, is_last: bool) -> Iterator[None]:
@@ -128,6 +130,8 @@ class GradientsDivided(StatesDivided):
 
 class WeightsDivided(Replica):
     """ZeRO 3: weights too are whole only while they are used."""
+
+    keeps_weights = False
 
     def __init__(self, stage: nn.Module, group: Rank) -> None:
         self.module = self._fsdp = FSDP(stage, group)

@@ -88,10 +88,15 @@ class Trainer:
         replica.step()
         return self._report(loss)
 
+    def divided_dim(self, parameter: nn.Parameter) -> int | None:
+        """Dimension along which tensor parallelism has divided a parameter, None for one that is whole."""
+        pairs = enumerate(zip(parameter.shape, self.shapes[self.names[parameter]], strict=True))
+        return next((dim for dim, (own, whole) in pairs if own < whole), None)
+
     def counts_once(self, parameter: nn.Parameter) -> bool:
         """Whether this rank is the one that counts a parameter of which others have copies."""
         name, place = self.names[parameter], self.mesh.place
-        is_copy = parameter.shape == self.shapes[name] and place["tensor"] > 0
+        is_copy = self.divided_dim(parameter) is None and place["tensor"] > 0
         is_second_end = name == "embedding.weight" and place["pipeline"] > 0
         is_replica = not self.replica.is_divided and self.mesh.replicas.rank > 0
         return not (is_copy or is_second_end or is_replica)
