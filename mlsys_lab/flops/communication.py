@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.amounts import require_at_least_one, require_not_negative, require_positive
@@ -122,7 +123,7 @@ def tensor_parallel_bytes(
     Attention and MLP each end in an all-reduce of T·D elements forward, and each begin with one backward. Sequence
     parallelism takes a reduce-scatter and an all-gather in its place, the same bytes, and gathers its divided inputs
     once more for the gradient of the weights (Korthikanti et al., §4.2.2). Full recomputation repeats the forward ones.
-    Left out: what a vocabulary that is divided sends, as much as half a layer, once.
+    What a divided vocabulary sends besides is in `vocabulary_parallel_bytes`.
     """
     check_recomputation(recomputation)
     require_positive(tokens=tokens, layers=layers, element_bytes=element_bytes)
@@ -131,6 +132,37 @@ def tensor_parallel_bytes(
     if training:
         gathers = 4.0 + (1.0 if sequence_parallel else 0.0) + (2.0 if recomputation == "full" else 0.0)
     return halves * gathers * layers * gather_bytes(tokens * config.d_model * element_bytes, devices)
+
+
+class VocabularyBytes(NamedTuple):
+    """Bytes that a device sends in a training step since the vocabulary is divided: activations, and of the loss."""
+
+    embedding: float
+    head: float
+    loss: float
+
+
+def vocabulary_parallel_bytes(
+    config: TransformerConfig,
+    tokens: float,
+    devices: int,
+    *,
+    element_bytes: float = 2,
+    sequence_parallel: bool = False,
+) -> VocabularyBytes:
+    """Bytes that a tensor-parallel device sends for `tokens` tokens where each has some of the vocabulary.
+
+    Embedded tokens are all-reduced forward, gradients of what goes into the head backward (arXiv:1909.08053, §3). With
+    sequence parallelism the head's input is gathered and its gradient reduce-scattered, as many bytes; and gradients of
+    embedded tokens, whole again, are gathered too. The loss takes three numbers a token from each device.
+    """
+    require_positive(tokens=tokens, element_bytes=element_bytes)
+    once = gather_bytes(tokens * config.d_model * element_bytes, devices)
+    return VocabularyBytes(
+        embedding=(3 if sequence_parallel else 2) * once,
+        head=2 * once,
+        loss=gather_bytes(3 * devices * tokens * element_bytes, devices),
+    )
 
 
 def pipeline_bytes(config: TransformerConfig, tokens: float, *, element_bytes: float = 2, tensor: int = 1) -> float:

@@ -5,7 +5,7 @@ Dimension letters: B batch, T tokens, D d_model, N query heads, K key/value head
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
@@ -31,6 +31,13 @@ attention's queries and keys are wider here than its heads are (`mlsys_lab.model
 
 
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+Project = Callable[[torch.Tensor, Sequence[nn.Linear]], list[torch.Tensor]]
+"""Type of what multiplies one input (..., I) by several matrices: a result (..., O) of each linear layer."""
+
+
+def project_each(x: torch.Tensor, linears: Sequence[nn.Linear]) -> list[torch.Tensor]:
+    """Call each linear layer with x, one after the other."""
+    return [linear(x) for linear in linears]
 
 
 def fused_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -40,11 +47,15 @@ def fused_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: tor
 
 
 class SelfAttention(nn.Module):
-    """Self-attention with its projections, around a function `attention`: (B, T, D) -> (B, T, D)."""
+    """Self-attention with its projections, around a function `attention`: (B, T, D) -> (B, T, D).
+
+    `project` multiplies the input by the matrices of queries, keys and values.
+    """
 
     def __init__(self, config: TransformerConfig, attention: Attention) -> None:
         super().__init__()
         c, self.attention, self.head_dim = config, attention, config.head_dim
+        self.project: Project = project_each
         self.query = nn.Linear(c.d_model, c.n_heads * c.head_dim, bias=c.qkv_bias)
         self.key = nn.Linear(c.d_model, c.n_kv_heads * c.head_dim, bias=c.qkv_bias)
         self.value = nn.Linear(c.d_model, c.n_kv_heads * c.head_dim, bias=c.qkv_bias)
@@ -64,8 +75,8 @@ class SelfAttention(nn.Module):
         `attend`, where it is given, takes the place of `attention` and of the bias.
         """
         q, k, v = (
-            project(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # (B, N or K, T, H)
-            for project in (self.query, self.key, self.value)
+            projected.view(*projected.shape[:-1], -1, self.head_dim).transpose(1, 2)  # (B, N or K, T, H)
+            for projected in self.project(x, (self.query, self.key, self.value))
         )
         q, k = self.query_norm(q), self.key_norm(k)
         if angles is not None:

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from mlsys_lab.flops import Experts, TransformerConfig
+from mlsys_lab.models.attention import Project, project_each
 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "swiglu": F.silu,
@@ -24,20 +25,26 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 class MLP(nn.Module):
-    """MLP down(act(up(x))), gated down(act(gate(x)) · up(x)) (arXiv:2002.05202): (..., D) -> (..., D)."""
+    """MLP down(act(up(x))), gated down(act(gate(x)) · up(x)) (arXiv:2002.05202): (..., D) -> (..., D).
+
+    `project` multiplies the input by the matrix of `up`, or by those of `gate` and `up`.
+    """
 
     def __init__(self, config: TransformerConfig, d_ff: int) -> None:
         super().__init__()
         D, bias = config.d_model, config.mlp_bias
         self.activation = ACTIVATIONS[config.activation]
+        self.project: Project = project_each
         self.gate = nn.Linear(D, d_ff, bias=bias) if config.gated else None
         self.up, self.down = nn.Linear(D, d_ff, bias=bias), nn.Linear(d_ff, D, bias=bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Apply the MLP to each vector: (..., D) -> (..., D)."""
         if self.gate is None:
-            return self.down(self.activation(self.up(x)))  # (..., F) inside
-        return self.down(self.activation(self.gate(x)) * self.up(x))
+            (up,) = self.project(x, (self.up,))  # (..., F)
+            return self.down(self.activation(up))
+        gate, up = self.project(x, (self.gate, self.up))
+        return self.down(self.activation(gate) * up)
 
 
 class MixtureOfExperts(nn.Module):

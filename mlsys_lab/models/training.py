@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.nn import functional as F
 
+from mlsys_lab.errors import InputError
 from mlsys_lab.flops import TransformerConfig
 from mlsys_lab.models.transformer import Transformer
 
@@ -32,10 +34,10 @@ def train(
     order of sequences.
     """
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True)
-    batches = _batches(len(ids), batch, sequence, np.random.default_rng(seed))
+    batches = Batches(len(ids), batch, sequence, seed)
     for step, starts in zip(range(1, steps + 1), batches, strict=False):
         for group in optimizer.param_groups:
-            group["lr"] = rate * _share(step, steps)
+            group["lr"] = learning_rate(step, steps, rate)
         optimizer.zero_grad()
         step_loss = loss(model, windows(ids, starts, sequence))
         step_loss.backward()  # type: ignore[no-untyped-call]
@@ -94,19 +96,43 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _share(step: int, steps: int) -> float:
-    """Learning rate of step 1, 2, ... as a share of its peak."""
+def learning_rate(step: int, steps: int, peak: float) -> float:
+    """Learning rate of step 1, 2, ... `steps`: it rises to its peak along a line, and falls along another to zero."""
     warmup = max(1, round(WARMUP * steps))
-    return min(step / warmup, (steps - step + 1) / (steps - warmup + 1))
+    return peak * min(step / warmup, (steps - step + 1) / (steps - warmup + 1))
 
 
-def _batches(tokens: int, batch: int, sequence: int, rng: np.random.Generator) -> Iterator[Tokens]:
-    """Yield the starts of each step's B sequences; every epoch cuts the text at another offset, in another order."""
-    left = np.empty(0, dtype=np.int64)
-    while True:
-        while len(left) < batch:
-            offset = int(rng.integers(sequence))
-            count = (tokens - 1 - offset) // sequence
-            left = np.concatenate([left, offset + sequence * rng.permutation(count)])
-        yield left[:batch]
-        left = left[batch:]
+class Batches:
+    """Iterator over the starts (B,) of each step's sequences, without end.
+
+    Every epoch cuts a text of `tokens` tokens at another offset, in another order, as the seed decides. `state` is
+    where it stands, as plain numbers; setting it goes on from there. InputError for a text shorter than two sequences.
+    """
+
+    def __init__(self, tokens: int, batch: int, sequence: int, seed: int) -> None:
+        if tokens < 2 * sequence:
+            raise InputError("too little text", got=f"{tokens} tokens", expected=f"at least {2 * sequence}")
+        self._tokens, self._batch, self._sequence = tokens, batch, sequence
+        self._random = np.random.default_rng(seed)
+        self._left: Tokens = np.empty(0, dtype=np.int64)
+
+    def __iter__(self) -> Batches:
+        return self
+
+    def __next__(self) -> Tokens:
+        while len(self._left) < self._batch:
+            offset = int(self._random.integers(self._sequence))
+            count = (self._tokens - 1 - offset) // self._sequence
+            self._left = np.concatenate([self._left, offset + self._sequence * self._random.permutation(count)])
+        starts, self._left = self._left[: self._batch], self._left[self._batch :]
+        return starts
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """Where the iterator stands: the generator's state, and what is left of this epoch."""
+        return {"random": self._random.bit_generator.state, "left": self._left.tolist()}
+
+    @state.setter
+    def state(self, state: dict[str, Any]) -> None:
+        self._random.bit_generator.state = state["random"]
+        self._left = np.array(state["left"], dtype=np.int64)

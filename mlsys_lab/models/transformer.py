@@ -109,37 +109,53 @@ class Transformer(nn.Module):
         B·T tokens, only their logits are worked out, (R, V). Raises InputError for other shapes and dtypes, tokens
         outside the vocabulary and positions outside the context; values on a GPU are not looked at.
         """
-        c, weight = self.config, self.embedding.weight
         self._check(tokens, positions, rows)
-        try:
-            x = self.embedding(tokens)  # (B, T, D)
-        except IndexError:
-            got = f"{int(tokens.min())} to {int(tokens.max())}"
-            raise InputError("token outside the vocabulary", got=got, expected=f"0 to {c.vocab_size - 1}") from None
-        T = tokens.shape[1]
-        if self.positions is not None:
-            x = x + (self.positions.weight[:T] if positions is None else self.positions(positions))
-        x = self.embedding_norm(x)
-        angles = bias = None
-        if c.position == "rotary":
-            places = self._places(T, positions)
-            per_head = places[:, None] if places.ndim == 2 else places  # (B, 1, T) or (T,)
-            turned = c.latent.rope_dim if c.latent else c.head_dim
-            angles = rotary_angles(per_head, turned, c.rope_theta, weight, c.rope_scaling)
-        if attend is None and (c.position == "alibi" or (self.window is not None and self.window < T)):
-            places = self._places(T, positions)
-            bias = score_bias(places, places, weight, slopes=self.slopes(), window=self.window)
+        x = self.embed(tokens, positions)
+        angles, bias = self.place(x, positions, masked=attend is None)
         for layer, block in enumerate(self.blocks):
             x = block(x, angles, bias, attend and partial(attend, layer))
         if rows is not None:
             x = x.flatten(0, 1)[rows]  # (R, D)
-        return F.linear(self.norm(x), weight if self.head is None else self.head.weight)  # (B, T, V) or (R, V)
+        return self.predict(x)  # (B, T, V) or (R, V)
 
-    def _places(self, T: int, positions: torch.Tensor | None) -> torch.Tensor:
-        if positions is not None:
-            return positions
-        weight = self.embedding.weight
-        return torch.arange(T, device=weight.device, dtype=torch.promote_types(weight.dtype, torch.float32))
+    def embed(self, tokens: torch.Tensor, positions: torch.Tensor | None = None) -> torch.Tensor:
+        """What goes into the first block: ids (B, T) -> (B, T, D). InputError for a token outside the vocabulary."""
+        try:
+            x = self.embedding(tokens)
+        except IndexError:
+            got = f"{int(tokens.min())} to {int(tokens.max())}"
+            raise InputError(
+                "token outside the vocabulary", got=got, expected=f"0 to {self.config.vocab_size - 1}"
+            ) from None
+        if self.positions is not None:
+            x = x + (self.positions.weight[: tokens.shape[1]] if positions is None else self.positions(positions))
+        return self.embedding_norm(x)
+
+    def place(
+        self, x: torch.Tensor, positions: torch.Tensor | None = None, *, masked: bool = True
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Rotary angles (2, ..., T, H/2) and bias of the scores that every block takes, each None where there is none.
+
+        x (B, T, D) has their dtype, and its tokens stand at 0 to T-1 where `positions` is None. Without `masked`, no
+        bias.
+        """
+        c, angles, bias = self.config, None, None
+        if positions is None:
+            fine = torch.promote_types(x.dtype, torch.float32)
+            places = torch.arange(x.shape[1], device=x.device, dtype=fine)
+        else:
+            places = positions
+        if c.position == "rotary":
+            per_head = places[:, None] if places.ndim == 2 else places  # (B, 1, T) or (T,)
+            turned = c.latent.rope_dim if c.latent else c.head_dim
+            angles = rotary_angles(per_head, turned, c.rope_theta, x, c.rope_scaling)
+        if masked and (c.position == "alibi" or (self.window is not None and self.window < places.shape[-1])):
+            bias = score_bias(places, places, x, slopes=self.slopes(), window=self.window)
+        return angles, bias
+
+    def predict(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits of what comes out of the last block: (..., D) -> (..., V)."""
+        return F.linear(self.norm(x), self.embedding.weight if self.head is None else self.head.weight)
 
     def slopes(self) -> torch.Tensor | None:
         """ALiBi's slopes (N,), or None for a model with other positions."""

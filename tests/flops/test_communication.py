@@ -52,6 +52,16 @@ def test_megatron_s_four_all_reduces_a_layer():
     assert comm.tensor_parallel_bytes(beside, 16, 4, layers=3) == tensor / 2
 
 
+def test_a_divided_vocabulary_sends_as_much_as_half_a_layer_and_the_loss():
+    tokens, devices = 16, 4
+    once = comm.gather_bytes(tokens * 8 * 2, devices)
+    sent = comm.vocabulary_parallel_bytes(CONFIG, tokens, devices)
+    assert sent == (2 * once, 2 * once, 3 * tokens * 2 * (devices - 1))
+    assert sent.embedding + sent.head == comm.tensor_parallel_bytes(CONFIG, tokens, devices, layers=1) / 2
+    divided = comm.vocabulary_parallel_bytes(CONFIG, tokens, devices, sequence_parallel=True)
+    assert divided == (3 * once, 2 * once, sent.loss)
+
+
 def test_a_stage_sends_its_output_and_tensor_ranks_a_part_of_it():
     assert comm.pipeline_bytes(CONFIG, 16) == 16 * 8 * 2
     assert comm.pipeline_bytes(CONFIG, 16, tensor=4) == 16 * 8 * 2 / 4

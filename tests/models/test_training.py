@@ -1,9 +1,12 @@
 """Training step by step: the loss falls, a seed repeats it, every token is seen once an epoch."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 
+from mlsys_lab.errors import InputError
 from mlsys_lab.flops import TransformerConfig
 from mlsys_lab.models import training
 
@@ -51,9 +54,20 @@ def test_windows_are_the_tokens_and_the_one_after():
 
 
 def test_an_epoch_sees_each_stretch_once():
-    batches = training._batches(1 + 8 * 12, 4, 8, np.random.default_rng(0))
+    batches = training.Batches(1 + 8 * 12, 4, 8, seed=0)
     epoch = np.concatenate([next(batches) for _ in range(2)])
     assert len(set(epoch // 8)) == len(epoch)
+
+
+def test_batches_go_on_from_a_state_that_was_written_down():
+    first, second = training.Batches(90, 5, 8, seed=0), training.Batches(90, 5, 8, seed=1)
+    for _ in range(3):
+        next(first)
+    second.state = json.loads(json.dumps(first.state))
+    for _ in range(5):
+        assert (next(first) == next(second)).all()
+    with pytest.raises(InputError, match="too little text: got 15 tokens, expected at least 16"):
+        training.Batches(15, 1, 8, seed=0)
 
 
 def test_torch_has_one_thread_within_and_as_many_as_before_after_an_error():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import nn
@@ -12,7 +13,7 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.parallel.pipeline.schedules import KINDS, Action, Schedule
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-ACTIVATIONS, GRADIENTS = "activations", "gradients of activations"
+ACTIVATIONS, GRADIENTS = "activations between stages", "gradients between stages"
 
 
 class Pipeline:
@@ -32,20 +33,27 @@ class Pipeline:
         self._ways = {(kind, chunk): group.group(everyone) for kind in KINDS for chunk in numbers}
 
     def step(
-        self, schedule: Schedule, inputs: Sequence[torch.Tensor], targets: Sequence[torch.Tensor], loss: Loss
+        self,
+        schedule: Schedule,
+        inputs: Sequence[torch.Tensor],
+        targets: Sequence[torch.Tensor],
+        loss: Loss,
+        around_backward: Callable[[bool], AbstractContextManager[None]] = lambda is_last: nullcontext(),
     ) -> torch.Tensor | None:
         """Go through the schedule; add the gradients of the mean loss over micro-batches to this rank's parameters.
 
-        inputs, targets: of each micro-batch; the first rank reads the inputs, the last one the targets. Returns the
-        mean loss on the last rank and None on the others. Raises InputError for a schedule of other ranks, chunks or
-        micro-batches.
+        inputs, targets: of each micro-batch; the first rank reads the inputs, the last one the targets.
+        around_backward: a context for every backward pass, given whether it is this rank's last: where data parallelism
+        sends gradients. Returns the mean loss on the last rank and None on the others. Raises InputError for a schedule
+        of other ranks, chunks or micro-batches.
         """
         self._check(schedule, len(inputs))
         given: dict[tuple[int, int], torch.Tensor] = {}
         results: dict[tuple[int, int], torch.Tensor] = {}
         sent: list[Request] = []
         losses = []
-        for action in schedule[self._group.rank]:
+        order = schedule[self._group.rank]
+        for number, action in enumerate(order, start=1):
             where = action.micro_batch, action.chunk
             if action.kind == "forward":
                 x = self._receive(action, forward=True)
@@ -57,7 +65,9 @@ class Pipeline:
                 results[where] = result
                 sent += self._send(action, result, forward=True)
             else:
-                torch.autograd.backward(results.pop(where), self._receive(action, forward=False))
+                gradient = self._receive(action, forward=False)
+                with around_backward(number == len(order)):
+                    torch.autograd.backward(results.pop(where), gradient)
                 sent += self._send(action, given.pop(where).grad, forward=False)
         for request in sent:
             request.wait()

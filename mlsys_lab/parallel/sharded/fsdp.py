@@ -53,6 +53,11 @@ class FSDP(nn.Module):
         """Call the module on this rank's part of the batch."""
         return self.module(*args, **kwargs)
 
+    @property
+    def units(self) -> list[tuple[FlatParameters, nn.Parameter]]:
+        """Parameters that are gathered together, with this rank's shard of them, unit by unit."""
+        return [(unit.flat, unit.shard) for unit in self._units]
+
     def finish_gradient_synchronization(self) -> None:
         """Wait until this rank's shards have their mean gradients, added to those that they had."""
         self._is_backward = False

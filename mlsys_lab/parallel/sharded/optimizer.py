@@ -22,6 +22,8 @@ from mlsys_lab.parallel.flat import FlatParameters, assign_buckets
 
 WEIGHTS = "weights"
 """The purpose with which the ledger counts messages of weights."""
+NORM = "norm"
+"""The purpose with which the ledger counts messages of the gradients' norm."""
 
 
 class ShardedOptimizer:
@@ -97,19 +99,30 @@ def state_bytes(optimizer: torch.optim.Optimizer) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor.ndim)
 
 
-def clip_gradients(shards: Iterable[nn.Parameter], max_norm: float, group: Rank) -> float:
+def clip_gradients(
+    shards: Iterable[nn.Parameter],
+    max_norm: float,
+    group: Rank,
+    counts: Iterable[torch.Tensor] | None = None,
+) -> float:
     """Scale gradients that are divided over the ranks so that their norm is at most `max_norm`, and return that norm.
 
     The norm is of all ranks' shards together: each rank's own is another number, and would scale its shard by another
     factor. Costs one all-reduce of a number. Shards of `ShardedOptimizer` have gradients after `reduce_gradients`.
+
+    counts: for each shard what its elements count, of its shape: 0 for those that another rank of the group has too.
     """
-    gradients = [shard.grad for shard in shards if shard.grad is not None]
-    nothing = torch.zeros((), dtype=torch.float64, device=group.device)  # a rank may have no gradient at all
-    squares = sum((gradient.double().square().sum() for gradient in gradients), nothing)
-    norm = math.sqrt(ring(group, squares.reshape(1), "norm").item())
+    given = list(shards)
+    weights = [torch.ones(())] * len(given) if counts is None else list(counts)
+    total = torch.zeros((), dtype=torch.float64, device=group.device)  # a rank may have no gradient at all
+    for shard, weight in zip(given, weights, strict=True):
+        if shard.grad is not None:
+            total += (shard.grad.double().square() * weight.to(group.device)).sum()
+    norm = math.sqrt(ring(group, total.reshape(1), NORM).item())
     if norm > max_norm:
-        for gradient in gradients:
-            gradient.mul_(max_norm / norm)
+        for shard in given:
+            if shard.grad is not None:
+                shard.grad.mul_(max_norm / norm)
     return norm
 
 

@@ -3,6 +3,7 @@
 from mlsys_lab.parallel.tensor.layers import RowLinear, VocabularyEmbedding, take_columns
 from mlsys_lab.parallel.tensor.loss import divided_cross_entropy
 from mlsys_lab.parallel.tensor.regions import enter, leave
+from mlsys_lab.parallel.tensor.sequence import gather, project_gathered, scatter, split
 from mlsys_lab.parallel.tensor.transformer import divide_transformer
 
 __all__ = [
@@ -11,6 +12,10 @@ __all__ = [
     "divide_transformer",
     "divided_cross_entropy",
     "enter",
+    "gather",
     "leave",
+    "project_gathered",
+    "scatter",
+    "split",
     "take_columns",
 ]

@@ -5,6 +5,8 @@ Letters: p ranks, I inputs and O outputs of a linear layer, V tokens of a vocabu
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -29,17 +31,21 @@ def take_columns(linear: nn.Linear, group: Rank) -> nn.Linear:
 class RowLinear(nn.Linear):
     """A linear layer of which each rank has I/p inputs: (..., I/p) -> (..., O), the sum of what the ranks work out.
 
-    The bias is added once, to the sum. Raises InputError where the ranks cannot have equal parts.
+    add_up: what sums the ranks' partial results, `leave`, or with sequence parallelism `scatter`, which gives each rank
+    its tokens of the sum. The bias is added once, to the sum. Raises InputError where the ranks cannot have equal
+    parts.
     """
 
-    def __init__(self, linear: nn.Linear, group: Rank) -> None:
+    def __init__(
+        self, linear: nn.Linear, group: Rank, add_up: Callable[[torch.Tensor, Rank], torch.Tensor] = leave
+    ) -> None:
         super().__init__(linear.in_features // group.size, linear.out_features, bias=False)
-        self.weight, self._group = take_part(linear.weight, 1, group), group
+        self.weight, self._group, self._add_up = take_part(linear.weight, 1, group), group, add_up
         self.bias = linear.bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Multiply by this rank's rows and add up over the ranks: (..., I/p) -> (..., O)."""
-        total = leave(F.linear(x, self.weight), self._group)
+        total = self._add_up(F.linear(x, self.weight), self._group)
         return total if self.bias is None else total + self.bias
 
 

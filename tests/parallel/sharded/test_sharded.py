@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from mlsys_lab.comm import Ledger, Rank, run
 from mlsys_lab.errors import InputError
@@ -15,6 +14,7 @@ from mlsys_lab.flops.communication import data_parallel_bytes
 from mlsys_lab.flops.memory import RECIPES, states
 from mlsys_lab.parallel.data import DDP, copy_from_first
 from mlsys_lab.parallel.data.averaging import GRADIENTS
+from mlsys_lab.parallel.recomputation import recompute
 from mlsys_lab.parallel.sharded import FSDP, ShardedDDP, ShardedOptimizer, clip_gradients, state_bytes
 from mlsys_lab.parallel.sharded.optimizer import WEIGHTS
 from mlsys_lab.parallel.sharded.unit import divide
@@ -198,9 +198,7 @@ def test_recomputed_layers_and_several_micro_batches(p: int) -> None:
     def gradients(rank: Rank, _: None) -> dict[str, torch.Tensor]:
         module = make_model()
         model = FSDP(module, rank)
-        for block in module.blocks:
-            forward = block.forward
-            block.forward = lambda *given, forward=forward: checkpoint(forward, *given, use_reentrant=False)
+        recompute(module.blocks, "full")
         for batch in rows_of(rank, batches):
             loss_of(model, batch).backward()
             model.finish_gradient_synchronization()

@@ -1,0 +1,58 @@
+"""The mesh's order is the layout's: tensor ranks are neighbours, stages lie furthest apart."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mlsys_lab.comm import Rank, RankError, run
+from mlsys_lab.errors import InputError
+from mlsys_lab.flops.layout import Layout
+from mlsys_lab.parallel.mesh import Mesh
+
+
+def find_members(rank: Rank, layout: Layout) -> dict[str, list[int]]:
+    mesh = Mesh(layout, rank)
+    groups = {axis: getattr(mesh, axis) for axis in ("tensor", "context", "data", "pipeline", "replicas")}
+    ends = mesh.ends()
+    if ends is not None:
+        groups["ends"] = ends
+    return {axis: list(group._members) for axis, group in groups.items()}
+
+
+def test_groups_are_neighbours_by_axis() -> None:
+    layout = Layout(data=2, tensor=2, context=2, pipeline=3)
+    results, _ = run(find_members, [layout] * 24)
+    assert results[0] == {
+        "tensor": [0, 1],
+        "context": [0, 2],
+        "data": [0, 4],
+        "pipeline": [0, 8, 16],
+        "replicas": [0, 2, 4, 6],
+        "ends": [0, 16],
+    }
+    assert results[13] == {
+        "tensor": [12, 13],
+        "context": [13, 15],
+        "data": [9, 13],
+        "pipeline": [5, 13, 21],
+        "replicas": [9, 11, 13, 15],
+    }
+
+
+def test_groups_of_one_shape_carry_their_own_messages() -> None:
+    def talk(rank: Rank, layout: Layout) -> list[int]:
+        mesh = Mesh(layout, rank)
+        if rank.rank == 0:
+            sent = [group.isend(torch.tensor(i), 1) for i, group in enumerate((mesh.replicas, mesh.data))]
+            for one in sent:
+                one.wait()
+            return []
+        return [int(mesh.data.recv(0)), int(mesh.replicas.recv(0))]
+
+    assert run(talk, [Layout(data=2)] * 2).results[1] == [1, 0]
+
+
+def test_a_layout_of_another_number_of_ranks_is_told() -> None:
+    with pytest.raises((RankError, InputError), match="the layout has another number of ranks: got 8, expected 4"):
+        run(find_members, [Layout(data=2, tensor=2, pipeline=2)] * 4)

@@ -1,0 +1,92 @@
+"""Layouts of 8 ranks: losses before and after five updates equal to one process; bytes equal to the closed forms."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mlsys_lab.comm import Rank, RankError, run
+from mlsys_lab.errors import InputError
+from mlsys_lab.flops import TransformerConfig
+from mlsys_lab.flops.layout import Layout
+from mlsys_lab.models import training
+from mlsys_lab.models.transformer import Transformer
+from mlsys_lab.parallel.train import Plan, Trainer
+from mlsys_lab.parallel.train.traffic import count_bytes
+
+CONFIG = TransformerConfig("small", 2, d_model=16, n_heads=4, d_ff=24, vocab_size=24, context=16, tied=True)
+OWN_HEAD = replace(CONFIG, n_layers=4, tied=False)
+PLAN = Plan(batch=8, sequence=16, steps=6, rate=0.05)
+IDS = np.random.default_rng(0).integers(24, size=600)
+LAYOUTS = {
+    "data × tensor × pipeline": (CONFIG, Layout(data=2, tensor=2, pipeline=2, micro_batch=2)),
+    "ZeRO 1, sequence, recomputed": (
+        CONFIG,
+        Layout(data=2, tensor=2, pipeline=2, zero_stage=1, micro_batch=2, sequence_parallel=True, recomputation="full"),
+    ),
+    "ZeRO 2": (CONFIG, Layout(data=4, pipeline=2, zero_stage=2)),
+    "ZeRO 3": (
+        CONFIG,
+        Layout(data=4, tensor=2, zero_stage=3, sequence_parallel=True, recomputation="selective", micro_batch=2),
+    ),
+    "ZeRO 3 of stages": (OWN_HEAD, Layout(data=2, pipeline=4, zero_stage=3, recomputation="full", micro_batch=2)),
+    "context": (
+        CONFIG,
+        Layout(tensor=2, context=2, pipeline=2, zero_stage=1, sequence_parallel=True, micro_batch=4),
+    ),
+}
+
+
+def make_model(config: TransformerConfig) -> Transformer:
+    with torch.random.fork_rng():
+        torch.manual_seed(4)
+        model = Transformer(config).double()
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, std=0.2)
+        return model
+
+
+def train(rank: Rank, given: tuple[TransformerConfig, Layout]) -> list[float]:
+    config, layout = given
+    trainer = Trainer(make_model(config), IDS, PLAN, layout, rank)
+    return [trainer.step() for _ in range(PLAN.steps)]
+
+
+@pytest.mark.parametrize(("config", "layout"), LAYOUTS.values(), ids=LAYOUTS)
+def test_losses_and_with_them_five_updates_equal_one_process(config: TransformerConfig, layout: Layout) -> None:
+    results, ledger = run(train, [(config, layout)] * 8)
+    alone = [loss for _, loss in training.train(make_model(config), IDS, **asdict(PLAN))]
+    for losses in results:
+        assert losses == pytest.approx(alone, rel=1e-11)
+    expected = count_bytes(config, layout, batch=PLAN.batch, tokens=PLAN.sequence, element_bytes=8)
+    sent = ledger.purpose_bytes()
+    sent.pop("broadcast", None)  # before the first step, so that all begin alike
+    assert {purpose: size_bytes / PLAN.steps for purpose, size_bytes in sent.items()} == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "layout", "said"),
+    [
+        ({}, Layout(tensor=3), "query heads do not divide evenly: got 4 among 3 tensor-parallel ranks"),
+        ({}, Layout(pipeline=3), "layers do not divide evenly: got 2 among 3 pipeline stages"),
+        ({}, Layout(data=3), "the batch does not divide evenly: got 8 sequences, expected a multiple of 3"),
+        (
+            {},
+            Layout(context=3),
+            "sequences do not fit the layout or the model: got 16 tokens, expected a multiple of 6",
+        ),
+        ({}, Layout(expert=2, data=2), "small has no experts to divide: got 2 expert-parallel ranks"),
+        ({}, Layout(zero_stage=3, pipeline=2), "ZeRO 3 divides a tied embedding otherwise"),
+        ({"context": 8}, Layout(), "got 16 tokens, expected a multiple of 1, up to 8"),
+        ({"vocab_size": 25}, Layout(tensor=2), "a dimension cannot be divided evenly: got 25 over 2 ranks"),
+        ({"position": "alibi"}, Layout(), "this model is not divided here: got small with ALiBi"),
+    ],
+)
+def test_a_layout_that_does_not_fit_is_told(changes: dict[str, Any], layout: Layout, said: str) -> None:
+    with pytest.raises((RankError, InputError), match=re.escape(said)):
+        run(train, [(replace(CONFIG, **changes), layout)] * layout.devices)
