@@ -22,6 +22,7 @@ _BEFORE = {
     "isoflop": ("common", "axes"),
     "load": (),
     "occupancy": ("common", "axes"),
+    "pipeline": ("common", "axes"),
     "ring": ("common", "stepper"),
     "speculation": ("common", "axes"),
     "zero_stages": ("common", "axes", "memory"),

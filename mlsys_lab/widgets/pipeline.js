@@ -1,0 +1,149 @@
+// A pipeline's timeline: rows are ranks, a bar is a micro-batch going through a rank's layers, forward or backward.
+
+const PIPELINE_STYLE = `
+svg .forward { fill: var(--value); } svg .backward { fill: var(--gradient); }
+svg .second { opacity: 0.62; }
+svg .idle { fill: var(--raised); stroke: var(--line); stroke-width: 1; }
+svg .on { fill: var(--surface); font-size: 11px; font-weight: 600; text-anchor: middle; }
+`;
+
+const CHUNKS = 2;
+const MOST_RANKS = 8;
+const MOST_MICRO_BATCHES = 32;
+const PIPELINE_SCHEDULES = ["GPipe", "1F1B", "interleaved"];
+
+// For each rank its actions in order: { forward, microBatch, chunk }.
+function makeSchedule(name, ranks, microBatches) {
+  const chunks = name === "interleaved" ? CHUNKS : 1;
+  const count = chunks > 1 ? Math.ceil(microBatches / ranks) * ranks : microBatches;
+  const size = chunks > 1 ? ranks : count;
+  const forward = [];
+  for (let first = 0; first < count; first += size) {
+    for (let chunk = 0; chunk < chunks; chunk++) {
+      for (let i = 0; i < size; i++) forward.push({ forward: true, microBatch: first + i, chunk });
+    }
+  }
+  const backward = forward.map(({ microBatch, chunk }) => ({ forward: false, microBatch, chunk: chunks - 1 - chunk }));
+  return Array.from({ length: ranks }, (_, rank) => {
+    if (name === "GPipe") return [...forward, ...backward];
+    const wanted = chunks === 1 ? ranks - 1 - rank : 2 * (ranks - 1 - rank) + (chunks - 1) * ranks;
+    const ahead = Math.min(wanted, forward.length);
+    const order = forward.slice(0, ahead);
+    forward.slice(ahead).forEach((action, i) => order.push(action, backward[i]));
+    return [...order, ...backward.slice(forward.length - ahead)];
+  });
+}
+
+// Start and end of every action, as soon as what it waits for has ended: { rank, start, end, ...action }.
+function playSchedule(schedule) {
+  const ranks = schedule.length;
+  const chunks = 1 + Math.max(...schedule.flat().map((action) => action.chunk));
+  const last = ranks * chunks - 1;
+  const key = (forward, microBatch, stage) => `${forward} ${microBatch} ${stage}`;
+  const done = new Map();
+  const at = schedule.map(() => 0);
+  const free = schedule.map(() => 0);
+  const bars = [];
+  for (let moved = true; moved;) {
+    moved = false;
+    schedule.forEach((order, rank) => {
+      for (; at[rank] < order.length; at[rank] += 1) {
+        const action = order[at[rank]];
+        const stage = action.chunk * ranks + rank;
+        const before = action.forward ? stage - 1 : stage + 1;
+        const waits = [
+          ...(action.forward ? [] : [key(true, action.microBatch, stage)]),
+          ...(before >= 0 && before <= last ? [key(action.forward, action.microBatch, before)] : []),
+        ];
+        if (!waits.every((one) => done.has(one))) return;
+        const start = Math.max(free[rank], ...waits.map((one) => done.get(one)));
+        const end = start + (action.forward ? 1 : 2) / chunks;
+        done.set(key(action.forward, action.microBatch, stage), end);
+        free[rank] = end;
+        bars.push({ rank, start, end, ...action });
+        moved = true;
+      }
+    });
+  }
+  return bars;
+}
+
+// Micro-batches whose activations a rank keeps at once at most.
+function mostKept(order) {
+  let [kept, most] = [0, 0];
+  for (const { forward } of order) {
+    kept += forward ? 1 : -1;
+    most = Math.max(most, kept);
+  }
+  return most;
+}
+
+function render({ model, el }) {
+  const { box, stop } = stage(el, model.get("title") ?? "A pipeline and its idle time", AXES_STYLE + PIPELINE_STYLE);
+  let width = 0;
+
+  function change(next) {
+    for (const [name, value] of Object.entries(next)) model.set(name, value);
+    model.save_changes();
+  }
+  const kind = menu("Schedule", PIPELINE_SCHEDULES.map((name) => [name, name]), (schedule) => change({ schedule }));
+  const ranks = slide("Ranks p", { min: 1, max: MOST_RANKS, step: 1 }, (value) => change({ ranks: value }));
+  const micro = slide("Micro-batches m", { min: 1, max: MOST_MICRO_BATCHES, step: 1 }, (value) => change({ micro_batches: value }));
+  const picture = make("div");
+  const verdict = make("p", { class: "verdict", "aria-live": "polite" });
+  const detail = make("p", { class: "detail" });
+  box.append(picture, make("div", { class: "fields" }, kind.label), ranks.row, micro.row, verdict, detail);
+
+  function show() {
+    if (!width) return;
+    const [name, p, m] = ["schedule", "ranks", "micro_batches"].map((one) => model.get(one));
+    kind.input.value = name;
+    ranks.set(p, String(p));
+    const schedule = makeSchedule(name, p, m);
+    const bars = playSchedule(schedule);
+    const count = 1 + Math.max(...bars.map((bar) => bar.microBatch));
+    micro.set(m, count === m ? String(m) : `${count}, a multiple of p`);
+    const end = Math.max(...bars.map((bar) => bar.end));
+    const chunks = name === "interleaved" ? CHUNKS : 1;
+    const idle = 1 - (3 * count) / end;
+    picture.replaceChildren(drawing(bars, p, end, `${name} pipeline of ${p} ranks and ${count} micro-batches: ${Math.round(100 * idle)} % idle`));
+    verdict.textContent = `${number(Number((100 * idle).toPrecision(3)))} % of the time idle: (p − 1)/${chunks > 1 ? "2m" : "m"} = ${number((p - 1) / (chunks * count))} of the work`;
+    const kept = mostKept(schedule[0]);
+    detail.textContent = `Rank 0 keeps activations of ${kept} ${kept === 1 ? "micro-batch" : "micro-batches"} at once${chunks > 1 ? ", each of half its layers" : ""}.`;
+  }
+
+  function drawing(bars, p, end, label) {
+    const [edge, row] = [30, width < 560 ? 26 : 32];
+    const unit = (width - edge - 4) / end;
+    const height = p * row + 8;
+    const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": label });
+    for (let rank = 0; rank < p; rank++) {
+      svg.append(
+        draw("text", { x: edge - 10, y: 4 + rank * row + row * 0.62, "text-anchor": "end", class: "muted" }, rank),
+        draw("rect", { class: "idle", x: edge, y: 4 + rank * row, width: width - edge - 4, height: row - 4 }));
+    }
+    for (const { rank, start, end: until, forward, microBatch, chunk } of bars) {
+      const [x, wide] = [edge + unit * start, unit * (until - start)];
+      svg.append(draw("rect", {
+        class: `${forward ? "forward" : "backward"}${chunk ? " second" : ""}`, "data-rank": rank,
+        x: x + 0.5, y: 4 + rank * row, width: Math.max(0.5, wide - 1), height: row - 4,
+      }));
+      if (wide >= (microBatch > 9 ? 17 : 11)) svg.append(draw("text", { class: "on", x: x + wide / 2, y: 2 + rank * row + row / 2 + 4 }, microBatch));
+    }
+    return svg;
+  }
+
+  const stopWidth = watchWidth(picture, (next) => {
+    width = next;
+    show();
+  });
+  const stopTraits = watchTraits(model, ["schedule", "ranks", "micro_batches"], show);
+  return () => {
+    stop();
+    stopWidth();
+    stopTraits();
+  };
+}
+
+register("mlsys-pipeline", render);
+export default { render };

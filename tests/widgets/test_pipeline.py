@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.parallel.pipeline.schedules import most_kept
+from mlsys_lab.widgets import element, esm
+from mlsys_lab.widgets.pipeline import (
+    SCHEDULES,
+    PipelineTimeline,
+    make_schedule,
+    pipeline_data,
+    pipeline_table,
+    play,
+)
+from tests.pages import read_letter_sizes, settle
+
+NAME = "mlsys-pipeline"
+
+
+def figure(schedule: str = "1F1B", **options) -> str:
+    data = pipeline_data(schedule, **options)
+    return element("pipeline", fallback=pipeline_table(data), **data)._repr_html_()
+
+
+@pytest.mark.browser
+def test_the_figure_and_python_schedule_and_play_alike(open_module) -> None:
+    cases = [[name, p, m] for name in SCHEDULES for p in (1, 2, 3, 4, 8) for m in (1, 2, 5, 8, 12)]
+    page = open_module("pipeline", "makeSchedule", "playSchedule", "mostKept")
+    got = page.evaluate(
+        """(cases) => cases.map(([name, p, m]) => {
+          const schedule = makeSchedule(name, p, m);
+          const orders = schedule.map((order) =>
+            order.map((a) => [a.forward ? "forward" : "backward", a.microBatch, a.chunk]));
+          return [orders, Math.max(...playSchedule(schedule).map((bar) => bar.end)), schedule.map(mostKept)];
+        })""",
+        cases,
+    )
+    for case, (orders, end_s, kept) in zip(cases, got, strict=True):
+        schedule = make_schedule(*case)
+        assert orders == [[list(action) for action in order] for order in schedule], case
+        assert end_s == pytest.approx(play(schedule).end_s, rel=1e-12), case
+        assert kept == list(map(most_kept, schedule)), case
+
+
+def test_the_table_tells_idle_time_and_what_is_kept() -> None:
+    text = pipeline_table(pipeline_data(ranks=4))
+    assert "<td>8</td><td>0.38</td><td>27 %, keeps 8</td><td>27 %, keeps 4</td><td>16 %, keeps 11</td>" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"schedule": "1F2B"}, "no such schedule: got 1F2B"),
+        ({"ranks": 9}, "does not draw this: got 9 ranks, 8 micro-batches, expected 1 to 8, 1 to 32"),
+        ({"micro_batches": 0}, "does not draw this"),
+    ],
+)
+def test_what_cannot_be_drawn_is_said_in_a_line(options, complaint) -> None:
+    with pytest.raises(InputError, match=complaint):
+        pipeline_data(**options)
+
+
+def test_the_notebook_s_widget_carries_the_site_s_module_and_data() -> None:
+    widget = PipelineTimeline.of("GPipe", ranks=2, micro_batches=6)
+    assert widget._esm == esm("pipeline")
+    site = re.search(r'application/json">(.*?)</script>', figure("GPipe", ranks=2, micro_batches=6))
+    data = json.loads(site.group(1)) if site else {}
+    assert data and data == {name: getattr(widget, name) for name in data}
+
+
+@pytest.mark.browser
+def test_the_verdict_follows_menu_and_keyboard(open_page) -> None:
+    page = open_page(figure(ranks=4, micro_batches=8))
+    verdict, detail = page.locator(f"{NAME} .verdict"), page.locator(f"{NAME} .detail")
+    assert verdict.inner_text() == "27.3 % of the time idle: (p − 1)/m = 0.375 of the work"
+    assert detail.inner_text() == "Rank 0 keeps activations of 4 micro-batches at once."
+    assert page.locator(f"{NAME} rect[data-rank='3']").count() == 16
+    page.get_by_label("Schedule").select_option("GPipe")
+    assert detail.inner_text().startswith("Rank 0 keeps activations of 8")
+    page.get_by_label("Micro-batches m").focus()
+    page.keyboard.press("End")
+    assert verdict.inner_text() == "8.57 % of the time idle: (p − 1)/m = 0.09375 of the work"
+    page.get_by_label("Schedule").select_option("interleaved")
+    page.get_by_label("Ranks p").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.locator(f"{NAME} .slide output").nth(1).inner_text() == "35, a multiple of p"
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [390, 1280])
+def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, width: int) -> None:
+    page = open_page(figure(), width=width)
+    settle(page)
+    sizes = read_letter_sizes(page, NAME)
+    assert len(sizes) > 8 and min(sizes) >= 11
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
