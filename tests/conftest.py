@@ -96,6 +96,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 @pytest.fixture(scope="session")
+def jupyter_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The `JUPYTER_PATH` with which notebooks run in warm kernels."""
+    from tests.warm.kernels import serve_kernels
+
+    folder = tmp_path_factory.mktemp("jupyter")
+    server = serve_kernels(folder)
+    yield folder
+    server.close()
+
+
+@pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """Chromium, started once for all tests that look at a page."""
     from playwright.sync_api import expect

@@ -49,6 +49,10 @@ def test_curves_clocks_and_what_runs_checks_need_numpy_alone() -> None:
     assert loaded(imports(ARRAYS)) <= {"numpy"}
 
 
+def test_who_judges_needs_no_torch_which_the_processes_beside_it_have() -> None:
+    assert "torch" not in loaded(["import mlsys_grader.grading.grade, mlsys_grader.grading.shards"])
+
+
 def test_the_engine_and_its_checks_need_torch_and_no_other_slow_library() -> None:
     assert loaded(imports(TENSORS)) == {"torch", "numpy"}
 

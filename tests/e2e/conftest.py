@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import subprocess
 import sys
 import threading
@@ -21,13 +22,14 @@ STAYS = "_static/file.png"
 
 
 @pytest.fixture(scope="session")
-def site() -> Path:
+def site(jupyter_path: Path) -> Path:
     """The folder of the built site. Of processes that want it at the same time, one builds and the others wait."""
     command = [sys.executable, str(BOOK / "build.py"), "--quiet"]
+    environment = os.environ | {"JUPYTER_PATH": str(jupyter_path)}
     BUILD.mkdir(parents=True, exist_ok=True)
     with (BUILD / "site.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, f"the book does not build:\n{result.stdout}\n{result.stderr}"
     return BOOK / "_build" / "html"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from dataclasses import dataclass, field
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from book.serve import HOST, site_server
 from mlsys_lab.checks.labinfo import released_labs
 from tests.e2e.conftest import STAYS
 from tests.pages import PATIENCE_MS, settle
+from tests.sampling import sample
 
 pytestmark = pytest.mark.timeout(1800)  # the first test may build the site
 
@@ -32,14 +34,18 @@ PENDING = """() => document.querySelectorAll(".math:not(:has(mjx-container))").l
   && [...document.querySelectorAll("*")].every((node) => !node.localName.startsWith("mlsys-") || node.shadowRoot)"""
 
 
+State = tuple[int, str]
+"""Width in px and theme."""
+
+
 @dataclass
 class Visit:
-    """What one page did and looked like; `states` by (width, theme)."""
+    """What one page did and looked like; `states` by width and theme."""
 
     name: str
     elsewhere: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
-    states: dict[tuple[int, str], dict[str, Any]] = field(default_factory=dict)
+    states: dict[State, dict[str, Any]] = field(default_factory=dict)
 
 
 def opened(context: BrowserContext, url: str, visit: Visit) -> Page:
@@ -54,36 +60,36 @@ def opened(context: BrowserContext, url: str, visit: Visit) -> Page:
     return page
 
 
-def look(context: BrowserContext, url: str, visits: list[Visit], width: int, theme: str) -> None:
-    """Open the pages in this width and theme, then change them: a reader may turn a phone, or switch the theme."""
+def look(context: BrowserContext, url: str, visits: list[Visit], states: list[State]) -> None:
+    """Open the pages in the context's state, and change it: a reader may turn a phone, or switch the theme."""
     shown = [(visit, opened(context, url, visit)) for visit in visits]
     for _, page in shown:
         page.wait_for_load_state("networkidle")
         page.wait_for_function(PENDING)
-    turned, switched = sum(WIDTHS) - width, THEMES[1 - THEMES.index(theme)]
     for visit, page in shown:
         page.bring_to_front()
-        for now_width, now_theme in ((width, theme), (turned, switched), (turned, theme), (width, switched)):
-            page.set_viewport_size({"width": now_width, "height": 900})
-            page.emulate_media(color_scheme=now_theme, reduced_motion="reduce")
+        for width, theme in states:
+            page.set_viewport_size({"width": width, "height": 900})
+            page.emulate_media(color_scheme=theme, reduced_motion="reduce")
             settle(page)
-            visit.states[now_width, now_theme] = page.evaluate(PROBE)
+            visit.states[width, theme] = page.evaluate(PROBE)
     for _, page in shown:
         page.close()
 
 
-@pytest.fixture(scope="module")
-def visits(site: Path, site_url: str, browser: Browser) -> list[Visit]:
-    """Every page in all states, each opened once: one narrow, the next wide, so that both are how figures are drawn."""
+@pytest.fixture(scope="module", params=sample([2, 4], 2), ids=lambda number: f"{number} states")
+def visits(request: pytest.FixtureRequest, site: Path, site_url: str, browser: Browser) -> list[Visit]:
+    """Every page, opened once, dark, one narrow and the next wide; then turned and light. Once a week in all states."""
     found = [Visit(str(path.relative_to(site))) for path in pages(site)]
-    for first, width in enumerate(WIDTHS):
+    for first, (width, turned) in enumerate(permutations(WIDTHS)):
+        states = [(width, "dark"), (turned, "light"), (turned, "dark"), (width, "light")][: request.param]
         here = found[first :: len(WIDTHS)]
         size = {"width": width, "height": 900}
         context = browser.new_context(viewport=size, color_scheme="dark", proxy=NO_NETWORK)
         context.set_default_timeout(TOGETHER * PATIENCE_MS)
         context.new_page().goto(site_url + STAYS)
         for at in range(0, len(here), TOGETHER):
-            look(context, site_url, here[at : at + TOGETHER], width, "dark")
+            look(context, site_url, here[at : at + TOGETHER], states)
         context.close()
     return found
 
@@ -99,11 +105,17 @@ def seen(visits: list[Visit], key: str) -> list[str]:
     ]
 
 
-def test_every_page_was_seen_in_all_states(visits: list[Visit]) -> None:
+def count(visits: list[Visit], key: str) -> int:
+    """How many formulas or figures the pages have together, each counted once."""
+    return sum(next(iter(visit.states.values()))[key] for visit in visits)
+
+
+def test_every_page_was_seen_in_both_widths_and_both_themes(visits: list[Visit]) -> None:
     names = {visit.name for visit in visits}
     assert {"index.html", "syllabus.html", "readings.html", "glossary.html", "search.html"} <= names
     assert any(name.startswith("chapters/") for name in names) and any(name.startswith("labs/") for name in names)
-    assert all(set(visit.states) == {(w, t) for w in WIDTHS for t in THEMES} for visit in visits)
+    assert all({width for width, _ in visit.states} == set(WIDTHS) for visit in visits)
+    assert all({theme for _, theme in visit.states} == set(THEMES) for visit in visits)
 
 
 def test_no_page_asks_another_host(visits: list[Visit]) -> None:
@@ -119,17 +131,17 @@ def test_no_page_is_wider_than_the_screen(visits: list[Visit]) -> None:
 
 
 def test_mathematics_is_set(visits: list[Visit]) -> None:
-    assert sum(visit.states[1280, "light"]["formulas"] for visit in visits) > 0
+    assert count(visits, "formulas") > 0
     assert seen(visits, "unset") + seen(visits, "wrong") == []
 
 
 def test_plotly_figures_are_drawn(visits: list[Visit]) -> None:
-    assert sum(visit.states[1280, "light"]["plots"] for visit in visits) > 0
+    assert count(visits, "plots") > 0
     assert seen(visits, "blank") == []
 
 
 def test_our_figures_are_alive(visits: list[Visit]) -> None:
-    present = {name for visit in visits for name in visit.states[1280, "light"]["figures"]}
+    present = {name for visit in visits for state in visit.states.values() for name in state["figures"]}
     assert {"mlsys-roofline", "mlsys-backward", "mlsys-estimator"} <= present
     assert seen(visits, "dead") == []
 

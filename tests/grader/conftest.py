@@ -22,8 +22,8 @@ from mlsys_grader.sandbox import sandbox as sandbox_module  # noqa: E402
 from mlsys_grader.sandbox.sandbox import Sandbox  # noqa: E402
 from mlsys_lab.checks.fresh import ONE_THREAD  # noqa: E402
 from mlsys_lab.checks.labinfo import find_lab  # noqa: E402
-from tests.grader.warm.forks import ForkServer  # noqa: E402
 from tests.grader.warm.launchers import Launchers  # noqa: E402
+from tests.warm.forks import ForkServer  # noqa: E402
 
 PROJECT = Path(__file__).parents[2]
 

@@ -65,7 +65,7 @@ def test_kills_lose_and_double_nothing(undisturbed, source, tiny_labs, tmp_path,
             reached |= {"gradebook": now if now > entered_at_last_kill else -1, "command": now}
             due = [kind for kind in KINDS if left[kind] and reached[kind] >= left[kind][0] and victims(command, kind)]
             if not due:
-                time.sleep(0.005)
+                time.sleep(0.02)
                 continue
             time.sleep(chance.uniform(0, 0.15))
             kind = chance.choice(due)

@@ -18,6 +18,12 @@ LABS = labs()
 each_lab = pytest.mark.parametrize("lab", LABS, ids=[lab.info.topic for lab in LABS])
 
 
+@pytest.fixture(autouse=True)
+def warm(jupyter_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels have imported torch."""
+    monkeypatch.setenv("JUPYTER_PATH", str(jupyter_path))
+
+
 def executed(notebook: dict[str, Any], folder: Path, *, allow_errors: bool) -> Any:
     node = nbformat.reads(json.dumps(notebook), as_version=4)
     client = NotebookClient(

@@ -178,6 +178,7 @@ def test_a_node_with_another_version_of_the_lab_is_refused_in_one_line(ray, tiny
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.weekly
 def test_what_is_timed_goes_to_a_worker_with_a_gpu(ray, tmp_path, monkeypatch):
     folder = tmp_path / "02-timed"
     folder.mkdir()
