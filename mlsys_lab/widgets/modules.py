@@ -17,11 +17,16 @@ _BEFORE = {
     "estimator": (
         *("common", "axes", "config", "counts"),
         *("memory", "traffic", "layout", "bounds", "estimate"),
-        "sizes",
+        *("sizes", "devices"),
     ),
     "isoflop": ("common", "axes"),
     "load": (),
     "occupancy": ("common", "axes"),
+    "planner": (
+        *("common", "axes", "config", "counts"),
+        *("memory", "traffic", "layout", "bounds", "estimate", "plan"),
+        *("sizes", "devices"),
+    ),
     "ring": ("common", "stepper"),
     "speculation": ("common", "axes"),
 }
