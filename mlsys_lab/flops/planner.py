@@ -144,7 +144,7 @@ def plan(
     grids = _grids(config, machine.node, devices=devices, batch=batch, tokens=tokens, given=given)
     plans = [one for one in map(settle, grids) if one]
     if not plans:
-        so = ", ".join(f"{name} {value}" for name, value in given.items())
+        so = ", ".join(f"{name} {str(value).lower()}" for name, value in given.items())
         got = f"{devices} devices, {batch} sequences of {tokens} tokens" + (f", {so}" if so else "")
         raise InputError(f"no layout divides {config.name} so", got=got, help="try a batch or devices in powers of two")
     return sorted(plans, key=lambda one: (one.missing_bytes, one.time_s))

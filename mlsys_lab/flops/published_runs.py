@@ -1,13 +1,15 @@
 """Training runs whose layout and speed were published: what `mlsys_lab.flops.planner` is held against.
 
-A run's `given` are the means that it could not choose otherwise: Megatron-LM of 2021 recomputed whole layers and knew
-neither ZeRO nor sequence parallelism, BLOOM recomputed with ZeRO 1, Llama 3 kept all activations.
+A run's `given` are its means, which are not to be chosen: Megatron-LM of 2021 recomputed whole layers and knew neither
+ZeRO nor sequence parallelism, BLOOM recomputed with ZeRO 1, Llama 3 kept all activations.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
+from mlsys_lab.flops import compute
 from mlsys_lab.flops.bounds import Machine, machine
 from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.layout import Layout
@@ -48,23 +50,48 @@ class PublishedRun:
 
     def rank(self) -> list[Plan]:
         """Plans for the run's model, machine and batch with its means, the fastest first."""
-        return plan(
-            self.config,
-            self.machine,
-            self.recipe,
-            devices=self.layout.devices,
-            batch=self.batch,
-            tokens=self.tokens,
-            causal=False,
-            given=self.given,
-        )
+        return self._plan(self.machine, self.given)
 
-    def find(self, plans: list[Plan]) -> Plan:
-        """The one of the plans that divides devices as the run did, with the settings that make it fastest."""
+    def compare(self) -> Comparison:
+        """Hold the run's own layout against the best of those that fit, whether or not it fits by the planner's count.
+
+        Its settings, as far as its means leave them open, are those with which it is fastest.
+        """
         names = ("data", "tensor", "pipeline", "context", "expert")
-        return next(
-            one for one in plans if all(getattr(one.layout, name) == getattr(self.layout, name) for name in names)
-        )
+        degrees = {name: getattr(self.layout, name) for name in names}
+        best, *others = self.rank()
+        for theirs in (best, *others):
+            if not theirs.missing_bytes and all(getattr(theirs.layout, name) == degrees[name] for name in names):
+                return Comparison(self, best, theirs)
+        (theirs,) = self._plan(replace(self.machine, memory_bytes=math.inf), {**self.given, **degrees})
+        return Comparison(self, best, replace(theirs, capacity_bytes=self.machine.memory_bytes))
+
+    def _plan(self, on: Machine, given: Given) -> list[Plan]:
+        sizes = {"devices": self.layout.devices, "batch": self.batch, "tokens": self.tokens}
+        return plan(self.config, on, self.recipe, **sizes, causal=False, given=given)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A published run's layout beside the best one: `theirs` may have `missing_bytes`, `best` has none."""
+
+    run: PublishedRun
+    best: Plan
+    theirs: Plan
+
+    @property
+    def ratio(self) -> float:
+        """Planned time of the run's layout over that of the best one."""
+        return self.theirs.time_s / self.best.time_s
+
+    @property
+    def utilisation(self) -> float:
+        """What the run's `utilisation` would be, had its steps taken the planned time."""
+        run = self.run
+        recomputation = self.theirs.layout.recomputation
+        flops = compute.training(run.config, run.tokens, run.batch, recomputation=recomputation)
+        peak = run.machine.peak_flops_per_s * run.layout.devices
+        return (flops.hardware if run.hardware else flops.model) / self.theirs.time_s / peak
 
 
 def _megatron(
@@ -94,7 +121,7 @@ def _llama(gpus: int, tokens: int, layout: Layout, mfu: float) -> PublishedRun:
         layout,
         2**24 // tokens,
         tokens,
-        {"recomputation": "none"},
+        {"recomputation": "none", "zero_stage": 1, "sequence_parallel": True, "micro_batch": 1},
         mfu,
         False,
         "arXiv:2407.21783, table 4",

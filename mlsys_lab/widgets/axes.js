@@ -35,6 +35,16 @@ function amount(x) {
   return `${number(Number((rounded / 1000 ** index).toPrecision(3)))}${steps[index]}`;
 }
 
+const rounded = (x, digits = 3) => number(Number(x.toPrecision(digits)));
+
+// Seconds in the unit that a person would use.
+function duration(s) {
+  if (s < 120) return si(s, "s");
+  return s < 7200 ? `${rounded(s / 60)} min` : s < 172800 ? `${rounded(s / 3600)} h` : `${rounded(s / 86400)} days`;
+}
+
+const several = (n) => `${n} ${n === 1 ? "device" : "devices"}`;
+
 // power(5.76e23) is "5.76·10²³".
 function power(x, digits = 3) {
   const [factor, exponent] = x.toExponential(digits - 1).split("e");

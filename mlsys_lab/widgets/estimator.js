@@ -42,18 +42,8 @@ const KINDS = {
 const LIMITS = { compute: "compute", memory: "memory bandwidth", link: "links in the node", network: "network" };
 const PHASES = { step: "A training step", prefill: "Prefill of a prompt", decode: "One more token each" };
 
-const rounded = (x, digits = 3) => number(Number(x.toPrecision(digits)));
-
-// Seconds in the unit that a person would use.
-function duration(s) {
-  if (s < 120) return si(s, "s");
-  return s < 7200 ? `${rounded(s / 60)} min` : s < 172800 ? `${rounded(s / 3600)} h` : `${rounded(s / 86400)} days`;
-}
-
-const several = (n) => `${n} ${n === 1 ? "device" : "devices"}`;
-
 function render({ model, el }) {
-  const [devices, recipes, formats] = [model.get("devices"), model.get("recipes"), model.get("formats")];
+  const [recipes, formats] = [model.get("recipes"), model.get("formats")];
   const { box, stop } = stage(el, model.get("title") ?? "Estimator", AXES_STYLE + ESTIMATOR_STYLE);
   let width = 0;
 
@@ -62,15 +52,13 @@ function render({ model, el }) {
     model.save_changes();
   }
   const form = sizeForm(model, change, [["longest sequence", "context"]]);
+  const hardware = deviceForm(model, change);
   const put = (name) => (value) => change({ [name]: value });
   const arrange = (name) => (value) => change({ degrees: { ...model.get("degrees"), [name]: value } });
   const names = (values) => values.map((value) => [value, value]);
 
   const mode = menu("Task", [["training", "training"], ["serving", "serving"]], put("mode"));
-  const device = menu("Device", names(devices.map((one) => one.name)), (name) => change({ device: name, node: null }));
   const price = numberField("$ an hour each", { min: 0 }, (value) => put("price")(Number.isNaN(value) ? null : value));
-  const node = numberField("devices a node", { min: 1, step: 1 }, put("node"));
-  const network = numberField("network, GB/s", { min: 0 }, put("network"));
   const batch = numberField("sequences", { min: 1, step: 1 }, put("batch"));
   const tokens = numberField("tokens of each", { min: 1, step: 1 }, put("tokens"));
   const recipe = menu("precision recipe, bytes a parameter", recipes.map((one) => [one.name, `${one.name}: ${one.words}`]), put("recipe"));
@@ -95,22 +83,15 @@ function render({ model, el }) {
   box.append(
     group("Model", mode.label, form.preset.label),
     make("details", {}, make("summary", {}, "Sizes"), make("div", { class: "fields" }, ...form.nodes)),
-    group("Devices", device.label, price.label, node.label, network.label),
+    group("Devices", hardware.device.label, price.label, hardware.node.label, hardware.network.label),
     group("Load", batch.label, tokens.label, recipe.label, weightFormat.label, cacheFormat.label, recomputation.label),
     group("Layout", ...ranks.map((one) => one.label), zero.label),
     make("div", { class: "row" }, sequence.label, allPairs.label), error, results);
 
   function specification() {
     const training = model.get("mode") === "training";
-    const chosen = devices.find((one) => one.name === model.get("device")) ?? devices[0];
     const way = recipes.find((one) => one.name === model.get("recipe")) ?? recipes[0];
-    const peak = chosen.peaks[training ? way.compute : model.get("weight_format")];
-    if (typeof peak === "string") throw new Error(peak);
-    const [wires, together] = [model.get("network") * 1e9, model.get("node") ?? chosen.machine.node];
-    if (!(wires > 0)) refuse("the network out of range", { got: `${wires / 1e9} GB/s`, expected: "more than 0" });
-    if (!Number.isInteger(together) || together < 1) refuse("devices a node out of range", { got: together, expected: "a whole number, at least 1" });
-    const machine = { ...chosen.machine, peak_flops_per_s: peak, network_bytes_per_s: wires, node: together };
-    machine.link_bytes_per_s ??= wires;
+    const machine = hardware.machine(training ? way.compute : model.get("weight_format"));
     return {
       mode: model.get("mode"), config: form.config(), machine, layout: model.get("degrees"), recipe: way, causal: !model.get("all_pairs"),
       batch: model.get("batch") ?? NaN, tokens: model.get("tokens") ?? NaN, price_per_hour: model.get("price"),
@@ -120,17 +101,17 @@ function render({ model, el }) {
 
   function fillForm() {
     form.show();
+    hardware.show();
     const [layout, training] = [model.get("degrees"), model.get("mode") === "training"];
-    for (const [field, name] of [[mode, "mode"], [device, "device"], [recipe, "recipe"], [weightFormat, "weight_format"], [cacheFormat, "cache_format"]]) {
+    for (const [field, name] of [[mode, "mode"], [recipe, "recipe"], [weightFormat, "weight_format"], [cacheFormat, "cache_format"]]) {
       field.input.value = model.get(name);
     }
-    for (const [field, name] of [[batch, "batch"], [tokens, "tokens"], [price, "price"], [network, "network"]]) field.input.value = model.get(name) ?? "";
+    for (const [field, name] of [[batch, "batch"], [tokens, "tokens"], [price, "price"]]) field.input.value = model.get(name) ?? "";
     for (const { name, input, label } of ranks) {
       input.value = Number.isFinite(layout[name]) ? layout[name] : "";
       label.hidden = (name === "interleave" && !training) || (name === "expert" && !form.config().experts && layout.expert === 1) || (name === "context" && !training && layout.context === 1);
     }
     [zero.input.value, recomputation.input.value, sequence.input.checked] = [layout.zero_stage, layout.recomputation, layout.sequence_parallel];
-    node.input.value = model.get("node") ?? devices.find((one) => one.name === model.get("device"))?.machine.node;
     allPairs.input.checked = model.get("all_pairs");
     for (const field of [recipe, zero, sequence, recomputation, allPairs]) field.label.hidden = !training;
     for (const field of [weightFormat, cacheFormat]) field.label.hidden = training;

@@ -17,12 +17,17 @@ _BEFORE = {
     "estimator": (
         *("common", "axes", "config", "counts"),
         *("memory", "traffic", "layout", "bounds", "estimate"),
-        "sizes",
+        *("sizes", "devices"),
     ),
     "isoflop": ("common", "axes"),
     "load": (),
     "occupancy": ("common", "axes"),
     "pipeline": ("common", "axes"),
+    "planner": (
+        *("common", "axes", "config", "counts"),
+        *("memory", "traffic", "layout", "bounds", "estimate", "plan"),
+        *("sizes", "devices"),
+    ),
     "ring": ("common", "stepper"),
     "speculation": ("common", "axes"),
     "zero_stages": ("common", "axes", "memory"),

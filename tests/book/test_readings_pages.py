@@ -145,7 +145,8 @@ def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (source / "chapters").mkdir()
     (source / "chapters" / "02-automatic-differentiation.md").write_text("# AD\n\n```{readings} 02\n```\n")
     (source / "plain.md").write_text("# Plain\n")
-    (source / "estimator.md").write_text("# Estimator\n")  # the syllabus leads there
+    for name in ("estimator", "planner"):  # the syllabus leads there
+        (source / f"{name}.md").write_text(f"# {name.capitalize()}\n")
     (source / "index.md").write_text("# Book\n\n```{toctree}\n:glob:\n\n*\nchapters/*\n```\n")
     return source
 
@@ -195,7 +196,7 @@ def test_a_built_book_has_the_list_the_map_and_read_next(build: Build, tmp_path:
 
 def test_only_what_changed_is_built_again(build: Build, book: Path, tmp_path: Path) -> None:
     everything, _ = build()
-    pages = {"index", "plain", "readings", "syllabus", "estimator", "chapters/02-automatic-differentiation"}
+    pages = {"index", "plain", "readings", "syllabus", "estimator", "planner", "chapters/02-automatic-differentiation"}
     assert everything == pages
     assert build()[0] == set()
 

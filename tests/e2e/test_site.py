@@ -142,7 +142,7 @@ def test_plotly_figures_are_drawn(visits: list[Visit]) -> None:
 
 def test_our_figures_are_alive(visits: list[Visit]) -> None:
     present = {name for visit in visits for state in visit.states.values() for name in state["figures"]}
-    assert {"mlsys-roofline", "mlsys-backward", "mlsys-estimator"} <= present
+    assert {"mlsys-roofline", "mlsys-backward", "mlsys-estimator", "mlsys-planner"} <= present
     assert seen(visits, "dead") == []
 
 
