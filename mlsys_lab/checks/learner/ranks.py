@@ -67,8 +67,10 @@ def encode_logs(logs: Sequence[Log]) -> list[np.ndarray]:
 
 
 def bind_rank(check: Call | Check, rank: Rank) -> Call:
-    """Make the call of a check on one of its ranks."""
-    return Call(lambda artifact, arrays: check.run(artifact, rank, arrays), check.uses, check.time_limit_s)
+    """Make the call of a check on one of its ranks, which has the check's memory for itself."""
+    return Call(
+        lambda artifact, arrays: check.run(artifact, rank, arrays), check.uses, check.time_limit_s, check.memory_bytes
+    )
 
 
 def name_rank(problem: Mismatch, rank: int) -> Mismatch:

@@ -101,7 +101,8 @@ class Check:
     never of a hidden one. Where inputs are no variables as they stand, `describe(arrays)` writes all of the code.
     `pointer` says where to look and `hint` names the step; neither is the answer. A notebook shows the hint from
     the second failed attempt on, grading shows the pointer; a check without a pointer shows its hint at once.
-    `uses` names what the artifact must define; `memory_bytes` caps what `run` may hold beyond what was there before it.
+    `uses` names what the artifact must define; `memory_bytes` caps what `run` may hold beyond what was there before it,
+    on each rank by itself.
     `answer_bytes` is what its arrays may hold together in grading: whatever `compare` does with so much, at worst in
     n log n steps, must take less than a second.
     `performance` adds extra points for speed, which are measured apart from the check's own. Where `traced`, the

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlsys_lab.checks.deciding.collectives.traffic import check_ranks, draw_ranks, expect_ranks, given_x, write_run
+from mlsys_lab.checks.deciding.collectives.traffic import check_ranks, draw_ranks, given_x, write_run
+from mlsys_lab.checks.deciding.traffic import expect_ranks
 from mlsys_lab.checks.learner import collectives as calls
 from mlsys_lab.checks.learner.ranks import split_ranks
 from mlsys_lab.checks.learner.spec import Arrays, Case

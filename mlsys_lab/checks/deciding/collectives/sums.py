@@ -8,12 +8,12 @@ from mlsys_lab.checks.deciding.collectives.traffic import (
     check_ranks,
     draw,
     draw_ranks,
-    expect_ranks,
     given_x,
     longest,
     write_run,
 )
 from mlsys_lab.checks.deciding.snippet import write_input
+from mlsys_lab.checks.deciding.traffic import expect_ranks
 from mlsys_lab.checks.learner import collectives as calls
 from mlsys_lab.checks.learner.ranks import join_ranks, split_ranks
 from mlsys_lab.checks.learner.spec import Arrays, Case

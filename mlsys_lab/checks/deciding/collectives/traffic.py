@@ -6,22 +6,17 @@ course's own collectives. A program that sends less than its limit passes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
+from mlsys_lab.checks.deciding import traffic
 from mlsys_lab.checks.deciding.ledger import read_ledger
-from mlsys_lab.checks.deciding.ranks import compare_ranks
 from mlsys_lab.checks.deciding.snippet import write_input
 from mlsys_lab.checks.learner.ranks import join_ranks, split_ranks
-from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
-from mlsys_lab.checks.learner.trees import flatten, nest
-from mlsys_lab.comm.ledger import Finish, Ledger, Post
-
-LIMITS = "at most"
-"""The branch of what is expected that holds limits: of bytes, of messages, of a message's size and of steps."""
+from mlsys_lab.checks.learner.spec import Arrays, Case, Mismatch
+from mlsys_lab.comm.ledger import Ledger, Post
 
 
 def draw(rng: np.random.Generator, shape: Sequence[int], dtype: str) -> np.ndarray:
@@ -59,66 +54,34 @@ def longest(n: int, parts: int) -> int:
     return -(-n // parts)
 
 
-def expect_ranks(parts: Sequence[Arrays], **limits: Any) -> Arrays:
-    """What each rank is to give back, and limits.
-
-    bytes, messages: of each rank, or one number for all. total_bytes. largest_message: its bytes. steps.
-    crossing: bytes that a rank sends to other islands of `island` ranks. buckets: bytes of each bucket, in order.
-    distances: bytes between ranks whose numbers differ in one bit, from the last bit on.
-    """
-    return join_ranks(parts) | flatten({LIMITS: limits})
-
-
 def compare_run(got: Arrays, expected: Arrays) -> Mismatch | None:
-    """Find the first rank whose answer is wrong, else the first request without a wait, else the first limit missed."""
-    if (mismatch := compare_ranks(got, expected)) is not None:
+    """Find what `traffic.compare_run` finds, else the first of this lab's own limits that is missed."""
+    if (mismatch := traffic.compare_run(got, expected)) is not None:
         return mismatch
-    ledger = read_ledger(got)
-    return _find_unwaited(ledger) or _find_excess(ledger, nest(expected)[LIMITS])
+    ledger, limits = read_ledger(got), traffic.limits_of(expected)
+    found = _find_crossing(ledger, limits)
+    return (
+        found
+        or _find_far(ledger, limits.get("distances", ()))
+        or _find_other_buckets(ledger, limits.get("buckets", ()))
+    )
 
 
-check_ranks = partial(Check, ranks=True, compare=compare_run, time_limit_s=3.0)
-"""Make a check of several ranks, which share two cores while they run, and none of which computes for long."""
+check_ranks = partial(traffic.check_ranks, compare=compare_run)
+"""Make a check of several ranks. Besides what every lab can limit:
+
+crossing: bytes that a rank sends to other islands of `island` ranks. buckets: bytes of each bucket, in order.
+distances: bytes between ranks whose numbers differ in one bit, from the last bit on.
+"""
 
 
-def _find_unwaited(ledger: Ledger) -> Mismatch | None:
-    for rank, log in enumerate(ledger.logs):
-        posts = [event for event in log if isinstance(event, Post)]
-        done = {event.post for event in log if isinstance(event, Finish)}
-        if open_posts := [post for number, post in enumerate(posts) if number not in done]:
-            one = open_posts[0]
-            call = f"isend to rank {one.peer}" if one.kind == "send" else f"irecv from rank {one.peer}"
-            return Mismatch(f"rank {rank} never waits for its {call}", "no wait()", "wait() on every request")
-    return None
-
-
-def _find_excess(ledger: Ledger, limits: dict[str, np.ndarray]) -> Mismatch | None:
-    crossing = dict.fromkeys(range(len(ledger.logs)), 0)
-    if "island" in limits:
-        island = int(limits["island"])
-        for (source, destination), size_bytes in ledger.link_bytes().items():
-            crossing[source] += size_bytes * (source // island != destination // island)
-    by_rank = {
-        "bytes": (ledger.sent_bytes(), "bytes"),
-        "crossing": (list(crossing.values()), "bytes to other islands"),
-        "messages": (ledger.sent_messages(), "messages"),
-    }
-    for name, (sent, words) in by_rank.items():
-        if name in limits:
-            most = np.broadcast_to(limits[name], len(sent))
-            if (over := np.flatnonzero(np.array(sent) > most)).size:
-                rank = int(over[0])
-                return Mismatch(f"rank {rank} sends too many {words}", f"{sent[rank]:,}", f"at most {most[rank]:,}")
-    overall = {
-        "total_bytes": (ledger.total_bytes, "all ranks together send too many bytes"),
-        "largest_message": (max((one.size_bytes for one in ledger.messages), default=0), "a message is too long"),
-        "steps": (ledger.steps, "too many messages wait for each other, one after the other"),
-    }
-    for name, (count, words) in overall.items():
-        if name in limits and count > limits[name]:
-            unit = "steps" if name == "steps" else "bytes"
-            return Mismatch(words, f"{count:,} {unit}", f"at most {int(limits[name]):,} {unit}")
-    return _find_far(ledger, limits.get("distances", ())) or _find_other_buckets(ledger, limits.get("buckets", ()))
+def _find_crossing(ledger: Ledger, limits: Mapping[str, np.ndarray]) -> Mismatch | None:
+    if "crossing" not in limits:
+        return None
+    island, sent = int(limits["island"]), [0] * len(ledger.logs)
+    for (source, destination), size_bytes in ledger.link_bytes().items():
+        sent[source] += size_bytes * (source // island != destination // island)
+    return traffic.find_over(sent, limits["crossing"], "bytes to other islands")
 
 
 def _find_far(ledger: Ledger, most: Sequence[int] | np.ndarray) -> Mismatch | None:

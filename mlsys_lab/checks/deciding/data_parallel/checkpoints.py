@@ -1,0 +1,154 @@
+"""Checks of task 6: training that was interrupted, and parts of a checkpoint for another number of ranks.
+
+Oracle: a run that nobody interrupted, in NumPy, with the noise of torch's generators; slices of joined arrays.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from mlsys_lab.checks.deciding.compare import close
+from mlsys_lab.checks.deciding.data_parallel.sharded import Momentum
+from mlsys_lab.checks.deciding.data_parallel.steps import (
+    SPLIT,
+    count_bytes,
+    count_padded_bytes,
+    draw,
+    draw_weights,
+    weights_of,
+)
+from mlsys_lab.checks.deciding.traffic import check_ranks, expect_ranks
+from mlsys_lab.checks.learner import data_parallel as calls
+from mlsys_lab.checks.learner.ranks import join_ranks, split_ranks
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check
+
+
+def _draw_run(rng: np.random.Generator, case: Case) -> Arrays:
+    rate, weights = np.round(rng.uniform(0.1, 0.9), 2), draw_weights(rng, case.params["shapes"])
+    return join_ranks(
+        [
+            weights
+            | {"data": draw(rng, case.params["steps"]), "stop": np.array(case.params["stop"]), "lr": np.array(rate)}
+            | {"seed": np.array(rng.integers(1, 2**31))}
+            for _ in range(case.params["p"])
+        ]
+    )
+
+
+def _expect_run(arrays: Arrays) -> Arrays:
+    parts = split_ranks(arrays)
+    p, first, steps = len(parts), parts[0], len(parts[0]["data"])
+    optimizer = Momentum(weights_of(first), float(first["lr"]))
+    noises = [torch.Generator().manual_seed(int(part["seed"])) for part in parts]
+    told: Arrays = {}
+    for step in range(steps):
+        if step == int(first["stop"]):
+            told |= {f"loaded: w{i}": w for i, w in enumerate(optimizer.weights)}
+        sums = [np.zeros_like(w) for w in optimizer.weights]
+        for part, noise in zip(parts, noises, strict=True):
+            for i, w in enumerate(optimizer.weights):
+                drawn = torch.randn(w.shape, dtype=torch.float64, generator=noise).numpy()
+                sums[i] = sums[i] + w * part["data"][step] + drawn
+        told |= {f"step {step}: w{i}": w for i, w in enumerate(optimizer.step([total / p for total in sums]))}
+    count, size = len(optimizer.weights), count_bytes(optimizer.weights)
+    padded = count_padded_bytes(optimizer.weights, p)
+    return expect_ranks(
+        [told] * p,  # two starts, one loading, and one step besides those that are told
+        total_bytes=(p - 1) * (2 * size + (1 + 2 * (steps + 1)) * padded),
+        total_messages=(p - 1) * (2 * count + p * (1 + 2 * (steps + 1))),
+    )
+
+
+def _draw_parts(rng: np.random.Generator, case: Case) -> Arrays:
+    n, old = case.params["n"], case.params["old"]
+    alike = {name: np.array(rng.integers(1, 1000)) for name in ("position", *case.params.get("alike", ("steps",)))}
+    chunks = {
+        name: np.array_split(draw(rng, n), old) for name in ("weights", *case.params.get("divided", ("momentum",)))
+    }
+    arrays: Arrays = {"size": np.array(case.params["size"])}
+    for rank in range(old):
+        part = {name: pieces[rank] for name, pieces in chunks.items()} | alike
+        part["random"] = rng.integers(0, 256, 6, dtype=np.uint8)
+        arrays |= {f"{name} of {rank}": array for name, array in part.items()}
+    return arrays
+
+
+def _expect_parts(arrays: Arrays) -> Arrays:
+    size, names = int(arrays["size"]), [name[: -len(" of 0")] for name in arrays if name.endswith(" of 0")]
+    old = sum(name.startswith("weights of ") for name in arrays)
+    told: Arrays = {"count": np.array(size)}
+    for name in names:
+        given = [arrays[f"{name} of {rank}"] for rank in range(old)]
+        if given[0].ndim and name != "random":
+            given = np.array_split(np.concatenate(given), size)
+        told |= {f"{name} of {rank}": given[rank % len(given)] for rank in range(size)}
+    return told
+
+
+ADAM = {"divided": ("exp_avg", "exp_avg_sq"), "alike": ("step",)}
+"""Names of Adam's states as torch has them."""
+CHECKS = (
+    check_ranks(
+        name="resume",
+        title="A run that nobody can tell was interrupted",
+        points=6,
+        cases=(
+            Case("two ranks", {"p": 2, "shapes": [(2,), (3,)], "steps": 4, "stop": 2}),
+            Case("three ranks, seven elements", {"p": 3, "shapes": [(2, 2), (3,)], "steps": 3, "stop": 1}),
+            Case("one rank", {"p": 1, "shapes": [(2,)], "steps": 4, "stop": 3}),
+            Case("four ranks", {"p": 4, "shapes": [(5, 3), (5,), (1,)], "steps": 6, "stop": 3}, hidden=True),
+        ),
+        inputs=_draw_run,
+        run=calls.resume,
+        expect=_expect_run,
+        pointer="Weights, momentum, its count of steps, position, random numbers: which of them is not as it was?",
+        hint="A copy of each tensor is saved, or later steps change it. To load: write into the shard, put the states "
+        "under the new shard, set the random state, and gather the weights.",
+        uses=("ShardedOptimizer", "save_state", "load_state"),
+        ask=SPLIT + "def program(rank, arrays):\n"
+        "    from mlsys_lab.checks.learner.data_parallel import Momentum\n\n"
+        '    torch.manual_seed(int(arrays["seed"]))\n'
+        '    names = [name for name in arrays if name[0] == "w"]\n'
+        "    weights = [torch.from_numpy(arrays[name]).clone().requires_grad_() for name in names]\n"
+        '    optimizer = ShardedOptimizer(rank, weights, Momentum, lr=float(arrays["lr"]), most=10**6)\n'
+        '    for step in range(int(arrays["stop"])):\n'
+        "        for weight in weights:\n"
+        "            noise = torch.randn(weight.shape, dtype=weight.dtype)\n"
+        '            weight.grad = weight.detach() * arrays["data"][step] + noise\n'
+        "        optimizer.reduce_gradients()\n"
+        "        optimizer.step()\n"
+        '    part = save_state(optimizer, int(arrays["stop"]))\n'
+        "    lost = [torch.zeros_like(weight).requires_grad_() for weight in weights]\n"
+        '    again = ShardedOptimizer(rank, lost, Momentum, lr=float(arrays["lr"]), most=10**6)\n'
+        "    load_state(again, part)\n"
+        "    return [weight.detach() for weight in lost]\n\n\n"
+        "run(program, split_ranks(given))",
+    ),
+    Check(
+        name="reshard",
+        title="Parts for another number of ranks",
+        points=6,
+        cases=(
+            Case("from two to three", {"n": 7, "old": 2, "size": 3}),
+            Case("from three to two", {"n": 7, "old": 3, "size": 2}),
+            Case("from one to two", {"n": 3, "old": 1, "size": 2}),
+            Case("from four to one", {"n": 6, "old": 4, "size": 1}),
+            Case("more ranks than elements", {"n": 2, "old": 2, "size": 4}),
+            Case("as many as before, with Adam's states", {"n": 5, "old": 2, "size": 2, **ADAM}),
+            Case("from eight to five, with Adam's states", {"n": 203, "old": 8, "size": 5, **ADAM}, hidden=True),
+        ),
+        inputs=_draw_parts,
+        run=calls.reshard,
+        expect=_expect_parts,
+        compare=close,
+        pointer="Three kinds of entries: what belongs to a rank, what is alike on all, and what is divided.",
+        hint="Go through the names. Divided ones: torch.cat over the parts in order, then split_chunks anew. "
+        "All others are copied, random states from the part of the rank's number modulo that of the old parts.",
+        uses=("reshard",),
+        ask='ranks = sum(name.startswith("weights of ") for name in given)\n'
+        'names = [name.removesuffix(" of 0") for name in given if name.endswith(" of 0")]\n'
+        'parts = [{name: torch.from_numpy(given[f"{name} of {rank}"]) for name in names} for rank in range(ranks)]\n'
+        'reshard(parts, int(given["size"]))',
+    ),
+)

@@ -1,0 +1,345 @@
+"""Checks of tasks 2 and 3: buckets that leave on the way back, and micro-batches that send once.
+
+Oracle: derivatives by hand, in NumPy. When buckets left is read from the log: between other messages it has marks,
+empty messages on the first channel, one for each layer that the way back has left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mlsys_lab.checks.deciding import traffic
+from mlsys_lab.checks.deciding.compare import close
+from mlsys_lab.checks.deciding.data_parallel.steps import SPLIT, count_bytes, draw, draw_weights, weights_of
+from mlsys_lab.checks.deciding.ledger import read_ledger
+from mlsys_lab.checks.deciding.ranks import compare_ranks
+from mlsys_lab.checks.deciding.traffic import check_ranks, expect_ranks
+from mlsys_lab.checks.learner import data_parallel as calls
+from mlsys_lab.checks.learner.ranks import join_ranks, split_ranks
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
+from mlsys_lab.comm.ledger import Finish, Ledger, Log, Post
+
+RATE = 0.1
+"""What the calls multiply a gradient by before they subtract it."""
+MARKS = "0"
+"""The channel of marks: the first that is used."""
+
+
+def fill_buckets(sizes: Sequence[int], bucket_bytes: int) -> list[range]:
+    """Parameters of each bucket, from the last: cut wherever the next is too much."""
+    buckets, end = [], len(sizes)
+    while end:
+        begin = end - 1
+        while begin and sum(sizes[begin - 1 : end]) <= bucket_bytes:
+            begin -= 1
+        buckets.append(range(begin, end))
+        end = begin
+    return buckets
+
+
+def _draw_sizes(rng: np.random.Generator, case: Case) -> Arrays:
+    unit = 4 * int(rng.integers(1, 9))
+    sizes = np.array(case.params["sizes"], dtype=np.int64) * unit
+    return {"sizes": sizes, "bucket_bytes": np.array(case.params["room"] * unit + case.params.get("more", 0))}
+
+
+def _expect_buckets(arrays: Arrays) -> Arrays:
+    buckets = fill_buckets(arrays["sizes"].tolist(), int(arrays["bucket_bytes"]))
+    return {"count": np.array(len(buckets))} | {f"buckets[{i}]": np.array(bucket) for i, bucket in enumerate(buckets)}
+
+
+# --- DDP --------------------------------------------------------------------------------------------------------------
+
+
+def _draw_chain(rng: np.random.Generator, case: Case) -> Arrays:
+    shapes, p = case.params["shapes"], case.params["p"]
+    orders, without = case.params.get("orders", {}), case.params.get("without", ())
+    parts = []
+    for rank in range(p):
+        used = np.array([(rank, i) not in without for i in range(len(shapes))])
+        parts.append(
+            draw_weights(rng, shapes, 0.5)  # other ones on each rank: rank 0's count
+            | {f"x{i}": draw(rng, 2, *shape, spread=0.5) for i, shape in enumerate(shapes)}
+            | {"order": np.array(orders.get(rank, range(len(shapes)))), "used": used}
+            | {"bucket_bytes": np.array(case.params["bucket_bytes"])}
+        )
+    return join_ranks(parts)
+
+
+def _expect_chain(arrays: Arrays) -> Arrays:
+    parts = split_ranks(arrays)
+    p, weights = len(parts), weights_of(parts[0])
+    buckets = fill_buckets([w.nbytes for w in weights], int(parts[0]["bucket_bytes"]))
+    told: Arrays = {}
+    steps = len(parts[0]["x0"])
+    for step in range(steps):
+        sums = [np.zeros_like(w) for w in weights]
+        for part in parts:
+            xs = [part[f"x{i}"][step] * part["used"][i] for i in range(len(weights))]
+            factors = [1 + float(np.sum(w * x)) for w, x in zip(weights, xs, strict=True)]
+            for i, x in enumerate(xs):
+                sums[i] += x * np.prod(factors[:i] + factors[i + 1 :])
+        told |= {f"w{i}.grad of step {step}": total / p for i, total in enumerate(sums)}
+        weights = [w - RATE * total / p for w, total in zip(weights, sums, strict=True)]
+    size = count_bytes(weights)
+    return expect_ranks(
+        [told] * p,
+        total_bytes=(p - 1) * size * (1 + 2 * steps),
+        total_messages=(p - 1) * (len(weights) + 2 * steps * p * len(buckets)),
+        leaving=np.array([_find_leaving(part, buckets) * steps for part in parts]),
+    )
+
+
+def _find_leaving(part: Arrays, buckets: Sequence[range]) -> list[int]:
+    """How many buckets leave while the way back is in each layer: complete by then, as are all before them."""
+    came: set[int] = set()
+    leaving, left = [], 0
+    for place in part["order"][::-1].tolist():
+        came |= {place} if part["used"][place] else set()
+        before = left
+        while left < len(buckets) and came.issuperset(buckets[left]):
+            left += 1
+        leaving.append(left - before)
+    return leaving
+
+
+def _compare_chain(got: Arrays, expected: Arrays) -> Mismatch | None:
+    """Values, then what was sent besides marks, then when."""
+    if (mismatch := compare_ranks(got, expected)) is not None:
+        return mismatch
+    ledger, limits = read_ledger(got), traffic.limits_of(expected)
+    others = Ledger([_without_marks(log) for log in ledger.logs])
+    excess = traffic.find_unwaited(others) or traffic.find_excess(others, limits)
+    if excess is not None or len(ledger.logs) == 1:
+        return excess
+    for rank, (log, leaving) in enumerate(zip(ledger.logs, limits["leaving"], strict=True)):
+        layers = leaving.size // 2  # there are two steps
+        for number, (posts, leave) in enumerate(zip(_count_posts(log, layers), leaving.tolist(), strict=True)):
+            if posts < leave:  # each sends or receives at least once
+                what = f"on rank {rank} a bucket does not leave when its last gradient has come"
+                where = f"the way back goes on from layer {layers - number % layers} of {layers}"
+                return Mismatch(what, f"{posts} messages", f"{leave} all-reduces before {where}")
+    return None
+
+
+def _without_marks(log: Log) -> Log:
+    numbers: dict[int, int] = {}
+    kept: Log = []
+    post = 0
+    for event in log:
+        if isinstance(event, Post):
+            if event.channel != MARKS:
+                numbers[post] = len(numbers)
+                kept.append(event)
+            post += 1
+        elif event.post in numbers:
+            kept.append(Finish(numbers[event.post]))
+    return kept
+
+
+def _count_posts(log: Log, layers: int) -> list[int]:
+    """How many posts stand in the log while the way back is in each layer, step after step."""
+    counts = [0]  # by the marks before them: one at the start, then in each step one before it and one for each layer
+    for event in log:
+        if isinstance(event, Post):
+            if event.channel == MARKS:
+                counts += [0] * (event.kind == "send")
+            else:
+                counts[-1] += 1
+    begins = range(2, len(counts), layers + 1)
+    return [posts for begin in begins for posts in counts[begin : begin + layers]]
+
+
+# --- accumulation -----------------------------------------------------------------------------------------------------
+
+STEPS = 2
+
+
+def _draw_batches(rng: np.random.Generator, case: Case) -> Arrays:
+    count, width, without = case.params["weights"], case.params["width"], case.params.get("without", ())
+    weights = draw_weights(rng, [(width,)] * count)
+    parts = []
+    for rank, tokens in enumerate(case.params["tokens"]):
+        uses = [[(rank, batch, i) not in without for i in range(count)] for batch in range(len(tokens))]
+        parts.append(
+            weights
+            | {"rows": draw(rng, STEPS, sum(tokens), width), "tokens": np.array(tokens, dtype=np.int64)}
+            | {"uses": np.array(uses, dtype=bool).reshape(len(tokens), count), "steps": np.array(STEPS)}
+            | {"bucket_bytes": np.array(case.params["bucket_bytes"])}
+        )
+    return join_ranks(parts)
+
+
+def _expect_batches(arrays: Arrays) -> Arrays:
+    parts = split_ranks(arrays)
+    p, weights = len(parts), weights_of(parts[0])
+    total = sum(int(part["tokens"].sum()) for part in parts)
+    buckets = fill_buckets([w.nbytes for w in weights], int(parts[0]["bucket_bytes"]))
+    told: Arrays = {}
+    for step in range(STEPS):
+        sums = [np.zeros_like(w) for w in weights]
+        for part in parts:
+            cuts = np.cumsum(part["tokens"])[:-1]
+            for rows, used in zip(np.split(part["rows"][step], cuts), part["uses"], strict=False):
+                outcome = rows @ sum(w * use for w, use in zip(weights, used, strict=True))
+                for i in np.flatnonzero(used):
+                    sums[i] += 2 * rows.T @ outcome  # of the sum over rows
+        told |= {f"w{i}.grad of step {step}": one / total for i, one in enumerate(sums)}
+        weights = [w - RATE * one / total for w, one in zip(weights, sums, strict=True)]
+    size = count_bytes(weights)
+    return expect_ranks(
+        [told] * p,
+        total_bytes=(p - 1) * size * (1 + 2 * STEPS) + STEPS * p * (p - 1) * 64,
+        total_messages=(p - 1) * (len(weights) + STEPS * 2 * p * (len(buckets) + 1)),
+    )
+
+
+CHECKS = (
+    Check(
+        name="assign_buckets",
+        title="Which gradients leave together",
+        points=5,
+        cases=(
+            Case("two buckets", {"sizes": [2, 3, 1, 4], "room": 5}),
+            Case("filled to the last byte", {"sizes": [4, 2, 3, 1, 2], "room": 6}),
+            Case("one that is larger alone", {"sizes": [2, 9, 1, 2], "room": 4}),
+            Case("the largest comes last", {"sizes": [1, 1, 9], "room": 4}),
+            Case("the last would fit into the first bucket", {"sizes": [1, 4, 2, 3], "room": 6}),
+            Case("room for all", {"sizes": [3, 3], "room": 50}),
+            Case("a bucket for each", {"sizes": [3, 3, 3], "room": 1, "more": -1}),
+            Case("a parameter without elements", {"sizes": [2, 0, 3], "room": 3}),
+            Case("many", {"sizes": [17, 5, 17, 3, 40, 90, 2, 33, 8, 8, 1], "room": 50}, hidden=True),
+        ),
+        inputs=_draw_sizes,
+        run=calls.assign_buckets,
+        expect=_expect_buckets,
+        compare=close,
+        pointer="From which end does the way back come? And when does a bucket have no room for the next one?",
+        hint="Walk the numbers downwards. Begin a new bucket where there is none yet, or where the bytes in it and the "
+        "next parameter's together are more than bucket_bytes; exactly full is allowed.",
+        uses=("assign_buckets",),
+        ask="assign_buckets(sizes.tolist(), bucket_bytes)",
+    ),
+    check_ranks(
+        name="ddp",
+        title="Buckets that leave on the way back",
+        points=16,
+        cases=(
+            Case("two ranks, one bucket", {"p": 2, "shapes": [(2,), (3,)], "bucket_bytes": 1000}),
+            Case("a bucket for each layer", {"p": 3, "shapes": [(2,), (1, 2), (3,)], "bucket_bytes": 1}),
+            Case("buckets of two layers", {"p": 2, "shapes": [(2,), (1,), (3,), (2,), (1,)], "bucket_bytes": 40}),
+            Case(
+                "a rank does not use a layer",
+                {"p": 2, "shapes": [(2,), (2,), (1,), (3,)], "bucket_bytes": 24, "without": [(1, 2)]},
+            ),
+            Case(
+                "a rank uses none of a bucket",
+                {"p": 3, "shapes": [(2,), (2,), (1,)], "bucket_bytes": 16, "without": [(0, 2), (2, 1)]},
+            ),
+            Case(
+                "nobody uses a layer", {"p": 2, "shapes": [(2,), (2,)], "bucket_bytes": 8, "without": [(0, 1), (1, 1)]}
+            ),
+            Case(
+                "one rank's last layer is the other's first",
+                {"p": 2, "shapes": [(2,), (3,), (2,), (1,), (2,)], "bucket_bytes": 8, "orders": {1: [4, 3, 2, 1, 0]}},
+            ),
+            Case("one rank", {"p": 1, "shapes": [(2,), (2,)], "bucket_bytes": 16, "without": [(0, 0)]}),
+            Case(
+                "four ranks, each in an order of its own",
+                {
+                    "p": 4,
+                    "shapes": [(7,), (3, 2), (1,), (11,), (4,), (2, 2)],
+                    "bucket_bytes": 100,
+                    "orders": {1: [3, 1, 5, 0, 2, 4], 2: [5, 4, 3, 2, 1, 0], 3: [0, 2, 4, 1, 3, 5]},
+                    "without": [(0, 5), (3, 3)],
+                },
+                hidden=True,
+            ),
+        ),
+        inputs=_draw_chain,
+        run=calls.ddp,
+        expect=_expect_chain,
+        compare=_compare_chain,
+        pointer="Follow one bucket: which hook completes it, what must have left before it, and who sends it if a hook "
+        "is never called?",
+        hint="Note in the hook who has come. While the next bucket in order has all of its parameters among them, "
+        "average it. finish() averages what is left, zeros for a grad that is None, and forgets who came.",
+        uses=("DDP",),
+        ask=SPLIT + "def program(rank, arrays):\n"
+        '    names = [name for name in arrays if name[0] == "w"]\n'
+        "    weights = [torch.from_numpy(arrays[name]).clone().requires_grad_() for name in names]\n"
+        '    ddp, h = DDP(rank, weights, int(arrays["bucket_bytes"])), 1\n'
+        '    for i in arrays["order"]:\n'
+        '        if arrays["used"][i]:\n'
+        '            h = h * (1 + (weights[i] * torch.from_numpy(arrays[f"x{i}"][0])).sum())\n'
+        "    h.backward()\n"
+        "    ddp.finish()\n"
+        "    return [weight.grad for weight in weights]\n\n\n"
+        "run(program, split_ranks(given))",
+    ),
+    check_ranks(
+        name="accumulate",
+        title="Micro-batches that send once",
+        points=11,
+        cases=(
+            Case("two ranks, one micro-batch", {"tokens": [[3], [3]], "weights": 2, "width": 2, "bucket_bytes": 16}),
+            Case(
+                "three of unequal length",
+                {"tokens": [[1, 4, 2], [3, 3, 1]], "weights": 2, "width": 2, "bucket_bytes": 1},
+            ),
+            Case("unequal numbers", {"tokens": [[2], [1, 3], [4, 1, 1]], "weights": 2, "width": 2, "bucket_bytes": 64}),
+            Case(
+                "a micro-batch of padding alone",
+                {"tokens": [[2, 0], [0, 3]], "weights": 2, "width": 2, "bucket_bytes": 16},
+            ),
+            Case(
+                "a rank without micro-batches", {"tokens": [[2, 1], []], "weights": 1, "width": 3, "bucket_bytes": 16}
+            ),
+            Case(
+                "a rank with padding alone", {"tokens": [[0, 0], [1, 2]], "weights": 2, "width": 2, "bucket_bytes": 16}
+            ),
+            Case(
+                "the last micro-batch does not use a parameter",
+                {
+                    "tokens": [[2, 3], [1, 2]],
+                    "weights": 3,
+                    "width": 2,
+                    "bucket_bytes": 16,
+                    "without": [(0, 1, 2), (1, 1, 0)],
+                },
+            ),
+            Case("one rank", {"tokens": [[1, 2, 4]], "weights": 2, "width": 2, "bucket_bytes": 16}),
+            Case(
+                "four ranks",
+                {
+                    "tokens": [[9, 2], [31], [0, 7, 0], [5, 5, 5, 5]],
+                    "weights": 4,
+                    "width": 5,
+                    "bucket_bytes": 80,
+                    "without": [(1, 0, 3), (3, 3, 1)],
+                },
+                hidden=True,
+            ),
+        ),
+        inputs=_draw_batches,
+        run=calls.accumulate,
+        expect=_expect_batches,
+        pointer="What does each loss count, after which may gradients leave, and what is a mean over none?",
+        hint="Leave out micro-batches whose weight is 0. Switch sync off for all that are left but the last, multiply "
+        "each loss by its weight before backward(), switch sync on again, and finish().",
+        uses=("DDP", "accumulate"),
+        ask=SPLIT + "def program(rank, arrays):\n"
+        '    names = [name for name in arrays if name[0] == "w"]\n'
+        "    weights = [torch.from_numpy(arrays[name]).clone().requires_grad_() for name in names]\n"
+        '    tokens = arrays["tokens"].tolist()\n'
+        '    batches = torch.split(torch.from_numpy(arrays["rows"][0]), tokens)\n\n'
+        "    def mean_loss(rows, used):\n"
+        "        return sum(rows @ weight for weight, uses in zip(weights, used) if uses).square().mean()\n\n"
+        '    losses = [lambda pair=pair: mean_loss(*pair) for pair in zip(batches, arrays["uses"])]\n'
+        '    accumulate(DDP(rank, weights, int(arrays["bucket_bytes"])), rank, losses, tokens)\n'
+        "    return [weight.grad for weight in weights]\n\n\n"
+        "run(program, split_ranks(given))",
+    ),
+)

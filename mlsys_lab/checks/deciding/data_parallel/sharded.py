@@ -1,0 +1,274 @@
+"""Checks of tasks 4 and 5: divided optimisers and weights. Oracle: one process with all of them, in NumPy.
+
+That nobody keeps what belongs to others is not asked of the learner's code. A rank that receives only its chunk of the
+gradients cannot have the others' states; weights that are scaled between the way there and the way back are wrong in
+whoever kept them; and what a rank holds is counted.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlsys_lab.checks.deciding.compare import close
+from mlsys_lab.checks.deciding.data_parallel.steps import (
+    SPLIT,
+    count_bytes,
+    count_padded_bytes,
+    draw,
+    draw_weights,
+    weights_of,
+)
+from mlsys_lab.checks.deciding.traffic import check_ranks, expect_ranks
+from mlsys_lab.checks.learner import data_parallel as calls
+from mlsys_lab.checks.learner.ranks import join_ranks, split_ranks
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check
+
+RATE = 0.1
+"""What the calls multiply a layer's gradient by before they subtract it."""
+BUDGET_BYTES = 160 << 10
+"""Room on each rank for its share of the deep stack and its gradients, and for a few whole layers."""
+
+
+class Momentum:
+    """The optimiser of the calls, on all parameters at once."""
+
+    def __init__(self, weights: list[np.ndarray], rate: float) -> None:
+        self.weights, self.rate, self.steps = weights, rate, 0
+        self.momentum = [np.zeros_like(w) for w in weights]
+
+    def step(self, gradients: list[np.ndarray]) -> list[np.ndarray]:
+        """Move all weights, and return them."""
+        self.steps += 1
+        self.momentum = [0.5 * m + g for m, g in zip(self.momentum, gradients, strict=True)]
+        self.weights = [w - self.rate / self.steps * m for w, m in zip(self.weights, self.momentum, strict=True)]
+        return self.weights
+
+
+def _draw_steps(rng: np.random.Generator, case: Case) -> Arrays:
+    shapes, steps, without = case.params["shapes"], 3, case.params.get("without", ())
+    rate = np.round(rng.uniform(0.1, 0.9), 2)
+    parts = [
+        draw_weights(rng, shapes)
+        | {f"g{i}": draw(rng, steps, *shape) for i, shape in enumerate(shapes)}
+        | {"used": np.array([(rank, i) not in without for i in range(len(shapes))])}
+        | {"steps": np.array(steps), "lr": np.array(rate)}
+        for rank in range(case.params["p"])
+    ]
+    return join_ranks(parts)
+
+
+def _expect_steps(arrays: Arrays) -> Arrays:
+    parts = split_ranks(arrays)
+    p, steps = len(parts), int(parts[0]["steps"])
+    optimizer = Momentum(weights_of(parts[0]), float(parts[0]["lr"]))
+    told: Arrays = {}
+    for step in range(steps):
+        sums = [
+            np.sum([part[f"g{i}"][step] * part["used"][i] for part in parts], axis=0)
+            for i in range(len(optimizer.weights))
+        ]
+        told |= {f"step {step}: w{i}": w for i, w in enumerate(optimizer.step([total / p for total in sums]))}
+    count, padded = len(optimizer.weights), count_padded_bytes(optimizer.weights, p)
+    return expect_ranks(
+        [told] * p,
+        total_bytes=(p - 1) * (count_bytes(optimizer.weights) + 2 * steps * padded),
+        total_messages=(p - 1) * (count + 2 * p * steps),
+    )
+
+
+def _draw_parts(rng: np.random.Generator, case: Case) -> Arrays:
+    spread = case.params.get("spread", 1.0)
+    parts = [draw(rng, length, spread=spread) for length in case.params["lengths"]]
+    norm = float(np.sqrt(sum(np.sum(part**2) for part in parts)))
+    return join_ranks([{"part": part, "max_norm": np.array(case.params["share"] * norm or 1.0)} for part in parts])
+
+
+def _expect_clipped(arrays: Arrays) -> Arrays:
+    parts = split_ranks(arrays)
+    p, most = len(parts), float(parts[0]["max_norm"])
+    norm = float(np.linalg.norm(np.concatenate([part["part"] for part in parts])))
+    factor = most / norm if norm > most else 1.0
+    told = [{"norm": np.array(norm), "part": part["part"] * factor} for part in parts]
+    return expect_ranks(told, messages=2 * (p - 1), largest_message=64)
+
+
+# --- weights ----------------------------------------------------------------------------------------------------------
+
+
+def _draw_layers(rng: np.random.Generator, case: Case) -> Arrays:
+    p, depth, width = (case.params[name] for name in ("p", "depth", "width"))
+    rows, steps = case.params.get("rows", 2), case.params.get("steps", 2)
+    growth = np.round(rng.uniform(1.2, 1.6), 2)
+    return join_ranks(
+        [
+            {f"w{i}": draw(rng, width * width + width, spread=width**-0.5) for i in range(depth)}
+            | {"x": draw(rng, steps, rows + rank, width), "g": draw(rng, steps, rows + rank, width)}
+            | {"growth": np.array(growth), "x_wants": np.array(case.params.get("x_wants", True))}
+            for rank in range(p)
+        ]
+    )
+
+
+def _expect_layers(arrays: Arrays) -> Arrays:
+    parts = split_ranks(arrays)
+    p, width = len(parts), parts[0]["x"].shape[-1]
+    flat = weights_of(parts[0])
+    weights = [(w[: width * width].reshape(width, width), w[width * width :]) for w in flat]
+    growth, steps = float(parts[0]["growth"]), len(parts[0]["x"])
+    told: list[Arrays] = [{} for _ in range(p)]
+    for step in range(steps):
+        grown = [(w * growth, b * growth) for w, b in weights]
+        sums = [(np.zeros_like(w), np.zeros_like(b)) for w, b in weights]
+        for part, one in zip(parts, told, strict=True):
+            hs = [part["x"][step]]
+            for w, b in weights:
+                hs.append(np.tanh(hs[-1] @ w + b))
+            one[f"step {step}: result"] = hs[-1]
+            g = part["g"][step]
+            for i in reversed(range(len(weights))):
+                g = g * (1 - hs[i + 1] ** 2)
+                sums[i] = sums[i][0] + hs[i].T @ g, sums[i][1] + g.sum(0)
+                g = g @ grown[i][0].T
+            if part["x_wants"]:
+                one[f"step {step}: x.grad"] = g
+        weights = [(w - RATE * dw / p, b - RATE * db / p) for (w, b), (dw, db) in zip(grown, sums, strict=True)]
+    for one in told:
+        one |= {f"layer {i}: w{k}": w for i, pair in enumerate(weights) for k, w in enumerate(pair)}
+    depth, padded = len(weights), len(flat) * count_padded_bytes(flat[:1], p)
+    gathers = 3 * steps + 1  # two and a reduce-scatter in each step, and one when all is over
+    return expect_ranks(
+        told,
+        total_bytes=(p - 1) * (count_bytes(flat) + gathers * padded),
+        total_messages=(p - 1) * depth * (2 + p * gathers),
+    )
+
+
+def _draw_cost(rng: np.random.Generator, case: Case) -> Arrays:
+    p = case.params["p"]
+    return {"n": np.array(p * int(rng.integers(10, 10**6))), "p": np.array(p)}
+
+
+def _expect_cost(arrays: Arrays) -> Arrays:
+    """Who keeps each of a parameter's 16 bytes, and what a ring carries past each rank, chunk by chunk."""
+    n, p = int(arrays["n"]), int(arrays["p"])
+    chunk = n // p
+    told: Arrays = {}
+    for stage, whole_bytes in enumerate((16, 4, 2, 0)):  # bytes of a parameter that every rank has
+        told[f"stage {stage}: bytes kept"] = np.array(whole_bytes * n + (16 - whole_bytes) * chunk)
+        rounds = [chunk] * (p - 1) * (3 if stage == 3 else 2)
+        told[f"stage {stage}: elements sent"] = np.array(sum(rounds), dtype=np.int64)
+    return told
+
+
+CHECKS = (
+    check_ranks(
+        name="sharded_optimizer",
+        title="ZeRO 1: every rank keeps a part of the states",
+        points=13,
+        cases=(
+            Case("two ranks", {"p": 2, "shapes": [(2,), (2, 2)]}),
+            Case("three ranks, seven elements", {"p": 3, "shapes": [(1, 3), (4,)]}),
+            Case("more ranks than elements", {"p": 4, "shapes": [(2,), (1,)]}),
+            Case("a rank without a gradient", {"p": 2, "shapes": [(3,), (2,)], "without": [(1, 0)]}),
+            Case("one rank", {"p": 1, "shapes": [(2,), (3,)]}),
+            Case("five ranks", {"p": 5, "shapes": [(7, 3), (7,), (2, 2, 2), (1,)], "without": [(4, 1)]}, hidden=True),
+        ),
+        inputs=_draw_steps,
+        run=calls.sharded_optimizer,
+        expect=_expect_steps,
+        pointer="Which elements does this rank's optimiser move, whose gradients does it need, who needs its weights?",
+        hint="Join all parameters to one flat array; this rank's chunk of it, a copy, goes to optimizer_class. "
+        "Gradients: joined alike, reduce_scatter, divided by rank.size. After the step: all_gather the shards, join.",
+        uses=("ShardedOptimizer",),
+        ask=SPLIT + "def program(rank, arrays):\n"
+        '    names = [name for name in arrays if name[0] == "w"]\n'
+        "    weights = [torch.from_numpy(arrays[name]).clone().requires_grad_() for name in names]\n"
+        "    from mlsys_lab.checks.learner.data_parallel import Momentum\n\n"
+        '    optimizer = ShardedOptimizer(rank, weights, Momentum, lr=float(arrays["lr"]), most=10**6)\n'
+        "    for i, weight in enumerate(weights):\n"
+        '        if arrays["used"][i]:\n'
+        '            weight.grad = torch.from_numpy(arrays[f"g{i}"][0])\n'
+        "    optimizer.reduce_gradients()\n"
+        "    optimizer.step()\n"
+        "    return [weight.detach() for weight in weights]\n\n\n"
+        "run(program, split_ranks(given))",
+    ),
+    check_ranks(
+        name="clip_gradient",
+        title="Clipping by the norm of the whole",
+        points=6,
+        cases=(
+            Case("two ranks, clipped to half", {"lengths": [3, 3], "share": 0.5}),
+            Case("within the limit", {"lengths": [3, 2, 2], "share": 1.2}),
+            Case("one rank has nothing", {"lengths": [2, 1, 0], "share": 0.25}),
+            Case("a gradient of zeros", {"lengths": [2, 2], "share": 0.5, "spread": 0.0}),
+            Case("one rank", {"lengths": [4], "share": 0.5}),
+            Case("many elements", {"lengths": [11, 11, 10], "share": 0.9}),
+            Case("four ranks", {"lengths": [29, 29, 28, 28], "share": 0.1}, hidden=True),
+        ),
+        inputs=_draw_parts,
+        run=calls.clip_gradient,
+        expect=_expect_clipped,
+        pointer="What of each part do the others need to know so that all of them get the same norm?",
+        hint="Add up the squares of this part, all_reduce that one number (a tensor of one element), take its root. "
+        "Scale only where the norm is more than max_norm, in place.",
+        uses=("clip_gradient",),
+        ask=SPLIT + "def program(rank, arrays):\n"
+        '    part = torch.from_numpy(arrays["part"]).clone()\n'
+        '    norm = clip_gradient(rank, part, float(arrays["max_norm"]))\n'
+        "    return norm, part\n\n\n"
+        "run(program, split_ranks(given))",
+    ),
+    check_ranks(
+        name="sharded_layer",
+        title="ZeRO 3: weights that are whole while they are used",
+        points=16,
+        cases=(
+            Case("two ranks, one layer", {"p": 2, "depth": 1, "width": 2, "steps": 1}),
+            Case("three ranks, two layers", {"p": 3, "depth": 2, "width": 2}),
+            Case("more ranks than a layer has elements", {"p": 3, "depth": 1, "width": 1}),
+            Case("the first layer's x wants no gradient", {"p": 2, "depth": 2, "width": 3, "x_wants": False}),
+            Case("one rank", {"p": 1, "depth": 2, "width": 2}),
+            Case("a deep stack", {"p": 3, "depth": 12, "width": 32, "steps": 1, "x_wants": False}),
+            Case("five ranks", {"p": 5, "depth": 2, "width": 7, "rows": 1}, hidden=True),
+        ),
+        inputs=_draw_layers,
+        run=calls.sharded_layer,
+        expect=_expect_layers,
+        pointer="Which of forward and backward needs whole weights, and what does autograd still hold between the two?",
+        hint="forward puts away x and the layer, nothing that was gathered. backward: gather, detach x and weights and "
+        "have them want gradients, compute under enable_grad, ask for their gradients, and reduce_scatter those of the "
+        "weights, joined, divided by the number of ranks.",
+        uses=("ShardedLayer",),
+        time_limit_s=10.0,
+        memory_bytes=BUDGET_BYTES,
+        ask=SPLIT + "def program(rank, arrays):\n"
+        '    x, width = torch.from_numpy(arrays["x"][0]), arrays["x"].shape[-1]\n'
+        '    for name in (name for name in arrays if name[0] == "w"):\n'
+        "        flat = torch.from_numpy(arrays[name]).clone()\n"
+        "        weights = [flat[: width * width].view(width, width), flat[width * width :]]\n"
+        "        x = ShardedLayer(rank, lambda x, weight, bias: x @ weight + bias, weights)(x).tanh()\n"
+        "    return x.detach()\n\n\n"
+        "run(program, split_ranks(given))",
+    ),
+    Check(
+        name="step_cost",
+        title="Bytes kept and elements sent, predicted",
+        points=4,
+        cases=(
+            Case("four ranks", {"p": 4}),
+            Case("one rank", {"p": 1}),
+            Case("sixty-four ranks", {"p": 64}),
+            Case("seven ranks", {"p": 7}, hidden=True),
+        ),
+        inputs=_draw_cost,
+        run=calls.step_cost,
+        expect=_expect_cost,
+        compare=close,
+        pointer="Which of 2, 2 and 12 bytes does each stage divide by p? How many halves of an all-reduce does it run?",
+        hint="A reduce-scatter sends n - n/p elements from each rank, and so does an all-gather. Stages 0 to 2 run one "
+        "of each, stage 3 gathers twice.",
+        uses=("step_cost",),
+        ask="[step_cost(n, p, stage) for stage in range(4)]",
+    ),
+)

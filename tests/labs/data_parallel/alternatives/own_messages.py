@@ -1,0 +1,166 @@
+"""No collective of lab 07: messages straight to rank 0 or to each owner; buckets that are only started in the hook."""
+
+import contextlib
+from itertools import pairwise
+
+
+def copy_from_first(rank, parameters):
+    """One message to each rank, with all parameters."""
+    flat = torch.cat([one.data.reshape(-1) for one in parameters])
+    if rank.rank == 0:
+        for other in range(1, rank.size):
+            rank.send(flat, other)
+        return
+    at = 0
+    flat = rank.recv(0)
+    for one in parameters:
+        end = at + one.data.numel()
+        one.data = flat[at:end].reshape(one.data.shape).clone()
+        at = end
+
+
+def loss_weights(rank, tokens):
+    """Everybody tells everybody, in integers; the weights are a tensor."""
+    total = sum(int(one) for one in exchange_all(rank, [torch.tensor(sum(tokens))] * rank.size))
+    return torch.tensor(tokens, dtype=torch.float64) * rank.size / total
+
+
+def exchange_all(rank, parts):
+    """parts[i] to each rank i; what all ranks sent here, in order."""
+    others = [other for other in range(rank.size) if other != rank.rank]
+    sent = [rank.isend(parts[other], other) for other in others]
+    received = {other: rank.irecv(other) for other in others}
+    for request in sent:
+        request.wait()
+    return [parts[i] if i == rank.rank else received[i].wait() for i in range(rank.size)]
+
+
+def cut(flat, p):
+    """Pieces as NumPy cuts them."""
+    ends = [0]
+    for i in range(p):
+        ends.append(ends[-1] + (len(flat) - ends[-1] + p - i - 1) // (p - i))
+    return [flat[a:b] for a, b in pairwise(ends)]
+
+
+class Star:
+    """A sum under way: all send to rank 0, which adds up and answers when somebody waits."""
+
+    def __init__(self, rank, flat):
+        self.rank, self.flat = rank, flat
+        p = rank.size
+        if rank.rank:
+            self.sent, self.coming = rank.isend(flat, 0), [rank.irecv(0)]
+        else:
+            self.coming = [rank.irecv(other) for other in range(1, p)]
+
+    def mean(self):
+        if self.rank.rank:
+            self.sent.wait()
+            return self.coming[0].wait()
+        total = sum((request.wait() for request in self.coming), self.flat) / self.rank.size
+        for other in range(1, self.rank.size):
+            self.rank.send(total, other)
+        return total
+
+
+def backward_together(rank, parameters, loss, tokens):
+    (loss * float(loss_weights(rank, [tokens])[0])).backward()
+    flat = torch.cat([(one.data * 0 if one.grad is None else one.grad).reshape(-1) for one in parameters])
+    mean, at = Star(rank, flat).mean(), 0
+    for one in parameters:
+        one.grad = mean[at : at + one.data.numel()].reshape(one.data.shape).clone()
+        at += one.data.numel()
+
+
+def assign_buckets(sizes, bucket_bytes):
+    """By recursion; each bucket from its first parameter on."""
+    if not sizes:
+        return []
+    count = 1
+    while count < len(sizes) and sum(sizes[-count - 1 :]) <= bucket_bytes:
+        count += 1
+    first = len(sizes) - count
+    return [list(range(first, len(sizes))), *assign_buckets(sizes[:first], bucket_bytes)]
+
+
+class DDP:
+    def __init__(self, rank, parameters, bucket_bytes=25 << 20):
+        copy_from_first(rank, parameters)
+        self.rank, self.parameters = rank, list(parameters)
+        self.buckets = assign_buckets([one.numel() * one.element_size() for one in parameters], bucket_bytes)
+        self.stars, self.sync = [], True
+        self.missing = [len(bucket) for bucket in self.buckets]
+        bucket_of = {number: place for place, bucket in enumerate(self.buckets) for number in bucket}
+        for number, one in enumerate(parameters):
+            one.register_post_accumulate_grad_hook(lambda _, place=bucket_of[number]: self.came(place))
+
+    def came(self, place):
+        if not self.sync:
+            return
+        self.missing[place] -= 1
+        while len(self.stars) < len(self.buckets) and not self.missing[len(self.stars)]:
+            self.start()
+
+    def start(self):
+        ones = [self.parameters[number] for number in self.buckets[len(self.stars)]]
+        grads = [one.new_zeros(one.shape) if one.grad is None else one.grad for one in ones]
+        self.stars.append((ones, Star(self.rank, torch.cat([grad.flatten() for grad in grads]))))
+
+    def finish(self):
+        while len(self.stars) < len(self.buckets):
+            self.start()
+        for ones, star in self.stars:
+            mean = star.mean()
+            for one in ones:
+                one.grad, mean = mean[: one.numel()].reshape(one.shape).clone(), mean[one.numel() :]
+        self.stars = []
+        self.missing = [len(bucket) for bucket in self.buckets]
+
+    @contextlib.contextmanager
+    def no_sync(self):
+        self.sync = False
+        yield
+        self.sync = True
+
+
+def accumulate(ddp, rank, losses, tokens):
+    weights = loss_weights(rank, tokens)
+    last = max((i for i, count in enumerate(tokens) if count), default=None)
+    for i, loss in enumerate(losses):
+        if tokens[i]:
+            with contextlib.nullcontext() if i == last else ddp.no_sync():
+                loss().mul(weights[i]).backward()
+    ddp.finish()
+
+
+class ShardedOptimizer:
+    def __init__(self, rank, parameters, optimizer_class, **options):
+        copy_from_first(rank, parameters)
+        self.rank, self.parameters = rank, list(parameters)
+        whole = torch.cat([one.detach().flatten() for one in parameters])
+        self.shard = torch.nn.Parameter(cut(whole, rank.size)[rank.rank].clone())
+        self.optimizer = optimizer_class((self.shard,), **options)
+
+    def reduce_gradients(self):
+        grads = [one.grad if one.grad is not None else torch.zeros_like(one) for one in self.parameters]
+        pieces = cut(torch.cat([grad.flatten() for grad in grads]), self.rank.size)
+        self.shard.grad = sum(exchange_all(self.rank, pieces)) / self.rank.size
+
+    def step(self):
+        self.optimizer.step()
+        self.gather_weights()
+
+    def gather_weights(self):
+        whole = torch.cat(exchange_all(self.rank, [self.shard.detach()] * self.rank.size))
+        with torch.no_grad():
+            for one in self.parameters:
+                one.copy_(whole[: one.numel()].reshape(one.shape))
+                whole = whole[one.numel() :]
+
+
+def clip_gradient(rank, part, max_norm):
+    squares = exchange_all(rank, [part.dot(part)] * rank.size)
+    norm = torch.stack(squares).sum() ** 0.5
+    part.mul_(min(1.0, max_norm / norm.clamp(min=1e-300)))
+    return norm
