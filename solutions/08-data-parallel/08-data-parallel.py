@@ -662,6 +662,7 @@ def one_step(rank, stage):
             optimizer.reduce_gradients()
         optimizer.step()
         del x
+        rank.barrier()  # nobody is still holding a message of this rank's
     return memory.current_bytes
 
 

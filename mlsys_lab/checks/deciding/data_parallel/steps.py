@@ -112,7 +112,7 @@ CHECKS = (
         run=calls.copy_from_first,
         expect=_expect_start,
         pointer="Whose numbers must be in the data of every rank's parameters in the end?",
-        hint="collectives.broadcast gives rank 0's array on every rank. Write it into the parameter's own data; "
+        hint="A broadcast gives rank 0's array on every rank. Write it into the parameter's own data; "
         "a name inside your function is nobody's parameter.",
         uses=("Tensor", "copy_from_first"),
         ask=SPLIT + "def program(rank, arrays):\n"
