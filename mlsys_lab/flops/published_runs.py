@@ -1,7 +1,8 @@
 """Training runs whose layout and speed were published: what `mlsys_lab.flops.planner` is held against.
 
 A run's `given` are its means, which are not to be chosen: Megatron-LM of 2021 recomputed whole layers and knew neither
-ZeRO nor sequence parallelism, BLOOM recomputed with ZeRO 1, Llama 3 kept all activations.
+ZeRO nor sequence parallelism, BLOOM recomputed with ZeRO 1, Llama 3 kept all activations, DeepSeek-V3 had no tensor
+parallelism.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ PUBLISHED_RUNS = (
         Layout(data=128, pipeline=16, expert=64),
         15_360,
         4096,
-        {"zero_stage": 1},
+        {"zero_stage": 1, "tensor": 1},
         0.437,
         False,
         "arXiv:2412.19437, §3.2, and arXiv:2505.09343, table 4",

@@ -20,10 +20,10 @@ from mlsys_lab.flops.presets import preset
 DENSE = TransformerConfig("dense", 6, 64, 8, 192, 320, 256, n_kv_heads=4)
 ROUTED = dataclasses.replace(DENSE, name="routed", experts=Experts(count=4, active=2, d_ff=96))
 MIXED = RECIPES["mixed18"]
-SLOW = Machine(1e12, 1e12, 1e11, 1e10, 1e9, node=4)
+SLOW = Machine(1e12, 1e12, 1e11, 1e10, 1e9, node=2)
 
 
-def plans(config=DENSE, on=SLOW, *, devices=8, batch=24, tokens=256, **given) -> list[Plan]:
+def plans(config=DENSE, on=SLOW, *, devices=4, batch=12, tokens=256, **given) -> list[Plan]:
     return plan(config, on, MIXED, devices=devices, batch=batch, tokens=tokens, given=given)
 
 
@@ -57,7 +57,7 @@ def test_no_layout_that_fits_is_faster_than_the_first_plan(config: TransformerCo
     fastest = plans(config)[0]
     on = dataclasses.replace(SLOW, memory_bytes=share * fastest.memory.total)
     best, *_ = found = plans(config, on)
-    tried = list(every_estimate(config, on, 8, 24, 256))
+    tried = list(every_estimate(config, on, 4, 12, 256))
     times = [one.bounds["step"].in_turn_s for _, one in tried if one.fits]
     assert best.time_s > fastest.time_s or share > 0.3
     assert best.missing_bytes == 0 and best.time_s == pytest.approx(min(times), rel=1e-12)
@@ -69,7 +69,7 @@ def test_no_layout_that_fits_is_faster_than_the_first_plan(config: TransformerCo
 def test_where_nothing_fits_the_least_memory_is_told() -> None:
     on = dataclasses.replace(SLOW, memory_bytes=1e3)
     best, *_ = plans(on=on)
-    least = min(one.memory.total for _, one in every_estimate(DENSE, on, 8, 24, 256))
+    least = min(one.memory.total for _, one in every_estimate(DENSE, on, 4, 12, 256))
     assert best.memory.total == least
     assert best.missing_bytes == least - 1e3
 
@@ -83,7 +83,7 @@ def test_plans_are_in_order_and_those_that_do_not_fit_are_last() -> None:
 
 def test_a_plan_s_parts_are_its_time_and_its_figures_those_of_the_estimate() -> None:
     for one in plans(ROUTED):
-        wanted = estimate_training(ROUTED, SLOW, one.layout, MIXED, batch=24, tokens=256)
+        wanted = estimate_training(ROUTED, SLOW, one.layout, MIXED, batch=12, tokens=256)
         assert sum(one.parts.values()) == pytest.approx(one.time_s)
         assert (one.bound, one.memory) == (wanted.bounds["step"], wanted.memory)
         assert one.mfu * one.time_s == pytest.approx(wanted.mfu * one.bound.time_s)
@@ -95,7 +95,7 @@ def test_recomputation_and_bubble_are_parts_of_compute() -> None:
     without = next(other for other in plans(recomputation="none") if other.layout.pipeline == 2)
     assert one.parts["recomputation"] > 0 == without.parts["recomputation"]
     assert one.parts["model"] == pytest.approx(without.parts["model"])
-    micro_batches = one.layout.micro_batches(24)
+    micro_batches = one.layout.micro_batches(12)
     busy = one.parts["model"] + one.parts["recomputation"]
     assert 0 < one.parts["bubble"] < busy / one.layout.interleave / micro_batches
     alone = next(one for one in plans() if one.layout.pipeline == 1)
@@ -113,8 +113,8 @@ def test_a_plan_loses_by_the_part_that_grew_most() -> None:
 
 
 def test_what_is_given_is_not_chosen() -> None:
-    given = {"tensor": 8, "zero_stage": 3, "recomputation": "selective", "micro_batch": 3, "interleave": 1}
-    (one,) = plans(**given)  # a node has 4 devices
+    given = {"tensor": 4, "zero_stage": 3, "recomputation": "selective", "micro_batch": 3, "interleave": 1}
+    (one,) = plans(**given)  # a node has 2 devices
     assert {name: getattr(one.layout, name) for name in given} == given
     assert {one.layout.sequence_parallel for one in plans(sequence_parallel=True)} == {True}
     assert {one.layout.data for one in plans(data=2)} == {2}
@@ -137,7 +137,7 @@ def test_long_sequences_are_divided_among_context_parallel_ranks() -> None:
         (lambda: plans(tensr=2), "a layout has no such field: got 'tensr'; help: did you mean 'tensor'"),
         (lambda: plans(zero_stage=4), "unknown ZeRO stage: got 4"),
         (lambda: plans(micro_batch=0), "Layout.micro_batch out of range: got 0"),
-        (lambda: plans(expert=2), "no layout divides dense so: got 8 devices, 24 sequences of 256 tokens, expert 2"),
+        (lambda: plans(expert=2), "no layout divides dense so: got 4 devices, 12 sequences of 256 tokens, expert 2"),
         (lambda: plans(devices=7, batch=5), "no layout divides dense so: got 7 devices, 5 sequences of 256 tokens"),
     ],
 )

@@ -10,6 +10,7 @@ from mlsys_lab.widgets.all_reduce import AllReduce
 from mlsys_lab.widgets.attention_share import AttentionShare
 from mlsys_lab.widgets.estimator import Estimator
 from mlsys_lab.widgets.isoflop import IsoFlop
+from mlsys_lab.widgets.planner import Planner
 
 DEVICES = [{"name": "Big", "bandwidth": 2e12, "peaks": {"bf16": 800e12}}]
 
@@ -84,6 +85,7 @@ def test_a_slider_reaches_the_kernel_and_back(open_page) -> None:
         ("all_reduce", AllReduce.of("PCIe tree"), "Bytes of the array", "End", "size", 2**33, 2**10),
         ("isoflop", IsoFlop.of("Kaplan"), "Budget", "End", "budget", 1e26, 1e18),
         ("estimator", Estimator.of("gpt2", tokens=1024), "tokens of each", "ArrowDown", "tokens", 1023, 512),
+        ("planner", Planner.of("gpt2", devices=4, batch=8, tokens=1024), "sequences", "ArrowUp", "batch", 9, 16),
     ],
 )
 def test_a_field_reaches_the_kernel_and_back(open_page, name, widget, label, key, state, saved, back) -> None:

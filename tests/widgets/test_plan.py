@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mlsys_lab.errors import InputError
+from mlsys_lab.flops import TransformerConfig
 from mlsys_lab.flops.bounds import Machine, machine
 from mlsys_lab.flops.memory import RECIPES
 from mlsys_lab.flops.planner import Plan, plan
@@ -17,7 +18,7 @@ from mlsys_lab.widgets.estimator import recipe_bytes
 from tests.widgets.test_estimate import flat
 from tests.widgets.transformers import random_config, try_config
 
-CASES = 50
+CASES = 30
 GIVEN: dict[str, list[Any]] = {
     "data": [1, 2, 4],
     "tensor": [1, 2, 16, 0],
@@ -38,8 +39,11 @@ def random_specification(rng: random.Random) -> dict[str, Any]:
     one = rng.choice(list(RECIPES.values()))
     on = machine(device("H100"), one.compute, node=rng.choice([4, 8]), network_bytes_per_s=rng.choice([5e9, 50e9]))
     on = asdict(on) | {"memory_bytes": rng.choice([1e8, 1e10, 1e12, 1e14])}
+    config = random_config(rng)
+    while isinstance(try_config(config), str):  # the estimator's test has those that are refused
+        config = random_config(rng)
     return {
-        "config": random_config(rng),
+        "config": config,
         "machine": on,
         "recipe": recipe_bytes(one),
         "devices": rng.choice([1, 6, 8, 8, 12, 0]),
@@ -53,8 +57,7 @@ def random_specification(rng: random.Random) -> dict[str, Any]:
 def python_plans(spec: dict[str, Any]) -> list[Plan] | str:
     """The package's plans, or the line that refuses the specification."""
     config = try_config(spec["config"])
-    if isinstance(config, str):
-        return config
+    assert isinstance(config, TransformerConfig)
     given = {name: spec[name] for name in ("devices", "batch", "tokens", "causal", "given")}
     try:
         return plan(config, Machine(**spec["machine"]), RECIPES[spec["recipe"]["name"]], **given)
@@ -103,4 +106,4 @@ def test_the_figure_and_python_plan_alike_and_refuse_alike(open_module) -> None:
                     assert flat(left)[path] == value, (path, spec)
             fitting += one.missing_bytes == 0
             short += one.missing_bytes > 0
-    assert 10 < refusals < 35 and fitting > 100 and short > 50
+    assert 5 < refusals < 20 and fitting > 60 and short > 30
