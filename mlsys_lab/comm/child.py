@@ -13,14 +13,14 @@ import threading
 import time
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableSequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import FileStore  # type: ignore[attr-defined]
+from torch.distributed import FileStore, Store  # type: ignore[attr-defined]
 
 from mlsys_lab.comm.ledger import Finish, Log, Post
 from mlsys_lab.comm.rank import Endpoint, Rank, Request, Snapshot, as_bytes, require_alike
@@ -53,7 +53,8 @@ def run_child(
     try:
         if world == "nccl":
             torch.cuda.set_device(rank)
-        endpoint = _ProcessEndpoint(rank, size, world, limit_s, folder, log, busy_since)
+        store = FileStore(str(folder / "store"), size)
+        endpoint = ProcessEndpoint(rank, size, world, limit_s, log, busy_since, store)
         seed_rank(rank)
         told = (function(Rank(endpoint), given), log)
         endpoint.close()
@@ -71,17 +72,27 @@ def run_child(
     os._exit(0)
 
 
-class _ProcessEndpoint(Endpoint):
-    """Posts over torch.distributed: each peer and channel has threads, so that receives go on while a rank sends."""
+class ProcessEndpoint(Endpoint):
+    """Posts over torch.distributed: each peer and channel has threads, so that receives go on while a rank sends.
+
+    `log` takes what is posted, `busy_since` says since when each rank computes. Ranks meet in a store, or without one
+    where the environment says (MASTER_ADDR, MASTER_PORT).
+    """
 
     def __init__(
-        self, rank: int, size: int, world: str, limit_s: float, folder: Path, log: Log, busy_since: Any
+        self,
+        rank: int,
+        size: int,
+        world: str,
+        limit_s: float,
+        log: MutableSequence[Post | Finish],
+        busy_since: Any,
+        store: Store | None = None,
     ) -> None:
         self.address, self.size, self.limit_s, self.log, self.busy_since = rank, size, limit_s, log, busy_since
         self.posts = 0
         self.device = torch.device("cuda", rank) if world == "nccl" else torch.device("cpu")
         timeout = datetime.timedelta(seconds=limit_s)
-        store = FileStore(str(folder / "store"), size)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
         self.torch_group = dist.new_group(backend="nccl", timeout=timeout) if world == "nccl" else dist.group.WORLD
         self.outboxes: dict[tuple[int, str], _Worker] = defaultdict(_Worker)
@@ -180,7 +191,7 @@ class _Worker:
 class _ProcessRequest(Request):
     def __init__(
         self,
-        endpoint: _ProcessEndpoint,
+        endpoint: ProcessEndpoint,
         task: _Task,
         kind: str,
         peer: int,

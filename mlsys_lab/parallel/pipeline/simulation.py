@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from mlsys_lab.comm.simulate.cluster import Cluster, Task
 from mlsys_lab.errors import InputError
 from mlsys_lab.parallel.pipeline.schedules import Action, Schedule
@@ -28,21 +30,12 @@ def simulate(
     chunks = 1 + max((action.chunk for order in schedule for action in order), default=0)
     seconds = {"forward": forward_s / chunks, "backward": backward_s / chunks}
     done: dict[tuple[str, int, int], Task] = {}
-    at = [0] * ranks
-
-    def issue(rank: int, action: Action) -> bool:
-        """Issue an action if what it waits for has been issued."""
+    for rank, action in in_order(schedule):
         stage, last = action.chunk * ranks + rank, ranks * chunks - 1
         forward = action.kind == "forward"
         before = stage - 1 if forward else stage + 1
-        after: list[Task] = []
-        if not forward:
-            if ("forward", action.micro_batch, stage) not in done:
-                return False
-            after.append(done["forward", action.micro_batch, stage])
+        after = [] if forward else [done["forward", action.micro_batch, stage]]
         if 0 <= before <= last:
-            if (action.kind, action.micro_batch, before) not in done:
-                return False
             source = done[action.kind, action.micro_batch, before]
             other = before % ranks
             after.append(cluster.send(other, rank, send_s, after=[source]) if other != rank and send_s else source)
@@ -51,13 +44,31 @@ def simulate(
         done[action.kind, action.micro_batch, stage] = task
         if not forward and activation_bytes:
             cluster.hold(rank, activation_bytes, done["forward", action.micro_batch, stage], until=task)
-        return True
+
+
+def in_order(schedule: Schedule) -> Iterator[tuple[int, Action]]:
+    """Each rank with its actions, in an order in which an action comes after all that it waits for.
+
+    Raises InputError for a schedule in which actions wait for each other, or for one that is not there.
+    """
+    ranks = len(schedule)
+    last = ranks * (1 + max((action.chunk for order in schedule for action in order), default=0)) - 1
+    done: set[tuple[str, int, int]] = set()
+    at = [0] * ranks
+
+    def is_ready(action: Action, stage: int) -> bool:
+        forward = action.kind == "forward"
+        before = stage - 1 if forward else stage + 1
+        own = forward or ("forward", action.micro_batch, stage) in done
+        return own and (not 0 <= before <= last or (action.kind, action.micro_batch, before) in done)
 
     moved = True
     while moved:
         moved = False
         for rank, order in enumerate(schedule):
-            while at[rank] < len(order) and issue(rank, order[at[rank]]):
+            while at[rank] < len(order) and is_ready(action := order[at[rank]], action.chunk * ranks + rank):
+                yield rank, action
+                done.add((action.kind, action.micro_batch, action.chunk * ranks + rank))
                 at[rank] += 1
                 moved = True
     stuck = [rank for rank, order in enumerate(schedule) if at[rank] < len(order)]

@@ -13,6 +13,7 @@ from torch import nn
 from mlsys_lab.comm import Rank
 from mlsys_lab.comm.collectives.all_reduce import ring
 from mlsys_lab.errors import InputError
+from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.models import training
 from mlsys_lab.models.training import Tokens
@@ -51,7 +52,7 @@ class Trainer:
     """
 
     def __init__(self, model: Transformer, ids: Tokens, plan: Plan, layout: Layout, world: Rank) -> None:
-        check(model, plan, layout)
+        check(model.config, plan, layout)
         self.mesh = mesh = Mesh(layout, world)
         self.config, self.layout, self.plan, self._ids = model.config, layout, plan, ids
         self.shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
@@ -115,18 +116,18 @@ class Trainer:
         return ring(self.mesh.world, value, REPORT).item()
 
 
-def check(model: Transformer, plan: Plan, layout: Layout) -> None:
+def check(config: TransformerConfig, plan: Plan, layout: Layout) -> None:
     """Raise InputError where a model or a plan does not divide by a layout."""
-    layout.check(model.config)
+    layout.check(config)
     layout.micro_batches(plan.batch)
     parts = layout.context * (2 if layout.context > 1 else 1)
     parts = max(parts, layout.context * (layout.tensor if layout.sequence_parallel else 1))
-    if plan.sequence % parts or plan.sequence > model.config.context:
-        expected = f"a multiple of {parts}, up to {model.config.context}"
+    if plan.sequence % parts or plan.sequence > config.context:
+        expected = f"a multiple of {parts}, up to {config.context}"
         raise InputError(
             "sequences do not fit the layout or the model", got=f"{plan.sequence} tokens", expected=expected
         )
-    if layout.zero_stage == 3 and layout.pipeline > 1 and model.config.tied:
+    if layout.zero_stage == 3 and layout.pipeline > 1 and config.tied:
         raise InputError(
             "ZeRO 3 divides a tied embedding otherwise on the first stage than on the last",
             got=f"{layout.pipeline} stages",

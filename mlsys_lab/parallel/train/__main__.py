@@ -1,0 +1,120 @@
+"""Train a small transformer on this book's text in any layout, or time a step of it on simulated ranks.
+
+torchrun starts a process for each rank; without it the ranks are threads of this process, which take turns: slower, and
+the same losses. Progress tells the loss before each update in nats a token, tokens a second, and MFU: the share of what
+this machine can multiply. In the end, bytes by purpose, counted and in closed form. The loss does not depend on the
+layout, but for rounding.
+
+examples:
+  torchrun --nproc-per-node 4 -m mlsys_lab.parallel.train --layout data=2,tensor=2
+  torchrun --nproc-per-node 2 -m mlsys_lab.parallel.train --layout data=2,zero=3 --checkpoints runs/first
+  python -m mlsys_lab.parallel.train --layout data=2,tensor=2,pipeline=2,micro-batch=4 --simulate llama3-8b
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import NoReturn
+
+from mlsys_lab import comm
+from mlsys_lab.comm.launched import is_launched, join_world
+from mlsys_lab.errors import CourseError, InputError, UsageError
+from mlsys_lab.flops import compute
+from mlsys_lab.flops.bounds import machine
+from mlsys_lab.flops.memory import recipe
+from mlsys_lab.flops.presets import preset
+from mlsys_lab.flops.utilisation import mfu
+from mlsys_lab.hardware import device
+from mlsys_lab.parallel.train.options import add_arguments, make_config, make_plan, parse_layout
+from mlsys_lab.parallel.train.simulation import simulate_step
+
+SIMULATED = (8, 64, 512)
+"""Numbers of ranks that are simulated."""
+VOCABULARY = 1024
+LONGEST = 4096
+"""Most tokens of a simulated preset's sequences, where the command line does not say."""
+LIMIT_S = 600.0
+"""How long a rank waits for another."""
+GRACE_S = 2.0
+"""How long other ranks leave to rank 0 to say what is wrong before torchrun ends them all."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, help=f"see `{self.prog} --help`")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns its exit code, and says on stderr in one line what a person can mend."""
+    try:
+        _run(argv)
+    except CourseError as problem:
+        if isinstance(problem, InputError) and os.environ.get("RANK", "0") != "0":
+            time.sleep(GRACE_S)  # rank 0 says it
+        else:
+            print(f"train: {problem}", file=sys.stderr, flush=True)
+        return 2 if isinstance(problem, UsageError) else 1
+    except KeyboardInterrupt:
+        print("train: stopped", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _run(argv: Sequence[str] | None) -> None:
+    description, _, examples = str(__doc__).partition("examples:")
+    parser = _Parser(
+        "mlsys_lab.parallel.train",
+        description=description,
+        epilog=f"examples:{examples}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_arguments(parser)
+    args = parser.parse_args(argv)
+    if args.simulate is not None:
+        for line in simulate(args):
+            print(line, flush=True)
+        return
+    from mlsys_lab.parallel.train.run import run
+
+    layout = parse_layout(args.layout)
+    if is_launched():
+        with join_world(LIMIT_S) as rank:
+            run(rank, args)
+    else:
+        comm.run(run, [args] * layout.devices, limit_s=LIMIT_S)
+
+
+def simulate(args: argparse.Namespace) -> list[str]:
+    """Lines about a step of the layout on simulated H100s: with more ranks, more of them data-parallel.
+
+    The batch grows with them. Raises InputError for a layout that does not fit the model or any number of ranks.
+    """
+    config = preset(args.simulate) if args.simulate else make_config(args, VOCABULARY)
+    plan, layout, h100 = make_plan(args), parse_layout(args.layout), machine(device("H100"), "bf16")
+    tokens = args.sequence or (min(config.context, LONGEST) if args.simulate else plan.sequence)
+    replica = layout.devices // layout.data
+    fitting = [ranks for ranks in SIMULATED if ranks % replica == 0]
+    if not fitting:
+        got = f"{replica} ranks of tensors, sequences and stages"
+        raise InputError("no number of simulated ranks is a multiple of the layout's", got=got, expected=SIMULATED)
+    lines = [f"{config.name}, {tokens} tokens a sequence, H100s in nodes of {h100.node}, computing at their peak"]
+    for ranks in fitting:
+        wide = layout.replace(data=ranks // replica)
+        batch = layout.micro_batches(plan.batch) * layout.micro_batch * wide.data
+        timeline = simulate_step(config, wide, h100, recipe("mixed16"), batch=batch, tokens=tokens)
+        step_s, flops = timeline.end_s, compute.training(config, tokens, batch, causal=True).model
+        share = mfu(flops, step_s, peak_flops_per_s=h100.peak_flops_per_s, devices=ranks)
+        busy = timeline.busy_s(0) / step_s
+        lines.append(
+            f"{ranks:4} ranks, data={wide.data:<3} batch {batch:5}: step {step_s * 1e3:10.3f} ms,"
+            f" rank 0 computes {busy:5.1%} of it, MFU {share:5.1%}, {batch * tokens / step_s:12,.0f} tokens/s"
+        )
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())

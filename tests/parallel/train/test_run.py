@@ -1,0 +1,131 @@
+"""The command: one loss curve whatever the layout, bytes told, checkpoints gone on from, mistakes in one line."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from mlsys_lab import comm
+from mlsys_lab.inference.pretrained import read_text as read_pretrained
+from mlsys_lab.parallel.train import __main__ as command
+from mlsys_lab.parallel.train import run as running
+from mlsys_lab.parallel.train.options import add_arguments
+from tests.ports import held_port
+
+SMALL = ["--layers", "2", "--width", "32", "--batch", "4", "--sequence", "16", "--steps", "4", "--rate", "0.01"]
+
+
+@pytest.fixture(autouse=True)
+def short_text_and_known_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text that is soon encoded, and a machine that need not be measured."""
+    monkeypatch.setattr(running, "course_text", lambda: read_pretrained("calibration")[:3000])
+    monkeypatch.setattr(running, "measure_peak", lambda rank: 1e9)
+
+
+def losses(layout: str, *more: str) -> list[float]:
+    """Losses of a run on threads."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    args = parser.parse_args([*SMALL, "--layout", layout, *more])
+    results, _ = comm.run(running.run, [args] * command.parse_layout(layout).devices)
+    assert all(one == results[0] for one in results)
+    return results[0]
+
+
+def test_the_loss_curve_is_one_process_s_and_bytes_are_the_closed_form_s(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alone = losses("data=1")
+    assert alone[0] > alone[-1]
+    capsys.readouterr()
+    whole = losses("data=2,tensor=2,zero=1,sequence-parallel", "--checkpoints", str(tmp_path), "--every", "2")
+    assert whole == pytest.approx(alone, rel=1e-4)
+    said = capsys.readouterr().out.splitlines()
+    assert re.match(r"[\d,]+ parameters, [\d,]+ tokens of text, data=2,tensor=2,zero=1,.* on 4 ranks", said[0])
+    steps = [re.match(r"step +(\d+)  loss ([\d.]+) +[\d,]+ tokens/s  MFU +[\d.]+%", line) for line in said[1:5]]
+    assert [(int(one[1]), float(one[2])) for one in steps if one] == [
+        (number, pytest.approx(loss, abs=1e-4)) for number, loss in enumerate(whole, start=1)
+    ]
+    rows = [line.split() for line in said[6:]]
+    assert {"activations", "gradients", "weights", "loss"} <= {row[0] for row in rows}
+    assert all(row[-2] == row[-1] for row in rows)
+    (tmp_path / "step-00000004").rename(tmp_path / "step-00000004.part")
+    assert losses("tensor=2,pipeline=2,micro-batch=2", "--checkpoints", str(tmp_path)) == pytest.approx(
+        alone[2:], rel=1e-4
+    )
+    assert f"going on from {tmp_path}/step-00000002" in capsys.readouterr().out
+
+
+def launch(rank: int, size: int, port: int, layout: str, out: Path) -> None:
+    """What torchrun does for a rank, in a process that is there already."""
+    torch.set_num_threads(1)
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    descriptor = os.open(out / f"{rank}", os.O_CREAT | os.O_WRONLY)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os._exit(command.main([*SMALL, "--layout", layout]))
+
+
+def launch_all(size: int, layout: str, out: Path) -> tuple[list[int | None], list[str]]:
+    """Exit codes of all ranks, and what each has written."""
+    context = multiprocessing.get_context("fork")
+    with held_port() as port:
+        processes = [context.Process(target=launch, args=(rank, size, port, layout, out)) for rank in range(size)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+    return [process.exitcode for process in processes], [(out / f"{rank}").read_text() for rank in range(size)]
+
+
+def test_ranks_that_were_launched_train_together(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with capfd.disabled():
+        codes, said = launch_all(2, "data=2", tmp_path)
+    assert codes == [0, 0], said
+    told = [float(loss) for loss in re.findall(r"loss ([\d.]+)", said[0])]
+    assert told == pytest.approx(losses("data=1"), abs=2e-4)
+    assert said[1] == ""
+
+
+def test_launched_ranks_tell_a_mistake_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with capfd.disabled():
+        codes, said = launch_all(2, "data=2,tensor=2", tmp_path)
+    assert codes == [1, 1]
+    assert said == ["train: the layout has another number of ranks: got 4, expected 2\n", ""]
+
+
+def test_simulated_steps_of_8_64_and_512_ranks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--layout", "tensor=2,pipeline=2,data=2,micro-batch=2", "--simulate", "gpt2"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in said[1:]] == ["8", "64", "512"]
+    step_ms = [float(re.search(r"step +([\d.]+) ms", line)[1]) for line in said[1:]]  # type: ignore[index]
+    assert step_ms == sorted(step_ms)  # each rank has as much to do, and more to send
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "said"),
+    [
+        (["--layout", "dat=2"], 1, "no such part of a layout: got 'dat=2', expected data=2,tensor=2,…; help: did you"),
+        (["--layout", "data"], 1, "no such part of a layout: got 'data'"),
+        (["--layout", "data=0"], 1, "Layout.data out of range: got 0"),
+        (["--layout", "zero=4"], 1, "unknown ZeRO stage: got 4"),
+        (["--layout", "recompute=some"], 1, "unknown recomputation: got 'some'"),
+        (["--width", "40"], 1, "the width is not in whole heads: got 40, expected a multiple of 16"),
+        (["--steps", "0"], 1, "--steps out of range: got 0, expected at least 1"),
+        (["--batch", "3", "--layout", "data=2"], 1, "the batch does not divide evenly: got 3 sequences"),
+        (["--layout", "pipeline=3"], 1, "layers do not divide evenly: got 2 among 3 pipeline stages"),
+        (["--layout", "tensor=16", "--simulate", "llama3-8"], 1, "help: did you mean"),
+        (["--layout", "tensor=3", "--simulate"], 1, "no number of simulated ranks is a multiple of the layout's"),
+        (["--rat"], 2, "expected one argument"),
+    ],
+)
+def test_a_mistake_is_one_line(argv: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main([*SMALL, *argv]) == code
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("train: ") and said in line
