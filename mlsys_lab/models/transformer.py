@@ -140,17 +140,19 @@ class Transformer(nn.Module):
         bias.
         """
         c, angles, bias = self.config, None, None
+        T = x.shape[1] if positions is None else positions.shape[-1]
+        biased = masked and (c.position == "alibi" or (self.window is not None and self.window < T))
+        if c.position != "rotary" and not biased:
+            return None, None
         if positions is None:
             fine = torch.promote_types(x.dtype, torch.float32)
-            places = torch.arange(x.shape[1], device=x.device, dtype=fine)
-        else:
-            places = positions
+            positions = torch.arange(T, device=x.device, dtype=fine)
         if c.position == "rotary":
-            per_head = places[:, None] if places.ndim == 2 else places  # (B, 1, T) or (T,)
+            per_head = positions[:, None] if positions.ndim == 2 else positions  # (B, 1, T) or (T,)
             turned = c.latent.rope_dim if c.latent else c.head_dim
             angles = rotary_angles(per_head, turned, c.rope_theta, x, c.rope_scaling)
-        if masked and (c.position == "alibi" or (self.window is not None and self.window < places.shape[-1])):
-            bias = score_bias(places, places, x, slopes=self.slopes(), window=self.window)
+        if biased:
+            bias = score_bias(positions, positions, x, slopes=self.slopes(), window=self.window)
         return angles, bias
 
     def predict(self, x: torch.Tensor) -> torch.Tensor:
