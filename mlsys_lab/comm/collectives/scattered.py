@@ -95,7 +95,7 @@ def all_gather_doubling(rank: Rank, x: torch.Tensor, purpose: str = "all_gather"
     return have.clone()
 
 
-def all_to_all(rank: Rank, parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def all_to_all(rank: Rank, parts: Sequence[torch.Tensor], purpose: str = "all_to_all") -> list[torch.Tensor]:
     """Send parts[i] to each rank i and return what all ranks sent here, in order of rank. Shapes may differ.
 
     p - 1 steps: in step k a rank sends to the k-th on its right and receives from the k-th on its left, so that no two
@@ -106,7 +106,7 @@ def all_to_all(rank: Rank, parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     received = [parts[rank.rank].clone()] * rank.size
     for step in range(1, rank.size):
         source = (rank.rank - step) % rank.size
-        request = rank.isend(parts[(rank.rank + step) % rank.size], (rank.rank + step) % rank.size, "all_to_all")
+        request = rank.isend(parts[(rank.rank + step) % rank.size], (rank.rank + step) % rank.size, purpose)
         received[source] = rank.recv(source)
         request.wait()
     return received

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from mlsys_lab.comm import Rank
+from mlsys_lab.comm.collectives.rooted import broadcast_tree
 from mlsys_lab.comm.collectives.scattered import all_gather_ring
 from mlsys_lab.comm.collectives.steps import InFlight
 from mlsys_lab.parallel.buckets import BucketQueue
@@ -27,18 +28,30 @@ class FSDP(nn.Module):
     All ranks begin with rank 0's parameters. While a layer computes, the next one's weights are on their way.
 
     compute_dtype: what whole weights and their gradients are in; shards, and what they add up, keep the dtype that
-    the parameters had. Modules return a tensor or several of them. Between `backward()` and the optimiser's step call
+    the parameters had. replicas: the ranks that keep the same shards as this one, in other groups (hybrid sharding):
+    weights then travel within a group, and gradients of shards between groups too.
+
+    Modules return a tensor or several of them. Between `backward()` and the optimiser's step call
     `finish_gradient_synchronization()`; with several micro-batches after each of them. `peak_bytes` are those of
     weights that were whole at once. In torch: `fully_shard`; in DeepSpeed: stage 3.
     """
 
     module: nn.Module
 
-    def __init__(self, module: nn.Module, group: Rank, compute_dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        group: Rank,
+        compute_dtype: torch.dtype | None = None,
+        replicas: Rank | None = None,
+    ) -> None:
         super().__init__()
-        self._group = group
+        self._group, self._replicas = group, replicas
         self._names = {id(parameter): name for name, parameter in module.named_parameters()}
         self._units = [Unit(owner, parameters, group, compute_dtype) for owner, parameters in divide(module)]
+        if replicas is not None:
+            for unit in self._units:
+                unit.shard.data.copy_(broadcast_tree(replicas, unit.shard.data))
         self.__dict__["module"] = module  # no submodule: its parameters are not what an optimiser updates
         self.shards = nn.ParameterList([unit.shard for unit in self._units])
         self.peak_bytes = 0
@@ -61,8 +74,9 @@ class FSDP(nn.Module):
     def finish_gradient_synchronization(self) -> None:
         """Wait until this rank's shards have their mean gradients, added to those that they had."""
         self._is_backward = False
+        ranks = self._group.size * (1 if self._replicas is None else self._replicas.size)
         for bucket, total in self._queue.finish():
-            add_gradient(self._by_bucket[id(bucket)].shard, total / self._group.size)
+            add_gradient(self._by_bucket[id(bucket)].shard, total / ranks)
 
     def gather_full_params(self) -> dict[str, torch.Tensor]:
         """Return every parameter that is trained, whole and in the shards' dtype, by its name; on every rank."""
@@ -105,4 +119,4 @@ class FSDP(nn.Module):
 
     def _send_off(self, bucket: FlatParameters) -> InFlight[torch.Tensor]:
         self._by_bucket[id(bucket)].free()
-        return send_off(bucket, self._group)
+        return send_off(bucket, self._group, self._replicas)

@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from mlsys_lab.comm import Rank
+from mlsys_lab.comm.collectives.all_reduce import ring_steps
 from mlsys_lab.comm.collectives.scattered import reduce_scatter_steps
-from mlsys_lab.comm.collectives.steps import InFlight
+from mlsys_lab.comm.collectives.steps import InFlight, Steps
 from mlsys_lab.parallel.buckets import BucketQueue
 from mlsys_lab.parallel.data.averaging import GRADIENTS
 from mlsys_lab.parallel.flat import FlatParameters
@@ -39,11 +40,19 @@ class ShardedDDP(nn.Module):
             add_gradient(shard, total / self._size)
 
 
-def send_off(bucket: FlatParameters, group: Rank) -> InFlight[torch.Tensor]:
-    """Start the reduce-scatter of a bucket's gradients, and free those of its parameters."""
+def send_off(bucket: FlatParameters, group: Rank, replicas: Rank | None = None) -> InFlight[torch.Tensor]:
+    """Start the reduce-scatter of a bucket's gradients, and free those of its parameters.
+
+    With `replicas` an all-reduce follows of this rank's part among the ranks that keep the same part.
+    """
     gradients = bucket.read_gradients()
     bucket.free_gradients()
-    return InFlight(reduce_scatter_steps(group, gradients, GRADIENTS))
+    return InFlight(_sum_steps(gradients, group, replicas))
+
+
+def _sum_steps(gradients: torch.Tensor, group: Rank, replicas: Rank | None) -> Steps[torch.Tensor]:
+    part = yield from reduce_scatter_steps(group, gradients, GRADIENTS)
+    return part if replicas is None else (yield from ring_steps(replicas, part, GRADIENTS))
 
 
 def add_gradient(shard: nn.Parameter, gradient: torch.Tensor) -> None:

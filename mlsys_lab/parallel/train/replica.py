@@ -88,7 +88,7 @@ class Whole(Replica):
         self._ddp.finish_gradient_synchronization()
 
     def step(self) -> None:
-        """Update everything."""
+        """Update all parameters, and forget their gradients."""
         self.optimizer.step()
         self.optimizer.zero_grad()
 
