@@ -18,7 +18,7 @@ from mlsys_lab.widgets.estimator import recipe_bytes
 from tests.widgets.test_estimate import flat
 from tests.widgets.transformers import random_config, try_config
 
-CASES = 30
+CASES = 40
 GIVEN: dict[str, list[Any]] = {
     "data": [1, 2, 4],
     "tensor": [1, 2, 16, 0],
@@ -46,9 +46,9 @@ def random_specification(rng: random.Random) -> dict[str, Any]:
         "config": config,
         "machine": on,
         "recipe": recipe_bytes(one),
-        "devices": rng.choice([1, 6, 8, 8, 12, 0]),
-        "batch": rng.choice([16, 24, 48, -1]),
-        "tokens": rng.choice([2048, 8192]),
+        "devices": rng.choice([1, 6, 8, 8, 8, 12, 12, 0]),
+        "batch": rng.choice([16, 24, 24, 48, 48, 48, -1]),
+        "tokens": rng.choice([2048, 2048, 8192]),
         "causal": rng.random() < 0.5,
         "given": {name: rng.choice(GIVEN[name]) for name in names},
     }
@@ -106,4 +106,4 @@ def test_the_figure_and_python_plan_alike_and_refuse_alike(open_module) -> None:
                     assert flat(left)[path] == value, (path, spec)
             fitting += one.missing_bytes == 0
             short += one.missing_bytes > 0
-    assert 5 < refusals < 20 and fitting > 60 and short > 30
+    assert 5 < refusals < 25 and fitting > 50 and short > 50

@@ -6,7 +6,18 @@ import torch
 from torch import nn
 
 from mlsys_lab.errors import InputError
+from mlsys_lab.flops.config import TransformerConfig
+from mlsys_lab.flops.layout import Layout
 from mlsys_lab.models.transformer import Transformer
+
+
+def check_stages(config: TransformerConfig, layout: Layout) -> None:
+    """Raise InputError unless a layout's stages have equally many layers each, in one piece, as training here needs."""
+    if config.n_layers % layout.pipeline:
+        got = f"{config.n_layers} over {layout.pipeline} stages"
+        raise InputError("layers cannot be divided evenly", got=got)
+    if layout.interleave > 1:
+        raise InputError("stages are trained in one piece", got=f"{layout.interleave} pieces")
 
 
 class Stage(nn.Module):

@@ -14,6 +14,7 @@ from mlsys_lab.flops.memory import BYTES, Recipe
 from mlsys_lab.parallel.mesh import AXES, find_place
 from mlsys_lab.parallel.pipeline.schedules import Action, one_forward_one_backward
 from mlsys_lab.parallel.pipeline.simulation import in_order
+from mlsys_lab.parallel.pipeline.stage import check_stages
 
 LATENCY_S = 5e-6
 """What a message takes however short it is; a collective of n ranks is n - 1 of them, one after the other."""
@@ -47,6 +48,7 @@ def simulate_step(
     backward pass is done (with ZeRO 2 and 3 each), and with ZeRO 3 weights come ahead of it. Left out: the optimiser's
     own time and experts. Raises InputError where the model or the batch does not divide.
     """
+    check_stages(config, layout)
     layout.check(config)
     step = _Step(layout, config.n_layers // layout.pipeline, _work_out(config, layout, machine, recipe, tokens))
     schedule = one_forward_one_backward(layout.pipeline, layout.micro_batches(batch))

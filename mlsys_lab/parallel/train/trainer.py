@@ -21,7 +21,7 @@ from mlsys_lab.models.transformer import Transformer
 from mlsys_lab.parallel.context import ring_attention, zigzag_positions
 from mlsys_lab.parallel.mesh import Mesh
 from mlsys_lab.parallel.pipeline import Pipeline, one_forward_one_backward
-from mlsys_lab.parallel.pipeline.stage import Stage
+from mlsys_lab.parallel.pipeline.stage import Stage, check_stages
 from mlsys_lab.parallel.recomputation import recompute
 from mlsys_lab.parallel.sharded import clip_gradients
 from mlsys_lab.parallel.tensor import divide_transformer, divided_cross_entropy
@@ -118,6 +118,7 @@ class Trainer:
 
 def check(config: TransformerConfig, plan: Plan, layout: Layout) -> None:
     """Raise InputError where a model or a plan does not divide by a layout."""
+    check_stages(config, layout)
     layout.check(config)
     layout.micro_batches(plan.batch)
     parts = layout.context * (2 if layout.context > 1 else 1)

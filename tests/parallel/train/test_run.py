@@ -119,7 +119,7 @@ def test_simulated_steps_of_8_64_and_512_ranks(capsys: pytest.CaptureFixture[str
         (["--width", "40"], 1, "the width is not in whole heads: got 40, expected a multiple of 16"),
         (["--steps", "0"], 1, "--steps out of range: got 0, expected at least 1"),
         (["--batch", "3", "--layout", "data=2"], 1, "the batch does not divide evenly: got 3 sequences"),
-        (["--layout", "pipeline=3"], 1, "layers do not divide evenly: got 2 among 3 pipeline stages"),
+        (["--layout", "pipeline=3"], 1, "layers cannot be divided evenly: got 2 over 3 stages"),
         (["--layout", "tensor=16", "--simulate", "llama3-8"], 1, "help: did you mean"),
         (["--layout", "tensor=3", "--simulate"], 1, "no number of simulated ranks is a multiple of the layout's"),
         (["--rat"], 2, "expected one argument"),

@@ -73,7 +73,8 @@ def test_losses_and_with_them_five_updates_equal_one_process(config: Transformer
     ("changes", "layout", "said"),
     [
         ({}, Layout(tensor=3), "query heads do not divide evenly: got 4 among 3 tensor-parallel ranks"),
-        ({}, Layout(pipeline=3), "layers do not divide evenly: got 2 among 3 pipeline stages"),
+        ({}, Layout(pipeline=3), "layers cannot be divided evenly: got 2 over 3 stages"),
+        ({}, Layout(pipeline=2, interleave=2), "stages are trained in one piece: got 2 pieces"),
         ({}, Layout(data=3), "the batch does not divide evenly: got 8 sequences, expected a multiple of 3"),
         (
             {},
