@@ -344,7 +344,7 @@ figure = go.Figure()
 for megabytes in (1, 6, 100):
     events = run(watched_step, [megabytes * 10**6]).results[0]
     bars = lay_out(events)
-    for row, start, length in bars:
+    for row, start, length in sorted(bars, reverse=True):  # the way back above its buckets
         figure.add_bar(
             y=[f"{row}, {megabytes} MB"],
             x=[length],
