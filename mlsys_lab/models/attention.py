@@ -75,7 +75,7 @@ class SelfAttention(nn.Module):
         `attend`, where it is given, takes the place of `attention` and of the bias.
         """
         q, k, v = (
-            projected.unflatten(-1, (projected.shape[-1] // self.head_dim, -1)).transpose(1, 2)  # (B, N or K, T, H)
+            projected.view(*projected.shape[:2], projected.shape[2] // self.head_dim, self.head_dim).transpose(1, 2)
             for projected in self.project(x, (self.query, self.key, self.value))
         )
         q, k = self.query_norm(q), self.key_norm(k)

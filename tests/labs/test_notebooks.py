@@ -14,7 +14,7 @@ from nbclient import NotebookClient
 from tests.labs.harness import labs, released_notebook
 from tests.sampling import keep, sample
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]  # a cell that trains, on a busy machine
 LABS = {lab.info.topic: lab for lab in labs()}
 UNSEEN = [topic for topic in LABS if topic != "autograd"]
 """Labs but for the one that `e2e/test_learner_journey.py` solves in JupyterLab in every run."""
@@ -30,7 +30,7 @@ def executed(notebook: dict[str, Any], folder: Path, *, allow_errors: bool) -> A
     node = nbformat.reads(json.dumps(notebook), as_version=4)
     client = NotebookClient(
         node,
-        timeout=800,
+        timeout=None,
         allow_errors=allow_errors,
         kernel_name="python3",
         resources={"metadata": {"path": str(folder)}},
