@@ -11,7 +11,7 @@ from mlsys_lab.models.transformer import Transformer
 
 
 class AgingModel(Transformer):
-    """A `Transformer` of three narrow layers in float64 whose keys and values are others after each pass.
+    """A narrow `Transformer` in float64 whose keys and values are others after each pass.
 
     After a pass, the rows of all key and value projections have moved on by one. So logits show in which pass each
     token went through the model: keys that a cache kept are those of their own pass, and keys computed again are not.
@@ -22,15 +22,17 @@ class AgingModel(Transformer):
         self,
         weights: torch.Tensor | None = None,
         *,
+        n_layers: int = 3,
         kv_heads: int = 4,
         window: int | None = None,
         position: Literal["learned", "rotary"] = "rotary",
     ) -> None:
         config = TransformerConfig(
             "an aging model",
-            n_layers=3,
+            n_layers=n_layers,
             d_model=16,
             n_heads=4,
+            head_dim=6,
             d_ff=24,
             vocab_size=19,
             context=64,

@@ -124,14 +124,17 @@ class Sequences:
 
 
 # %% [markdown]
+# `start` is given the prompt since some caches look there for a beginning that they hold already; this one does not.
+#
 # **Write** `Contiguous`, a cache with room for `capacity` tokens in each row, in the dtype of the model (that of
-# `model.embedding.weight`).
+# `model.embedding.weight`). Of `model.config` you need `n_layers`, `n_kv_heads` (K) and `head_dim` (H).
 #
 # `update(layer, sequence, k, v)` keeps keys and values (K, T, H) of new tokens **after** the `length(sequence)` that
 # are kept already, and returns all of them in order: keys (K, S, H), values (K, S, H) and the positions at which they
-# stand, (S,), with S = length + T. It is called for one layer after the other, and `advance` only when all layers are
-# done: so `update` changes no length. What lies behind `length`, in the same row, is somebody else's or has been
-# taken back. The caller uses the memory of `k` and `v` again; what you return may be a view.
+# stand, (S,) integers (`torch.int64`), with S = length + T. It is called for one layer after the other, and `advance`
+# only when all layers are done: so `update` changes no length, and a pass that fails is not counted but made again.
+# What lies behind `length`, in the same row, is somebody else's or has been taken back. The caller uses the memory of
+# `k` and `v` for something else; what you return may be a view, but has to last until `advance`.
 #
 # **Size:** about 5 and 7 lines. **Cost:** $2KTH$ numbers written a layer. (To join old and new to a new array at each
 # token is shorter, and copies everything kept, each time.)
@@ -184,7 +187,8 @@ check("cache")
 # All three are integers (`torch.int64`).
 #
 # **2b.** `visible(queries, keys)`: which keys each query may see, from the positions of both, (T,) and (S,): a
-# boolean mask (T, S). A token sees itself and all before it. Keys can come in any order.
+# boolean mask (T, S). A token sees itself and all before it. Both can come in any order, with gaps, and some keys may
+# stand behind every query.
 #
 # **Size:** about 4 and 1 lines. **Cost:** nothing beside a pass.
 
@@ -225,12 +229,13 @@ check("visible")
 #
 # **3b.** `extend(model, cache, new)`: feed sequences their new tokens, **all in one pass**, and return the logits
 # after each one's last token, (R, V), in the order of `new`; with `every_token`, those after each new token, (Q, V).
-# Sequences have different lengths, and get different numbers of tokens. Use `torch.no_grad()`.
+# Sequences have different lengths, and get different numbers of tokens. Use `torch.no_grad()`, and leave the model and
+# what you are given as they were.
 #
 # In each layer, `attend(layer, q, k, v)` gets q (1, N, Q, H), k and v (1, K, Q, H) of all sequences. Cut them into
 # parts, one for each sequence, keep the part's keys and values, let its queries look at what the cache gives back,
-# and join the results again. Given is `attend_part`, which lets a part's queries attend; with the functions of Tasks
-# 5 and 6 it will serve other models, too.
+# and join the results again. Given is `attend_part`, which lets a part's queries attend. Use it: with the functions
+# of Tasks 5 and 6 it will serve models with shared heads and a window, too.
 #
 # **Size:** about 2 and 15 lines. **Cost:** $4NH$ FLOPs for each pair of a query and a key, $2KH$ numbers read for
 # each key that is kept.
@@ -308,8 +313,8 @@ check("extend")
 # `cache.length(sequence)` tokens of the prompt are in the cache.
 #
 # **4b.** `generate(model, cache, prompt, count, chunk)`: `count` ≥ 1 tokens that follow the prompt, each the
-# likeliest one (greedy), as a list. Start a sequence, and drop it in the end. The last token is not fed: nobody asks
-# what comes after it.
+# likeliest one (greedy), as a list. Start a sequence, and drop it in the end; others may be in the cache, and stay as
+# they are. The last token is not fed: nobody asks what comes after it.
 #
 # **Predict first.** How many passes does it take to read 100 tokens in chunks of 32 and to write 10?
 
@@ -501,6 +506,12 @@ check("in_window")
 check("ring")
 
 # %% [markdown]
+# Now the parts work together: your `extend`, on models with a window, shared heads, or both, and on either cache.
+
+# %% nbgrader={"grade": true, "grade_id": "windowed"}
+check("windowed")
+
+# %% [markdown]
 # ## Task 7 · Predict a step, then measure it
 #
 # *About 30 minutes.*
@@ -601,6 +612,10 @@ for past in (200, 2000, 8000):
 print("Write down your guess, too." if guess is None else f"yours: {guess}")
 
 # %% [markdown]
+# Where it says *none of these*, no batch is large enough. All sequences share the weights, but each one brings keys and
+# values of its own, and of a long text these alone take longer to read than all that is computed with them.
+
+# %% [markdown]
 # **Measure.** This machine's two limits first: a product of large matrices, and one of a matrix and a vector, which
 # reads each weight once. Then your `extend` on a model that no processor cache holds, for steps of several kinds.
 
@@ -667,10 +682,11 @@ show(figure, alt="Milliseconds of five kinds of step, predicted by the bound and
 # *exactly* as if the model had written it alone (Leviathan et al. 2023, algorithm 1).
 #
 # Draft i, token $x_i$, was drawn from $q_i$ (`proposed`, (k, V)). The model wants $p_i$ there (`wanted`, (k + 1, V):
-# one row more, for the place after the last draft). With a number $u_i$ from [0, 1), the draft stays if $u_i \,
-# q_i(x_i) < p_i(x_i)$: always, if the model likes it better than the drafter did. The first draft that does not stay
-# ends them; in its place comes a token drawn from what $p$ has **beyond** $q$: $\max(0, p_i - q_i)$, scaled up to add
-# to 1. If all stay, the pass has given $p_{k+1}$ as well: a **bonus** token is drawn from that.
+# one row more, for the place after the last draft; k may be 0: nothing was drafted). With a number $u_i$ from [0, 1),
+# the draft stays if $u_i \, q_i(x_i) < p_i(x_i)$: always, if the model likes it better than the drafter did. The
+# first draft that does not stay ends them; in its place comes a token drawn from what $p$ has **beyond** $q$: $\max(0,
+# p_i - q_i)$, scaled up to add to 1. If all stay, the pass has given $p_{k+1}$ as well: a **bonus** token is drawn from
+# that.
 #
 # To draw from weights $w$ with a number $u$: the first token at which the running sum of $w$ is **more** than $u$
 # times the sum of all. (So a token without weight is never drawn, and $w$ need not add to 1.) Draws are made from the
@@ -681,7 +697,7 @@ show(figure, alt="Milliseconds of five kinds of step, predicted by the bound and
 # **8b.** `verify(model, cache, sequence, text, drafts, proposed, uniforms)`: one step. The cache holds all of `text`
 # but its last token. Feed that and the drafts **in one pass**; $p$ is the softmax of the logits. Return the tokens
 # that text goes on with, the drafts that stay and the one after them, and leave the cache as it was given: holding
-# all of the text so far but its last token. What must it forget?
+# all of the text so far but its last token, and other sequences as they were. What must it forget?
 #
 # **Size:** about 10 and 5 lines. **Cost:** one pass, for 1 to k + 1 tokens.
 

@@ -7,9 +7,19 @@ from fractions import Fraction
 import numpy as np
 
 from mlsys_lab.checks.deciding.compare import close
-from mlsys_lab.checks.deciding.kv_cache.oracle import VOCABULARY, Texts, draw_tokens, draw_weights, write_model
-from mlsys_lab.checks.learner import kv_cache as calls
-from mlsys_lab.checks.learner.spec import Arrays, Case, Check
+from mlsys_lab.checks.deciding.kv_cache.oracle import (
+    VOCABULARY,
+    Texts,
+    begin_others,
+    draw_others,
+    draw_tokens,
+    draw_weights,
+    end_others,
+    write_model,
+    write_others,
+)
+from mlsys_lab.checks.learner.kv_cache import steps as calls
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
 
 ROWS = 40
 """Steps of a case that are accepted one by one."""
@@ -83,6 +93,17 @@ def _expect_accept(arrays: Arrays) -> Arrays:
     return {"how many stay": np.array(stay), "token": np.array(token)}
 
 
+def _same_rows(got: Arrays, expected: Arrays) -> Mismatch | None:
+    """None where every row has its answer, else the first row that has another."""
+    mismatch = close(got, expected)
+    if mismatch is None or mismatch.is_form or got.keys() != expected.keys():
+        return mismatch
+    found, wanted = (np.stack([*answers.values()], 1) for answers in (got, expected))  # (rows, 2)
+    row = int((found != wanted).any(1).argmax())
+    told = (f"{stay} stay, then {token}" for stay, token in (found[row], wanted[row]))
+    return Mismatch(f"`rows[{row}]` is the first that is wrong, of {len(wanted)}", *told)
+
+
 # --- verify -----------------------------------------------------------------------------------------------------------
 
 
@@ -91,7 +112,8 @@ def _draw_verify(rng: np.random.Generator, case: Case) -> Arrays:
     steps, k = case.params["steps"], case.params["k"]
     proposed = _draw_distributions(rng, steps, k, VOCABULARY)
     return {
-        **draw_weights(rng),
+        **draw_weights(rng, case),
+        **draw_others(rng, case),
         "text": draw_tokens(rng, case.params["tokens"]),
         "drafts": _draw_from(rng, proposed),
         "proposed": proposed,
@@ -101,6 +123,7 @@ def _draw_verify(rng: np.random.Generator, case: Case) -> Arrays:
 
 def _expect_verify(arrays: Arrays) -> Arrays:
     texts, text, answers = Texts(arrays), arrays["text"].tolist(), Arrays()
+    following = begin_others(texts, arrays)
     sequence = texts.start()
     texts.feed({sequence: text[:-1]})
     for step, drafts in enumerate(arrays["drafts"].tolist()):
@@ -112,26 +135,29 @@ def _expect_verify(arrays: Arrays) -> Arrays:
         texts.truncate(sequence, len(text) - 1)
         answers |= {f"tokens of step {step}": np.array(text[-stay - 1 :])}
         answers |= {f"length after step {step}": np.array(len(text) - 1)}
-    return answers
+    return answers | end_others(texts, following)
 
 
 def _code_of_verify(arrays: Arrays) -> str:
     steps, tokens = len(arrays["drafts"]), arrays["text"].tolist()
-    capacity = len(tokens) + steps * (arrays["drafts"].shape[1] + 2)
+    capacity = max(len(tokens) + steps * (arrays["drafts"].shape[1] + 2), arrays["beside"].shape[1])
+    first, last = ("\n".join(lines) for lines in write_others(arrays))
     return f"""{write_model(arrays)}
 text = {tokens}
-cache = Contiguous(model, sequences=1, capacity={capacity})
+cache = Contiguous(model, sequences={len(arrays["beside"]) + 1}, capacity={capacity})
+{first}
 a = cache.start()
 begun = extend(model, cache, {{a: text[:-1]}})
-for step in zip(*(torch.from_numpy(given[name]) for name in ("drafts", "proposed", "uniforms"))):
-    text += verify(model, cache, a, text, *step)
-    written = cache.length(a)
-written"""
+steps = zip(*(torch.from_numpy(given[name]) for name in ("drafts", "proposed", "uniforms")))
+for step, drafted in enumerate(steps):
+    text += verify(model, cache, a, text, *drafted)
+    print(f"after step {{step}}: length {{cache.length(a)}} of {{text}}")
+{last}""".replace("\n\n", "\n")
 
 
 def _code_of_accept(arrays: Arrays) -> str:
     rows = ", ".join(f'given["{name}"]' for name in ("drafts", "proposed", "wanted", "uniforms"))
-    return f"[accept(*map(torch.from_numpy, row)) for row in zip({rows})]"
+    return f"rows = [[*map(torch.from_numpy, row)] for row in zip({rows})]\n[accept(*row) for row in rows]"
 
 
 CHECKS = (
@@ -143,7 +169,7 @@ CHECKS = (
             Case("one draft", {"k": 1, "V": 4}),
             Case("four drafts", {"k": 4, "V": 5}),
             Case("none", {"k": 0, "V": 6}),
-            Case("drafter and model agree", {"k": 3, "V": 6, "kind": "alike"}),
+            Case("drafter and model agree", {"k": 12, "V": 6, "kind": "alike"}),
             Case("tokens that one of the two never writes", {"k": 3, "V": 7, "kind": "sparse"}),
             Case("drafts that were looked up", {"k": 2, "V": 3, "kind": "certain"}),
             Case("numbers that are 0", {"k": 2, "V": 5, "kind": "zeros"}),
@@ -153,7 +179,7 @@ CHECKS = (
         inputs=_draw_accept,
         run=calls.accept,
         expect=_expect_accept,
-        compare=close,
+        compare=_same_rows,
         describe=_code_of_accept,
         pointer="Which is wrong, the number that stay or the token? In rows where all stay, or where one does not?",
         hint="The first draft that does not stay ends them; draw from the positive part of wanted less proposed "
@@ -168,6 +194,8 @@ CHECKS = (
             Case("three drafts a step", {"tokens": 4, "steps": 5, "k": 3}),
             Case("drafts that mostly stay", {"tokens": 3, "steps": 4, "k": 4, "lenient": 0.15}),
             Case("no drafts", {"tokens": 5, "steps": 4, "k": 0}),
+            Case("beside another", {"tokens": 3, "steps": 2, "k": 2, "beside": (1, 15)}),
+            Case("beside two others", {"tokens": 4, "steps": 3, "k": 3, "lenient": 0.3, "beside": (2, 4)}),
             Case("one draft a step", {"tokens": 2, "steps": 6, "k": 1}),
             Case("a longer text", {"tokens": 6, "steps": 7, "k": 4, "lenient": 0.6}, hidden=True),
         ),

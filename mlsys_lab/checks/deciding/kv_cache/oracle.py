@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from mlsys_lab.checks.learner.kv_cache import CUT, DROP, START
-from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.learner.kv_cache.plans import CUT, DROP, SHAPE, START, kind_of_model
+from mlsys_lab.checks.learner.spec import Arrays, Case
 from mlsys_lab.models.aging import AgingModel
 
 VOCABULARY = AgingModel().config.vocab_size
@@ -18,27 +18,39 @@ Kept = dict[int, tuple[torch.Tensor, torch.Tensor]]
 """Key and value (K, H) of one token, by layer."""
 
 
-def draw_weights(rng: np.random.Generator, *, learned: bool = False) -> Arrays:
-    """Weights of an `AgingModel` with which a token's logits are clearly apart, and whether it learned positions."""
-    model = AgingModel(position="learned" if learned else "rotary")
+def pick_model(case: Case) -> Arrays:
+    """What a case asks of its aging model, as `kind_of_model` reads it."""
+    return {name: np.array(case.params[name]) for name in (*SHAPE, "learned") if name in case.params}
+
+
+def draw_weights(rng: np.random.Generator, case: Case) -> Arrays:
+    """Weights of the case's aging model with which a token's logits are clearly apart, and what is asked of it."""
+    picked = pick_model(case)
+    model = AgingModel(**kind_of_model(picked))
     drawn = [
         1 + 0.2 * rng.standard_normal(p.numel())
         if p.ndim == 1
         else rng.standard_normal(p.numel()) * 1.5 / p.shape[1] ** 0.5
         for p in model.parameters()
     ]
-    return {"weights": np.concatenate(drawn), "learned": np.array(learned)}
+    return {"weights": np.concatenate(drawn), **picked}
 
 
 def write_model(arrays: Arrays) -> str:
     """The case's model as code."""
-    learned = ', position="learned"' if arrays["learned"] else ""
-    return f'model = AgingModel(torch.from_numpy(given["weights"]){learned})'
+    asked = "".join(f", {name}={value!r}" for name, value in kind_of_model(arrays).items())
+    return f'model = AgingModel(torch.from_numpy(given["weights"]){asked})'
 
 
 def draw_tokens(rng: np.random.Generator, count: int) -> np.ndarray:
     """Tokens of the aging model's vocabulary, (count,) int64."""
     return rng.integers(0, VOCABULARY, count)
+
+
+def draw_others(rng: np.random.Generator, case: Case) -> Arrays:
+    """Texts (R, tokens) of sequences that are there besides, of which each gets its last token in the end."""
+    count, tokens = case.params.get("beside", (0, 1))
+    return {"beside": draw_tokens(rng, count * tokens).reshape(count, tokens)}
 
 
 def mix(q: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -112,8 +124,7 @@ class Texts(Lists):
 
     def __init__(self, arrays: Arrays) -> None:
         super().__init__()
-        position = "learned" if arrays["learned"] else "rotary"
-        self.model = AgingModel(torch.from_numpy(arrays["weights"]), position=position)  # type: ignore[arg-type]
+        self.model = AgingModel(torch.from_numpy(arrays["weights"]), **kind_of_model(arrays))
         self.kept: dict[int, list[Kept]]
 
     @torch.no_grad()
@@ -128,10 +139,11 @@ class Texts(Lists):
         def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
             for i, (sequence, place) in enumerate(zip(owners, places, strict=True)):
                 self.kept[sequence][place][layer] = (k[0, :, i].clone(), v[0, :, i].clone())
-            heads = np.empty(q.shape)
+            heads, shared = np.empty(q.shape), q.shape[1] // k.shape[1]
+            window = self.model.window or self.model.config.context
             for i, (sequence, place) in enumerate(zip(owners, places, strict=True)):
-                seen = [one[layer] for one in self.kept[sequence][: place + 1]]
-                keys, values = (torch.stack(part).numpy() for part in zip(*seen, strict=True))  # (S, K, H)
+                seen = [one[layer] for one in self.kept[sequence][max(0, place + 1 - window) : place + 1]]
+                keys, values = (torch.stack(part).numpy().repeat(shared, 1) for part in zip(*seen, strict=True))
                 heads[0, :, i] = mix(q[0, :, i].numpy(), keys, values)
             return torch.from_numpy(heads)
 
@@ -139,3 +151,30 @@ class Texts(Lists):
             0
         ].numpy()
         return logits
+
+
+def begin_others(texts: Texts, arrays: Arrays) -> dict[int, list[int]]:
+    """Feed the texts beside, all but their last tokens: these, by sequence."""
+    others = {texts.start(): text for text in arrays["beside"].tolist()}
+    if others:
+        texts.feed({sequence: text[:-1] for sequence, text in others.items()})
+    return {sequence: text[-1:] for sequence, text in others.items()}
+
+
+def end_others(texts: Texts, following: Mapping[int, Sequence[int]]) -> Arrays:
+    """Which sequences are left, how long they are, and the logits after the last tokens of those beside."""
+    answers = {
+        "sequences that are left": np.array(sorted(texts.kept), dtype=np.int64),
+        "lengths of these": np.array([len(texts.kept[sequence]) for sequence in sorted(texts.kept)], dtype=np.int64),
+    }
+    return answers | ({"logits of the others": texts.feed(following)} if following else {})
+
+
+def write_others(arrays: Arrays) -> tuple[list[str], list[str]]:
+    """Code that begins the texts beside, as sequences 0, 1 …, and code that ends them."""
+    texts = dict(enumerate(arrays["beside"].tolist()))
+    if not texts:
+        return [], ["cache.sequences"]
+    first, last = ({sequence: text[part] for sequence, text in texts.items()} for part in (slice(-1), slice(-1, None)))
+    begun = [*(["cache.start()"] * len(texts)), f"begun = extend(model, cache, {first})"]
+    return begun, ["print(cache.sequences)", f"extend(model, cache, {last})"]

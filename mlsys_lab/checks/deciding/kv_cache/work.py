@@ -6,8 +6,8 @@ import numpy as np
 
 from mlsys_lab.checks.deciding.answers import agree
 from mlsys_lab.checks.deciding.compare import close
-from mlsys_lab.checks.learner import kv_cache as calls
-from mlsys_lab.checks.learner.kv_cache import fields_of
+from mlsys_lab.checks.learner.kv_cache import work as calls
+from mlsys_lab.checks.learner.kv_cache.work import fields_of
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.values import encode_text, write_number
 from mlsys_lab.flops import TransformerConfig
@@ -92,7 +92,7 @@ CHECKS = (
         title="FLOPs and bytes of a step",
         points=6,
         cases=(
-            Case("one sequence decodes", {"parts": [[1, 40]]}),
+            Case("one sequence decodes", {"parts": [[1, 40]], "past": False}),
             Case("three decode", {"parts": [[1, 40], [1, 7], [1, 23]], "element_bytes": 1}),
             Case("a prompt", {"parts": [[12, 0]], "past": False}),
             Case("a chunk and drafts", {"parts": [[16, 30], [5, 9], [1, 50]], "element_bytes": 4}),
@@ -117,6 +117,7 @@ CHECKS = (
         cases=(
             Case("memory binds", {"parts": [[1, 30], [1, 8]], "bound": "memory"}),
             Case("compute binds", {"parts": [[20, 16]], "bound": "compute"}),
+            Case("long texts", {"parts": [[1, 400]] * 30, "bound": "memory"}),
             Case("a window", {"parts": [[3, 40]], "window": 5, "bound": "memory", "element_bytes": 4}),
             Case("many parts", {"parts": [[1, 20]] * 9, "bound": "compute", "tied": True}, hidden=True),
         ),

@@ -59,16 +59,17 @@ def extend(model, cache, new, *, every_token=False):
     lengths = torch.tensor([cache.length(sequence) for sequence in new])
 
     def attend_step(layer, q, k, v):
-        N, K, H, T, S = q.shape[1], k.shape[1], q.shape[3], int(counts.max()), int((lengths + counts).max())
-        padded, keys, values = (
-            torch.zeros(len(new), heads, x, H, dtype=q.dtype) for heads, x in ((N, T), (K, S), (K, S))
-        )
+        N, H, T, S = q.shape[1], q.shape[3], int(counts.max()), int((lengths + counts).max())
+        padded, keys, values = (torch.zeros(len(new), N, x, H, dtype=q.dtype) for x in (T, S, S))
         padded[row, :, column] = q[0].transpose(0, 1)
         for r, sequence in enumerate(new):
             mine = (row == r).nonzero()[:, 0]
             kept_k, kept_v, places = cache.update(layer, sequence, k[0, :, mine], v[0, :, mine])
-            keys[r, :, places], values[r, :, places] = kept_k, kept_v
-        there = torch.arange(S) <= (lengths[:, None] + torch.arange(T))[:, :, None]  # (R, T, S)
+            shared = N // len(kept_k)
+            keys[r, :, places] = kept_k.repeat_interleave(shared, 0)
+            values[r, :, places] = kept_v.repeat_interleave(shared, 0)
+        back = (lengths[:, None] + torch.arange(T))[:, :, None] - torch.arange(S)  # (R, T, S)
+        there = (back >= 0) & (back < (model.window or S + T))
         scores = torch.einsum("rnth,rnsh->rnts", padded, keys) / H**0.5
         shares = scores.masked_fill(~there[:, None], -torch.inf).softmax(-1)
         heads = torch.einsum("rnts,rnsh->rnth", shares, values)
