@@ -117,7 +117,7 @@ CHECKS = (
         cases=(
             Case("memory binds", {"parts": [[1, 30], [1, 8]], "bound": "memory"}),
             Case("compute binds", {"parts": [[20, 16]], "bound": "compute"}),
-            Case("long texts", {"parts": [[1, 400]] * 30, "bound": "memory"}),
+            Case("long texts", {"parts": [[1, 2000]] * 40, "bound": "memory"}),
             Case("a window", {"parts": [[3, 40]], "window": 5, "bound": "memory", "element_bytes": 4}),
             Case("many parts", {"parts": [[1, 20]] * 9, "bound": "compute", "tied": True}, hidden=True),
         ),
