@@ -133,7 +133,7 @@ CACHE = (
         hint="New tokens go behind the length(sequence) that are kept, whatever has lain there; what comes back ends "
         "with the last new one. Copy numbers into memory of the cache.",
         uses=("AgingModel", "Contiguous"),
-        memory_bytes=4 << 20,
+        memory_bytes=7 << 20,
     ),
 )
 RING = (
