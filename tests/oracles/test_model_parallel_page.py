@@ -49,8 +49,8 @@ def test_layouts(page) -> None:
 
 
 def test_published_runs(page) -> None:
-    assert page.ranked.keys() == {run.name for run in PUBLISHED_RUNS}
-    assert len(page.chosen) == 11
+    assert [one.run for one in page.compared] == list(PUBLISHED_RUNS)
+    assert len(page.near) == 13
 
 
 def test_problems(page) -> None:
