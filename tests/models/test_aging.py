@@ -20,7 +20,8 @@ def test_its_first_pass_is_that_of_a_transformer_with_these_weights() -> None:
 
 
 def test_it_comes_round_when_all_rows_have() -> None:
-    model = AgingModel(kv_heads=1)  # four rows of keys, four of values
-    logits = [model(TOKENS) for _ in range(5)]
-    assert not any(torch.allclose(logits[0], later, rtol=1e-6) for later in logits[1:4])
-    assert torch.equal(logits[0], logits[4])
+    model = AgingModel(kv_heads=1)
+    rows = model.config.head_dim  # of keys, and as many of values
+    logits = [model(TOKENS) for _ in range(rows + 1)]
+    assert not any(torch.allclose(logits[0], later, rtol=1e-6) for later in logits[1:rows])
+    assert torch.equal(logits[0], logits[rows])
