@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from mlsys_lab.comm.ledger import Finish, Ledger, Message, Post, schedule
-from mlsys_lab.comm.trouble import DeadlockError, MessageError, RankError
+from mlsys_lab.comm.trouble import DeadlockError, MessageError, RankError, SilentRankError
 
 if TYPE_CHECKING:
     from mlsys_lab.comm.rank import Rank, Request
@@ -30,6 +30,7 @@ __all__ = [
     "RankError",
     "Request",
     "Run",
+    "SilentRankError",
     "run",
     "schedule",
 ]

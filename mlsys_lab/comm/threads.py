@@ -18,7 +18,7 @@ import torch
 from mlsys_lab.comm.ledger import Finish, Link, Log, Post
 from mlsys_lab.comm.rank import Endpoint, Rank, Request, Snapshot, require_alike
 from mlsys_lab.comm.seeds import initial_state, keep_random_state, random_state, set_random_state
-from mlsys_lab.comm.trouble import DeadlockError, MessageError, RankError
+from mlsys_lab.comm.trouble import DeadlockError, MessageError, RankError, SilentRankError
 from mlsys_lab.errors import CourseError, UnfinishedError
 
 POLL_S = 0.05
@@ -156,7 +156,8 @@ class _World:
             if self.holder != holder:
                 holder, cpu_s, since = self.holder, now_cpu_s, time.monotonic()
             elif now_cpu_s - cpu_s > limit_s or time.monotonic() - since > WALL_FACTOR * limit_s:
-                self.fail(RankError.of_silence(holder, limit_s))
+                what = f"rank {holder} has run for {limit_s:g} s without a message: does it loop?"
+                self.fail(SilentRankError(what, holder))
 
     def stop(self, threads: Sequence[threading.Thread]) -> None:
         """End all threads: those that wait, at once, and one that runs, at its next line of Python."""

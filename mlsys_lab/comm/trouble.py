@@ -31,10 +31,9 @@ class RankError(CourseError):
         text = str(problem) if isinstance(problem, CourseError) else f"{type(problem).__name__}: {problem}"
         return cls(f"rank {rank} failed: {text}", rank)
 
-    @classmethod
-    def of_silence(cls, rank: int, limit_s: float) -> RankError:
-        """The error for a rank that has run to its limit without posting a message."""
-        return cls(f"rank {rank} has run for {limit_s:g} s without a message: does it loop?", rank)
+
+class SilentRankError(RankError):
+    """A rank has run to its limit without posting a message."""
 
 
 class LostError(CourseError):

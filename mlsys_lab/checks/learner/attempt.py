@@ -95,8 +95,7 @@ def attempt(check: Call | Check, artifact: Any, inputs: Arrays, patience: float 
     except ProblemError as error:
         problem, unfinished = error.problem, error.unfinished
     except OutOfTimeError:
-        limit = f"{check.time_limit_s:g} s"
-        problem = Mismatch("it did not come to an end", f"no answer after {limit}", f"an answer within {limit}")
+        problem = describe_time_out(check.time_limit_s)
     except (NotImplementedError, UnfinishedError) as error:
         problem, unfinished = _unwritten(error), True
     except BaseException as error:  # a learner's code may raise anything, SystemExit included
@@ -106,6 +105,11 @@ def attempt(check: Call | Check, artifact: Any, inputs: Arrays, patience: float 
     if problem is None:
         problem = _not_arrays(arrays) or _over_budget(check, peak_bytes) or _changed(fed, inputs)
     return Attempt(None if problem else arrays, problem, unfinished, time_s, peak_bytes)
+
+
+def describe_time_out(limit_s: float) -> Mismatch:
+    """Put into words that there was no answer within a limit in seconds."""
+    return Mismatch("it did not come to an end", f"no answer after {limit_s:g} s", f"an answer within {limit_s:g} s")
 
 
 def _run(check: Call | Check, artifact: Any, arrays: Arrays) -> Arrays:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlsys_lab.checks.learner.attempt import ProblemError, attempt
+from mlsys_lab.checks.learner.attempt import ProblemError, attempt, describe_time_out
 from mlsys_lab.checks.learner.spec import Arrays, Call, Check, Mismatch
 from mlsys_lab.checks.learner.trees import flatten, nest
 from mlsys_lab.errors import InputError
@@ -89,7 +89,7 @@ def run_on_threads(check: Call | Check, artifact: Any, arrays: Arrays) -> Arrays
     Raises `ProblemError` where a rank does not give its answer, or none can go on, and `MessageError` for a message
     that nobody receives.
     """
-    from mlsys_lab.comm import DeadlockError, RankError, run
+    from mlsys_lab.comm import DeadlockError, RankError, SilentRankError, run
 
     def program(rank: Rank, given: Arrays) -> Arrays:
         outcome = attempt(bind_rank(check, rank), artifact, given)
@@ -102,6 +102,8 @@ def run_on_threads(check: Call | Check, artifact: Any, arrays: Arrays) -> Arrays
         results, ledger = run(program, split_ranks(arrays), limit_s=check.time_limit_s)
     except DeadlockError as error:
         raise ProblemError(describe_deadlock(str(error))) from None
+    except SilentRankError as error:
+        raise ProblemError(name_rank(describe_time_out(check.time_limit_s), error.rank)) from None
     except RankError as error:
         cause = error.__cause__
         raise cause if isinstance(cause, ProblemError) else ProblemError(Mismatch(error.what)) from None
