@@ -6,13 +6,14 @@ course's own collectives. A program that sends less than its limit passes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
 
 from mlsys_lab.checks.deciding import traffic
 from mlsys_lab.checks.deciding.ledger import read_ledger
+from mlsys_lab.checks.deciding.ranks import compare_ranks
 from mlsys_lab.checks.deciding.snippet import write_input
 from mlsys_lab.checks.learner.ranks import join_ranks, split_ranks
 from mlsys_lab.checks.learner.spec import Arrays, Case, Mismatch
@@ -55,13 +56,14 @@ def longest(n: int, parts: int) -> int:
 
 
 def compare_run(got: Arrays, expected: Arrays) -> Mismatch | None:
-    """Find what `traffic.compare_run` finds, else the first of this lab's own limits that is missed."""
-    if (mismatch := traffic.compare_run(got, expected)) is not None:
+    """Find what `traffic.compare_run` finds, or the first of this lab's own limits that is missed."""
+    if (mismatch := compare_ranks(got, expected)) is not None:
         return mismatch
     ledger, limits = read_ledger(got), traffic.limits_of(expected)
-    found = _find_crossing(ledger, limits)
     return (
-        found
+        traffic.find_unwaited(ledger)
+        or _find_crossing(ledger, limits)
+        or traffic.find_excess(ledger, limits)
         or _find_far(ledger, limits.get("distances", ()))
         or _find_other_buckets(ledger, limits.get("buckets", ()))
     )
@@ -75,7 +77,7 @@ distances: bytes between ranks whose numbers differ in one bit, from the last bi
 """
 
 
-def _find_crossing(ledger: Ledger, limits: Mapping[str, np.ndarray]) -> Mismatch | None:
+def _find_crossing(ledger: Ledger, limits: dict[str, np.ndarray]) -> Mismatch | None:
     if "crossing" not in limits:
         return None
     island, sent = int(limits["island"]), [0] * len(ledger.logs)
