@@ -210,7 +210,7 @@ show(figure, alt="Slope against step: weighted by tokens two ranks agree with on
 # alone is a bucket of its own. Return the buckets in that order, each a list of the parameters' numbers.
 #
 # **2b.** `DDP(rank, parameters, bucket_bytes)`. When it is made, all ranks get rank 0's parameters, and each parameter
-# gets a **hook**: `parameter.register_post_accumulate_grad_hook(function)` has torch call `function(parameter)` as soon
+# gets a **hook**: its method `register_post_accumulate_grad_hook` takes a function, which torch calls with it as soon
 # as its `grad` is there, in the middle of `backward()`. The hook notes who has come, and averages a bucket (one
 # all-reduce, then divide by p) as soon as all of its gradients are there **and all buckets before it have left**.
 #

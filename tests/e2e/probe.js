@@ -86,7 +86,7 @@
   const plots = [...document.querySelectorAll(".mlsys-plot")];
   const figures = [...document.querySelectorAll("*")].filter((node) => node.localName.startsWith("mlsys-"));
   const drawn = (plot) => plot.querySelector(".js-plotly-plot")?.data?.length > 0 && plot.querySelector(".main-svg .plot, .main-svg .pielayer");
-  const alive = (node) => node.matches(":defined") && node.shadowRoot?.querySelector("svg > *");
+  const alive = (node) => node.matches(":defined") && node.shadowRoot?.querySelector("svg > *, .plans > li");
   return {
     faint: [...faint.values()].filter(Boolean),
     overflow: overflow > 0 ? `${overflow} px: ${wide.slice(0, 3).map(name).join(", ")}` : "",
