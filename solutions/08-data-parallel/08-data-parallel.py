@@ -690,9 +690,10 @@ show(figure, alt="Bytes a parameter that one of four ranks holds: most with DDP,
 # the random numbers, or dropout will draw other ones. Each rank saves its own part, and none ever has all of it.
 #
 # **6a.** `save_state(optimizer, position)`: this rank's part of a `ShardedOptimizer`, a dictionary of tensors: a copy
-# of the shard as `"weights"`; each entry of `optimizer.optimizer.state[optimizer.shard]` (there torch's optimisers,
-# too, keep a dictionary of tensors for each parameter) under its own name; `"position"`, a whole number without axes;
-# and `"random"`, from `torch.get_rng_state()`. What is saved must not change when training goes on.
+# of the shard as `"weights"`; each entry of `state[optimizer.shard]` of the optimiser inside, `optimizer.optimizer`
+# (there torch's optimisers, too, keep a dictionary of tensors for each parameter), under its own name; `"position"`, a
+# whole number without axes; and `"random"`, from `torch.get_rng_state()`. What is saved must not change when training
+# goes on.
 #
 # `load_state(optimizer, part)` puts all of it back into a new `ShardedOptimizer` that has not made a step, the
 # parameters included, and returns the position as an `int`.
