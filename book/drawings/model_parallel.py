@@ -15,7 +15,7 @@ from mlsys_lab.flops.layout import Layout
 from mlsys_lab.parallel.context import contiguous_positions, count_scores, zigzag_positions
 from mlsys_lab.parallel.expert.routing import route
 from mlsys_lab.parallel.mesh import find_place
-from mlsys_lab.parallel.pipeline import gpipe, one_forward_one_backward, simulate
+from mlsys_lab.parallel.pipeline import gpipe, one_forward_one_backward, simulate, zero_bubble
 from mlsys_lab.parallel.pipeline.schedules import Schedule, most_kept
 
 P = 4
@@ -126,31 +126,34 @@ def zigzag() -> Markup:
 
 
 def schedules() -> Markup:
-    """GPipe and 1F1B over four ranks and eight micro-batches, in time."""
+    """GPipe, 1F1B and ZB-H1 over four ranks and eight micro-batches, in time."""
+    tones = {"forward": "blue", "backward": "orange", "weight": "green"}
+    longest_s = 3.0 * (8 + P - 1)
 
     def row(schedule: Schedule, title: str) -> Panel:
         cluster = Cluster(P)
         simulate(cluster, schedule, forward_s=1.0, backward_s=2.0)
         timeline = cluster.timeline()
-        unit = 316 / timeline.end_s
+        unit = 316 / longest_s
         pieces = [text(10, 34 + 24 * r, r, size="small") for r in range(P)]
         for start, end, streams, name in zip(
             timeline.start, timeline.end, timeline.streams, timeline.names, strict=True
         ):
-            kind, number = name.split()
-            tone = "blue" if kind == "forward" else "orange"
-            pieces.append(box(20 + unit * start, 20 + 24 * (streams[0] // 4), unit * (end - start) - 1, 20, tone=tone))
-            if streams[0] == 0 and kind == "forward" and number == "0":
-                pieces.append(text(20, 14, "forward", "blue", size="small", anchor="start"))
+            kind = name.split()[0]
+            at, width = 20 + unit * start, unit * (end - start) - 1
+            pieces.append(box(at, 20 + 24 * (streams[0] // 4), width, 20, tone=tones[kind]))
+        pieces.append(text(20, 14, "forward", "blue", size="small", anchor="start"))
         words = f"rank 0 keeps {most_kept(schedule[0])}"
         pieces.append(text(336, 14, words, "quiet", size="small", anchor="end"))
         return panel(340, 24 + 24 * P, pieces, title=title)
 
     return drawing(
-        "Two timelines of four ranks, forward passes blue, backward passes orange. Both are as long and idle as much. "
-        "GPipe does all forward passes first and keeps eight micro-batches, 1F1B turns back early and keeps four.",
+        "Three timelines of four ranks, forward passes blue, backward passes orange. GPipe and 1F1B take as long and "
+        "idle as much; GPipe does all forward passes first and keeps eight micro-batches, 1F1B turns back early and "
+        "keeps four. In ZB-H1 gradients of weights, green, come apart and late, and it ends sooner, keeping four.",
         row(gpipe(P, 8), "GPipe"),
         row(one_forward_one_backward(P, 8), "1F1B"),
+        row(zero_bubble(P, 8), "ZB-H1"),
     )
 
 

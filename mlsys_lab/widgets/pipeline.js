@@ -1,18 +1,21 @@
-// A pipeline's timeline: rows are ranks, a bar is a micro-batch going through a rank's layers, forward or backward.
+// A pipeline's timeline: rows are ranks, a bar is a micro-batch going through a rank's layers, forward or backward, or
+// the gradients of their weights, where a schedule has those apart.
 
 const PIPELINE_STYLE = `
 svg .forward { fill: var(--value); } svg .backward { fill: var(--gradient); }
+svg .weight { fill: var(--soft-gradient); stroke: var(--gradient); stroke-width: 1; }
 svg .second { opacity: 0.62; }
 svg .idle { fill: var(--raised); stroke: var(--line); stroke-width: 1; }
 svg .on { fill: var(--surface); font-size: 11px; font-weight: 600; text-anchor: middle; }
+svg .on.of-weight { fill: var(--gradient); }
 `;
 
 const CHUNKS = 2;
 const MOST_RANKS = 8;
 const MOST_MICRO_BATCHES = 32;
-const PIPELINE_SCHEDULES = ["GPipe", "1F1B", "interleaved"];
+const PIPELINE_SCHEDULES = ["GPipe", "1F1B", "interleaved", "zero bubble"];
 
-// For each rank its actions in order: { forward, microBatch, chunk }.
+// For each rank its actions in order: { kind, microBatch, chunk }, of kind "forward", "backward" or "weight".
 function makeSchedule(name, ranks, microBatches) {
   const chunks = name === "interleaved" ? CHUNKS : 1;
   const count = chunks > 1 ? Math.ceil(microBatches / ranks) * ranks : microBatches;
@@ -20,18 +23,28 @@ function makeSchedule(name, ranks, microBatches) {
   const forward = [];
   for (let first = 0; first < count; first += size) {
     for (let chunk = 0; chunk < chunks; chunk++) {
-      for (let i = 0; i < size; i++) forward.push({ forward: true, microBatch: first + i, chunk });
+      for (let i = 0; i < size; i++) forward.push({ kind: "forward", microBatch: first + i, chunk });
     }
   }
-  const backward = forward.map(({ microBatch, chunk }) => ({ forward: false, microBatch, chunk: chunks - 1 - chunk }));
+  const backward = forward.map(({ microBatch, chunk }) => ({ kind: "backward", microBatch, chunk: chunks - 1 - chunk }));
   return Array.from({ length: ranks }, (_, rank) => {
     if (name === "GPipe") return [...forward, ...backward];
     const wanted = chunks === 1 ? ranks - 1 - rank : 2 * (ranks - 1 - rank) + (chunks - 1) * ranks;
     const ahead = Math.min(wanted, forward.length);
     const order = forward.slice(0, ahead);
     forward.slice(ahead).forEach((action, i) => order.push(action, backward[i]));
-    return [...order, ...backward.slice(forward.length - ahead)];
+    order.push(...backward.slice(forward.length - ahead));
+    return name === "zero bubble" ? putWeightsOff(order, rank, count) : order;
   });
+}
+
+// A rank's actions with gradients of weights apart, `rank` micro-batches late.
+function putWeightsOff(order, rank, count) {
+  const weight = (microBatch) => ({ kind: "weight", microBatch, chunk: 0 });
+  const split = order.flatMap((action) =>
+    action.kind === "backward" && action.microBatch >= rank ? [action, weight(action.microBatch - rank)] : [action]);
+  for (let i = Math.max(0, count - rank); i < count; i++) split.push(weight(i));
+  return split;
 }
 
 // Start and end of every action, as soon as what it waits for has ended: { rank, start, end, ...action }.
@@ -39,7 +52,9 @@ function playSchedule(schedule) {
   const ranks = schedule.length;
   const chunks = 1 + Math.max(...schedule.flat().map((action) => action.chunk));
   const last = ranks * chunks - 1;
-  const key = (forward, microBatch, stage) => `${forward} ${microBatch} ${stage}`;
+  const isSplit = schedule[0].some((action) => action.kind === "weight");
+  const lasts = { forward: 1, backward: isSplit ? 1 : 2, weight: 1 };
+  const key = (kind, microBatch, stage) => `${kind} ${microBatch} ${stage}`;
   const done = new Map();
   const at = schedule.map(() => 0);
   const free = schedule.map(() => 0);
@@ -50,15 +65,15 @@ function playSchedule(schedule) {
       for (; at[rank] < order.length; at[rank] += 1) {
         const action = order[at[rank]];
         const stage = action.chunk * ranks + rank;
-        const before = action.forward ? stage - 1 : stage + 1;
-        const waits = [
-          ...(action.forward ? [] : [key(true, action.microBatch, stage)]),
-          ...(before >= 0 && before <= last ? [key(action.forward, action.microBatch, before)] : []),
-        ];
+        const { kind, microBatch } = action;
+        const before = kind === "forward" ? stage - 1 : stage + 1;
+        const waits = [];
+        if (kind !== "forward") waits.push(key(kind === "weight" ? "backward" : "forward", microBatch, stage));
+        if (kind !== "weight" && before >= 0 && before <= last) waits.push(key(kind, microBatch, before));
         if (!waits.every((one) => done.has(one))) return;
         const start = Math.max(free[rank], ...waits.map((one) => done.get(one)));
-        const end = start + (action.forward ? 1 : 2) / chunks;
-        done.set(key(action.forward, action.microBatch, stage), end);
+        const end = start + lasts[kind] / chunks;
+        done.set(key(kind, microBatch, stage), end);
         free[rank] = end;
         bars.push({ rank, start, end, ...action });
         moved = true;
@@ -68,11 +83,12 @@ function playSchedule(schedule) {
   return bars;
 }
 
-// Micro-batches whose activations a rank keeps at once at most.
+// Micro-batches of which a rank keeps activations at once at most.
 function mostKept(order) {
+  const last = order.some((action) => action.kind === "weight") ? "weight" : "backward";
   let [kept, most] = [0, 0];
-  for (const { forward } of order) {
-    kept += forward ? 1 : -1;
+  for (const { kind } of order) {
+    kept += (kind === "forward") - (kind === last);
     most = Math.max(most, kept);
   }
   return most;
@@ -107,9 +123,12 @@ function render({ model, el }) {
     const chunks = name === "interleaved" ? CHUNKS : 1;
     const idle = 1 - (3 * count) / end;
     picture.replaceChildren(drawing(bars, p, end, `${name} pipeline of ${p} ranks and ${count} micro-batches: ${Math.round(100 * idle)} % idle`));
-    verdict.textContent = `${number(Number((100 * idle).toPrecision(3)))} % of the time idle: (p − 1)/${chunks > 1 ? "2m" : "m"} = ${number((p - 1) / (chunks * count))} of the work`;
+    const splits = name === "zero bubble";
+    const parts = chunks > 1 ? 2 : splits ? 3 : 1; // into how many (p − 1)/m is divided
+    const formula = `: (p − 1)/${parts > 1 ? parts : ""}m = ${number(Number(((p - 1) / (parts * count)).toPrecision(4)))} of the work`;
+    verdict.textContent = `${number(Number((100 * idle).toPrecision(3)))} % of the time idle${splits && count < p ? "" : formula}`;
     const kept = mostKept(schedule[0]);
-    detail.textContent = `Rank 0 keeps activations of ${kept} ${kept === 1 ? "micro-batch" : "micro-batches"} at once${chunks > 1 ? ", each of half its layers" : ""}.`;
+    detail.textContent = `Rank 0 keeps activations of ${kept} ${kept === 1 ? "micro-batch" : "micro-batches"} at once${chunks > 1 ? ", each of half its layers" : splits ? ", as every rank does; pale are gradients of weights" : ""}.`;
   }
 
   function drawing(bars, p, end, label) {
@@ -122,13 +141,13 @@ function render({ model, el }) {
         draw("text", { x: edge - 10, y: 4 + rank * row + row * 0.62, "text-anchor": "end", class: "muted" }, rank),
         draw("rect", { class: "idle", x: edge, y: 4 + rank * row, width: width - edge - 4, height: row - 4 }));
     }
-    for (const { rank, start, end: until, forward, microBatch, chunk } of bars) {
+    for (const { rank, start, end: until, kind: pass, microBatch, chunk } of bars) {
       const [x, wide] = [edge + unit * start, unit * (until - start)];
       svg.append(draw("rect", {
-        class: `${forward ? "forward" : "backward"}${chunk ? " second" : ""}`, "data-rank": rank,
+        class: `${pass}${chunk ? " second" : ""}`, "data-rank": rank,
         x: x + 0.5, y: 4 + rank * row, width: Math.max(0.5, wide - 1), height: row - 4,
       }));
-      if (wide >= (microBatch > 9 ? 17 : 11)) svg.append(draw("text", { class: "on", x: x + wide / 2, y: 2 + rank * row + row / 2 + 4 }, microBatch));
+      if (wide >= (microBatch > 9 ? 17 : 11)) svg.append(draw("text", { class: `on of-${pass}`, x: x + wide / 2, y: 2 + rank * row + row / 2 + 4 }, microBatch));
     }
     return svg;
   }

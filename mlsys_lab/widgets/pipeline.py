@@ -14,12 +14,12 @@ import traitlets
 from mlsys_lab.comm.simulate import Cluster, Timeline
 from mlsys_lab.errors import InputError, did_you_mean
 from mlsys_lab.flops.communication import bubble
-from mlsys_lab.parallel.pipeline import gpipe, interleaved, one_forward_one_backward, simulate
+from mlsys_lab.parallel.pipeline import gpipe, interleaved, one_forward_one_backward, simulate, zero_bubble
 from mlsys_lab.parallel.pipeline.schedules import Schedule, most_kept
 from mlsys_lab.widgets.modules import esm
 from mlsys_lab.widgets.page import table
 
-SCHEDULES = ("GPipe", "1F1B", "interleaved")
+SCHEDULES = ("GPipe", "1F1B", "interleaved", "zero bubble")
 CHUNKS = 2
 """Chunks of layers that each rank has in the interleaved schedule."""
 MOST_RANKS, MOST_MICRO_BATCHES = 8, 32
@@ -47,11 +47,14 @@ def make_schedule(name: str, ranks: int, micro_batches: int) -> Schedule:
     """The figure's schedule of this name, with at least so many micro-batches."""
     if name == "interleaved":
         return interleaved(ranks, -(-micro_batches // ranks) * ranks, CHUNKS)
-    return {"GPipe": gpipe, "1F1B": one_forward_one_backward}[name](ranks, micro_batches)
+    return {"GPipe": gpipe, "1F1B": one_forward_one_backward, "zero bubble": zero_bubble}[name](ranks, micro_batches)
 
 
 def play(schedule: Schedule) -> Timeline:
-    """The schedule on simulated ranks: forward through all of a rank's layers takes 1, backward 2, messages nothing."""
+    """The schedule on simulated ranks: forward through all of a rank's layers takes 1, backward 2, messages nothing.
+
+    Where a schedule has gradients of weights apart, they take half of the backward pass.
+    """
     cluster = Cluster(len(schedule))
     simulate(cluster, schedule, forward_s=1.0, backward_s=2.0)
     return cluster.timeline()

@@ -29,7 +29,13 @@ def test_work_of_a_causal_mask(page) -> None:
 
 
 def test_bubbles(page) -> None:
-    for name, v in (("GPipe", 1), ("1F1B", 1), ("interleaved, v = 2", 2), ("interleaved, v = 4", 4)):
+    for name, v in (
+        ("GPipe", 1),
+        ("1F1B", 1),
+        ("interleaved, v = 2", 2),
+        ("interleaved, v = 4", 4),
+        ("zero bubble, ZB-H1", 3),
+    ):
         assert page.ends[name] == pytest.approx(3 * 16 * (1 + 7 / (16 * v)), rel=1e-9)
     assert [page.most_kept(page.schedules[name][0]) for name in ("GPipe", "1F1B")] == [16, 8]
 

@@ -1,7 +1,23 @@
 """Pipeline parallelism: every rank has some layers, and micro-batches pass through the ranks one behind the other."""
 
 from mlsys_lab.parallel.pipeline.execution import Pipeline
-from mlsys_lab.parallel.pipeline.schedules import Action, Schedule, gpipe, interleaved, one_forward_one_backward
+from mlsys_lab.parallel.pipeline.schedules import (
+    Action,
+    Schedule,
+    gpipe,
+    interleaved,
+    one_forward_one_backward,
+    zero_bubble,
+)
 from mlsys_lab.parallel.pipeline.simulation import simulate
 
-__all__ = ["Action", "Pipeline", "Schedule", "gpipe", "interleaved", "one_forward_one_backward", "simulate"]
+__all__ = [
+    "Action",
+    "Pipeline",
+    "Schedule",
+    "gpipe",
+    "interleaved",
+    "one_forward_one_backward",
+    "simulate",
+    "zero_bubble",
+]

@@ -10,10 +10,13 @@ from torch import nn
 
 from mlsys_lab.comm import Rank, Request
 from mlsys_lab.errors import InputError
-from mlsys_lab.parallel.pipeline.schedules import KINDS, Action, Schedule
+from mlsys_lab.parallel.pipeline.late_weights import LateWeights
+from mlsys_lab.parallel.pipeline.schedules import KINDS, Action, Kind, Schedule, is_split
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 ACTIVATIONS, GRADIENTS = "activations between stages", "gradients between stages"
+WAYS = KINDS[:2]
+"""Kinds of passes that send to the next chunk, or to the one before."""
 
 
 class Pipeline:
@@ -30,7 +33,7 @@ class Pipeline:
         self.chunks, self._group = list(chunks), group
         # Each way of each chunk has a channel of its own, so that messages of one never stand before another's.
         everyone, numbers = range(group.size), range(len(chunks))
-        self._ways = {(kind, chunk): group.group(everyone) for kind in KINDS for chunk in numbers}
+        self._ways = {(kind, chunk): group.group(everyone) for kind in WAYS for chunk in numbers}
 
     def step(
         self,
@@ -43,32 +46,41 @@ class Pipeline:
         """Go through the schedule; add the gradients of the mean loss over micro-batches to this rank's parameters.
 
         inputs, targets: of each micro-batch; the first rank reads the inputs, the last one the targets.
-        around_backward: a context for every backward pass, given whether it is this rank's last: where data parallelism
-        sends gradients. Returns the mean loss on the last rank and None on the others. Raises InputError for a schedule
-        of other ranks, chunks or micro-batches.
+        around_backward: a context for every pass that adds to gradients, given whether it is the last of its kind in
+        its chunk: where data parallelism sends gradients. Where a schedule has passes for the weights' gradients, those
+        of linear layers are added there. Returns the mean loss on the last rank and None on the others. Raises
+        InputError for a schedule of other ranks, chunks or micro-batches.
         """
-        self._check(schedule, len(inputs))
+        split = is_split(schedule)
+        self._check(schedule, len(inputs), KINDS if split else WAYS)
         given: dict[tuple[int, int], torch.Tensor] = {}
         results: dict[tuple[int, int], torch.Tensor] = {}
+        late: dict[tuple[int, int], LateWeights] = {}
         sent: list[Request] = []
         losses = []
         order = schedule[self._group.rank]
-        for number, action in enumerate(order, start=1):
-            where = action.micro_batch, action.chunk
+        last = {(action.kind, action.chunk): number for number, action in enumerate(order)}
+        for number, action in enumerate(order):
+            where, is_last = action[1:], last[action.kind, action.chunk] == number
             if action.kind == "forward":
-                x = self._receive(action, forward=True)
+                x = self._receive(action)
                 given[where] = inputs[action.micro_batch] if x is None else x.requires_grad_()
-                result = self.chunks[action.chunk](given[where])
+                late[where] = LateWeights()
+                with late[where] if split else nullcontext():
+                    result = self.chunks[action.chunk](given[where])
                 if self._stage(action.chunk) == self._last:
                     result = loss(result, targets[action.micro_batch]) / len(inputs)
                     losses.append(result.detach())
                 results[where] = result
-                sent += self._send(action, result, forward=True)
-            else:
-                gradient = self._receive(action, forward=False)
-                with around_backward(number == len(order)):
+                sent += self._send(action, result)
+            elif action.kind == "backward":
+                gradient = self._receive(action)
+                with around_backward(is_last):
                     torch.autograd.backward(results.pop(where), gradient)
-                sent += self._send(action, given.pop(where).grad, forward=False)
+                sent += self._send(action, given.pop(where).grad)
+            else:
+                with around_backward(is_last):
+                    late.pop(where).backward()
         for request in sent:
             request.wait()
         return torch.stack(losses).sum() if losses else None
@@ -80,18 +92,18 @@ class Pipeline:
     def _stage(self, chunk: int) -> int:
         return chunk * self._group.size + self._group.rank
 
-    def _receive(self, action: Action, *, forward: bool) -> torch.Tensor | None:
+    def _receive(self, action: Action) -> torch.Tensor | None:
         """What the chunk before has sent, or backward the one behind; None at the ends of the model."""
         stage = self._stage(action.chunk)
-        source = stage - 1 if forward else stage + 1
+        source = stage - 1 if action.kind == "forward" else stage + 1
         if not 0 <= source <= self._last:
             return None
         way = self._ways[action.kind, action.chunk]
         return way.recv(source % way.size)
 
-    def _send(self, action: Action, array: torch.Tensor | None, *, forward: bool) -> list[Request]:
+    def _send(self, action: Action, array: torch.Tensor | None) -> list[Request]:
         """Start to send to the chunk behind, or backward to the one before; nothing at the ends of the model."""
-        stage = self._stage(action.chunk)
+        stage, forward = self._stage(action.chunk), action.kind == "forward"
         destination = stage + 1 if forward else stage - 1
         if not 0 <= destination <= self._last:
             return []
@@ -100,10 +112,10 @@ class Pipeline:
         way = self._ways[action.kind, destination // size]
         return [way.isend(array.detach(), destination % size, ACTIVATIONS if forward else GRADIENTS)]
 
-    def _check(self, schedule: Schedule, micro_batches: int) -> None:
+    def _check(self, schedule: Schedule, micro_batches: int, kinds: Sequence[Kind]) -> None:
         size, chunks = self._group.size, len(self.chunks)
         order = schedule[self._group.rank] if len(schedule) == size else []
-        each = [Action(kind, i, chunk) for kind in KINDS for i in range(micro_batches) for chunk in range(chunks)]
+        each = [Action(kind, i, chunk) for kind in kinds for i in range(micro_batches) for chunk in range(chunks)]
         if sorted(order) != sorted(each):
             raise InputError(
                 "the schedule is of another pipeline",

@@ -10,12 +10,16 @@ from typing import Literal, NamedTuple
 
 from mlsys_lab.errors import InputError
 
-Kind = Literal["forward", "backward"]
-KINDS: tuple[Kind, Kind] = ("forward", "backward")
+Kind = Literal["forward", "backward", "weight"]
+KINDS: tuple[Kind, Kind, Kind] = ("forward", "backward", "weight")
 
 
 class Action(NamedTuple):
-    """A rank's pass over one micro-batch with one of its chunks, both counted from 0."""
+    """A rank's pass over one micro-batch with one of its chunks, both counted from 0.
+
+    In a schedule with passes of kind "weight" those work out the gradients of weights, and "backward" that of what went
+    into the chunk alone; in any other "backward" works out both.
+    """
 
     kind: Kind
     micro_batch: int
@@ -70,11 +74,36 @@ def interleaved(ranks: int, micro_batches: int, chunks: int) -> Schedule:
     return schedule
 
 
+def zero_bubble(ranks: int, micro_batches: int) -> Schedule:
+    """1F1B whose gradients of weights wait: ZB-H1 (Qi et al., arXiv:2401.10241, §2.2), about a third of its idle time.
+
+    The rank before waits for no gradient of weights. Rank r is r micro-batches late with them, and fills with the last
+    ones the gap in which 1F1B waits at the end. All ranks keep p micro-batches at most, as 1F1B's rank 0 does.
+    """
+    _require(ranks, micro_batches)
+    schedule = []
+    for rank, order in enumerate(one_forward_one_backward(ranks, micro_batches)):
+        split: list[Action] = []
+        for action in order:
+            split.append(action)
+            if action.kind == "backward" and action.micro_batch >= rank:
+                split.append(Action("weight", action.micro_batch - rank))
+        late = range(max(0, micro_batches - rank), micro_batches)
+        schedule.append(split + [Action("weight", i) for i in late])
+    return schedule
+
+
+def is_split(schedule: Schedule) -> bool:
+    """Whether gradients of weights have passes of their own in a schedule."""
+    return any(action.kind == "weight" for order in schedule for action in order)
+
+
 def most_kept(order: list[Action]) -> int:
-    """Micro-batches whose activations a rank keeps at once at most, each chunk's counted by itself."""
+    """Micro-batches of which a rank keeps activations at once at most, each chunk's counted by itself."""
+    last = "weight" if is_split([order]) else "backward"
     kept = most = 0
     for action in order:
-        kept += 1 if action.kind == "forward" else -1
+        kept += (action.kind == "forward") - (action.kind == last)
         most = max(most, kept)
     return most
 

@@ -2,6 +2,7 @@
 
 from mlsys_lab.parallel.sharded.fsdp import FSDP
 from mlsys_lab.parallel.sharded.gradients import ShardedDDP
+from mlsys_lab.parallel.sharded.offload import OffloadedOptimizer
 from mlsys_lab.parallel.sharded.optimizer import ShardedOptimizer, clip_gradients, state_bytes
 
-__all__ = ["FSDP", "ShardedDDP", "ShardedOptimizer", "clip_gradients", "state_bytes"]
+__all__ = ["FSDP", "OffloadedOptimizer", "ShardedDDP", "ShardedOptimizer", "clip_gradients", "state_bytes"]

@@ -16,7 +16,7 @@ from mlsys_lab.comm.collectives.scattered import all_gather_ring
 from mlsys_lab.comm.collectives.steps import InFlight
 from mlsys_lab.parallel.buckets import BucketQueue
 from mlsys_lab.parallel.flat import FlatParameters
-from mlsys_lab.parallel.sharded.gradients import add_gradient, send_off
+from mlsys_lab.parallel.sharded.gradients import send_off
 from mlsys_lab.parallel.sharded.unit import Unit, divide
 
 
@@ -76,7 +76,7 @@ class FSDP(nn.Module):
         self._is_backward = False
         ranks = self._group.size * (1 if self._replicas is None else self._replicas.size)
         for bucket, total in self._queue.finish():
-            add_gradient(self._by_bucket[id(bucket)].shard, total / ranks)
+            self._by_bucket[id(bucket)].add_gradient(total / ranks)
 
     def gather_full_params(self) -> dict[str, torch.Tensor]:
         """Return every parameter that is trained, whole and in the shards' dtype, by its name; on every rank."""

@@ -27,7 +27,7 @@ class ShardedDDP(nn.Module):
 
     def __init__(self, module: nn.Module, group: Rank, optimizer: ShardedOptimizer) -> None:
         super().__init__()
-        self.module, self._size, self._shards = module, group.size, optimizer.shards
+        self.module, self._size, self._optimizer = module, group.size, optimizer
         self._queue = BucketQueue([bucket for bucket, _ in optimizer.shards], lambda bucket: send_off(bucket, group))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -36,8 +36,8 @@ class ShardedDDP(nn.Module):
 
     def finish_gradient_synchronization(self) -> None:
         """Wait until this rank's shards have their mean gradients, added to those that they had."""
-        for (_, total), (_, shard) in zip(self._queue.finish(), self._shards, strict=True):
-            add_gradient(shard, total / self._size)
+        for (_, total), (_, shard) in zip(self._queue.finish(), self._optimizer.shards, strict=True):
+            self._optimizer.add_gradient(shard, total / self._size)
 
 
 def send_off(bucket: FlatParameters, group: Rank, replicas: Rank | None = None) -> InFlight[torch.Tensor]:
@@ -53,9 +53,3 @@ def send_off(bucket: FlatParameters, group: Rank, replicas: Rank | None = None) 
 def _sum_steps(gradients: torch.Tensor, group: Rank, replicas: Rank | None) -> Steps[torch.Tensor]:
     part = yield from reduce_scatter_steps(group, gradients, GRADIENTS)
     return part if replicas is None else (yield from ring_steps(replicas, part, GRADIENTS))
-
-
-def add_gradient(shard: nn.Parameter, gradient: torch.Tensor) -> None:
-    """Add to a shard's gradient, in the shard's dtype."""
-    gradient = gradient.to(shard.dtype)
-    shard.grad = gradient if shard.grad is None else shard.grad + gradient

@@ -54,9 +54,8 @@ class ShardedOptimizer:
             shards = []
             for bucket in assign_buckets(given["params"], bucket_bytes):
                 bucket.write_values(broadcast_tree(group, bucket.read_values()))
-                shards.append(
-                    (bucket, nn.Parameter(self._chunk(bucket.read_values()).to(master_dtype or bucket.dtype)))
-                )
+                own = self._chunk(bucket.read_values())
+                shards.append((bucket, nn.Parameter(self._lower(own, master_dtype or bucket.dtype))))
             param_groups.append(given | {"params": [shard for _, shard in shards]})
             self.shards += shards
         self.optimizer = optimizer_class(param_groups, **options)
@@ -74,7 +73,12 @@ class ShardedOptimizer:
         """
         for bucket, shard in self.shards:
             total = reduce_scatter_ring(self._group, bucket.read_gradients(), GRADIENTS)
-            shard.grad = (total / self._group.size).to(shard.dtype)
+            shard.grad = self._lower(total / self._group.size, shard.dtype)
+
+    def add_gradient(self, shard: nn.Parameter, gradient: torch.Tensor) -> None:
+        """Add a mean gradient to a shard's own, in the shard's dtype and where it lies."""
+        lowered = self._lower(gradient, shard.dtype)
+        shard.grad = lowered if shard.grad is None else shard.grad + lowered
 
     def step(self) -> None:
         """Update this rank's shards, then gather everybody's weights: Psi·(p - 1)/p bytes sent.
@@ -83,11 +87,20 @@ class ShardedOptimizer:
         """
         for bucket, shard in self.shards:
             if shard.grad is None:
-                shard.grad = self._chunk(bucket.read_gradients()).to(shard.dtype)
+                shard.grad = self._lower(self._chunk(bucket.read_gradients()), shard.dtype)
         self.optimizer.step()
         for bucket, shard in self.shards:
             shard.grad = None
-            bucket.write_values(torch.cat(all_gather_ring(self._group, shard.detach().to(bucket.dtype), WEIGHTS)))
+            own = self._lift(shard, bucket.parameters[0])
+            bucket.write_values(torch.cat(all_gather_ring(self._group, own, WEIGHTS)))
+
+    def _lower(self, array: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """What the optimiser takes of the device's array, in its dtype."""
+        return array.to(dtype)
+
+    def _lift(self, shard: nn.Parameter, like: torch.Tensor) -> torch.Tensor:
+        """A shard's new values as the device's parameters have them."""
+        return shard.detach().to(like.dtype)
 
     def _chunk(self, flat: torch.Tensor) -> torch.Tensor:
         return split_chunks(flat, self._group.size)[self._group.rank].clone()
@@ -117,7 +130,7 @@ def clip_gradients(
     total = torch.zeros((), dtype=torch.float64, device=group.device)  # a rank may have no gradient at all
     for shard, weight in zip(given, weights, strict=True):
         if shard.grad is not None:
-            total += (shard.grad.double().square() * weight.to(group.device)).sum()
+            total += (shard.grad.double().square() * weight.to(shard.grad.device)).sum().to(group.device)
     norm = math.sqrt(ring(group, total.reshape(1), NORM).item())
     if norm > max_norm:
         for shard in given:

@@ -61,6 +61,11 @@ class Unit:
             parameter.untyped_storage().resize_(0)
         self.is_whole = False
 
+    def add_gradient(self, gradient: torch.Tensor) -> None:
+        """Add to the shard's gradient, in the shard's dtype."""
+        gradient = gradient.to(self.shard.dtype)
+        self.shard.grad = gradient if self.shard.grad is None else self.shard.grad + gradient
+
     @property
     def size_bytes(self) -> int:
         """Bytes of the parameters when they are whole."""

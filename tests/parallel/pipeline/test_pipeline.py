@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -14,6 +15,8 @@ from mlsys_lab.comm.simulate.cluster import Cluster
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.communication import bubble
 from mlsys_lab.flops.layout import Layout
+from mlsys_lab.flops.zero_bubble import split_bubble
+from mlsys_lab.parallel.data import DDP
 from mlsys_lab.parallel.pipeline import (
     Action,
     Pipeline,
@@ -22,8 +25,10 @@ from mlsys_lab.parallel.pipeline import (
     interleaved,
     one_forward_one_backward,
     simulate,
+    zero_bubble,
 )
 from mlsys_lab.parallel.pipeline.execution import ACTIVATIONS, GRADIENTS
+from mlsys_lab.parallel.pipeline.late_weights import LateWeights
 from mlsys_lab.parallel.pipeline.schedules import most_kept
 
 ROWS, WIDTH = 3, 5
@@ -34,6 +39,7 @@ CASES = {
     "three chunks": (lambda p, m: interleaved(p, m, 3), 3),
 }
 each_case = pytest.mark.parametrize(("make", "chunks"), CASES.values(), ids=CASES)
+SPLIT = CASES | {"zero bubble": (lambda p, m: zero_bubble(p, m), 1)}
 
 
 def layers(count: int) -> list[nn.Module]:
@@ -48,7 +54,7 @@ def data(micro_batches: int) -> tuple[torch.Tensor, torch.Tensor]:
     return x, y
 
 
-@each_case
+@pytest.mark.parametrize(("make", "chunks"), SPLIT.values(), ids=SPLIT)
 @pytest.mark.parametrize(("p", "m"), [(2, 2), (2, 6), (3, 3), (4, 8)])
 def test_gradients_equal_one_process_and_messages_are_counted(
     make: Callable[[int, int], Schedule], chunks: int, p: int, m: int
@@ -115,6 +121,73 @@ def test_what_a_rank_keeps() -> None:
         assert [cluster.timeline().peak_bytes(rank) for rank in range(p)] == [10 * most_kept(one) for one in schedule]
 
 
+@pytest.mark.parametrize(("p", "m"), [(1, 1), (2, 2), (2, 5), (4, 4), (4, 16), (8, 12)])
+@pytest.mark.parametrize(("inputs", "weights"), [(1.0, 1.0), (1.2, 0.8), (2.0, 1.0), (1.5, 0.25)])
+def test_weights_that_wait_leave_the_idle_time_of_the_paper(p: int, m: int, inputs: float, weights: float) -> None:
+    """Less than 1F1B's, for no more memory than its first rank takes."""
+    ends, schedule = [], zero_bubble(p, m)
+    for one in (schedule, one_forward_one_backward(p, m)):
+        cluster = Cluster(p)
+        simulate(cluster, one, forward_s=1.0, backward_s=inputs + weights, weight_s=weights, activation_bytes=10.0)
+        assert max(cluster.timeline().peak_bytes(rank) for rank in range(p)) == 10 * min(p, m)
+        ends.append(cluster.timeline().end_s / (m * (1 + inputs + weights)) - 1)
+    assert ends[0] == pytest.approx(split_bubble(p, m, inputs=inputs, weights=weights))
+    assert ends[1] == pytest.approx(bubble(p, m)) and (p == 1 or ends[0] < ends[1])
+    assert [most_kept(order) for order in schedule] == [min(p, m)] * p
+
+
+def test_the_idle_time_of_a_split_backward_pass_has_its_bounds() -> None:
+    for given in ({"stages": 4, "micro_batches": 3}, {"stages": 2, "micro_batches": 4, "weights": 1.5}):
+        with pytest.raises(InputError, match="this schedule's idle time has another form"):
+            split_bubble(**given)
+
+
+def test_weights_that_wait_are_averaged_over_replicas_once() -> None:
+    """Two replicas of two stages: hooks of linear layers are called in their late passes, those of norms before."""
+    m, p = 4, 2
+    x, y = data(m)
+
+    def make() -> list[nn.Module]:
+        return [nn.Sequential(nn.LayerNorm(WIDTH).double(), one) for one in layers(p)]
+
+    def train(rank: Rank, _: None) -> list[torch.Tensor | None]:
+        stage, half = rank.rank // 2, rank.rank % 2
+        pipes, copies = rank.group([half, 2 + half]), rank.group([2 * stage, 2 * stage + 1])
+        model = DDP(make()[stage], copies, bucket_bytes=100)
+        mine = range(half, m, 2)
+        Pipeline([model], pipes).step(
+            zero_bubble(p, m // 2),
+            [x[i] for i in mine],
+            [y[i] for i in mine],
+            nn.functional.mse_loss,
+            lambda is_last: nullcontext() if is_last else model.no_sync(),
+        )
+        model.finish_gradient_synchronization()
+        return [parameter.grad for parameter in model.parameters()]
+
+    results, _ = run(train, [None] * 4)
+    whole = nn.Sequential(*make())
+    nn.functional.mse_loss(whole(x), y).backward()
+    for rank, gradients in enumerate(results):
+        expected = [parameter.grad for parameter in whole[rank // 2].parameters()]
+        torch.testing.assert_close(gradients, expected, rtol=1e-12, atol=1e-15)
+
+
+def test_late_weights_are_worked_out_once_and_leave_frozen_ones_alone() -> None:
+    first, second = nn.Linear(WIDTH, WIDTH).double(), nn.Linear(WIDTH, 2, bias=False).double()
+    first.weight.requires_grad_(False)
+    x = data(1)[0].requires_grad_()  # (1, ROWS, WIDTH)
+    with LateWeights() as late:
+        result = second(first(x)).square().sum()
+    result.backward()
+    assert x.grad is not None and second.weight.grad is None and first.bias.grad is None
+    for _ in range(2):  # the second time there is nothing left
+        late.backward()
+        whole = torch.autograd.grad(second(first(x)).square().sum(), [x, first.bias, second.weight])
+        torch.testing.assert_close([x.grad, first.bias.grad, second.weight.grad], list(whole), rtol=1e-12, atol=0)
+    assert first.weight.grad is None
+
+
 def test_messages_that_take_time_make_idle_time_and_interleaving_has_more_of_them() -> None:
     ends = []
     for schedule in (one_forward_one_backward(4, 8), interleaved(4, 8, 2)):
@@ -148,6 +221,6 @@ def test_a_schedule_of_another_pipeline_is_told() -> None:
     def train(rank: Rank, schedule: Schedule) -> None:
         Pipeline(layers(1), rank).step(schedule, list(x), list(y), nn.functional.mse_loss)
 
-    for schedule in (gpipe(3, 2), gpipe(2, 3), interleaved(2, 2, 2)):
+    for schedule in (gpipe(3, 2), gpipe(2, 3), interleaved(2, 2, 2), zero_bubble(2, 3)):
         with pytest.raises((RankError, InputError), match="the schedule is of another pipeline"):
             run(train, [schedule] * 2)
