@@ -13,11 +13,15 @@ from mlsys_lab.kernels.grey import numba_steps as greys
 from mlsys_lab.kernels.matmul import cost
 from mlsys_lab.kernels.matmul import numba_steps as products
 from mlsys_lab.kernels.matmul.cuda_steps import WARP_TILE
+from mlsys_lab.kernels.matmul.triton_kernels import tile_kernel
+from mlsys_lab.kernels.matmul.triton_steps import Tile
 from mlsys_lab.kernels.numba_launch import Recorder
 from mlsys_lab.kernels.reduction import numba_steps as sums
+from mlsys_lab.kernels.softmax import cost as softmax_cost
 from mlsys_lab.kernels.trace.banks import BANKS, passes
 from mlsys_lab.kernels.trace.events import STORE, Trace
 from mlsys_lab.kernels.trace.sectors import sectors
+from mlsys_lab.kernels.trace.triton_interpreter import record
 from mlsys_lab.kernels.transpose import numba_steps as turns
 from tests.drawn import boxes, svgs, words
 
@@ -136,3 +140,48 @@ def test_the_device_waits_for_short_kernels_only() -> None:
         assert all((gap > 1) == waits for gap in gaps)
         launched = [x + width + 1 for x, width in zip(boxes(svg, "violet", "x"), boxes(svg, "violet"), strict=True)]
         assert all(start >= issued - 0.2 for (start, _), issued in zip(kernels, launched, strict=True))
+
+
+def test_passes_of_a_softmax_are_those_that_its_cost_counts() -> None:
+    apart, fused = svgs("triton.fusion")
+    arrows = [sum("head" in one.get("class", "") for one in svg.iter("polygon")) for svg in (apart, fused)]
+    read, written = softmax_cost.unfused(1, 10**6, 1)
+    _, least = softmax_cost.forward(1, 10**6, 1)
+    assert arrows == [round((read + written) / 10**6), least / 10**6] == [8, 2]
+
+
+def test_the_online_sum_ends_at_the_softmax_s_own() -> None:
+    (svg,) = svgs("triton.online")
+    heights = torch.tensor(boxes(svg, "quiet", "height")) / 26
+    drawn = words(svg)
+    assert drawn[-2] == f"s = {torch.exp(heights - heights.max()).sum():.2f}"
+    maxima = [float(one.removeprefix("m = ")) for one in drawn if one.startswith("m")]
+    assert maxima == pytest.approx(torch.cummax(heights, 0).values[3::4].tolist(), abs=0.05)
+
+
+def test_attention_computes_the_tiles_that_a_query_may_see() -> None:
+    (svg,) = svgs("triton.flash")
+    tiles = [tone for tone in ("quiet", "blue", "orange") for width in boxes(svg, tone) if width == 24]
+    queries, keys = 6, 1  # blocks of queries, and the one of keys in orange
+    assert len(tiles) - queries - keys == queries * (queries + 1) / 2
+
+
+def test_pages_hold_the_sequence_and_are_shared_evenly() -> None:
+    (svg,) = svgs("triton.pages")
+    pool = [[width for width in boxes(svg, tone) if width == 20] for tone in ("blue", "orange", "quiet")]
+    assert [len(pages) for pages in pool] == [3, 3, 6]
+
+
+def test_programs_that_run_at_once_have_the_tiles_of_the_kernel_s_order() -> None:
+    for svg, group in zip(svgs("triton.order"), (1, 4), strict=True):
+        side = 16
+        a, b = torch.zeros(16 * side, 16).half(), torch.zeros(16, 16 * side).half()
+        tile = Tile(m=16, n=16, k=16, group=group)
+        sizes = 16 * side, 16 * side, 16
+        flags = {"EVEN": True, "PRECISION": "ieee", "ACTIVATION": "none", "BIAS": False, "KEEP": False}
+        arguments = a, b, a.new_empty(sizes[:2]), None, None, *sizes, *a.stride(), *b.stride()
+        seen = record(tile_kernel, 32, *arguments, outputs=["c_ptr"], **flags, **tile.constants())
+        rows = {int(one) // (16 * 16 * 2) for one in seen.of(buffer="a_ptr")["offset"]}
+        columns = {int(one) % (16 * side * 2) // 32 for one in seen.of(buffer="b_ptr")["offset"]}
+        assert [len(boxes(svg, "orange")), len(boxes(svg, "green"))] == [len(rows), len(columns)]
+        assert len(boxes(svg, "blue")) == len(rows) * len(columns) == 32
