@@ -8,7 +8,7 @@ is at most `WIDEST` wide, which fits a telephone of 390 px, and on wider screens
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup, escape
@@ -122,6 +122,25 @@ def chunk_row(
             f'<rect class="mark" x="{left:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="1"/>'
         )
     return "".join(pieces)
+
+
+def cells(
+    x: float, y: float, rows: int, columns: int, tone: Callable[[int, int], str], *, size: float = 14, gap: float = 2
+) -> list[str]:
+    """A table of small squares, in tones by row and column; an empty tone leaves its place free."""
+    return [
+        f'<rect class="{_known(kind)}" x="{x + j * (size + gap):.1f}" y="{y + i * (size + gap):.1f}" '
+        f'width="{size:.1f}" height="{size:.1f}" rx="2"/>'
+        for i in range(rows)
+        for j in range(columns)
+        if (kind := tone(i, j))
+    ]
+
+
+def curve(points: Sequence[tuple[float, float]], tone: str = "plain") -> str:
+    """A line through all points, in order."""
+    way = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+    return f'<path class="{_known(tone)} stroke" d="M{way}"/>'
 
 
 def on_circle(count: int, x: float, y: float, radius: float) -> list[tuple[float, float]]:

@@ -25,6 +25,7 @@ from mlsys_lab.hardware import device
 from mlsys_lab.inference.cache import Paged
 from mlsys_lab.inference.cache.filling import Text, fillings
 from mlsys_lab.models import Transformer
+from tests.drawn import boxes, svgs
 
 BOOK = Path(__file__).parents[2] / "book"
 sys.path.insert(0, str(BOOK / "_ext"))  # where the extension `drawing` is
@@ -40,10 +41,6 @@ def font_size(classes: str) -> float:
     """CSS pixels of a text with these classes, as the stylesheet has it."""
     sizes = dict(re.findall(r"\.drawing text(?:\.(\w+))? \{ font-size: ([\d.]+)px", STYLE))
     return float(next((sizes[one] for one in classes.split() if one in sizes), sizes[""]))
-
-
-def svgs(name: str) -> list[ElementTree.Element]:
-    return list(ElementTree.fromstring(draw(name)).iter("svg"))
 
 
 def whole_chunks(state: ElementTree.Element) -> int:
@@ -112,11 +109,6 @@ def test_halving_and_doubling_draws_as_many_chunks_as_a_run_sends() -> None:
     assert drawn == [0, *sent]
     *_, middle, last = svgs("collectives.halving_doubling")
     assert [whole_chunks(state) for state in (middle, last)] == [p * p // 2, p * p]
-
-
-def boxes(svg: ElementTree.Element, tone: str) -> list[float]:
-    """Widths of the boxes of a tone."""
-    return [float(one.get("width", 0)) for one in svg.iter("rect") if one.get("class") == tone]
 
 
 def test_a_cache_leaves_one_row_of_scores_and_groups_share_keys() -> None:

@@ -1,0 +1,282 @@
+"""Drawings of chapter 05: a grid over an array, sectors, barriers, sums in a tree, banks, tiles, and two buffers.
+
+What a warp touches is read from launches of the package's kernels; tiles and times come from its ladder and devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from markupsafe import Markup
+
+from book.drawings.kit import Panel, arrow, box, cells, drawing, line, panel, text
+from mlsys_lab.hardware import device
+from mlsys_lab.kernels.grey import numba_steps as greys
+from mlsys_lab.kernels.matmul import cost
+from mlsys_lab.kernels.matmul import numba_steps as products
+from mlsys_lab.kernels.matmul.cuda_steps import WARP_TILE
+from mlsys_lab.kernels.numba_launch import Recorder
+from mlsys_lab.kernels.trace.events import WARP
+from mlsys_lab.kernels.trace.sectors import SECTOR_BYTES
+
+BANKS = 8
+"""Banks of the drawn shared memory, a quarter of the real one's: rows of eight are legible."""
+
+
+def grid() -> Markup:
+    """Two blocks of 64 threads over an array of 100 numbers: who has which, and who has none."""
+    numbers, threads, blocks = 100, 64, 2
+    unit = 332 / (blocks * threads)
+    block, thread = 1, 10
+    own = block * threads + thread
+    pieces = []
+    for b in range(blocks):
+        left = 4 + unit * threads * b
+        pieces += [box(left, 22, unit * threads - 4, 46), text(left, 14, f"block {b}", size="strong", anchor="start")]
+        for warp in range(threads // WARP):
+            x = left + 5 + warp * (unit * WARP - 3)
+            beyond = b * threads + (warp + 1) * WARP > numbers
+            pieces.append(box(x, 30, unit * WARP - 8, 30, f"warp {warp}", "orange" if beyond else "blue"))
+    end = 4 + unit * numbers
+    pieces += [box(4, 132, end - 4, 28, f"{numbers} numbers", "blue")]
+    words = f"{blocks * threads - numbers} threads beyond the end"
+    pieces += [box(end, 132, 336 - end, 28, tone="orange"), text(336, 178, words, "orange", size="small", anchor="end")]
+    x = 4 + unit * (own + 0.5)
+    pieces += [arrow(x, 70, x, 130, "blue")]
+    words = f"i = {block} · {threads} + {thread} = {own}"
+    pieces.append(text(x - 8, 104, words, "blue", size="small", anchor="end"))
+    return drawing(
+        "Two blocks of 64 threads, two warps each, above an array of 100 numbers. Thread 10 of block 1 has number 74. "
+        "The last 28 threads of the last warp lie beyond the end.",
+        panel(340, 184, pieces),
+    )
+
+
+def coalescing() -> Markup:
+    """Eight lanes ask for the reds of a picture: interleaved with other colours, and in a plane."""
+    pixels = 8
+    return drawing(
+        "Eight lanes ask for eight reds. Interleaved with greens and blues they lie in three sectors of 32 bytes; in a "
+        "plane of their own, in one.",
+        _reds("interleaved", torch.ones(1, pixels, 3), "rgb" * pixels),
+        _reds("planar", torch.ones(3, 1, pixels), "".join(colour * pixels for colour in "rgb")),
+    )
+
+
+def _reds(step: str, picture: torch.Tensor, colours: str) -> Panel:
+    """What the first request of a step's warp touches, with the sectors around it."""
+    recorder = Recorder()
+    greys.run(step, picture, launch=recorder)
+    rows = recorder.traces[0].of(buffer="picture")
+    first = rows[rows["request"] == rows["request"].min()]
+    itemsize = picture.element_size()
+    wanted = {int(one["thread"]): int(one["offset"]) // itemsize for one in first}
+    in_sector = SECTOR_BYTES // itemsize
+    touched = sorted({number // in_sector for number in wanted.values()})
+    pitch = 14
+    pieces = [text(4, 17, "lanes", "quiet", size="small", anchor="start")]
+    for lane, number in wanted.items():
+        x = 64 + 36 * lane
+        pieces += [box(x, 4, 20, 18, lane), line(x + 10, 22, 9 + pitch * number, 66, "orange")]
+    tones = {"r": "orange", "g": "green", "b": "blue"}
+    wide = in_sector * pitch
+    for sector in range(len(colours) // in_sector):
+        tone = "orange" if sector in touched else "quiet"
+        pieces.append(box(2 + wide * sector, 66, wide - 1, 26, tone=tone))
+    kinds = [tones[colour] if j in wanted.values() else "quiet" for j, colour in enumerate(colours)]
+    pieces += cells(4, 72, 1, len(colours), lambda _, j: kinds[j], size=12)
+    pieces += [text(10 + pitch * j, 107, one, tones[one], size="small") for j, one in enumerate(colours)]
+    moved = f"{len(touched)} sector{'s' * (len(touched) > 1)}: {len(touched) * SECTOR_BYTES} bytes"
+    pieces.append(text(4, 128, f"{moved} for {len(wanted) * itemsize}", size="small", anchor="start"))
+    return panel(340, 134, pieces, title=step)
+
+
+def barrier() -> Markup:
+    """Two warps that turn 64 numbers round in shared memory, without and with a barrier."""
+    return drawing(
+        "Two warps in time. Without a barrier warp 0 reads numbers 32 to 63 before warp 1 has written them. With one, "
+        "both write, meet, and then read.",
+        _warps({0: (0, 1), 1: (2, 3)}, None),
+        _warps({0: (0, 2), 1: (0, 2)}, 2),
+    )
+
+
+def _warps(at: dict[int, tuple[int, int]], meeting: int | None) -> Panel:
+    """When each warp writes its own half and reads the other's, in columns of time."""
+    pieces, wide = [], 70
+    for warp, times in at.items():
+        y = 10 + 44 * warp
+        pieces.append(text(2, y + 20, f"warp {warp}", size="small", anchor="start"))
+        own = f"{warp * WARP}–{(warp + 1) * WARP - 1}"
+        other = f"{(1 - warp) * WARP}–{(2 - warp) * WARP - 1}"
+        early = times[1] < at[1 - warp][0]
+        for verb, numbers, column, tone in (("write", own, times[0], "blue"), ("read", other, times[1], "green")):
+            kind = "orange" if verb == "read" and early else tone
+            x = 58 + wide * column
+            pieces += [box(x, y - 6, wide - 4, 38, tone=kind), text(x + 33, y + 9, verb, size="small")]
+            pieces.append(text(x + 33, y + 24, numbers, kind, size="small"))
+    if meeting is not None:
+        x = 58 + wide * (meeting - 1) + 33
+        pieces += [line(x, 0, x, 92, "violet"), text(x, 108, "barrier", "violet", size="small")]
+    else:
+        x = 58 + wide * at[0][1] + 33
+        pieces += [text(x, 108, "not yet written", "orange", size="small"), arrow(x, 94, x, 46, "orange")]
+    return panel(340, 114, pieces, title="without a barrier" if meeting is None else "with one")
+
+
+def tree() -> Markup:
+    """Eight numbers added up by eight threads: partners that drift apart, that come together, and in registers."""
+    return drawing(
+        "Three trees that add eight numbers in three levels, by two warps of four. Interleaved, both warps have a "
+        "thread at work at two levels. Sequential, one warp has retired after the first. With shuffles no barrier "
+        "stands between the levels.",
+        _tree(lambda t, apart: t % (2 * apart) == 0, (1, 2, 4), "interleaved"),
+        _tree(lambda t, apart: t < apart, (4, 2, 1), "sequential"),
+        _tree(lambda t, apart: t < apart, (4, 2, 1), "shuffles", barriers=False),
+    )
+
+
+def _tree(adds: Callable[[int, int], bool], distances: tuple[int, ...], title: str, *, barriers: bool = True) -> Panel:
+    """Levels of a tree over eight threads: `adds` says which of them take a number from `apart` further on."""
+    threads, warp = 8, 4
+    across = [12 + 19 * t + 8 * (t // warp) for t in range(threads)]
+    held = [1] * threads
+    tone = "blue" if barriers else "violet"
+    pieces = [box(x - 8, 22, 16, 18, n, tone) for x, n in zip(across, held, strict=True)]
+    if barriers:
+        pieces += [text(12 + 19 * (t + 1.5) + 2 * t, 13, f"warp {t // warp}", "quiet", size="small") for t in (0, warp)]
+    else:
+        pieces.append(text(2, 13, "lanes of one warp", "quiet", size="small", anchor="start"))
+    for level, apart in enumerate(distances):
+        y = 78 + 56 * level
+        at_work = [t for t in range(threads) if adds(t, apart)]
+        if barriers:
+            pieces.append(line(2, y - 29, 170, y - 29, "violet"))
+        for t in at_work:
+            held[t] += held[t + apart]
+            pieces.append(arrow(across[t + apart], y - 37, across[t] + 3, y - 1, "plain"))
+            pieces.append(line(across[t], y - 37, across[t], y, tone))
+        busy = len({t // warp for t in at_work})
+        for t, x in enumerate(across):
+            pieces.append(box(x - 8, y, 16, 18, held[t] if t in at_work else "", tone if t in at_work else "quiet"))
+        if barriers:
+            pieces.append(text(176, y + 14, f"{busy} warp{'s' * (busy > 1)}", size="small", anchor="start"))
+    words = f"{len(distances)} barriers" if barriers else "no barrier"
+    pieces.append(text(2, 226, words, "violet" if barriers else "plain", size="small", anchor="start"))
+    return panel(236 if barriers else 174, 232, pieces, title=title)
+
+
+def banks() -> Markup:
+    """A column of a tile in shared memory, with rows of eight numbers and of nine."""
+    return drawing(
+        "A shared memory of eight banks, words counted along the rows. With rows of eight, all numbers of a column "
+        "lie in one bank and take eight passes. With one unused number after each row they lie in eight banks.",
+        _column(BANKS, f"rows of {BANKS}"),
+        _column(BANKS + 1, f"rows of {BANKS} and 1 unused"),
+    )
+
+
+def _column(pitch: int, title: str, column: int = 2) -> Panel:
+    """Words of a tile by bank; those of one column carry the number of the lane that wants them."""
+    wanted = {row * pitch + column: row for row in range(BANKS)}
+    passes = max(sum(word % BANKS == bank for word in wanted) for bank in range(BANKS))
+    tone = "orange" if passes > 1 else "blue"
+
+    def kind(row: int, bank: int) -> str:
+        word = BANKS * row + bank
+        if word in wanted:
+            return tone
+        return "quiet" if word < BANKS * pitch and word % pitch < BANKS else ""
+
+    rows, size = -(-BANKS * pitch // BANKS), 16
+    pieces = [text(14 + 18 * bank, 13, bank, "quiet", size="small") for bank in range(BANKS)]
+    pieces += cells(6, 20, rows, BANKS, kind, size=size)
+    for word, lane in wanted.items():
+        pieces.append(text(14 + 18 * (word % BANKS), 33 + 18 * (word // BANKS), lane, size="small"))
+    words = f"{passes} passes" if passes > 1 else "1 pass"
+    pieces.append(text(6, 200, words, tone, size="small", anchor="start"))
+    return panel(162, 206, pieces, title=title)
+
+
+def tiles() -> Markup:
+    """Which numbers of both factors a thread takes at one step along k, on three rungs of the ladder."""
+    side = products.SIDE
+    return drawing(
+        "Three products, a on the left, b above, c in the corner. A naive thread takes a number of each from memory "
+        "for one multiply-add; with a shared tile, from the tile; with a register tile, four of each for sixteen.",
+        _factors("naive", 1, 0),
+        _factors("shared tile", 1, products.TILE),
+        _factors("register tile", side, products.ROWS),
+    )
+
+
+def _factors(title: str, side: int, tile: int) -> Panel:
+    """Factors and result of a product; the tile of a block is shaded, the numbers of one thread are marked."""
+    whole, depth, left, top = 96, 48, 62, 62
+    shown = whole * (tile or 1) / products.ROWS if tile < products.ROWS else whole * 0.68
+    pieces = [box(left, 8, whole, depth), box(8, top, depth, whole), box(left, top, whole, whole)]
+    pieces += [text(8 + depth - 12, top + whole - 8, "a"), text(left + whole - 12, 8 + depth - 8, "b")]
+    pieces.append(text(left + whole - 12, top + whole - 8, "c"))
+    k = 26
+    if tile:
+        places = ((left + 8, k - 1, shown, 18), (k - 1, top + 8, 18, shown), (left + 8, top + 8, shown, shown))
+        pieces += [box(*place, tone="violet") for place in places]
+    apart = shown / side
+    at, gap = 8 + apart / 2 - 3.5 if tile else 40.0, apart - 7
+    pieces += cells(left + at, k + 4.5, 1, side, lambda *_: "orange", size=7, gap=gap)
+    pieces += cells(k + 4.5, top + at, side, 1, lambda *_: "blue", size=7, gap=gap)
+    pieces += cells(left + at, top + at, side, side, lambda *_: "green", size=7, gap=gap)
+    if side == 1:
+        pieces += [arrow(left + at + 3.5, 8 + k + 6, left + at + 3.5, top + at - 2, "orange")]
+        pieces += [arrow(8 + k + 6, top + at + 3.5, left + at - 2, top + at + 3.5, "blue")]
+    place = "the tiles" if tile else "memory"
+    sums = f"{side * side} multiply-add{'s' * (side > 1)}"
+    pieces += [text(8, 178, f"{2 * side} from {place}", size="small", anchor="start")]
+    pieces.append(text(8, 195, sums, size="small", anchor="start"))
+    return panel(164, 202, pieces, title=title)
+
+
+def buffers() -> Markup:
+    """Tiles that are fetched and multiplied in turns, and in two buffers at the same time."""
+    tile, h100 = WARP_TILE, device("H100")
+    size_bytes = (tile.rows + tile.columns) * tile.depth * 4
+    copy_s = size_bytes / (h100.memory_bandwidth_bytes_per_s / h100.units)
+    multiply_s = cost.flops(tile.rows, tile.columns, tile.depth) / (h100.peak("fp32") / h100.units)
+    turns = 4
+    scale = 274 / (turns * (copy_s + multiply_s))
+
+    def row(count: int, title: str) -> Panel:
+        pieces = [text(2, y, word, size="small", anchor="start") for y, word in ((24, "copy"), (62, "multiply"))]
+        copied, free = [0.0] * turns, [0.0] * turns
+        for turn in range(turns):
+            # A copy waits for the copy before it, and for the product that last used its buffer.
+            start = max(copied[turn - 1] if turn else 0.0, free[turn - count] if turn >= count else 0.0)
+            copied[turn] = start + copy_s
+            begins = max(copied[turn], free[turn - 1] if turn else 0.0)
+            free[turn] = begins + multiply_s
+            tone = ("blue", "orange")[turn % count]
+            pieces.append(box(60 + scale * start, 6, scale * copy_s - 1, 28, turn, tone))
+            pieces.append(box(60 + scale * begins, 44, scale * multiply_s - 1, 28, turn, tone))
+        end = 60 + scale * free[-1]
+        words = f"{1e6 * free[-1]:.1f} µs"
+        pieces += [line(end, 2, end, 76), text(end, 92, words, size="small", anchor="end")]
+        return panel(340, 98, pieces, title=title)
+
+    return drawing(
+        "Two rows of copies above products, in time. With one buffer the multiprocessor multiplies only between two "
+        "copies. With two, the next tiles arrive in the other buffer meanwhile.",
+        row(1, "one buffer"),
+        row(2, "two buffers"),
+    )
+
+
+DRAWINGS = {
+    "grid": grid,
+    "coalescing": coalescing,
+    "barrier": barrier,
+    "tree": tree,
+    "banks": banks,
+    "tiles": tiles,
+    "buffers": buffers,
+}
