@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import settings
 
 from mlsys_lab.errors import MissingToolError
-from tests.times import BUDGETS_S, add_times, folder_of
+from tests.times import add_times, turn_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -45,11 +46,6 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if is_test and "mark.alone" not in collection_path.read_text(encoding="utf-8") else None
 
 
-def _slowness(item: pytest.Item) -> int:
-    """The budget of the test's folder, in seconds."""
-    return BUDGETS_S.get(folder_of(str(item.path.relative_to(ROOT))), 0)
-
-
 def _is_wanted(item: pytest.Item, config: pytest.Config) -> bool:
     """Whether a test is of the part asked for, and is not left to the weekly run."""
     if item.get_closest_marker("weekly") and not config.getoption("weekly"):
@@ -64,10 +60,22 @@ def _keep_wanted(items: list[pytest.Item], config: pytest.Config) -> None:
     items[:] = itertools.compress(items, wanted)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the garbage collector off what is imported and collected here: it stays, and to walk it takes a second."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
     _keep_wanted(items, config)
-    # Side by side the folders with most to do come first, so that all processes end at about the same time.
-    items.sort(key=_slowness, reverse=config.getoption("part") == "spread")
+    # Side by side what takes longest comes first, so that all processes end at about the same time; else it comes last.
+    items.sort(key=lambda item: turn_of(str(item.path.relative_to(ROOT))), reverse=config.getoption("part") != "spread")
     gpu_tests = [item for item in items if item.get_closest_marker("gpu")]
     if gpu_tests:
         import torch
@@ -82,6 +90,7 @@ def _unexpected_skips(reporter: pytest.TerminalReporter) -> list[pytest.TestRepo
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    gc.unfreeze()
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if os.environ.get("CI") and reporter and _unexpected_skips(reporter):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.times import BUDGETS_S, PROCESSES, WHOLE_S, add_times, folder_of, read_times, summarise
+from tests.times import BUDGETS_S, FIRST, PROCESSES, WHOLE_S, add_times, folder_of, read_times, summarise, turn_of
 from tests.whole import status
 
 PROJECT = Path(__file__).parents[1]
@@ -57,6 +57,13 @@ def test_every_folder_has_a_budget_and_all_together_stay_under_the_whole():
     folders = {folder_of(str(file.relative_to(PROJECT))) for file in (PROJECT / "tests").rglob("test_*.py")}
     assert folders == set(BUDGETS_S)
     assert sum(BUDGETS_S.values()) / PROCESSES <= WHOLE_S
+
+
+def test_the_files_to_begin_with_are_there_and_come_before_the_slowest_folder():
+    assert all((PROJECT / file).is_file() for file in FIRST)
+    slowest = max(BUDGETS_S, key=BUDGETS_S.__getitem__)
+    others = [f"tests/{slowest}/test_a.py", "tests/hardware/test_a.py"]
+    assert sorted([*others[::-1], *FIRST[::-1]], key=turn_of) == [*FIRST, *others]
 
 
 def report(test, time_s, when="call"):

@@ -35,6 +35,13 @@ BUDGETS_S = {
 in no folder. Two processes share them: all together stay under `WHOLE_S` of wall time. Over budget is said, and fails
 nothing: no test depends on how fast a machine is."""
 PROCESSES, WHOLE_S = 2, 20 * 60
+FIRST = (
+    "tests/e2e/test_site.py",  # builds the site: whoever else wants it meanwhile would wait for it, a core idle
+    "tests/labs/test_checks_discriminate.py",
+    "tests/labs/test_notebooks.py",
+    "tests/e2e/test_learner_journey.py",
+)
+"""Files to begin with where tests are spread: a file is the work of one process, and a long one would end alone."""
 SLOWEST = 20
 
 
@@ -42,6 +49,11 @@ def folder_of(test: str) -> str:
     """The folder of `tests/` that a test (`tests/labs/test_a.py::test_b`) is budgeted with."""
     parts = Path(test.split("::")[0]).parts
     return parts[1] if len(parts) > 2 else "tests"
+
+
+def turn_of(file: str) -> tuple[int, int]:
+    """A key to sort the files by whose tests are spread: `FIRST`, then those of the folder with the largest budget."""
+    return FIRST.index(file) if file in FIRST else len(FIRST), -BUDGETS_S.get(folder_of(file), 0)
 
 
 def add_times(reports: Iterable[pytest.TestReport], file: Path) -> None:

@@ -22,9 +22,13 @@ ALONE = ["--part=alone"]
 
 
 def run(arguments: list[str], **environment: str) -> int:
-    """One run of pytest; returns its exit status."""
+    """One run of pytest; returns its exit status.
+
+    Whatever the environment says, bytecode is kept: else each of a thousand processes compiles what it imports anew.
+    """
     command = [sys.executable, "-m", "pytest", *arguments]
-    return subprocess.run(command, env=os.environ | environment, check=False).returncode
+    keeping = {"PYTHONDONTWRITEBYTECODE": ""}
+    return subprocess.run(command, env=os.environ | keeping | environment, check=False).returncode
 
 
 def status(runs: list[int]) -> int:
