@@ -41,15 +41,15 @@ class Pipeline:
         inputs: Sequence[torch.Tensor],
         targets: Sequence[torch.Tensor],
         loss: Loss,
-        around_backward: Callable[[bool], AbstractContextManager[None]] = lambda is_last: nullcontext(),
+        around_backward: Callable[[int, bool], AbstractContextManager[None]] = lambda chunk, is_last: nullcontext(),
     ) -> torch.Tensor | None:
         """Go through the schedule; add the gradients of the mean loss over micro-batches to this rank's parameters.
 
         inputs, targets: of each micro-batch; the first rank reads the inputs, the last one the targets.
-        around_backward: a context for every pass that adds to gradients, given whether it is the last of its kind in
-        its chunk: where data parallelism sends gradients. Where a schedule has passes for the weights' gradients, those
-        of linear layers are added there. Returns the mean loss on the last rank and None on the others. Raises
-        InputError for a schedule of other ranks, chunks or micro-batches.
+        around_backward: a context for every pass that adds to gradients, given the number of this rank's chunk and
+        whether it is the chunk's last of its kind: where data parallelism sends gradients. Where a schedule has passes
+        for the weights' gradients, those of linear layers are added there. Returns the mean loss on the last rank and
+        None on the others. Raises InputError for a schedule of other ranks, chunks or micro-batches.
         """
         split = is_split(schedule)
         self._check(schedule, len(inputs), KINDS if split else WAYS)
@@ -75,11 +75,11 @@ class Pipeline:
                 sent += self._send(action, result)
             elif action.kind == "backward":
                 gradient = self._receive(action)
-                with around_backward(is_last):
+                with around_backward(action.chunk, is_last):
                     torch.autograd.backward(results.pop(where), gradient)
                 sent += self._send(action, given.pop(where).grad)
             else:
-                with around_backward(is_last):
+                with around_backward(action.chunk, is_last):
                     late.pop(where).backward()
         for request in sent:
             request.wait()

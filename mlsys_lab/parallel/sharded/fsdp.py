@@ -29,7 +29,8 @@ class FSDP(nn.Module):
 
     compute_dtype: what whole weights and their gradients are in; shards, and what they add up, keep the dtype that
     the parameters had. replicas: the ranks that keep the same shards as this one, in other groups (hybrid sharding):
-    weights then travel within a group, and gradients of shards between groups too.
+    weights then travel within a group, and gradients of shards between groups too. alone: a parameter of no layer that
+    is divided by itself, so that ranks with another module that has it too keep equal shards of it.
 
     Modules return a tensor or several of them. Between `backward()` and the optimiser's step call
     `finish_gradient_synchronization()`; with several micro-batches after each of them. `peak_bytes` are those of
@@ -44,11 +45,12 @@ class FSDP(nn.Module):
         group: Rank,
         compute_dtype: torch.dtype | None = None,
         replicas: Rank | None = None,
+        alone: nn.Parameter | None = None,
     ) -> None:
         super().__init__()
         self._group, self._replicas = group, replicas
         self._names = {id(parameter): name for name, parameter in module.named_parameters()}
-        self._units = [Unit(owner, parameters, group, compute_dtype) for owner, parameters in divide(module)]
+        self._units = [Unit(owner, parameters, group, compute_dtype) for owner, parameters in divide(module, alone)]
         if replicas is not None:
             for unit in self._units:
                 unit.shard.data.copy_(broadcast_tree(replicas, unit.shard.data))

@@ -72,11 +72,12 @@ class Unit:
         return sum(self._sizes)
 
 
-def divide(module: nn.Module) -> list[tuple[nn.Module, list[nn.Parameter]]]:
+def divide(module: nn.Module, alone: nn.Parameter | None = None) -> list[tuple[nn.Module, list[nn.Parameter]]]:
     """Units of a module in order of use: itself with what is left over, then each entry of its outermost ModuleLists.
 
     A parameter that several entries use belongs to the module itself, which is whole while they are used. Parameters
-    that are not trained belong to no unit. Raises InputError where a unit's parameters are not of one dtype.
+    that are not trained belong to no unit. `alone`, one of the module's own, has a unit to itself. Raises InputError
+    where a unit's parameters are not of one dtype.
     """
     layers: dict[str, nn.Module] = {}
     for name, child in module.named_modules():
@@ -93,7 +94,9 @@ def divide(module: nn.Module) -> list[tuple[nn.Module, list[nn.Parameter]]]:
         if len(kinds := {parameter.dtype for parameter in parameters}) > 1:
             got = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
             raise InputError("parameters that are gathered together have several dtypes", got=f"{got} in {name!r}")
-    return [(layers.get(name, module), parameters) for name, parameters in units.items() if parameters]
+    own = units.pop("")
+    parts = [("", [one for one in own if one is not alone]), ("", [one for one in own if one is alone])]
+    return [(layers.get(name, module), parameters) for name, parameters in [*parts, *units.items()] if parameters]
 
 
 def _layer_of(name: str, layers: Iterable[str]) -> str | None:

@@ -86,8 +86,8 @@ def restore(trainer: Trainer, path: Path) -> None:
     """
     checkpoint = Checkpoint(path)
     checkpoint.require(_describe(trainer))
-    optimizer, place, size = trainer.replica.optimizer, trainer.mesh.place, trainer.mesh.tensor.size
-    for share in trainer.replica.shares:
+    place, size = trainer.mesh.place, trainer.mesh.tensor.size
+    for replica, share in trainer.shares():
         flats = {}
         for kind in KINDS:
             parts = []
@@ -96,11 +96,11 @@ def restore(trainer: Trainer, path: Path) -> None:
                 dim = trainer.divided_dim(parameter)
                 parts.append(whole if dim is None else whole.chunk(size, dim)[place["tensor"]])
             flats[kind] = torch.cat([part.reshape(-1) for part in parts])
-        if trainer.replica.keeps_weights:
+        if replica.keeps_weights:
             share.flat.write_values(flats["weight"])
         share.shard.data.copy_(share.cut(flats["weight"]))
         moments = {kind: share.cut(flats[kind]).to(share.shard.device).clone() for kind in KINDS[1:]}
-        optimizer.state[share.shard] = {"step": torch.tensor(float(checkpoint.manifest["done"])), **moments}
+        replica.optimizer.state[share.shard] = {"step": torch.tensor(float(checkpoint.manifest["done"])), **moments}
     trainer.done, trainer.batches.state = checkpoint.manifest["done"], checkpoint.manifest["position"]
     if checkpoint.manifest["layout"] == asdict(trainer.layout):
         torch.set_rng_state(checkpoint.random_state(trainer.mesh.world.rank))
@@ -173,8 +173,8 @@ def _write_pieces(trainer: Trainer, file: Path) -> None:
     """Write what this rank counts of all parameters, and its random state."""
     pieces: list[Piece] = []
     tensors = {"random": torch.get_rng_state()}
-    for share in trainer.replica.shares:
-        state = trainer.replica.optimizer.state[share.shard]
+    for replica, share in trainer.shares():
+        state = replica.optimizer.state[share.shard]
         none_yet = torch.zeros_like(share.shard)  # before the first step
         kept = {"weight": share.shard.detach(), **{kind: state.get(kind, none_yet) for kind in KINDS[1:]}}
         offset, end = -share.start, share.shard.numel()

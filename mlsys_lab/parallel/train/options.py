@@ -14,6 +14,7 @@ WAYS = {
     "data": "data",
     "tensor": "tensor",
     "pipeline": "pipeline",
+    "interleave": "interleave",
     "context": "context",
     "zero": "zero_stage",
     "micro-batch": "micro_batch",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,15 +38,13 @@ class Replica(ABC):
     """A module, its optimiser, and when mean gradients travel among the ranks of a group.
 
     `module` is what a pipeline calls, `shares` are what the optimiser updates here. A step is: every backward pass
-    within `around_backward`, then `finish`, then `step`. Optimisers treat each element by itself. `is_divided` says
-    whether the ranks of the group update different elements, `keeps_weights` whether each has all weights between
-    steps.
+    within `around_backward`, then `finish`, then `step`. Optimisers treat each element by itself. `keeps_weights` says
+    whether each rank has all weights between steps.
     """
 
     module: nn.Module
     optimizer: torch.optim.Optimizer
     shares: list[Share]
-    is_divided = True
     keeps_weights = True
 
     @contextmanager
@@ -65,8 +63,6 @@ class Replica(ABC):
 
 class Whole(Replica):
     """Every rank keeps and updates everything: gradients are all-reduced while the last backward pass goes on."""
-
-    is_divided = False
 
     def __init__(self, stage: nn.Module, group: Rank) -> None:
         self.module = self._ddp = DDP(stage, group, BUCKET_BYTES)
@@ -133,8 +129,8 @@ class WeightsDivided(Replica):
 
     keeps_weights = False
 
-    def __init__(self, stage: nn.Module, group: Rank) -> None:
-        self.module = self._fsdp = FSDP(stage, group)
+    def __init__(self, stage: nn.Module, group: Rank, alone: nn.Parameter | None) -> None:
+        self.module = self._fsdp = FSDP(stage, group, alone=alone)
         self.shares = [Share(flat, shard, group) for flat, shard in self._fsdp.units]
         self.optimizer = torch.optim.AdamW(self._fsdp.parameters(), **ADAM)
 
@@ -154,16 +150,14 @@ class WeightsDivided(Replica):
 
 
 def replicate(stage: nn.Module, group: Rank, zero_stage: int, alone: nn.Parameter | None = None) -> Replica:
-    """The replica of a stage on the ranks of `group`, by stage of ZeRO, 0 to 3.
+    """The replica of a piece of a model on the ranks of `group`, by stage of ZeRO, 0 to 3.
 
-    alone: a parameter that is divided by itself, so that another stage's ranks have their shards of it alike; with
-    ZeRO 3 there can be none.
+    alone: a parameter that is divided by itself, so that ranks with another piece that has it keep equal shards of it.
     """
     if zero_stage == 0:
         return Whole(stage, group)
-    if zero_stage == 3:
-        return WeightsDivided(stage, group)
-    return {1: StatesDivided, 2: GradientsDivided}[zero_stage](stage, group, alone)
+    kinds: dict[int, Callable[..., Replica]] = {1: StatesDivided, 2: GradientsDivided, 3: WeightsDivided}
+    return kinds[zero_stage](stage, group, alone)
 
 
 def _divide_states(stage: nn.Module, group: Rank, alone: nn.Parameter | None) -> ShardedOptimizer:

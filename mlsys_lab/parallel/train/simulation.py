@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from mlsys_lab.comm.simulate import Cluster, Task, Timeline
+from mlsys_lab.errors import InputError
 from mlsys_lab.flops import communication, compute
 from mlsys_lab.flops.bounds import Machine, Traffic
 from mlsys_lab.flops.config import TransformerConfig
@@ -14,7 +15,6 @@ from mlsys_lab.flops.memory import BYTES, Recipe
 from mlsys_lab.parallel.mesh import AXES, find_place
 from mlsys_lab.parallel.pipeline.schedules import Action, one_forward_one_backward
 from mlsys_lab.parallel.pipeline.simulation import in_order
-from mlsys_lab.parallel.pipeline.stage import check_stages
 
 LATENCY_S = 5e-6
 """What a message takes however short it is; a collective of n ranks is n - 1 of them, one after the other."""
@@ -48,13 +48,21 @@ def simulate_step(
     backward pass is done (with ZeRO 2 and 3 each), and with ZeRO 3 weights come ahead of it. Left out: the optimiser's
     own time and experts. Raises InputError where the model or the batch does not divide.
     """
-    check_stages(config, layout)
-    layout.check(config)
+    _check(config, layout)
     step = _Step(layout, config.n_layers // layout.pipeline, _work_out(config, layout, machine, recipe, tokens))
     schedule = one_forward_one_backward(layout.pipeline, layout.micro_batches(batch))
     for stage, action in in_order(schedule):
         step.go_through(stage, action, is_last=action == schedule[stage][-1])
     return step.cluster.timeline()
+
+
+def _check(config: TransformerConfig, layout: Layout) -> None:
+    layout.check(config)
+    if config.n_layers % layout.pipeline or layout.interleave > 1:
+        raise InputError(
+            "stages that are simulated have equally many layers, in one piece",
+            got=f"{config.n_layers} layers over {layout.pipeline} stages in {layout.interleave} pieces each",
+        )
 
 
 def _work_out(config: TransformerConfig, layout: Layout, machine: Machine, recipe: Recipe, tokens: int) -> Seconds:

@@ -41,14 +41,15 @@ def count_bytes(
     between = communication.pipeline_bytes(
         config, rows, element_bytes=element_bytes, tensor=t if layout.sequence_parallel else 1
     )
-    sent[BETWEEN_STAGES] = sent[STAGE_GRADIENTS] = (p - 1) * ends * between
+    sent[BETWEEN_STAGES] = sent[STAGE_GRADIENTS] = (p * layout.interleave - 1) * ends * between
     ring = n * communication.context_parallel_bytes(
         config, rows * c, c, layers=config.n_layers / p, element_bytes=element_bytes, tensor=t
     )
     sent[KEY_GRADIENTS], sent[KEYS_VALUES] = ring, ring * (2 if layout.recomputation == "none" else 3)
 
     held = shard(config, layout)
-    stages = element_bytes * (p * held.dense + held.embedding + held.head)  # of one rank on every stage
+    layers = held.dense * config.n_layers / layout.stage_layers(config)  # of all stages, also where one has more
+    stages = element_bytes * (layers + held.embedding + held.head)  # of one rank on every stage
     replicas = layout.replicas
     whole = communication.data_parallel_bytes(stages, stages, replicas, zero_stage=layout.zero_stage, micro_batches=m)
     gradients = communication.data_parallel_bytes(0, stages, replicas, zero_stage=layout.zero_stage, micro_batches=m)

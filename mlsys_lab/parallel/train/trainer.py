@@ -5,6 +5,8 @@ Dimension letters: D tokens of the text, B sequences of a batch, T tokens of a s
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
@@ -20,15 +22,16 @@ from mlsys_lab.models.training import Tokens
 from mlsys_lab.models.transformer import Transformer
 from mlsys_lab.parallel.context import ring_attention, zigzag_positions
 from mlsys_lab.parallel.mesh import Mesh
-from mlsys_lab.parallel.pipeline import Pipeline, one_forward_one_backward
-from mlsys_lab.parallel.pipeline.stage import Stage, check_stages
+from mlsys_lab.parallel.pipeline import Pipeline, interleaved
+from mlsys_lab.parallel.pipeline.stage import Stage
 from mlsys_lab.parallel.recomputation import recompute
 from mlsys_lab.parallel.sharded import clip_gradients
 from mlsys_lab.parallel.tensor import divide_transformer, divided_cross_entropy
-from mlsys_lab.parallel.train.replica import Share, replicate
+from mlsys_lab.parallel.train.replica import Replica, Share, replicate
 
 TIED, REPORT = "gradients of the tied embedding", "report"
 """Purposes with which the ledger counts gradients of an embedding on both ends of a pipeline, and reported losses."""
+EMBEDDING = "embedding.weight"
 
 
 @dataclass(frozen=True)
@@ -46,9 +49,9 @@ class Trainer:
     """A training run on this rank of a layout: steps as `mlsys_lab.models.training.train` takes them in one process.
 
     model: whole, and the same on every rank; each keeps its part of it. ids (D,): the text. `done` counts the steps
-    taken. Pipelines are one-forward-one-backward; context parallelism is ring attention on zigzag positions; ZeRO
-    divides among data and context ranks, and a norm of gradients is of all of them. Raises InputError where the layout
-    does not fit the model, the plan or the number of ranks.
+    taken. Pipelines are one-forward-one-backward, interleaved where stages have several pieces; context parallelism is
+    ring attention on zigzag positions; ZeRO divides among data and context ranks, and a norm of gradients is of all of
+    them. Raises InputError where the layout does not fit the model, the plan or the number of ranks.
     """
 
     def __init__(self, model: Transformer, ids: Tokens, plan: Plan, layout: Layout, world: Rank) -> None:
@@ -57,37 +60,60 @@ class Trainer:
         self.config, self.layout, self.plan, self._ids = model.config, layout, plan, ids
         self.shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
         self.batches, self.done = training.Batches(len(ids), plan.batch, plan.sequence, plan.seed), 0
-        self._places = _attend_round_the_ring(model, mesh, plan.sequence)
+        self._positions = zigzag_positions(plan.sequence, layout.context) if layout.context > 1 else None
+        self._places = self._positions[mesh.context.rank] if self._positions else torch.arange(plan.sequence)
+        self._ends = mesh.ends() if model.config.tied else None
+        self.names: dict[nn.Parameter, str] = {}
+        copies = [deepcopy(model) for _ in range(layout.interleave - 1)]
+        self.replicas = [self._replicate(one, number) for number, one in enumerate([model, *copies])]
+        self._counts = [share.cut(self._count(share)) for _, share in self.shares()]
+        self._pipeline = Pipeline([replica.module for replica in self.replicas], mesh.pipeline)
+        self._schedule = interleaved(mesh.pipeline.size, layout.micro_batches(plan.batch), layout.interleave)
+
+    def _replicate(self, model: Transformer, number: int) -> Replica:
+        """Cut a whole model down, in place, to what this rank has of its stage's piece `number`."""
+        mesh, layout = self.mesh, self.layout
+        if self._positions:
+            _attend_round_the_ring(model, mesh.context, self._positions)
         divide_transformer(model, mesh.tensor, sequence_parallel=layout.sequence_parallel)
         recompute(model.blocks, layout.recomputation)
-        stage = Stage(model, mesh.pipeline.rank, mesh.pipeline.size, self._places)
-        self.names = {parameter: name for name, parameter in model.named_parameters()}
-        self._ends = mesh.ends() if model.config.tied else None
-        tied = model.get_parameter("embedding.weight") if self._ends else None
-        self.replica = replicate(stage, mesh.replicas, layout.zero_stage, alone=tied)
-        self._tied = [one.shard for one in self.replica.shares if any(own is tied for own in one.flat.parameters)]
-        self._counts = [share.cut(self._count(share)) for share in self.replica.shares]
-        self._pipeline = Pipeline([self.replica.module], mesh.pipeline)
-        self._schedule = one_forward_one_backward(mesh.pipeline.size, layout.micro_batches(plan.batch))
+        size = mesh.pipeline.size
+        stage = Stage(model, number * size + mesh.pipeline.rank, size * layout.interleave, self._places)
+        self.names |= {parameter: name for name, parameter in model.named_parameters()}
+        is_end = self._ends is not None and (stage.is_first or stage.is_last)
+        tied = model.get_parameter(EMBEDDING) if is_end else None
+        return replicate(stage, mesh.replicas, layout.zero_stage, alone=tied)
 
     def step(self) -> float:
         """Train on the next batch; returns its mean loss before the update, in nats a token, on every rank."""
-        plan, mesh, replica = self.plan, self.mesh, self.replica
+        plan, mesh, shards = self.plan, self.mesh, [share.shard for _, share in self.shares()]
         windows = training.windows(self._ids, next(self.batches), plan.sequence)  # (B, T + 1)
         own = torch.split(windows.chunk(mesh.data.size)[mesh.data.rank], self.layout.micro_batch)
         inputs, targets = [one[:, self._places] for one in own], [one[:, self._places + 1] for one in own]
-        loss = self._pipeline.step(self._schedule, inputs, targets, self._loss, replica.around_backward)
-        replica.finish()
-        for shard in self._tied:
-            assert self._ends is not None and shard.grad is not None
-            shard.grad.copy_(ring(self._ends, shard.grad, TIED))
-        shards = [share.shard for share in replica.shares]
+        loss = self._pipeline.step(
+            self._schedule,
+            inputs,
+            targets,
+            self._loss,
+            lambda piece, is_last: self.replicas[piece].around_backward(is_last),
+        )
+        for replica in self.replicas:
+            replica.finish()
+        if self._ends is not None:
+            self._add_up_tied(self._ends)
         clip_gradients(shards, training.GRADIENT_NORM, mesh.world, self._counts)
         self.done += 1
-        for group in replica.optimizer.param_groups:
-            group["lr"] = training.learning_rate(self.done, plan.steps, plan.rate)
-        replica.step()
+        for replica in self.replicas:
+            for group in replica.optimizer.param_groups:
+                group["lr"] = training.learning_rate(self.done, plan.steps, plan.rate)
+            replica.step()
         return self._report(loss)
+
+    def shares(self) -> Iterator[tuple[Replica, Share]]:
+        """Yield each share that this rank updates, with the replica that it belongs to."""
+        for replica in self.replicas:
+            for share in replica.shares:
+                yield replica, share
 
     def divided_dim(self, parameter: nn.Parameter) -> int | None:
         """Dimension along which tensor parallelism has divided a parameter, None for one that is whole."""
@@ -96,14 +122,21 @@ class Trainer:
 
     def counts_once(self, parameter: nn.Parameter) -> bool:
         """Whether this rank is the one that counts a parameter of which others have copies."""
-        name, place = self.names[parameter], self.mesh.place
+        place = self.mesh.place
         is_copy = self.divided_dim(parameter) is None and place["tensor"] > 0
-        is_second_end = name == "embedding.weight" and place["pipeline"] > 0
-        is_replica = not self.replica.is_divided and self.mesh.replicas.rank > 0
+        is_second_end = self.names[parameter] == EMBEDDING and place["pipeline"] > 0
+        is_replica = self.layout.zero_stage == 0 and self.mesh.replicas.rank > 0
         return not (is_copy or is_second_end or is_replica)
 
     def _count(self, share: Share) -> torch.Tensor:
         return torch.cat([torch.full((one.numel(),), float(self.counts_once(one))) for one in share.flat.parameters])
+
+    def _add_up_tied(self, ends: Rank) -> None:
+        """Sum the gradients of an embedding that the first and the last stage have."""
+        for _, share in self.shares():
+            if any(self.names[one] == EMBEDDING for one in share.flat.parameters):
+                assert share.shard.grad is not None
+                share.shard.grad.copy_(ring(ends, share.shard.grad, TIED))
 
     def _loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return divided_cross_entropy(logits.flatten(0, 1), targets.flatten(), self.mesh.tensor)
@@ -118,7 +151,6 @@ class Trainer:
 
 def check(config: TransformerConfig, plan: Plan, layout: Layout) -> None:
     """Raise InputError where a model or a plan does not divide by a layout."""
-    check_stages(config, layout)
     layout.check(config)
     layout.micro_batches(plan.batch)
     parts = layout.context * (2 if layout.context > 1 else 1)
@@ -128,23 +160,13 @@ def check(config: TransformerConfig, plan: Plan, layout: Layout) -> None:
         raise InputError(
             "sequences do not fit the layout or the model", got=f"{plan.sequence} tokens", expected=expected
         )
-    if layout.zero_stage == 3 and layout.pipeline > 1 and config.tied:
-        raise InputError(
-            "ZeRO 3 divides a tied embedding otherwise on the first stage than on the last",
-            got=f"{layout.pipeline} stages",
-            help="ZeRO 2, or a head of its own",
-        )
 
 
-def _attend_round_the_ring(model: Transformer, mesh: Mesh, sequence: int) -> torch.Tensor:
-    """Let the model attend to all context ranks' tokens; returns where this rank's stand, (T/c,)."""
-    if mesh.context.size == 1:
-        return torch.arange(sequence)
-    positions = zigzag_positions(sequence, mesh.context.size)
+def _attend_round_the_ring(model: Transformer, group: Rank, positions: Sequence[torch.Tensor]) -> None:
+    """Let a model attend to all context ranks' tokens, which stand at `positions`."""
 
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        return ring_attention(q, k, v, mesh.context, positions)
+        return ring_attention(q, k, v, group, positions)
 
     for block in model.blocks:
         block.attention.attention = attend  # type: ignore[union-attr]
-    return positions[mesh.context.rank]

@@ -160,7 +160,7 @@ def test_weights_that_wait_are_averaged_over_replicas_once() -> None:
             [x[i] for i in mine],
             [y[i] for i in mine],
             nn.functional.mse_loss,
-            lambda is_last: nullcontext() if is_last else model.no_sync(),
+            lambda _chunk, is_last: nullcontext() if is_last else model.no_sync(),
         )
         model.finish_gradient_synchronization()
         return [parameter.grad for parameter in model.parameters()]

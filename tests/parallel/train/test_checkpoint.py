@@ -21,8 +21,10 @@ from mlsys_lab.flops.layout import Layout
 from mlsys_lab.models import training
 from mlsys_lab.parallel.train import Plan, Trainer, checkpoint
 from mlsys_lab.parallel.train.checkpoint import Checkpoint, find_all, restore, save
-from tests.parallel.train.test_trainer import CONFIG, IDS, make_model
+from tests.parallel.train.test_trainer import CONFIG as SMALL
+from tests.parallel.train.test_trainer import IDS, make_model
 
+CONFIG = replace(SMALL, n_layers=4)
 PLAN = Plan(batch=4, sequence=16, steps=6, rate=0.05)
 BEFORE = 3
 """Steps before the break."""
@@ -79,8 +81,9 @@ def test_the_same_layout_goes_on_bit_for_bit(whole_run, tmp_path: Path) -> None:
         Layout(tensor=2, sequence_parallel=True),
         Layout(data=4, tensor=2, zero_stage=3),
         Layout(data=2, tensor=2, pipeline=2, zero_stage=2),
+        Layout(data=2, pipeline=2, interleave=2, zero_stage=3),
     ],
-    ids=["2 ranks", "8 ranks, ZeRO 3", "8 ranks, stages"],
+    ids=["2 ranks", "8 ranks, ZeRO 3", "8 ranks, stages", "4 ranks, stages in pieces"],
 )
 def test_other_layouts_go_on_as_one_process_would(layout: Layout, whole_run, tmp_path: Path) -> None:
     _, folder, uninterrupted = whole_run

@@ -20,6 +20,7 @@ from mlsys_lab.parallel.train import Plan, Trainer
 from mlsys_lab.parallel.train.traffic import count_bytes
 
 CONFIG = TransformerConfig("small", 2, d_model=16, n_heads=4, d_ff=24, vocab_size=24, context=16, tied=True)
+UNEVEN = replace(CONFIG, n_layers=5)
 OWN_HEAD = replace(CONFIG, n_layers=4, tied=False)
 PLAN = Plan(batch=8, sequence=16, steps=6, rate=0.05)
 IDS = np.random.default_rng(0).integers(24, size=600)
@@ -35,6 +36,11 @@ LAYOUTS = {
         Layout(data=4, tensor=2, zero_stage=3, sequence_parallel=True, recomputation="selective", micro_batch=2),
     ),
     "ZeRO 3 of stages": (OWN_HEAD, Layout(data=2, pipeline=4, zero_stage=3, recomputation="full", micro_batch=2)),
+    "ZeRO 3 of a tied head": (CONFIG, Layout(data=2, tensor=2, pipeline=2, zero_stage=3, micro_batch=2)),
+    "uneven stages": (UNEVEN, Layout(data=2, tensor=2, pipeline=2, zero_stage=1)),
+    "pieces": (UNEVEN, Layout(data=2, context=2, pipeline=2, interleave=2, recomputation="full")),
+    "pieces with ZeRO 2": (UNEVEN, Layout(data=4, pipeline=2, interleave=2, zero_stage=2)),
+    "pieces with ZeRO 3": (UNEVEN, Layout(data=2, tensor=2, pipeline=2, interleave=2, zero_stage=3, micro_batch=2)),
     "context": (
         CONFIG,
         Layout(tensor=2, context=2, pipeline=2, zero_stage=1, sequence_parallel=True, micro_batch=4),
@@ -73,8 +79,8 @@ def test_losses_and_with_them_five_updates_equal_one_process(config: Transformer
     ("changes", "layout", "said"),
     [
         ({}, Layout(tensor=3), "query heads do not divide evenly: got 4 among 3 tensor-parallel ranks"),
-        ({}, Layout(pipeline=3), "layers cannot be divided evenly: got 2 over 3 stages"),
-        ({}, Layout(pipeline=2, interleave=2), "stages are trained in one piece: got 2 pieces"),
+        ({}, Layout(pipeline=3), "a piece without a layer: got 2 layers for 3 pieces of the pipeline"),
+        ({"n_layers": 4}, Layout(pipeline=2, interleave=2, micro_batch=8), "a multiple of the stages: got 1 over 2"),
         ({}, Layout(data=3), "the batch does not divide evenly: got 8 sequences, expected a multiple of 3"),
         (
             {},
@@ -82,7 +88,6 @@ def test_losses_and_with_them_five_updates_equal_one_process(config: Transformer
             "sequences do not fit the layout or the model: got 16 tokens, expected a multiple of 6",
         ),
         ({}, Layout(expert=2, data=2), "small has no experts to divide: got 2 expert-parallel ranks"),
-        ({}, Layout(zero_stage=3, pipeline=2), "ZeRO 3 divides a tied embedding otherwise"),
         ({"context": 8}, Layout(), "got 16 tokens, expected a multiple of 1, up to 8"),
         ({"vocab_size": 25}, Layout(tensor=2), "a dimension cannot be divided evenly: got 25 over 2 ranks"),
         ({"position": "alibi"}, Layout(), "this model is not divided here: got small with ALiBi"),
