@@ -1,0 +1,114 @@
+"""Drawings of chapter 03: views of one storage, the dispatcher's routes, and the graph beside the tensors.
+
+Views and graphs are those of the installed torch; a test asks its dispatcher for the routes.
+"""
+
+from __future__ import annotations
+
+import torch
+from markupsafe import Markup
+
+from book.drawings.kit import Panel, arrow, box, cells, drawing, line, panel, text
+
+KEYS = ("Autocast", "Autograd", "ADInplaceOrView", "CPU")
+ROUTES = {
+    "a + b": ("Autograd", "CPU"),
+    "a.view(…)": ("Autograd", "ADInplaceOrView", "CPU"),
+    "autocast: a @ b": ("Autocast", "Autograd", "CPU"),
+    "inference: a + b": ("CPU",),
+}
+"""Keys whose kernels a call runs, the highest first; the CPU's are written without their device."""
+
+
+def views() -> Markup:
+    """Four tensors on one storage of twelve elements, each by the cells that it reads."""
+    t = torch.arange(12).reshape(3, 4)
+    shown = {
+        "t": t,
+        "t.T": t.T,
+        "t[1:, 1:3]": t[1:, 1:3],
+        "t[:, :1].expand(3, 4)": t[:, :1].expand(3, 4),
+    }
+    return drawing(
+        "Four tensors over one row of twelve cells: a matrix of all twelve, its transpose over the same cells in "
+        "another order, a part with an offset, and a column of three cells that looks like four.",
+        *(_view(name, view, t.numel()) for name, view in shown.items()),
+    )
+
+
+def _view(name: str, view: torch.Tensor, size: int) -> Panel:
+    """A tensor as a table of the storage's cells that it reads, below the storage with those cells marked."""
+    read = set(view.flatten().tolist())
+    pieces = cells(2, 4, 1, size, lambda _, cell: "blue" if cell in read else "quiet", size=11, gap=2)
+    rows, columns = view.shape
+    pieces += [line(2, 26, 156, 26)]
+    for i in range(rows):
+        for j in range(columns):
+            pieces.append(box(4 + 32 * j, 36 + 26 * i, 28, 22, int(view[i, j]), "blue"))
+    at = ", ".join(str(stride) for stride in view.stride())
+    pieces.append(text(4, 160, f"strides {at}", size="small", anchor="start"))
+    pieces.append(text(4, 177, f"offset {view.storage_offset()}", "quiet", size="small", anchor="start"))
+    return panel(158, 182, pieces, title=name)
+
+
+def route() -> Markup:
+    """Which kernels four calls run on their way from Python to the loop that computes."""
+    pieces = []
+    for number, key in enumerate(KEYS):
+        y = 44 + 46 * number
+        pieces.append(text(2, y + 19, key.replace("ADInplaceOrView", "ADInplace"), size="small", anchor="start"))
+        pieces.append(line(84, y + 15, 336, y + 15))
+    for number, (call, keys) in enumerate(ROUTES.items()):
+        x = 114 + 62 * number
+        context, _, words = call.rpartition(": ")
+        pieces += [text(x, 14, context, "violet", size="small"), text(x, 30, words, size="small")]
+        levels = [KEYS.index(key) for key in keys]
+        tops = [34.0, *(44 + 46 * level + 28 for level in levels)]
+        for level, top in zip(levels, tops, strict=False):
+            y = 44 + 46 * level
+            pieces += [arrow(x, top, x, y, "blue"), box(x - 24, y + 2, 48, 26, tone="green" if level == 3 else "blue")]
+    return drawing(
+        "Four calls as columns over four levels. A plain addition stops at autograd and the CPU, a view also between "
+        "them, a product under autocast above them; in inference mode an addition goes straight to the CPU.",
+        panel(340, 222, pieces),
+    )
+
+
+def graph() -> Markup:
+    """Tensors of a small computation with their operations, and the nodes that autograd recorded for them."""
+    leaf = torch.tensor([0.5], requires_grad=True)
+    left, right = leaf.sin(), leaf.cos()
+    right = right.exp()
+    left = left.tanh()
+    result = left * right
+    node = result.grad_fn
+    assert node is not None
+    rows = [(162, 20), (82, 78), (242, 78), (82, 136), (242, 136), (162, 194)]
+    above, below = node.next_functions[0][0], node.next_functions[1][0]
+    nodes = [node, above, below, above.next_functions[0][0], below.next_functions[0][0]]
+    nodes.append(nodes[3].next_functions[0][0])
+    ways = ((0, 1), (0, 2), (1, 3), (2, 4), (3, 5), (4, 5))
+    tensors = ["result", "tanh", "exp", "sin", "cos", "leaf"]
+    forward = [
+        arrow(rows[end][0], rows[end][1] - 15, rows[start][0], rows[start][1] + 15, "blue") for start, end in ways
+    ]
+    forward += [box(x - 36, y - 13, 72, 26, name, "blue") for (x, y), name in zip(rows, tensors, strict=True)]
+    back = [
+        arrow(rows[start][0], rows[start][1] + 22, rows[end][0], rows[end][1] - 22, "orange") for start, end in ways
+    ]
+    for (x, y), one in zip(rows, nodes, strict=True):
+        kept = [name.removeprefix("_saved_") for name in dir(one) if name.startswith("_saved_")]
+        words = "keeps " + ", ".join(kept) if kept else "adds to .grad"
+        name = one.name().removeprefix("torch::autograd::").removesuffix("Backward0")
+        pieces = [box(x - 66, y - 20, 132, 42, tone="orange"), text(x, y - 3, name, size="small")]
+        back += [*pieces, text(x, y + 14, words, "orange", size="small")]
+    return drawing(
+        "Left: a leaf leads up to a sine and a cosine, these to tanh and exp, and these to their product. Right: nodes "
+        "of the same shape with arrows downwards, each with what it keeps; both ways end at one that adds to the "
+        "gradient.",
+        panel(320, 214, forward, title="tensors"),
+        panel(320, 220, back, title="nodes"),
+    )
+
+
+DRAWINGS = {"views": views, "route": route, "graph": graph}
