@@ -4,6 +4,9 @@
 and not run. The code makes the launches that it would make on a GPU, with tensors on the CPU: their types, alignment
 and sizes are what the compiler specialises on. All configurations of an autotuned kernel are compiled. Pointers into
 `torch.empty` are aligned; `num_warps` and the like count as given. Of the tensors nothing is computed.
+
+What was compiled is kept in build/triton, as Triton keeps it: by the kernel's source with all that it calls, the
+target, the options, and the compiler's own version.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+CACHE = ROOT / "build" / "triton"
 USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
 GLOBAL = re.compile(r"\b((?:ld|st)\.global(?:[.:\w]+)*)")
 PER_LANE = re.compile(r"(?:\.v(\d))?\.b(\d+)")
@@ -55,17 +59,20 @@ class Compiled:
 
 def compiled(code: str, *, timeout_s: float = 240) -> list[Compiled]:
     """What the launches of `code` compile to, in order."""
-    environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
-            [sys.executable, __file__],
-            input=code,
-            env={**environment, "TRITON_CACHE_DIR": folder},
-            cwd=ROOT,
-            text=True,
-            capture_output=True,
-            timeout=timeout_s,
-        )
+    environment = os.environ | {
+        "TRITON_INTERPRET": "0",
+        "TRITON_CACHE_DIR": str(CACHE),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+    }
+    done = subprocess.run(
+        [sys.executable, __file__],
+        input=code,
+        env=environment,
+        cwd=ROOT,
+        text=True,
+        capture_output=True,
+        timeout=timeout_s,
+    )
     if done.returncode:
         raise AssertionError(f"the kernels do not compile:\n{done.stderr[-4000:]}")
     return [Compiled(**launch) for launch in json.loads(done.stdout.splitlines()[-1])]
