@@ -9,6 +9,8 @@ from torch import _C
 from book.drawings.automatic_differentiation import follow, most_alive
 from book.drawings.inside_pytorch import KEYS, ROUTES
 from mlsys_lab.autograd import peak_units
+from mlsys_lab.flops import activations, parameters, preset
+from mlsys_lab.hardware import device
 from tests.drawn import boxes, svgs, words
 
 
@@ -85,3 +87,56 @@ def test_the_recorded_graph_ends_in_one_node_for_the_leaf() -> None:
     kept = dict(zip(drawn[::2], drawn[1::2], strict=True))
     assert kept["Tanh"] == kept["Exp"] == "keeps result" and kept["Sin"] == kept["Cos"] == "keeps self"
     assert kept["AccumulateGrad"] == "adds to .grad"
+
+
+def test_a_token_is_as_wide_as_its_axes_are_long() -> None:
+    attention, mlp = svgs("transformer_arithmetic.block")
+    llama = preset("llama3-70b")
+    width, *_ = boxes(attention, "plain")
+    assert boxes(attention, "green")[0] / width == pytest.approx(llama.n_kv_heads / llama.n_heads, rel=0.01)
+    assert boxes(mlp, "violet")[0] / width == pytest.approx(llama.d_ff / llama.d_model, rel=0.01)
+    assert words(attention)[4] == f"scores, N·S = {llama.n_heads * 8192:,}"
+
+
+def test_axes_of_a_batch_are_in_all_arrays_and_summed_ones_not_in_the_result() -> None:
+    said = [[one for one in words(svg) if ": " in one] for svg in svgs("transformer_arithmetic.loops")]
+    assert said == [["free: B, T, F", "summed: D"], ["batch: B, K", "free: T, G, S", "summed: H"]]
+
+
+def test_a_square_is_a_gigabyte() -> None:
+    kept, held = svgs("transformer_arithmetic.bytes_kept")
+    llama, h100 = preset("llama3-8b"), device("H100")
+    assert len(boxes(kept, "blue")) == len(boxes(kept, "green")) == round(2 * parameters(llama).total / 1e9)
+    one_layer = activations.layer(llama, 8192, fused_attention=True).total
+    assert len(boxes(kept, "violet")) == round(llama.n_layers * one_layer / 1e9)
+    assert len(boxes(held, "quiet")) == round(h100.memory_bytes / 1e9)
+
+
+def test_valleys_have_their_marks_at_the_bottom() -> None:
+    (svg,) = svgs("scaling_laws.valleys")
+    tones = ("blue", "orange", "green", "violet")
+    places = [boxes(svg, tone, "x")[0] for tone in tones]
+    assert places == sorted(places)
+    for tone in tones:
+        (way,) = (one.get("d", "")[1:] for one in svg.iter("path") if one.get("class") == f"{tone} stroke")
+        points = [tuple(map(float, point.split())) for point in way.split("L")]
+        assert boxes(svg, tone, "y")[0] + 4 == pytest.approx(max(y for _, y in points), abs=0.3)  # y runs downwards
+
+
+def test_gopher_and_chinchilla_lie_on_one_line_of_equal_compute() -> None:
+    (svg,) = svgs("scaling_laws.budgets")
+    _, gopher, chinchilla = zip(boxes(svg, "orange", "x"), boxes(svg, "orange", "y"), strict=True)
+    lines = [one.get("d", "")[1:] for one in svg.iter("path") if one.get("class") == "blue"]
+    assert len(lines) == 3
+    (x0, y0), (x1, y1) = ([float(number) for number in point.split()] for point in lines[0].split("L"))
+    slope = (gopher[1] - chinchilla[1]) / (gopher[0] - chinchilla[0])
+    assert slope == pytest.approx((y1 - y0) / (x1 - x0), rel=0.15)  # 280 × 0.3 is nearly 70 × 1.4
+
+
+def test_reading_takes_as_long_as_arithmetic_at_the_ridge() -> None:
+    (svg,) = svgs("introduction.wall")
+    reading, arithmetic = boxes(svg, "violet"), boxes(svg, "blue")
+    assert len(set(reading)) == 1
+    assert arithmetic[2] == pytest.approx(reading[2], rel=0.01)
+    assert arithmetic[3] == pytest.approx(2 * reading[3], rel=0.01)
+    assert arithmetic[1] / reading[1] == pytest.approx(64 / device("H100").ridge_point("bf16"), rel=0.01)
