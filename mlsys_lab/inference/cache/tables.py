@@ -89,23 +89,31 @@ class PageTables:
             max(0, self.pages(self.length(sequence) + count) - len(self._tables[sequence]))
             for sequence, count in counts.items()
         )
-        writers = Counter(block for sequence in counts for block in self._written(sequence))
+        shared = [
+            block for sequence in counts for block in self._written(sequence) if self.blocks.references[block] > 1
+        ]
         # Of those who write into a shared page all get a copy, or all but the last if nobody else reads it.
-        return needed + sum(min(count, self.blocks.references[block] - 1) for block, count in writers.items())
+        return needed + sum(min(n, self.blocks.references[block] - 1) for block, n in Counter(shared).items())
 
     def reserve(self, counts: Mapping[int, int]) -> list[tuple[int, int]]:
         """Find pages for so many further tokens of sequences; InputError, with nothing changed, without room.
 
         Returns the pages whose contents have to be copied before anything is written, as (from, to).
         """
-        needed = self.missing(counts)
-        if needed > self.blocks.available:
+        copies = self.try_reserve(counts)
+        if copies is None:
             raise InputError(
                 "the cache is full",
-                got=f"{needed} more pages needed",
+                got=f"{self.missing(counts)} more pages needed",
                 expected=f"up to {self.blocks.available}",
                 help="drop a sequence or feed fewer tokens",
             )
+        return copies
+
+    def try_reserve(self, counts: Mapping[int, int], *, spare: int = 0) -> list[tuple[int, int]] | None:
+        """Find pages as `reserve` does, or None, with nothing changed, where fewer than `spare` would then be left."""
+        if self.missing(counts) + spare > self.blocks.available:
+            return None
         copies = []
         for sequence, count in counts.items():
             copies += self._make_writable(sequence)
