@@ -9,6 +9,7 @@ from pathlib import Path
 
 HEAVY = ("torch", "scipy", "sklearn", "plotly", "IPython", "nbformat", "numba", "triton", "numpy")
 PLAIN = ("errors", "hardware", "flops", "flops.estimate", "kernels", "stack", "stack.workspace", "checks", "cli")
+SERVING = ("inference.engine.scheduler", "inference.simulator")
 ARRAYS = (
     "scaling",
     "scaling.runs",
@@ -26,6 +27,7 @@ COMMANDS = (
     ["progress"],
     ["estimate", "llama3-8b"],
     ["estimate", "--help"],
+    ["plan-serving", "llama3-8b", "--rate", "1", "--node", "1"],
 )
 
 
@@ -42,7 +44,7 @@ def imports(modules: tuple[str, ...]) -> list[str]:
 
 
 def test_tables_formulas_and_the_command_are_plain_python() -> None:
-    assert loaded(imports(PLAIN)) == set()
+    assert loaded(imports((*PLAIN, *SERVING))) == set()
 
 
 def test_curves_clocks_and_what_runs_checks_need_numpy_alone() -> None:

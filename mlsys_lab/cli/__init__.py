@@ -13,6 +13,7 @@ COMMANDS = {
     "progress": "mlsys_lab.cli.progress",
     "estimate": "mlsys_lab.cli.estimate",
     "plan": "mlsys_lab.cli.plan",
+    "plan-serving": "mlsys_lab.cli.plan_serving",
     "bench-collectives": "mlsys_lab.cli.bench_collectives",
     "generate": "mlsys_lab.cli.generate",
     "doctor": "mlsys_lab.cli.doctor",
@@ -38,6 +39,9 @@ what a model needs:
 
 how to divide its training among devices:
   mlsys-lab plan llama3-70b --device H100 --devices 512 --batch 512
+
+what serves a load within an objective:
+  mlsys-lab plan-serving llama3-70b --device H100 --slo-ttft 0.5 --slo-tpot 0.05 --rate 20
 
 what ranks cost each other:
   mlsys-lab bench-collectives --world gloo --ranks 4

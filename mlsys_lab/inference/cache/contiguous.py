@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.amounts import require_at_least_one
+from mlsys_lab.inference.cache.interface import Step
 from mlsys_lab.inference.cache.slots import SlotCache
 from mlsys_lab.inference.cache.storage import Storage
 from mlsys_lab.models import Transformer
@@ -25,13 +26,62 @@ class Contiguous(SlotCache):
         self.capacity = capacity
         self._free = list(range(sequences))[::-1]
         self._rows: dict[int, int] = {}
+        self._lengths: dict[int, int] = {}
+        self._started = 0
+
+    @property
+    def sequences(self) -> list[int]:
+        """Numbers of the sequences in the cache, in the order in which they came."""
+        return list(self._lengths)
+
+    def start(self, prompt: Sequence[int] = ()) -> int:
+        """Number of a new sequence, which is empty: this layout shares nothing between prompts."""
+        sequence = self._started
+        self._open(sequence)
+        self._started += 1
+        self._lengths[sequence] = 0
+        return sequence
+
+    def fork(self, sequence: int) -> int:
+        """Number of a new sequence with a copy of all that another one holds."""
+        length = self.length(sequence)
+        copy = self.start()
+        self._lengths[copy] = length
+        seen = self.find_oldest(length), length
+        self.storage.copy(self.find_slots(sequence, *seen), self.find_slots(copy, *seen))
+        return copy
+
+    def truncate(self, sequence: int, length: int) -> None:
+        """Forget all but the first `length` tokens of a sequence; InputError where there are fewer."""
+        if not 0 <= length <= self.length(sequence):
+            raise InputError("length to cut to", got=length, expected=f"0 to {self.length(sequence)}")
+        self._lengths[sequence] = length
+
+    def drop(self, sequence: int) -> None:
+        """Forget a sequence and give back its room."""
+        self.length(sequence)
+        self._close(sequence)
+        del self._lengths[sequence]
+
+    def length(self, sequence: int) -> int:
+        """Number of committed tokens of a sequence; InputError for one that is not in the cache."""
+        if sequence not in self._lengths:
+            raise InputError("no such sequence in the cache", got=sequence, expected=f"one of {self.sequences}")
+        return self._lengths[sequence]
+
+    def commit(self, step: Step) -> None:
+        """Count in the tokens of a step."""
+        for sequence, tokens in step.new.items():
+            self._lengths[sequence] += len(tokens)
 
     def _open(self, sequence: int) -> None:
+        """Give a new sequence a row; InputError, with nothing changed, where none is left."""
         if not self._free:
             raise InputError("every row of the cache is taken", got=f"{len(self._rows)} sequences", help="drop one")
         self._rows[sequence] = self._free.pop()
 
     def _close(self, sequence: int) -> None:
+        """Take back the row of a sequence."""
         self._free.append(self._rows.pop(sequence))
 
     def _reserve(self, counts: Mapping[int, int]) -> None:

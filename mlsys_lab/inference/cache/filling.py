@@ -120,6 +120,6 @@ def _state(
 
 def _room(cache: Contiguous | Paged, number: int) -> list[int]:
     """Slots that are set aside for a sequence, filled or not."""
-    size = len(cache._tables[number]) * cache.page if isinstance(cache, Paged) else cache.capacity
+    size = len(cache.tables.table(number)) * cache.page if isinstance(cache, Paged) else cache.capacity
     room: list[int] = cache.find_slots(number, 0, size).tolist()
     return room

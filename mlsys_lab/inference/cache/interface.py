@@ -92,13 +92,19 @@ class Cache(ABC):
 
 
 def extend(
-    model: Transformer, cache: Cache, new: Mapping[int, Sequence[int]], *, every_token: bool = False
+    model: Transformer,
+    cache: Cache,
+    new: Mapping[int, Sequence[int]],
+    *,
+    every_token: bool = False,
+    last: Mapping[int, int] | None = None,
 ) -> torch.Tensor:
     """Feed sequences of a cache their new tokens: logits after the last one of each, (R, V), in the order of `new`.
 
-    With `every_token`, logits after each new token, (Q, V). Sequences may have different numbers of tokens, before and
-    new: prompts, chunks of prompts and single tokens go together in one pass, without gradients. InputError for a cache
-    of another model and as `Cache.prepare` and `Transformer.forward` say; no length changes then.
+    With `every_token`, logits after each new token, (Q, V); with `last`, after as many of each sequence's last tokens
+    as it says, none of those that it does not name. Sequences may have different numbers of tokens, before and new:
+    prompts, chunks of prompts and single tokens go together in one pass, without gradients. InputError for a cache of
+    another model and as `Cache.prepare` and `Transformer.forward` say; no length changes then.
     """
     if cache.model is not model:
         raise InputError(
@@ -109,6 +115,10 @@ def extend(
     with torch.no_grad():
         step = cache.prepare(new)
         rows = None if every_token else step.last
+        if last is not None:
+            ends = zip(new, step.last.tolist(), strict=True)
+            wanted = [row for number, end in ends for row in range(end + 1 - last.get(number, 0), end + 1)]
+            rows = torch.tensor(wanted, dtype=torch.int64, device=step.last.device)
         logits: torch.Tensor = model(step.tokens, positions=step.positions, attend=step.attend, rows=rows)
     cache.commit(step)
-    return logits.flatten(0, -2)  # (R, V) or (Q, V)
+    return logits.flatten(0, -2)  # (R, V), (Q, V), or a row for each token asked for

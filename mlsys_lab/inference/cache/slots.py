@@ -25,21 +25,11 @@ NO_KEY = 2**31 - 1
 class SlotCache(Cache):
     """Cache with a slot for each token and a subclass, the layout, that says which.
 
-    A layout writes `_open`, `_close`, `_reserve`, `find_slots` and `_held_slots`, and more where it must.
+    A layout keeps account of its sequences, and writes `_reserve`, `find_slots` and `_held_slots` besides.
     """
 
     def __init__(self, model: Transformer, slots: int, storage: type[Storage] = Storage) -> None:
         self.model, self.storage = model, storage(model, slots)
-        self._lengths: dict[int, int] = {}
-        self._started = 0
-
-    @abstractmethod
-    def _open(self, sequence: int) -> None:
-        """Make a new, empty sequence known; InputError, with nothing changed, where there is no room for it."""
-
-    @abstractmethod
-    def _close(self, sequence: int) -> None:
-        """Take back all room of a sequence."""
 
     @abstractmethod
     def _reserve(self, counts: Mapping[int, int]) -> None:
@@ -52,46 +42,6 @@ class SlotCache(Cache):
     @abstractmethod
     def _held_slots(self) -> int:
         """Number of slots that sequences have for themselves."""
-
-    @property
-    def sequences(self) -> list[int]:
-        """Numbers of the sequences in the cache, in the order in which they came."""
-        return list(self._lengths)
-
-    def start(self, prompt: Sequence[int] = ()) -> int:
-        """Number of a new sequence, which is empty: this layout shares nothing between prompts."""
-        sequence = self._started
-        self._open(sequence)
-        self._started += 1
-        self._lengths[sequence] = 0
-        return sequence
-
-    def fork(self, sequence: int) -> int:
-        """Number of a new sequence with a copy of all that another one holds."""
-        length = self.length(sequence)
-        copy = self.start()
-        self._lengths[copy] = length
-        seen = self.find_oldest(length), length
-        self.storage.copy(self.find_slots(sequence, *seen), self.find_slots(copy, *seen))
-        return copy
-
-    def truncate(self, sequence: int, length: int) -> None:
-        """Forget all but the first `length` tokens of a sequence; InputError where there are fewer."""
-        if not 0 <= length <= self.length(sequence):
-            raise InputError("length to cut to", got=length, expected=f"0 to {self.length(sequence)}")
-        self._lengths[sequence] = length
-
-    def drop(self, sequence: int) -> None:
-        """Forget a sequence and give back its room."""
-        self.length(sequence)
-        self._close(sequence)
-        del self._lengths[sequence]
-
-    def length(self, sequence: int) -> int:
-        """Number of committed tokens of a sequence; InputError for one that is not in the cache."""
-        if sequence not in self._lengths:
-            raise InputError("no such sequence in the cache", got=sequence, expected=f"one of {self.sequences}")
-        return self._lengths[sequence]
 
     def prepare(self, new: Mapping[int, Sequence[int]]) -> Step:
         """Find slots for new tokens, and lay out a pass over them: one query for each, all keys it may see."""
@@ -119,11 +69,6 @@ class SlotCache(Cache):
         positions = torch.cat(queries)
         return Step(new, tokens[None].to(device), positions[None].to(device), (ends - 1).to(device), attend)
 
-    def commit(self, step: Step) -> None:
-        """Count in the tokens of a step."""
-        for sequence, tokens in step.new.items():
-            self._lengths[sequence] += len(tokens)
-
     @property
     def bytes_held(self) -> int:
         """Bytes of all slots that sequences have for themselves, over all layers."""
@@ -132,8 +77,8 @@ class SlotCache(Cache):
     @property
     def bytes_wasted(self) -> int:
         """Bytes of slots held that no next query will see: empty, or behind the window; a shared slot counts once."""
-        lengths = self._lengths.items()
-        seen = [self.find_slots(sequence, self.find_oldest(length), length) for sequence, length in lengths]
+        lengths = {sequence: self.length(sequence) for sequence in self.sequences}
+        seen = [self.find_slots(sequence, self.find_oldest(length), length) for sequence, length in lengths.items()]
         used = len({slot for part in seen for slot in part.tolist()})
         return (self._held_slots() - used) * self.storage.slot_bytes
 

@@ -79,7 +79,22 @@ class Storage:
 
     def copy(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Copy slots (n,) over others (n,), in every layer."""
-        self.kept[:, :, target] = self.kept[:, :, source]
+        for kept in self._encoded:
+            kept[:, :, target] = kept[:, :, source]
+
+    def save(self, slots: torch.Tensor) -> list[torch.Tensor]:
+        """Contents of slots (n,), as they are encoded, in host memory."""
+        return [kept[:, :, slots].cpu() for kept in self._encoded]
+
+    def restore(self, slots: torch.Tensor, saved: list[torch.Tensor], first: int = 0) -> None:
+        """Put what `save` gave, from its slot `first` on, into slots (n,)."""
+        for kept, contents in zip(self._encoded, saved, strict=True):
+            kept[:, :, slots] = contents[:, :, first : first + len(slots)].to(kept.device)
+
+    @property
+    def _encoded(self) -> list[torch.Tensor]:
+        """All that is kept of the slots: tensors (both, L, slots, ...)."""
+        return [self.kept]
 
 
 class Scaled(Storage):
@@ -109,10 +124,9 @@ class Scaled(Storage):
         scales = gather(self.scales[side, layer], slots).to(self.dtype)
         return super()._decode(side, layer, slots).to(self.dtype) * scales[..., None]
 
-    def copy(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Copy slots (n,) over others (n,), scales too, in every layer."""
-        super().copy(source, target)
-        self.scales[:, :, target] = self.scales[:, :, source]
+    @property
+    def _encoded(self) -> list[torch.Tensor]:
+        return [self.kept, self.scales]
 
     @classmethod
     def encode(cls, x: torch.Tensor) -> Pair:

@@ -9,7 +9,7 @@ import torch
 
 from mlsys_lab.inference.cache import Cache, Contiguous, extend
 from mlsys_lab.inference.generate.request import Completion, Request, Text
-from mlsys_lab.inference.generate.sampling import draw
+from mlsys_lab.inference.generate.sampling import choose
 from mlsys_lab.models import Transformer
 
 
@@ -37,10 +37,8 @@ class Running:
 
     def write(self, logits: torch.Tensor) -> None:
         """Choose the next token by logits (V,), write it, and keep it to be fed next."""
-        probabilities = self.text.request.sampling.probabilities(logits, self.text.everything)
-        uniform = torch.rand((), generator=self.generator, dtype=torch.float64).to(logits.device)
-        token = int(draw(probabilities, uniform))
-        self.text.add(token, float(logits.double().log_softmax(-1)[token]))
+        token, logprob = choose(self.text.request.sampling, logits, self.text.everything, self.generator)
+        self.text.add(token, logprob)
         self.pending = [token]
 
 

@@ -83,6 +83,19 @@ class Sampling:
         return [torch.Generator().manual_seed(int(child.generate_state(1, np.uint64)[0])) for child in children]
 
 
+def choose(
+    sampling: Sampling, logits: torch.Tensor, seen: Iterable[int], generator: torch.Generator
+) -> tuple[int, float]:
+    """Next token by logits (V,) and the tokens so far, and the logarithm of the probability that the model gave it.
+
+    One random number is taken from the generator, greedily or not.
+    """
+    probabilities = sampling.probabilities(logits, seen)
+    uniform = torch.rand((), generator=generator, dtype=torch.float64).to(logits.device)
+    token = int(draw(probabilities, uniform))
+    return token, float(logits.double().log_softmax(-1)[token])
+
+
 def draw(probabilities: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
     """Draw one token from each distribution: (..., V) and numbers in [0, 1), (...), -> (...), int64.
 

@@ -2,13 +2,13 @@
 
 acceptance   accept: which of some drafts stay, and the token after them; accept_among: which of several for one place
 drafters     PromptLookup: from the text itself; ModelDrafter: from a smaller model
-decoding     speculate(model, request, drafter, drafts=4, cache=None) -> Speculation; speculate_all for many
+decoding     speculate(model, request, drafter, drafts=4, cache=None) -> Speculation; speculate_all for many; verify
 trees        speculate_tree(model, request, drafter, branches=(2, 2, 1)): several candidates for each place
 gain         acceptance_rate of two distributions; tokens of a step, speed-up, operations, best number of drafts
 """
 
 from mlsys_lab.inference.speculative.acceptance import accept, accept_among
-from mlsys_lab.inference.speculative.decoding import Speculation, speculate, speculate_all
+from mlsys_lab.inference.speculative.decoding import Speculation, speculate, speculate_all, verify
 from mlsys_lab.inference.speculative.drafters import Draft, Drafter, ModelDrafter, PromptLookup
 from mlsys_lab.inference.speculative.gain import (
     acceptance_among,
@@ -37,4 +37,5 @@ __all__ = [
     "speculate_all",
     "speculate_tree",
     "speedup",
+    "verify",
 ]

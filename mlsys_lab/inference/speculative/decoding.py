@@ -11,7 +11,7 @@ import torch
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.amounts import require_at_least_one
 from mlsys_lab.inference.cache import Cache, Contiguous, extend
-from mlsys_lab.inference.generate import Completion, Request
+from mlsys_lab.inference.generate import Completion, Request, Sampling
 from mlsys_lab.inference.generate.batch import borrowed
 from mlsys_lab.inference.generate.request import Text
 from mlsys_lab.inference.speculative.acceptance import accept
@@ -96,6 +96,19 @@ def check(model: Transformer, request: Request, drafter: Drafter) -> None:
         )
 
 
+def verify(
+    sampling: Sampling, text: Sequence[int], draft: Draft, logits: torch.Tensor, generator: torch.Generator
+) -> list[int]:
+    """Tokens that a step gives a text: drafts that are accepted, and the token after them, by logits (k + 1, V)."""
+    wanted = torch.stack(
+        [sampling.probabilities(row, [*text, *draft.tokens[:i]]) for i, row in enumerate(logits)]
+    )  # (k + 1, V)
+    uniforms = torch.rand(len(logits), generator=generator, dtype=torch.float64).to(wanted.device)
+    drafted = torch.tensor(draft.tokens, dtype=torch.int64, device=wanted.device)
+    accepted, following = (int(x) for x in accept(drafted, draft.probabilities.to(wanted.device), wanted, uniforms))
+    return [*draft.tokens[:accepted], following]
+
+
 class Writer:
     """A text with its drafter, its random numbers and a sequence in a cache, which holds all its tokens but the last.
 
@@ -127,19 +140,13 @@ class Writer:
         Keys of the others go from the cache, and all keys of a text that has ended.
         """
         before = self.text.everything
-        wanted = torch.stack(
-            [self.sampling.probabilities(row, before + draft.tokens[:i]) for i, row in enumerate(logits)]
-        )  # (k + 1, V)
-        uniforms = self.uniforms(len(logits)).to(wanted.device)
-        drafted = torch.tensor(draft.tokens, dtype=torch.int64, device=wanted.device)
-        proposed = draft.probabilities.to(wanted.device)
-        accepted, following = (int(x) for x in accept(drafted, proposed, wanted, uniforms))
+        tokens = verify(self.sampling, before, draft, logits, self.generator)
         self.drafted += len(draft.tokens)
-        self.write([*draft.tokens[:accepted], following], logits[: accepted + 1])
+        self.write(tokens, logits[: len(tokens)])
         if self.text.completion:
             cache.drop(self.sequence)
         else:
-            cache.truncate(self.sequence, len(before) + accepted)
+            cache.truncate(self.sequence, len(before) + len(tokens) - 1)
 
     def write(self, tokens: Sequence[int], logits: torch.Tensor) -> None:
         """Write what one step gave: accepted drafts and the token after them, each by its logits (..., V)."""

@@ -145,7 +145,7 @@ def test_any_order_of_events(seed, window):
         except InputError:
             refused += 1
         assert {s: cache.length(s) for s in texts} == {s: len(text) for s, text in texts.items()}
-        counted = Counter(block for table in cache._tables.values() for block in table)
+        counted = Counter(block for number in cache.sequences for block in cache.tables.table(number))
         assert [counted[block] for block in range(11)] == cache.blocks.references
     assert refused > 0 and len(texts) > 0
     for sequence in texts:

@@ -1,0 +1,169 @@
+"""The engine: requests go in at any time, tokens come out step by step, in whatever company they are worked out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.flops.amounts import require_at_least_one
+from mlsys_lab.inference.cache import Paged
+from mlsys_lab.inference.engine.model_runner import ModelRunner
+from mlsys_lab.inference.engine.scheduler import Batch, Limits, Scheduler
+from mlsys_lab.inference.engine.sequence import Sequence
+from mlsys_lab.inference.generate import Completion, Request, choose
+from mlsys_lab.inference.generate.request import Text
+from mlsys_lab.inference.speculative import Draft, Drafter, verify
+from mlsys_lab.models import Transformer
+
+
+class Written(NamedTuple):
+    """What one step wrote of one text: of request `request`, number `choice` of its `count` texts, from 0.
+
+    `logprobs` are as in `Completion`. `piece` is the text, in characters, that became certain, None where the request
+    has no `stream`; `completion` is there once the text has ended.
+    """
+
+    request: int
+    choice: int
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    piece: str | None
+    completion: Completion | None
+
+
+class Writer:
+    """A text in the engine: its place among the texts of its request, its random numbers, its drafter if it has one."""
+
+    def __init__(
+        self, request: int, choice: int, text: Text, generator: torch.Generator, drafter: Drafter | None
+    ) -> None:
+        self.request, self.choice, self.text, self.generator, self.drafter = request, choice, text, generator, drafter
+        self.draft: Draft | None = None
+        self.shown = 0  # characters given out
+
+    def propose(self, drafts: int) -> list[int]:
+        """Draft up to so many tokens, fewer where the text may not grow so far; none without a drafter."""
+        self.draft, most = None, min(drafts, self.text.left - 1)
+        if self.drafter and most > 0:
+            self.draft = self.drafter.propose(self.text.everything, most, self.text.request.sampling, self.generator)
+        return list(self.draft.tokens) if self.draft else []
+
+    def write(self, logits: torch.Tensor) -> Written:
+        """Write what a step gave, by logits (k + 1, V) after the last token and each of the first k drafts."""
+        before, k = len(self.text.tokens), len(logits) - 1
+        sampling, everything = self.text.request.sampling, self.text.everything
+        if self.draft and k:
+            draft = Draft(self.draft.tokens[:k], self.draft.probabilities[:k])
+            logprobs = logits.double().log_softmax(-1)
+            tokens = verify(sampling, everything, draft, logits, self.generator)
+            chosen = [(token, float(row[token])) for row, token in zip(logprobs, tokens, strict=False)]
+        else:
+            chosen = [choose(sampling, logits[0], everything, self.generator)]
+        for token, logprob in chosen:
+            if self.text.completion is None:
+                self.text.add(token, logprob)
+        piece = None
+        if self.text.request.stream:
+            piece, self.shown = self.text.shown[self.shown :], len(self.text.shown)
+        tokens_, logprobs_ = tuple(self.text.tokens[before:]), tuple(self.text.logprobs[before:])
+        return Written(self.request, self.choice, tokens_, logprobs_, piece, self.text.completion)
+
+
+class Engine:
+    """A model that answers many requests at once, on a cache of `pages` pages of `page` tokens.
+
+    A text hangs on its request alone, up to the rounding of logits: with a seed, or greedily, it is the one that
+    `generate` writes, whatever else is in the batch, whoever was preempted and whatever was in the cache. `drafter`
+    makes a drafter for each text, of whose guesses up to `drafts` are checked in a step; texts are then distributed as
+    those of `generate`, greedy ones equal. `limits` are the scheduler's.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        *,
+        pages: int,
+        page: int = 16,
+        limits: Limits | None = None,
+        drafter: Callable[[], Drafter] | None = None,
+        drafts: int = 4,
+    ) -> None:
+        require_at_least_one(drafts=drafts)
+        self.model, self.cache = model, Paged(model, pages=pages, page=page)
+        self.scheduler = Scheduler(self.cache.tables, limits or Limits())
+        self.runner = ModelRunner(model, self.cache)
+        self.drafter, self.drafts = drafter, drafts
+        self.batch: Batch | None = None
+        self._writers: dict[Sequence, Writer] = {}
+        self._requests = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether every request has been answered."""
+        return self.scheduler.idle
+
+    def add(self, request: Request, *, priority: int = 0) -> int:
+        """Number of a request, whose texts wait from now on; one of a higher `priority` is served earlier.
+
+        InputError for a request that the model cannot answer, and for one that outgrows the cache.
+        """
+        request.check(self.model)
+        number = self._requests
+        for choice, generator in enumerate(request.sampling.generators(request.count)):
+            sequence = self.scheduler.add(request.prompt, request.max_tokens, priority=priority)
+            drafter = self.drafter() if self.drafter else None
+            self._writers[sequence] = Writer(number, choice, Text(request), generator, drafter)
+        self._requests += 1
+        return number
+
+    def step(self) -> list[Written]:
+        """Run the model once, and say what came of it; nothing where no request waits, or all it did was to read."""
+        if self.idle:
+            return []
+        if self.drafter:
+            for sequence in self.scheduler.running:
+                sequence.drafts = self._writers[sequence].propose(self.drafts)
+        self.batch = batch = self.scheduler.schedule()
+        written = []
+        for sequence, logits in zip(batch.writers, self.runner.run(batch), strict=True):
+            news = self._writers[sequence].write(logits)
+            self.scheduler.write(sequence, news.tokens)
+            if news.completion:
+                self.scheduler.finish(sequence)
+                del self._writers[sequence]
+            written.append(news)
+        return written
+
+    def abort(self, number: int) -> None:
+        """Forget a request and give back its room; InputError for one that is not under way."""
+        sequences = [sequence for sequence, writer in self._writers.items() if writer.request == number]
+        if not sequences:
+            raise InputError("no such request under way", got=number)
+        for sequence in sequences:
+            self.scheduler.finish(sequence)
+            del self._writers[sequence]
+
+    def stream(self, request: Request, *, priority: int = 0) -> Iterator[Written]:
+        """What is written of one request, as it comes; all others go on meanwhile. Closed early, it is aborted."""
+        number, left = self.add(request, priority=priority), request.count
+        try:
+            while left:
+                for news in self.step():
+                    if news.request == number:
+                        left -= news.completion is not None
+                        yield news
+        finally:
+            if left:
+                self.abort(number)
+
+    def run(self) -> dict[int, list[Completion]]:
+        """Step until every request has been answered: completions by request."""
+        found: dict[int, dict[int, Completion]] = {}
+        while not self.idle:
+            for news in self.step():
+                if news.completion:
+                    found.setdefault(news.request, {})[news.choice] = news.completion
+        return {number: [texts[choice] for choice in sorted(texts)] for number, texts in found.items()}

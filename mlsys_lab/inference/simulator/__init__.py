@@ -1,0 +1,36 @@
+"""Discrete-event simulator of a serving engine: the same scheduler, a load, and a clock in place of a model. No torch.
+
+load      Arrival; Poisson arrivals, bursts, traces; lengths of prompts and answers
+clock     BoundClock, by FLOPs and bytes of a model on a machine; LineClock, fitted to measured steps
+simulate  simulate(arrivals, clock, pages, limits) -> Simulation
+metrics   Served, Objective, report: TTFT, TPOT, ITL, throughput, goodput; of real runs too
+planner   plan_serving: replicas, layout and cost that a load needs under an objective
+"""
+
+from mlsys_lab.inference.simulator.clock import BoundClock, Clock, LineClock
+from mlsys_lab.inference.simulator.load import Arrival, bursts, log_normal, poisson, read_trace, write_trace
+from mlsys_lab.inference.simulator.metrics import Objective, Report, Served, percentile, report
+from mlsys_lab.inference.simulator.planner import Service, ServingPlan, plan_serving
+from mlsys_lab.inference.simulator.simulate import Simulation, simulate
+
+__all__ = [
+    "Arrival",
+    "BoundClock",
+    "Clock",
+    "LineClock",
+    "Objective",
+    "Report",
+    "Served",
+    "Service",
+    "ServingPlan",
+    "Simulation",
+    "bursts",
+    "log_normal",
+    "percentile",
+    "plan_serving",
+    "poisson",
+    "read_trace",
+    "report",
+    "simulate",
+    "write_trace",
+]

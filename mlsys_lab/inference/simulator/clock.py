@@ -1,0 +1,90 @@
+"""Seconds that a step takes: by the FLOPs and bytes of a model on a machine, or along a line that was fitted."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from mlsys_lab.flops import communication, step
+from mlsys_lab.flops.bounds import Machine, Traffic, Work, least_time
+from mlsys_lab.flops.cache import bytes_per_token, copies, elements_per_token
+from mlsys_lab.flops.config import TransformerConfig
+from mlsys_lab.flops.layout import Layout, shard
+from mlsys_lab.flops.step import Part
+
+HOST_BYTES_PER_S = 63e9
+"""Between a device and its host, one direction: PCIe 5.0 with 16 lanes, before packets' overhead."""
+
+
+class Clock(Protocol):
+    """Whatever says how long a step takes."""
+
+    def __call__(self, parts: Sequence[Part], moved: int) -> float:
+        """Seconds of a step that gives sequences new tokens after cached ones, and moves `moved` tokens' cache."""
+        ...
+
+
+@dataclass(frozen=True)
+class LineClock:
+    """Seconds along a line: of a step, of each new token in it, and of each cached token that is read or moved."""
+
+    step_s: float
+    token_s: float
+    cached_s: float
+
+    def __call__(self, parts: Sequence[Part], moved: int) -> float:
+        """Seconds of a step."""
+        new, past = sum(new for new, _ in parts), sum(past for _, past in parts)
+        return self.step_s + self.token_s * new + self.cached_s * (past + moved)
+
+
+class BoundClock:
+    """Least seconds of a step of a tensor-parallel model, over the `efficiency` with which the machine is used.
+
+    Compute, memory and links overlap: the longest counts, and `spent_s` says how long each was the longest. Caches that
+    are swapped go over the host's link by themselves.
+    """
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        machine: Machine,
+        *,
+        tensor: int = 1,
+        weight_bytes: float = 2,
+        cache_bytes: float = 2,
+        efficiency: float = 1.0,
+    ) -> None:
+        layout = Layout(tensor=tensor)
+        layout.check(config)
+        self.config, self.machine, self.tensor, self.efficiency = config, machine, tensor, efficiency
+        self.weight_bytes, self._held = weight_bytes, shard(config, layout)
+        self.element_bytes = elements_per_token(config) * cache_bytes * copies(config, tensor)
+        self.token_bytes = bytes_per_token(config, cache_bytes) * copies(config, tensor)
+        self.spent_s: dict[str, float] = defaultdict(float)
+        self._flops: dict[Part, float] = {}
+
+    def __call__(self, parts: Sequence[Part], moved: int) -> float:
+        """Seconds of a step."""
+        t, tokens = self.tensor, sum(new for new, _ in parts)
+        read = sum(step.cached_layers(self.config, past) for _, past in parts) + tokens * self.config.n_layers
+        memory = self.weight_bytes * self._weights(tokens) + self.element_bytes * read / t
+        sent = communication.tensor_parallel_bytes(self.config, tokens, t, layers=self.config.n_layers, training=False)
+        link, network = Traffic(sent, t, 1).split(self.machine.node)
+        flops = sum(map(self._part_flops, parts))
+        bound = least_time(Work(flops / t, memory, link, network), self.machine)
+        self.spent_s[bound.binds] += bound.time_s / self.efficiency
+        swap_s = moved * self.token_bytes / t / HOST_BYTES_PER_S
+        return bound.time_s / self.efficiency + swap_s
+
+    def _weights(self, tokens: int) -> float:
+        """Parameters that one device reads in a step: all of its layers', of experts those in use, and of the head."""
+        head = self.config.vocab_size * self.config.d_model / self.tensor
+        return self._held.dense + step.experts_used(self.config, tokens) * self._held.experts + head
+
+    def _part_flops(self, part: Part) -> float:
+        if part not in self._flops:
+            self._flops[part] = step.forward(self.config, *part, head_tokens=1).total
+        return self._flops[part]

@@ -1,0 +1,104 @@
+"""What those who wait for a server notice, and what it gets done: times to tokens, throughput, goodput."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.flops.amounts import require_positive
+
+PERCENTILES = (50, 95, 99)
+
+
+@dataclass
+class Served:
+    """A request that came at `arrived_s`, and when each of its tokens was there, in seconds."""
+
+    arrived_s: float
+    tokens_s: list[float] = field(default_factory=list)
+
+    @property
+    def ttft_s(self) -> float:
+        """Time to the first token."""
+        return self.tokens_s[0] - self.arrived_s
+
+    @property
+    def gaps_s(self) -> list[float]:
+        """Inter-token latencies (ITL): from each token to the next, 0 between those of one step."""
+        return [after - before for before, after in pairwise(self.tokens_s)]
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Time per output token: the mean of the gaps, None where there is one token only."""
+        gaps = self.gaps_s
+        return sum(gaps) / len(gaps) if gaps else None
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Service-level objective: the longest time to the first token and time per token, in seconds, of a good answer."""
+
+    ttft_s: float
+    tpot_s: float
+
+    def __post_init__(self) -> None:
+        require_positive(ttft_s=self.ttft_s, tpot_s=self.tpot_s)
+
+    def missed(self, one: Served) -> list[str]:
+        """What an answer misses: "ttft", "tpot", both or nothing."""
+        late = {"ttft": one.ttft_s > self.ttft_s, "tpot": (one.tpot_s or 0.0) > self.tpot_s}
+        return [name for name, missed in late.items() if missed]
+
+
+@dataclass(frozen=True)
+class Report:
+    """A run in figures. Percentiles are by name, as in `ttft_s[95]`; times in seconds.
+
+    `goodput` are requests a second that meet the objective (DistServe, arXiv:2401.09670), `good` their share.
+    """
+
+    requests: int
+    time_s: float
+    tokens_per_s: float
+    ttft_s: dict[int, float]
+    tpot_s: dict[int, float]
+    itl_s: dict[int, float]
+    good: float | None
+    goodput: float | None
+
+
+def report(served: Sequence[Served], objective: Objective | None = None) -> Report:
+    """Figures of answered requests, from the first arrival to the last token; InputError for no request."""
+    if not served:
+        raise InputError("a report on no request", expected="one or more")
+    time_s = max(one.tokens_s[-1] for one in served) - min(one.arrived_s for one in served)
+    good = None if objective is None else sum(not objective.missed(one) for one in served) / len(served)
+    return Report(
+        requests=len(served),
+        time_s=time_s,
+        tokens_per_s=sum(len(one.tokens_s) for one in served) / time_s,
+        ttft_s=_percentiles([one.ttft_s for one in served]),
+        tpot_s=_percentiles([one.tpot_s for one in served if one.tpot_s is not None]),
+        itl_s=_percentiles([gap for one in served for gap in one.gaps_s]),
+        good=good,
+        goodput=None if good is None else good * len(served) / time_s,
+    )
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Value below which so many percent lie, between neighbours along a line, as numpy's default.
+
+    >>> percentile([4.0, 1.0, 3.0, 2.0], 50)
+    2.5
+    """
+    ordered = sorted(values)
+    place = (len(ordered) - 1) * percent / 100
+    below = ordered[int(place)]
+    above = ordered[min(int(place) + 1, len(ordered) - 1)]
+    return below + (above - below) * (place - int(place))
+
+
+def _percentiles(values: Sequence[float]) -> dict[int, float]:
+    return {percent: percentile(values, percent) for percent in PERCENTILES} if values else {}

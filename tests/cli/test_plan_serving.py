@@ -1,0 +1,42 @@
+"""`mlsys-lab plan-serving`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+Call = Callable[..., tuple[int, str, str]]
+ASKED = ("llama3-8b", "--rate", "4", "--prompt", "300", "--answer", "20", "--node", "2", "--slo-ttft", "0.5")
+
+
+def test_the_table_says_what_is_needed_and_what_binds(call: Call) -> None:
+    code, out, err = call("plan-serving", *ASKED, "--price", "2.5")
+    assert (code, err) == (0, "")
+    plans = json.loads(call("plan-serving", *ASKED, "--price", "2.5", "--json")[1])["plans"]
+    assert [one["tensor"] for one in plans] == [1, 2] and [one["devices"] for one in plans] == [1, 2]
+    rows = out.splitlines()[4:6]
+    for row, one in zip(rows, plans, strict=True):
+        assert row.split()[:3] == [str(one[name]) for name in ("tensor", "replicas", "devices")]
+        assert f"{one['replica']['ttft_s']['95'] * 1e3:.3g} ms" in row and f"{one['replica']['good']:.1%}" in row
+        assert f"{one['cost_per_million_tokens']:.3g}" in row
+    assert "1 device as 1: steps are bound by memory bandwidth" in out.splitlines()[-1]
+    assert "cost" not in call("plan-serving", *ASKED)[1]
+
+
+def test_an_objective_out_of_reach(call: Call) -> None:
+    code, out, err = call("plan-serving", *ASKED, "--slo-tpot", "0.0001", "--node", "1")
+    assert (code, err) == (0, "") and "–" in out
+    assert "no number of replicas keeps the objective: time per token is missed" in out.splitlines()[-1]
+
+
+def test_mistakes_are_one_line(call: Call) -> None:
+    for options, words in (
+        (("llama3-8b", "--rate", "0"), "rate must be positive: got 0.0"),
+        (("llama3-8b", "--rate", "1", "--slo-ttft", "-1"), "ttft_s must be positive: got -1.0"),
+        (("llama3-8b", "--rate", "1", "--prompt", "0"), "prompt must be at least 1: got 0.0"),
+        (("llama3-8b", "--rate", "1", "--price", "-1"), "a price cannot be so: got -1.0"),
+        (("llama3-8b", "--rate", "1", "--step-tokens", "9"), "tokens of a step: got 9, expected at least 256"),
+        (("llama3-405b", "--rate", "1"), "llama3-405b and the longest request fit on no replica"),
+    ):
+        code, out, err = call("plan-serving", *options)
+        assert (code, out) == (1, "") and words in err and len(err.splitlines()) == 1

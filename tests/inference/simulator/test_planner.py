@@ -1,0 +1,68 @@
+"""Plans keep their objective with as few replicas as do, and say what one less would miss."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.flops.bounds import machine
+from mlsys_lab.flops.parameters import parameters
+from mlsys_lab.flops.presets import preset
+from mlsys_lab.hardware import device
+from mlsys_lab.inference.engine import Limits
+from mlsys_lab.inference.simulator import (
+    BoundClock,
+    Objective,
+    Service,
+    log_normal,
+    plan_serving,
+    poisson,
+    report,
+    simulate,
+)
+from mlsys_lab.inference.simulator.planner import GOOD, PAGE, REQUESTS, cache_pages
+
+CONFIG = preset("llama3-8b")
+LIMITS = Limits(64, 512)
+ONE = machine(device("H100"), "bf16", node=1)
+SERVICE = Service(12.0, log_normal(400, 40), Objective(0.4, 0.03))
+
+
+def share(replicas, pages, service=SERVICE):
+    clock = BoundClock(CONFIG, ONE, efficiency=service.efficiency)
+    load = poisson(service.rate / replicas, REQUESTS, service.lengths)
+    return report(simulate(load, clock, pages=pages, page=PAGE, limits=LIMITS).served, service.objective)
+
+
+def test_one_replica_less_would_miss_it():
+    service = replace(SERVICE, rate=200.0)
+    (found,) = plan_serving(CONFIG, ONE, service, limits=LIMITS)
+    assert found.replicas > 1 and found.devices == found.replicas and found.tensor == 1
+    assert share(found.replicas, found.pages, service) == found.report and found.report.good >= GOOD
+    assert share(found.replicas - 1, found.pages, service).good < GOOD and found.short in ("ttft", "tpot")
+    written = sum(len(one.tokens_s) for one in found.simulation.served) / REQUESTS
+    assert found.cost_per_million_tokens(3.6, 200.0) == pytest.approx(found.devices * 1e-3 / (200 * written) * 1e6)
+
+
+def test_pages_fill_what_weights_leave():
+    pages = cache_pages(CONFIG, ONE, SERVICE, tensor=1, tokens=512)
+    room = 0.9 * ONE.memory_bytes - 2 * parameters(CONFIG).total
+    token_bytes = 2 * 2 * 8 * 128 * 32  # bf16, keys and values, heads, width, layers
+    assert 0.97 * room < pages * PAGE * token_bytes < room
+    assert cache_pages(CONFIG, replace(ONE, memory_bytes=1e9), SERVICE, tensor=1, tokens=512) == 0
+
+
+def test_an_objective_that_no_replica_keeps_is_said_so():
+    (found,) = plan_serving(CONFIG, ONE, replace(SERVICE, objective=Objective(0.4, 0.001)), limits=LIMITS)
+    assert found.replicas is None and found.devices is None and found.short == "tpot"
+    assert found.cost_per_million_tokens(1.0, 12.0) is None
+
+
+def test_what_fits_nowhere_is_refused():
+    small = replace(ONE, memory_bytes=10e9)
+    with pytest.raises(InputError, match="llama3-8b and the longest request fit on no replica: got up to 1"):
+        plan_serving(CONFIG, small, SERVICE, limits=LIMITS)
+    with pytest.raises(InputError, match="efficiency out of range: got 0, expected above 0, at most 1"):
+        replace(SERVICE, efficiency=0)

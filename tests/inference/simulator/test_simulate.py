@@ -1,0 +1,93 @@
+"""Times by hand, figures by numpy, and a server that behaves as queues do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.flops.bounds import least_time, machine, serving_work
+from mlsys_lab.flops.layout import Layout
+from mlsys_lab.flops.presets import preset
+from mlsys_lab.hardware import device
+from mlsys_lab.inference.engine import Limits
+from mlsys_lab.inference.simulator import (
+    Arrival,
+    BoundClock,
+    LineClock,
+    Objective,
+    Served,
+    bursts,
+    log_normal,
+    percentile,
+    poisson,
+    report,
+    simulate,
+)
+
+H100 = machine(device("H100"), "bf16")
+
+
+def test_two_requests_by_hand():
+    """A second a step and a tenth for each new token, four tokens a step at most."""
+    arrivals = [Arrival(0.0, (1,) * 6, 3), Arrival(1.5, (2,) * 2, 2)]
+    done = simulate(arrivals, LineClock(1.0, 0.1, 0.0), pages=10, page=4, limits=Limits(2, 4))
+    first, second = done.served
+    # 4 tokens of the prompt until 1.4, and 2 until 2.6; then one beside both of the other's until 3.9, two until 5.1.
+    assert first.tokens_s == pytest.approx([2.6, 3.9, 5.1]) and second.tokens_s == pytest.approx([3.9, 5.1])
+    assert (done.steps, done.busy_s, done.mean_sequences) == (4, pytest.approx(5.1), 1.5)
+    assert first.ttft_s == pytest.approx(2.6) and first.tpot_s == pytest.approx(1.25)
+    assert second.ttft_s == pytest.approx(2.4) and done.mean_tokens == pytest.approx((4 + 2 + 3 + 2) / 4)
+
+
+def test_an_idle_server_waits_for_the_next():
+    done = simulate([Arrival(0.0, (1,), 1), Arrival(7.0, (2,), 1)], LineClock(1.0, 0.0, 0.0), pages=4)
+    assert [one.tokens_s for one in done.served] == [[1.0], [8.0]] and done.busy_s == 2.0
+
+
+def test_figures_are_those_of_numpy():
+    served = [Served(float(i), [i + 1.0 + 0.1 * i, i + 2.0, i + 2.5 + 0.2 * i]) for i in range(9)]
+    figures = report(served, Objective(ttft_s=1.35, tpot_s=1.0))
+    first = [one.tokens_s[0] - one.arrived_s for one in served]
+    gaps = np.concatenate([np.diff(one.tokens_s) for one in served])
+    each = [(one.tokens_s[-1] - one.tokens_s[0]) / 2 for one in served]
+    for percent in (50, 95, 99):
+        assert figures.ttft_s[percent] == pytest.approx(np.percentile(first, percent))
+        assert figures.itl_s[percent] == pytest.approx(np.percentile(gaps, percent))
+        assert figures.tpot_s[percent] == pytest.approx(np.percentile(each, percent))
+    good = sum(a <= 1.35 and b <= 1.0 for a, b in zip(first, each, strict=True))
+    assert 0 < good < 9 and figures.good == good / 9
+    assert figures.goodput == pytest.approx(good / figures.time_s)
+    assert figures.tokens_per_s == pytest.approx(27 / (served[-1].tokens_s[-1]))
+    assert percentile([3.0], 99) == 3.0
+    with pytest.raises(InputError, match="a report on no request"):
+        report([])
+
+
+@pytest.mark.parametrize(("model", "tensor"), [("llama3-8b", 1), ("llama3-70b", 8), ("deepseek-v2", 8)])
+def test_a_step_takes_what_the_bounds_say(model, tensor):
+    """Equal sequences in one step are what `serving_work` counts."""
+    config = preset(model)
+    clock = BoundClock(config, H100, tensor=tensor)
+    for sequences, new, past in ((16, 1, 700), (2, 512, 0)):
+        work = serving_work(
+            config, Layout(tensor=tensor), sequences=sequences, tokens=new, past=past,
+            weight_bytes=2, cache_bytes=2, node=8,
+        )  # fmt: skip
+        assert clock([(new, past)] * sequences, 0) == pytest.approx(least_time(work, H100).time_s, rel=1e-9)
+    assert max(clock.spent_s, key=clock.spent_s.__getitem__) in ("memory", "compute")
+    half = BoundClock(config, H100, tensor=tensor, efficiency=0.5)
+    assert half([(1, 9)], 0) == pytest.approx(2 * clock([(1, 9)], 0))
+    assert clock([(1, 9)], 1000) > clock([(1, 9)], 0)
+
+
+def test_short_memory_costs_time_and_bursts_make_others_wait():
+    clock, lengths = LineClock(0.01, 1e-4, 1e-7), log_normal(60, 40)
+    load = poisson(6.0, 150, lengths)
+    roomy = simulate(load, clock, pages=2000, limits=Limits(32, 256))
+    short = simulate(load, clock, pages=24, limits=Limits(32, 256))
+    assert roomy.preemptions == 0 < short.preemptions
+    assert report(short.served).ttft_s[95] > report(roomy.served).ttft_s[95]
+    together = simulate(bursts(6.0, 150, lengths, size=50), clock, pages=2000, limits=Limits(32, 256))
+    assert report(together.served).ttft_s[95] > 2 * report(roomy.served).ttft_s[95]
+    assert all(len(one.tokens_s) == arrival.writes for one, arrival in zip(roomy.served, load, strict=True))
