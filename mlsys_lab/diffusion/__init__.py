@@ -10,6 +10,10 @@ mixtures          Mixture: Gaussians whose denoiser is known exactly, to hold a 
 networks          DiT and a U-Net, conditioned on level and class
 training          train(denoiser, images, labels, steps=...), p_losses
 averaging         Average: an exponential moving average of weights
+digits            real data: handwritten digits, a judge that reads them, measures of what is drawn
+pretrained        load_digits_model, load_judge: a trained model of digits
+engine            Engine: many requests at different steps in one call of the network
+caching           CachedDiT: features kept between steps
 cost              evaluations, FLOPs and bytes of sampling and training, beside an autoregressive model
 
 x is the image with noise of deviation σ on it, never scaled: DDPM's x_t is √ᾱ times that, rectified flow's 1 - t times.

@@ -48,20 +48,21 @@ def train(
     denoiser: Preconditioned,
     images: torch.Tensor,
     labels: torch.Tensor,
+    average: Average[Preconditioned],
     *,
     steps: int,
     batch: int = 128,
     rate: float = 2e-3,
     levels: Levels | None = None,
     drop: float = 0.1,
-    decay: float = 0.99,
     seed: int = 0,
-) -> Iterator[tuple[int, float, Average[Preconditioned]]]:
-    """Train a denoiser in place; yields each step's number, from 1, its loss, and the average of the weights so far.
+) -> Iterator[tuple[int, float]]:
+    """Train a denoiser in place; yields each step's number, from 1, and its loss.
 
-    images (I, ...), labels (I,). AdamW with a warm-up to `rate` and a cosine down to 0 that ends with the run. Levels
-    are EDM's log-normal ones by default. A share `drop` of labels gives way to the null class, the last one that the
-    network knows (arXiv:2207.12598, algorithm 1). The seed decides order, levels, noise and dropped labels.
+    images (I, ...), labels (I,); `average` takes in the weights of every step. AdamW with a warm-up to `rate` and a
+    cosine down to 0 that ends with the run. Levels are EDM's log-normal ones by default. A share `drop` of labels gives
+    way to the null class, one more than the last (arXiv:2207.12598, algorithm 1). The seed decides the images, levels,
+    noise and dropped labels of each step.
     """
     if len(images) != len(labels) or not len(images):
         raise InputError("images and labels do not fit", got=f"{len(images)} and {len(labels)}", expected="as many")
@@ -73,7 +74,6 @@ def train(
     course = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda done: min((done + 1) / warmup, (1 + math.cos(math.pi * done / steps)) / 2)
     )
-    average = Average(denoiser, decay)
     for step in range(1, steps + 1):
         chosen = torch.randint(len(images), (batch,), generator=generator)
         dropped = torch.rand(batch, generator=generator) < drop
@@ -86,4 +86,4 @@ def train(
         optimizer.step()
         course.step()
         average.update(denoiser)
-        yield step, loss.item(), average
+        yield step, loss.item()

@@ -12,6 +12,10 @@ from torch.nn import functional as F
 from mlsys_lab.diffusion.networks.conditioning import Condition, require_images
 from mlsys_lab.flops.dit import FREQUENCIES, DiTConfig
 
+LABEL_DEVIATION = 0.5
+"""Deviation of new class embeddings. DiT has 0.02, and 400,000 steps to grow them; in 150 steps of two classes of 4·4
+pixels the loss falls to 0.43 with 0.02, to 0.08 with 0.5."""
+
 
 class DiTBlock(nn.Module):
     """Attention and an MLP, each normed, shifted and scaled before and gated after by what the condition says."""
@@ -69,7 +73,7 @@ class DiT(nn.Module):
                 if name.endswith(("modulation", "last")):
                     module.weight.zero_()
             elif isinstance(module, nn.Embedding):
-                module.weight.normal_(std=0.02)
+                module.weight.normal_(std=LABEL_DEVIATION)
 
     def forward(self, x: torch.Tensor, noise: torch.Tensor, label: torch.Tensor | None = None) -> torch.Tensor:
         """Answer to noisy images x (B, C, size, size), of which noise (B,) says the level and label (B,) the class."""
