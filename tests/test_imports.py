@@ -19,7 +19,14 @@ ARRAYS = (
     "checks.fresh",
     "checks.deciding.artifact",
 )
-TENSORS = ("autograd", "models", "inference", "checks.deciding.autograd", "checks.deciding.transformer_arithmetic")
+TENSORS = (
+    "autograd",
+    "models",
+    "inference",
+    "diffusion",
+    "checks.deciding.autograd",
+    "checks.deciding.transformer_arithmetic",
+)
 COMMANDS = (
     ["--help"],
     ["list"],

@@ -1,4 +1,4 @@
-"""The learner's command, `mlsys-lab`: start, check, progress, estimate, plan, bench-collectives, generate and more."""
+"""The learner's command, `mlsys-lab`: start, check, progress, estimate, plan, generate, sample-digits and more."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ COMMANDS = {
     "plan-serving": "mlsys_lab.cli.plan_serving",
     "bench-collectives": "mlsys_lab.cli.bench_collectives",
     "generate": "mlsys_lab.cli.generate",
+    "sample-digits": "mlsys_lab.cli.sample_digits",
     "doctor": "mlsys_lab.cli.doctor",
 }
 """Each command's module."""
@@ -48,6 +49,9 @@ what ranks cost each other:
 
 what a small language model writes, and how far from its bound:
   mlsys-lab generate --prompt "A cache" --speculative
+
+what a small diffusion model draws, and what that costs:
+  mlsys-lab sample-digits 7 --steps 20 --guidance 2
 
 exit codes: 0 done and passed, 1 a mistake or a check that did not pass, 2 a command line that is not understood
 """

@@ -1,0 +1,147 @@
+"""An engine that draws for many requests at once, each at its own step, with its own sampler and guidance.
+
+A request is a batch of one. What its sampler asks for waits as (x, sigma), and every call of the network answers the
+questions of all requests under way, whatever their levels: one that ends makes room for the next at once. Images are
+those that each request would give alone, to rounding.
+
+Dimension letters: R requests under way, C channels, S size of an image.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+
+from mlsys_lab.diffusion.guidance import ClassifierFree
+from mlsys_lab.diffusion.process import Denoiser
+from mlsys_lab.diffusion.samplers import DDIM, Asking, Sampler
+from mlsys_lab.diffusion.sampling import Noise, Sampling
+from mlsys_lab.diffusion.schedules import check_grid
+from mlsys_lab.errors import InputError
+
+
+@dataclass(frozen=True)
+class Request:
+    """One image that is asked for: its class, the levels of its steps, its seed, sampler and guidance.
+
+    Guidance of `scale` acts at levels from `low` to `high`; 1 is none. InputError for levels that do not fall.
+    """
+
+    label: int
+    grid: torch.Tensor
+    seed: int = 0
+    sampler: Sampler = field(default_factory=DDIM)
+    scale: float = 1.0
+    low: float = 0.0
+    high: float = math.inf
+
+    def __post_init__(self) -> None:
+        check_grid(self.grid)
+
+    def scale_at(self, sigma: float) -> float:
+        """Scale of guidance at a level, 1 outside of the interval."""
+        return self.scale if self.low <= sigma <= self.high else 1.0
+
+
+class _Running:
+    """A request under way, and the question that it waits with."""
+
+    def __init__(self, number: int, request: Request, sampling: Sampling) -> None:
+        self.number, self.request, self._sampling, self._step = number, request, sampling, 0
+        self.state = sampling.start()
+        self._ask()
+
+    @property
+    def ended(self) -> bool:
+        """Whether all steps have been taken, so that `state` is the last."""
+        return self._step == self._sampling.steps
+
+    def send(self, denoised: torch.Tensor) -> None:
+        """Take the answer (1, C, S, S) to the question, up to the next question or the end."""
+        try:
+            self.x, self.sigma = self._asking.send(denoised)
+        except StopIteration as end:
+            self.state = end.value
+            self._step += 1
+            if not self.ended:
+                self._ask()
+
+    def _ask(self) -> None:
+        self._asking: Asking = self._sampling.ask(self.state, self._step)
+        self.x, self.sigma = next(self._asking)
+
+
+class Engine:
+    """Draws images (C, S, S) for requests with one denoiser, at most `slots` of them under way at a time.
+
+    `shape` is (C, S, S), `null` the label of no class, or None for a network without one. InputError for a request
+    that needs guidance then; the others go on.
+    """
+
+    def __init__(
+        self,
+        denoiser: Denoiser,
+        shape: tuple[int, ...],
+        *,
+        classes: int,
+        null: int | None = None,
+        slots: int = 8,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        if slots < 1:
+            raise InputError("an engine needs slots", got=slots, expected="1 or more")
+        self.denoiser, self.shape, self.classes, self.null = denoiser, shape, classes, null
+        self.slots, self.dtype = slots, dtype
+        self.calls, self.images = 0, 0  # of the network; images that it was given, those without a class included
+        self._waiting: deque[tuple[int, Request]] = deque()
+        self._running: list[_Running] = []
+        self._submitted = 0
+
+    def submit(self, request: Request) -> int:
+        """Take in a request; its number, 0, 1, ... InputError for an unknown class, or guidance without a null one."""
+        if not 0 <= request.label < self.classes:
+            raise InputError("no such class", got=request.label, expected=f"0 to {self.classes - 1}")
+        if request.scale != 1 and self.null is None:
+            raise InputError("guidance needs a null class", got="a network without one", help="ask with scale 1")
+        self._waiting.append((self._submitted, request))
+        self._submitted += 1
+        return self._submitted - 1
+
+    def step(self) -> dict[int, torch.Tensor]:
+        """Answer one question of every request under way with one call; images (C, S, S) of those that ended."""
+        while self._waiting and len(self._running) < self.slots:
+            number, request = self._waiting.popleft()
+            noise = Noise((1, *self.shape), request.seed, self.dtype)
+            label = torch.tensor([request.label])
+            self._running.append(
+                _Running(number, request, Sampling(self.denoiser, request.grid, noise, label, request.sampler))
+            )
+        if not self._running:
+            return {}
+        for running, answer in zip(self._running, self._denoise(), strict=True):
+            running.send(answer[None])
+        ended = {running.number: running.state.x[0] for running in self._running if running.ended}
+        self._running = [running for running in self._running if not running.ended]
+        return ended
+
+    def run(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """Work until nothing is left; yields each request's number and image as it ends."""
+        while self._waiting or self._running:
+            yield from self.step().items()
+
+    @torch.no_grad()
+    def _denoise(self) -> torch.Tensor:
+        """Answers to all questions that wait, (R, C, S, S)."""
+        x = torch.cat([running.x for running in self._running])
+        sigma = torch.tensor([running.sigma for running in self._running], dtype=torch.float64)
+        label = torch.tensor([running.request.label for running in self._running])
+        scales = [running.request.scale_at(running.sigma) for running in self._running]
+        self.calls += 1
+        self.images += len(x) + sum(scale != 1 for scale in scales)
+        if self.null is None:
+            return self.denoiser(x, sigma, label)
+        return ClassifierFree(self.denoiser, torch.tensor(scales, dtype=torch.float64), self.null)(x, sigma, label)

@@ -1,0 +1,82 @@
+"""Digits drawn by the small model: a picture, a line on its cost that adds up, bad input in one line."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from mlsys_lab.diffusion.pretrained import read_config
+from mlsys_lab.flops import dit
+from mlsys_lab.hardware import device
+
+LINE = re.compile(
+    r"(?P<file>.*): (?P<count>\d+) digits, (?P<steps>\d+) steps, (?P<each>\d+) evaluations each,"
+    r" (?P<flops>[\d.]+) GFLOP in (?P<seconds>[\d.]+) s; at least (?P<least>[\d.]+) s"
+    r" at the 100 GFLOP/s of this machine's matrix products:"
+    r" (?P<share>[\d.]+)% of the bound\n"
+)
+
+
+@pytest.fixture(autouse=True)
+def speed(monkeypatch):
+    """Measuring how fast this machine multiplies takes seconds, and is tested where it is done."""
+    cpu = replace(device("H100"), peaks={"fp32": 1e11})
+    monkeypatch.setattr("mlsys_lab.hardware.measure_cpu", lambda: cpu)
+
+
+@pytest.fixture
+def draw(call, tmp_path):
+    """Draw into a file: the line that is said, and the file's bytes."""
+
+    def drawn(*arguments):
+        path = tmp_path / "sevens.png"
+        code, out, err = call("sample-digits", *arguments, "--out", str(path))
+        found = LINE.fullmatch(out)
+        assert code == 0 and err == "" and found and found["file"] == str(path), (out, err)
+        return found, path.read_bytes()
+
+    return drawn
+
+
+def test_a_picture_and_what_it_cost(draw):
+    found, picture = draw("7", "--steps", "6", "--count", "3")
+    assert picture.startswith(b"\x89PNG\r\n\x1a\n")
+    assert (found["count"], found["steps"], found["each"]) == ("3", "6", "22")  # Heun: 11 of 6 steps, twice by guidance
+    flops = 3 * 22 * dit.forward(read_config()).total
+    assert float(found["flops"]) == pytest.approx(flops / 1e9, abs=0.005)
+    assert float(found["least"]) == pytest.approx(flops / 1e11, abs=5e-4)
+
+
+def test_no_guidance_is_half_of_the_work(draw):
+    assert draw("7", "--steps", "6", "--count", "1", "--guidance", "1")[0]["each"] == "11"
+    assert draw("7", "--steps", "6", "--count", "1", "--sampler", "dpm++")[0]["each"] == "12"
+
+
+def test_the_seed_decides_the_picture(draw):
+    few = ("--steps", "3", "--count", "2", "--sampler", "ddpm")
+    assert draw("7", *few)[1] == draw("7", *few)[1]
+    assert draw("7", *few)[1] != draw("7", *few, "--seed", "1")[1] != draw("3", *few, "--seed", "1")[1]
+
+
+@pytest.mark.parametrize(
+    ("given", "said", "code"),
+    [
+        (["10"], "digit out of range: got 10, expected 0 to 9", 1),
+        (["7", "--steps", "0"], "steps out of range: got 0, expected 1 to 1000", 1),
+        (["7", "--count", "0"], "count out of range: got 0", 1),
+        (["7", "--seed", "-1"], "seed out of range: got -1", 1),
+        (["7", "--guidance", "-1"], "guidance out of range: got -1.0", 1),
+        (["7", "--guidance", "nan"], "guidance out of range: got nan", 1),
+        (["7", "--sampler", "huen"], "unknown sampler: got 'huen'", 1),
+        (["7", "--steps", "1", "--out", "nowhere/a.png"], "cannot write the picture: got nowhere/a.png", 1),
+        (["seven"], "invalid int value: 'seven'", 2),
+        ([], "the following arguments are required: DIGIT", 2),
+    ],
+)
+def test_bad_input_is_one_line(call, given, said, code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    got, out, err = call("sample-digits", *given)
+    assert (got, out) == (code, "") and err.startswith("mlsys-lab: ") and said in err
+    assert err.count("\n") == 1 and not list(tmp_path.iterdir())
