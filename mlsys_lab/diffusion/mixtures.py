@@ -1,0 +1,58 @@
+"""Mixtures of Gaussians, for which the denoiser is known exactly: what any sampler ought to give can be worked out.
+
+Letters: K components, D numbers of a point, B points.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from mlsys_lab.errors import InputError
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """K round Gaussians of one deviation, each a class of its own: a denoiser whose null class K is the whole mixture.
+
+    `means` (K, D), `weights` (K,), which sum to 1. InputError for others.
+    """
+
+    means: torch.Tensor
+    weights: torch.Tensor
+    deviation: float
+
+    def __post_init__(self) -> None:
+        sums_to_1 = bool((self.weights >= 0).all()) and abs(float(self.weights.sum()) - 1) < 1e-6
+        if self.means.ndim != 2 or self.weights.shape != self.means.shape[:1] or not sums_to_1:
+            raise InputError(
+                "not a mixture", got=tuple(self.means.shape), expected="means (K, D), weights (K,) of sum 1"
+            )
+        if self.deviation < 0:
+            raise InputError("deviation out of range", got=self.deviation, expected="0 or more")
+
+    @property
+    def null(self) -> int:
+        """Label that stands for no class in particular."""
+        return len(self.means)
+
+    def __call__(self, x: torch.Tensor, sigma: torch.Tensor, label: torch.Tensor | None = None) -> torch.Tensor:
+        """E[x₀ | x] for points x (B, D) at levels sigma (B,), within the class of label (B,): (B, D)."""
+        shares = self.responsibilities(x, sigma)  # (B, K)
+        if label is not None:
+            one = torch.nn.functional.one_hot(label, self.null + 1)[:, :-1].to(shares)
+            shares = torch.where((label == self.null)[:, None], shares, one)
+        kept = (self.deviation**2 / (self.deviation**2 + sigma.to(x) ** 2))[:, None]  # (B, 1)
+        return kept * x + (1 - kept) * shares @ self.means
+
+    def responsibilities(self, x: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
+        """Probability of each class for points x (B, D) with noise of level sigma (B,): (B, K)."""
+        variance = (self.deviation**2 + sigma.to(x) ** 2)[:, None]
+        return (self.weights.log() - (x[:, None] - self.means).square().sum(-1) / (2 * variance)).softmax(-1)
+
+    def sample(self, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        """Draw `count` points (count, D) and their classes (count,)."""
+        label = torch.multinomial(self.weights, count, replacement=True, generator=generator)
+        noise = torch.randn(count, self.means.shape[1], generator=generator, dtype=self.means.dtype)
+        return self.means[label] + self.deviation * noise, label
