@@ -10,6 +10,7 @@ mixtures          Mixture: Gaussians whose denoiser is known exactly, to hold a 
 networks          DiT and a U-Net, conditioned on level and class
 training          train(denoiser, images, labels, steps=...), p_losses
 averaging         Average: an exponential moving average of weights
+cost              evaluations, FLOPs and bytes of sampling and training, beside an autoregressive model
 
 x is the image with noise of deviation σ on it, never scaled: DDPM's x_t is √ᾱ times that, rectified flow's 1 - t times.
 """

@@ -1,28 +1,27 @@
-"""What the closed forms of a decoder say of DiT, whose blocks are the same but for what the time step modulates."""
+"""Published figures on diffusion: multiply-adds of DiT and ADM, guidance as two papers write it, evaluations."""
 
 from __future__ import annotations
 
 import pytest
 
-from mlsys_lab.flops.compute import forward
-from mlsys_lab.flops.config import TransformerConfig
-from mlsys_lab.flops.einsum import Einsum
+from mlsys_lab.diffusion.cost import evaluations
+from mlsys_lab.diffusion.guidance import guide, scale_of
+from mlsys_lab.diffusion.samplers import DDIM
+from mlsys_lab.flops import dit, unet
 from tests.oracles.catalogue import oracles
 
-DIT_XL = TransformerConfig("DiT-XL", 28, 1152, 16, 4 * 1152, vocab_size=1, context=1024, activation="gelu")
-"""Peebles and Xie, arXiv:2212.09748, table 1."""
 
-
-def giga_multiply_adds(tokens: int) -> float:
-    """DiT prints multiply-adds as "Gflops". A block's six modulations come from one vector an image, not a token."""
-    D = DIT_XL.d_model
-    modulation = DIT_XL.n_layers * Einsum.parse("d,de->e", d=D, e=6 * D).flops
-    return (forward(DIT_XL, tokens).layers + modulation) / 2 / 1e9
+def others(i):
+    adm = unet.multiply_adds(unet.ADM)
+    return [i["LDM-4"], adm, i["ADM-U"], adm / dit.multiply_adds(dit.preset("XL/2"))]
 
 
 COMPUTED = {
-    "DI03": lambda i: [giga_multiply_adds(i["tokens"])],
-    "DI04": lambda i: [giga_multiply_adds(tokens) for tokens in i["tokens"]],
+    "DI03": lambda i: [dit.multiply_adds(dit.preset("XL/2", size=64))],
+    "DI04": lambda i: [dit.multiply_adds(dit.preset(f"XL/{patch}")) for patch in (4, 8)],
+    "DI05": others,
+    "DI06": lambda i: [guide(i["c"], i["u"], scale) for scale in (float(i["s"]), scale_of(i["w"]))],
+    "DI07": lambda i: [evaluations(DDIM(eta=1), i["ddpm"]), evaluations(DDIM(), i["ddim"], guided=True)],
 }
 
 
@@ -30,3 +29,8 @@ COMPUTED = {
 def test_published_figure(name: str) -> None:
     oracle = oracles()[name]
     oracle.check(*COMPUTED[name](oracle.inputs))
+
+
+def test_di03_and_di04_are_of_as_many_tokens_as_they_say() -> None:
+    tokens = [dit.preset("XL/2", size=64).tokens, *(dit.preset(f"XL/{patch}").tokens for patch in (4, 8))]
+    assert tokens == [oracles()["DI03"].inputs["tokens"], *oracles()["DI04"].inputs["tokens"]]

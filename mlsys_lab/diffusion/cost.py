@@ -1,0 +1,73 @@
+"""What sampling and training cost: evaluations of the network, beside an autoregressive model of equal parameters.
+
+Letters: N parameters, T tokens of an image, S steps of a sampler. A multiply-add is two FLOPs.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mlsys_lab.diffusion.samplers import Sampler
+from mlsys_lab.flops.amounts import require_at_least_one, require_positive
+from mlsys_lab.flops.compute import six_n, two_n
+
+
+def evaluations(sampler: Sampler, steps: int, *, guided: bool = False) -> int:
+    """How many images the network is given to make one in `steps` steps; guidance without a class doubles them.
+
+    >>> from mlsys_lab.diffusion.samplers import DDIM, Heun
+    >>> evaluations(DDIM(eta=1), 1000), evaluations(DDIM(), 50, guided=True), evaluations(Heun(), 18)
+    (1000, 100, 35)
+    """
+    require_at_least_one(steps=steps)
+    return sampler.evaluations(steps) * (2 if guided else 1)
+
+
+class Cost(NamedTuple):
+    """FLOPs of making a batch of images, and bytes of weights read for it."""
+
+    flops: float
+    weight_bytes: float
+
+    @property
+    def intensity(self) -> float:
+        """FLOPs for each byte of weights that is read."""
+        return self.flops / self.weight_bytes
+
+
+def diffusion_cost(
+    n_parameters: float, tokens: int, passes: int, batch: int = 1, *, guided: bool = False, element_bytes: float = 2
+) -> Cost:
+    """Cost of `batch` images of T tokens: each of `passes` runs of the network sees all tokens of all images.
+
+    By the rule of 2·N FLOPs a token; attention is left out. A guided pass has twice the images, and reads no more.
+    """
+    require_at_least_one(tokens=tokens, passes=passes, batch=batch)
+    require_positive(element_bytes=element_bytes)
+    images = batch * (2 if guided else 1)
+    return Cost(passes * two_n(n_parameters, images * tokens), passes * n_parameters * element_bytes)
+
+
+def autoregressive_cost(n_parameters: float, tokens: int, batch: int = 1, *, element_bytes: float = 2) -> Cost:
+    """Cost of `batch` images written token after token by a model with a KV cache: a pass for each of T tokens.
+
+    Beside `diffusion_cost` of S passes: S times fewer FLOPs, T/S times as many bytes. So at batch 1 it is bound by
+    memory on any device, where diffusion's intensity, T times as high, seldom is.
+
+    >>> ours, theirs = diffusion_cost(675e6, 256, passes=50), autoregressive_cost(675e6, 256)
+    >>> ours.flops / theirs.flops, theirs.weight_bytes / ours.weight_bytes, ours.intensity, theirs.intensity
+    (50.0, 5.12, 256.0, 1.0)
+    """
+    require_at_least_one(tokens=tokens, batch=batch)
+    require_positive(element_bytes=element_bytes)
+    return Cost(two_n(n_parameters, batch * tokens), tokens * n_parameters * element_bytes)
+
+
+def training_cost(n_parameters: float, tokens: int, images: int) -> float:
+    """FLOPs of training on `images` images of T tokens, 6·N·T each: as many by diffusion as token after token.
+
+    What differs is how much is learned from them: every token of a text model's pass has a loss of its own, while
+    diffusion sees one level of noise in a pass, and needs many passes over an image.
+    """
+    require_at_least_one(tokens=tokens, images=images)
+    return six_n(n_parameters, tokens * images)
