@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -51,11 +52,11 @@ SAMPLER, GRID = DDIM(eta=1), edm_grid(40, sigma_min=0.02, sigma_max=20)
 GUIDANCE = 2.0
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Train both, save them, and record how well the model draws."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sheet", type=Path, metavar="FILE", help="where to write what the model draws, as PNG")
-    picture = parser.parse_args().sheet
+    picture = parser.parse_args(argv).sheet
     digits, _ = load_digits()
     with one_thread():
         save(train_classifier(digits), JUDGE, {})

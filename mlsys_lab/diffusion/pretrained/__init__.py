@@ -51,10 +51,10 @@ def load_judge() -> Classifier:
     return judge.requires_grad_(False).eval()
 
 
-def save(network: nn.Module, name: str, told: dict[str, Any], folder: Path = FOLDER) -> None:
-    """Write a network's weights, in bf16, and what is told of it, as JSON, to a file of safetensors."""
+def save(network: nn.Module, name: str, told: dict[str, Any]) -> None:
+    """Write a network's weights, in bf16, and what is told of it, as JSON, to a file of the package."""
     weights = {key: value.detach().to(torch.bfloat16).contiguous() for key, value in network.state_dict().items()}
-    save_file(weights, folder / name, metadata={"format": "pt", "told": json.dumps(told)})
+    save_file(weights, FOLDER / name, metadata={"format": "pt", "told": json.dumps(told)})
 
 
 def describe(denoiser: Preconditioned) -> dict[str, Any]:
