@@ -14,6 +14,7 @@ _BEFORE = {
     "backward": ("common", "stepper", "graph", "picture"),
     "cache_fill": ("common", "stepper"),
     "decode_step": ("common", "axes", "config", "counts", "memory", "traffic", "layout", "bounds"),
+    "denoising": ("common", "axes", "stepper"),
     "estimator": (
         *("common", "axes", "config", "counts"),
         *("memory", "traffic", "layout", "bounds", "estimate"),
