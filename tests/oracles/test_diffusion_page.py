@@ -1,0 +1,151 @@
+"""What chapter 14 computes and concludes, against arithmetic written out here."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+PAGE = "14-diffusion"
+
+PEAK, BANDWIDTH = 989.4e12, 3.35e12  # an H100
+L, D, T, CLASSES, FREQUENCIES = 28, 1152, 256, 1000, 256  # DiT-XL/2, 256 pixels
+
+
+def exactly(value):
+    return pytest.approx(value, rel=1e-12)
+
+
+def passes(tokens, patch=2, channels=4, out=8, layers=L):
+    """Multiply-adds of a pass of DiT-XL over one image."""
+    ends = tokens * patch**2 * (channels + out) * D
+    condition = FREQUENCIES * D + D * D + (6 * layers + 2) * D * D
+    return ends + condition + layers * (12 * tokens * D * D + 2 * tokens * tokens * D)
+
+
+def parameters():
+    ends = 16 * D + D + 32 * D + 32
+    condition = FREQUENCIES * D + D + D * D + D + (CLASSES + 1) * D + (6 * L + 2) * (D * D + D)
+    return ends + condition + L * (12 * D * D + 9 * D)
+
+
+def step_s(images):
+    return max(2 * images * passes(T) / PEAK, 2 * parameters() / BANDWIDTH)
+
+
+def test_the_bound_is_that_of_a_hundred_passes(page) -> None:
+    assert page.one_pass == exactly(2 * passes(T))
+    assert page.guided.time_s == exactly(step_s(2)) == exactly(4 * passes(T) / PEAK)
+    assert page.plain.time_s == exactly(2 * parameters() / BANDWIDTH)
+    assert page.answer_s == exactly(100 * 2 * passes(T) / PEAK)
+
+
+def test_the_guess_about_a_pixel(page) -> None:
+    for sigma in (0.3, 1.0, 3.0):
+        chances = [math.exp(-((0.5 - pixel) ** 2) / (2 * sigma**2)) for pixel in (-1, 1)]
+        guess = page.coin(page.torch.tensor([[0.5]]), page.torch.tensor([sigma])).item()
+        assert guess == pytest.approx((chances[1] - chances[0]) / sum(chances), rel=1e-5)
+
+
+def test_weights_of_what_is_asked_for(page) -> None:
+    sigma = np.array([0.02, 0.2, 1, 5, 80])
+    expected = {
+        "epsilon": sigma**-2.0,
+        "x0": np.ones(5),
+        "v": 1 + sigma**-2.0,
+        "flow": (1 + 1 / sigma) ** 2,
+        "edm": sigma**-2.0 + 4,  # data of deviation 1/2
+    }
+    assert page.weights.keys() == expected.keys()
+    for name, row in expected.items():
+        assert page.weights[name].numpy() == pytest.approx(row, rel=1e-9)
+
+
+def test_grids_of_eight_steps(page) -> None:
+    variances = np.linspace(1e-4, 0.02, 1000)
+    kept = np.cumprod(1 - variances)
+    roots = np.linspace(80 ** (1 / 7), 0.002 ** (1 / 7), 8)
+    times = np.linspace(80 / 81, 0, 9)[:-1]
+    ends = {
+        "DDPM, linear": np.sqrt(1 / kept[[999, 0]] - 1),
+        "EDM": roots[[0, -1]] ** 7,
+        "rectified flow": (times / (1 - times))[[0, -1]],
+    }
+    for name, expected in ends.items():
+        assert page.grids[name].numpy()[[0, -2]] == pytest.approx(expected, rel=1e-9)
+    assert page.grids["EDM"].numpy()[:-1] == pytest.approx(roots**7, rel=1e-9)
+
+
+def test_orders_of_the_solvers(page) -> None:
+    """The path by Euler's method alone, at 2,000 levels and again at 4,000, extrapolated to none."""
+    means, shares = page.mixture.means.numpy(), page.mixture.weights.numpy()
+
+    def slope(x, sigma):
+        variance = 0.3**2 + sigma**2
+        near = shares * np.exp(-((x[:, None] - means) ** 2).sum(-1) / (2 * variance) + 40)
+        mean = (near / near.sum(1, keepdims=True)) @ means
+        return (x - (0.3**2 * x + sigma**2 * mean) / variance) / sigma
+
+    def euler(steps):
+        roots = np.linspace(80 ** (1 / 7), 0.002 ** (1 / 7), steps)
+        levels = np.append(roots**7, 0.0)
+        x = 80 * page.noise.draw(0).numpy()[:40]
+        for sigma, following in pairwise(levels):
+            x = x + (following - sigma) * slope(x, sigma)
+        return x
+
+    path = 2 * euler(4000) - euler(2000)
+    assert np.abs(page.truth.numpy()[:40] - path).max() < 1e-3
+    for name, order in (("Euler, DDIM", 1), ("Heun", 2), ("DPM-Solver++ 2M", 2)):
+        errors = page.errors[name]
+        assert math.log2(errors[64] / errors[128]) == pytest.approx(order, abs=0.15)
+
+
+def test_counts_of_networks(page) -> None:
+    for name, tokens, patch in (
+        ("DiT-XL/2, 256 px", 256, 2),
+        ("DiT-XL/2, 512 px", 1024, 2),
+        ("DiT-XL/4, 256 px", 64, 4),
+        ("DiT-XL/8, 256 px", 16, 8),
+    ):
+        assert page.counts(page.networks[name])[0] == exactly(2 * passes(tokens, patch))
+    assert page.counts(page.networks["DiT-XL/2, 256 px"])[1] == parameters()
+    assert page.adm_flops == pytest.approx(2 * 1120e9, rel=1e-3)  # DiT's table 4 prints 1120 multiply-adds
+    assert page.pixels.total == exactly(2 * passes(128**2, 2, channels=3, out=6))
+
+
+def test_times_beside_a_model_that_writes(page) -> None:
+    for images, (plain, guided, written) in page.per_image_s.items():
+        assert plain == exactly(50 * step_s(images) / images)
+        assert guided == exactly(50 * step_s(2 * images) / images)
+        token_s = max(2 * parameters() * images / PEAK, 2 * parameters() / BANDWIDTH)
+        assert written == exactly(T * token_s / images)
+    best = [row.index(min(row)) for row in page.per_image_s.values()]
+    assert best == [0, 0, 0, 2, 2, 2]  # a crowd of writers is cheaper
+
+
+def test_requests_are_answered_together_as_alone(page) -> None:
+    assert page.calls == max(12, 2 * 6 - 1, 20)
+    assert sum(calls for _, calls in page.alone_too) == 12 + 11 + 20
+    assert page.difference == 0
+
+
+def test_reuse_of_blocks(page) -> None:
+    assert page.outer == exactly(passes(T, layers=8) / passes(T))
+    assert page.p6_part == exactly(passes(1024, layers=4) / passes(1024))
+
+
+def test_problems(page) -> None:
+    chances = 0.8 * math.exp(-(0.7**2) / 0.5), 0.2 * math.exp(-(0.3**2) / 0.5)
+    assert page.p2_at == exactly(chances[1] / sum(chances))
+    assert page.p2_far == pytest.approx(0.2, abs=1e-3)
+    assert page.p3_v == exactly(2 / 10 + 3 / math.sqrt(10) * 0.5)  # √ᾱ·x_t - √(1 - ᾱ)·v, DDPM's x_t being √ᾱ·x
+    assert page.p5_most == math.ceil(parameters_of_8() / passes(16, 8) * PEAK / BANDWIDTH)
+    assert page.p7_flops == exactly(6 * passes(T) * 256 * 7e6)
+    assert page.p1_s == exactly(35 * 4 * passes(1024) / 121e12)
+
+
+def parameters_of_8():
+    return parameters() + 4 * 60 * D + 8 * 60 * D + 8 * 60
