@@ -54,7 +54,7 @@ def targets() -> Markup:
     answers = (
         ("ε", "the noise", "x − σ·ε", ""),
         ("x₀", "the image", "as it is", ""),
-        ("v", "a rotation", "(x − σ s·v)", "÷ s²"),
+        ("v", "a rotation", "(x − σ r·v)", "÷ r²"),
         ("u", "the flow", "(x − σ·u)", "÷ (1 + σ)"),
     )
     pieces = [box(70, 4, 200, 26, "x and σ, put in size 1"), arrow(170, 30, 170, 46)]

@@ -128,13 +128,26 @@ def test_times_beside_a_model_that_writes(page) -> None:
 
 def test_requests_are_answered_together_as_alone(page) -> None:
     assert page.calls == max(12, 2 * 6 - 1, 20)
-    assert sum(calls for _, calls in page.alone_too) == 12 + 11 + 20
-    assert page.difference == 0
+    assert sum(calls for _, calls in page.alone) == 12 + 11 + 20
+    assert page.difference < 1e-3  # float32, in other batches
 
 
 def test_reuse_of_blocks(page) -> None:
-    assert page.outer == exactly(passes(T, layers=8) / passes(T))
+    assert page.kept == exactly(passes(T) + passes(T, layers=8))
     assert page.p6_part == exactly(passes(1024, layers=4) / passes(1024))
+
+
+def test_digits_by_few_steps_are_read_but_alike(page) -> None:
+    means = page.real.images.new_zeros(10, 1, 8, 8)
+    for label in range(10):
+        means[label] = page.real.images[page.real.labels == label].mean(0)
+
+    def from_mean(images):
+        return float((images - means.repeat(10, 1, 1, 1)).square().mean().sqrt())
+
+    distances = [from_mean(page.drawn[name]) for name in ("DDIM, 2 steps", "DDIM, 4", "DDIM, 16")]
+    assert distances == sorted(distances) and distances[0] < 0.1
+    assert page.shares["the same, s = 2"] >= page.shares["DPM-Solver++, 16"] > 0.85
 
 
 def test_problems(page) -> None:
