@@ -160,7 +160,7 @@ CHECKS = (
             ),
             Case(
                 "a prime number of layers, an odd width",
-                {"model": (29, 5115, 13824, 2048), "devices": 58, "batch": 58, "memory_gb": 40},
+                {"model": (29, 5115, 13824, 2048), "devices": 58, "batch": 232, "memory_gb": 40},
             ),
             Case("one device", {"model": (12, 768, 2048, 512), "devices": 1, "batch": 2}),
             Case("fewer devices than a node has", {"model": SMALL, "devices": 4, "batch": 3}),
@@ -174,6 +174,7 @@ CHECKS = (
         hint="Go through all t and p that divide evenly; d follows from them. Keep the fastest of those whose states "
         "and activations together are within memory_bytes.",
         uses=("choose_layout", "step_parts", "Model", "Machine", "Layout"),
-        ask="choose_layout(Model(*model.tolist()), Machine(*rates.tolist(), node), devices, batch)",
+        ask="best = choose_layout(Model(*model.tolist()), Machine(*rates.tolist(), node), devices, batch)\n"
+        "(best.data, best.tensor, best.pipeline) if best else 0",
     ),
 )
