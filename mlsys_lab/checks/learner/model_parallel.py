@@ -83,7 +83,8 @@ def row_linear(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
 def parallel_mlp(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     """Two steps of plain descent of a `ParallelMLP`: result, gradient of x and this rank's parts after each."""
     names = ("up", "up_bias", "down", "down_bias")
-    mlp = artifact.ParallelMLP(rank, *_tensors(arrays, *names))
+    given = _tensors(arrays, *names)
+    mlp = artifact.ParallelMLP(rank, *given)
     answers: Arrays = {}
     for step, data in enumerate(arrays["x"]):
         x = torch.from_numpy(data).clone().requires_grad_()
@@ -96,6 +97,9 @@ def parallel_mlp(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
             answers[f"step {step}: {name}.grad"] = array(f"{name}.grad", part.grad)
             part.data -= 0.1 * part.grad
             part.grad = None
+        _refuse_change("x", x, data)
+    for name, whole_one in zip(names, given, strict=True):
+        _refuse_change(name, whole_one, arrays[name])
     return answers
 
 
@@ -155,6 +159,8 @@ def run_stage(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
         return (y * torch.from_numpy(arrays[f"target{micro_batch}"])).sum(1).square().mean()
 
     mean = artifact.run_stage(rank, list(actions), stage, inputs, loss)
+    for i, one in enumerate(inputs):
+        _refuse_change(f"inputs[{i}]", one, arrays[f"x{i}"])
     if not is_last and mean is not None:
         raise InputError("run_stage gives a loss where there is none", got=repr(mean)[:40], expected="None")
     told = {"loss": number("loss", mean)} if is_last else {}

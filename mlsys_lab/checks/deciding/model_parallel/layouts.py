@@ -154,6 +154,10 @@ CHECKS = (
             Case("a model that must be cut", {"model": LARGE, "devices": 128, "batch": 256}),
             Case("little memory", {"model": MIDDLING, "devices": 64, "batch": 128, "memory_gb": 24}),
             Case("fewer sequences than devices", {"model": MIDDLING, "devices": 64, "batch": 16}),
+            Case(
+                "far fewer sequences than stages",
+                {"model": (40, 5115, 13824, 8192), "devices": 40, "batch": 2, "memory_gb": 24},
+            ),
             Case("nothing fits", {"model": LARGE, "devices": 8, "batch": 8}),
             Case(
                 "twelve devices, nodes of six", {"model": (36, 3072, 8192, 2048), "devices": 12, "batch": 12, "node": 6}

@@ -1,5 +1,7 @@
 """Derivatives by hand, in one function for the whole MLP; each rank's own maximum; stages that compute again."""
 
+from itertools import pairwise
+
 
 class WholeMLP(torch.autograd.Function):
     """Forward and backward of an MLP's part, with the two sums where they belong."""
@@ -96,8 +98,8 @@ def run_stage(rank, actions, stage, inputs, loss):
 def zigzag(tokens, p):
     length, rest = divmod(tokens, 2 * p)
     starts = [i * length + min(i, rest) for i in range(2 * p + 1)]
-    pairs = [(r, 2 * p - 1 - r) for r in range(p)]
-    return [torch.tensor([*range(*starts[a : a + 2]), *range(*starts[b : b + 2])]) for a, b in pairs]
+    stretches = [list(range(first, end)) for first, end in pairwise(starts)]
+    return [torch.tensor(stretches[r] + stretches[-1 - r]) for r in range(p)]
 
 
 def ring_attention(rank, q, k, v, positions):
