@@ -1,0 +1,320 @@
+"""Checks of tasks 1 and 2: matrices cut into columns and rows, and a loss of divided logits. Oracle: NumPy, whole."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from mlsys_lab.checks.deciding.traffic import check_ranks, expect_ranks
+from mlsys_lab.checks.learner import model_parallel as calls
+from mlsys_lab.checks.learner.ranks import join_ranks, split_ranks
+from mlsys_lab.checks.learner.spec import Arrays, Case
+
+ITEM = 8
+"""Bytes of a number."""
+SPLIT = "from mlsys_lab.checks.learner.ranks import split_ranks\n\n\n"
+"""What code that runs a case on its ranks begins with."""
+
+
+def draw(rng: np.random.Generator, *shape: int, spread: float = 1.0) -> np.ndarray:
+    """Draw numbers with two decimals."""
+    return np.round(rng.normal(0, spread, shape), 2)
+
+
+def cut(length: int, p: int) -> list[slice]:
+    """Stretches of each rank, whose lengths differ by at most one, the longer ones first."""
+    cuts = [r * (length // p) + min(r, length % p) for r in range(p + 1)]
+    return [slice(a, b) for a, b in pairwise(cuts)]
+
+
+def all_reduce_costs(elements: int, p: int) -> dict[str, int]:
+    """Bytes and messages of all ranks together in one all-reduce."""
+    return {"total_bytes": 2 * (p - 1) * elements * ITEM, "total_messages": 2 * p * (p - 1)}
+
+
+def _draw_whole(rng: np.random.Generator, case: Case) -> Arrays:
+    x, dim = draw(rng, *case.params["shape"]), np.array(case.params["dim"])
+    return join_ranks([{"x": x, "dim": dim}] * case.params["p"])
+
+
+def _expect_parts(arrays: Arrays) -> Arrays:
+    given = split_ranks(arrays)
+    x, dim = given[0]["x"], int(given[0]["dim"])
+    parts = [x[(*(slice(None),) * dim, own)] for own in cut(x.shape[dim], len(given))]
+    return expect_ranks([{"part": part} for part in parts], total_messages=0)
+
+
+def _draw_columns(rng: np.random.Generator, case: Case) -> Arrays:
+    p, t, d, f = (case.params[name] for name in "ptdf")
+    x, weight, bias, gradient = draw(rng, t, d), draw(rng, d, f), draw(rng, f), draw(rng, t, f)
+    return join_ranks(
+        [
+            {"x": x, "weight": weight[:, own], "bias": bias[own], "gradient": gradient[:, own]}
+            for own in case.params.get("cuts") or cut(f, p)
+        ]
+    )
+
+
+def _expect_columns(arrays: Arrays) -> Arrays:
+    parts = split_ranks(arrays)
+    x = parts[0]["x"]
+    x_grad = np.sum([part["gradient"] @ part["weight"].T for part in parts], axis=0)
+    told = [
+        {
+            "result": x @ part["weight"] + part["bias"],
+            "x.grad": x_grad,
+            "weight.grad": x.T @ part["gradient"],
+            "bias.grad": part["gradient"].sum(0),
+        }
+        for part in parts
+    ]
+    return expect_ranks(told, **all_reduce_costs(x.size, len(parts)))
+
+
+def _draw_rows(rng: np.random.Generator, case: Case) -> Arrays:
+    p, t, f, o = (case.params[name] for name in "ptfo")
+    x, weight, bias, gradient = draw(rng, t, f), draw(rng, f, o), draw(rng, o), draw(rng, t, o)
+    return join_ranks(
+        [{"x": x[:, own], "weight": weight[own], "bias": bias, "gradient": gradient} for own in cut(f, p)]
+    )
+
+
+def _expect_rows(arrays: Arrays) -> Arrays:
+    parts = split_ranks(arrays)
+    gradient = parts[0]["gradient"]
+    result = np.sum([part["x"] @ part["weight"] for part in parts], axis=0) + parts[0]["bias"]
+    told = [
+        {
+            "result": result,
+            "x.grad": gradient @ part["weight"].T,
+            "weight.grad": part["x"].T @ gradient,
+            "bias.grad": gradient.sum(0),
+        }
+        for part in parts
+    ]
+    return expect_ranks(told, **all_reduce_costs(result.size, len(parts)))
+
+
+STEPS, RATE = 2, 0.1
+"""Steps of descent that the call makes, and its rate."""
+
+
+def _draw_mlp(rng: np.random.Generator, case: Case) -> Arrays:
+    p, t, d, f, o = (case.params[name] for name in "ptdfo")
+    whole = {"up": draw(rng, d, f), "up_bias": draw(rng, f), "down": draw(rng, f, o), "down_bias": draw(rng, o)}
+    whole["up_bias"] += 5e-5  # no sum of products of two decimals ends at the ReLU's corner, where rounding decides
+    return join_ranks([whole | {"x": draw(rng, STEPS, t, d), "gradient": draw(rng, STEPS, t, o)}] * p)
+
+
+def _expect_mlp(arrays: Arrays) -> Arrays:
+    parts = split_ranks(arrays)
+    p, given = len(parts), parts[0]
+    names = ("up", "up_bias", "down", "down_bias")
+    weights = {name: given[name] for name in names}
+    owned = cut(len(given["up_bias"]), p)
+    told: list[Arrays] = [{} for _ in parts]
+    for step, (x, gradient) in enumerate(zip(given["x"], given["gradient"], strict=True)):
+        before = x @ weights["up"] + weights["up_bias"]
+        hidden = np.maximum(before, 0)
+        back = gradient @ weights["down"].T * (before > 0)
+        grads = {"up": x.T @ back, "up_bias": back.sum(0), "down": hidden.T @ gradient, "down_bias": gradient.sum(0)}
+        for one, own in zip(told, owned, strict=True):
+            one[f"step {step}: result"] = hidden @ weights["down"] + weights["down_bias"]
+            one[f"step {step}: x.grad"] = back @ weights["up"].T
+            mine = {"up": grads["up"][:, own], "up_bias": grads["up_bias"][own], "down": grads["down"][own]}
+            one |= {f"step {step}: {name}.grad": grad for name, grad in (grads | mine).items()}
+        weights = {name: weights[name] - RATE * grads[name] for name in names}
+    costs = all_reduce_costs(given["x"].size + given["gradient"].size, p)
+    return expect_ranks(told, total_bytes=costs["total_bytes"], total_messages=2 * STEPS * costs["total_messages"])
+
+
+# --- the loss ---------------------------------------------------------------------------------------------------------
+
+
+def _draw_logits(rng: np.random.Generator, case: Case) -> Arrays:
+    t, widths = case.params["t"], case.params["widths"]
+    v, p, starts = sum(widths), len(widths), np.cumsum([0, *widths])
+    logits = draw(rng, t, v, spread=case.params.get("spread", 1.0))
+    logits += np.linspace(case.params.get("offset", 0.0), 0.0, t)[:, None]
+    usable = np.arange(v)
+    if (padded := case.params.get("padded", 0)) > 0:  # columns at the end that are no tokens
+        logits[:, v - padded :] = -np.inf
+        usable = usable[: v - padded]
+    if case.params.get("towers"):  # each token has one logit that stands out, on some rank
+        logits[np.arange(t), rng.integers(0, v, t)] += 2000.0
+    targets = rng.choice(usable, t)
+    if "targets_on" in case.params:  # all of them on one rank
+        r = case.params["targets_on"]
+        targets = rng.integers(starts[r], starts[r + 1], t)
+    else:  # each border is met
+        edges = np.array([edge for r in range(p) for edge in (starts[r], starts[r + 1] - 1) if edge in usable])
+        targets[: len(edges)] = edges[:t]
+    gradient = np.array(np.round(rng.uniform(0.5, 3.0), 2))
+    return join_ranks(
+        [
+            {"logits": logits[:, a:b], "start": np.array(a), "targets": targets, "gradient": gradient}
+            for a, b in pairwise(starts)
+        ]
+    )
+
+
+def _expect_loss(arrays: Arrays) -> Arrays:
+    parts = split_ranks(arrays)
+    p, targets, gradient = len(parts), parts[0]["targets"], float(parts[0]["gradient"])
+    logits = np.concatenate([part["logits"] for part in parts], axis=1)
+    t = len(targets)
+    shifted = logits - logits.max(1, keepdims=True)
+    log_total = np.log(np.exp(shifted).sum(1))
+    loss = (log_total - shifted[np.arange(t), targets]).mean()
+    difference = np.exp(shifted - log_total[:, None])
+    difference[np.arange(t), targets] -= 1
+    cuts = np.cumsum([part["logits"].shape[1] for part in parts])[:-1]
+    told = [{"loss": np.array(loss), "logits.grad": grad * gradient / t} for grad in np.split(difference, cuts, axis=1)]
+    return expect_ranks(
+        told,
+        total_bytes=3 * p * (p - 1) * t * ITEM,
+        total_messages=6 * p * (p - 1),
+        largest_message=3 * p * t * ITEM,
+    )
+
+
+PARTS_ASK = SPLIT + "run(lambda rank, arrays: {call}, split_ranks(given))"
+LINEAR_ASK = (
+    SPLIT + "def program(rank, arrays):\n"
+    '    names = ("x", "weight", "bias")\n'
+    "    x, weight, bias = [torch.from_numpy(arrays[name]).clone().requires_grad_() for name in names]\n"
+    "    y = {name}(rank, x, weight, bias)\n"
+    '    y.backward(torch.from_numpy(arrays["gradient"]))\n'
+    "    return y.detach(), x.grad, weight.grad, bias.grad\n\n\n"
+    "run(program, split_ranks(given))"
+)
+
+CHECKS = (
+    check_ranks(
+        name="take_part",
+        title="Columns and rows for each rank",
+        points=3,
+        cases=(
+            Case("columns for two ranks", {"p": 2, "shape": (2, 4), "dim": 1}),
+            Case("rows for two ranks", {"p": 2, "shape": (4, 3), "dim": 0}),
+            Case("seven columns for three", {"p": 3, "shape": (2, 7), "dim": 1}),
+            Case("eight entries for three", {"p": 3, "shape": (8,), "dim": 0}),
+            Case("more ranks than columns", {"p": 3, "shape": (3, 2), "dim": 1}),
+            Case("one rank", {"p": 1, "shape": (3, 2), "dim": 1}),
+            Case("four ranks", {"p": 4, "shape": (10, 11, 2), "dim": 1}, hidden=True),
+        ),
+        inputs=_draw_whole,
+        run=calls.take_part,
+        expect=_expect_parts,
+        pointer="Along which dimension is cut, who gets the longer parts, and is the part a view or a copy?",
+        hint="tensor_split along dim gives p views, this rank's among them; detach and clone make it a tensor that "
+        "stays as it is when x changes.",
+        uses=("take_part",),
+        ask=PARTS_ASK.format(call='take_part(rank, torch.from_numpy(arrays["x"]), int(arrays["dim"]))'),
+    ),
+    check_ranks(
+        name="column_linear",
+        title="A matrix cut into columns",
+        points=6,
+        cases=(
+            Case("two ranks", {"p": 2, "t": 3, "d": 2, "f": 4}),
+            Case("three ranks, five columns", {"p": 3, "t": 2, "d": 4, "f": 5}),
+            Case("a rank without columns", {"p": 3, "t": 2, "d": 3, "f": 2}),
+            Case(
+                "columns of very unequal number", {"p": 2, "t": 1, "d": 3, "f": 5, "cuts": (slice(0, 1), slice(1, 5))}
+            ),
+            Case("one rank", {"p": 1, "t": 2, "d": 3, "f": 4}),
+            Case("four ranks", {"p": 4, "t": 5, "d": 7, "f": 11}, hidden=True),
+        ),
+        inputs=_draw_columns,
+        run=calls.column_linear,
+        expect=_expect_columns,
+        pointer="Which gradient does a rank see only in part: that of x, of its columns, or of its bias?",
+        hint="Forward is a product of this rank's own. All ranks used x, so what goes into the product is what Enter "
+        "gives: as it is forward, added up over the ranks backward.",
+        uses=("column_linear", "Enter"),
+        ask=LINEAR_ASK.replace("{name}", "column_linear"),
+    ),
+    check_ranks(
+        name="row_linear",
+        title="A matrix cut into rows",
+        points=6,
+        cases=(
+            Case("two ranks", {"p": 2, "t": 3, "f": 4, "o": 2}),
+            Case("three ranks, five rows", {"p": 3, "t": 2, "f": 5, "o": 4}),
+            Case("a rank without rows", {"p": 3, "t": 2, "f": 2, "o": 3}),
+            Case("one rank", {"p": 1, "t": 2, "f": 3, "o": 4}),
+            Case("four ranks", {"p": 4, "t": 5, "f": 11, "o": 7}, hidden=True),
+        ),
+        inputs=_draw_rows,
+        run=calls.row_linear,
+        expect=_expect_rows,
+        pointer="What is the sum of the ranks' products, how often is the bias in it, and what is each one's gradient?",
+        hint="Leave takes this rank's product alone, adds up forward and hands the gradient through backward; the bias "
+        "is added to its result.",
+        uses=("row_linear", "Leave"),
+        ask=LINEAR_ASK.replace("{name}", "row_linear"),
+    ),
+    check_ranks(
+        name="parallel_mlp",
+        title="Columns, then rows: an MLP",
+        points=5,
+        cases=(
+            Case("two ranks", {"p": 2, "t": 3, "d": 2, "f": 4, "o": 3}),
+            Case("three ranks, seven hidden columns", {"p": 3, "t": 2, "d": 3, "f": 7, "o": 2}),
+            Case("a matrix that is square", {"p": 2, "t": 2, "d": 4, "f": 4, "o": 4}),
+            Case("a rank without hidden columns", {"p": 3, "t": 2, "d": 2, "f": 2, "o": 3}),
+            Case("one rank", {"p": 1, "t": 2, "d": 3, "f": 5, "o": 2}),
+            Case("four ranks", {"p": 4, "t": 6, "d": 5, "f": 13, "o": 3}, hidden=True),
+        ),
+        inputs=_draw_mlp,
+        run=calls.parallel_mlp,
+        expect=_expect_mlp,
+        pointer="Which dimension of each parameter is cut, which of them is not cut at all, and where is the ReLU?",
+        hint="up is cut along its columns, up_bias as up's columns are, down along its rows, and down_bias stays "
+        "whole. Each kept part wants a gradient. Columns, ReLU, rows.",
+        uses=("ParallelMLP",),
+        ask=SPLIT + "def program(rank, arrays):\n"
+        '    names = ("up", "up_bias", "down", "down_bias")\n'
+        "    mlp = ParallelMLP(rank, *(torch.from_numpy(arrays[name]).clone() for name in names))\n"
+        '    x = torch.from_numpy(arrays["x"][0]).clone().requires_grad_()\n'
+        "    y = mlp(x)\n"
+        '    y.backward(torch.from_numpy(arrays["gradient"][0]))\n'
+        "    return y.detach(), x.grad, mlp.up.grad, mlp.down.grad\n\n\n"
+        "run(program, split_ranks(given))",
+    ),
+    check_ranks(
+        name="cross_entropy",
+        title="A loss of divided logits",
+        points=14,
+        cases=(
+            Case("two ranks", {"t": 4, "widths": [3, 3]}),
+            Case("three ranks, unequal parts", {"t": 6, "widths": [5, 4, 4]}),
+            Case("a vocabulary much wider than three", {"t": 3, "widths": [20, 20]}),
+            Case("large logits", {"t": 3, "widths": [3, 2], "spread": 400.0}),
+            Case("tokens whose logits lie far apart", {"t": 3, "widths": [2, 3], "offset": -3000.0}),
+            Case("one logit of each token stands out", {"t": 5, "widths": [3, 3, 3], "towers": True}),
+            Case("all targets on the last rank", {"t": 3, "widths": [4, 3, 3], "targets_on": 2}),
+            Case("padding on the last rank", {"t": 3, "widths": [4, 4], "padded": 2}),
+            Case("a rank of padding alone", {"t": 3, "widths": [3, 3, 2], "padded": 2}),
+            Case("one token", {"t": 1, "widths": [3, 3], "targets_on": 1}),
+            Case("one rank", {"t": 3, "widths": [4]}),
+            Case("four ranks", {"t": 11, "widths": [1, 30, 7, 9], "spread": 300.0, "padded": 3}, hidden=True),
+        ),
+        inputs=_draw_logits,
+        run=calls.cross_entropy,
+        expect=_expect_loss,
+        pointer="Which of the three numbers of a token does each rank know in part, and relative to which maximum?",
+        hint="Gather the ranks' maxima and take the largest for each token. Then the sum of exponentials and the "
+        "target's logit, zero where another rank has it, can go through one all_reduce. Backward: softmax of the own "
+        "columns, less one at targets that lie here, times the incoming gradient, over T.",
+        uses=("cross_entropy",),
+        ask=SPLIT + "def program(rank, arrays):\n"
+        '    logits = torch.from_numpy(arrays["logits"]).clone().requires_grad_()\n'
+        '    loss = cross_entropy(rank, logits, int(arrays["start"]), torch.from_numpy(arrays["targets"]))\n'
+        '    (loss * float(arrays["gradient"])).backward()\n'
+        "    return loss.item(), logits.grad\n\n\n"
+        "run(program, split_ranks(given))",
+    ),
+)
