@@ -14,8 +14,9 @@ class Mesh:
     """This rank's groups in a layout: with whom it divides matrices, sequences, batches and layers.
 
     `place` is its number on each axis; `tensor`, `context`, `data` and `pipeline` are the ranks that differ from it on
-    that axis alone, `replicas` those that hold the same parameters (data and context). In torch: `DeviceMesh`. Raises
-    InputError where the layout is not of as many devices as there are ranks.
+    that axis alone, `replicas` those that hold the same parameters (data and context). Of data ranks, `expert` are
+    neighbours that divide the experts, and `expert_replicas` those of all replicas that have the same. In torch:
+    `DeviceMesh`. Raises InputError where the layout is not of as many devices as there are ranks.
 
     >>> from mlsys_lab.comm import run
     >>> layout = Layout(data=2, tensor=2, pipeline=2)
@@ -30,6 +31,11 @@ class Mesh:
         self.place = find_place(layout, world.rank)
         self.tensor, self.context, self.data, self.pipeline = (self.along(axis) for axis in AXES)
         self.replicas = self.along("context", "data")
+        group, number = divmod(self.place["data"], layout.expert)
+        self.expert = self.data.group(range(group * layout.expert, (group + 1) * layout.expert))
+        self.expert_replicas = self.replicas.group(
+            rank for rank in range(layout.replicas) if rank // layout.context % layout.expert == number
+        )
 
     def along(self, *axes: str) -> Rank:
         """Group of the ranks that stand where this one does on all axes but these."""

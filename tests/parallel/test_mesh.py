@@ -40,6 +40,16 @@ def test_groups_are_neighbours_by_axis() -> None:
     }
 
 
+def test_neighbouring_data_ranks_divide_the_experts() -> None:
+    def find(rank: Rank, layout: Layout) -> tuple[list[int], list[int]]:
+        mesh = Mesh(layout, rank)
+        return [*mesh.expert._members], [*mesh.expert_replicas._members]
+
+    results, _ = run(find, [Layout(data=4, context=2, expert=2)] * 8)
+    assert results[0] == ([0, 2], [0, 1, 4, 5])
+    assert results[7] == ([5, 7], [2, 3, 6, 7])
+
+
 def test_groups_of_one_shape_carry_their_own_messages() -> None:
     def talk(rank: Rank, layout: Layout) -> list[int]:
         mesh = Mesh(layout, rank)

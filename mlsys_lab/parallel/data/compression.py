@@ -17,8 +17,7 @@ from mlsys_lab.comm.collectives.chunks import split_chunks
 from mlsys_lab.comm.collectives.scattered import all_gather_ring, all_to_all
 from mlsys_lab.errors import InputError
 from mlsys_lab.parallel.data.averaging import GRADIENTS
-
-LEVELS = 127
+from mlsys_lab.parallel.data.blocks import Blocks
 
 
 class Int8Average:
@@ -30,9 +29,7 @@ class Int8Average:
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], group: Rank, block: int = 256) -> None:
-        if block < 1:
-            raise InputError("a block has at least one number", got=block)
-        self.parameters, self._group, self._block = list(parameters), group, block
+        self.parameters, self._group, self._blocks = list(parameters), group, Blocks(block)
         self._errors = [torch.zeros_like(one) for one in self.parameters]
 
     def average(self) -> None:
@@ -41,29 +38,17 @@ class Int8Average:
             assert parameter.grad is not None
             wanted = parameter.grad + error
             chunks = split_chunks(wanted, self._group.size)
-            going = [self._encode(chunk) for chunk in chunks]
-            sent = [self._decode(*one, like=chunk) for one, chunk in zip(going, chunks, strict=True)]
+            going = [self._blocks.encode(chunk) for chunk in chunks]
+            sent = [self._blocks.decode(*one, wanted.dtype) for one in going]
             error.copy_(wanted - torch.cat(sent).view_as(wanted))
             codes, scales = ([one[kind] for one in going] for kind in (0, 1))
             codes, scales = (all_to_all(self._group, some, GRADIENTS) for some in (codes, scales))
-            own = chunks[self._group.rank]
-            came = [self._decode(*one, like=own) for one in zip(codes, scales, strict=True)]
+            came = [self._blocks.decode(*one, wanted.dtype) for one in zip(codes, scales, strict=True)]
             codes, scales = (
-                all_gather_ring(self._group, some, GRADIENTS) for some in self._encode(torch.stack(came).mean(0))
+                all_gather_ring(self._group, some, GRADIENTS) for some in self._blocks.encode(torch.stack(came).mean(0))
             )
-            parts = [self._decode(*one, like=wanted) for one in zip(codes, scales, strict=True)]
+            parts = [self._blocks.decode(*one, wanted.dtype) for one in zip(codes, scales, strict=True)]
             parameter.grad.copy_(torch.cat(parts).view_as(wanted))
-
-    def _encode(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """8-bit codes (n,) and fp32 scales (n/block, rounded up) of flat numbers."""
-        blocks = nn.functional.pad(x, (0, -len(x) % self._block)).view(-1, self._block)
-        scales = (blocks.abs().amax(1) / LEVELS).float()
-        divisors = scales.masked_fill(scales == 0, 1).to(x.dtype)[:, None]
-        codes = (blocks / divisors).round().clamp(-LEVELS, LEVELS).to(torch.int8)
-        return codes.view(-1)[: len(x)].clone(), scales
-
-    def _decode(self, codes: torch.Tensor, scales: torch.Tensor, *, like: torch.Tensor) -> torch.Tensor:
-        return codes.to(like.dtype) * scales.to(like.dtype).repeat_interleave(self._block)[: len(codes)]
 
 
 class PowerSGD:

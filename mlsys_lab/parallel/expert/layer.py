@@ -13,6 +13,9 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.models.experts import MixtureOfExperts
 from mlsys_lab.parallel.expert.routing import route
 
+TOKENS, COUNTS = "tokens of experts", "counts of experts"
+"""Purposes with which the ledger counts rows on their way to experts and back, and how many are to come."""
+
 
 class ExpertParallel(nn.Module):
     """A `MixtureOfExperts` of which rank r keeps experts r·E/p to (r + 1)·E/p - 1: (B, T, D) -> (B, T, D).
@@ -43,7 +46,7 @@ class ExpertParallel(nn.Module):
         routing = route(best.indices, self.count, self.capacity_factor)
         self.dropped = routing.dropped
         going = routing.counts.view(self._group.size, -1)  # rows to each rank, for each of its experts
-        coming = torch.stack(all_to_all(self._group, list(going)))
+        coming = torch.stack(all_to_all(self._group, list(going), COUNTS))
         arrived = exchange(tokens[routing.rows], going.sum(1).tolist(), coming.sum(1).tolist(), self._group)
         results = exchange(
             self._run_experts(arrived, coming), coming.sum(1).tolist(), going.sum(1).tolist(), self._group
@@ -76,8 +79,9 @@ class _Exchange(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, going: list[int], coming: list[int], group: Rank) -> torch.Tensor:
         ctx.going, ctx.coming, ctx.group = going, coming, group
-        return torch.cat(all_to_all(group, torch.split(rows, going)))
+        return torch.cat(all_to_all(group, torch.split(rows, going), TOKENS))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor, None, None, None]:
-        return torch.cat(all_to_all(ctx.group, torch.split(gradients[0], ctx.coming))), None, None, None
+        parts = torch.split(gradients[0].contiguous(), ctx.coming)
+        return torch.cat(all_to_all(ctx.group, parts, TOKENS)), None, None, None

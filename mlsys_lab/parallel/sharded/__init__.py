@@ -4,5 +4,15 @@ from mlsys_lab.parallel.sharded.fsdp import FSDP
 from mlsys_lab.parallel.sharded.gradients import ShardedDDP
 from mlsys_lab.parallel.sharded.offload import OffloadedOptimizer
 from mlsys_lab.parallel.sharded.optimizer import ShardedOptimizer, clip_gradients, state_bytes
+from mlsys_lab.parallel.sharded.transport import Int8Transport, Transport
 
-__all__ = ["FSDP", "OffloadedOptimizer", "ShardedDDP", "ShardedOptimizer", "clip_gradients", "state_bytes"]
+__all__ = [
+    "FSDP",
+    "Int8Transport",
+    "OffloadedOptimizer",
+    "ShardedDDP",
+    "ShardedOptimizer",
+    "Transport",
+    "clip_gradients",
+    "state_bytes",
+]

@@ -17,6 +17,7 @@ from mlsys_lab.comm.collectives.steps import InFlight
 from mlsys_lab.parallel.buckets import BucketQueue
 from mlsys_lab.parallel.flat import FlatParameters
 from mlsys_lab.parallel.sharded.gradients import send_off
+from mlsys_lab.parallel.sharded.transport import Transport
 from mlsys_lab.parallel.sharded.unit import Unit, divide
 
 
@@ -32,6 +33,9 @@ class FSDP(nn.Module):
     weights then travel within a group, and gradients of shards between groups too. alone: a parameter of no layer that
     is divided by itself, so that ranks with another module that has it too keep equal shards of it.
 
+    transport: how weights and gradients travel, as they are or in 8 bits. near: neighbours, such as those of a node,
+    that keep a second copy of the weights among them, from which the backward pass gathers. With both it is ZeRO++.
+
     Modules return a tensor or several of them. Between `backward()` and the optimiser's step call
     `finish_gradient_synchronization()`; with several micro-batches after each of them. `peak_bytes` are those of
     weights that were whole at once. In torch: `fully_shard`; in DeepSpeed: stage 3.
@@ -46,11 +50,16 @@ class FSDP(nn.Module):
         compute_dtype: torch.dtype | None = None,
         replicas: Rank | None = None,
         alone: nn.Parameter | None = None,
+        transport: Transport | None = None,
+        near: Rank | None = None,
     ) -> None:
         super().__init__()
-        self._group, self._replicas = group, replicas
+        self._group, self._replicas, self._transport = group, replicas, transport or Transport()
         self._names = {id(parameter): name for name, parameter in module.named_parameters()}
-        self._units = [Unit(owner, parameters, group, compute_dtype) for owner, parameters in divide(module, alone)]
+        self._units = [
+            Unit(owner, parameters, group, compute_dtype, self._transport, near)
+            for owner, parameters in divide(module, alone)
+        ]
         if replicas is not None:
             for unit in self._units:
                 unit.shard.data.copy_(broadcast_tree(replicas, unit.shard.data))
@@ -114,11 +123,11 @@ class FSDP(nn.Module):
 
     def _gather(self, number: int, soon: int | None) -> None:
         """Make a unit whole, and start on the one that is needed next."""
-        self._units[number].gather()
+        self._units[number].gather(is_backward=self._is_backward)
         if soon is not None:
-            self._units[soon].prefetch()
+            self._units[soon].prefetch(is_backward=self._is_backward)
         self.peak_bytes = max(self.peak_bytes, sum(unit.size_bytes for unit in self._units if unit.is_whole))
 
     def _send_off(self, bucket: FlatParameters) -> InFlight[torch.Tensor]:
         self._by_bucket[id(bucket)].free()
-        return send_off(bucket, self._group, self._replicas)
+        return send_off(bucket, self._group, self._replicas, self._transport)

@@ -9,12 +9,12 @@ from torch import nn
 
 from mlsys_lab.comm import Rank
 from mlsys_lab.comm.collectives.all_reduce import ring_steps
-from mlsys_lab.comm.collectives.scattered import reduce_scatter_steps
 from mlsys_lab.comm.collectives.steps import InFlight, Steps
 from mlsys_lab.parallel.buckets import BucketQueue
 from mlsys_lab.parallel.data.averaging import GRADIENTS
 from mlsys_lab.parallel.flat import FlatParameters
 from mlsys_lab.parallel.sharded.optimizer import ShardedOptimizer
+from mlsys_lab.parallel.sharded.transport import Transport
 
 
 class ShardedDDP(nn.Module):
@@ -40,16 +40,21 @@ class ShardedDDP(nn.Module):
             self._optimizer.add_gradient(shard, total / self._size)
 
 
-def send_off(bucket: FlatParameters, group: Rank, replicas: Rank | None = None) -> InFlight[torch.Tensor]:
+def send_off(
+    bucket: FlatParameters, group: Rank, replicas: Rank | None = None, transport: Transport | None = None
+) -> InFlight[torch.Tensor]:
     """Start the reduce-scatter of a bucket's gradients, and free those of its parameters.
 
-    With `replicas` an all-reduce follows of this rank's part among the ranks that keep the same part.
+    transport: how they travel, as they are where that is None. With `replicas` an all-reduce follows of this rank's
+    part among the ranks that keep the same part.
     """
     gradients = bucket.read_gradients()
     bucket.free_gradients()
-    return InFlight(_sum_steps(gradients, group, replicas))
+    return InFlight(_sum_steps(gradients, group, replicas, transport or Transport()))
 
 
-def _sum_steps(gradients: torch.Tensor, group: Rank, replicas: Rank | None) -> Steps[torch.Tensor]:
-    part = yield from reduce_scatter_steps(group, gradients, GRADIENTS)
+def _sum_steps(
+    gradients: torch.Tensor, group: Rank, replicas: Rank | None, transport: Transport
+) -> Steps[torch.Tensor]:
+    part = yield from transport.reduce_scatter(group, gradients)
     return part if replicas is None else (yield from ring_steps(replicas, part, GRADIENTS))

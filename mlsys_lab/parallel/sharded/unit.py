@@ -14,19 +14,30 @@ from mlsys_lab.comm.collectives.scattered import all_gather_steps
 from mlsys_lab.comm.collectives.steps import InFlight
 from mlsys_lab.errors import InputError
 from mlsys_lab.parallel.flat import assign_buckets
-from mlsys_lab.parallel.sharded.optimizer import WEIGHTS
+from mlsys_lab.parallel.sharded.transport import Transport
+
+NEAR_WEIGHTS = "weights among near ranks"
+"""The purpose with which the ledger counts weights that near ranks gather from each other."""
 
 
 class Unit:
     """Some parameters of a module, whole only while it is used; between times this rank keeps a `shard` of them.
 
-    The shard has the dtype that the parameters had; whole ones have `compute_dtype`.
+    The shard has the dtype that the parameters had; whole ones have `compute_dtype`. Where there is a group `near`, its
+    ranks divide among themselves what the forward pass gathered, for the backward pass.
     """
 
     def __init__(
-        self, module: nn.Module, parameters: list[nn.Parameter], group: Rank, compute_dtype: torch.dtype | None
+        self,
+        module: nn.Module,
+        parameters: list[nn.Parameter],
+        group: Rank,
+        compute_dtype: torch.dtype | None,
+        transport: Transport,
+        near: Rank | None,
     ) -> None:
-        self.module, self._group = module, group
+        self.module, self._group, self._transport, self._near = module, group, transport, near
+        self._near_shard: torch.Tensor | None = None
         (flat,) = assign_buckets(parameters, float("inf"))
         whole = broadcast_tree(group, flat.read_values())
         self.shard = nn.Parameter(split_chunks(whole, group.size)[group.rank].clone())
@@ -39,21 +50,28 @@ class Unit:
         self.is_whole = True
         self.free()
 
-    def prefetch(self) -> None:
+    def prefetch(self, *, is_backward: bool) -> None:
         """Start to gather the parameters, unless they are whole or on their way."""
-        if not self.is_whole and self._coming is None:
+        if self.is_whole or self._coming is not None:
+            return
+        if is_backward and self._near is not None and self._near_shard is not None:
+            self._coming = InFlight(all_gather_steps(self._near, self._near_shard, NEAR_WEIGHTS))
+        else:
             part = self.shard.detach().to(self.flat.dtype)
-            self._coming = InFlight(all_gather_steps(self._group, part, WEIGHTS))
+            self._coming = InFlight(self._transport.gather(self._group, part))
 
-    def gather(self) -> None:
+    def gather(self, *, is_backward: bool) -> None:
         """Wait until the parameters are whole."""
-        self.prefetch()
+        self.prefetch(is_backward=is_backward)
         if self._coming is not None:
             parts, self._coming = self._coming.wait(), None
             for parameter, size_bytes in zip(self.flat.parameters, self._sizes, strict=True):
                 parameter.untyped_storage().resize_(size_bytes)
-            self.flat.write_values(torch.cat(parts))
+            whole = torch.cat(parts)
+            self.flat.write_values(whole)
             self.is_whole = True
+            if self._near is not None and not is_backward:
+                self._near_shard = split_chunks(whole, self._near.size)[self._near.rank].clone()
 
     def free(self) -> None:
         """Give the memory of the whole parameters back; arrays that autograd keeps are filled again by `gather`."""

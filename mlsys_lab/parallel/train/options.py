@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from mlsys_lab.errors import InputError, did_you_mean
-from mlsys_lab.flops.config import TransformerConfig
+from mlsys_lab.flops.config import Experts, TransformerConfig
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.parallel.train.trainer import Plan
 
@@ -16,6 +16,7 @@ WAYS = {
     "pipeline": "pipeline",
     "interleave": "interleave",
     "context": "context",
+    "expert": "expert",
     "zero": "zero_stage",
     "micro-batch": "micro_batch",
 }
@@ -53,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--layout", default="data=1", metavar="LAYOUT", help=f"parts with commas between: {names}")
     parser.add_argument("--layers", type=int, default=4, metavar="L", help="layers of the model (4)")
     parser.add_argument("--width", type=int, default=64, metavar="D", help=f"its width, in heads of {HEAD_DIM} (64)")
+    parser.add_argument("--experts", type=int, default=0, metavar="E", help="experts in place of each MLP, 2 a token")
     parser.add_argument("--steps", type=int, default=100, metavar="N", help="steps of the whole run (100)")
     parser.add_argument("--batch", type=int, default=16, metavar="B", help="sequences a step, on all ranks (16)")
     parser.add_argument("--sequence", type=int, metavar="T", help=f"tokens of each ({SEQUENCE_TOKENS})")
@@ -65,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def make_config(args: argparse.Namespace, vocab_size: int) -> TransformerConfig:
-    """The model that the options name: like LLaMA, an MLP of three times the width, a tied head."""
+    """The model that the options name: like LLaMA, MLPs of three times the width, a tied head."""
     if args.width < HEAD_DIM or args.width % HEAD_DIM:
         raise InputError("the width is not in whole heads", got=args.width, expected=f"a multiple of {HEAD_DIM}")
     return TransformerConfig(
@@ -77,6 +79,7 @@ def make_config(args: argparse.Namespace, vocab_size: int) -> TransformerConfig:
         vocab_size=vocab_size,
         context=args.sequence or SEQUENCE_TOKENS,
         tied=True,
+        experts=Experts(count=args.experts, active=2, d_ff=3 * args.width) if args.experts else None,
     )
 
 

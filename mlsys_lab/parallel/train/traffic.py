@@ -9,6 +9,7 @@ from mlsys_lab.flops.parameters import parameters
 from mlsys_lab.parallel.context.ring import GRADIENTS as KEY_GRADIENTS
 from mlsys_lab.parallel.context.ring import KEYS_VALUES
 from mlsys_lab.parallel.data.averaging import GRADIENTS
+from mlsys_lab.parallel.expert.layer import COUNTS, TOKENS
 from mlsys_lab.parallel.pipeline.execution import ACTIVATIONS as BETWEEN_STAGES
 from mlsys_lab.parallel.pipeline.execution import GRADIENTS as STAGE_GRADIENTS
 from mlsys_lab.parallel.sharded.optimizer import NORM, WEIGHTS
@@ -26,9 +27,9 @@ def count_bytes(
 ) -> dict[str, float]:
     """Bytes that all ranks together send in a step of `Trainer` on `batch` sequences of `tokens`, by purpose.
 
-    Weights, activations and gradients are all of `element_bytes`. Purposes of which nothing is sent are left out. Of a
-    model with biases behind sums the gradients are counted short: such biases are on every rank, and are taken as
-    divided.
+    Weights, activations and gradients are all of `element_bytes`. Purposes of which nothing is sent are left out.
+    Tokens are taken to choose all experts equally often. Of a model with biases behind sums the gradients are counted
+    short: such biases are on every rank, and are taken as divided.
     """
     n, t, c, p, d = layout.devices, layout.tensor, layout.context, layout.pipeline, layout.data
     m, rows = layout.micro_batches(batch), batch * tokens / (d * c)
@@ -48,17 +49,29 @@ def count_bytes(
     sent[KEY_GRADIENTS], sent[KEYS_VALUES] = ring, ring * (2 if layout.recomputation == "none" else 3)
 
     held = shard(config, layout)
-    layers = held.dense * config.n_layers / layout.stage_layers(config)  # of all stages, also where one has more
-    stages = element_bytes * (layers + held.embedding + held.head)  # of one rank on every stage
-    replicas = layout.replicas
-    whole = communication.data_parallel_bytes(stages, stages, replicas, zero_stage=layout.zero_stage, micro_batches=m)
-    gradients = communication.data_parallel_bytes(0, stages, replicas, zero_stage=layout.zero_stage, micro_batches=m)
-    sent[GRADIENTS], sent[WEIGHTS] = ends * gradients, ends * (whole - gradients)
+    fullest = layout.stage_layers(config) / config.n_layers  # what `held` has of all layers
+    shared = element_bytes * (held.dense / fullest + held.embedding + held.head)  # of one rank on every stage
+    experts = element_bytes * held.experts / fullest
+    sent[GRADIENTS] = sent[WEIGHTS] = 0.0
+    for size_bytes, replicas in ((shared, layout.replicas), (experts, layout.replicas // layout.expert)):
+        once = {"zero_stage": layout.zero_stage, "micro_batches": m}
+        whole = communication.data_parallel_bytes(size_bytes, size_bytes, replicas, **once)
+        gradients = communication.data_parallel_bytes(0, size_bytes, replicas, **once)
+        sent[GRADIENTS] += ends * gradients
+        sent[WEIGHTS] += ends * (whole - gradients)
+    if config.experts is not None:
+        again, layers = int(layout.recomputation == "full"), config.n_layers - config.experts.dense_layers
+        there = communication.expert_parallel_bytes(
+            config, rows, layout.expert, layers=layers, element_bytes=element_bytes
+        )
+        sent[TOKENS] = ends * there * (2 + again)
+        numbers = NUMBER_BYTES * config.experts.count
+        sent[COUNTS] = ends * layers * m * (1 + again) * communication.gather_bytes(numbers, layout.expert)
     if layout.sequence_parallel:
         sent[COPIES] = m * ends * communication.all_reduce_bytes(parameters(config).norm * element_bytes, t)
     if config.tied and p > 1:
         both = ends * 2 * communication.all_reduce_bytes(held.embedding * element_bytes, 2)
-        sent[TIED] = both / (replicas if layout.zero_stage else 1)
+        sent[TIED] = both / (layout.replicas if layout.zero_stage else 1)
     sent[NORM] = sent[REPORT] = n * communication.all_reduce_bytes(NUMBER_BYTES, n)
     return {purpose: size_bytes for purpose, size_bytes in sent.items() if size_bytes}
 

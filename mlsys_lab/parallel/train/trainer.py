@@ -1,4 +1,4 @@
-"""Training of a transformer in any layout: data, tensor, pipeline and context parallelism, and ZeRO, composed.
+"""Training of a transformer in any layout: data, tensor, pipeline, context and expert parallelism, and ZeRO, composed.
 
 Dimension letters: D tokens of the text, B sequences of a batch, T tokens of a sequence.
 """
@@ -21,13 +21,15 @@ from mlsys_lab.models import training
 from mlsys_lab.models.training import Tokens
 from mlsys_lab.models.transformer import Transformer
 from mlsys_lab.parallel.context import ring_attention, zigzag_positions
+from mlsys_lab.parallel.expert import divide_experts
 from mlsys_lab.parallel.mesh import Mesh
 from mlsys_lab.parallel.pipeline import Pipeline, interleaved
 from mlsys_lab.parallel.pipeline.stage import Stage
 from mlsys_lab.parallel.recomputation import recompute
 from mlsys_lab.parallel.sharded import clip_gradients
 from mlsys_lab.parallel.tensor import divide_transformer, divided_cross_entropy
-from mlsys_lab.parallel.train.replica import Replica, Share, replicate
+from mlsys_lab.parallel.train.piece import Piece
+from mlsys_lab.parallel.train.replica import Replica, Share
 
 TIED, REPORT = "gradients of the tied embedding", "report"
 """Purposes with which the ledger counts gradients of an embedding on both ends of a pipeline, and reported losses."""
@@ -50,8 +52,9 @@ class Trainer:
 
     model: whole, and the same on every rank; each keeps its part of it. ids (D,): the text. `done` counts the steps
     taken. Pipelines are one-forward-one-backward, interleaved where stages have several pieces; context parallelism is
-    ring attention on zigzag positions; ZeRO divides among data and context ranks, and a norm of gradients is of all of
-    them. Raises InputError where the layout does not fit the model, the plan or the number of ranks.
+    ring attention on zigzag positions; neighbouring data ranks divide experts, and data and context ranks, by ZeRO,
+    what they have alike. A norm of gradients is of all ranks. Raises InputError where the layout does not fit the
+    model, the plan or the number of ranks.
     """
 
     def __init__(self, model: Transformer, ids: Tokens, plan: Plan, layout: Layout, world: Rank) -> None:
@@ -64,25 +67,31 @@ class Trainer:
         self._places = self._positions[mesh.context.rank] if self._positions else torch.arange(plan.sequence)
         self._ends = mesh.ends() if model.config.tied else None
         self.names: dict[nn.Parameter, str] = {}
+        self._experts: set[nn.Parameter] = set()
         copies = [deepcopy(model) for _ in range(layout.interleave - 1)]
-        self.replicas = [self._replicate(one, number) for number, one in enumerate([model, *copies])]
+        self.pieces = [self._take_piece(one, number) for number, one in enumerate([model, *copies])]
         self._counts = [share.cut(self._count(share)) for _, share in self.shares()]
-        self._pipeline = Pipeline([replica.module for replica in self.replicas], mesh.pipeline)
+        self._pipeline = Pipeline([piece.module for piece in self.pieces], mesh.pipeline)
         self._schedule = interleaved(mesh.pipeline.size, layout.micro_batches(plan.batch), layout.interleave)
 
-    def _replicate(self, model: Transformer, number: int) -> Replica:
+    def _take_piece(self, model: Transformer, number: int) -> Piece:
         """Cut a whole model down, in place, to what this rank has of its stage's piece `number`."""
         mesh, layout = self.mesh, self.layout
         if self._positions:
             _attend_round_the_ring(model, mesh.context, self._positions)
-        divide_transformer(model, mesh.tensor, sequence_parallel=layout.sequence_parallel)
+        if model.config.experts is None:
+            divide_transformer(model, mesh.tensor, sequence_parallel=layout.sequence_parallel)
+        names = {parameter: name for name, parameter in model.named_parameters()}
+        experts = divide_experts(model, mesh.expert)
         recompute(model.blocks, layout.recomputation)
         size = mesh.pipeline.size
         stage = Stage(model, number * size + mesh.pipeline.rank, size * layout.interleave, self._places)
-        self.names |= {parameter: name for name, parameter in model.named_parameters()}
+        self.names |= {parameter: names[parameter] for parameter in stage.parameters()}
+        experts.intersection_update(stage.parameters())
+        self._experts |= experts
         is_end = self._ends is not None and (stage.is_first or stage.is_last)
         tied = model.get_parameter(EMBEDDING) if is_end else None
-        return replicate(stage, mesh.replicas, layout.zero_stage, alone=tied)
+        return Piece(stage, experts, mesh, layout.zero_stage, tied)
 
     def step(self) -> float:
         """Train on the next batch; returns its mean loss before the update, in nats a token, on every rank."""
@@ -95,15 +104,15 @@ class Trainer:
             inputs,
             targets,
             self._loss,
-            lambda piece, is_last: self.replicas[piece].around_backward(is_last),
+            lambda piece, is_last: self.pieces[piece].around_backward(is_last),
         )
-        for replica in self.replicas:
+        for replica in self._replicas():
             replica.finish()
         if self._ends is not None:
             self._add_up_tied(self._ends)
         clip_gradients(shards, training.GRADIENT_NORM, mesh.world, self._counts)
         self.done += 1
-        for replica in self.replicas:
+        for replica in self._replicas():
             for group in replica.optimizer.param_groups:
                 group["lr"] = training.learning_rate(self.done, plan.steps, plan.rate)
             replica.step()
@@ -111,9 +120,12 @@ class Trainer:
 
     def shares(self) -> Iterator[tuple[Replica, Share]]:
         """Yield each share that this rank updates, with the replica that it belongs to."""
-        for replica in self.replicas:
+        for replica in self._replicas():
             for share in replica.shares:
                 yield replica, share
+
+    def _replicas(self) -> list[Replica]:
+        return [replica for piece in self.pieces for replica in piece.replicas]
 
     def divided_dim(self, parameter: nn.Parameter) -> int | None:
         """Dimension along which tensor parallelism has divided a parameter, None for one that is whole."""
@@ -125,7 +137,8 @@ class Trainer:
         place = self.mesh.place
         is_copy = self.divided_dim(parameter) is None and place["tensor"] > 0
         is_second_end = self.names[parameter] == EMBEDDING and place["pipeline"] > 0
-        is_replica = self.layout.zero_stage == 0 and self.mesh.replicas.rank > 0
+        replicas = self.mesh.expert_replicas if parameter in self._experts else self.mesh.replicas
+        is_replica = self.layout.zero_stage == 0 and replicas.rank > 0
         return not (is_copy or is_second_end or is_replica)
 
     def _count(self, share: Share) -> torch.Tensor:
@@ -152,6 +165,12 @@ class Trainer:
 def check(config: TransformerConfig, plan: Plan, layout: Layout) -> None:
     """Raise InputError where a model or a plan does not divide by a layout."""
     layout.check(config)
+    if config.experts is not None and (layout.tensor > 1 or layout.zero_stage == 3 or layout.sequence_parallel):
+        raise InputError(
+            "experts are divided over data ranks alone",
+            got=f"{layout.tensor} tensor-parallel ranks, ZeRO {layout.zero_stage}",
+            expected="1 of them, ZeRO 0 to 2",
+        )
     layout.micro_batches(plan.batch)
     parts = layout.context * (2 if layout.context > 1 else 1)
     parts = max(parts, layout.context * (layout.tensor if layout.sequence_parallel else 1))

@@ -13,7 +13,8 @@ from mlsys_lab.comm.collectives.chunks import chunk_lengths
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.communication import all_reduce_bytes
 from mlsys_lab.parallel.data.averaging import GRADIENTS, average_flat
-from mlsys_lab.parallel.data.compression import LEVELS, Int8Average, PowerSGD
+from mlsys_lab.parallel.data.blocks import LEVELS
+from mlsys_lab.parallel.data.compression import Int8Average, PowerSGD
 from tests.parallel.training import loss_of, make_batches, make_model, make_optimizer, rows_of
 
 SHAPES = [(12, 7), (5,), (3, 3)]

@@ -22,7 +22,7 @@ from mlsys_lab.models import training
 from mlsys_lab.parallel.train import Plan, Trainer, checkpoint
 from mlsys_lab.parallel.train.checkpoint import Checkpoint, find_all, restore, save
 from tests.parallel.train.test_trainer import CONFIG as SMALL
-from tests.parallel.train.test_trainer import IDS, make_model
+from tests.parallel.train.test_trainer import IDS, MIXTURE, make_model
 
 CONFIG = replace(SMALL, n_layers=4)
 PLAN = Plan(batch=4, sequence=16, steps=6, rate=0.05)
@@ -96,6 +96,26 @@ def test_other_layouts_go_on_as_one_process_would(layout: Layout, whole_run, tmp
     for path in (find_all(folder)[1], find_all(tmp_path)[0]):
         for name, parameter in alone.named_parameters():
             torch.testing.assert_close(Checkpoint(path).read(name), parameter.detach(), rtol=1e-8, atol=1e-10)
+
+
+def test_experts_go_on_among_other_ranks(tmp_path: Path) -> None:
+    before, after = Layout(data=2, expert=2), Layout(data=4, expert=4, zero_stage=1)
+
+    def start(rank: Rank, _: None) -> None:
+        trainer = make_trainer(rank, before, MIXTURE)
+        for _ in range(BEFORE):
+            trainer.step()
+        save(trainer, tmp_path)
+
+    def end(rank: Rank, _: None) -> list[float]:
+        trainer = make_trainer(rank, after, MIXTURE)
+        restore(trainer, find_all(tmp_path)[-1])
+        return [trainer.step() for _ in range(BEFORE)]
+
+    run(start, [None] * 2)
+    alone = [loss for _, loss in training.train(make_model(MIXTURE), IDS, **asdict(PLAN))]
+    for losses in run(end, [None] * 4).results:
+        assert losses == pytest.approx(alone[BEFORE:], rel=1e-11)
 
 
 def train_and_be_killed(rank: Rank, folder: Path) -> None:

@@ -123,6 +123,8 @@ def test_simulated_steps_of_8_64_and_512_ranks(capsys: pytest.CaptureFixture[str
         (["--layout", "pipeline=2,interleave=2", "--layers", "4", "--simulate"], 1, "in one piece: got 4 layers"),
         (["--layout", "tensor=16", "--simulate", "llama3-8"], 1, "help: did you mean"),
         (["--layout", "tensor=3", "--simulate"], 1, "no number of simulated ranks is a multiple of the layout's"),
+        (["--experts", "1"], 1, "a token uses more experts than there are: got 2, expected 1 to 1"),
+        (["--layout", "data=2,expert=2"], 1, "has no experts to divide: got 2 expert-parallel ranks"),
         (["--rat"], 2, "expected one argument"),
     ],
 )

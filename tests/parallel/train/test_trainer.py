@@ -12,15 +12,17 @@ import torch
 
 from mlsys_lab.comm import Rank, RankError, run
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import TransformerConfig
+from mlsys_lab.flops import Experts, TransformerConfig
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.models import training
 from mlsys_lab.models.transformer import Transformer
+from mlsys_lab.parallel.expert.layer import TOKENS
 from mlsys_lab.parallel.train import Plan, Trainer
 from mlsys_lab.parallel.train.traffic import count_bytes
 
 CONFIG = TransformerConfig("small", 2, d_model=16, n_heads=4, d_ff=24, vocab_size=24, context=16, tied=True)
 UNEVEN = replace(CONFIG, n_layers=5)
+MIXTURE = replace(CONFIG, n_layers=3, experts=Experts(count=4, active=2, d_ff=12, shared=1, dense_layers=1))
 OWN_HEAD = replace(CONFIG, n_layers=4, tied=False)
 PLAN = Plan(batch=8, sequence=16, steps=6, rate=0.05)
 IDS = np.random.default_rng(0).integers(24, size=600)
@@ -41,6 +43,12 @@ LAYOUTS = {
     "pieces": (UNEVEN, Layout(data=2, context=2, pipeline=2, interleave=2, recomputation="full")),
     "pieces with ZeRO 2": (UNEVEN, Layout(data=4, pipeline=2, interleave=2, zero_stage=2)),
     "pieces with ZeRO 3": (UNEVEN, Layout(data=2, tensor=2, pipeline=2, interleave=2, zero_stage=3, micro_batch=2)),
+    "experts": (MIXTURE, Layout(data=4, pipeline=2, expert=2)),
+    "experts, ZeRO 1 and context": (
+        MIXTURE,
+        Layout(data=2, context=2, pipeline=2, expert=2, zero_stage=1, micro_batch=2, recomputation="full"),
+    ),
+    "experts, ZeRO 2": (MIXTURE, Layout(data=8, expert=4, zero_stage=2)),
     "context": (
         CONFIG,
         Layout(tensor=2, context=2, pipeline=2, zero_stage=1, sequence_parallel=True, micro_batch=4),
@@ -63,15 +71,38 @@ def train(rank: Rank, given: tuple[TransformerConfig, Layout]) -> list[float]:
     return [trainer.step() for _ in range(PLAN.steps)]
 
 
+def count_rows_that_move(model: Transformer, layout: Layout) -> list[int]:
+    """A list that grows with every call of a router in one process: choices of an expert that another rank has."""
+    counts: list[int] = []
+
+    def count(_module: torch.nn.Module, _inputs: Any, logits: torch.Tensor) -> None:
+        tokens = torch.arange(len(logits)) // PLAN.sequence  # of which sequence
+        home = tokens // (PLAN.batch // layout.data) % layout.expert
+        owner = logits.topk(2).indices // (logits.shape[1] // layout.expert)
+        counts.append(int((owner != home[:, None]).sum()))
+
+    for name, module in model.named_modules():
+        if name.endswith("router"):
+            module.register_forward_hook(count)
+    return counts
+
+
 @pytest.mark.parametrize(("config", "layout"), LAYOUTS.values(), ids=LAYOUTS)
 def test_losses_and_with_them_five_updates_equal_one_process(config: TransformerConfig, layout: Layout) -> None:
     results, ledger = run(train, [(config, layout)] * 8)
-    alone = [loss for _, loss in training.train(make_model(config), IDS, **asdict(PLAN))]
+    whole = make_model(config)
+    rows = count_rows_that_move(whole, layout)
+    alone = [loss for _, loss in training.train(whole, IDS, **asdict(PLAN))]
     for losses in results:
         assert losses == pytest.approx(alone, rel=1e-11)
     expected = count_bytes(config, layout, batch=PLAN.batch, tokens=PLAN.sequence, element_bytes=8)
     sent = ledger.purpose_bytes()
     sent.pop("broadcast", None)  # before the first step, so that all begin alike
+    # An even choice of experts is a rough guess: each row that moves goes there and back, forward and backward.
+    if TOKENS in expected:
+        ways = 6 if layout.recomputation == "full" else 4
+        assert sent[TOKENS] == ways * sum(rows) * config.d_model * 8
+        assert sent.pop(TOKENS) / PLAN.steps == pytest.approx(expected.pop(TOKENS), rel=0.3)
     assert {purpose: size_bytes / PLAN.steps for purpose, size_bytes in sent.items()} == pytest.approx(expected)
 
 
@@ -88,6 +119,11 @@ def test_losses_and_with_them_five_updates_equal_one_process(config: Transformer
             "sequences do not fit the layout or the model: got 16 tokens, expected a multiple of 6",
         ),
         ({}, Layout(expert=2, data=2), "small has no experts to divide: got 2 expert-parallel ranks"),
+        (
+            {"experts": MIXTURE.experts},
+            Layout(tensor=2),
+            "experts are divided over data ranks alone: got 2 tensor-parallel ranks, ZeRO 0",
+        ),
         ({"context": 8}, Layout(), "got 16 tokens, expected a multiple of 1, up to 8"),
         ({"vocab_size": 25}, Layout(tensor=2), "a dimension cannot be divided evenly: got 25 over 2 ranks"),
         ({"position": "alibi"}, Layout(), "this model is not divided here: got small with ALiBi"),
