@@ -1,4 +1,4 @@
-"""Drawings of chapter 03: views of one storage, the dispatcher's routes, and the graph beside the tensors.
+"""Drawings of chapter 03: views of one storage, the dispatcher's routes, the graph beside the tensors, versions.
 
 Views and graphs are those of the installed torch; a test asks its dispatcher for the routes.
 """
@@ -111,4 +111,37 @@ def graph() -> Markup:
     )
 
 
-DRAWINGS = {"views": views, "route": route, "graph": graph}
+def versions() -> Markup:
+    """What an in-place addition to a result does to a node that kept the result, and to one that kept its input."""
+    return drawing(
+        "Two rows in time: a function, an addition in place to its result, the way back. A node of exp kept the result "
+        "at version 0 and finds version 1, so it refuses. A node of sin kept its input, still at version 0, and runs.",
+        _version("exp", "result"),
+        _version("sin", "input"),
+    )
+
+
+def _version(name: str, kept: str) -> Panel:
+    """The versions of a function's input and result before and after `result.add_(1)`, and what its node compares."""
+    source = torch.ones(3, requires_grad=True)
+    result = getattr(torch, name)(source)
+    held = {"input": source, "result": result}
+    before = {what: tensor._version for what, tensor in held.items()}
+    result.add_(1)
+    after = {what: tensor._version for what, tensor in held.items()}
+    pieces = [text(x, 14, words, "quiet", size="small") for x, words in ((122, f"{name}(input)"), (212, "add_(1)"))]
+    pieces.append(text(296, 14, "backward", "quiet", size="small"))
+    for number, what in enumerate(held):
+        y = 26 + 40 * number
+        tone = "green" if what == kept else "quiet"
+        pieces += [text(2, y + 19, what, size="small", anchor="start")]
+        pieces += [box(88, y, 68, 28, f"version {before[what]}", tone), line(156, y + 14, 178, y + 14)]
+        pieces.append(box(178, y, 68, 28, f"version {after[what]}", "orange" if before[what] != after[what] else tone))
+        if what == kept:
+            fine = before[what] == after[what]
+            pieces.append(line(246, y + 14, 262, y + 14))
+            pieces.append(box(262, y, 70, 28, "runs" if fine else "refuses", "green" if fine else "orange"))
+    return panel(340, 100, pieces, title=f"{name} keeps its {kept}")
+
+
+DRAWINGS = {"views": views, "route": route, "graph": graph, "versions": versions}

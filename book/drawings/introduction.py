@@ -1,4 +1,4 @@
-"""Drawings of chapter 01: a token's weights and its arithmetic in time.
+"""Drawings of chapter 01: reading weights against multiplying with them, and an exchange of gradients behind both.
 
 Times are bounds of an H100 for a model of the chapter's size.
 """
@@ -41,4 +41,31 @@ def wall() -> Markup:
     )
 
 
-DRAWINGS = {"wall": wall}
+def exchange() -> Markup:
+    """A backward pass and the exchange of its gradients, with few, enough and many tokens on each GPU."""
+    h100, n_params = device("H100"), 8e9
+    send_s = 4 * n_params / h100.link("NVLink").per_direction_bytes_per_s
+    critical = h100.peak("bf16") / h100.link("NVLink").per_direction_bytes_per_s
+    scale = 250 / (3 * send_s)
+    pieces = []
+    for number, count in enumerate((round(critical / 4), round(critical), round(3 * critical))):
+        y = 8 + 58 * number
+        compute_s = 4 * n_params * count / h100.peak("bf16")
+        pieces.append(text(2, y + 13, f"{count:,}", size="small", anchor="start"))
+        pieces.append(text(2, y + 30, "tokens", "quiet", size="small", anchor="start"))
+        pieces.append(box(82, y, scale * compute_s, 16, tone="blue"))
+        pieces.append(box(82, y + 19, scale * send_s, 16, tone="violet"))
+        if compute_s < 0.99 * send_s:
+            pieces.append(line(82 + scale * compute_s, y + 8, 82 + scale * send_s, y + 8, "orange"))
+            words = "waits for the wires"
+            pieces.append(text(88 + scale * send_s, y + 13, words, "orange", size="small", anchor="start"))
+    pieces.append(text(88 + scale * send_s, 37, "exchange", "violet", size="small", anchor="start"))
+    pieces.append(text(88 + scale * send_s, 79, "backward pass", "blue", size="small", anchor="start"))
+    return drawing(
+        "Three pairs of bars for growing numbers of tokens on each GPU. The exchange takes as long each time; the "
+        "backward pass is shorter with few tokens, as long at about two thousand, and longer beyond.",
+        panel(340, 168, pieces),
+    )
+
+
+DRAWINGS = {"wall": wall, "exchange": exchange}

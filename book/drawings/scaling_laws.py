@@ -1,4 +1,4 @@
-"""Drawings of chapter 08: valleys of loss at four budgets, and budgets as lines over parameters and tokens.
+"""Drawings of chapter 08: two terms and a floor, valleys of loss, and budgets as lines over parameters and tokens.
 
 Losses and best splits are those of the refitted law of `scaling.laws`.
 """
@@ -20,6 +20,38 @@ SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 def _power(number: float) -> str:
     """A power of ten, such as 10²²."""
     return "10" + str(round(math.log10(number))).translate(SUPERSCRIPTS)
+
+
+def terms() -> Markup:
+    """The floor and the two terms of the law along one budget, one upon the other."""
+    flops, law = 1e22, BESIROGLU_2024
+    best = compute_optimal(law, flops)
+    sizes = best.n_params * np.geomspace(1 / 40, 40, 41)
+    tokens = flops / training_flops(sizes, 1)
+    by_tokens = law.E + law.B / tokens**law.beta
+    loss = law.loss(sizes, tokens)
+    least, most = 1.7, 2.6
+
+    def at(n_params: float, height: float) -> tuple[float, float]:
+        x = 10 + 250 * math.log(n_params / sizes[0]) / math.log(sizes[-1] / sizes[0])
+        return x, 12 + 170 * (most - height) / (most - least)
+
+    pieces = [curve([at(n, value) for n, value in zip(sizes, by_tokens, strict=True)], "orange")]
+    pieces.append(curve([at(n, value) for n, value in zip(sizes, loss, strict=True) if value <= most], "blue"))
+    left, right = at(sizes[0], law.E), at(sizes[-1], law.E)
+    pieces += [line(*left, *right, "violet"), line(10, 182, 264, 182, "plain")]
+    pieces.append(text(266, right[1] + 4, "E", "violet", size="strong", anchor="start"))
+    pieces.append(text(266, at(1, by_tokens[-1])[1] + 4, "+ tokens", "orange", size="small", anchor="start"))
+    x, y = at(best.n_params, best.loss)
+    pieces += [*cells(x - 4, y - 4, 1, 1, lambda *_: "blue", size=8), line(x, y + 5, x, 182)]
+    pieces.append(text(24, 32, "+ size", "blue", size="small", anchor="start"))
+    pieces.append(text(10, 200, "smaller models", "quiet", size="small", anchor="start"))
+    pieces.append(text(264, 200, "larger", "quiet", size="small", anchor="end"))
+    return drawing(
+        "Three lines over the model's size: a flat floor; above it a line that rises towards larger models, by what "
+        "too few tokens cost; above that the loss, which falls and rises again around one lowest point.",
+        panel(340, 206, pieces),
+    )
 
 
 def valleys() -> Markup:
@@ -102,4 +134,4 @@ def budgets() -> Markup:
     )
 
 
-DRAWINGS = {"valleys": valleys, "budgets": budgets}
+DRAWINGS = {"terms": terms, "valleys": valleys, "budgets": budgets}

@@ -1,4 +1,4 @@
-"""Drawings of chapter 07: a token's way through a block by width, einsums as loops, and what training keeps, as areas.
+"""Drawings of chapter 07: a token's widths in a block, einsums as loops, an order of products, bytes as areas.
 
 Sizes are those of Llama 3 in `flops.presets`, axes those that `flops.einsum` reads, bytes those of `memory` and
 `activations`.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from book.drawings.kit import Panel, box, cells, drawing, line, panel, text
+from book.drawings.kit import Panel, arrow, box, cells, drawing, line, panel, text
 from mlsys_lab.flops import activations, memory, parameters, preset
 from mlsys_lab.flops.einsum import Einsum
 from mlsys_lab.hardware import device
@@ -95,6 +95,30 @@ def _axes(subscripts: str, names: tuple[str, str, str]) -> Panel:
     return panel(max(62 + 36 * len(letters), 200), 190, pieces, title=subscripts.replace("->", " → "))
 
 
+def order() -> Markup:
+    """What lies between the two products of attention, by the order in which they are done, as areas to scale."""
+    tokens, width = TOKENS, 128
+    attention = Einsum.parse("TH,SH,SV->TV", T=tokens, S=tokens, H=width, V=width)
+    side = 150.0
+    thin = side * width / tokens
+    panels = []
+    for title, ways, (high, wide) in (
+        ("scores first", [(0, 1), (0, 1)], (side, side)),
+        ("keys with values first", [(1, 2), (0, 1)], (thin, thin)),
+    ):
+        way = attention.contraction(ways)
+        pieces = [box(4 + 10 * at, 6, thin, side, tone=tone) for at, tone in enumerate(("blue", "green", "green"))]
+        pieces += [arrow(34, 80, 56, 80), box(62 + (side - wide) / 2, 6 + (side - high) / 2, wide, high, tone="orange")]
+        pieces += [arrow(218, 80, 240, 80), box(248, 6, thin, side, tone="violet")]
+        pieces.append(text(4, 180, f"{way.flops / 1e9:.1f} GFLOP", size="small", anchor="start"))
+        panels.append(panel(256, 186, pieces, title=title))
+    return drawing(
+        "Three thin strips, something between, and a thin strip as the result. With the scores first there is a large "
+        "square between; with keys and values first, a speck.",
+        *panels,
+    )
+
+
 def bytes_kept() -> Markup:
     """What training Llama 3 8B keeps, a square for each GB, beside what an H100 holds."""
     llama = preset("llama3-8b")
@@ -129,4 +153,4 @@ def bytes_kept() -> Markup:
     )
 
 
-DRAWINGS = {"block": block, "loops": loops, "bytes_kept": bytes_kept}
+DRAWINGS = {"block": block, "loops": loops, "order": order, "bytes_kept": bytes_kept}

@@ -10,6 +10,7 @@ from book.drawings.automatic_differentiation import follow, most_alive
 from book.drawings.inside_pytorch import KEYS, ROUTES
 from mlsys_lab.autograd import peak_units
 from mlsys_lab.flops import activations, parameters, preset
+from mlsys_lab.flops.einsum import Einsum
 from mlsys_lab.hardware import device
 from tests.drawn import boxes, svgs, words
 
@@ -140,3 +141,43 @@ def test_reading_takes_as_long_as_arithmetic_at_the_ridge() -> None:
     assert arithmetic[2] == pytest.approx(reading[2], rel=0.01)
     assert arithmetic[3] == pytest.approx(2 * reading[3], rel=0.01)
     assert arithmetic[1] / reading[1] == pytest.approx(64 / device("H100").ridge_point("bf16"), rel=0.01)
+
+
+def test_the_exchange_is_hidden_from_the_critical_number_of_tokens_on() -> None:
+    (svg,) = svgs("introduction.exchange")
+    h100 = device("H100")
+    critical = h100.peak("bf16") / h100.link("NVLink").per_direction_bytes_per_s
+    counts = [int(one.replace(",", "")) for one in words(svg) if one.replace(",", "").isdigit()]
+    ratios = [back / sent for back, sent in zip(boxes(svg, "blue"), boxes(svg, "violet"), strict=True)]
+    assert ratios == pytest.approx([count / critical for count in counts], rel=0.01)
+    assert words(svg).count("waits for the wires") == sum(ratio < 0.99 for ratio in ratios) == 1
+
+
+def test_a_node_refuses_what_torch_s_backward_refuses() -> None:
+    for svg, name in zip(svgs("inside_pytorch.versions"), ("exp", "sin"), strict=True):
+        result = getattr(torch, name)(torch.ones(3, requires_grad=True))
+        result.add_(1)
+        try:
+            result.sum().backward()
+            verdict = "runs"
+        except RuntimeError:
+            verdict = "refuses"
+        assert verdict in words(svg)
+
+
+def test_orders_of_attention_cost_what_the_einsum_says() -> None:
+    first, cheapest = svgs("transformer_arithmetic.order")
+    attention = Einsum.parse("TH,SH,SV->TV", T=8192, S=8192, H=128, V=128)
+    drawn = [float(words(svg)[-1].removesuffix(" GFLOP")) for svg in (first, cheapest)]
+    assert drawn == [round(attention.contraction(way).flops / 1e9, 1) for way in ([(0, 1), (0, 1)], None)]
+    assert boxes(first, "orange")[0] / boxes(cheapest, "orange")[0] == pytest.approx(8192 / 128, rel=0.05)
+
+
+def test_the_terms_of_the_law_are_drawn_one_upon_the_other() -> None:
+    (svg,) = svgs("scaling_laws.terms")
+    ways = {one.get("class"): one.get("d", "")[1:].split("L") for one in svg.iter("path")}
+    heights = {tone: [float(point.split()[1]) for point in ways[tone]] for tone in ("blue stroke", "orange stroke")}
+    floor = float(ways["violet"][0].split()[1])
+    assert all(blue < orange < floor for blue, orange in zip(*heights.values(), strict=False))
+    assert heights["orange stroke"] == sorted(heights["orange stroke"], reverse=True)  # y runs downwards
+    assert boxes(svg, "blue", "y")[0] + 4 == pytest.approx(max(heights["blue stroke"]), abs=0.2)
