@@ -1,4 +1,4 @@
-"""The tape: what an operation leaves behind for the way back, and the pass that consumes it.
+"""The tape: what an operation leaves behind for the backward pass, and the pass that consumes it.
 
 A `Node` is one recorded operation. For each operand that needs a gradient it has an edge (target, vjp): where the
 gradient goes, and the vector-Jacobian product that takes the gradient of the result to the gradient of the operand.

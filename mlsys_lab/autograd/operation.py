@@ -1,4 +1,4 @@
-"""How an operation comes on the tape: its result, an edge for each operand, and the arrays that the way back needs."""
+"""How an operation comes on the tape: its result, an edge for each operand, and what the backward pass needs."""
 
 from __future__ import annotations
 

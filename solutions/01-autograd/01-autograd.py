@@ -287,7 +287,7 @@ e.backward()
 BackwardGraph(graph=picture(e))
 
 # %% [markdown]
-# ## Task 3 · The way back through broadcasting
+# ## Task 3 · The backward pass through broadcasting
 #
 # *About 25 minutes.*
 #
@@ -503,7 +503,7 @@ def power_of(x: Tensor, power: float) -> Tensor:
 
 
 def permute(x: Tensor, axes: Sequence[int]) -> Tensor:
-    """Reorder the axes; on the way back, put them in their old order."""
+    """Reorder the axes; in the backward pass, put them in their old order."""
     axes = tuple(axis % x.ndim for axis in axes)
     back = tuple(axes.index(axis) for axis in range(x.ndim))
     return node(x.data.permute(axes), "permute", (x, lambda g: g.permute(back)))
@@ -593,19 +593,20 @@ check("tensor_matmul")
 #
 # *About 30 minutes.*
 #
-# These three do no arithmetic to speak of; they move numbers about, and the way back moves the gradients home.
+# These three do no arithmetic to speak of; they move numbers about, and the backward pass moves the gradients home.
 #
 # - `reduce_sum(x, axis, keepdims)`: each summed element gets a copy of the sum's gradient. `axis` is an int (negative
 #   counts from the end), a tuple of ints, or `None` for all. With `keepdims=False` the axis is gone from the gradient:
 #   put it back before you expand.
 # - `reshape(x, shape)`: the gradient takes the old shape. One entry of `shape` may be −1.
-# - `index(x, key)`: `key` is whatever `x.data[key]` takes: ints, slices, masks, integer tensors, tuples of those. On
-#   the way back the picked positions get their gradient and all others 0. An element that was picked twice gets *both*
-#   gradients, and that is the trap: `out[key] += g` counts it once. A neat way round: index an array of positions,
-#   `torch.arange(n).reshape(x.shape)[key]` for $n$ elements, and add with `index_add_`, which does count repeats.
+# - `index(x, key)`: `key` is whatever `x.data[key]` takes: ints, slices, masks, integer tensors, tuples of those. In
+#   the backward pass the picked positions get their gradient and all others 0. An element that was picked twice gets
+#   *both* gradients, and that is the trap: `out[key] += g` counts it once. A neat way round: index an array of
+#   positions, `torch.arange(n).reshape(x.shape)[key]` for $n$ elements, and add with `index_add_`, which does count
+#   repeats.
 #
-# **Size:** about 7, 1 and 6 lines. **Cost:** bytes, not FLOPs: the way back of `index` writes as many zeros as `x` has
-# elements.
+# **Size:** about 7, 1 and 6 lines. **Cost:** bytes, not FLOPs: the backward pass of `index` writes as many zeros as `x`
+# has elements.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-5-shapes"}
@@ -631,7 +632,7 @@ def reshape(x: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def index(x: Tensor, key: Any) -> Tensor:
-    """x[key]; on the way back, gradients of an element that was picked more than once add up. About 6 lines."""
+    """x[key]; in the backward pass, gradients of an element that was picked more than once add up. About 6 lines."""
     ### BEGIN SOLUTION
     n = x.data.numel()
 
@@ -672,8 +673,8 @@ check("tensor_index")
 # **Write** `cross_entropy(logits, labels)`: the *mean* loss over a batch, as one `node`. Its vjp runs once for each
 # backward pass, so it must leave what it reads as it was.
 #
-# **Size:** about 8 lines. **Cost:** a few FLOPs per logit, and $4BC$ bytes of float32 probabilities kept for the way
-# back. With a vocabulary of 100,000 that is often the largest array of a whole training step.
+# **Size:** about 8 lines. **Cost:** a few FLOPs per logit, and $4BC$ bytes of float32 probabilities kept for the
+# backward pass. With a vocabulary of 100,000 that is often the largest array of a whole training step.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-6-cross-entropy"}
@@ -951,18 +952,18 @@ show(figure, alt="Time of a training step and its bound against the batch size",
 #
 # *About 45 minutes.*
 #
-# The way back needs what the way forward computed, so the graph holds it all until the end. Below is a stack of $n$
-# layers $h \leftarrow \tanh(hW + b)$. Each layer makes three results of $B \times D$ numbers (product, sum, tanh), and
-# in your engine each is held by the edges that lead to it.
+# The backward pass needs what the forward pass computed, so the graph holds it all until the end. Below is a stack of
+# $n$ layers $h \leftarrow \tanh(hW + b)$. Each layer makes three results of $B \times D$ numbers (product, sum, tanh),
+# and in your engine each is held by the edges that lead to it.
 #
 # **8a. Predict the bytes.** `predict_graph_bytes`: what the graph of a float32 stack holds when the forward pass is
 # done (the results only, not the input and not the weights).
 #
-# **8b. Checkpoint.** Forget the inside of a segment on the way forward, and run the segment once more when the gradient
-# arrives: `checkpoint(fn, x)` returns `fn(x)`, computed without a graph, with a single edge to `x`. Its vjp runs `fn`
-# again *with* a graph, on an input of its own, sends `g` backward through it, and hands on the gradient of that input.
-# Weights that `fn` uses get their gradients on the way, as always. One trap, known from real frameworks: if `x` is the
-# data and wants no gradient, `node` would drop the only edge and the weights would learn nothing.
+# **8b. Checkpoint.** Forget the inside of a segment in the forward pass, and run the segment once more when the
+# gradient arrives: `checkpoint(fn, x)` returns `fn(x)`, computed without a graph, with a single edge to `x`. Its vjp
+# runs `fn` again *with* a graph, on an input of its own, sends `g` backward through it, and hands on the gradient of
+# that input. Weights that `fn` uses get their gradients on the way, as always. One trap, known from real frameworks: if
+# `x` is the data and wants no gradient, `node` would drop the only edge and the weights would learn nothing.
 #
 # **8c. How many segments?** With $k$ segments of at most $\lceil n/k\rceil$ layers, the worst moment holds $k$ segment
 # outputs and the graph of one whole segment. Write `predict_checkpointed_bytes` (gradients in flight not counted), and
@@ -993,7 +994,7 @@ def run_layers(layers: Sequence[Callable[[Tensor], Tensor]], x: Tensor) -> Tenso
 
 
 def checkpoint(fn: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """fn(x) that forgets its inside and computes it again on the way back. About 10 lines.
+    """fn(x) that forgets its inside and computes it again in the backward pass. About 10 lines.
 
     Gradients of x, and of every input that fn uses, are as without it. fn runs once forward and once per backward.
     """
@@ -1049,7 +1050,7 @@ check("checkpointed_bytes")
 check("checkpoint_memory")
 
 # %% [markdown]
-# **See it.** Bytes held at each layer, on the way forward and on the way back, by your engine. `watch` hands a tensor
+# **See it.** Bytes held at each layer, in the forward and in the backward pass, by your engine. `watch` hands a tensor
 # on and notes how much the graph holds at that moment.
 
 # %%

@@ -169,7 +169,8 @@ print("largest difference from torch:", (y - torch.softmax(x, dim=1)).abs().max(
 #
 # $$r = \frac{1}{\sqrt{\frac{1}{D}\sum_j x_j^2 + \varepsilon}}, \qquad y_j = x_j\, r\, w_j.$$
 #
-# The weight $w$ has D numbers for all rows. The way back will want $r$ again: keep it, one float32 number for each row.
+# The weight $w$ has D numbers for all rows. The backward pass will want $r$ again: keep it, one float32 number for each
+# row.
 #
 # **Launch:** one program for each row, `BLOCK` as before, D is `columns`. **Write** `rms_norm_kernel`. Divide by D, not
 # by the length of the block.
@@ -202,7 +203,7 @@ check("rms_norm")
 check("rms_norm_traffic")
 
 # %% [markdown]
-# ## Task 4 · RMS norm, the way back
+# ## Task 4 · RMS norm, the backward pass
 #
 # *About 40 minutes.*
 #
@@ -296,7 +297,7 @@ least = 4 * (3 * rows * columns + 2 * columns + rows)
 figure.add_hline(y=least, line_dash="dot", annotation_text="least", annotation_position="bottom right")
 figure.update_layout(xaxis_title="programs", yaxis_title="bytes moved", yaxis_rangemode="tozero", margin_t=30)
 figure.update_xaxes(tickvals=counts)
-show(figure, alt="Bytes that the way back moves rise in a line with the number of programs", height=340)
+show(figure, alt="Bytes that the backward pass moves rise in a line with the number of programs", height=340)
 
 # %% [markdown]
 # ## Task 5 · Which tile is mine?
@@ -500,7 +501,7 @@ print("largest difference from torch:", (c - a @ b).abs().max().item())
 # $$m' = \max(m, \max z), \quad p = e^{z - m'}, \quad l' = l\, e^{m - m'} + \sum p, \quad a' = a\, e^{m - m'} + p V.$$
 #
 # What was summed before is shrunk to the new maximum, and nothing is lost. At the end $O = a / l$, and $m + \ln l$ is
-# the **log-sum-exp** of the query's scores, one number a query, from which the way back has all weights again.
+# the **log-sum-exp** of the query's scores, one number a query, from which the backward pass has all weights again.
 #
 # **7a. Predict first**, as functions of S, D and a block B: all in float32 (4 bytes), one head, S a multiple of B, D at
 # most B. Bytes *asked for* by the kernels, as they are counted in this lab.
@@ -791,7 +792,7 @@ for name in ("softmax_traffic", "matmul_traffic", "flash_traffic"):
 #   cost in traffic?
 # - In Task 6, A is read N / BLOCK_N times. With bf16 and square tiles, from which BLOCK on is a large product bound by
 #   the tensor cores of an H100 rather than by its memory, if no cache helped? (Lab 02 has the ridge.)
-# - Flash attention keeps the log-sum-exp. What would the way back have to keep without it?
+# - Flash attention keeps the log-sum-exp. What would the backward pass have to keep without it?
 # - Decoding one token of one sequence leaves most of a GPU idle if a program takes all pages of a sequence. How would
 #   you cut a sequence among programs, and what do they have to hand on to be put together?
 #

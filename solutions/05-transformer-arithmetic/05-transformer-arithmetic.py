@@ -346,7 +346,7 @@ show(figure, alt="Shares of embedding, attention, MLP and the rest in three mode
 # Grouped heads change the key and value projections, not the scores: every query head still meets T keys.
 #
 # **3b.** `training_flops(config, tokens)`: the FLOPs of training on `tokens` tokens altogether, cut into sequences of
-# `config.context` tokens (`tokens` is a multiple of it). You know from lab 01 what the way back costs:
+# `config.context` tokens (`tokens` is a multiple of it). You know from lab 01 what the backward pass costs:
 # each product has two of the same size, and nothing is left out, because the embedding wants its gradient.
 #
 # **3c.** `attention_share(config, tokens)`: which part of the forward FLOPs of a sequence of T tokens is in `scores`
@@ -469,8 +469,8 @@ show(
 # **4a.** `state_bytes`: bytes a device of each of the three kinds. Cut by `tensor` first, then by `data` where the
 # stage says so. It is the numbers that are rounded up; the bytes come after.
 #
-# **4b.** `activation_bytes`: what the forward pass must leave for the way back, for `batch` sequences in one tensor
-# group, in bf16 (2 bytes) unless said otherwise. In elements for each token:
+# **4b.** `activation_bytes`: what the forward pass must leave for the backward pass, for `batch` sequences in one
+# tensor group, in bf16 (2 bytes) unless said otherwise. In elements for each token:
 #
 # | kept in each layer | elements |
 # |---|---|
@@ -484,8 +484,8 @@ show(
 #
 # At the end, once: input and result of the last norm (2 D), and the probabilities of the loss in **fp32** (V). With
 # `recompute="selective"` a layer does not keep its softmax, with `"full"` it keeps its input only (D). What it does not
-# keep is computed again when its way back begins: at the worst moment one layer is there whole, and the others hold
-# what they keep. In a tensor group (which divides the sequence as well, where heads and widths cannot be divided)
+# keep is computed again when its backward pass begins: at the worst moment one layer is there whole, and the others
+# hold what they keep. In a tensor group (which divides the sequence as well, where heads and widths cannot be divided)
 # everything is cut by `tensor`, and comes out even here.
 #
 # **4c.** `fewest_devices`: the smallest number of devices, a multiple of `tensor` and at most `limit`, on each of which
@@ -636,14 +636,14 @@ for config in (LLAMA_7B, LLAMA_70B):
 # - **matrix products**, at a rate that depends on their shape: it is measured for each shape that occurs, and nothing
 #   else is;
 # - **elementwise work** (norms, softmax, relu, additions, copies), which does hardly any arithmetic and waits for
-#   memory. One unit of it is one element of an array, written on the way forward, with its share of the way back; the
-#   seconds that a unit takes are measured too.
+#   memory. One unit of it is one element of an array, written in the forward pass, with its share of the backward pass;
+#   the seconds that a unit takes are measured too.
 #
 # **5a.** `step_products`: the products of a whole training step, forward and back. For each forward
 # $(m, k) \cdot (k, n)$ with gradient $G$ of shape $(m, n)$: $G\,Y^{\mathsf T}$ is $(m, n) \cdot (n, k)$, and
 # $X^{\mathsf T} G$ is $(k, m) \cdot (m, n)$. Names are yours to choose.
 #
-# **5b.** `elementwise_units(config, batch, tokens)`: elements written on the way forward, in this model. For each
+# **5b.** `elementwise_units(config, batch, tokens)`: elements written in the forward pass, in this model. For each
 # token:
 #
 # | where | elements |
@@ -667,7 +667,7 @@ for config in (LLAMA_7B, LLAMA_70B):
 # %% nbgrader={"solution": true, "grade_id": "task-5-predict"}
 #| export
 def step_products(config: TransformerConfig, batch: int, tokens: int) -> list[Product]:
-    """Every matrix product of a training step: forward, and the two of each on the way back. About 4 lines."""
+    """Every matrix product of a training step: forward, and the two of each in the backward pass. About 4 lines."""
     ### BEGIN SOLUTION
     products = forward_products(config, batch, tokens)
     back_x = [(f"{name} back to its input", times, m, n, k) for name, times, m, k, n in products]

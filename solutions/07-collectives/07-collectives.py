@@ -635,13 +635,14 @@ print(f"64 ranks on one switch of 50 GB/s: trees up to {cross / 1e6:.1f} MB, a r
 #
 # *About 20 minutes.*
 #
-# Every rank has the same model and its own part of the batch. After the way back each has gradients of its own, and all
-# need the **mean**; with the same step from the same weights they then stay alike for ever. That is data parallelism.
+# Every rank has the same model and its own part of the batch. After the backward pass each has gradients of its own,
+# and all need the **mean**; with the same step from the same weights they then stay alike for ever. That is data
+# parallelism.
 #
 # A model has many small parameters, and an all-reduce for each pays α many times over. PyTorch's DDP fills **buckets**:
-# it goes through the parameters from the *last* to the first, since the way back finishes them in that order, and puts
-# neighbours together as long as a bucket's gradients have at most `bucket_bytes`. A parameter that is larger alone is a
-# bucket of its own.
+# it goes through the parameters from the *last* to the first, since the backward pass finishes them in that order, and
+# puts neighbours together as long as a bucket's gradients have at most `bucket_bytes`. A parameter that is larger alone
+# is a bucket of its own.
 #
 # **Write** `average_gradients(rank, parameters, bucket_bytes)`: afterwards the `grad` of every parameter is the mean
 # over all ranks, in the parameter's shape. A rank on which a parameter got no gradient (`grad` is `None`: its part of
@@ -734,6 +735,7 @@ show(figure, alt="Loss against step: the curve of one rank and the mean of four 
 #   does NCCL use rings and trees all the same? (Look at who talks to whom, and what their messages share.)
 # - In the table of Task 6 your broadcast crosses between the islands four times, your reduce once. Why? In which order
 #   must a broadcast take its distances to cross once?
-# - Which of your all-reduces could start before the way back has ended? What decides how large a bucket should be then?
+# - Which of your all-reduces could start before the backward pass has ended? What decides how large a bucket should be
+#   then?
 #
 # When all checks pass, save the notebook and run `mlsys-lab check collectives` in a terminal.

@@ -9,7 +9,7 @@
 # **You will build**
 #
 # 1. a step of data parallelism on your own engine, exact for any number of tokens on each rank;
-# 2. buckets of gradients that leave while the way back goes on, by hooks: DDP;
+# 2. buckets of gradients that leave while the backward pass goes on, by hooks: DDP;
 # 3. accumulation over micro-batches that sends once;
 # 4. an optimiser whose states are divided over the ranks: ZeRO 1, with clipping by the global norm;
 # 5. layers whose weights are whole only while they compute: ZeRO 3, as in FSDP;
@@ -103,10 +103,11 @@ else:
 # will be *added*, those of the ranks averaged. A micro-batch may have no tokens at all (weight 0), a rank no
 # micro-batch; somebody has a token.
 #
-# **1c.** `backward_together(rank, parameters, loss, tokens)`: go back from this rank's mean loss over so many tokens,
-# so that in the end `grad` of every parameter is the gradient of the mean over all ranks' tokens. `loss` is a `Tensor`,
-# and `loss.backward()` adds to each `grad`, which are `None` before. Lay all gradients end to end, so that **one**
-# all-reduce carries them. A parameter without a gradient on this rank counts as zeros here, and gets the mean too.
+# **1c.** `backward_together(rank, parameters, loss, tokens)`: go back from this rank's mean loss over so many tokens
+# (one at least), so that in the end `grad` of every parameter is the gradient of the mean over all ranks' tokens.
+# `loss` is a `Tensor`, and `loss.backward()` adds to each `grad`, which are `None` before. Lay all gradients end to
+# end, so that **one** all-reduce carries them. A parameter without a gradient on this rank counts as zeros here, and
+# gets the mean too.
 #
 # **Size:** about 2, 3 and 8 lines. **Cost:** 1a: each parameter once to each rank; 1b: one all-reduce of one number;
 # 1c: that, and one all-reduce of n numbers.
@@ -201,9 +202,9 @@ show(figure, alt="Slope against step: weighted by tokens two ranks agree with on
 #
 # *About 50 minutes.*
 #
-# From here on torch computes the gradients. The way back finishes them from the last layer to the first, and while it
-# still works on the first layers, the last ones' gradients could be on their way. One message for each parameter would
-# pay latency many times over, one for all of them can only start at the end. DDP takes a middle way: **buckets**.
+# From here on torch computes the gradients. The backward pass finishes them from the last layer to the first, and while
+# it still works on the first layers, the last ones' gradients could be on the network. One message for each parameter
+# would pay latency many times over, one for all of them can only start at the end. DDP lies between: **buckets**.
 #
 # **2a.** `assign_buckets(sizes, bucket_bytes)`: go through the parameters from the *last* to the first, `sizes` being
 # their bytes, and put neighbours into one bucket as long as it has at most `bucket_bytes`. A parameter that is larger
@@ -296,10 +297,10 @@ check("assign_buckets")
 check("ddp")
 
 # %% [markdown]
-# Each of your all-reduces ends before the way back goes on: on threads that take turns, nothing can be gained. Real
+# Each of your all-reduces ends before the backward pass goes on: on threads that take turns, nothing is gained. Real
 # ones are only *started* in the hook, and run beside the computation; `finish()` waits for them. What that gains
 # depends on your buckets only, so let us work it out from what your `DDP` does: twelve layers that each take 1 ms on
-# the way back, and a network that needs a while for each bucket and each byte.
+# the backward pass, and a network that needs a while for each bucket and each byte.
 
 # %%
 LAYERS, LAYER_MS, START_MS, MS_A_MB = 12, 1.0, 0.4, 0.5
@@ -331,7 +332,7 @@ def lay_out(events):
     done = 0.0
     for what, amount in events:
         if what == "layer":
-            bars.append(("way back", done, LAYER_MS))
+            bars.append(("backward", done, LAYER_MS))
             done += LAYER_MS
         else:  # the hook runs before its layer is left
             start = max(free, done + LAYER_MS if done < LAYERS * LAYER_MS else done)
@@ -344,7 +345,7 @@ figure = go.Figure()
 for megabytes in (1, 6, 100):
     events = run(watched_step, [megabytes * 10**6]).results[0]
     bars = lay_out(events)
-    for row, start, length in sorted(bars, reverse=True):  # the way back above its buckets
+    for row, start, length in sorted(bars):  # the backward pass above its buckets
         figure.add_bar(
             y=[f"{row}, {megabytes} MB"],
             x=[length],
@@ -362,7 +363,7 @@ figure.update_yaxes(autorange="reversed")
 figure.update_layout(barmode="overlay", xaxis_title="ms", margin={"t": 30, "l": 130})
 show(
     figure,
-    alt="Bars of the way back and of the buckets below it, for small, middling and very large buckets",
+    alt="Bars of the backward pass and of the buckets below it, for small, middling and very large buckets",
     height=320,
 )
 
@@ -377,8 +378,10 @@ show(
 #
 # **Write** `accumulate(ddp, rank, losses, tokens)`: afterwards every `grad` is that of the mean loss over all tokens of
 # all ranks. `losses` are functions without arguments, one for each micro-batch; each computes the mean loss over its
-# tokens, of which there are `tokens[i]`. Weigh each loss (Task 1), go back from it, and let gradients leave only on the
-# way back from the last one. Ranks may have different numbers of micro-batches, or none.
+# tokens, of which there are `tokens[i]`. Weigh each loss (Task 1), go back from it, and let gradients leave only in the
+# backward pass of the last one, as soon as they can; afterwards `sync` is `True`. Ranks may have different numbers of
+# micro-batches, or none. As with a data loader, each micro-batch comes into the memory of the one before, so go back
+# from its loss before you compute the next.
 #
 # A micro-batch without tokens has no mean: its loss is 0/0, NaN, and NaN times weight 0 is NaN still. Never compute it.
 #
@@ -410,7 +413,7 @@ check("accumulate")
 # *About 50 minutes.*
 #
 # Adam keeps two numbers for each parameter, and in mixed precision an exact copy of it besides. All ranks keep the very
-# same. **ZeRO 1** (Rajbhandari et al. 2020): rank r keeps the states of an p-th of the parameters only, updates these,
+# same. **ZeRO 1** (Rajbhandari et al. 2020): rank r keeps the states of a p-th of the parameters only, updates these,
 # and tells the others. It then needs the mean gradient of its part only, so a reduce-scatter will do; an all-gather of
 # the new weights is the other half of the all-reduce that is saved.
 #
@@ -502,7 +505,7 @@ check("clip_gradient")
 #
 # **ZeRO 3**, which PyTorch calls fully sharded data parallelism, **FSDP** (Zhao et al. 2023): each rank *keeps* a p-th
 # of every layer's weights. Just before a layer computes, its weights are gathered; just after, they are forgotten. The
-# way back needs them once more: it gathers again. Each rank's gradient of the whole layer then goes into a
+# backward pass needs them once more: it gathers again. Each rank's gradient of the whole layer then goes into a
 # reduce-scatter, of which the rank keeps its own chunk.
 #
 # **Write** `ShardedLayer(rank, layer, weights)`. `layer(x, *weights)` is a function that computes the layer from x and
@@ -511,17 +514,17 @@ check("clip_gradient")
 # - `shard`: this rank's chunk of all the layer's weights laid end to end, a tensor with memory of its own that wants a
 #   gradient. `shard.grad` is where `backward()` leaves this rank's chunk of the mean gradient.
 # - `gather()`: the whole weights, as a list in the order and the shapes of `weights`.
-# - calling it with `x` gives what the layer makes of x.
+# - calling it with `x` gives what the layer makes of x. A net may call one layer more than once: gradients add up.
 #
-# What torch is to do on the way there and back is yours to say in `Gathered`, a `torch.autograd.Function`. `forward`
-# gathers, and computes the layer; torch records nothing of what happens inside. It may put away what the way back will
-# need: `ctx.save_for_backward(x)` and attributes of `ctx`, but **no whole weights**. `backward` gets the gradient of
-# the result. It gathers again, computes the layer once more, now with `torch.enable_grad()`, on an `x.detach()` and
-# weights that want gradients, and asks `torch.autograd.grad(y, [x, *weights], grad)` for these. It returns a gradient
-# for each argument of `forward`: for x, for the shard, and `None` for the layer. (To compute a layer again is
-# *checkpointing*, lab 01; FSDP is mostly used with it.)
+# What torch is to do in the forward and the backward pass is yours to say in `Gathered`, a `torch.autograd.Function`.
+# `forward` gathers, and computes the layer; torch records nothing of what happens inside. It may put away what
+# `backward` will need: `ctx.save_for_backward(x)` and attributes of `ctx`, but **no whole weights**. `backward` gets
+# the gradient of the result. It gathers again, computes the layer once more, now with `torch.enable_grad()`, on an
+# `x.detach()` and weights that want gradients, and asks `torch.autograd.grad(y, [x, *weights], grad)` for these. It
+# returns a gradient for each argument of `forward`: for x, for the shard, and `None` for the layer. (To compute a layer
+# again is *checkpointing*, lab 01; FSDP is mostly used with it.)
 #
-# The checks see whether you kept anything. Between the way there and the way back they change all shards, so that whole
+# The checks see whether you kept anything. Between forward and backward pass they change all shards, so that whole
 # weights from before are the wrong ones. And they count what each rank holds at any moment: there is room for all
 # shards with their gradients and a few whole layers, not for all layers.
 #
@@ -560,7 +563,7 @@ class ShardedLayer:
 
 
 class Gathered(torch.autograd.Function):
-    """A layer's way there and back, each with weights that are gathered for it and forgotten."""
+    """A layer's forward and backward pass, each with weights that are gathered for it and forgotten."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, shard: torch.Tensor, layer: ShardedLayer) -> torch.Tensor:
@@ -692,11 +695,12 @@ show(figure, alt="Bytes a parameter that one of four ranks holds: most with DDP,
 # **6a.** `save_state(optimizer, position)`: this rank's part of a `ShardedOptimizer`, a dictionary of tensors: a copy
 # of the shard as `"weights"`; each entry of `state[optimizer.shard]` of the optimiser inside, `optimizer.optimizer`
 # (there torch's optimisers, too, keep a dictionary of tensors for each parameter), under its own name; `"position"`, a
-# whole number without axes; and `"random"`, from `torch.get_rng_state()`. What is saved must not change when training
-# goes on.
+# whole number without axes, which may count tokens, so in 64 bits; and `"random"`, from `torch.get_rng_state()`. What
+# is saved must not change when training goes on. Use no more of the optimiser inside than `step()` and `state`.
 #
 # `load_state(optimizer, part)` puts all of it back into a new `ShardedOptimizer` that has not made a step, the
-# parameters included, and returns the position as an `int`.
+# parameters included, and returns the position as an `int`. The part stays as it is, also when training goes on: the
+# job may die again, and load it again.
 #
 # **6b.** `reshard(parts, size)`: the parts of all ranks, in order, become parts for `size` ranks. Entries without axes
 # are alike on all ranks, and every new part has a copy. `"random"` cannot be divided: new rank r takes that of old rank

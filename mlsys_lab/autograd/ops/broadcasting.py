@@ -1,4 +1,4 @@
-"""Operands of different shapes: broadcasting on the way forward, summation on the way back."""
+"""Operands of different shapes: broadcasting in the forward pass, summation in the backward pass."""
 
 from __future__ import annotations
 

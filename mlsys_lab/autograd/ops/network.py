@@ -166,7 +166,7 @@ def embedding(table: Tensor, indices: Any) -> Tensor:
 def dropout(a: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     """Zero each element with probability p and divide the rest by 1 - p; the identity when `training` is False.
 
-    Draws from torch's generator of the tensor's device; keeps one byte an element for the way back.
+    Draws from torch's generator of the tensor's device; keeps one byte an element for the backward pass.
     """
     if not 0 <= p < 1:
         raise InputError("dropout probability out of range", got=p, expected="0 <= p < 1")

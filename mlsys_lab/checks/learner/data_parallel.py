@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -38,15 +39,15 @@ class Marks:
 
 
 class Momentum:
-    """An optimiser with two states, of which `steps` has no axes: the step shrinks with every step.
+    """An optimiser with two states, of which `step` has no axes: the step shrinks with every step.
 
-    Raises InputError where it is to keep more than `most` elements.
+    Raises InputError where the memory of what it is to move has room for more than `most` elements.
     """
 
     def __init__(self, params: Iterable[torch.Tensor], lr: float, most: int) -> None:
         self.params, self.lr = list(params), lr
-        self.state: dict[torch.Tensor, dict[str, torch.Tensor]] = {}
-        if (held := sum(one.numel() for one in self.params)) > most:
+        self.state: defaultdict[torch.Tensor, dict[str, torch.Tensor]] = defaultdict(dict)  # as torch's
+        if (held := sum(one.untyped_storage().nbytes() // one.element_size() for one in self.params)) > most:
             raise InputError("a rank's optimiser keeps more than its share", got=f"{held} elements", expected=most)
 
     def step(self) -> None:
@@ -54,11 +55,11 @@ class Momentum:
         for one in self.params:
             if one.grad is None:
                 raise InputError("the optimiser steps before its parameters have gradients")
-            fresh = {"momentum": torch.zeros_like(one.data), "steps": torch.zeros((), dtype=torch.int64)}
-            state = self.state.setdefault(one, fresh)
-            state["steps"] += 1
+            if not (state := self.state[one]):
+                state |= {"momentum": torch.zeros_like(one.data), "step": torch.zeros((), dtype=torch.int64)}
+            state["step"] += 1
             state["momentum"].mul_(0.5).add_(one.grad)
-            one.data -= self.lr / int(state["steps"]) * state["momentum"]
+            one.data -= self.lr / int(state["step"]) * state["momentum"]
 
 
 def _named(arrays: Arrays, letter: str) -> list[torch.Tensor]:
@@ -69,6 +70,12 @@ def _named(arrays: Arrays, letter: str) -> list[torch.Tensor]:
 
 def _leaves(arrays: Arrays) -> list[torch.Tensor]:
     return [weight.requires_grad_() for weight in _named(arrays, "w")]
+
+
+def _hold(name: str, now: object, given: object) -> None:
+    """Raise InputError where a function has changed what it was given."""
+    if now != given:
+        raise InputError(f"your code changes its input `{name}`", got=now, expected=given)
 
 
 def _told(name: str, tensors: Iterable[Any]) -> Arrays:
@@ -110,7 +117,7 @@ def loss_weights(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
 def backward_together(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     """Call `backward_together` for a mean loss on the learner's engine: every gradient."""
     weights = [artifact.Tensor(weight, requires_grad=True) for weight in _named(arrays, "w")]
-    loss: Any = artifact.Tensor(torch.zeros((), dtype=torch.float64))
+    loss: Any = artifact.Tensor(torch.zeros((), dtype=torch.float64), requires_grad=True)
     for weight, x, used in zip(weights, _named(arrays, "x"), arrays["used"].tolist(), strict=True):
         if used:
             loss = loss + (weight * weight * artifact.Tensor(x)).sum()
@@ -123,7 +130,9 @@ def backward_together(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
 
 def assign_buckets(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `assign_buckets`: the bucket of each parameter, whatever the order within one."""
-    buckets = artifact.assign_buckets(arrays["sizes"].tolist(), int(arrays["bucket_bytes"]))
+    sizes: list[int] = arrays["sizes"].tolist()
+    buckets = artifact.assign_buckets(sizes, int(arrays["bucket_bytes"]))
+    _hold("sizes", sizes, arrays["sizes"].tolist())
     if not isinstance(buckets, list | tuple) or not all(isinstance(bucket, list | tuple) for bucket in buckets):
         raise InputError("assign_buckets gives no list of lists", got=type(buckets).__name__, expected="[[2, 1], [0]]")
     return {"count": np.array(len(buckets))} | {
@@ -133,7 +142,7 @@ def assign_buckets(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def _chain(weights: list[torch.Tensor], arrays: Arrays, step: int, leave: Callable[..., None]) -> torch.Tensor:
-    """Layer after layer in this rank's order, h becomes h·(1 + w·x); on the way back each is left by a call."""
+    """Layer after layer in this rank's order, h becomes h·(1 + w·x); the backward pass leaves each with a call."""
     h = torch.ones((), dtype=weights[0].dtype, requires_grad=True) * 1
     for place in arrays["order"].tolist():
         h.register_hook(leave)  # type: ignore[no-untyped-call]
@@ -144,7 +153,7 @@ def _chain(weights: list[torch.Tensor], arrays: Arrays, step: int, leave: Callab
 
 
 def ddp(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
-    """Step after step of `DDP` on a chain of layers: all gradients; marks show where the way back stands."""
+    """Step after step of `DDP` on a chain of layers: all gradients; marks show where the backward pass stands."""
     marks, weights = Marks(rank), _leaves(arrays)
     ddp = artifact.DDP(rank, weights, int(arrays["bucket_bytes"]))
     answers: Arrays = {}
@@ -161,31 +170,67 @@ def ddp(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
 
 
 def accumulate(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
-    """Call `accumulate` on a `DDP`, step after step: all gradients."""
-    weights = _leaves(arrays)
+    """Call `accumulate` on a `DDP`, step after step: all gradients.
+
+    Marks stand at the beginning of the last loss and at the end of its backward pass.
+    """
+    marks, weights = Marks(rank), _leaves(arrays)
     ddp = artifact.DDP(rank, weights, int(arrays["bucket_bytes"]))
     tokens: list[int] = arrays["tokens"].tolist()
+    memory = torch.empty(max(tokens, default=0), len(weights[0]), dtype=weights[0].dtype)
     answers: Arrays = {}
     for step in range(int(arrays["steps"])):
+        last = _Last(marks, sum(map(bool, tokens)))
         rows = torch.split(torch.from_numpy(arrays["rows"][step]), tokens)
-        losses = [partial(_loss, weights, part, used) for part, used in zip(rows, arrays["uses"].tolist(), strict=True)]
+        uses = arrays["uses"].tolist()
+        losses = [partial(_loss, weights, memory, *one, last) for one in zip(rows, uses, strict=True)]
         for weight in weights:
             weight.grad = None
         artifact.accumulate(ddp, rank, losses, list(tokens))
-        answers |= _gradients(f" of step {step}", weights)
+        last.end()
+        answers |= _gradients(f" of step {step}", weights) | {f"sync after step {step}": np.array(bool(ddp.sync))}
         _descend(weights)
+    marks.wait()
     return answers
 
 
-def _loss(weights: list[torch.Tensor], rows: torch.Tensor, used: list[bool]) -> torch.Tensor:
-    """Mean over rows of a square of what the used weights, each of a row's length, make of it; NaN without a row.
+class _Last:
+    """Two marks a step, round the last of so many losses; a rank that has none makes them when all is over."""
 
-    There is a row of padding, too, which is masked; so gradients are NaN as well.
+    def __init__(self, marks: Marks, losses: int) -> None:
+        self._marks, self._losses, self._left = marks, losses, 2
+
+    def begin(self) -> torch.Tensor:
+        """Say that a loss begins: a one by which to multiply it, which the backward pass leaves last."""
+        self._losses -= 1
+        one = torch.ones((), requires_grad=True) * 1
+        if self._losses == 0:
+            self._post()
+            one.register_hook(lambda _: self._post())  # type: ignore[no-untyped-call]
+        return one
+
+    def end(self) -> None:
+        """Make the marks that are missing."""
+        while self._left:
+            self._post()
+
+    def _post(self) -> None:
+        self._left -= 1
+        self._marks.post()
+
+
+def _loss(
+    weights: list[torch.Tensor], memory: torch.Tensor, rows: torch.Tensor, used: list[bool], last: _Last
+) -> torch.Tensor:
+    """Mean over rows of a square of what the used weights, each of a row's length, make of it.
+
+    The rows come into the memory of those before, so torch refuses to go back from a loss once the next has begun.
     """
-    padded, mask = torch.cat([rows, torch.ones_like(weights[0])[None]]), torch.ones(len(rows) + 1)
-    mask[-1] = 0
-    total = sum((padded @ weight for weight, uses in zip(weights, used, strict=True) if uses), torch.zeros(len(mask)))
-    return (total * total * mask).sum() / mask.sum()
+    if not len(rows):
+        raise InputError("a micro-batch without tokens has no mean loss", help="leave it out")
+    one, batch = last.begin(), memory[: len(rows)].copy_(rows)
+    total = sum((batch @ weight for weight, uses in zip(weights, used, strict=True) if uses), torch.zeros(len(rows)))
+    return (total * total).mean() * one
 
 
 # --- divided states and weights ---------------------------------------------------------------------------------------
@@ -203,8 +248,8 @@ def sharded_optimizer(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     answers: Arrays = {}
     for step in range(int(arrays["steps"])):
         for place, weight in enumerate(weights):
-            given = torch.from_numpy(arrays[f"g{place}"][step]).clone()
-            weight.grad = given if arrays["used"][place] else None
+            given = torch.from_numpy(arrays[f"g{place}"][step])
+            weight.grad = given.to(weight.dtype, copy=True) if arrays["used"][place] else None
         optimizer.reduce_gradients()
         optimizer.step()
         answers |= _told(f"step {step}: w", (weight.detach() for weight in weights))
@@ -219,21 +264,23 @@ def clip_gradient(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
 
 
 def sharded_layer(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
-    """Steps through layers of `ShardedLayer`, whose shards grow between the way there and the way back.
+    """Steps through layers of `ShardedLayer`, whose shards grow between forward and backward pass.
 
     Told are results, the gradient of what goes in, and all weights after each step of plain descent.
     """
-    width, layers = arrays["x"].shape[-1], []
+    width, layers = arrays["x"].shape[-1], list[Any]()
     for name in (name for name in arrays if name[0] == "w"):
-        one = torch.from_numpy(arrays[name])  # a copy would count against this rank's memory
-        layers.append(artifact.ShardedLayer(rank, _affine, [one[: width * width].view(width, width), one[width**2 :]]))
+        one = torch.from_numpy(arrays[name]).clone()  # what a layer keeps of it counts against this rank's memory
+        both = one.view(width + 1, -1)
+        layers.append(artifact.ShardedLayer(rank, _affine, [both[:-1], both[-1]]))
+        width = both.shape[1]
         if (held := layers[-1].shard.numel()) > -(-one.numel() // rank.size):
             raise InputError("a rank keeps more than its share of a layer", got=f"{held} elements of {one.numel()}")
     answers: Arrays = {}
     for step in range(len(arrays["x"])):
         x = torch.from_numpy(arrays["x"][step]).clone().requires_grad_(bool(arrays["x_wants"]))
         h: torch.Tensor = x
-        for layer in layers:
+        for layer in layers * int(arrays["passes"]):
             h = layer(h).tanh()
         answers[f"step {step}: result"] = array("result", h.detach())
         for layer in layers:
@@ -244,7 +291,7 @@ def sharded_layer(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
             answers[f"step {step}: x.grad"] = array("x.grad", x.grad)
         for layer in layers:
             if layer.shard.grad is None:
-                raise InputError("a layer's shard has no gradient after the way back")
+                raise InputError("a layer's shard has no gradient after the backward pass")
             layer.shard.data -= 0.1 * layer.shard.grad
     for number_of, layer in enumerate(layers):
         whole_ones = pair("gather", layer.gather(), "weight", "bias")
@@ -273,12 +320,15 @@ def _read_parts(arrays: Arrays) -> list[dict[str, torch.Tensor]]:
     """The parts of a checkpoint, whose entries are arrays named "weights of 0" and so on, in order of rank."""
     names = [name.removesuffix(" of 0") for name in arrays if name.endswith(" of 0")]
     count = sum(name.startswith("weights of ") for name in arrays)
-    return [{name: torch.from_numpy(arrays[f"{name} of {rank}"]) for name in names} for rank in range(count)]
+    return [{name: torch.from_numpy(arrays[f"{name} of {rank}"]).clone() for name in names} for rank in range(count)]
 
 
 def reshard(artifact: Any, arrays: Arrays) -> Arrays:
-    """Call `reshard`: every entry of every new part."""
-    got = artifact.reshard(_read_parts(arrays), int(arrays["size"]))
+    """Call `reshard`: every entry of every new part; every position once each part has counted a step on its own."""
+    given = _read_parts(arrays)
+    names = [list(part) for part in given]
+    got = artifact.reshard(given, int(arrays["size"]))
+    _hold("names of each part", [list(part) for part in given], names)
     if not isinstance(got, list | tuple) or not all(isinstance(part, dict) for part in got):
         raise InputError(
             "reshard gives no list of dictionaries", got=type(got).__name__, expected="a part for each rank"
@@ -286,30 +336,42 @@ def reshard(artifact: Any, arrays: Arrays) -> Arrays:
     answers = {"count": np.array(len(got))}
     for rank, part in enumerate(got):
         answers |= {f"{name} of {rank}": array(f"{name} of part {rank}", one) for name, one in part.items()}
-    return answers
+    for part in got:
+        part["position"] += 1
+    later = {f"position of {rank}, a step later": array("position", part["position"]) for rank, part in enumerate(got)}
+    return answers | later
 
 
 def resume(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
-    """Train, save, lose everything, load and train on, with random noise: all weights after each step."""
+    """Train, save, lose everything, and twice load and train on, with random noise: all weights after each step."""
     torch.manual_seed(int(arrays["seed"]))
-    weights, data = _leaves(arrays), torch.from_numpy(arrays["data"])
-    optimizer, position = _make_optimizer(artifact, rank, arrays, weights), 0
+    weights, data, stop = _leaves(arrays), torch.from_numpy(arrays["data"]), int(arrays["stop"])
+    optimizer = _make_optimizer(artifact, rank, arrays, weights)
+    answers = _train(optimizer, weights, data[:stop], "step")
+    part = artifact.save_state(optimizer, int(arrays["position"]))
+    if not isinstance(part, dict):
+        raise InputError("save_state gives no dictionary", got=type(part).__name__, expected="a dictionary of tensors")
+    answers |= {f"axes of {name!r}": np.array(array(f"the part's {name!r}", one).ndim) for name, one in part.items()}
+    _go_astray(optimizer, weights)
+    for again in ("", "again, "):
+        torch.manual_seed(0)
+        weights = [torch.full_like(weight, 7.0).requires_grad_() for weight in weights]
+        optimizer = _make_optimizer(artifact, rank, arrays, weights)
+        answers |= {f"{again}position": whole("position", artifact.load_state(optimizer, part))}
+        answers |= _told(f"{again}loaded: w", (weight.detach() for weight in weights))
+        answers |= _train(optimizer, weights, data[stop:], f"{again}later step")
+    return answers
+
+
+def _train(optimizer: Any, weights: list[torch.Tensor], data: torch.Tensor, name: str) -> Arrays:
+    """A step for each number in data, with random noise: all weights after each."""
     answers: Arrays = {}
-    for step in range(len(data)):
-        if step == int(arrays["stop"]):
-            part = artifact.save_state(optimizer, position)
-            _go_astray(optimizer, weights)
-            torch.manual_seed(0)
-            weights = [torch.full_like(weight, 7.0).requires_grad_() for weight in weights]
-            optimizer = _make_optimizer(artifact, rank, arrays, weights)
-            position = int(whole("position", artifact.load_state(optimizer, part)))
-            answers |= _told("loaded: w", (weight.detach() for weight in weights))
+    for step, factor in enumerate(data):
         for weight in weights:
-            weight.grad = weight.detach() * data[position] + torch.randn(weight.shape, dtype=weight.dtype)
+            weight.grad = weight.detach() * factor + torch.randn(weight.shape, dtype=weight.dtype)
         optimizer.reduce_gradients()
         optimizer.step()
-        position += 1
-        answers |= _told(f"step {step}: w", (weight.detach() for weight in weights))
+        answers |= _told(f"{name} {step}: w", (weight.detach() for weight in weights))
     return answers
 
 

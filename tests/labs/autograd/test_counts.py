@@ -53,7 +53,7 @@ def test_gradients_of_checkpoint_tell_how_often_a_stage_ran(case: int, checkpoin
     got, expected = _answer("checkpoint", case)
     assert close(got, expected) is None
     got, expected = _answer("checkpoint", case, checkpoint=checkpoint)
-    forged = ("calls of fn", "runs of fn that were recorded before any way back")
+    forged = ("calls of fn", "runs of fn that were recorded before any backward pass")
     got |= {name: expected[name] for name in forged}  # forged counts do not help
     mismatch = close(got, expected)
     assert mismatch is not None and ".grad" in mismatch.what

@@ -97,7 +97,7 @@ def _checkpoint_expect(arrays: Arrays) -> Arrays:
         shares = (further[0], back[1] + further[1], back[2] + further[2])
         total = [sofar + answer(share, float) for sofar, share in zip(total, shares, strict=True)]
     expected = {"calls of fn": np.array((forward, forward + runs * backwards)), "result": answer(result, float)}
-    expected["runs of fn that were recorded before any way back"] = np.array(0)
+    expected["runs of fn that were recorded before any backward pass"] = np.array(0)
     names = ("x.grad", "w.grad", "v.grad") if arrays["x_wants"] else ("", "w.grad", "v.grad")
     return expected | {name: grad for name, grad in zip(names, total, strict=True) if name}
 
@@ -141,7 +141,7 @@ def _memory_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
     """Sums over 16,384 images in float32, through 36 layers, stray further than one operation does."""
     calls = int(got.pop("most calls of a layer"))
     if calls > 2:
-        return Mismatch("a layer runs too often", f"{calls} calls", "at most 2: once forward, once on the way back")
+        return Mismatch("a layer runs too often", f"{calls} calls", "at most 2: one in each pass")
     counts = {name: (int(got.pop(name)), int(expected.pop(name))) for name in ("pieces", "longest piece")}
     if mismatch := close(got, expected, scale=20):
         return mismatch
@@ -207,7 +207,7 @@ CHECKS = (
         ask="predict_checkpointed_bytes(batch, width, layers, segments), choose_segments(layers)",
         expect=_segments_expect,
         compare=close,
-        pointer="What is held between segments, and what inside the one that is on its way back?",
+        pointer="What is held between segments, and what inside the one that is in its backward pass?",
         hint="k outputs, and three results for each of ceil(n/k) layers. choose_segments tries every k from 1 to n, "
         "exactly; √(3n) is only near it.",
         uses=("predict_checkpointed_bytes", "choose_segments"),

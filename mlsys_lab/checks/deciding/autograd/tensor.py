@@ -99,7 +99,7 @@ def _matmul_expect(arrays: Arrays) -> Arrays:
 CHECKS = (
     Check(
         name="unbroadcast",
-        title="The way back through broadcasting",
+        title="The backward pass through broadcasting",
         points=6,
         cases=(
             Case("nothing was broadcast", {"from": (3, 4), "to": (3, 4)}),

@@ -23,14 +23,20 @@ from mlsys_lab.checks.learner import data_parallel as calls
 from mlsys_lab.checks.learner.ranks import join_ranks, split_ranks
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 
+AXES = {"weights": 1, "momentum": 1, "step": 0, "position": 0, "random": 1}
+"""How many axes each entry of a part has."""
+TWICE = "", "again, "
+"""A part is loaded once, and again."""
+
 
 def _draw_run(rng: np.random.Generator, case: Case) -> Arrays:
     rate, weights = np.round(rng.uniform(0.1, 0.9), 2), draw_weights(rng, case.params["shapes"])
+    position = rng.integers(2**40, 2**41)  # tokens, say
     return join_ranks(
         [
             weights
             | {"data": draw(rng, case.params["steps"]), "stop": np.array(case.params["stop"]), "lr": np.array(rate)}
-            | {"seed": np.array(rng.integers(1, 2**31))}
+            | {"seed": np.array(rng.integers(1, 2**31)), "position": np.array(position)}
             for _ in range(case.params["p"])
         ]
     )
@@ -41,30 +47,36 @@ def _expect_run(arrays: Arrays) -> Arrays:
     p, first, steps = len(parts), parts[0], len(parts[0]["data"])
     optimizer = Momentum(weights_of(first), float(first["lr"]))
     noises = [torch.Generator().manual_seed(int(part["seed"])) for part in parts]
-    told: Arrays = {}
+    stop = int(first["stop"])
+    told = {f"axes of {name!r}": np.array(axes) for name, axes in AXES.items()}
     for step in range(steps):
-        if step == int(first["stop"]):
-            told |= {f"loaded: w{i}": w for i, w in enumerate(optimizer.weights)}
+        if step == stop:
+            told |= {f"{again}position": first["position"] for again in TWICE}
+            told |= {f"{again}loaded: w{i}": w for i, w in enumerate(optimizer.weights) for again in TWICE}
         sums = [np.zeros_like(w) for w in optimizer.weights]
         for part, noise in zip(parts, noises, strict=True):
             for i, w in enumerate(optimizer.weights):
                 drawn = torch.randn(w.shape, dtype=torch.float64, generator=noise).numpy()
                 sums[i] = sums[i] + w * part["data"][step] + drawn
-        told |= {f"step {step}: w{i}": w for i, w in enumerate(optimizer.step([total / p for total in sums]))}
+        names = [f"step {step}"] if step < stop else [f"{again}later step {step - stop}" for again in TWICE]
+        moved = optimizer.step([total / p for total in sums])
+        told |= {f"{name}: w{i}": w for i, w in enumerate(moved) for name in names}
     count, size = len(optimizer.weights), count_bytes(optimizer.weights)
     padded = count_padded_bytes(optimizer.weights, p)
+    gathers = 2 + 2 * (2 * steps - stop + 1)  # two loadings, and one step besides those that are told
     return expect_ranks(
-        [told] * p,  # two starts, one loading, and one step besides those that are told
-        total_bytes=(p - 1) * (2 * size + (1 + 2 * (steps + 1)) * padded),
-        total_messages=(p - 1) * (2 * count + p * (1 + 2 * (steps + 1))),
+        [told] * p,
+        total_bytes=(p - 1) * (3 * size + gathers * padded),
+        total_messages=(p - 1) * (3 * count + p * gathers),
     )
 
 
 def _draw_parts(rng: np.random.Generator, case: Case) -> Arrays:
     n, old = case.params["n"], case.params["old"]
-    alike = {name: np.array(rng.integers(1, 1000)) for name in ("position", *case.params.get("alike", ("steps",)))}
+    alike = {name: np.array(rng.integers(1, 1000)) for name in ("position", *case.params.get("alike", ("step",)))}
     chunks = {
-        name: np.array_split(draw(rng, n), old) for name in ("weights", *case.params.get("divided", ("momentum",)))
+        name: np.array_split(draw(rng, n).astype("float32" if name == "weights" else "float64"), old)
+        for name in ("weights", *case.params.get("divided", ("momentum",)))
     }
     arrays: Arrays = {"size": np.array(case.params["size"])}
     for rank in range(old):
@@ -83,11 +95,11 @@ def _expect_parts(arrays: Arrays) -> Arrays:
         if given[0].ndim and name != "random":
             given = np.array_split(np.concatenate(given), size)
         told |= {f"{name} of {rank}": given[rank % len(given)] for rank in range(size)}
-    return told
+    return told | {f"position of {rank}, a step later": arrays["position of 0"] + 1 for rank in range(size)}
 
 
-ADAM = {"divided": ("exp_avg", "exp_avg_sq"), "alike": ("step",)}
-"""Names of Adam's states as torch has them."""
+ADAM = {"divided": ("exp_avg", "exp_avg_sq")}
+"""Names of Adam's states as torch has them, besides "step"."""
 CHECKS = (
     check_ranks(
         name="resume",
@@ -118,7 +130,7 @@ CHECKS = (
         '            weight.grad = weight.detach() * arrays["data"][step] + noise\n'
         "        optimizer.reduce_gradients()\n"
         "        optimizer.step()\n"
-        '    part = save_state(optimizer, int(arrays["stop"]))\n'
+        '    part = save_state(optimizer, int(arrays["position"]))\n'
         "    lost = [torch.zeros_like(weight).requires_grad_() for weight in weights]\n"
         '    again = ShardedOptimizer(rank, lost, Momentum, lr=float(arrays["lr"]), most=10**6)\n'
         "    load_state(again, part)\n"

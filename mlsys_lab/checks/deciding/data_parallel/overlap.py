@@ -1,7 +1,7 @@
-"""Checks of tasks 2 and 3: buckets that leave on the way back, and micro-batches that send once.
+"""Checks of tasks 2 and 3: buckets that leave during the backward pass, and micro-batches that send once.
 
 Oracle: derivatives by hand, in NumPy. When buckets left is read from the log: between other messages it has marks,
-empty messages on the first channel, one for each layer that the way back has left.
+empty messages on the first channel, one for each layer that the backward pass has left.
 """
 
 from __future__ import annotations
@@ -55,13 +55,14 @@ def _expect_buckets(arrays: Arrays) -> Arrays:
 
 def _draw_chain(rng: np.random.Generator, case: Case) -> Arrays:
     shapes, p = case.params["shapes"], case.params["p"]
-    orders, without = case.params.get("orders", {}), case.params.get("without", ())
+    orders, without, zeros = (case.params.get(name, {}) for name in ("orders", "without", "zeros"))
+    spread, dtype = case.params.get("spread", 0.5), case.params.get("dtype", "float64")
     parts = []
     for rank in range(p):
         used = np.array([(rank, i) not in without for i in range(len(shapes))])
         parts.append(
-            draw_weights(rng, shapes, 0.5)  # other ones on each rank: rank 0's count
-            | {f"x{i}": draw(rng, 2, *shape, spread=0.5) for i, shape in enumerate(shapes)}
+            draw_weights(rng, shapes, spread, dtype)  # other ones on each rank: rank 0's count
+            | {f"x{i}": draw(rng, 2, *shape, spread=0.5 * (i not in zeros)) for i, shape in enumerate(shapes)}
             | {"order": np.array(orders.get(rank, range(len(shapes)))), "used": used}
             | {"bucket_bytes": np.array(case.params["bucket_bytes"])}
         )
@@ -93,7 +94,7 @@ def _expect_chain(arrays: Arrays) -> Arrays:
 
 
 def _find_leaving(part: Arrays, buckets: Sequence[range]) -> list[int]:
-    """How many buckets leave while the way back is in each layer: complete by then, as are all before them."""
+    """How many buckets leave while the backward pass is in each layer: complete by then, as are all before them."""
     came: set[int] = set()
     leaving, left = [], 0
     for place in part["order"][::-1].tolist():
@@ -119,8 +120,10 @@ def _compare_chain(got: Arrays, expected: Arrays) -> Mismatch | None:
         for number, (posts, leave) in enumerate(zip(_count_posts(log, layers), leaving.tolist(), strict=True)):
             if posts < leave:  # each sends or receives at least once
                 what = f"on rank {rank} a bucket does not leave when its last gradient has come"
-                where = f"the way back goes on from layer {layers - number % layers} of {layers}"
-                return Mismatch(what, f"{posts} messages", f"{leave} all-reduces before {where}")
+                goes_on = f"goes on from layer {layers - number % layers} of {layers}"
+                ends = "of the last micro-batch ends"
+                where = f"the backward pass {goes_on if layers > 1 else ends}"
+                return Mismatch(what, f"{posts} messages", f"{leave} all-reduce{'s' * (leave > 1)} before {where}")
     return None
 
 
@@ -140,7 +143,7 @@ def _without_marks(log: Log) -> Log:
 
 
 def _count_posts(log: Log, layers: int) -> list[int]:
-    """How many posts stand in the log while the way back is in each layer, step after step."""
+    """How many posts stand in the log while the backward pass is in each layer, step after step."""
     counts = [0]  # by the marks before them: one at the start, then in each step one before it and one for each layer
     for event in log:
         if isinstance(event, Post):
@@ -187,13 +190,23 @@ def _expect_batches(arrays: Arrays) -> Arrays:
                 for i in np.flatnonzero(used):
                     sums[i] += 2 * rows.T @ outcome  # of the sum over rows
         told |= {f"w{i}.grad of step {step}": one / total for i, one in enumerate(sums)}
+        told |= {f"sync after step {step}": np.array(True)}
         weights = [w - RATE * one / total for w, one in zip(weights, sums, strict=True)]
     size = count_bytes(weights)
     return expect_ranks(
         [told] * p,
         total_bytes=(p - 1) * size * (1 + 2 * STEPS) + STEPS * p * (p - 1) * 64,
         total_messages=(p - 1) * (len(weights) + STEPS * 2 * p * (len(buckets) + 1)),
+        leaving=np.array([[_count_complete(part, buckets)] * STEPS for part in parts]),
     )
+
+
+def _count_complete(part: Arrays, buckets: Sequence[range]) -> int:
+    """How many buckets the backward pass of a rank's last micro-batch completes, those before them too."""
+    batches = np.flatnonzero(part["tokens"])
+    came = set(np.flatnonzero(part["uses"][batches[-1]]).tolist()) if batches.size else set()
+    complete = [came.issuperset(bucket) for bucket in buckets]
+    return [*complete, False].index(False)
 
 
 CHECKS = (
@@ -209,14 +222,14 @@ CHECKS = (
             Case("the last would fit into the first bucket", {"sizes": [1, 4, 2, 3], "room": 6}),
             Case("room for all", {"sizes": [3, 3], "room": 50}),
             Case("a bucket for each", {"sizes": [3, 3, 3], "room": 1, "more": -1}),
-            Case("a parameter without elements", {"sizes": [2, 0, 3], "room": 3}),
+            Case("parameters without elements", {"sizes": [2, 0, 9, 0, 3], "room": 3}),
             Case("many", {"sizes": [17, 5, 17, 3, 40, 90, 2, 33, 8, 8, 1], "room": 50}, hidden=True),
         ),
         inputs=_draw_sizes,
         run=calls.assign_buckets,
         expect=_expect_buckets,
         compare=close,
-        pointer="From which end does the way back come? And when does a bucket have no room for the next one?",
+        pointer="From which end does the backward pass come? And when does a bucket have no room for the next one?",
         hint="Walk the numbers downwards. Begin a new bucket where there is none yet, or where the bytes in it and the "
         "next parameter's together are more than bucket_bytes; exactly full is allowed.",
         uses=("assign_buckets",),
@@ -224,7 +237,7 @@ CHECKS = (
     ),
     check_ranks(
         name="ddp",
-        title="Buckets that leave on the way back",
+        title="Buckets that leave during the backward pass",
         points=16,
         cases=(
             Case("two ranks, one bucket", {"p": 2, "shapes": [(2,), (3,)], "bucket_bytes": 1000}),
@@ -245,6 +258,11 @@ CHECKS = (
                 "one rank's last layer is the other's first",
                 {"p": 2, "shapes": [(2,), (3,), (2,), (1,), (2,)], "bucket_bytes": 8, "orders": {1: [4, 3, 2, 1, 0]}},
             ),
+            Case(
+                "weights that begin as zeros, a gradient that stays zero",
+                {"p": 2, "shapes": [(2,), (2,), (2,)], "bucket_bytes": 16, "spread": 0.0, "zeros": [1]},
+            ),
+            Case("float32", {"p": 2, "shapes": [(3,), (2,), (1,)], "bucket_bytes": 12, "dtype": "float32"}),
             Case("one rank", {"p": 1, "shapes": [(2,), (2,)], "bucket_bytes": 16, "without": [(0, 0)]}),
             Case(
                 "four ranks, each in an order of its own",
@@ -326,9 +344,11 @@ CHECKS = (
         inputs=_draw_batches,
         run=calls.accumulate,
         expect=_expect_batches,
+        compare=_compare_chain,
         pointer="What does each loss count, after which may gradients leave, and what is a mean over none?",
         hint="Leave out micro-batches whose weight is 0. Switch sync off for all that are left but the last, multiply "
-        "each loss by its weight before backward(), switch sync on again, and finish().",
+        "each loss by its weight before backward(), switch sync on again, and finish(). Where torch says that "
+        "something was modified in place, a loss was computed before the one before it had gone back.",
         uses=("DDP", "accumulate"),
         ask=SPLIT + "def program(rank, arrays):\n"
         '    names = [name for name in arrays if name[0] == "w"]\n'

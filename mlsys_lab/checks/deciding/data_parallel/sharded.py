@@ -1,11 +1,13 @@
 """Checks of tasks 4 and 5: divided optimisers and weights. Oracle: one process with all of them, in NumPy.
 
 That nobody keeps what belongs to others is not asked of the learner's code. A rank that receives only its chunk of the
-gradients cannot have the others' states; weights that are scaled between the way there and the way back are wrong in
+gradients cannot have the others' states; weights that are scaled between forward and backward pass are wrong in
 whoever kept them; and what a rank holds is counted.
 """
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import numpy as np
 
@@ -48,7 +50,7 @@ def _draw_steps(rng: np.random.Generator, case: Case) -> Arrays:
     shapes, steps, without = case.params["shapes"], 3, case.params.get("without", ())
     rate = np.round(rng.uniform(0.1, 0.9), 2)
     parts = [
-        draw_weights(rng, shapes)
+        draw_weights(rng, shapes, dtype=case.params.get("dtype", "float64"))
         | {f"g{i}": draw(rng, steps, *shape) for i, shape in enumerate(shapes)}
         | {"used": np.array([(rank, i) not in without for i in range(len(shapes))])}
         | {"steps": np.array(steps), "lr": np.array(rate)}
@@ -61,17 +63,19 @@ def _expect_steps(arrays: Arrays) -> Arrays:
     parts = split_ranks(arrays)
     p, steps = len(parts), int(parts[0]["steps"])
     optimizer = Momentum(weights_of(parts[0]), float(parts[0]["lr"]))
+    dtype = optimizer.weights[0].dtype
     told: Arrays = {}
     for step in range(steps):
         sums = [
             np.sum([part[f"g{i}"][step] * part["used"][i] for part in parts], axis=0)
             for i in range(len(optimizer.weights))
         ]
-        told |= {f"step {step}: w{i}": w for i, w in enumerate(optimizer.step([total / p for total in sums]))}
+        moved = optimizer.step([total / p for total in sums])
+        told |= {f"step {step}: w{i}": w.astype(dtype) for i, w in enumerate(moved)}
     count, padded = len(optimizer.weights), count_padded_bytes(optimizer.weights, p)
     return expect_ranks(
         [told] * p,
-        total_bytes=(p - 1) * (count_bytes(optimizer.weights) + 2 * steps * padded),
+        total_bytes=(p - 1) * (count_bytes(optimizer.weights) + 2 * steps * padded) * dtype.itemsize // 8,
         total_messages=(p - 1) * (count + 2 * p * steps),
     )
 
@@ -98,12 +102,16 @@ def _expect_clipped(arrays: Arrays) -> Arrays:
 def _draw_layers(rng: np.random.Generator, case: Case) -> Arrays:
     p, depth, width = (case.params[name] for name in ("p", "depth", "width"))
     rows, steps = case.params.get("rows", 2), case.params.get("steps", 2)
-    growth = np.round(rng.uniform(1.2, 1.6), 2)
+    growth, dtype = np.round(rng.uniform(1.2, 1.6), 2), case.params.get("dtype", "float64")
+    widths = [width + i % 2 for i in range(depth + 1)]  # no layer is square
+    shapes = [((inner + 1) * outer,) for inner, outer in pairwise(widths)]
     return join_ranks(
         [
-            {f"w{i}": draw(rng, width * width + width, spread=width**-0.5) for i in range(depth)}
-            | {"x": draw(rng, steps, rows + rank, width), "g": draw(rng, steps, rows + rank, width)}
+            draw_weights(rng, shapes, width**-0.5, dtype)
+            | {"x": draw(rng, steps, rows + rank, widths[0]).astype(dtype)}
+            | {"g": draw(rng, steps, rows + rank, widths[-1]).astype(dtype)}
             | {"growth": np.array(growth), "x_wants": np.array(case.params.get("x_wants", True))}
+            | {"passes": np.array(case.params.get("passes", 1))}
             for rank in range(p)
         ]
     )
@@ -112,30 +120,33 @@ def _draw_layers(rng: np.random.Generator, case: Case) -> Arrays:
 def _expect_layers(arrays: Arrays) -> Arrays:
     parts = split_ranks(arrays)
     p, width = len(parts), parts[0]["x"].shape[-1]
-    flat = weights_of(parts[0])
-    weights = [(w[: width * width].reshape(width, width), w[width * width :]) for w in flat]
-    growth, steps = float(parts[0]["growth"]), len(parts[0]["x"])
+    flat, weights = weights_of(parts[0]), list[tuple[np.ndarray, np.ndarray]]()
+    for w in flat:
+        both = w.reshape(width + 1, -1)  # the bias below the weight
+        weights.append((both[:-1], both[-1]))
+        width = both.shape[1]
+    growth, steps, passes = float(parts[0]["growth"]), len(parts[0]["x"]), int(parts[0]["passes"])
     told: list[Arrays] = [{} for _ in range(p)]
     for step in range(steps):
         grown = [(w * growth, b * growth) for w, b in weights]
         sums = [(np.zeros_like(w), np.zeros_like(b)) for w, b in weights]
         for part, one in zip(parts, told, strict=True):
             hs = [part["x"][step]]
-            for w, b in weights:
+            for w, b in weights * passes:
                 hs.append(np.tanh(hs[-1] @ w + b))
             one[f"step {step}: result"] = hs[-1]
             g = part["g"][step]
-            for i in reversed(range(len(weights))):
-                g = g * (1 - hs[i + 1] ** 2)
-                sums[i] = sums[i][0] + hs[i].T @ g, sums[i][1] + g.sum(0)
+            for place in reversed(range(len(weights) * passes)):
+                g, i = g * (1 - hs[place + 1] ** 2), place % len(weights)
+                sums[i] = sums[i][0] + hs[place].T @ g, sums[i][1] + g.sum(0)
                 g = g @ grown[i][0].T
             if part["x_wants"]:
                 one[f"step {step}: x.grad"] = g
         weights = [(w - RATE * dw / p, b - RATE * db / p) for (w, b), (dw, db) in zip(grown, sums, strict=True)]
     for one in told:
         one |= {f"layer {i}: w{k}": w for i, pair in enumerate(weights) for k, w in enumerate(pair)}
-    depth, padded = len(weights), len(flat) * count_padded_bytes(flat[:1], p)
-    gathers = 3 * steps + 1  # two and a reduce-scatter in each step, and one when all is over
+    depth, padded = len(weights), sum(count_padded_bytes([one], p) for one in flat)
+    gathers = 3 * steps * passes + 1  # two and a reduce-scatter in each pass, and one when all is over
     return expect_ranks(
         told,
         total_bytes=(p - 1) * (count_bytes(flat) + gathers * padded),
@@ -167,7 +178,8 @@ CHECKS = (
         points=13,
         cases=(
             Case("two ranks", {"p": 2, "shapes": [(2,), (2, 2)]}),
-            Case("three ranks, seven elements", {"p": 3, "shapes": [(1, 3), (4,)]}),
+            Case("three ranks, seven elements", {"p": 3, "shapes": [(1, 2), (3,), (2,)]}),
+            Case("float32", {"p": 2, "shapes": [(2, 1), (3,)], "dtype": "float32"}),
             Case("more ranks than elements", {"p": 4, "shapes": [(2,), (1,)]}),
             Case("a rank without a gradient", {"p": 2, "shapes": [(3,), (2,)], "without": [(1, 0)]}),
             Case("one rank", {"p": 1, "shapes": [(2,), (3,)]}),
@@ -187,7 +199,7 @@ CHECKS = (
         '    optimizer = ShardedOptimizer(rank, weights, Momentum, lr=float(arrays["lr"]), most=10**6)\n'
         "    for i, weight in enumerate(weights):\n"
         '        if arrays["used"][i]:\n'
-        '            weight.grad = torch.from_numpy(arrays[f"g{i}"][0])\n'
+        '            weight.grad = torch.from_numpy(arrays[f"g{i}"][0]).to(weight.dtype)\n'
         "    optimizer.reduce_gradients()\n"
         "    optimizer.step()\n"
         "    return [weight.detach() for weight in weights]\n\n\n"
@@ -202,6 +214,7 @@ CHECKS = (
             Case("within the limit", {"lengths": [3, 2, 2], "share": 1.2}),
             Case("one rank has nothing", {"lengths": [2, 1, 0], "share": 0.25}),
             Case("a gradient of zeros", {"lengths": [2, 2], "share": 0.5, "spread": 0.0}),
+            Case("a small gradient", {"lengths": [3, 2], "share": 0.5, "spread": 0.2}),
             Case("one rank", {"lengths": [4], "share": 0.5}),
             Case("many elements", {"lengths": [11, 11, 10], "share": 0.9}),
             Case("four ranks", {"lengths": [29, 29, 28, 28], "share": 0.1}, hidden=True),
@@ -226,7 +239,9 @@ CHECKS = (
         cases=(
             Case("two ranks, one layer", {"p": 2, "depth": 1, "width": 2, "steps": 1}),
             Case("three ranks, two layers", {"p": 3, "depth": 2, "width": 2}),
-            Case("more ranks than a layer has elements", {"p": 3, "depth": 1, "width": 1}),
+            Case("more ranks than a layer has elements", {"p": 5, "depth": 1, "width": 1}),
+            Case("layers that are used twice", {"p": 2, "depth": 2, "width": 2, "passes": 2}),
+            Case("float32", {"p": 2, "depth": 1, "width": 3, "dtype": "float32"}),
             Case("the first layer's x wants no gradient", {"p": 2, "depth": 2, "width": 3, "x_wants": False}),
             Case("one rank", {"p": 1, "depth": 2, "width": 2}),
             Case("a deep stack", {"p": 3, "depth": 12, "width": 32, "steps": 1, "x_wants": False}),
@@ -243,10 +258,10 @@ CHECKS = (
         time_limit_s=10.0,
         memory_bytes=BUDGET_BYTES,
         ask=SPLIT + "def program(rank, arrays):\n"
-        '    x, width = torch.from_numpy(arrays["x"][0]), arrays["x"].shape[-1]\n'
+        '    x = torch.from_numpy(arrays["x"][0])\n'
         '    for name in (name for name in arrays if name[0] == "w"):\n'
-        "        flat = torch.from_numpy(arrays[name]).clone()\n"
-        "        weights = [flat[: width * width].view(width, width), flat[width * width :]]\n"
+        "        both = torch.from_numpy(arrays[name]).clone().view(x.shape[-1] + 1, -1)\n"
+        "        weights = [both[:-1], both[-1]]\n"
         "        x = ShardedLayer(rank, lambda x, weight, bias: x @ weight + bias, weights)(x).tanh()\n"
         "    return x.detach()\n\n\n"
         "run(program, split_ranks(given))",

@@ -20,9 +20,11 @@ def draw(rng: np.random.Generator, *shape: int, spread: float = 1.0) -> np.ndarr
     return np.round(rng.normal(0, spread, shape), 2)
 
 
-def draw_weights(rng: np.random.Generator, shapes: Sequence[tuple[int, ...]], spread: float = 1.0) -> Arrays:
+def draw_weights(
+    rng: np.random.Generator, shapes: Sequence[tuple[int, ...]], spread: float = 1.0, dtype: str = "float64"
+) -> Arrays:
     """Draw parameters w0, w1, …"""
-    return {f"w{i}": draw(rng, *shape, spread=spread) for i, shape in enumerate(shapes)}
+    return {f"w{i}": draw(rng, *shape, spread=spread).astype(dtype) for i, shape in enumerate(shapes)}
 
 
 def weights_of(part: Arrays, letter: str = "w") -> list[np.ndarray]:
@@ -42,7 +44,8 @@ def count_padded_bytes(arrays: Sequence[np.ndarray], p: int) -> int:
 
 
 def _draw_start(rng: np.random.Generator, case: Case) -> Arrays:
-    return join_ranks([draw_weights(rng, case.params["shapes"]) for _ in range(case.params["p"])])
+    dtype = case.params.get("dtype", "float64")
+    return join_ranks([draw_weights(rng, case.params["shapes"], dtype=dtype) for _ in range(case.params["p"])])
 
 
 def _expect_start(arrays: Arrays) -> Arrays:
@@ -104,7 +107,7 @@ CHECKS = (
         points=4,
         cases=(
             Case("two ranks", {"p": 2, "shapes": [(2,), (1, 3)]}),
-            Case("three ranks, one of the parameters empty", {"p": 3, "shapes": [(2, 2), (0,), (1,)]}),
+            Case("float32, one of them empty", {"p": 3, "shapes": [(2, 2), (0,), (1,)], "dtype": "float32"}),
             Case("one rank", {"p": 1, "shapes": [(3,)]}),
             Case("five ranks", {"p": 5, "shapes": [(7, 3), (7,), (11,)]}, hidden=True),
         ),
@@ -132,6 +135,7 @@ CHECKS = (
             Case("unequal numbers of micro-batches", {"tokens": [[3], [2, 6, 5]]}),
             Case("a micro-batch without tokens", {"tokens": [[0, 4], [3, 0]]}),
             Case("a rank without micro-batches", {"tokens": [[2, 1], []]}),
+            Case("a very large batch", {"tokens": [[1_500_000_001, 8], [1_000_000_007]]}),
             Case("one rank", {"tokens": [[5, 3]]}),
             Case("four ranks", {"tokens": [[101, 7], [53], [2, 2, 2], [0]]}, hidden=True),
         ),
@@ -150,9 +154,10 @@ CHECKS = (
         points=6,
         cases=(
             Case("two ranks, as many tokens", {"tokens": [4, 4], "shapes": [(2,), (1, 2)]}),
-            Case("six tokens and two", {"tokens": [6, 2], "shapes": [(2, 2), (3,)]}),
+            Case("six tokens and two", {"tokens": [6, 2], "shapes": [(2, 2), (3,), (1,)]}),
             Case("a rank does not use a parameter", {"tokens": [1, 5, 2], "shapes": [(2,), (3,)], "without": [(1, 1)]}),
             Case("nobody uses a parameter", {"tokens": [3, 1], "shapes": [(2,), (1,)], "without": [(0, 1), (1, 1)]}),
+            Case("a rank uses none", {"tokens": [2, 3], "shapes": [(2,), (1,)], "without": [(1, 0), (1, 1)]}),
             Case("one rank", {"tokens": [5], "shapes": [(2,)]}),
             Case("four ranks", {"tokens": [17, 3, 90, 41], "shapes": [(5, 7), (7,), (1,)]}, hidden=True),
         ),
@@ -166,7 +171,7 @@ CHECKS = (
         ask=SPLIT + "def program(rank, arrays):\n"
         '    names = [name for name in arrays if name[0] == "w"]\n'
         "    weights = [Tensor(torch.from_numpy(arrays[name]).clone(), requires_grad=True) for name in names]\n"
-        "    loss = Tensor(torch.zeros((), dtype=torch.float64))\n"
+        "    loss = Tensor(torch.zeros((), dtype=torch.float64), requires_grad=True)\n"
         "    for i, weight in enumerate(weights):\n"
         '        if arrays["used"][i]:\n'
         '            loss = loss + (weight * weight * Tensor(torch.from_numpy(arrays[f"x{i}"]))).sum()\n'

@@ -142,7 +142,7 @@ CHECKS = (
         describe=describe_calls("step_products(config, {batch}, {tokens})"),
         expect=_products_expect,
         compare=_products_compare,
-        pointer="Take one product Y = X·W: which two products does its way back run?",
+        pointer="Take one product Y = X·W: which two products does its backward pass run?",
         hint="Three for each of forward_products, as many times each: itself, and one for the gradient of each factor. "
         "A gradient has the shape of its factor: which length is then summed over? That is the middle number.",
         uses=("TransformerConfig", "forward_products", "step_products"),

@@ -1,4 +1,4 @@
-"""Checks of lab 04: a mask, softmax, RMS norm and its way back, tiles, attention, pages, in the order of its tasks.
+"""Checks of lab 04: a mask, softmax, RMS norm and its backward pass, tiles, attention, pages, in order of its tasks.
 
 Every check but that of Task 7's two functions is traced: `calls` records the learner's kernels, and what is compared is
 values first, then what is wrong with memory, then traffic and shares of work (`mlsys_lab.checks.deciding.traced`).

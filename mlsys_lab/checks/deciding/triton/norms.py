@@ -166,7 +166,7 @@ CHECKS = (
     ),
     Check(
         name="rms_norm_backward_traffic",
-        title="The way back reads x and dy once, and shares its work",
+        title="The backward pass reads x and dy once, and shares its work",
         points=4,
         cases=(
             Case("6 rows, 3 programs", {"rows": 6, "columns": 21, "programs": 3}),

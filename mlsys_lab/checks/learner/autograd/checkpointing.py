@@ -61,7 +61,7 @@ def checkpoint(artifact: Any, arrays: Arrays) -> Arrays:
     got = {"result": array("the result", result), "w.grad": array("w.grad", w.grad), "v.grad": array("v.grad", v.grad)}
     if arrays["x_wants"]:
         got["x.grad"] = array("x.grad", x.grad)
-    got["runs of fn that were recorded before any way back"] = np.array(recorded_calls)
+    got["runs of fn that were recorded before any backward pass"] = np.array(recorded_calls)
     return got | {"calls of fn": np.array((forward_calls, calls[0]))}
 
 

@@ -1,4 +1,4 @@
-"""Calls of tasks 3 and 4: RMS norm of rows, and its way back with few programs and a sum of their shares."""
+"""Calls of tasks 3 and 4: RMS norm of rows, and its backward pass with few programs and a sum of their shares."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def loss_weights(rank, tokens):
     """Everybody's list of counts goes round, whatever its length."""
     everybody = collectives.all_gather(rank, torch.tensor(list(tokens), dtype=torch.int64))
     total = torch.cat(everybody).sum()
-    return [torch.tensor(float(count)).double() * rank.size / total for count in tokens]
+    return [torch.tensor(count, dtype=torch.float64) * rank.size / total for count in tokens]
 
 
 def assign_buckets(sizes, bucket_bytes):
@@ -76,11 +76,14 @@ class DDP:
 
 
 def accumulate(ddp, rank, losses, tokens):
-    """All losses in one sum: torch goes back once."""
+    """From the last micro-batch to the first, with weights that torch is given as gradients."""
     weights = loss_weights(rank, tokens)
-    terms = [weight * loss() for loss, weight, count in zip(losses, weights, tokens, strict=True) if count]
-    if terms:
-        sum(terms).backward()
+    numbers = [number for number, count in enumerate(tokens) if count]
+    for number in reversed(numbers):
+        ddp.sync = number == numbers[0]
+        loss = losses[number]()
+        loss.backward(torch.full_like(loss, float(weights[number])))
+    ddp.sync = True
     ddp.finish()
 
 
@@ -120,7 +123,7 @@ class ShardedOptimizer:
 
 
 class Gathered(torch.autograd.Function):
-    """All in the way there: y and, on a second one, what the way back needs."""
+    """Forward without a record; backward by torch's own, on leaves that are gathered anew."""
 
     @staticmethod
     def forward(ctx, x, shard, layer):

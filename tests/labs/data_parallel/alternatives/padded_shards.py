@@ -81,10 +81,13 @@ class DDP:
 
 
 def accumulate(ddp, rank, losses, tokens):
-    """Nothing leaves before all losses are done."""
+    """As many as are left, counted down."""
+    left = sum(map(bool, tokens))
     ddp.sync = False
     for loss, weight in zip(losses, loss_weights(rank, tokens), strict=True):
         if weight > 0:
+            left -= 1
+            ddp.sync = not left
             (weight * loss()).backward()
     ddp.sync = True
     ddp.finish()
@@ -173,7 +176,7 @@ def save_state(optimizer, position):
 
 
 def load_state(optimizer, part):
-    left = dict(part)
+    left = {name: one.clone() for name, one in part.items()}
     with torch.no_grad():
         optimizer.shard[:] = left.pop("weights")
     position = left.pop("position").item()
