@@ -35,7 +35,7 @@ def test_every_test_belongs_to_one_of_the_two_runs(alone):
 
 
 def test_what_is_left_to_the_weekly_run_is_in_no_other():
-    file = "tests/kernels/cuda_cpp/test_resources.py"
+    file = "tests/scaling/test_bootstrap.py"
     every, weekly, both = (collect(*options, file)[0] for options in ((), ("--weekly", "-m", "weekly"), ("--weekly",)))
     assert every and weekly and sorted([*every, *weekly]) == sorted(both)
 

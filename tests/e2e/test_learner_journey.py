@@ -89,7 +89,7 @@ def ground_shows_through_the_figures(page: Page) -> None:
     page.get_by_role("menuitem", name="Settings").first.click()
     page.locator(".lm-Menu-itemLabel").get_by_text("Theme", exact=True).click()
     page.locator(".lm-Menu-itemLabel").get_by_text("JupyterLab Dark", exact=True).click()
-    expect(page.locator("body")).to_have_attribute("data-jp-theme-light", "false", timeout=60_000)
+    expect(page.locator("body")).to_have_attribute("data-jp-theme-light", "false")
     figure = page.locator(".jp-Notebook .js-plotly-plot").last
     figure.scroll_into_view_if_needed()
     look = "(node, property) => getComputedStyle(node)[property]"
@@ -106,8 +106,8 @@ def test_from_the_released_notebook_to_the_feedback_page(page: Page, jupyterlab:
     pictures = request.config.getoption("--pictures")
 
     page.goto(address)
-    page.locator(".jp-Notebook").wait_for(timeout=120_000)
-    expect(page.locator("#jp-main-statusbar")).to_contain_text("Python 3 (ipykernel) | Idle", timeout=120_000)
+    page.locator(".jp-Notebook").wait_for()
+    expect(page.locator("#jp-main-statusbar")).to_contain_text("Python 3 (ipykernel) | Idle")
     expect(page.get_by_text("Create Assignment")).to_have_count(0)  # nbgrader's panels are the instructor's
     said = verdicts(type_and_run(page, notebook))
     assert {name: text.split(":")[0] for name, text in said.items()} == {c.name: "✓ passed" for c in CHECKS}

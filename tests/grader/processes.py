@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def soon():
-    return time.monotonic() + 60
+    return time.monotonic() + 240
 
 
 def descendants(pid):

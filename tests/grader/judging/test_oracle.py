@@ -104,7 +104,7 @@ def test_closing_ends_a_comparison_that_never_would(tiny):
         family = descendants(oracles._process.pid)
         start = time.monotonic()
     assert len(family) >= 1 and gone(family)
-    assert time.monotonic() - start < 60
+    assert time.monotonic() - start < 600  # the comparison's own limit is hours
 
 
 def test_a_process_that_was_killed_is_replaced_and_a_closed_one_is_not(tiny):

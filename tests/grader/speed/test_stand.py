@@ -174,7 +174,7 @@ Player.answer = answer
     )
     start = time.monotonic()
     verdict = measured(stalls, effort=Effort(**{**vars(QUICK), "most_s": 5.0}))
-    assert verdict.earned == 0.0 and time.monotonic() - start < 100
+    assert verdict.earned == 0.0 and time.monotonic() - start < 600  # it would stall for an hour
 
 
 def test_the_courses_own_failure_is_told(capfd):
