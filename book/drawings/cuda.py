@@ -164,7 +164,7 @@ def _tree(adds: Callable[[int, int], bool], distances: tuple[int, ...], title: s
             pieces.append(text(176, y + 14, f"{busy} warp{'s' * (busy > 1)}", size="small", anchor="start"))
     words = f"{len(distances)} barriers" if barriers else "no barrier"
     pieces.append(text(2, 226, words, "violet" if barriers else "plain", size="small", anchor="start"))
-    return panel(236 if barriers else 174, 232, pieces, title=title)
+    return panel(234 if barriers else 163, 232, pieces, title=title)
 
 
 def banks() -> Markup:
