@@ -7,6 +7,7 @@ from book.measure_pair import GROWN, RECORDS, acceptance, grow_outliers, perplex
 from mlsys_lab.benchmark import load_all
 from mlsys_lab.inference.pretrained import load_pair
 from mlsys_lab.inference.quantize import SCHEMES
+from tests.sampling import sample
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +20,9 @@ def records():
     return load_all(RECORDS)
 
 
-def test_perplexities_are_those_on_record(pair, records):
+@pytest.mark.parametrize("schemes", sample([("int8", "llm-int8"), tuple(SCHEMES)], 2), ids=" and ".join)
+def test_perplexities_are_those_on_record(pair, records, schemes, monkeypatch):
+    monkeypatch.setattr("book.measure_pair.SCHEMES", schemes)
     for measured in perplexities(pair):
         kept = records[measured.name]
         assert measured.p50 == pytest.approx(kept.p50, rel=2e-3), kept.name

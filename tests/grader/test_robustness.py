@@ -17,7 +17,7 @@ pytestmark = pytest.mark.sandbox
 SEED = 20
 
 
-@pytest.fixture(scope="module", params=sample([(40, 8), (100, 20)], 2), ids=lambda sizes: f"{sizes[0]} and {sizes[1]}")
+@pytest.fixture(scope="module", params=sample([(24, 4), (100, 20)], 2), ids=lambda sizes: f"{sizes[0]} and {sizes[1]}")
 def sizes(request):
     """Submissions, and how often somebody is killed."""
     return request.param

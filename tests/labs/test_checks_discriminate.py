@@ -33,14 +33,23 @@ once a week, of the alternatives too.
 NO_ANSWER = "did not come to an end"
 ONLY_HIDDEN = {"only the scouting runs go into the law"}
 """Mutants that public cases are not to find."""
-HANG_S = 1.0
-"""Time limit of checks that a variant hangs in."""
+HANG_S, ELSEWHERE_S = 1.0, 0.25
+"""Time limit of checks that a variant hangs in, and of those that wait twenty times as long for another process."""
 
 
-def over(what: str) -> pytest.MarkDecorator:
-    """Parametrise a test over the variants of all labs."""
-    pairs = [(lab, variant) for lab in LABS for variant in getattr(lab, what)]
-    return pytest.mark.parametrize(("lab", "variant"), pairs, ids=[f"{lab.info.topic}: {v.name}" for lab, v in pairs])
+INTERPRETED = ("cuda", "triton")
+"""Labs whose kernels are interpreted, which is slow: of their variants a sample runs always, the others once a week."""
+
+
+def over(what: str, every: int = 1) -> pytest.MarkDecorator:
+    """Parametrise a test over the variants of all labs; of those that are interpreted, each `every`-th runs always."""
+    cases = []
+    for lab in LABS:
+        for number, variant in enumerate(getattr(lab, what)):
+            rest = lab.info.topic in INTERPRETED and number % every > 0
+            marks = [pytest.mark.weekly] if rest else []
+            cases.append(pytest.param(lab, variant, id=f"{lab.info.topic}: {variant.name}", marks=marks))
+    return pytest.mark.parametrize(("lab", "variant"), cases)
 
 
 OWN = re.compile(r"mlsys_lab\.checks\.(learner|deciding)\.autograd")
@@ -95,8 +104,6 @@ def test_the_blank_release_earns_nothing_and_every_check_says_that_the_task_is_s
 
 
 ALTERNATIVES = {f"{lab.info.topic}: {path.stem}": (lab, path) for lab in LABS for path in lab.alternatives}
-INTERPRETED = ("cuda", "triton")
-"""Labs whose kernels are interpreted, which is slow: one alternative stands for the others, but once a week."""
 ALWAYS = [
     name for name, (lab, path) in ALTERNATIVES.items()
     if lab.info.topic not in INTERPRETED or path == lab.alternatives[0]
@@ -114,7 +121,8 @@ def test_an_alternative_passes_everything(name: str) -> None:
 def named(lab: LabUnderTest, variant: Variant) -> list[Check]:
     """The checks that a variant fails, with a short limit where it hangs."""
     checks = [lab.checks[name] for name in variant.fails]
-    return [replace(check, time_limit_s=HANG_S) for check in checks] if variant.hangs else checks
+    limit_s = ELSEWHERE_S if lab.info.topic == "cuda" else HANG_S
+    return [replace(check, time_limit_s=limit_s) for check in checks] if variant.hangs else checks
 
 
 @pytest.fixture
@@ -133,7 +141,7 @@ def hold_to_caught(found: Proved, variant: Variant) -> None:
         assert (NO_ANSWER in message) == variant.hangs, message
 
 
-@over("mutants")
+@over("mutants", every=3)
 @pytest.mark.usefixtures("no_collection")
 def test_a_mutant_can_be_found_before_handing_in(lab: LabUnderTest, variant: Variant) -> None:
     checks = named(lab, variant)

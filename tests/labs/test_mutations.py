@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 LABS = {lab.info.topic: lab for lab in labs()}
 SEED = 20
 SWEPT = ("gpu-model", "transformer-arithmetic", "collectives")
-SAMPLE = 12
+SAMPLE = 6
 """Mutants of each of these labs."""
 
 

@@ -127,6 +127,7 @@ def test_a_submission_that_ends_workers_is_an_error_for_itself_only(ray, tiny, t
     assert capfd.readouterr() == ("", ""), "what Ray says of a death is not said among the grader's lines"
 
 
+@pytest.mark.weekly
 def test_serial_pool_and_ray_fill_the_same_gradebook_though_a_worker_is_killed(ray, tiny, hand_in, tmp_path):
     students = {
         "ada": {},

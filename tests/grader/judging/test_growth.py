@@ -23,7 +23,7 @@ def held_bytes(pid):
     return int(kilobytes) << 10
 
 
-@pytest.mark.parametrize("lab", sample(labs(), 4), ids=lambda lab: lab.info.topic)
+@pytest.mark.parametrize("lab", sample(labs(), len(labs())), ids=lambda lab: lab.info.topic)
 def test_the_judge_stays_as_large_as_it_was(lab):
     """Each submission is asked one check, in turn, as far as the comparison."""
     checks = lab.checks.checks
