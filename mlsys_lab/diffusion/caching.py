@@ -2,7 +2,9 @@
 
 What the middle blocks of a transformer add changes slowly along a run, so it is worked out at every n-th evaluation and
 added as it is at the others (Δ-DiT, arXiv:2406.01125; for U-Nets DeepCache, arXiv:2312.00858). How slowly is a property
-of the trained network and of the steps' length: measure it.
+of the trained network and of the steps' length. The digit model of this package, in 24 steps of DDIM: two of its four
+blocks worked out at every second call change an image by 2.2 % of its deviation, at 75 % of the FLOPs; at every fourth
+by 6.2 %, at 63 %; all four at every second call by 2.3 %, at 51 %.
 
 Dimension letters: B images of a batch, T tokens of an image, D d_model, L layers.
 """
