@@ -1,4 +1,4 @@
-"""Checks of tasks 1 and 2: matrices cut into columns and rows, and a loss of divided logits. Oracle: NumPy, whole."""
+"""Checks of task 1: matrices cut into columns and rows. Oracle: the whole matrices, in NumPy."""
 
 from __future__ import annotations
 
@@ -129,56 +129,6 @@ def _expect_mlp(arrays: Arrays) -> Arrays:
     return expect_ranks(told, total_bytes=costs["total_bytes"], total_messages=2 * STEPS * costs["total_messages"])
 
 
-# --- the loss ---------------------------------------------------------------------------------------------------------
-
-
-def _draw_logits(rng: np.random.Generator, case: Case) -> Arrays:
-    t, widths = case.params["t"], case.params["widths"]
-    v, p, starts = sum(widths), len(widths), np.cumsum([0, *widths])
-    logits = draw(rng, t, v, spread=case.params.get("spread", 1.0))
-    logits += np.linspace(case.params.get("offset", 0.0), 0.0, t)[:, None]
-    usable = np.arange(v)
-    if (padded := case.params.get("padded", 0)) > 0:  # columns at the end that are no tokens
-        logits[:, v - padded :] = -np.inf
-        usable = usable[: v - padded]
-    if case.params.get("towers"):  # each token has one logit that stands out, on some rank
-        logits[np.arange(t), rng.integers(0, v, t)] += 2000.0
-    targets = rng.choice(usable, t)
-    if "targets_on" in case.params:  # all of them on one rank
-        r = case.params["targets_on"]
-        targets = rng.integers(starts[r], starts[r + 1], t)
-    else:  # each border is met
-        edges = np.array([edge for r in range(p) for edge in (starts[r], starts[r + 1] - 1) if edge in usable])
-        targets[: len(edges)] = edges[:t]
-    gradient = np.array(np.round(rng.uniform(0.5, 3.0), 2))
-    return join_ranks(
-        [
-            {"logits": logits[:, a:b], "start": np.array(a), "targets": targets, "gradient": gradient}
-            for a, b in pairwise(starts)
-        ]
-    )
-
-
-def _expect_loss(arrays: Arrays) -> Arrays:
-    parts = split_ranks(arrays)
-    p, targets, gradient = len(parts), parts[0]["targets"], float(parts[0]["gradient"])
-    logits = np.concatenate([part["logits"] for part in parts], axis=1)
-    t = len(targets)
-    shifted = logits - logits.max(1, keepdims=True)
-    log_total = np.log(np.exp(shifted).sum(1))
-    loss = (log_total - shifted[np.arange(t), targets]).mean()
-    difference = np.exp(shifted - log_total[:, None])
-    difference[np.arange(t), targets] -= 1
-    cuts = np.cumsum([part["logits"].shape[1] for part in parts])[:-1]
-    told = [{"loss": np.array(loss), "logits.grad": grad * gradient / t} for grad in np.split(difference, cuts, axis=1)]
-    return expect_ranks(
-        told,
-        total_bytes=3 * p * (p - 1) * t * ITEM,
-        total_messages=6 * p * (p - 1),
-        largest_message=3 * p * t * ITEM,
-    )
-
-
 PARTS_ASK = SPLIT + "run(lambda rank, arrays: {call}, split_ranks(given))"
 LINEAR_ASK = (
     SPLIT + "def program(rank, arrays):\n"
@@ -282,39 +232,6 @@ CHECKS = (
         "    y = mlp(x)\n"
         '    y.backward(torch.from_numpy(arrays["gradient"][0]))\n'
         "    return y.detach(), x.grad, mlp.up.grad, mlp.down.grad\n\n\n"
-        "run(program, split_ranks(given))",
-    ),
-    check_ranks(
-        name="cross_entropy",
-        title="A loss of divided logits",
-        points=14,
-        cases=(
-            Case("two ranks", {"t": 4, "widths": [3, 3]}),
-            Case("three ranks, unequal parts", {"t": 6, "widths": [5, 4, 4]}),
-            Case("a vocabulary much wider than three", {"t": 3, "widths": [20, 20]}),
-            Case("large logits", {"t": 3, "widths": [3, 2], "spread": 400.0}),
-            Case("tokens whose logits lie far apart", {"t": 3, "widths": [2, 3], "offset": -3000.0}),
-            Case("one logit of each token stands out", {"t": 5, "widths": [3, 3, 3], "towers": True}),
-            Case("all targets on the last rank", {"t": 3, "widths": [4, 3, 3], "targets_on": 2}),
-            Case("padding on the last rank", {"t": 3, "widths": [4, 4], "padded": 2}),
-            Case("a rank of padding alone", {"t": 3, "widths": [3, 3, 2], "padded": 2}),
-            Case("one token", {"t": 1, "widths": [3, 3], "targets_on": 1}),
-            Case("one rank", {"t": 3, "widths": [4]}),
-            Case("four ranks", {"t": 11, "widths": [1, 30, 7, 9], "spread": 300.0, "padded": 3}, hidden=True),
-        ),
-        inputs=_draw_logits,
-        run=calls.cross_entropy,
-        expect=_expect_loss,
-        pointer="Which of the three numbers of a token does each rank know in part, and relative to which maximum?",
-        hint="Gather the ranks' maxima and take the largest for each token. Then the sum of exponentials and the "
-        "target's logit, zero where another rank has it, can go through one all_reduce. Backward: softmax of the own "
-        "columns, less one at targets that lie here, times the incoming gradient, over T.",
-        uses=("cross_entropy",),
-        ask=SPLIT + "def program(rank, arrays):\n"
-        '    logits = torch.from_numpy(arrays["logits"]).clone().requires_grad_()\n'
-        '    loss = cross_entropy(rank, logits, int(arrays["start"]), torch.from_numpy(arrays["targets"]))\n'
-        '    (loss * float(arrays["gradient"])).backward()\n'
-        "    return loss.item(), logits.grad\n\n\n"
         "run(program, split_ranks(given))",
     ),
 )
