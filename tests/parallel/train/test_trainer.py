@@ -19,6 +19,7 @@ from mlsys_lab.models.transformer import Transformer
 from mlsys_lab.parallel.expert.layer import TOKENS
 from mlsys_lab.parallel.train import Plan, Trainer
 from mlsys_lab.parallel.train.traffic import count_bytes
+from tests.sampling import keep
 
 CONFIG = TransformerConfig("small", 2, d_model=16, n_heads=4, d_ff=24, vocab_size=24, context=16, tied=True)
 UNEVEN = replace(CONFIG, n_layers=5)
@@ -40,7 +41,7 @@ LAYOUTS = {
     "ZeRO 3 of stages": (OWN_HEAD, Layout(data=2, pipeline=4, zero_stage=3, recomputation="full", micro_batch=2)),
     "ZeRO 3 of a tied head": (CONFIG, Layout(data=2, tensor=2, pipeline=2, zero_stage=3, micro_batch=2)),
     "uneven stages": (UNEVEN, Layout(data=2, tensor=2, pipeline=2, zero_stage=1)),
-    "pieces": (UNEVEN, Layout(data=2, context=2, pipeline=2, interleave=2, recomputation="full")),
+    "pieces": (UNEVEN, Layout(data=2, context=2, pipeline=2, interleave=2, recomputation="full", micro_batch=2)),
     "pieces with ZeRO 2": (UNEVEN, Layout(data=4, pipeline=2, interleave=2, zero_stage=2)),
     "pieces with ZeRO 3": (UNEVEN, Layout(data=2, tensor=2, pipeline=2, interleave=2, zero_stage=3, micro_batch=2)),
     "experts": (MIXTURE, Layout(data=4, pipeline=2, expert=2)),
@@ -54,6 +55,7 @@ LAYOUTS = {
         Layout(tensor=2, context=2, pipeline=2, zero_stage=1, sequence_parallel=True, micro_batch=4),
     ),
 }
+WEEKLY = ("uneven stages", "pieces with ZeRO 2", "pieces with ZeRO 3", "experts, ZeRO 2")
 
 
 def make_model(config: TransformerConfig) -> Transformer:
@@ -87,8 +89,9 @@ def count_rows_that_move(model: Transformer, layout: Layout) -> list[int]:
     return counts
 
 
-@pytest.mark.parametrize(("config", "layout"), LAYOUTS.values(), ids=LAYOUTS)
-def test_losses_and_with_them_five_updates_equal_one_process(config: TransformerConfig, layout: Layout) -> None:
+@pytest.mark.parametrize("name", keep(list(LAYOUTS), [name for name in LAYOUTS if name not in WEEKLY]))
+def test_losses_and_with_them_five_updates_equal_one_process(name: str) -> None:
+    config, layout = LAYOUTS[name]
     results, ledger = run(train, [(config, layout)] * 8)
     whole = make_model(config)
     rows = count_rows_that_move(whole, layout)
