@@ -77,7 +77,7 @@ import torch
 #
 # Two things to mind. Nothing may overflow where the answer is finite: `tanh` of 1000 is 1. (Where there is no answer,
 # Python says so, and that is right: `exp` of 1000 raises `OverflowError`, $0^{-1}$ `ZeroDivisionError`.) And a `vjp`
-# should use plain numbers from the way forward, never the node that it belongs to: node → edge → vjp → node would be a
+# should use plain numbers of the forward pass, never the node that it belongs to: node → edge → vjp → node would be a
 # ring, and Python frees a ring late. With scalars nobody notices. With tensors it is the memory you have not got
 # (Task 8).
 #

@@ -695,8 +695,8 @@ show(figure, alt="Bytes a parameter that one of four ranks holds: most with DDP,
 # **6a.** `save_state(optimizer, position)`: this rank's part of a `ShardedOptimizer`, a dictionary of tensors: a copy
 # of the shard as `"weights"`; each entry of `state[optimizer.shard]` of the optimiser inside, `optimizer.optimizer`
 # (there torch's optimisers, too, keep a dictionary of tensors for each parameter), under its own name; `"position"`, a
-# whole number without axes, which may count tokens, so in 64 bits; and `"random"`, from `torch.get_rng_state()`. What
-# is saved must not change when training goes on. Use no more of the optimiser inside than `step()` and `state`.
+# whole number without axes, however large (it may count tokens); and `"random"`, from `torch.get_rng_state()`. What is
+# saved must not change when training goes on. Use no more of the optimiser inside than `step()` and `state`.
 #
 # `load_state(optimizer, part)` puts all of it back into a new `ShardedOptimizer` that has not made a step, the
 # parameters included, and returns the position as an `int`. The part stays as it is, also when training goes on: the

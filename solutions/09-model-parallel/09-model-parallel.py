@@ -851,7 +851,7 @@ show(figure, alt="Seconds of a step by layout, stacked: compute, bubble, link an
 # - Why does 1F1B not have a smaller bubble than GPipe, and how does interleaving get one?
 # - Your ring passes keys and values of positions that nobody behind may see. Could it stop earlier with one stretch
 #   each? And with zigzag?
-# - `dispatch` is forward only. What do its two all-to-alls become on the way back?
+# - `dispatch` is forward only. What do its two all-to-alls become in the backward pass?
 # - At work: which of your functions are `ColwiseParallel`, `RowwiseParallel`, `loss_parallel`, `Schedule1F1B` and
 #   `context_parallel` of torch?
 #

@@ -34,7 +34,7 @@ def _answer(check: str, case: int, **changes: Any) -> tuple[Arrays, Arrays]:
 
 
 def _twice_each(fn: Callable[[Any], Any], x: Any) -> Any:
-    """A checkpoint whose way back runs fn once more than it has to."""
+    """A checkpoint whose backward pass runs fn once more than it has to."""
     runs = [0]
 
     def fn_again(h: Any) -> Any:

@@ -14,7 +14,7 @@ def leaf(values: np.ndarray, *, wanted: bool = True) -> torch.Tensor:
 
 
 def gradients(result: torch.Tensor, of: Sequence[torch.Tensor], g: np.ndarray) -> tuple[torch.Tensor, ...]:
-    """The oracle's way back: torch's gradients of `result` for the array `g`; zeros where nothing flows."""
+    """The oracle's backward pass: torch's gradients of `result` for the array `g`; zeros where nothing flows."""
     # The slope of Σ g · result is the same, and asking torch for it this way spares the import of sympy, 0.3 s.
     total = (result * torch.from_numpy(np.asarray(g)).to(result.dtype)).sum()
     return torch.autograd.grad(total, of, retain_graph=True, allow_unused=True, materialize_grads=True)

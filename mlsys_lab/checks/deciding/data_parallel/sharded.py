@@ -258,11 +258,14 @@ CHECKS = (
         time_limit_s=10.0,
         memory_bytes=BUDGET_BYTES,
         ask=SPLIT + "def program(rank, arrays):\n"
-        '    x = torch.from_numpy(arrays["x"][0])\n'
+        '    x, layers = torch.from_numpy(arrays["x"][0]), []\n'
+        "    width = x.shape[-1]\n"
         '    for name in (name for name in arrays if name[0] == "w"):\n'
-        "        both = torch.from_numpy(arrays[name]).clone().view(x.shape[-1] + 1, -1)\n"
-        "        weights = [both[:-1], both[-1]]\n"
-        "        x = ShardedLayer(rank, lambda x, weight, bias: x @ weight + bias, weights)(x).tanh()\n"
+        "        both = torch.from_numpy(arrays[name]).clone().view(width + 1, -1)\n"
+        "        layers.append(ShardedLayer(rank, lambda x, w, b: x @ w + b, [both[:-1], both[-1]]))\n"
+        "        width = both.shape[1]\n"
+        '    for layer in layers * int(arrays["passes"]):\n'
+        "        x = layer(x).tanh()\n"
         "    return x.detach()\n\n\n"
         "run(program, split_ranks(given))",
     ),

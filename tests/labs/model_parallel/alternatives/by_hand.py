@@ -69,7 +69,7 @@ def one_forward_one_backward(p, m):
 
 
 def run_stage(rank, actions, stage, inputs, loss):
-    """A stage keeps what went in, and computes once more on the way back."""
+    """A stage keeps what went in, and computes once more in the backward pass."""
     r, p, m = rank.rank, rank.size, len(actions) // 2
     xs, requests, mean = {}, [], 0.0
     for kind, i in actions:
