@@ -49,7 +49,7 @@ def test_no_arguments_shows_the_help(call: Call) -> None:
     [
         (
             ("strat",),
-            "unknown command: got strat, expected one of list, start, check, progress, estimate, plan, bench-coll",
+            "unknown command: got strat, expected one of list, start, check, progress, estimate, plan, plan-serv",
         ),
         (("start",), "the following arguments are required: LAB; help: see `mlsys-lab start --help`"),
         (("list", "--jsno"), "unrecognized arguments: --jsno; help: see `mlsys-lab --help`"),

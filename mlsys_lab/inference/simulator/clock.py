@@ -28,16 +28,25 @@ class Clock(Protocol):
 
 @dataclass(frozen=True)
 class LineClock:
-    """Seconds along a line: of a step, of each new token in it, and of each cached token that is read or moved."""
+    """Seconds along a line: of a step, of each new token, of each cached place, of each sequence.
+
+    Cached places are counted as the engine's attention lays them out: rows as long as the longest one.
+    """
 
     step_s: float
     token_s: float
     cached_s: float
+    sequence_s: float = 0.0
 
     def __call__(self, parts: Sequence[Part], moved: int) -> float:
         """Seconds of a step."""
-        new, past = sum(new for new, _ in parts), sum(past for _, past in parts)
-        return self.step_s + self.token_s * new + self.cached_s * (past + moved)
+        new, places = sum(new for new, _ in parts), self.places(parts)
+        return self.step_s + self.token_s * new + self.cached_s * (places + moved) + self.sequence_s * len(parts)
+
+    @staticmethod
+    def places(parts: Sequence[Part]) -> int:
+        """Cached places that a step reads: its sequences times the longest past."""
+        return len(parts) * max((past for _, past in parts), default=0)
 
 
 class BoundClock:

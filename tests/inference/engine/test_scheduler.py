@@ -169,3 +169,75 @@ def test_any_schedule(schedules: str) -> None:
 
     check()
     assert min(seen[kind] for kind in ("preempted", "saved", "restored", "hit")) > SCHEDULES[schedules] / 20
+
+
+def step(scheduler: Scheduler) -> Batch:
+    """A step in which every writer writes a 0 and nobody ends."""
+    batch = scheduler.schedule()
+    scheduler.tables.commit(batch.new)
+    for sequence in batch.writers:
+        scheduler.write(sequence, [0])
+    return batch
+
+
+def test_prompts_are_read_in_chunks_beside_those_who_write() -> None:
+    scheduler = Scheduler(PageTables(40, 4), Limits(sequences=3, tokens=6))
+    first = scheduler.add([1, 2], 9)
+    step(scheduler)
+    long, last = scheduler.add([2] * 12, 9), scheduler.add([3] * 4, 9)
+    sizes = [[len(tokens) for tokens in step(scheduler).new.values()] for _ in range(4)]
+    assert sizes == [[1, 5], [1, 5], [1, 2, 3], [1, 1, 1]]
+    assert [len(one.tokens) for one in (first, long, last)] == [7, 14, 5]
+
+
+def test_nobody_who_was_preempted_comes_back_in_the_same_step() -> None:
+    """Both outgrow their pages at once: the second gives way, and the room that it left would do for it again."""
+    scheduler = Scheduler(PageTables(5, 2), Limits(sequences=2, tokens=8))
+    first, second = scheduler.add([1, 1], 8), scheduler.add([2] * 4, 6)
+    batches = [step(scheduler) for _ in range(2)]
+    assert not batches[1].preempted
+    while not batches[-1].preempted:
+        batches.append(step(scheduler))
+    assert batches[-1].preempted == [second] and second in scheduler.waiting and first in scheduler.running
+
+
+def test_who_is_admitted_leaves_a_page_for_each_that_runs() -> None:
+    scheduler = Scheduler(PageTables(5, 2), Limits(sequences=4, tokens=20))
+    scheduler.add([1, 1], 6)
+    scheduler.add([2] * 6, 2)
+    scheduler.add([3], 1)
+    step(scheduler)
+    assert len(scheduler.running) == 2, "one page is left, and two run"
+    assert scheduler.tables.blocks.available == 1
+
+
+def test_priority_is_worth_so_many_steps_of_waiting() -> None:
+    scheduler = Scheduler(PageTables(40, 4), Limits(sequences=1, tokens=4, patience=3))
+    running = scheduler.add([1], 20)
+    step(scheduler)
+    urgent = scheduler.add([2], 20, priority=1)
+    batch = step(scheduler)
+    assert batch.preempted == [running] and scheduler.running == [urgent]
+    for _ in range(6):
+        step(scheduler)
+    late = scheduler.add([3], 20, priority=1)
+    assert scheduler.waiting == [running, late], "it has waited for longer than priority is worth"
+
+
+def test_who_shares_a_page_that_drafts_have_left_keeps_it_as_it_is() -> None:
+    """A prompt is found in a page of drafts that were not accepted; its owner writes on, into a copy."""
+    memory = Pages(PageTables(12, 4))
+    scheduler = Scheduler(memory.tables, Limits(sequences=2, tokens=12, patience=9))
+    owner = scheduler.add([1, 2], 9)
+    for drafts, accepted in (([], [3]), ([4, 0], [0])):
+        owner.drafts = drafts
+        batch = scheduler.schedule()
+        memory.run(batch)
+        scheduler.write(owner, accepted)
+    sharer = scheduler.add([1, 2, 3, 4, 1], 5, priority=1)
+    batch = scheduler.schedule()
+    assert sharer.hits == 4 and len(batch.copies) == 1
+    memory.run(batch)
+    scheduler.write(sharer, [0])
+    scheduler.write(owner, [0])
+    memory.run(scheduler.schedule())

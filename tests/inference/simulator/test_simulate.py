@@ -10,7 +10,8 @@ from mlsys_lab.flops.bounds import least_time, machine, serving_work
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.presets import preset
 from mlsys_lab.hardware import device
-from mlsys_lab.inference.engine import Limits
+from mlsys_lab.inference.engine import Engine, Limits
+from mlsys_lab.inference.generate import Request, Sampling
 from mlsys_lab.inference.simulator import (
     Arrival,
     BoundClock,
@@ -24,6 +25,7 @@ from mlsys_lab.inference.simulator import (
     report,
     simulate,
 )
+from tests.inference.making import build, draw
 
 H100 = machine(device("H100"), "bf16")
 
@@ -38,6 +40,10 @@ def test_two_requests_by_hand():
     assert (done.steps, done.busy_s, done.mean_sequences) == (4, pytest.approx(5.1), 1.5)
     assert first.ttft_s == pytest.approx(2.6) and first.tpot_s == pytest.approx(1.25)
     assert second.ttft_s == pytest.approx(2.4) and done.mean_tokens == pytest.approx((4 + 2 + 3 + 2) / 4)
+
+
+def test_a_line_counts_steps_tokens_rows_as_long_as_the_longest_and_sequences():
+    assert LineClock(1.0, 0.1, 0.01, 0.5)([(3, 0), (1, 20)], moved=10) == pytest.approx(1.0 + 0.4 + 0.5 + 1.0)
 
 
 def test_an_idle_server_waits_for_the_next():
@@ -91,3 +97,17 @@ def test_short_memory_costs_time_and_bursts_make_others_wait():
     together = simulate(bursts(6.0, 150, lengths, size=50), clock, pages=2000, limits=Limits(32, 256))
     assert report(together.served).ttft_s[95] > 2 * report(roomy.served).ttft_s[95]
     assert all(len(one.tokens_s) == arrival.writes for one, arrival in zip(roomy.served, load, strict=True))
+
+
+def test_the_engine_takes_the_steps_that_were_simulated():
+    model, limits = build(), Limits(3, 5)
+    arrivals = [Arrival(0.0, tuple(draw(2 + seed % 5, seed=seed)), 1 + 3 * seed % 8) for seed in range(12)]
+    engine, sizes = Engine(model, pages=6, page=3, limits=limits), []
+    for one in arrivals:
+        engine.add(Request(one.prompt, one.writes, Sampling(temperature=0)))
+    while not engine.idle:
+        engine.step()
+        sizes.append(engine.batch.tokens)
+    simulated = simulate(arrivals, lambda parts, moved: 1.0, pages=6, page=3, limits=limits)
+    assert (simulated.steps, simulated.mean_tokens) == (len(sizes), sum(sizes) / len(sizes))
+    assert simulated.preemptions > 0
