@@ -19,14 +19,14 @@ from tests.sampling import keep
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(900)]
 
-TIMES = 4
+TIMES = 8
 """Busy processes for each core."""
 CHEAPEST = {lab.info.topic: lab for lab in labs() if lab.info.topic in ("gpu-model", "transformer-arithmetic")}
 
 
 @pytest.fixture(scope="module")
 def load():
-    """Processes that never rest, four for each core that this one may use."""
+    """Processes that never rest, eight for each core that this one may use."""
     count = TIMES * len(os.sched_getaffinity(0))
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     yield
