@@ -150,6 +150,20 @@ def test_digits_by_few_steps_are_read_but_alike(page) -> None:
     assert page.shares["the same, s = 2"] >= page.shares["DPM-Solver++, 16"] > 0.85
 
 
+def test_rivals_of_kept_features_cost_as_much(page) -> None:
+    blocks, tokens, width = 4, 16, 64
+    for every in (1, 2, 3):
+        share = page.cached_flops(page.digits, blocks, every) / page.dit.forward(page.digits).total
+        # In the blocks: six vectors an image, and of each token 12·D² and, with 16 others, 2·T·D.
+        inside = blocks * (6 * width**2 + tokens * (12 * width**2 + 2 * tokens * width))
+        ends = (FREQUENCIES + width) * width + 2 * width**2 + tokens * 2 * 4 * width
+        assert share == exactly((ends + inside / every) / (ends + inside))
+        assert round(24 * share) == 24 // every
+    for name in ("DDIM", "DPM-Solver++"):
+        kept_off, whole_off = page.rivals[name, 1]
+        assert kept_off == pytest.approx(whole_off, rel=1e-3)
+
+
 def test_problems(page) -> None:
     chances = 0.8 * math.exp(-(0.7**2) / 0.5), 0.2 * math.exp(-(0.3**2) / 0.5)
     assert page.p2_at == exactly(chances[1] / sum(chances))
