@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from mlsys_lab.comm.collectives import all_reduce, rooted, scattered
+from mlsys_lab.comm.collectives import all_reduce, exchange, rooted, scattered
 from mlsys_lab.comm.collectives.chunks import split_chunks
 from mlsys_lab.comm.cost.bus_bandwidth import bus_bytes_per_s
 from mlsys_lab.comm.rank import Rank
@@ -38,7 +38,7 @@ def _reduced(form: Callable[[Rank, torch.Tensor], torch.Tensor | None]) -> Form:
 
 
 def _all_to_all(rank: Rank, x: torch.Tensor) -> torch.Tensor:
-    return torch.cat(scattered.all_to_all(rank, split_chunks(x, rank.size)))
+    return torch.cat(exchange.all_to_all(rank, split_chunks(x, rank.size)))
 
 
 FORMS: dict[str, dict[str, Form]] = {

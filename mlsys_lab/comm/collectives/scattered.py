@@ -1,11 +1,9 @@
-"""Collectives without a root: reduce-scatter, all-gather and all-to-all, in which every rank ends with its share.
+"""Collectives without a root: reduce-scatter and all-gather, in which every rank ends with its share or with all.
 
 Letters: p ranks, n elements, cᵢ the length of chunk i.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import torch
 
@@ -93,23 +91,6 @@ def all_gather_doubling(rank: Rank, x: torch.Tensor, purpose: str = "all_gather"
         have = torch.cat([have, received] if rank.rank < partner else [received, have])
         distance *= 2
     return have.clone()
-
-
-def all_to_all(rank: Rank, parts: Sequence[torch.Tensor], purpose: str = "all_to_all") -> list[torch.Tensor]:
-    """Send parts[i] to each rank i and return what all ranks sent here, in order of rank. Shapes may differ.
-
-    p - 1 steps: in step k a rank sends to the k-th on its right and receives from the k-th on its left, so that no two
-    senders meet at one receiver.
-    """
-    if len(parts) != rank.size:
-        raise InputError("all_to_all needs a part for each rank", got=len(parts), expected=rank.size)
-    received = [parts[rank.rank].clone()] * rank.size
-    for step in range(1, rank.size):
-        source = (rank.rank - step) % rank.size
-        request = rank.isend(parts[(rank.rank + step) % rank.size], (rank.rank + step) % rank.size, purpose)
-        received[source] = rank.recv(source)
-        request.wait()
-    return received
 
 
 def require_power_of_two(rank: Rank) -> None:

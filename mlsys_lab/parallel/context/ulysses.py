@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from mlsys_lab.comm import Rank
-from mlsys_lab.comm.collectives.scattered import all_to_all
+from mlsys_lab.comm.collectives.exchange import all_to_all
 from mlsys_lab.errors import InputError
 
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from mlsys_lab.comm import Rank
-from mlsys_lab.comm.collectives.scattered import all_to_all
+from mlsys_lab.comm.collectives.exchange import all_to_all
 from mlsys_lab.errors import InputError
 from mlsys_lab.models.experts import MixtureOfExperts
 from mlsys_lab.parallel.expert.routing import route

@@ -6,7 +6,8 @@ import torch
 
 from mlsys_lab.comm import Rank
 from mlsys_lab.comm.collectives.chunks import split_chunks
-from mlsys_lab.comm.collectives.scattered import all_gather_steps, all_to_all, reduce_scatter_steps
+from mlsys_lab.comm.collectives.exchange import all_to_all
+from mlsys_lab.comm.collectives.scattered import all_gather_steps, reduce_scatter_steps
 from mlsys_lab.comm.collectives.steps import Steps
 from mlsys_lab.parallel.data.averaging import GRADIENTS
 from mlsys_lab.parallel.data.blocks import Blocks

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mlsys_lab.comm import Ledger, RankError, run, volumes
-from mlsys_lab.comm.collectives import all_reduce, rooted, scattered
+from mlsys_lab.comm.collectives import all_reduce, exchange, rooted, scattered
 from mlsys_lab.comm.collectives.chunks import chunk_lengths, split_chunks
 
 SIZES = range(1, 10)
@@ -148,7 +148,7 @@ def test_all_to_all(p):
         [torch.full((length,), float(10 * a + b), dtype=torch.float64) for b, length in enumerate(row)]
         for a, row in enumerate(lengths)
     ]
-    results, ledger = run(scattered.all_to_all, inputs)
+    results, ledger = run(exchange.all_to_all, inputs)
     for b, received in enumerate(results):
         assert [x.tolist() for x in received] == [inputs[a][b].tolist() for a in range(p)]
     check_volume(ledger, volumes.all_to_all(lengths), p - 1)
@@ -160,4 +160,4 @@ def test_what_does_not_fit_is_one_line():
     with pytest.raises(RankError, match="islands must be of one size: got 6 ranks, island=4"):
         run(lambda rank, x: all_reduce.hierarchical(rank, x, 4), draw(4, 6))
     with pytest.raises(RankError, match="a part for each rank: got 2, expected 3"):
-        run(scattered.all_to_all, [draw(1, 2)] * 3)
+        run(exchange.all_to_all, [draw(1, 2)] * 3)
