@@ -13,7 +13,7 @@ from mlsys_lab.flops.roofline import Bound
 WIDTH, HEIGHT = 420, 300
 LEFT, RIGHT, TOP, BOTTOM = 14, 406, 40, 246
 LOW, HIGH = 0.3, 5000.0  # FLOP/B, the width of the picture
-LABELS = ("one request", "32 at once", "a prompt of 2,048 tokens")
+LABELS = ("one request", "32 at once", "a prompt\nof 2,048 tokens")
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,10 @@ def point(scale: Scale, bound: Bound, label: str) -> list[str]:
     if bound.limit == "memory":
         texts = [text(x + 14, y + 3, share(bound), "strong"), text(x + 14, y + 19, label)]
     else:
-        drop = f"M{x:.1f} {y:.1f}v12m0 40V{BOTTOM}"  # not through its text
-        texts = [text(RIGHT, y + 28, share(bound), "strong", "end"), text(RIGHT, y + 44, label, "", "end")]
+        lines = label.split("\n")
+        drop = f"M{x:.1f} {y:.1f}v12m0 {24 + 16 * len(lines)}V{BOTTOM}"  # not through its text
+        texts = [text(RIGHT, y + 28, share(bound), "strong", "end")]
+        texts += [text(RIGHT, y + 44 + 16 * i, line, "", "end") for i, line in enumerate(lines)]
     return [path("drop", drop), f'<circle cx="{x:.1f}" cy="{y:.1f}" r="6"/>', *texts]
 
 
@@ -91,6 +93,6 @@ def roofline_svg(peak_flops_per_s: float, bandwidth_bytes_per_s: float, bounds: 
     parts = [*limits(scale), *axis(scale)]
     for label, bound in zip(LABELS, bounds, strict=True):
         parts += point(scale, bound, label)
-    said = "; ".join(f"{label}: {share(bound)}" for label, bound in zip(LABELS, bounds, strict=True))
+    said = "; ".join(f"{' '.join(label.split())}: {share(bound)}" for label, bound in zip(LABELS, bounds, strict=True))
     head = f'<svg class="front-roofline" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="A roofline. {said}.">'
     return Markup(head + "".join(parts) + "</svg>")
