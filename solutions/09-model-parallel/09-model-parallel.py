@@ -583,7 +583,7 @@ show(figure, alt="Bars of work by rank: rising with one stretch each, all alike 
 # absurd, so each expert lives on one rank, and tokens travel: to their experts and back, in two **all-to-alls**.
 #
 # **5a.** `all_to_all(rank, parts)`: `parts[i]` goes to rank i; result: a list of what all ranks sent here, in order of
-# rank, this rank's own part among them, without sending it. Shapes differ, and some parts are empty.
+# rank, a copy of this rank's own part among them, which is not sent. Shapes differ, and some parts are empty.
 #
 # **5b.** `route(logits, k, capacity)` for this rank's logits (n, E), result `experts, weights, kept`, each (n, k). A
 # token's k experts are those of its largest logits, the largest first, of equal ones the lower number first. Weights
@@ -598,7 +598,8 @@ show(figure, alt="Bars of work by rank: rising with one stretch each, all alike 
 # each, travel first.
 #
 # **Size:** about 7, 8 and 13 lines. **Cost:** each kept choice for an expert elsewhere sends D numbers there and D
-# back, and 8 bytes to say which expert, or 8 for each expert. Dropped choices send nothing.
+# back, and 8 bytes to say which expert, or 8 for each expert of the rank that they go to. Dropped choices send
+# nothing.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-5-experts"}

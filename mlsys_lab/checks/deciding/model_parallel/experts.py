@@ -52,7 +52,7 @@ def _draw_logits(rng: np.random.Generator, case: Case) -> Arrays:
     n, count = case.params["n"], case.params["experts"]
     logits = draw(rng, n, count, spread=case.params.get("spread", 1.0))
     if case.params.get("ties"):
-        logits = np.round(logits)
+        logits = np.round(logits) * case.params.get("apart", 1.0)
     if case.params.get("liked"):  # a favourite of all
         logits[:, case.params["liked"]] += 50.0
     return {"logits": logits, "k": np.array(case.params["k"]), "capacity": np.array(case.params["capacity"])}
@@ -116,7 +116,8 @@ CHECKS = (
         inputs=_draw_parts,
         run=calls.all_to_all,
         expect=_expect_parts,
-        pointer="Which part does this rank send at each step, which does it receive, in which order do they come out?",
+        pointer="Which part does this rank send at each step, which does it receive, in which order do they come out? "
+        "Is its own one a copy?",
         hint="In step s send to the rank s to the right by isend, receive from the one s to the left, then wait. This "
         "rank's own part is copied.",
         uses=("all_to_all",),
@@ -135,6 +136,11 @@ CHECKS = (
             Case("a favourite of all", {"n": 5, "experts": 4, "k": 2, "capacity": 3, "liked": 2}),
             Case("first choices before second ones", {"n": 8, "experts": 3, "k": 2, "capacity": 4}),
             Case("ties", {"n": 7, "experts": 5, "k": 3, "capacity": 3, "ties": True}),
+            Case("ties among many experts", {"n": 3, "experts": 40, "k": 6, "capacity": 2, "ties": True}),
+            Case(
+                "logits that hardly differ",
+                {"n": 5, "experts": 4, "k": 2, "capacity": 3, "ties": True, "apart": 1e-12},
+            ),
             Case("one choice", {"n": 5, "experts": 3, "k": 1, "capacity": 1}),
             Case("all experts chosen", {"n": 4, "experts": 3, "k": 3, "capacity": 2}),
             Case("no room at all", {"n": 3, "experts": 2, "k": 1, "capacity": 0}),

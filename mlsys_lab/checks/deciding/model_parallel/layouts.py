@@ -66,9 +66,10 @@ def is_possible(arrays: Arrays, d: int, t: int, p: int) -> bool:
 def _draw_machine(rng: np.random.Generator, case: Case) -> Arrays:
     flops_per_s = round(float(rng.uniform(3e14, 1.2e15)), -12)
     link, network = round(float(rng.uniform(2e11, 6e11)), -9), round(float(rng.uniform(2e10, 8e10)), -8)
+    memory_bytes = case.params.get("memory_bytes", case.params.get("memory_gb", 80) * 1e9)
     return {
         "model": np.array(case.params["model"], dtype=np.int64),
-        "rates": np.array([flops_per_s, case.params.get("memory_gb", 80) * 1e9, link, network]),
+        "rates": np.array([flops_per_s, memory_bytes, link, network]),
         "node": np.array(case.params.get("node", NODE)),
         "batch": np.array(case.params["batch"]),
     }
@@ -119,6 +120,8 @@ def _compare_layouts(got: Arrays, expected: Arrays) -> Mismatch | None:
 
 
 SMALL, MIDDLING, LARGE = (24, 2048, 5632, 2048), (40, 5120, 13824, 4096), (80, 8192, 28672, 4096)
+FULL = 16 * 2**27 + 34 * 2**20 * 8
+"""Bytes of 2²⁷ parameters on one device, and of the activations of their eight layers."""
 
 CHECKS = (
     Check(
@@ -167,6 +170,10 @@ CHECKS = (
                 {"model": (29, 5115, 13824, 2048), "devices": 58, "batch": 232, "memory_gb": 40},
             ),
             Case("one device", {"model": (12, 768, 2048, 512), "devices": 1, "batch": 2}),
+            Case(
+                "memory that is just enough",
+                {"model": (8, 1024, 4096, 1024), "devices": 1, "batch": 2, "memory_bytes": FULL},
+            ),
             Case("fewer devices than a node has", {"model": SMALL, "devices": 4, "batch": 3}),
             Case("a large cluster", {"model": LARGE, "devices": 480, "batch": 240, "memory_gb": 96}, hidden=True),
         ),

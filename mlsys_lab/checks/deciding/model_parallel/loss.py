@@ -70,7 +70,7 @@ CHECKS = (
             Case("three ranks, unequal parts", {"t": 6, "widths": [5, 4, 4]}),
             Case("a vocabulary much wider than three", {"t": 3, "widths": [20, 20]}),
             Case("large logits", {"t": 3, "widths": [3, 2], "spread": 400.0}),
-            Case("tokens whose logits lie far apart", {"t": 3, "widths": [2, 3], "offset": -3000.0}),
+            Case("tokens whose logits lie far apart", {"t": 3, "widths": [2, 3], "offset": -30000.0}),
             Case("one logit of each token stands out", {"t": 5, "widths": [3, 3, 3], "towers": True}),
             Case("all targets on the last rank", {"t": 3, "widths": [4, 3, 3], "targets_on": 2}),
             Case("padding on the last rank", {"t": 3, "widths": [4, 4], "padded": 2}),

@@ -110,6 +110,8 @@ def _orders(kind: str, p: int, m: int) -> Orders:
     backward = [(BACKWARD, i) for i in range(m)]
     if kind == "1F1B":
         return _one_forward_one_backward(p, m)
+    if kind == "turned":  # micro-batches begin in the middle
+        return [[(kind, (i + m // 2) % m) for kind, i in order] for order in _one_forward_one_backward(p, m)]
     if kind == "mixed":  # early stages as in GPipe, the last as early as can be
         return [forward + backward] * (p - 1) + _one_forward_one_backward(p, m)[-1:]
     return [forward + (backward if kind == "GPipe" else backward[::-1])] * p
@@ -195,6 +197,7 @@ CHECKS = (
             Case("as GPipe does it", {"widths": [3, 2, 2], "m": 3, "order": "GPipe"}),
             Case("backward from the last to the first", {"widths": [2, 3, 2], "m": 3, "order": "last first"}),
             Case("a stage far ahead of the next", {"widths": [2, 2, 3], "m": 4, "order": "mixed"}),
+            Case("micro-batches in another order", {"widths": [2, 3, 2], "m": 3, "rows": [1, 3, 2], "order": "turned"}),
             Case("one micro-batch", {"widths": [2, 3, 4], "m": 1}),
             Case("one stage", {"widths": [3, 2], "m": 3}),
             Case("wide layers, many micro-batches", {"widths": [1, 1, 1], "m": 16, "rows": [4] * 16, "hidden": HIDDEN}),

@@ -151,6 +151,7 @@ CHECKS = (
             Case("seven columns for three", {"p": 3, "shape": (2, 7), "dim": 1}),
             Case("eight entries for three", {"p": 3, "shape": (8,), "dim": 0}),
             Case("more ranks than columns", {"p": 3, "shape": (3, 2), "dim": 1}),
+            Case("three dimensions, cut along the last", {"p": 2, "shape": (2, 3, 5), "dim": 2}),
             Case("one rank", {"p": 1, "shape": (3, 2), "dim": 1}),
             Case("four ranks", {"p": 4, "shape": (10, 11, 2), "dim": 1}, hidden=True),
         ),
