@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from mlsys_lab.checks.learner.autograd.engine import storage_only
 from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.learner.storage import storage_only
 from mlsys_lab.checks.learner.values import number
 from mlsys_lab.errors import InputError
 

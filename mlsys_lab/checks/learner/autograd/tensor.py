@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from mlsys_lab.checks.learner.autograd.engine import inputs_of, storage_only
+from mlsys_lab.checks.learner.autograd.engine import inputs_of
 from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.learner.storage import storage_only
 from mlsys_lab.checks.learner.values import array
 
 ELEMENTWISE: dict[str, Callable[[Any, Any], Any]] = {

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from mlsys_lab.checks.learner.autograd.engine import SCALE, scale_gradient, storage_only
+from mlsys_lab.checks.learner.autograd.engine import SCALE, scale_gradient
 from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.learner.storage import storage_only
 from mlsys_lab.checks.learner.values import array, number, pair, whole
 
 BLIND = "labels without gradients"

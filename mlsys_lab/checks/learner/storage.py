@@ -1,0 +1,31 @@
+"""torch for storage only: its own autograd switched off, and refusing to run where a submission switches it on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+from unittest import mock
+
+import torch
+from torch.autograd import forward_ad
+
+
+def _refuse_gradients(*_: Any, **__: Any) -> NoReturn:
+    raise RuntimeError("torch's own autograd is switched off in this lab; the gradients come from your engine")
+
+
+@contextmanager
+def _without_autograd() -> Iterator[None]:
+    with (
+        torch.inference_mode(),
+        mock.patch.object(torch.autograd, "_engine_run_backward", _refuse_gradients),
+        mock.patch.object(torch.autograd.graph, "_engine_run_backward", _refuse_gradients),
+        mock.patch.object(forward_ad, "enter_dual_level", _refuse_gradients),
+    ):
+        yield
+
+
+storage_only = _without_autograd()
+"""Decorates every call: torch records nothing (inference mode), and whoever leaves that mode finds both its engines, of
+reverse and of forward mode, refusing to run. So all gradients come from the learner's engine."""
