@@ -35,3 +35,11 @@ def read_letter_sizes(page: Page, element: str) -> list[float]:
           return [...svg.querySelectorAll("text")].map((t) => parseFloat(getComputedStyle(t).fontSize) * scale); })""",
     )
     return sizes
+
+
+def assert_readable(page: Page, element: str, width: int, *, texts: int) -> None:
+    """Assert that an element has at least `texts` texts in its pictures, none below 11 px, and does not overflow."""
+    settle(page)
+    sizes = read_letter_sizes(page, element)
+    assert len(sizes) >= texts and min(sizes) >= 11, sizes
+    assert page.evaluate("document.documentElement.scrollWidth") <= width

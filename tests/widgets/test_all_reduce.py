@@ -10,7 +10,7 @@ from mlsys_lab.comm.cost.choice import autopick
 from mlsys_lab.errors import InputError
 from mlsys_lab.widgets import element, esm
 from mlsys_lab.widgets.all_reduce import WORLDS, AllReduce, all_reduce_data, all_reduce_table
-from tests.pages import read_letter_sizes, settle
+from tests.pages import assert_readable
 
 NAME = "mlsys-all_reduce"
 
@@ -119,7 +119,4 @@ def test_a_crossover_is_marked_on_the_fastest_curve(open_page) -> None:
 @pytest.mark.parametrize("width", [390, 1280])
 def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, width: int) -> None:
     page = open_page(figure("nodes of 8 on rails", ranks=64), width=width)
-    settle(page)
-    sizes = read_letter_sizes(page, NAME)
-    assert len(sizes) > 8 and min(sizes) >= 11
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert_readable(page, NAME, width, texts=9)

@@ -13,7 +13,7 @@ from mlsys_lab.flops.parameters import parameters
 from mlsys_lab.flops.presets import PRESETS
 from mlsys_lab.widgets import element, esm
 from mlsys_lab.widgets.attention_share import AttentionShare, attention_share_data, attention_share_table
-from tests.pages import read_letter_sizes, settle
+from tests.pages import assert_readable
 from tests.widgets.transformers import random_config, try_config
 
 NAME = "mlsys-attention_share"
@@ -154,7 +154,4 @@ def test_sizes_of_one_s_own_and_what_cannot_be(open_page) -> None:
 def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, width: int) -> None:
     page = open_page(figure("deepseek-v3"), width=width)
     page.get_by_text("Sizes", exact=True).click()
-    settle(page)
-    sizes = read_letter_sizes(page, NAME)
-    assert len(sizes) > 8 and min(sizes) >= 11
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert_readable(page, NAME, width, texts=9)

@@ -18,7 +18,7 @@ from mlsys_lab.flops.presets import preset
 from mlsys_lab.hardware import device
 from mlsys_lab.widgets import element, esm
 from mlsys_lab.widgets.decode_step import GPUS, MODELS, DecodeStep, decode_step, decode_step_data, decode_step_table
-from tests.pages import read_letter_sizes, settle
+from tests.pages import assert_readable
 
 NAME = "mlsys-decode_step"
 
@@ -145,7 +145,4 @@ def test_the_verdict_follows_the_keyboard_and_the_menus(open_page) -> None:
 @pytest.mark.parametrize("width", [390, 1280])
 def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, width: int) -> None:
     page = open_page(figure(batch=64), width=width)
-    settle(page)
-    sizes = read_letter_sizes(page, NAME)
-    assert len(sizes) > 8 and min(sizes) >= 11
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert_readable(page, NAME, width, texts=9)

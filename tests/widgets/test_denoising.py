@@ -17,7 +17,7 @@ from mlsys_lab.widgets.denoising import (
     sampling_of,
     spread_of,
 )
-from tests.pages import read_letter_sizes, settle
+from tests.pages import assert_readable
 
 NAME = "mlsys-denoising"
 
@@ -113,7 +113,4 @@ def test_the_picture_follows_menu_and_keyboard(open_page) -> None:
 @pytest.mark.parametrize("width", [390, 1280])
 def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, width: int) -> None:
     page = open_page(figure(), width=width)
-    settle(page)
-    sizes = read_letter_sizes(page, NAME)
-    assert len(sizes) == 3 and min(sizes) >= 11
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert_readable(page, NAME, width, texts=3)

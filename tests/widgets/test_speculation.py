@@ -10,7 +10,7 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.inference.speculative import best_drafts, expected_tokens, operations_ratio, speedup
 from mlsys_lab.widgets import element, esm
 from mlsys_lab.widgets.speculation import MOST_DRAFTS, SpeculationGain, speculation_data, speculation_table
-from tests.pages import read_letter_sizes, settle
+from tests.pages import assert_readable
 
 NAME = "mlsys-speculation"
 
@@ -89,7 +89,4 @@ def test_the_verdict_follows_the_keyboard_and_the_mouse(open_page) -> None:
 @pytest.mark.parametrize("width", [390, 1280])
 def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, width: int) -> None:
     page = open_page(figure(), width=width)
-    settle(page)
-    sizes = read_letter_sizes(page, NAME)
-    assert len(sizes) > 8 and min(sizes) >= 11
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert_readable(page, NAME, width, texts=9)
