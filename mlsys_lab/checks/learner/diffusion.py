@@ -34,47 +34,54 @@ def denoiser_of(artifact: Any, arrays: Arrays) -> Any:
     return artifact.AgingDenoiser(torch.from_numpy(arrays["centres"]), float(arrays["spread"]))
 
 
+def tensor(name: str, got: Any) -> np.ndarray:
+    """A tensor's numbers; `InputError` for anything else, lists of numbers too."""
+    if not isinstance(got, torch.Tensor):
+        raise InputError(f"{name} is no tensor", got=type(got).__name__, expected="a torch.Tensor")
+    return array(name, got)
+
+
 # --- Tasks 1 and 2 ----------------------------------------------------------------------------------------------------
 
 
 def levels(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `levels`: the levels."""
-    return {"levels": array("levels", artifact.levels(*tensors(arrays, "betas")))}
+    return {"levels": tensor("levels", artifact.levels(*tensors(arrays, "betas")))}
 
 
 def edm_grid(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `edm_grid`, with the case's numbers as far as it has them."""
     given = {name: float(arrays[name]) for name in ("sigma_min", "sigma_max", "rho") if name in arrays}
-    return {"grid": array("the grid", artifact.edm_grid(int(arrays["steps"]), **given))}
+    return {"grid": tensor("the grid", artifact.edm_grid(int(arrays["steps"]), **given))}
 
 
 def q_sample(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `q_sample`: noisy images."""
-    return {"x": array("x", artifact.q_sample(*tensors(arrays, "x0", "sigma", "noise")))}
+    return {"x": tensor("x", artifact.q_sample(*tensors(arrays, "x0", "sigma", "noise")))}
 
 
 def mixture(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `denoise_mixture`: denoised points."""
     given = tensors(arrays, "x", "sigma", "means", "weights")
-    return {"denoised": array("denoised", artifact.denoise_mixture(*given, float(arrays["deviation"])))}
+    return {"denoised": tensor("denoised", artifact.denoise_mixture(*given, float(arrays["deviation"])))}
 
 
 def directions(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `score` and `slope`."""
     given = tensors(arrays, "denoised", "x", "sigma")
-    return {name: array(name, getattr(artifact, name)(*given)) for name in ("score", "slope")}
+    return {name: tensor(name, getattr(artifact, name)(*given)) for name in ("score", "slope")}
 
 
 def walk_ode(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `walk_ode`: images at the end."""
     x, grid = tensors(arrays, "x", "grid")
-    return {"x": array("x", artifact.walk_ode(denoiser_of(artifact, arrays), x, grid, label_of(arrays)))}
+    return {"x": tensor("x", artifact.walk_ode(denoiser_of(artifact, arrays), x, grid, label_of(arrays)))}
 
 
 def walk_sde(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `walk_sde`: images at the end."""
     x, grid, noise = tensors(arrays, "x", "grid", "noise")
-    return {"x": array("x", artifact.walk_sde(denoiser_of(artifact, arrays), x, grid, noise, label_of(arrays)))}
+    return {"x": tensor("x", artifact.walk_sde(denoiser_of(artifact, arrays), x, grid, noise, label_of(arrays)))}
 
 
 # --- Task 3 -----------------------------------------------------------------------------------------------------------
@@ -124,28 +131,28 @@ def predictions(artifact: Any, arrays: Arrays) -> Arrays:
     named = PREDICTIONS[int(arrays["prediction"])]
     x0, sigma, noise, answer, x = tensors(arrays, "x0", "sigma", "noise", "answer", "x")
     return {
-        "target": array("target", artifact.target(named, x0, sigma, noise)),
-        "denoised": array("denoised", artifact.denoised_from(named, answer, x, sigma)),
+        "target": tensor("target", artifact.target(named, x0, sigma, noise)),
+        "denoised": tensor("denoised", artifact.denoised_from(named, answer, x, sigma)),
     }
 
 
 def loss_weight(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `loss_weight`: a weight for each image."""
     named = PREDICTIONS[int(arrays["prediction"])]
-    return {"weight": array("weight", artifact.loss_weight(named, *tensors(arrays, "sigma")))}
+    return {"weight": tensor("weight", artifact.loss_weight(named, *tensors(arrays, "sigma")))}
 
 
 def p_losses(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `p_losses` on a linear network: a loss for each image."""
     named, given = PREDICTIONS[int(arrays["prediction"])], tensors(arrays, "x0", "sigma", "noise")
     got = artifact.p_losses(LinearNetwork(arrays), named, *given, label_of(arrays))
-    return {"losses": array("losses", got.detach() if isinstance(got, torch.Tensor) else got)}
+    return {"losses": tensor("losses", got.detach() if isinstance(got, torch.Tensor) else got)}
 
 
 def drop_labels(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `drop_labels`: labels, some of which are null."""
     given = tensors(arrays, "label", "uniforms")
-    return {"label": array("label", artifact.drop_labels(*given, float(arrays["share"]), int(arrays["null"])))}
+    return {"label": tensor("label", artifact.drop_labels(*given, float(arrays["share"]), int(arrays["null"])))}
 
 
 def update_average(artifact: Any, arrays: Arrays) -> Arrays:
@@ -182,7 +189,7 @@ def posterior(artifact: Any, arrays: Arrays) -> Arrays:
     x0, x = tensors(arrays, "x0", "x")
     got = artifact.posterior(x0, x, *(float(arrays[name]) for name in ("sigma", "following", "eta")))
     mean, deviation = pair("posterior", got, "mean", "deviation")
-    return {"mean": array("the mean", mean), "deviation": number("the deviation", deviation)}
+    return {"mean": tensor("the mean", mean), "deviation": number("the deviation", deviation)}
 
 
 def ddim_step(artifact: Any, arrays: Arrays) -> Arrays:
@@ -190,7 +197,7 @@ def ddim_step(artifact: Any, arrays: Arrays) -> Arrays:
     x, noise = tensors(arrays, "x", "noise")
     sigma, following, eta = (float(arrays[name]) for name in ("sigma", "following", "eta"))
     given = (denoiser_of(artifact, arrays), x, sigma, following, noise, eta, label_of(arrays))
-    return {"x": array("x", artifact.ddim_step(*given))}
+    return {"x": tensor("x", artifact.ddim_step(*given))}
 
 
 def heun_step(artifact: Any, arrays: Arrays) -> Arrays:
@@ -198,7 +205,7 @@ def heun_step(artifact: Any, arrays: Arrays) -> Arrays:
     (x,) = tensors(arrays, "x")
     sigma, following = float(arrays["sigma"]), float(arrays["following"])
     given = (denoiser_of(artifact, arrays), x, sigma, following, label_of(arrays))
-    return {"x": array("x", artifact.heun_step(*given))}
+    return {"x": tensor("x", artifact.heun_step(*given))}
 
 
 def convergence(artifact: Any, arrays: Arrays) -> Arrays:
@@ -224,7 +231,7 @@ def convergence(artifact: Any, arrays: Arrays) -> Arrays:
             at = x
             for sigma, following in pairwise(grid):
                 at = step(at, sigma, following)
-            answers[f"{name}, {count} steps"] = array("x", at)
+            answers[f"{name}, {count} steps"] = tensor("x", at)
     return answers
 
 
@@ -238,7 +245,7 @@ def guide(artifact: Any, arrays: Arrays) -> Arrays:
         torch.from_numpy(arrays[name]) if arrays[name].ndim else float(arrays[name]) for name in ("low", "high")
     ]
     got = artifact.guide(denoiser_of(artifact, arrays), x, sigma, label, scale, len(arrays["centres"]) - 1, *interval)
-    return {"denoised": array("denoised", got)}
+    return {"denoised": tensor("denoised", got)}
 
 
 def dit_of(artifact: Any, arrays: Arrays) -> Any:
@@ -274,28 +281,19 @@ def least_batch(artifact: Any, arrays: Arrays) -> Arrays:
 
 def predict_image(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `predict_image_s`: seconds."""
-    got = artifact.predict_image_s(
-        dit_of(artifact, arrays),
-        machine_of(artifact, arrays),
-        int(arrays["steps"]),
-        SOLVERS[int(arrays["solver"])],
-        bool(arrays["guided"]),
-        int(arrays["requests"]),
-        int(arrays["element_bytes"]),
-    )
+    given = (dit_of(artifact, arrays), machine_of(artifact, arrays), int(arrays["steps"]))
+    how = (SOLVERS[int(arrays["solver"])], bool(arrays["guided"]))
+    got = artifact.predict_image_s(*given, *how, int(arrays["requests"]), int(arrays["element_bytes"]))
     return {"seconds": number("seconds", got)}
 
 
 def serve(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `serve` for the requests of a case: their images."""
     grids = torch.split(torch.from_numpy(arrays["grids"]), (arrays["steps"] + 1).tolist())
-    asked = [
-        artifact.Request(noise, label, grid, *guidance)
-        for noise, label, grid, guidance in zip(
-            torch.from_numpy(arrays["noise"]), arrays["label"].tolist(), grids, arrays["guidance"].tolist(), strict=True
-        )
-    ]
+    noise, label, guidance = torch.from_numpy(arrays["noise"]), arrays["label"].tolist(), arrays["guidance"].tolist()
+    given = zip(noise, label, grids, guidance, strict=True)
+    asked = [artifact.Request(*one, *how) for *one, how in given]
     got = artifact.serve(denoiser_of(artifact, arrays), asked, len(arrays["centres"]) - 1, int(arrays["slots"]))
     if not isinstance(got, list | tuple):
         raise InputError("serve gives no list", got=type(got).__name__, expected="a list of images")
-    return {f"image {i}": array("an image", image) for i, image in enumerate(got)}
+    return {f"image {i}": tensor("an image", image) for i, image in enumerate(got)}

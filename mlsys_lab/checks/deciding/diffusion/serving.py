@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from mlsys_lab.checks.deciding.compare import close
+from mlsys_lab.checks.deciding.diffusion.guidance import guided
 from mlsys_lab.checks.deciding.diffusion.oracle import CLASSES, Aging, column, draw_denoiser
-from mlsys_lab.checks.deciding.diffusion.sampling import guided
 from mlsys_lab.checks.learner import diffusion as calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 
