@@ -436,8 +436,8 @@ check("train_step")
 # drawn log-normal, as EDM has them, and a tenth of the labels is dropped. Training takes some ten seconds.
 
 # %%
+from IPython.display import HTML, display
 from sklearn.datasets import load_digits
-from tqdm.auto import tqdm
 
 pixels, digits = load_digits(return_X_y=True)
 images = torch.tensor(pixels, dtype=torch.float32).reshape(-1, 1, 8, 8) / 8 - 1
@@ -466,12 +466,30 @@ class SmallNetwork(torch.nn.Module):
         return self.end(torch.nn.functional.silu(h)).view_as(x)
 
 
+@torch.no_grad()
+def model(x, sigma, label):
+    """The trained network as a denoiser."""
+    answer = network(x / per_image((1 + sigma**2).sqrt(), x), (sigma.log() / 4).to(x), label)
+    return denoised_from("v", answer, x, sigma)
+
+
+def bar(steps):
+    """Go through steps with a progress bar beneath the cell."""
+    shown = display(HTML(""), display_id=True)
+    for done, step in enumerate(steps, 1):
+        yield step
+        if done % 100 == 0:
+            shown.update(HTML(f"<progress value='{done}' max='{len(steps)}'></progress> {done} of {len(steps)}"))
+
+
 torch.manual_seed(0)
 network = SmallNetwork()
+
+# %%
 optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
 average = [weight.detach().clone() for weight in network.parameters()]
 losses = []
-for _ in tqdm(range(3000)):
+for _ in bar(range(3000)):
     chosen = torch.randint(len(images), (128,))
     label = drop_labels(digits[chosen], torch.rand(128), share=0.1, null=NULL)
     sigma = (torch.randn(128, dtype=torch.float64) * 1.2 - 0.5).exp()
@@ -482,13 +500,6 @@ with torch.no_grad():
         weight.copy_(mean)
 first, last = (sum(some) / len(some) for some in (losses[:100], losses[-100:]))
 print(f"loss {first:.2f} in the first hundred steps, {last:.2f} in the last")
-
-
-@torch.no_grad()
-def model(x, sigma, label):
-    """The trained network as a denoiser."""
-    answer = network(x / per_image((1 + sigma**2).sqrt(), x), (sigma.log() / 4).to(x), label)
-    return denoised_from("v", answer, x, sigma)
 
 
 # %% [markdown]
@@ -606,21 +617,6 @@ def heun(x, sigma, following):
     return heun_step(exact, x, sigma, following)
 
 
-torch.manual_seed(2)
-start = 80 * torch.randn(200, 2, dtype=torch.float64)
-truth = walk(heun, start, edm_grid(400))
-figure = go.Figure()
-for name, step, evaluations in (("DDIM", ddim, lambda s: s), ("Heun", heun, lambda s: 2 * s - 1)):
-    counts = [4, 8, 16, 32, 64, 128]
-    errors = [(walk(step, start, edm_grid(s)) - truth).norm(dim=1).mean().item() for s in counts]
-    print(f"{name}: {errors[-2] / errors[-1]:.1f} times less error with 128 steps than with 64")
-    figure.add_scatter(x=[evaluations(s) for s in counts], y=errors, mode="lines+markers", name=name)
-figure.update_xaxes(type="log", title="calls of the denoiser")
-figure.update_yaxes(type="log", title="mean error")
-figure.update_layout(margin_t=30)
-show(figure, alt="Error against calls for DDIM and Heun: Heun's line falls twice as steeply")
-
-
 def draw(denoiser, label, steps=16, seed=0):
     """Digits (B, 1, 8, 8) of the classes in label (B,), by Heun's steps from one seed."""
     grid = edm_grid(steps, sigma_min=0.02, sigma_max=20)
@@ -639,6 +635,22 @@ def sheet(rows, alt):
 
 
 classes = torch.arange(10)
+
+# %%
+torch.manual_seed(2)
+start = 80 * torch.randn(200, 2, dtype=torch.float64)
+truth = walk(heun, start, edm_grid(400))
+figure = go.Figure()
+for name, step, evaluations in (("DDIM", ddim, lambda s: s), ("Heun", heun, lambda s: 2 * s - 1)):
+    counts = [4, 8, 16, 32, 64, 128]
+    errors = [(walk(step, start, edm_grid(s)) - truth).norm(dim=1).mean().item() for s in counts]
+    print(f"{name}: {errors[-2] / errors[-1]:.1f} times less error with 128 steps than with 64")
+    figure.add_scatter(x=[evaluations(s) for s in counts], y=errors, mode="lines+markers", name=name)
+figure.update_xaxes(type="log", title="calls of the denoiser")
+figure.update_yaxes(type="log", title="mean error")
+figure.update_layout(margin_t=30)
+show(figure, alt="Error against calls for DDIM and Heun: Heun's line falls twice as steeply")
+
 sheet([draw(model, classes, seed=seed) for seed in range(3)], "Three rows of digits 0 to 9 that your model drew")
 
 # %% [markdown]
