@@ -175,13 +175,15 @@ def train_step(artifact: Any, arrays: Arrays) -> Arrays:
     for x0, sigma, noise, label in zip(*tensors(arrays, "x0", "sigma", "noise", "label"), strict=True):
         given = (network, optimizer, average, named, x0, sigma, noise, label, float(arrays["decay"]))
         losses.append(number("the loss", artifact.train_step(*given)))
+    if any(mean.requires_grad for mean in average):
+        raise InputError("the average tracks gradients", expected="an update under torch.no_grad()")
     answers = {"losses": np.stack(losses)}
     for name, weight, mean in zip(("matrix", "by_level", "by_label"), network.parameters(), average, strict=True):
         answers |= {name: weight.detach().numpy().copy(), f"average of {name}": mean.detach().numpy().copy()}
     return answers
 
 
-# --- Task 4 -----------------------------------------------------------------------------------------------------------
+# --- Tasks 4 to 7 -----------------------------------------------------------------------------------------------------
 
 
 def posterior(artifact: Any, arrays: Arrays) -> Arrays:
@@ -233,9 +235,6 @@ def convergence(artifact: Any, arrays: Arrays) -> Arrays:
                 at = step(at, sigma, following)
             answers[f"{name}, {count} steps"] = tensor("x", at)
     return answers
-
-
-# --- Tasks 5, 6 and 7 -------------------------------------------------------------------------------------------------
 
 
 def guide(artifact: Any, arrays: Arrays) -> Arrays:
