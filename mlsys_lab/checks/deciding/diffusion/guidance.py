@@ -1,0 +1,96 @@
+"""Check of task 5: guidance in one call. Oracle: (1 + w) times one guess less w times the other, where it acts."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from mlsys_lab.checks.deciding.compare import close
+from mlsys_lab.checks.deciding.diffusion.oracle import CLASSES, Aging, column, draw_denoiser, draw_images, draw_levels
+from mlsys_lab.checks.learner import diffusion as calls
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check
+
+
+def _draw_guided(rng: np.random.Generator, case: Case) -> Arrays:
+    B, sigma = case.params["shape"][0], draw_levels(rng, case)
+    scale = rng.uniform(1.5, 5, B) * (1 - 2 * (rng.random(B) < 0.2))
+    scale[rng.permutation(B)[: case.params.get("plain", 0)]] = 1.0
+    low, high = 0.0, math.inf
+    if interval := case.params.get("interval"):
+        ordered = np.sort(sigma)
+        low, high = (float(ordered[place]) for place in interval)
+    if case.params.get("outside"):
+        low, high = 100.0, 200.0
+    ends = np.array(low), np.array(high)
+    if case.params.get("each"):
+        ends = sigma * rng.choice([0.5, 1.5], B), sigma * rng.choice([1.6, 3.0], B)
+    return {
+        **draw_images(rng, case, "x"),
+        **draw_denoiser(rng, case),
+        "sigma": sigma,
+        "scale": scale,
+        "low": ends[0],
+        "high": ends[1],
+    }
+
+
+def guided(denoise: Aging, x: np.ndarray, arrays: Arrays) -> np.ndarray:
+    """Denoised images (B, ...), as (1 + w)·D_c - w·D_u with w = s - 1 where guidance acts."""
+    sigma, scale = arrays["sigma"], arrays["scale"]
+    acts = np.array((arrays["low"] <= sigma) & (sigma <= arrays["high"]) & (scale != 1))
+    again = np.concatenate([np.arange(len(x)), np.flatnonzero(acts)])
+    label = np.concatenate([arrays["label"], np.full(int(acts.sum()), CLASSES)])
+    answers = denoise(x[again], sigma[again], label)
+    denoised = answers[: len(x)].copy()
+    w = column(scale[acts] - 1, denoised)
+    denoised[acts] = (1 + w) * denoised[acts] - w * answers[len(x) :]
+    return denoised
+
+
+def _expect_guided(arrays: Arrays) -> Arrays:
+    denoised = guided(Aging(arrays), arrays["x"].astype(np.float64), arrays)
+    return {"denoised": denoised.astype(arrays["x"].dtype)}
+
+
+def _code_of_guide(arrays: Arrays) -> str:
+    centres, x, sigma, label, scale = (
+        f'torch.from_numpy(given["{name}"])' for name in ("centres", "x", "sigma", "label", "scale")
+    )
+    low, high = (
+        f'torch.from_numpy(given["{name}"])' if arrays[name].ndim else f'float(given["{name}"])'
+        for name in ("low", "high")
+    )
+    return (
+        f"denoiser = AgingDenoiser({centres}, {float(arrays['spread'])!r})\n"
+        f"guide(denoiser, {x}, {sigma}, {label}, {scale}, {CLASSES}, {low}, {high})"
+    )
+
+
+CHECKS = (
+    Check(
+        name="guide",
+        title="Guidance in one call",
+        points=8,
+        cases=(
+            Case("all levels", {"shape": (3, 2)}),
+            Case("within an interval", {"shape": (5, 2), "interval": (1, 3)}),
+            Case("some of scale 1", {"shape": (4, 1, 2, 3), "plain": 2}),
+            Case("none is guided", {"shape": (3, 2), "plain": 3}),
+            Case("none is inside", {"shape": (2, 3), "outside": True}),
+            Case("one image", {"shape": (1, 2, 2)}),
+            Case("an interval for each", {"shape": (8, 3), "each": True}),
+            Case("single precision", {"shape": (4, 4), "interval": (0, 2), "dtype": "float32"}),
+            Case("many images", {"shape": (24, 2, 3), "interval": (4, 19), "plain": 5}, hidden=True),
+        ),
+        inputs=_draw_guided,
+        run=calls.guide,
+        expect=_expect_guided,
+        compare=close,
+        pointer="How many images has the one call, and which of them have no class? Which keep their first guess?",
+        hint="All images with their labels, then those that are guided once more with null; what is guided begins at "
+        "the guess without a class and goes scale times the difference.",
+        uses=("AgingDenoiser", "guide"),
+        describe=_code_of_guide,
+    ),
+)

@@ -1,0 +1,59 @@
+"""Oracle of lab 12: Gaussians by class and their aging denoiser in float64, and images as cases draw them.
+
+Answers are worked out in float64 and rounded to the images' dtype at the end: float32 is held to its own tolerance.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlsys_lab.checks.learner.spec import Arrays, Case
+
+CLASSES = 3
+AGE, CROWD = 0.05, 0.01
+"""What the notebook's denoiser adds for each call before this one, and for each image of this call."""
+
+
+def column(values: np.ndarray, images: np.ndarray) -> np.ndarray:
+    """Values (B,) with axes of length 1 behind them."""
+    return values.reshape(-1, *[1] * (images.ndim - 1))
+
+
+def draw_images(rng: np.random.Generator, case: Case, *names: str) -> Arrays:
+    """Images of the case's shape (B, ...) and dtype, by name."""
+    shape, dtype = case.params["shape"], case.params.get("dtype", "float64")
+    return {name: rng.standard_normal(shape).astype(dtype) for name in names}
+
+
+def draw_levels(rng: np.random.Generator, case: Case) -> np.ndarray:
+    """A level for each image, (B,), from 0.05 to 20."""
+    levels: np.ndarray = np.exp(rng.uniform(np.log(0.05), np.log(20), case.params["shape"][0]))
+    return levels
+
+
+def draw_denoiser(rng: np.random.Generator, case: Case) -> Arrays:
+    """Centres of all classes and of none, their deviation, and labels unless the case has `none`."""
+    B, *shape = case.params["shape"]
+    dtype = case.params.get("dtype", "float64")
+    given = {
+        "centres": rng.standard_normal((CLASSES + 1, *shape)).astype(dtype),
+        "spread": np.array(rng.uniform(0.3, 0.8)),
+    }
+    return given if case.params.get("none") else {**given, "label": rng.integers(0, CLASSES, B)}
+
+
+class Aging:
+    """The case's denoiser, older after each call."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        self.centres, self.spread = arrays["centres"].astype(np.float64), float(arrays["spread"])
+        self.calls = 0
+
+    def __call__(self, x: np.ndarray, sigma: np.ndarray | float, label: np.ndarray | None) -> np.ndarray:
+        """Denoise x (B, ...) at levels sigma, one or (B,), of classes label (B,)."""
+        level = column(np.broadcast_to(sigma, len(x)), x) ** 2
+        centre = self.centres[-1] if label is None else self.centres[label]
+        denoised: np.ndarray = (self.spread**2 * x + level * centre) / (self.spread**2 + level)
+        denoised += AGE * self.calls + CROWD * len(x)
+        self.calls += 1
+        return denoised

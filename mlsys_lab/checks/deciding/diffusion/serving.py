@@ -1,0 +1,98 @@
+"""Check of task 7: requests that share calls. Oracle: slots over time, and one guided call for what is under way."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from mlsys_lab.checks.deciding.compare import close
+from mlsys_lab.checks.deciding.diffusion.guidance import guided
+from mlsys_lab.checks.deciding.diffusion.oracle import CLASSES, Aging, column, draw_denoiser
+from mlsys_lab.checks.learner import diffusion as calls
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check
+
+
+def _draw_requests(rng: np.random.Generator, case: Case) -> Arrays:
+    steps = np.array(case.params["steps"])
+    shape, dtype = case.params.get("shape", (2,)), case.params.get("dtype", "float64")
+    grids = []
+    for count in steps.tolist():
+        grid = np.sort(np.exp(rng.uniform(np.log(0.05), np.log(6), count + 1)))[::-1].copy()
+        grid[-1] *= rng.random() < 0.3
+        grids.append(grid)
+    asked = [(rng.uniform(1.5, 4), rng.uniform(0.1, 0.5), rng.uniform(1.0, 4.0)) for _ in grids]
+    guidance = np.array(asked).reshape(-1, 3)
+    for i, kind in enumerate(case.params.get("kinds", "")):
+        guidance[i] = {"-": (1.0, 0.0, math.inf), "+": (guidance[i, 0], 0.0, math.inf), "i": guidance[i]}[kind]
+    many = Case("", {"shape": (len(steps), *shape), "dtype": dtype})
+    return {
+        **draw_denoiser(rng, many),
+        "noise": rng.standard_normal((len(steps), *shape)).astype(dtype),
+        "grids": np.concatenate([*grids, np.empty(0)]),
+        "steps": steps.astype(np.int64),
+        "guidance": guidance,
+        "slots": np.array(case.params["slots"]),
+    }
+
+
+def _expect_images(arrays: Arrays) -> Arrays:
+    """Each request begins with the first call at which a slot is free; all under way go on with every call."""
+    denoise, steps, slots = Aging(arrays), arrays["steps"].tolist(), int(arrays["slots"])
+    ends: list[int] = []
+    starts = []
+    for i, count in enumerate(steps):
+        starts.append(sorted(ends)[i - slots] if i >= slots else 0)
+        ends.append(starts[i] + count)
+    first = np.concatenate([[0], np.cumsum(arrays["steps"] + 1)])[:-1]
+    noise = arrays["noise"].astype(np.float64)
+    images = column(arrays["grids"][first], noise) * noise if steps else noise
+    for call in range(max(ends, default=0)):
+        now = np.array([i for i in range(len(steps)) if starts[i] <= call < ends[i]])
+        at = np.array([first[i] + call - starts[i] for i in now])
+        sigma, following = arrays["grids"][at], arrays["grids"][at + 1]
+        scale, low, high = arrays["guidance"][now].T
+        asked = {"sigma": sigma, "scale": scale, "low": low, "high": high, "label": arrays["label"][now]}
+        x = images[now]
+        denoised = guided(denoise, x, asked)
+        images[now] = denoised + column(following / sigma, x) * (x - denoised)
+    return {f"image {i}": image.astype(arrays["noise"].dtype) for i, image in enumerate(images)}
+
+
+def _code_of_requests(arrays: Arrays) -> str:
+    return f"""denoiser = AgingDenoiser(torch.from_numpy(given["centres"]), {float(arrays["spread"])!r})
+grids = torch.from_numpy(given["grids"]).split({(arrays["steps"] + 1).tolist()})
+asked = zip(torch.from_numpy(given["noise"]), {arrays["label"].tolist()}, grids, given["guidance"].tolist())
+requests = [Request(noise, label, grid, *guidance) for noise, label, grid, guidance in asked]
+serve(denoiser, requests, {CLASSES}, {int(arrays["slots"])})"""
+
+
+CHECKS = (
+    Check(
+        name="serve",
+        title="Requests that share calls",
+        points=11,
+        cases=(
+            Case("two of equal length", {"steps": (3, 3), "slots": 2, "kinds": "--"}),
+            Case("one alone", {"steps": (4,), "slots": 3, "kinds": "i"}),
+            Case("different lengths", {"steps": (2, 5, 3), "slots": 3, "kinds": "-+i"}),
+            Case("one slot", {"steps": (2, 3, 1), "slots": 1, "kinds": "+-i"}),
+            Case("some must wait", {"steps": (4, 2, 3, 1, 2), "slots": 2, "kinds": "i-+-i"}),
+            Case("images of unequal sides", {"steps": (3, 1, 2, 4), "slots": 3, "kinds": "++-i", "shape": (1, 3, 2)}),
+            Case("single precision", {"steps": (5, 2, 4), "slots": 2, "kinds": "-ii", "dtype": "float32"}),
+            Case("nobody asks", {"steps": (), "slots": 2}),
+            Case(
+                "many", {"steps": (7, 3, 9, 1, 4, 4, 12, 2, 5, 1, 6), "slots": 4, "kinds": "i+-ii-+i+-i"}, hidden=True
+            ),
+        ),
+        inputs=_draw_requests,
+        run=calls.serve,
+        expect=_expect_images,
+        compare=close,
+        pointer="Write down for each call which requests are in it, and at which of their levels each stands.",
+        hint="Fill the slots, collect image, level, label, scale and interval of each request, make one call of guide, "
+        "step each to its own next level, and let those leave that are at the end.",
+        uses=("AgingDenoiser", "Request", "guide", "serve"),
+        describe=_code_of_requests,
+    ),
+)
