@@ -121,8 +121,8 @@ def prefix() -> Markup:
     pieces = [box(100, 4, 140, 30, f"system prompt: {len(system)}", "violet")]
     pieces += [arrow(140, 34, 110, 58), arrow(200, 34, 270, 58)]
     pieces += [box(30, 60, 150, 30, f"a document: {len(document)}", "violet")]
-    pieces += [arrow(80, 90, 55, 114), arrow(130, 90, 155, 114)]
-    for x, y, name, tone in ((8, 116, "A", "blue"), (112, 116, "B", "orange"), (224, 60, "C", "green")):
+    pieces += [arrow(80, 90, 61, 114), arrow(130, 90, 173, 114)]
+    for x, y, name, tone in ((14, 116, "A", "blue"), (126, 116, "B", "orange"), (224, 60, "C", "green")):
         number, _ = held[name]
         own = len(prompts[name]) - len(system) - (len(document) if name in "AB" else 0)
         pieces.append(box(x, y, 94, 30, f"{name}: {own}", tone))
