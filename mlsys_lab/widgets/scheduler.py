@@ -40,7 +40,7 @@ def scheduler_data(arrivals: Iterable[tuple[int, str]] = OPENING, *, budget: int
 
     Raises `InputError` for another kind, too many requests, and a budget below one token for each sequence.
     """
-    given = sorted(([at, kind] for at, kind in arrivals), key=lambda one: one[0])
+    given = sorted(arrivals, key=lambda one: one[0])
     for at, kind in given:
         if kind not in KINDS:
             near = did_you_mean(kind, KINDS)
@@ -58,7 +58,7 @@ def scheduler_data(arrivals: Iterable[tuple[int, str]] = OPENING, *, budget: int
         "pages": PAGES,
         "page": PAGE,
         "sequences": SEQUENCES,
-        "arrivals": given,
+        "arrivals": [[at, kind] for at, kind in given],
         "budget": budget,
         "shown": shown,
     }
