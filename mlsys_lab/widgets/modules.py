@@ -30,6 +30,7 @@ _BEFORE = {
         *("sizes", "devices"),
     ),
     "ring": ("common", "stepper"),
+    "scheduler": ("common", "axes", "stepper"),
     "speculation": ("common", "axes"),
     "zero_stages": ("common", "axes", "memory"),
 }

@@ -27,7 +27,7 @@ import yaml
 
 HERE = Path(__file__).parent
 EVIDENCE = ("quoted", "primary", "derived", "notes", "memory")
-LATER = ("serving", "reliability")
+LATER = ("reliability",)
 STATES = ("package", "in part", "page", "restated", "later")
 """Who computes an entry's figures: the package all or some of them, a chapter's cells, nobody, a later topic."""
 IN_A_NAME = re.compile(r"(?<![A-Z0-9])[A-Z]{2}\d{2}(?![A-Z0-9])")

@@ -1,0 +1,201 @@
+"""Drawings of chapter 13: batches, a budget of tokens, shared beginnings, a request's times, prompts read elsewhere.
+
+Steps, tables and times are those of the package's scheduler, page tables and simulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+from book.drawings.kit import Panel, arrow, box, cells, drawing, line, panel, text
+from mlsys_lab.flops import preset
+from mlsys_lab.flops.cache import bytes_per_token
+from mlsys_lab.inference.cache.tables import PageTables
+from mlsys_lab.inference.engine.scheduler import Limits, Scheduler
+from mlsys_lab.inference.simulator import Arrival, simulate
+from mlsys_lab.widgets.scheduler import OPENING, play
+
+TONES = ("blue", "orange", "green", "violet")
+SLOTS = 4
+ANSWERS = (3, 9, 4, 2, 5, 2, 8, 3, 4, 2)
+"""Tokens of the answers that both kinds of batch write, in the order in which they are asked for."""
+
+
+def static_slots(answers: Sequence[int], slots: int) -> list[list[int | None]]:
+    """Answer that is written in each slot by step, None where it idles: a batch lasts as long as its longest answer."""
+    rows: list[list[int | None]] = [[] for _ in range(slots)]
+    for first in range(0, len(answers), slots):
+        batch = answers[first : first + slots]
+        for slot, row in enumerate(rows):
+            mine = [first + slot] * batch[slot] if slot < len(batch) else []
+            row += [*mine, *[None] * (max(batch) - len(mine))]
+    return rows
+
+
+def continuous_slots(answers: Sequence[int], slots: int) -> list[list[int | None]]:
+    """Answer that is written in each slot by step, None where it idles: steps are the package's scheduler's."""
+    tables = PageTables(2 * len(answers), max(answers) + 1)
+    scheduler = Scheduler(tables, Limits(slots, slots))
+    numbers = {scheduler.add([number], writes): number for number, writes in enumerate(answers)}
+    rows: list[list[int | None]] = [[] for _ in range(slots)]
+    held: list[int | None] = [None] * slots
+    while not scheduler.idle:
+        batch = scheduler.schedule()
+        tables.commit(batch.new)
+        now = [numbers[one] for one in batch.writers]
+        held = [number if number in now else None for number in held]
+        for number in now:
+            if number not in held:
+                held[held.index(None)] = number
+        for row, number_held in zip(rows, held, strict=True):
+            row.append(number_held)
+        for one in batch.writers:
+            scheduler.write(one, [0])
+            if len(one.tokens) == one.most:
+                scheduler.finish(one)
+    return rows
+
+
+def batching() -> Markup:
+    """The same answers in static batches and in continuous ones."""
+    ways = {"static batches": static_slots(ANSWERS, SLOTS), "continuous": continuous_slots(ANSWERS, SLOTS)}
+
+    def slots(title: str, rows: list[list[int | None]]) -> Panel:
+        idle = sum(one is None for row in rows for one in row)
+
+        def tone(slot: int, step: int) -> str:
+            number = rows[slot][step]
+            return "quiet" if number is None else TONES[number % len(TONES)]
+
+        words = f"{len(rows[0])} steps, {idle} of {SLOTS * len(rows[0])} places idle"
+        pieces = [*cells(4, 4, SLOTS, len(rows[0]), tone), text(4, 86, words, size="small", anchor="start")]
+        return panel(340, 94, pieces, title=title)
+
+    return drawing(
+        "Two tables of four slots by steps. In static batches slots stay idle until the longest answer of their batch "
+        "is written; continuously, the next answer begins in the step after one has ended.",
+        *(slots(title, rows) for title, rows in ways.items()),
+    )
+
+
+def budget() -> Markup:
+    """The steps of the figure's opening load as columns of tokens: single ones, prompts, and what is left."""
+    most = 6
+    states = play(OPENING, most)
+    pieces = [text(26, 22 + 24 * row, most - row, "quiet", size="small") for row in range(most)]
+    for step, state in enumerate(states[1:]):
+        x, letters = 40 + 24 * step, []
+        for name, count in sorted(state["new"].items(), key=lambda one: one[1] > 1):
+            letters += [(name, "orange" if count > 1 else "blue")] * count
+        for place in range(most):
+            name, tone = letters[place] if place < len(letters) else ("", "quiet")
+            pieces.append(box(x, 6 + 24 * (most - 1 - place), 22, 22, name, tone))
+        pieces.append(text(x + 11, 164, step + 1, "quiet", size="small"))
+    pieces.append(text(40, 184, "steps", "quiet", size="small", anchor="start"))
+    pieces += [box(128, 173, 12, 12, tone="blue"), text(146, 184, "written", size="small", anchor="start")]
+    pieces += [box(218, 173, 12, 12, tone="orange"), text(236, 184, "prompt", size="small", anchor="start")]
+    return drawing(
+        f"Columns are steps of up to {most} tokens. At the bottom of each is one token for every text that is being "
+        "written; chunks of prompts fill what is left above them, and some places stay empty.",
+        panel(340, 192, pieces),
+    )
+
+
+def prefix() -> Markup:
+    """Pages of three prompts that begin alike, as the package's page tables share them."""
+    system, document = list(range(8)), list(range(8, 16))
+    prompts = {
+        "A": [*system, *document, 101, 102],
+        "B": [*system, *document, 201, 202, 203],
+        "C": [*system, 301, 302, 303, 304, 305],
+    }
+    tables, held = PageTables(16, 4), {}
+    for name, prompt in prompts.items():
+        number = tables.start(prompt)
+        held[name] = (number, tables.length(number))
+        new = {number: prompt[tables.length(number) :]}
+        tables.reserve({number: len(new[number])})
+        tables.commit(new)
+    pieces = [box(100, 4, 140, 30, f"system prompt: {len(system)}", "violet")]
+    pieces += [arrow(140, 34, 110, 58), arrow(200, 34, 270, 58)]
+    pieces += [box(30, 60, 150, 30, f"a document: {len(document)}", "violet")]
+    pieces += [arrow(80, 90, 61, 114), arrow(130, 90, 173, 114)]
+    for x, y, name, tone in ((14, 116, "A", "blue"), (126, 116, "B", "orange"), (224, 60, "C", "green")):
+        number, _ = held[name]
+        own = len(prompts[name]) - len(system) - (len(document) if name in "AB" else 0)
+        pieces.append(box(x, y, 94, 30, f"{name}: {own}", tone))
+        pages = " ".join(map(str, tables.table(number)))
+        pieces.append(text(x + 47, y + 48, f"pages {pages}", size="small"))
+    whole = sum(map(len, prompts.values()))
+    read = sum(len(prompts[name]) - hits for name, (_, hits) in held.items())
+    pieces.append(text(170, 190, f"{read} tokens read instead of {whole}", size="small"))
+    return drawing(
+        "A tree of beginnings: a system prompt, under it a document, and three requests as leaves. Two requests share "
+        "the pages of both, the third only those of the system prompt.",
+        panel(340, 198, pieces),
+    )
+
+
+def latency() -> Markup:
+    """Times of one request in a busy server, from its coming to its last token, to scale."""
+    arrivals = [
+        Arrival(0.0, (0,) * 4, 12),
+        Arrival(0.5, (1,) * 40, 4),
+        Arrival(1.5, (2,) * 20, 6),
+        Arrival(5.5, (3,) * 30, 4),
+    ]
+    done = simulate(
+        arrivals, lambda parts, moved: 0.4 + 0.05 * sum(new for new, _ in parts), pages=40, page=4, limits=Limits(4, 16)
+    )
+    one = done.served[2]
+    scale = 300 / (one.tokens_s[-1] - one.arrived_s)
+
+    def at(time_s: float) -> float:
+        return 20 + scale * (time_s - one.arrived_s)
+
+    pieces = [line(20, 60, 320, 60, "plain"), arrow(20, 30, 20, 56), text(12, 22, "comes", anchor="start")]
+    pieces += [box(at(time_s) - 4, 52, 8, 16, tone="green") for time_s in one.tokens_s]
+    gaps = one.gaps_s
+    longest = max(range(len(gaps)), key=gaps.__getitem__)
+    first, last = one.tokens_s[0], one.tokens_s[-1]
+    pieces += [arrow(20, 92, at(first), 92, "orange"), text((20 + at(first)) / 2, 112, "TTFT", "orange", size="strong")]
+    pieces += [arrow(at(first), 92, at(last), 92, "blue")]
+    pieces.append(text((at(first) + at(last)) / 2, 112, f"{len(gaps)} × TPOT, their mean", "blue", size="small"))
+    left, right = at(one.tokens_s[longest]), at(one.tokens_s[longest + 1])
+    pieces += [
+        arrow(left, 42, right, 42, "violet"),
+        text((left + right) / 2, 32, "longest ITL", "violet", size="small"),
+    ]
+    return drawing(
+        "A line of time. A request comes and waits for its first token; then tokens follow at uneven distances. The "
+        "longest distance is marked, and the mean of all is the time per output token.",
+        panel(340, 120, pieces),
+    )
+
+
+def apart() -> Markup:
+    """Prompts read on some devices, answers written on others, and the cache that goes between them."""
+    token_kb = bytes_per_token(preset("llama3-70b")) / 1e3
+    pieces = [text(170, 18, "requests"), arrow(170, 24, 80, 44)]
+    pieces += [box(6, 46, 140, 74, tone="orange"), text(76, 66, "prefill", "orange", size="strong")]
+    pieces += [text(76, 86, "prompts in turn", size="small"), text(76, 106, "compute-bound", size="small")]
+    pieces += [box(194, 46, 140, 74, tone="blue"), text(264, 66, "decode", "blue", size="strong")]
+    pieces += [text(264, 86, "large batches", size="small"), text(264, 106, "memory-bound", size="small")]
+    pieces += [arrow(148, 84, 192, 84, "green"), arrow(264, 120, 264, 146), text(264, 162, "tokens")]
+    pieces.append(text(4, 150, f"keys and values: {token_kb:.0f} KB a token", "green", size="small", anchor="start"))
+    return drawing(
+        "Requests go to devices that read prompts; from there their keys and values go to other devices, which write "
+        "the answers in large batches.",
+        panel(340, 170, pieces),
+    )
+
+
+DRAWINGS = {
+    "batching": batching,
+    "budget": budget,
+    "prefix": prefix,
+    "latency": latency,
+    "apart": apart,
+}

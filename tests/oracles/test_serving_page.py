@@ -1,0 +1,176 @@
+"""What chapter 13 computes and concludes, against published figures and against arithmetic written out here."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from tests.oracles.catalogue import oracles
+from tests.oracles.conftest import CHAPTERS
+
+PAGE = "13-serving"
+
+PEAK, BANDWIDTH, MEMORY, LINK, NETWORK = 989.4e12, 3.35e12, 80 * 2**30, 450e9, 50e9  # an H100
+D, LAYERS, HEADS, GROUPS, HEAD, F, V = 8192, 80, 64, 8, 128, 28_672, 128_256  # LLaMA 3 70B
+CARDS, PROMPT, ANSWER, EFFICIENCY = 8, 1000, 120, 0.6
+BLOCKS = LAYERS * (2 * D * D + 2 * D * GROUPS * HEAD + 3 * D * F)
+NORMS = (2 * LAYERS + 1) * D
+TOKEN = 2 * LAYERS * 2 * GROUPS * HEAD  # bytes of cache
+
+
+def exactly(value):
+    return pytest.approx(value, rel=1e-9)
+
+
+def flops(new: int, past: int) -> float:
+    """FLOPs of new tokens of a sequence after cached ones, with logits for the last."""
+    pairs = new * past + new * (new + 1) / 2
+    return 2 * new * BLOCKS + 2 * V * D + 4 * LAYERS * HEADS * HEAD * pairs
+
+
+def step_s(parts: list[tuple[int, int]], efficiency: float = EFFICIENCY) -> float:
+    """Least seconds of a step on eight cards, over the efficiency: by compute, memory, links."""
+    new, seen = sum(one for one, _ in parts), sum(sum(part) for part in parts)
+    compute_s = sum(flops(*part) for part in parts) / CARDS / PEAK
+    memory_s = (2 * ((BLOCKS + V * D) / CARDS + NORMS) + TOKEN * seen / CARDS) / BANDWIDTH
+    link_s = LAYERS * 2 * 2 * (CARDS - 1) / CARDS * new * D * 2 / LINK  # two all-reduces a layer
+    return max(compute_s, memory_s, link_s) / efficiency
+
+
+REQUEST = flops(PROMPT, 0) + ANSWER * flops(1, PROMPT + ANSWER - 1)
+
+
+def replay(arrivals, budget: int) -> list[tuple[float, list[float]]]:
+    """Arrival and times of tokens of each request: first come, first served, with room for all, one token a writer."""
+    coming, running, now, done = sorted(arrivals, key=lambda one: one.time_s), [], 0.0, []
+    while coming or running:
+        if not running:
+            now = max(now, coming[0].time_s)
+        while coming and coming[0].time_s <= now:
+            one = coming.pop(0)
+            running.append({"pending": len(one.prompt), "past": 0, "writes": one.writes, "times": []})
+            done.append((one.time_s, running[-1]["times"]))
+        left = budget - sum(one["pending"] == 1 and one["past"] > 0 for one in running)
+        fed = []
+        for one in running:
+            writes = one["pending"] == 1 and one["past"] > 0
+            count = 1 if writes else min(one["pending"], left)
+            left -= 0 if writes else count
+            if count:
+                fed.append((one, count))
+        now += step_s([(count, one["past"]) for one, count in fed])
+        for one, count in fed:
+            one["past"] += count
+            one["pending"] -= count
+            if not one["pending"]:
+                one["times"].append(now)
+                one["pending"] = 1
+        running = [one for one in running if len(one["times"]) < one["writes"]]
+    return done
+
+
+def tail(done, percent: float) -> tuple[float, float]:
+    """Percentile of times to the first token and of times per token."""
+    first = [times[0] - came for came, times in done]
+    each = [(times[-1] - times[0]) / (len(times) - 1) for _, times in done if len(times) > 1]
+    return float(np.percentile(first, percent)), float(np.percentile(each, percent))
+
+
+def test_in10_is_quoted_as_printed() -> None:
+    text = (CHAPTERS / f"{PAGE}.md").read_text("utf-8")
+    low, high = oracles()["IN10"].figures
+    assert f'glue("held_low", "{low}"' in text and f'glue("held_high", "{high}"' in text
+
+
+def test_in03_is_the_page_s_published_ratio_of_servers(page) -> None:
+    oracle = oracles()["IN03"]
+    assert page.published_readers == pytest.approx(oracle.figures[2], rel=oracle.rel_tol)
+
+
+def test_the_bounds(page) -> None:
+    tokens = PROMPT + ANSWER
+    assert page.alone.bounds["decode"].time_s == exactly(step_s([(1, tokens - 1)], 1.0))
+    assert page.prompt.bounds["prefill"].time_s == exactly(step_s([(PROMPT, 0)], 1.0))
+    assert page.crowd.bounds["decode"].time_s == exactly(step_s([(1, tokens - 1)] * page.most, 1.0))
+    room = CARDS * 0.9 * MEMORY - 2 * (BLOCKS + 2 * V * D)
+    assert page.most == pytest.approx(room / TOKEN / tokens, rel=2e-3)  # norms on every card
+    assert page.flops == exactly(REQUEST)
+    assert page.peak / page.flops == exactly(CARDS * PEAK / REQUEST)
+    assert page.flops == pytest.approx(2 * 70e9 * tokens, rel=0.02)  # "about 2N(n + m)"
+
+
+def test_static_and_continuous_batches(page) -> None:
+    free = [0] * page.slots
+    for writes in page.answers:
+        heapq.heappush(free, heapq.heappop(free) + writes)
+    assert page.continuous == max(free)
+    assert page.static == 8 * 120
+
+
+def test_a_shared_beginning_is_fed_once(page) -> None:
+    written = 120 * (ANSWER - 1)  # the last token is not fed
+    assert page.fed_tokens[0] == exactly(120 * PROMPT + written)
+    assert page.fed_tokens[800] == exactly(800 + 120 * (PROMPT - 800) + written)
+    done = replay(page.chats(0), 1024)
+    assert page.prefix_ttft[0] == exactly(tail(done, 95)[0])
+
+
+def test_budgets(page) -> None:
+    for budget, run in page.budgets.items():
+        done = replay(page.load, budget)
+        gaps = [after - before for _, times in done for before, after in pairwise(times)]
+        assert run.itl_s[99] == exactly(float(np.percentile(gaps, 99)))
+        assert (run.ttft_s[95], run.tpot_s[95]) == exactly(tail(done, 95))
+    assert step_s([(round(page.largest_budget), 0)]) == pytest.approx(50e-3, rel=0.02)
+
+
+def test_load_and_latency(page) -> None:
+    for rate, run in page.curve.items():
+        arrivals = page.poisson(rate, 240, page.lengths, seed=13)
+        done = replay(arrivals, 1024)
+        assert (run.ttft_s[95], run.tpot_s[95]) == exactly(tail(done, 95))
+        stays = [times[-1] - came for came, times in done]
+        assert page.inside[rate] == exactly(rate * np.mean(stays))
+        assert run.tpot_s[95] < 0.05
+    assert page.curve[page.best].good >= 0.95 > page.curve[page.lost].good
+
+
+def test_recompute_and_swap(page) -> None:
+    back = page.ways["LLaMA 3 70B, eight cards"]
+    assert back["recompute"] == exactly(flops(1000, 0) / CARDS / PEAK)
+    assert back["swap"] == exactly(2 * 1000 * TOKEN / CARDS / 63e9)
+
+
+def test_drafts_pay_until_steps_are_compute_bound(page) -> None:
+    written = sum(0.7**i for i in range(5))
+    for batch, gain in page.gains.items():
+        checking, plain = step_s([(5, 1060)] * batch), step_s([(1, 1060)] * batch)
+        assert gain == exactly(written * plain / checking)
+
+
+def test_parted_servers(page) -> None:
+    assert page.sent_s == exactly(PROMPT * TOKEN / CARDS / NETWORK)
+    assert page.ratio == exactly(step_s([(PROMPT, 0)]) * 256 / (step_s([(1, 1060)] * 256) * ANSWER))
+
+
+def test_costs(page) -> None:
+    second = 8 * 2.50 / 3600
+    assert page.best_cost == exactly(second / (page.best * ANSWER) * 1e6)
+    assert page.cost(1, 40) == exactly(second / 40 * 1e6)
+
+
+def test_problems(page) -> None:
+    one = 2 * 500 * (6.98e9 + 7.50e9)  # prompts without the head
+    assert page.p1_rate == pytest.approx(0.5 * PEAK / one, rel=0.03)
+    assert page.p1_inside == exactly(page.p1_rate * 15)
+    assert page.p2_static == 50 + 40 + 60
+    assert page.p2_continuous == 130  # 10, 20, 40, 60 beside 50, 30 on two slots
+    assert page.p3_share == exactly(31.5 / 431.5)
+    assert page.p4_chunks == math.ceil(8000 / (0.03 * 0.5 * PEAK / 16e9 - 100))
+    assert page.p5_even == exactly(131_072 / 8e9 * 0.5 * 989e12)
+    assert page.percentile(page.p6_gaps, 99) == np.percentile(page.p6_gaps, 99) == 400
+    assert page.p7_cost == exactly(6 / 3600 / 1500 * 1e6)
