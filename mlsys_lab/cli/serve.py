@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--blocks", type=int, default=256, metavar="N", help="pages of 16 tokens in the cache (256)")
     parser.add_argument("--sequences", type=int, default=16, metavar="N", help="texts that a step may hold (16)")
     parser.add_argument("--queue", type=int, default=64, metavar="N", help="texts that may wait; then comes 429 (64)")
-    parser.add_argument("--timeout", type=float, default=120.0, metavar="S", help="seconds that an answer may take (120)")
+    parser.add_argument("--timeout", type=float, default=120.0, metavar="S", help="seconds for an answer (120)")
 
 
 def run(args: argparse.Namespace) -> int:

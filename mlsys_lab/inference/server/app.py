@@ -25,7 +25,7 @@ from mlsys_lab.inference.server.reply import JSON, Reply, show_error
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a client may ask for: bytes of a body, seconds for a body and for an answer; `api_key` None asks for none."""
+    """What a client may take: bytes of a body, seconds for it and for an answer; `api_key` None lets everybody in."""
 
     body_bytes: int
     body_s: float
@@ -91,6 +91,8 @@ class CountResponses:
         self.app, self.metrics, self.routes = app, metrics, routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, and count what is answered."""
+
         async def count(message: Message) -> None:
             if message["type"] == "http.response.start":
                 path = scope["path"] if scope["path"] in self.routes else "other"

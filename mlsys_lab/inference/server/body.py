@@ -18,7 +18,7 @@ async def read_json(request: Request, *, most_bytes: int, timeout_s: float) -> o
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        text = f"Content-Type: got {ascii(kind)}, expected 'application/json'"
+        text = f"Content-Type: got {kind!a}, expected 'application/json'"
         raise ApiError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, text)
     length = request.headers.get("content-length", "")
     if length.isascii() and length.isdigit() and int(length) > most_bytes:

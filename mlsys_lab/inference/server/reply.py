@@ -52,6 +52,7 @@ class Reply:
         self.answer, self.shape, self.timeout_s = answer, shape, timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the answer; ApiError, before anything was sent, where there is none."""
         try:
             work = self._stream(send) if self.shape.wanted.stream else self._send_whole(scope, receive, send)
             await _unless_gone(receive, work)

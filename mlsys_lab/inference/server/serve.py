@@ -41,7 +41,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         require_at_least_one(blocks=self.blocks, sequences=self.sequences, body_bytes=self.body_bytes)
-        require_not_negative(port=self.port, queue=self.queue)
+        require_not_negative(queue=self.queue)
+        if not 0 <= self.port < 2**16:
+            raise InputError("port out of range", got=self.port, expected="0 to 65535")
         if self.api_key is not None and not (self.api_key.isascii() and self.api_key.isprintable() and self.api_key):
             raise InputError("the key is not one that a header can hold", expected="printable ASCII characters")
         for name in ("body_s", "answer_s"):
@@ -114,7 +116,7 @@ def _bind(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         help_ = "choose another with --port, or 0 for any"
         raise InputError(f"cannot listen at {host}, port {port}", got=error, help=help_) from None
     return listener

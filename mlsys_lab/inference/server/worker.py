@@ -83,9 +83,7 @@ class Worker:
         top_p, seed = (None, None) if greedy else (ask.top_p, ask.seed)
         sampling = Sampling(temperature=ask.temperature, top_p=top_p, seed=seed)
         stream = partial(Stream, self.tokenizer)
-        return Request(
-            prompt, most, sampling, stop=[[self.end]], count=ask.count, stop_strings=ask.stop, stream=stream
-        )
+        return Request(prompt, most, sampling, stop=[[self.end]], count=ask.count, stop_strings=ask.stop, stream=stream)
 
     def _piece(self, written: Written) -> Piece:
         ask, completion = self.asked[written.request], written.completion
