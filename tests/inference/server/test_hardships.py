@@ -137,8 +137,7 @@ def test_who_goes_away_while_waiting_leaves_the_queue(served):
         waiting.sendall(post(json.dumps(PLAIN).encode()))
         served.wait(lambda found: found["mlsys_waiting_texts"] == 1)
         waiting.close()
-        found = served.wait(lambda found: found["mlsys_waiting_texts"] == 0)
-        assert found["mlsys_running_texts"] == 16
+        served.wait(lambda found: found["mlsys_waiting_texts"] == 0)
     served.wait_until_idle()
 
 
