@@ -9,7 +9,7 @@ from pathlib import Path
 
 HEAVY = ("torch", "scipy", "sklearn", "plotly", "IPython", "nbformat", "numba", "triton", "numpy")
 PLAIN = ("errors", "hardware", "flops", "flops.estimate", "kernels", "stack", "stack.workspace", "checks", "cli")
-SERVING = ("inference.engine.scheduler", "inference.simulator")
+SERVING = ("inference.engine.scheduler", "inference.simulator", "inference.server.serve")
 ARRAYS = (
     "scaling",
     "scaling.runs",

@@ -1,4 +1,4 @@
-"""The learner's command, `mlsys-lab`: start, check, progress, estimate, plan, generate, sample-digits and more."""
+"""The learner's command, `mlsys-lab`: start, check, progress, estimate, plan, generate, serve and more."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ COMMANDS = {
     "plan-serving": "mlsys_lab.cli.plan_serving",
     "bench-collectives": "mlsys_lab.cli.bench_collectives",
     "generate": "mlsys_lab.cli.generate",
+    "serve": "mlsys_lab.cli.serve",
     "sample-digits": "mlsys_lab.cli.sample_digits",
     "doctor": "mlsys_lab.cli.doctor",
 }
 """Each command's module."""
+EXTRAS = {"starlette": "serve", "uvicorn": "serve"}
+"""Packages that a command needs and not everybody has, with the extra of mlsys-lab that installs each."""
 DESCRIPTION = """\
 Do the labs of the course on machine-learning systems.
 
@@ -50,6 +53,9 @@ what ranks cost each other:
 what a small language model writes, and how far from its bound:
   mlsys-lab generate --prompt "A cache" --speculative
 
+the same model behind an API like OpenAI's, for any number of clients:
+  mlsys-lab serve --port 8000
+
 what a small diffusion model draws, and what that costs:
   mlsys-lab sample-digits 7 --steps 20 --guidance 2
 
@@ -59,7 +65,7 @@ exit codes: 0 done and passed, 1 a mistake or a check that did not pass, 2 a com
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code, and prints a person's mistake as one line on stderr."""
-    return run("mlsys-lab", _command, argv)
+    return run("mlsys-lab", _command, argv, extras=EXTRAS)
 
 
 def _command(arguments: Sequence[str]) -> int:

@@ -5,6 +5,7 @@ text          a byte-pair tokenizer, text as it is written, conversations
 generate      prompts continued token by token, greedily or by draws, many at once
 speculative   drafts of several tokens, checked in one step
 engine        many requests at once, on pages: scheduler, model runner, Engine
+server        the engine over HTTP, in the form of OpenAI's API
 simulator     the engine's scheduler against a clock: TTFT, TPOT, goodput of a load; replicas that it needs
 quantize      weights in 8 and 4 bits, and the bytes that a token moves
 pretrained    two small models that have read the book, and their tokenizer

@@ -1,0 +1,47 @@
+"""Serve the small model that comes with the course over HTTP, in the form of OpenAI's API.
+
+The engine of `mlsys_lab.inference` answers many requests at once, on a cache of pages. One line says the address once
+it answers; any client of that API can use it, with the model's name that /v1/models tells. Ctrl-C and SIGTERM finish
+what runs and refuse what is new; a second one stops at once. /health and /metrics (Prometheus) say how the server does.
+Prompts are not logged.
+
+examples:
+  mlsys-lab serve
+  mlsys-lab serve --port 9000 --blocks 64 --queue 8
+  curl localhost:8000/v1/completions -H 'Content-Type: application/json' \\
+    -d '{"model": "mlsys-lab-target", "prompt": "The memory of a GPU", "max_tokens": 40}'
+"""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `mlsys-lab serve`: where it listens, whom it answers, how much it takes on."""
+    parser.add_argument("--host", default="127.0.0.1", metavar="NAME", help="address to listen at (127.0.0.1)")
+    parser.add_argument("--port", type=int, default=8000, metavar="N", help="0 takes a free one (8000)")
+    parser.add_argument("--api-key", metavar="KEY", help="what a client must show; who lists processes can read it")
+    parser.add_argument("--blocks", type=int, default=256, metavar="N", help="pages of 16 tokens in the cache (256)")
+    parser.add_argument("--sequences", type=int, default=16, metavar="N", help="texts that a step may hold (16)")
+    parser.add_argument("--queue", type=int, default=64, metavar="N", help="texts that may wait; then comes 429 (64)")
+    parser.add_argument("--timeout", type=float, default=120.0, metavar="S", help="seconds for an answer (120)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until a signal; returns exit code 0."""
+    import asyncio
+
+    from mlsys_lab.inference.server.serve import Settings, serve
+
+    settings = Settings(
+        host=args.host,
+        port=args.port,
+        api_key=args.api_key,
+        blocks=args.blocks,
+        sequences=args.sequences,
+        queue=args.queue,
+        answer_s=args.timeout,
+    )
+    asyncio.run(serve(settings, lambda address: print(f"Serving at {address}/v1; Ctrl-C ends it.", flush=True)))
+    return 0

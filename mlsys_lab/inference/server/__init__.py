@@ -1,0 +1,16 @@
+"""A server of the shipped model over HTTP, in the form of OpenAI's API; needs the extra `serve`.
+
+Two processes: one speaks HTTP and never imports torch, the other runs `engine`. They exchange lines of JSON over pipes.
+
+errors          ApiError: what a client is told, with its status
+messages        what the two processes say to each other
+worker          the engine's process: messages in, a step, messages out
+engine_process  EngineProcess: starts the worker, sends requests, brings answers, begins anew where it crashed
+protocol        read_completion, read_chat: a body, checked, as what is asked of the engine
+body            a request's bytes, bounded in size and time, as JSON
+objects         completions, chats and their chunks in OpenAI's form
+reply           an answer sent whole or as server-sent events, given up when the client has gone
+metrics         counts and times in Prometheus' format
+app             routes, keys, errors
+serve           serve(settings): both processes, until a signal and the last answer
+"""

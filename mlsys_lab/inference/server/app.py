@@ -1,0 +1,139 @@
+"""The routes: OpenAI's three, and those for who watches the server."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mlsys_lab.inference.server.body import read_json
+from mlsys_lab.inference.server.engine_process import EngineProcess
+from mlsys_lab.inference.server.errors import ApiError
+from mlsys_lab.inference.server.metrics import Metrics
+from mlsys_lab.inference.server.objects import Shape
+from mlsys_lab.inference.server.protocol import MODEL, Wanted, read_chat, read_completion
+from mlsys_lab.inference.server.reply import JSON, Reply, show_error
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a client may take: bytes of a body, seconds for it and for an answer; `api_key` None lets everybody in."""
+
+    body_bytes: int
+    body_s: float
+    answer_s: float
+    api_key: str | None
+
+
+class Routes:
+    """Handlers of the routes, on one engine."""
+
+    def __init__(self, engine: EngineProcess, bounds: Bounds) -> None:
+        self.engine, self.bounds = engine, bounds
+
+    async def complete(self, request: Request) -> ASGIApp:
+        """Continue a prompt."""
+        return await self._answer(request, read_completion)
+
+    async def chat(self, request: Request) -> ASGIApp:
+        """Answer a conversation."""
+        return await self._answer(request, read_chat)
+
+    async def models(self, request: Request) -> Response:
+        """List the one model."""
+        self._require_key(request)
+        return JSON({"object": "list", "data": [_MODEL]})
+
+    async def model(self, request: Request) -> Response:
+        """Describe the one model; 404 for another."""
+        self._require_key(request)
+        if request.path_params["name"] != MODEL:
+            raise ApiError(HTTPStatus.NOT_FOUND, "no such model", param="model", code="model_not_found")
+        return JSON(_MODEL)
+
+    async def health(self, request: Request) -> Response:
+        """Say whether requests are taken: 200 or 503; with the engine's process id."""
+        status, process = self.engine.status, self.engine.process
+        code = HTTPStatus.OK if status == "ready" else HTTPStatus.SERVICE_UNAVAILABLE
+        return JSON({"status": status, "engine_pid": process.pid if process else None}, code)
+
+    async def metrics(self, request: Request) -> Response:
+        """Show all metrics in Prometheus' format."""
+        return PlainTextResponse(self.engine.metrics.render(), media_type="text/plain; version=0.0.4")
+
+    async def _answer(self, request: Request, read: Callable[[object], Wanted]) -> ASGIApp:
+        self._require_key(request)
+        body = await read_json(request, most_bytes=self.bounds.body_bytes, timeout_s=self.bounds.body_s)
+        wanted = read(body)
+        return Reply(self.engine.open(wanted.ask), Shape(wanted), self.bounds.answer_s)
+
+    def _require_key(self, request: Request) -> None:
+        if self.bounds.api_key is None:
+            return
+        given = request.headers.get("authorization", "")
+        if not hmac.compare_digest(given.encode(), f"Bearer {self.bounds.api_key}".encode()):
+            text = "no valid key: expected the header 'Authorization: Bearer KEY'"
+            raise ApiError(HTTPStatus.UNAUTHORIZED, text, code="invalid_api_key")
+
+
+class CountResponses:
+    """ASGI middleware that counts responses by route and status."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, routes: frozenset[str]) -> None:
+        self.app, self.metrics, self.routes = app, metrics, routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, and count what is answered."""
+
+        async def count(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                path = scope["path"] if scope["path"] in self.routes else "other"
+                self.metrics.responses[path, int(message["status"])] += 1
+            await send(message)
+
+        await self.app(scope, receive, count)
+
+
+def build_app(engine: EngineProcess, bounds: Bounds) -> ASGIApp:
+    """ASGI application of a server; every error, also of routes that do not exist, is in OpenAI's form."""
+    routes = Routes(engine, bounds)
+    listed = [
+        Route("/v1/completions", routes.complete, methods=["POST"]),
+        Route("/v1/chat/completions", routes.chat, methods=["POST"]),
+        Route("/v1/models", routes.models),
+        Route("/v1/models/{name}", routes.model),
+        Route("/health", routes.health),
+        Route("/metrics", routes.metrics),
+    ]
+    handlers = {ApiError: _tell, HTTPException: _tell_http, ClientDisconnect: _tell_nobody, Exception: _tell_nothing}
+    app = Starlette(routes=listed, exception_handlers=handlers)  # type: ignore[arg-type]
+    app.router.redirect_slashes = False
+    return CountResponses(app, engine.metrics, frozenset(route.path for route in listed))
+
+
+async def _tell(request: Request, error: ApiError) -> Response:
+    return show_error(error)
+
+
+async def _tell_http(request: Request, error: HTTPException) -> Response:
+    headers = dict(error.headers) if error.headers else None
+    return show_error(ApiError(HTTPStatus(error.status_code), error.detail, headers=headers))
+
+
+async def _tell_nobody(request: Request, error: ClientDisconnect) -> Response:
+    return Response(status_code=HTTPStatus.BAD_REQUEST)
+
+
+async def _tell_nothing(request: Request, error: Exception) -> Response:
+    return show_error(ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, "the server made a mistake"))
+
+
+_MODEL = {"id": MODEL, "object": "model", "created": 0, "owned_by": "mlsys-lab"}

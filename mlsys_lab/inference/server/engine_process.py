@@ -1,0 +1,186 @@
+"""The engine's process as the HTTP side sees it: requests go in, answers come out, and a crash is mended."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sys
+import time
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from http import HTTPStatus
+
+from mlsys_lab.errors import CourseError
+from mlsys_lab.inference.server.errors import RETRY, ApiError, bad_request, unavailable
+from mlsys_lab.inference.server.messages import Abort, Ask, Begun, Lines, Message, Piece, Ready, Refused, Start, State
+from mlsys_lab.inference.server.metrics import Metrics
+
+WORKER = (sys.executable, "-P", "-m", "mlsys_lab.inference.server.worker")
+RESTART_PAUSE_S = 1.0
+"""Pause before the engine is started again after it ended without having become ready."""
+
+
+class Answer:
+    """What comes of one request; closed early, the engine forgets the request within a step."""
+
+    def __init__(self, engine: EngineProcess, ask: Ask) -> None:
+        self.engine, self.ask = engine, ask
+        self.inbox: asyncio.Queue[Begun | Refused | Piece | None] = asyncio.Queue()  # None: the engine crashed
+        self._left = ask.count
+        self._last_s: list[float | None] = [None] * ask.count
+        self._asked_s = time.monotonic()
+
+    async def begin(self) -> int:
+        """Wait until the request is accepted: number of tokens of its prompt; ApiError where it is refused."""
+        message = await self._receive()
+        assert isinstance(message, Begun)
+        self.engine.metrics.prompt_tokens += message.prompt_tokens
+        return message.prompt_tokens
+
+    async def pieces(self) -> AsyncIterator[Piece]:
+        """Pieces of all texts as they come, until each has ended; ApiError where the engine crashes meanwhile."""
+        while self._left:
+            piece = await self._receive()
+            assert isinstance(piece, Piece)
+            self._measure(piece)
+            self._left -= piece.reason is not None
+            yield piece
+
+    def close(self) -> None:
+        """Let go of the request, answered or not."""
+        self.engine.forget(self, under_way=self._left > 0)
+
+    async def _receive(self) -> Begun | Piece:
+        message = await self.inbox.get()
+        if message is None:
+            text = "the engine crashed while it worked on this request, and is started again"
+            raise ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, text, code="engine_crashed")
+        if isinstance(message, Refused):
+            self._left = 0
+            raise bad_request(message.reason)
+        return message
+
+    def _measure(self, piece: Piece) -> None:
+        now, last, metrics = time.monotonic(), self._last_s[piece.choice], self.engine.metrics
+        if last is None:
+            metrics.first_token.observe(now - self._asked_s)
+        else:
+            metrics.between_tokens.observe(now - last)
+        self._last_s[piece.choice] = now
+        metrics.generated_tokens += piece.written
+
+
+class EngineProcess:
+    """A worker in a process of its own, with up to `room` texts open at a time; whoever comes then gets a 429.
+
+    A single request is taken whatever its size while no other is open. Where the worker crashes, every open request
+    gets an error, and another worker is started.
+    """
+
+    def __init__(self, start: Start, room: int, metrics: Metrics) -> None:
+        self.start_message, self.room, self.metrics = start, room, metrics
+        self.ready = self.draining = False
+        self.process: Process | None = None
+        self._answers: dict[int, Answer] = {}
+        self._numbers = itertools.count()
+        self._watch: asyncio.Task[None] | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def status(self) -> str:
+        """One word: "ready", "starting" or "draining"."""
+        return "draining" if self.draining else "ready" if self.ready else "starting"
+
+    async def start(self) -> None:
+        """Start the worker, and wait until it has loaded the model; CourseError where it ends before."""
+        self.process = await self._spawn()
+        if not await self._read_first(self.process):
+            raise CourseError("the engine did not start", got=f"exit code {await self.process.wait()}")
+        self._watch = asyncio.create_task(self._supervise())
+
+    async def stop(self) -> None:
+        """End the worker; requests that are still open get no answer."""
+        if self._watch:
+            self._watch.cancel()
+        if self.process and self.process.returncode is None:
+            self.process.kill()
+            await self.process.wait()
+
+    async def drain(self) -> None:
+        """Refuse requests from now on, and wait until those that are open have been answered."""
+        self.draining = True
+        await self._idle.wait()
+
+    def open(self, ask: Ask) -> Answer:
+        """Pass a request on, under a number of our own; ApiError where the server is full or has no engine."""
+        if self.draining:
+            raise unavailable("the server is shutting down", code="draining")
+        if not self.ready:
+            raise unavailable("the engine is starting", code="engine_starting")
+        if self._answers and self.metrics.open_texts + ask.count > self.room:
+            text = f"the queue is full: {self.metrics.open_texts} texts are under way, up to {self.room} may be"
+            raise ApiError(HTTPStatus.TOO_MANY_REQUESTS, text, code="queue_full", headers=RETRY)
+        ask = replace(ask, number=next(self._numbers))
+        answer = self._answers[ask.number] = Answer(self, ask)
+        self.metrics.open_texts += ask.count
+        self._idle.clear()
+        self._send(ask)
+        return answer
+
+    def forget(self, answer: Answer, *, under_way: bool) -> None:
+        """Take an answer off the list of those open, and its request from the engine if it is still at it."""
+        if self._answers.pop(answer.ask.number, None) is None:
+            return
+        self.metrics.open_texts -= answer.ask.count
+        if under_way and self.ready:
+            self._send(Abort(answer.ask.number))
+        if not self._answers:
+            self._idle.set()
+
+    def _send(self, message: Message) -> None:
+        assert self.process and self.process.stdin
+        self.process.stdin.write(Lines.encode(message))
+
+    async def _spawn(self) -> Process:
+        # A session of its own: Ctrl-C in a terminal goes to all processes of one.
+        process = await asyncio.create_subprocess_exec(*WORKER, stdin=PIPE, stdout=PIPE, start_new_session=True)
+        assert process.stdin
+        process.stdin.write(Lines.encode(self.start_message))
+        return process
+
+    async def _read_first(self, process: Process) -> bool:
+        """Wait for the worker's first message; False where it ends without one."""
+        assert process.stdout
+        line = await process.stdout.readline()
+        self.ready = bool(line) and isinstance(Lines.decode(line), Ready)
+        return self.ready
+
+    async def _supervise(self) -> None:
+        """Deliver messages as long as the worker lives, then start another, again and again."""
+        while True:
+            assert self.process and self.process.stdout
+            while line := await self.process.stdout.readline():
+                if line.endswith(b"\n"):  # else it was cut short by a crash
+                    self._deliver(Lines.decode(line))
+            self._lose()
+            await self.process.wait()
+            self.process = await self._spawn()
+            while not await self._read_first(self.process):
+                await self.process.wait()
+                await asyncio.sleep(RESTART_PAUSE_S)
+                self.process = await self._spawn()
+
+    def _deliver(self, message: Message) -> None:
+        if isinstance(message, State):
+            self.metrics.state = message
+        elif isinstance(message, Begun | Refused | Piece) and message.number in self._answers:
+            self._answers[message.number].inbox.put_nowait(message)
+
+    def _lose(self) -> None:
+        self.ready = False
+        self.metrics.restarts += 1
+        self.metrics.state = State(0, 0, 0, 0, 0)
+        for answer in self._answers.values():
+            answer.inbox.put_nowait(None)

@@ -1,0 +1,76 @@
+"""Counts, states and times, as text in Prometheus' exposition format (version 0.0.4)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+
+from mlsys_lab.inference.server.messages import State
+
+SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
+"""Upper bounds of the buckets of times."""
+
+
+class Histogram:
+    """Times in seconds, counted by the least bound of `SECONDS` that is not below them."""
+
+    def __init__(self) -> None:
+        self.counts, self.sum_s = [0] * (len(SECONDS) + 1), 0.0
+
+    def observe(self, time_s: float) -> None:
+        """Count in a time."""
+        self.counts[bisect_left(SECONDS, time_s)] += 1
+        self.sum_s += time_s
+
+    def render(self, name: str) -> list[str]:
+        """Lines of the buckets, each with all before it, of the sum and of the count."""
+        lines, total = [], 0
+        for bound, count in zip((*SECONDS, "+Inf"), self.counts, strict=True):
+            total += count
+            lines.append(f'{name}_bucket{{le="{bound}"}} {total}')
+        return [*lines, f"{name}_sum {self.sum_s}", f"{name}_count {total}"]
+
+
+class Metrics:
+    """What a server has done and how it stands; `blocks` are the pages of its cache."""
+
+    def __init__(self, blocks: int) -> None:
+        self.blocks = blocks
+        self.responses: Counter[tuple[str, int]] = Counter()
+        self.prompt_tokens = self.generated_tokens = self.restarts = self.open_texts = 0
+        self.state = State(0, 0, 0, 0, 0)
+        self.first_token, self.between_tokens = Histogram(), Histogram()
+
+    def render(self) -> str:
+        """All metrics as text."""
+        by_route = [
+            f'mlsys_responses_total{{route="{route}",status="{status}"}} {count}'
+            for (route, status), count in sorted(self.responses.items())
+        ]
+        state = self.state
+        plain = [
+            ("mlsys_prompt_tokens_total", "counter", "Tokens of accepted prompts.", self.prompt_tokens),
+            ("mlsys_generated_tokens_total", "counter", "Tokens written.", self.generated_tokens),
+            ("mlsys_engine_restarts_total", "counter", "Times that the engine crashed.", self.restarts),
+            ("mlsys_open_texts", "gauge", "Texts that clients wait for.", self.open_texts),
+            ("mlsys_waiting_texts", "gauge", "Texts in the engine's queue.", state.waiting),
+            ("mlsys_running_texts", "gauge", "Texts with pages in the cache.", state.running),
+            ("mlsys_batch_tokens", "gauge", "Tokens of the last step.", state.batch_tokens),
+            ("mlsys_blocks_used", "gauge", "Pages of the cache that a text holds.", state.blocks_used),
+            ("mlsys_blocks", "gauge", "Pages of the cache.", self.blocks),
+            ("mlsys_engine_steps", "gauge", "Steps since the engine began.", state.steps),
+        ]
+        times = [
+            ("mlsys_time_to_first_token_seconds", "From request to first token.", self.first_token),
+            ("mlsys_time_between_tokens_seconds", "Between two steps of a text.", self.between_tokens),
+        ]
+        lines = [*_head("mlsys_responses_total", "counter", "Responses by route and status."), *by_route]
+        for name, kind, said, value in plain:
+            lines += [*_head(name, kind, said), f"{name} {value}"]
+        for name, said, histogram in times:
+            lines += [*_head(name, "histogram", said), *histogram.render(name)]
+        return "\n".join(lines) + "\n"
+
+
+def _head(name: str, kind: str, said: str) -> list[str]:
+    return [f"# HELP {name} {said}", f"# TYPE {name} {kind}"]

@@ -1,0 +1,122 @@
+"""A server from its first to its last moment: both processes, one socket, and signals."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+
+import uvicorn
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.flops.amounts import require_at_least_one, require_not_negative
+from mlsys_lab.inference.server.app import Bounds, build_app
+from mlsys_lab.inference.server.engine_process import EngineProcess
+from mlsys_lab.inference.server.messages import Start
+from mlsys_lab.inference.server.metrics import Metrics
+
+CLOSE_S = 5
+"""Seconds that connections have to close after the last answer."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to serve; InputError for what cannot be.
+
+    `blocks` are pages of the cache, `sequences` texts that a step may hold, and `queue` those that may wait besides.
+    `port` 0 takes any that is free.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_key: str | None = None
+    blocks: int = 256
+    sequences: int = 16
+    queue: int = 64
+    body_bytes: int = 64 * 1024
+    body_s: float = 10.0
+    answer_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        require_at_least_one(blocks=self.blocks, sequences=self.sequences, body_bytes=self.body_bytes)
+        require_not_negative(queue=self.queue)
+        if not 0 <= self.port < 2**16:
+            raise InputError("port out of range", got=self.port, expected="0 to 65535")
+        if self.api_key is not None and not (self.api_key.isascii() and self.api_key.isprintable() and self.api_key):
+            raise InputError("the key is not one that a header can hold", expected="printable ASCII characters")
+        for name in ("body_s", "answer_s"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name} out of range", got=getattr(self, name), expected="seconds above 0")
+
+
+class Server(uvicorn.Server):
+    """Server that at the first SIGTERM or SIGINT refuses requests and finishes what runs, and at the second stops."""
+
+    def __init__(self, config: uvicorn.Config, engine: EngineProcess, announce: Callable[[], None]) -> None:
+        super().__init__(config)
+        self.engine, self.announce, self.loop = engine, announce, asyncio.get_running_loop()
+        self.draining: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and say so."""
+        await super().startup(sockets)
+        self.announce()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Take a signal, at whatever moment it comes."""
+        self.loop.call_soon_threadsafe(self._end)
+
+    def _end(self) -> None:
+        if self.draining is None:
+            self.draining = self.loop.create_task(self._drain())
+        else:
+            self.should_exit = self.force_exit = True
+
+    async def _drain(self) -> None:
+        await self.engine.drain()
+        self.should_exit = True
+
+
+async def serve(settings: Settings, announce: Callable[[str], None]) -> None:
+    """Serve until a signal has come and what ran then is finished; `announce` gets the address once it answers.
+
+    InputError for an address that cannot be had, CourseError where the engine does not start.
+    """
+    listener = _bind(settings.host, settings.port)
+    metrics = Metrics(settings.blocks)
+    engine = EngineProcess(Start(settings.blocks, settings.sequences), settings.sequences + settings.queue, metrics)
+    bounds = Bounds(settings.body_bytes, settings.body_s, settings.answer_s, settings.api_key)
+    config = uvicorn.Config(
+        build_app(engine, bounds),
+        http="h11",
+        ws="none",
+        loop="asyncio",
+        lifespan="off",
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        timeout_graceful_shutdown=CLOSE_S,
+    )
+    try:
+        await engine.start()
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        address = f"http://{host}:{listener.getsockname()[1]}"
+        await Server(config, engine, lambda: announce(address)).serve([listener])
+    finally:
+        listener.close()
+        await engine.stop()
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """Socket with an address that nobody else can have, which does not listen yet."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        help_ = "choose another with --port, or 0 for any"
+        raise InputError(f"cannot listen at {host}, port {port}", got=error, help=help_) from None
+    return listener

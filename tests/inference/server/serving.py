@@ -1,0 +1,127 @@
+"""Servers to test: the command in a process of its own, asked over HTTP or by raw sockets."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import openai
+
+from mlsys_lab.inference.server.protocol import MODEL
+
+COMMAND = str(Path(sys.executable).with_name("mlsys-lab"))
+LONG = {"model": MODEL, "prompt": "A", "max_tokens": 480, "n": 8, "stop": ["never written"], "seed": 4}
+"""Request whose eight texts take thousands of tokens: whoever tests what happens meanwhile has time."""
+
+
+@dataclass
+class Served:
+    """A server that runs, and what it printed on standard error so far."""
+
+    process: subprocess.Popen[str]
+    port: int
+    log: Path
+
+    def client(self, key: str = "none") -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"http://127.0.0.1:{self.port}/v1", api_key=key, max_retries=0)
+
+    def ask(self, method: str, path: str, body: object = None, **headers: str) -> tuple[int, Any, dict[str, str]]:
+        """Status, body (of JSON where it is that), and headers."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port)
+        try:
+            data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+            kind = {"Content-Type": "application/json"} if data is not None else {}
+            connection.request(method, path, data, kind | {name.replace("_", "-"): headers[name] for name in headers})
+            response = connection.getresponse()
+            text = response.read()
+            read = json.loads(text) if response.getheader("content-type") == "application/json" else text.decode()
+            return response.status, read, {name.lower(): value for name, value in response.getheaders()}
+        finally:
+            connection.close()
+
+    def complete(self, body: object = None, **fields: object) -> tuple[int, Any, dict[str, str]]:
+        plain = {"model": MODEL, "prompt": "A cache", "max_tokens": 3}
+        return self.ask("POST", "/v1/completions", plain | fields if body is None else body)
+
+    def stream(self, fields: dict[str, object], receive_bytes: int | None = None) -> socket.socket:
+        """A socket on which a stream was asked for, and has begun unless `receive_bytes` makes its buffer small."""
+        client = socket.socket()
+        if receive_bytes:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        client.connect(("127.0.0.1", self.port))
+        client.sendall(post(json.dumps(fields | {"stream": True}).encode()))
+        if not receive_bytes:
+            assert client.recv(15) == b"HTTP/1.1 200 OK"
+        return client
+
+    def metrics(self) -> dict[str, float]:
+        lines = [line for line in self.ask("GET", "/metrics")[1].splitlines() if not line.startswith("#")]
+        return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+
+    def wait(self, condition: Callable[[dict[str, float]], bool]) -> dict[str, float]:
+        """Metrics, once they are as wished."""
+        while not condition(found := self.metrics()):
+            pass
+        return found
+
+    def wait_until_idle(self) -> dict[str, float]:
+        """Metrics, once no text is open, in the engine or in a block of its cache."""
+        names = ("open_texts", "waiting_texts", "running_texts", "blocks_used")
+        return self.wait(lambda found: not any(found[f"mlsys_{name}"] for name in names))
+
+    def wait_until(self, status: str) -> dict[str, Any]:
+        """What /health says, once it is so."""
+        while (health := self.ask("GET", "/health")[1])["status"] != status:
+            pass
+        return health
+
+    def end(self, signals: tuple[int, ...] = (signal.SIGTERM,)) -> int:
+        for one in signals:
+            self.process.send_signal(one)
+        return self.process.wait()
+
+
+def post(body: bytes, *headers: str, path: str = "/v1/completions") -> bytes:
+    """Bytes of a request, with its length unless headers say how it comes."""
+    lines = headers or (f"Content-Length: {len(body)}",)
+    head = (f"POST {path} HTTP/1.1", "Host: here", "Content-Type: application/json", *lines)
+    return "\r\n".join((*head, "", "")).encode() + body
+
+
+def read_all(client: socket.socket) -> bytes:
+    """What comes until the other side closes."""
+    parts = []
+    while part := client.recv(65536):
+        parts.append(part)
+    return b"".join(parts)
+
+
+@contextmanager
+def serving(*options: str) -> Iterator[Served]:
+    """A server with these options, on a port of its own; at the end it must have stopped, or stop in order."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        with log.open("w") as errors:
+            command = [COMMAND, "serve", "--port", "0", *options]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+        try:
+            line = process.stdout.readline()
+            assert line.startswith("Serving at http://127.0.0.1:"), log.read_text()
+            served = Served(process, int(line.rpartition("/v1")[0].rpartition(":")[2]), log)
+            yield served
+            if process.poll() is None:
+                assert served.end() == 0
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()

@@ -1,0 +1,172 @@
+"""Clients that send what is no request, read slowly, or go away: they are told so, and nobody else notices."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+
+import pytest
+
+from mlsys_lab.inference.server.protocol import MODEL
+from tests.inference.server.serving import LONG, post, read_all
+from tests.sampling import sample
+
+PLAIN = {"model": MODEL, "prompt": "A cache", "max_tokens": 3}
+STREAMS = 40
+
+
+def error_of(body):
+    error = body["error"]
+    assert error.keys() == {"message", "type", "param", "code"} and "\n" not in error["message"]
+    return error
+
+
+@pytest.mark.parametrize(
+    "body, said",
+    [
+        (b"", "the body is no JSON"),
+        (b"{", "the body is no JSON"),
+        (b"\xff\xfe\x00", "the body is no JSON"),
+        (b"[" * 60_000, "the body is no JSON"),
+        (b"9" * 5000, "the body is no JSON"),
+        (b"[]", "the body is no JSON object"),
+        (b'{"model": "mlsys-lab-target", "prompt": "\\ud800"}', "the text holds half a character"),
+        (b'{"model": "mlsys-lab-target", "prompt": "A", "\\ud800": 1}', "unknown field: got '\\ud800'"),
+        (b'{"model": "mlsys-lab-target", "prompt": "A", "temperature": NaN}', "temperature: got nan"),
+    ],
+)
+def test_what_is_no_request_is_told_so(served, body, said):
+    status, answer, _ = served.complete(body)
+    assert status == 400 and error_of(answer)["message"].startswith(said)
+
+
+@pytest.mark.parametrize(
+    "method, path, status", [("GET", "/v1/completions", 405), ("POST", "/v1/models", 405), ("GET", "/v1/", 404)]
+)
+def test_routes_that_there_are_not_answer_in_the_standard_form(served, method, path, status):
+    got, answer, _ = served.ask(method, path)
+    assert got == status and error_of(answer)["type"] == "invalid_request_error"
+
+
+def test_a_page_of_another_site_cannot_ask(served):
+    status, answer, headers = served.ask("POST", "/v1/completions", PLAIN, Content_Type="text/plain")
+    assert status == 415 and error_of(answer)["message"].startswith("Content-Type: got 'text/plain'")
+    assert "access-control-allow-origin" not in headers
+
+
+def test_a_body_has_a_greatest_size_whether_it_says_its_own_or_not(served):
+    status, answer, _ = served.complete(b" " * (64 * 1024 + 1))
+    assert status == 413 and "up to 65536 bytes" in error_of(answer)["message"]
+    assert served.complete(b" " * (64 * 1024))[0] == 400
+    with socket.create_connection(("127.0.0.1", served.port)) as client:
+        client.sendall(post(b"", "Content-Length: 999999999999"))
+        assert b" 413 " in read_all(client)
+    with socket.create_connection(("127.0.0.1", served.port)) as client:
+        client.sendall(post(b"10001\r\n" + b" " * 0x10001 + b"\r\n", "Transfer-Encoding: chunked"))
+        assert b" 413 " in read_all(client)
+
+
+def fuzz(served, seed, count):
+    """Send so many requests, each wrong in one way; all are answered, none by a mistake of the server."""
+    random = Random(seed)
+    deep = json.loads("[" * 50 + "]" * 50)
+    values = [None, True, -1, 0, 1, 2.5, 1e308, 2**63, 2**70, "", "x", "\ud800", "\0", "é" * 999, [], [[]], {}, deep]
+    values += [[None], [-1], [2**65], {"role": 1}, [{"role": "user", "content": "\udfff"}], [{"role": "user"}]]
+    chat = {"model": MODEL, "messages": [{"role": "user", "content": "A"}], "max_tokens": 2}
+    bases = {"/v1/completions": PLAIN, "/v1/chat/completions": chat | {"max_completion_tokens": 2}}
+    fields = [*PLAIN, *chat, "n", "stop", "seed", "top_p", "temperature", "logprobs", "stream", "stream_options", "x"]
+    connection = http.client.HTTPConnection("127.0.0.1", served.port)
+    for _ in range(count):
+        path, base = random.choice(list(bases.items()))
+        name = random.choice(fields)
+        body = json.dumps(base | {name: random.choice(values)}).encode()
+        if random.random() < 0.3:
+            place = random.randrange(len(body))
+            body = body[:place] + random.randbytes(random.randrange(3)) + body[place + random.randrange(3) :]
+        connection.request("POST", path, body, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        text = response.read()
+        assert response.status in (200, 400, 404), (body, text)
+        if response.status != 200:
+            error_of(json.loads(text))
+    connection.close()
+
+
+@pytest.mark.parametrize("seed", sample(range(34), 34))
+def test_bad_requests_by_the_hundred_are_all_answered(served, seed):
+    pid = served.wait_until("ready")["engine_pid"]
+    fuzz(served, seed, 300)
+    served.wait_until_idle()
+    assert served.wait_until("ready")["engine_pid"] == pid
+
+
+def test_what_is_no_http_is_refused_and_half_a_request_keeps_nobody_waiting(served):
+    halves = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(20)]
+    for number, client in enumerate(halves):
+        client.sendall(post(json.dumps(PLAIN).encode())[: 15 * number])
+    with socket.create_connection(("127.0.0.1", served.port)) as client:
+        client.sendall(b"\x16\x03\x01 this is no HTTP\r\n\r\n")
+        assert b" 400 " in read_all(client)
+    assert served.complete()[0] == 200
+    for client in halves:
+        client.close()
+    served.log.write_text("")  # uvicorn's own line about what was no HTTP
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_who_goes_away_leaves_nothing_behind(served, stream):
+    before = served.wait_until_idle()["mlsys_generated_tokens_total"]
+    if stream:
+        client = served.stream(LONG)
+    else:
+        client = socket.create_connection(("127.0.0.1", served.port))
+        client.sendall(post(json.dumps(LONG).encode()))
+    served.wait(lambda found: found["mlsys_blocks_used"] >= 8)
+    client.close()
+    after = served.wait_until_idle()["mlsys_generated_tokens_total"]
+    assert after - before < LONG["n"] * LONG["max_tokens"]
+
+
+def test_who_goes_away_while_waiting_leaves_the_queue(served):
+    with served.stream(LONG), served.stream(LONG):
+        served.wait(lambda found: found["mlsys_running_texts"] == 16)
+        waiting = socket.create_connection(("127.0.0.1", served.port))
+        waiting.sendall(post(json.dumps(PLAIN).encode()))
+        served.wait(lambda found: found["mlsys_waiting_texts"] == 1)
+        waiting.close()
+        served.wait(lambda found: found["mlsys_waiting_texts"] == 0)
+    served.wait_until_idle()
+
+
+def test_who_reads_slowly_delays_nobody(served):
+    with served.stream(LONG, receive_bytes=1024):
+        served.wait(lambda found: found["mlsys_running_texts"] == 8)
+        assert [served.complete()[0] for _ in range(3)] == [200] * 3
+    served.wait_until_idle()
+
+
+def test_many_streams_at_once_are_each_what_it_is_alone(served):
+    def read(number):
+        with served.client() as client:
+            fields = PLAIN | {"max_tokens": 12, "seed": number, "top_p": 0.8}
+            return "".join(chunk.choices[0].text for chunk in client.completions.create(**fields, stream=True))
+
+    with ThreadPoolExecutor(STREAMS) as pool:
+        together = list(pool.map(read, range(STREAMS)))
+    assert together[::8] == [read(number) for number in range(0, STREAMS, 8)]
+    assert len(set(together)) > STREAMS / 2
+
+
+def test_metrics_tell_what_was_done(served):
+    before = served.wait_until_idle()
+    assert served.complete(max_tokens=5, stop=["never"])[0] == 200
+    after = served.wait_until_idle()
+    gain = {name: after[name] - before.get(name, 0) for name in after}
+    assert gain["mlsys_generated_tokens_total"] == gain["mlsys_engine_steps"] == 5
+    assert gain['mlsys_responses_total{route="/v1/completions",status="200"}'] == 1
+    assert gain["mlsys_time_to_first_token_seconds_count"] == 1
+    assert gain['mlsys_time_between_tokens_seconds_bucket{le="+Inf"}'] == 4
+    assert after["mlsys_blocks"] == 256 and after["mlsys_engine_restarts_total"] == 0
