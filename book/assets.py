@@ -1,4 +1,4 @@
-"""Everything the site loads that is not written in book/_static: MathJax, Plotly, and the course's own widgets.
+"""Everything the site loads that is not written in book/_static: the fonts of formulas and the course's own widgets.
 
 All of it comes out of installed, pinned packages: a build needs no network, and the pages ask no other host.
 """
@@ -12,8 +12,9 @@ from book.files import remove_others, write_if_changed
 from mlsys_lab.errors import MissingToolError
 from mlsys_lab.widgets import write_modules
 
-# What Sphinx's maths needs of MathJax: the combined component, its fonts, and the TeX macros that load on first use.
-MATHJAX_PARTS = ("tex-chtml.js", "output/chtml/fonts/woff-v2/*.woff", "input/tex/extensions/*.js")
+FONTS = "mathjax"
+"""Folder of the formulas' fonts, beside the site's style sheets."""
+WOFF = "output/chtml/fonts/woff-v2"  # in MathJax's folder
 
 
 def package_folder(package: str, folder: str) -> Path:
@@ -32,16 +33,15 @@ def package_folder(package: str, folder: str) -> Path:
     return path
 
 
+def mathjax_folder() -> Path:
+    """Path of the whole MathJax: a build sets formulas with it, and pages have its fonts."""
+    return package_folder("sphinx-mathjax-offline", "sphinx-mathjax-offline/static/mathjax")
+
+
 def stage(static: Path) -> None:
-    """Put the vendored scripts and the widgets' modules under `static`; drop what no longer belongs there."""
-    wanted = {
-        static / "plotly.min.js": (package_folder("plotly", "plotly/package_data") / "plotly.min.js").read_bytes()
-    }
-    mathjax = package_folder("sphinx-mathjax-offline", "sphinx-mathjax-offline/static/mathjax")
-    for pattern in MATHJAX_PARTS:
-        for source in mathjax.glob(pattern):
-            wanted[static / "mathjax" / source.relative_to(mathjax)] = source.read_bytes()
-    for path, content in wanted.items():
+    """Put the formulas' fonts and the widgets' modules under `static`; drop what no longer belongs there."""
+    fonts = {static / FONTS / font.name: font.read_bytes() for font in (mathjax_folder() / WOFF).glob("*.woff")}
+    for path, content in fonts.items():
         write_if_changed(path, content)
     modules = write_modules(static / "widgets")
-    remove_others(static, {*wanted, *modules})
+    remove_others(static, {*fonts, *modules})

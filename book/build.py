@@ -1,7 +1,7 @@
 """Build the book: `python book/build.py [--out FOLDER] [--timing]`.
 
-Jupyter Book's own reader takes _config.yml; this file adds what they cannot know: the public address, the
-vendored scripts, and a cache of executed pages that is renewed when the package's source changes.
+Jupyter Book's own reader takes _config.yml; this file adds what they cannot know: the public address, fonts and
+widgets, and a cache of executed pages that is renewed when the package's source changes.
 Warnings are errors, and so is a cell that fails.
 """
 
@@ -57,7 +57,7 @@ def settings(address: Address, static: Path, cache: Path) -> dict[str, Any]:
     extra = {
         "latex_individualpages": False,  # get_final_config takes this out again and insists on finding it
         "html_baseurl": address.site,
-        "mathjax_path": "mathjax/tex-chtml.js",
+        "html_math_renderer": "typeset",  # of _ext/mathematics.py
         "nb_execution_cache_path": str(cache),
         "html_theme_options": {
             "repository_url": address.repository,
@@ -76,7 +76,7 @@ def settings(address: Address, static: Path, cache: Path) -> dict[str, Any]:
     config["extlinks"] = {"source": (f"{address.repository}/blob/{BRANCH}/%s", "%s")}  # {source}`words <path>`
     config["html_static_path"] = ["_static", str(static)]
     config["templates_path"] = ["_templates"]
-    config["html_css_files"] = ["theme.css", "drawings.css"]
+    config["html_css_files"] = ["theme.css", "drawings.css", "charts.css", "print.css"]
     config["html_js_files"] = [("site.js", {"type": "module"})]
     return config
 

@@ -123,18 +123,7 @@ class Front(SphinxDirective):
         return [nodes.raw("", rendered(self.arguments[0]), format="html")]
 
 
-def drop_mathjax(
-    app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: nodes.document | None
-) -> None:
-    """Take MathJax off the front page, which has no formulas; Sphinx adds it for those of the pages below."""
-    formulas = app.env.get_domain("math").data["has_equations"]
-    if pagename == app.config.root_doc and not formulas.get(pagename):
-        keep = [script for script in context["script_files"] if app.config.mathjax_path not in str(script.filename)]
-        context["script_files"] = keep
-
-
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directive and the handler with Sphinx."""
     app.add_directive("front", Front)
-    app.connect("html-page-context", drop_mathjax)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

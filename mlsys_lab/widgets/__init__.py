@@ -2,7 +2,7 @@
 
 On the site: `write_modules(folder)` writes the ES modules, a page loads `load.js`, and cells print
 `element(name, **data)` or `show(figure, alt=…)`. In a notebook: `Roofline` and `BackwardGraph` (anywidget) run the same
-modules, and `show` leaves the drawing to Plotly's own renderer.
+modules, and `show` leaves the drawing to Plotly's own renderer; a build of the site draws what it shows as SVG.
 """
 
 from mlsys_lab.widgets.graph import graph_data

@@ -1,5 +1,4 @@
 // The one script that every page of the site loads: it fetches a figure's module only where the page holds such a figure.
 const figures = [...document.querySelectorAll(":not(:defined)")].filter((node) => node.localName.startsWith("mlsys-"));
 const modules = new Set(figures.map((node) => node.localName.slice("mlsys-".length)));
-if (document.querySelector(".mlsys-plot")) modules.add("plots");
 for (const module of modules) import(new URL(`./${module}.js`, import.meta.url));

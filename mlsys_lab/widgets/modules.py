@@ -35,7 +35,7 @@ _BEFORE = {
     "zero_stages": ("common", "axes", "memory"),
 }
 _SHARED = {part for parts in _BEFORE.values() for part in parts}
-_SITE_ONLY = {"load", "plots"}
+_SITE_ONLY = {"load"}
 _NAMES = {Path(part.name).stem for part in _FOLDER.iterdir() if part.name.endswith(".js")} - _SHARED
 FIGURES = tuple(sorted(_NAMES - _SITE_ONLY))
 """Names of the figures: each file `<name>.js` ends by registering `<mlsys-name>` and exporting `{ render }`."""

@@ -1,4 +1,4 @@
-"""Plotly figures that the site draws with its one copy of Plotly and that live notebooks draw with theirs."""
+"""Plotly figures: live notebooks draw them with their own Plotly, and a build of the site as SVG."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ON_ANY_GROUND = {
 
 
 def show(figure: Any, *, alt: str, height: int = 420) -> None:
-    """Display a Plotly figure. The site draws it in its reader's theme and width: set no background and no width.
+    """Display a Plotly figure. The site draws it in its reader's theme, its key above it: set no background, no width.
 
     alt: what the figure shows, in a sentence, for those who cannot see it; height: in CSS pixels.
     """

@@ -83,9 +83,9 @@
 
   // Figures and formulas -----------------------------------------------------------------------------------------------
   const formulas = [...document.querySelectorAll(".math")];
-  const plots = [...document.querySelectorAll(".mlsys-plot")];
+  const charts = [...document.querySelectorAll(".chart")];
   const figures = [...document.querySelectorAll("*")].filter((node) => node.localName.startsWith("mlsys-"));
-  const drawn = (plot) => plot.querySelector(".js-plotly-plot")?.data?.length > 0 && plot.querySelector(".main-svg .plot, .main-svg .pielayer");
+  const drawn = (chart) => [...chart.querySelectorAll("svg[class^=chart-]")].filter(visible).length === 1;
   const alive = (node) => node.matches(":defined") && node.shadowRoot?.querySelector("svg > *, .plans > li");
   return {
     faint: [...faint.values()].filter(Boolean),
@@ -93,8 +93,8 @@
     formulas: formulas.length,
     unset: formulas.filter((node) => !node.querySelector("mjx-container")).map((node) => node.textContent.slice(0, 60)),
     wrong: [...document.querySelectorAll("mjx-merror")].map((node) => node.textContent.slice(0, 60)),
-    plots: plots.length,
-    blank: plots.filter((plot) => !drawn(plot)).map((plot) => plot.getAttribute("aria-label")),
+    charts: charts.length,
+    blank: charts.filter((chart) => !drawn(chart)).map((chart) => chart.getAttribute("aria-label")),
     figures: figures.map((node) => node.localName),
     dead: figures.filter((node) => !alive(node)).map(name),
   };

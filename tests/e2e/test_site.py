@@ -28,10 +28,9 @@ TOGETHER = 4
 """Pages that are open at a time, so that their waits for the network overlap."""
 NO_NETWORK = {"server": f"http://{HOST}:9", "bypass": HOST}
 """No proxy listens there: what is asked of another host fails. Other than a route, it leaves the browser its cache."""
-# Formulas, Plotly figures and custom elements that the page still has to draw.
-PENDING = """() => document.querySelectorAll(".math:not(:has(mjx-container))").length === 0
-  && [...document.querySelectorAll(".mlsys-plot")].every((plot) => plot.querySelector(".main-svg"))
-  && [...document.querySelectorAll("*")].every((node) => !node.localName.startsWith("mlsys-") || node.shadowRoot)"""
+# Custom elements that the page still has to draw; formulas and charts are drawn when it is built.
+PENDING = """() => [...document.querySelectorAll("*")]
+  .every((node) => !node.localName.startsWith("mlsys-") || node.shadowRoot)"""
 
 
 State = tuple[int, str]
@@ -135,9 +134,18 @@ def test_mathematics_is_set(visits: list[Visit]) -> None:
     assert seen(visits, "unset") + seen(visits, "wrong") == []
 
 
-def test_plotly_figures_are_drawn(visits: list[Visit]) -> None:
-    assert count(visits, "plots") > 0
+def test_charts_are_drawn_at_the_width_that_the_page_has(visits: list[Visit]) -> None:
+    assert count(visits, "charts") > 0
     assert seen(visits, "blank") == []
+
+
+def test_a_page_reads_without_a_script(browser: Browser, site_url: str) -> None:
+    page = browser.new_page(java_script_enabled=False, viewport={"width": 390, "height": 900})
+    page.goto(f"{site_url}chapters/01-introduction.html")
+    for shown in (".math mjx-math", "svg.chart-narrow", "figure.drawn svg"):
+        box = page.locator(f"article {shown}").first.bounding_box()
+        assert box and box["width"] > 0 and box["height"] > 0, shown
+    page.close()
 
 
 def test_our_figures_are_alive(visits: list[Visit]) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import plotly
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Route
 
 from mlsys_lab.widgets import esm
 from tests.pages import PATIENCE_MS, settle
 
-PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 ORIGIN = "http://book.test"
 UPGRADED = "![...document.querySelectorAll(':not(:defined)')].some((node) => node.localName.startsWith('mlsys-'))"
 
@@ -55,8 +53,6 @@ def open_page(context: BrowserContext) -> Iterator[Callable[..., Page]]:
             path = route.request.url.removeprefix(ORIGIN)
             if path == f"/{folder}page.html":
                 route.fulfill(body=html, content_type="text/html")
-            elif path == "/_static/plotly.min.js":
-                route.fulfill(path=PLOTLY, content_type="text/javascript")
             elif path.startswith("/_static/widgets/"):
                 route.fulfill(body=esm(Path(path).stem), content_type="text/javascript")
             else:

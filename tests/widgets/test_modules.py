@@ -25,5 +25,5 @@ def test_an_unknown_module_is_named_in_the_error() -> None:
 
 def test_written_modules_are_the_same_text(tmp_path) -> None:
     paths = write_modules(tmp_path / "_static" / "widgets")
-    assert {path.name for path in paths} == {f"{name}.js" for name in (*FIGURES, "plots", "load")}
+    assert {path.name for path in paths} == {f"{name}.js" for name in (*FIGURES, "load")}
     assert all(path.read_text(encoding="utf-8") == esm(path.stem) for path in paths)

@@ -6,9 +6,6 @@ import plotly.graph_objects as go
 import pytest
 
 from mlsys_lab.widgets import plots, show
-from tests.pages import settle
-
-INK = "() => getComputedStyle(document.querySelector('.mlsys-plot .xtick text')).fill"
 
 
 @pytest.fixture
@@ -68,31 +65,3 @@ def test_a_notebook_s_figures_stand_out_from_a_light_ground_as_from_a_dark_one(b
     assert layout["paper_bgcolor"] == layout["plot_bgcolor"] == "rgba(0, 0, 0, 0)"
     assert contrast(layout["font"]["color"], ground) > 4.2
     assert len(layout["colorway"]) == 6 and all(contrast(colour, ground) > 3 for colour in layout["colorway"])
-
-
-@pytest.mark.browser
-@pytest.mark.parametrize("folder", ["", "chapters/", "labs/deep/"])
-def test_a_page_in_any_folder_finds_plotly(open_page, bundle, folder: str) -> None:
-    page = open_page(bundle()["text/html"], folder=folder)
-    page.locator(".mlsys-plot svg.main-svg").first.wait_for()
-    assert page.locator(".mlsys-plot .xtitle").text_content() == "segments"
-
-
-@pytest.mark.browser
-def test_the_theme_can_change_while_reading(open_page, bundle) -> None:
-    page = open_page(bundle()["text/html"])
-    page.locator(".mlsys-plot .xtick text").first.wait_for()
-    light = page.evaluate(INK)
-    page.evaluate("document.documentElement.dataset.theme = 'dark'")
-    page.wait_for_function(f"({INK})() !== {light!r}")
-    assert (light, page.evaluate(INK)) == ("rgb(29, 39, 51)", "rgb(230, 235, 241)")
-
-
-@pytest.mark.browser
-def test_it_follows_the_width_of_the_screen(open_page, bundle) -> None:
-    page = open_page(bundle()["text/html"], width=1280)
-    page.locator(".mlsys-plot svg.main-svg").first.wait_for()
-    page.set_viewport_size({"width": 390, "height": 800})
-    page.wait_for_function("document.querySelector('.mlsys-plot svg.main-svg').getBoundingClientRect().width < 390")
-    settle(page)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
