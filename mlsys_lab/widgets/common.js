@@ -122,6 +122,10 @@ button:disabled { opacity: 0.4; cursor: default; }
 button svg { width: 16px; height: 16px; fill: currentColor; }
 input[type="range"] { accent-color: var(--value); min-width: 0; }
 .row { display: flex; flex-wrap: wrap; gap: 8px 14px; align-items: center; }
+@media print {
+  .figure { break-inside: avoid; background: none; }
+  button, input[type="range"] { display: none; }
+}
 `;
 
 // A figure's own space in `el`, apart from the page's style sheets: a labelled box that follows the theme.

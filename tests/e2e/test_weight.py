@@ -1,4 +1,4 @@
-"""What a first visit loads, and how far the page shifts meanwhile: counted, so that a slow machine measures the same."""
+"""What a first visit loads, and how far the page shifts meanwhile: counts, which a slow machine changes nothing about."""
 
 from __future__ import annotations
 
