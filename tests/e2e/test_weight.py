@@ -1,4 +1,4 @@
-"""What a first visit loads, and how far the page shifts meanwhile: counts, which a slow machine changes nothing about."""
+"""What a first visit loads, and how far the page shifts meanwhile: counts, the same on a machine that is slow."""
 
 from __future__ import annotations
 
