@@ -29,6 +29,9 @@ const SIZES = [1, 2, ...Array.from({ length: 26 }, (_, i) => (i % 2 ? 4 : 3) * 2
 
 const FORMAT_BYTES = { fp64: 8, fp32: 4, tf32: 4, bf16: 2, fp16: 2, fp8: 1, int8: 1, fp4: 0.5, int4: 0.5 };
 
+// What a model would be computed in on a device that lacks the precision asked for, the first that there is.
+const USUAL = ["bf16", "fp16", "tf32", "fp32"];
+
 // (m,k)·(k,n): 2mnk FLOPs; each matrix crosses the memory bus once, the least that any program can move.
 function matmul(m, n, k, elementBytes) {
   return { flops: 2 * m * n * k, bytes: (m * k + k * n + m * n) * elementBytes };
@@ -48,7 +51,7 @@ function render({ model, el }) {
   const { box, stop } = stage(el, model.get("title") ?? "Roofline", ROOFLINE_STYLE);
   let width = 0;
   const device = () => devices.find((one) => one.name === model.get("device")) ?? devices[0];
-  const precision = () => (model.get("precision") in device().peaks ? model.get("precision") : Object.keys(device().peaks)[0]);
+  const precision = () => [model.get("precision"), ...USUAL, ...Object.keys(device().peaks)].find((one) => one in device().peaks);
 
   const put = (name, value) => {
     model.set(name, value);

@@ -12,8 +12,13 @@ const MLP_KINDS = [["swiglu", "SwiGLU"], ["geglu", "GEGLU"], ["gelu", "GELU"], [
 function sizeForm(model, change, extra = []) {
   const presets = model.get("presets");
   const config = () => presets.find((one) => one.name === model.get("preset")) ?? model.get("own");
+  // A text is as long as the preset has positions, at most.
+  const chosen = (name) => {
+    const { position, context } = presets.find((one) => one.name === name);
+    return { preset: name, ...(position === "learned" && model.get("tokens") > context ? { tokens: context } : {}) };
+  };
   const alter = (next) => change({ own: { ...config(), ...next, name: "own sizes" }, preset: "" });
-  const preset = menu("Model", [...presets.map((one) => [one.name, one.name]), ["", "own sizes"]], (name) => (name ? change({ preset: name }) : alter({})));
+  const preset = menu("Model", [...presets.map((one) => [one.name, one.name]), ["", "own sizes"]], (name) => (name ? change(chosen(name)) : alter({})));
   const sizes = [...SIZE_FIELDS, ...extra].map(([label, name]) => ({
     name,
     ...numberField(label, { min: 1, step: 1 }, (value) => {

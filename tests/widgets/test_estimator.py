@@ -163,6 +163,19 @@ def test_what_cannot_be_is_one_line_in_the_figure(open_page) -> None:
 
 
 @pytest.mark.browser
+def test_every_preset_opens_without_an_error(open_page) -> None:
+    page = open_page(figure(mode="serving", layout=Layout(), tokens=8_192))
+    for name, config in PRESETS.items():
+        page.get_by_label("Model").select_option(name)
+        assert page.locator(f"{NAME} .error").inner_text() == "", name
+        longest = config.context if config.position == "learned" else 8_192
+        tokens = page.get_by_label("tokens of each")
+        assert int(tokens.input_value()) <= longest, name
+        tokens.fill("8192")
+        tokens.press("Tab")
+
+
+@pytest.mark.browser
 def test_sizes_of_one_s_own_are_estimated(open_page) -> None:
     page = open_page(figure("gpt2", layout=Layout(), batch=1, tokens=1024))
     assert "124 M" in page.locator(f"{NAME} .numbers").inner_text()

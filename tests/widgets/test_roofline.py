@@ -141,3 +141,17 @@ def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, width: in
     sizes = read_letter_sizes(page, "mlsys-roofline")
     assert len(sizes) > 12 and min(sizes) >= 11
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.browser
+def test_a_device_without_the_precision_takes_the_one_that_models_are_computed_in(open_page) -> None:
+    kinds = [{"fp64": 1e12, "fp32": 2e12, "fp16": 9e12}, {"fp64": 1e12, "fp32": 2e12}, {"int8": 3e12}]
+    devices = [{"name": f"Old {i}", "bandwidth": 1e11, "peaks": peaks} for i, peaks in enumerate(kinds)]
+    page = open_page(
+        element(
+            "roofline", devices=devices, device="Old 0", precision="bf16", work="matmul", m=8, n=8, k=8
+        )._repr_html_()
+    )
+    for name, precision in (("Old 0", "fp16"), ("Old 1", "fp32"), ("Old 2", "int8")):
+        page.get_by_label("Device").select_option(name)
+        assert page.get_by_label("Precision").input_value() == precision
