@@ -27,7 +27,7 @@ BUILDER ?= $(firstword $(foreach program,docker podman,$(if $(shell command -v $
 COMMIT = $(shell git rev-parse --short=12 HEAD)
 
 .DEFAULT_GOAL := help
-.PHONY: help start test tests weekly quick book linkcheck labs check-labs prove oracles lint javascript format constraints fuzz newest bench bench-gpu grade-shard grade-speed grade-merge gpu-doctor gpu-image wheel pretrain screenshots packages allow-sandbox clean distclean
+.PHONY: help start test tests weekly quick book pdf epub linkcheck labs check-labs prove oracles lint javascript format constraints fuzz newest bench bench-gpu grade-shard grade-speed grade-merge gpu-doctor gpu-image wheel pretrain screenshots packages allow-sandbox clean distclean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -57,6 +57,12 @@ quick: $(READY) ## What tells most, in a minute or two: style, and the tests tha
 
 book: $(READY) ## Build the site into book/_build/html
 	$(BIN)/python book/build.py
+
+pdf: book ## Write the whole book into book/_build/mlsys-lab.pdf
+	$(BIN)/python -m book.offline pdf
+
+epub: book ## Write the whole book into book/_build/mlsys-lab.epub
+	$(BIN)/python -m book.offline epub
 
 linkcheck: book ## Check every link of the built site; other hosts too with EXTERNAL=1
 	$(BIN)/python book/linkcheck.py $(if $(EXTERNAL),--external)
