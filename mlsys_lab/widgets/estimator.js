@@ -61,6 +61,7 @@ function render({ model, el }) {
   const price = numberField("$ an hour each", { min: 0 }, (value) => put("price")(Number.isNaN(value) ? null : value));
   const batch = numberField("sequences", { min: 1, step: 1 }, put("batch"));
   const tokens = numberField("tokens of each", { min: 1, step: 1 }, put("tokens"));
+  const total = numberField("tokens in all, 10⁹", { min: 0 }, (value) => put("total_tokens")(value > 0 ? 1e9 * value : null));
   const recipe = menu("precision recipe, bytes a parameter", recipes.map((one) => [one.name, `${one.name}: ${one.words}`]), put("recipe"));
   const weightFormat = menu("weights in", names(Object.keys(formats)), put("weight_format"));
   const cacheFormat = menu("KV cache in", names(Object.keys(formats)), put("cache_format"));
@@ -84,7 +85,7 @@ function render({ model, el }) {
     group("Model", mode.label, form.preset.label),
     make("details", {}, make("summary", {}, "Sizes"), make("div", { class: "fields" }, ...form.nodes)),
     group("Devices", hardware.device.label, price.label, hardware.node.label, hardware.network.label),
-    group("Load", batch.label, tokens.label, recipe.label, weightFormat.label, cacheFormat.label, recomputation.label),
+    group("Load", batch.label, tokens.label, total.label, recipe.label, weightFormat.label, cacheFormat.label, recomputation.label),
     group("Layout", ...ranks.map((one) => one.label), zero.label),
     make("div", { class: "row" }, sequence.label, allPairs.label), error, results);
 
@@ -107,13 +108,14 @@ function render({ model, el }) {
       field.input.value = model.get(name);
     }
     for (const [field, name] of [[batch, "batch"], [tokens, "tokens"], [price, "price"]]) field.input.value = model.get(name) ?? "";
+    total.input.value = model.get("total_tokens") === null ? "" : model.get("total_tokens") / 1e9;
     for (const { name, input, label } of ranks) {
       input.value = Number.isFinite(layout[name]) ? layout[name] : "";
       label.hidden = (name === "interleave" && !training) || (name === "expert" && !form.config().experts && layout.expert === 1) || (name === "context" && !training && layout.context === 1);
     }
     [zero.input.value, recomputation.input.value, sequence.input.checked] = [layout.zero_stage, layout.recomputation, layout.sequence_parallel];
     allPairs.input.checked = model.get("all_pairs");
-    for (const field of [recipe, zero, sequence, recomputation, allPairs]) field.label.hidden = !training;
+    for (const field of [total, recipe, zero, sequence, recomputation, allPairs]) field.label.hidden = !training;
     for (const field of [weightFormat, cacheFormat]) field.label.hidden = training;
   }
 
@@ -186,7 +188,15 @@ function render({ model, el }) {
       ...(training ? [["FLOPs of a step", power(found.flops.hardware)], ["highest MFU that the bound allows", `${rounded(100 * found.mfu)} %`]] : []),
       ...Object.entries(found.tokens_per_s).map(([phase, speed]) => [`tokens per second at most${words[phase]}`, amount(speed)]),
       ...Object.entries(found.cost_per_million_tokens ?? {}).map(([phase, cost]) => [`a million tokens${words[phase]}, at least`, `$${rounded(cost)}`]),
+      ...(training && model.get("total_tokens") ? wholeRun(found, model.get("total_tokens")) : []),
     ];
+  }
+
+  // A training run over all its tokens.
+  function wholeRun(found, tokens) {
+    const cost = found.cost_per_million_tokens && (found.cost_per_million_tokens.step * tokens) / 1e6;
+    const days = duration(tokens / found.tokens_per_s.step);
+    return [[`${amount(tokens)} tokens, at least`, cost === null ? days : `${days}, $${cost >= 1e3 ? amount(cost) : rounded(cost)}`]];
   }
 
   function memoryBar(memory, capacity, held) {
@@ -237,7 +247,7 @@ function render({ model, el }) {
     width = next;
     show();
   });
-  const state = ["mode", "preset", "own", "device", "price", "node", "network", "batch", "tokens", "recipe", "weight_format", "cache_format", "degrees", "all_pairs"];
+  const state = ["mode", "preset", "own", "device", "price", "total_tokens", "node", "network", "batch", "tokens", "recipe", "weight_format", "cache_format", "degrees", "all_pairs"];
   const stopTraits = watchTraits(model, state, show);
   return () => {
     stop();

@@ -36,8 +36,10 @@ def estimator_data(
     weight_format: str = "bf16",
     cache_format: str = "bf16",
     price: float | None = 2.5,
+    total_tokens: float | None = 1e12,
 ) -> dict[str, Any]:
-    """The data of the estimator, opened on these settings; `price` is dollars an hour for one device.
+    """The data of the estimator, opened on these settings; `price` is dollars an hour for one device, and
+    `total_tokens` what a training run reads in all: the figure says how long that takes and what it costs.
 
     `recipe_name` is for mode "training", `weight_format` and `cache_format` for "serving"; without a layout there are
     eight data-parallel ranks with ZeRO stage 1. Raises `InputError` for a name that there is not.
@@ -63,6 +65,7 @@ def estimator_data(
         "weight_format": weight_format,
         "cache_format": cache_format,
         "price": price,
+        "total_tokens": total_tokens,
         "node": None,
         "network": NETWORK_BYTES_PER_S / 1e9,
         "all_pairs": False,
@@ -110,8 +113,9 @@ class Estimator(anywidget.AnyWidget):
     """Notebook figure of the estimator: `Estimator.of("llama3-70b", device_name="H200")`.
 
     preset: a name of `presets`; any other takes the sizes in `own`, a `TransformerConfig` as a dict. degrees: a
-    `Layout` as a dict. price: of one device, an hour, or None. node: devices that fast links connect, None for the
-    device's own. network: GB/s between nodes, for each device and direction.
+    `Layout` as a dict. price: of one device, an hour, or None. total_tokens: of a whole training run, or None. node:
+    devices that fast links connect, None for the device's own. network: GB/s between nodes, for each device and
+    direction.
     """
 
     _esm = esm("estimator")
@@ -130,6 +134,7 @@ class Estimator(anywidget.AnyWidget):
     weight_format = traitlets.Unicode().tag(sync=True)
     cache_format = traitlets.Unicode().tag(sync=True)
     price = traitlets.Float(None, allow_none=True).tag(sync=True)
+    total_tokens = traitlets.Float(None, allow_none=True).tag(sync=True)
     node = traitlets.Int(None, allow_none=True).tag(sync=True)
     network = traitlets.Float(NETWORK_BYTES_PER_S / 1e9).tag(sync=True)
     all_pairs = traitlets.Bool(False).tag(sync=True)

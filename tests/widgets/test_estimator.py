@@ -163,6 +163,24 @@ def test_what_cannot_be_is_one_line_in_the_figure(open_page) -> None:
 
 
 @pytest.mark.browser
+def test_a_run_over_all_its_tokens_has_its_days_and_its_cost(open_page) -> None:
+    page = open_page(figure(layout=Layout(data=8, zero_stage=2), total_tokens=2e12))
+    numbers = page.locator(f"{NAME} .numbers")
+    found = estimate_training(
+        PRESETS["llama3-8b"], machine(device("H100"), "bf16"), Layout(data=8, zero_stage=2), RECIPES["mixed18"],
+        batch=64, tokens=8_192, price_per_hour=2.5,
+    )  # fmt: skip
+    days = 2e12 / found.tokens_per_s["step"] / 86_400
+    assert f"2 T tokens, at least\n{days:.3g} days, ${days * 24 * 8 * 2.5 / 1e3:.3g} k" in numbers.inner_text()
+    page.get_by_label("$ an hour").fill("")
+    page.get_by_label("$ an hour").press("Tab")
+    assert f"at least\n{days:.3g} days" in numbers.inner_text() and "$" not in numbers.inner_text()
+    page.get_by_label("tokens in all").fill("")
+    page.get_by_label("tokens in all").press("Tab")
+    assert "days" not in numbers.inner_text()
+
+
+@pytest.mark.browser
 def test_every_preset_opens_without_an_error(open_page) -> None:
     page = open_page(figure(mode="serving", layout=Layout(), tokens=8_192))
     for name, config in PRESETS.items():
