@@ -1,7 +1,8 @@
 """The one table of devices that the course computes with. Peaks are dense, per precision, as `Device` defines them.
 
 Vendors print figures with 2:4 sparsity first: those are twice the dense ones and stand nowhere in this table.
-GB is 10⁹ bytes; KiB and MiB are powers of two.
+GB is 10⁹ bytes; KiB, MiB and GiB are powers of two. What is sold as GB of a GPU's memory are GiB, less what the driver
+keeps: `nvidia-smi` reports 183,359 MiB on a B200 of 180 GB (github.com/NVIDIA/TensorRT-LLM/issues/10278).
 
 Compute capabilities, and the warps and blocks of a multiprocessor that follow from them, are from the tables of
 https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/compute-capabilities.html (V100: `cuda_occupancy.h`).
@@ -140,7 +141,7 @@ DEVICES: tuple[Device, ...] = (
         kind="gpu",
         year=2024,
         peaks=HOPPER_PEAKS,
-        memory_bytes=141 * GB,
+        memory_bytes=141 * GIB,
         memory_bandwidth_bytes_per_s=4800 * GB,
         units=132,
         fp32_lanes_per_unit=128,
@@ -170,7 +171,7 @@ DEVICES: tuple[Device, ...] = (
             "fp4": 9000 * T,
             "int8": 4500 * T,
         },
-        memory_bytes=180 * GB,
+        memory_bytes=180 * GIB,
         memory_bandwidth_bytes_per_s=8000 * GB,
         units=148,
         fp32_lanes_per_unit=128,

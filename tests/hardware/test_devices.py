@@ -13,6 +13,11 @@ from mlsys_lab.hardware import DEVICES, Device, Link, device
 WITH_CLOCK = [d for d in DEVICES if d.clock_hz and d.fp32_lanes_per_unit]
 
 
+def test_what_is_sold_as_gb_of_a_gpu_s_memory_is_gib() -> None:
+    assert [one.name for one in DEVICES if one.kind == "gpu" and one.memory_bytes % 2**30] == []
+    assert 0.99 < 183_359 * 2**20 / device("B200").memory_bytes < 1  # as nvidia-smi reports it
+
+
 def test_table_has_the_devices_that_the_course_talks_about() -> None:
     wanted = "V100,A100 40GB,A100 80GB,H100,H200,B200,RTX 3090,RTX 4090,T4,L4,TPU v4,TPU v5e,TPU v5p,TPU v6e"
     assert [d.name for d in DEVICES] == wanted.split(",")

@@ -37,8 +37,10 @@ def peaks(facts: Any) -> dict[str, float]:
 
 
 def memory(facts: Any) -> tuple[float, float]:
-    """Bytes: stacks times what each holds. Bytes a second: bits of the bus times the rate of a pin."""
-    size = facts["gb"] * 1e9 if "gb" in facts else facts["stacks"] * facts["gib_each"] * GIB
+    """Bytes: as sold, or stacks times what each holds. Bytes a second: bits of the bus times the rate of a pin."""
+    units = {"gb": 1e9, "gib": GIB}
+    sold = [facts[unit] * size for unit, size in units.items() if unit in facts]
+    size = sold[0] if sold else facts["stacks"] * facts["gib_each"] * GIB
     rate = facts["gb_per_s"] * 1e9 if "gb_per_s" in facts else facts["bits"] * facts["gbit_per_s"] / 8 * 1e9
     return size, rate
 
