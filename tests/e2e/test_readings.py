@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(1800)]  # the first test 
 
 KEY = "mlsys-lab:readings"
 FORMAT = "mlsys-lab readings 1"
-TOTAL = 131
+TOTAL = 186
 
 
 @pytest.fixture
@@ -77,6 +77,8 @@ FITS = {
     "language=zh": "data.language === 'zh'",
     "time=30": "Number(data.minutes) <= 30",
     "show=star": "data.star === '1'",
+    "show=seeds": "data.ours === ''",
+    "show=ours": "data.ours === '1'",
 }
 
 
@@ -160,7 +162,7 @@ def test_a_check_off_stays_and_counts_everywhere(readings: Page, site_url: str) 
 
     readings.goto(site_url + "syllabus.html")
     card = readings.locator("[data-topic=automatic-differentiation]")
-    expect(card.get_by_text("1 of 6 read")).to_be_visible()
+    expect(card.get_by_text("1 of 7 read")).to_be_visible()
     expect(readings.get_by_text(f"1 of {TOTAL} read")).to_be_visible()
     card.get_by_role("link", name="readings").click()
     expect(readings.locator("select[name=chapter]")).to_have_value("automatic-differentiation")
@@ -177,7 +179,7 @@ def test_two_open_pages_agree(readings: Page, site_url: str) -> None:
     check(readings, "micrograd").check()
     expect(other.get_by_text(f"1 of {TOTAL} read")).to_be_visible()
     check(readings, "grosse-autodiff").check()
-    expect(other.locator("[data-topic=automatic-differentiation]").get_by_text("2 of 6 read")).to_be_visible()
+    expect(other.locator("[data-topic=automatic-differentiation]").get_by_text("2 of 7 read")).to_be_visible()
 
 
 def test_export_and_import_carry_progress_to_another_browser(
