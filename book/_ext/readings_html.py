@@ -154,7 +154,7 @@ def _title(reading: Reading) -> str:
 
 def _by(reading: Reading) -> str:
     year = YEARLESS[reading.year] if isinstance(reading.year, str) else reading.year
-    return f"{escape(', '.join(reading.authors))} · {year}"
+    return f"{escape(', '.join(reading.authors))}\u00a0· {year}"
 
 
 def _note(reading: Reading) -> str:

@@ -20,7 +20,7 @@
     [/^grey/, "gray"],
     [/^artefact/, "artifact"],
   ];
-  const ENDING = /(izations?|ations?|ingly|ing|ers?|ed|es|s|e)$/;
+  const ENDING = /(izations?|ations?|[ae]nces?|ing|ers?|ed|es|s|e)$/;
 
   const plain = (text) => text.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase();
   const spell = (word) => SPELLINGS.reduce((spelled, [from, to]) => spelled.replace(from, to), word);

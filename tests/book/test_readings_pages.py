@@ -58,7 +58,7 @@ def test_the_table_holds_everything_without_a_script() -> None:
     )
     assert {reading.url or reading.look for reading in LIST} <= set(tree.links)
     assert html.count("our addition") == html.count('data-ours="1"') == sum(reading.is_ours for reading in LIST)
-    for said in ("· 2017</p>", "· kept up to date</p>", "· year not known</p>"):
+    for said in ("\u00a0· 2017</p>", "· kept up to date</p>", "· year not known</p>"):
         assert said in html
     assert html.count("<tr id=") == len(LIST)
     assert html.count('scope="rowgroup"') == len(SYLLABUS.chapters)
@@ -76,7 +76,7 @@ def test_read_next_is_the_chapter_in_order() -> None:
     assert f"All {len(readings.for_chapter(LIST, chapter.topic))} readings for this chapter</a>" in html
     assert shown[:3] == ["micrograd", "clark-gradient-notes", "grosse-autodiff"]
     assert "Reverse mode in about a hundred lines" in html and "45 min" in html and "beginner" in html
-    assert "Andrej Karpathy · 2020" in html
+    assert "Andrej Karpathy\u00a0· 2020" in html
     assert '<a href="../readings.html#chapter=automatic-differentiation">' in html
 
 

@@ -96,6 +96,7 @@ def test_a_section_is_a_hit_with_the_words_around_what_was_found(search: Page) -
         ("gökçe", "gokce", "GÖKÇE"),
         ("load", "loads", "loaded", "loading"),
         ("author", "the author", "what is an author?"),
+        ("scheduler", "schedules", "scheduling"),
     ],
     ids=lambda spellings: spellings[0],
 )
