@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from tests.pages import PATIENCE_MS
+
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(1800)]  # the first test may build the site
 
 KEY = "mlsys-lab:readings"
@@ -36,6 +38,7 @@ def check(page: Page, id: str) -> Locator:
 
 def test_without_a_script_the_list_is_a_plain_table(browser: Browser, site_url: str) -> None:
     context = browser.new_context(java_script_enabled=False)
+    context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
     page.goto(site_url + "readings.html")
     expect(shown(page)).to_have_count(TOTAL)
