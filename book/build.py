@@ -118,7 +118,7 @@ def build(out: Path, address: Address, *, quiet: bool = False) -> Path:
             )
             app.build()
             status = app.statuscode
-        remove_old_pages(out / "html", {*app.env.found_docs, "genindex", "search"})
+        remove_old_pages(out / "html", {*app.env.found_docs, "genindex", "search", "404"})
     except SphinxError as error:
         raise InputError("the book cannot be built", got=" ".join(str(error).split())) from error
     finally:

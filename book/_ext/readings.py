@@ -1,7 +1,8 @@
 """The reading list and the syllabus as typed data, from readings.yml, syllabus.yml and the labs that are released.
 
 The file keeps the order of the course. A reading's first chapter is its home; `for_chapter` puts a chapter's own
-readings first, then those whose home is elsewhere, each group in the order of the file.
+readings first, then those whose home is elsewhere, each group in the order of the file, and
+`choose_next` takes from them what the chapter sends its reader to.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import islice
 from pathlib import Path
 
 from course_yaml import Record, part, records
@@ -24,6 +26,12 @@ SYLLABUS = DATA / "syllabus.yml"
 KINDS = ("course", "book", "paper", "blog", "video", "code", "slides", "docs", "forum")
 LANGUAGES = {"en": "English", "zh": "Chinese"}
 LEVELS = ("beginner", "intermediate", "advanced")
+YEARLESS = {"current": "kept up to date", "unknown": "year not known"}
+"""What stands in place of a year: the key in the file, and the words on the page."""
+READ_NEXT = 6
+"""How many readings a chapter sends its reader to at most."""
+LONG_MINUTES = 600
+"""From here on a work (a course, a book) is one to dip into: nobody's next reading, and its hours are not added up."""
 # The five lists that the course was made from.
 SEEDS = ("models-in-depth", "machine-learning-systems", "course-topics", "zh-mlsys", "ml-systems-engineering")
 
@@ -32,12 +40,18 @@ _SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 @dataclass(frozen=True)
 class Reading:
-    """One resource of the reading list. `url` is empty where no public address is known; `also` lists further ones."""
+    """One resource of the reading list.
+
+    `url` is empty where no public address is known, and `look` then says where to look; `also` lists further addresses.
+    `year` is a year or a key of YEARLESS; `seeds` are the lists that name the resource, none for our own additions.
+    """
 
     id: str
     title: str
     authors: tuple[str, ...]
+    year: int | str
     url: str
+    look: str
     also: tuple[str, ...]
     kind: str
     language: str
@@ -54,6 +68,11 @@ class Reading:
     def home(self) -> str:
         """Topic of the chapter under which the full list shows this reading."""
         return self.chapters[0]
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether none of the five lists names it."""
+        return not self.seeds
 
 
 @dataclass(frozen=True)
@@ -72,11 +91,15 @@ class Lab:
 
 @dataclass(frozen=True)
 class Chapter:
-    """A chapter of the syllabus; `number` is None for one that is planned for a later edition."""
+    """A chapter of the syllabus; `number` is None for one that is planned for a later edition.
+
+    `subjects` are the topics of readings that the chapter is about.
+    """
 
     topic: str
     title: str
     about: str
+    subjects: tuple[str, ...]
     number: int | None
     labs: tuple[Lab, ...]
 
@@ -158,6 +181,20 @@ def for_chapter(readings: Iterable[Reading], topic: str) -> tuple[Reading, ...]:
     return tuple(sorted(listed, key=lambda reading: reading.home != topic))
 
 
+def choose_next(readings: Iterable[Reading], chapter: Chapter) -> tuple[Reading, ...]:
+    """Readings that a chapter sends its reader to, at most READ_NEXT, in order.
+
+    They are the first of `for_chapter` that carry a subject of the chapter, have an address and are not long.
+    """
+    subjects = set(chapter.subjects)
+    fitting = (
+        reading
+        for reading in for_chapter(readings, chapter.topic)
+        if subjects & set(reading.topics) and reading.url and reading.minutes < LONG_MINUTES
+    )
+    return tuple(islice(fitting, READ_NEXT))
+
+
 def time_label(minutes: int) -> str:
     """Format a reading time in minutes as a person says it.
 
@@ -177,14 +214,15 @@ def _reading(record: Record) -> Reading:
             if not _SLUG.fullmatch(slug):
                 raise record.wrong(field, slug, "lower-case words joined by hyphens")
     url = record.text("url", optional=True)
+    look = record.text("look", optional=True)
     note = record.text("note", optional=True)
-    if not url and not note:
-        raise record.wrong("url", None, "an address, or a note that says why there is none")
+    if not url and not (look and note):
+        raise record.wrong("url", None, "an address, or a note on what it is and under 'look' an address to look at")
     also = record.texts("also", optional=True)
-    for address in filter(None, (url, *also)):
+    for address in filter(None, (url, look, *also)):
         if not re.fullmatch(r"https?://[^\s\\]+", address):
             raise record.wrong("url", address, "http:// or https://, without spaces or backslashes")
-    seeds = record.texts("seeds")
+    seeds = record.texts("seeds", optional=True)
     for seed in seeds:
         if seed not in SEEDS:
             raise record.wrong("seeds", seed, "one of " + ", ".join(SEEDS))
@@ -192,7 +230,9 @@ def _reading(record: Record) -> Reading:
         id=record.text("id"),
         title=record.text("title"),
         authors=record.texts("authors"),
+        year=_year(record),
         url=url,
+        look=look,
         also=also,
         kind=record.text("kind", one_of=KINDS),
         language=record.text("language", one_of=tuple(LANGUAGES)),
@@ -207,15 +247,22 @@ def _reading(record: Record) -> Reading:
     )
 
 
+def _year(record: Record) -> int | str:
+    if isinstance(record.values.get("year"), str):
+        return record.text("year", one_of=tuple(YEARLESS))
+    return record.number("year")
+
+
 def _chapter(record: Record) -> Chapter:
-    record.only(("topic", "number", "title", "about", "lab"))
+    record.only(("topic", "number", "title", "about", "subjects", "lab"))
     planned: tuple[Lab, ...] = ()
     if "lab" in record.values:
         entry = part(record, "lab", record.values["lab"], "topic")
         entry.only(("topic", "number", "title"))
         planned = (Lab(entry.text("topic"), entry.text("title"), _optional(entry, "number")),)
     number = _optional(record, "number")
-    return Chapter(record.text("topic"), record.text("title"), record.text("about"), number, planned)
+    subjects = record.texts("subjects")
+    return Chapter(record.text("topic"), record.text("title"), record.text("about"), subjects, number, planned)
 
 
 def _with_labs(syllabus: Syllabus, labs: Sequence[LabInfo]) -> Syllabus:

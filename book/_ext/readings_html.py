@@ -5,11 +5,22 @@ Both work as they stand without JavaScript. readings.js adds check-off, progress
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
-from readings import LANGUAGES, LEVELS, Chapter, Reading, Syllabus, for_chapter, time_label
+from readings import (
+    LANGUAGES,
+    LEVELS,
+    LONG_MINUTES,
+    YEARLESS,
+    Chapter,
+    Reading,
+    Syllabus,
+    choose_next,
+    for_chapter,
+    time_label,
+)
 
 KIND_LABELS = {
     "course": "Course",
@@ -25,8 +36,7 @@ KIND_LABELS = {
 # Reading times that the filter offers, in minutes.
 TIMES = (30, 60, 120, 600)
 _STAR = ' <span class="readings-star" role="img" aria-label="singled out by a list">★</span>'
-# From here on a work is something to dip into (a course, a book) and its hours are not added up with the articles'.
-LONG_MINUTES = 600
+_OURS = ' <span class="readings-ours">our addition</span>'
 
 _CAPITALS = {"cuda": "CUDA", "gpu": "GPU", "tpu": "TPU", "kv": "KV", "pytorch": "PyTorch", "triton": "Triton"}
 
@@ -87,28 +97,21 @@ def table(readings: Sequence[Reading], syllabus: Syllabus) -> str:
 
 
 def read_next(readings: Sequence[Reading], chapter: Chapter, list_uri: str) -> str:
-    """HTML of a chapter's readings in order: short ones in full, long works and those of other chapters folded."""
-    listed = for_chapter(readings, chapter.topic)
-    own = [reading for reading in listed if reading.home == chapter.topic]
-    short = [reading for reading in own if reading.minutes < LONG_MINUTES]
-    long = [reading for reading in own if reading.minutes >= LONG_MINUTES]
-    elsewhere = [reading for reading in listed if reading.home != chapter.topic]
-    blocks = [f'<div class="read-next" data-readings-list data-chapter="{chapter.topic}">']
-    if own:
-        blocks.append(progress(own))
-    if short:
-        blocks.append(_items(short, ordered=True))
-    for title, group in (("Courses and books to dip into", long), ("From other chapters", elsewhere)):
-        if group:
-            opened = "" if short else " open"
-            blocks.append(
-                f"<details{opened}><summary>{title} ({len(group)})</summary>{_items(group, ordered=False)}</details>"
-            )
-    blocks.append(
-        f'<p class="read-next-all"><a href="{list_uri}#chapter={chapter.topic}">Find these in the reading list</a></p>'
+    """HTML of what the chapter sends its reader to, in order, and a link to all that the list has for it."""
+    chosen = choose_next(readings, chapter)
+    everything = len(for_chapter(readings, chapter.topic))
+    return "\n".join(
+        [
+            f'<div class="read-next" data-readings-list data-chapter="{chapter.topic}">',
+            progress(chosen),
+            '<ol class="read-next-list">',
+            *(_item(reading) for reading in chosen),
+            "</ol>",
+            f'<p class="read-next-all"><a href="{list_uri}#chapter={chapter.topic}">'
+            f"All {everything} readings for this chapter</a></p>",
+            "</div>",
+        ]
     )
-    blocks.append("</div>")
-    return "\n".join(blocks)
 
 
 def _row(reading: Reading, syllabus: Syllabus) -> str:
@@ -121,17 +124,17 @@ def _row(reading: Reading, syllabus: Syllabus) -> str:
         "topics": " ".join(reading.topics),
         "chapters": " ".join(reading.chapters),
         "star": "1" if reading.star else "",
+        "ours": "1" if reading.is_ours else "",
     }
     attributes = " ".join(f'data-{name}="{escape(value)}"' for name, value in data.items())
     chapters = ", ".join(_chapter_link(chapter) for chapter in syllabus.chapters if chapter.topic in reading.chapters)
     topics = ", ".join(f'<span data-topic="{topic}">{escape(topic_label(topic))}</span>' for topic in reading.topics)
-    note = f"<details><summary>About this entry</summary>{escape(reading.note)}</details>" if reading.note else ""
-    by = escape(", ".join(reading.authors))
+    ours = _OURS if reading.is_ours else ""
     return (
         f'<tr id="reading-{reading.id}" {attributes}>'
-        f'<td class="readings-what">{_title(reading)}<p class="readings-by">{by}</p>'
+        f'<td class="readings-what">{_title(reading)}{ours}<p class="readings-by">{_by(reading)}</p>'
         f'<p class="readings-why">{escape(reading.why)}</p>'
-        f'<p class="readings-tags">Topics: {topics} · Chapters: {chapters}</p>{note}</td>'
+        f'<p class="readings-tags">Topics: {topics} · Chapters: {chapters}</p>{_note(reading)}</td>'
         f'<td class="readings-kind">{KIND_LABELS[reading.kind]}{_language(reading)}</td>'
         f'<td class="readings-level">{reading.level.capitalize()}</td>'
         f'<td class="readings-time">{time_label(reading.minutes)}</td></tr>'
@@ -149,23 +152,29 @@ def _title(reading: Reading) -> str:
     return f'<span class="readings-title">{linked}{_STAR if reading.star else ""}</span>'
 
 
+def _by(reading: Reading) -> str:
+    year = YEARLESS[reading.year] if isinstance(reading.year, str) else reading.year
+    return f"{escape(', '.join(reading.authors))}\u00a0· {year}"
+
+
+def _note(reading: Reading) -> str:
+    if reading.look:
+        where = f'<a href="{escape(reading.look)}">{escape(urlsplit(reading.look).netloc)}</a>'
+        return f'<p class="readings-look">{escape(reading.note)} Where to look: the list itself, {where}.</p>'
+    return f"<details><summary>About this entry</summary>{escape(reading.note)}</details>" if reading.note else ""
+
+
 def _language(reading: Reading) -> str:
     if reading.language == "en":
         return ""
     return f' <span class="readings-language">in {LANGUAGES[reading.language]}</span>'
 
 
-def _items(readings: Iterable[Reading], *, ordered: bool) -> str:
-    tag = "ol" if ordered else "ul"
-    items = "\n".join(_item(reading) for reading in readings)
-    return f'<{tag} class="read-next-list">\n{items}\n</{tag}>'
-
-
 def _item(reading: Reading) -> str:
     kind = KIND_LABELS[reading.kind] + _language(reading)
     return (
         f'<li data-id="{reading.id}">{_title(reading)} '
-        f'<span class="read-next-by">{escape(", ".join(reading.authors))}</span>'
+        f'<span class="read-next-by">{_by(reading)}</span>'
         f'<p class="read-next-meta">{kind} · {time_label(reading.minutes)} · {reading.level}</p>'
         f'<p class="readings-why">{escape(reading.why)}</p></li>'
     )
@@ -205,7 +214,13 @@ def _filters(readings: Sequence[Reading], syllabus: Syllabus) -> str:
                 "show",
                 "Show",
                 "All",
-                [("unread", "Not read yet"), ("read", "Read"), ("star", "★ Singled out by a list")],
+                [
+                    ("unread", "Not read yet"),
+                    ("read", "Read"),
+                    ("star", "★ Singled out by a list"),
+                    ("seeds", "Named by the five lists"),
+                    ("ours", "Our additions"),
+                ],
             ),
             '<button type="reset">Clear filters</button>',
             "</form>",

@@ -198,7 +198,7 @@
           && (!filters.chapter || data.chapters.split(" ").includes(filters.chapter))
           && ["kind", "level", "language"].every((name) => !filters[name] || data[name] === filters[name])
           && (!filters.time || Number(data.minutes) <= Number(filters.time))
-          && (!filters.show || { star: data.star === "1", read: this.progress.has(data.id), unread: !this.progress.has(data.id) }[filters.show]);
+          && (!filters.show || { star: data.star === "1", ours: data.ours === "1", seeds: data.ours === "", read: this.progress.has(data.id), unread: !this.progress.has(data.id) }[filters.show]);
       };
       let count = 0;
       for (const row of this.rows) {

@@ -1,4 +1,4 @@
-"""The reading list holds everything that the five lists name, in our own words, and its loader names every slip."""
+"""The reading list holds what the five lists name and our additions, in our own words; its loader names every slip."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import sys
 import tomllib
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -75,15 +76,34 @@ def test_every_link_and_title_of_the_lists_has_an_entry(seed: str, entry: dict[s
         assert "title line is missing" in reading.note
 
 
-def test_every_entry_comes_from_a_list_that_names_it() -> None:
+def test_every_entry_comes_from_a_list_that_names_it_or_is_ours() -> None:
     named = {(seed, entry["id"]) for seed, entry in NAMED}
     assert {(seed, reading.id) for reading in LIST for seed in reading.seeds} == named
+    assert {reading.id for reading in LIST if reading.is_ours} == set(BY_ID) - {entry["id"] for _, entry in NAMED}
+
+
+def test_the_canon_is_among_our_additions() -> None:
+    canon = (SEEDS / "canon.txt").read_text().split()
+    assert set(canon) <= {reading.id for reading in LIST if reading.is_ours}
+
+
+def test_every_entry_has_a_year_or_says_why_not() -> None:
+    dated = [reading.year for reading in LIST if isinstance(reading.year, int)]
+    assert all(1960 < year < 2100 for year in dated)
+    assert sum(reading.year == "unknown" for reading in LIST) == 6
+    for reading in LIST:
+        if told := re.search(r"arxiv\.org/abs/(\d\d)\d\d\.", reading.url):
+            posted = 2000 + int(told[1])
+            assert isinstance(reading.year, int) and posted <= reading.year <= posted + 2, reading.id
+        if told := re.search(r"/(20[12]\d)[/-]", reading.url):
+            assert reading.year == int(told[1]), reading.id
 
 
 def test_repeats_are_merged() -> None:
     for repeated in ("cmu-15442", "scaling-book", "ultrascale-playbook", "micrograd"):
         assert {"models-in-depth", "machine-learning-systems"} <= set(BY_ID[repeated].seeds)
-    assert len({reading.title.casefold() for reading in LIST}) == len(LIST) == 131
+    assert len({reading.title.casefold() for reading in LIST}) == len(LIST)
+    assert sum(not reading.is_ours for reading in LIST) == 131
 
 
 def test_every_entry_belongs_to_chapters_of_the_syllabus() -> None:
@@ -99,6 +119,39 @@ def test_every_chapter_has_readings_of_its_own_and_in_order() -> None:
     homes = [reading.home for reading in LIST]
     assert list(dict.fromkeys(homes)) == [chapter.topic for chapter in SYLLABUS.chapters], "homes follow the course"
     assert sum(a != b for a, b in pairwise(homes)) == len(SYLLABUS.chapters) - 1, "homes stay together"
+
+
+@pytest.mark.parametrize("chapter", SYLLABUS.chapters, ids=[chapter.topic for chapter in SYLLABUS.chapters])
+def test_a_chapter_sends_its_reader_to_three_to_six_works_on_its_subject(chapter: readings.Chapter) -> None:
+    chosen = readings.choose_next(LIST, chapter)
+    assert 3 <= len(chosen) <= 6
+    for reading in chosen:
+        assert chapter.topic in reading.chapters and set(chapter.subjects) & set(reading.topics), reading.id
+        assert reading.url and reading.minutes < readings.LONG_MINUTES, reading.id
+    assert sum(reading.home == chapter.topic for reading in chosen) >= len(chosen) / 3
+    assert len(set(chapter.subjects) & {topic for reading in LIST for topic in reading.topics}) == len(chapter.subjects)
+
+
+def test_chapter_8_sends_nobody_to_benchmarks_of_agents() -> None:
+    chapter = SYLLABUS.chapter("08")
+    assert chapter
+    chosen = [reading.id for reading in readings.choose_next(LIST, chapter)]
+    assert chosen[:2] == ["kaplan2020scaling", "hoffmann2022chinchilla"]
+    assert not [id for id in chosen if "capability" in BY_ID[id].topics]
+
+
+def test_a_reading_without_address_long_or_on_another_subject_is_not_next(tmp_path: Path) -> None:
+    (plain,) = readings.load(written(tmp_path, GOOD))
+    chapter = SYLLABUS.chapter("cuda")
+    assert chapter
+    many = [replace(plain, id=str(i)) for i in range(8)]
+    assert readings.choose_next(many, chapter) == tuple(many[:6])
+    assert readings.choose_next([replace(plain, url="")], chapter) == ()
+    assert readings.choose_next([replace(plain, minutes=600)], chapter) == ()
+    assert readings.choose_next([replace(plain, topics=("triton",))], chapter) == ()
+    assert readings.choose_next([replace(plain, chapters=("triton",))], chapter) == ()
+    elsewhere = replace(plain, id="elsewhere", chapters=("triton", "cuda"))
+    assert readings.choose_next([elsewhere, plain], chapter) == (plain, elsewhere)
 
 
 def test_our_reasons_are_our_own() -> None:
@@ -127,7 +180,8 @@ def test_what_the_lists_got_wrong_is_repaired_and_said() -> None:
     ):
         assert BY_ID[repaired].note
     assert BY_ID["cmu-15442"].authors == ("Carnegie Mellon University",)
-    assert {reading.id for reading in LIST if not reading.url} == {"cuan-nccl-notes", "medium-nccl-article"}
+    without = {reading.id for reading in LIST if not reading.url}
+    assert without == {"cuan-nccl-notes", "medium-nccl-article"} == {reading.id for reading in LIST if reading.look}
 
 
 def test_stars_are_what_the_lists_single_out() -> None:
@@ -152,16 +206,43 @@ def test_chapters_and_labs_are_called_the_same_everywhere() -> None:
                 assert set(described["readings"]) <= set(BY_ID)
 
 
-def test_papers_stand_in_the_bibliography_under_the_same_ids() -> None:
+def test_what_the_bibliography_lists_too_is_described_alike() -> None:
     keys = parse_file(str(BOOK / "data" / "references.bib")).entries
-    papers = {reading.id for reading in LIST if reading.kind == "paper"}
-    assert papers <= set(keys)
-    for id in set(keys) & set(BY_ID):
-        plain = re.sub(r"[{}]", "", keys[id].fields["title"])
-        assert set(words(plain)) <= set(words(BY_ID[id].title)), id
-    address = {reading.url: reading.id for reading in LIST if reading.url}
-    for id, entry in keys.items():
-        assert address.get(entry.fields.get("url", ""), id) == id, "a work that both list has one id"
+    shared = set(keys) & set(BY_ID)
+    assert len(shared) > 40
+    for id in shared:
+        fields, reading = keys[id].fields, BY_ID[id]
+        assert bare(fields["title"]) in (bare(reading.title), bare(reading.title.split(" (")[0])), id
+        assert (fields["year"], fields.get("url")) == (str(reading.year), reading.url), id
+        assert bare(keys[id].persons["author"][0].last_names[-1]) in bare(reading.authors[0]), id
+
+
+def test_a_work_stands_once_in_the_list_and_in_the_bibliography() -> None:
+    keys = parse_file(str(BOOK / "data" / "references.bib")).entries
+    for names in (
+        {id: bare(entry.fields["title"]) for id, entry in keys.items()}
+        | {reading.id: bare(reading.title) for reading in LIST if reading.kind == "paper"},
+        {id: entry.fields["url"] for id, entry in keys.items() if "url" in entry.fields}
+        | {reading.id: reading.url for reading in LIST if reading.url},
+    ):
+        twice = [name for name, times in Counter(names.values()).items() if times > 1]
+        assert twice == []
+
+
+def test_the_bibliography_holds_what_pages_cite() -> None:
+    pages = [path.read_text("utf-8") for path in (*BOOK.glob("*.md"), *BOOK.glob("chapters/*.md"))]
+    cited = {
+        key.strip()
+        for text in pages
+        for keys in re.findall(r"\{cite(?::\w)?\}`([^`]+)`", text)
+        for key in keys.split(",")
+    }
+    assert set(parse_file(str(BOOK / "data" / "references.bib")).entries) == cited
+
+
+def bare(text: str) -> str:
+    """Words of a title or a name in lower case, without TeX's braces and accents."""
+    return " ".join(words(re.sub(r"[{}\\\"']", "", text)))
 
 
 def test_topics_are_a_shared_vocabulary() -> None:
@@ -179,6 +260,7 @@ GOOD = """\
 - id: one
   title: One
   authors: [Somebody]
+  year: 2020
   url: https://example.org/
   kind: blog
   language: en
@@ -219,6 +301,8 @@ def test_a_minimal_entry_loads(tmp_path: Path) -> None:
         ("topics: [cuda]", "topics: [cuda, cuda]", "field 'topics': got ['cuda', 'cuda'], expected no item twice"),
         ("topics: [cuda]", "topics: [GPU model]", "field 'topics': got 'GPU model', expected lower-case words"),
         ("why: It", "wyh: It", "entry 'one': unknown field: got 'wyh', expected one of id, title"),
+        ("year: 2020", "year: soon", "field 'year': got 'soon', expected one of current, unknown"),
+        ("  year: 2020\n", "", "field 'year': got nothing, expected a whole number above 0"),
         ("seeds: [zh-mlsys]", "seeds: [mine]", "field 'seeds': got 'mine', expected one of models-in-depth"),
         ("https://example.org/", "https://x.org/a\\_b", "expected http:// or https://, without spaces or backslashes"),
         ("  url: https://example.org/\n", "", "field 'url': got nothing, expected an address, or a note"),
@@ -241,7 +325,7 @@ def test_a_slip_is_one_line_that_says_where(tmp_path: Path, old: str, new: str, 
 
 
 def test_an_id_or_address_twice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CourseError, match=r"line 13, entry 'one', field 'id': .*line 1, entry 'one' has it already"):
+    with pytest.raises(CourseError, match=r"line 14, entry 'one', field 'id': .*line 1, entry 'one' has it already"):
         readings.load(written(tmp_path, GOOD + GOOD))
     with pytest.raises(CourseError, match=r"entry 'two', field 'url': got 'https://example.org/'"):
         readings.load(written(tmp_path, GOOD + GOOD.replace("id: one", "id: two")))

@@ -10,7 +10,7 @@ from playwright.sync_api import Page
 from book.linkcheck import pages, read_page
 from book.project import ROOT, read_address
 
-WITHOUT_SOURCE = {"genindex.html", "search.html"}
+WITHOUT_SOURCE = {"404.html", "genindex.html", "search.html"}
 
 
 def paths(page: Path, kind: str) -> set[str]:

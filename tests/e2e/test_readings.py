@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from tests.pages import PATIENCE_MS
+
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(1800)]  # the first test may build the site
 
 KEY = "mlsys-lab:readings"
 FORMAT = "mlsys-lab readings 1"
-TOTAL = 131
+TOTAL = 186
 
 
 @pytest.fixture
@@ -36,6 +38,7 @@ def check(page: Page, id: str) -> Locator:
 
 def test_without_a_script_the_list_is_a_plain_table(browser: Browser, site_url: str) -> None:
     context = browser.new_context(java_script_enabled=False)
+    context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
     page.goto(site_url + "readings.html")
     expect(shown(page)).to_have_count(TOTAL)
@@ -77,6 +80,8 @@ FITS = {
     "language=zh": "data.language === 'zh'",
     "time=30": "Number(data.minutes) <= 30",
     "show=star": "data.star === '1'",
+    "show=seeds": "data.ours === ''",
+    "show=ours": "data.ours === '1'",
 }
 
 
@@ -160,7 +165,7 @@ def test_a_check_off_stays_and_counts_everywhere(readings: Page, site_url: str) 
 
     readings.goto(site_url + "syllabus.html")
     card = readings.locator("[data-topic=automatic-differentiation]")
-    expect(card.get_by_text("1 of 6 read")).to_be_visible()
+    expect(card.get_by_text("1 of 7 read")).to_be_visible()
     expect(readings.get_by_text(f"1 of {TOTAL} read")).to_be_visible()
     card.get_by_role("link", name="readings").click()
     expect(readings.locator("select[name=chapter]")).to_have_value("automatic-differentiation")
@@ -177,7 +182,7 @@ def test_two_open_pages_agree(readings: Page, site_url: str) -> None:
     check(readings, "micrograd").check()
     expect(other.get_by_text(f"1 of {TOTAL} read")).to_be_visible()
     check(readings, "grosse-autodiff").check()
-    expect(other.locator("[data-topic=automatic-differentiation]").get_by_text("2 of 6 read")).to_be_visible()
+    expect(other.locator("[data-topic=automatic-differentiation]").get_by_text("2 of 7 read")).to_be_visible()
 
 
 def test_export_and_import_carry_progress_to_another_browser(
