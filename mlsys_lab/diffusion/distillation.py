@@ -51,7 +51,7 @@ class Halved:
         halve(self.grid)
 
     def __call__(self, x: torch.Tensor, sigma: torch.Tensor, label: torch.Tensor | None = None) -> torch.Tensor:
-        """Denoise x (B, ...) at the student's levels sigma (B,): x̃ of algorithm 2, over α (appendix G)."""
+        """Denoise x (B, ...) at the student's levels sigma (B,): x̃ of algorithm 2, in unscaled coordinates."""
         first, middle, last = self._levels(sigma)
         ahead = _step(self.teacher, x, first, middle, label)
         ahead = _step(self.teacher, ahead, middle, last, label)
@@ -83,7 +83,7 @@ def distil(
     """Train a student in place to halve its teacher's steps down `grid`; yields each step's number, from 1, and loss.
 
     images (I, ...), labels (I,). The squared error has the weight 1/c_out², which for a prediction of v is the paper's
-    SNR + 1 (eq. 10). Every level that the student has is drawn as often as another. `steps`, `batch`, `rate`, `drop`
+    SNR + 1 (§4). Every level that the student has is drawn as often as another. `steps`, `batch`, `rate`, `drop`
     and `seed` are as in `mlsys_lab.diffusion.training.train`. InputError for an odd number of the teacher's steps.
     """
     perfect, levels = Halved(teacher, grid), uniform_over(halve(grid)[:-1])

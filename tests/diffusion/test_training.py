@@ -54,7 +54,7 @@ def test_no_network_has_a_lower_loss_than_the_exact_one():
 
 
 def test_the_weight_for_v_is_one_more_than_signal_to_noise():
-    """Salimans and Ho, arXiv:2202.00512, eq. 10: SNR is ᾱ/(1 - ᾱ), 1/σ²."""
+    """Salimans and Ho, arXiv:2202.00512, §4: SNR is ᾱ/(1 - ᾱ), 1/σ²."""
     x, target = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(0), dtype=F64)
     sigma = torch.tensor([0.1, 1.0, 8.0], dtype=F64)
     denoiser = Preconditioned(Silent(), "v")
