@@ -145,10 +145,11 @@ gpu-image: ## Build IMAGE for grade-speed from this commit, as mlsys-lab-gpu:COM
 wheel: $(READY) ## Build the wheel, with the released labs inside, into dist/
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
-pretrain: $(READY) ## Train the two small models on the book's text and the one on digits, and measure them: some minutes of one core
+pretrain: $(READY) ## Train the two small models on the book's text, the one on digits and its students, and measure them: some minutes of one core
 	$(BIN)/python book/pretrain.py
 	$(BIN)/python book/measure_pair.py
 	$(BIN)/python book/pretrain_digits.py
+	$(BIN)/python book/distil_digits.py
 
 screenshots: book ## Take the README's pictures again
 	$(BIN)/python book/screenshots.py

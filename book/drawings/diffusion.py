@@ -1,4 +1,4 @@
-"""Drawings of chapter 14: levels of noise, targets, steps of the ODE, guidance, networks, a pass in time, calls.
+"""Drawings of chapter 14: levels of noise, targets, steps, guidance, networks, a pass in time, calls, distillation.
 
 Points, paths and times are computed by the package: mixtures, samplers, closed forms and the table of devices.
 """
@@ -222,6 +222,27 @@ def calls() -> Markup:
     )
 
 
+def halving() -> Markup:
+    """Runs of eight, four, two and one steps: each step of a student spans two of its teacher's."""
+    left, apart, pieces = 40, 34, []
+    for row, steps in enumerate((8, 4, 2, 1)):
+        y, span = 40 + 52 * row, 8 // steps
+        pieces.append(text(6, y + 5, steps, size="strong", anchor="start"))
+        for start in range(0, 8, span):
+            here, there = left + apart * start, left + apart * (start + span)
+            pieces.append(arrow(here + 2, y, there - 2, y, "blue" if row else "plain", bend=6 + 3 * span))
+        pieces += [box(left + apart * i - 3, y - 3, 6, 6, tone="plain") for i in range(0, 9, span)]
+    pieces += [
+        text(left, 14, "noise", "orange", size="small"),
+        text(left + 8 * apart, 14, "image", "green", size="small"),
+    ]
+    return drawing(
+        "Four rows of arrows from noise to an image: eight steps of the first teacher, then four, two and one. Every "
+        "arrow begins and ends where a pair of arrows in the row above does.",
+        panel(340, 212, pieces, title="steps of a run"),
+    )
+
+
 def _step_along(sampler: Sampler, title: str) -> Panel:
     """A step of `sampler` from level 1.2 to 0.4, and the path of the ODE beside it, for data around -1 and 1."""
     high, low, first = 1.2, 0.4, 0.8
@@ -267,4 +288,5 @@ DRAWINGS = {
     "transformer": transformer,
     "passes": passes,
     "calls": calls,
+    "halving": halving,
 }

@@ -9,9 +9,10 @@ guidance          ClassifierFree, on an interval of levels; ClassifierGuided
 mixtures          Mixture: Gaussians whose denoiser is known exactly, to hold a sampler against
 networks          DiT and a U-Net, conditioned on level and class
 training          train(denoiser, images, labels, steps=...), p_losses
+distillation      distil, halve, Halved: students that take half the steps, again and again
 averaging         Average: an exponential moving average of weights
 digits            real data: handwritten digits, a judge that reads them, measures of what is drawn
-pretrained        load_digits_model, load_judge: a trained model of digits
+pretrained        load_digits_model, load_student, load_judge: a trained model of digits, and what it was distilled to
 engine            Engine: many requests at different steps in one call of the network
 caching           CachedDiT: features kept between steps
 cost              evaluations, FLOPs and bytes of sampling and training, beside an autoregressive model

@@ -28,7 +28,8 @@ from mlsys_lab.errors import InputError
 class Request:
     """One image that is asked for: its class, the levels of its steps, its seed, sampler and guidance.
 
-    Guidance of `scale` acts at levels from `low` to `high`; 1 is none. InputError for levels that do not fall.
+    Guidance of `scale` acts at levels from `low` to `high`; 1 is none. InputError for levels that do not fall, an
+    interval that is none, and a scale that is no number.
     """
 
     label: int
@@ -41,6 +42,9 @@ class Request:
 
     def __post_init__(self) -> None:
         check_grid(self.grid)
+        if not math.isfinite(self.scale) or not 0 <= self.low <= self.high:
+            got = f"scale {self.scale} from {self.low} to {self.high}"
+            raise InputError("guidance out of range", got=got, expected="a number, and 0 <= low <= high")
 
     def scale_at(self, sigma: float) -> float:
         """Scale of guidance at a level, 1 outside of the interval."""

@@ -46,7 +46,7 @@ class ClassifierFree:
 
     `scale` is one for all images or (B,); `null` is the label on which the network learned to do without a class. With
     levels `low` to `high` guidance acts there alone, and elsewhere costs nothing (arXiv:2404.07724).
-    InputError where there is no null class, or no label to leave out.
+    InputError where there is no null class, no label to leave out, and for scales that are no numbers or do not fit.
     """
 
     denoiser: Denoiser
@@ -62,12 +62,17 @@ class ClassifierFree:
             )
         if not 0 <= self.low <= self.high:
             raise InputError("not an interval of levels", got=f"{self.low} to {self.high}", expected="0 <= low <= high")
+        if not bool(torch.as_tensor(self.scale).isfinite().all()):
+            raise InputError("scale of guidance is not a number", got=self.scale)
 
     def __call__(self, x: torch.Tensor, sigma: torch.Tensor, label: torch.Tensor | None = None) -> torch.Tensor:
         """Denoise x (B, ...) at levels sigma (B,), guided towards label (B,): (B, ...)."""
         if label is None:
             raise InputError("guidance needs labels", got="none", expected="a class for each image")
-        scale = torch.as_tensor(self.scale, device=x.device, dtype=x.dtype).expand(len(x))  # (B,)
+        scale = torch.as_tensor(self.scale, device=x.device, dtype=x.dtype)
+        if scale.shape not in ((), x.shape[:1]):
+            raise InputError("one scale, or one for each image", got=tuple(scale.shape), expected=tuple(x.shape[:1]))
+        scale = scale.expand(len(x))  # (B,)
         inside = (sigma >= self.low) & (sigma <= self.high)
         guided = (inside.to(x.device) & (scale != 1)).nonzero().flatten()  # (G,)
         null = torch.full_like(label[guided], cast(int, self.null))
@@ -85,9 +90,10 @@ Classify = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class ClassifierGuided:
-    """A denoiser pushed by a classifier of noisy images: D + s·σ²·∇ log p(class | x) (arXiv:2105.05233, algorithm 1).
+    """A denoiser pushed by a classifier of noisy images: D + s·σ²·∇ log p(class | x) (arXiv:2105.05233, algorithm 2).
 
-    What is pushed is the denoiser without a class: it is called with the label `null`, or with none.
+    What is pushed is the denoiser without a class: it is called with the label `null`, or with none. InputError without
+    labels, for labels that the classifier does not know, and for a scale that is no number.
     """
 
     denoiser: Denoiser
@@ -95,13 +101,21 @@ class ClassifierGuided:
     scale: float
     null: int | None = None
 
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.scale):
+            raise InputError("scale of guidance is not a number", got=self.scale)
+
     def __call__(self, x: torch.Tensor, sigma: torch.Tensor, label: torch.Tensor | None = None) -> torch.Tensor:
         """Denoise x (B, ...) at levels sigma (B,), pushed towards label (B,): (B, ...)."""
         if label is None:
             raise InputError("guidance needs labels", got="none", expected="a class for each image")
         with torch.enable_grad():
             watched = x.detach().requires_grad_()
-            chosen = self.classify(watched, sigma).gather(1, label[:, None])
+            known = self.classify(watched, sigma)  # (B, K)
+            if not bool(((label >= 0) & (label < known.shape[1])).all()):
+                got = f"{int(label.min())} to {int(label.max())}"
+                raise InputError("no such class", got=got, expected=f"0 to {known.shape[1] - 1}")
+            chosen = known.gather(1, label[:, None])
             (gradient,) = torch.autograd.grad(chosen.sum(), watched)
         without = None if self.null is None else torch.full_like(label, self.null)
         return self.denoiser(x, sigma, without) + self.scale * per_image(sigma**2, x) * gradient

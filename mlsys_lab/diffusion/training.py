@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator
 
 import torch
+from torch import nn
 
 from mlsys_lab.diffusion.averaging import Average
 from mlsys_lab.diffusion.preconditioning import Preconditioned
@@ -38,9 +39,15 @@ def p_losses(
 
     It is the error of denoised images with the weight 1/c_out², whatever the network predicts (EDM, eq. 8).
     """
-    x = q_sample(x0, sigma, noise)
+    return squared_error(denoiser, q_sample(x0, sigma, noise), sigma, label, x0)
+
+
+def squared_error(
+    denoiser: Preconditioned, x: torch.Tensor, sigma: torch.Tensor, label: torch.Tensor | None, target: torch.Tensor
+) -> torch.Tensor:
+    """Mean squared error (B,) of denoised images against `target` (B, ...), over c_out²."""
     c_out = denoiser.at(sigma).out.to(x)
-    error = (denoiser(x, sigma, label) - x0).flatten(1) / c_out[:, None]
+    error = (denoiser(x, sigma, label) - target).flatten(1) / c_out[:, None]
     return error.square().mean(1)
 
 
@@ -64,26 +71,48 @@ def train(
     way to the null class, one more than the last (arXiv:2207.12598, algorithm 1). The seed decides the images, levels,
     noise and dropped labels of each step.
     """
+    drawn = batches(images, labels, levels or log_normal(), batch=batch, drop=drop, seed=seed)
+    losses = (p_losses(denoiser, x0, sigma, noise, label).mean() for x0, sigma, noise, label in drawn)
+    for step, loss in descend(denoiser, losses, steps=steps, rate=rate):
+        average.update(denoiser)
+        yield step, loss
+
+
+def batches(
+    images: torch.Tensor, labels: torch.Tensor, levels: Levels, *, batch: int, drop: float, seed: int
+) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Draw batches without end: images (B, ...), levels (B,), noise (B, ...) and labels (B,), some of them dropped.
+
+    images (I, ...), labels (I,); a dropped label is one more than the last. InputError unless there are as many.
+    """
     if len(images) != len(labels) or not len(images):
         raise InputError("images and labels do not fit", got=f"{len(images)} and {len(labels)}", expected="as many")
-    levels = levels or log_normal()
     null = int(labels.max()) + 1
     generator = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.AdamW(denoiser.parameters(), lr=rate, betas=BETAS, fused=True)
+    while True:
+        chosen = torch.randint(len(images), (batch,), generator=generator)
+        dropped = torch.rand(batch, generator=generator) < drop
+        x0, label = images[chosen], labels[chosen].masked_fill(dropped, null)
+        noise = torch.randn(x0.shape, generator=generator, dtype=x0.dtype)
+        yield x0, levels(batch, generator), noise, label
+
+
+def descend(
+    model: nn.Module, losses: Iterator[torch.Tensor], *, steps: int, rate: float
+) -> Iterator[tuple[int, float]]:
+    """Take `steps` steps of AdamW down losses that are worked out as they are asked for; yields number and loss.
+
+    The rate rises along a line to `rate`, then falls along a cosine to 0. Gradients are cut at a norm of 1.
+    """
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=BETAS, fused=True)
     warmup = max(1, round(WARMUP * steps))
     course = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda done: min((done + 1) / warmup, (1 + math.cos(math.pi * done / steps)) / 2)
     )
-    for step in range(1, steps + 1):
-        chosen = torch.randint(len(images), (batch,), generator=generator)
-        dropped = torch.rand(batch, generator=generator) < drop
-        x0, label = images[chosen], labels[chosen].masked_fill(dropped, null)
-        noise = torch.randn(x0.shape, generator=generator)
-        loss = p_losses(denoiser, x0, levels(batch, generator), noise, label).mean()
+    for step, loss in zip(range(1, steps + 1), losses, strict=False):
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(denoiser.parameters(), GRADIENT_NORM)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), GRADIENT_NORM)
         optimizer.step()
         course.step()
-        average.update(denoiser)
         yield step, loss.item()

@@ -1,4 +1,4 @@
-"""U-Nets of diffusion: their plan, parameters and FLOPs, convolution by convolution (ADM, arXiv:2105.05233, §3).
+"""U-Nets of diffusion: plan, parameters, FLOPs and activations, block by block (ADM, arXiv:2105.05233, §3).
 
 A residual block is two 3·3 convolutions, the second of them scaled and shifted by what a linear map makes of the
 image's level and class; between sizes a block halves or doubles its image before the first of them. On some sizes a
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.amounts import require_at_least_one
+from mlsys_lab.flops.amounts import require_at_least_one, require_positive
 
 
 class Block(NamedTuple):
@@ -25,6 +25,11 @@ class Block(NamedTuple):
     size: int
     resample: Literal["none", "down", "up"] = "none"
     attention: bool = False
+
+    @property
+    def size_into(self) -> float:
+        """Size of the image that the block is given."""
+        return self.size * {"none": 1, "down": 2, "up": 0.5}[self.resample]
 
 
 @dataclass(frozen=True)
@@ -147,3 +152,26 @@ def parameters(config: UNetConfig) -> int:
         if block.attention:
             count += 2 * C + (C + 1) * 4 * C
     return count
+
+
+def activation_bytes(config: UNetConfig, batch: int = 1, *, element_bytes: float = 2, fused: bool = False) -> float:
+    """Bytes that a U-Net keeps for a backward pass: what a training step adds to weights and their states.
+
+    Of what a residual block is given: the input and the normed values, where it halves them the activated ones too, and
+    at its own size what goes into the first convolution. Of what it makes: the first convolution's result, and that
+    normed, modulated and activated (4·C a pixel). Attention keeps its input, normed values, queries, keys, values and
+    result (6·C), and the softmax, N numbers for every pair of pixels, or N in fp32 for each pixel where it is `fused`.
+    Then the images themselves, and the last norm's input and result, activated (3·W). What skips over to the other side
+    is the input of some block already. Left out: the statistics of norms, and what is one vector an image.
+    """
+    require_at_least_one(batch=batch)
+    require_positive(element_bytes=element_bytes)
+    elements = (config.channels + 3 * config.width) * float(config.size**2)
+    scores = 0.0
+    for block in _all_blocks(config):
+        C, pixels, given = block.out, block.size**2, block.into * block.size_into**2
+        elements += (3 if block.resample == "down" else 2) * given + (block.into + 4 * C) * pixels
+        if block.attention:
+            elements += 6 * C * pixels
+            scores += C // config.head_dim * pixels * (4.0 if fused else pixels * element_bytes)
+    return batch * (elements * element_bytes + scores)

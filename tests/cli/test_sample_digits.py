@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
+from mlsys_lab.diffusion import pretrained
 from mlsys_lab.diffusion.pretrained import read_config
 from mlsys_lab.flops import dit
 from mlsys_lab.hardware import device
@@ -60,15 +64,29 @@ def test_the_seed_decides_the_picture(draw):
     assert draw("7", *few)[1] != draw("7", *few, "--seed", "1")[1] != draw("3", *few, "--seed", "1")[1]
 
 
+def test_weights_that_are_not_numbers_are_one_line(call, tmp_path, monkeypatch):
+    weights = load_file(pretrained.FOLDER / pretrained.MODEL)
+    weights["blocks.2.up.weight"][5, 7] = torch.nan
+    metadata = {"told": json.dumps(pretrained.read_metadata())}
+    monkeypatch.setattr(pretrained, "FOLDER", tmp_path)
+    save_file(weights, tmp_path / pretrained.MODEL, metadata)
+    code, out, err = call("sample-digits", "7", "--out", str(tmp_path / "digits.png"))
+    said = "weights are not numbers: got blocks.2.up.weight of digits.safetensors; help: install mlsys-lab again"
+    assert (code, out, err) == (1, "", f"mlsys-lab: {said}\n") and not (tmp_path / "digits.png").exists()
+
+
 @pytest.mark.parametrize(
     ("given", "said", "code"),
     [
         (["10"], "digit out of range: got 10, expected 0 to 9", 1),
         (["7", "--steps", "0"], "steps out of range: got 0, expected 1 to 1000", 1),
+        (["7", "--steps", "1001"], "steps out of range: got 1001, expected 1 to 1000", 1),
+        (["7", "--steps", "2.5"], "invalid int value: '2.5'", 2),
         (["7", "--count", "0"], "count out of range: got 0", 1),
         (["7", "--seed", "-1"], "seed out of range: got -1", 1),
         (["7", "--guidance", "-1"], "guidance out of range: got -1.0", 1),
         (["7", "--guidance", "nan"], "guidance out of range: got nan", 1),
+        (["7", "--guidance", "inf"], "guidance out of range: got inf", 1),
         (["7", "--sampler", "huen"], "unknown sampler: got 'huen'", 1),
         (["7", "--steps", "1", "--out", "nowhere/a.png"], "cannot write the picture: got nowhere/a.png", 1),
         (["seven"], "invalid int value: 'seven'", 2),

@@ -103,6 +103,8 @@ def test_a_request_that_is_refused_disturbs_no_other(denoiser):
     [
         (lambda denoiser: engine(denoiser, slots=0), "an engine needs slots: got 0"),
         (lambda denoiser: Request(0, torch.tensor([1.0, 2.0])), "not levels to walk down"),
+        (lambda denoiser: Request(0, edm_grid(2), scale=float("nan")), "guidance out of range: got scale nan from 0.0"),
+        (lambda denoiser: Request(0, edm_grid(2), low=3, high=1), "guidance out of range: got scale 1.0 from 3 to 1"),
     ],
 )
 def test_bad_input_is_one_line(denoiser, wrong, said):

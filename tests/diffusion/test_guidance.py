@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
 from mlsys_lab.diffusion.guidance import ClassifierFree, ClassifierGuided, guide, scale_of
-from mlsys_lab.diffusion.sampling import Noise, Sampling
+from mlsys_lab.diffusion.samplers import DDIM, State
+from mlsys_lab.diffusion.sampling import Noise, Sampling, answer
 from mlsys_lab.diffusion.schedules import edm_grid
 from mlsys_lab.errors import InputError
 from tests.diffusion.gaussians import F64, TWO
@@ -56,6 +59,24 @@ def test_the_exact_classifier_guides_as_the_network_guides_itself():
     torch.testing.assert_close(ClassifierGuided(TWO, classify, 2.5)(X, SIGMA, LABEL), by_classifier)
 
 
+def test_a_classifier_s_step_is_dhariwal_and_nichol_s():
+    """Algorithm 2 of arXiv:2105.05233, in its scaled coordinates: ε̂ = ε - √(1 - ᾱ)·s·∇ log p, then a step of DDIM."""
+    now, before, scale = 0.2, 0.7, 2.5
+    sigma, following = (math.sqrt((1 - kept) / kept) for kept in (now, before))
+    level, x_t = torch.full((6,), sigma, dtype=F64), (math.sqrt(now) * X).requires_grad_()
+
+    def classify(x, sigma):
+        return TWO.responsibilities(x, sigma).log()
+
+    (gradient,) = torch.autograd.grad(classify(x_t / math.sqrt(now), level).gather(1, LABEL[:, None]).sum(), x_t)
+    epsilon = (X - TWO(X, level, NONE)) / sigma - math.sqrt(1 - now) * scale * gradient
+    x0 = (x_t.detach() - math.sqrt(1 - now) * epsilon) / math.sqrt(now)
+    expected = math.sqrt(before) * x0 + math.sqrt(1 - before) * epsilon
+    step = DDIM().advance(State.begin(X), sigma, following, lambda: X)
+    got = answer(step, ClassifierGuided(TWO, classify, scale, TWO.null), LABEL).x
+    torch.testing.assert_close(math.sqrt(before) * got, expected)
+
+
 def test_each_image_has_its_own_scale_and_unguided_ones_cost_nothing():
     counting = Counting()
     scales = torch.tensor([1.0, 2.0, 1.0, 4.0, 0.0, 1.0], dtype=F64)
@@ -93,6 +114,16 @@ def test_guidance_pushes_away_from_the_other_class():
         (lambda: ClassifierFree(TWO, 2.0, TWO.null)(X, SIGMA), "guidance needs labels: got none"),
         (lambda: ClassifierGuided(TWO, lambda x, s: x, 1.0)(X, SIGMA), "guidance needs labels: got none"),
         (lambda: ClassifierFree(TWO, 2.0, 2, low=3, high=1), "not an interval of levels: got 3 to 1"),
+        (lambda: ClassifierFree(TWO, math.nan, 2), "scale of guidance is not a number: got nan"),
+        (lambda: ClassifierGuided(TWO, lambda x, s: x, math.inf), "scale of guidance is not a number: got inf"),
+        (
+            lambda: ClassifierFree(TWO, torch.ones(2), 2)(X, SIGMA, LABEL),
+            r"one scale, or one for each image: got \(2,\), expected \(6,\)",
+        ),
+        (
+            lambda: ClassifierGuided(TWO, TWO.responsibilities, 1.0)(X, SIGMA, LABEL + 1),
+            "no such class: got 1 to 2, expected 0 to 1",
+        ),
     ],
 )
 def test_bad_input_is_one_line(wrong, said):

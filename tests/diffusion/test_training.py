@@ -10,7 +10,7 @@ from mlsys_lab.diffusion.averaging import Average
 from mlsys_lab.diffusion.networks import DiT
 from mlsys_lab.diffusion.preconditioning import PREDICTIONS, Preconditioned
 from mlsys_lab.diffusion.schedules import alphas_bar, linear_betas, sigmas
-from mlsys_lab.diffusion.training import log_normal, p_losses, train, uniform_over
+from mlsys_lab.diffusion.training import log_normal, p_losses, squared_error, train, uniform_over
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.dit import DiTConfig
 from tests.diffusion.gaussians import F64, TWO, perfect
@@ -51,6 +51,15 @@ def test_no_network_has_a_lower_loss_than_the_exact_one():
 
     losses = [p_losses(each, x0, sigma, noise, label).mean() for each in (exact, Preconditioned(Off(), "epsilon"))]
     assert float(losses[1] - losses[0]) == pytest.approx(0.04, abs=0.006)
+
+
+def test_the_weight_for_v_is_one_more_than_signal_to_noise():
+    """Salimans and Ho, arXiv:2202.00512, §4: SNR is ᾱ/(1 - ᾱ), 1/σ²."""
+    x, target = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(0), dtype=F64)
+    sigma = torch.tensor([0.1, 1.0, 8.0], dtype=F64)
+    denoiser = Preconditioned(Silent(), "v")
+    error = (denoiser(x, sigma) - target).square().mean(1)
+    torch.testing.assert_close(squared_error(denoiser, x, sigma, None, target), (1 / sigma**2 + 1) * error)
 
 
 def images(count=64):

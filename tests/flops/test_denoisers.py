@@ -62,7 +62,7 @@ def test_adm_s_printed_sizes():
 
 
 def kept_bytes(model, *given):
-    """Bytes of tensors of a token's size that autograd keeps of the blocks, each storage once, weights left out."""
+    """Bytes of tensors that autograd keeps of a forward pass, each storage once, weights left out."""
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     seen = {}
 
@@ -93,10 +93,30 @@ def test_activations_of_a_layer_are_what_autograd_keeps():
     assert grown - form == pytest.approx(statistics + vectors, abs=0)
 
 
+@pytest.mark.parametrize("config", UNETS, ids=lambda config: config.name)
+def test_activations_of_a_u_net_are_what_autograd_keeps(config):
+    """To the byte. On top come statistics of norms, vectors of an image, and with one head queries, keys and values,
+    as its values are not copied out of that tensor."""
+    batch, blocks = 3, [block for part in unet.plan(config) for block in part]
+    torch.manual_seed(0)
+    model = UNet(config)
+    with sdpa_kernel(SDPBackend.MATH):
+        kept = kept_bytes(model, *images(config, batch))
+    statistics = 2 * sum(module.num_groups for module in model.modules() if isinstance(module, torch.nn.GroupNorm))
+    vectors = config.width + 4 * 4 * config.width + sum(block.out for block in blocks)  # the condition's; 1 + scale
+    labels = 8 if config.classes else 0
+    whole = sum(2 * block.out * block.size**2 for block in blocks if block.attention and block.out == config.head_dim)
+    form = unet.activation_bytes(config, batch, element_bytes=4)
+    assert kept - form == batch * (4 * (statistics + vectors + whole) + labels)
+
+
 def test_fused_attention_keeps_no_scores():
     config = dit.preset("S/2")
     plain, fused = (dit.activation_bytes(config, fused=fused) for fused in (False, True))
     assert plain - fused == config.n_layers * config.tokens * config.n_heads * (2 * config.tokens - 4)
+    plain, fused = (unet.activation_bytes(UNETS[0], fused=fused) for fused in (False, True))
+    pixels, heads, attending = 4 * 4, 16 / 8, 1 + 1 + 2  # down, middle, up
+    assert plain - fused == attending * pixels * heads * (2 * pixels - 4)
 
 
 def test_an_unknown_preset_is_one_line():

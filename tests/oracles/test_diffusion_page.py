@@ -164,7 +164,35 @@ def test_rivals_of_kept_features_cost_as_much(page) -> None:
         assert kept_off == pytest.approx(whole_off, rel=1e-3)
 
 
+def test_one_guess_in_place_of_two(page) -> None:
+    """DDIM keeps a share of x and takes the rest from its guess: here a third from the first, and two from the next."""
+    assert page.ahead == exactly(2 / 4 + 0.6 * (1 / 2 - 1 / 4) + 0.9 * (1 - 1 / 2))
+    assert page.wanted == exactly((0.6 + 2 * 0.9) / 3)
+
+
+def test_students_draw_what_many_steps_draw(page) -> None:
+    def alike(images):
+        """Mean deviation of a pixel among the ten images of a class."""
+        return float(images.reshape(10, 10, 64).std(0).mean())
+
+    whole = page.hurried["teacher", 32]
+    for count in (1, 2, 4, 8):
+        student, teacher = page.hurried["student", count], page.hurried["teacher", count]
+        assert float((student - whole).norm()) < 0.4 * float((teacher - whole).norm())
+        assert alike(teacher) < alike(student) == pytest.approx(alike(whole), rel=0.1)
+    assert alike(page.hurried["teacher", 1]) < 0.25 * alike(whole)
+    assert page.distil_passes == 5 * 120 * 128 * 5
+
+
+def test_what_training_keeps_of_an_image(page) -> None:
+    """Of DiT-XL/2 28 layers of 12·D and 2·4·D numbers a token, and a sum for each of 16 heads; ADM's largest part."""
+    assert page.dit_kept == exactly(256 * 28 * (2 * 20 * D + 16 * 4))
+    full_size = 256 * 256 * 256 * 2  # one picture of ADM's first width
+    assert 80 * full_size < page.adm_kept < 90 * full_size
+
+
 def test_problems(page) -> None:
+    assert page.p8_passes == 4 * 50_000 * 256 * 7 and page.p8_saved == 2 * 20 - 4
     chances = 0.8 * math.exp(-(0.7**2) / 0.5), 0.2 * math.exp(-(0.3**2) / 0.5)
     assert page.p2_at == exactly(chances[1] / sum(chances))
     assert page.p2_far == pytest.approx(0.2, abs=1e-3)

@@ -13,7 +13,7 @@ from mlsys_lab.benchmark import load
 from mlsys_lab.diffusion import pretrained
 from mlsys_lab.diffusion.digits import accuracy, diversity, feature_distance, load_digits, memorised
 from mlsys_lab.diffusion.guidance import ClassifierFree, ClassifierGuided
-from mlsys_lab.diffusion.pretrained import FOLDER, load_digits_model, load_judge, read_metadata
+from mlsys_lab.diffusion.pretrained import FOLDER, JUDGE, MODEL, load_digits_model, load_judge, read_metadata
 from mlsys_lab.diffusion.samplers import SAMPLERS
 from mlsys_lab.diffusion.sampling import Noise, Sampling
 from mlsys_lab.diffusion.schedules import edm_grid
@@ -154,5 +154,5 @@ def test_weights_of_another_network_are_one_line(copied):
 
 
 def test_the_files_are_small_and_in_16_bits():
-    assert sum(path.stat().st_size for path in FOLDER.glob("*.safetensors")) < 1.5e6
-    assert {value.dtype for value in load_file(FOLDER / "digits.safetensors").values()} == {torch.bfloat16}
+    assert sum((FOLDER / name).stat().st_size for name in (MODEL, JUDGE)) < 1e6
+    assert {value.dtype for value in load_file(FOLDER / MODEL).values()} == {torch.bfloat16}
