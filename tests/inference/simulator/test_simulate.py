@@ -70,21 +70,32 @@ def test_figures_are_those_of_numpy():
         report([])
 
 
-@pytest.mark.parametrize(("model", "tensor"), [("llama3-8b", 1), ("llama3-70b", 8), ("deepseek-v2", 8)])
-def test_a_step_takes_what_the_bounds_say(model, tensor):
-    """Equal sequences in one step are what `serving_work` counts."""
+@pytest.mark.parametrize(
+    ("model", "tensor", "expert"),
+    [("llama3-8b", 1, 1), ("llama3-70b", 8, 1), ("deepseek-v2", 8, 1), ("deepseek-v2", 2, 4), ("mixtral-8x7b", 4, 8)],
+)
+def test_a_step_takes_what_the_bounds_say(model, tensor, expert):
+    """Equal sequences in one step are what `serving_work` counts, on each of the ranks that divide the experts."""
     config = preset(model)
-    clock = BoundClock(config, H100, tensor=tensor)
-    for sequences, new, past in ((16, 1, 700), (2, 512, 0)):
+    clock = BoundClock(config, H100, tensor=tensor, expert=expert)
+    for sequences, new, past in ((16, 1, 700), (8, 512, 0)):
         work = serving_work(
-            config, Layout(tensor=tensor), sequences=sequences, tokens=new, past=past,
-            weight_bytes=2, cache_bytes=2, node=8,
+            config, Layout(data=expert, tensor=tensor, expert=expert), sequences=sequences / expert, tokens=new,
+            past=past, weight_bytes=2, cache_bytes=2, node=8,
         )  # fmt: skip
         assert clock([(new, past)] * sequences, 0) == pytest.approx(least_time(work, H100).time_s, rel=1e-9)
-    assert max(clock.spent_s, key=clock.spent_s.__getitem__) in ("memory", "compute")
-    half = BoundClock(config, H100, tensor=tensor, efficiency=0.5)
+    assert set(clock.spent_s) <= {"memory", "compute", "network"}
+    half = BoundClock(config, H100, tensor=tensor, expert=expert, efficiency=0.5)
     assert half([(1, 9)], 0) == pytest.approx(2 * clock([(1, 9)], 0))
     assert clock([(1, 9)], 1000) > clock([(1, 9)], 0)
+
+
+def test_ranks_that_divide_experts_wait_for_the_fullest():
+    """Prompts bind compute here: nine on four ranks take as long as twelve, whose every rank has three."""
+    clock = BoundClock(preset("deepseek-v2"), H100, tensor=2, expert=4)
+    prompt = [(2000, 0)]
+    nine, twelve = clock(prompt * 9, 0), clock(prompt * 12, 0)
+    assert nine == pytest.approx(twelve) and set(clock.spent_s) == {"compute"}
 
 
 def test_short_memory_costs_time_and_bursts_make_others_wait():
