@@ -40,7 +40,10 @@ def test_a_trace_and_bursts_are_served(call: Call, tmp_path: Path) -> None:
 
 def test_mistakes_are_one_line(call: Call) -> None:
     for options, words in (
-        (("--rate", "5", "--readers", "1"), "--readers out of range: got 1, expected at least 1, fewer than the 1 replicas"),
+        (
+            ("--rate", "5", "--readers", "1"),
+            "--readers out of range: got 1, expected at least 1, fewer than the 1 replicas",
+        ),
         (("--trace", "t", "--plot", "p"), "a trace has no rates to plot"),
         (("--rate", "5", "--weights", "fp32", "--device", "T4"), "llama3-8b fits on no replica: got 1 devices of"),
         (("--rate", "5", "--replicas", "0"), "count must be at least 1: got 0"),

@@ -17,6 +17,7 @@ from mlsys_lab.inference.simulator import (
     BoundClock,
     LineClock,
     Objective,
+    Replica,
     Served,
     bursts,
     log_normal,
@@ -24,6 +25,7 @@ from mlsys_lab.inference.simulator import (
     poisson,
     report,
     simulate,
+    take_turns,
 )
 from tests.inference.making import build, draw
 
@@ -108,6 +110,35 @@ def test_short_memory_costs_time_and_bursts_make_others_wait():
     together = simulate(bursts(6.0, 150, lengths, size=50), clock, pages=2000, limits=Limits(32, 256))
     assert report(together.served).ttft_s[95] > 2 * report(roomy.served).ttft_s[95]
     assert all(len(one.tokens_s) == arrival.writes for one, arrival in zip(roomy.served, load, strict=True))
+
+
+def test_models_that_share_devices_wait_as_queues_theory_says():
+    """Constant service D: a request stays D + λD²/(2(1 - λD)) in an M/D/1 queue (AlpaServe, arXiv:2302.11665, §3).
+
+    Alone, each model has λ and D; on both devices together, twice the requests in half the time each.
+    """
+    rate = 0.6
+    loads = [poisson(rate, 3000, lambda random: (1, 1), seed=seed) for seed in (1, 2)]
+    one = {"pages": 1000, "limits": Limits(1, 1)}
+    alone = [simulate(load, lambda parts, moved: 1.0, **one) for load in loads]
+    shared = take_turns([Replica(load, lambda parts, moved: 0.5, **one) for load in loads])
+    for runs, each_s, together in ((alone, 1.0, rate), (shared, 0.5, 2 * rate)):
+        stays = [served.ttft_s for run in runs for served in run.served]
+        expected = each_s + together * each_s**2 / (2 * (1 - together * each_s))
+        assert len(stays) == 6000 and sum(stays) / len(stays) == pytest.approx(expected, rel=0.1)
+    assert sum(run.busy_s for run in shared) <= max(run.served[-1].tokens_s[-1] for run in shared)
+
+
+def test_a_burst_of_one_model_uses_what_another_leaves_idle():
+    """AlpaServe's comparison: two models of 13 GB, two devices of 16 GB, bursts; whole, or each divided over both."""
+    config, v100 = preset("gpt3-6.7b"), machine(device("V100"), "fp16")
+    loads = [bursts(2.0, 96, lambda random: (1024, 1), size=8, seed=seed) for seed in (1, 2)]
+    place = {"pages": 200, "limits": Limits(1, 1024)}
+    alone = [simulate(load, BoundClock(config, v100), **place) for load in loads]
+    halves = BoundClock(config, v100, tensor=2)
+    shared = take_turns([Replica(load, halves, **place) for load in loads])
+    means = [sum(served.ttft_s for run in runs for served in run.served) / 192 for runs in (alone, shared)]
+    assert 1.5 < means[0] / means[1] < 2.5
 
 
 def test_the_engine_takes_the_steps_that_were_simulated():
