@@ -49,7 +49,7 @@ what serves a load within an objective:
   mlsys-lab plan-serving llama3-70b --device H100 --slo-ttft 0.5 --slo-tpot 0.05 --rate 20
 
 how long requests wait as more of them come, and whether prompts read elsewhere would help:
-  mlsys-lab simulate-serving llama3-70b --tensor 8 --rate 4 8 12 16 --replicas 2 --readers 1
+  mlsys-lab simulate-serving llama3-70b --tensor 8 --rate 60 80 --replicas 4 --readers 3
 
 what ranks cost each other:
   mlsys-lab bench-collectives --world gloo --ranks 4
