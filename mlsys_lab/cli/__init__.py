@@ -14,6 +14,7 @@ COMMANDS = {
     "estimate": "mlsys_lab.cli.estimate",
     "plan": "mlsys_lab.cli.plan",
     "plan-serving": "mlsys_lab.cli.plan_serving",
+    "simulate-serving": "mlsys_lab.cli.simulate_serving",
     "bench-collectives": "mlsys_lab.cli.bench_collectives",
     "generate": "mlsys_lab.cli.generate",
     "serve": "mlsys_lab.cli.serve",
@@ -46,6 +47,9 @@ how to divide its training among devices:
 
 what serves a load within an objective:
   mlsys-lab plan-serving llama3-70b --device H100 --slo-ttft 0.5 --slo-tpot 0.05 --rate 20
+
+how long requests wait as more of them come, and whether prompts read elsewhere would help:
+  mlsys-lab simulate-serving llama3-70b --tensor 8 --rate 60 80 --replicas 4 --readers 3
 
 what ranks cost each other:
   mlsys-lab bench-collectives --world gloo --ranks 4

@@ -8,6 +8,7 @@ efficiency. Figures are as good as that assumption: measure one replica before y
 examples:
   mlsys-lab plan-serving llama3-70b --device H100 --slo-ttft 0.5 --slo-tpot 0.05 --rate 20
   mlsys-lab plan-serving llama3-8b --device "A100 80GB" --rate 5 --prompt 4000 --answer 300 --weights fp8 --price 2
+  mlsys-lab plan-serving deepseek-v3 --device H200 --weights fp8 --expert 8 --rate 40 --slo-tpot 0.05
 """
 
 from __future__ import annotations
@@ -21,11 +22,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mlsys_lab.cli.subject import add_model, add_wires, read_machine, read_model
+from mlsys_lab.cli.load import add_lengths, add_objective, add_replica, read_limits, read_service
+from mlsys_lab.cli.subject import add_model, read_machine, read_model
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.memory import BYTES, element_bytes
-from mlsys_lab.inference.engine.scheduler import Limits
-from mlsys_lab.inference.simulator import Objective, Service, ServingPlan, log_normal, plan_serving
+from mlsys_lab.inference.simulator import ServingPlan, plan_serving
 
 MISSED = {"ttft": "time to the first token", "tpot": "time per token"}
 BINDS = {"compute": "compute", "memory": "memory bandwidth", "link": "links", "network": "network"}
@@ -36,19 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     load = parser.add_argument_group("load")
     load.add_argument("--rate", type=float, required=True, metavar="R", help="requests a second")
-    load.add_argument("--prompt", type=float, default=1000, metavar="N", help="mean tokens of a prompt (1000)")
-    load.add_argument("--answer", type=float, default=200, metavar="N", help="mean tokens of an answer (200)")
-    load.add_argument("--seed", type=int, default=0, metavar="N", help="another draw of the same load (0)")
-    slo = parser.add_argument_group("objective")
-    slo.add_argument("--slo-ttft", type=float, default=1.0, metavar="S", help="longest time to the first token (1)")
-    slo.add_argument("--slo-tpot", type=float, default=0.1, metavar="S", help="longest mean time per token after (0.1)")
-    replica = parser.add_argument_group("replica")
-    add_wires(replica)
-    replica.add_argument("--sequences", type=int, default=256, metavar="N", help="most sequences of a step (256)")
-    replica.add_argument("--step-tokens", type=int, default=1024, metavar="N", help="most tokens of a step (1024)")
-    replica.add_argument("--weights", default="bf16", metavar="FORMAT", help=f"one of {', '.join(BYTES)}")
-    replica.add_argument("--cache", default="bf16", metavar="FORMAT", help="of the KV cache")
-    replica.add_argument("--efficiency", type=float, default=0.6, metavar="E", help="share of the peaks reached (0.6)")
+    add_lengths(load)
+    add_objective(parser)
+    add_replica(parser)
     parser.add_argument("--price", type=float, metavar="P", help="of one device an hour, in any currency")
     parser.add_argument("--json", action="store_true", help="print the plans as JSON, in seconds")
 
@@ -56,18 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print a plan for each degree of tensor parallelism, fewest devices first; returns exit code 0."""
     config, skipped = read_model(args.model)
-    service = Service(
-        args.rate,
-        log_normal(args.prompt, args.answer),
-        Objective(args.slo_ttft, args.slo_tpot),
-        weight_bytes=element_bytes(args.weights),
-        cache_bytes=element_bytes(args.cache),
-        efficiency=args.efficiency,
-    )
+    service, limits = read_service(args, args.rate), read_limits(args)
     if args.price is not None and not 0 <= args.price < float("inf"):
         raise InputError("a price cannot be so", got=args.price, expected="0 or more an hour and device")
-    limits = Limits(sequences=args.sequences, tokens=args.step_tokens)
-    plans = plan_serving(config, read_machine(args, args.weights), service, limits=limits, seed=args.seed)
+    plans = plan_serving(
+        config, read_machine(args, args.weights), service, limits=limits, expert=args.expert, seed=args.seed
+    )
     if args.json:
         print(json.dumps({"plans": [_as_dict(one, args) for one in plans], "not_counted": skipped}, indent=1))
     else:
@@ -81,7 +65,8 @@ def _cost(one: ServingPlan, args: argparse.Namespace) -> float | None:
 
 def _as_dict(one: ServingPlan, args: argparse.Namespace) -> dict[str, object]:
     return {
-        "tensor": one.tensor,
+        "tensor": one.layout.tensor,
+        "expert": one.layout.expert,
         "replicas": one.replicas,
         "devices": one.devices,
         "cache_pages": one.pages,
@@ -112,7 +97,7 @@ def _print(name: str, args: argparse.Namespace, plans: Sequence[ServingPlan], sk
         times = (figures.ttft_s.get(95), figures.tpot_s.get(95))
         costs = [] if args.price is None else ["–" if cost is None else f"{cost:.3g}"]
         table.add_row(
-            str(one.tensor),
+            str(one.layout.tensor),
             *("–" if count is None else str(count) for count in (one.replicas, one.devices)),
             f"{one.simulation.mean_sequences:.1f}",
             *("–" if time_s is None else f"{time_s * 1e3:.3g} ms" for time_s in times),
@@ -133,7 +118,9 @@ def _advice(best: ServingPlan) -> str:
     if best.replicas is None:
         missed = MISSED[best.short]
         return f"[red]no number of replicas keeps the objective[/]: {missed} is missed even by a replica almost idle"
-    groups = f"{best.replicas} × tensor parallel {best.tensor}" if best.tensor > 1 else f"{best.replicas}"
+    tensor, expert = best.layout.tensor, best.layout.expert
+    ways = [f"tensor parallel {tensor}"] * (tensor > 1) + [f"expert parallel {expert}"] * (expert > 1)
+    groups = " × ".join([str(best.replicas), *ways])
     less = f"; one replica less misses the {MISSED[best.short]}" if best.short else ""
     devices = f"{best.devices} device{'s' if best.devices != 1 else ''}"
     return f"[green]{devices}[/] as {groups}: steps are bound by {BINDS[best.binds]}{less}"

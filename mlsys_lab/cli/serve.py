@@ -5,9 +5,14 @@ it answers; any client of that API can use it, with the model's name that /v1/mo
 what runs and refuse what is new; a second one stops at once. /health and /metrics (Prometheus) say how the server does.
 Prompts are not logged.
 
+With --engine ray there are several replicas of the engine, deployed by Ray Serve on this machine; --blocks and
+--sequences hold for each. Prompts that begin alike go to the same replica, whose cache has read their beginning,
+unless it is full. /metrics then counts requests and tokens; blocks and steps are the replicas' own.
+
 examples:
   mlsys-lab serve
   mlsys-lab serve --port 9000 --blocks 64 --queue 8
+  mlsys-lab serve --engine ray --replicas 2
   curl localhost:8000/v1/completions -H 'Content-Type: application/json' \\
     -d '{"model": "mlsys-lab-target", "prompt": "The memory of a GPU", "max_tokens": 40}'
 """
@@ -15,6 +20,8 @@ examples:
 from __future__ import annotations
 
 import argparse
+
+from mlsys_lab.errors import InputError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sequences", type=int, default=16, metavar="N", help="texts that a step may hold (16)")
     parser.add_argument("--queue", type=int, default=64, metavar="N", help="texts that may wait; then comes 429 (64)")
     parser.add_argument("--timeout", type=float, default=120.0, metavar="S", help="seconds for an answer (120)")
+    parser.add_argument("--engine", choices=("process", "ray"), default="process", help="one engine, or replicas of it")
+    parser.add_argument("--replicas", type=int, metavar="N", help="of --engine ray (2)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -34,6 +43,8 @@ def run(args: argparse.Namespace) -> int:
 
     from mlsys_lab.inference.server.serve import Settings, serve
 
+    if args.replicas is not None and args.engine != "ray":
+        raise InputError("--replicas is of --engine ray", got=args.replicas, help="add --engine ray")
     settings = Settings(
         host=args.host,
         port=args.port,
@@ -42,6 +53,7 @@ def run(args: argparse.Namespace) -> int:
         sequences=args.sequences,
         queue=args.queue,
         answer_s=args.timeout,
+        replicas=(2 if args.replicas is None else args.replicas) if args.engine == "ray" else None,
     )
     asyncio.run(serve(settings, lambda address: print(f"Serving at {address}/v1; Ctrl-C ends it.", flush=True)))
     return 0

@@ -12,5 +12,8 @@ objects         completions, chats and their chunks in OpenAI's form
 reply           an answer sent whole or as server-sent events, given up when the client has gone
 metrics         counts and times in Prometheus' format
 app             routes, keys, errors
+prefix          which replica a request goes to first, by its beginning
+prefix_router   PrefixRouter: Ray Serve's choice of a replica, by prefix
+ray_engine      RayEngine: replicas of the engine as a deployment of Ray Serve, with the face of EngineProcess
 serve           serve(settings): both processes, until a signal and the last answer
 """

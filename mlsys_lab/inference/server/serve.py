@@ -26,7 +26,7 @@ class Settings:
     """How to serve; InputError for what cannot be.
 
     `blocks` are pages of the cache, `sequences` texts that a step may hold, and `queue` those that may wait besides.
-    `port` 0 takes any that is free.
+    `port` 0 takes any that is free. With `replicas` the engine is as many, as deployments of Ray Serve.
     """
 
     host: str = "127.0.0.1"
@@ -38,10 +38,12 @@ class Settings:
     body_bytes: int = 64 * 1024
     body_s: float = 10.0
     answer_s: float = 120.0
+    replicas: int | None = None
 
     def __post_init__(self) -> None:
         require_at_least_one(blocks=self.blocks, sequences=self.sequences, body_bytes=self.body_bytes)
         require_not_negative(queue=self.queue)
+        require_at_least_one(replicas=1 if self.replicas is None else self.replicas)
         if not 0 <= self.port < 2**16:
             raise InputError("port out of range", got=self.port, expected="0 to 65535")
         if self.api_key is not None and not (self.api_key.isascii() and self.api_key.isprintable() and self.api_key):
@@ -86,7 +88,7 @@ async def serve(settings: Settings, announce: Callable[[str], None]) -> None:
     """
     listener = _bind(settings.host, settings.port)
     metrics = Metrics(settings.blocks)
-    engine = EngineProcess(Start(settings.blocks, settings.sequences), settings.sequences + settings.queue, metrics)
+    engine = _build_engine(settings, metrics)
     bounds = Bounds(settings.body_bytes, settings.body_s, settings.answer_s, settings.api_key)
     config = uvicorn.Config(
         build_app(engine, bounds),
@@ -107,6 +109,15 @@ async def serve(settings: Settings, announce: Callable[[str], None]) -> None:
     finally:
         listener.close()
         await engine.stop()
+
+
+def _build_engine(settings: Settings, metrics: Metrics) -> EngineProcess:
+    start = Start(settings.blocks, settings.sequences)
+    if settings.replicas is None:
+        return EngineProcess(start, settings.sequences + settings.queue, metrics)
+    from mlsys_lab.inference.server.ray_engine import RayEngine
+
+    return RayEngine(start, settings.replicas * settings.sequences + settings.queue, metrics, settings.replicas)
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -2,7 +2,8 @@
 
 load      Arrival; Poisson arrivals, bursts, traces; lengths of prompts and answers
 clock     BoundClock, by FLOPs and bytes of a model on a machine; LineClock, fitted to measured steps
-simulate  simulate(arrivals, clock, pages, limits) -> Simulation
+simulate  simulate(arrivals, clock, pages, limits) -> Simulation; take_turns: several models on the same devices
+pools     Pool of equal replicas; disaggregate: one pool reads prompts, another writes answers
 metrics   Served, Objective, report: TTFT, TPOT, ITL, throughput, goodput; of real runs too
 planner   plan_serving: replicas, layout and cost that a load needs under an objective
 """
@@ -11,20 +12,26 @@ from mlsys_lab.inference.simulator.clock import BoundClock, Clock, LineClock
 from mlsys_lab.inference.simulator.load import Arrival, bursts, log_normal, poisson, read_trace, write_trace
 from mlsys_lab.inference.simulator.metrics import Objective, Report, Served, percentile, report
 from mlsys_lab.inference.simulator.planner import Service, ServingPlan, plan_serving
-from mlsys_lab.inference.simulator.simulate import Simulation, simulate
+from mlsys_lab.inference.simulator.pools import Disaggregated, Pool, Wire, disaggregate
+from mlsys_lab.inference.simulator.simulate import Replica, Simulation, simulate, take_turns
 
 __all__ = [
     "Arrival",
     "BoundClock",
     "Clock",
+    "Disaggregated",
     "LineClock",
     "Objective",
+    "Pool",
+    "Replica",
     "Report",
     "Served",
     "Service",
     "ServingPlan",
     "Simulation",
+    "Wire",
     "bursts",
+    "disaggregate",
     "log_normal",
     "percentile",
     "plan_serving",
@@ -32,5 +39,6 @@ __all__ = [
     "read_trace",
     "report",
     "simulate",
+    "take_turns",
     "write_trace",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,10 +51,13 @@ class LineClock:
 
 
 class BoundClock:
-    """Least seconds of a step of a tensor-parallel model, over the `efficiency` with which the machine is used.
+    """Least seconds of a step of a replica, over the `efficiency` with which the machine is used.
 
-    Compute, memory and links overlap: the longest counts, and `spent_s` says how long each was the longest. Caches that
-    are swapped go over the host's link by themselves.
+    A replica has `tensor` · `expert` devices: matrices are divided among `tensor` of them, experts among `expert` ranks
+    of so many, each of which has sequences of its own. The fullest rank counts, with ⌈S/expert⌉ of the step's S
+    sequences and as large a share of its tokens; experts are taken as chosen evenly. Compute, memory and links overlap:
+    the longest counts, and `spent_s` says how long each was the longest. Caches that are swapped go over the host's
+    link by themselves.
     """
 
     def __init__(
@@ -62,14 +66,19 @@ class BoundClock:
         machine: Machine,
         *,
         tensor: int = 1,
+        expert: int = 1,
         weight_bytes: float = 2,
         cache_bytes: float = 2,
         efficiency: float = 1.0,
     ) -> None:
-        layout = Layout(tensor=tensor)
-        layout.check(config)
-        self.config, self.machine, self.tensor, self.efficiency = config, machine, tensor, efficiency
-        self.weight_bytes, self._held = weight_bytes, shard(config, layout)
+        self.config, self.machine, self.tensor, self.expert, self.efficiency = (
+            config,
+            machine,
+            tensor,
+            expert,
+            efficiency,
+        )
+        self.weight_bytes, self._held = weight_bytes, shard(config, Layout(data=expert, tensor=tensor, expert=expert))
         self.element_bytes = elements_per_token(config) * cache_bytes * copies(config, tensor)
         self.token_bytes = bytes_per_token(config, cache_bytes) * copies(config, tensor)
         self.spent_s: dict[str, float] = defaultdict(float)
@@ -78,20 +87,28 @@ class BoundClock:
     def __call__(self, parts: Sequence[Part], moved: int) -> float:
         """Seconds of a step."""
         t, tokens = self.tensor, sum(new for new, _ in parts)
+        share = math.ceil(len(parts) / self.expert) / len(parts)
         read = sum(step.cached_layers(self.config, past) for _, past in parts) + tokens * self.config.n_layers
-        memory = self.weight_bytes * self._weights(tokens) + self.element_bytes * read / t
-        sent = communication.tensor_parallel_bytes(self.config, tokens, t, layers=self.config.n_layers, training=False)
-        link, network = Traffic(sent, t, 1).split(self.machine.node)
-        flops = sum(map(self._part_flops, parts))
-        bound = least_time(Work(flops / t, memory, link, network), self.machine)
+        memory = self.weight_bytes * self._weights(tokens) + self.element_bytes * share * read / t
+        inside, beyond = zip(*(one.split(self.machine.node) for one in self._traffic(share * tokens)), strict=True)
+        flops = share * sum(map(self._part_flops, parts))
+        bound = least_time(Work(flops / t, memory, sum(inside), sum(beyond)), self.machine)
         self.spent_s[bound.binds] += bound.time_s / self.efficiency
-        swap_s = moved * self.token_bytes / t / HOST_BYTES_PER_S
+        swap_s = moved * self.token_bytes / (t * self.expert) / HOST_BYTES_PER_S
         return bound.time_s / self.efficiency + swap_s
 
     def _weights(self, tokens: int) -> float:
         """Parameters that one device reads in a step: all of its layers', of experts those in use, and of the head."""
         head = self.config.vocab_size * self.config.d_model / self.tensor
         return self._held.dense + step.experts_used(self.config, tokens) * self._held.experts + head
+
+    def _traffic(self, rows: float) -> list[Traffic]:
+        """Bytes that a device sends for the tokens of its rank: sums of divided products, and tokens to experts."""
+        config, t, e = self.config, self.tensor, self.expert
+        sums = communication.tensor_parallel_bytes(config, rows, t, layers=config.n_layers, training=False)
+        routed_layers = config.n_layers - config.experts.dense_layers if config.experts else 0
+        routed = communication.expert_parallel_bytes(config, rows / t, e, layers=routed_layers)
+        return [Traffic(sums, t, 1), Traffic(routed, e, t, "all-to-all")]
 
     def _part_flops(self, part: Part) -> float:
         if part not in self._flops:

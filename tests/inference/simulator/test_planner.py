@@ -8,6 +8,7 @@ import pytest
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.bounds import machine
+from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.parameters import parameters
 from mlsys_lab.flops.presets import preset
 from mlsys_lab.hardware import device
@@ -39,7 +40,7 @@ def share(replicas, pages, service=SERVICE):
 def test_one_replica_less_would_miss_it():
     service = replace(SERVICE, rate=200.0)
     (found,) = plan_serving(CONFIG, ONE, service, limits=LIMITS)
-    assert found.replicas > 1 and found.devices == found.replicas and found.tensor == 1
+    assert found.replicas > 1 and found.devices == found.replicas and found.layout.tensor == 1
     assert share(found.replicas, found.pages, service) == found.report and found.report.good >= GOOD
     assert share(found.replicas - 1, found.pages, service).good < GOOD and found.short in ("ttft", "tpot")
     written = sum(len(one.tokens_s) for one in found.simulation.served) / REQUESTS
@@ -47,11 +48,26 @@ def test_one_replica_less_would_miss_it():
 
 
 def test_pages_fill_what_weights_leave():
-    pages = cache_pages(CONFIG, ONE, SERVICE, tensor=1, tokens=512)
+    pages = cache_pages(CONFIG, ONE, SERVICE, Layout(), tokens=512)
     room = 0.9 * ONE.memory_bytes - 2 * parameters(CONFIG).total
     token_bytes = 2 * 2 * 8 * 128 * 32  # bf16, keys and values, heads, width, layers
     assert 0.97 * room < pages * PAGE * token_bytes < room
-    assert cache_pages(CONFIG, replace(ONE, memory_bytes=1e9), SERVICE, tensor=1, tokens=512) == 0
+    assert cache_pages(CONFIG, replace(ONE, memory_bytes=1e9), SERVICE, Layout(), tokens=512) == 0
+
+
+def test_experts_divided_among_ranks_leave_room_where_none_was():
+    """Weights of 94 GB on two devices of 80 GB: held whole by none, and by both with half of the experts each."""
+    config, service = preset("mixtral-8x7b"), replace(SERVICE, rate=2.0)
+    with pytest.raises(InputError, match="fit on no replica"):
+        plan_serving(config, ONE, service, limits=LIMITS)
+    (found,) = plan_serving(config, ONE, service, limits=LIMITS, expert=2)
+    assert found.layout == Layout(data=2, expert=2) and (found.replicas, found.devices) == (1, 2)
+    whole, experts = parameters(config).total, 32 * 8 * 3 * 4096 * 14_336
+    room = 0.9 * ONE.memory_bytes - 2 * (whole - experts / 2)
+    token_bytes = 2 * 2 * 8 * 128 * 32
+    assert 0.97 * room < found.pages / 2 * PAGE * token_bytes < room
+    with pytest.raises(InputError, match="llama3-8b has no experts to divide: got 2"):
+        plan_serving(CONFIG, ONE, SERVICE, limits=LIMITS, expert=2)
 
 
 def test_an_objective_that_no_replica_keeps_is_said_so():

@@ -17,6 +17,7 @@ from mlsys_lab.inference.simulator import (
     BoundClock,
     LineClock,
     Objective,
+    Replica,
     Served,
     bursts,
     log_normal,
@@ -24,6 +25,7 @@ from mlsys_lab.inference.simulator import (
     poisson,
     report,
     simulate,
+    take_turns,
 )
 from tests.inference.making import build, draw
 
@@ -70,21 +72,32 @@ def test_figures_are_those_of_numpy():
         report([])
 
 
-@pytest.mark.parametrize(("model", "tensor"), [("llama3-8b", 1), ("llama3-70b", 8), ("deepseek-v2", 8)])
-def test_a_step_takes_what_the_bounds_say(model, tensor):
-    """Equal sequences in one step are what `serving_work` counts."""
+@pytest.mark.parametrize(
+    ("model", "tensor", "expert"),
+    [("llama3-8b", 1, 1), ("llama3-70b", 8, 1), ("deepseek-v2", 8, 1), ("deepseek-v2", 2, 4), ("mixtral-8x7b", 4, 8)],
+)
+def test_a_step_takes_what_the_bounds_say(model, tensor, expert):
+    """Equal sequences in one step are what `serving_work` counts, on each of the ranks that divide the experts."""
     config = preset(model)
-    clock = BoundClock(config, H100, tensor=tensor)
-    for sequences, new, past in ((16, 1, 700), (2, 512, 0)):
+    clock = BoundClock(config, H100, tensor=tensor, expert=expert)
+    for sequences, new, past in ((16, 1, 700), (8, 512, 0)):
         work = serving_work(
-            config, Layout(tensor=tensor), sequences=sequences, tokens=new, past=past,
-            weight_bytes=2, cache_bytes=2, node=8,
+            config, Layout(data=expert, tensor=tensor, expert=expert), sequences=sequences / expert, tokens=new,
+            past=past, weight_bytes=2, cache_bytes=2, node=8,
         )  # fmt: skip
         assert clock([(new, past)] * sequences, 0) == pytest.approx(least_time(work, H100).time_s, rel=1e-9)
-    assert max(clock.spent_s, key=clock.spent_s.__getitem__) in ("memory", "compute")
-    half = BoundClock(config, H100, tensor=tensor, efficiency=0.5)
+    assert set(clock.spent_s) <= {"memory", "compute", "network"}
+    half = BoundClock(config, H100, tensor=tensor, expert=expert, efficiency=0.5)
     assert half([(1, 9)], 0) == pytest.approx(2 * clock([(1, 9)], 0))
     assert clock([(1, 9)], 1000) > clock([(1, 9)], 0)
+
+
+def test_ranks_that_divide_experts_wait_for_the_fullest():
+    """Prompts bind compute here: nine on four ranks take as long as twelve, whose every rank has three."""
+    clock = BoundClock(preset("deepseek-v2"), H100, tensor=2, expert=4)
+    prompt = [(2000, 0)]
+    nine, twelve = clock(prompt * 9, 0), clock(prompt * 12, 0)
+    assert nine == pytest.approx(twelve) and set(clock.spent_s) == {"compute"}
 
 
 def test_short_memory_costs_time_and_bursts_make_others_wait():
@@ -97,6 +110,35 @@ def test_short_memory_costs_time_and_bursts_make_others_wait():
     together = simulate(bursts(6.0, 150, lengths, size=50), clock, pages=2000, limits=Limits(32, 256))
     assert report(together.served).ttft_s[95] > 2 * report(roomy.served).ttft_s[95]
     assert all(len(one.tokens_s) == arrival.writes for one, arrival in zip(roomy.served, load, strict=True))
+
+
+def test_models_that_share_devices_wait_as_queues_theory_says():
+    """Constant service D: a request stays D + λD²/(2(1 - λD)) in an M/D/1 queue (AlpaServe, arXiv:2302.11665, §3).
+
+    Alone, each model has λ and D; on both devices together, twice the requests in half the time each.
+    """
+    rate = 0.6
+    loads = [poisson(rate, 3000, lambda random: (1, 1), seed=seed) for seed in (1, 2)]
+    one = {"pages": 1000, "limits": Limits(1, 1)}
+    alone = [simulate(load, lambda parts, moved: 1.0, **one) for load in loads]
+    shared = take_turns([Replica(load, lambda parts, moved: 0.5, **one) for load in loads])
+    for runs, each_s, together in ((alone, 1.0, rate), (shared, 0.5, 2 * rate)):
+        stays = [served.ttft_s for run in runs for served in run.served]
+        expected = each_s + together * each_s**2 / (2 * (1 - together * each_s))
+        assert len(stays) == 6000 and sum(stays) / len(stays) == pytest.approx(expected, rel=0.1)
+    assert sum(run.busy_s for run in shared) <= max(run.served[-1].tokens_s[-1] for run in shared)
+
+
+def test_a_burst_of_one_model_uses_what_another_leaves_idle():
+    """AlpaServe's comparison: two models of 13 GB, two devices of 16 GB, bursts; whole, or each divided over both."""
+    config, v100 = preset("gpt3-6.7b"), machine(device("V100"), "fp16")
+    loads = [bursts(2.0, 96, lambda random: (1024, 1), size=8, seed=seed) for seed in (1, 2)]
+    place = {"pages": 200, "limits": Limits(1, 1024)}
+    alone = [simulate(load, BoundClock(config, v100), **place) for load in loads]
+    halves = BoundClock(config, v100, tensor=2)
+    shared = take_turns([Replica(load, halves, **place) for load in loads])
+    means = [sum(served.ttft_s for run in runs for served in run.served) / 192 for runs in (alone, shared)]
+    assert 1.5 < means[0] / means[1] < 2.5
 
 
 def test_the_engine_takes_the_steps_that_were_simulated():

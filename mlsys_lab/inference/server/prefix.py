@@ -1,0 +1,27 @@
+"""Which of several replicas a request goes to first: one that may have the keys and values of its beginning."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+from mlsys_lab.inference.server.messages import Ask
+
+CHARACTERS, TOKENS = 128, 32
+"""Beginning of a prompt that decides: long enough to tell system prompts apart, short enough to be shared whole."""
+
+
+def read_prefix(ask: Ask) -> bytes:
+    """Beginning of what a request asks for, as bytes; of a conversation with the roles of its turns."""
+    if isinstance(ask.prompt, list):
+        return repr(ask.prompt[:TOKENS]).encode()
+    text = ask.prompt or "".join(f"{role}\n{content}\n" for role, content in ask.chat or [])
+    return text[:CHARACTERS].encode(errors="surrogatepass")
+
+
+def rank_replicas(prefix: bytes, replicas: Iterable[str]) -> list[str]:
+    """Names of replicas, first choice first, by rendezvous hashing (Thaler and Ravishankar, 1998).
+
+    Prefixes spread evenly over the first choices; where a replica goes, its prefixes move and no other does.
+    """
+    return sorted(replicas, key=lambda name: hashlib.blake2b(prefix + b"\0" + name.encode()).digest())

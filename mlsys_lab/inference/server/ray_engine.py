@@ -1,0 +1,170 @@
+"""Replicas of the engine as a deployment of Ray Serve, with the face of an `EngineProcess`.
+
+HTTP stays with our own server, which knows OpenAI's form, keys and bounds; Ray Serve starts replicas, keeps their
+number, routes by prefix, and streams what they write. Needs the extra `replicas`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from http import HTTPStatus
+from typing import Any
+
+from mlsys_lab.errors import CourseError, MissingToolError
+from mlsys_lab.inference.server.engine_process import EngineProcess
+from mlsys_lab.inference.server.errors import ApiError
+from mlsys_lab.inference.server.messages import Abort, Ask, Begun, Message, Piece, Refused, Start
+from mlsys_lab.inference.server.metrics import Metrics
+
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
+OBJECT_STORE_BYTES = 100 << 20
+STARTS = 3
+"""How often Ray is started: it gives itself 30 s, which a busy machine may not keep."""
+
+
+class EngineReplica:
+    """One replica: an engine in a process of its own, which is started again where it crashes."""
+
+    def __init__(self, start: Start, room: int) -> None:
+        self.engine = EngineProcess(start, room, Metrics(start.blocks))
+        self.name = _import_ray()[1].get_replica_context().replica_id.unique_id
+        self._starting = asyncio.Lock()
+
+    async def answer(self, ask: Ask) -> AsyncIterator[str | Message]:
+        """Stream this replica's name, then what comes of a request; ApiError where the engine crashes.
+
+        Closed early, the engine forgets the request.
+        """
+        await self.check_health()
+        answer = self.engine.open(ask)
+        try:
+            yield self.name
+            yield Begun(ask.number, await answer.begin())
+            async for piece in answer.pieces():
+                yield replace(piece, number=ask.number)
+        except ApiError as error:
+            if error.status != HTTPStatus.BAD_REQUEST:
+                raise
+            yield Refused(ask.number, error.message)
+        finally:
+            answer.close()
+
+    async def check_health(self) -> None:
+        """Start the engine the first time that Ray Serve asks."""
+        async with self._starting:
+            if self.engine.process is None:
+                await self.engine.start()
+
+
+class RayEngine(EngineProcess):
+    """Engine of several replicas on a Ray of this machine's own, with up to `room` texts open at a time in all.
+
+    A replica that has `sequences` requests under way is passed over. Where a replica dies, its requests get an error,
+    and Ray Serve starts another. `metrics.state` stays as it is: steps and blocks are the replicas' own.
+    """
+
+    def __init__(self, start: Start, room: int, metrics: Metrics, replicas: int) -> None:
+        super().__init__(start, room, metrics)
+        self.replicas = replicas
+        self.answered: Counter[str] = Counter()  # requests, by the name of the replica that took them
+        self._streams: dict[int, asyncio.Task[None]] = {}
+        self._handle: Any = None
+
+    async def start(self) -> None:
+        """Start Ray and all replicas; MissingToolError where it is not installed, CourseError where it fails."""
+        await asyncio.to_thread(self._deploy)
+        self.ready = True
+
+    async def stop(self) -> None:
+        """End the replicas and Ray; requests that are still open get no answer."""
+        for stream in self._streams.values():
+            stream.cancel()
+        await asyncio.to_thread(_shut_down)
+
+    def _deploy(self) -> None:
+        ray, serve = _import_ray()
+        _start_ray(ray, self.replicas)
+        from ray.serve.config import RequestRouterConfig
+
+        from mlsys_lab.inference.server.prefix_router import PrefixRouter
+
+        serve.start(http_options={"location": "NoServer"}, logging_config={"log_level": "ERROR"})
+        deployment = serve.deployment(
+            EngineReplica,
+            num_replicas=self.replicas,
+            max_ongoing_requests=self.start_message.sequences,
+            request_router_config=RequestRouterConfig(request_router_class=PrefixRouter),  # type: ignore[arg-type]
+        )
+        application = deployment.bind(self.start_message, self.room)
+        self._handle = serve.run(application, name="engine", route_prefix=None).options(stream=True)
+
+    def _send(self, message: Message) -> None:
+        if isinstance(message, Ask):
+            stream = asyncio.create_task(self._relay(message))
+            self._streams[message.number] = stream
+            stream.add_done_callback(lambda _: self._streams.pop(message.number))
+        elif isinstance(message, Abort) and message.number in self._streams:
+            self._streams[message.number].cancel()
+
+    async def _relay(self, ask: Ask) -> None:
+        """Deliver what a replica writes, until its last word or a cancel."""
+        answers = self._handle.answer.remote(ask)
+        try:
+            self.answered[await anext(answers)] += 1
+            async for message in answers:
+                assert isinstance(message, Begun | Refused | Piece)
+                self._deliver(message)
+        except asyncio.CancelledError:
+            answers.cancel()
+            raise
+        except Exception:  # whatever Ray wraps: the replica died, or its engine did
+            self.metrics.restarts += 1
+            if ask.number in self._answers:
+                self._answers[ask.number].inbox.put_nowait(None)
+
+
+def _import_ray() -> tuple[Any, Any]:
+    """The modules `ray` and `ray.serve`, set to send no statistics and to ask for a token that only we know."""
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    if "RAY_AUTH_MODE" not in os.environ:
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    try:
+        import ray
+        from ray import serve
+    except ModuleNotFoundError as error:
+        raise MissingToolError(f"{error.name} is not installed", help="pip install 'mlsys-lab[replicas]'") from None
+    return ray, serve
+
+
+def _start_ray(ray: Any, replicas: int) -> None:
+    for attempt in range(1, STARTS + 1):
+        try:
+            ray.init(
+                address="local",
+                num_cpus=max(replicas, os.cpu_count() or 1),
+                num_gpus=0,
+                object_store_memory=OBJECT_STORE_BYTES,
+                include_dashboard=False,
+                logging_level="ERROR",
+                log_to_driver=False,
+                _system_config={"enable_metrics_collection": False},
+            )
+            return
+        except Exception as error:  # a busy machine, full memory, ports: Ray has no class for them
+            ray.shutdown()
+            if attempt == STARTS:
+                said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                raise CourseError("Ray does not start on this machine", got=said[:300]) from None
+
+
+def _shut_down() -> None:
+    ray, serve = _import_ray()
+    if ray.is_initialized():
+        serve.shutdown()
+        ray.shutdown()

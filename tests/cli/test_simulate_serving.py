@@ -1,0 +1,52 @@
+"""`mlsys-lab simulate-serving`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from mlsys_lab.inference.simulator import Arrival, write_trace
+
+Call = Callable[..., tuple[int, str, str]]
+ASKED = ("simulate-serving", "llama3-8b", "--requests", "12", "--prompt", "200", "--answer", "8")
+
+
+def test_both_arrangements_are_shown_at_each_rate(call: Call, tmp_path: Path) -> None:
+    pools = ("--rate", "5", "50", "--replicas", "2", "--readers", "1")
+    code, out, err = call(*ASKED, *pools, "--plot", str(tmp_path / "page.html"))
+    assert (code, err) == (0, "")
+    runs = json.loads(call(*ASKED, *pools, "--json")[1])["runs"]
+    assert [(one["load"], one["arrangement"]) for one in runs] == [
+        (5, "mixed"), (5, "1 + 1"), (50, "mixed"), (50, "1 + 1"),
+    ]  # fmt: skip
+    for row, one in zip(out.splitlines()[4:], runs, strict=True):
+        assert row.lstrip().startswith(f"{one['load']:g}/s") and one["arrangement"] in row
+        for name in ("ttft_s", "tpot_s", "itl_s"):
+            assert "/".join(f"{1e3 * one[name][percent]:.3g}" for percent in ("50", "95", "99")) in row
+    page = (tmp_path / "page.html").read_text()
+    assert "first token, 1 + 1" in page and '<script src="http' not in page
+
+
+def test_a_trace_and_bursts_are_served(call: Call, tmp_path: Path) -> None:
+    write_trace(tmp_path / "two.jsonl", [Arrival(0.0, (1, 2), 1), Arrival(1.0, (3,), 1)])
+    (one,) = json.loads(call(*ASKED, "--trace", str(tmp_path / "two.jsonl"), "--json")[1])["runs"]
+    assert (one["load"], one["requests"], one["tpot_s"]) == ("two.jsonl", 2, {})
+    spread, together = (
+        json.loads(call(*ASKED, "--rate", "5", "--burst", size, "--json")[1])["runs"][0] for size in ("1", "12")
+    )
+    assert together["ttft_s"]["95"] > 2 * spread["ttft_s"]["95"]
+
+
+def test_mistakes_are_one_line(call: Call) -> None:
+    for options, words in (
+        (
+            ("--rate", "5", "--readers", "1"),
+            "--readers out of range: got 1, expected at least 1, fewer than the 1 replicas",
+        ),
+        (("--trace", "t", "--plot", "p"), "a trace has no rates to plot"),
+        (("--rate", "5", "--weights", "fp32", "--device", "T4"), "llama3-8b fits on no replica: got 1 devices of"),
+        (("--rate", "5", "--replicas", "0"), "count must be at least 1: got 0"),
+    ):
+        code, out, err = call(*ASKED, *options)
+        assert (code, out) == (1, "") and words in err and len(err.splitlines()) == 1
