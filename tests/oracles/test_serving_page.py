@@ -157,6 +157,44 @@ def test_parted_servers(page) -> None:
     assert page.ratio == exactly(step_s([(PROMPT, 0)]) * 256 / (step_s([(1, 1060)] * 256) * ANSWER))
 
 
+def test_groups_that_share_a_load(page) -> None:
+    """Requests in turn to each of four groups, each served alone; parted, bytes sent by hand."""
+    for budget, run in zip((8192, 1024, 256), page.kept_by.values(), strict=False):
+        done = [one for first in range(4) for one in replay(page.busy[first::4], budget)]
+        assert (run.ttft_s[95], run.tpot_s[95]) == exactly(tail(done, 95))
+    assert page.apart.sent_bytes == TOKEN * sum(len(one.prompt) for one in page.busy if one.writes > 1)
+    assert page.wire.bytes_per_s == CARDS * NETWORK
+
+
+def test_models_that_share_cards(page) -> None:
+    """Equal services, first come first served: one queue for each model, or one of both at twice the speed."""
+    service_s = page.one_each([(PROMPT, 0)], 0)
+
+    def mean_wait(arrivals, each_s: float) -> float:
+        free, stays = 0.0, []
+        for came in sorted(one.time_s for one in arrivals):
+            free = max(free, came) + each_s
+            stays.append(free - came)
+        return float(np.mean(stays))
+
+    alone, both = page.mean_s.values()
+    assert alone == exactly(np.mean([mean_wait(load, service_s) for load in page.loads]))
+    assert both == exactly(mean_wait([one for load in page.loads for one in load], page.halves([(PROMPT, 0)], 0)))
+    assert page.halves([(PROMPT, 0)], 0) == exactly(service_s / 2)
+
+
+def test_offload(page) -> None:
+    """OPT-30B in 16 bits over PCIe 3.0: matrices and norms once a step, caches of each sequence, prompts by compute."""
+    width, layers, pcie = 7168, 48, 15.75e9
+    weights = 2 * (layers * (12 * width**2 + 13 * width) + 50_257 * width + 2 * width)
+    token = 2 * layers * 2 * width
+    for batch, cached in ((1, 0), (4, 0), (144, 1)):
+        prefill_s = 2 * (layers * 12 * width**2 * 512) * batch / 65e12
+        steps_s = [(weights + cached * batch * past * token) / pcie for past in range(512, 543)]
+        expected = batch * 32 / (max(prefill_s, weights / pcie) + sum(steps_s))
+        assert page.speeds[batch] == pytest.approx(expected, rel=0.02)  # attention of the prompts
+
+
 def test_costs(page) -> None:
     second = 8 * 2.50 / 3600
     assert page.best_cost == exactly(second / (page.best * ANSWER) * 1e6)
