@@ -11,6 +11,7 @@ from bs4 import BeautifulSoup
 from book.browser import chromium
 from book.offline.parts import Part
 from book.serve import HOST, site_server
+from mlsys_lab.errors import InputError
 
 PAGE = "book-in-one-page.html"  # answered from memory: the site has no such file
 # Widgets have drawn themselves, and the fonts of formulas are there.
@@ -35,7 +36,12 @@ def one_page(head: str, parts: Sequence[Part], title: str) -> str:
 
 
 def write_pdf(site: Path, parts: Sequence[Part], title: str, path: Path) -> None:
-    """Print the parts into a PDF with an outline. MissingToolError: this machine has no Chromium."""
+    """Print the parts into a PDF with an outline.
+
+    Raises:
+        InputError: the site lacks a file that a part shows.
+        MissingToolError: this machine has no Chromium.
+    """
     head = "".join(f'<link rel="stylesheet" href="{name}">' for name in _styles(site))
     page_html = one_page(f'{head}<script type="module" src="_static/site.js"></script>', parts, title)
     server = site_server(site, 0)
@@ -46,8 +52,12 @@ def write_pdf(site: Path, parts: Sequence[Part], title: str, path: Path) -> None
             page = browser.new_page()
             page.set_default_timeout(PATIENCE_MS)
             page.route(f"**/{PAGE}", lambda route: route.fulfill(body=page_html, content_type="text/html"))
+            missing: list[str] = []
+            page.on("response", lambda got: missing.append(got.url) if got.status >= 400 else None)
             page.goto(f"http://{HOST}:{server.server_port}/{PAGE}", wait_until="networkidle")
             page.wait_for_function(DRAWN)
+            if missing:
+                raise InputError("the site lacks files of the book", got=", ".join(missing), help="make book")
             page.pdf(
                 path=path, format="A4", outline=True, tagged=True, print_background=True, prefer_css_page_size=True,
                 display_header_footer=True, header_template="<span></span>", footer_template=FOOT,

@@ -158,22 +158,6 @@ def test_text_stands_out_from_its_background(visits: list[Visit]) -> None:
     assert seen(visits, "faint") == []
 
 
-# Of what the keyboard reaches, and can be seen, what does not show it.
-UNRINGED = """() => [...document.querySelectorAll("a[href], button, summary, input, select")].filter((node) => {
-  if (!node.checkVisibility({ visibilityProperty: true }) || node.disabled) return false;
-  node.focus({ focusVisible: true, preventScroll: true });
-  if (document.activeElement !== node) return false;
-  const style = getComputedStyle(node);
-  return style.outlineStyle === "none" || parseFloat(style.outlineWidth) < 2;
-}).map((node) => node.outerHTML.slice(0, 120))"""
-
-
-@pytest.mark.parametrize("name", ["index", "chapters/01-introduction", "readings", "search"])
-def test_what_has_the_focus_shows_it(page: Page, site_url: str, name: str) -> None:
-    page.goto(f"{site_url}{name}.html", wait_until="networkidle")
-    assert page.evaluate(UNRINGED) == []
-
-
 def test_the_references_are_a_list_of_items(page: Page, site_url: str) -> None:
     page.goto(f"{site_url}references.html")
     roles = page.eval_on_selector_all("[role=list] > *", "nodes => nodes.map((node) => node.getAttribute('role'))")
