@@ -25,17 +25,19 @@ async def read(answer: Answer) -> str:
 
 
 async def serve_on_two_replicas() -> None:
-    engine = RayEngine(Start(blocks=64, sequences=1), room=8, metrics=Metrics(64), replicas=2)
+    engine = RayEngine(Start(blocks=128, sequences=2), room=8, metrics=Metrics(128), replicas=2)
     try:
         await engine.start()
         texts = [await read(engine.open(SHORT)) for _ in range(4)]
         assert len(set(texts)) == 1 and list(engine.answered.values()) == [4]
-        first = engine.open(LONG)
-        await first.begin()  # takes the prefix's replica, which has one place
+        both = [engine.open(LONG) for _ in range(2)]
+        for answer in both:
+            await answer.begin()  # the two places of the prefix's replica are taken
         assert await read(engine.open(SHORT)) == texts[0]
-        assert sorted(engine.answered.values()) == [1, 5]
-        first.close()  # given up: its replica is free again, long before 480 tokens
-        while (await read(engine.open(SHORT))) and sorted(engine.answered.values())[1] == 5:
+        assert sorted(engine.answered.values()) == [1, 6]
+        for answer in both:
+            answer.close()  # given up: their replica is free again, long before 480 tokens
+        while (await read(engine.open(SHORT))) and sorted(engine.answered.values())[1] == 6:
             pass
         refused = engine.open(replace(SHORT, max_tokens=10**6))
         with pytest.raises(ApiError, match="tokens"):
