@@ -130,8 +130,9 @@ def serving(*options: str, key: str = "none") -> Iterator[Served]:
     """A server with these options, on a port of its own; at the end it must have stopped, or stop in order."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
-        with log.open("w") as errors:
-            command = [COMMAND, "serve", "--port", "0", *options]
+        with log.open("a") as errors:
+            # A test on a busy machine may be kept from reading for long.
+            command = [COMMAND, "serve", "--port", "0", "--client-timeout", "600", *options]
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
         try:
             line = process.stdout.readline()
