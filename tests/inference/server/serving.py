@@ -131,8 +131,9 @@ def serving(*options: str, key: str = "none") -> Iterator[Served]:
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         with log.open("a") as errors:
-            # A test on a busy machine may be kept from reading for long.
-            command = [COMMAND, "serve", "--port", "0", "--client-timeout", "600", *options]
+            # A busy machine may keep client, server or engine from their work for minutes.
+            patience = ("--timeout", "3600", "--client-timeout", "3600")
+            command = [COMMAND, "serve", "--port", "0", *patience, *options]
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
         try:
             line = process.stdout.readline()
