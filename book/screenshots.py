@@ -1,12 +1,15 @@
-"""Take the pictures of the site that the README shows: `python book/screenshots.py` (after `make book`)."""
+"""Take the pictures that the README and chapter 13 show: `python book/screenshots.py` (after `make book`)."""
 
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
+
+from playwright.sync_api import Browser
 
 from book.browser import chromium
 from book.project import BOOK
@@ -36,7 +39,7 @@ SHOTS = (
 
 
 def take(site: Path, pictures: Path) -> list[Path]:
-    """Take every picture of the site in `site` and write it into the folder `pictures`; returns the paths.
+    """Take every picture, most of the site in `site`, and write it into the folder `pictures`; returns the paths.
 
     Raises:
         InputError: the site has not been built.
@@ -59,6 +62,7 @@ def take(site: Path, pictures: Path) -> list[Path]:
                 taken.append(pictures / f"{shot.name}.png")
                 page.screenshot(path=taken[-1])
                 page.close()
+            taken.append(take_server(browser, pictures / "serve.png"))
     finally:
         server.shutdown()
         thread.join()
@@ -66,9 +70,33 @@ def take(site: Path, pictures: Path) -> list[Path]:
     return taken
 
 
+def take_server(browser: Browser, picture: Path) -> Path:
+    """Take the page of `mlsys-lab serve` while it answers a crowd, and write it to `picture`; returns that path."""
+    command = [Path(sys.executable).with_name("mlsys-lab"), "serve", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            address = server.stdout.readline().split()[2]  # type: ignore[union-attr]
+            page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme="light")
+            page.goto(address)
+            page.get_by_label("Your message").fill("What is a cache?")
+            page.keyboard.press("Enter")
+            page.locator(".assistant:not(.writing)").wait_for()
+            page.get_by_role("combobox").select_option("24")
+            page.get_by_role("button", name="Send a crowd").click()
+            page.locator("#steps [data-name]").nth(150).wait_for()
+            page.get_by_role("button", name="Pause").click()
+            page.screenshot(path=picture, full_page=True)
+            page.close()
+        finally:
+            server.terminate()
+    return picture
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Take the README's pictures of the built site as the command line says; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="book/screenshots.py", description="Take the README's pictures of the site.")
+    """Take the pictures of the built site and of the server as the command line says; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="book/screenshots.py", description="Take the pictures of the site and the server."
+    )
     parser.add_argument("--site", type=Path, default=BOOK / "_build" / "html", help="default: book/_build/html")
     parser.add_argument("--out", type=Path, default=PICTURES, help="default: book/_static/screenshots")
     options = parser.parse_args(arguments)

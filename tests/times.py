@@ -21,7 +21,7 @@ BUDGETS_S = {
     "flops": 30,
     "grader": 475,
     "hardware": 5,
-    "inference": 50,
+    "inference": 110,
     "kernels": 310,
     "labs": 475,
     "models": 20,

@@ -1,9 +1,10 @@
 """Serve the small model that comes with the course over HTTP, in the form of OpenAI's API.
 
 The engine of `mlsys_lab.inference` answers many requests at once, on a cache of pages. One line says the address once
-it answers; any client of that API can use it, with the model's name that /v1/models tells. Ctrl-C and SIGTERM finish
-what runs and refuse what is new; a second one stops at once. /health and /metrics (Prometheus) say how the server does.
-Prompts are not logged.
+it answers: open it in a browser to chat, and to watch the scheduler, the blocks and the queue at work. Any client of
+OpenAI's API can use the address with /v1, with the model's name that /v1/models tells. Ctrl-C and SIGTERM finish what
+runs and refuse what is new; a second one stops at once. /health and /metrics (Prometheus) say how the server does.
+Prompts are not logged, and no watcher sees them.
 
 With --engine ray there are several replicas of the engine, deployed by Ray Serve on this machine; --blocks and
 --sequences hold for each. Prompts that begin alike go to the same replica, whose cache has read their beginning,
@@ -33,6 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sequences", type=int, default=16, metavar="N", help="texts that a step may hold (16)")
     parser.add_argument("--queue", type=int, default=64, metavar="N", help="texts that may wait; then comes 429 (64)")
     parser.add_argument("--timeout", type=float, default=120.0, metavar="S", help="seconds for an answer (120)")
+    patience = "seconds that a client may take to send its request, or to read on (10)"
+    parser.add_argument("--client-timeout", type=int, default=10, metavar="S", help=patience)
     parser.add_argument("--engine", choices=("process", "ray"), default="process", help="one engine, or replicas of it")
     parser.add_argument("--replicas", type=int, metavar="N", help="of --engine ray (2)")
 
@@ -52,8 +55,9 @@ def run(args: argparse.Namespace) -> int:
         blocks=args.blocks,
         sequences=args.sequences,
         queue=args.queue,
+        client_s=args.client_timeout,
         answer_s=args.timeout,
         replicas=(2 if args.replicas is None else args.replicas) if args.engine == "ray" else None,
     )
-    asyncio.run(serve(settings, lambda address: print(f"Serving at {address}/v1; Ctrl-C ends it.", flush=True)))
+    asyncio.run(serve(settings, lambda address: print(f"Serving at {address} (API: /v1); Ctrl-C ends it.", flush=True)))
     return 0

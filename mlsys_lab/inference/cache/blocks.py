@@ -46,6 +46,11 @@ class BlockManager:
         """Number of blocks with a reference."""
         return len(self.references) - self.available
 
+    @property
+    def kept(self) -> list[int]:
+        """Blocks without a reference that still hold a prefix, the first to be evicted first."""
+        return list(self._evictable)
+
     def allocate(self) -> int:
         """Give out a block with one reference, evicting a prefix if it must be; InputError where none is left."""
         if not self.available:

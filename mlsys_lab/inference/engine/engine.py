@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -98,6 +99,8 @@ class Engine:
         self.drafter, self.drafts = drafter, drafts
         self.batch: Batch | None = None
         self._writers: dict[Sequence, Writer] = {}
+        self._streams: dict[int, deque[Written]] = {}  # by request, what its stream has still to give out
+        self._written: list[Written] = []  # of all other requests, what has still to be given out
         self._requests = 0
 
     @property
@@ -120,21 +123,12 @@ class Engine:
         return number
 
     def step(self) -> list[Written]:
-        """Run the model once, and say what came of it; nothing where no request waits, or all it did was to read."""
-        if self.idle:
-            return []
-        if self.drafter:
-            for sequence in self.scheduler.running:
-                sequence.drafts = self._writers[sequence].propose(self.drafts)
-        self.batch = batch = self.scheduler.schedule()
-        written = []
-        for sequence, logits in zip(batch.writers, self.runner.run(batch), strict=True):
-            news = self._writers[sequence].write(logits)
-            self.scheduler.write(sequence, news.tokens)
-            if news.completion:
-                self.scheduler.finish(sequence)
-                del self._writers[sequence]
-            written.append(news)
+        """Run the model once, and say what came of it: nothing where no request waits, or all it did was to read.
+
+        What `stream` gives out is left to it; what others wrote while it ran the model comes first.
+        """
+        self._run_model()
+        written, self._written = self._written, []
         return written
 
     def abort(self, number: int) -> None:
@@ -145,25 +139,46 @@ class Engine:
         for sequence in sequences:
             self.scheduler.finish(sequence)
             del self._writers[sequence]
+        self._streams.pop(number, None)
 
     def stream(self, request: Request, *, priority: int = 0) -> Iterator[Written]:
         """What is written of one request, as it comes; all others go on meanwhile. Closed early, it is aborted."""
         number, left = self.add(request, priority=priority), request.count
+        inbox = self._streams[number] = deque()
         try:
-            while left:
-                for news in self.step():
-                    if news.request == number:
-                        left -= news.completion is not None
-                        yield news
+            while left and number in self._streams:
+                while inbox:
+                    news = inbox.popleft()
+                    left -= news.completion is not None
+                    yield news
+                if left:
+                    self._run_model()
         finally:
-            if left:
+            if any(writer.request == number for writer in self._writers.values()):
                 self.abort(number)
+            self._streams.pop(number, None)
 
     def run(self) -> dict[int, list[Completion]]:
-        """Step until every request has been answered: completions by request."""
+        """Step until every request has been answered: completions by request, without those that are streamed."""
         found: dict[int, dict[int, Completion]] = {}
-        while not self.idle:
+        while not self.idle or self._written:
             for news in self.step():
                 if news.completion:
                     found.setdefault(news.request, {})[news.choice] = news.completion
         return {number: [texts[choice] for choice in sorted(texts)] for number, texts in found.items()}
+
+    def _run_model(self) -> None:
+        """Run the model once, and keep what it wrote for who gives it out."""
+        if self.idle:
+            return
+        if self.drafter:
+            for sequence in self.scheduler.running:
+                sequence.drafts = self._writers[sequence].propose(self.drafts)
+        self.batch = batch = self.scheduler.schedule()
+        for sequence, logits in zip(batch.writers, self.runner.run(batch), strict=True):
+            news = self._writers[sequence].write(logits)
+            self.scheduler.write(sequence, news.tokens)
+            if news.completion:
+                self.scheduler.finish(sequence)
+                del self._writers[sequence]
+            self._streams.get(news.request, self._written).append(news)

@@ -9,9 +9,14 @@ engine_process  EngineProcess: starts the worker, sends requests, brings answers
 protocol        read_completion, read_chat: a body, checked, as what is asked of the engine
 body            a request's bytes, bounded in size and time, as JSON
 objects         completions, chats and their chunks in OpenAI's form
-reply           an answer sent whole or as server-sent events, given up when the client has gone
+events          server-sent events, and what is given up when a client has gone
+reply           an answer sent whole or as events
+view            Recorder: what the engine tells of its sequences, steps and blocks while somebody watches
+watchers        who watches: views as events, up to ten a second (GET /watch)
+page            the page at /, where one chats and watches; its files lie in the folder `site`
 metrics         counts and times in Prometheus' format
 app             routes, keys, errors
+connection      a connection of a client that may stop in the middle of anything
 prefix          which replica a request goes to first, by its beginning
 prefix_router   PrefixRouter: Ray Serve's choice of a replica, by prefix
 ray_engine      RayEngine: replicas of the engine as a deployment of Ray Serve, with the face of EngineProcess

@@ -1,4 +1,4 @@
-"""The routes: OpenAI's three, and those for who watches the server."""
+"""The routes: OpenAI's three, those for who watches the server, and the page."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from mlsys_lab.inference.server.engine_process import EngineProcess
 from mlsys_lab.inference.server.errors import ApiError
 from mlsys_lab.inference.server.metrics import Metrics
 from mlsys_lab.inference.server.objects import Shape
+from mlsys_lab.inference.server.page import Page
 from mlsys_lab.inference.server.protocol import MODEL, Wanted, read_chat, read_completion
 from mlsys_lab.inference.server.reply import JSON, Reply, show_error
+from mlsys_lab.inference.server.watchers import Watching
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,12 @@ class Routes:
         """Show all metrics in Prometheus' format."""
         return PlainTextResponse(self.engine.metrics.render(), media_type="text/plain; version=0.0.4")
 
+    async def watch(self, request: Request) -> ASGIApp:
+        """Show what the engine does, as it happens."""
+        self._require_key(request)
+        self.engine.require_watchable()
+        return Watching(self.engine.watchers)
+
     async def _answer(self, request: Request, read: Callable[[object], Wanted]) -> ASGIApp:
         self._require_key(request)
         body = await read_json(request, most_bytes=self.bounds.body_bytes, timeout_s=self.bounds.body_s)
@@ -104,7 +112,7 @@ class CountResponses:
 
 def build_app(engine: EngineProcess, bounds: Bounds) -> ASGIApp:
     """ASGI application of a server; every error, also of routes that do not exist, is in OpenAI's form."""
-    routes = Routes(engine, bounds)
+    routes, page = Routes(engine, bounds), Page()
     listed = [
         Route("/v1/completions", routes.complete, methods=["POST"]),
         Route("/v1/chat/completions", routes.chat, methods=["POST"]),
@@ -112,6 +120,9 @@ def build_app(engine: EngineProcess, bounds: Bounds) -> ASGIApp:
         Route("/v1/models/{name}", routes.model),
         Route("/health", routes.health),
         Route("/metrics", routes.metrics),
+        Route("/watch", routes.watch),
+        Route("/", page.show),
+        Route("/page/{name}", page.show),
     ]
     handlers = {ApiError: _tell, HTTPException: _tell_http, ClientDisconnect: _tell_nobody, Exception: _tell_nothing}
     app = Starlette(routes=listed, exception_handlers=handlers)  # type: ignore[arg-type]

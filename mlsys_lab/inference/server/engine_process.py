@@ -13,10 +13,26 @@ from http import HTTPStatus
 
 from mlsys_lab.errors import CourseError
 from mlsys_lab.inference.server.errors import RETRY, ApiError, bad_request, unavailable
-from mlsys_lab.inference.server.messages import Abort, Ask, Begun, Lines, Message, Piece, Ready, Refused, Start, State
+from mlsys_lab.inference.server.messages import (
+    Abort,
+    Ask,
+    Begun,
+    Lines,
+    Message,
+    Piece,
+    Ready,
+    Refused,
+    Start,
+    State,
+    View,
+    Watch,
+)
 from mlsys_lab.inference.server.metrics import Metrics
+from mlsys_lab.inference.server.watchers import Watchers
 
 WORKER = (sys.executable, "-P", "-m", "mlsys_lab.inference.server.worker")
+LINE_BYTES = 2**24
+"""Longest message: a view of very many blocks has some hundred thousand bytes."""
 RESTART_PAUSE_S = 1.0
 """Pause before the engine is started again after it ended without having become ready."""
 
@@ -82,9 +98,10 @@ class EngineProcess:
         self.start_message, self.room, self.metrics = start, room, metrics
         self.ready = self.draining = False
         self.process: Process | None = None
+        self.watchers = Watchers(self._watch_engine)
         self._answers: dict[int, Answer] = {}
         self._numbers = itertools.count()
-        self._watch: asyncio.Task[None] | None = None
+        self._supervision: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -93,32 +110,42 @@ class EngineProcess:
         """One word: "ready", "starting" or "draining"."""
         return "draining" if self.draining else "ready" if self.ready else "starting"
 
+    def require_watchable(self) -> None:
+        """Raise ApiError where nobody may watch now: the engine is not ready (503), or enough watch (429)."""
+        self.require_ready()
+        self.watchers.require_room()
+
     async def start(self) -> None:
         """Start the worker, and wait until it has loaded the model; CourseError where it ends before."""
         self.process = await self._spawn()
         if not await self._read_first(self.process):
             raise CourseError("the engine did not start", got=f"exit code {await self.process.wait()}")
-        self._watch = asyncio.create_task(self._supervise())
+        self._supervision = asyncio.create_task(self._supervise())
 
     async def stop(self) -> None:
         """End the worker; requests that are still open get no answer."""
-        if self._watch:
-            self._watch.cancel()
+        if self._supervision:
+            self._supervision.cancel()
         if self.process and self.process.returncode is None:
             self.process.kill()
             await self.process.wait()
 
     async def drain(self) -> None:
-        """Refuse requests from now on, and wait until those that are open have been answered."""
+        """Refuse requests from now on, wait until those that are open have been answered, and let watchers go."""
         self.draining = True
         await self._idle.wait()
+        self.watchers.end()
 
-    def open(self, ask: Ask) -> Answer:
-        """Pass a request on, under a number of our own; ApiError where the server is full or has no engine."""
+    def require_ready(self) -> None:
+        """Raise ApiError (503) where the server is shutting down, or its engine is being started."""
         if self.draining:
             raise unavailable("the server is shutting down", code="draining")
         if not self.ready:
             raise unavailable("the engine is starting", code="engine_starting")
+
+    def open(self, ask: Ask) -> Answer:
+        """Pass a request on, under a number of our own; ApiError where the server is full or has no engine."""
+        self.require_ready()
         if self._answers and self.metrics.open_texts + ask.count > self.room:
             text = f"the queue is full: {self.metrics.open_texts} texts are under way, up to {self.room} may be"
             raise ApiError(HTTPStatus.TOO_MANY_REQUESTS, text, code="queue_full", headers=RETRY)
@@ -139,13 +166,19 @@ class EngineProcess:
         if not self._answers:
             self._idle.set()
 
+    def _watch_engine(self, on: bool) -> None:
+        if self.ready:
+            self._send(Watch(on))
+
     def _send(self, message: Message) -> None:
         assert self.process and self.process.stdin
         self.process.stdin.write(Lines.encode(message))
 
     async def _spawn(self) -> Process:
         # A session of its own: Ctrl-C in a terminal goes to all processes of one.
-        process = await asyncio.create_subprocess_exec(*WORKER, stdin=PIPE, stdout=PIPE, start_new_session=True)
+        process = await asyncio.create_subprocess_exec(
+            *WORKER, stdin=PIPE, stdout=PIPE, start_new_session=True, limit=LINE_BYTES
+        )
         assert process.stdin
         process.stdin.write(Lines.encode(self.start_message))
         return process
@@ -171,10 +204,13 @@ class EngineProcess:
                 await self.process.wait()
                 await asyncio.sleep(RESTART_PAUSE_S)
                 self.process = await self._spawn()
+            self.watchers.resume()
 
     def _deliver(self, message: Message) -> None:
         if isinstance(message, State):
             self.metrics.state = message
+        elif isinstance(message, View):
+            self.watchers.deliver(message)
         elif isinstance(message, Begun | Refused | Piece) and message.number in self._answers:
             self._answers[message.number].inbox.put_nowait(message)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,13 @@ class Abort:
     """To the engine: forget a request, if it is still under way."""
 
     number: int
+
+
+@dataclass(frozen=True)
+class Watch:
+    """To the engine: somebody watches, who wants a view at once and then as steps are run, or nobody does any more."""
+
+    on: bool
 
 
 @dataclass(frozen=True)
@@ -92,14 +99,35 @@ class State:
     steps: int
 
 
-Message = Start | Ask | Abort | Ready | Begun | Refused | Piece | State
+@dataclass(frozen=True)
+class View:
+    """From the engine while it is watched: where it stands, and which steps it ran since the view before.
+
+    Limits: a step has up to `slots` sequences and `budget` tokens, the cache `blocks`. Sequences that run and wait,
+    in the order in which they are served: `name` a number, tokens of the `prompt` and `written`, `hits` found in the
+    cache; of those that run also tokens in the cache (`read`) and their `blocks`. `kept` are blocks that nobody holds
+    and that can still be found by a prompt. Steps: their number `step`, the time of their end, how many tokens they
+    `wrote`, and what they `fed`, each [name, tokens, whether the sequence was writing, else it was read].
+    """
+
+    time_s: float
+    slots: int
+    budget: int
+    blocks: int
+    running: list[dict[str, Any]]
+    waiting: list[dict[str, Any]]
+    kept: list[int]
+    steps: list[dict[str, Any]]
+
+
+Message = Start | Ask | Abort | Watch | Ready | Begun | Refused | Piece | State | View
 
 
 class Lines:
     """Messages as lines of bytes, and back."""
 
     KINDS: ClassVar[dict[str, type[Message]]] = {
-        kind.__name__: kind for kind in (Start, Ask, Abort, Ready, Begun, Refused, Piece, State)
+        kind.__name__: kind for kind in (Start, Ask, Abort, Watch, Ready, Begun, Refused, Piece, State, View)
     }
 
     @staticmethod

@@ -75,6 +75,11 @@ class RayEngine(EngineProcess):
         self._streams: dict[int, asyncio.Task[None]] = {}
         self._handle: Any = None
 
+    def require_watchable(self) -> None:
+        """Raise ApiError (501): what the page shows are one engine's steps and blocks."""
+        text = "steps and blocks are the replicas' own; without --engine ray they can be watched"
+        raise ApiError(HTTPStatus.NOT_IMPLEMENTED, text, code="not_watchable")
+
     async def start(self) -> None:
         """Start Ray and all replicas; MissingToolError where it is not installed, CourseError where it fails."""
         await asyncio.to_thread(self._deploy)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 
@@ -14,16 +13,11 @@ from starlette.types import Receive, Scope, Send
 
 from mlsys_lab.inference.server.engine_process import Answer
 from mlsys_lab.inference.server.errors import ApiError
-from mlsys_lab.inference.server.objects import Object, Shape, Usage
+from mlsys_lab.inference.server.events import START, dump, event, unless_gone
+from mlsys_lab.inference.server.objects import Shape, Usage
 
-EVENT_STREAM = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
 LAST_WORD_S = 1.0
 """Time in which a client that may have stopped to read can be told of an error."""
-
-
-def dump(content: object) -> bytes:
-    """JSON in ASCII, so that half a character is no trouble."""
-    return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
 
 
 class JSON(Response):
@@ -55,7 +49,7 @@ class Reply:
         """Send the answer; ApiError, before anything was sent, where there is none."""
         try:
             work = self._stream(send) if self.shape.wanted.stream else self._send_whole(scope, receive, send)
-            await _unless_gone(receive, work)
+            await unless_gone(receive, work)
         except ClientDisconnect:
             pass
         finally:
@@ -74,15 +68,15 @@ class Reply:
         try:
             async with self._in_time():
                 usage = Usage(await self.answer.begin())
-                await send({"type": "http.response.start", "status": HTTPStatus.OK, "headers": EVENT_STREAM})
+                await send(START)
                 started = True
                 for chunk in self.shape.first():
-                    await send(_event(chunk))
+                    await send(event(chunk))
                 async for piece in self.answer.pieces():
                     usage.add(piece)
-                    await send(_event(self.shape.chunk(piece)))
+                    await send(event(self.shape.chunk(piece)))
                 for chunk in self.shape.last(usage):
-                    await send(_event(chunk))
+                    await send(event(chunk))
                 await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
         except ApiError as error:
             if not started:
@@ -90,7 +84,7 @@ class Reply:
             self.answer.close()
             with suppress(TimeoutError):  # of one who reads nothing the connection is closed
                 async with asyncio.timeout(LAST_WORD_S):
-                    await send(_event(error.body) | {"more_body": False})
+                    await send(event(error.body, last=True))
 
     @asynccontextmanager
     async def _in_time(self) -> AsyncIterator[None]:
@@ -100,27 +94,3 @@ class Reply:
         except TimeoutError:
             text = f"no answer within {self.timeout_s:g} s"
             raise ApiError(HTTPStatus.GATEWAY_TIMEOUT, text, code="timeout") from None
-
-
-def _event(content: Object) -> dict[str, object]:
-    """Part of a body, with one server-sent event."""
-    return {"type": "http.response.body", "body": b"data: " + dump(content) + b"\n\n", "more_body": True}
-
-
-async def _unless_gone(receive: Receive, work: Coroutine[object, object, None]) -> None:
-    """Await work, and cancel it once the client is gone: ClientDisconnect then."""
-    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_wait_until_gone(receive))
-    try:
-        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientDisconnect
-        task.result()
-    finally:
-        for one in (task, gone):
-            one.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)
-
-
-async def _wait_until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

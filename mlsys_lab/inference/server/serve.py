@@ -13,12 +13,15 @@ import uvicorn
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.amounts import require_at_least_one, require_not_negative
 from mlsys_lab.inference.server.app import Bounds, build_app
+from mlsys_lab.inference.server.connection import Connection
 from mlsys_lab.inference.server.engine_process import EngineProcess
 from mlsys_lab.inference.server.messages import Start
 from mlsys_lab.inference.server.metrics import Metrics
 
 CLOSE_S = 5
 """Seconds that connections have to close after the last answer."""
+UNREAD_BYTES = 64 * 1024
+"""What the system may hold back for each client; left to itself it takes megabytes for one that does not read."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,9 @@ class Settings:
     """How to serve; InputError for what cannot be.
 
     `blocks` are pages of the cache, `sequences` texts that a step may hold, and `queue` those that may wait besides.
-    `port` 0 takes any that is free. With `replicas` the engine is as many, as deployments of Ray Serve.
+    An answer may take `answer_s` seconds; a client may keep the server waiting for `client_s`, for the head of its
+    request, for the body, or to read on. `port` 0 takes any that is free. With `replicas` the engine is as many, as
+    deployments of Ray Serve.
     """
 
     host: str = "127.0.0.1"
@@ -36,21 +41,21 @@ class Settings:
     sequences: int = 16
     queue: int = 64
     body_bytes: int = 64 * 1024
-    body_s: float = 10.0
+    client_s: int = 10
     answer_s: float = 120.0
     replicas: int | None = None
 
     def __post_init__(self) -> None:
         require_at_least_one(blocks=self.blocks, sequences=self.sequences, body_bytes=self.body_bytes)
+        require_at_least_one(client_s=self.client_s)
         require_not_negative(queue=self.queue)
         require_at_least_one(replicas=1 if self.replicas is None else self.replicas)
         if not 0 <= self.port < 2**16:
             raise InputError("port out of range", got=self.port, expected="0 to 65535")
         if self.api_key is not None and not (self.api_key.isascii() and self.api_key.isprintable() and self.api_key):
             raise InputError("the key is not one that a header can hold", expected="printable ASCII characters")
-        for name in ("body_s", "answer_s"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{name} out of range", got=getattr(self, name), expected="seconds above 0")
+        if not self.answer_s > 0:
+            raise InputError("answer_s out of range", got=self.answer_s, expected="seconds above 0")
 
 
 class Server(uvicorn.Server):
@@ -89,16 +94,17 @@ async def serve(settings: Settings, announce: Callable[[str], None]) -> None:
     listener = _bind(settings.host, settings.port)
     metrics = Metrics(settings.blocks)
     engine = _build_engine(settings, metrics)
-    bounds = Bounds(settings.body_bytes, settings.body_s, settings.answer_s, settings.api_key)
+    bounds = Bounds(settings.body_bytes, settings.client_s, settings.answer_s, settings.api_key)
     config = uvicorn.Config(
         build_app(engine, bounds),
-        http="h11",
+        http=Connection,
         ws="none",
         loop="asyncio",
         lifespan="off",
         access_log=False,
         log_level="warning",
         server_header=False,
+        timeout_keep_alive=settings.client_s,
         timeout_graceful_shutdown=CLOSE_S,
     )
     try:
@@ -126,6 +132,7 @@ def _bind(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNREAD_BYTES)
         listener.bind(address)
     except OSError as error:
         help_ = "choose another with --port, or 0 for any"

@@ -18,7 +18,20 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.inference.engine import Engine, Limits, Written
 from mlsys_lab.inference.generate import Request, Sampling
 from mlsys_lab.inference.pretrained import load_pair
-from mlsys_lab.inference.server.messages import Abort, Ask, Begun, Lines, Message, Piece, Ready, Refused, Start, State
+from mlsys_lab.inference.server.messages import (
+    Abort,
+    Ask,
+    Begun,
+    Lines,
+    Message,
+    Piece,
+    Ready,
+    Refused,
+    Start,
+    State,
+    Watch,
+)
+from mlsys_lab.inference.server.view import Recorder
 from mlsys_lab.inference.text import Message as Turn
 from mlsys_lab.inference.text import Stream, encode_chat
 from mlsys_lab.inference.text.chat import END
@@ -35,13 +48,14 @@ class Worker:
         self.tokenizer, self.end = pair.tokenizer, pair.tokenizer.special_id(END)
         self.engine = Engine(pair.target, pages=start.blocks, limits=Limits(sequences=start.sequences))
         tables = self.engine.cache.tables
+        self.recorder = Recorder(self.engine.scheduler)
         self.room = min(pair.target.config.context, start.blocks * tables.page + 1)
         self.asked: dict[int, Ask] = {}  # by the engine's number of the request
         self.sent: dict[int, list[int]] = {}  # tokens of each text of a request
         self.left: dict[int, int] = {}  # texts that have not ended
 
     def take(self, message: Message) -> Iterator[Message]:
-        """Begin or forget a request."""
+        """Begin or forget a request, or show a watcher where the engine stands."""
         if isinstance(message, Ask):
             try:
                 request = self._request(message)
@@ -55,9 +69,13 @@ class Worker:
             for number in [one for one, ask in self.asked.items() if ask.number == message.number]:
                 self.engine.abort(number)
                 self._forget(number)
+        elif isinstance(message, Watch):
+            self.recorder.watch(message.on)
+            if message.on:
+                yield self.recorder.show()
 
     def step(self) -> Iterator[Message]:
-        """Run the engine's next step, if there is one; its pieces, then where it stands."""
+        """Run the engine's next step, if there is one; its pieces, where it stands, and what watchers see."""
         idle = self.engine.idle
         for written in self.engine.step():
             yield self._piece(written)
@@ -69,6 +87,11 @@ class Worker:
         tokens = 0 if idle or batch is None else batch.tokens
         waiting, running = len(scheduler.waiting), len(scheduler.running)
         yield State(waiting, running, tokens, self.engine.cache.tables.blocks.used, scheduler.steps)
+        if self.recorder.watched:
+            if batch and not idle:
+                self.recorder.note(batch)
+            if self.recorder.due:
+                yield self.recorder.show()
 
     def _request(self, ask: Ask) -> Request:
         if ask.chat is not None:

@@ -155,6 +155,26 @@ def test_streams_take_turns_and_one_that_is_closed_is_forgotten():
     assert tuple(tokens) == generate(MODEL, asked[:1])[0][0].tokens
 
 
+def test_streams_beside_each_other_and_beside_a_run_lose_nothing():
+    engine = Engine(MODEL, pages=24, page=4)
+    asked = [Request(draw(5, seed=seed), 6, GREEDY) for seed in (1, 2, 3)]
+    added = engine.add(asked[2])
+    slow, quick = engine.stream(asked[0]), engine.stream(asked[1])
+    first = next(slow).tokens
+    texts = [sum((one.tokens for one in stream), ()) for stream in (quick, slow)]
+    check([engine.run()[added]], asked[2:])
+    assert [first + texts[1], texts[0]] == [generate(MODEL, [one])[0][0].tokens for one in asked[:2]]
+    assert engine.idle and engine.step() == [] and engine.run() == {}
+
+
+def test_a_stream_whose_request_is_aborted_ends():
+    engine = Engine(MODEL, pages=24, page=4)
+    stream = engine.stream(Request(draw(5), 6, GREEDY))
+    number = next(stream).request
+    engine.abort(number)
+    assert list(stream) == [] and engine.cache.bytes_held == 0
+
+
 def test_what_cannot_be_served_is_said_in_one_line():
     engine = Engine(MODEL, pages=4, page=4)
     with pytest.raises(InputError, match=r"the text can outgrow the cache: got 10 \+ 10 tokens, 5 pages, expected up"):

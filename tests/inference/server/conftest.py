@@ -5,9 +5,9 @@ import pytest
 from tests.inference.server.serving import Served, serving
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def served() -> Iterator[Served]:
-    """One server for all tests of a module, which leaves no text, no block and no complaint behind."""
+    """One server for all tests that end none, which leaves no text, no block and no complaint behind."""
     with serving() as running:
         yield running
         running.wait_until_idle()

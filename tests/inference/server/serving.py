@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,17 @@ class Served:
     process: subprocess.Popen[str]
     port: int
     log: Path
+    key: str
 
-    def client(self, key: str = "none") -> openai.OpenAI:
-        return openai.OpenAI(base_url=f"http://127.0.0.1:{self.port}/v1", api_key=key, max_retries=0)
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def client(self) -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{self.address}/v1", api_key=self.key, max_retries=0)
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port))
 
     def ask(self, method: str, path: str, body: object = None, **headers: str) -> tuple[int, Any, dict[str, str]]:
         """Status, body (of JSON where it is that), and headers."""
@@ -41,6 +49,7 @@ class Served:
         try:
             data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
             kind = {"Content-Type": "application/json"} if data is not None else {}
+            kind["Authorization"] = f"Bearer {self.key}"
             connection.request(method, path, data, kind | {name.replace("_", "-"): headers[name] for name in headers})
             response = connection.getresponse()
             text = response.read()
@@ -59,7 +68,7 @@ class Served:
         if receive_bytes:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         client.connect(("127.0.0.1", self.port))
-        client.sendall(post(json.dumps(fields | {"stream": True}).encode()))
+        client.sendall(post(json.dumps(fields | {"stream": True}).encode(), key=self.key))
         if not receive_bytes:
             assert client.recv(15) == b"HTTP/1.1 200 OK"
         return client
@@ -91,33 +100,45 @@ class Served:
         return self.process.wait()
 
 
-def post(body: bytes, *headers: str, path: str = "/v1/completions") -> bytes:
-    """Bytes of a request, with its length unless headers say how it comes."""
+def post(body: bytes, *headers: str, key: str = "none") -> bytes:
+    """Bytes of a request for a completion, with its length unless headers say how it comes."""
     lines = headers or (f"Content-Length: {len(body)}",)
-    head = (f"POST {path} HTTP/1.1", "Host: here", "Content-Type: application/json", *lines)
+    known = ("Host: here", "Content-Type: application/json", f"Authorization: Bearer {key}")
+    head = ("POST /v1/completions HTTP/1.1", *known, *lines)
     return "\r\n".join((*head, "", "")).encode() + body
 
 
 def read_all(client: socket.socket) -> bytes:
-    """What comes until the other side closes."""
+    """What comes until the other side closes, in order or not."""
     parts = []
-    while part := client.recv(65536):
-        parts.append(part)
+    with suppress(ConnectionResetError):
+        while part := client.recv(65536):
+            parts.append(part)
     return b"".join(parts)
 
 
+def events(stream: socket.socket) -> list[Any]:
+    """Objects of a stream's events, the last word as it is."""
+    with stream:
+        text = read_all(stream).decode()
+    lines = [line[6:] for line in text.splitlines() if line.startswith("data: ")]
+    return [line if line == "[DONE]" else json.loads(line) for line in lines]
+
+
 @contextmanager
-def serving(*options: str) -> Iterator[Served]:
+def serving(*options: str, key: str = "none") -> Iterator[Served]:
     """A server with these options, on a port of its own; at the end it must have stopped, or stop in order."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
-        with log.open("w") as errors:
-            command = [COMMAND, "serve", "--port", "0", *options]
+        with log.open("a") as errors:
+            # A busy machine may keep client, server or engine from their work for minutes.
+            patience = ("--timeout", "3600", "--client-timeout", "3600")
+            command = [COMMAND, "serve", "--port", "0", *patience, *options]
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
         try:
             line = process.stdout.readline()
             assert line.startswith("Serving at http://127.0.0.1:"), log.read_text()
-            served = Served(process, int(line.rpartition("/v1")[0].rpartition(":")[2]), log)
+            served = Served(process, int(line.split()[2].rpartition(":")[2]), log, key)
             yield served
             if process.poll() is None:
                 assert served.end() == 0

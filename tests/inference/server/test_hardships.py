@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
 import pytest
@@ -15,7 +14,6 @@ from tests.inference.server.serving import LONG, post, read_all
 from tests.sampling import sample
 
 PLAIN = {"model": MODEL, "prompt": "A cache", "max_tokens": 3}
-STREAMS = 40
 
 
 def error_of(body):
@@ -61,10 +59,10 @@ def test_a_body_has_a_greatest_size_whether_it_says_its_own_or_not(served):
     status, answer, _ = served.complete(b" " * (64 * 1024 + 1))
     assert status == 413 and "up to 65536 bytes" in error_of(answer)["message"]
     assert served.complete(b" " * (64 * 1024))[0] == 400
-    with socket.create_connection(("127.0.0.1", served.port)) as client:
+    with served.connect() as client:
         client.sendall(post(b"", "Content-Length: 999999999999"))
         assert b" 413 " in read_all(client)
-    with socket.create_connection(("127.0.0.1", served.port)) as client:
+    with served.connect() as client:
         client.sendall(post(b"10001\r\n" + b" " * 0x10001 + b"\r\n", "Transfer-Encoding: chunked"))
         assert b" 413 " in read_all(client)
 
@@ -104,10 +102,10 @@ def test_bad_requests_by_the_hundred_are_all_answered(served, seed):
 
 
 def test_what_is_no_http_is_refused_and_half_a_request_keeps_nobody_waiting(served):
-    halves = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(20)]
+    halves = [served.connect() for _ in range(20)]
     for number, client in enumerate(halves):
         client.sendall(post(json.dumps(PLAIN).encode())[: 15 * number])
-    with socket.create_connection(("127.0.0.1", served.port)) as client:
+    with served.connect() as client:
         client.sendall(b"\x16\x03\x01 this is no HTTP\r\n\r\n")
         assert b" 400 " in read_all(client)
     assert served.complete()[0] == 200
@@ -117,47 +115,30 @@ def test_what_is_no_http_is_refused_and_half_a_request_keeps_nobody_waiting(serv
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_who_goes_away_leaves_nothing_behind(served, stream):
+@pytest.mark.parametrize("leave", [socket.socket.close, lambda client: client.shutdown(socket.SHUT_WR)])
+def test_who_goes_away_or_says_that_it_says_no_more_leaves_nothing_behind(served, stream, leave):
     before = served.wait_until_idle()["mlsys_generated_tokens_total"]
     if stream:
         client = served.stream(LONG)
     else:
-        client = socket.create_connection(("127.0.0.1", served.port))
+        client = served.connect()
         client.sendall(post(json.dumps(LONG).encode()))
     served.wait(lambda found: found["mlsys_blocks_used"] >= 8)
-    client.close()
+    leave(client)
     after = served.wait_until_idle()["mlsys_generated_tokens_total"]
+    client.close()
     assert after - before < LONG["n"] * LONG["max_tokens"]
 
 
 def test_who_goes_away_while_waiting_leaves_the_queue(served):
     with served.stream(LONG), served.stream(LONG):
         served.wait(lambda found: found["mlsys_running_texts"] == 16)
-        waiting = socket.create_connection(("127.0.0.1", served.port))
+        waiting = served.connect()
         waiting.sendall(post(json.dumps(PLAIN).encode()))
         served.wait(lambda found: found["mlsys_waiting_texts"] == 1)
         waiting.close()
         served.wait(lambda found: found["mlsys_waiting_texts"] == 0)
     served.wait_until_idle()
-
-
-def test_who_reads_slowly_delays_nobody(served):
-    with served.stream(LONG, receive_bytes=1024):
-        served.wait(lambda found: found["mlsys_running_texts"] == 8)
-        assert [served.complete()[0] for _ in range(3)] == [200] * 3
-    served.wait_until_idle()
-
-
-def test_many_streams_at_once_are_each_what_it_is_alone(served):
-    def read(number):
-        with served.client() as client:
-            fields = PLAIN | {"max_tokens": 12, "seed": number, "top_p": 0.8}
-            return "".join(chunk.choices[0].text for chunk in client.completions.create(**fields, stream=True))
-
-    with ThreadPoolExecutor(STREAMS) as pool:
-        together = list(pool.map(read, range(STREAMS)))
-    assert together[::8] == [read(number) for number in range(0, STREAMS, 8)]
-    assert len(set(together)) > STREAMS / 2
 
 
 def test_metrics_tell_what_was_done(served):
@@ -169,4 +150,4 @@ def test_metrics_tell_what_was_done(served):
     assert gain['mlsys_responses_total{route="/v1/completions",status="200"}'] == 1
     assert gain["mlsys_time_to_first_token_seconds_count"] == 1
     assert gain['mlsys_time_between_tokens_seconds_bucket{le="+Inf"}'] == 4
-    assert after["mlsys_blocks"] == 256 and after["mlsys_engine_restarts_total"] == 0
+    assert after["mlsys_blocks"] == 256 and gain["mlsys_engine_restarts_total"] == 0

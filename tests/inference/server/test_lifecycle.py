@@ -11,85 +11,131 @@ import subprocess
 import pytest
 
 from mlsys_lab.cli import main
-from tests.inference.server.serving import COMMAND, LONG, post, read_all, serving
+from tests.inference.server.serving import COMMAND, LONG, events, post, read_all, serving
 
 PRIVATE = {"model": "mlsys-lab-target", "prompt": "a secret of mine", "max_tokens": 2}
 
 
-def events(stream):
-    """Objects of a stream's events, the last word as it is."""
-    with stream:
-        text = read_all(stream).decode()
-    lines = [line[6:] for line in text.splitlines() if line.startswith("data: ")]
-    return [line if line == "[DONE]" else json.loads(line) for line in lines]
+@pytest.fixture(scope="module")
+def strict():
+    """A server with a key and hardly any room, which the last test that asks for it ends."""
+    options = ("--api-key", "sesame", "--sequences", "1", "--queue", "1", "--timeout", "2")
+    with serving(*options, key="sesame") as running:
+        yield running
 
 
-def test_a_key_is_asked_for_where_there_is_one_and_no_prompt_is_logged():
-    with serving("--api-key", "sesame") as served:
-        for given in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "sesame"}):
-            for method, path, body in (("POST", "/v1/completions", PRIVATE), ("GET", "/v1/models", None)):
-                status, answer, _ = served.ask(method, path, body, **given)
-                assert (status, answer["error"]["code"]) == (401, "invalid_api_key")
-        with served.client("sesame") as client:
-            assert client.completions.create(**PRIVATE).usage.completion_tokens
-        assert served.ask("GET", "/health")[0] == served.ask("GET", "/metrics")[0] == 200
-        assert served.end((signal.SIGINT,)) == 0 and served.log.read_text() == ""
+@pytest.fixture(scope="module")
+def hasty():
+    """A server that waits for no client, which the last test that asks for it ends."""
+    with serving("--client-timeout", "2") as running:
+        yield running
 
 
-def test_a_full_queue_refuses_and_what_takes_too_long_is_given_up():
-    with serving("--sequences", "1", "--queue", "1", "--timeout", "2") as served:
-        first = served.stream(LONG)
-        status, answer, headers = served.complete()
-        assert (status, answer["error"]["type"], answer["error"]["code"]) == (429, "rate_limit_error", "queue_full")
-        assert headers["retry-after"] == "1"
-        assert events(first)[-1]["error"]["code"] == "timeout"
-        served.wait_until_idle()
-        status, answer, _ = served.complete(LONG)
-        assert (status, answer["error"]["type"], answer["error"]["code"]) == (504, "timeout_error", "timeout")
-        served.wait_until_idle()
+def test_a_key_is_asked_for_where_there_is_one_and_no_prompt_is_logged(strict):
+    for given in ("", "Bearer wrong", "sesame"):
+        for method, path, body in (
+            ("POST", "/v1/completions", PRIVATE),
+            ("GET", "/v1/models", None),
+            ("GET", "/watch", None),
+        ):
+            status, answer, _ = strict.ask(method, path, body, Authorization=given)
+            assert (status, answer["error"]["code"]) == (401, "invalid_api_key")
+    with strict.client() as client:
+        assert client.completions.create(**PRIVATE).usage.completion_tokens
+    for path in ("/health", "/metrics", "/"):
+        assert strict.ask("GET", path, Authorization="")[0] == 200
+    assert strict.log.read_text() == ""
 
 
-def test_a_crash_of_the_engine_is_told_to_all_who_wait_and_mended():
-    with serving() as served:
-        streams = [served.stream(LONG) for _ in range(3)]
-        whole = socket.create_connection(("127.0.0.1", served.port))
-        whole.sendall(
-            post(json.dumps(LONG).encode(), *("Connection: close", f"Content-Length: {len(json.dumps(LONG))}"))
-        )
-        served.wait(lambda found: found["mlsys_open_texts"] == 32)
-        crashed = served.wait_until("ready")["engine_pid"]
-        os.kill(crashed, signal.SIGKILL)
-        assert [events(stream)[-1]["error"]["code"] for stream in streams] == ["engine_crashed"] * 3
-        with whole:
-            answer = read_all(whole)
-        assert b" 500 " in answer and b'"code":"engine_crashed"' in answer
-        while (found := served.complete())[0] == 503:
-            assert found[1]["error"]["code"] == "engine_starting" and found[2]["retry-after"] == "1"
-        assert found[0] == 200 and served.wait_until("ready")["engine_pid"] != crashed
-        assert served.wait_until_idle()["mlsys_engine_restarts_total"] == 1
+@pytest.mark.browser
+def test_the_page_asks_for_the_key(strict, browser):
+    page = browser.new_page()
+    page.goto(strict.address)
+    key = page.get_by_label("This server asks for its API key")
+    for given in ("wrong", "sesame"):
+        key.fill(given)
+        page.get_by_role("button", name="Use it").click()
+        key.wait_for(state="hidden" if given == "sesame" else "visible")
+    page.get_by_text("Connected", exact=True).wait_for()
+    page.close()
 
 
-def test_sigterm_refuses_what_is_new_and_finishes_what_runs():
-    with serving() as served:
-        idle, stream = socket.create_connection(("127.0.0.1", served.port)), served.stream(LONG)
-        served.process.send_signal(signal.SIGTERM)
-        served.wait_until("draining")
-        status, answer, _ = served.complete()
-        assert (status, answer["error"]["code"]) == (503, "draining")
-        *chunks, last = events(stream)
-        reasons = [chunk["choices"][0]["finish_reason"] for chunk in chunks]
-        assert last == "[DONE]" and sum(reason is not None for reason in reasons) == LONG["n"]
-        assert served.process.wait() == 0 and served.log.read_text() == ""
-        idle.close()
+def test_a_full_queue_refuses_and_what_takes_too_long_is_given_up(strict):
+    first = strict.stream(LONG)
+    status, answer, headers = strict.complete()
+    assert (status, answer["error"]["type"], answer["error"]["code"]) == (429, "rate_limit_error", "queue_full")
+    assert headers["retry-after"] == "1"
+    assert events(first)[-1]["error"]["code"] == "timeout"
+    strict.wait_until_idle()
+    status, answer, _ = strict.complete(LONG)
+    assert (status, answer["error"]["type"], answer["error"]["code"]) == (504, "timeout_error", "timeout")
+    strict.wait_until_idle()
 
 
-def test_a_second_signal_stops_at_once():
-    with serving() as served, served.stream(LONG):
-        served.process.send_signal(signal.SIGINT)
-        engine = served.wait_until("draining")["engine_pid"]
-        assert served.end((signal.SIGINT,)) == 0
+def test_a_second_signal_stops_at_once(strict):
+    with strict.stream(LONG):
+        strict.process.send_signal(signal.SIGINT)
+        engine = strict.wait_until("draining")["engine_pid"]
+        assert strict.end((signal.SIGINT,)) == 0
         with pytest.raises(ProcessLookupError):
             os.kill(engine, 0)
+
+
+def test_who_sends_half_of_something_or_nothing_is_not_waited_for(hasty):
+    whole = post(json.dumps(PRIVATE).encode())
+    slow, half, nothing = (hasty.connect() for _ in range(3))
+    slow.sendall(whole[:-5])
+    half.sendall(whole[:40])
+    late = read_all(slow)
+    assert b" 408 " in late and b"the body did not come within 2 s" in late
+    assert read_all(half) == read_all(nothing) == b""
+    for client in (slow, half, nothing):
+        client.close()
+
+
+def test_who_stops_to_read_is_cut_off_and_keeps_no_block(hasty):
+    with hasty.stream(LONG, receive_bytes=1024) as blocked:
+        hasty.wait(lambda found: found["mlsys_running_texts"] == 8)
+        assert [hasty.complete()[0] for _ in range(3)] == [200] * 3
+        hasty.wait_until_idle()
+        assert b"[DONE]" not in read_all(blocked)
+    assert hasty.log.read_text() == ""
+
+
+def test_sigterm_refuses_what_is_new_and_finishes_what_runs(hasty):
+    few = LONG | {"max_tokens": 120}
+    idle, stream, watch = hasty.connect(), hasty.stream(few), hasty.connect()
+    watch.sendall(b"GET /watch HTTP/1.1\r\nHost: here\r\n\r\n")
+    assert watch.recv(15) == b"HTTP/1.1 200 OK"
+    hasty.process.send_signal(signal.SIGTERM)
+    hasty.wait_until("draining")
+    for status, answer, _ in (hasty.complete(), hasty.ask("GET", "/watch")):
+        assert (status, answer["error"]["code"]) == (503, "draining")
+    *chunks, last = events(stream)
+    reasons = [chunk["choices"][0]["finish_reason"] for chunk in chunks]
+    assert last == "[DONE]" and sum(reason is not None for reason in reasons) == few["n"]
+    with watch:
+        assert read_all(watch).endswith(b"0\r\n\r\n")  # the end of a body in chunks
+    assert hasty.process.wait() == 0 and hasty.log.read_text() == ""
+    idle.close()
+
+
+def test_a_crash_of_the_engine_is_told_to_all_who_wait_and_mended(served):
+    restarts = served.wait_until_idle()["mlsys_engine_restarts_total"]
+    streams = [served.stream(LONG) for _ in range(3)]
+    whole = served.connect()
+    whole.sendall(post(json.dumps(LONG).encode(), *("Connection: close", f"Content-Length: {len(json.dumps(LONG))}")))
+    served.wait(lambda found: found["mlsys_open_texts"] == 32)
+    crashed = served.wait_until("ready")["engine_pid"]
+    os.kill(crashed, signal.SIGKILL)
+    assert [events(stream)[-1]["error"]["code"] for stream in streams] == ["engine_crashed"] * 3
+    with whole:
+        answer = read_all(whole)
+    assert b" 500 " in answer and b'"code":"engine_crashed"' in answer
+    while (found := served.complete())[0] == 503:
+        assert found[1]["error"]["code"] == "engine_starting" and found[2]["retry-after"] == "1"
+    assert found[0] == 200 and served.wait_until("ready")["engine_pid"] != crashed
+    assert served.wait_until_idle()["mlsys_engine_restarts_total"] == restarts + 1
 
 
 def test_a_port_that_is_taken_is_said_in_one_line():
@@ -108,6 +154,7 @@ def test_a_port_that_is_taken_is_said_in_one_line():
     [
         (["--blocks", "0"], "blocks must be at least 1: got 0"),
         (["--queue", "-1"], "queue must not be negative: got -1"),
+        (["--client-timeout", "0"], "client_s must be at least 1: got 0"),
         (["--timeout", "0"], "answer_s out of range: got 0.0, expected seconds above 0"),
         (["--api-key", "ключ"], "the key is not one that a header can hold"),
         (["--port", "70000"], "port out of range: got 70000, expected 0 to 65535"),

@@ -1,0 +1,67 @@
+"""A connection that does not wait for ever: for a request's head, for the next request, or for a client to read on."""
+
+from __future__ import annotations
+
+import asyncio
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+
+class Connection(H11Protocol):
+    """uvicorn's HTTP/1.1 for clients that may stop in the middle of anything.
+
+    Whoever has not sent a whole head, or has not read on, for `timeout_keep_alive` seconds loses the connection; what
+    it waited for is then given up like that of any client that went away.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for the first head."""
+        super().connection_made(transport)
+        self._head, self._unread = _Limit(self), _Limit(self)
+        self._head.start()
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes of a client; a part of a head puts nothing off."""
+        super().data_received(data)
+        if self.cycle is None or self.cycle.response_complete:
+            self._head.start()
+        else:
+            self._head.stop()
+
+    def eof_received(self) -> None:
+        """Let go of a client that says no more: it has gone, and what is still written to it would not be read."""
+        self.transport.abort()
+
+    def pause_writing(self) -> None:
+        """Begin to wait for a client that reads more slowly than it is written to."""
+        super().pause_writing()
+        self._unread.start()
+
+    def resume_writing(self) -> None:
+        """Go on, as the client has read on."""
+        super().resume_writing()
+        self._unread.stop()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End all waiting."""
+        self._head.stop()
+        self._unread.stop()
+        super().connection_lost(exc)
+
+
+class _Limit:
+    """Time after which a connection is cut, from `start` on, unless `stop` comes first."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        if self.timer is None:
+            connection = self.connection
+            self.timer = connection.loop.call_later(connection.timeout_keep_alive, connection.transport.abort)
+
+    def stop(self) -> None:
+        if self.timer:
+            self.timer.cancel()
+        self.timer = None

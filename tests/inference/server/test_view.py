@@ -1,0 +1,100 @@
+"""What watchers are told of a scheduler: every step, who was read and who wrote, who holds which block."""
+
+from __future__ import annotations
+
+from mlsys_lab.inference.cache.tables import PageTables
+from mlsys_lab.inference.engine import Limits, Scheduler
+from mlsys_lab.inference.server import view
+from mlsys_lab.inference.server.messages import Lines
+from mlsys_lab.inference.server.view import Recorder
+
+
+def run(scheduler, recorder):
+    """One step, as an engine runs it, of a model that writes 7 again and again."""
+    batch = scheduler.schedule()
+    scheduler.tables.commit(batch.new)
+    for sequence in batch.writers:
+        scheduler.write(sequence, [7])
+        if len(sequence.tokens) == sequence.most:
+            scheduler.finish(sequence)
+    recorder.note(batch)
+
+
+def build(pages=12, **limits):
+    scheduler = Scheduler(PageTables(pages, 4), Limits(**limits))
+    return scheduler, Recorder(scheduler)
+
+
+def test_steps_tell_prompts_that_are_read_from_texts_that_are_written():
+    scheduler, recorder = build(sequences=2, tokens=8)
+    for prompt, writes in (([1] * 3, 3), ([2] * 12, 1), ([3], 2)):
+        scheduler.add(prompt, writes)
+    for _ in range(4):
+        run(scheduler, recorder)
+    seen = recorder.show()
+    assert [step["step"] for step in seen.steps] == [1, 2, 3, 4]
+    assert [step["fed"] for step in seen.steps] == [
+        [[0, 3, False], [1, 5, False]],
+        [[0, 1, True], [1, 7, False]],
+        [[0, 1, True], [2, 1, False]],
+        [[2, 1, True]],
+    ]
+    assert [step["wrote"] for step in seen.steps] == [1, 2, 2, 1]
+    assert scheduler.idle and (seen.running, seen.waiting) == ([], []) and recorder.show().steps == []
+
+
+def test_sequences_keep_their_names_and_blocks_their_holders():
+    scheduler, recorder = build(pages=8, sequences=2, tokens=40)
+    scheduler.add([1] * 9, 3)
+    run(scheduler, recorder)
+    scheduler.add([1] * 9 + [2], 9)
+    scheduler.add([3], 1)
+    run(scheduler, recorder)
+    seen = recorder.show()
+    first, second = seen.running
+    assert (first["name"], first["prompt"], first["written"], first["read"]) == (0, 9, 2, 10)
+    assert second["hits"] == 8 and first["blocks"][:2] == second["blocks"][:2]
+    assert len({*first["blocks"], *second["blocks"]}) == 4
+    assert seen.waiting == [{"name": 2, "prompt": 1, "written": 0, "hits": 0}]
+    run(scheduler, recorder)
+    assert [one["name"] for one in recorder.show().running] == [1]
+    scheduler.finish(scheduler.running[0])
+    assert set(recorder.show().kept) == set(second["blocks"][:2])  # the third is not full
+    assert Lines.decode(Lines.encode(seen)) == seen and (seen.slots, seen.budget, seen.blocks) == (2, 40, 8)
+
+
+def test_views_are_due_now_and_then_and_at_the_end(monkeypatch):
+    scheduler, recorder = build()
+    scheduler.add([1], 3)
+    monkeypatch.setattr(view, "EVERY_S", float("inf"))
+    assert not recorder.due
+    recorder.show()
+    run(scheduler, recorder)
+    assert not recorder.due
+    monkeypatch.setattr(view, "EVERY_S", 0)
+    assert recorder.due
+    monkeypatch.setattr(view, "EVERY_S", float("inf"))
+    run(scheduler, recorder)
+    run(scheduler, recorder)
+    assert scheduler.idle and recorder.due
+    recorder.show()
+    assert not recorder.due
+
+
+def test_who_leaves_without_another_step_is_gone_in_a_view():
+    scheduler, recorder = build()
+    sequence = scheduler.add([1], 3)
+    run(scheduler, recorder)
+    recorder.show()
+    scheduler.finish(sequence)
+    assert recorder.due and recorder.show().running == []
+
+
+def test_a_new_watch_begins_with_no_steps():
+    scheduler, recorder = build()
+    scheduler.add([1], 3)
+    recorder.watch(True)
+    run(scheduler, recorder)
+    recorder.watch(False)
+    recorder.watch(True)
+    assert recorder.watched and recorder.show().steps == []
