@@ -8,7 +8,7 @@ from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.diffusion.oracle import CLASSES
 from mlsys_lab.checks.deciding.diffusion.predictions import draw_predictions, scales, target
 from mlsys_lab.checks.learner import diffusion as calls
-from mlsys_lab.checks.learner.diffusion import PREDICTIONS
+from mlsys_lab.checks.learner.diffusion import PREDICTIONS, WEIGHTS
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 
 # --- A linear network -------------------------------------------------------------------------------------------------
@@ -50,9 +50,6 @@ def _expect_losses(arrays: Arrays) -> Arrays:
     return {"losses": (errors**2).mean(1).astype(arrays["x0"].dtype)}
 
 
-WEIGHTS = ("matrix", "by_level", "by_label")
-
-
 def _draw_steps(rng: np.random.Generator, case: Case) -> Arrays:
     steps = [_draw_losses(rng, case) for _ in range(case.params["steps"])]
     stacked = {name: np.stack([step[name] for step in steps]) for name in ("x0", "noise", "sigma", "label")}
@@ -92,10 +89,12 @@ def _code_of_losses(arrays: Arrays) -> str:
 
 def _code_of_steps(arrays: Arrays) -> str:
     named = PREDICTIONS[int(arrays["prediction"])]
-    return f"""from mlsys_lab.checks.learner.diffusion import Descent, LinearNetwork
+    return f"""from mlsys_lab.checks.learner.diffusion import LinearNetwork
 network = LinearNetwork(given)
 average = [weight.detach().clone() for weight in network.parameters()]
-optimizer = Descent(network.parameters(), {float(arrays["rate"])!r})
+for weight in network.parameters():
+    weight.grad = torch.ones_like(weight)
+optimizer = torch.optim.SGD(network.parameters(), lr={float(arrays["rate"])!r})
 batches = zip(*(torch.from_numpy(given[name]) for name in ("x0", "sigma", "noise", "label")))
 [train_step(network, optimizer, average, "{named}", *batch, {float(arrays["decay"])!r}) for batch in batches]
 average"""
