@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -120,8 +120,7 @@ class LinearNetwork(torch.nn.Module):
 
     def __init__(self, arrays: Arrays) -> None:
         super().__init__()
-        for name in WEIGHTS:
-            setattr(self, name, torch.nn.Parameter(torch.tensor(arrays[name])))
+        self.matrix, self.by_level, self.by_label = (torch.nn.Parameter(torch.tensor(arrays[name])) for name in WEIGHTS)
         self.calls = 0
 
     def forward(self, x: torch.Tensor, noise: torch.Tensor, label: torch.Tensor | None = None) -> torch.Tensor:
@@ -133,6 +132,28 @@ class LinearNetwork(torch.nn.Module):
 
 
 WEIGHTS = ("matrix", "by_level", "by_label")
+
+
+class Descent:
+    """Gradient descent at a rate, asked as torch.optim.SGD is, whose first use imports a compiler for seconds."""
+
+    def __init__(self, weights: Iterable[torch.Tensor], rate: float) -> None:
+        self.rate = rate
+        self.param_groups = [{"params": list(weights)}]
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget all gradients."""
+        for weight in self.param_groups[0]["params"]:
+            weight.grad = None if set_to_none or weight.grad is None else torch.zeros_like(weight)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Move every weight against its gradient; what the closure gave, if there is one."""
+        loss = closure() if closure else None
+        for weight in self.param_groups[0]["params"]:
+            if weight.grad is None:
+                raise InputError("the optimizer steps without gradients", help="loss.backward() comes before it")
+            weight.data -= self.rate * weight.grad
+        return loss
 
 
 def predictions(artifact: Any, arrays: Arrays) -> Arrays:
@@ -184,7 +205,7 @@ def train_step(artifact: Any, arrays: Arrays) -> Arrays:
     average = [weight.detach().clone() for weight in network.parameters()]
     for weight in network.parameters():
         weight.grad = torch.ones_like(weight)
-    optimizer = torch.optim.SGD(network.parameters(), lr=float(arrays["rate"]))
+    optimizer = Descent(network.parameters(), float(arrays["rate"]))
     named = PREDICTIONS[int(arrays["prediction"])]
     losses = []
     for x0, sigma, noise, label in zip(*tensors(arrays, "x0", "sigma", "noise", "label"), strict=True):

@@ -89,12 +89,12 @@ def _code_of_losses(arrays: Arrays) -> str:
 
 def _code_of_steps(arrays: Arrays) -> str:
     named = PREDICTIONS[int(arrays["prediction"])]
-    return f"""from mlsys_lab.checks.learner.diffusion import LinearNetwork
+    return f"""from mlsys_lab.checks.learner.diffusion import Descent, LinearNetwork
 network = LinearNetwork(given)
 average = [weight.detach().clone() for weight in network.parameters()]
 for weight in network.parameters():
     weight.grad = torch.ones_like(weight)
-optimizer = torch.optim.SGD(network.parameters(), lr={float(arrays["rate"])!r})
+optimizer = Descent(network.parameters(), {float(arrays["rate"])!r})
 batches = zip(*(torch.from_numpy(given[name]) for name in ("x0", "sigma", "noise", "label")))
 [train_step(network, optimizer, average, "{named}", *batch, {float(arrays["decay"])!r}) for batch in batches]
 average"""
