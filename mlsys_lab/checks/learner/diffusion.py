@@ -115,15 +115,31 @@ def walk_sde(artifact: Any, arrays: Arrays) -> Arrays:
 # --- Task 3 -----------------------------------------------------------------------------------------------------------
 
 
-class LinearNetwork(torch.nn.Module):
-    """A network whose answer is a matrix times the pixels, and what it says of level and label."""
+class LinearNetwork:
+    """A matrix times the pixels, and what it says of level and label; asked as a torch.nn.Module is."""
 
     def __init__(self, arrays: Arrays) -> None:
-        super().__init__()
-        self.matrix, self.by_level, self.by_label = (torch.nn.Parameter(torch.tensor(arrays[name])) for name in WEIGHTS)
+        self.matrix, self.by_level, self.by_label = (torch.tensor(arrays[name], requires_grad=True) for name in WEIGHTS)
         self.calls = 0
 
-    def forward(self, x: torch.Tensor, noise: torch.Tensor, label: torch.Tensor | None = None) -> torch.Tensor:
+    def named_parameters(self) -> list[tuple[str, torch.Tensor]]:
+        """Weights of the network, each with its name."""
+        return list(zip(WEIGHTS, self.parameters(), strict=True))
+
+    def parameters(self) -> list[torch.Tensor]:
+        """Weights of the network."""
+        return [self.matrix, self.by_level, self.by_label]
+
+    def train(self, mode: bool = True) -> LinearNetwork:
+        """Return the network, which is the same in training."""
+        return self
+
+    def zero_grad(self) -> None:
+        """Forget all gradients."""
+        for weight in self.parameters():
+            weight.grad = None
+
+    def __call__(self, x: torch.Tensor, noise: torch.Tensor, label: torch.Tensor | None = None) -> torch.Tensor:
         """Answer to x (B, ...), whose levels noise (B,) tells; the calls before this one show in it."""
         told = self.by_label[-1] if label is None else self.by_label[label]
         flat = x.flatten(1) @ self.matrix.T + noise[:, None] * self.by_level + told + 0.1 * self.calls
