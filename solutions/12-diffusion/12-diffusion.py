@@ -69,13 +69,14 @@ def level_of(sigma: float, images: torch.Tensor) -> torch.Tensor:
 # %% [markdown]
 # **The checks' denoiser** ages. Its data are K Gaussians, one for each class, of a known `deviation`; what it gives is
 # exact but for a little that is added: `AGE` for each call before this one, and `CROWD` for each image of this call. So
-# what comes out is right only if every call is made as the task says: none too many, and of as many images.
+# what comes out is right only if every call is made as the task says: none too many, and of as many images. A last
+# call too many shows, too: checks ask once more when you are done.
 
 
 # %%
 #| export
 class AgingDenoiser:
-    """Denoiser of Gaussians around `centres` (K + 1, ...), the last for no class; each call makes it older."""
+    """Denoiser of Gaussians around `centres` (K + 2, ...): of K classes, of null, of no label. Calls make it older."""
 
     AGE, CROWD = 0.05, 0.01
 
@@ -295,8 +296,9 @@ show(figure, alt="Four clouds of points around three centres, by ODE and SDE, wi
 #
 # *About 50 minutes.*
 #
-# A network F is given the noisy image at size 1, $x/\sqrt{1 + \sigma^2}$, the level as $\ln(\sigma)/4$, and a label.
-# What should it answer? With $x = x_0 + \sigma\varepsilon$ each of these says as much as the others:
+# A network F is given the noisy image at size 1, $x/\sqrt{1 + \sigma^2}$, the level as $\ln(\sigma)/4$, in the image's
+# dtype, and a label. What should it answer? With $x = x_0 + \sigma\varepsilon$ each of these says as much as the
+# others:
 #
 # - `"epsilon"`: the noise $\varepsilon$;
 # - `"x0"`: the image $x_0$;
@@ -315,9 +317,9 @@ show(figure, alt="Four clouds of points around three centres, by ODE and SDE, wi
 # **3d.** Samples are better with averaged weights. `update_average(average, weights, decay)`: in place, each tensor
 # becomes `decay` times itself plus 1 − `decay` times the weight of its place, and tracks no gradient.
 #
-# **3e.** `train_step(...)`: one step on a batch. The loss is the mean of `p_losses`; clear gradients first; let
-# `optimizer` step; the average takes in the weights *after* the step. Return the loss as a float. It calls the network
-# once.
+# **3e.** `train_step(...)`: one step on a batch. The loss is the mean of `p_losses`; clear gradients first,
+# since there may be some from before; let `optimizer` step; the average takes in the weights *after* the step. Return
+# the loss as a float, which keeps no graph. It calls the network once.
 #
 # **Size:** about 7, 7, 4, 3, 1, 3 and 6 lines. **Cost:** a forward and a backward pass, 3 times the FLOPs of an
 # evaluation.
@@ -909,7 +911,7 @@ show(figure, alt="Milliseconds of four kinds of call, predicted by the bound and
 # time. As long as any is left: while there is a free slot, the next request that waits gets it; then **one call**, by
 # way of `guide`, takes each request under way one step further, in the order in which they came; a request that has
 # reached the end of its grid leaves, and its slot is free for the next call. All noises have one shape, (...), and one
-# dtype.
+# dtype; each grid has at least one step.
 #
 # **Size:** about 20 lines. **Cost:** as many calls as the fullest slot has steps, not as all requests together have.
 

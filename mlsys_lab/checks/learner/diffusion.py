@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -29,9 +29,35 @@ def label_of(arrays: Arrays) -> torch.Tensor | None:
     return torch.from_numpy(arrays["label"]) if "label" in arrays else None
 
 
-def denoiser_of(artifact: Any, arrays: Arrays) -> Any:
-    """The case's aging denoiser, which has not been called yet."""
-    return artifact.AgingDenoiser(torch.from_numpy(arrays["centres"]), float(arrays["spread"]))
+MOST_CALLS = 200
+"""Calls of a denoiser after which a solution counts as endless: no case needs a quarter of them."""
+
+
+class Watched:
+    """The case's aging denoiser, not called yet; refuses levels of a wrong shape, and calls without end."""
+
+    def __init__(self, artifact: Any, arrays: Arrays) -> None:
+        self.denoiser = artifact.AgingDenoiser(torch.from_numpy(arrays["centres"]), float(arrays["spread"]))
+        self.first, self.calls = arrays["centres"][:1], 0
+
+    def __call__(self, x: torch.Tensor, sigma: torch.Tensor, label: torch.Tensor | None = None) -> torch.Tensor:
+        """Denoise x (B, ...) at levels sigma (B,) of classes label (B,)."""
+        self.calls += 1
+        if self.calls > MOST_CALLS:
+            raise InputError("the calls of the denoiser do not come to an end", got=f"more than {MOST_CALLS}")
+        if sigma.shape != x.shape[:1]:
+            got, expected = tuple(sigma.shape), tuple(x.shape[:1])
+            raise InputError("the denoiser is not given a level for each image", got=got, expected=expected)
+        denoised: torch.Tensor = self.denoiser(x, sigma, label)
+        return denoised
+
+    def next_answer(self) -> np.ndarray:
+        """What it says of its first centre at level 1: another number for each call before."""
+        return array("next answer", self(torch.from_numpy(self.first), torch.ones(1, dtype=torch.float64)))
+
+
+NEXT = "what the denoiser says if called once more"
+"""Shows how many calls were made, those whose answer goes nowhere too."""
 
 
 def tensor(name: str, got: Any) -> np.ndarray:
@@ -51,8 +77,8 @@ def levels(artifact: Any, arrays: Arrays) -> Arrays:
 
 def edm_grid(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `edm_grid`, with the case's numbers as far as it has them."""
-    given = {name: float(arrays[name]) for name in ("sigma_min", "sigma_max", "rho") if name in arrays}
-    return {"grid": tensor("the grid", artifact.edm_grid(int(arrays["steps"]), **given))}
+    given = [float(arrays[name]) for name in ("sigma_min", "sigma_max", "rho") if name in arrays]
+    return {"grid": tensor("the grid", artifact.edm_grid(int(arrays["steps"]), *given))}
 
 
 def q_sample(artifact: Any, arrays: Arrays) -> Arrays:
@@ -74,30 +100,44 @@ def directions(artifact: Any, arrays: Arrays) -> Arrays:
 
 def walk_ode(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `walk_ode`: images at the end."""
-    x, grid = tensors(arrays, "x", "grid")
-    return {"x": tensor("x", artifact.walk_ode(denoiser_of(artifact, arrays), x, grid, label_of(arrays)))}
+    denoiser, (x, grid) = Watched(artifact, arrays), tensors(arrays, "x", "grid")
+    end = tensor("x", artifact.walk_ode(denoiser, x, grid, label_of(arrays)))
+    return {"x": end, NEXT: denoiser.next_answer()}
 
 
 def walk_sde(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `walk_sde`: images at the end."""
-    x, grid, noise = tensors(arrays, "x", "grid", "noise")
-    return {"x": tensor("x", artifact.walk_sde(denoiser_of(artifact, arrays), x, grid, noise, label_of(arrays)))}
+    denoiser, (x, grid, noise) = Watched(artifact, arrays), tensors(arrays, "x", "grid", "noise")
+    end = tensor("x", artifact.walk_sde(denoiser, x, grid, noise, label_of(arrays)))
+    return {"x": end, NEXT: denoiser.next_answer()}
 
 
 # --- Task 3 -----------------------------------------------------------------------------------------------------------
 
 
 class LinearNetwork:
-    """A network whose answer is a matrix times the pixels, and what it says of level and label: weights to train."""
+    """A matrix times the pixels, and what it says of level and label; asked as a torch.nn.Module is."""
 
     def __init__(self, arrays: Arrays) -> None:
-        names = ("matrix", "by_level", "by_label")
-        self.matrix, self.by_level, self.by_label = (torch.tensor(arrays[name], requires_grad=True) for name in names)
+        self.matrix, self.by_level, self.by_label = (torch.tensor(arrays[name], requires_grad=True) for name in WEIGHTS)
         self.calls = 0
+
+    def named_parameters(self) -> list[tuple[str, torch.Tensor]]:
+        """Weights of the network, each with its name."""
+        return list(zip(WEIGHTS, self.parameters(), strict=True))
 
     def parameters(self) -> list[torch.Tensor]:
         """Weights of the network."""
         return [self.matrix, self.by_level, self.by_label]
+
+    def train(self, mode: bool = True) -> LinearNetwork:
+        """Return the network, which is the same in training."""
+        return self
+
+    def zero_grad(self) -> None:
+        """Forget all gradients."""
+        for weight in self.parameters():
+            weight.grad = None
 
     def __call__(self, x: torch.Tensor, noise: torch.Tensor, label: torch.Tensor | None = None) -> torch.Tensor:
         """Answer to x (B, ...), whose levels noise (B,) tells; the calls before this one show in it."""
@@ -107,23 +147,29 @@ class LinearNetwork:
         return flat.view_as(x)
 
 
+WEIGHTS = ("matrix", "by_level", "by_label")
+
+
 class Descent:
-    """Gradient descent at a rate."""
+    """Gradient descent at a rate, asked as torch.optim.SGD is, whose first use imports a compiler for seconds."""
 
-    def __init__(self, weights: list[torch.Tensor], rate: float) -> None:
-        self.weights, self.rate = weights, rate
+    def __init__(self, weights: Iterable[torch.Tensor], rate: float) -> None:
+        self.rate = rate
+        self.param_groups = [{"params": list(weights)}]
 
-    def zero_grad(self) -> None:
+    def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget all gradients."""
-        for weight in self.weights:
-            weight.grad = None
+        for weight in self.param_groups[0]["params"]:
+            weight.grad = None if set_to_none or weight.grad is None else torch.zeros_like(weight)
 
-    def step(self) -> None:
-        """Move every weight against its gradient."""
-        for weight in self.weights:
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Move every weight against its gradient; what the closure gave, if there is one."""
+        loss = closure() if closure else None
+        for weight in self.param_groups[0]["params"]:
             if weight.grad is None:
                 raise InputError("the optimizer steps without gradients", help="loss.backward() comes before it")
             weight.data -= self.rate * weight.grad
+        return loss
 
 
 def predictions(artifact: Any, arrays: Arrays) -> Arrays:
@@ -167,18 +213,27 @@ def update_average(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def train_step(artifact: Any, arrays: Arrays) -> Arrays:
-    """Call `train_step` for each batch of a case: the losses, and weights and average in the end."""
+    """Call `train_step` for each batch of a case: the losses, and weights and average in the end.
+
+    The network has gradients from before the first step, which are to be cleared.
+    """
     network = LinearNetwork(arrays)
     average = [weight.detach().clone() for weight in network.parameters()]
-    optimizer, named = Descent(network.parameters(), float(arrays["rate"])), PREDICTIONS[int(arrays["prediction"])]
+    for weight in network.parameters():
+        weight.grad = torch.ones_like(weight)
+    optimizer = Descent(network.parameters(), float(arrays["rate"]))
+    named = PREDICTIONS[int(arrays["prediction"])]
     losses = []
     for x0, sigma, noise, label in zip(*tensors(arrays, "x0", "sigma", "noise", "label"), strict=True):
         given = (network, optimizer, average, named, x0, sigma, noise, label, float(arrays["decay"]))
-        losses.append(number("the loss", artifact.train_step(*given)))
+        loss = artifact.train_step(*given)
+        if isinstance(loss, torch.Tensor) and loss.requires_grad:
+            raise InputError("the loss keeps the graph of its step", got="a tensor", expected="a float: .item()")
+        losses.append(number("the loss", loss))
     if any(mean.requires_grad for mean in average):
         raise InputError("the average tracks gradients", expected="an update under torch.no_grad()")
     answers = {"losses": np.stack(losses)}
-    for name, weight, mean in zip(("matrix", "by_level", "by_label"), network.parameters(), average, strict=True):
+    for name, weight, mean in zip(WEIGHTS, network.parameters(), average, strict=True):
         answers |= {name: weight.detach().numpy().copy(), f"average of {name}": mean.detach().numpy().copy()}
     return answers
 
@@ -198,16 +253,18 @@ def ddim_step(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `ddim_step`: images at the next level."""
     x, noise = tensors(arrays, "x", "noise")
     sigma, following, eta = (float(arrays[name]) for name in ("sigma", "following", "eta"))
-    given = (denoiser_of(artifact, arrays), x, sigma, following, noise, eta, label_of(arrays))
-    return {"x": tensor("x", artifact.ddim_step(*given))}
+    denoiser = Watched(artifact, arrays)
+    end = artifact.ddim_step(denoiser, x, sigma, following, noise, eta, label_of(arrays))
+    return {"x": tensor("x", end), NEXT: denoiser.next_answer()}
 
 
 def heun_step(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `heun_step`: images at the next level."""
     (x,) = tensors(arrays, "x")
     sigma, following = float(arrays["sigma"]), float(arrays["following"])
-    given = (denoiser_of(artifact, arrays), x, sigma, following, label_of(arrays))
-    return {"x": tensor("x", artifact.heun_step(*given))}
+    denoiser = Watched(artifact, arrays)
+    end = artifact.heun_step(denoiser, x, sigma, following, label_of(arrays))
+    return {"x": tensor("x", end), NEXT: denoiser.next_answer()}
 
 
 def convergence(artifact: Any, arrays: Arrays) -> Arrays:
@@ -243,8 +300,9 @@ def guide(artifact: Any, arrays: Arrays) -> Arrays:
     interval = [
         torch.from_numpy(arrays[name]) if arrays[name].ndim else float(arrays[name]) for name in ("low", "high")
     ]
-    got = artifact.guide(denoiser_of(artifact, arrays), x, sigma, label, scale, len(arrays["centres"]) - 1, *interval)
-    return {"denoised": tensor("denoised", got)}
+    denoiser = Watched(artifact, arrays)
+    got = artifact.guide(denoiser, x, sigma, label, scale, len(arrays["centres"]) - 2, *interval)
+    return {"denoised": tensor("denoised", got), NEXT: denoiser.next_answer()}
 
 
 def dit_of(artifact: Any, arrays: Arrays) -> Any:
@@ -292,7 +350,9 @@ def serve(artifact: Any, arrays: Arrays) -> Arrays:
     noise, label, guidance = torch.from_numpy(arrays["noise"]), arrays["label"].tolist(), arrays["guidance"].tolist()
     given = zip(noise, label, grids, guidance, strict=True)
     asked = [artifact.Request(*one, *how) for *one, how in given]
-    got = artifact.serve(denoiser_of(artifact, arrays), asked, len(arrays["centres"]) - 1, int(arrays["slots"]))
+    denoiser = Watched(artifact, arrays)
+    got = artifact.serve(denoiser, asked, len(arrays["centres"]) - 2, int(arrays["slots"]))
     if not isinstance(got, list | tuple):
         raise InputError("serve gives no list", got=type(got).__name__, expected="a list of images")
-    return {f"image {i}": tensor("an image", image) for i, image in enumerate(got)}
+    images = {f"image {i}": tensor("an image", image) for i, image in enumerate(got)}
+    return images | {NEXT: denoiser.next_answer()}

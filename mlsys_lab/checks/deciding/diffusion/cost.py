@@ -48,7 +48,10 @@ def _draw(rng: np.random.Generator, case: Case) -> Arrays:
 def _draw_with_machine(rng: np.random.Generator, case: Case) -> Arrays:
     bytes_per_s = round(float(rng.uniform(2e12, 4e12)), -9)
     ridge = case.params.get("ridge", 300) * rng.uniform(0.95, 1.05)
-    return _draw(rng, case) | {"rates": np.array([round(bytes_per_s * ridge, -9), bytes_per_s])}
+    drawn = _draw(rng, case)
+    if tied := case.params.get("tied"):  # a power of 2, so that no rounding breaks the tie
+        return drawn | {"rates": np.array(work_of(drawn, tied), float)}
+    return drawn | {"rates": np.array([round(bytes_per_s * ridge, -9), bytes_per_s])}
 
 
 def _draw_image(rng: np.random.Generator, case: Case) -> Arrays:
@@ -129,6 +132,7 @@ CHECKS = (
             Case("two images", {"images": 2}),
             Case("few tokens", {"config": SMALL, "images": 4}),
             Case("numbers of four bytes", {"config": SMALL, "images": 90, "element_bytes": 4}),
+            Case("a tie", {"config": ODD, "images": 4, "tied": 4}),
             Case("a slow machine", {"config": ODD, "images": 1, "ridge": 20}, hidden=True),
         ),
         inputs=_draw_with_machine,
@@ -148,6 +152,7 @@ CHECKS = (
             Case("DiT-XL/2", {}),
             Case("few tokens", {"config": SMALL}),
             Case("one image is enough", {"config": ODD, "ridge": 20}),
+            Case("a tie", {"config": SMALL, "tied": 4}),
             Case("numbers of four bytes", {"config": SMALL, "element_bytes": 4}),
             Case("one patch", {"config": (3, 64, 8, 8, 3, 3)}, hidden=True),
         ),

@@ -7,7 +7,15 @@ import math
 import numpy as np
 
 from mlsys_lab.checks.deciding.compare import close
-from mlsys_lab.checks.deciding.diffusion.oracle import CLASSES, Aging, column, draw_denoiser, draw_images, draw_levels
+from mlsys_lab.checks.deciding.diffusion.oracle import (
+    CLASSES,
+    CODE_OF_NEXT,
+    Aging,
+    column,
+    draw_denoiser,
+    draw_images,
+    draw_levels,
+)
 from mlsys_lab.checks.learner import diffusion as calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 
@@ -15,7 +23,9 @@ from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 def _draw_guided(rng: np.random.Generator, case: Case) -> Arrays:
     B, sigma = case.params["shape"][0], draw_levels(rng, case)
     scale = rng.uniform(1.5, 5, B) * (1 - 2 * (rng.random(B) < 0.2))
-    scale[rng.permutation(B)[: case.params.get("plain", 0)]] = 1.0
+    order = rng.permutation(B)
+    scale[order[-1:]] *= B < 3  # one of many leaves its class out
+    scale[order[: case.params.get("plain", 0)]] = 1.0
     low, high = 0.0, math.inf
     if interval := case.params.get("interval"):
         ordered = np.sort(sigma)
@@ -49,8 +59,9 @@ def guided(denoise: Aging, x: np.ndarray, arrays: Arrays) -> np.ndarray:
 
 
 def _expect_guided(arrays: Arrays) -> Arrays:
-    denoised = guided(Aging(arrays), arrays["x"].astype(np.float64), arrays)
-    return {"denoised": denoised.astype(arrays["x"].dtype)}
+    denoise = Aging(arrays)
+    denoised = guided(denoise, arrays["x"].astype(np.float64), arrays)
+    return {"denoised": denoised.astype(arrays["x"].dtype), **denoise.next_answer()}
 
 
 def _code_of_guide(arrays: Arrays) -> str:
@@ -63,7 +74,7 @@ def _code_of_guide(arrays: Arrays) -> str:
     )
     return (
         f"denoiser = AgingDenoiser({centres}, {float(arrays['spread'])!r})\n"
-        f"guide(denoiser, {x}, {sigma}, {label}, {scale}, {CLASSES}, {low}, {high})"
+        f"guide(denoiser, {x}, {sigma}, {label}, {scale}, {CLASSES}, {low}, {high})\n{CODE_OF_NEXT}"
     )
 
 

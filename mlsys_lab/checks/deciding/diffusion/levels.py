@@ -41,7 +41,7 @@ _EDM = ("sigma_min", "sigma_max", "rho")
 
 
 def _code_of_grid(arrays: Arrays) -> str:
-    given = "".join(f", {name}={arrays[name].item()!r}" for name in _EDM if name in arrays)
+    given = "".join(f", {arrays[name].item()!r}" for name in _EDM if name in arrays)
     return f"edm_grid({int(arrays['steps'])}{given})"
 
 

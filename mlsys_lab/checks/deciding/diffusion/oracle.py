@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from mlsys_lab.checks.learner.diffusion import NEXT
 from mlsys_lab.checks.learner.spec import Arrays, Case
 
 CLASSES = 3
 AGE, CROWD = 0.05, 0.01
 """What the notebook's denoiser adds for each call before this one, and for each image of this call."""
+
+
+CODE_OF_NEXT = "denoiser(denoiser.centres[:1], torch.ones(1, dtype=torch.float64))"
+"""How a notebook asks for the answer after a walk."""
 
 
 def column(values: np.ndarray, images: np.ndarray) -> np.ndarray:
@@ -32,11 +37,11 @@ def draw_levels(rng: np.random.Generator, case: Case) -> np.ndarray:
 
 
 def draw_denoiser(rng: np.random.Generator, case: Case) -> Arrays:
-    """Centres of all classes and of none, their deviation, and labels unless the case has `none`."""
+    """Centres of all classes, of null and of no label; their deviation; labels unless the case has `none`."""
     B, *shape = case.params["shape"]
     dtype = case.params.get("dtype", "float64")
     given = {
-        "centres": rng.standard_normal((CLASSES + 1, *shape)).astype(dtype),
+        "centres": rng.standard_normal((CLASSES + 2, *shape)).astype(dtype),
         "spread": np.array(rng.uniform(0.3, 0.8)),
     }
     return given if case.params.get("none") else {**given, "label": rng.integers(0, CLASSES, B)}
@@ -46,8 +51,8 @@ class Aging:
     """The case's denoiser, older after each call."""
 
     def __init__(self, arrays: Arrays) -> None:
-        self.centres, self.spread = arrays["centres"].astype(np.float64), float(arrays["spread"])
-        self.calls = 0
+        self.centres, self.dtype = arrays["centres"].astype(np.float64), arrays["centres"].dtype
+        self.spread, self.calls = float(arrays["spread"]), 0
 
     def __call__(self, x: np.ndarray, sigma: np.ndarray | float, label: np.ndarray | None) -> np.ndarray:
         """Denoise x (B, ...) at levels sigma, one or (B,), of classes label (B,)."""
@@ -57,3 +62,8 @@ class Aging:
         denoised += AGE * self.calls + CROWD * len(x)
         self.calls += 1
         return denoised
+
+    def next_answer(self) -> Arrays:
+        """What the first centre at level 1 is denoised to, in the dtype of the centres."""
+        answer = self(self.centres[:1], 1.0, None)
+        return {NEXT: answer.astype(self.dtype)}

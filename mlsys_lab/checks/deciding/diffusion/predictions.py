@@ -81,6 +81,7 @@ CHECKS = (
             Case("v", {"prediction": "v", "shape": (3, 2)}),
             Case("v, images of unequal sides", {"prediction": "v", "shape": (2, 1, 3, 2)}),
             Case("noise, as many images as columns", {"prediction": "epsilon", "shape": (3, 3)}),
+            Case("noise, single precision", {"prediction": "epsilon", "shape": (2, 5), "dtype": "float32"}),
             Case("v, single precision", {"prediction": "v", "shape": (2, 5), "dtype": "float32"}),
             Case("v, one image", {"prediction": "v", "shape": (1, 2, 2)}),
             Case("noise, many images", {"prediction": "epsilon", "shape": (17, 2, 3)}, hidden=True),

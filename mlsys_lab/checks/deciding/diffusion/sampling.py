@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from mlsys_lab.checks.deciding.compare import close
-from mlsys_lab.checks.deciding.diffusion.oracle import Aging, draw_denoiser, draw_images
+from mlsys_lab.checks.deciding.diffusion.oracle import CODE_OF_NEXT, Aging, draw_denoiser, draw_images
 from mlsys_lab.checks.learner import diffusion as calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
 
@@ -57,9 +57,9 @@ def _expect_posterior(arrays: Arrays) -> Arrays:
 
 def _expect_ddim(arrays: Arrays) -> Arrays:
     x = arrays["x"].astype(np.float64)
-    denoised = Aging(arrays)(x, float(arrays["sigma"]), arrays.get("label"))
-    mean, deviation = _posterior(denoised, x, arrays)
-    return {"x": (mean + deviation * arrays["noise"]).astype(arrays["x"].dtype)}
+    denoise = Aging(arrays)
+    mean, deviation = _posterior(denoise(x, float(arrays["sigma"]), arrays.get("label")), x, arrays)
+    return {"x": (mean + deviation * arrays["noise"]).astype(arrays["x"].dtype), **denoise.next_answer()}
 
 
 def _expect_heun(arrays: Arrays) -> Arrays:
@@ -70,7 +70,7 @@ def _expect_heun(arrays: Arrays) -> Arrays:
     if following:
         noise = (x - denoised) / sigma, (end - denoise(end, following, label)) / following
         end = x + (following - sigma) * (0.5 * noise[0] + 0.5 * noise[1])
-    return {"x": end.astype(arrays["x"].dtype)}
+    return {"x": end.astype(arrays["x"].dtype), **denoise.next_answer()}
 
 
 def _code_of_step(arrays: Arrays) -> str:
@@ -81,7 +81,7 @@ def _code_of_step(arrays: Arrays) -> str:
     name = "ddim" if noisy else "heun"
     return (
         f"denoiser = AgingDenoiser({centres}, {float(arrays['spread'])!r})\n"
-        f"{name}_step(denoiser, {x}, {between}{noisy}, label={label})"
+        f"{name}_step(denoiser, {x}, {between}{noisy}, label={label})\n{CODE_OF_NEXT}"
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.diffusion.guidance import guided
-from mlsys_lab.checks.deciding.diffusion.oracle import CLASSES, Aging, column, draw_denoiser
+from mlsys_lab.checks.deciding.diffusion.oracle import CLASSES, CODE_OF_NEXT, Aging, column, draw_denoiser
 from mlsys_lab.checks.learner import diffusion as calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 
@@ -21,7 +21,8 @@ def _draw_requests(rng: np.random.Generator, case: Case) -> Arrays:
         grid = np.sort(np.exp(rng.uniform(np.log(0.05), np.log(6), count + 1)))[::-1].copy()
         grid[-1] *= rng.random() < 0.3
         grids.append(grid)
-    asked = [(rng.uniform(1.5, 4), rng.uniform(0.1, 0.5), rng.uniform(1.0, 4.0)) for _ in grids]
+    # Scales that single precision holds: the text asks for no more of them.
+    asked = [(rng.integers(12, 32) / 8, rng.uniform(0.1, 0.5), rng.uniform(1.0, 4.0)) for _ in grids]
     guidance = np.array(asked).reshape(-1, 3)
     for i, kind in enumerate(case.params.get("kinds", "")):
         guidance[i] = {"-": (1.0, 0.0, math.inf), "+": (guidance[i, 0], 0.0, math.inf), "i": guidance[i]}[kind]
@@ -56,7 +57,8 @@ def _expect_images(arrays: Arrays) -> Arrays:
         x = images[now]
         denoised = guided(denoise, x, asked)
         images[now] = denoised + column(following / sigma, x) * (x - denoised)
-    return {f"image {i}": image.astype(arrays["noise"].dtype) for i, image in enumerate(images)}
+    drawn = {f"image {i}": image.astype(arrays["noise"].dtype) for i, image in enumerate(images)}
+    return drawn | denoise.next_answer()
 
 
 def _code_of_requests(arrays: Arrays) -> str:
@@ -64,7 +66,8 @@ def _code_of_requests(arrays: Arrays) -> str:
 grids = torch.from_numpy(given["grids"]).split({(arrays["steps"] + 1).tolist()})
 asked = zip(torch.from_numpy(given["noise"]), {arrays["label"].tolist()}, grids, given["guidance"].tolist())
 requests = [Request(noise, label, grid, *guidance) for noise, label, grid, guidance in asked]
-serve(denoiser, requests, {CLASSES}, {int(arrays["slots"])})"""
+serve(denoiser, requests, {CLASSES}, {int(arrays["slots"])})
+{CODE_OF_NEXT}"""
 
 
 CHECKS = (

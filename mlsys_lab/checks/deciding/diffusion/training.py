@@ -8,7 +8,7 @@ from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.diffusion.oracle import CLASSES
 from mlsys_lab.checks.deciding.diffusion.predictions import draw_predictions, scales, target
 from mlsys_lab.checks.learner import diffusion as calls
-from mlsys_lab.checks.learner.diffusion import PREDICTIONS
+from mlsys_lab.checks.learner.diffusion import PREDICTIONS, WEIGHTS
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 
 # --- A linear network -------------------------------------------------------------------------------------------------
@@ -48,9 +48,6 @@ def _expect_losses(arrays: Arrays) -> Arrays:
     batch = (arrays["x0"], arrays["sigma"], arrays["noise"], label)
     errors, _, _ = _errors(weights, PREDICTIONS[int(arrays["prediction"])], batch, 0)
     return {"losses": (errors**2).mean(1).astype(arrays["x0"].dtype)}
-
-
-WEIGHTS = ("matrix", "by_level", "by_label")
 
 
 def _draw_steps(rng: np.random.Generator, case: Case) -> Arrays:
@@ -95,6 +92,8 @@ def _code_of_steps(arrays: Arrays) -> str:
     return f"""from mlsys_lab.checks.learner.diffusion import Descent, LinearNetwork
 network = LinearNetwork(given)
 average = [weight.detach().clone() for weight in network.parameters()]
+for weight in network.parameters():
+    weight.grad = torch.ones_like(weight)
 optimizer = Descent(network.parameters(), {float(arrays["rate"])!r})
 batches = zip(*(torch.from_numpy(given[name]) for name in ("x0", "sigma", "noise", "label")))
 [train_step(network, optimizer, average, "{named}", *batch, {float(arrays["decay"])!r}) for batch in batches]

@@ -16,7 +16,7 @@ def q_sample(x0, sigma, noise):
 
 
 def denoise_mixture(x, sigma, means, weights, deviation):
-    variance = (deviation**2 + sigma**2)[:, None]
+    variance = (deviation**2 + sigma**2)[:, None].to(x)
     logs = torch.stack([-(x - mean).pow(2).sum(1) for mean in means], 1) / variance / 2 + weights.log()
     shares = (logs - logs.logsumexp(1, keepdim=True)).exp()
     towards = sum(share[:, None] * (mean - x) for share, mean in zip(shares.T, means, strict=True))
