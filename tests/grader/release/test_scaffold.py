@@ -138,11 +138,15 @@ def test_what_cannot_be_written_is_told_in_one_line(
     assert sorted((PROJECT / "solutions").iterdir()) == before
 
 
-def test_a_lab_that_the_syllabus_plans_takes_its_number_and_chapter() -> None:
-    lab = plan(PROJECT, "diffusion")
+def test_a_lab_that_the_syllabus_plans_takes_its_number_and_chapter(tmp_path: Path) -> None:
+    """In a checkout in which no lab is written yet."""
+    (tmp_path / "book").symlink_to(PROJECT / "book")
+    for empty in ("solutions", "mlsys_lab/checks", "tests/labs"):
+        (tmp_path / empty).mkdir(parents=True)
+    lab = plan(tmp_path, "diffusion")
     assert (lab.number, lab.chapter) == (12, "14-diffusion")
-    assert plan(PROJECT, "diffusion", chapter="13-serving").chapter == "13-serving"
-    assert plan(PROJECT, "ring-buffer").number == 13
+    assert plan(tmp_path, "diffusion", chapter="13-serving").chapter == "13-serving"
+    assert plan(tmp_path, "ring-buffer").number == 13
 
 
 def test_a_folder_that_is_no_checkout_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
