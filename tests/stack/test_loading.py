@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import inspect
 import pickle
 import traceback
-from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 
 import pytest
@@ -15,6 +13,7 @@ import pytest
 from mlsys_lab.errors import UnfinishedError
 from mlsys_lab.stack.artifact import Artifact, Cell
 from mlsys_lab.stack.loading import describe, find_cause, find_lost, load, lost_cells, place_of
+from tests.loops import run
 
 
 def _artifact(*sources: str) -> Artifact:
@@ -120,8 +119,7 @@ def test_cells_may_await_where_a_loop_runs_already() -> None:
     async def load_in_a_notebook() -> ModuleType:
         return load(_artifact("import asyncio\nlock = asyncio.Lock()\nawait lock.acquire()", "held = lock.locked()"))
 
-    with ThreadPoolExecutor(1) as thread:  # of its own: browser tests leave a running loop in theirs
-        assert thread.submit(lambda: asyncio.run(load_in_a_notebook())).result().held
+    assert run(load_in_a_notebook()).held
 
 
 def test_what_notebooks_define_themselves_is_there() -> None:

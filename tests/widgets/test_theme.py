@@ -35,12 +35,12 @@ def test_jupyterlab_s_mark_is_read_and_followed(open_page) -> None:
 
 
 def test_paper_is_light_whatever_the_theme(open_page) -> None:
-    ground = "(el) => getComputedStyle(el.shadowRoot.querySelector('.figure')).backgroundColor"
-    light = open_page(FIGURE._repr_html_(), theme="light").eval_on_selector("mlsys-roofline", ground)
+    ink = "(el) => getComputedStyle(el.shadowRoot.querySelector('.figure')).color"
+    light = open_page(FIGURE._repr_html_(), theme="light").eval_on_selector("mlsys-roofline", ink)
     page = open_page(FIGURE._repr_html_(), theme="dark")
-    assert page.eval_on_selector("mlsys-roofline", ground) != light
+    assert page.eval_on_selector("mlsys-roofline", ink) != light
     page.emulate_media(media="print")
-    assert page.eval_on_selector("mlsys-roofline", ground) == light
+    assert page.eval_on_selector("mlsys-roofline", ink) == light
 
 
 @pytest.mark.parametrize("name", ["light", "dark"])

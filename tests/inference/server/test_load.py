@@ -12,6 +12,7 @@ import pytest
 
 from mlsys_lab.inference.server.protocol import MODEL
 from tests.inference.server.serving import post, serving
+from tests.loops import run
 
 ASKED = [
     {"model": MODEL, "prompt": prompt, "max_tokens": most, "seed": seed, "stream": True}
@@ -55,8 +56,8 @@ async def put_under_load(port, streams, go_on):
 
 
 def test_thirty_streams_write_what_each_writes_alone(served):
-    texts = asyncio.run(put_under_load(served.port, 30, lambda rounds: rounds < 2))
-    alone = asyncio.run(put_under_load(served.port, 1, lambda rounds: rounds < len(REQUESTS)))
+    texts = run(put_under_load(served.port, 30, lambda rounds: rounds < 2))
+    alone = run(put_under_load(served.port, 1, lambda rounds: rounds < len(REQUESTS)))
     assert sum(map(len, texts.values())) == 60
     assert {request: set(found) for request, found in texts.items()} == {one: set(alone[one]) for one in alone}
     served.wait_until_idle()
@@ -74,10 +75,10 @@ def test_three_hundred_streams_for_a_minute(capsys):
     with serving("--queue", "300") as served:
         processes = (served.process.pid, served.wait_until("ready")["engine_pid"])
         # Twice as many streams as there are at a time: then buffers and pools have grown to what such a load needs.
-        asyncio.run(put_under_load(served.port, 300, lambda rounds: rounds < 2))
+        run(put_under_load(served.port, 300, lambda rounds: rounds < 2))
         served.wait_until_idle()
         before, end = read_memory(*processes), time.monotonic() + 60
-        texts = asyncio.run(put_under_load(served.port, 300, lambda rounds: time.monotonic() < end))
+        texts = run(put_under_load(served.port, 300, lambda rounds: time.monotonic() < end))
         assert all(len(set(found)) == 1 for found in texts.values()) and len(texts) == len(REQUESTS)
         served.wait_until_idle()
         after, count = read_memory(*processes), sum(map(len, texts.values()))

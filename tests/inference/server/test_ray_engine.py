@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 import pytest
@@ -12,6 +11,7 @@ from mlsys_lab.inference.server.errors import ApiError
 from mlsys_lab.inference.server.messages import Ask, Start
 from mlsys_lab.inference.server.metrics import Metrics
 from mlsys_lab.inference.server.ray_engine import RayEngine
+from tests.loops import run
 
 SHORT = Ask(0, prompt="The memory of a GPU", max_tokens=4, temperature=0.0)
 LONG = replace(SHORT, max_tokens=480, stop=["never written"])
@@ -52,4 +52,4 @@ async def serve_on_two_replicas() -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")  # of Ray Serve itself
 def test_one_prefix_goes_to_one_replica_unless_it_is_full() -> None:
-    asyncio.run(serve_on_two_replicas())
+    run(serve_on_two_replicas())

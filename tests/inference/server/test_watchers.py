@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from mlsys_lab.inference.server import watchers
 from mlsys_lab.inference.server.errors import ApiError
 from mlsys_lab.inference.server.messages import View
 from mlsys_lab.inference.server.watchers import Watchers
+from tests.loops import run
 
 
 def see(*steps):
@@ -35,13 +34,13 @@ def test_views_that_were_not_taken_are_joined_and_do_not_pile_up(monkeypatch):
     here = Watchers(lambda on: None)
     with here.join() as inbox:
         here.deliver(see(1))
-        assert asyncio.run(inbox.take()) == see(1)
+        assert run(inbox.take()) == see(1)
         here.deliver(see(2))
         here.deliver(see(3, 4))
         here.deliver(see(5))
-        assert asyncio.run(inbox.take()) == see(3, 4, 5)
+        assert run(inbox.take()) == see(3, 4, 5)
         here.end()
-        assert asyncio.run(inbox.take()) is None
+        assert run(inbox.take()) is None
 
 
 def test_only_so_many_may_watch(monkeypatch):
