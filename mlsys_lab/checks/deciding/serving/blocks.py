@@ -1,0 +1,193 @@
+"""Checks of blocks, tasks 1 and 4: scripts of calls, played again on a pool that keeps every rule; keys of texts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlsys_lab.checks.deciding.compare import close
+from mlsys_lab.checks.deciding.serving.pool import BrokenRuleError, Pool, as_given, judge, require_form
+from mlsys_lab.checks.learner import serving as calls
+from mlsys_lab.checks.learner.serving import ALLOCATE, FIND, REGISTER, RELEASE, SHARE, TABLES, ragged
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check
+
+SHOWN = 14
+"""Calls of a script that its code writes out; the code of a longer one ends there."""
+
+
+def _draw_blocks(rng: np.random.Generator, case: Case) -> Arrays:
+    """A script that names each block by the place in it at which the block was last given."""
+    count, prefix = case.params["count"], bool(case.params.get("prefix"))
+    pool, place = Pool(count), dict[int, int]()
+    script, given = [], 0
+    weights = [0.4, 0.15, 0.45, 0, 0] if not prefix else [0.3, 0.1, 0.3, 0.2, 0.1]
+    while len(script) < case.params["steps"]:
+        what, key = int(rng.choice(5, p=weights)), int(rng.integers(count + 1))
+        used = [block for block, held in enumerate(pool.references) if held]
+        choice = used + (pool.released if what == SHARE else [])
+        if what in (SHARE, RELEASE, REGISTER) and not choice:
+            continue
+        block = int(rng.choice(choice)) if choice else 0
+        if what == ALLOCATE:
+            if pool.available:
+                block = min(pool.blank, default=pool.released[0] if pool.released else 0)
+                pool.take([block], "")
+                place[block] = given
+            given += 1
+        elif what == FIND:
+            if key in pool.known:
+                place[pool.known[key]] = given
+            given += 1
+        elif what == REGISTER:
+            pool.register(block, key)
+        else:
+            (pool.share if what == SHARE else pool.release)(block)
+        script.append((what, place.get(block, 0), key))
+    return {"count": np.array(count), "prefix": np.array(prefix), "script": np.array(script)}
+
+
+def _replay_blocks(got: Arrays, asked: Arrays) -> None:
+    script, count = asked["script"].tolist(), int(asked["count"])
+    form = {"given": (len(script),), "available": (len(script) + 1,), "references": (len(script) + 1, None)}
+    require_form(got, form)
+    pool, given = Pool(count), list[int]()
+    pool.compare("at first", got["available"][0], got["references"][0])
+    for step, (what, place, key) in enumerate(script):
+        where, answer = f"call {step}", int(got["given"][step])
+        if what == ALLOCATE:
+            where += ", allocate()"
+            if (answer < 0) != (not pool.available):
+                raise BrokenRuleError(where, answer, "a block" if pool.available else "ValueError: none is left")
+            if answer >= 0:
+                pool.take([answer], where)
+            given.append(answer)
+        elif what == FIND:
+            where += ", find"
+            known = pool.known.get(key, -1)
+            if answer != known:
+                raise BrokenRuleError(f"{where} gives the wrong block", answer, known if known >= 0 else "None")
+            given.append(answer)
+        elif what == REGISTER:
+            pool.register(given[place], key)
+            where += ", register"
+        else:
+            (pool.share if what == SHARE else pool.release)(given[place])
+            where += f", {'share' if what == SHARE else 'release'} of block {given[place]}"
+        pool.compare(f"after {where}", got["available"][step + 1], got["references"][step + 1])
+
+
+def _code_of_blocks(arrays: Arrays) -> str:
+    name, given = TABLES[int(arrays["prefix"])][1], 0
+    lines = [f"manager = {name}({arrays['count']})"]
+    words = {SHARE: "share({})", RELEASE: "release({})", REGISTER: "register({}, {})", FIND: "find({1})"}
+    for what, place, key in arrays["script"].tolist()[:SHOWN]:
+        if what == ALLOCATE:
+            lines += ["try:", f"    block{given} = manager.allocate()", "except ValueError:", f"    block{given} = -1"]
+        else:
+            begun = f"block{given} = " if what == FIND else ""
+            lines.append(f"{begun}manager.{words[what].format(f'block{place}', key)}")
+        given += what in (ALLOCATE, FIND)
+    return "\n".join([*lines, "print(manager.references, manager.available)"])
+
+
+# --- keys -------------------------------------------------------------------------------------------------------------
+
+
+def _draw_keys(rng: np.random.Generator, case: Case) -> Arrays:
+    """Texts that begin alike, differ at one place, or have equal blocks behind different beginnings."""
+    page, blocks = case.params["page"], case.params["blocks"]
+    base = rng.integers(0, case.params.get("vocabulary", 9), page * blocks + case.params.get("more", 0))
+    texts = [base.tolist()]
+    for place in (0, page - 1, page * (blocks // 2), page * blocks - 1):
+        other = base.copy()
+        other[place] += 1
+        texts.append(other.tolist())
+    block, zeros = base[:page].tolist(), [0] * page
+    texts += [block * 3, zeros + block, base[:-1].tolist(), [*zeros, *zeros, *zeros], [], block[::-1] + zeros]
+    lengths = np.array([len(text) for text in texts])
+    return {"tokens": np.array([token for text in texts for token in text]), "lengths": lengths, "page": np.array(page)}
+
+
+def _expect_keys(arrays: Arrays) -> Arrays:
+    page, seen = int(arrays["page"]), dict[tuple[int, ...], int]()
+    texts = ragged(arrays["tokens"], arrays["lengths"])
+    counts = [len(text) // page for text in texts]
+    begins = [tuple(text[: (i + 1) * page]) for text, count in zip(texts, counts, strict=True) for i in range(count)]
+    return {"counts": np.array(counts), "alike": np.array([seen.setdefault(one, len(seen)) for one in begins])}
+
+
+def _code_of_keys(arrays: Arrays) -> str:
+    texts = ragged(arrays["tokens"], arrays["lengths"])
+    return f"texts = {texts}\nfor text in texts:\n    print(keys(text, {arrays['page']}))"
+
+
+def _blocks(name: str, title: str, points: float, cases: tuple[Case, ...], pointer: str, hint: str) -> Check:
+    return Check(
+        name=name,
+        title=title,
+        points=points,
+        cases=cases,
+        inputs=_draw_blocks,
+        run=calls.blocks,
+        expect=as_given,
+        compare=judge(_replay_blocks),
+        pointer=pointer,
+        hint=hint,
+        uses=(TABLES[bool(cases[0].params.get("prefix"))][1],),
+        describe=_code_of_blocks,
+    )
+
+
+BLOCKS = (
+    _blocks(
+        "blocks",
+        "Blocks and their references",
+        8,
+        (
+            Case("a few calls", {"count": 3, "steps": 8}),
+            Case("one block", {"count": 1, "steps": 12}),
+            Case("a small pool, often empty", {"count": 4, "steps": 60}),
+            Case("a larger pool", {"count": 12, "steps": 120}),
+            Case("many calls", {"count": 7, "steps": 300}, hidden=True),
+        ),
+        "Which list says who holds a block, and which says what can be given out? Do they always agree?",
+        "allocate takes a free block and sets its count to one; release gives it back only when its count has come down "
+        "to zero.",
+    ),
+)
+PREFIX = (
+    Check(
+        name="keys",
+        title="Keys of beginnings",
+        points=4,
+        cases=(
+            Case("blocks of two", {"page": 2, "blocks": 3}),
+            Case("blocks of one", {"page": 1, "blocks": 4}),
+            Case("a part of a block more", {"page": 3, "blocks": 3, "more": 2}),
+            Case("few different tokens", {"page": 2, "blocks": 4, "vocabulary": 2, "more": 1}),
+            Case("large blocks", {"page": 16, "blocks": 5, "vocabulary": 30000, "more": 15}, hidden=True),
+        ),
+        inputs=_draw_keys,
+        run=calls.keys,
+        expect=_expect_keys,
+        compare=close,
+        pointer="Two texts hold the same block behind different beginnings: are its keys different?",
+        hint="Go through the full blocks only; each key is made of the key before it and the tokens of its block.",
+        uses=("keys",),
+        describe=_code_of_keys,
+    ),
+    _blocks(
+        "prefix_blocks",
+        "Blocks that are known",
+        8,
+        (
+            Case("a few calls", {"count": 3, "steps": 10, "prefix": True}),
+            Case("one block", {"count": 1, "steps": 30, "prefix": True}),
+            Case("a small pool, often empty", {"count": 4, "steps": 120, "prefix": True}),
+            Case("a larger pool", {"count": 9, "steps": 200, "prefix": True}),
+            Case("many calls", {"count": 6, "steps": 500, "prefix": True}, hidden=True),
+        ),
+        "Of each block: has it a reference, has it a key, and is it among those to be given out, and in which order?",
+        "A known block without references waits in the order of release. Whoever shares it takes it out of that order; "
+        "whoever is given it takes its key from it.",
+    ),
+)

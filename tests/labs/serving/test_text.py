@@ -1,0 +1,12 @@
+"""Numbers in the text of lab 11."""
+
+from __future__ import annotations
+
+from tests.labs.figures import assert_held
+from tests.labs.harness import labs
+
+LAB = next(lab for lab in labs() if lab.info.topic == "serving")
+
+
+def test_figures_are_computed_or_given() -> None:
+    assert_held(LAB)
