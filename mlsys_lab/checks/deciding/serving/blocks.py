@@ -158,7 +158,7 @@ PREFIX = (
     Check(
         name="keys",
         title="Keys of beginnings",
-        points=4,
+        points=3,
         cases=(
             Case("blocks of two", {"page": 2, "blocks": 3}),
             Case("blocks of one", {"page": 1, "blocks": 4}),
@@ -178,7 +178,7 @@ PREFIX = (
     _blocks(
         "prefix_blocks",
         "Blocks that are known",
-        8,
+        7,
         (
             Case("a few calls", {"count": 3, "steps": 10, "prefix": True}),
             Case("one block", {"count": 1, "steps": 30, "prefix": True}),

@@ -223,7 +223,7 @@ TABLES_ALONE = (
     _tables(
         "tables",
         "Tables of blocks",
-        12,
+        10,
         (
             Case("one text", {"pool": (4, 4), "texts": 1, "longest": 14, "steps": 9}),
             Case("two texts, few blocks", {"pool": (5, 3), "texts": 2, "longest": 12, "steps": 24}),

@@ -1,0 +1,203 @@
+"""Checks of task 6: a budget by a clock, and goodput of a policy beside that of the judge's own on the same load."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+
+from mlsys_lab.checks.deciding.compare import close
+from mlsys_lab.checks.deciding.serving.pool import BrokenRuleError, as_given, judge
+from mlsys_lab.checks.deciding.serving.replay import Replay, Rules
+from mlsys_lab.checks.deciding.serving.schedules import code_of_requests, code_of_tables
+from mlsys_lab.checks.learner import serving as calls
+from mlsys_lab.checks.learner.serving import WRITTEN
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check
+
+SHARE = 0.8
+"""How much of the judge's own goodput is asked for."""
+POOL, LIMITS = (400, 16), (12, 2000)
+LINE = (5e-3, 2e-4, 2e-7)
+"""A clock: seconds of a step, of a new token, of one that was kept."""
+
+
+# --- token_budget -----------------------------------------------------------------------------------------------------
+
+
+def _draw_budget(rng: np.random.Generator, case: Case) -> Arrays:
+    p = case.params
+    lines = np.array([(rng.uniform(1e-3, 4e-3), rng.uniform(2e-5, 4e-5), rng.uniform(1e-8, 4e-8)), (0.0, 0.0, 0.0)])
+    lines[1] = (lines[0][0] * p.get("flat", 0), lines[0][1] / 20, 3 * lines[0][2])
+    writers, past = p["writers"], p["past"]
+    least = _seconds(lines, writers, past, 1)
+    tpot_s = least * 0.9 if p.get("late") else least + lines[0][1] * rng.uniform(p["chunk"] - 0.3, p["chunk"] + 0.3)
+    return {"clocks": lines, "asked": np.array([writers, past]), "tpot_s": np.array(tpot_s)}
+
+
+def _seconds(lines: np.ndarray, writers: int, past: int, chunk: int) -> float:
+    return max(step + token * (writers + chunk) + cached * writers * past for step, token, cached in lines.tolist())
+
+
+def _expect_budget(arrays: Arrays) -> Arrays:
+    (writers, past), tpot_s = arrays["asked"].tolist(), float(arrays["tpot_s"])
+    most = [(tpot_s - step - cached * writers * past) / token for step, token, cached in arrays["clocks"].tolist()]
+    return {"tokens": np.array(max(writers + 1, math.floor(min(most))))}
+
+
+def _code_of_budget(arrays: Arrays) -> str:
+    compute, memory = (f"Clock(*{line})" for line in arrays["clocks"].tolist())
+    writers, past = arrays["asked"].tolist()
+    return (
+        f"compute_s, memory_s = {compute}, {memory}\n"
+        f"token_budget(lambda parts: max(compute_s(parts), memory_s(parts)), {writers}, {past}, {arrays['tpot_s']})"
+    )
+
+
+# --- promise ----------------------------------------------------------------------------------------------------------
+
+
+def _draw_load(rng: np.random.Generator, case: Case) -> Arrays:
+    """Requests at random times, so many at each of the case's rates, with prompts and answers of its lengths."""
+    p = case.params
+    gaps = np.concatenate([rng.exponential(1 / rate, count) for count, rate in p["rates"]])
+    lengths, writes = rng.integers(*p["prompt"], len(gaps)), rng.integers(*p["writes"], len(gaps))
+    return {
+        "scheduler": np.array(Rules.FREE.value),
+        "prefix": np.array(True),
+        "pool": np.array(POOL),
+        "limits": np.array(LIMITS),
+        "clock": np.array(LINE),
+        "objective": np.array(p["objective"]),
+        "prompts": rng.integers(0, WRITTEN, int(lengths.sum())),
+        "lengths": lengths,
+        "writes": writes,
+        "comes_s": np.cumsum(gaps),
+        "leaves_s": np.full(len(gaps), math.inf),
+        "most_steps": np.array(4 * int(lengths.sum() + writes.sum())),
+    }
+
+
+def good_of(asked: Arrays, times_s: list[list[float]]) -> int:
+    """How many requests got what was promised, by the times of their tokens."""
+    ttft_s, tpot_s = asked["objective"].tolist()
+    good = 0
+    for comes_s, times in zip(asked["comes_s"].tolist(), times_s, strict=True):
+        mean_s = (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else 0.0
+        good += times[0] - comes_s <= ttft_s and mean_s <= tpot_s
+    return good
+
+
+def serve(asked: Arrays) -> list[list[float]]:
+    """Times of tokens by the judge's own policy, on boundless memory: late ones last, short prompts first."""
+    (step_s, token_s, cached_s), (ttft_s, tpot_s) = asked["clock"].tolist(), asked["objective"].tolist()
+    sequences, now_s = int(asked["limits"][0]), 0.0
+    prompt, writes, comes_s = (asked[name].tolist() for name in ("lengths", "writes", "comes_s"))
+    kept, times_s = [0] * len(prompt), [list[float]() for _ in prompt]
+    left, running = [*range(len(prompt))], list[int]()
+    while left or running:
+        if not running:
+            now_s = max(now_s, comes_s[left[0]])
+        writers = [i for i in running if times_s[i]]
+        cached = sum(kept[i] for i in writers)
+        budget = int((tpot_s - step_s - cached_s * cached) / token_s) - len(writers)
+        budget = max(budget, sequences - len(writers))
+        new = dict.fromkeys(writers, 1)
+        here = [i for i in left if comes_s[i] <= now_s]
+        here.sort(key=lambda i: (now_s + step_s + token_s * prompt[i] > comes_s[i] + ttft_s, prompt[i]))
+        running += here[: sequences - len(running)]
+        left = [i for i in left if i not in running]
+        for i in [i for i in running if not times_s[i]]:
+            if count := min(prompt[i] - kept[i], budget):
+                new[i], budget = count, budget - count
+        now_s += step_s + token_s * sum(new.values()) + cached_s * sum(kept[i] for i in new)
+        for i, count in new.items():
+            kept[i] += count
+            if kept[i] >= prompt[i]:
+                times_s[i].append(now_s)
+        running = [i for i in running if len(times_s[i]) < writes[i]]
+    return times_s
+
+
+def _replay(got: Arrays, asked: Arrays) -> None:
+    world = Replay(asked)
+    world.play(got)
+    good, own = good_of(asked, world.times_s), good_of(asked, serve(asked))
+    if good < SHARE * own:
+        ttft_s, tpot_s = asked["objective"].tolist()
+        first = sum(times[0] - comes <= ttft_s for times, comes in zip(world.times_s, asked["comes_s"], strict=True))
+        gaps = [after - before for times in world.times_s for before, after in pairwise(times)]
+        over = sum(gap > tpot_s for gap in gaps) / max(1, len(gaps))
+        what = f"too few requests get what was promised: {first} their first token in time, {over:.0%} of gaps too long"
+        raise BrokenRuleError(what, f"{good} of {len(world.times_s)}", f"{math.ceil(SHARE * own)}")
+
+
+def _code_of_load(arrays: Arrays) -> str:
+    made = f"PromisedScheduler({code_of_tables(arrays)}, Limits(*{LIMITS}), clock, objective)"
+    return "\n".join(
+        [
+            code_of_requests(arrays),
+            f"clock, objective = Clock(*{LINE}), Objective(*{tuple(arrays['objective'].tolist())})",
+            f"steps, times_s = drive({made}, requests, clock)",
+            "for one, times in zip(requests, times_s):",
+            "    gap_s = (times[-1] - times[0]) / max(1, len(times) - 1)",
+            '    print(f"first token after {times[0] - one.comes_s:.3f} s, one every {gap_s:.4f} s")',
+        ]
+    )
+
+
+CHECKS = (
+    Check(
+        name="token_budget",
+        title="A budget by the clock",
+        points=3,
+        cases=(
+            Case("a few writers", {"writers": 4, "past": 100, "chunk": 37}),
+            Case("nobody writes", {"writers": 0, "past": 0, "chunk": 12}),
+            Case("many writers", {"writers": 60, "past": 900, "chunk": 200}),
+            Case("a step too long anyway", {"writers": 9, "past": 50, "late": True}),
+            Case("memory binds at first", {"writers": 30, "past": 500, "chunk": 90, "flat": 1.1}),
+            Case("one token more", {"writers": 3, "past": 10, "chunk": 1}),
+            Case("a large chunk", {"writers": 17, "past": 300, "chunk": 1500}, hidden=True),
+        ),
+        inputs=_draw_budget,
+        run=calls.token_budget,
+        expect=_expect_budget,
+        compare=close,
+        pointer="Ask the clock for your answer, and for one token more: which of the two lasts too long?",
+        hint="A step has a part for each writer, and one for the chunk; let the chunk grow until the clock says too "
+        "much, and go back by one. The budget counts the writers' tokens as well.",
+        uses=("Clock", "token_budget"),
+        describe=_code_of_budget,
+    ),
+    Check(
+        name="promise",
+        title="Goodput on loads not seen before",
+        points=9,
+        cases=(
+            Case(
+                "long prompts among those who write",
+                {"rates": [(30, 28)], "prompt": (20, 400), "writes": (15, 40), "objective": (2.0, 0.022)},
+            ),
+            Case("a rush", {"rates": [(70, 90)], "prompt": (20, 150), "writes": (5, 20), "objective": (0.3, 0.035)}),
+            Case(
+                "a rush, then calm",
+                {"rates": [(50, 110), (25, 20)], "prompt": (20, 150), "writes": (5, 20), "objective": (0.3, 0.035)},
+            ),
+            Case(
+                "a rush of long prompts",
+                {"rates": [(60, 60)], "prompt": (20, 260), "writes": (5, 30), "objective": (0.5, 0.03)},
+                hidden=True,
+            ),
+        ),
+        inputs=_draw_load,
+        run=calls.schedule,
+        expect=as_given,
+        compare=judge(_replay),
+        pointer="Which of the two promises is broken more often: the first token's, or the mean gap's?",
+        hint="Gaps: let token_budget set the budget of each step by those who write in it. First tokens: order those "
+        "who wait, first by whether they can still be in time, then by what they cost the others.",
+        uses=("Clock", "Limits", "Objective", "PrefixBlocks", "PrefixTables", "PromisedScheduler"),
+        describe=_code_of_load,
+    ),
+)

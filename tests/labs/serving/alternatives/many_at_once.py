@@ -1,0 +1,110 @@
+"""Digests kept beside each text, a queue of known blocks with stale entries, least slack first under a promise."""
+
+from collections import deque
+
+
+def keys(tokens, page):
+    running, found = hashlib.md5(), []
+    for place, token in enumerate(tokens, start=1):
+        running.update(token.to_bytes(8, "little", signed=True))
+        if place % page == 0:
+            found.append(running.hexdigest())
+    return found
+
+
+class PrefixBlocks(BlockManager):
+    def __init__(self, count):
+        super().__init__(count)
+        self.free = deque(self.free)
+        self.keys, self.places, self.queue, self.turn = {}, {}, deque(), [0] * count
+
+    @property
+    def available(self):
+        return self.references.count(0)
+
+    def allocate(self):
+        if not self.free:
+            while self.queue:
+                block, turn = self.queue.popleft()
+                if not self.references[block] and self.turn[block] == turn:
+                    del self.places[self.keys.pop(block)]
+                    self.free.append(block)
+                    break
+            else:
+                raise ValueError("no block is left")
+        block = self.free.popleft()
+        self.references[block] = 1
+        return block
+
+    def share(self, block):
+        self.turn[block] += 1
+        self.references[block] += 1
+
+    def release(self, block):
+        self.references[block] -= 1
+        if self.references[block]:
+            return
+        if block in self.keys:
+            self.turn[block] += 1
+            self.queue.append((block, self.turn[block]))
+        else:
+            self.free.append(block)
+
+    def register(self, block, key):
+        if block not in self.keys and self.places.setdefault(key, block) == block:
+            self.keys[block] = key
+
+    def find(self, key):
+        return self.places[key] if key in self.places else None
+
+
+class PrefixTables(PageTables):
+    def __init__(self, blocks, page):
+        super().__init__(blocks, page)
+        self.running, self.full = {}, {}
+
+    def start(self, tokens=()):
+        number = super().start()
+        table = self.tables[number]
+        hits = [self.blocks.find(key) for key in keys(tokens, self.page)]
+        hits = hits[: hits.index(None)] if None in hits else hits
+        if len(hits) * self.page == len(tokens):
+            hits = hits[:-1]
+        for block in hits:
+            self.blocks.share(block)
+        table.extend(hits)
+        self.kept[number] = list(tokens[: len(hits) * self.page])
+        self.running[number], self.full[number] = hashlib.md5(), len(hits)
+        for token in self.kept[number]:
+            self.running[number].update(token.to_bytes(8, "little", signed=True))
+        return number
+
+    def commit(self, new):
+        for number, tokens in new.items():
+            for token in tokens:
+                self.kept[number].append(token)
+                self.running[number].update(token.to_bytes(8, "little", signed=True))
+                if len(self.kept[number]) == (self.full[number] + 1) * self.page:
+                    block = self.tables[number][self.full[number]]
+                    self.blocks.register(block, self.running[number].hexdigest())
+                    self.full[number] += 1
+
+
+class PromisedScheduler(PreemptiveScheduler):
+    def __init__(self, tables, limits, clock, objective):
+        super().__init__(tables, limits)
+        self.clock, self.objective = clock, objective
+
+    def schedule(self):
+        parts = [(1, self.tables.length(one.number)) for one in self.running if self.pending(one) == 1]
+        left_s = self.objective.tpot_s - self.clock(parts)
+        chunk = max(0, int(left_s / (self.clock([(1, 0)]) - self.clock([]))))
+        self.limits = Limits(self.limits.sequences, max(self.limits.sequences, len(parts) + chunk))
+        in_time = [one for one in self.waiting if self.slack_s(one) > 0]
+        too_late = [one for one in self.waiting if self.slack_s(one) <= 0]
+        self.waiting = sorted(in_time, key=lambda one: (one.prompt, one.most)) + sorted(too_late, key=lambda one: one.most)
+        return super().schedule()
+
+    def slack_s(self, sequence):
+        until_s = sequence.arrived_s + self.objective.ttft_s
+        return until_s - self.now_s - self.clock([(sequence.prompt, 0)])
