@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--blocks", type=int, default=256, metavar="N", help="pages of 16 tokens in the cache (256)")
     parser.add_argument("--sequences", type=int, default=16, metavar="N", help="texts that a step may hold (16)")
     parser.add_argument("--queue", type=int, default=64, metavar="N", help="texts that may wait; then comes 429 (64)")
+    parser.add_argument("--scheduler", metavar="FILE", help="Python file whose build(pages, page, limits) makes it")
     parser.add_argument("--timeout", type=float, default=120.0, metavar="S", help="seconds for an answer (120)")
     patience = "seconds that a client may take to send its request, or to read on (10)"
     parser.add_argument("--client-timeout", type=int, default=10, metavar="S", help=patience)
@@ -58,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
         client_s=args.client_timeout,
         answer_s=args.timeout,
         replicas=(2 if args.replicas is None else args.replicas) if args.engine == "ray" else None,
+        scheduler=args.scheduler,
     )
     asyncio.run(serve(settings, lambda address: print(f"Serving at {address} (API: /v1); Ctrl-C ends it.", flush=True)))
     return 0

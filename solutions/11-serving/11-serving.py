@@ -199,7 +199,7 @@ guess = None  # empty places a text, in blocks of 16 tokens
 
 lengths = [37 * number % 512 + 1 for number in range(512)]  # 1 to 512, each once
 for page in (1, 4, 16, 64):
-    tables = PageTables(BlockManager(100_000), page)
+    tables = PageTables(BlockManager(200_000), page)
     for length in lengths:
         number = tables.start()
         assert tables.try_reserve({number: length})
@@ -456,10 +456,10 @@ timeline(steps, "Continuous batching")
 #
 # 1. Of the texts that run, those that have **one** token pending get it first: nobody who writes is kept waiting.
 # 2. What is left of the budget goes to the others that run, in the order in which they came: each gets all that is
-#    pending of it, or all that is left.
+#    pending of it, or all that is left. (How many such can there be at a time?)
 # 3. What is left then goes to those who wait, who are admitted as in Task 2, but only while there is something left.
 #
-# Nobody is fed 0 tokens. **Write** `feed_writers` for 1, and `feed_prompts` for 2 and 3; `schedule` calls both.
+# **Write** `feed_writers` for 1, and `feed_prompts` for 2 and 3; `schedule` calls both.
 #
 # **3b.** `steps_to_first(prompt, writers, tokens)`: in how many steps a prompt of so many tokens is read, and its first
 # token written, while `writers` others write all the time and nobody else reads. `tokens` is the budget, above
@@ -494,7 +494,7 @@ class ChunkedScheduler(Scheduler):
         ### BEGIN SOLUTION
         for sequence in self.running:
             count = min(self.pending(sequence), self.limits.tokens - batch.tokens)
-            if sequence.number not in batch.new and count > 0:
+            if sequence.number not in batch.new:
                 self.feed(batch, sequence, count)
         while self.waiting and len(self.running) < self.limits.sequences and batch.tokens < self.limits.tokens:
             if not self.admit(self.waiting[0]):
@@ -551,7 +551,10 @@ for tokens in (64, 128, 256, 512, 1024, 4096):
     gaps_ms[tokens] = 1e3 * max(after - before for before, after in zip(times_s[0], times_s[0][1:], strict=False))
     first_ms[tokens] = 1e3 * (times_s[8][0] - 0.2)
     read = sum(8 in step for step in steps) - 3  # three more write its other tokens
-    print(f"budget {tokens:4}: longest gap {gaps_ms[tokens]:5.1f} ms, first token after {first_ms[tokens]:5.1f} ms,", end=" ")
+    print(
+        f"budget {tokens:4}: longest gap {gaps_ms[tokens]:5.1f} ms, first token after {first_ms[tokens]:5.1f} ms,",
+        end=" ",
+    )
     print(f"in {read} steps, {steps_to_first(3000, 8, tokens)} predicted")
 print("Write down your guess, too." if guess is None else f"yours: {guess}")
 figure = go.Figure()
@@ -688,8 +691,8 @@ class PrefixTables(PageTables):
         super().commit(new)
         for number, before in full.items():
             if self.length(number) // self.page > before:
-                for block, key in list(zip(self.tables[number], keys(self.kept[number], self.page)))[before:]:
-                    self.blocks.register(block, key)
+                for place, key in list(enumerate(keys(self.kept[number], self.page)))[before:]:
+                    self.blocks.register(self.tables[number][place], key)
         ### END SOLUTION
 
 
@@ -727,7 +730,9 @@ for name, blocks, kind in (("each its own", BlockManager, PageTables), ("shared"
     steps, times_s = drive(ChunkedScheduler(tables, Limits(64, 512)), questions, clock)
     fed = sum(sum(step.values()) for step in steps)
     first_s = sorted(times[0] - one.comes_s for times, one in zip(times_s, questions, strict=True))
-    print(f"{name:12} {fed:6,} tokens fed, up to {max(in_use):4} blocks, half the first tokens in {1e3 * first_s[20]:.0f} ms")
+    print(
+        f"{name:12} {fed:6,} tokens fed, up to {max(in_use):3} blocks, first tokens in {1e3 * first_s[20]:.0f} ms (median)"
+    )
     figure.add_scatter(y=in_use, mode="lines", name=name)
 figure.update_layout(xaxis_title="step", yaxis_title="blocks in use", margin_t=30)
 show(figure, alt="Blocks in use step by step: with a shared document a fraction of those without")
@@ -838,8 +843,8 @@ show(figure, alt="Blocks with tokens in them, step by step: more where blocks ar
 #
 # **6a.** `token_budget(clock, writers, past, tpot_s)`: the most tokens that a step may have and still last `tpot_s` at
 # most, if `writers` texts write one each, with `past` tokens kept of every one, and all others are a chunk of one
-# prompt, of which nothing is kept; `writers` + 1 if there is no such number above that. `clock(parts)` gives the seconds
-# of a step over parts (new, kept before); it may be any function that rises with the chunk.
+# prompt, of which nothing is kept; `writers` + 1 if there is no such number above that. `clock(parts)` gives seconds of
+# a step over parts (new, kept before); it may be any function that rises with the chunk.
 #
 # **6b.** `PromisedScheduler` knows the clock of its machine and the promise. Override of your schedulers' methods
 # whatever you like. `limits.sequences` still holds, and everybody still gets all tokens, late or not; but the budget is
@@ -928,17 +933,156 @@ for rate in (10, 20, 30, 45, 60, 90):
         load.append(Request(now_s, [draw.randrange(5) for _ in range(draw.randint(20, 150))], draw.randint(5, 20)))
     for name in good:
         tables, limits = PrefixTables(PrefixBlocks(400), 16), Limits(12, 2000)
-        yours = PromisedScheduler(tables, limits, SLOW, PROMISE) if name == "yours" else PreemptiveScheduler(tables, limits)
+        yours = (
+            PromisedScheduler(tables, limits, SLOW, PROMISE) if name == "yours" else PreemptiveScheduler(tables, limits)
+        )
         _, times_s = drive(yours, load, SLOW)
         first_s = [times[0] - one.comes_s for one, times in zip(load, times_s, strict=True)]
         gaps_s = [(times[-1] - times[0]) / (len(times) - 1) for times in times_s]
         kept = [f <= PROMISE.ttft_s and gap <= PROMISE.tpot_s for f, gap in zip(first_s, gaps_s, strict=True)]
         good[name][rate] = rate * sum(kept) / len(kept)
         waits_ms[name][rate] = 1e3 * sorted(first_s)[40]
-    print(f"{rate:3} requests/s: good in order {good['in order'][rate]:5.1f} a second, yours {good['yours'][rate]:5.1f}")
+    print(
+        f"{rate:3} requests/s: good in order {good['in order'][rate]:5.1f} a second, yours {good['yours'][rate]:5.1f}"
+    )
 for title, found in (("good requests a second", good), ("ms to the first token, half wait longer", waits_ms)):
     figure = go.Figure()
     for name, curve in found.items():
         figure.add_scatter(x=list(curve), y=list(curve.values()), mode="lines+markers", name=name)
     figure.update_layout(xaxis_title="requests a second", yaxis_title=title, height=320, margin_t=30)
     show(figure, alt=f"{title} against requests a second, in the order of arrival and by your policy")
+
+# %% [markdown]
+# ## Your engine serves a model
+#
+# The package's engine asks a scheduler what yours answers, in slightly other words; `build` makes one for it. Its cache
+# looks blocks up in your tables, its HTTP server speaks as OpenAI's does. First without a model, to see that all parts
+# fit.
+
+
+# %%
+#| export
+class EngineTables(PrefixTables):
+    """Your tables, as the engine's cache calls them."""
+
+    def reserve(self, counts: Mapping[int, int]) -> list[tuple[int, int]]:
+        """Blocks to be copied before texts are fed: none, for the scheduler has reserved what they need."""
+        if not self.try_reserve(counts):
+            raise ValueError("no block is left")
+        return []
+
+
+class EngineScheduler(PreemptiveScheduler):
+    """Your scheduler, as the engine calls it."""
+
+    def add(self, prompt: Tokens[int], max_tokens: int, *, priority: int = 0) -> Sequence:
+        """Let a text wait; all have one priority."""
+        return super().add(prompt, max_tokens)
+
+    def schedule(self) -> Batch:
+        """Put the next step together, and count it."""
+        self.steps += 1
+        return super().schedule()
+
+
+def build(pages: int, page: int, limits: Limits) -> EngineScheduler:
+    """Make a scheduler on so many blocks of so many tokens."""
+    return EngineScheduler(EngineTables(PrefixBlocks(pages), page), limits)
+
+
+# %%
+steps, _ = drive(build(64, 16, Limits(4, 64)), [Request(0, list(range(40)), 5), Request(0, list(range(30)), 3)])
+print(f"{len(steps)} steps without a model")
+
+# %% [markdown]
+# Now `mlsys-lab serve --scheduler` starts a server on a free port, with the cells of this notebook that are exported as
+# its scheduler. Six readers ask at once, the prompts of which begin alike. And are the answers those that the model
+# gives to each alone, on the cache of lab 10: yours, if you have handed it in?
+
+# %%
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from IPython import get_ipython
+
+BEGINNING = "A server has many readers, and each step of the model reads all of its weights. "
+prompts = [BEGINNING + end for end in ("So", "A batch", "The cache", "Memory", "One token", "The scheduler")]
+TOKENS = 24
+
+
+def ask(path, **fields):
+    """What the server answers: JSON where there is something to post, else text."""
+    body = json.dumps(fields).encode() if fields else None
+    request = urllib.request.Request(address + path, body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=120) as answer:
+        return json.load(answer) if fields else answer.read().decode()
+
+
+folder = tempfile.TemporaryDirectory()
+mine = Path(folder.name) / "mine.py"
+cells = get_ipython().user_ns["In"]  # all that has been run in this notebook, in its order
+mine.write_text("\n".join(cell for cell in cells if cell.startswith("#| export")), encoding="utf-8")
+start = [sys.executable, "-c", "import sys; from mlsys_lab.cli import main; sys.exit(main())", "serve"]
+command = [*start, "--port", "0", "--blocks", "40", "--scheduler", str(mine)]
+server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+try:
+    address = re.search(r"http://\S+(?=/v1)", server.stdout.readline())[0]
+    plain = {"model": "mlsys-lab-target", "max_tokens": TOKENS, "temperature": 0}
+    with ThreadPoolExecutor(len(prompts)) as readers:
+        answers = list(readers.map(lambda prompt: ask("/v1/completions", prompt=prompt, **plain), prompts))
+    served = [answer["choices"][0]["text"] for answer in answers]
+    print(
+        *(line for line in ask("/metrics").splitlines() if re.match("mlsys_(engine_steps|generated)", line)), sep="\n"
+    )
+finally:
+    server.terminate()
+    server.wait(30)
+    folder.cleanup()
+for prompt, text in zip(prompts, served, strict=True):
+    print(f"{prompt.removeprefix(BEGINNING)} …{text!r}")
+
+# %%
+from mlsys_lab import stack
+from mlsys_lab.inference.pretrained import load_pair
+from mlsys_lab.inference.text.chat import END
+
+kv = stack.load("kv-cache")
+pair = load_pair()
+end = pair.tokenizer.special_id(END)
+
+
+def write_alone(prompt):
+    """The likeliest tokens after a prompt, one by one, on a cache for this text alone."""
+    tokens = [end, *pair.tokenizer.encode(prompt)]
+    cache, written = kv.Contiguous(pair.target, sequences=1, capacity=len(tokens) + TOKENS), []
+    sequence = cache.start()
+    while len(written) < TOKENS:
+        token = int(kv.extend(pair.target, cache, {sequence: written[-1:] or tokens})[0].argmax())
+        if token == end:
+            break
+        written.append(token)
+    return pair.tokenizer.decode(written)
+
+
+alone = [write_alone(prompt) for prompt in prompts]
+print(f"{sum(one == other for one, other in zip(served, alone, strict=True))} of {len(prompts)} answers are the same")
+
+# %% [markdown]
+# To chat with it, write the exported cells to a file as above, and run `mlsys-lab serve --scheduler` with its name in a
+# terminal: any client of OpenAI's API can talk to your scheduler.
+#
+# ## Answer for yourself
+#
+# - Blocks of 16 tokens or of 64: who gains, who loses?
+# - A text is preempted just before its last token. What did that cost, and how could a scheduler know?
+# - Somebody sends prompts that all differ in their first token. What becomes of sharing? And of those in the middle?
+# - Your policy lets late ones wait for as long as others come. When is this wrong, and what would mend it?
+# - Would a second machine be better used for half of the requests, or for all prompts?
+#
+# When all checks pass, save the notebook and run `mlsys-lab check serving` in a terminal.

@@ -1,4 +1,4 @@
-"""How lab 11's checks call the learner's code: pools, tables and schedulers driven from arrays, and a log of each step."""
+"""How lab 11's checks call the learner's code: pools, tables and schedulers from arrays, and a log of each step."""
 
 from __future__ import annotations
 

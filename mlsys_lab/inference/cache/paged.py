@@ -19,11 +19,19 @@ class Paged(SlotCache):
 
     A sequence holds as many pages as its tokens need, wherever they lie, so that at most page - 1 slots are wasted on
     it; `tables` say which, share pages between sequences and know prompts that begin alike. InputError where a step
-    needs more pages than are left.
+    needs more pages than are left. `tables` may be given, on as many pages, so that others plan with them too.
     """
 
-    def __init__(self, model: Transformer, *, pages: int, page: int = 16, storage: type[Storage] = Storage) -> None:
-        self.tables = PageTables(pages, page)
+    def __init__(
+        self,
+        model: Transformer,
+        *,
+        pages: int,
+        page: int = 16,
+        storage: type[Storage] = Storage,
+        tables: PageTables | None = None,
+    ) -> None:
+        self.tables = PageTables(pages, page) if tables is None else tables
         super().__init__(model, pages * page, storage)
 
     @property

@@ -10,7 +10,7 @@ The scheduler decides with tables of pages (`cache.tables`) and numbers of token
 
 from typing import TYPE_CHECKING
 
-from mlsys_lab.inference.engine.scheduler import Batch, Limits, Scheduler
+from mlsys_lab.inference.engine.scheduler import Batch, Build, Limits, Scheduler, build_scheduler
 from mlsys_lab.inference.engine.sequence import Saved, Sequence
 from mlsys_lab.lazy import lazily
 
@@ -22,4 +22,15 @@ else:
     HOMES = {"Engine": "engine", "Written": "engine", "ModelRunner": "model_runner"}
     __getattr__ = lazily(__name__, HOMES)
 
-__all__ = ["Batch", "Engine", "Limits", "ModelRunner", "Saved", "Scheduler", "Sequence", "Written"]
+__all__ = [
+    "Batch",
+    "Build",
+    "Engine",
+    "Limits",
+    "ModelRunner",
+    "Saved",
+    "Scheduler",
+    "Sequence",
+    "Written",
+    "build_scheduler",
+]

@@ -12,7 +12,7 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.flops.amounts import require_at_least_one
 from mlsys_lab.inference.cache import Paged
 from mlsys_lab.inference.engine.model_runner import ModelRunner
-from mlsys_lab.inference.engine.scheduler import Batch, Limits, Scheduler
+from mlsys_lab.inference.engine.scheduler import Batch, Build, Limits, build_scheduler
 from mlsys_lab.inference.engine.sequence import Sequence
 from mlsys_lab.inference.generate import Completion, Request, choose
 from mlsys_lab.inference.generate.request import Text
@@ -79,7 +79,7 @@ class Engine:
     A text hangs on its request alone, up to the rounding of logits: with a seed, or greedily, it is the one that
     `generate` writes, whatever else is in the batch, whoever was preempted and whatever was in the cache. `drafter`
     makes a drafter for each text, of whose guesses up to `drafts` are checked in a step; texts are then distributed as
-    those of `generate`, greedy ones equal. `limits` are the scheduler's.
+    those of `generate`, greedy ones equal. `limits` are the scheduler's, and `build` makes it, of whatever class.
     """
 
     def __init__(
@@ -91,10 +91,11 @@ class Engine:
         limits: Limits | None = None,
         drafter: Callable[[], Drafter] | None = None,
         drafts: int = 4,
+        build: Build = build_scheduler,
     ) -> None:
         require_at_least_one(drafts=drafts)
-        self.model, self.cache = model, Paged(model, pages=pages, page=page)
-        self.scheduler = Scheduler(self.cache.tables, limits or Limits())
+        self.model, self.scheduler = model, build(pages, page, limits or Limits())
+        self.cache = Paged(model, pages=pages, page=page, tables=self.scheduler.tables)
         self.runner = ModelRunner(model, self.cache)
         self.drafter, self.drafts = drafter, drafts
         self.batch: Batch | None = None

@@ -17,7 +17,7 @@ matrix products see all tokens at once and attention each sequence for itself, i
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -272,6 +272,15 @@ class Scheduler:
                 batch.copies += copies
                 batch.new[sequence.number] = fed + sequence.drafts
                 batch.left -= most
+
+
+Build = Callable[[int, int, Limits], Scheduler]
+"""Makes a scheduler, with tables of its own in `tables`, for so many pages of so many tokens each."""
+
+
+def build_scheduler(pages: int, page: int, limits: Limits) -> Scheduler:
+    """Make the package's own scheduler, on new tables of `pages` pages of `page` tokens."""
+    return Scheduler(PageTables(pages, page), limits)
 
 
 def _rank(sequence: Sequence) -> tuple[float, int]:

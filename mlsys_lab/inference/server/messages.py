@@ -9,10 +9,14 @@ from typing import Any, ClassVar
 
 @dataclass(frozen=True)
 class Start:
-    """To the engine, once: pages of its cache, and texts that a step may hold."""
+    """To the engine, once: pages of its cache, texts that a step may hold, and a Python file that makes its scheduler.
+
+    The file defines `build(pages, page, limits)`; None takes the package's own scheduler.
+    """
 
     blocks: int
     sequences: int
+    scheduler: str | None = None
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 
 import uvicorn
@@ -31,7 +32,7 @@ class Settings:
     `blocks` are pages of the cache, `sequences` texts that a step may hold, and `queue` those that may wait besides.
     An answer may take `answer_s` seconds; a client may keep the server waiting for `client_s`, for the head of its
     request, for the body, or to read on. `port` 0 takes any that is free. With `replicas` the engine is as many, as
-    deployments of Ray Serve.
+    deployments of Ray Serve. `scheduler` is a Python file with a `build(pages, page, limits)` of your own.
     """
 
     host: str = "127.0.0.1"
@@ -44,12 +45,15 @@ class Settings:
     client_s: int = 10
     answer_s: float = 120.0
     replicas: int | None = None
+    scheduler: str | None = None
 
     def __post_init__(self) -> None:
         require_at_least_one(blocks=self.blocks, sequences=self.sequences, body_bytes=self.body_bytes)
         require_at_least_one(client_s=self.client_s)
         require_not_negative(queue=self.queue)
         require_at_least_one(replicas=1 if self.replicas is None else self.replicas)
+        if self.scheduler is not None and not Path(self.scheduler).is_file():
+            raise InputError("no such scheduler", got=self.scheduler, expected="a Python file")
         if not 0 <= self.port < 2**16:
             raise InputError("port out of range", got=self.port, expected="0 to 65535")
         if self.api_key is not None and not (self.api_key.isascii() and self.api_key.isprintable() and self.api_key):
@@ -118,7 +122,7 @@ async def serve(settings: Settings, announce: Callable[[str], None]) -> None:
 
 
 def _build_engine(settings: Settings, metrics: Metrics) -> EngineProcess:
-    start = Start(settings.blocks, settings.sequences)
+    start = Start(settings.blocks, settings.sequences, settings.scheduler)
     if settings.replicas is None:
         return EngineProcess(start, settings.sequences + settings.queue, metrics)
     from mlsys_lab.inference.server.ray_engine import RayEngine

@@ -6,6 +6,7 @@ decides when to end. What anything prints goes to standard error.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import queue
 import sys
@@ -14,8 +15,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import BinaryIO
 
-from mlsys_lab.errors import InputError
-from mlsys_lab.inference.engine import Engine, Limits, Written
+from mlsys_lab.errors import CourseError, InputError
+from mlsys_lab.inference.engine import Build, Engine, Limits, Written, build_scheduler
 from mlsys_lab.inference.generate import Request, Sampling
 from mlsys_lab.inference.pretrained import load_pair
 from mlsys_lab.inference.server.messages import (
@@ -46,7 +47,8 @@ class Worker:
     def __init__(self, start: Start) -> None:
         pair = load_pair()
         self.tokenizer, self.end = pair.tokenizer, pair.tokenizer.special_id(END)
-        self.engine = Engine(pair.target, pages=start.blocks, limits=Limits(sequences=start.sequences))
+        build = load_build(start.scheduler) if start.scheduler else build_scheduler
+        self.engine = Engine(pair.target, pages=start.blocks, limits=Limits(sequences=start.sequences), build=build)
         tables = self.engine.cache.tables
         self.recorder = Recorder(self.engine.scheduler)
         self.room = min(pair.target.config.context, start.blocks * tables.page + 1)
@@ -130,6 +132,19 @@ class Worker:
         del self.asked[number], self.left[number], self.sent[number]
 
 
+def load_build(path: str) -> Build:
+    """Run a Python file: the `build` that it defines; InputError where it does not."""
+    spec = importlib.util.spec_from_file_location("scheduler", path)
+    if spec is None or spec.loader is None:
+        raise InputError("no Python file", got=path, help="name one that ends in .py")
+    module = sys.modules["scheduler"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if not callable(build := getattr(module, "build", None)):
+        raise InputError(f"{path} makes no scheduler", expected="a function build(pages, page, limits)")
+    made: Build = build
+    return made
+
+
 def main() -> None:
     """Serve messages until standard input ends."""
     with os.fdopen(os.dup(1), "wb") as out:
@@ -139,6 +154,8 @@ def main() -> None:
         try:
             with one_thread():
                 _serve(inbox, out)
+        except CourseError as error:
+            sys.exit(f"mlsys-lab: {error}")
         except BrokenPipeError:
             os._exit(0)  # nobody listens any more, and what was not written never can be
 

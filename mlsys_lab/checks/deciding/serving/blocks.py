@@ -18,7 +18,7 @@ def _draw_blocks(rng: np.random.Generator, case: Case) -> Arrays:
     """A script that names each block by the place in it at which the block was last given."""
     count, prefix = case.params["count"], bool(case.params.get("prefix"))
     pool, place = Pool(count), dict[int, int]()
-    script, given = [], 0
+    script, given = list[tuple[int, int, int]](), 0
     weights = [0.4, 0.15, 0.45, 0, 0] if not prefix else [0.3, 0.1, 0.3, 0.2, 0.1]
     while len(script) < case.params["steps"]:
         what, key = int(rng.choice(5, p=weights)), int(rng.integers(count + 1))
@@ -150,8 +150,8 @@ BLOCKS = (
             Case("many calls", {"count": 7, "steps": 300}, hidden=True),
         ),
         "Which list says who holds a block, and which says what can be given out? Do they always agree?",
-        "allocate takes a free block and sets its count to one; release gives it back only when its count has come down "
-        "to zero.",
+        "allocate takes a free block and sets its count to one; release gives it back only when its count has come "
+        "down to zero.",
     ),
 )
 PREFIX = (

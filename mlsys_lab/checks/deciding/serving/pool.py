@@ -108,7 +108,9 @@ class Memory:
             end = min(count, (place + 1) * self.page)
             if self.texts.get(table[place], ())[:end] != tuple(text[:end]):
                 got = f"block {table[place]} holds other tokens, or none"
-                raise BrokenRuleError(f"{where} does not find its kept tokens", got, f"tokens {place * self.page} to {end - 1}")
+                raise BrokenRuleError(
+                    f"{where} does not find its kept tokens", got, f"tokens {place * self.page} to {end - 1}"
+                )
 
     def write(self, table: Sequence[int], text: Sequence[int], first: int, end: int) -> None:
         """Write a text's tokens first to end - 1 into its blocks."""

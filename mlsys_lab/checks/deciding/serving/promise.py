@@ -36,7 +36,8 @@ def _draw_budget(rng: np.random.Generator, case: Case) -> Arrays:
 
 
 def _seconds(lines: np.ndarray, writers: int, past: int, chunk: int) -> float:
-    return max(step + token * (writers + chunk) + cached * writers * past for step, token, cached in lines.tolist())
+    parts = [1, writers + chunk, writers * past]
+    return float((lines @ parts).max())
 
 
 def _expect_budget(arrays: Arrays) -> Arrays:
@@ -61,7 +62,7 @@ def _draw_load(rng: np.random.Generator, case: Case) -> Arrays:
     """Requests at random times, so many at each of the case's rates, with prompts and answers of its lengths."""
     p = case.params
     gaps = np.concatenate([rng.exponential(1 / rate, count) for count, rate in p["rates"]])
-    lengths, writes = rng.integers(*p["prompt"], len(gaps)), rng.integers(*p["writes"], len(gaps))
+    lengths, writes = (rng.integers(p[name][0], p[name][1], len(gaps)) for name in ("prompt", "writes"))
     return {
         "scheduler": np.array(Rules.FREE.value),
         "prefix": np.array(True),

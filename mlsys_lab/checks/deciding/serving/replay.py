@@ -57,7 +57,9 @@ class Replay:
             held, writers, preempted = (part[step] for part in noted)
             self.arrive()
             where = f"step {step}"
-            self._step(where, {i: (first, count) for i, first, count in fed[step]}, group(held), [i for (i,) in preempted])
+            self._step(
+                where, {i: (first, count) for i, first, count in fed[step]}, group(held), [i for (i,) in preempted]
+            )
             self.pool.compare(where, got["available"][step], got["references"][step])
             self._run(where, fed[step], [[next(tokens) for _ in range(count)] for _, _, count in fed[step]])
             self._write(where, [i for (i,) in writers])
@@ -95,7 +97,7 @@ class Replay:
         return len(self.texts[i]) - self.kept[i]
 
     def _pages(self, tokens: int) -> int:
-        return -(-tokens // self.page)
+        return math.ceil(tokens / self.page)
 
     # --- what a step decides ------------------------------------------------------------------------------------------
 
@@ -223,7 +225,9 @@ class Replay:
         for i, first, count in fed:
             written = self.tables[i][first // self.page : self._pages(first + count)]
             if shared := [block for block in written if self.pool.references[block] > 1]:
-                raise BrokenRuleError(f"{where}: request {i} writes into a block that others hold", f"block {shared[0]}")
+                raise BrokenRuleError(
+                    f"{where}: request {i} writes into a block that others hold", f"block {shared[0]}"
+                )
             self.memory.write(self.tables[i], self.texts[i], first, first + count)
         parts = [(count, first) for _, first, count in fed]
         self.now_s += float(np.dot(self.clock_s, [1, *map(sum, zip(*parts, strict=True))]))

@@ -140,11 +140,11 @@ CONTINUOUS = (
             _case("more slots than requests", Rules.CONTINUOUS, pool=(40, 4), limits=(9, 99), requests=6, over=12),
             _case("few blocks", Rules.CONTINUOUS, pool=(7, 3), limits=(4, 99), requests=12, over=20),
             _case("blocks of one token", Rules.CONTINUOUS, pool=(20, 1), limits=(3, 99), requests=8, over=9),
-            _case("single tokens", Rules.CONTINUOUS, pool=(3, 4), limits=(3, 99), requests=7, prompt=(1, 1), writes=(1, 2)),
-            _case("some are given up", Rules.CONTINUOUS, pool=(12, 3), limits=(3, 99), requests=16, over=20, gone=0.5),
             _case(
-                "many", Rules.CONTINUOUS, pool=(14, 4), limits=(5, 99), requests=50, over=70, gone=0.2, hidden=True
+                "single tokens", Rules.CONTINUOUS, pool=(3, 4), limits=(3, 99), requests=7, prompt=(1, 1), writes=(1, 2)
             ),
+            _case("some are given up", Rules.CONTINUOUS, pool=(12, 3), limits=(3, 99), requests=16, over=20, gone=0.5),
+            _case("many", Rules.CONTINUOUS, pool=(14, 4), limits=(5, 99), requests=50, over=70, gone=0.2, hidden=True),
         ),
         "Write down for one step who runs, what of each is kept, and how many blocks are available. Who may come in?",
         "Feed all that is pending of those who run; admit the first that waits as long as a slot is free and blocks "
@@ -203,7 +203,14 @@ SHARED = (
             _case("two alike", Rules.CHUNKED, prefix=True, pool=(12, 2), limits=(2, 6), requests=3, beginnings=1),
             _case("one token a step", Rules.CHUNKED, prefix=True, pool=(9, 2), limits=(1, 1), requests=5, beginnings=1),
             _case(
-                "many alike", Rules.CHUNKED, prefix=True, pool=(40, 3), limits=(6, 20), requests=16, over=30, beginnings=2
+                "many alike",
+                Rules.CHUNKED,
+                prefix=True,
+                pool=(40, 3),
+                limits=(6, 20),
+                requests=16,
+                over=30,
+                beginnings=2,
             ),
             _case(
                 "few blocks", Rules.CHUNKED, prefix=True, pool=(9, 2), limits=(4, 9), requests=16, over=40, beginnings=2
@@ -244,9 +251,22 @@ PREEMPTIVE = (
         "Whoever came last gives way",
         14,
         (
-            _case("two, few blocks", Rules.PREEMPTIVE, pool=(4, 2), limits=(2, 6), requests=2, prompt=(2, 4), writes=(3, 4)),
+            _case(
+                "two, few blocks",
+                Rules.PREEMPTIVE,
+                pool=(4, 2),
+                limits=(2, 6),
+                requests=2,
+                prompt=(2, 4),
+                writes=(3, 4),
+            ),
             _case("one at a time", Rules.PREEMPTIVE, pool=(6, 3), limits=(1, 3), requests=4, over=9),
-            _case("several, few blocks", Rules.PREEMPTIVE, pool=(9, 2), limits=(4, 8), requests=10, over=9, writes=(4, 9)),
+            _case(
+                "several, few blocks", Rules.PREEMPTIVE, pool=(9, 2), limits=(4, 8), requests=10, over=9, writes=(4, 9)
+            ),
+            _case(
+                "many run", Rules.PREEMPTIVE, pool=(24, 2), limits=(8, 16), requests=14, prompt=(1, 4), writes=(9, 18)
+            ),
             _case("blocks of one token", Rules.PREEMPTIVE, pool=(20, 1), limits=(4, 9), requests=9, over=12),
             _case("enough for all", Rules.PREEMPTIVE, pool=(60, 3), limits=(5, 8), requests=12, over=20),
             _case(

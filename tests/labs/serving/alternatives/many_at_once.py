@@ -55,7 +55,7 @@ class PrefixBlocks(BlockManager):
             self.keys[block] = key
 
     def find(self, key):
-        return self.places[key] if key in self.places else None
+        return self.places.get(key)
 
 
 class PrefixTables(PageTables):
@@ -102,7 +102,9 @@ class PromisedScheduler(PreemptiveScheduler):
         self.limits = Limits(self.limits.sequences, max(self.limits.sequences, len(parts) + chunk))
         in_time = [one for one in self.waiting if self.slack_s(one) > 0]
         too_late = [one for one in self.waiting if self.slack_s(one) <= 0]
-        self.waiting = sorted(in_time, key=lambda one: (one.prompt, one.most)) + sorted(too_late, key=lambda one: one.most)
+        self.waiting = sorted(in_time, key=lambda one: (one.prompt, one.most)) + sorted(
+            too_late, key=lambda one: one.most
+        )
         return super().schedule()
 
     def slack_s(self, sequence):
