@@ -730,9 +730,7 @@ for name, blocks, kind in (("each its own", BlockManager, PageTables), ("shared"
     steps, times_s = drive(ChunkedScheduler(tables, Limits(64, 512)), questions, clock)
     fed = sum(sum(step.values()) for step in steps)
     first_s = sorted(times[0] - one.comes_s for times, one in zip(times_s, questions, strict=True))
-    print(
-        f"{name:12} {fed:6,} tokens fed, up to {max(in_use):3} blocks, first tokens in {1e3 * first_s[20]:.0f} ms (median)"
-    )
+    print(f"{name:12} {fed:6,} tokens fed, up to {max(in_use):3} blocks, half the first in {1e3 * first_s[20]:.0f} ms")
     figure.add_scatter(y=in_use, mode="lines", name=name)
 figure.update_layout(xaxis_title="step", yaxis_title="blocks in use", margin_t=30)
 show(figure, alt="Blocks in use step by step: with a shared document a fraction of those without")

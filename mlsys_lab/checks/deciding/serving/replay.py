@@ -31,7 +31,8 @@ class Replay:
 
     def __init__(self, asked: Arrays) -> None:
         self.rules, self.prefix = Rules(int(asked["scheduler"])), bool(asked["prefix"])
-        (count, self.page), (self.sequences, self.tokens) = asked["pool"].tolist(), asked["limits"].tolist()
+        count, self.page = map(int, asked["pool"])
+        self.sequences, self.tokens = map(int, asked["limits"])
         self.clock_s, self.comes_s, self.leaves_s = (asked[name].tolist() for name in ("clock", "comes_s", "leaves_s"))
         self.texts = ragged(asked["prompts"], asked["lengths"])
         self.most = [len(text) + writes for text, writes in zip(self.texts, asked["writes"].tolist(), strict=True)]
@@ -97,7 +98,7 @@ class Replay:
         return len(self.texts[i]) - self.kept[i]
 
     def _pages(self, tokens: int) -> int:
-        return math.ceil(tokens / self.page)
+        return -(-tokens // self.page)
 
     # --- what a step decides ------------------------------------------------------------------------------------------
 

@@ -172,10 +172,8 @@ def _replay_tables(got: Arrays, asked: Arrays) -> None:
         if bool(got["given"][step]) != answer:
             raise BrokenRuleError(f"{where} gives the wrong answer", bool(got["given"][step]), answer)
         for text, kept in world.kept.items():
-            if lengths[step].get(text) != [kept]:
-                raise BrokenRuleError(
-                    f"after {where}, text {text} keeps", lengths[step].get(text, ["nothing"])[0], kept
-                )
+            if (length := lengths[step].get(text)) != [kept]:
+                raise BrokenRuleError(f"after {where}, text {text} has the wrong length", length, [kept])
             if held[step].get(text, []) != world.tables[text]:
                 what = f"after {where}, text {text} has the wrong table"
                 raise BrokenRuleError(what, held[step].get(text, []), world.tables[text])
