@@ -960,6 +960,15 @@ for title, found in (("good requests a second", good), ("ms to the first token, 
 
 # %%
 #| export
+class EngineBlocks(PrefixBlocks):
+    """Your blocks, with what the server's page shows of them."""
+
+    @property
+    def kept(self) -> list[int]:
+        """Known blocks that nobody holds."""
+        return list(self.cached)
+
+
 class EngineTables(PrefixTables):
     """Your tables, as the engine's cache calls them."""
 
@@ -971,11 +980,23 @@ class EngineTables(PrefixTables):
 
 
 class EngineScheduler(PreemptiveScheduler):
-    """Your scheduler, as the engine calls it."""
+    """Your scheduler, as the engine calls it; its texts have the names and counts that the server's page shows."""
+
+    added = 0
 
     def add(self, prompt: Tokens[int], max_tokens: int, *, priority: int = 0) -> Sequence:
         """Let a text wait; all have one priority."""
-        return super().add(prompt, max_tokens)
+        sequence = super().add(prompt, max_tokens)
+        sequence.rank, sequence.hits = (self.steps, self.added), 0
+        self.added += 1
+        return sequence
+
+    def admit(self, sequence: Sequence) -> bool:
+        """Let a waiting text run, and count what is kept of it already."""
+        admitted = super().admit(sequence)
+        if admitted:
+            sequence.hits += self.tables.length(sequence.number)
+        return admitted
 
     def schedule(self) -> Batch:
         """Put the next step together, and count it."""
@@ -985,7 +1006,7 @@ class EngineScheduler(PreemptiveScheduler):
 
 def build(pages: int, page: int, limits: Limits) -> EngineScheduler:
     """Make a scheduler on so many blocks of so many tokens."""
-    return EngineScheduler(EngineTables(PrefixBlocks(pages), page), limits)
+    return EngineScheduler(EngineTables(EngineBlocks(pages), page), limits)
 
 
 # %%
@@ -1030,7 +1051,7 @@ start = [sys.executable, "-c", "import sys; from mlsys_lab.cli import main; sys.
 command = [*start, "--port", "0", "--blocks", "40", "--scheduler", str(mine)]
 server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 try:
-    address = re.search(r"http://\S+(?=/v1)", server.stdout.readline())[0]
+    address = re.search(r"http://\S+", server.stdout.readline())[0]
     plain = {"model": "mlsys-lab-target", "max_tokens": TOKENS, "temperature": 0}
     with ThreadPoolExecutor(len(prompts)) as readers:
         answers = list(readers.map(lambda prompt: ask("/v1/completions", prompt=prompt, **plain), prompts))

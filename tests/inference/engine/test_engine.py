@@ -8,7 +8,8 @@ from random import Random
 import pytest
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.inference.engine import Engine, Limits
+from mlsys_lab.inference.cache import PageTables
+from mlsys_lab.inference.engine import Engine, Limits, Scheduler
 from mlsys_lab.inference.generate import Request, Sampling, generate
 from mlsys_lab.inference.speculative import ModelDrafter, PromptLookup
 from tests.inference.making import CONTEXT, V, build, draw
@@ -39,6 +40,27 @@ def check(answers, asked):
         assert [text.reason for text in texts] == [text.reason for text in alone]
         for text, other in zip(texts, alone, strict=True):
             assert text.logprobs == pytest.approx(other.logprobs, abs=1e-12)
+
+
+class OneAtATime(Scheduler):
+    """Admits nobody while somebody runs."""
+
+    def _admit(self, sequence, batch):
+        return not self.running and super()._admit(sequence, batch)
+
+
+def test_a_scheduler_of_another_class_decides():
+    engine = Engine(
+        MODEL, pages=8, page=3, build=lambda pages, page, limits: OneAtATime(PageTables(pages, page), limits)
+    )
+    asked = requests(1, greedy=True)
+    numbers, found = [engine.add(request) for request in asked], {}
+    while not engine.idle:
+        assert len(engine.scheduler.running) <= 1
+        for written in engine.step():
+            if written.completion:
+                found[written.request] = written.completion
+    check([[found[number]] for number in numbers], asked)
 
 
 @pytest.mark.parametrize("preemption", ["recompute", "swap"])

@@ -164,3 +164,38 @@ def test_options_that_cannot_be_are_said_in_one_line(options, said, capsys):
     assert main(["serve", *options]) == 1
     error = capsys.readouterr().err
     assert error.startswith(f"mlsys-lab: {said}") and error.count("\n") == 1
+
+
+OWN = """
+from mlsys_lab.inference.engine import Scheduler
+from mlsys_lab.inference.cache import PageTables
+
+
+class Eager(Scheduler):
+    def schedule(self):
+        self.steps += 99
+        return super().schedule()
+
+
+def build(pages, page, limits):
+    return Eager(PageTables(pages, page), limits)
+"""
+
+
+def test_a_scheduler_from_a_file_decides(tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text(OWN, encoding="utf-8")
+    with serving("--scheduler", str(path)) as served:
+        assert served.complete()[0] == 200
+        assert served.wait_until_idle()["mlsys_engine_steps"] >= 100
+
+
+def test_a_file_without_a_scheduler_is_refused_in_one_line(tmp_path, capsys):
+    assert main(["serve", "--scheduler", str(tmp_path / "none.py")]) == 1
+    assert "no such scheduler" in capsys.readouterr().err
+    path = tmp_path / "empty.py"
+    path.write_text("", encoding="utf-8")
+    done = subprocess.run(
+        [COMMAND, "serve", "--port", "0", "--scheduler", str(path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and "makes no scheduler" in done.stderr and "Traceback" not in done.stderr
