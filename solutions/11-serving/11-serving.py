@@ -1043,6 +1043,7 @@ def ask(path, **fields):
         return json.load(answer) if fields else answer.read().decode()
 
 
+drive(build(64, 16, Limits(4, 64)), [Request(0, [1, 2, 3], 2)])  # what is still to do shows here
 folder = tempfile.TemporaryDirectory()
 mine = Path(folder.name) / "mine.py"
 cells = get_ipython().user_ns["In"]  # all that has been run in this notebook, in its order
@@ -1066,7 +1067,6 @@ finally:
 for prompt, text in zip(prompts, served, strict=True):
     print(f"{prompt.removeprefix(BEGINNING)} …{text!r}")
 
-# %%
 from mlsys_lab import stack
 from mlsys_lab.inference.pretrained import load_pair
 from mlsys_lab.inference.text.chat import END
