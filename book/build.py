@@ -57,7 +57,6 @@ def settings(address: Address, static: Path, cache: Path) -> dict[str, Any]:
     extra = {
         "latex_individualpages": False,  # get_final_config takes this out again and insists on finding it
         "html_baseurl": address.site,
-        "html_math_renderer": "typeset",  # of _ext/formulas.py
         "nb_execution_cache_path": str(cache),
         "html_theme_options": {
             "repository_url": address.repository,
