@@ -68,7 +68,8 @@ class Served:
         if receive_bytes:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         client.connect(("127.0.0.1", self.port))
-        client.sendall(post(json.dumps(fields | {"stream": True}).encode(), key=self.key))
+        body = json.dumps(fields | {"stream": True}).encode()
+        client.sendall(post(body, "Connection: close", f"Content-Length: {len(body)}", key=self.key))
         if not receive_bytes:
             assert client.recv(15) == b"HTTP/1.1 200 OK"
         return client
