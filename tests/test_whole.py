@@ -21,13 +21,13 @@ def collect(*arguments: str) -> tuple[list[str], str]:
 
 @pytest.fixture(scope="module")
 def alone() -> list[str]:
-    """All tests of the suite that need the machine to themselves."""
-    return collect("--part=alone")[0]
+    """All tests of the suite that need the machine to themselves, weekly ones too."""
+    return collect("--part=alone", "--weekly")[0]
 
 
 def test_every_test_belongs_to_one_of_the_two_runs(alone):
     both = ["tests/stack/test_artifact.py", "tests/grader/speed/test_stand.py"]
-    spread, told = collect("--part=spread", *both)
+    spread, told = collect("--part=spread", "--weekly", *both)
     theirs = [name for name in alone if name.startswith(tuple(both))]
     assert spread and all(name.startswith(both[0]) for name in spread)
     assert theirs and all(name.startswith(both[1]) for name in theirs)
