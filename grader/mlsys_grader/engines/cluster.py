@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 import socket
 import subprocess
 import sys
 from typing import Any
 
-from mlsys_lab.errors import CourseError, InputError, MissingToolError
+from mlsys_lab import local_ray
+from mlsys_lab.errors import CourseError, InputError
 
 CONNECT_S, JOIN_S = 5.0, 40.0
 """How soon the port of a cluster's head must accept a connection, and how soon a process must have joined it."""
-STARTS = 3
-"""How often Ray is started on this machine until it stands: it gives itself 30 s, which a busy machine may not keep."""
 TRIAL = "import sys, ray; ray.init(address=sys.argv[1], logging_level='ERROR', log_to_driver=False)"
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": "^"}
-"""No statistics to anybody; nothing of what other jobs' workers die of among our own lines ("^" is in every line)."""
-OBJECT_STORE_BYTES = 100 << 20
-"""Shared memory of a Ray that is started here: artifacts and verdicts are small."""
 
 
 def import_ray(*, own: bool) -> Any:
-    """The module `ray`; `MissingToolError` where it is not installed.
-
-    `own`: a Ray is to be started here. Its ports will be open to the network, and who may speak to them may run
-    anything: so they ask for a token that only this process and its children know.
-    """
-    if "ray" not in sys.modules:  # Ray reads these once, as it is imported
-        for name, value in QUIET.items():
-            os.environ.setdefault(name, value)
-        if own and "RAY_AUTH_MODE" not in os.environ:
-            os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    try:
-        import ray
-    except ModuleNotFoundError:
-        raise MissingToolError("Ray is not installed", help="pip install 'mlsys-lab[cluster]'") from None
-    return ray
+    """The module `ray`, to join a cluster or to start one of our `own`; `MissingToolError` where it is missing."""
+    return local_ray.import_ray(own=own, extra="cluster")
 
 
 def start_ray(ray: Any, workers: int, gpus: int | None = None) -> None:
@@ -45,25 +25,7 @@ def start_ray(ray: Any, workers: int, gpus: int | None = None) -> None:
 
     Raises `CourseError` with Ray's first line when it does not start.
     """
-    for attempt in range(1, STARTS + 1):
-        try:
-            ray.init(
-                address="local",
-                num_cpus=max(workers, os.cpu_count() or 1),
-                num_gpus=gpus,
-                object_store_memory=OBJECT_STORE_BYTES,
-                include_dashboard=False,
-                logging_level="ERROR",
-                log_to_driver=False,
-                _system_config={"enable_metrics_collection": False},
-            )
-            return
-        except Exception as error:  # a busy machine, full memory, ports: Ray has no class for them
-            ray.shutdown()
-            if attempt == STARTS:
-                said = (str(error).strip().splitlines() or [type(error).__name__])[0]
-                help = "grade without --engine ray"
-                raise CourseError("Ray does not start on this machine", got=said[:300], help=help) from None
+    local_ray.start_ray(ray, workers, gpus=gpus, help="grade without --engine ray")
 
 
 def join_cluster(ray: Any, address: str) -> None:

@@ -7,24 +7,18 @@ number, routes by prefix, and streams what they write. Needs the extra `replicas
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
-from mlsys_lab.errors import CourseError, MissingToolError
+from mlsys_lab.errors import MissingToolError
 from mlsys_lab.inference.server.engine_process import EngineProcess
 from mlsys_lab.inference.server.errors import ApiError
 from mlsys_lab.inference.server.messages import Abort, Ask, Begun, Message, Piece, Refused, Start
 from mlsys_lab.inference.server.metrics import Metrics
-
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
-OBJECT_STORE_BYTES = 100 << 20
-STARTS = 3
-"""How often Ray is started: it gives itself 30 s, which a busy machine may not keep."""
+from mlsys_lab.local_ray import import_ray, start_ray
 
 
 class EngineReplica:
@@ -93,7 +87,7 @@ class RayEngine(EngineProcess):
 
     def _deploy(self) -> None:
         ray, serve = _import_ray()
-        _start_ray(ray, self.replicas)
+        start_ray(ray, self.replicas, gpus=0, help="serve without --engine ray")
         from ray.serve.config import RequestRouterConfig
 
         from mlsys_lab.inference.server.prefix_router import PrefixRouter
@@ -134,38 +128,13 @@ class RayEngine(EngineProcess):
 
 
 def _import_ray() -> tuple[Any, Any]:
-    """The modules `ray` and `ray.serve`, set to send no statistics and to ask for a token that only we know."""
-    for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
-    if "RAY_AUTH_MODE" not in os.environ:
-        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    """The modules `ray` and `ray.serve`."""
+    ray = import_ray(own=True, extra="replicas")
     try:
-        import ray
         from ray import serve
     except ModuleNotFoundError as error:
         raise MissingToolError(f"{error.name} is not installed", help="pip install 'mlsys-lab[replicas]'") from None
     return ray, serve
-
-
-def _start_ray(ray: Any, replicas: int) -> None:
-    for attempt in range(1, STARTS + 1):
-        try:
-            ray.init(
-                address="local",
-                num_cpus=max(replicas, os.cpu_count() or 1),
-                num_gpus=0,
-                object_store_memory=OBJECT_STORE_BYTES,
-                include_dashboard=False,
-                logging_level="ERROR",
-                log_to_driver=False,
-                _system_config={"enable_metrics_collection": False},
-            )
-            return
-        except Exception as error:  # a busy machine, full memory, ports: Ray has no class for them
-            ray.shutdown()
-            if attempt == STARTS:
-                said = (str(error).strip().splitlines() or [type(error).__name__])[0]
-                raise CourseError("Ray does not start on this machine", got=said[:300]) from None
 
 
 def _shut_down() -> None:

@@ -51,7 +51,7 @@ class Reply:
             work = self._stream(send) if self.shape.wanted.stream else self._send_whole(scope, receive, send)
             await unless_gone(receive, work)
         except ClientDisconnect:
-            pass
+            pass  # nobody is left to be told
         finally:
             self.answer.close()
 
