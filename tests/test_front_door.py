@@ -141,3 +141,13 @@ def test_constraints_are_in_that_order_and_hold_all_that_the_project_asks_for() 
     asked = [*PROJECT["dependencies"], *(item for extra in PROJECT["optional-dependencies"].values() for item in extra)]
     names = {re.sub(r"[-_.]+", "-", re.match(r"[\w.-]+", item)[0]).lower() for item in asked} - {"mlsys-lab"}
     assert names <= held
+
+
+TRITON_OF_TORCH = {"2.13.0": "3.7.1"}
+"""Which Triton a build of torch for GPUs asks for, from its metadata on PyPI; the build for CPUs does not say."""
+
+
+def test_the_constraints_can_be_held_by_either_build_of_torch() -> None:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = dict(line.split("==") for line in lines)
+    assert pins["triton"] == TRITON_OF_TORCH[pins["torch"]]
