@@ -20,8 +20,8 @@ import openai
 from mlsys_lab.inference.server.protocol import MODEL
 
 COMMAND = str(Path(sys.executable).with_name("mlsys-lab"))
-LONG = {"model": MODEL, "prompt": "A", "max_tokens": 480, "n": 8, "stop": ["never written"], "seed": 4}
-"""Request whose eight texts take thousands of tokens: whoever tests what happens meanwhile has time."""
+LONG = {"model": MODEL, "prompt": "A", "max_tokens": 480, "n": 8, "temperature": 2, "seed": 4, "stop": ["unwritten"]}
+"""Request whose eight texts take about 3,000 tokens: whoever tests what happens meanwhile has time."""
 
 
 @dataclass
