@@ -10,10 +10,15 @@ With --engine ray there are several replicas of the engine, deployed by Ray Serv
 --sequences hold for each. Prompts that begin alike go to the same replica, whose cache has read their beginning,
 unless it is full. /metrics then counts requests and tokens; blocks and steps are the replicas' own.
 
+With --adapter NAME=FOLDER, as often as you like, requests whose model is NAME are answered under that low-rank adapter
+(LoRA, in PEFT's format: `mlsys_lab.inference.adapters` trains and saves them), in one batch with all others. Adapters
+lie in memory beside --blocks: /metrics says their bytes.
+
 examples:
   mlsys-lab serve
   mlsys-lab serve --port 9000 --blocks 64 --queue 8
   mlsys-lab serve --engine ray --replicas 2
+  mlsys-lab serve --adapter poet=adapters/poet --adapter clerk=adapters/clerk
   curl localhost:8000/v1/completions -H 'Content-Type: application/json' \\
     -d '{"model": "mlsys-lab-target", "prompt": "The memory of a GPU", "max_tokens": 40}'
 """
@@ -34,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sequences", type=int, default=16, metavar="N", help="texts that a step may hold (16)")
     parser.add_argument("--queue", type=int, default=64, metavar="N", help="texts that may wait; then comes 429 (64)")
     parser.add_argument("--scheduler", metavar="FILE", help="Python file whose build(pages, page, limits) makes it")
+    parser.add_argument("--adapter", action="append", metavar="NAME=FOLDER", help="serve an adapter as another model")
     parser.add_argument("--timeout", type=float, default=120.0, metavar="S", help="seconds for an answer (120)")
     patience = "seconds that a client may take to send its request, or to read on (10)"
     parser.add_argument("--client-timeout", type=int, default=10, metavar="S", help=patience)
@@ -60,6 +66,19 @@ def run(args: argparse.Namespace) -> int:
         answer_s=args.timeout,
         replicas=(2 if args.replicas is None else args.replicas) if args.engine == "ray" else None,
         scheduler=args.scheduler,
+        adapters=_read_adapters(args.adapter or []),
     )
     asyncio.run(serve(settings, lambda address: print(f"Serving at {address} (API: /v1); Ctrl-C ends it.", flush=True)))
     return 0
+
+
+def _read_adapters(given: list[str]) -> dict[str, str]:
+    """Folders by name; InputError for what is not NAME=FOLDER, and for a name given twice."""
+    adapters: dict[str, str] = {}
+    for one in given:
+        name, equals, folder = one.partition("=")
+        if not (name and equals and folder) or name in adapters:
+            expected = "NAME=FOLDER, each name once"
+            raise InputError("--adapter", got=one, expected=expected)
+        adapters[name] = folder
+    return adapters

@@ -4,6 +4,7 @@ cache         keys and values of the tokens so far, by sequence: contiguous, sli
 text          a byte-pair tokenizer, text as it is written, conversations
 generate      prompts continued token by token, greedily or by draws, many at once
 speculative   drafts of several tokens, checked in one step
+adapters      low-rank adapters: many fine-tuned models on the weights of one
 engine        many requests at once, on pages: scheduler, model runner, Engine
 server        the engine over HTTP, in the form of OpenAI's API
 simulator     the engine's scheduler against a clock: TTFT, TPOT, goodput of a load; replicas that it needs

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 from torch.nn import functional as F
 
 from mlsys_lab.errors import InputError
@@ -25,7 +26,7 @@ BETAS, WEIGHT_DECAY, GRADIENT_NORM = (0.9, 0.98), 0.1, 1.0
 
 
 def train(
-    model: Transformer, ids: Tokens, *, batch: int, sequence: int, steps: int, rate: float, seed: int
+    model: nn.Module, ids: Tokens, *, batch: int, sequence: int, steps: int, rate: float, seed: int
 ) -> Iterator[tuple[int, float]]:
     """Train a model in place to predict each next token of ids (D,); yields each step's number, from 1, and loss.
 
@@ -68,7 +69,7 @@ def windows(ids: Tokens, starts: Tokens, sequence: int) -> torch.Tensor:
     return torch.from_numpy(ids[starts[:, None] + np.arange(sequence + 1)])
 
 
-def loss(model: Transformer, windows: torch.Tensor) -> torch.Tensor:
+def loss(model: nn.Module, windows: torch.Tensor) -> torch.Tensor:
     """Mean cross-entropy of predicting each next token in windows (B, T + 1), in nats a token."""
     logits = model(windows[:, :-1])  # (B, T, V)
     return F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())

@@ -152,6 +152,15 @@ def test_drafts_pay_until_steps_are_compute_bound(page) -> None:
         assert gain == exactly(written * plain / checking)
 
 
+def test_many_adapters_on_one_base(page) -> None:
+    matrices = [(D, D), (D, GROUPS * HEAD), (D, GROUPS * HEAD), (D, D), (D, F), (D, F), (F, D)]
+    adapter = 2 * LAYERS * 16 * sum(map(sum, matrices))
+    weights, cache = 2 * (BLOCKS + V * D + NORMS), TOKEN * (PROMPT + 1)  # a text's is read, a token's written
+    assert (page.adapter, page.adapter_texts) == (exactly(adapter), exactly(adapter / TOKEN / (PROMPT + ANSWER)))
+    assert page.merged_s == exactly(32 * (weights + cache) / CARDS / BANDWIDTH)
+    assert page.batched_s == exactly((weights + 32 * (cache + adapter)) / CARDS / BANDWIDTH)
+
+
 def test_parted_servers(page) -> None:
     assert page.sent_s == exactly(PROMPT * TOKEN / CARDS / NETWORK)
     assert page.ratio == exactly(step_s([(PROMPT, 0)]) * 256 / (step_s([(1, 1060)] * 256) * ANSWER))

@@ -13,11 +13,19 @@ Digest = bytes
 
 
 def chain(before: Digest, tokens: Sequence[int]) -> Digest:
-    """SHA-256 of a block's tokens and of all before them: `before` is the digest of the block before, b"" at first.
+    """SHA-256 of a block's tokens and of all before them: `before` is the digest of the block before, at first `root`.
 
     Keys and values depend on every token before them, so equal blocks with different beginnings must not be mistaken.
     """
     return hashlib.sha256(before + array("q", tokens).tobytes()).digest()
+
+
+def root(adapter: str | None) -> Digest:
+    """What stands before the first block of a text: b"", or the SHA-256 of the adapter's name that the text is under.
+
+    Keys and values depend on the weights that made them, so equal texts under different adapters share nothing.
+    """
+    return b"" if adapter is None else hashlib.sha256(adapter.encode()).digest()
 
 
 class BlockManager:

@@ -8,10 +8,13 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.amounts import require_at_least_one
-from mlsys_lab.inference.cache.blocks import BlockManager, chain
+from mlsys_lab.inference.cache.blocks import BlockManager, chain, root
+
+Found = TypeVar("Found")
 
 
 class PageTables:
@@ -19,8 +22,9 @@ class PageTables:
 
     A sequence holds as many pages as its tokens need. `fork` shares all pages, and whoever writes into a shared one
     gets a copy of it first. Full pages are known by a hash of all tokens up to their end: a prompt that begins as an
-    earlier one, running or gone, starts with its pages, until they are evicted for want of room. Every method raises
-    InputError, in one line, for a sequence that has no table.
+    earlier one, running or gone, starts with its pages, until they are evicted for want of room; of texts under
+    different adapters none begins as another. Every method raises InputError, in one line, for a sequence that has no
+    table.
     """
 
     def __init__(self, pages: int, page: int = 16) -> None:
@@ -29,6 +33,7 @@ class PageTables:
         self._numbers = itertools.count()
         self._tables: dict[int, list[int]] = {}
         self._tokens: dict[int, list[int]] = {}  # committed
+        self._adapters: dict[int, str | None] = {}
         self._digests: dict[int, list[bytes]] = {}  # of a sequence's full pages, each with all before it
 
     @property
@@ -40,6 +45,10 @@ class PageTables:
         """Number of committed tokens of a sequence."""
         return len(self._find(self._tokens, sequence))
 
+    def adapter(self, sequence: int) -> str | None:
+        """Name of the adapter that a sequence's keys and values are worked out with, None for the model as it is."""
+        return self._find(self._adapters, sequence)
+
     def table(self, sequence: int) -> list[int]:
         """Pages of a sequence in the order of its tokens; the last ones may be empty as yet."""
         return self._find(self._tables, sequence)
@@ -48,26 +57,29 @@ class PageTables:
         """Number of pages that so many tokens of one sequence need."""
         return -(-tokens // self.page)
 
-    def start(self, prompt: Sequence[int] = ()) -> int:
-        """Number of a new sequence that begins with all full pages known of the prompt, but without its last token."""
+    def start(self, prompt: Sequence[int] = (), adapter: str | None = None) -> int:
+        """Number of a new sequence that begins with all full pages known of the prompt, but without its last token.
+
+        Known are those of sequences under the same adapter.
+        """
         table: list[int] = []
         digests: list[bytes] = []
         for end in range(self.page, len(prompt), self.page):
-            digest = chain(digests[-1] if digests else b"", prompt[end - self.page : end])
+            digest = chain(digests[-1] if digests else root(adapter), prompt[end - self.page : end])
             block = self.blocks.find(digest)
             if block is None:
                 break
             self.blocks.share(block)
             table.append(block)
             digests.append(digest)
-        return self._add(table, list(prompt[: len(table) * self.page]), digests)
+        return self._add(table, list(prompt[: len(table) * self.page]), digests, adapter)
 
     def fork(self, sequence: int) -> int:
         """Number of a new sequence that shares all pages of another one."""
         table = self.table(sequence)[: self.pages(self.length(sequence))]
         for block in table:
             self.blocks.share(block)
-        return self._add(table, list(self._tokens[sequence]), list(self._digests[sequence]))
+        return self._add(table, list(self._tokens[sequence]), list(self._digests[sequence]), self._adapters[sequence])
 
     def truncate(self, sequence: int, length: int) -> None:
         """Forget all but the first `length` tokens, and give back the pages behind; InputError if there are fewer."""
@@ -81,7 +93,8 @@ class PageTables:
         """Forget a sequence and give back its pages."""
         self.table(sequence)
         self._release(sequence, 0)
-        del self._tables[sequence], self._tokens[sequence], self._digests[sequence]
+        for kept in (self._tables, self._tokens, self._digests, self._adapters):
+            del kept[sequence]
 
     def missing(self, counts: Mapping[int, int]) -> int:
         """Number of pages that `reserve` would take for so many further tokens, copies of shared pages among them."""
@@ -129,15 +142,16 @@ class PageTables:
             tokens.extend(part)
             for index in range(len(digests), len(tokens) // self.page):
                 filled = tokens[index * self.page : (index + 1) * self.page]
-                digests.append(chain(digests[-1] if digests else b"", filled))
+                digests.append(chain(digests[-1] if digests else root(self._adapters[sequence]), filled))
                 self.blocks.register(self._tables[sequence][index], digests[-1])
 
-    def _add(self, table: list[int], tokens: list[int], digests: list[bytes]) -> int:
+    def _add(self, table: list[int], tokens: list[int], digests: list[bytes], adapter: str | None) -> int:
         sequence = next(self._numbers)
         self._tables[sequence], self._tokens[sequence], self._digests[sequence] = table, tokens, digests
+        self._adapters[sequence] = adapter
         return sequence
 
-    def _find(self, kept: Mapping[int, list[int]], sequence: int) -> list[int]:
+    def _find(self, kept: Mapping[int, Found], sequence: int) -> Found:
         if sequence not in kept:
             raise InputError("no such sequence in the cache", got=sequence, expected=f"one of {self.sequences}")
         return kept[sequence]

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import torch
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.amounts import require_at_least_one
+from mlsys_lab.inference.adapters import Adapter, AdapterBank
 from mlsys_lab.inference.cache import Paged
 from mlsys_lab.inference.engine.model_runner import ModelRunner
-from mlsys_lab.inference.engine.scheduler import Batch, Build, Limits, build_scheduler
+from mlsys_lab.inference.engine.scheduler import Batch, Build, Limits, Scheduler, build_scheduler
 from mlsys_lab.inference.engine.sequence import Sequence
 from mlsys_lab.inference.generate import Completion, Request, choose
 from mlsys_lab.inference.generate.request import Text
@@ -80,6 +81,9 @@ class Engine:
     `generate` writes, whatever else is in the batch, whoever was preempted and whatever was in the cache. `drafter`
     makes a drafter for each text, of whose guesses up to `drafts` are checked in a step; texts are then distributed as
     those of `generate`, greedy ones equal. `limits` are the scheduler's, and `build` makes it, of whatever class.
+    `adapters` of the model, by name, are kept beside the cache, and requests of one batch choose among them; InputError
+    for one that does not fit the model, and where the scheduler is none of the package's, which keeps prefixes under
+    different adapters apart.
     """
 
     def __init__(
@@ -92,11 +96,16 @@ class Engine:
         drafter: Callable[[], Drafter] | None = None,
         drafts: int = 4,
         build: Build = build_scheduler,
+        adapters: Mapping[str, Adapter] | None = None,
     ) -> None:
         require_at_least_one(drafts=drafts)
         self.model, self.scheduler = model, build(pages, page, limits or Limits())
+        if adapters and not isinstance(self.scheduler, Scheduler):
+            got, expected = type(self.scheduler).__name__, "one of the package's class Scheduler"
+            raise InputError("a scheduler that may know no adapters", got=got, expected=expected)
         self.cache = Paged(model, pages=pages, page=page, tables=self.scheduler.tables)
-        self.runner = ModelRunner(model, self.cache)
+        self.adapters = AdapterBank(model, adapters or {})
+        self.runner = ModelRunner(model, self.cache, self.adapters)
         self.drafter, self.drafts = drafter, drafts
         self.batch: Batch | None = None
         self._writers: dict[Sequence, Writer] = {}
@@ -109,15 +118,19 @@ class Engine:
         """Whether every request has been answered."""
         return self.scheduler.idle
 
-    def add(self, request: Request, *, priority: int = 0) -> int:
+    def add(self, request: Request, *, priority: int = 0, adapter: str | None = None) -> int:
         """Number of a request, whose texts wait from now on; one of a higher `priority` is served earlier.
 
-        InputError for a request that the model cannot answer, and for one that outgrows the cache.
+        It is answered under the adapter of this name, or by the model as it is. InputError for an adapter that is not
+        there, a request that the model cannot answer, and one that outgrows the cache.
         """
         request.check(self.model)
+        if adapter is not None:
+            self.adapters.require(adapter)
+        under = {} if adapter is None else {"adapter": adapter}  # schedulers of other classes need not know the word
         number = self._requests
         for choice, generator in enumerate(request.sampling.generators(request.count)):
-            sequence = self.scheduler.add(request.prompt, request.max_tokens, priority=priority)
+            sequence = self.scheduler.add(request.prompt, request.max_tokens, priority=priority, **under)
             drafter = self.drafter() if self.drafter else None
             self._writers[sequence] = Writer(number, choice, Text(request), generator, drafter)
         self._requests += 1
@@ -142,9 +155,9 @@ class Engine:
             del self._writers[sequence]
         self._streams.pop(number, None)
 
-    def stream(self, request: Request, *, priority: int = 0) -> Iterator[Written]:
+    def stream(self, request: Request, *, priority: int = 0, adapter: str | None = None) -> Iterator[Written]:
         """What is written of one request, as it comes; all others go on meanwhile. Closed early, it is aborted."""
-        number, left = self.add(request, priority=priority), request.count
+        number, left = self.add(request, priority=priority, adapter=adapter), request.count
         inbox = self._streams[number] = deque()
         try:
             while left and number in self._streams:

@@ -97,10 +97,11 @@ class Scheduler:
         """Whether no sequence waits or runs."""
         return not self.waiting and not self.running
 
-    def add(self, prompt: Iterable[int], max_tokens: int, *, priority: int = 0) -> Sequence:
+    def add(self, prompt: Iterable[int], max_tokens: int, *, priority: int = 0, adapter: str | None = None) -> Sequence:
         """Let a sequence wait that may write up to `max_tokens` tokens; a higher `priority` is served earlier.
 
-        InputError for one that would not fit into all pages, even alone.
+        Sequences under different adapters go into one step, and share no page. InputError for one that would not fit
+        into all pages, even alone.
         """
         tokens = list(prompt)
         require_at_least_one(prompt=len(tokens), max_tokens=max_tokens)
@@ -115,7 +116,7 @@ class Scheduler:
             )
         rank = (self.steps - priority * self.limits.patience, self._added)
         self._added += 1
-        sequence = Sequence(tokens, len(tokens), most, rank)
+        sequence = Sequence(tokens, len(tokens), most, rank, adapter)
         self._wait(sequence)
         return sequence
 
@@ -203,7 +204,7 @@ class Scheduler:
                 return False
         if not batch.left:
             return False
-        number = self.tables.start(sequence.tokens if self.limits.prefix_caching else ())
+        number = self.tables.start(sequence.tokens if self.limits.prefix_caching else (), sequence.adapter)
         hits = self.tables.length(number)
         everything = {number: len(sequence.tokens) - hits}
         while (copies := self.tables.try_reserve(everything, spare=len(self.running))) is None:

@@ -22,7 +22,8 @@ class Saved:
 class Sequence:
     """A prompt and what has been written after it, as a scheduler sees it.
 
-    `tokens` are those of the prompt, the first `prompt` of them, and those written; never more than `most`.
+    `tokens` are those of the prompt, the first `prompt` of them, and those written; never more than `most`. `adapter`
+    is the name of the one that it is written under, None for the model as it is.
     `rank` orders sequences: the lowest is served first and preempted last. `number` is the sequence's in the page
     tables while it runs, else None; `saved` are its keys and values while it is swapped out. `drafts` are guesses of
     the next tokens, to be checked in the next step. Counted on the way: tokens that were in the cache already when it
@@ -33,6 +34,7 @@ class Sequence:
     prompt: int
     most: int
     rank: tuple[float, int]
+    adapter: str | None = None
     number: int | None = None
     saved: Saved | None = None
     drafts: list[int] = field(default_factory=list)

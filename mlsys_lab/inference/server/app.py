@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -20,7 +20,7 @@ from mlsys_lab.inference.server.errors import ApiError
 from mlsys_lab.inference.server.metrics import Metrics
 from mlsys_lab.inference.server.objects import Shape
 from mlsys_lab.inference.server.page import Page
-from mlsys_lab.inference.server.protocol import MODEL, Wanted, read_chat, read_completion
+from mlsys_lab.inference.server.protocol import MODEL, Wanted, no_model, read_chat, read_completion
 from mlsys_lab.inference.server.reply import JSON, Reply, show_error
 from mlsys_lab.inference.server.watchers import Watching
 
@@ -39,7 +39,7 @@ class Routes:
     """Handlers of the routes, on one engine."""
 
     def __init__(self, engine: EngineProcess, bounds: Bounds) -> None:
-        self.engine, self.bounds = engine, bounds
+        self.engine, self.bounds, self.adapters = engine, bounds, engine.start_message.adapters
 
     async def complete(self, request: Request) -> ASGIApp:
         """Continue a prompt."""
@@ -50,16 +50,17 @@ class Routes:
         return await self._answer(request, read_chat)
 
     async def models(self, request: Request) -> Response:
-        """List the one model."""
+        """List the model, and its adapters as further ones."""
         self._require_key(request)
-        return JSON({"object": "list", "data": [_MODEL]})
+        return JSON({"object": "list", "data": [_describe(name) for name in (MODEL, *self.adapters)]})
 
     async def model(self, request: Request) -> Response:
-        """Describe the one model; 404 for another."""
+        """Describe the model or an adapter; 404 for another."""
         self._require_key(request)
-        if request.path_params["name"] != MODEL:
-            raise ApiError(HTTPStatus.NOT_FOUND, "no such model", param="model", code="model_not_found")
-        return JSON(_MODEL)
+        name = request.path_params["name"]
+        if name != MODEL and name not in self.adapters:
+            raise no_model(name, self.adapters)
+        return JSON(_describe(name))
 
     async def health(self, request: Request) -> Response:
         """Say whether requests are taken: 200 or 503; with the engine's process id."""
@@ -77,10 +78,10 @@ class Routes:
         self.engine.require_watchable()
         return Watching(self.engine.watchers)
 
-    async def _answer(self, request: Request, read: Callable[[object], Wanted]) -> ASGIApp:
+    async def _answer(self, request: Request, read: Callable[[object, Collection[str]], Wanted]) -> ASGIApp:
         self._require_key(request)
         body = await read_json(request, most_bytes=self.bounds.body_bytes, timeout_s=self.bounds.body_s)
-        wanted = read(body)
+        wanted = read(body, self.adapters)
         return Reply(self.engine.open(wanted.ask), Shape(wanted), self.bounds.answer_s)
 
     def _require_key(self, request: Request) -> None:
@@ -147,4 +148,7 @@ async def _tell_nothing(request: Request, error: Exception) -> Response:
     return show_error(ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, "the server made a mistake"))
 
 
-_MODEL = {"id": MODEL, "object": "model", "created": 0, "owned_by": "mlsys-lab"}
+def _describe(name: str) -> dict[str, object]:
+    """Object of a model; an adapter's says of which model it is one, as vLLM has it."""
+    parent = {} if name == MODEL else {"parent": MODEL}
+    return {"id": name, "object": "model", "created": 0, "owned_by": "mlsys-lab"} | parent

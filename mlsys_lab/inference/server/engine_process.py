@@ -187,7 +187,10 @@ class EngineProcess:
         """Wait for the worker's first message; False where it ends without one."""
         assert process.stdout
         line = await process.stdout.readline()
-        self.ready = bool(line) and isinstance(Lines.decode(line), Ready)
+        first = Lines.decode(line) if line else None
+        self.ready = isinstance(first, Ready)
+        if isinstance(first, Ready):
+            self.metrics.adapter_bytes = first.adapter_bytes
         return self.ready
 
     async def _supervise(self) -> None:

@@ -11,20 +11,23 @@ from typing import Any, ClassVar
 class Start:
     """To the engine, once: pages of its cache, texts that a step may hold, and a Python file that makes its scheduler.
 
-    The file defines `build(pages, page, limits)`; None takes the package's own scheduler.
+    The file defines `build(pages, page, limits)`; None takes the package's own scheduler. `adapters` are folders by the
+    names under which requests ask for them.
     """
 
     blocks: int
     sequences: int
     scheduler: str | None = None
+    adapters: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Ask:
     """To the engine: continue a prompt, text or token ids, or answer `chat`, pairs of role and content.
 
-    Of prompt and chat one is there. `max_tokens` None takes what room there is; `logprobs`: whether tokens are sent,
-    not their text alone. The other fields are those of `generate.Request` and `generate.Sampling`.
+    Of prompt and chat one is there. `adapter` None asks the model as it is. `max_tokens` None takes what room there is;
+    `logprobs`: whether tokens are sent, not their text alone. The other fields are those of `generate.Request` and
+    `generate.Sampling`.
     """
 
     number: int
@@ -37,6 +40,7 @@ class Ask:
     seed: int | None = None
     stop: list[str] = field(default_factory=list)
     logprobs: bool = False
+    adapter: str | None = None
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,9 @@ class Watch:
 
 @dataclass(frozen=True)
 class Ready:
-    """From the engine, once it has loaded the model."""
+    """From the engine, once it has loaded the model, and adapters of so many bytes in memory."""
+
+    adapter_bytes: int
 
 
 @dataclass(frozen=True)

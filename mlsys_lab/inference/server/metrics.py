@@ -37,7 +37,7 @@ class Metrics:
     def __init__(self, blocks: int) -> None:
         self.blocks = blocks
         self.responses: Counter[tuple[str, int]] = Counter()
-        self.prompt_tokens = self.generated_tokens = self.restarts = self.open_texts = 0
+        self.prompt_tokens = self.generated_tokens = self.restarts = self.open_texts = self.adapter_bytes = 0
         self.state = State(0, 0, 0, 0, 0)
         self.first_token, self.between_tokens = Histogram(), Histogram()
 
@@ -58,6 +58,7 @@ class Metrics:
             ("mlsys_batch_tokens", "gauge", "Tokens of the last step.", state.batch_tokens),
             ("mlsys_blocks_used", "gauge", "Pages of the cache that a text holds.", state.blocks_used),
             ("mlsys_blocks", "gauge", "Pages of the cache.", self.blocks),
+            ("mlsys_adapter_bytes", "gauge", "Bytes of all adapters, beside the cache.", self.adapter_bytes),
             ("mlsys_engine_steps", "gauge", "Steps since the engine began.", state.steps),
         ]
         times = [

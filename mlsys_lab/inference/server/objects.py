@@ -71,7 +71,8 @@ class Shape:
         return self._head("chat.completion.chunk" if self.wanted.chat else "text_completion", choices)
 
     def _head(self, kind: str, choices: list[Object]) -> Object:
-        return {"id": self.id, "object": kind, "created": self.created, "model": MODEL, "choices": choices}
+        model = self.wanted.ask.adapter or MODEL
+        return {"id": self.id, "object": kind, "created": self.created, "model": model, "choices": choices}
 
     def _rest(self, choice: int, pieces: Sequence[Piece]) -> Object:
         reason = pieces[-1].reason if pieces else None

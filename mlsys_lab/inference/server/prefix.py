@@ -12,11 +12,15 @@ CHARACTERS, TOKENS = 128, 32
 
 
 def read_prefix(ask: Ask) -> bytes:
-    """Beginning of what a request asks for, as bytes; of a conversation with the roles of its turns."""
+    """Beginning of what a request asks for, as bytes: its adapter's name, then of a conversation also who speaks.
+
+    Keys and values under one adapter are no use under another.
+    """
+    under = f"{ask.adapter}\0".encode() if ask.adapter else b""
     if isinstance(ask.prompt, list):
-        return repr(ask.prompt[:TOKENS]).encode()
+        return under + repr(ask.prompt[:TOKENS]).encode()
     text = ask.prompt or "".join(f"{role}\n{content}\n" for role, content in ask.chat or [])
-    return text[:CHARACTERS].encode(errors="surrogatepass")
+    return under + text[:CHARACTERS].encode(errors="surrogatepass")
 
 
 def rank_replicas(prefix: bytes, replicas: Iterable[str]) -> list[str]:

@@ -6,7 +6,7 @@ A field that would change the answer and is not offered is an error, never ignor
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
@@ -75,18 +75,18 @@ class Fields:
                 raise bad_request(f"unknown field: got {_shorten(name)}")
 
 
-def read_completion(body: object) -> Wanted:
-    """Request of `/v1/completions`; ApiError for a body that is none."""
+def read_completion(body: object, adapters: Collection[str] = ()) -> Wanted:
+    """Request of `/v1/completions` where these adapters are served too; ApiError for a body that is none."""
     fields = Fields(body)
     prompt = fields.need("prompt", _is_prompt, "one prompt: text, or a list of token ids")
     logprobs = fields.take("logprobs", _whole(0, 0), "0: of the tokens written, of no others")
     most = fields.take("max_tokens", *_AT_LEAST_ONE)
     ask = Ask(0, prompt=prompt, max_tokens=most or COMPLETION_TOKENS, logprobs=logprobs is not None)
-    return _read_common(fields, ask, chat=False)
+    return _read_common(fields, ask, adapters, chat=False)
 
 
-def read_chat(body: object) -> Wanted:
-    """Request of `/v1/chat/completions`; ApiError for a body that is none."""
+def read_chat(body: object, adapters: Collection[str] = ()) -> Wanted:
+    """Request of `/v1/chat/completions` where these adapters are served too; ApiError for a body that is none."""
     fields = Fields(body)
     messages = fields.need("messages", _is_conversation, "a list of objects with role and content, both text")
     logprobs = fields.take("logprobs", _is_flag, "true or false")
@@ -94,14 +94,20 @@ def read_chat(body: object) -> Wanted:
     older, newer = (fields.take(name, *_AT_LEAST_ONE) for name in ("max_tokens", "max_completion_tokens"))
     turns = [(message["role"], message["content"]) for message in messages]
     ask = Ask(0, chat=turns, max_tokens=older if newer is None else newer, logprobs=bool(logprobs))
-    return _read_common(fields, ask, chat=True)
+    return _read_common(fields, ask, adapters, chat=True)
 
 
-def _read_common(fields: Fields, ask: Ask, *, chat: bool) -> Wanted:
+def no_model(model: str, adapters: Collection[str]) -> ApiError:
+    """Error 404 of a model that is neither the one that is served nor one of its adapters."""
+    expected = ", ".join(ascii(name) for name in (MODEL, *adapters))
+    text = f"no such model: got {_shorten(model)}, expected {'one of ' if adapters else ''}{expected}"
+    return ApiError(HTTPStatus.NOT_FOUND, text, param="model", code="model_not_found")
+
+
+def _read_common(fields: Fields, ask: Ask, adapters: Collection[str], *, chat: bool) -> Wanted:
     model = fields.need("model", lambda value: isinstance(value, str), f"{MODEL!r}")
-    if model != MODEL:
-        text = f"no such model: got {_shorten(model)}, expected {MODEL!r}"
-        raise ApiError(HTTPStatus.NOT_FOUND, text, param="model", code="model_not_found")
+    if model != MODEL and model not in adapters:
+        raise no_model(model, adapters)
     temperature = fields.take("temperature", lambda value: _is_number(value) and 0 <= value <= 2, "0 to 2")
     stop = fields.take(
         "stop", _is_stop, f"a string or up to {MOST_STOPS} of 1 to {MOST_STOP_CHARACTERS} characters each"
@@ -110,6 +116,7 @@ def _read_common(fields: Fields, ask: Ask, *, chat: bool) -> Wanted:
     options = fields.take("stream_options", _is_stream_options, "an object with include_usage, true or false")
     ask = replace(
         ask,
+        adapter=None if model == MODEL else model,
         count=fields.take("n", _whole(1, MOST_TEXTS), f"1 to {MOST_TEXTS}") or 1,
         temperature=1.0 if temperature is None else float(temperature),
         top_p=fields.take("top_p", lambda value: _is_number(value) and 0 < value <= 1, "above 0, at most 1"),

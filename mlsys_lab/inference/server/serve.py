@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import signal
 import socket
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
@@ -18,6 +21,7 @@ from mlsys_lab.inference.server.connection import Connection
 from mlsys_lab.inference.server.engine_process import EngineProcess
 from mlsys_lab.inference.server.messages import Start
 from mlsys_lab.inference.server.metrics import Metrics
+from mlsys_lab.inference.server.protocol import MODEL
 
 CLOSE_S = 5
 """Seconds that connections have to close after the last answer."""
@@ -32,7 +36,8 @@ class Settings:
     `blocks` are pages of the cache, `sequences` texts that a step may hold, and `queue` those that may wait besides.
     An answer may take `answer_s` seconds; a client may keep the server waiting for `client_s`, for the head of its
     request, for the body, or to read on. `port` 0 takes any that is free. With `replicas` the engine is as many, as
-    deployments of Ray Serve. `scheduler` is a Python file with a `build(pages, page, limits)` of your own.
+    deployments of Ray Serve. `scheduler` is a Python file with a `build(pages, page, limits)` of your own. `adapters`
+    are folders in PEFT's format, by names that requests give as their model.
     """
 
     host: str = "127.0.0.1"
@@ -46,6 +51,7 @@ class Settings:
     answer_s: float = 120.0
     replicas: int | None = None
     scheduler: str | None = None
+    adapters: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require_at_least_one(blocks=self.blocks, sequences=self.sequences, body_bytes=self.body_bytes)
@@ -54,6 +60,12 @@ class Settings:
         require_at_least_one(replicas=1 if self.replicas is None else self.replicas)
         if self.scheduler is not None and not Path(self.scheduler).is_file():
             raise InputError("no such scheduler", got=self.scheduler, expected="a Python file")
+        for name, folder in self.adapters.items():
+            if name == MODEL or not re.fullmatch(r"[\w.-]{1,64}", name, re.ASCII):
+                expected = f"1 to 64 letters, digits, dots, hyphens or underscores, not {MODEL}"
+                raise InputError("an adapter's name", got=ascii(name), expected=expected)
+            if not Path(folder).is_dir():
+                raise InputError("no such adapter", got=folder, expected="a folder in PEFT's format")
         if not 0 <= self.port < 2**16:
             raise InputError("port out of range", got=self.port, expected="0 to 65535")
         if self.api_key is not None and not (self.api_key.isascii() and self.api_key.isprintable() and self.api_key):
@@ -84,6 +96,8 @@ class Server(uvicorn.Server):
             self.draining = self.loop.create_task(self._drain())
         else:
             self.should_exit = self.force_exit = True
+            for connection in list(self.server_state.connections):
+                connection.transport.abort()  # else what answers on it is cancelled later, with a traceback
 
     async def _drain(self) -> None:
         await self.engine.drain()
@@ -93,7 +107,8 @@ class Server(uvicorn.Server):
 async def serve(settings: Settings, announce: Callable[[str], None]) -> None:
     """Serve until a signal has come and what ran then is finished; `announce` gets the address once it answers.
 
-    InputError for an address that cannot be had, CourseError where the engine does not start.
+    It is a process's last work: signals that come after it are ignored. InputError for an address that cannot be had,
+    CourseError where the engine does not start.
     """
     listener = _bind(settings.host, settings.port)
     metrics = Metrics(settings.blocks)
@@ -115,14 +130,33 @@ async def serve(settings: Settings, announce: Callable[[str], None]) -> None:
         await engine.start()
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         address = f"http://{host}:{listener.getsockname()[1]}"
-        await Server(config, engine, lambda: announce(address)).serve([listener])
+        server = Server(config, engine, lambda: announce(address))
+        with _signals_for(server):
+            await server.serve([listener])
     finally:
         listener.close()
         await engine.stop()
 
 
+@contextmanager
+def _signals_for(server: Server) -> Iterator[None]:
+    """Leave signals to the server from its first moment to its last, and to nobody after it.
+
+    uvicorn takes them while it serves, and gives them back to whoever had them before: left as they were, one that came
+    while the engine was being stopped would kill this process.
+    """
+    signals = signal.SIGINT, signal.SIGTERM
+    for one in signals:
+        signal.signal(one, server.handle_exit)
+    try:
+        yield
+    finally:
+        for one in signals:
+            signal.signal(one, signal.SIG_IGN)
+
+
 def _build_engine(settings: Settings, metrics: Metrics) -> EngineProcess:
-    start = Start(settings.blocks, settings.sequences, settings.scheduler)
+    start = Start(settings.blocks, settings.sequences, settings.scheduler, dict(settings.adapters))
     if settings.replicas is None:
         return EngineProcess(start, settings.sequences + settings.queue, metrics)
     from mlsys_lab.inference.server.ray_engine import RayEngine

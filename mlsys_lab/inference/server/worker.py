@@ -16,6 +16,7 @@ from functools import partial
 from typing import BinaryIO
 
 from mlsys_lab.errors import CourseError, InputError
+from mlsys_lab.inference.adapters import load_adapter
 from mlsys_lab.inference.engine import Build, Engine, Limits, Written, build_scheduler
 from mlsys_lab.inference.generate import Request, Sampling
 from mlsys_lab.inference.pretrained import load_pair
@@ -48,7 +49,9 @@ class Worker:
         pair = load_pair()
         self.tokenizer, self.end = pair.tokenizer, pair.tokenizer.special_id(END)
         build = load_build(start.scheduler) if start.scheduler else build_scheduler
-        self.engine = Engine(pair.target, pages=start.blocks, limits=Limits(sequences=start.sequences), build=build)
+        adapters = {name: load_adapter(folder, pair.target) for name, folder in start.adapters.items()}
+        limits = Limits(sequences=start.sequences)
+        self.engine = Engine(pair.target, pages=start.blocks, limits=limits, build=build, adapters=adapters)
         tables = self.engine.cache.tables
         self.recorder = Recorder(self.engine.scheduler)
         self.room = min(pair.target.config.context, start.blocks * tables.page + 1)
@@ -61,7 +64,7 @@ class Worker:
         if isinstance(message, Ask):
             try:
                 request = self._request(message)
-                number = self.engine.add(request)
+                number = self.engine.add(request, adapter=message.adapter)
             except InputError as error:
                 yield Refused(message.number, str(error))
                 return
@@ -165,7 +168,7 @@ def _serve(inbox: Inbox, out: BinaryIO) -> None:
     if not isinstance(start, Start):
         return
     worker = Worker(start)
-    _send(out, [Ready()])
+    _send(out, [Ready(worker.engine.adapters.size_bytes)])
     while True:
         messages = [inbox.get()] if worker.engine.idle else []
         while not inbox.empty():

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.inference.cache import BlockManager
-from mlsys_lab.inference.cache.blocks import chain
+from mlsys_lab.inference.cache import BlockManager, PageTables
+from mlsys_lab.inference.cache.blocks import chain, root
 
 
 def test_blocks_come_back_with_their_last_reference():
@@ -63,3 +63,17 @@ def test_what_is_known_twice_is_kept_once():
 def test_a_digest_is_of_all_tokens_before():
     assert chain(b"", [1, 2]) == chain(b"", (1, 2)) != chain(b"", [2, 1])
     assert chain(chain(b"", [1, 2]), [3, 4]) not in (chain(b"", [3, 4]), chain(b"", [1, 2, 3, 4]))
+
+
+def test_equal_texts_under_different_adapters_have_different_beginnings():
+    assert root(None) == b"" and len({root(None), root("a"), root("b"), root("")}) == 4
+    tables, text = PageTables(9, 2), [1, 2, 3, 4, 5]
+    first = tables.start(text, "a")
+    tables.reserve({first: 5})
+    tables.commit({first: text})
+    fork = tables.fork(first)
+    assert tables.adapter(first) == tables.adapter(fork) == "a"
+    assert [tables.length(tables.start(text, adapter)) for adapter in (None, "a", "b")] == [0, 4, 0]
+    tables.drop(fork)
+    with pytest.raises(InputError, match="no such sequence"):
+        tables.adapter(fork)

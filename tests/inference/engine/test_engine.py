@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import nullcontext
 from random import Random
 
 import pytest
 
 from mlsys_lab.errors import InputError
+from mlsys_lab.inference.adapters import adapted
 from mlsys_lab.inference.cache import PageTables
 from mlsys_lab.inference.engine import Engine, Limits, Scheduler
 from mlsys_lab.inference.generate import Request, Sampling, generate
 from mlsys_lab.inference.speculative import ModelDrafter, PromptLookup
+from tests.inference.adapters.making import strong
 from tests.inference.making import CONTEXT, V, build, draw
 
 MODEL = build()
 GREEDY = Sampling(temperature=0)
 ALIKE = draw(16)
+ADAPTERS = {"one": strong(MODEL, 2, 1, ("query", "value")), "other": strong(MODEL, 3, 2, ("key", "out", "up", "down"))}
 
 
 def requests(seed, greedy=False):
@@ -32,10 +36,15 @@ def requests(seed, greedy=False):
     return made
 
 
-def check(answers, asked):
+def write_alone(request, adapter=None):
+    with adapted(MODEL, ADAPTERS[adapter]) if adapter else nullcontext():
+        return generate(MODEL, [request])[0]
+
+
+def check(answers, asked, adapters=None):
     assert len(answers) == len(asked)
-    for request, texts in zip(asked, answers, strict=True):
-        (alone,) = generate(MODEL, [request])
+    for request, texts, adapter in zip(asked, answers, adapters or [None] * len(asked), strict=True):
+        alone = write_alone(request, adapter)
         assert [text.tokens for text in texts] == [text.tokens for text in alone]
         assert [text.reason for text in texts] == [text.reason for text in alone]
         for text, other in zip(texts, alone, strict=True):
@@ -64,25 +73,62 @@ def test_a_scheduler_of_another_class_decides():
 
 
 @pytest.mark.parametrize("preemption", ["recompute", "swap"])
+@pytest.mark.parametrize("mixed", [False, True], ids=["one model", "adapters"])
 @pytest.mark.parametrize("seed", (0, 2, 3))
-def test_texts_are_those_written_alone(preemption, seed):
-    random, asked = Random(seed), requests(seed)
+def test_texts_are_those_written_alone(preemption, mixed, seed):
+    random, choices, asked = Random(seed), Random(seed + 1000), requests(seed)
+    adapters = [choices.choice([None, *ADAPTERS]) if mixed else None for _ in asked]
     limits = Limits(sequences=4, tokens=6, preemption=preemption, host_pages=5)
-    engine, found = Engine(MODEL, pages=8, page=3, limits=limits), {}
+    engine, found = Engine(MODEL, pages=8, page=3, limits=limits, adapters=ADAPTERS if mixed else None), {}
     preempted = 0
-    for request in asked:
-        engine.add(request, priority=random.choice([0, 0, 1]))
+    for request, adapter in zip(asked, adapters, strict=True):
+        engine.add(request, priority=random.choice([0, 0, 1]), adapter=adapter)
         for _ in range(random.randint(0, 3)):
             preempted += take(engine, found)
     while not engine.idle:
         preempted += take(engine, found)
-    check([[found[number, choice] for choice in range(one.count)] for number, one in enumerate(asked)], asked)
+    check([[found[number, choice] for choice in range(one.count)] for number, one in enumerate(asked)], asked, adapters)
     assert preempted and engine.cache.bytes_held == 0 and engine.cache.sequences == []
 
 
 def take(engine, found):
     found |= {(one.request, one.choice): one.completion for one in engine.step() if one.completion}
     return len(engine.batch.preempted)
+
+
+def test_a_prefix_is_shared_under_one_adapter_and_with_no_other():
+    engine, request = Engine(MODEL, pages=40, page=4, adapters=ADAPTERS), Request(ALIKE[:13], 4, GREEDY)
+    hits, texts = [], set()
+    for adapter in (None, "one", "other", "one", None, "other"):
+        number = engine.add(request, adapter=adapter)
+        engine.step()
+        hits.append(engine.scheduler.running[0].hits)
+        answer = engine.run()[number]
+        check([answer], [request], [adapter])
+        texts.add(answer[0].tokens)
+    assert hits == [0, 0, 0, 12, 12, 12] and len(texts) == 3
+
+
+@pytest.mark.parametrize("drafter", ["lookup", "bad"])
+def test_drafts_change_no_text_under_adapters(drafter):
+    made = (lambda: PromptLookup(V)) if drafter == "lookup" else (lambda: ModelDrafter(MODEL))
+    asked, adapters = requests(5, greedy=True), [None, "one", "other", "one", None, "other", "one"]
+    limits = Limits(sequences=3, tokens=9)
+    engine = Engine(MODEL, pages=9, page=3, limits=limits, drafter=made, drafts=3, adapters=ADAPTERS)
+    numbers = [engine.add(request, adapter=adapter) for request, adapter in zip(asked, adapters, strict=True)]
+    found = engine.run()
+    check([found[number] for number in numbers], asked, adapters)
+
+
+def test_adapters_ask_for_a_scheduler_that_knows_them():
+    class Foreign:
+        tables = PageTables(4, 4)
+
+    with pytest.raises(InputError, match="a scheduler that may know no adapters: got Foreign"):
+        Engine(MODEL, pages=4, page=4, build=lambda pages, page, limits: Foreign(), adapters=ADAPTERS)
+    engine = Engine(MODEL, pages=4, page=4)
+    with pytest.raises(InputError, match="unknown adapter: got one, expected none: the engine has no adapters"):
+        engine.add(Request(draw(2), 2, GREEDY), adapter="one")
 
 
 @pytest.mark.parametrize("preemption", ["recompute", "swap"])

@@ -95,6 +95,15 @@ def test_a_second_signal_stops_at_once(strict):
             os.kill(engine, 0)
 
 
+def test_signals_up_to_the_last_moment_change_nothing():
+    with serving() as served:
+        client = served.stream(LONG | {"max_tokens": 20})
+        while served.process.poll() is None:
+            served.process.send_signal(signal.SIGTERM)
+        client.close()
+        assert served.process.wait() == 0 and served.log.read_text() == ""
+
+
 def test_who_sends_half_of_something_or_nothing_is_not_waited_for(hasty):
     whole = post(json.dumps(PRIVATE).encode())
     slow, half, nothing = (hasty.connect() for _ in range(3))

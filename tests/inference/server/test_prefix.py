@@ -17,7 +17,8 @@ def test_requests_that_begin_alike_have_one_prefix():
     assert read_prefix(Ask(0, prompt="x" * CHARACTERS + "a")) == read_prefix(Ask(0, prompt="x" * CHARACTERS + "b"))
     assert read_prefix(Ask(0, prompt=[1] * TOKENS + [2])) == read_prefix(Ask(0, prompt=[1] * TOKENS))
     others = [Ask(0, prompt="a"), Ask(0, prompt="b"), Ask(0, prompt=[1]), Ask(0, prompt="\ud800")]
-    assert len({read_prefix(ask) for ask in [*others, asks[0]]}) == 5
+    others += [Ask(0, prompt="a", adapter="one"), Ask(0, prompt="a", adapter="other")]
+    assert len({read_prefix(ask) for ask in [*others, asks[0]]}) == 7
 
 
 def test_prefixes_spread_and_stay_where_they_are():

@@ -1,0 +1,149 @@
+"""A low-rank adapter: W x becomes W x + (α/r) B A x, with matrices so thin that W can be shared.
+
+Dimension letters: I inputs and O outputs of a linear layer, r rank.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.flops.amounts import require_at_least_one, require_positive
+from mlsys_lab.models import Transformer
+from mlsys_lab.models.attention import SelfAttention
+from mlsys_lab.models.experts import MLP
+
+Thin = tuple[torch.Tensor, torch.Tensor]
+"""A (r, I) and B (O, r) of one layer."""
+Change = Callable[[str, torch.Tensor, torch.Tensor], torch.Tensor]
+"""What makes of a layer's name, its inputs (..., I) and outputs (..., O) the outputs that go on."""
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """Thin matrices beside linear layers of a model (LoRA, arXiv:2106.09685, §4.1): A (r, I) and B (O, r) by layer.
+
+    Layers have the names that the model's modules have, "blocks.0.attention.query". InputError for a rank below 1, an
+    `alpha` that is not positive, and no layer.
+    """
+
+    rank: int
+    alpha: float
+    matrices: Mapping[str, Thin]
+
+    def __post_init__(self) -> None:
+        require_at_least_one(rank=self.rank)
+        require_positive(alpha=self.alpha)
+        if not self.matrices:
+            raise InputError("an adapter without matrices", expected="A and B of one layer or more")
+
+    @property
+    def scale(self) -> float:
+        """What B A is multiplied by: α/r."""
+        return self.alpha / self.rank
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all its matrices."""
+        return sum(a.nbytes + b.nbytes for a, b in self.matrices.values())
+
+    def check(self, model: Transformer) -> None:
+        """Raise InputError unless every layer is one of the model's that can have an adapter, of its shape."""
+        layers = find_layers(model)
+        for name, (a, b) in self.matrices.items():
+            if name not in layers:
+                known = sorted({layer.rpartition(".")[2] for layer in layers})
+                expected = f"one of {', '.join(known)} in blocks 0 to {model.config.n_layers - 1}"
+                raise InputError("no layer of the model that takes an adapter", got=name, expected=expected)
+            outputs, inputs = layers[name].weight.shape
+            found, expected_shapes = (tuple(a.shape), tuple(b.shape)), ((self.rank, inputs), (outputs, self.rank))
+            if found != expected_shapes:
+                shapes = [" and ".join(map(str, pair)) for pair in (found, expected_shapes)]
+                raise InputError(f"A and B of {name} have other shapes", got=shapes[0], expected=shapes[1])
+
+
+def find_layers(model: Transformer) -> dict[str, nn.Linear]:
+    """Linear layers of a model that can have an adapter, by name: those that every token of a pass goes through.
+
+    They are attention's and those of dense MLPs; experts and latent attention see other rows, or no rows, of a batch.
+    """
+    kinds = [module for module in model.named_modules() if isinstance(module[1], SelfAttention | MLP)]
+    routed = [name for name, _ in model.named_modules() if ".experts." in name or ".shared." in name]
+    return {
+        f"{name}.{child}": linear
+        for name, module in kinds
+        if name not in routed
+        for child, linear in module.named_children()
+        if isinstance(linear, nn.Linear)
+    }
+
+
+def new_adapter(
+    model: Transformer, rank: int, *, alpha: float, targets: Sequence[str] = ("query", "value"), seed: int
+) -> Adapter:
+    """An adapter that changes nothing as yet, in the model's dtype: A normal of deviation 1/√I, B zero.
+
+    It lies beside the layers of these names in every block; InputError for a name that no layer has.
+    """
+    layers = find_layers(model)
+    known = sorted({name.rpartition(".")[2] for name in layers})
+    for target in targets:
+        if target not in known:
+            raise InputError("no layer takes an adapter under this name", got=target, expected=f"of {', '.join(known)}")
+    require_at_least_one(rank=rank)
+    generator = torch.Generator().manual_seed(seed)
+    matrices: dict[str, Thin] = {}
+    for name, linear in layers.items():
+        if name.rpartition(".")[2] in targets:
+            outputs, inputs = linear.weight.shape
+            a = torch.randn(rank, inputs, generator=generator, dtype=torch.float64) * inputs**-0.5
+            matrices[name] = a.to(linear.weight), linear.weight.new_zeros(outputs, rank)
+    return Adapter(rank, alpha, matrices)
+
+
+@torch.no_grad()
+def merge(model: Transformer, adapter: Adapter) -> Transformer:
+    """A copy of the model with W + (α/r) B A in place of every W, worked out in float64 and rounded once."""
+    adapter.check(model)
+    merged = copy.deepcopy(model)
+    for name, (a, b) in adapter.matrices.items():
+        weight = find_layers(merged)[name].weight
+        weight.copy_(weight.double() + adapter.scale * (b.double() @ a.double()))
+    return merged
+
+
+@contextmanager
+def adapted(model: Transformer, adapter: Adapter) -> Iterator[None]:
+    """Let all passes of the model within this block go through one adapter; its weights stay as they are."""
+    adapter.check(model)
+
+    def change(name: str, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        a, b = adapter.matrices[name]
+        return y + adapter.scale * (x @ a.mT @ b.mT)  # (..., O)
+
+    with changed(model, adapter.matrices, change):
+        yield
+
+
+@contextmanager
+def changed(model: Transformer, names: Iterable[str], change: Change) -> Iterator[None]:
+    """Change what these layers of a model give, as long as the block lasts."""
+    layers = find_layers(model)
+    hooks = [layers[name].register_forward_hook(_make_hook(name, change)) for name in names]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _make_hook(
+    name: str, change: Change
+) -> Callable[[nn.Module, tuple[torch.Tensor, ...], torch.Tensor], torch.Tensor]:
+    return lambda _, inputs, output: change(name, inputs[0], output)

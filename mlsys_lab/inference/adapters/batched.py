@@ -1,0 +1,89 @@
+"""Tokens of one pass, each under an adapter of its own: weights are read once for all, adapters once for each.
+
+Dimension letters: n adapters, r largest rank, I inputs and O outputs of a layer, Q tokens of a pass, S adapters among
+them, T most tokens of one adapter, P tokens that have one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from mlsys_lab.errors import InputError, did_you_mean
+from mlsys_lab.inference.adapters.adapter import Adapter, changed, find_layers
+from mlsys_lab.models import Transformer
+
+
+class AdapterBank:
+    """Adapters of one model, stacked, so that a pass can gather those of its tokens (Punica, arXiv:2310.18547, §4).
+
+    Ranks below the largest are filled up with zeros, and so are layers that an adapter leaves alone; α/r is multiplied
+    into B. All of it stays in memory: `size_bytes`, which no cache can have. InputError for an adapter that does not
+    fit the model.
+    """
+
+    def __init__(self, model: Transformer, adapters: Mapping[str, Adapter]) -> None:
+        self.model, self.names = model, list(adapters)
+        for name, adapter in adapters.items():
+            try:
+                adapter.check(model)
+            except InputError as error:
+                raise InputError(f"adapter {name}: {error}") from None
+        rank = max((adapter.rank for adapter in adapters.values()), default=0)
+        touched = {layer for adapter in adapters.values() for layer in adapter.matrices}
+        self.down: dict[str, torch.Tensor] = {}  # by layer: (n, r, I)
+        self.up: dict[str, torch.Tensor] = {}  # by layer: (n, O, r)
+        for layer, linear in find_layers(model).items():
+            if layer in touched:
+                outputs, inputs = linear.weight.shape
+                down = self.down[layer] = linear.weight.new_zeros(len(adapters), rank, inputs, requires_grad=False)
+                up = self.up[layer] = linear.weight.new_zeros(len(adapters), outputs, rank, requires_grad=False)
+                for index, adapter in enumerate(adapters.values()):
+                    if layer in adapter.matrices:
+                        a, b = adapter.matrices[layer]
+                        down[index, : adapter.rank] = a
+                        up[index, :, : adapter.rank] = adapter.scale * b
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all adapters, filled up as they are kept."""
+        return sum(stack.nbytes for stacks in (self.down, self.up) for stack in stacks.values())
+
+    def require(self, name: str) -> None:
+        """Raise InputError for a name that no adapter has."""
+        if name not in self.names:
+            expected = f"one of {', '.join(self.names)}" if self.names else "none: the engine has no adapters"
+            raise InputError("unknown adapter", got=name, expected=expected, help=did_you_mean(name, self.names))
+
+    @contextmanager
+    def applied(self, names: Sequence[str | None]) -> Iterator[None]:
+        """Let passes over (1, Q) tokens within this block take each token under the adapter that is named for it.
+
+        None is the model as it is: such tokens' outputs are not touched. Tokens are laid out in rows by adapter,
+        (S, T), for one batched product in which every adapter's matrices are gathered once, not once a token.
+        """
+        rows: dict[str, list[int]] = {}
+        for token, name in enumerate(names):
+            if name is not None:
+                rows.setdefault(name, []).append(token)
+        if not rows:
+            yield
+            return
+        device = self.model.embedding.weight.device
+        longest = max(map(len, rows.values()))
+        filled = [row + [0] * (longest - len(row)) for row in rows.values()]
+        places = torch.tensor(filled, device=device)  # (S, T)
+        tokens = torch.tensor([token for row in rows.values() for token in row], device=device)  # (P,)
+        used = [number * longest + place for number, row in enumerate(rows.values()) for place in range(len(row))]
+        cells = torch.tensor(used, device=device)  # (P,)
+        index = torch.tensor([self.names.index(name) for name in rows], device=device)  # (S,)
+
+        def change(layer: str, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            laid_out = x.flatten(0, -2)[places]  # (S, T, I)
+            added = laid_out @ self.down[layer][index].mT @ self.up[layer][index].mT  # (S, T, O)
+            return y.flatten(0, -2).index_add(0, tokens, added.flatten(0, 1)[cells]).view_as(y)
+
+        with changed(self.model, self.down, change):
+            yield

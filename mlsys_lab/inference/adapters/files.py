@@ -1,0 +1,119 @@
+"""Adapters in PEFT's format: a folder with adapter_config.json and adapter_model.safetensors."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.inference.adapters.adapter import Adapter, find_layers
+from mlsys_lab.models import Transformer
+from mlsys_lab.models.layouts import LLAMA, locate
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+PREFIX, A, B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
+PLAIN: Mapping[str, tuple[object, ...]] = {
+    "alora_invocation_tokens": (None,),
+    "alpha_pattern": ({}, None),
+    "bias": ("none",),
+    "fan_in_fan_out": (False,),
+    "init_lora_weights": (True, False, None, "gaussian", "orthogonal"),
+    "layer_replication": (None, []),
+    "lora_bias": (False,),
+    "modules_to_save": (None, []),
+    "rank_pattern": ({}, None),
+    "target_parameters": (None, []),
+    "trainable_token_indices": (None,),
+    "use_dora": (False,),
+    "use_qalora": (False,),
+    "use_rslora": (False,),
+}
+"""Fields of the configuration that change what an adapter computes, with the values under which it is W + (α/r) B A."""
+
+
+def load_adapter(folder: str | Path, model: Transformer) -> Adapter:
+    """Read an adapter for a model, in the model's dtype, from a folder that PEFT or `save_adapter` wrote.
+
+    Tensors have LLaMA's names of layers. InputError, in one line, for a folder without these files, damaged ones, a
+    configuration that asks for more than W + (α/r) B A, layers that the model has not, and shapes other than its own.
+    """
+    folder = Path(folder)
+    rank, alpha = _read_config(folder / CONFIG)
+    path = folder / WEIGHTS
+    try:
+        tensors = load_file(path)
+    except (SafetensorError, OSError) as problem:
+        raise InputError(f"{path} is not safetensors", got=_line(problem)) from None
+    layers = {_name(layer): layer for layer in find_layers(model)}
+    halves: dict[str, dict[str, torch.Tensor]] = {}
+    for name, tensor in sorted(tensors.items()):
+        stored, half = (name.removesuffix(A), A) if name.endswith(A) else (name.removesuffix(B), B)
+        if not name.endswith((A, B)) or stored not in layers:
+            expected = f"A and B of LLaMA's layers, {PREFIX}model.layers.0.self_attn.q_proj{A}"
+            raise InputError(f"{path} has a tensor that is beside no layer of the model", got=name, expected=expected)
+        if not tensor.is_floating_point():
+            raise InputError(f"{name} in {path} is quantised", got=tensor.dtype, expected="16 to 64 bits")
+        if not tensor.isfinite().all():
+            raise InputError(f"{name} in {path} holds numbers that are none", help="the file may be damaged")
+        halves.setdefault(layers[stored], {})[half] = tensor.to(model.embedding.weight)
+    for layer, found in halves.items():
+        for half in (A, B):
+            if half not in found:
+                raise InputError(f"{path} lacks {_name(layer)}{half}", help="the file may be damaged")
+    try:
+        adapter = Adapter(rank, alpha, {layer: (found[A], found[B]) for layer, found in halves.items()})
+        adapter.check(model)
+    except InputError as error:
+        raise InputError(f"{folder}: {error}") from None
+    return adapter
+
+
+def save_adapter(adapter: Adapter, folder: str | Path) -> None:
+    """Write an adapter in PEFT's format to a folder that is made if need be, under LLaMA's names of layers."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    targets = sorted({_name(layer).rpartition(".")[2] for layer in adapter.matrices})
+    config = {"peft_type": "LORA", "r": adapter.rank, "lora_alpha": adapter.alpha, "target_modules": targets}
+    (folder / CONFIG).write_text(json.dumps(config | {"bias": "none"}, indent=1) + "\n", encoding="utf-8")
+    tensors = {
+        _name(layer) + half: matrix.detach().cpu().contiguous()
+        for layer, pair in adapter.matrices.items()
+        for half, matrix in zip((A, B), pair, strict=True)
+    }
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def _name(layer: str) -> str:
+    """PEFT's name of a layer of ours."""
+    return PREFIX + locate(f"{layer}.weight", LLAMA).name.removesuffix(".weight")
+
+
+def _read_config(path: Path) -> tuple[int, float]:
+    """Rank and α of a configuration."""
+    try:
+        fields: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as problem:
+        raise InputError(f"{path} is no configuration of an adapter", got=_line(problem)) from None
+    if not isinstance(fields, dict) or fields.get("peft_type") != "LORA":
+        got = fields.get("peft_type") if isinstance(fields, dict) else type(fields).__name__
+        raise InputError(f"{path} is no low-rank adapter", got=got, expected='an object with "peft_type": "LORA"')
+    for name, values in PLAIN.items():
+        if name in fields and fields[name] not in values:
+            raise InputError(f"{path}: {name} is not computed here", got=fields[name], expected=json.dumps(values[0]))
+    rank, alpha = fields.get("r"), fields.get("lora_alpha")
+    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
+        raise InputError(f"{path}: r", got=json.dumps(rank), expected="a whole number, at least 1")
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 < alpha < float("inf"):
+        raise InputError(f"{path}: lora_alpha", got=json.dumps(alpha), expected="a positive number")
+    return rank, float(alpha)
+
+
+def _line(problem: Exception) -> str:
+    return re.sub(r"\s+", " ", f"{type(problem).__name__}: {problem}")
