@@ -13,6 +13,8 @@ BOOK = ROOT / "book"
 LABS = ROOT / "labs"
 BUILD = ROOT / "build"
 BRANCH = "main"
+NOTEBOOKS = "notebooks"
+"""The branch of the public repository that holds the chapters' notebooks, written with each publication of the site."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +40,9 @@ class Address:
         """Name of the GitHub repository as owner/name."""
         return self.repository.removeprefix("https://github.com/")
 
-    def colab(self, path: str) -> str:
-        """Web address that opens the notebook at `path` (from the repository's root) in Colab."""
-        return f"https://colab.research.google.com/github/{self.slug}/blob/{BRANCH}/{path}"
+    def colab(self, path: str, *, branch: str = BRANCH) -> str:
+        """Web address that opens the notebook at `path` (from the root of a branch) in Colab."""
+        return f"https://colab.research.google.com/github/{self.slug}/blob/{branch}/{path}"
 
     def binder(self, path: str) -> str:
         """Web address that opens the notebook at `path` (from the repository's root) in JupyterLab on Binder."""

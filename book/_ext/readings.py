@@ -93,7 +93,8 @@ class Lab:
 class Chapter:
     """A chapter of the syllabus; `number` is None for one that is planned for a later edition.
 
-    `subjects` are the topics of readings that the chapter is about.
+    `subjects` are the topics of readings that the chapter is about, `after` those of the chapters that it builds on,
+    and `able` is what its reader will be able to do.
     """
 
     topic: str
@@ -102,6 +103,8 @@ class Chapter:
     subjects: tuple[str, ...]
     number: int | None
     labs: tuple[Lab, ...]
+    after: tuple[str, ...] = ()
+    able: tuple[str, ...] = ()
 
     @property
     def page(self) -> str:
@@ -171,6 +174,9 @@ def load_syllabus(path: Path = SYLLABUS, labs: Iterable[LabInfo] | None = None) 
                 if key in seen:
                     raise entry.wrong("topic", key, "each topic and number once")
                 seen.add(key)
+            for topic in chapter.after:
+                if topic not in seen:
+                    raise entry.wrong("after", topic, "topics of chapters before it")
         parts.append(Part(record.text("part"), chapters))
     return _with_labs(Syllabus(tuple(parts)), tuple(released_labs(LABS) if labs is None else labs))
 
@@ -254,7 +260,7 @@ def _year(record: Record) -> int | str:
 
 
 def _chapter(record: Record) -> Chapter:
-    record.only(("topic", "number", "title", "about", "subjects", "lab"))
+    record.only(("topic", "number", "title", "about", "subjects", "lab", "after", "able"))
     planned: tuple[Lab, ...] = ()
     if "lab" in record.values:
         entry = part(record, "lab", record.values["lab"], "topic")
@@ -262,7 +268,9 @@ def _chapter(record: Record) -> Chapter:
         planned = (Lab(entry.text("topic"), entry.text("title"), _optional(entry, "number")),)
     number = _optional(record, "number")
     subjects = record.texts("subjects")
-    return Chapter(record.text("topic"), record.text("title"), record.text("about"), subjects, number, planned)
+    after, able = record.texts("after", optional=True), record.texts("able", optional=True)
+    title, about = record.text("title"), record.text("about")
+    return Chapter(record.text("topic"), title, about, subjects, number, planned, after, able)
 
 
 def _with_labs(syllabus: Syllabus, labs: Sequence[LabInfo]) -> Syllabus:

@@ -1,6 +1,6 @@
-"""Drawings of chapter 08: two terms and a floor, valleys of loss, and budgets as lines over parameters and tokens.
+"""Drawings of chapter 08: a law's terms, valleys, runs under three floors, budgets, and the tables of three approaches.
 
-Losses and best splits are those of the refitted law of `scaling.laws`.
+Losses and best splits are those of the refitted law of `scaling.laws`, runs and tables those of `scaling.published`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,17 @@ import numpy as np
 from markupsafe import Markup
 
 from book.drawings.kit import arrow, cells, curve, drawing, line, panel, text
-from mlsys_lab.scaling import BESIROGLU_2024, compute_optimal, training_flops
+from mlsys_lab.scaling import (
+    BESIROGLU_2024,
+    CEREBRAS_FLOOR,
+    CEREBRAS_GPT,
+    HOFFMANN_TABLES,
+    KAPLAN_FRONTIER,
+    PF_DAY,
+    PowerLaw,
+    compute_optimal,
+    training_flops,
+)
 
 BUDGETS = (1e20, 1e21, 1e22, 1e23)
 SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -134,4 +144,82 @@ def budgets() -> Markup:
     )
 
 
-DRAWINGS = {"terms": terms, "valleys": valleys, "budgets": budgets}
+def floors() -> Markup:
+    """Seven published runs, and power laws above three floors through the first six, a thousand times further on."""
+    low, high, least, most = 1e18, 1e26, 0.8, 2.7
+
+    def at(flops: float, loss: float) -> tuple[float, float]:
+        x = 34 + 236 * math.log(flops / low) / math.log(high / low)
+        return x, 12 + 196 * (most - loss) / (most - least)
+
+    pieces = [line(34, 208, 270, 208, "plain"), line(34, 8, 34, 208, "plain")]
+    for flops in (1e19, 1e21, 1e23, 1e25):
+        x, _ = at(flops, least)
+        pieces += [line(x, 208, x, 213), text(x, 226, _power(flops), "quiet", size="small")]
+    for loss in (1.0, 1.5, 2.0, 2.5):
+        _, y = at(low, loss)
+        pieces += [line(30, y, 34, y), text(28, y + 4, f"{loss}", "quiet", size="small", anchor="end")]
+    grid = np.geomspace(CEREBRAS_GPT.flops[0], high, 41)
+    for floor, tone in ((0.0, "violet"), (CEREBRAS_FLOOR, "blue"), (1.0, "orange")):
+        fitted = PowerLaw.fit(CEREBRAS_GPT.flops[:-1], CEREBRAS_GPT.loss[:-1] - floor)
+        way = [at(flops, floor + float(fitted(flops))) for flops in grid]
+        pieces.append(curve(way, tone))
+        pieces.append(
+            text(274, way[-1][1] + (12 if floor == 0 else 4), f"E = {floor:.2g}", tone, size="small", anchor="start")
+        )
+    for number, (flops, loss) in enumerate(zip(CEREBRAS_GPT.flops, CEREBRAS_GPT.loss, strict=True)):
+        x, y = at(flops, loss)
+        tone = "green" if number == len(CEREBRAS_GPT) - 1 else "plain"
+        pieces += cells(x - 4, y - 4, 1, 1, lambda *_, tone=tone: tone, size=8)
+    x, y = at(CEREBRAS_GPT.flops[-1], CEREBRAS_GPT.loss[-1])
+    pieces.append(text(x - 4, y + 22, "held out", "green", size="small", anchor="end"))
+    pieces.append(text(34, 246, "loss over FLOPs", "quiet", size="small", anchor="start"))
+    return drawing(
+        "Loss over FLOPs: seven runs from 10¹⁸ to 10²² on three curves that lie upon each other there. Further right "
+        "the curves part, the one with the highest floor above the others.",
+        panel(340, 252, pieces),
+    )
+
+
+def approaches() -> Markup:
+    """Best parameters over FLOPs as three tables of one paper print them, with power laws through two, and Kaplan's."""
+    low_c, high_c, low_n, high_n = 1e19, 2e29, 2e8, 3e13
+
+    def at(flops: float, n_params: float) -> tuple[float, float]:
+        x = 40 + 292 * math.log(flops / low_c) / math.log(high_c / low_c)
+        return x, 214 - 204 * math.log(n_params / low_n) / math.log(high_n / low_n)
+
+    pieces = [line(40, 214, 336, 214, "plain"), line(40, 8, 40, 214, "plain")]
+    for flops in (1e20, 1e22, 1e24, 1e26, 1e28):
+        x, _ = at(flops, low_n)
+        pieces += [line(x, 214, x, 219), text(x, 232, _power(flops), "quiet", size="small")]
+    for n_params in (1e9, 1e10, 1e11, 1e12, 1e13):
+        _, y = at(low_c, n_params)
+        pieces += [line(36, y, 40, y), text(34, y + 4, _power(n_params), "quiet", size="small", anchor="end")]
+    reach = KAPLAN_FRONTIER.params.inverse(2e13) * PF_DAY
+    ends = [(flops, float(KAPLAN_FRONTIER.params(flops / PF_DAY))) for flops in (low_c, float(reach))]
+    pieces.append(line(*at(*ends[0]), *at(*ends[1]), "violet"))
+    x, y = at(1e24, float(KAPLAN_FRONTIER.params(1e24 / PF_DAY)))
+    pieces.append(text(x - 10, y, "Kaplan", "violet", size="small", anchor="end"))
+    for (name, best), tone in zip(HOFFMANN_TABLES.items(), ("blue", "green", "orange"), strict=True):
+        fitted = best.frontier().params
+        ends = [(flops, float(fitted(flops))) for flops in (best.flops[0], best.flops[-1])]
+        pieces.append(line(*at(*ends[0]), *at(*ends[1]), tone))
+        for flops, n_params in zip(best.flops, best.n_params, strict=True):
+            x, y = at(flops, n_params)
+            pieces += cells(x - 3, y - 3, 1, 1, lambda *_, tone=tone: tone, size=6)
+        number = int(name.split()[-1])
+        pieces.append(text(232, 146 + 18 * number, name, tone, size="small", anchor="start"))
+    third = HOFFMANN_TABLES["approach 3"]
+    furthest = int(np.abs(np.log(third.flops / training_flops(third.n_params, third.tokens))).argmax())
+    x, y = at(third.flops[furthest], third.n_params[furthest])
+    pieces += [line(x - 48, y, x - 5, y), text(x - 52, y + 4, "misprint", "orange", size="small", anchor="end")]
+    pieces.append(text(40, 250, "best parameters over FLOPs", "quiet", size="small", anchor="start"))
+    return drawing(
+        "Best parameters over FLOPs on logarithmic axes. The points of approaches 1 and 2 lie on one line; those of "
+        "approach 3 on a flatter one, but for one point to its left; Kaplan's line is steeper than all.",
+        panel(340, 256, pieces),
+    )
+
+
+DRAWINGS = {"terms": terms, "valleys": valleys, "floors": floors, "budgets": budgets, "approaches": approaches}

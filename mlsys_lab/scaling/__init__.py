@@ -10,6 +10,8 @@ laws        ChinchillaLaw(E, A, B, alpha, beta), KaplanLaw(N_c, D_c, alpha_N, al
             Frontier(params: PowerLaw, tokens: PowerLaw): .a, .b, .tokens_per_param(flops), Frontier.from_params(power)
             training_flops(n_params, tokens)
             HOFFMANN_2022, BESIROGLU_2024, KAPLAN_2020, KAPLAN_FRONTIER (and KAPLAN_PARAMS, _TOKENS, _COMPUTE)
+published   HOFFMANN_TABLES: approach -> BestModels(n_params, tokens, flops): .frontier()
+            CEREBRAS_GPT = PublishedRuns(n_params, tokens, flops, loss); CEREBRAS_FLOOR, CEREBRAS_COMPUTE
 curves      Runs(n_params, tokens, loss), all (R,): len(), .flops, .take(rows), Runs.from_curves(curves)
             Curve(n_params, tokens, loss), the last two (K,): .flops, .final_loss
 envelope    fit_envelope(curves, *, points=1500) -> Envelope(flops, n_params, tokens, loss, frontier)
@@ -65,15 +67,27 @@ from mlsys_lab.scaling.laws import (
     training_flops,
 )
 from mlsys_lab.scaling.parametric import ParametricFit, fit_parametric, objective
+from mlsys_lab.scaling.published import (
+    CEREBRAS_COMPUTE,
+    CEREBRAS_FLOOR,
+    CEREBRAS_GPT,
+    HOFFMANN_TABLES,
+    BestModels,
+    PublishedRuns,
+)
 from mlsys_lab.scaling.runs import HELD_OUT, PLAN, Size, epochs, tokens_for, train, train_all
 from mlsys_lab.scaling.service import ExperimentService, Outcome, World
 from mlsys_lab.scaling.text import Corpus, byte_pairs, course_text, read_corpus
 
 __all__ = [
     "BESIROGLU_2024",
+    "CEREBRAS_COMPUTE",
+    "CEREBRAS_FLOOR",
+    "CEREBRAS_GPT",
     "GOPHER_FLOPS",
     "HELD_OUT",
     "HOFFMANN_2022",
+    "HOFFMANN_TABLES",
     "KAPLAN_2020",
     "KAPLAN_COMPUTE",
     "KAPLAN_FRONTIER",
@@ -82,6 +96,7 @@ __all__ = [
     "PF_DAY",
     "PLAN",
     "Allocation",
+    "BestModels",
     "ChinchillaLaw",
     "Corpus",
     "Curve",
@@ -96,6 +111,7 @@ __all__ = [
     "Parabola",
     "ParametricFit",
     "PowerLaw",
+    "PublishedRuns",
     "Runs",
     "Size",
     "World",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Callable
@@ -20,6 +21,7 @@ import readings  # noqa: E402  # a module of the book's extension folder
 
 WORDS = range(1_500, 3_501)
 PROBLEMS = range(4, 9)
+DRAWINGS = 4
 TITLE = 36  # characters of a figure's title that fit a telephone 390 px wide
 PAGES = sorted((BOOK / "chapters").glob("*.md"))
 SYLLABUS = readings.load_syllabus()
@@ -186,9 +188,42 @@ def values(page: Page) -> list[str]:
     return [f"no cell makes {key}" for key in sorted(unmade)] + [f"the text never takes {key}" for key in unused]
 
 
+def _made_and_used(cell: str) -> tuple[set[str], set[str]]:
+    """Names that a cell's code binds, and those that it reads."""
+    nodes = list(ast.walk(ast.parse(re.sub(r"^:tags:.*\n", "", cell))))
+    named = [node for node in nodes if isinstance(node, ast.Name)]
+    made = {node.id for node in named if isinstance(node.ctx, ast.Store)}
+    made |= {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    made |= {(node.asname or node.name).split(".")[0] for node in nodes if isinstance(node, ast.alias)}
+    made |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    return made, {node.id for node in named if isinstance(node.ctx, ast.Load)}
+
+
+def hidden(page: Page) -> list[str]:
+    """No cell that a reader sees, or can unfold, reads a name that only a hidden cell has made."""
+    found: list[str] = []
+    shown: set[str] = set()
+    unseen: set[str] = set()
+    for cell in page.fenced("{code-cell}"):
+        made, used = _made_and_used(cell)
+        if re.match(r":tags: .*remove-(cell|input)", cell):
+            unseen |= made
+        else:
+            found += [f"made in a hidden cell: {name}" for name in sorted((used - made - shown) & unseen)]
+            shown |= made
+    return found
+
+
+def drawn(page: Page) -> list[str]:
+    """At least four drawings, each named and with a caption."""
+    count = len(re.findall(r"^```\{drawing\} \S+\n:name: \S+\n\S", page.text, re.M))
+    return [] if count >= DRAWINGS else [f"{count} drawings, expected at least {DRAWINGS}"]
+
+
 Rule = Callable[[Page], list[str]]
 RULES: tuple[Rule, ...] = (
-    title, question, letters, length, problems, closing, figure, lab, read_next, citations, terms, values,
+    title, question, letters, length, problems, closing, figure, lab, read_next, citations, terms, values, hidden,
+    drawn,
 )  # fmt: skip
 
 
@@ -230,6 +265,8 @@ BROKEN: tuple[tuple[Rule, str, str, str], ...] = (
     (citations, r"baydin2018", "baydin2081", "not in references.bib: baydin2081"),
     (terms, r"\{term\}`Checkpointing <checkpointing>`", "{term}`Checkpointing <check>`", "not in the glossary: check"),
     (values, r'glue\("answer_k"', 'glue("answer_j"', "no cell makes answer_k"),
+    (hidden, r":tags: \[remove-cell\]\n", ":tags: [remove-cell]\nprint = print\n", "made in a hidden cell: print"),
+    (drawn, r"(?m)^:name: \S+\n", "", "0 drawings, expected at least 4"),
     (values, r'glue\("answer_k"', 'glue("spare", 1)\nglue("answer_k"', "the text never takes spare"),
 )
 

@@ -11,6 +11,7 @@ from book.drawings.inside_pytorch import KEYS, ROUTES
 from mlsys_lab.autograd import peak_units
 from mlsys_lab.flops import activations, parameters, preset
 from mlsys_lab.flops.einsum import Einsum
+from mlsys_lab.flops.memory import RECIPES
 from mlsys_lab.hardware import device
 from tests.drawn import boxes, svgs, words
 
@@ -141,6 +142,61 @@ def test_reading_takes_as_long_as_arithmetic_at_the_ridge() -> None:
     assert arithmetic[2] == pytest.approx(reading[2], rel=0.01)
     assert arithmetic[3] == pytest.approx(2 * reading[3], rel=0.01)
     assert arithmetic[1] / reading[1] == pytest.approx(64 / device("H100").ridge_point("bf16"), rel=0.01)
+
+
+def test_a_square_is_a_byte_of_a_parameter() -> None:
+    (svg,) = svgs("introduction.copies")
+    counts = {tone: len(boxes(svg, tone)) - 1 for tone in ("blue", "orange", "green", "violet")}  # one in the legend
+    kept = [RECIPES[name] for name in ("mixed16", "mixed18", "mixed20")]
+    assert counts == {
+        "blue": 2 + sum(one.weights for one in kept),
+        "orange": sum(one.gradients for one in kept),
+        "green": sum(one.master for one in kept),
+        "violet": sum(one.moments for one in kept),
+    }
+    assert words(svg)[1:4] == [f"{one.bytes_per_parameter:g} bytes" for one in kept]
+
+
+def test_each_step_is_limited_by_another_lane() -> None:
+    (svg,) = svgs("introduction.limits")
+    h100, n_params = device("H100"), 8e9
+    lanes = {"blue": boxes(svg, "blue"), "violet": boxes(svg, "violet"), "green": boxes(svg, "green")}
+    wide = max(lanes["violet"])
+    assert [lanes["violet"][0], lanes["green"][0], lanes["blue"][2]] == [wide] * 3
+    compute_s = 6 * n_params * 512 / h100.peak("bf16")
+    link_s = 4 * n_params / h100.link("NVLink").per_direction_bytes_per_s
+    memory_s = 6 * n_params / h100.memory_bandwidth_bytes_per_s
+    assert [lanes["blue"][1] / wide, lanes["violet"][1] / wide] == pytest.approx(
+        [compute_s / link_s, memory_s / link_s], abs=1e-3
+    )
+    assert lanes["green"][1] / wide == pytest.approx(link_s / (16 * compute_s), abs=1e-3)
+
+
+def test_floors_part_beyond_the_runs_and_not_before() -> None:
+    (svg,) = svgs("scaling_laws.floors")
+    ways = {
+        one.get("class", "").split()[0]: [tuple(map(float, point.split())) for point in one.get("d", "")[1:].split("L")]
+        for one in svg.iter("path")
+        if one.get("class", "").endswith("stroke")
+    }
+    none, published, high = (ways[tone] for tone in ("violet", "blue", "orange"))
+    assert none[-1][1] > published[-1][1] > high[-1][1]  # y runs downwards
+    runs = [(x + 4, y + 4) for x, y in zip(boxes(svg, "plain", "x"), boxes(svg, "plain", "y"), strict=True)]
+    assert len(runs) == 6 and len(boxes(svg, "green")) == 1
+    for x, y in runs:
+        for way in ways.values():
+            nearest = min(way, key=lambda point: abs(point[0] - x))
+            assert nearest[1] == pytest.approx(y, abs=6)
+
+
+def test_only_the_misprinted_row_lies_off_its_line() -> None:
+    (svg,) = svgs("scaling_laws.approaches")
+    for tone, count in (("blue", 0), ("green", 0), ("orange", 1)):
+        points = [(x + 3, y + 3) for x, y in zip(boxes(svg, tone, "x"), boxes(svg, tone, "y"), strict=True)]
+        (way,) = (one.get("d", "")[1:] for one in svg.iter("path") if one.get("class") == tone)
+        (x0, y0), (x1, y1) = ([float(number) for number in point.split()] for point in way.split("L"))
+        off = [abs(y0 + (y1 - y0) * (x - x0) / (x1 - x0) - y) > 8 for x, y in points]
+        assert len(points) == 9 and sum(off) == count
 
 
 def test_the_exchange_is_hidden_from_the_critical_number_of_tokens_on() -> None:

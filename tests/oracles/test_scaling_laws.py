@@ -54,10 +54,16 @@ def test_the_page_reproduces(name: str, page) -> None:
     assert [got for got, _ in pairs] == pytest.approx([want for _, want in pairs], rel=oracle.rel_tol)
 
 
-def test_the_rows_of_the_planning_table_are_the_papers(page) -> None:
-    inputs = oracles()["SL03"].inputs
-    published = dict(zip(inputs["N"], inputs["D"], strict=True))
-    assert all(published[N] == D for N, D in page.rows)
+def test_exponents_of_the_papers_tables_are_those_that_it_reports(page) -> None:
+    """By NumPy's own line through the logarithms; the reported ones are the oracle's."""
+    for name, (fit, off) in page.through.items():
+        rows = page.HOFFMANN_TABLES[name]
+        slopes = [np.polyfit(np.log(rows.flops), np.log(column), 1)[0] for column in (rows.n_params, rows.tokens)]
+        assert [fit.a, fit.b] == pytest.approx(slopes, rel=1e-9)
+        oracle = PUBLISHED[name.replace(" ", "_")]
+        assert list(page.reported[name]) == oracle["expected"][:2]
+        assert slopes == pytest.approx(oracle["expected"][:2], rel=oracle["rel_tol"])
+        assert off == pytest.approx(rows.flops / (6 * rows.n_params * rows.tokens), rel=1e-12)
 
 
 def test_one_row_of_the_appendix_is_off_by_ten(page) -> None:
@@ -65,6 +71,30 @@ def test_one_row_of_the_appendix_is_off_by_ten(page) -> None:
     row = inputs["misprinted_row"]
     assert page.misprinted == pytest.approx(6 * inputs["N"][row] * inputs["D"][row], rel=1e-12)
     assert page.misprinted / inputs["C"][row] == pytest.approx(10, rel=5e-3)
+    mended = [*inputs["C"]]
+    mended[row] = page.misprinted
+    assert page.mended_a == pytest.approx(np.polyfit(np.log(mended), np.log(inputs["N"]), 1)[0], rel=1e-9)
+    assert page.mended_a == pytest.approx(page.through["approach 3"][0].a, rel=2e-3)  # "hardly notices"
+
+
+def test_real_runs_are_fitted_as_a_line_through_logarithms_fits_them(page) -> None:
+    oracle = PUBLISHED["cerebras_gpt"]
+    flops, measured = np.array(oracle["inputs"]["C"]), np.array(oracle["inputs"]["L"])
+    floor = oracle["inputs"]["E"]
+    assert list(page.above) == [0, floor, 1]
+    told = {}
+    for guess, power in page.above.items():
+        slope, level = np.polyfit(np.log(flops[:-1]), np.log(measured[:-1] - guess), 1)
+        assert power.exponent == pytest.approx(slope, rel=1e-9)
+        told[guess] = guess + np.exp(level) * flops[-1] ** slope
+        assert guess + power(flops[-1]) == pytest.approx(told[guess], rel=1e-9)
+        seen = guess + np.exp(level) * flops[:-1] ** slope
+        assert np.abs(seen / measured[:-1] - 1).max() <= page.worst * (1 + 1e-9)
+    assert page.all_seven == pytest.approx(np.polyfit(np.log(flops), np.log(measured - floor), 1)[0], rel=1e-9)
+    assert min(told, key=lambda guess: abs(told[guess] - measured[-1])) == 0  # "no floor at all, comes nearest"
+    assert page.by_hand == pytest.approx(np.log(2.608 / 1.572) / np.log(2.3e22 / 2.6e18), rel=1e-12)
+    assert page.growth == pytest.approx(2.3e22 / 2.6e18) and page.ends == sorted(page.ends)
+    assert page.counted[[0, -1]] == pytest.approx([6 * 111e6 * 2.22e9 / 2.6e18, 6 * 13e9 * 2.57e11 / 2.3e22])
 
 
 def test_the_correction_is_right_in_both_directions(page) -> None:

@@ -10,8 +10,12 @@ import yaml
 
 from mlsys_lab.scaling import (
     BESIROGLU_2024,
+    CEREBRAS_COMPUTE,
+    CEREBRAS_FLOOR,
+    CEREBRAS_GPT,
     GOPHER_FLOPS,
     HOFFMANN_2022,
+    HOFFMANN_TABLES,
     KAPLAN_FRONTIER,
     PF_DAY,
     ChinchillaLaw,
@@ -74,7 +78,13 @@ def intervals():
     return [runs_needed(width, inputs["runs"], inputs["high"] - inputs["low"])]
 
 
+def cerebras():
+    fitted = PowerLaw.fit(CEREBRAS_GPT.flops, CEREBRAS_GPT.loss - CEREBRAS_FLOOR)
+    return [fitted.exponent, CEREBRAS_FLOOR + CEREBRAS_COMPUTE(CEREBRAS_GPT.flops[-1])]
+
+
 COMPUTED = {
+    "cerebras_gpt": cerebras,
     "approach_1": lambda: [law.exponent for law in approach_1()] + [approach_1()[0](GOPHER_FLOPS)],
     "approach_2": lambda: [law.exponent for law in table("approach_2")],
     "approach_3": lambda: [law.exponent for law in approach_3()],
@@ -94,6 +104,35 @@ def test_it_is_reproduced(name: str) -> None:
     oracle = PUBLISHED[name]
     got = [float(number) for number in COMPUTED[name]()]
     assert got == pytest.approx(oracle["expected"], rel=oracle["rel_tol"])
+
+
+@pytest.mark.parametrize("approach", [2, 3])
+def test_the_packages_tables_are_the_papers(approach: int) -> None:
+    rows, inputs = HOFFMANN_TABLES[f"approach {approach}"], PUBLISHED[f"approach_{approach}"]["inputs"]
+    for column, letter in ((rows.n_params, "N"), (rows.tokens, "D"), (rows.flops, "C")):
+        assert column == pytest.approx(inputs[letter], rel=1e-12)
+
+
+def test_the_packages_first_table_is_the_papers() -> None:
+    rows, oracle = HOFFMANN_TABLES["approach 1"], oracles()["SL03"]
+    for column, printed in zip(vars(rows).values(), (*oracle.inputs.values(), oracle.expected), strict=True):
+        assert column == pytest.approx(printed, rel=1e-12)
+
+
+def test_the_packages_runs_are_the_papers() -> None:
+    """Tokens are steps of a batch of sequences, and the largest run is the one that the law was not fitted to."""
+    inputs = PUBLISHED["cerebras_gpt"]["inputs"]
+    assert CEREBRAS_GPT.n_params == pytest.approx(inputs["N"]) and CEREBRAS_GPT.flops == pytest.approx(inputs["C"])
+    assert list(CEREBRAS_GPT.loss) == inputs["L"] and inputs["E"] == CEREBRAS_FLOOR
+    tokens = np.array(inputs["steps"]) * inputs["batch"] * inputs["context"]
+    assert CEREBRAS_GPT.tokens == pytest.approx(tokens, rel=5e-3)
+    assert CEREBRAS_GPT.tokens / CEREBRAS_GPT.n_params == pytest.approx(20, rel=0.02)
+    assert CEREBRAS_FLOOR + CEREBRAS_COMPUTE(CEREBRAS_GPT.flops) == pytest.approx(CEREBRAS_GPT.loss, rel=0.012)
+
+
+def test_a_published_column_cannot_be_changed() -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        CEREBRAS_GPT.loss[0] = 1
 
 
 def test_the_misprinted_row_is_off_by_ten() -> None:

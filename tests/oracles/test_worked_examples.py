@@ -1,0 +1,42 @@
+"""Examples in numbers that chapters work before a formula, by arithmetic of their own."""
+
+from __future__ import annotations
+
+from math import exp
+from pathlib import Path
+
+import pytest
+
+CHAPTERS = Path(__file__).parents[2] / "book" / "chapters"
+
+
+def _says(page: str, *numbers: str) -> bool:
+    text = " ".join((CHAPTERS / f"{page}.md").read_text(encoding="utf-8").split())
+    return all(number in text for number in numbers)
+
+
+def test_a_threads_number_and_an_elements_place() -> None:
+    assert _says("05-cuda", f"$1 \\cdot 64 + 5 = {1 * 64 + 5}$", f"word 33 in bank {33 % 32}")
+    assert _says("03-inside-pytorch", f"$2 \\cdot 4 + 1 \\cdot 1 = {2 * 4 + 1}$")
+
+
+def test_where_floor_and_bytes_weigh_the_same() -> None:
+    elements = 1e-6 * 12e9 / 12
+    assert _says("03-inside-pytorch", f"at {elements:,.0f} elements both parts are equal")
+
+
+def test_a_softmax_by_hand_and_in_two_parts() -> None:
+    parts = [exp(x - 3) for x in (1, 2, 3)]
+    shown = ", ".join(f"{part / sum(parts):.2f}" for part in parts)
+    assert _says("06-triton", f"sum {sum(parts):.2f}", f"({shown})", f"({parts[0]:.2f}, {parts[1]:.2f}, 1)")
+    part = exp(1 - 3) + 1
+    whole = part * exp(3 - 4) + 1
+    assert whole == pytest.approx(sum(exp(x - 4) for x in (1, 3, 4)), rel=1e-12)
+    assert _says("06-triton", f"= {part:.3f}$", f"to {part * exp(-1):.3f}", f"on top: {whole:.3f}")
+
+
+def test_numbers_that_flash_attention_asks_for() -> None:
+    tokens, block, width = 256, 64, 64
+    keys = sum(range(block, tokens + 1, block))
+    flash, scores = 2 * tokens * width + 2 * keys * width, 4 * tokens**2
+    assert _says("06-triton", f"{keys} together", f"{flash:,}", f"{scores:,}".replace(",", "{,}"))
