@@ -51,7 +51,8 @@ def describe_raised(error: BaseException) -> Mismatch:
         # It would be a frame of its own, the last, had it begun: Python could not match the arguments.
         function, place = called
         what = f"`{function.__qualname__}` does not take the arguments of the task"
-        return Mismatch(what, f"{said}, at {place}", f"parameters for `{_text_of(step)}`", is_form=True)
+        wanted = f"parameters for `{_text_of(step)}`" if _text_of(step) else "the parameters of the task"
+        return Mismatch(what, f"{said}, at {place}", wanted, is_form=True)
     at = f", in the check's `{_text_of(step)}`" if _text_of(step) else ""
     return Mismatch(
         "the check could not go on with what your code defines or gives back", said + at, "what the task describes"
@@ -68,7 +69,8 @@ def _asked_before(own: TracebackType, steps: Sequence[TracebackType]) -> str:
     """The check's call in which the learner's first line was reached; "" where it is no call that can be shown."""
     first = next(i for i, step in enumerate(steps) if _place_of_step(step))
     step = _checks_step(steps[:first])
-    return f"an answer to `{_text_of(step)}`" if isinstance(_expression(step), ast.Call) else ""
+    text = _text_of(step) if isinstance(_expression(step), ast.Call) else ""
+    return f"an answer to `{text}`" if text else ""
 
 
 def _steps(error: BaseException) -> list[TracebackType]:
@@ -113,9 +115,14 @@ def _called(step: TracebackType | None) -> tuple[FunctionType, str] | None:
 
 def _look_up(name: ast.expr, names: Mapping[str, Any]) -> Any:
     """What a name, or an attribute of one, stands for; None for any other expression."""
-    if isinstance(name, ast.Attribute):
-        return inspect.getattr_static(_look_up(name.value, names), name.attr, None)
-    return names.get(name.id) if isinstance(name, ast.Name) else None
+    match name:
+        case ast.Name(id=known):
+            return names.get(known)
+        case ast.Attribute(value=owner, attr=attribute):
+            return inspect.getattr_static(_look_up(owner, names), attribute, None)
+        case ast.Call(func=ast.Name(id="getattr"), args=[owner, ast.Name(id=chosen)]):
+            return inspect.getattr_static(_look_up(owner, names), str(names.get(chosen)), None)
+    return None
 
 
 def _expression(step: TracebackType | None) -> ast.expr | None:
@@ -136,13 +143,42 @@ def _expression(step: TracebackType | None) -> ast.expr | None:
         return None
 
 
+class _Plain(ast.NodeTransformer):
+    """A check's expression as the learner would write it: with their own names where it asks the artifact for them."""
+
+    def __init__(self, names: Mapping[str, Any]) -> None:
+        self.names = names
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        """`artifact.f` as `f`."""
+        return ast.Name(node.attr) if _is_artifact(node.value) else self._inside(node)
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        """`getattr(artifact, name)` as the name that it is."""
+        match node:
+            case ast.Call(func=ast.Name(id="getattr"), args=[owner, ast.Name(id=chosen)]) if _is_artifact(owner):
+                return ast.Name(str(self.names.get(chosen)))
+        return self._inside(node)
+
+    def _inside(self, node: ast.expr) -> ast.expr:
+        changed = self.generic_visit(node)
+        assert isinstance(changed, ast.expr)
+        return changed
+
+
+def _is_artifact(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id == "artifact"
+
+
 def _text_of(step: TracebackType | None) -> str:
-    """What a step was working out, as the learner would write it: "" where nothing can be shown."""
+    """What a step was working out, as the learner would write it; "" where nothing can be shown."""
     expression = _expression(step)
-    if expression is None:
+    if step is None or expression is None:
         return ""
-    text = ast.unparse(expression).replace("artifact.", "")
-    return textwrap.shorten(text, LONGEST_CALL, placeholder=" …")
+    plain = _Plain(step.tb_frame.f_locals).visit(expression)
+    if any(_is_artifact(node) for node in ast.walk(plain)):
+        return ""
+    return textwrap.shorten(ast.unparse(plain), LONGEST_CALL, placeholder=" …")
 
 
 def _place_of_step(step: TracebackType, brief: bool = False) -> str:

@@ -46,7 +46,8 @@ def _counts(manager: Any) -> tuple[np.ndarray, list[int]]:
 
 def blocks(artifact: Any, arrays: Arrays) -> Arrays:
     """Play a script on a block manager: what each step gives, and counts after it; -1 where there is no block."""
-    manager = getattr(artifact, TABLES[int(arrays["prefix"])][1])(int(arrays["count"]))
+    _, kind = TABLES[int(arrays["prefix"])]
+    manager = getattr(artifact, kind)(int(arrays["count"]))
     given: list[int] = []
     answers, counts = [], [_counts(manager)]
     for what, which, key in arrays["script"].tolist():

@@ -116,6 +116,24 @@ def test_nothing_of_the_learners_runs_while_an_exception_is_put_into_words() -> 
     assert asked == [1]
 
 
+def test_a_function_that_the_check_asks_for_by_name_is_shown_by_it() -> None:
+    def run(artifact: Any, arrays: Any) -> Any:
+        name = "split"
+        return getattr(artifact, name)(arrays["x"])
+
+    found = problem("def split(x, parts): pass", run)
+    assert found.what == "`split` does not take the arguments of the task"
+    assert found.expected == "parameters for `split(arrays['x'])`"
+
+
+def test_the_checks_own_dealings_with_the_artifact_are_not_shown() -> None:
+    def run(artifact: Any, arrays: Any) -> Any:
+        return vars(artifact)["split"](1)
+
+    assert problem("def split(x):\n    return 1 / 0", run).expected == "an answer"
+    assert problem("def split(): pass", run).got == "TypeError: split() takes 0 positional arguments but 1 was given"
+
+
 def test_a_long_call_is_told_by_its_beginning() -> None:
     def run(artifact: Any, arrays: Any) -> Any:
         return artifact.split(
