@@ -12,10 +12,10 @@ import re
 import symtable
 import sys
 import traceback
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from types import CodeType, FrameType, ModuleType
+from types import CodeType, ModuleType
 from typing import Any, NoReturn
 
 from mlsys_lab.errors import UnfinishedError
@@ -184,10 +184,10 @@ def find_cause(error: BaseException) -> ArtifactError | UnfinishedError | None:
     return found[-1] if found else None
 
 
-def place_of(frame: FrameType, line: int) -> Place | None:
-    """The cell and line in the learner's exported cells that a frame is at; None for a frame of other code."""
-    loader = frame.f_globals.get("__loader__")
-    if isinstance(loader, ArtifactLoader) and frame.f_code.co_filename == loader.filename:
+def place_of(code: CodeType, names: Mapping[str, Any], line: int) -> Place | None:
+    """The cell and line in the learner's exported cells of a line of code that sees `names`; None for other code."""
+    loader = names.get("__loader__")
+    if isinstance(loader, ArtifactLoader) and code.co_filename == loader.filename:
         return loader.artifact.where(line)
     return None
 
@@ -237,7 +237,8 @@ def _find_names(statements: list[ast.stmt]) -> frozenset[str]:
 
 def _find_place(error: BaseException) -> Place | None:
     """The innermost of the learner's lines that an error passed through; None if it passed through none."""
-    places = [place_of(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    frames = traceback.walk_tb(error.__traceback__)
+    places = [place_of(frame.f_code, frame.f_globals, line) for frame, line in frames]
     return next((place for place in reversed(places) if place is not None), None)
 
 

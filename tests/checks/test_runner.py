@@ -142,9 +142,9 @@ def test_a_check_may_say_itself_what_is_wrong_with_an_answer() -> None:
     ("notes", "expected"),
     [
         (["ValueError,", "nothing else"], "ValueError, nothing else"),
-        ([], "an answer"),
-        ([1], "an answer"),
-        (2, "an answer"),
+        ([], "an answer to `answer()`"),
+        ([1], "an answer to `answer()`"),
+        (2, "an answer to `answer()`"),
     ],
 )
 def test_a_call_may_note_on_an_exception_what_it_had_asked_for(notes: Any, expected: str) -> None:

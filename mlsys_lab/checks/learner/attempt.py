@@ -5,31 +5,25 @@ Nothing here decides whether an answer is right, so this is all that a grader's 
 
 from __future__ import annotations
 
-import sys
 import time
-import traceback
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
 
-import mlsys_lab
+from mlsys_lab.checks.learner.exceptions import describe_raised, describe_unwritten
 from mlsys_lab.checks.learner.limits import OutOfTimeError, time_limit
 from mlsys_lab.checks.learner.spec import Arrays, Call, Check, Mismatch
-from mlsys_lab.errors import CourseError, UnfinishedError
+from mlsys_lab.errors import UnfinishedError
 from mlsys_lab.stack.artifact import ArtifactError
-from mlsys_lab.stack.loading import describe, find_cause, find_lost, place_of
+from mlsys_lab.stack.loading import find_lost
 
 DTYPES = frozenset(
     {"bool", "int8", "int16", "int32", "int64", "uint8", "float16", "float32", "float64"},
 )
 """What may cross between the learner's side and whoever decides."""
-
-PACKAGE = str(Path(mlsys_lab.__file__).parent)
 
 
 class ProblemError(Exception):
@@ -97,9 +91,9 @@ def attempt(check: Call | Check, artifact: Any, inputs: Arrays, patience: float 
     except OutOfTimeError:
         problem = describe_time_out(check.time_limit_s)
     except (NotImplementedError, UnfinishedError) as error:
-        problem, unfinished = _unwritten(error), True
+        problem, unfinished = describe_unwritten(error), True
     except BaseException as error:  # a learner's code may raise anything, SystemExit included
-        problem = _raised(error)
+        problem = describe_raised(error)
     time_s = time.perf_counter() - start
     peak_bytes = tracker.peak_bytes if tracker is not None else None
     if problem is None:
@@ -152,52 +146,3 @@ def _not_arrays(arrays: object) -> Mismatch | None:
         if array.dtype.name not in DTYPES:
             return Mismatch(f"`{name}` does not hold numbers", f"dtype {array.dtype.name}", expected)
     return None
-
-
-def _unwritten(error: Exception) -> Mismatch:
-    """Which task is to do: a released stub names it ("still to do: Task 1 · …"); else by its line alone."""
-    task = describe(error).removeprefix(type(error).__name__).removeprefix(": still to do").lstrip(": ")
-    where = _where(error, brief=bool(task))
-    told = f"{task} ({where})" if task and where else task or where or "the task itself"
-    return Mismatch(f"not written yet: {told}")
-
-
-def _raised(error: BaseException) -> Mismatch:
-    """An exception in words: at whose line, of which kind."""
-    where = _where(error)
-    if isinstance(error, CourseError) and not where:  # the check itself says what is wrong with an answer
-        got, expected = ("" if value is None else str(value) for value in (error.got, error.expected))
-        return Mismatch(error.what, got, expected, is_form=True)
-    cause = find_cause(error)
-    said = f"{describe(error)} ({cause.what})" if cause else describe(error)
-    if where:
-        return Mismatch("your code stopped with an exception", f"{said}, at {where}", _asked_for(error))
-    return Mismatch("the check could not use what your code gave back", said, "what the task describes")
-
-
-def _asked_for(error: BaseException) -> str:
-    """What the call noted on the exception on its way out; a learner's exception may hold anything as notes."""
-    notes = vars(error).get("__notes__")
-    said = [note for note in notes if isinstance(note, str)] if isinstance(notes, list) else []
-    return " ".join(said) or "an answer"
-
-
-def _where(error: BaseException, brief: bool = False) -> str:
-    """The learner's deepest line that an exception passed through, with its text unless `brief`; "" if none."""
-    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    for frame, line in reversed(frames):
-        if place := _learners_line(frame, line, brief):
-            return place
-    return ""
-
-
-def _learners_line(frame: FrameType, line: int, brief: bool) -> str:
-    if (place := place_of(frame, line)) is not None:
-        return f"cell {place.cell.number}, line {place.line}" if brief else str(place)
-    filename = frame.f_code.co_filename
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    if shell is not None and (named := getattr(shell.compile, "format_code_name", lambda _: None)(filename)):
-        return f"{named[0].lower()} {named[1]}, line {line}"
-    if frame.f_globals.get("__name__") == "__main__" and not filename.startswith(PACKAGE):
-        return f"{Path(filename).name}, line {line}"
-    return ""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.checks.learner.values import array, number, whole, word
+from mlsys_lab.checks.learner.values import array, describe_value, number, whole, word
 from mlsys_lab.errors import InputError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _memory(x: torch.Tensor) -> int:
 def _listed(name: str, got: Any) -> list[tuple[str, Any]]:
     """The entries of a list or tuple with their names, name[0] and so on."""
     if not isinstance(got, list | tuple):
-        raise InputError(f"{name} is no list", got=type(got).__name__, expected="a list")
+        raise InputError(f"{name} is no list", got=describe_value(got), expected="a list")
     return [(f"{name}[{i}]", one) for i, one in enumerate(got)]
 
 
@@ -84,7 +84,7 @@ def reduce(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
         return {"sum": _own("sum", got, x)}
     if got is not None:
         raise InputError(
-            "reduce gives something back on a rank that is not the root", got=type(got).__name__, expected="None"
+            "reduce gives something back on a rank that is not the root", got=describe_value(got), expected="None"
         )
     return {"nothing": np.array(True)}
 

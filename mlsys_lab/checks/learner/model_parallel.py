@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.checks.learner.values import array, number, parts, whole
+from mlsys_lab.checks.learner.values import array, describe_value, number, parts, whole
 from mlsys_lab.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def _tensors(arrays: Arrays, *names: str) -> list[torch.Tensor]:
 def _tensor(name: str, got: Any, shape: tuple[int, ...]) -> torch.Tensor:
     """A result on which more is to be computed; InputError for anything but a tensor of this shape."""
     if not isinstance(got, torch.Tensor):
-        raise InputError(f"{name} gives no tensor", got=type(got).__name__, expected="a torch.Tensor")
+        raise InputError(f"{name} gives no tensor", got=describe_value(got), expected="a torch.Tensor")
     if got.shape != shape:
         raise InputError(f"{name} gives a tensor of the wrong shape", got=str(tuple(got.shape)), expected=str(shape))
     return got
@@ -129,7 +129,7 @@ def schedule(artifact: Any, arrays: Arrays) -> Arrays:
 
 def _write_actions(where: str, actions: Any) -> np.ndarray:
     if not isinstance(actions, list | tuple):
-        raise InputError(f"{where} has no list of actions", got=type(actions).__name__, expected='[("forward", 0), …]')
+        raise InputError(f"{where} has no list of actions", got=describe_value(actions), expected='[("forward", 0), …]')
     rows = []
     for action in actions:
         kind, micro_batch = parts(f"an action of {where}", action, "kind", "micro-batch")
@@ -176,7 +176,9 @@ def zigzag(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `zigzag`: the positions of each rank."""
     got = artifact.zigzag(int(arrays["tokens"]), int(arrays["p"]))
     if not isinstance(got, list | tuple):
-        raise InputError("zigzag gives no list", got=type(got).__name__, expected="a tensor of positions for each rank")
+        raise InputError(
+            "zigzag gives no list", got=describe_value(got), expected="a tensor of positions for each rank"
+        )
     return {"count": np.array(len(got))} | {
         f"rank {r}": array(f"positions of rank {r}", one) for r, one in enumerate(got)
     }
@@ -200,7 +202,7 @@ def all_to_all(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     sent = _tensors(arrays, *(f"part{r}" for r in range(rank.size)))
     got = artifact.all_to_all(rank, sent)
     if not isinstance(got, list | tuple):
-        raise InputError("all_to_all gives no list", got=type(got).__name__, expected="a tensor from each rank")
+        raise InputError("all_to_all gives no list", got=describe_value(got), expected="a tensor from each rank")
     for r, one in enumerate(sent):
         _refuse_change(f"parts[{r}]", one, arrays[f"part{r}"])
         one.fill_(7)
@@ -258,5 +260,5 @@ def choose_layout(artifact: Any, arrays: Arrays) -> Arrays:
     if got is None:
         return {name: np.array(0) for name in SIZES}
     if not isinstance(got, artifact.Layout):
-        raise InputError("choose_layout gives no layout", got=type(got).__name__, expected="a Layout, or None")
+        raise InputError("choose_layout gives no layout", got=describe_value(got), expected="a Layout, or None")
     return {name: whole(name, getattr(got, name)) for name in SIZES}

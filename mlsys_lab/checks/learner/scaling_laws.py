@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.checks.learner.values import column, columns, number, numbers, pair
+from mlsys_lab.checks.learner.values import column, columns, describe_value, number, numbers, pair
 from mlsys_lab.errors import InputError
 
 LAW = ("E", "A", "B", "alpha", "beta")
@@ -73,7 +73,7 @@ def fit(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `fit_law`: the constants of the fitted law, (5,)."""
     got = artifact.fit_law(arrays["n_params"], arrays["tokens"], arrays["loss"])
     if not all(hasattr(got, name) for name in LAW):
-        raise InputError("fit_law gives no Law", got=type(got).__name__, expected=f"Law({', '.join(LAW)})")
+        raise InputError("fit_law gives no Law", got=describe_value(got), expected=f"Law({', '.join(LAW)})")
     return {"law": np.array([number(name, getattr(got, name)) for name in LAW])}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.checks.learner.values import number, whole
+from mlsys_lab.checks.learner.values import describe_value, number, whole
 from mlsys_lab.errors import InputError
 
 ALLOCATE, SHARE, RELEASE, REGISTER, FIND = range(5)
@@ -46,7 +46,8 @@ def _counts(manager: Any) -> tuple[np.ndarray, list[int]]:
 
 def blocks(artifact: Any, arrays: Arrays) -> Arrays:
     """Play a script on a block manager: what each step gives, and counts after it; -1 where there is no block."""
-    manager = getattr(artifact, TABLES[int(arrays["prefix"])][1])(int(arrays["count"]))
+    _, kind = TABLES[int(arrays["prefix"])]
+    manager = getattr(artifact, kind)(int(arrays["count"]))
     given: list[int] = []
     answers, counts = [], [_counts(manager)]
     for what, which, key in arrays["script"].tolist():
@@ -129,7 +130,7 @@ def keys(artifact: Any, arrays: Arrays) -> Arrays:
     texts = ragged(arrays["tokens"], arrays["lengths"])
     found = [artifact.keys(text, int(arrays["page"])) for text in texts]
     if not all(isinstance(one, list | tuple) for one in found):
-        raise InputError("keys gives no list", got=type(found[0]).__name__, expected="a key for each full block")
+        raise InputError("keys gives no list", got=describe_value(found[0]), expected="a key for each full block")
     alike = [[seen.setdefault(key, len(seen)) for key in one] for one in found]
     counts = np.array([len(one) for one in found], dtype=np.int64)
     return {"counts": counts, "alike": np.array([number for one in alike for number in one], dtype=np.int64)}
@@ -171,7 +172,7 @@ class Log:
         for name, noted in self.noted.items():
             for one in getattr(batch, name):
                 if id(one) not in requests:
-                    raise InputError(f"batch.{name} holds something else than a text", got=type(one).__name__)
+                    raise InputError(f"batch.{name} holds something else than a text", got=describe_value(one))
                 noted.append((self.steps, requests[id(one)]))
         self.held += [(self.steps, i, block) for one, i in numbers.items() for block in _table(kept, one)]
         self.counts.append(_counts(kept.blocks))
@@ -221,7 +222,7 @@ def schedule(artifact: Any, arrays: Arrays) -> Arrays:
 def _batch_of(scheduler: Any, here: int, step: int) -> Any:
     batch = scheduler.schedule()
     if not all(hasattr(batch, name) for name in ("new", "writers", "preempted")):
-        raise InputError("schedule() gives no Batch", got=type(batch).__name__, expected="a Batch")
+        raise InputError("schedule() gives no Batch", got=describe_value(batch), expected="a Batch")
     if not batch.new:
         raise InputError(f"step {step} feeds nobody", got=f"{here} texts that wait or run", expected="one at least")
     if empty := [one for one, part in batch.new.items() if not len(part)]:

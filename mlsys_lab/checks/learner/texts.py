@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.checks.learner.values import decode_text, encode_text
+from mlsys_lab.checks.learner.values import decode_text, describe_value, encode_text
 from mlsys_lab.errors import InputError
 
 MOST_BYTES = 64 << 10
@@ -33,7 +33,7 @@ def text_of(artifact: Any, name: str) -> str:
     """The text that a function without arguments of the artifact gives; InputError for anything else."""
     text = getattr(artifact, name)()
     if not isinstance(text, str):
-        raise InputError(f"{name}() gives no text", got=type(text).__name__, expected="str")
+        raise InputError(f"{name}() gives no text", got=describe_value(text), expected="str")
     _refuse_long(name, len(text.encode()))
     return text
 

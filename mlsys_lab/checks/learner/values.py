@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ def number(name: str, got: Any) -> np.ndarray:
     """A real number as a float64 array without axes."""
     scalar = _scalar(got)
     if isinstance(scalar, bool) or not isinstance(scalar, int | float | np.floating):
-        raise InputError(f"{name} is not a number", got=_described(got), expected="float")
+        raise InputError(f"{name} is not a number", got=describe_value(got), expected="float")
     try:
         return np.array(float(scalar))
     except OverflowError:
@@ -36,7 +37,7 @@ def whole(name: str, got: Any) -> np.ndarray:
     if isinstance(scalar, bool) or not isinstance(scalar, int):
         rounding = ": of ints // gives one, so divide by // or round by math.ceil or int"
         advice = rounding if isinstance(scalar, float | np.floating) else ""
-        raise InputError(f"{name} is not a whole number", got=_described(got), expected=f"int{advice}")
+        raise InputError(f"{name} is not a whole number", got=describe_value(got), expected=f"int{advice}")
     if abs(scalar) >= 2**63:
         raise InputError(f"{name} is out of range", got=str(scalar)[:SHOWN], expected="less than 2**63")
     return np.array(scalar, dtype=np.int64)
@@ -45,7 +46,9 @@ def whole(name: str, got: Any) -> np.ndarray:
 def word(name: str, got: Any, known: Sequence[str]) -> np.ndarray:
     """One of the words that are known, as the bytes in which it crosses."""
     if not isinstance(got, str) or got not in known:
-        raise InputError(f"{name} names something else", got=_described(got), expected=" or ".join(map(repr, known)))
+        raise InputError(
+            f"{name} names something else", got=describe_value(got), expected=" or ".join(map(repr, known))
+        )
     return encode_text(got)
 
 
@@ -53,14 +56,14 @@ def parts(name: str, got: Any, *names: str) -> tuple[Any, ...]:
     """The entries of a tuple, list or array of as many entries as there are names."""
     if _is_sequence(got) and len(got) == len(names):
         return tuple(got)
-    raise InputError(f"{name} gives something else", got=_described(got), expected=f"a tuple ({', '.join(names)})")
+    raise InputError(f"{name} gives something else", got=describe_value(got), expected=f"a tuple ({', '.join(names)})")
 
 
 def pair(name: str, got: Any, *names: str) -> tuple[Any, Any]:
     """The two entries of a tuple or list, which are of different kinds."""
     if isinstance(got, tuple | list) and len(got) == 2:
         return got[0], got[1]
-    raise InputError(f"{name} gives no pair", got=_described(got), expected=f"a tuple ({', '.join(names)})")
+    raise InputError(f"{name} gives no pair", got=describe_value(got), expected=f"a tuple ({', '.join(names)})")
 
 
 def numbers(name: str, got: Any, *names: str) -> dict[str, np.ndarray]:
@@ -71,7 +74,7 @@ def numbers(name: str, got: Any, *names: str) -> dict[str, np.ndarray]:
 def wholes(name: str, got: Any, keys: Sequence[str]) -> dict[str, np.ndarray]:
     """A dictionary of whole numbers with exactly these keys, each as an int64 array without axes."""
     if not isinstance(got, dict) or set(got) != set(keys):
-        found = ", ".join(map(str, got)) if isinstance(got, dict) else _described(got)
+        found = ", ".join(map(str, got)) if isinstance(got, dict) else describe_value(got)
         raise InputError(f"{name} is not a dictionary of what was asked for", got=found, expected=", ".join(keys))
     return {key: whole(f"{name}[{key!r}]", got[key]) for key in keys}
 
@@ -102,18 +105,21 @@ def array(name: str, got: Any) -> np.ndarray:
     import torch
 
     if got is None:
-        raise InputError(f"{name} is None", expected="a torch.Tensor", help="no gradient reached it")
+        got = "nothing: a function ended without `return`, or no gradient reached it"
+        raise InputError(f"{name} is None", got=got, expected="a torch.Tensor")
     if isinstance(got, np.ndarray | np.generic | list | tuple | int | float):
         try:
             found = np.array(got)
         except (ValueError, TypeError, RuntimeError):
             found = np.array(None)
         if found.dtype.kind not in "biuf":
-            raise InputError(f"{name} does not hold numbers", got=_described(got), expected="a torch.Tensor of numbers")
+            raise InputError(
+                f"{name} does not hold numbers", got=describe_value(got), expected="a torch.Tensor of numbers"
+            )
         return found
     tensor = got if isinstance(got, torch.Tensor) else getattr(got, "data", got)
     if not isinstance(tensor, torch.Tensor):
-        raise InputError(f"{name} is not a tensor", got=type(tensor).__name__, expected="a torch.Tensor")
+        raise InputError(f"{name} is not a tensor", got=describe_value(got), expected="a torch.Tensor")
     return np.array(tensor.cpu().numpy())
 
 
@@ -138,6 +144,26 @@ def write_number(value: float) -> str:
     return min(exact, f"{value:.0f}", key=len) if value == int(value) else exact
 
 
+def describe_value(got: Any) -> str:
+    """Tell what a value is that is not what was asked for: its type, what is short of it, and a common cause.
+
+    >>> describe_value([1, 2]), describe_value("12"), describe_value(None)
+    ('list of 2', "str '12'", 'None, as from a function that ends without `return`')
+    """
+    kind = type(got).__name__
+    if got is None:
+        return "None, as from a function that ends without `return`"
+    if isinstance(got, GeneratorType):
+        return "generator, as from a function with `yield`: nothing of it has run yet"
+    if isinstance(got, FunctionType | BuiltinFunctionType | MethodType):
+        return f"{kind} {got.__name__[:SHOWN]}, which has not been called"
+    if isinstance(got, tuple | list):
+        return f"{kind} of {len(got)}"
+    if isinstance(got, str | int | float | complex) and not isinstance(got, np.generic):
+        return f"{kind} {got!r}"[:SHOWN]
+    return kind
+
+
 def _scalar(got: Any) -> Any:
     """What a number of NumPy or an array or tensor without axes holds, as a number of Python; others as they are."""
     torch = sys.modules.get("torch")  # who has made a tensor has imported it
@@ -147,13 +173,3 @@ def _scalar(got: Any) -> Any:
 
 def _is_sequence(got: Any) -> bool:
     return isinstance(got, tuple | list) or (isinstance(got, np.ndarray) and got.ndim > 0)
-
-
-def _described(got: Any) -> str:
-    """What a wrong value is: its type, with the value where that is short, or how many entries it has."""
-    kind = type(got).__name__
-    if isinstance(got, tuple | list):
-        return f"{kind} of {len(got)}"
-    if got is None or (isinstance(got, str | int | float | complex) and not isinstance(got, np.generic)):
-        return f"{kind} {got!r}"[:SHOWN]
-    return kind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ def test_any_integer_is_a_whole_number(got: Any) -> None:
 def test_what_is_no_number_is_refused_in_one_line(kind: Any, got: Any) -> None:
     with pytest.raises(InputError, match=r"^x is not a (whole )?number: got ") as refusal:
         kind("x", got)
-    assert type(got).__name__ in str(refusal.value) and "\n" not in str(refusal.value)
+    assert ("None" if got is None else type(got).__name__) in str(refusal.value) and "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("got", [7.0, np.float32(7), np.array(7.0), torch.tensor(7.0)])
@@ -101,3 +102,31 @@ def test_columns_are_of_one_length() -> None:
 @pytest.mark.parametrize("value", [0.1, 1e9, 3.0, 1 / 3, 2.0**-30, 123456789.0])
 def test_a_number_is_written_so_that_it_comes_back(value: float) -> None:
     assert float(values.write_number(value)) == value
+
+
+def _unwritten() -> Iterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("got", "told"),
+    [
+        (None, "None, as from a function that ends without `return`"),
+        (_unwritten(), "generator, as from a function with `yield`: nothing of it has run yet"),
+        (torch.ones(2).numel, "builtin_function_or_method numel, which has not been called"),
+        (_unwritten, "function _unwritten, which has not been called"),
+        ([1, 2, 3], "list of 3"),
+        ("x" * 200, "str '" + "x" * 75),
+        (torch.ones(2), "Tensor"),
+        ({}, "dict"),
+    ],
+)
+def test_a_wrong_value_is_told_by_its_type_and_what_makes_one(got: Any, told: str) -> None:
+    assert values.describe_value(got) == told
+
+
+def test_a_missing_tensor_is_told_with_what_may_have_lost_it() -> None:
+    with pytest.raises(
+        InputError, match="part is None: got nothing: a function ended without `return`, or no gradient"
+    ):
+        values.array("part", None)

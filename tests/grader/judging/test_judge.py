@@ -129,6 +129,13 @@ def test_trouble_of_one_check_costs_that_check_only(verdicts, body, reason):
     assert re.search(reason, got["double"].reason), got["double"].reason
 
 
+def test_parameters_that_do_not_fit_are_told_with_the_call_out_of_the_sandbox(verdicts):
+    got = verdicts(double="def double(x, y):\n    return 2 * x\n")["double"]
+    assert got.what == "`double` does not take the arguments of the task"
+    assert "missing 1 required positional argument: 'y', at cell" in got.got
+    assert got.expected == "parameters for `double(arrays['x'])`"
+
+
 @pytest.mark.parametrize(
     ("source", "reason"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -62,7 +63,7 @@ MOST_ROUNDS = (1, 2, 4)
 
 def shift_constant(node: ast.AST, function: Function) -> Iterator[str]:
     """A number one more, one less and half; True for False."""
-    if not isinstance(node, ast.Constant) or not isinstance(node.value, int | float):
+    if not isinstance(node, ast.Constant) or not isinstance(node.value, int | float) or not math.isfinite(node.value):
         return
     value = node.value
     if isinstance(value, bool):
@@ -156,12 +157,14 @@ def change_type(node: ast.AST, function: Function) -> Iterator[str]:
 
 def change_range(node: ast.AST, function: Function) -> Iterator[str]:
     """A range that ends one sooner or later, after a few rounds, or runs backwards."""
-    if not isinstance(node, ast.Call) or _name_of(node.func) != "range" or node.keywords:
+    if not isinstance(node, ast.Call) or ast.unparse(node.func) != "range" or node.keywords:
         return
     parts = [ast.unparse(argument) for argument in node.args]
-    start, stop, step = parts[0] if len(parts) > 1 else "0", parts[min(1, len(parts) - 1)], [*parts, "", ""][2] or "1"
-    yield from (f"range({start}, ({stop}) {change}, {step})" for change in ("- 1", "+ 1"))
-    yield from (f"range({start}, min({stop}, {start} + {most} * {step}), {step})" for most in MOST_ROUNDS)
+    if 1 <= len(parts) <= 3 and not any(isinstance(argument, ast.Starred) for argument in node.args):
+        start, stop = parts[0] if len(parts) > 1 else "0", parts[min(1, len(parts) - 1)]
+        step = parts[2] if len(parts) > 2 else "1"
+        yield from (f"range({start}, ({stop}) {change}, {step})" for change in ("- 1", "+ 1"))
+        yield from (f"range({start}, min({stop}, {start} + {most} * {step}), {step})" for most in MOST_ROUNDS)
     if not function.is_kernel:
         yield f"reversed({ast.unparse(node)})"
 

@@ -116,7 +116,7 @@ def _tell(function: Function, node: ast.AST, statement: ast.stmt, new: str, chan
     """What a change does to the statement that it is part of, in a line."""
     before = ast.unparse(statement).split("\n")
     if node is function.node:
-        return "+ " + next(line.strip() for line in new.split("\n") if line not in before)
+        return "+ " + next((line.strip() for line in new.split("\n") if line not in before), "again")
     place = (statement.lineno - function.lines.start + 2, statement.col_offset)
     found = (one for one in ast.walk(changed) if isinstance(one, ast.stmt) and (one.lineno, one.col_offset) == place)
     after = ast.unparse(next(found)).split("\n")

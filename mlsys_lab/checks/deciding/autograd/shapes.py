@@ -108,6 +108,7 @@ CHECKS = (
             Case("two axes", {"axis": (0, 2)}),
             Case("everything, kept", {"axis": None, "keepdims": True}, hidden=True),
             Case("two axes from the end, square", {"axis": (-1, -2), "shape": (3, 3, 3)}, hidden=True),
+            Case("all of five axes", {"axis": None, "shape": (2, 1, 3, 2, 2)}, hidden=True),
         ),
         inputs=_sum_inputs,
         run=calls.sums,

@@ -110,6 +110,7 @@ CHECKS = (
             Case("a single number", {"from": (3, 5), "to": (), "dtype": F64}),
             Case("axes of size 1 that stay", {"from": (1, 3, 1), "to": (1, 1)}, hidden=True),
             Case("an empty array", {"from": (2, 0), "to": (1,)}, hidden=True),
+            Case("pairs, in front and stretched", {"from": (2, 2, 3), "to": (1, 3)}, hidden=True),
             Case("one in front, two stretched", {"from": (2, 3, 4, 5), "to": (1, 4, 1)}, hidden=True),
             Case("four axes", {"from": (2, 3, 5, 7), "to": (3, 1, 7), "dtype": F64}, hidden=True),
         ),

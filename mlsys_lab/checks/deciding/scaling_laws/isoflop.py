@@ -89,12 +89,11 @@ def _refuses_expect(arrays: Arrays) -> Arrays:
 
 
 def _refuses_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
-    answer, refusal = "no exception: the lowest point and its loss", "ValueError"
     if got["refused"] == expected["refused"]:
         return None
     if expected["refused"]:
-        return Mismatch("runs that show no minimum are not refused", answer, refusal)
-    return Mismatch("runs that show a minimum are refused", refusal, answer)
+        return Mismatch("runs that show no minimum are not refused", "no exception", "ValueError")
+    return Mismatch("runs that show a minimum are refused", "ValueError", "the lowest point and its loss")
 
 
 # --- power_law ------------------------------------------------------------------------------------------------------

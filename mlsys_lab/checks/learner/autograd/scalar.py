@@ -9,7 +9,7 @@ import numpy as np
 
 from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.checks.learner.storage import storage_only
-from mlsys_lab.checks.learner.values import number
+from mlsys_lab.checks.learner.values import describe_value, number
 from mlsys_lab.errors import InputError
 
 ARITHMETIC: dict[str, Callable[[Any, Any, float], Any]] = {
@@ -33,7 +33,7 @@ def arithmetic(artifact: Any, arrays: Arrays) -> Arrays:
         x, y = artifact.Value(float(arrays["x"])), artifact.Value(float(arrays["y"]))
         result = f(x, y, p)
         if not isinstance(result, artifact.Value):
-            raise InputError(f"{name} gives no Value", got=type(result).__name__, expected="Value")
+            raise InputError(f"{name} gives no Value", got=describe_value(result), expected="Value")
         got[name] = number(name, result.data)
         got[f"share of x in {name}"] = number(f"share of x in {name}", _share(result, x, g))
         got[f"share of y in {name}"] = number(f"share of y in {name}", _share(result, y, g))
@@ -50,7 +50,7 @@ def functions(artifact: Any, arrays: Arrays) -> Arrays:
         x = artifact.Value(at)
         result = getattr(x, name)()
         if not isinstance(result, artifact.Value):
-            raise InputError(f"{name} gives no Value", got=type(result).__name__, expected="Value")
+            raise InputError(f"{name} gives no Value", got=describe_value(result), expected="Value")
         got[name] = number(name, result.data)
         got[f"share of x in {name}"] = number(f"share of x in {name}", _share(result, x, float(arrays["g"])))
     return got
@@ -65,7 +65,7 @@ def order(artifact: Any, arrays: Arrays) -> Arrays:
     names = {id(node): i for i, node in enumerate(nodes)}
     found = artifact.topological_order(nodes[-1])
     if not isinstance(found, list | tuple):
-        raise InputError("topological_order gives no list", got=type(found).__name__, expected="list of nodes")
+        raise InputError("topological_order gives no list", got=describe_value(found), expected="list of nodes")
     return {"order": np.array([names.get(id(node), -1) for node in found], dtype=np.int64)}
 
 

@@ -27,7 +27,8 @@ def work(artifact: Any, arrays: Arrays) -> Arrays:
     """Call the learner's counts of every operation of a case: FLOPs and bytes."""
     found = {}
     for operation, sizes, element_bytes, name in calls_of(arrays):
-        got = getattr(artifact, f"{operation}_work")(*sizes, element_bytes=element_bytes)
+        function = f"{operation}_work"
+        got = getattr(artifact, function)(*sizes, element_bytes=element_bytes)
         flops, size_bytes = parts(name, got, "FLOPs", "bytes")
         found[f"FLOPs of {name}"] = whole(f"FLOPs of {name}", flops)
         found[f"bytes of {name}"] = whole(f"bytes of {name}", size_bytes)

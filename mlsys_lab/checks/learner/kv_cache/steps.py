@@ -12,7 +12,7 @@ import torch
 
 from mlsys_lab.checks.learner.kv_cache.plans import follow, make_cache, make_model, tensors, unchanged
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.checks.learner.values import array, pair, parts, whole
+from mlsys_lab.checks.learner.values import array, describe_value, pair, parts, whole
 from mlsys_lab.errors import InputError
 
 PROMPTS = ("prompt", "another", "prompt")
@@ -144,7 +144,7 @@ def verify(artifact: Any, arrays: Arrays) -> Arrays:
 
 def _tokens(name: str, got: Any) -> np.ndarray:
     if not isinstance(got, list | tuple):
-        raise InputError(f"{name} gives no list", got=type(got).__name__, expected="a list of tokens")
+        raise InputError(f"{name} gives no list", got=describe_value(got), expected="a list of tokens")
     return np.array([whole(f"a token of {name}", token) for token in got], dtype=np.int64)
 
 

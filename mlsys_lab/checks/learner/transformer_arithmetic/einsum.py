@@ -9,7 +9,7 @@ import numpy as np
 
 from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.checks.learner.transformer_arithmetic.given import hand_answers
-from mlsys_lab.checks.learner.values import encode_text, pair, whole
+from mlsys_lab.checks.learner.values import describe_value, encode_text, pair, whole
 from mlsys_lab.errors import InputError
 
 
@@ -47,7 +47,7 @@ def parse(artifact: Any, arrays: Arrays) -> Arrays:
             raise
         if not isinstance(parsed, tuple | list) or len(parsed) != 3 or not isinstance(parsed[2], dict):
             expected = "(operands, output, sizes)"
-            raise InputError("parse_einsum gives something else", got=repr(parsed)[:80], expected=expected)
+            raise InputError("parse_einsum gives something else", got=describe_value(parsed), expected=expected)
         operands, output, sizes = parsed
         got[name] = write_reading(operands, output, {x: int(whole(f"the size of {x}", sizes[x])) for x in sizes})
     return got

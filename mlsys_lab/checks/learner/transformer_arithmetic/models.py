@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mlsys_lab.checks.learner.values import encode_text, whole
+from mlsys_lab.checks.learner.values import describe_value, encode_text, whole
 from mlsys_lab.errors import InputError
 
 SIZES = ("n_layers", "d_model", "n_heads", "d_ff", "vocab_size", "context", "n_kv_heads", "head_dim")
@@ -34,7 +34,7 @@ def config_of(artifact: Any, model: np.ndarray) -> Any:
 def product_rows(name: str, got: Any) -> dict[str, list[list[int]]]:
     """A list of products as rows [times, m, k, n] by the product's name; rows of one shape are added up."""
     if not isinstance(got, list | tuple):
-        raise InputError(f"{name} gives no list", got=type(got).__name__, expected="list of (name, times, m, k, n)")
+        raise InputError(f"{name} gives no list", got=describe_value(got), expected="list of (name, times, m, k, n)")
     found: dict[str, dict[tuple[int, ...], int]] = {}
     for entry in got:
         if not isinstance(entry, tuple | list) or len(entry) != 5 or not isinstance(entry[0], str):

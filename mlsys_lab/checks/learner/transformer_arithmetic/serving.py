@@ -7,7 +7,7 @@ from typing import Any
 from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.checks.learner.transformer_arithmetic.given import hand_answers
 from mlsys_lab.checks.learner.transformer_arithmetic.models import config_of
-from mlsys_lab.checks.learner.values import encode_text, number, pair, whole
+from mlsys_lab.checks.learner.values import describe_value, encode_text, number, pair, whole
 from mlsys_lab.errors import InputError
 
 BOUNDS = ("memory", "compute")
@@ -52,7 +52,7 @@ def choose_machine(artifact: Any, arrays: Arrays) -> Arrays:
     if choice is None:
         return {"choose_machine": encode_text(None)}
     if not isinstance(choice, artifact.Choice):
-        raise InputError("choose_machine gives no Choice", got=type(choice).__name__, expected="Choice or None")
+        raise InputError("choose_machine gives no Choice", got=describe_value(choice), expected="Choice or None")
     names = [machine.name for machine in machines]
     if choice.device not in names or choice.bound not in BOUNDS:
         expected = "a machine's name, and memory or compute"
