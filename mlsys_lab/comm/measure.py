@@ -61,6 +61,7 @@ def _torch_form(collective: str) -> Form:
     import torch.distributed as dist
 
     def call(rank: Rank, x: torch.Tensor) -> torch.Tensor:
+        """Call torch's own collective with this rank's x, and return what it gives this rank."""
         group, p = rank.torch_group, rank.size
         if collective == "all_to_all":
             received = [torch.empty_like(split_chunks(x, p)[rank.rank]) for _ in range(p)]

@@ -112,6 +112,7 @@ def plan(
     check_tokens(config, tokens)
 
     def evaluate(layout: Layout, memory: MemoryUse) -> Plan:
+        """Price a layout and its memory: the least time of a step, the parts of it, and MFU."""
         work = training_work(config, layout, recipe, batch=batch, tokens=tokens, node=machine.node, causal=causal)
         flops = stage_flops(config, layout, batch=batch, tokens=tokens, causal=causal)
         bound, peak = least_time(work, machine), machine.peak_flops_per_s

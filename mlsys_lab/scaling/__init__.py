@@ -30,6 +30,7 @@ service     ExperimentService(budget_flops, seed, *, noise=0.01, failure_rate=0.
               .run(n_params, tokens, learning_rate)
                 -> Outcome(n_params, tokens, learning_rate, status, tokens_done, curve):
                 .loss, .finished, .flops; status is "finished", "failed" or "diverged"
+              .run_all(n_params, tokens, learning_rate), all (R,) -> (4, R): those and the losses
               .budget_flops, .spent_flops, .remaining_flops (exact integers), .history, .runs -> Runs
             World.draw(seed): .law, .best_learning_rate(n_params),
               .loss(n_params, tokens, learning_rate=None, progress=1.0)

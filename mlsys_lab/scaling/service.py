@@ -188,6 +188,15 @@ class ExperimentService:
         self._history.append(outcome)
         return outcome
 
+    def run_all(self, n_params: ArrayLike, tokens: ArrayLike, learning_rate: ArrayLike) -> FloatArray:
+        """Make runs (R,) in turn, sizes and tokens rounded down; return (4, R): N, D, learning rate, final loss.
+
+        The loss is NaN where a run failed or diverged. `InputError` as for `run`: what was run before it stays charged.
+        """
+        asked = zip(np.floor(n_params), np.floor(tokens), np.asarray(learning_rate, dtype=np.float64), strict=True)
+        outcomes = [self.run(*request) for request in asked]
+        return np.array([(one.n_params, one.tokens, one.learning_rate, one.loss) for one in outcomes]).reshape(-1, 4).T
+
     def _curve(self, size: int, length: int, rate: float, done: int, shift: float) -> Curve | None:
         places = np.unique(np.geomspace(max(length / CURVE_SPAN, SMALLEST_TOKENS), length, POINTS).round())
         tokens = places[places <= done]

@@ -880,25 +880,16 @@ print(f"predicted {predict_step_flops(batch, widths):,} FLOPs, measured {counter
 
 # %%
 import plotly.graph_objects as go
-from IPython.display import HTML, display
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-
-def bar(steps):
-    """Go through steps with a progress bar beneath the cell."""
-    steps = list(steps)
-    shown = display(HTML("starting …"), display_id=True)
-    for done, step in enumerate(steps):
-        yield step
-        shown.update(HTML(f"<progress value='{done + 1}' max='{len(steps)}'></progress> {done + 1} of {len(steps)}"))
-
+from mlsys_lab.widgets.progress import track
 
 images, labels = load_digits(return_X_y=True)
 images = (images / 16).astype("float32")
 parts = train_test_split(images, labels, test_size=0.2, random_state=0)
 x_train, x_test, y_train, y_test = (torch.as_tensor(part) for part in parts)
-predicted, losses = train_classifier(x_train, y_train, x_test, progress=bar)
+predicted, losses = train_classifier(x_train, y_train, x_test, progress=track)
 print(f"test accuracy {(predicted == y_test).float().mean():.1%} on {len(y_test)} images")
 curve = go.Figure(go.Scatter(y=losses, name="loss"))
 curve.update_layout(xaxis_title="step", yaxis_title="loss", yaxis_type="log")

@@ -206,26 +206,12 @@ check("isoflop_optimum")
 # lowest point that you found.
 
 # %%
-import plotly.graph_objects as go
-
 from mlsys_lab.widgets import show
+from mlsys_lab.widgets.profiles import CROSS, loss_figure, plot_profiles
 
-COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951")
-CROSS = {"symbol": "x", "size": 10, "color": "gray"}
-AXES = {"xaxis_title": "parameters", "xaxis_type": "log", "yaxis_title": "loss, nats a token"}
-AXES |= {"margin_t": 60, "legend": {"orientation": "h", "y": -0.3, "yanchor": "top"}}
 budgets, n_opt, loss_opt = isoflop_minima(flops, n_params, loss)
-figure = go.Figure()
-for budget, colour in zip(np.unique(flops), COLOURS, strict=True):
-    runs = (flops == budget) & np.isfinite(loss)
-    x = np.log(n_params[runs])
-    smooth = np.linspace(x.min(), x.max(), 60)
-    parabola = np.poly1d(np.polyfit(x, loss[runs], 2))
-    style = {"legendgroup": f"{budget:.1e}", "marker_color": colour}
-    figure.add_scatter(x=n_params[runs], y=loss[runs], mode="markers", name=f"{budget:.1e} FLOPs", **style)
-    figure.add_scatter(x=np.exp(smooth), y=parabola(smooth), mode="lines", showlegend=False, **style)
+figure = plot_profiles(flops, n_params, loss, title="Five budgets, nine sizes each")
 figure.add_scatter(x=n_opt, y=loss_opt, mode="markers", name="your minima", marker=CROSS)
-figure.update_layout(title="Five budgets, nine sizes each", **AXES)
 show(figure, alt="Loss against parameters for five budgets: a parabola each, their minima moving right and down")
 
 coefficient, exponent = fit_power_law(budgets, n_opt)
@@ -353,15 +339,7 @@ check("parametric_fit")
 
 # %%
 law = fit_law(n_params, tokens, loss)
-figure = go.Figure()
-for budget, colour in zip(np.unique(flops), COLOURS, strict=True):
-    runs = flops == budget
-    name = f"{budget:.1e} FLOPs"
-    figure.add_scatter(x=n_params[runs], y=loss[runs], mode="markers", name=name, marker_color=colour)
-    smooth = np.geomspace(n_params[runs].min(), n_params[runs].max(), 60)
-    curve = law.loss(smooth, budget / (6 * smooth))
-    figure.add_scatter(x=smooth, y=curve, mode="lines", marker_color=colour, showlegend=False)
-figure.update_layout(title="One law through all runs", **AXES)
+figure = plot_profiles(flops, n_params, loss, law=law.loss, title="One law through all runs")
 show(figure, alt="The fitted law over the runs of five budgets: one surface goes through them all")
 for name in ("E", "alpha", "beta"):
     print(f"{name:5s} fitted {getattr(law, name):.4f}, the data were made with {getattr(BESIROGLU_2024, name):.4f}")
@@ -505,12 +483,13 @@ check("serving_optimal")
 # **See it.** The loss of Chinchilla's budget, reached by models that will serve more and more.
 
 # %%
+import plotly.graph_objects as go
+
 law = fit_law(n_params, tokens, loss)
 n_best, d_best = compute_optimal(law, 5.76e23)
 target_loss = law.loss(n_best, d_best)
-print(
-    f"compute-optimal: {n_best / 1e9:.1f} billion parameters, {d_best / n_best:.0f} tokens each, loss {target_loss:.3f}"
-)
+print(f"compute-optimal: {n_best / 1e9:.1f} billion parameters, {d_best / n_best:.0f} tokens each", end=", ")
+print(f"loss {target_loss:.3f}")
 served = d_best * np.geomspace(0.01, 1000, 30)
 choices = np.array([serving_optimal(law, target_loss, tokens_served) for tokens_served in served])
 figure = go.Figure(go.Scatter(x=served / d_best, y=choices[:, 1] / choices[:, 0], mode="lines+markers"))
@@ -650,33 +629,20 @@ check("decide")
 from mlsys_lab.scaling import ExperimentService, World
 
 
-def perform(service: ExperimentService, requests: Requests) -> Trials:
-    """Make the runs, whole numbers of parameters and tokens, and note what came back."""
-    outcomes = [service.run(int(n), int(d), float(rate)) for n, d, rate in zip(*requests, strict=True)]
-    columns = ("n_params", "tokens", "learning_rate", "loss")
-    return Trials(*(np.array([getattr(one, name) for one in outcomes], dtype=float) for name in columns))
-
-
-def joined(first: Trials, second: Trials) -> Trials:
-    """The trials of two rounds."""
-    pairs = zip(vars(first).values(), vars(second).values(), strict=True)
-    return Trials(*(np.concatenate(pair) for pair in pairs))
-
-
 def campaign(seed: int, budget_flops: float = 1e20) -> tuple[Trials, Trials, tuple[float, float, float]]:
     """Both rounds and the decision: the trials of the first round, all trials, and (N, D, L)."""
-    service = ExperimentService(budget_flops=budget_flops, seed=seed, noise=0.005)
-    scouted = perform(service, scout(budget_flops))
-    trials = joined(scouted, perform(service, sweep(scouted, service.remaining_flops)))
+    service = ExperimentService(budget_flops, seed, noise=0.005)
+    first = service.run_all(*scout(budget_flops))  # (4, runs)
+    second = service.run_all(*sweep(Trials(*first), service.remaining_flops))
+    trials = Trials(*np.concatenate([first, second], axis=1))
     print(f"{len(trials.loss)} runs, {service.spent_flops / budget_flops:.1%} of the budget spent")
-    return scouted, trials, decide(trials, 100 * budget_flops)
+    return Trials(*first), trials, decide(trials, 100 * budget_flops)
 
 
 SEED = 4  # another world for each
 scouted, trials, (n_params_big, tokens_big, predicted) = campaign(SEED)
-lost = np.isnan(trials.loss)
-first = len(scouted.loss)
-print(f"scouting: {first} runs, {lost[:first].sum()} without a loss; sweep: {lost[first:].size}, {lost[first:].sum()}")
+print(f"without a loss: {np.isnan(scouted.loss).sum()} of {len(scouted.loss)} runs of the first round", end=", ")
+print(f"{np.isnan(trials.loss).sum()} of all")
 print(f"decision: {n_params_big / 1e9:.1f} billion parameters, {tokens_big / n_params_big:.0f} tokens each")
 
 # %% [markdown]
@@ -690,17 +656,14 @@ wasted = 1 - float(world.law.least_flops(measured)) / hundred
 by_rule = float(world.loss(math.sqrt(hundred / 120), 20 * math.sqrt(hundred / 120)))
 print(f"predicted {predicted:.3f}, measured {measured:.3f}; compute wasted {wasted:.2%}", end=", ")
 print(f"by a fixed rule of 20 tokens a parameter {1 - float(world.law.least_flops(by_rule)) / hundred:.2%}")
-ratio = np.geomspace(1, 1000, 80)
-sizes = np.sqrt(hundred / (6 * ratio))
+sizes = np.sqrt(hundred / (6 * np.geomspace(1, 1000, 80)))
 near = np.abs(np.log(trials.learning_rate / best_learning_rate(trials, trials.n_params))) < 0.4
-groups = {"scouting at a wrong rate": ~near, "runs at a good rate": near}
-figure = go.Figure()
-for name, chosen in groups.items():
+figure = loss_figure("A campaign, and what it was for")
+for name, chosen in {"scouting at a wrong rate": ~near, "runs at a good rate": near}.items():
     figure.add_scatter(x=trials.n_params[chosen], y=trials.loss[chosen], mode="markers", name=name)
 truth = world.loss(sizes, hundred / (6 * sizes))
 figure.add_scatter(x=sizes, y=truth, mode="lines", name="the truth at 100 times the budget")
 figure.add_scatter(x=[n_params_big], y=[predicted], mode="markers", name="your prediction", marker=CROSS)
-figure.update_layout(title="A campaign, and what it was for", **AXES)
 show(figure, alt="Losses of all trials, and below them the predicted loss on the true curve of the target")
 
 # %% [markdown]
@@ -772,17 +735,7 @@ for size in dict.fromkeys(size for sizes in PLAN.values() for size in sizes):
 # %%
 from functools import cache
 
-from IPython.display import HTML, display
-
-
-def bar(what: str) -> Callable[[int, int], None]:
-    """A progress bar beneath the cell, by the share of the FLOPs that are done."""
-    shown = display(HTML(f"{what} …"), display_id=True)
-    return lambda done, total: shown.update(
-        HTML(
-            f"<progress value='{done / total:.4f}' max='1'></progress> {what}: {done / total:.0%} of {total:.2g} FLOPs"
-        )
-    )
+from mlsys_lab.widgets.progress import progress_bar
 
 
 @cache
@@ -790,7 +743,7 @@ def real_runs() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(N, D, L) of the sixteen runs, which are made once."""
     expected, came = backtest(n_params, tokens, loss, 4)  # before two minutes are spent
     print(f"of Task 1's runs the four costliest are predicted to {np.abs(expected / came - 1).max():.1%}")
-    curves = train_all(corpus=corpus, progress=bar("sixteen runs"))
+    curves = train_all(corpus=corpus, progress=progress_bar("FLOPs of sixteen runs"))
     return tuple(np.array([(curve.n_params, curve.tokens[-1], curve.final_loss) for curve in curves]).T)
 
 
@@ -823,22 +776,14 @@ print(f"your law's: {real_law.loss(n_held, tokens_for(size, budget, corpus)):.3f
 # %%
 real_n, real_d, real_loss = real_runs()
 real_law = fit_law(real_n, real_d, real_loss)
-last = train(size, tokens_for(size, budget, corpus), corpus=corpus, progress=bar("the held-out run"))
+last = train(size, tokens_for(size, budget, corpus), corpus=corpus, progress=progress_bar("FLOPs of the held-out run"))
 said = real_law.loss(last.n_params, last.tokens[-1])
 print(f"predicted {said:.3f}, measured {last.final_loss:.3f}: {abs(said / last.final_loss - 1):.1%} off")
 real_c = np.repeat(list(PLAN), [len(sizes) for sizes in PLAN.values()])
-figure = go.Figure()
-for budget_flops, colour in zip(PLAN, COLOURS, strict=False):
-    runs = real_c == budget_flops
-    name = f"{budget_flops:.1e} FLOPs"
-    figure.add_scatter(x=real_n[runs], y=real_loss[runs], mode="markers", name=name, marker_color=colour)
-    smooth = np.geomspace(real_n[runs].min(), real_n[runs].max(), 40)
-    curve = real_law.loss(smooth, budget_flops / (6 * smooth))
-    figure.add_scatter(x=smooth, y=curve, mode="lines", marker_color=colour, showlegend=False)
+figure = plot_profiles(real_c, real_n, real_loss, law=real_law.loss, title="Sixteen real runs, and one more")
 star = {"symbol": "star", "size": 12, "color": "gray"}
 figure.add_scatter(x=[last.n_params], y=[last.final_loss], mode="markers", name="held out", marker=star)
 figure.add_scatter(x=[last.n_params], y=[said], mode="markers", name="your law's prediction", marker=CROSS)
-figure.update_layout(title="Sixteen real runs, and one more", **AXES)
 show(figure, alt="Losses of sixteen real runs at four budgets with the fitted law through them, and the held-out run")
 
 # %% [markdown]

@@ -438,8 +438,9 @@ check("train_step")
 # drawn log-normal, as EDM has them, and a tenth of the labels is dropped. Training takes some ten seconds.
 
 # %%
-from IPython.display import HTML, display
 from sklearn.datasets import load_digits
+
+from mlsys_lab.widgets.progress import track
 
 pixels, digits = load_digits(return_X_y=True)
 images = torch.tensor(pixels, dtype=torch.float32).reshape(-1, 1, 8, 8) / 8 - 1
@@ -475,15 +476,6 @@ def model(x, sigma, label):
     return denoised_from("v", answer, x, sigma)
 
 
-def bar(steps):
-    """Go through steps with a progress bar beneath the cell."""
-    shown = display(HTML(""), display_id=True)
-    for done, step in enumerate(steps, 1):
-        yield step
-        if done % 100 == 0:
-            shown.update(HTML(f"<progress value='{done}' max='{len(steps)}'></progress> {done} of {len(steps)}"))
-
-
 torch.manual_seed(0)
 network = SmallNetwork()
 
@@ -491,7 +483,7 @@ network = SmallNetwork()
 optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
 average = [weight.detach().clone() for weight in network.parameters()]
 losses = []
-for _ in bar(range(3000)):
+for _ in track(range(3000)):
     chosen = torch.randint(len(images), (128,))
     label = drop_labels(digits[chosen], torch.rand(128), share=0.1, null=NULL)
     sigma = (torch.randn(128, dtype=torch.float64) * 1.2 - 0.5).exp()

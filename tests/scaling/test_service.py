@@ -75,6 +75,18 @@ def test_failures_have_the_stated_rate_and_cost_what_was_done(rate):
         assert np.mean([outcome.tokens_done / outcome.tokens for outcome in failed]) == pytest.approx(0.5, abs=0.2)
 
 
+def test_runs_in_one_call_are_those_of_many_with_sizes_and_tokens_rounded_down():
+    one, many = (ExperimentService(1e26, 3, failure_rate=0.3) for _ in range(2))
+    asked = requests(30)
+    n_params, tokens, rates = np.array(asked).T
+    outcomes = [many.run(*request) for request in asked]
+    got = one.run_all(n_params + 0.5, tokens + 0.5, rates)
+    assert np.isnan(got[3]).any() and one.spent_flops == many.spent_flops
+    expected = [(outcome.n_params, outcome.tokens, outcome.learning_rate, outcome.loss) for outcome in outcomes]
+    np.testing.assert_array_equal(got, np.transpose(expected))
+    assert one.run_all([], [], []).shape == (4, 0)
+
+
 def test_the_budget_holds_to_the_flop():
     cost = 6 * 1_000_003 * 20_000_017
     service = ExperimentService(2 * cost, 0, **QUIET)

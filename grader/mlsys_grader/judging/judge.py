@@ -68,9 +68,7 @@ class _Examination:
     def __init__(self, artifact: Artifact, sandbox: Sandbox, oracle: Oracle, time_factor: float) -> None:
         self._artifact, self._sandbox, self._oracle, self._time_factor = artifact, sandbox, oracle, time_factor
         self._checks = sandbox.lab.checks.checks
-        self._processes: list[
-            Process
-        ] = []  # those that are asked on; rank 0 is the first, which answers other checks too
+        self._processes: list[Process] = []  # to be asked on; rank 0 is the first, which answers other checks too
         self._ended: list[Process] = []
         self._has_loaded = False
 
@@ -292,10 +290,6 @@ class _Examination:
     def _go_ahead(self, check: Check, case: Case) -> None:
         """Begin to compute what is expected, and to draw what comes next, while the submission is at work."""
         self._oracle.expect_ahead(check, case)
-        self._draw_next(check, case)
-
-    def _draw_next(self, check: Check, case: Case) -> None:
-        """Begin to draw what will be asked if this case goes well."""
         if case is not check.cases[-1]:
             self._oracle.draw_ahead(check, check.cases[check.cases.index(case) + 1])
         elif check is not self._checks[-1]:

@@ -94,6 +94,7 @@ def make_opener(
 
     @contextmanager
     def opened() -> Iterator[Party]:
+        """Lend the process that is timed, while no other submission is at work. `Broken` where the sandbox dies."""
         try:
             with sandbox.turns.turn(alone=True):
                 texts = {}

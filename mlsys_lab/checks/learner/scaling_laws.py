@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -123,24 +123,22 @@ def bootstrap(artifact: Any, arrays: Arrays) -> Arrays:
 # --- Task 5: the cheapest model for a budget, and for a loss and the tokens that it will serve ------------------------
 
 
+def _pairs(name: str, found: Iterable[Any]) -> Arrays:
+    """Parameters and tokens of each of some models, (R,)."""
+    split = [numbers(name, one, "n_params", "tokens") for one in found]
+    return {key: np.array([one[key] for one in split]) for key in ("n_params", "tokens")}
+
+
 def compute_optimal(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `compute_optimal` for each of some budgets: parameters and tokens."""
-    split = [
-        numbers("compute_optimal", artifact.compute_optimal(law_of(artifact, arrays), flops), "n_params", "tokens")
-        for flops in arrays["flops"].tolist()
-    ]
-    return {name: np.array([one[name] for one in split]) for name in ("n_params", "tokens")}
+    law = law_of(artifact, arrays)
+    return _pairs("compute_optimal", (artifact.compute_optimal(law, flops) for flops in arrays["flops"].tolist()))
 
 
 def serving_optimal(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `serving_optimal` for each of some amounts of served tokens: parameters and tokens that reach a loss."""
-    split = [
-        numbers(
-            "serving_optimal", artifact.serving_optimal(law_of(artifact, arrays), loss, served), "n_params", "tokens"
-        )
-        for loss, served in zip(arrays["loss"].tolist(), arrays["served"].tolist(), strict=True)
-    ]
-    return {name: np.array([one[name] for one in split]) for name in ("n_params", "tokens")}
+    law, given = law_of(artifact, arrays), zip(arrays["loss"].tolist(), arrays["served"].tolist(), strict=True)
+    return _pairs("serving_optimal", (artifact.serving_optimal(law, *one) for one in given))
 
 
 # --- Task 6: a campaign on a cluster that is not here; runs go in, requests come out ----------------------------------

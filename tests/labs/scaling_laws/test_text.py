@@ -83,37 +83,35 @@ def simulated_runs() -> dict[str, np.ndarray]:
     return {name: names[name] for name in ("n_params", "tokens", "loss")}
 
 
+def results_of(module: ModuleType, name: str) -> list[Any]:
+    """What a function of the module gives back from now on, call by call."""
+    function, results = vars(module)[name], list[Any]()
+
+    def keep(*given: Any, **options: Any) -> Any:
+        results.append(function(*given, **options))
+        return results[-1]
+
+    vars(module)[name] = keep
+    return results
+
+
 def evaluations_a_start(simulated: dict[str, np.ndarray]) -> float:
     """How often the reference asks for its objective from each start."""
-    module, asked = reference(), 0
-    objective = vars(module)["objective"]
-
-    def counting(*given: Any) -> Any:
-        nonlocal asked
-        asked += 1
-        return objective(*given)
-
-    vars(module)["objective"] = counting
+    module = reference()
+    asked = results_of(module, "objective")
     module.fit_law(**simulated)
-    return asked / len(module.STARTS)
+    return len(asked) / len(module.STARTS)
 
 
 def evaluations_of_a_search() -> float:
     """How often the reference's search for the cheapest model that serves asks for the cost."""
-    module, counts = reference(), list[int]()
-    search = vars(module)["minimize_scalar"]
-
-    def counting(*given: Any, **options: Any) -> Any:
-        counts.append((found := search(*given, **options)).nfev)
-        return found
-
-    vars(module)["minimize_scalar"] = counting
+    module = reference()
+    searches = results_of(module, "minimize_scalar")
     law = module.Law(E=1.8, A=480.0, B=2100.0, alpha=0.35, beta=0.37)
-    _, tokens = module.compute_optimal(law, 5.76e23)
-    loss = law.loss(*module.compute_optimal(law, 5.76e23))
+    n_params, tokens = module.compute_optimal(law, 5.76e23)
     for served in np.geomspace(0.01, 1000, 30):
-        module.serving_optimal(law, loss, served * tokens)
-    return float(np.mean(counts))
+        module.serving_optimal(law, law.loss(n_params, tokens), served * tokens)
+    return float(np.mean([search.nfev for search in searches]))
 
 
 def test_figures_are_computed_or_given() -> None:

@@ -43,6 +43,7 @@ def _watch_calls(
     waiting = set(enough)
 
     def note(frame: FrameType, event: str, _: Any) -> None:
+        """Note the numbers that a function is called with, and stop once all of `enough` have been called."""
         code = frame.f_code
         if event != "call" or not code.co_filename.startswith(artifact.name):
             return

@@ -76,6 +76,7 @@ def know_only(known: Mapping[tuple[str, str], tuple[object, ...]]) -> Operator:
     """
 
     def ignore_argument(node: ast.AST, function: Function) -> Iterator[str]:
+        """Set an argument to the first value that learners see it have, always or where it has none of those values."""
         if node is not function.node:
             return
         for argument in function.parameters:

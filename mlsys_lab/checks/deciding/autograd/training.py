@@ -21,7 +21,6 @@ TARGET = 0.95
 """Share of unseen digits that is to be read correctly."""
 STANDARD_ERRORS = 3
 """How far below TARGET the share of one test set may lie: which images it holds is chance, and costs nobody points."""
-
 BLIND_ACCURACY = 0.5
 """What a network that has learned nothing reads at most: one in ten, or by luck of its first weights a few more."""
 
@@ -136,9 +135,8 @@ def _step_expect(arrays: Arrays) -> Arrays:
         losses.append(loss.item())
         for i, share in enumerate(gradients(loss, parameters, np.ones(()))):
             grads[i].append(answer(share, float))
-            parameters[i].data = torch.from_numpy(
-                sgd_after(start[i], grads[i], [0.1] * len(grads[i]), float(arrays["momentum"]))
-            )
+            after = sgd_after(start[i], grads[i], [0.1] * len(grads[i]), float(arrays["momentum"]))
+            parameters[i].data = torch.from_numpy(after)
     linears = [layer for layer in model if isinstance(layer, torch.nn.Linear)]
     expected = {"loss of each step": np.array(losses, dtype=np.float32)}
     return expected | {f"weight {i} after": answer(layer.weight.T, np.float32) for i, layer in enumerate(linears)}
@@ -154,11 +152,8 @@ def _flops_inputs(rng: np.random.Generator, case: Case) -> Arrays:
 
 def _flops_expect(arrays: Arrays) -> Arrays:
     """Two FLOPs for each multiply-add: forward, for the weight, and for the input unless it is the data."""
-    batch, widths, total = int(arrays["batch"]), arrays["widths"].tolist(), 0
-    for i in range(len(widths) - 1):
-        products = 2 if i == 0 else 3
-        total += products * 2 * batch * widths[i] * widths[i + 1]
-    return {"FLOPs": np.array(total, dtype=np.int64)}
+    macs = arrays["batch"] * arrays["widths"][:-1] * arrays["widths"][1:]
+    return {"FLOPs": np.array(2 * (3 * macs.sum() - macs[0]))}
 
 
 # --- train_digits ---------------------------------------------------------------------------------------------------
@@ -194,10 +189,8 @@ def least_accuracy(images: int) -> float:
 def _digits_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
     labels, truth = got["labels"], expected["labels"]
     if labels.shape != truth.shape or labels.dtype.kind not in "iu":
-        found = f"{labels.dtype} of shape {labels.shape}"
-        return Mismatch(
-            "the predicted labels have the wrong form", found, f"integers of shape {truth.shape}", is_form=True
-        )
+        found, wanted = f"{labels.dtype} of shape {labels.shape}", f"integers of shape {truth.shape}"
+        return Mismatch("the predicted labels have the wrong form", found, wanted, is_form=True)
     accuracy = float((labels == truth).mean())
     least = least_accuracy(len(truth))
     if accuracy < least:

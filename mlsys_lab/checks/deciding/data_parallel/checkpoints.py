@@ -19,7 +19,7 @@ from mlsys_lab.checks.deciding.data_parallel.steps import (
     weights_of,
 )
 from mlsys_lab.checks.deciding.traffic import check_ranks, expect_ranks
-from mlsys_lab.checks.learner import data_parallel as calls
+from mlsys_lab.checks.learner.data_parallel import checkpoints as calls
 from mlsys_lab.checks.learner.ranks import join_ranks, split_ranks
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 
@@ -119,7 +119,7 @@ CHECKS = (
         "under the new shard, set the random state, and gather the weights.",
         uses=("ShardedOptimizer", "save_state", "load_state"),
         ask=SPLIT + "def program(rank, arrays):\n"
-        "    from mlsys_lab.checks.learner.data_parallel import Momentum\n\n"
+        "    from mlsys_lab.checks.learner.data_parallel.sharded import Momentum\n\n"
         '    torch.manual_seed(int(arrays["seed"]))\n'
         '    names = [name for name in arrays if name[0] == "w"]\n'
         "    weights = [torch.from_numpy(arrays[name]).clone().requires_grad_() for name in names]\n"

@@ -1,7 +1,6 @@
 """Checks of tasks 2 and 3: buckets that leave during the backward pass, and micro-batches that send once.
 
-Oracle: derivatives by hand, in NumPy. When buckets left is read from the log: between other messages it has marks,
-empty messages on the first channel, one for each layer that the backward pass has left.
+Oracle: derivatives by hand, in NumPy. When buckets left is read from marks in the log.
 """
 
 from __future__ import annotations
@@ -10,21 +9,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mlsys_lab.checks.deciding import traffic
 from mlsys_lab.checks.deciding.compare import close
+from mlsys_lab.checks.deciding.data_parallel.marks import compare_leaving
 from mlsys_lab.checks.deciding.data_parallel.steps import SPLIT, count_bytes, draw, draw_weights, weights_of
-from mlsys_lab.checks.deciding.ledger import read_ledger
-from mlsys_lab.checks.deciding.ranks import compare_ranks
 from mlsys_lab.checks.deciding.traffic import check_ranks, expect_ranks
-from mlsys_lab.checks.learner import data_parallel as calls
+from mlsys_lab.checks.learner.data_parallel import overlap as calls
 from mlsys_lab.checks.learner.ranks import join_ranks, split_ranks
-from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
-from mlsys_lab.comm.ledger import Finish, Ledger, Log, Post
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 
 RATE = 0.1
 """What the calls multiply a gradient by before they subtract it."""
-MARKS = "0"
-"""The channel of marks: the first that is used."""
 
 
 def fill_buckets(sizes: Sequence[int], bucket_bytes: int) -> list[range]:
@@ -106,55 +100,6 @@ def _find_leaving(part: Arrays, buckets: Sequence[range]) -> list[int]:
     return leaving
 
 
-def _compare_chain(got: Arrays, expected: Arrays) -> Mismatch | None:
-    """Values, then what was sent besides marks, then when."""
-    if (mismatch := compare_ranks(got, expected)) is not None:
-        return mismatch
-    ledger, limits = read_ledger(got), traffic.limits_of(expected)
-    others = Ledger([_without_marks(log) for log in ledger.logs])
-    excess = traffic.find_unwaited(others) or traffic.find_excess(others, limits)
-    if excess is not None or len(ledger.logs) == 1:
-        return excess
-    for rank, (log, leaving) in enumerate(zip(ledger.logs, limits["leaving"], strict=True)):
-        layers = leaving.size // 2  # there are two steps
-        for number, (posts, leave) in enumerate(zip(_count_posts(log, layers), leaving.tolist(), strict=True)):
-            if posts < leave:  # each sends or receives at least once
-                what = f"on rank {rank} a bucket does not leave when its last gradient has come"
-                goes_on = f"goes on from layer {layers - number % layers} of {layers}"
-                ends = "of the last micro-batch ends"
-                where = f"the backward pass {goes_on if layers > 1 else ends}"
-                return Mismatch(what, f"{posts} messages", f"{leave} all-reduce{'s' * (leave > 1)} before {where}")
-    return None
-
-
-def _without_marks(log: Log) -> Log:
-    numbers: dict[int, int] = {}
-    kept: Log = []
-    post = 0
-    for event in log:
-        if isinstance(event, Post):
-            if event.channel != MARKS:
-                numbers[post] = len(numbers)
-                kept.append(event)
-            post += 1
-        elif event.post in numbers:
-            kept.append(Finish(numbers[event.post]))
-    return kept
-
-
-def _count_posts(log: Log, layers: int) -> list[int]:
-    """How many posts stand in the log while the backward pass is in each layer, step after step."""
-    counts = [0]  # by the marks before them: one at the start, then in each step one before it and one for each layer
-    for event in log:
-        if isinstance(event, Post):
-            if event.channel == MARKS:
-                counts += [0] * (event.kind == "send")
-            else:
-                counts[-1] += 1
-    begins = range(2, len(counts), layers + 1)
-    return [posts for begin in begins for posts in counts[begin : begin + layers]]
-
-
 # --- accumulation -----------------------------------------------------------------------------------------------------
 
 STEPS = 2
@@ -208,6 +153,8 @@ def _count_complete(part: Arrays, buckets: Sequence[range]) -> int:
     complete = [came.issuperset(bucket) for bucket in buckets]
     return [*complete, False].index(False)
 
+
+SMALL = {"weights": 2, "width": 2, "bucket_bytes": 16}
 
 CHECKS = (
     Check(
@@ -279,7 +226,7 @@ CHECKS = (
         inputs=_draw_chain,
         run=calls.ddp,
         expect=_expect_chain,
-        compare=_compare_chain,
+        compare=compare_leaving,
         pointer="Follow one bucket: which hook completes it, what must have left before it, and who sends it if a hook "
         "is never called?",
         hint="Note in the hook who has come. While the next bucket in order has all of its parameters among them, "
@@ -302,33 +249,17 @@ CHECKS = (
         title="Micro-batches that send once",
         points=11,
         cases=(
-            Case("two ranks, one micro-batch", {"tokens": [[3], [3]], "weights": 2, "width": 2, "bucket_bytes": 16}),
-            Case(
-                "three of unequal length",
-                {"tokens": [[1, 4, 2], [3, 3, 1]], "weights": 2, "width": 2, "bucket_bytes": 1},
-            ),
-            Case("unequal numbers", {"tokens": [[2], [1, 3], [4, 1, 1]], "weights": 2, "width": 2, "bucket_bytes": 64}),
-            Case(
-                "a micro-batch of padding alone",
-                {"tokens": [[2, 0], [0, 3]], "weights": 2, "width": 2, "bucket_bytes": 16},
-            ),
-            Case(
-                "a rank without micro-batches", {"tokens": [[2, 1], []], "weights": 1, "width": 3, "bucket_bytes": 16}
-            ),
-            Case(
-                "a rank with padding alone", {"tokens": [[0, 0], [1, 2]], "weights": 2, "width": 2, "bucket_bytes": 16}
-            ),
+            Case("two ranks, one micro-batch", SMALL | {"tokens": [[3], [3]]}),
+            Case("three of unequal length", SMALL | {"tokens": [[1, 4, 2], [3, 3, 1]], "bucket_bytes": 1}),
+            Case("unequal numbers", SMALL | {"tokens": [[2], [1, 3], [4, 1, 1]], "bucket_bytes": 64}),
+            Case("a micro-batch of padding alone", SMALL | {"tokens": [[2, 0], [0, 3]]}),
+            Case("a rank without micro-batches", SMALL | {"tokens": [[2, 1], []], "weights": 1, "width": 3}),
+            Case("a rank with padding alone", SMALL | {"tokens": [[0, 0], [1, 2]]}),
             Case(
                 "the last micro-batch does not use a parameter",
-                {
-                    "tokens": [[2, 3], [1, 2]],
-                    "weights": 3,
-                    "width": 2,
-                    "bucket_bytes": 16,
-                    "without": [(0, 1, 2), (1, 1, 0)],
-                },
+                SMALL | {"tokens": [[2, 3], [1, 2]], "weights": 3, "without": [(0, 1, 2), (1, 1, 0)]},
             ),
-            Case("one rank", {"tokens": [[1, 2, 4]], "weights": 2, "width": 2, "bucket_bytes": 16}),
+            Case("one rank", SMALL | {"tokens": [[1, 2, 4]]}),
             Case(
                 "four ranks",
                 {
@@ -344,7 +275,7 @@ CHECKS = (
         inputs=_draw_batches,
         run=calls.accumulate,
         expect=_expect_batches,
-        compare=_compare_chain,
+        compare=compare_leaving,
         pointer="What does each loss count, after which may gradients leave, and what is a mean over none?",
         hint="Leave out micro-batches whose weight is 0. Switch sync off for all that are left but the last, multiply "
         "each loss by its weight before backward(), switch sync on again, and finish(). Where torch says that "

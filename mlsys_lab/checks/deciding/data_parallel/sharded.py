@@ -21,7 +21,7 @@ from mlsys_lab.checks.deciding.data_parallel.steps import (
     weights_of,
 )
 from mlsys_lab.checks.deciding.traffic import check_ranks, expect_ranks
-from mlsys_lab.checks.learner import data_parallel as calls
+from mlsys_lab.checks.learner.data_parallel import sharded as calls
 from mlsys_lab.checks.learner.ranks import join_ranks, split_ranks
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 
@@ -195,7 +195,7 @@ CHECKS = (
         ask=SPLIT + "def program(rank, arrays):\n"
         '    names = [name for name in arrays if name[0] == "w"]\n'
         "    weights = [torch.from_numpy(arrays[name]).clone().requires_grad_() for name in names]\n"
-        "    from mlsys_lab.checks.learner.data_parallel import Momentum\n\n"
+        "    from mlsys_lab.checks.learner.data_parallel.sharded import Momentum\n\n"
         '    optimizer = ShardedOptimizer(rank, weights, Momentum, lr=float(arrays["lr"]), most=10**6)\n'
         "    for i, weight in enumerate(weights):\n"
         '        if arrays["used"][i]:\n'

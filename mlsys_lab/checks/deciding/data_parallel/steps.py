@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlsys_lab.checks.deciding.traffic import check_ranks, expect_ranks
-from mlsys_lab.checks.learner import data_parallel as calls
+from mlsys_lab.checks.learner.data_parallel import steps as calls
 from mlsys_lab.checks.learner.ranks import join_ranks, split_ranks
 from mlsys_lab.checks.learner.spec import Arrays, Case
 

@@ -8,8 +8,8 @@ from fractions import Fraction
 import numpy as np
 
 from mlsys_lab.checks.deciding.compare import close
-from mlsys_lab.checks.learner import diffusion as calls
-from mlsys_lab.checks.learner.diffusion import DIT, SOLVERS
+from mlsys_lab.checks.learner.diffusion import cost as calls
+from mlsys_lab.checks.learner.diffusion.cost import DIT, SOLVERS
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.values import encode_text
 

@@ -16,7 +16,7 @@ from mlsys_lab.checks.deciding.diffusion.oracle import (
     draw_images,
     draw_levels,
 )
-from mlsys_lab.checks.learner import diffusion as calls
+from mlsys_lab.checks.learner.diffusion import denoisers as calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.diffusion.oracle import column, draw_images, draw_levels
-from mlsys_lab.checks.learner import diffusion as calls
+from mlsys_lab.checks.learner.diffusion import denoisers as calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlsys_lab.checks.learner.diffusion import NEXT
+from mlsys_lab.checks.learner.diffusion.denoisers import NEXT
 from mlsys_lab.checks.learner.spec import Arrays, Case
 
 CLASSES = 3

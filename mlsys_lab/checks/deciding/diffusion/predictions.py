@@ -6,8 +6,8 @@ import numpy as np
 
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.diffusion.oracle import column, draw_images, draw_levels
-from mlsys_lab.checks.learner import diffusion as calls
-from mlsys_lab.checks.learner.diffusion import PREDICTIONS
+from mlsys_lab.checks.learner.diffusion import training as calls
+from mlsys_lab.checks.learner.diffusion.training import PREDICTIONS
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 
 

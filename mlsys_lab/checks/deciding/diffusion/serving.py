@@ -9,7 +9,7 @@ import numpy as np
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.diffusion.guidance import guided
 from mlsys_lab.checks.deciding.diffusion.oracle import CLASSES, CODE_OF_NEXT, Aging, column, draw_denoiser
-from mlsys_lab.checks.learner import diffusion as calls
+from mlsys_lab.checks.learner.diffusion import denoisers as calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 
 

@@ -7,8 +7,8 @@ import numpy as np
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.diffusion.oracle import CLASSES
 from mlsys_lab.checks.deciding.diffusion.predictions import draw_predictions, scales, target
-from mlsys_lab.checks.learner import diffusion as calls
-from mlsys_lab.checks.learner.diffusion import PREDICTIONS, WEIGHTS
+from mlsys_lab.checks.learner.diffusion import training as calls
+from mlsys_lab.checks.learner.diffusion.training import PREDICTIONS, WEIGHTS
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 
 # --- A linear network -------------------------------------------------------------------------------------------------
@@ -82,14 +82,14 @@ def _code_of_losses(arrays: Arrays) -> str:
     x0, sigma, noise = (f'torch.from_numpy(given["{name}"])' for name in ("x0", "sigma", "noise"))
     named = PREDICTIONS[int(arrays["prediction"])]
     return (
-        "from mlsys_lab.checks.learner.diffusion import LinearNetwork\n"
+        "from mlsys_lab.checks.learner.diffusion.training import LinearNetwork\n"
         f'p_losses(LinearNetwork(given), "{named}", {x0}, {sigma}, {noise}, {label}).detach()'
     )
 
 
 def _code_of_steps(arrays: Arrays) -> str:
     named = PREDICTIONS[int(arrays["prediction"])]
-    return f"""from mlsys_lab.checks.learner.diffusion import Descent, LinearNetwork
+    return f"""from mlsys_lab.checks.learner.diffusion.training import Descent, LinearNetwork
 network = LinearNetwork(given)
 average = [weight.detach().clone() for weight in network.parameters()]
 for weight in network.parameters():

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import inspect
 import math
+from dataclasses import astuple
 from functools import partial
 
 import numpy as np
 
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.describe import describe_calls
-from mlsys_lab.checks.deciding.scaling_laws.law import Truth, constants, huber, refit, residuals, truth_of
+from mlsys_lab.checks.deciding.scaling_laws.law import Truth, huber, refit, residuals, truth_of
 from mlsys_lab.checks.learner import scaling_laws as calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
 
@@ -98,7 +99,7 @@ def _fit_expect(arrays: Arrays) -> Arrays:
     came_back = ~np.isnan(arrays["loss"])
     runs = {name: arrays[name][came_back] for name in ("n_params", "tokens", "loss")}
     fitted = refit(truth_of(arrays, "_"), runs["n_params"], runs["tokens"], runs["loss"])
-    return runs | {"law": constants(fitted)}
+    return runs | {"law": np.array(astuple(fitted))}
 
 
 def _fit_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
@@ -107,13 +108,11 @@ def _fit_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
     if not np.all(np.isfinite(law)) or np.any(law <= 0):
         return Mismatch("the constants are not all positive", np.array2string(law, precision=4), "E, A, B, α, β > 0")
     runs = [expected[name] for name in ("n_params", "tokens", "loss")]
-    left, least = (huber(residuals(Truth(*constants_.tolist()), *runs)) for constants_ in (law, expected["law"]))
+    left, least = (huber(residuals(Truth(*constants.tolist()), *runs)) for constants in (law, expected["law"]))
     if left <= (most := ABOVE * least + ZERO):
         return None
-    found, there = (
-        f"E = {e:.5g}, A = {a:.4g}, B = {b:.4g}, α = {alpha:.4g}, β = {beta:.4g}"
-        for e, a, b, alpha, beta in (law.tolist(), expected["law"].tolist())
-    )
+    shown = "E = {:.5g}, A = {:.4g}, B = {:.4g}, α = {:.4g}, β = {:.4g}"
+    found, there = (shown.format(*constants) for constants in (law, expected["law"]))
     return Mismatch("the objective can go lower", f"{left:.6g} at {found}", f"at most {most:.6g}, as at {there}")
 
 

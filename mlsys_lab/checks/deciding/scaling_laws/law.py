@@ -1,12 +1,12 @@
 """The law that the oracles of lab 06 know, its fit to runs, and what it allocates to size and tokens (task 5).
 
-Oracles: bisection on the slopes of loss and cost; for a fit least squares that are reweighted.
+Oracles: bisection on the slopes of loss and cost; for a fit BFGS from the truth.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -47,10 +47,6 @@ class Truth:
         """The loss of the best model for a budget."""
         n = self.best_size(flops)
         return float(self.loss(n, flops / 6 / n))
-
-    def flops_for(self, loss: float) -> float:
-        """The least budget that reaches a loss above the floor."""
-        return bisect(lambda flops: loss - self.least_loss(flops), 1e12, 1e32)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The law's constants as arrays without axes, by name."""
@@ -99,61 +95,32 @@ def huber(r: np.ndarray, delta: float = DELTA) -> float:
     return float(np.where(size <= delta, r**2 / 2, delta * (size - delta / 2)).sum())
 
 
-def refit(start: Truth, n_params: np.ndarray, tokens: np.ndarray, loss: np.ndarray, steps: int = 200) -> Truth:
-    """The law of least Huber loss near `start`: Levenberg–Marquardt on residuals reweighted in each step, then BFGS.
+def refit(start: Truth, n_params: np.ndarray, tokens: np.ndarray, loss: np.ndarray) -> Truth:
+    """The law of least Huber loss near `start`, by BFGS over E, both terms at the middle of the data, and exponents.
 
-    A residual beyond delta has weight delta/|r|, which makes the weighted square's slope that of Huber's line. Where
-    most are beyond it, the reweighting creeps along a valley; BFGS walks to its end.
+    Those terms, in place of A and B, hardly depend on the exponents.
     """
-    log_n, log_d = np.log(n_params), np.log(tokens)
+    (mean_n, off_n), (mean_d, off_d) = ((x.mean(), x - x.mean()) for x in (np.log(n_params), np.log(tokens)))
 
     def law_at(x: np.ndarray) -> Truth:
-        """Terms at the middle of the data instead of A and B, which hardly depend on the exponents."""
         e, a, b, alpha, beta = x
-        return Truth(np.exp(e), np.exp(a + alpha * log_n.mean()), np.exp(b + beta * log_d.mean()), alpha, beta)
-
-    def slopes_and_weights(x: np.ndarray, r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Slopes of each residual (5, R), and its weight (R,)."""
-        law = law_at(x)
-        of_n, of_d = law.A * n_params**-law.alpha, law.B * tokens**-law.beta
-        slopes = np.stack(
-            [np.full_like(of_n, law.E), of_n, of_d, -of_n * (log_n - log_n.mean()), -of_d * (log_d - log_d.mean())]
-        )
-        return slopes / law.loss(n_params, tokens), np.minimum(1, DELTA / np.maximum(np.abs(r), 1e-300))
+        return Truth(np.exp(e), np.exp(a + alpha * mean_n), np.exp(b + beta * mean_d), alpha, beta)
 
     def scaled(x: np.ndarray) -> tuple[float, np.ndarray]:
+        """The objective over delta, and its slopes (5,)."""
         with np.errstate(over="ignore", invalid="ignore"):
-            r = residuals(law_at(x), n_params, tokens, loss)
-            slopes, weights = slopes_and_weights(x, r)
-            return huber(r) / DELTA, (slopes * weights) @ r / DELTA
+            law = law_at(x)
+            r = residuals(law, n_params, tokens, loss)
+            of_n, of_d = law.A * n_params**-law.alpha, law.B * tokens**-law.beta
+            slopes = np.stack([np.full_like(of_n, law.E), of_n, of_d, -of_n * off_n, -of_d * off_d])  # (5, R)
+            return huber(r) / DELTA, slopes / law.loss(n_params, tokens) @ np.clip(r / DELTA, -1, 1)
 
-    x = np.log([start.E, start.A, start.B])
-    x = np.append(x - [0, start.alpha * log_n.mean(), start.beta * log_d.mean()], [start.alpha, start.beta])
-    r = residuals(law_at(x), n_params, tokens, loss)
-    lowest, damping = huber(r), 1e-3
-    for _ in range(steps):
-        slopes, weights = slopes_and_weights(x, r)
-        square = (slopes * weights) @ slopes.T
-        step = np.linalg.solve(square + damping * np.diag(np.diag(square) + 1e-30), -(slopes * weights) @ r)
-        tried = residuals(law_at(x + np.clip(step, -1, 1)), n_params, tokens, loss)
-        if np.all(np.isfinite(tried)) and huber(tried) < lowest:
-            gain, lowest = lowest - huber(tried), huber(tried)
-            x, r, damping = x + np.clip(step, -1, 1), tried, max(damping / 5, 1e-12)
-            if gain <= 1e-9 * lowest:
-                break
-        else:
-            damping *= 4
-            if damping > 1e12:
-                break
+    terms = np.log([start.E, start.A, start.B]) - [0, start.alpha * mean_n, start.beta * mean_d]
+    x = np.append(terms, [start.alpha, start.beta])
     for _ in range(3):  # a fresh guess of the curvature each time
         found = minimize(scaled, x, jac=True, method="BFGS", options={"gtol": 1e-9})
         x = found.x if found.fun < scaled(x)[0] else x
     return law_at(x)
-
-
-def constants(law: Truth) -> np.ndarray:
-    """E, A, B, alpha, beta as (5,)."""
-    return np.array(astuple(law))
 
 
 # --- compute_optimal and serving_optimal ----------------------------------------------------------------------------

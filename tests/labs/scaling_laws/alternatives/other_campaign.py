@@ -1,4 +1,7 @@
-"""Another campaign: three sizes and six rates, four budgets and ten sizes; N by parabolas, the loss by the law."""
+"""Another campaign: three sizes and seven rates, four budgets and ten sizes.
+
+A fit in plain units, from more starts, by BFGS without bounds; resampling by how often each row comes.
+"""
 
 
 def fit_power_law(x, y):
@@ -6,6 +9,40 @@ def fit_power_law(x, y):
     table = np.array([[len(one), one.sum()], [one.sum(), one @ one]])
     intercept, slope = np.linalg.solve(table, np.array([two.sum(), one @ two]))
     return float(np.exp(intercept)), float(slope)
+
+
+def fit_law(n_params, tokens, loss, starts=STARTS):
+    keep = np.flatnonzero(~np.isnan(loss))
+    runs = n_params[keep], tokens[keep], loss[keep]
+
+    def scaled(theta):
+        value, gradient = objective(theta, *runs)
+        return 1e6 * value, 1e6 * gradient
+
+    best = None
+    for e, alpha, beta in itertools.product((0.3, 0.7), (0.25, 0.5), (0.25, 0.5)):
+        a, b = alpha * np.log(runs[0]).mean() - 1, beta * np.log(runs[1]).mean() - 1
+        result = minimize(scaled, (a, b, e, alpha, beta), jac=True, method="BFGS", options={"gtol": 1e-6})
+        if best is None or result.fun < best.fun:
+            best = result
+    for _ in range(3):
+        better = minimize(scaled, best.x, jac=True, method="L-BFGS-B", options={"ftol": 0, "maxiter": 3000})
+        best = better if better.fun < best.fun else best
+    a, b, e, alpha, beta = best.x
+    return Law(math.exp(e), math.exp(a), math.exp(b), alpha, beta)
+
+
+def bootstrap(statistic, columns, resamples, level, rng):
+    count, answers = len(columns[0]), []
+    while len(answers) < resamples:
+        times = rng.multinomial(count, [1 / count] * count)
+        try:
+            answers.append(statistic(*(np.repeat(column, times) for column in columns)))
+        except ValueError:
+            resamples -= 1
+    answers.sort()
+    cut = (1 - level) / 2 * len(answers)
+    return answers[int(cut)], answers[min(len(answers) - 1, int(len(answers) - cut))]
 
 
 def best_learning_rate(trials, n_params):
@@ -51,7 +88,7 @@ def decide(trials, target_flops):
     """The law's optimum, but a round number of parameters."""
     off = trials.learning_rate / best_learning_rate(trials, trials.n_params)
     good = (off < 1.5) & (off > 1 / 1.5) & ~np.isnan(trials.loss)
-    law = fit_law(trials.n_params[good], trials.tokens[good], trials.loss[good], starts=STARTS[::3])
+    law = fit_law(trials.n_params[good], trials.tokens[good], trials.loss[good])
     n = compute_optimal(law, target_flops)[0]
     n = round(n, 1 - math.floor(math.log10(n)))
     return n, target_flops / 6 / n, law.loss(n, target_flops / 6 / n)

@@ -1,0 +1,119 @@
+"""How the checks of lab 08's divided states and weights call the learner's code."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from mlsys_lab.checks.learner.data_parallel.steps import leaves, told
+from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.learner.values import array, number, pair, whole
+from mlsys_lab.errors import InputError
+
+if TYPE_CHECKING:
+    from mlsys_lab.comm.rank import Rank
+
+
+class Momentum:
+    """An optimiser with two states, of which `step` has no axes: the step shrinks with every step.
+
+    Raises InputError where the memory of what it is to move has room for more than `most` elements.
+    """
+
+    def __init__(self, params: Iterable[torch.Tensor], lr: float, most: int) -> None:
+        self.params, self.lr = list(params), lr
+        self.state: defaultdict[torch.Tensor, dict[str, torch.Tensor]] = defaultdict(dict)  # as torch's
+        if (held := sum(one.untyped_storage().nbytes() // one.element_size() for one in self.params)) > most:
+            raise InputError("a rank's optimiser keeps more than its share", got=f"{held} elements", expected=most)
+
+    def step(self) -> None:
+        """Move the parameters by their momentum."""
+        for one in self.params:
+            if one.grad is None:
+                raise InputError("the optimiser steps before its parameters have gradients")
+            if not (state := self.state[one]):
+                state |= {"momentum": torch.zeros_like(one.data), "step": torch.zeros((), dtype=torch.int64)}
+            state["step"] += 1
+            state["momentum"].mul_(0.5).add_(one.grad)
+            one.data -= self.lr / int(state["step"]) * state["momentum"]
+
+
+def make_optimizer(artifact: Any, rank: Rank, arrays: Arrays, weights: list[torch.Tensor]) -> Any:
+    """Make the learner's `ShardedOptimizer` of a momentum that has room for this rank's share."""
+    most = -(-sum(weight.numel() for weight in weights) // rank.size)
+    return artifact.ShardedOptimizer(rank, weights, Momentum, lr=float(arrays["lr"]), most=most)
+
+
+def sharded_optimizer(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
+    """Step after step of `ShardedOptimizer` on gradients that the case gives: all weights."""
+    weights = leaves(arrays)
+    optimizer = make_optimizer(artifact, rank, arrays, weights)
+    answers: Arrays = {}
+    for step in range(int(arrays["steps"])):
+        for place, weight in enumerate(weights):
+            given = torch.from_numpy(arrays[f"g{place}"][step])
+            weight.grad = given.to(weight.dtype, copy=True) if arrays["used"][place] else None
+        optimizer.reduce_gradients()
+        optimizer.step()
+        answers |= told(f"step {step}: w", (weight.detach() for weight in weights))
+    return answers
+
+
+def clip_gradient(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
+    """Call `clip_gradient` on this rank's part of a gradient: the norm, and what the part has become."""
+    part = torch.from_numpy(arrays["part"]).clone()
+    norm = artifact.clip_gradient(rank, part, float(arrays["max_norm"]))
+    return {"norm": number("norm", norm), "part": array("part", part)}
+
+
+def sharded_layer(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
+    """Steps through layers of `ShardedLayer`, whose shards grow between forward and backward pass.
+
+    Told are results, the gradient of what goes in, and all weights after each step of plain descent.
+    """
+    width, layers = arrays["x"].shape[-1], list[Any]()
+    for name in (name for name in arrays if name[0] == "w"):
+        one = torch.from_numpy(arrays[name]).clone()  # what a layer keeps of it counts against this rank's memory
+        both = one.view(width + 1, -1)
+        layers.append(artifact.ShardedLayer(rank, _affine, [both[:-1], both[-1]]))
+        width = both.shape[1]
+        if (held := layers[-1].shard.numel()) > -(-one.numel() // rank.size):
+            raise InputError("a rank keeps more than its share of a layer", got=f"{held} elements of {one.numel()}")
+    answers: Arrays = {}
+    for step in range(len(arrays["x"])):
+        x = torch.from_numpy(arrays["x"][step]).clone().requires_grad_(bool(arrays["x_wants"]))
+        h: torch.Tensor = x
+        for layer in layers * int(arrays["passes"]):
+            h = layer(h).tanh()
+        answers[f"step {step}: result"] = array("result", h.detach())
+        for layer in layers:
+            layer.shard.data *= float(arrays["growth"])
+            layer.shard.grad = None
+        h.backward(torch.from_numpy(arrays["g"][step]))  # type: ignore[no-untyped-call]
+        if arrays["x_wants"]:
+            answers[f"step {step}: x.grad"] = array("x.grad", x.grad)
+        for layer in layers:
+            if layer.shard.grad is None:
+                raise InputError("a layer's shard has no gradient after the backward pass")
+            layer.shard.data -= 0.1 * layer.shard.grad
+    for number_of, layer in enumerate(layers):
+        whole_ones = pair("gather", layer.gather(), "weight", "bias")
+        answers |= {f"layer {number_of}: w{i}": array("a weight", one.detach()) for i, one in enumerate(whole_ones)}
+    return answers
+
+
+def _affine(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return x @ weight + bias
+
+
+def step_cost(artifact: Any, arrays: Arrays) -> Arrays:
+    """Call `step_cost` for every stage: bytes kept, elements sent."""
+    answers: Arrays = {}
+    for stage in range(4):
+        kept, sent = pair("step_cost", artifact.step_cost(int(arrays["n"]), int(arrays["p"]), stage), "kept", "sent")
+        answers |= {f"stage {stage}: bytes kept": whole("bytes kept", kept)}
+        answers |= {f"stage {stage}: elements sent": whole("elements sent", sent)}
+    return answers

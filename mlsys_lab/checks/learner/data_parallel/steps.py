@@ -1,0 +1,73 @@
+"""How the checks of lab 08's first step call the learner's code, on the learner's engine; weights in, arrays out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.learner.values import array, number
+from mlsys_lab.errors import InputError
+
+if TYPE_CHECKING:
+    from mlsys_lab.comm.rank import Rank
+
+
+def named(arrays: Arrays, letter: str) -> list[torch.Tensor]:
+    """Copy the arrays that a letter and a number name, such as w0, w1, …, as tensors."""
+    names = [name for name in arrays if name[0] == letter and name[1:].isdecimal()]
+    return [torch.from_numpy(arrays[name]).clone() for name in names]
+
+
+def leaves(arrays: Arrays) -> list[torch.Tensor]:
+    """Copy the arrays w0, w1, … as weights of torch, which want gradients."""
+    return [weight.requires_grad_() for weight in named(arrays, "w")]
+
+
+def told(name: str, tensors: Iterable[Any]) -> Arrays:
+    """Name tensors, of torch or of an engine, by their places, as arrays."""
+    return {f"{name}{i}": array(f"{name}{i}", one) for i, one in enumerate(tensors)}
+
+
+def gradients(where: str, weights: Iterable[Any]) -> Arrays:
+    """Name the gradients of weights by their places and by where they were taken, as arrays."""
+    return {f"w{i}.grad{where}": array(f"w{i}.grad", weight.grad) for i, weight in enumerate(weights)}
+
+
+def hold(name: str, now: object, given: object) -> None:
+    """Raise InputError where a function has changed what it was given."""
+    if now != given:
+        raise InputError(f"your code changes its input `{name}`", got=now, expected=given)
+
+
+def copy_from_first(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
+    """Call `copy_from_first` on parameters of the learner's engine, and on as many of torch's."""
+    ours = [artifact.Tensor(weight, requires_grad=True) for weight in named(arrays, "w")]
+    torchs = leaves(arrays)
+    artifact.copy_from_first(rank, ours)
+    artifact.copy_from_first(rank, torchs)
+    return told("w", ours) | told("torch's w", (weight.detach() for weight in torchs))
+
+
+def loss_weights(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
+    """Call `loss_weights`: a number for each micro-batch."""
+    got = artifact.loss_weights(rank, arrays["tokens"].tolist())
+    if isinstance(got, torch.Tensor | np.ndarray) and got.ndim == 1:
+        got = list(got)
+    if not isinstance(got, list | tuple):
+        raise InputError("loss_weights gives no list", got=type(got).__name__, expected="a list of numbers")
+    return {"count": np.array(len(got))} | {f"weights[{i}]": number(f"weights[{i}]", one) for i, one in enumerate(got)}
+
+
+def backward_together(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
+    """Call `backward_together` for a mean loss on the learner's engine: every gradient."""
+    weights = [artifact.Tensor(weight, requires_grad=True) for weight in named(arrays, "w")]
+    loss: Any = artifact.Tensor(torch.zeros((), dtype=torch.float64), requires_grad=True)
+    for weight, x, used in zip(weights, named(arrays, "x"), arrays["used"].tolist(), strict=True):
+        if used:
+            loss = loss + (weight * weight * artifact.Tensor(x)).sum()
+    artifact.backward_together(rank, weights, loss, int(arrays["tokens"]))
+    return gradients("", weights)

@@ -1,0 +1,139 @@
+"""How lab 12's checks call predictions, losses and a step of training: a linear network in, numbers out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+
+from mlsys_lab.checks.learner.diffusion.denoisers import label_of, tensor, tensors
+from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.learner.values import number
+from mlsys_lab.errors import InputError
+
+PREDICTIONS = ("epsilon", "x0", "v")
+"""What a network may predict; the names cross as their places here."""
+WEIGHTS = ("matrix", "by_level", "by_label")
+"""The weights of a linear network, in their order."""
+
+
+class LinearNetwork:
+    """A matrix times the pixels, and what it says of level and label; asked as a torch.nn.Module is."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        self.matrix, self.by_level, self.by_label = (torch.tensor(arrays[name], requires_grad=True) for name in WEIGHTS)
+        self.calls = 0
+
+    def named_parameters(self) -> list[tuple[str, torch.Tensor]]:
+        """Weights of the network, each with its name."""
+        return list(zip(WEIGHTS, self.parameters(), strict=True))
+
+    def parameters(self) -> list[torch.Tensor]:
+        """Weights of the network."""
+        return [self.matrix, self.by_level, self.by_label]
+
+    def train(self, mode: bool = True) -> LinearNetwork:
+        """Return the network, which is the same in training."""
+        return self
+
+    def zero_grad(self) -> None:
+        """Forget all gradients."""
+        for weight in self.parameters():
+            weight.grad = None
+
+    def __call__(self, x: torch.Tensor, noise: torch.Tensor, label: torch.Tensor | None = None) -> torch.Tensor:
+        """Answer to x (B, ...), whose levels noise (B,) tells; the calls before this one show in it."""
+        told = self.by_label[-1] if label is None else self.by_label[label]
+        flat = x.flatten(1) @ self.matrix.T + noise[:, None] * self.by_level + told + 0.1 * self.calls
+        self.calls += 1
+        return flat.view_as(x)
+
+
+class Descent:
+    """Gradient descent at a rate, asked as torch.optim.SGD is, whose first use imports a compiler for seconds."""
+
+    def __init__(self, weights: Iterable[torch.Tensor], rate: float) -> None:
+        self.rate = rate
+        self.param_groups = [{"params": list(weights)}]
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget all gradients."""
+        for weight in self.param_groups[0]["params"]:
+            weight.grad = None if set_to_none or weight.grad is None else torch.zeros_like(weight)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Move every weight against its gradient; what the closure gave, if there is one."""
+        loss = closure() if closure else None
+        for weight in self.param_groups[0]["params"]:
+            if weight.grad is None:
+                raise InputError("the optimizer steps without gradients", help="loss.backward() comes before it")
+            weight.data -= self.rate * weight.grad
+        return loss
+
+
+def predictions(artifact: Any, arrays: Arrays) -> Arrays:
+    """Call `target` and `denoised_from`."""
+    named = PREDICTIONS[int(arrays["prediction"])]
+    x0, sigma, noise, answer, x = tensors(arrays, "x0", "sigma", "noise", "answer", "x")
+    return {
+        "target": tensor("target", artifact.target(named, x0, sigma, noise)),
+        "denoised": tensor("denoised", artifact.denoised_from(named, answer, x, sigma)),
+    }
+
+
+def loss_weight(artifact: Any, arrays: Arrays) -> Arrays:
+    """Call `loss_weight`: a weight for each image."""
+    named = PREDICTIONS[int(arrays["prediction"])]
+    return {"weight": tensor("weight", artifact.loss_weight(named, *tensors(arrays, "sigma")))}
+
+
+def p_losses(artifact: Any, arrays: Arrays) -> Arrays:
+    """Call `p_losses` on a linear network: a loss for each image."""
+    named, given = PREDICTIONS[int(arrays["prediction"])], tensors(arrays, "x0", "sigma", "noise")
+    got = artifact.p_losses(LinearNetwork(arrays), named, *given, label_of(arrays))
+    return {"losses": tensor("losses", got.detach() if isinstance(got, torch.Tensor) else got)}
+
+
+def drop_labels(artifact: Any, arrays: Arrays) -> Arrays:
+    """Call `drop_labels`: labels, some of which are null."""
+    given = tensors(arrays, "label", "uniforms")
+    return {"label": tensor("label", artifact.drop_labels(*given, float(arrays["share"]), int(arrays["null"])))}
+
+
+def update_average(artifact: Any, arrays: Arrays) -> Arrays:
+    """Call `update_average` for tensors of different shapes, the weights with gradients: the average in its place."""
+    first, second = (torch.tensor(arrays[name]) for name in ("first", "second"))
+    weights = [torch.tensor(arrays[name], requires_grad=True) for name in ("first_weight", "second_weight")]
+    for _ in range(int(arrays["times"])):
+        artifact.update_average([first, second], weights, float(arrays["decay"]))
+    if first.requires_grad or second.requires_grad:
+        raise InputError("the average tracks gradients", expected="an update under torch.no_grad()")
+    return {"first": first.numpy(), "second": second.numpy(), "weight": weights[0].detach().numpy()}
+
+
+def train_step(artifact: Any, arrays: Arrays) -> Arrays:
+    """Call `train_step` for each batch of a case: the losses, and weights and average in the end.
+
+    The network has gradients from before the first step, which are to be cleared.
+    """
+    network = LinearNetwork(arrays)
+    average = [weight.detach().clone() for weight in network.parameters()]
+    for weight in network.parameters():
+        weight.grad = torch.ones_like(weight)
+    optimizer = Descent(network.parameters(), float(arrays["rate"]))
+    named = PREDICTIONS[int(arrays["prediction"])]
+    losses = []
+    for x0, sigma, noise, label in zip(*tensors(arrays, "x0", "sigma", "noise", "label"), strict=True):
+        given = (network, optimizer, average, named, x0, sigma, noise, label, float(arrays["decay"]))
+        loss = artifact.train_step(*given)
+        if isinstance(loss, torch.Tensor) and loss.requires_grad:
+            raise InputError("the loss keeps the graph of its step", got="a tensor", expected="a float: .item()")
+        losses.append(number("the loss", loss))
+    if any(mean.requires_grad for mean in average):
+        raise InputError("the average tracks gradients", expected="an update under torch.no_grad()")
+    answers = {"losses": np.stack(losses)}
+    for name, weight, mean in zip(WEIGHTS, network.parameters(), average, strict=True):
+        answers |= {name: weight.detach().numpy().copy(), f"average of {name}": mean.detach().numpy().copy()}
+    return answers
