@@ -73,10 +73,11 @@ from dataclasses import dataclass, field
 #   that it lacks for them: what an earlier call has set aside counts, and no block is given too many. True; or False,
 #   **with nothing changed**, where fewer than `spare` blocks would be available afterwards.
 # - `commit(new)`: the model has run, and these tokens, by number, are kept from now on. It takes no blocks.
+#   Lists and dictionaries that a call is given stay the caller's: they are not changed.
 # - `drop(number)`: forget a text, and release its blocks, **the last one first** (why will show in Task 4).
 #
-# **Size:** about 1, 5, 1, 3, 1, 6, 2 and 3 lines. **Cost:** no search through all blocks: a step has 10 ms for
-# everything.
+# **Size:** about 1, 5, 1, 3, 1, 6, 2 and 3 lines. **Cost:** no search through all blocks, here and in Task 4: a check
+# has very many of them, and a step has 10 ms for everything.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-1-blocks"}
@@ -842,7 +843,7 @@ show(figure, alt="Blocks with tokens in them, step by step: more where blocks ar
 # **6a.** `token_budget(clock, writers, past, tpot_s)`: the most tokens that a step may have and still last `tpot_s` at
 # most, if `writers` texts write one each, with `past` tokens kept of every one, and all others are a chunk of one
 # prompt, of which nothing is kept; `writers` + 1 if there is no such number above that. `clock(parts)` gives seconds of
-# a step over parts (new, kept before); it may be any function that rises with the chunk.
+# a step over parts (new, kept before), one for each text; it may be any function that rises with the chunk.
 #
 # **6b.** `PromisedScheduler` knows the clock of its machine and the promise. Override of your schedulers' methods
 # whatever you like. `limits.sequences` still holds, and everybody still gets all tokens, late or not; but the budget is

@@ -40,23 +40,32 @@ def rows(found: list[Any], width: int) -> np.ndarray:
 # --- Tasks 1 and 4: blocks and tables ---------------------------------------------------------------------------------
 
 
+def _references(manager: Any) -> list[int]:
+    found = list(manager.references)
+    return found if all(type(one) is int for one in found) else [int(whole("a reference count", one)) for one in found]
+
+
 def _counts(manager: Any) -> tuple[np.ndarray, list[int]]:
-    return whole("available", manager.available), [int(whole("a reference count", one)) for one in manager.references]
+    return whole("available", manager.available), _references(manager)
 
 
 def blocks(artifact: Any, arrays: Arrays) -> Arrays:
-    """Play a script on a block manager: what each step gives, and counts after it; -1 where there is no block."""
-    _, kind = TABLES[int(arrays["prefix"])]
-    manager = getattr(artifact, kind)(int(arrays["count"]))
+    """Play a script on a block manager: what each step gives, and counts after it; -1 where there is no block.
+
+    Another pool, of which one block is given out before, is left alone. References are counted after each step only if
+    `often` says so: there are many of a large pool.
+    """
+    _, name = TABLES[int(arrays["prefix"])]
+    kind, count, often = getattr(artifact, name), int(arrays["count"]), bool(arrays["often"])
+    manager, other, script = kind(count), kind(count), arrays["script"].tolist()
+    _allocate(other)
     given: list[int] = []
-    answers, counts = [], [_counts(manager)]
-    for what, which, key in arrays["script"].tolist():
+    answers, available = [], [whole("available", manager.available)]
+    references = [_references(manager)]
+    for what, which, key in script:
         answer = -1
         if what == ALLOCATE:
-            try:
-                answer = int(whole("allocate()", manager.allocate()))
-            except ValueError:
-                answer = -1
+            answer = _allocate(manager)
             given.append(answer)
         elif what == FIND:
             found = manager.find(("key", key))
@@ -67,15 +76,39 @@ def blocks(artifact: Any, arrays: Arrays) -> Arrays:
         else:
             (manager.share if what == SHARE else manager.release)(given[which])
         answers.append(answer)
-        counts.append(_counts(manager))
-    return _told(counts) | {"given": np.array(answers, dtype=np.int64)}
+        available.append(whole("available", manager.available))
+        if often:
+            references.append(_references(manager))
+    counts = _told(available, references if often else [*references, _references(manager)])
+    _leave_alone(other, count - 1)
+    return counts | {"given": np.array(answers, dtype=np.int64)}
 
 
-def _told(counts: list[tuple[np.ndarray, list[int]]]) -> Arrays:
-    available, references = zip(*counts, strict=True)
+def _allocate(manager: Any) -> int:
+    """A block, or -1 where there is none."""
+    try:
+        block = int(whole("allocate()", manager.allocate()))
+    except ValueError:
+        return -1
+    if block < 0:
+        raise InputError("allocate() gives no block", got=str(block), expected="a block's number, or ValueError")
+    return block
+
+
+def _leave_alone(other: Any, available: int) -> None:
+    if (found := int(whole("available", other.available))) != available:
+        what = "calls on one pool change another"
+        raise InputError(what, got=f"{found} blocks available there", expected=f"{available}, as before")
+
+
+def _told(available: list[np.ndarray], references: list[list[int]]) -> Arrays:
     if len({len(one) for one in references}) > 1:
         raise InputError("`references` changes its length", expected="a count for each block")
     return {"available": np.stack(available), "references": np.array(references, dtype=np.int64)}
+
+
+def _told_of(counts: list[tuple[np.ndarray, list[int]]]) -> Arrays:
+    return _told(*map(list, zip(*counts, strict=True)))
 
 
 def make_tables(artifact: Any, arrays: Arrays) -> Any:
@@ -86,32 +119,49 @@ def make_tables(artifact: Any, arrays: Arrays) -> Any:
 
 
 def tables(artifact: Any, arrays: Arrays) -> Arrays:
-    """Play a script on tables: what each call gives, and lengths, tables and counts after it."""
-    kept, texts = make_tables(artifact, arrays), ragged(arrays["tokens"], arrays["lengths"])
+    """Play a script on tables: what each call gives, and lengths, tables and counts after it.
+
+    Other tables, of which one text has a block, are left alone, and so are lists and dictionaries that calls are given.
+    """
+    kept, other = make_tables(artifact, arrays), make_tables(artifact, arrays)
+    texts, script = ragged(arrays["tokens"], arrays["lengths"]), list(script_of(arrays["script"]))
     numbers: dict[int, int] = {}
-    given, lengths, held, counts = [], [], [], []
-    for step, calls in enumerate(script_of(arrays["script"])):
+    given, lengths, held, counts, lent = [], [], [], [], list[tuple[str, Any, Any]]()
+    for step, calls in enumerate(script):
         what = calls[0][0]
         answer = True
         if what == START:
-            numbers[calls[0][1]] = kept.start(texts[calls[0][1]][: calls[0][2]])
+            begun = texts[calls[0][1]][: calls[0][2]]
+            lent.append(("start", begun, begun.copy()))
+            numbers[calls[0][1]] = kept.start(begun)
         elif what == RESERVE:
             asked = {numbers[text]: count for _, text, count, _ in calls}
+            lent.append(("try_reserve", asked, asked.copy()))
             answer = kept.try_reserve(asked, spare=calls[0][3]) if calls[0][3] else kept.try_reserve(asked)
             if not isinstance(answer, bool | np.bool_):
                 raise InputError("try_reserve gives no truth value", got=repr(answer)[:60], expected="True or False")
         elif what == COMMIT:
             parts = {text: (kept.length(numbers[text]), count) for _, text, count, _ in calls}
-            kept.commit({numbers[text]: texts[text][at : at + count] for text, (at, count) in parts.items()})
+            new = {numbers[text]: texts[text][at : at + count] for text, (at, count) in parts.items()}
+            lent.append(("commit", new, {number: part.copy() for number, part in new.items()}))
+            kept.commit(new)
         else:
             kept.drop(numbers.pop(calls[0][1]))
+        if not step:
+            apart = other.start()
+            other.try_reserve({apart: 1})
         given.append(bool(answer))
         lengths += [(step, text, int(whole("length", kept.length(one)))) for text, one in numbers.items()]
         held += [(step, text, block) for text, one in numbers.items() for block in _table(kept, one)]
         counts.append(_counts(kept.blocks))
+    if changed := [name for name, now, before in lent if now != before]:
+        raise InputError(f"what {changed[0]} was given is changed", expected="as it was: copy what has to be kept")
+    _leave_alone(other.blocks, int(arrays["pool"][0]) - 1)
+    if len(_table(other, apart)) != 1:
+        raise InputError("calls on one pool's tables change another's", expected="books of their own")
     pages = [int(whole("pages", kept.pages(count))) for count in arrays["pages"].tolist()]
     log = {"given": np.array(given), "lengths": rows(lengths, 3), "held": rows(held, 3), "pages": np.array(pages)}
-    return _told(counts) | log
+    return _told_of(counts) | log
 
 
 def script_of(script: np.ndarray) -> Iterator[list[list[int]]]:
@@ -182,7 +232,7 @@ class Log:
         """The log, with counts once more at the end."""
         log = {"fed": rows(self.fed, 4), "tokens": np.array(self.tokens, dtype=np.int64), "held": rows(self.held, 3)}
         noted = {name: rows(found, 2) for name, found in self.noted.items()}
-        return _told([*self.counts, _counts(scheduler.tables.blocks)]) | log | noted
+        return _told_of([*self.counts, _counts(scheduler.tables.blocks)]) | log | noted
 
 
 def schedule(artifact: Any, arrays: Arrays) -> Arrays:
@@ -237,11 +287,14 @@ def steps_to_first(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def token_budget(artifact: Any, arrays: Arrays) -> Arrays:
-    """Call `token_budget` with a clock that is the slower of two lines."""
+    """Call `token_budget` with a clock: the slower of two lines, and some time for each token that another looks at."""
     compute_s, memory_s = (artifact.Clock(*line) for line in arrays["clocks"].tolist())
+    pair_s = float(arrays["pair_s"])
 
     def clock(parts: Any) -> float:
-        return max(float(compute_s(parts)), float(memory_s(parts)))
+        parts = list(parts)
+        pairs = sum(int(new) * int(past) + int(new) * (int(new) + 1) // 2 for new, past in parts)
+        return max(float(compute_s(parts)), float(memory_s(parts))) + pair_s * pairs
 
     writers, past = arrays["asked"].tolist()
     got = artifact.token_budget(clock, writers, past, float(number("tpot_s", arrays["tpot_s"])))

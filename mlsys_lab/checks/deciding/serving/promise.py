@@ -8,9 +8,9 @@ from itertools import pairwise
 import numpy as np
 
 from mlsys_lab.checks.deciding.compare import close
+from mlsys_lab.checks.deciding.serving.loads import code_of_requests, code_of_tables
 from mlsys_lab.checks.deciding.serving.pool import BrokenRuleError, as_given, judge
 from mlsys_lab.checks.deciding.serving.replay import Replay, Rules
-from mlsys_lab.checks.deciding.serving.schedules import code_of_requests, code_of_tables
 from mlsys_lab.checks.learner import serving as calls
 from mlsys_lab.checks.learner.serving import WRITTEN
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
@@ -22,36 +22,56 @@ LINE = (5e-3, 2e-4, 2e-7)
 """A clock: seconds of a step, of a new token, of one that was kept."""
 
 
+TICK_S = 2.0**-40
+"""What the clocks of `token_budget` count in."""
+MOST_TOKENS = 1 << 14
+"""More than any chunk of a case."""
+
+
 # --- token_budget -----------------------------------------------------------------------------------------------------
 
 
 def _draw_budget(rng: np.random.Generator, case: Case) -> Arrays:
-    p = case.params
-    lines = np.array([(rng.uniform(1e-3, 4e-3), rng.uniform(2e-5, 4e-5), rng.uniform(1e-8, 4e-8)), (0.0, 0.0, 0.0)])
-    lines[1] = (lines[0][0] * p.get("flat", 0), lines[0][1] / 20, 3 * lines[0][2])
-    writers, past = p["writers"], p["past"]
-    least = _seconds(lines, writers, past, 1)
-    tpot_s = least * 0.9 if p.get("late") else least + lines[0][1] * rng.uniform(p["chunk"] - 0.3, p["chunk"] + 0.3)
-    return {"clocks": lines, "asked": np.array([writers, past]), "tpot_s": np.array(tpot_s)}
+    """A clock in whole ticks, so that sums are exact; the memory's line binds up to the chunk `binds`, if any."""
+    p, writers, past = case.params, case.params["writers"], case.params["past"]
+    least, most = np.array([(1e-3, 2e-5, 1e-8), (4e-3, 4e-5, 4e-8)]) / TICK_S
+    compute = rng.integers(least.astype(int), most.astype(int))
+    memory = compute // (1, 20, 1) * (0, 1, 3)
+    if binds := p.get("binds", 0):
+        memory[0] = (compute - memory) @ (1, writers + binds, writers * past)
+    pair = int(p.get("pair_s", 0) / TICK_S)
+    drawn = {"clocks": np.array([compute, memory]) * TICK_S, "pair_s": np.array(pair * TICK_S)}
+    drawn |= {"asked": np.array([writers, past])}
+    if p.get("late"):
+        return drawn | {"tpot_s": np.array(_seconds(drawn, 1) * 0.9)}
+    last, beyond = (_seconds(drawn, p["chunk"] + more) for more in (0, 1))
+    return drawn | {"tpot_s": np.array(last if p.get("exact") else last + (beyond - last) * rng.uniform(0.2, 0.8))}
 
 
-def _seconds(lines: np.ndarray, writers: int, past: int, chunk: int) -> float:
-    parts = [1, writers + chunk, writers * past]
-    return float((lines @ parts).max())
+def _seconds(arrays: Arrays, chunk: int | np.ndarray) -> np.ndarray:
+    """Seconds of a step by the case's clock, for a chunk or for each of several."""
+    writers, past = arrays["asked"].tolist()
+    lines = (step + token * (writers + chunk) + cached * writers * past for step, token, cached in arrays["clocks"])
+    pairs = writers * (past + 1) + chunk * (chunk + 1) // 2
+    return np.asarray(np.maximum(*lines) + float(arrays["pair_s"]) * pairs)
 
 
 def _expect_budget(arrays: Arrays) -> Arrays:
-    (writers, past), tpot_s = arrays["asked"].tolist(), float(arrays["tpot_s"])
-    most = [(tpot_s - step - cached * writers * past) / token for step, token, cached in arrays["clocks"].tolist()]
-    return {"tokens": np.array(max(writers + 1, math.floor(min(most))))}
+    within = _seconds(arrays, np.arange(1, MOST_TOKENS)) <= arrays["tpot_s"]
+    return {"tokens": np.array(int(arrays["asked"][0]) + max(1, int(within.sum())))}
 
 
 def _code_of_budget(arrays: Arrays) -> str:
     compute, memory = (f"Clock(*{line})" for line in arrays["clocks"].tolist())
     writers, past = arrays["asked"].tolist()
-    return (
-        f"compute_s, memory_s = {compute}, {memory}\n"
-        f"token_budget(lambda parts: max(compute_s(parts), memory_s(parts)), {writers}, {past}, {arrays['tpot_s']})"
+    return "\n".join(
+        [
+            f"compute_s, memory_s = {compute}, {memory}",
+            "def clock(parts):",
+            "    pairs = sum(new * past + new * (new + 1) // 2 for new, past in parts)",
+            f"    return max(compute_s(parts), memory_s(parts)) + {float(arrays['pair_s'])} * pairs",
+            f"print(token_budget(clock, {writers}, {past}, {float(arrays['tpot_s'])}))",
+        ]
     )
 
 
@@ -155,11 +175,14 @@ CHECKS = (
         cases=(
             Case("a few writers", {"writers": 4, "past": 100, "chunk": 37}),
             Case("nobody writes", {"writers": 0, "past": 0, "chunk": 12}),
-            Case("many writers", {"writers": 60, "past": 900, "chunk": 200}),
+            Case("to the very end", {"writers": 6, "past": 300, "chunk": 75, "exact": True}),
+            Case("attention costs time", {"writers": 60, "past": 900, "chunk": 200, "pair_s": 5e-9, "exact": True}),
             Case("a step too long anyway", {"writers": 9, "past": 50, "late": True}),
-            Case("memory binds at first", {"writers": 30, "past": 500, "chunk": 90, "flat": 1.1}),
+            Case("memory binds at first", {"writers": 30, "past": 500, "chunk": 90, "binds": 30}),
             Case("one token more", {"writers": 3, "past": 10, "chunk": 1}),
-            Case("a large chunk", {"writers": 17, "past": 300, "chunk": 1500}, hidden=True),
+            Case("one token more, to the very end", {"writers": 5, "past": 40, "chunk": 1, "exact": True}),
+            Case("time for a whole book", {"writers": 2, "past": 20, "chunk": 9000}),
+            Case("a large chunk", {"writers": 17, "past": 300, "chunk": 1500, "pair_s": 2e-9}, hidden=True),
         ),
         inputs=_draw_budget,
         run=calls.token_budget,

@@ -209,7 +209,7 @@ class Replay:
                 if not 0 <= block < len(references):
                     raise BrokenRuleError(f"{where}, request {i}: there is no such block", block)
                 references[block] += 1
-        self.pool.references = references
+        self.pool.hold(references)
 
     # --- what the model does ------------------------------------------------------------------------------------------
 

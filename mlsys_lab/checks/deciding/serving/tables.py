@@ -67,6 +67,10 @@ class _Script:
                 text = int(self.rng.choice(self.here))
                 self.here.remove(text)
                 self.add(DROP, (text, 0))
+        return self.arrays()
+
+    def arrays(self) -> Arrays:
+        """The script so far, as the inputs of a check."""
         return {
             "pool": np.array(self.p["pool"]),
             "prefix": np.array(bool(self.p.get("prefix"))),
@@ -77,9 +81,52 @@ class _Script:
         }
 
 
+def _plan_scarce(script: _Script) -> Arrays:
+    """Three texts, the first with blocks to spare: room for each alone, but not for all, then for all to the last."""
+    _, page = script.p["pool"]
+    script.texts = [script.rng.integers(0, 3, 3 * page).tolist() for _ in range(3)]
+    for text in range(3):
+        script.add(START, (text, 3 * page))
+    few, many = (int(more) for more in script.rng.integers(1, page + 1, 2))
+    script.add(RESERVE, (0, 3 * page))
+    script.add(COMMIT, (0, 1))
+    script.add(RESERVE, (0, 1), (1, 2 * page + many), (2, page + few))
+    script.add(RESERVE, (0, 1), (1, page + many), (2, page + few), spare=1)
+    script.add(RESERVE, (1, page + many), (2, page + few))
+    script.add(RESERVE, (0, few), spare=1)
+    script.add(RESERVE, (0, few))
+    return script.arrays()
+
+
+def _plan_gone(script: _Script) -> Arrays:
+    """A text whose first block is not known any more, although a later one is.
+
+    Two equal texts are read: the first block is known as it lies with one, later ones as they lie with the other. The
+    one ends, and a third text takes all blocks that nobody holds.
+    """
+    (count, page), full = script.p["pool"], int(script.rng.integers(2, 4))
+    tokens = script.rng.integers(0, 3, full * page + 2).tolist()
+    script.texts = [tokens, tokens, script.rng.integers(3, 6, count * page).tolist(), [*tokens, 1]]
+    for text in (0, 1):
+        script.add(START, (text, len(tokens)))
+    script.add(RESERVE, (0, page), (1, full * page))
+    script.add(COMMIT, (0, page))
+    script.add(COMMIT, (1, full * page))
+    script.add(DROP, (0, 0))
+    script.add(START, (2, count * page))
+    script.add(RESERVE, (2, (count - full) * page))
+    script.add(START, (3, len(tokens) + 1))
+    return script.arrays()
+
+
+PLANS = {"scarce": _plan_scarce, "gone": _plan_gone}
+"""Scripts that are written, not drawn; texts and counts are drawn."""
+
+
 def _draw_tables(rng: np.random.Generator, case: Case) -> Arrays:
     """A script whose calls are all allowed: what is committed was reserved, and no text outgrows its tokens."""
-    drawn = _Script(rng, case).draw()
+    script = _Script(rng, case)
+    drawn = PLANS[case.params["plan"]](script) if "plan" in case.params else script.draw()
     return drawn | {"script": np.array(list(_allowed(drawn)))}
 
 
@@ -226,6 +273,7 @@ TABLES_ALONE = (
         10,
         (
             Case("one text", {"pool": (4, 4), "texts": 1, "longest": 14, "steps": 9}),
+            Case("room for each, not for all", {"pool": (7, 3), "plan": "scarce"}),
             Case("two texts, few blocks", {"pool": (5, 3), "texts": 2, "longest": 12, "steps": 24}),
             Case("blocks of one token", {"pool": (9, 1), "texts": 3, "longest": 6, "steps": 40}),
             Case("several texts, a small pool", {"pool": (8, 4), "texts": 4, "longest": 20, "steps": 90}),
@@ -247,6 +295,7 @@ PREFIX = (
             Case("blocks of one token", {"pool": (9, 1), "texts": 3, "longest": 6, "steps": 50, "prefix": True}),
             Case("many that begin alike", {"pool": (12, 3), "texts": 5, "longest": 14, "steps": 120, "prefix": True}),
             Case("a small pool", {"pool": (6, 2), "texts": 4, "longest": 9, "steps": 150, "prefix": True}),
+            Case("the first block is gone", {"pool": (9, 3), "plan": "gone", "prefix": True}),
             Case("many calls", {"pool": (14, 4), "texts": 6, "longest": 26, "steps": 250, "prefix": True}, hidden=True),
         ),
         "A prompt that is known to its last token: what does it start with? And from when on is a block known?",

@@ -16,11 +16,11 @@ class PrefixBlocks(BlockManager):
     def __init__(self, count):
         super().__init__(count)
         self.free = deque(self.free)
-        self.keys, self.places, self.queue, self.turn = {}, {}, deque(), [0] * count
+        self.keys, self.places, self.queue, self.turn, self.held = {}, {}, deque(), [0] * count, 0
 
     @property
     def available(self):
-        return self.references.count(0)
+        return len(self.references) - self.held
 
     def allocate(self):
         if not self.free:
@@ -34,16 +34,19 @@ class PrefixBlocks(BlockManager):
                 raise ValueError("no block is left")
         block = self.free.popleft()
         self.references[block] = 1
+        self.held += 1
         return block
 
     def share(self, block):
         self.turn[block] += 1
+        self.held += not self.references[block]
         self.references[block] += 1
 
     def release(self, block):
         self.references[block] -= 1
         if self.references[block]:
             return
+        self.held -= 1
         if block in self.keys:
             self.turn[block] += 1
             self.queue.append((block, self.turn[block]))

@@ -1,4 +1,6 @@
-"""Books kept otherwise: sets and clocks in place of lists, whole texts for keys, blocks counted one by one."""
+"""Books kept otherwise: sets, a heap and a clock in place of lists, whole texts for keys, blocks taken one by one."""
+
+import heapq
 
 
 class BlockManager:
@@ -8,18 +10,17 @@ class BlockManager:
 
     @property
     def available(self):
-        return sum(held == 0 for held in self.references)
+        return len(self.unused)
 
     @property
     def used(self):
-        return sum(held > 0 for held in self.references)
+        return len(self.references) - len(self.unused)
 
     def allocate(self):
         try:
-            block = min(self.unused)
-        except ValueError:
+            block = self.unused.pop()
+        except KeyError:
             raise ValueError("no block is left") from None
-        self.unused.discard(block)
         self.references[block] += 1
         return block
 
@@ -83,29 +84,42 @@ def keys(tokens, page):
 class PrefixBlocks(BlockManager):
     def __init__(self, count):
         super().__init__(count)
-        self.key_of, self.released, self.time = [None] * count, [0] * count, 0
+        self.blank, self.key_of, self.place_of = set(self.unused), [None] * count, {}
+        self.released, self.time, self.leaving = [0] * count, 0, []
 
     def allocate(self):
-        blank = [block for block in self.unused if self.key_of[block] is None]
         if not self.unused:
             raise ValueError("no block is left")
-        block = blank[-1] if blank else min(self.unused, key=self.released.__getitem__)
-        self.key_of[block] = None
-        self.unused.discard(block)
+        block = self.blank.pop() if self.blank else self.forget_oldest()
+        self.unused.remove(block)
         self.references[block] = 1
         return block
 
+    def forget_oldest(self):
+        while True:
+            time, block = heapq.heappop(self.leaving)
+            if block in self.unused and self.released[block] == time:
+                del self.place_of[self.key_of[block]]
+                self.key_of[block] = None
+                return block
+
     def release(self, block):
-        self.time += 1
-        self.released[block] = self.time
         super().release(block)
+        if block not in self.unused:
+            return
+        if self.key_of[block] is None:
+            self.blank.add(block)
+        else:
+            self.time += 1
+            self.released[block] = self.time
+            heapq.heappush(self.leaving, (self.time, block))
 
     def register(self, block, key):
         if self.find(key) is None and self.key_of[block] is None:
-            self.key_of[block] = key
+            self.key_of[block], self.place_of[key] = key, block
 
     def find(self, key):
-        return self.key_of.index(key) if key in self.key_of else None
+        return self.place_of.get(key)
 
 
 class PrefixTables(PageTables):
