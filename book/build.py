@@ -2,12 +2,13 @@
 
 Jupyter Book's own reader takes _config.yml; this file adds what they cannot know: the public address, fonts and
 widgets, and a cache of executed pages that is renewed when the package's source changes.
-Warnings are errors, and so is a cell that fails.
+Warnings are errors, and so is a cell that fails. Pages are executed side by side, each on one core.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 import time
@@ -26,7 +27,13 @@ from book.project import BOOK, BRANCH, BUILD, LABS, ROOT, Address, read_address
 from mlsys_lab.errors import CourseError, InputError
 
 # Jupyter Book always loads these: Thebe declares a global twice on every page, and the others are not used here.
-UNUSED_EXTENSIONS = {"sphinx_thebe", "sphinx_comments", "sphinx.ext.intersphinx", "sphinx_jupyterbook_latex"}
+UNUSED_EXTENSIONS = {
+    "sphinx_thebe",
+    "sphinx_comments",
+    "sphinx.ext.intersphinx",
+    "sphinx_jupyterbook_latex",
+    "sphinx_togglebutton",
+}
 
 FOOTER = (
     '<p>An open course: <a href="{repository}">source</a>, <a href="{repository}/issues">mistakes and ideas</a>. '
@@ -37,10 +44,13 @@ FOOTER = (
 
 
 def cache_key() -> str:
-    """Hash of everything that a page's cells can read besides the page: package, measurements, pinned versions."""
+    """Hash of everything that a page's cells can read besides the page: package, measurements, pinned versions.
+
+    Not the figures' JavaScript, which a page loads and no cell reads.
+    """
     package = ROOT / "mlsys_lab"
     records = (BOOK / "data" / "measurements").glob("*.json")
-    return tree_hash([*package.rglob("*.py"), *package.rglob("*.js"), *records, ROOT / "constraints.txt"], ROOT)
+    return tree_hash([*package.rglob("*.py"), *records, ROOT / "constraints.txt"], ROOT)
 
 
 def execution_cache(key: str) -> Path:
@@ -138,6 +148,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--timing", action="store_true", help="print how long the build took")
     options = parser.parse_args(arguments)
     start = time.perf_counter()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads that wait for each other cost more than they save here
     try:
         html = build(options.out.resolve(), read_address(), quiet=options.quiet)
     except CourseError as error:

@@ -1,7 +1,8 @@
 """Weigh the built site: `python book/weigh.py [PAGE …]` prints what a first visit to each page loads, by kind.
 
-Bytes are counted raw and as gzip sends them; fonts and pictures are compressed already. How far the layout shifts
-while a page loads on a telephone is its cumulative layout shift (web.dev/cls).
+Bytes are counted raw and as gzip sends them; fonts and pictures are compressed already. Before a browser paints
+anything it has read the page and what blocks rendering: style sheets, and scripts that are not deferred. How far the
+layout shifts while a page loads on a telephone is its cumulative layout shift (web.dev/cls).
 """
 
 from __future__ import annotations
@@ -31,17 +32,26 @@ SHIFT = """() => new Promise((resolve) => {
     .observe({ type: "layout-shift", buffered: true });
   requestAnimationFrame(() => requestAnimationFrame(() => resolve(sum)));
 })"""
+BLOCKING = """() => performance.getEntriesByType("resource")
+  .filter((one) => one.renderBlockingStatus === "blocking").map((one) => one.name)"""
 
 
 @dataclass(frozen=True)
 class Visit:
-    """What a first visit to a page loads: requests, and bytes by kind, raw and as sent; and its layout shift."""
+    """What a first visit to a page loads: requests, and bytes by kind, raw and as sent; and its layout shift.
+
+    blocking: addresses that the first paint waits for besides the page; first_paint_bytes: of both, as sent.
+    largest_script_bytes: of one script, as sent.
+    """
 
     page: str
     requests: int
     raw: dict[str, int]
     sent: dict[str, int]
     shift: float
+    blocking: list[str]
+    first_paint_bytes: int
+    largest_script_bytes: int
 
     @property
     def sent_bytes(self) -> int:
@@ -58,13 +68,21 @@ def weigh(browser: Browser, url: str, page: str) -> Visit:
         opened.on("response", lambda response: loaded.append(response))
         opened.goto(url + page, wait_until="networkidle")
         raw, sent = dict.fromkeys(KINDS, 0), dict.fromkeys(KINDS, 0)
+        blocking: list[str] = opened.evaluate(BLOCKING)
+        first_paint_bytes = largest_script_bytes = 0
         for response in loaded:
             kind = response.request.resource_type
             kind = kind if kind in KINDS else "other"
             body = response.body()
+            size = len(body if kind in COMPRESSED else gzip.compress(body))
             raw[kind] += len(body)
-            sent[kind] += len(body if kind in COMPRESSED else gzip.compress(body))
-        return Visit(page, len(loaded), raw, sent, float(opened.evaluate(SHIFT)))
+            sent[kind] += size
+            if kind == "document" or response.url in blocking:
+                first_paint_bytes += size
+            if kind == "script":
+                largest_script_bytes = max(largest_script_bytes, size)
+        shift = float(opened.evaluate(SHIFT))
+        return Visit(page, len(loaded), raw, sent, shift, blocking, first_paint_bytes, largest_script_bytes)
     finally:
         context.close()
 
@@ -91,11 +109,15 @@ def weigh_site(site: Path, names: Sequence[str]) -> list[Visit]:
 def table(visits: Sequence[Visit]) -> str:
     """Lines of kB by kind, raw and as sent, a page each."""
     head = f"{'kB, raw/sent':44}" + "".join(f"{kind:>13}" for kind in (*KINDS, "all")) + f"{'requests':>10}{'shift':>7}"
+    head += f"{'blocking':>10}{'before paint':>14}"
     lines = [head]
     for one in visits:
         pairs = [(one.raw[kind], one.sent[kind]) for kind in KINDS] + [(sum(one.raw.values()), one.sent_bytes)]
         cells = "".join(f"{f'{raw / 1e3:.0f}/{sent / 1e3:.0f}':>13}" for raw, sent in pairs)
-        lines.append(f"{one.page:44}{cells}{one.requests:>10}{one.shift:>7.3f}")
+        lines.append(
+            f"{one.page:44}{cells}{one.requests:>10}{one.shift:>7.3f}"
+            f"{len(one.blocking):>10}{one.first_paint_bytes / 1e3:>14.0f}"
+        )
     return "\n".join(lines)
 
 

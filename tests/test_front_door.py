@@ -33,6 +33,17 @@ def test_the_first_screen_has_what_it_is_the_site_one_button_the_licences_and_th
     assert "(LICENSE)" in first and "(book/LICENSE)" in first and "\nState: " in first
 
 
+def test_the_course_has_one_name() -> None:
+    config = yaml.safe_load((ROOT / "book/_config.yml").read_text(encoding="utf-8"))
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    short, _, rest = config["title"].partition(": ")
+    assert config["title"] == citation["title"] == README.splitlines()[0].removeprefix("# ")
+    settings = config["sphinx"]["config"]
+    assert settings["project"] == settings["html_title"] == settings["html_theme_options"]["logo"]["text"] == short
+    heading = re.search(r"^# (.*)$", (ROOT / "book/index.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert short == PROJECT["name"] and heading and heading[1].lower() == rest.lower()
+
+
 def test_the_table_has_every_lab_with_its_minutes() -> None:
     table = README.partition("<!-- labs: begin -->\n")[2].partition("<!-- labs: end -->")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]

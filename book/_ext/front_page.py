@@ -15,6 +15,7 @@ from lab_header import duration
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+from book.drawings import draw
 from book.project import BOOK, LABS
 from mlsys_lab import hardware
 from mlsys_lab.checks.labinfo import released_labs
@@ -43,6 +44,43 @@ STACK = (
     Layer("Plan", "FLOPs, bytes and memory of a transformer, scaling laws", ("Arithmetic",)),
     Layer("Kernels", "the GPU's memory hierarchy, CUDA, Triton", ("Hardware",)),
     Layer("Engine", "tensors, reverse-mode differentiation, checkpointing", ("Foundations",)),
+)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One drawing of something that the labs build, and the page of the lab."""
+
+    drawn: str
+    name: str
+    what: str
+    page: str
+
+    @property
+    def drawing(self) -> str:
+        """The drawing as HTML."""
+        return draw(self.drawn)
+
+
+PICTURES = (
+    Picture(
+        "automatic_differentiation.graph",
+        "An engine",
+        "that knows the derivative of every step, and what each of them keeps in memory.",
+        "labs/01-autograd",
+    ),
+    Picture(
+        "cuda.grid",
+        "Kernels",
+        "whose every load and store you have counted before a GPU runs them.",
+        "labs/03-cuda",
+    ),
+    Picture(
+        "inference.pages",
+        "A server",
+        "that shares its memory in pages among all who ask, and answers over HTTP.",
+        "labs/11-serving",
+    ),
 )
 
 
@@ -100,12 +138,13 @@ def context() -> dict[str, Any]:
         "bounds": bounds,
         "percent": percent,
         "figure": roofline_svg(peak, bandwidth, list(bounds.values())),
+        "pictures": PICTURES,
         "stack": [(layer, not begun.isdisjoint(layer.parts)) for layer in STACK],
     }
 
 
 def rendered(piece: str) -> str:
-    """The HTML of one piece of the front page: "hero", "guess", "routes" or "stack"."""
+    """The HTML of one piece of the front page: "hero", "guess", "routes", "pictures" or "stack"."""
     environment = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, autoescape=True)
     return environment.get_template(f"{piece}.html").render(context())
 
@@ -118,7 +157,15 @@ class Front(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Render the template that the directive's argument names, as one raw HTML node."""
         pages = (BOOK / "chapters").glob("*.md")
-        for path in (*TEMPLATES.iterdir(), *LABS.glob("*/lab.toml"), *pages, readings.READINGS, readings.SYLLABUS):
+        drawings = (BOOK / "drawings").glob("*.py")
+        for path in (
+            *TEMPLATES.iterdir(),
+            *drawings,
+            *LABS.glob("*/lab.toml"),
+            *pages,
+            readings.READINGS,
+            readings.SYLLABUS,
+        ):
             self.env.note_dependency(str(path))
         return [nodes.raw("", rendered(self.arguments[0]), format="html")]
 

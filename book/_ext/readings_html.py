@@ -1,6 +1,7 @@
 """HTML of the reading list and of a chapter's "Read next": data in, text out, no Sphinx.
 
-Both work as they stand without JavaScript. readings.js adds check-off, progress and filters to the `data-*` hooks.
+Both work as they stand without JavaScript. readings.js brings check-off, progress and filters to life, by the `data-*`
+hooks; they are in the page from the beginning, so that nothing moves when it does, and hidden where no script runs.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ KIND_LABELS = {
 }
 # Reading times that the filter offers, in minutes.
 TIMES = (30, 60, 120, 600)
+SCRIPTED = "pst-js-only"
+"""The theme's class for what is hidden where no script runs."""
 _STAR = ' <span class="readings-star" role="img" aria-label="singled out by a list">★</span>'
 _OURS = ' <span class="readings-ours">our addition</span>'
 
@@ -69,7 +72,7 @@ def load_label(readings: Sequence[Reading]) -> str:
 
 
 def table(readings: Sequence[Reading], syllabus: Syllabus) -> str:
-    """HTML of the whole list as one table, grouped by home chapter, with the hidden filter form of readings.js."""
+    """HTML of the whole list as one table, grouped by home chapter, with the filter form of readings.js."""
     groups = []
     for chapter in syllabus.chapters:
         own = [reading for reading in readings if reading.home == chapter.topic]
@@ -83,7 +86,7 @@ def table(readings: Sequence[Reading], syllabus: Syllabus) -> str:
         [
             '<div class="readings" data-readings>',
             _filters(readings, syllabus),
-            _bar(),
+            _bar(len(readings)),
             '<table class="readings-table">',
             '<caption class="readings-hidden">The reading list, in the order of the course</caption>',
             '<thead><tr><th scope="col">Reading</th><th scope="col">Kind</th>'
@@ -149,7 +152,10 @@ def _title(reading: Reading) -> str:
         if reading.url
         else f"<span{language}>{title}</span>"
     )
-    return f'<span class="readings-title">{linked}{_STAR if reading.star else ""}</span>'
+    check = (
+        f'<input type="checkbox" class="readings-check {SCRIPTED}" aria-label="I have read: {escape(reading.title)}">'
+    )
+    return f'{check}<span class="readings-title">{linked}{_STAR if reading.star else ""}</span>'
 
 
 def _by(reading: Reading) -> str:
@@ -186,11 +192,12 @@ def _chapter_link(chapter: Chapter) -> str:
 
 
 def progress(readings: Sequence[Reading]) -> str:
-    """HTML of the bar of how many of `readings` the reader has read; hidden until readings.js fills it."""
+    """HTML of the bar of how many of `readings` the reader has read, none before readings.js counts."""
     ids = " ".join(reading.id for reading in readings)
     return (
-        f'<p class="readings-progress" data-progress="{ids}" hidden>'
-        f'<progress max="{len(readings)}" value="0" aria-label="Read so far"></progress> <span></span></p>'
+        f'<p class="readings-progress {SCRIPTED}" data-progress="{ids}">'
+        f'<progress max="{len(readings)}" value="0" aria-label="Read so far"></progress> '
+        f"<span>0 of {len(readings)} read</span></p>"
     )
 
 
@@ -201,7 +208,7 @@ def _filters(readings: Sequence[Reading], syllabus: Syllabus) -> str:
     languages = [code for code in LANGUAGES if any(reading.language == code for reading in readings)]
     return "\n".join(
         [
-            '<form class="readings-filters" role="search" aria-label="Filter the reading list" hidden>',
+            f'<form class="readings-filters {SCRIPTED}" role="search" aria-label="Filter the reading list">',
             '<label class="readings-search">Search the list<input type="search" name="find" autocomplete="off" '
             'placeholder="Title, author, topic …"></label>',
             _select("chapter", "Chapter", "All chapters", [(c.topic, chapter_label(c)) for c in chapters]),
@@ -233,10 +240,12 @@ def _select(name: str, label: str, everything: str, options: Sequence[tuple[str,
     return f'<label>{label}<select name="{name}"><option value="">{everything}</option>{listed}</select></label>'
 
 
-def _bar() -> str:
+def _bar(readings: int) -> str:
     return (
-        '<div class="readings-bar" hidden><p class="readings-count" role="status" aria-live="polite"></p>'
-        '<p class="readings-mine"><span data-mine></span> <button type="button" data-export>Export</button> '
+        f'<div class="readings-bar {SCRIPTED}">'
+        f'<p class="readings-count" role="status" aria-live="polite">All {count(readings, "reading")}</p>'
+        '<p class="readings-mine"><span data-mine>You have read 0.</span> '
+        '<button type="button" data-export>Export</button> '
         '<button type="button" data-import>Import</button>'
         '<input type="file" accept="application/json,.json" aria-label="File with exported progress" hidden></p>'
         '<p class="readings-message" role="status" aria-live="polite"></p></div>'

@@ -101,16 +101,11 @@
   const fold = (text) => text.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase();
   const plural = (n, one) => `${n} ${one}${n === 1 ? "" : "s"}`;
 
-  /** Puts a checkbox before every title under `root`. */
+  /** Lets the checkboxes before the titles under `root` show what has been read, and change it. */
   function addChecks(root, progress) {
     for (const item of root.querySelectorAll("[data-id]")) {
-      const title = item.querySelector(".readings-title");
-      const box = document.createElement("input");
-      box.type = "checkbox";
-      box.className = "readings-check";
-      box.setAttribute("aria-label", `I have read: ${title.querySelector("a, span").textContent}`);
+      const box = item.querySelector(".readings-check");
       box.addEventListener("change", () => progress.set(item.dataset.id, box.checked));
-      title.before(box);
       const show = () => {
         box.checked = progress.has(item.dataset.id);
         item.classList.toggle("readings-done", box.checked);
@@ -130,7 +125,6 @@
       label.textContent = `${read} of ${ids.length} read`;
       element.classList.toggle("readings-complete", read === ids.length);
     };
-    element.hidden = false;
     progress.addEventListener("change", show);
     show();
   }
@@ -143,10 +137,8 @@
       this.form = root.querySelector(".readings-filters");
       this.rows = [...root.querySelectorAll("tr[data-id]")];
       this.words = new Map(this.rows.map((row) => [row, fold(row.textContent)]));
-      this.form.hidden = false;
       for (const group of root.querySelectorAll("tbody")) group.removeAttribute("id"); // a filter from now on, no place to jump to
       for (const topic of root.querySelectorAll("span[data-topic]")) this.linkTopic(topic);
-      root.querySelector(".readings-bar").hidden = false;
       this.form.addEventListener("submit", (event) => event.preventDefault());
       this.form.addEventListener("input", () => this.chosen());
       this.form.addEventListener("reset", () => setTimeout(() => this.chosen()));

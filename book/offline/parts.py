@@ -15,7 +15,8 @@ from mlsys_lab.errors import InputError
 BACK = ("glossary", "references")
 """Pages that follow the chapters."""
 ONLY_ON_SITE = (
-    ".headerlink, .copybtn, .lab-buttons, .edit-page, script:not([type='application/json']), .sd-summary-state-marker"
+    ".headerlink, .copybtn, .lab-buttons, .edit-page, .pst-js-only, "
+    "script:not([type='application/json']), .sd-summary-state-marker"
 )
 ADDRESSES = (("a", "href"), ("img", "src"))
 

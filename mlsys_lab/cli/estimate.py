@@ -24,7 +24,7 @@ from mlsys_lab.cli.subject import GB, RANKS, add_model, add_wires, read_machine,
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.bounds import Machine
 from mlsys_lab.flops.config import TransformerConfig
-from mlsys_lab.flops.estimate import Estimate, estimate_serving, estimate_training, smaller_layouts
+from mlsys_lab.flops.estimate import Estimate, estimate_serving, estimate_training, nearest_layout
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.memory import BYTES, RECIPES, element_bytes, recipe
 
@@ -127,15 +127,12 @@ def _estimate(args: argparse.Namespace, config: TransformerConfig, on: Machine, 
 
 
 def _fix(args: argparse.Namespace, config: TransformerConfig, on: Machine, layout: Layout) -> str:
-    """The first single change of the layout with which the model fits, in words; "" if none does."""
-    for words, smaller in smaller_layouts(config, layout, training=not args.serve):
-        try:
-            fits = _estimate(args, config, on, smaller).fits
-        except InputError:  # the sequence does not divide so
-            continue
-        if fits:
-            return f"{words}, on {smaller.devices} device{'s' if smaller.devices > 1 else ''}"
-    return ""
+    """The fewest changes of the layout with which the model fits, in words; "" if there are none."""
+    found = nearest_layout(config, layout, lambda one: _estimate(args, config, on, one).fits, training=not args.serve)
+    if found is None:
+        return ""
+    words, smaller = found
+    return f"{words}, on {smaller.devices} device{'s' if smaller.devices > 1 else ''}"
 
 
 def _print(devices: str, layout: Layout, estimate: Estimate, fix: str, skipped: Sequence[str]) -> None:
@@ -154,7 +151,7 @@ def _print(devices: str, layout: Layout, estimate: Estimate, fix: str, skipped: 
     if estimate.fits:
         console.print(f"[green]fits[/], with {room:.2f} GB of {estimate.capacity_bytes / GB:.2f} to spare\n")
     else:
-        advice = f"it fits with {fix}" if fix else "no single change of the layout makes it fit"
+        advice = f"it fits with {fix}" if fix else "no three changes of the layout make it fit"
         over = f"{-room:.2f} GB more than {estimate.capacity_bytes / GB:.2f}, most of it {estimate.memory.largest}"
         console.print(f"[red]does not fit[/]: {over}; {advice}\n")
     console.print(_time_table(estimate))

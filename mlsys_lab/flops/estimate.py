@@ -6,7 +6,7 @@ estimator on the course's site repeats this arithmetic in JavaScript, and a test
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -228,6 +228,25 @@ def estimate_serving(
     )
 
 
+def training_run(
+    estimate: Estimate, total_tokens: float, *, mfu: float | None = None, price_per_hour: float | None = None
+) -> tuple[float, float | None]:
+    """Seconds that training on `total_tokens` takes, and what it costs (None without a price, of one device an hour).
+
+    Both are the least that the estimate's bound allows; with an `mfu`, a fraction, what they are where that is reached.
+    Raises InputError for no tokens, and for an MFU that the bound does not allow.
+    """
+    if estimate.mfu is None:
+        raise InputError("a training run of an estimate for serving", help="estimate_training")
+    if not 0 < total_tokens < float("inf"):
+        raise InputError("tokens of a training run out of range", got=total_tokens, expected="more than 0")
+    if mfu is not None and not 0 < mfu <= estimate.mfu:
+        most = f"more than 0 and at most the bound's {100 * estimate.mfu:.3g} %"
+        raise InputError("the MFU cannot be so", got=f"{100 * mfu:.3g} %", expected=most)
+    time_s = total_tokens / estimate.tokens_per_s["step"] * (1 if mfu is None else estimate.mfu / mfu)
+    return time_s, None if price_per_hour is None else time_s / 3600 * estimate.devices * price_per_hour
+
+
 def _most_parameters(config: TransformerConfig, layout: Layout) -> float:
     """Parameters on one device of the first or the last pipeline stage, whichever holds more."""
     held, single = shard(config, layout), layout.pipeline == 1
@@ -293,3 +312,37 @@ def smaller_layouts(config: TransformerConfig, layout: Layout, *, training: bool
         except InputError:
             continue
         yield words, smaller
+
+
+MOST_CHANGES = 3
+"""How many changes `nearest_layout` combines."""
+
+
+def nearest_layout(
+    config: TransformerConfig, layout: Layout, fits: Callable[[Layout], bool], *, training: bool
+) -> tuple[str, Layout] | None:
+    """Find the layout that `fits` by the fewest changes, in words and as a layout; None where three do not do.
+
+    Changes are those of `smaller_layouts`, each made once at most; of as many, the least costly come first. A layout
+    for which `fits` raises InputError, because the sequence or the batch does not divide so, does not fit.
+    """
+
+    def does(one: Layout) -> bool:
+        try:
+            return fits(one)
+        except InputError:
+            return False
+
+    ways, seen = [("", layout)], {layout}
+    for changes in range(1, MOST_CHANGES + 1):
+        further = []
+        for words, one in ways:
+            for word, smaller in smaller_layouts(config, one, training=training):
+                changed = sum(getattr(smaller, each.name) != getattr(layout, each.name) for each in fields(Layout))
+                if changed == changes and smaller not in seen:
+                    seen.add(smaller)
+                    further.append((f"{words}, {word}" if words else word, smaller))
+        ways = further
+        if found := next(((words, one) for words, one in ways if does(one)), None):
+            return found
+    return None

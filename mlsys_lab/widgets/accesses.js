@@ -17,8 +17,8 @@ const ACCESSES_STYLE = `
 .said strong { font-weight: 600; }
 .said .more { color: var(--bad); font-weight: 600; }
 .arrays { display: flex; flex-wrap: wrap; gap: 12px ${GAP}px; align-items: flex-start; }
-.array h4 { margin: 0 0 4px; font-size: 14px; font-weight: 600; }
-.array h4 span { color: var(--muted); font-weight: 400; }
+.array .name { margin: 0 0 4px; font-size: 14px; font-weight: 600; }
+.array .name span { color: var(--muted); font-weight: 400; }
 .array svg { margin: 0; }
 button[aria-disabled="true"] { color: var(--muted); border-style: dashed; cursor: default; }
 svg .cell { fill: var(--raised); stroke: var(--line); stroke-width: 0.75; }
@@ -157,7 +157,7 @@ function render({ model, el }) {
       }
     }
     const shape = buffer.matrix ? `${rows} × ${buffer.columns}` : plural(buffer.elements, "element");
-    return make("div", { class: "array" }, make("h4", {}, buffer.name, make("span", {}, ` ${buffer.space}, ${shape}`)), svg);
+    return make("div", { class: "array" }, make("div", { class: "name" }, buffer.name, make("span", {}, ` ${buffer.space}, ${shape}`)), svg);
   }
 
   const stopWidth = watchWidth(arrays, (next) => {

@@ -115,6 +115,16 @@ function estimate(given) {
   };
 }
 
+// Seconds of a training run over its tokens and its cost (null without a price): the least by the bound, or at an MFU.
+function trainingRun(found, tokens, mfu, price) {
+  if (!(tokens > 0 && tokens < Infinity)) refuse("tokens of a training run out of range", { got: tokens, expected: "more than 0" });
+  if (mfu !== null && !(mfu > 0 && mfu <= found.mfu)) {
+    refuse("the MFU cannot be so", { got: `${Number((100 * mfu).toPrecision(3))} %`, expected: `more than 0 and at most the bound's ${Number((100 * found.mfu).toPrecision(3))} %` });
+  }
+  const time = (tokens / found.tokens_per_s.step) * (mfu === null ? 1 : found.mfu / mfu);
+  return { time_s: time, cost: price === null ? null : (time / 3600) * found.devices * price };
+}
+
 // Layouts one change away that may need less memory a device, the least costly change first, as [words, layout].
 function smallerLayouts(c, layout, training) {
   const changes = [];
@@ -139,5 +149,35 @@ function smallerLayouts(c, layout, training) {
       return false;
     }
   });
+}
+
+const MOST_CHANGES = 3;
+
+// The layout that fits by the fewest changes, each made once at most, as [words, layout]; undefined where three do not do.
+function nearestLayout(c, layout, fits, training) {
+  const key = (one) => JSON.stringify(Object.keys(layout).map((name) => one[name]));
+  let ways = [["", layout]];
+  const seen = new Set([key(layout)]);
+  for (let changes = 1; changes <= MOST_CHANGES; changes++) {
+    const further = [];
+    for (const [words, one] of ways) {
+      for (const [word, smaller] of smallerLayouts(c, one, training)) {
+        const changed = Object.keys(layout).filter((name) => smaller[name] !== layout[name]).length;
+        if (changed !== changes || seen.has(key(smaller))) continue;
+        seen.add(key(smaller));
+        further.push([words ? `${words}, ${word}` : word, smaller]);
+      }
+    }
+    ways = further;
+    const found = ways.find(([, one]) => {
+      try {
+        return fits(one);
+      } catch {
+        return false;
+      }
+    });
+    if (found) return found;
+  }
+  return undefined;
 }
 

@@ -62,6 +62,7 @@ function render({ model, el }) {
   const batch = numberField("sequences", { min: 1, step: 1 }, put("batch"));
   const tokens = numberField("tokens of each", { min: 1, step: 1 }, put("tokens"));
   const total = numberField("tokens in all, 10⁹", { min: 0 }, (value) => put("total_tokens")(value > 0 ? 1e9 * value : null));
+  const mfu = numberField("MFU reached, %", { min: 0, max: 100 }, (value) => put("mfu")(Number.isNaN(value) ? null : value / 100));
   const recipe = menu("precision recipe, bytes a parameter", recipes.map((one) => [one.name, `${one.name}: ${one.words}`]), put("recipe"));
   const weightFormat = menu("weights in", names(Object.keys(formats)), put("weight_format"));
   const cacheFormat = menu("KV cache in", names(Object.keys(formats)), put("cache_format"));
@@ -75,17 +76,18 @@ function render({ model, el }) {
   const error = make("p", { class: "error", role: "alert" });
   const verdict = make("p", { class: "verdict", "aria-live": "polite" });
   const why = make("p", { class: "detail" });
+  const mend = make("button", { type: "button", click: () => change({ degrees: fitting()[1] }) }, "Take that layout");
   const picture = make("div");
   const kinds = make("ul", { class: "kinds" });
   const times = make("div");
   const figures = make("dl", { class: "numbers" });
   const command = make("code", { class: "command" });
-  const results = make("div", { class: "results" }, verdict, why, picture, kinds, times, figures, command);
+  const results = make("div", { class: "results" }, verdict, why, mend, picture, kinds, times, figures, command);
   box.append(
     group("Model", mode.label, form.preset.label),
     make("details", {}, make("summary", {}, "Sizes"), make("div", { class: "fields" }, ...form.nodes)),
     group("Devices", hardware.device.label, price.label, hardware.node.label, hardware.network.label),
-    group("Load", batch.label, tokens.label, total.label, recipe.label, weightFormat.label, cacheFormat.label, recomputation.label),
+    group("Load", batch.label, tokens.label, total.label, mfu.label, recipe.label, weightFormat.label, cacheFormat.label, recomputation.label),
     group("Layout", ...ranks.map((one) => one.label), zero.label),
     make("div", { class: "row" }, sequence.label, allPairs.label), error, results);
 
@@ -109,33 +111,37 @@ function render({ model, el }) {
     }
     for (const [field, name] of [[batch, "batch"], [tokens, "tokens"], [price, "price"]]) field.input.value = model.get(name) ?? "";
     total.input.value = model.get("total_tokens") === null ? "" : model.get("total_tokens") / 1e9;
+    mfu.input.value = model.get("mfu") === null ? "" : Number((100 * model.get("mfu")).toPrecision(6));
     for (const { name, input, label } of ranks) {
       input.value = Number.isFinite(layout[name]) ? layout[name] : "";
       label.hidden = (name === "interleave" && !training) || (name === "expert" && !form.config().experts && layout.expert === 1) || (name === "context" && !training && layout.context === 1);
     }
     [zero.input.value, recomputation.input.value, sequence.input.checked] = [layout.zero_stage, layout.recomputation, layout.sequence_parallel];
     allPairs.input.checked = model.get("all_pairs");
-    for (const field of [total, recipe, zero, sequence, recomputation, allPairs]) field.label.hidden = !training;
+    for (const field of [total, mfu, recipe, zero, sequence, recomputation, allPairs]) field.label.hidden = !training;
     for (const field of [weightFormat, cacheFormat]) field.label.hidden = training;
   }
 
   function show() {
     if (!width) return;
     fillForm();
-    let [spec, found] = [];
+    address.write();
+    let figured;
     try {
-      spec = specification();
-      found = estimate(spec);
+      const found = estimate(specification());
+      figured = [found, wholeRuns(found)];
       error.textContent = "";
     } catch (refusal) {
       error.textContent = refusal.message;
     }
-    results.hidden = !found;
-    if (!found) return;
+    results.hidden = !figured;
+    if (!figured) return;
+    const [found, runs] = figured;
     const { memory, capacity_bytes: capacity, fits } = found;
     verdict.dataset.fits = fits;
     verdict.textContent = `${fits ? "Fits" : "Does not fit"}: ${si(memory.total, "B")} of ${si(capacity, "B")} on the fullest of ${several(found.devices)}`;
-    why.textContent = `Most of it: ${KINDS[memory.largest]}, ${si(memory[memory.largest], "B")}. ${fits ? "" : remedy(spec)}`;
+    why.textContent = `Most of it: ${KINDS[memory.largest]}, ${si(memory[memory.largest], "B")}. ${fits ? "" : remedy()}`;
+    mend.hidden = fits || !fitting();
     const held = Object.keys(KINDS).filter((kind) => memory[kind] > 0);
     picture.replaceChildren(memoryBar(memory, capacity, held));
     kinds.replaceChildren(...held.map((kind) =>
@@ -146,8 +152,8 @@ function render({ model, el }) {
       timeBars(phase, bound),
     ]));
     // A line breaks between options, never within one.
-    command.replaceChildren(...commandLine(spec).flatMap((word, i) => [i ? " " : "", make("span", {}, word)]));
-    figures.replaceChildren(...rows(found).flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]));
+    command.replaceChildren(...commandLine(specification()).flatMap((word, i) => [i ? " " : "", make("span", {}, word)]));
+    figures.replaceChildren(...rows(found, runs).flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]));
   }
 
   // The same in a terminal, where a preset has it.
@@ -167,19 +173,20 @@ function render({ model, el }) {
     return words.filter(Boolean);
   }
 
-  // The first change of the layout by which it would fit.
-  function remedy(spec) {
-    const fitting = smallerLayouts(completed(spec.config), spec.layout, spec.mode === "training").find(([, layout]) => {
-      try {
-        return memoryOf({ ...spec, config: completed(spec.config) }, layout).total <= spec.machine.memory_bytes;
-      } catch {
-        return false;
-      }
-    });
-    return fitting ? `It would fit with ${fitting[0]}, on ${several(deviceCount(fitting[1]))}.` : "No single change of the layout makes it fit.";
+  // The layout with the fewest changes by which it would fit, as [words, layout].
+  function fitting() {
+    const spec = specification();
+    const config = completed(spec.config);
+    const fits = (layout) => memoryOf({ ...spec, config }, layout).total <= spec.machine.memory_bytes;
+    return nearestLayout(config, spec.layout, fits, spec.mode === "training");
   }
 
-  function rows(found) {
+  function remedy() {
+    const near = fitting();
+    return near ? `It would fit with ${near[0]}, on ${several(deviceCount(near[1]))}.` : "No three changes of the layout make it fit.";
+  }
+
+  function rows(found, runs) {
     const training = found.mode === "training";
     const active = found.active_parameters < found.parameters ? [["used by a token", amount(found.active_parameters)]] : [];
     const words = { step: "", prefill: " in prefill", decode: " in decoding" };
@@ -188,15 +195,21 @@ function render({ model, el }) {
       ...(training ? [["FLOPs of a step", power(found.flops.hardware)], ["highest MFU that the bound allows", `${rounded(100 * found.mfu)} %`]] : []),
       ...Object.entries(found.tokens_per_s).map(([phase, speed]) => [`tokens per second at most${words[phase]}`, amount(speed)]),
       ...Object.entries(found.cost_per_million_tokens ?? {}).map(([phase, cost]) => [`a million tokens${words[phase]}, at least`, `$${rounded(cost)}`]),
-      ...(training && model.get("total_tokens") ? wholeRun(found, model.get("total_tokens")) : []),
+      ...runs,
     ];
   }
 
-  // A training run over all its tokens.
-  function wholeRun(found, tokens) {
-    const cost = found.cost_per_million_tokens && (found.cost_per_million_tokens.step * tokens) / 1e6;
-    const days = duration(tokens / found.tokens_per_s.step);
-    return [[`${amount(tokens)} tokens, at least`, cost === null ? days : `${days}, $${cost >= 1e3 ? amount(cost) : rounded(cost)}`]];
+  // A training run over all its tokens: by the bound, and at the MFU that the reader reaches.
+  function wholeRuns(found) {
+    const [tokens, reached] = [model.get("total_tokens"), model.get("mfu") ?? null];
+    if (found.mode !== "training" || !tokens) return [];
+    const told = (words, fraction) => {
+      const { time_s: time, cost } = trainingRun(found, tokens, fraction, model.get("price"));
+      return [`${amount(tokens)} tokens, ${words}`, duration(time) + (cost === null ? "" : `, $${cost >= 1e3 ? amount(cost) : rounded(cost)}`)];
+    };
+    const words = `at an MFU of ${rounded(100 * reached)} %`;
+    const beyond = [`${amount(tokens)} tokens, ${words}`, `out of reach: at most ${rounded(100 * found.mfu)} %`];
+    return [told("at least", null), ...(reached === null ? [] : [reached > found.mfu ? beyond : told(words, reached)])];
   }
 
   function memoryBar(memory, capacity, held) {
@@ -243,16 +256,35 @@ function render({ model, el }) {
     return svg;
   }
 
+  const layoutKinds = {
+    ...Object.fromEntries([...LAYOUT_FIELDS.map(([, name]) => name), "zero_stage"].map((name) => [name, inAddress.number])),
+    sequence_parallel: inAddress.mark, recomputation: inAddress.oneOf(RECOMPUTATIONS),
+  };
+  const kindsOf = {
+    mode: inAddress.oneOf(["training", "serving"]), preset: inAddress.oneOf([...model.get("presets").map((one) => one.name), ""]),
+    own: inAddress.like(model.get("own")), device: inAddress.oneOf(model.get("devices").map((one) => one.name)),
+    recipe: inAddress.oneOf(recipes.map((one) => one.name)), all_pairs: inAddress.mark,
+    weight_format: inAddress.oneOf(Object.keys(formats)), cache_format: inAddress.oneOf(Object.keys(formats)),
+    ...Object.fromEntries(["batch", "tokens", "total_tokens", "mfu", "price", "node", "network"].map((name) => [name, inAddress.number])),
+  };
+  const settings = () => ({ ...Object.fromEntries(Object.keys(kindsOf).map((name) => [name, model.get(name)])), ...model.get("degrees") });
+  const apply = (some) => change({
+    ...Object.fromEntries(Object.keys(kindsOf).map((name) => [name, some[name]])),
+    degrees: Object.fromEntries(Object.keys(layoutKinds).map((name) => [name, some[name]])),
+  });
+  // A notebook's address is not the figure's to change.
+  const address = model.get("address") ? keepAddress({ ...kindsOf, ...layoutKinds }, settings, apply) : { write() {}, stop() {} };
   const stopWidth = watchWidth(picture, (next) => {
     width = next;
     show();
   });
-  const state = ["mode", "preset", "own", "device", "price", "total_tokens", "node", "network", "batch", "tokens", "recipe", "weight_format", "cache_format", "degrees", "all_pairs"];
+  const state = ["mode", "preset", "own", "device", "price", "total_tokens", "mfu", "node", "network", "batch", "tokens", "recipe", "weight_format", "cache_format", "degrees", "all_pairs"];
   const stopTraits = watchTraits(model, state, show);
   return () => {
     stop();
     stopWidth();
     stopTraits();
+    address.stop();
   };
 }
 

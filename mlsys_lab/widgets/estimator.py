@@ -37,9 +37,12 @@ def estimator_data(
     cache_format: str = "bf16",
     price: float | None = 2.5,
     total_tokens: float | None = 1e12,
+    mfu: float | None = None,
+    address: bool = False,
 ) -> dict[str, Any]:
     """The data of the estimator, opened on these settings; `price` is dollars an hour for one device, and
-    `total_tokens` what a training run reads in all: the figure says how long that takes and what it costs.
+    `total_tokens` what a training run reads in all: the figure says how long that takes and what it costs, by the bound
+    and at the `mfu` that the reader reaches. With `address` the page's address keeps what the reader sets.
 
     `recipe_name` is for mode "training", `weight_format` and `cache_format` for "serving"; without a layout there are
     eight data-parallel ranks with ZeRO stage 1. Raises `InputError` for a name that there is not.
@@ -66,6 +69,8 @@ def estimator_data(
         "cache_format": cache_format,
         "price": price,
         "total_tokens": total_tokens,
+        "mfu": mfu,
+        "address": address,
         "node": None,
         "network": NETWORK_BYTES_PER_S / 1e9,
         "all_pairs": False,
@@ -113,9 +118,9 @@ class Estimator(anywidget.AnyWidget):
     """Notebook figure of the estimator: `Estimator.of("llama3-70b", device_name="H200")`.
 
     preset: a name of `presets`; any other takes the sizes in `own`, a `TransformerConfig` as a dict. degrees: a
-    `Layout` as a dict. price: of one device, an hour, or None. total_tokens: of a whole training run, or None. node:
-    devices that fast links connect, None for the device's own. network: GB/s between nodes, for each device and
-    direction.
+    `Layout` as a dict. price: of one device, an hour, or None. total_tokens: of a whole training run, or None. mfu: a
+    fraction that such a run reaches, or None. node: devices that fast links connect, None for the device's own.
+    network: GB/s between nodes, for each device and direction.
     """
 
     _esm = esm("estimator")
@@ -135,6 +140,7 @@ class Estimator(anywidget.AnyWidget):
     cache_format = traitlets.Unicode().tag(sync=True)
     price = traitlets.Float(None, allow_none=True).tag(sync=True)
     total_tokens = traitlets.Float(None, allow_none=True).tag(sync=True)
+    mfu = traitlets.Float(None, allow_none=True).tag(sync=True)
     node = traitlets.Int(None, allow_none=True).tag(sync=True)
     network = traitlets.Float(NETWORK_BYTES_PER_S / 1e9).tag(sync=True)
     all_pairs = traitlets.Bool(False).tag(sync=True)
@@ -142,4 +148,6 @@ class Estimator(anywidget.AnyWidget):
     @classmethod
     def of(cls, model: str | TransformerConfig, **options: Any) -> Self:
         """Estimator opened on a preset or a config; `options` are keyword arguments of `estimator_data`."""
-        return cls(**estimator_data(model, **options))
+        data = estimator_data(model, **options)
+        del data["address"]  # that of a notebook is not the figure's
+        return cls(**data)

@@ -18,7 +18,7 @@ _BEFORE = {
     "estimator": (
         *("common", "axes", "config", "counts"),
         *("memory", "traffic", "layout", "bounds", "estimate"),
-        *("sizes", "devices"),
+        *("sizes", "devices", "address"),
     ),
     "isoflop": ("common", "axes"),
     "load": (),

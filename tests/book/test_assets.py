@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from book.assets import package_folder, stage
+from book.project import BOOK
 from mlsys_lab.errors import MissingToolError
 
 
@@ -25,3 +26,13 @@ def test_a_missing_package_is_named_with_the_remedy() -> None:
         package_folder("no-such-package", "static")
     with pytest.raises(MissingToolError, match="plotly has no folder nowhere"):
         package_folder("plotly", "nowhere")
+
+
+def test_the_faces_of_text_and_code_are_small_and_keep_their_licences() -> None:
+    fonts = sorted((BOOK / "_static" / "fonts").glob("*.woff2"))
+    assert [font.name for font in fonts] == ["inter.woff2", "jetbrains-mono.woff2"]
+    assert sum(font.stat().st_size for font in fonts) <= 100_000
+    for font in fonts:
+        assert font.read_bytes()[:4] == b"wOF2"
+        licence = font.with_name(f"{font.stem}-LICENSE.txt").read_text(encoding="utf-8")
+        assert "SIL Open Font License, Version 1.1" in licence and "Copyright" in licence

@@ -11,12 +11,15 @@ import pytest
 
 from book import build
 
-CONFIG = """title: T
+CONFIG = f"""title: T
 only_build_toc_files: true
 execute:
   execute_notebooks: cache
   stderr_output: warn
   show_tb: true
+sphinx:
+  local_extensions:
+    execution: {Path(build.__file__).parent / "_ext"}
 """
 HEADER = """---
 jupytext:
@@ -91,6 +94,20 @@ def test_a_faulty_page_fails_the_build_and_leaves_no_half_site(root: Path, page:
     assert said in result.stderr
     assert "error: the book has warnings" in result.stderr
     assert not (root / "out" / "html").exists()
+
+
+def test_pages_are_executed_side_by_side(root: Path) -> None:
+    """Each of two pages waits for what the other writes: one after the other, they would wait for ever."""
+    for name, other in (("one", "two"), ("two", "one")):
+        cell = f"""import pathlib, time
+pathlib.Path("{name}.here").touch()
+while not pathlib.Path("{other}.here").exists():
+    time.sleep(0.05)
+print("{name} has met {other}")"""
+        write(root, **{name: f"{HEADER}\n# {name}\n\n```{{code-cell}}\n{cell}\n```\n"})
+    assert run(root).returncode == 0
+    html = root / "out" / "html"
+    assert "one has met two" in (html / "one.html").read_text() and "two has met one" in (html / "two.html").read_text()
 
 
 def test_an_unmended_page_fails_again(root: Path) -> None:

@@ -56,6 +56,14 @@ def test_every_layer_names_parts_of_the_syllabus(front_page: ModuleType) -> None
     assert {part for layer in front_page.STACK for part in layer.parts} <= parts
 
 
+def test_every_picture_is_of_a_lab_that_is_there(front_page: ModuleType) -> None:
+    html = front_page.rendered("pictures")
+    assert len(front_page.PICTURES) == html.count('class="drawing"') == 3
+    labs = {f"labs/{lab.name}" for lab in released_labs(LABS)}
+    assert {picture.page for picture in front_page.PICTURES} <= labs
+    assert all(f'href="{picture.page}.html"' in html for picture in front_page.PICTURES)
+
+
 @pytest.mark.parametrize(("minutes", "text"), [(45, "45 min"), (60, "1 h"), (150, "2 h 30 min")])
 def test_durations_read_like_speech(front_page: ModuleType, minutes: int, text: str) -> None:
     assert front_page.duration(minutes) == text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Page
 
 from book.linkcheck import pages
 from book.weigh import Visit, table, weigh
@@ -15,13 +15,17 @@ pytestmark = pytest.mark.timeout(1800)  # the first test may build the site
 MOST_BYTES = 1_000_000
 MOST_REQUESTS = 45
 MOST_SHIFT = 0.1  # "good" of web.dev/cls
+MOST_BEFORE_PAINT = 100_000  # at 1.6 Mbit/s, Lighthouse's telephone, half a second
+MOST_BLOCKING = 1
+MOST_SCRIPT = 30_000
 
 
 @pytest.fixture(scope="module")
 def weights(browser: Browser, site: Path, site_url: str) -> list[Visit]:
-    """A first visit to the front page, to each chapter and to the readings."""
+    """A first visit to the front page, to each chapter, to the readings and to other long pages."""
     chapters = [path.relative_to(site).as_posix() for path in pages(site) if path.parent.name == "chapters"]
-    return [weigh(browser, site_url, name) for name in ("index.html", *chapters, "readings.html")]
+    others = ("readings.html", "syllabus.html", "estimator.html", "references.html", "glossary.html")
+    return [weigh(browser, site_url, name) for name in ("index.html", *chapters, *others)]
 
 
 def test_a_first_visit_loads_less_than_a_megabyte(weights: list[Visit]) -> None:
@@ -30,6 +34,23 @@ def test_a_first_visit_loads_less_than_a_megabyte(weights: list[Visit]) -> None:
     assert [one.page for one in weights if one.requests > MOST_REQUESTS] == [], "\n" + table(weights)
 
 
-def test_chapters_and_the_front_page_stay_where_they_are_while_they_load(weights: list[Visit]) -> None:
-    shifted = [one.page for one in weights if one.shift > MOST_SHIFT and one.page != "readings.html"]
-    assert shifted == [], "\n" + table(weights)
+def test_pages_stay_where_they_are_while_they_load(weights: list[Visit]) -> None:
+    assert [one.page for one in weights if one.shift > MOST_SHIFT] == [], "\n" + table(weights)
+
+
+def test_a_page_is_painted_when_it_and_one_style_sheet_are_there(weights: list[Visit]) -> None:
+    assert all(one.blocking for one in weights), "the browser says what blocks"
+    assert [(one.page, one.blocking) for one in weights if len(one.blocking) > MOST_BLOCKING] == []
+    assert [one.page for one in weights if one.first_paint_bytes > MOST_BEFORE_PAINT] == [], "\n" + table(weights)
+
+
+def test_no_script_is_long(weights: list[Visit]) -> None:
+    assert [(one.page, one.largest_script_bytes) for one in weights if one.largest_script_bytes > MOST_SCRIPT] == []
+
+
+def test_the_site_brings_its_fonts(page: Page, site_url: str) -> None:
+    """Latin text and code in the same faces on every machine, and of no other page's."""
+    page.goto(f"{site_url}chapters/02-automatic-differentiation.html", wait_until="networkidle")
+    loaded = page.evaluate("[...document.fonts].filter((one) => one.status === 'loaded').map((one) => one.family)")
+    assert {"Inter", "JetBrains Mono"} <= {name.strip('"') for name in loaded}
+    assert not any("Awesome" in name for name in loaded), "icons are masks in the style sheet"

@@ -143,7 +143,7 @@ def test_digits_by_few_steps_are_read_but_alike(page) -> None:
         means[label] = page.real.images[page.real.labels == label].mean(0)
 
     def from_mean(images):
-        return float((images - means.repeat(10, 1, 1, 1)).square().mean().sqrt())
+        return float((images - means.repeat(5, 1, 1, 1)).square().mean().sqrt())
 
     distances = [from_mean(page.drawn[name]) for name in ("DDIM, 2 steps", "DDIM, 4", "DDIM, 16")]
     assert distances == sorted(distances) and distances[0] < 0.1
@@ -159,9 +159,8 @@ def test_rivals_of_kept_features_cost_as_much(page) -> None:
         ends = (FREQUENCIES + width) * width + 2 * width**2 + tokens * 2 * 4 * width
         assert share == exactly((ends + inside / every) / (ends + inside))
         assert round(24 * share) == 24 // every
-    for name in ("DDIM", "DPM-Solver++"):
-        kept_off, whole_off = page.rivals[name, 1]
-        assert kept_off == pytest.approx(whole_off, rel=1e-3)
+    anew = page.draw(page.DDIM(), 4, denoiser=page.cached(1))
+    assert page.torch.allclose(anew, page.drawn["DDIM, 4"], atol=1e-4)
 
 
 def test_one_guess_in_place_of_two(page) -> None:
@@ -172,8 +171,8 @@ def test_one_guess_in_place_of_two(page) -> None:
 
 def test_students_draw_what_many_steps_draw(page) -> None:
     def alike(images):
-        """Mean deviation of a pixel among the ten images of a class."""
-        return float(images.reshape(10, 10, 64).std(0).mean())
+        """Mean deviation of a pixel among the five images of a class."""
+        return float(images.reshape(5, 10, 64).std(0).mean())
 
     whole = page.hurried["teacher", 32]
     for count in (1, 2, 4, 8):

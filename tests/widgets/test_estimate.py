@@ -10,9 +10,17 @@ import pytest
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.bounds import Machine, machine
-from mlsys_lab.flops.estimate import estimate_serving, estimate_training, smaller_layouts
+from mlsys_lab.flops.estimate import (
+    estimate_serving,
+    estimate_training,
+    nearest_layout,
+    smaller_layouts,
+    training_memory,
+    training_run,
+)
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.memory import BYTES, RECIPES
+from mlsys_lab.flops.presets import PRESETS
 from mlsys_lab.hardware import DEVICES, device
 from mlsys_lab.widgets.estimator import recipe_bytes
 from tests.widgets.transformers import random_config, try_config
@@ -168,3 +176,69 @@ def test_the_figure_and_python_know_the_same_smaller_layouts(open_module) -> Non
     for (config, layout, training), offered in zip(cases, got, strict=True):
         expected = smaller_layouts(config, layout, training=training)
         assert offered == [[words, asdict(smaller)] for words, smaller in expected]
+
+
+@pytest.mark.browser
+def test_the_figure_and_python_find_the_same_nearest_layout(open_module) -> None:
+    rng = random.Random(33)
+    page = open_module("estimator", "nearestLayout", "memoryOf", "completed")
+    cases: list[tuple[dict[str, Any], Any]] = []
+    recipe = RECIPES["mixed18"]
+    while len(cases) < 150:
+        spec = random_specification(rng)
+        config = try_config(spec["config"])
+        try:
+            layout = Layout(**spec["layout"])
+            used = training_memory(config, layout, recipe, batch=spec["batch"], tokens=spec["tokens"]).total
+        except (InputError, AttributeError):
+            continue
+        room = used / rng.choice([1.2, 3, 9, 40])
+
+        def fits(one: Layout, config=config, spec=spec, room=room) -> bool:
+            return training_memory(config, one, recipe, batch=spec["batch"], tokens=spec["tokens"]).total <= room
+
+        asked = {"layout": spec["layout"], "batch": spec["batch"], "tokens": spec["tokens"], "room": room}
+        asked |= {"config": asdict(config), "mode": "training", "recipe": recipe_bytes(recipe)}
+        cases.append((asked, nearest_layout(config, layout, fits, training=True)))
+    got = page.evaluate(
+        """(cases) => cases.map((one) => {
+          const spec = { ...one, config: completed(one.config) };
+          const fits = (layout) => memoryOf(spec, layout).total <= one.room;
+          return nearestLayout(spec.config, one.layout, fits, true) ?? null;
+        })""",
+        [asked for asked, _ in cases],
+    )
+    words = []
+    for result, (_, expected) in zip(got, cases, strict=True):
+        assert result == (expected and [expected[0], asdict(expected[1])])
+        words.append(expected[0] if expected else "")
+    assert {text.count(",") for text in words if text} == {0, 1, 2} and "" in words
+
+
+@pytest.mark.browser
+def test_the_figure_and_python_tell_the_same_of_a_whole_run(open_module) -> None:
+    page = open_module("estimator", "trainingRun")
+    config, on, recipe = PRESETS["llama3-8b"], machine(device("H100"), "bf16"), RECIPES["mixed18"]
+    found = estimate_training(config, on, Layout(data=8, zero_stage=2), recipe, batch=64, tokens=8_192)
+    assert found.mfu and found.mfu > 0.4
+    for asked in ((1e12, None, 2.5), (15e12, 0.4, None), (3e9, 0.25, 2.5), (1e12, 1.0, 1), (1e12, 0, 1), (0, 0.4, 1)):
+        tokens, mfu, price = asked
+        try:
+            time_s, cost = training_run(found, tokens, mfu=mfu, price_per_hour=price)
+            expected = {"time_s": pytest.approx(time_s), "cost": None if cost is None else pytest.approx(cost)}
+        except InputError as error:
+            expected = str(error)
+        got = page.evaluate(
+            """([found, tokens, mfu, price]) => {
+              try { return trainingRun(found, tokens, mfu, price); } catch (refusal) { return refusal.message; }
+            }""",
+            [found.as_dict(), *asked],
+        )
+        assert got == expected, asked
+    # By hand: 6 FLOPs a parameter and token and those of attention, at 40 % of eight peaks.
+    flops_a_token = found.flops["model"] / (64 * 8_192)
+    by_hand_s = 1e12 * flops_a_token / (0.4 * 8 * on.peak_flops_per_s)
+    assert training_run(found, 1e12, mfu=0.4, price_per_hour=2) == (
+        pytest.approx(by_hand_s),
+        pytest.approx(by_hand_s / 3600 * 8 * 2),
+    )

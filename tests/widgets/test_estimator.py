@@ -10,7 +10,7 @@ import pytest
 from mlsys_lab.cli import main
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.bounds import machine
-from mlsys_lab.flops.estimate import estimate_training
+from mlsys_lab.flops.estimate import estimate_training, training_run
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.memory import BYTES, RECIPES
 from mlsys_lab.flops.presets import PRESETS
@@ -220,3 +220,78 @@ def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, width: in
         return box.left < frame.left - 1 || box.right > frame.right + 1;
       }).map((node) => node.textContent); })"""
     assert page.eval_on_selector(NAME, outside) == []
+
+
+@pytest.mark.browser
+def test_the_address_holds_what_a_reader_sets_and_brings_it_back(open_page) -> None:
+    page = open_page(figure(address=True, mfu=0.4))
+    assert "#" not in page.url
+    page.get_by_role("combobox", name="Device").select_option("H200")
+    page.get_by_label("tensor ranks").fill("4")
+    page.get_by_label("tensor ranks").press("Tab")
+    page.get_by_label("MFU reached").fill("35")
+    page.get_by_label("MFU reached").press("Tab")
+    page.get_by_label("$ an hour").fill("")
+    page.get_by_label("$ an hour").press("Tab")
+    assert page.url.partition("#")[2] == "device=H200&mfu=0.35&price=&tensor=4"
+    shown = page.locator(f"{NAME} .results").inner_text()
+    page.reload()
+    page.locator(f"{NAME} .verdict").wait_for()
+    assert page.locator(f"{NAME} .results").inner_text() == shown
+    assert page.get_by_label("tensor ranks").input_value() == "4"
+    page.evaluate("location.hash = 'mode=serving&preset=llama3-70b&tensor=8&zero_stage=0&device=Abacus&data=1&odd=1'")
+    page.get_by_text("Prefill of a prompt").wait_for()
+    assert page.get_by_role("combobox", name="Device").input_value() == "H100"
+    assert page.get_by_label("Model").input_value() == "llama3-70b"
+    # Sizes of one's own travel too.
+    page.get_by_text("Sizes", exact=True).click()
+    page.get_by_label("layers L").fill("16")
+    page.get_by_label("layers L").press("Tab")
+    page.reload()
+    page.locator(f"{NAME} .verdict").wait_for()
+    assert page.get_by_label("layers L").input_value() == "16" and page.get_by_label("Model").input_value() == ""
+    page.evaluate("location.hash = 'own=%7B%7D&batch=many'")
+    page.wait_for_function("location.hash === ''")
+    assert (
+        page.get_by_label("Model").input_value() == "llama3-8b" and page.get_by_label("sequences").input_value() == "64"
+    )
+
+
+@pytest.mark.browser
+def test_a_figure_among_others_leaves_the_address_alone(open_page) -> None:
+    page = open_page(figure())
+    page.get_by_label("Task").select_option("serving")
+    assert "#" not in page.url
+
+
+@pytest.mark.browser
+def test_a_run_at_the_reader_s_own_mfu(open_page) -> None:
+    layout = Layout(data=8, zero_stage=2)
+    page = open_page(figure(layout=layout, total_tokens=1e12, mfu=0.4))
+    found = estimate_training(
+        PRESETS["llama3-8b"], machine(device("H100"), "bf16"), layout, RECIPES["mixed18"], batch=64, tokens=8_192
+    )
+    time_s, cost = training_run(found, 1e12, mfu=0.4, price_per_hour=2.5)
+    numbers = page.locator(f"{NAME} .numbers")
+    assert f"at an MFU of 40 %\n{time_s / 86_400:.3g} days, ${cost / 1e3:.3g} k" in numbers.inner_text()
+    for label in ("devices a node", "network, GB/s"):
+        page.get_by_label(label).fill("1")
+        page.get_by_label(label).press("Tab")
+    assert re.search(r"MFU of 40 %\nout of reach: at most [1-9][\d.]* %", numbers.inner_text())
+    page.get_by_label("MFU reached").fill("0")
+    page.get_by_label("MFU reached").press("Tab")
+    assert page.locator(f"{NAME} .error").inner_text().startswith("the MFU cannot be so: got 0 %, expected more than 0")
+    page.get_by_label("MFU reached").fill("")
+    page.get_by_label("MFU reached").press("Tab")
+    assert "at least" in numbers.inner_text() and "MFU of" not in numbers.inner_text()
+
+
+@pytest.mark.browser
+def test_a_button_takes_the_nearest_layout_that_fits(open_page) -> None:
+    page = open_page(figure("llama3-70b", layout=Layout(data=8), batch=64, tokens=8_192))
+    verdict, why = page.locator(f"{NAME} .verdict"), page.locator(f"{NAME} .detail").first
+    assert verdict.inner_text().startswith("Does not fit") and "It would fit with " in why.inner_text()
+    assert why.inner_text().count(", ") >= 3, "more than one change"
+    page.get_by_role("button", name="Take that layout").press("Enter")
+    assert verdict.inner_text().startswith("Fits: ")
+    assert page.get_by_role("button", name="Take that layout").is_hidden()
