@@ -16,7 +16,8 @@ import pytest
 
 from tests.times import read_times, summarise
 
-PROCESSES = min(4, os.cpu_count() or 1)  # about 2 GB each
+PROCESSES = min(4, 1 + (os.cpu_count() or 1))
+"""One more than there are cores, since tests wait for what they start; about 2 GB each."""
 SPREAD = ["--part=spread", f"--numprocesses={PROCESSES}", "--dist=loadfile", "--no-loadscope-reorder"]
 ALONE = ["--part=alone"]
 
