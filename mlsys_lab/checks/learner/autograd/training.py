@@ -14,6 +14,7 @@ from mlsys_lab.checks.learner.autograd.engine import SCALE, scale_gradient
 from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.checks.learner.storage import storage_only
 from mlsys_lab.checks.learner.values import array, number, pair, whole
+from mlsys_lab.errors import InputError
 
 BLIND = "labels without gradients"
 """Named so: what the classifier says where `backward` does nothing."""
@@ -122,7 +123,9 @@ def _classify(
         got = artifact.train_classifier(x_train, y_train, x_test)
     finally:
         artifact.backward = own
-    labels, _ = pair("train_classifier", got, "labels", "losses")
+    labels, losses = pair("train_classifier", got, "labels", "losses")
+    if array("the losses", losses).size == 0:
+        raise InputError("train_classifier gives no losses", got="none", expected="the loss of every step")
     return array("the predicted labels", labels), calls
 
 
