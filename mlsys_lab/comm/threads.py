@@ -7,6 +7,7 @@ can, the program is deadlocked, and who waits for whom is known exactly.
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 import time
 from collections import defaultdict, deque
@@ -23,7 +24,8 @@ from mlsys_lab.errors import CourseError, UnfinishedError
 
 POLL_S = 0.05
 WALL_FACTOR = 10  # a rank that sleeps uses no CPU: after so many times the limit of CPU time it is given up too
-GRACE_S = 1.0  # for threads to end once they have been told to
+GRACE_S = 3.0  # for threads to end once they have been told to
+AGAIN_S = 0.05  # of CPU time: whoever has worked on for so long has lost what was thrown
 
 
 class _Stopped(BaseException):
@@ -164,17 +166,32 @@ class _World:
         self.over.set()
         for turn in self.turns:
             turn.release()
-        deadline = time.monotonic() + GRACE_S
-        while any(thread.is_alive() for thread in threads) and time.monotonic() < deadline:
-            for thread in threads:
-                if thread.is_alive() and thread.ident is not None:
-                    thread.join(timeout=0.01)
-                    if self.failure is not None and thread.is_alive():
-                        ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                            ctypes.c_ulong(thread.ident), ctypes.py_object(_Stopped)
-                        )
+        # What is thrown into a thread may strike a finaliser, where it comes to nothing, and would be printed there. A
+        # builtin prints nothing, and cannot be struck itself; it is thrown again anyway.
+        report, sys.unraisablehook = sys.unraisablehook, id
+        try:
+            self._join(threads)
+        finally:
+            sys.unraisablehook = report
         if running := [rank for rank, thread in enumerate(threads) if thread.is_alive()]:
             self.failure = RankError(f"{self.failure}; its thread cannot be stopped: restart the kernel", running[0])
+
+    def _join(self, threads: Sequence[threading.Thread]) -> None:
+        """Wait for the threads, for a while; those that run on after a failure are thrown out.
+
+        A throw is lost in a finaliser or a bare `except`: whoever works on gets another. None follows sooner, for it
+        would strike what handles the first.
+        """
+        thrown_s: dict[threading.Thread, float] = {}
+        deadline = time.monotonic() + GRACE_S
+        while (running := [thread for thread in threads if thread.is_alive()]) and time.monotonic() < deadline:
+            for thread in running:
+                thread.join(timeout=0.01)
+                worked_s = _cpu_s(thread)
+                is_due = worked_s - thrown_s.get(thread, -AGAIN_S) >= AGAIN_S
+                if self.failure is not None and is_due and thread.is_alive() and thread.ident is not None:
+                    thrown_s[thread] = worked_s
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_Stopped))
 
     def raise_failure(self) -> None:
         """Raise what ended the run early, if anything did."""

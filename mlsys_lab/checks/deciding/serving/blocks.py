@@ -14,6 +14,8 @@ BASES = (1, 10, 31, 33, 37, 131, 256, 257, 1000, 1009, 10_000, 1 << 16)
 """Bases of sums in which tokens are taken for digits, although there are more tokens than digits."""
 SHOWN = 14
 """Calls of a script that its code writes out; the code of a longer one ends there."""
+LOOKUPS = 6
+"""Keys of a large pool that are asked for in a row: a search for each takes ten times as long as all else, and more."""
 
 
 class _Calls:
@@ -78,7 +80,7 @@ def _fill_known(rng: np.random.Generator, made: _Calls, rounds: int) -> None:
     count = len(made.pool.references)
     for key in range(count + rounds):
         if key >= count:
-            found = made.add(FIND, key=int(rng.integers(key + 1)))
+            *_, found = (made.add(FIND, key=int(rng.integers(key + 1))) for _ in range(LOOKUPS))
             if found >= 0:
                 made.add(SHARE, found)
                 made.add(RELEASE, found)
