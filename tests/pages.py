@@ -8,13 +8,15 @@ PATIENCE_MS = 120_000
 """How long a page may keep a test waiting before the test fails: a machine that is busy is slow, not wrong."""
 
 # A figure hears of its new width in one frame, and draws itself in the next, after that frame's own callbacks: after
-# three frames it has drawn. Transitions end; what flows for ever (a figure in play) is not waited for.
+# three frames it has drawn. Transitions end; what flows for ever (a figure in play) is not waited for, nor what stands
+# still since nobody sees it (folded code).
 SETTLED = """async () => {
   const frame = () => new Promise(requestAnimationFrame);
   const shadows = (root) => [...root.querySelectorAll("*")].map((node) => node.shadowRoot).filter(Boolean);
   const within = (root) => [root, ...shadows(root).flatMap(within)];
   for (let i = 0; i < 3; i++) await frame();
-  const moving = within(document).flatMap((root) => root.getAnimations());
+  const seen = (one) => one.effect.target.checkVisibility();
+  const moving = within(document).flatMap((root) => root.getAnimations()).filter(seen);
   const ending = moving.filter((one) => Number.isFinite(one.effect.getComputedTiming().endTime));
   await Promise.allSettled(ending.map((one) => one.finished));
   await frame();
