@@ -48,7 +48,7 @@ def denoising_data(solver: str = "ddim", *, steps: int = 8, scale: float = 1.0) 
         "means": (_RADIUS * np.stack([np.cos(angles), np.sin(angles)], axis=1)).round(6).tolist(),
         "deviation": _DEVIATION,
         "classes": np.repeat(np.arange(_CLASSES), _POINTS).tolist(),
-        "noise": [_noise(step).round(3).tolist() for step in range(MOST_STEPS + 1)],
+        "noise": [_noise(step).round(2).tolist() for step in range(MOST_STEPS + 1)],
         "sigma_min": _SIGMA_MIN,
         "sigma_max": _SIGMA_MAX,
         "solvers": [[name, words] for name, words in SOLVERS.items()],

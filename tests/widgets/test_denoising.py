@@ -62,10 +62,11 @@ def test_more_steps_bring_the_classes_closer_to_their_spread_and_guidance_tighte
 
 
 def test_the_noise_of_each_class_has_mean_0_and_covariance_1() -> None:
+    """But for its rounding to two digits, half a hundredth in each number at most."""
     noise = np.array(denoising_data()["noise"]).reshape(MOST_STEPS + 1, 3, -1, 2)
-    np.testing.assert_allclose(noise.mean(axis=2), 0, atol=1e-3)
+    np.testing.assert_allclose(noise.mean(axis=2), 0, atol=5e-3)
     covariance = noise.swapaxes(2, 3) @ noise / noise.shape[2]
-    np.testing.assert_allclose(covariance, np.broadcast_to(np.eye(2), covariance.shape), atol=3e-3)
+    np.testing.assert_allclose(covariance, np.broadcast_to(np.eye(2), covariance.shape), atol=1e-2)
 
 
 @pytest.mark.parametrize(
