@@ -25,7 +25,7 @@ from mlsys_lab.errors import CourseError, UnfinishedError
 POLL_S = 0.05
 WALL_FACTOR = 10  # a rank that sleeps uses no CPU: after so many times the limit of CPU time it is given up too
 GRACE_S = 3.0  # for threads to end once they have been told to
-AGAIN_S = 0.05  # of CPU time: whoever has worked on for so long has lost what was thrown
+AGAIN_S = 0.5  # whoever runs on for so long has lost what was thrown
 
 
 class _Stopped(BaseException):
@@ -177,20 +177,19 @@ class _World:
             self.failure = RankError(f"{self.failure}; its thread cannot be stopped: restart the kernel", running[0])
 
     def _join(self, threads: Sequence[threading.Thread]) -> None:
-        """Wait for the threads, for a while; those that run on after a failure are thrown out.
+        """Wait for the threads, for a while. After a failure the one that runs is thrown out; others end by themselves.
 
-        A throw is lost in a finaliser or a bare `except`: whoever works on gets another. None follows sooner, for it
+        A throw is lost in a finaliser or a bare `except`: whoever runs on gets another. None follows sooner, for it
         would strike what handles the first.
         """
-        thrown_s: dict[threading.Thread, float] = {}
-        deadline = time.monotonic() + GRACE_S
-        while (running := [thread for thread in threads if thread.is_alive()]) and time.monotonic() < deadline:
-            for thread in running:
+        start = time.monotonic()
+        due = [start if rank == self.holder else start + AGAIN_S for rank in range(self.size)]
+        while any(thread.is_alive() for thread in threads) and time.monotonic() < start + GRACE_S:
+            for rank, thread in enumerate(threads):
                 thread.join(timeout=0.01)
-                worked_s = _cpu_s(thread)
-                is_due = worked_s - thrown_s.get(thread, -AGAIN_S) >= AGAIN_S
-                if self.failure is not None and is_due and thread.is_alive() and thread.ident is not None:
-                    thrown_s[thread] = worked_s
+                is_due = self.failure is not None and time.monotonic() >= due[rank]
+                if is_due and thread.is_alive() and thread.ident is not None:
+                    due[rank] = time.monotonic() + AGAIN_S
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_Stopped))
 
     def raise_failure(self) -> None:
@@ -243,7 +242,9 @@ class _ThreadEndpoint(Endpoint):
 
 
 def _cpu_s(thread: threading.Thread) -> float:
-    """CPU time of a thread in seconds; wall time where the system does not tell."""
+    """CPU time of a thread in seconds, 0 of one that has ended; wall time where the system does not tell."""
+    if not thread.is_alive():  # the C library may look where its memory was
+        return 0.0
     if not hasattr(time, "pthread_getcpuclockid") or thread.ident is None:
         return time.monotonic()
     try:
