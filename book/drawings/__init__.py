@@ -1,7 +1,7 @@
 """Explanatory drawings of the chapters: `draw("collectives.ring")` is the SVG that a page's {drawing} directive shows.
 
 A module for each chapter, by its topic, with a dictionary DRAWINGS of functions without arguments; all are made of
-the pieces in `kit`.
+the pieces in `kit`, those to scale on `axes`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ from markupsafe import Markup
 
 from mlsys_lab.errors import InputError, did_you_mean
 
+TOOLS = ("axes", "kit")
+"""Modules that draw nothing themselves."""
+
 
 def drawing_names() -> list[str]:
     """Names of all drawings, "topic.drawing", in the order of their modules."""
-    topics = [one.name for one in iter_modules(__path__) if one.name != "kit"]
+    topics = [one.name for one in iter_modules(__path__) if one.name not in TOOLS]
     return [f"{topic}.{name}" for topic in topics for name in import_module(f"{__name__}.{topic}").DRAWINGS]
 
 

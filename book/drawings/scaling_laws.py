@@ -5,11 +5,10 @@ Losses and best splits are those of the refitted law of `scaling.laws`, runs and
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from markupsafe import Markup
 
+from book.drawings.axes import Axes, Scale, power_of_ten
 from book.drawings.kit import arrow, cells, curve, drawing, line, panel, text
 from mlsys_lab.scaling import (
     BESIROGLU_2024,
@@ -24,12 +23,6 @@ from mlsys_lab.scaling import (
 )
 
 BUDGETS = (1e20, 1e21, 1e22, 1e23)
-SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
-
-
-def _power(number: float) -> str:
-    """A power of ten, such as 10²²."""
-    return "10" + str(round(math.log10(number))).translate(SUPERSCRIPTS)
 
 
 def terms() -> Markup:
@@ -42,10 +35,7 @@ def terms() -> Markup:
     loss = law.loss(sizes, tokens)
     least, most = 1.7, 2.6
 
-    def at(n_params: float, height: float) -> tuple[float, float]:
-        x = 10 + 250 * math.log(n_params / sizes[0]) / math.log(sizes[-1] / sizes[0])
-        return x, 12 + 170 * (most - height) / (most - least)
-
+    at = Axes(Scale(sizes[0], sizes[-1], 10, 260, log=True), Scale(least, most, 182, 12)).at
     pieces = [curve([at(n, value) for n, value in zip(sizes, by_tokens, strict=True)], "orange")]
     pieces.append(curve([at(n, value) for n, value in zip(sizes, loss, strict=True) if value <= most], "blue"))
     left, right = at(sizes[0], law.E), at(sizes[-1], law.E)
@@ -68,17 +58,8 @@ def valleys() -> Markup:
     """Loss over parameters at four budgets, and their lowest points."""
     low, high, least, most = 3e7, 3e11, 1.9, 3.1
 
-    def at(n_params: float, loss: float) -> tuple[float, float]:
-        x = 40 + 292 * math.log(n_params / low) / math.log(high / low)
-        return x, 12 + 190 * (most - loss) / (most - least)
-
-    pieces = [line(40, 202, 336, 202, "plain"), line(40, 8, 40, 202, "plain")]
-    for n_params in (1e8, 1e9, 1e10, 1e11):
-        x, _ = at(n_params, least)
-        pieces += [line(x, 202, x, 207), text(x, 220, _power(n_params), "quiet", size="small")]
-    for loss in (2.0, 2.4, 2.8):
-        _, y = at(low, loss)
-        pieces += [line(36, y, 40, y), text(32, y + 4, f"{loss}", "quiet", size="small", anchor="end")]
+    axes = Axes(Scale(low, high, 40, 332, log=True), Scale(least, most, 202, 12))
+    at, pieces = axes.at, axes.frame((1e8, 1e9, 1e10, 1e11), (2.0, 2.4, 2.8))
     bottoms = []
     for flops, tone in zip(BUDGETS, ("blue", "orange", "green", "violet"), strict=True):
         best = compute_optimal(BESIROGLU_2024, flops)
@@ -90,7 +71,7 @@ def valleys() -> Markup:
         bottoms.append((x, y))
         pieces += [*cells(x - 4, y - 4, 1, 1, lambda *_, tone=tone: tone, size=8)]
         x, y = at(*inside[-1])
-        pieces.append(text(x, y - 8, _power(flops), tone, size="small", anchor="end"))
+        pieces.append(text(x, y - 8, power_of_ten(flops), tone, size="small", anchor="end"))
     pieces.append(line(*bottoms[0], *bottoms[-1]))
     pieces.append(text(40, 240, "loss over parameters, by FLOPs", "quiet", size="small", anchor="start"))
     return drawing(
@@ -103,25 +84,15 @@ def valleys() -> Markup:
 def budgets() -> Markup:
     """Parameters and tokens on logarithmic axes: lines of equal compute, the best split, and three models."""
     low_n, high_n, low_d, high_d = 1e8, 1e12, 1e9, 1e14
-
-    def at(n_params: float, tokens: float) -> tuple[float, float]:
-        x = 40 + 290 * math.log(n_params / low_n) / math.log(high_n / low_n)
-        return x, 214 - 200 * math.log(tokens / low_d) / math.log(high_d / low_d)
-
-    pieces = [line(40, 214, 336, 214, "plain"), line(40, 8, 40, 214, "plain")]
-    for n_params in (1e8, 1e9, 1e10, 1e11):
-        x, _ = at(n_params, low_d)
-        pieces += [line(x, 214, x, 219), text(x, 232, _power(n_params), "quiet", size="small")]
-    for tokens in (1e10, 1e11, 1e12, 1e13):
-        _, y = at(low_n, tokens)
-        pieces += [line(36, y, 40, y), text(34, y + 4, _power(tokens), "quiet", size="small", anchor="end")]
+    axes = Axes(Scale(low_n, high_n, 40, 330, log=True), Scale(low_d, high_d, 214, 14, log=True))
+    at, pieces = axes.at, axes.frame((1e8, 1e9, 1e10, 1e11), (1e10, 1e11, 1e12, 1e13), name_y=power_of_ten)
     for flops in (1e20, 1e22, 1e24):
         left = max(low_n, flops / 6 / high_d)
         right = min(high_n, flops / 6 / low_d)
         ends = at(left, flops / 6 / left), at(right, flops / 6 / right)
         pieces.append(line(*ends[0], *ends[1], "blue"))
         x, y = at(left, flops / 6 / left)
-        pieces.append(text(x + 14, y + 2, _power(flops), "blue", size="small", anchor="start"))
+        pieces.append(text(x + 14, y + 2, power_of_ten(flops), "blue", size="small", anchor="start"))
     splits = [compute_optimal(BESIROGLU_2024, flops) for flops in (1e19, 1e25)]
     shown = [at(max(one.n_params, low_n), one.tokens) for one in splits]
     pieces.append(arrow(*shown[0], *shown[1], "green"))
@@ -146,19 +117,9 @@ def budgets() -> Markup:
 
 def floors() -> Markup:
     """Seven published runs, and power laws above three floors through the first six, a thousand times further on."""
-    low, high, least, most = 1e18, 1e26, 0.8, 2.7
-
-    def at(flops: float, loss: float) -> tuple[float, float]:
-        x = 34 + 236 * math.log(flops / low) / math.log(high / low)
-        return x, 12 + 196 * (most - loss) / (most - least)
-
-    pieces = [line(34, 208, 270, 208, "plain"), line(34, 8, 34, 208, "plain")]
-    for flops in (1e19, 1e21, 1e23, 1e25):
-        x, _ = at(flops, least)
-        pieces += [line(x, 208, x, 213), text(x, 226, _power(flops), "quiet", size="small")]
-    for loss in (1.0, 1.5, 2.0, 2.5):
-        _, y = at(low, loss)
-        pieces += [line(30, y, 34, y), text(28, y + 4, f"{loss}", "quiet", size="small", anchor="end")]
+    high = 1e26
+    axes = Axes(Scale(1e18, high, 34, 270, log=True), Scale(0.8, 2.7, 208, 12))
+    at, pieces = axes.at, axes.frame((1e19, 1e21, 1e23, 1e25), (1.0, 1.5, 2.0, 2.5))
     grid = np.geomspace(CEREBRAS_GPT.flops[0], high, 41)
     for floor, tone in ((0.0, "violet"), (CEREBRAS_FLOOR, "blue"), (1.0, "orange")):
         fitted = PowerLaw.fit(CEREBRAS_GPT.flops[:-1], CEREBRAS_GPT.loss[:-1] - floor)
@@ -183,19 +144,10 @@ def floors() -> Markup:
 
 def approaches() -> Markup:
     """Best parameters over FLOPs as three tables of one paper print them, with power laws through two, and Kaplan's."""
-    low_c, high_c, low_n, high_n = 1e19, 2e29, 2e8, 3e13
-
-    def at(flops: float, n_params: float) -> tuple[float, float]:
-        x = 40 + 292 * math.log(flops / low_c) / math.log(high_c / low_c)
-        return x, 214 - 204 * math.log(n_params / low_n) / math.log(high_n / low_n)
-
-    pieces = [line(40, 214, 336, 214, "plain"), line(40, 8, 40, 214, "plain")]
-    for flops in (1e20, 1e22, 1e24, 1e26, 1e28):
-        x, _ = at(flops, low_n)
-        pieces += [line(x, 214, x, 219), text(x, 232, _power(flops), "quiet", size="small")]
-    for n_params in (1e9, 1e10, 1e11, 1e12, 1e13):
-        _, y = at(low_c, n_params)
-        pieces += [line(36, y, 40, y), text(34, y + 4, _power(n_params), "quiet", size="small", anchor="end")]
+    low_c = 1e19
+    axes = Axes(Scale(low_c, 2e29, 40, 332, log=True), Scale(2e8, 3e13, 214, 10, log=True))
+    up = (1e9, 1e10, 1e11, 1e12, 1e13)
+    at, pieces = axes.at, axes.frame((1e20, 1e22, 1e24, 1e26, 1e28), up, name_y=power_of_ten)
     reach = KAPLAN_FRONTIER.params.inverse(2e13) * PF_DAY
     ends = [(flops, float(KAPLAN_FRONTIER.params(flops / PF_DAY))) for flops in (low_c, float(reach))]
     pieces.append(line(*at(*ends[0]), *at(*ends[1]), "violet"))
