@@ -224,13 +224,13 @@ def cross_entropy(logits, labels):
     rows = torch.arange(len(labels))
     e = logits.data.exp()
     p = e / e.sum(dim=1, keepdim=True)
+    target = torch.zeros_like(p)
+    target[rows, labels] = 1.0
 
     def vjp(g):
-        grad = p.clone()
-        grad[rows, labels] -= 1.0
-        return grad * (g / len(labels))
+        return (p - target) * (g / len(labels))
 
-    return node(-p[rows, labels].log().mean(), "cross_entropy", (logits, vjp))
+    return node(-(target * p.log()).sum(dim=1).mean(), "cross_entropy", (logits, vjp))
 """
 WRONG_SHAPE = """
 def cross_entropy(logits, labels, mean=cross_entropy):
