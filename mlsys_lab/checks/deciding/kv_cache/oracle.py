@@ -147,10 +147,8 @@ class Texts(Lists):
                 heads[0, :, i] = mix(q[0, :, i].numpy(), keys, values)
             return torch.from_numpy(heads)
 
-        logits: np.ndarray = self.model(torch.tensor([tokens]), positions=torch.tensor([places]), attend=attend)[
-            0
-        ].numpy()
-        return logits
+        logits = self.model(torch.tensor([tokens]), positions=torch.tensor([places]), attend=attend)
+        return logits[0].numpy()  # type: ignore[no-any-return]
 
 
 def begin_others(texts: Texts, arrays: Arrays) -> dict[int, list[int]]:
