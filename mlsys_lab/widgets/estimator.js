@@ -27,7 +27,7 @@ svg .muted { fill: var(--muted); }
 .command { display: block; margin-top: 12px; font-family: ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; font-size: 13px; overflow-wrap: anywhere; }
 .command span { white-space: nowrap; }
 .command:empty { display: none; }
-h3 { font-size: 1em; margin: 14px 0 4px; }
+h2 { font-size: 1em; margin: 14px 0 4px; }
 summary { cursor: pointer; color: var(--value); margin-top: 8px; }
 `;
 
@@ -147,7 +147,7 @@ function render({ model, el }) {
     kinds.replaceChildren(...held.map((kind) =>
       make("li", {}, make("i", { style: `background: var(--${kind})` }), make("span", {}, KINDS[kind]), make("span", {}, si(memory[kind], "B")))));
     times.replaceChildren(...Object.entries(found.bounds).flatMap(([phase, bound]) => [
-      make("h3", {}, `${PHASES[phase]}: at least ${duration(bound.time_s)}`),
+      make("h2", {}, `${PHASES[phase]}: at least ${duration(bound.time_s)}`),
       make("p", { class: "detail" }, `Limited by ${LIMITS[bound.binds]}${bound.margin ? `, ${rounded(bound.margin)} times as long as the next` : ""}.`),
       timeBars(phase, bound),
     ]));

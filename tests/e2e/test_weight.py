@@ -24,7 +24,7 @@ MOST_SCRIPT = 30_000
 def weights(browser: Browser, site: Path, site_url: str) -> list[Visit]:
     """A first visit to the front page, to each chapter, to the readings and to other long pages."""
     chapters = [path.relative_to(site).as_posix() for path in pages(site) if path.parent.name == "chapters"]
-    others = ("readings.html", "syllabus.html", "estimator.html", "references.html", "glossary.html")
+    others = ("readings.html", "syllabus.html", "estimator.html", "planner.html", "references.html", "glossary.html")
     return [weigh(browser, site_url, name) for name in ("index.html", *chapters, *others)]
 
 

@@ -102,7 +102,7 @@ def test_the_keyboard_alone_changes_the_plan(open_page) -> None:
     assert "of 16 devices" in page.locator(f"{NAME} .verdict").inner_text()
     page.get_by_label("Task").focus()
     page.keyboard.press("ArrowDown")
-    assert "Prefill" in page.locator(f"{NAME} h3").first.inner_text()
+    assert "Prefill" in page.locator(f"{NAME} h2").first.inner_text()
 
 
 @pytest.mark.browser
@@ -128,7 +128,7 @@ def test_the_command_under_the_figures_prints_the_same(open_page, capsys, mode, 
     assert verdict.startswith("Fits") == found["fits"]
     why = page.locator(f"{NAME} .detail").first.inner_text()
     assert (f"with {found['fix']}." in why) == bool(found["fix"])
-    for bound, shown in zip(found["bounds"].values(), page.locator(f"{NAME} h3").all_inner_texts(), strict=True):
+    for bound, shown in zip(found["bounds"].values(), page.locator(f"{NAME} h2").all_inner_texts(), strict=True):
         assert f"{bound['time_s'] * 1e3:.3g} ms" in shown or f"{bound['time_s']:.3g} s" in shown
     assert ("$" in page.locator(f"{NAME} .numbers").inner_text()) == (found["cost_per_million_tokens"] is not None)
 
