@@ -54,14 +54,18 @@ class Axes:
         along: Iterable[float],
         up: Iterable[float],
         *,
+        label_x: str,
+        label_y: str,
         name_x: Callable[[float], str] = power_of_ten,
         name_y: Callable[[float], str] = str,
     ) -> list[str]:
-        """The two lines, with ticks and numbers at these values."""
+        """The two lines, each with its label at its end, and ticks and numbers at these values."""
         left, bottom = self.x.start, self.y.start
         pieces = [
             line(left, bottom, self.x.end + OVER, bottom, "plain"),
             line(left, self.y.end - OVER, left, bottom, "plain"),
+            text(self.x.end + OVER, bottom + 36, label_x, "quiet", size="small", anchor="end"),
+            text(left + 6, self.y.end, label_y, "quiet", size="small", anchor="start"),
         ]
         for value in along:
             x = self.x(value)

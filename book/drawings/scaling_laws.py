@@ -59,7 +59,10 @@ def valleys() -> Markup:
     low, high, least, most = 3e7, 3e11, 1.9, 3.1
 
     axes = Axes(Scale(low, high, 40, 332, log=True), Scale(least, most, 202, 12))
-    at, pieces = axes.at, axes.frame((1e8, 1e9, 1e10, 1e11), (2.0, 2.4, 2.8))
+    at, pieces = (
+        axes.at,
+        axes.frame((1e8, 1e9, 1e10, 1e11), (2.0, 2.4, 2.8), label_x="parameters", label_y="loss, by FLOPs"),
+    )
     bottoms = []
     for flops, tone in zip(BUDGETS, ("blue", "orange", "green", "violet"), strict=True):
         best = compute_optimal(BESIROGLU_2024, flops)
@@ -73,7 +76,6 @@ def valleys() -> Markup:
         x, y = at(*inside[-1])
         pieces.append(text(x, y - 8, power_of_ten(flops), tone, size="small", anchor="end"))
     pieces.append(line(*bottoms[0], *bottoms[-1]))
-    pieces.append(text(40, 240, "loss over parameters, by FLOPs", "quiet", size="small", anchor="start"))
     return drawing(
         "Four curves of loss over parameters, each with one flat bottom. With ten times the budget the bottom lies "
         "lower and further to the right.",
@@ -85,7 +87,16 @@ def budgets() -> Markup:
     """Parameters and tokens on logarithmic axes: lines of equal compute, the best split, and three models."""
     low_n, high_n, low_d, high_d = 1e8, 1e12, 1e9, 1e14
     axes = Axes(Scale(low_n, high_n, 40, 330, log=True), Scale(low_d, high_d, 214, 14, log=True))
-    at, pieces = axes.at, axes.frame((1e8, 1e9, 1e10, 1e11), (1e10, 1e11, 1e12, 1e13), name_y=power_of_ten)
+    at, pieces = (
+        axes.at,
+        axes.frame(
+            (1e8, 1e9, 1e10, 1e11),
+            (1e10, 1e11, 1e12, 1e13),
+            label_x="parameters",
+            label_y="tokens",
+            name_y=power_of_ten,
+        ),
+    )
     for flops in (1e20, 1e22, 1e24):
         left = max(low_n, flops / 6 / high_d)
         right = min(high_n, flops / 6 / low_d)
@@ -107,7 +118,6 @@ def budgets() -> Markup:
         }
         px, py, anchor = place[name]
         pieces.append(text(px, py, name, "orange", size="small", anchor=anchor))
-    pieces.append(text(40, 250, "tokens over parameters", "quiet", size="small", anchor="start"))
     return drawing(
         "Tokens over parameters on logarithmic axes. Lines of equal compute fall; an arrow of best splits rises across "
         "them. GPT-3 and Gopher lie below it, Chinchilla near it.",
@@ -119,7 +129,7 @@ def floors() -> Markup:
     """Seven published runs, and power laws above three floors through the first six, a thousand times further on."""
     high = 1e26
     axes = Axes(Scale(1e18, high, 34, 270, log=True), Scale(0.8, 2.7, 208, 12))
-    at, pieces = axes.at, axes.frame((1e19, 1e21, 1e23, 1e25), (1.0, 1.5, 2.0, 2.5))
+    at, pieces = axes.at, axes.frame((1e19, 1e21, 1e23, 1e25), (1.0, 1.5, 2.0, 2.5), label_x="FLOPs", label_y="loss")
     grid = np.geomspace(CEREBRAS_GPT.flops[0], high, 41)
     for floor, tone in ((0.0, "violet"), (CEREBRAS_FLOOR, "blue"), (1.0, "orange")):
         fitted = PowerLaw.fit(CEREBRAS_GPT.flops[:-1], CEREBRAS_GPT.loss[:-1] - floor)
@@ -134,7 +144,6 @@ def floors() -> Markup:
         pieces += cells(x - 4, y - 4, 1, 1, lambda *_, tone=tone: tone, size=8)
     x, y = at(CEREBRAS_GPT.flops[-1], CEREBRAS_GPT.loss[-1])
     pieces.append(text(x - 4, y + 22, "held out", "green", size="small", anchor="end"))
-    pieces.append(text(34, 246, "loss over FLOPs", "quiet", size="small", anchor="start"))
     return drawing(
         "Loss over FLOPs: seven runs from 10¹⁸ to 10²² on three curves that lie upon each other there. Further right "
         "the curves part, the one with the highest floor above the others.",
@@ -147,7 +156,10 @@ def approaches() -> Markup:
     low_c = 1e19
     axes = Axes(Scale(low_c, 2e29, 40, 332, log=True), Scale(2e8, 3e13, 214, 10, log=True))
     up = (1e9, 1e10, 1e11, 1e12, 1e13)
-    at, pieces = axes.at, axes.frame((1e20, 1e22, 1e24, 1e26, 1e28), up, name_y=power_of_ten)
+    at, pieces = (
+        axes.at,
+        axes.frame((1e20, 1e22, 1e24, 1e26, 1e28), up, label_x="FLOPs", label_y="best parameters", name_y=power_of_ten),
+    )
     reach = KAPLAN_FRONTIER.params.inverse(2e13) * PF_DAY
     ends = [(flops, float(KAPLAN_FRONTIER.params(flops / PF_DAY))) for flops in (low_c, float(reach))]
     pieces.append(line(*at(*ends[0]), *at(*ends[1]), "violet"))
@@ -166,7 +178,6 @@ def approaches() -> Markup:
     furthest = int(np.abs(np.log(third.flops / training_flops(third.n_params, third.tokens))).argmax())
     x, y = at(third.flops[furthest], third.n_params[furthest])
     pieces += [line(x - 48, y, x - 5, y), text(x - 52, y + 4, "misprint", "orange", size="small", anchor="end")]
-    pieces.append(text(40, 250, "best parameters over FLOPs", "quiet", size="small", anchor="start"))
     return drawing(
         "Best parameters over FLOPs on logarithmic axes. The points of approaches 1 and 2 lie on one line; those of "
         "approach 3 on a flatter one, but for one point to its left; Kaplan's line is steeper than all.",

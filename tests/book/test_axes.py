@@ -15,8 +15,8 @@ def test_a_scale_goes_from_its_lowest_to_its_highest_value() -> None:
 def test_a_frame_has_two_lines_and_a_tick_with_its_number_at_each_value() -> None:
     axes = Axes(Scale(1, 1e4, 40, 240, log=True), Scale(0, 2, 100, 0))
     assert axes.at(100, 1) == (140, 50)
-    drawn = "".join(axes.frame((10, 1000), (1,)))
-    assert drawn.count("<text") == 3 and all(f">{label}<" in drawn for label in ("10¹", "10³", "1"))
+    drawn = "".join(axes.frame((10, 1000), (1,), label_x="tokens", label_y="loss"))
+    assert drawn.count("<text") == 5 and all(f">{label}<" in drawn for label in ("10¹", "10³", "1", "tokens", "loss"))
 
 
 def test_powers_of_ten() -> None:
