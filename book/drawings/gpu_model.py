@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from book.drawings.kit import Panel, arrow, box, cells, curve, drawing, line, panel, text
 from mlsys_lab.flops.einsum import Einsum
+from mlsys_lab.flops.peaks import implied_clock_hz
 from mlsys_lab.hardware import device
 from mlsys_lab.kernels.trace.banks import BANKS, WORD_BYTES
 from mlsys_lab.kernels.trace.events import WARP
@@ -21,7 +22,9 @@ LANES = H100.fp32_lanes // H100.units
 REGISTER_BYTES = H100.register_bytes_per_unit or 0
 SHARED_BYTES = H100.shared_bytes_per_unit or 0
 L2_BYTES = H100.l2_bytes or 0
-SHARED_RATE = BANKS * WORD_BYTES * (H100.clock_hz or 0.0) * H100.units  # bytes/s of all multiprocessors
+TENSOR_HZ = implied_clock_hz(H100.peak("bf16"), SCHEDULERS * H100.units, 512)
+"""The clock for which the tensor cores' peak is stated: one for each scheduler, 512 multiply-adds in a clock."""
+SHARED_RATE = BANKS * WORD_BYTES * TENSOR_HZ * H100.units  # bytes/s of all multiprocessors
 
 
 def chip() -> Markup:
@@ -188,16 +191,17 @@ def roofline() -> Markup:
         pieces.append(text(*place, name, "green", size="small", anchor=anchor))
     slow, nearer = 24.0, 160.0
     x, y = at(slow, H100.attainable("bf16", slow) / 6)
-    up, right = roof(slow), at(nearer, H100.attainable("bf16", slow) / 6)
+    up, right = roof(slow), at(nearer, H100.attainable("bf16", nearer) / 6)
     pieces += cells(x - 4, y - 4, 1, 1, lambda *_: "orange", size=8)
-    pieces += [arrow(x, y - 6, up[0], up[1] + 3, "orange"), arrow(x + 6, y, right[0], right[1], "violet")]
+    pieces += [arrow(x, y - 6, up[0], up[1] + 3, "orange"), arrow(x + 6, y - 4, right[0], right[1], "violet")]
     pieces.append(text(x - 6, (y + up[1]) / 2 + 4, "1", "orange", size="strong", anchor="end"))
-    pieces.append(text(right[0] - 22, y - 7, "2", "violet", size="strong"))
-    pieces.append(text(40, 252, "TFLOP/s over FLOP per byte of memory", "quiet", size="small", anchor="start"))
+    pieces.append(text(right[0] + 4, right[1] + 16, "2", "violet", size="strong"))
+    pieces.append(text(46, 16, "TFLOP/s", "quiet", size="small", anchor="start"))
+    pieces.append(text(336, 252, "FLOP per byte of memory", "quiet", size="small", anchor="end"))
     return drawing(
         "Speed over intensity on logarithmic axes: a slope up to the ridge, a flat roof beyond. A ReLU and a layer of "
-        "batch 1 lie low on the slope, batch 512 at the ridge. From a kernel below the roof an arrow goes up, another "
-        "to the right.",
+        "batch 1 lie low on the slope, batch 512 at the ridge. From a kernel below the roof an arrow goes up to it, "
+        "another up and to the right, parallel to it.",
         panel(340, 258, pieces),
     )
 

@@ -17,7 +17,7 @@ ROUTES = {
     "autocast: a @ b": ("Autocast", "Autograd", "CPU"),
     "inference: a + b": ("CPU",),
 }
-"""Keys whose kernels a call runs, the highest first; the CPU's are written without their device."""
+"""Keys whose handlers a call runs, the highest first; the CPU's are written without their device."""
 
 
 def views() -> Markup:
@@ -52,7 +52,7 @@ def _view(name: str, view: torch.Tensor, size: int) -> Panel:
 
 
 def route() -> Markup:
-    """Which kernels four calls run on their way from Python to the loop that computes."""
+    """Which handlers four calls run on their way from Python to the loop that computes."""
     pieces = []
     for number, key in enumerate(KEYS):
         y = 44 + 46 * number

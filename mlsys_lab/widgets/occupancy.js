@@ -136,7 +136,9 @@ function render({ model, el }) {
       ? `${counted(held.blocks, "block")}, ${held.warps} of ${now.warps} warps: occupancy ${percent(held.occupancy)}`
       : "Not even one block fits: the launch fails";
     const idle = Math.ceil(sizes.threads / WARP) * WARP - sizes.threads;
-    detail.textContent = `Limited by ${held.limits.join(" and ")}. A warp is given ${grouped(held.registers_per_warp)} registers, a block ${counted(held.shared_bytes_per_block, "byte")} of shared memory.`
+    const beyond = held.shared_bytes_per_block - sizes.shared_bytes;
+    detail.textContent = `Limited by ${held.limits.join(" and ")}. A warp is given ${grouped(held.registers_per_warp)} registers, a block ${counted(held.shared_bytes_per_block, "byte")} of shared memory`
+      + (beyond ? `, ${grouped(beyond)} of them beyond its arrays.` : ".")
       + (idle ? ` Its last warp has ${counted(idle, "idle lane")}.` : "");
     const each = Math.ceil(sizes.threads / WARP);
     slots.setAttribute("aria-label", `${held.warps} of ${now.warps} warps' places taken, by ${counted(held.blocks, "block")}`);

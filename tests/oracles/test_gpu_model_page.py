@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ PAGE = "04-gpu-model"
 
 # GPT-2 small and the page's step.
 L, D, N, V, B, T = 12, 768, 12, 50_257, 8, 1024
-PEAK, BANDWIDTH, UNITS, CLOCK = 989.4e12, 3350e9, 132, 1.98e9
+PEAK, BANDWIDTH, UNITS = 989.4e12, 3350e9, 132
+CLOCK, TENSOR_CLOCK = 1.98e9, 1.83e9
 
 
 def exactly(value):
@@ -26,6 +28,8 @@ def test_the_arithmetic_of_the_step(page) -> None:
     weights = L * 12 * D**2 + V * D
     assert page.model_flops == B * T * (6 * weights + 3 * L * 4 * T * D)
     assert page.compute_s == exactly(page.model_flops / PEAK)
+    assert page.block_flops == 6 * B * T * L * 12 * D**2 == 8 * (72 * D**2 * 1024 * L)  # eight times chapter 3's
+    assert page.head_flops == 6 * B * T * V * D
 
 
 def test_lanes_and_their_peak(page) -> None:
@@ -48,7 +52,8 @@ def test_the_levels_of_memory(page) -> None:
     sizes = {name: size for name, (size, _) in page.levels.items()}
     assert sizes["registers"] == UNITS * 65_536 * 4
     assert sizes["shared and L1"] < sizes["registers"] < sizes["L2"] < 100e6 < sizes["memory (HBM)"]
-    assert page.shared_rate == exactly(UNITS * 128 * CLOCK)
+    assert page.shared_rate == pytest.approx(UNITS * 128 * TENSOR_CLOCK, rel=1e-3)
+    assert page.pi / page.shared_rate == exactly(4 * 1024 / 128)  # of four tensor cores and 32 banks
     rates = [rate for _, rate in page.levels.values() if rate]
     assert rates == sorted(rates, reverse=True)
 
@@ -116,6 +121,25 @@ def test_who_takes_the_time(page) -> None:
     scores = 2 * B * N * T * T
     least = L * (6 + 7) * scores / BANDWIDTH
     assert page.parts["scale, mask, softmax"][3] == pytest.approx(least, rel=0.01)
+    # Two products forward and four backward of scores with queries, keys or values, all read or written once.
+    moved, work = B * N * (2 * T * 64 + T**2) * 2, B * N * 2 * T**2 * 64
+    assert page.score_s == exactly(6 * L * moved / BANDWIDTH)
+    assert page.score_compute_s == exactly(6 * L * work / PEAK)
+    assert page.written_s == exactly(page.parts["scale, mask, softmax"][3] + page.score_s - page.score_compute_s)
+
+
+def test_a_single_sequence_saves_five_copies_a_layer(page) -> None:
+    names = [Counter(row[0] for row in page.steps["plain", batch]) for batch in (8, 1)]
+    assert names[0] - names[1] == {"clone": 5 * L} and not names[1] - names[0]
+
+
+def test_the_host_issues_the_step_s_own_kernels(page) -> None:
+    model, ids = page.toy_model, page.toy_ids
+    model.zero_grad()
+    assert {p.dtype for p in model.parameters()} == {page.torch.float32}
+    with page.Ledger() as log:
+        page.F.cross_entropy(model(ids).flatten(0, 1), ids.flatten()).backward()
+    assert [row[0] for row in log.rows] == [row[0] for row in page.steps["plain", 1]]
 
 
 def test_the_answer(page) -> None:

@@ -20,6 +20,7 @@ def test_a_block_costs_72_d_squared_flops_a_token(page) -> None:
     assert weights == 72 * D**2 * B * T
     matrices = sum(p.numel() for p in block.parameters() if p.dim() == 2)
     assert matrices == 12 * D**2
+    assert [getattr(block, name).weight.numel() / D**2 for name in ("qkv", "proj", "up", "down")] == [3, 1, 4, 4]
 
 
 def test_the_host_s_work_does_not_depend_on_the_sizes(page) -> None:
@@ -60,6 +61,57 @@ def test_the_route_ends_where_the_tensor_lives(page) -> None:
     assert [key for key, *_ in page.route(torch.ops.aten.add.Tensor, meta, meta)] == ["AutogradMeta", "Meta"]
     # Composite operators dissolve at their first kernel: nothing of theirs is ever reached on the device.
     assert len(page.route(torch.ops.aten.linear.default, x, x)) == 1
+
+
+def test_what_the_thread_adds_and_masks() -> None:
+    keys, x = torch._C.DispatchKey, torch.ones(1)
+
+    def left() -> list[bool]:
+        found = torch._C._dispatch_keys(x) | torch._C._dispatch_tls_local_include_set()
+        found = found - torch._C._dispatch_tls_local_exclude_set()
+        return [found.has(key) for key in (keys.AutocastCPU, keys.AutogradCPU, keys.CPU, keys.BackendSelect)]
+
+    assert all(torch._C._dispatch_keys(x).has(key) for key in (keys.AutocastCPU, keys.AutogradCPU, keys.CPU))
+    assert torch._C._dispatch_keys(x).has(keys.ADInplaceOrView)
+    assert not torch._C._dispatch_keys(x).has(keys.BackendSelect)
+    assert left() == [False, True, True, True]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert left() == [True, True, True, True]
+    with torch.inference_mode():
+        assert left() == [False, False, True, True]
+
+
+def test_the_views_in_the_log_are_those_that_are_named(page) -> None:
+    views = {op.name().removeprefix("aten::") for op in page.forward.ops + page.backward.ops if op.is_view}
+    rest = {op.name().removeprefix("aten::") for op in page.forward.ops + page.backward.ops if not op.is_view}
+    assert views == {"expand", "view", "t", "detach"} and not views & rest
+
+
+def test_a_leaf_that_is_ready_goes_before_older_nodes(page) -> None:
+    first, second = (torch.ones(1, requires_grad=True) for _ in range(2))
+    older, seen = first.sin().sin(), []
+    result = older * second.cos()
+    page.watch(result.grad_fn, seen)
+    result.backward()
+    names = [name.removesuffix("Backward0") for name, *_ in seen]
+    assert names == ["Mul", "Cos", "AccumulateGrad", "Sin", "Sin", "AccumulateGrad"]
+
+
+def test_a_node_s_names_say_what_it_keeps(page) -> None:
+    u = torch.ones(2, 2, requires_grad=True)
+    kept = {name: page.saved_by(getattr(torch, name)(u).grad_fn) for name in ("exp", "relu", "tanh", "sigmoid")}
+    assert set(kept.values()) == {"result"} and set(kept) == set(page.refused)
+    assert page.saved_by(u.sin().grad_fn) == page.saved_by(u.cos().grad_fn) == "self"
+    assert page.saved_by((u * 2).grad_fn) == page.saved_by((u + u).grad_fn) == ""
+
+
+def test_the_knee_is_where_floor_and_the_cache_s_bytes_weigh_the_same(page) -> None:
+    assert 12 * page.knee / page.cache_beta == pytest.approx(page.floor_s, rel=1e-12)
+
+
+def test_the_cap_with_output_layer_and_scores(page) -> None:
+    V, T, L, D = 50_257, 1024, 12, 768
+    assert page.whole_flops == page.example_flops + T * (6 * V * D + 3 * L * 4 * T * D)
 
 
 def test_problem_1_by_reading_the_elements(page) -> None:

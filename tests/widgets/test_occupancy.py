@@ -153,6 +153,8 @@ def test_another_gpu_has_other_limits(open_page) -> None:
     assert page.locator(f"{NAME} .verdict").inner_text() == verdict_of("RTX 3090", **sizes)
     held = occupancy(device("RTX 3090"), **sizes)
     assert page.locator(f"{NAME} dt.binds").all_inner_texts() == ["most warps", "registers"]
+    detail = "a block 9,216 bytes of shared memory, 1,024 of them beyond its arrays."
+    assert detail in page.locator(f"{NAME} .detail").inner_text()
     taken = [page.locator(f"{NAME} .slots i.{kind}").count() for kind in ("even", "odd", "free")]
     assert taken == [32, 0, 48 - 32] and held.warps == 32
 
