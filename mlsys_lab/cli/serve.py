@@ -12,7 +12,7 @@ unless it is full. /metrics then counts requests and tokens; blocks and steps ar
 
 With --adapter NAME=FOLDER, as often as you like, requests whose model is NAME are answered under that low-rank adapter
 (LoRA, in PEFT's format: `mlsys_lab.inference.adapters` trains and saves them), in one batch with all others. Adapters
-lie in memory beside --blocks: /metrics says their bytes.
+lie in memory beside the cache, whose --blocks are as many with them as without: /metrics says their bytes.
 
 examples:
   mlsys-lab serve

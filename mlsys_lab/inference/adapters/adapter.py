@@ -24,6 +24,9 @@ Thin = tuple[torch.Tensor, torch.Tensor]
 Change = Callable[[str, torch.Tensor, torch.Tensor], torch.Tensor]
 """What makes of a layer's name, its inputs (..., I) and outputs (..., O) the outputs that go on."""
 
+OTHER_MODEL = "it may be an adapter of another model"
+"""Help where layers or shapes are not those of the model at hand."""
+
 
 @dataclass(frozen=True)
 class Adapter:
@@ -60,12 +63,15 @@ class Adapter:
             if name not in layers:
                 known = sorted({layer.rpartition(".")[2] for layer in layers})
                 expected = f"one of {', '.join(known)} in blocks 0 to {model.config.n_layers - 1}"
-                raise InputError("no layer of the model that takes an adapter", got=name, expected=expected)
+                raise InputError(
+                    "no layer of the model that takes an adapter", got=name, expected=expected, help=OTHER_MODEL
+                )
             outputs, inputs = layers[name].weight.shape
             found, expected_shapes = (tuple(a.shape), tuple(b.shape)), ((self.rank, inputs), (outputs, self.rank))
             if found != expected_shapes:
                 shapes = [" and ".join(map(str, pair)) for pair in (found, expected_shapes)]
-                raise InputError(f"A and B of {name} have other shapes", got=shapes[0], expected=shapes[1])
+                what = f"A and B of {name} have other shapes"
+                raise InputError(what, got=shapes[0], expected=shapes[1], help=OTHER_MODEL)
 
 
 def find_layers(model: Transformer) -> dict[str, nn.Linear]:

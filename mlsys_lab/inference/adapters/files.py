@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.inference.adapters.adapter import Adapter, find_layers
+from mlsys_lab.inference.adapters.adapter import OTHER_MODEL, Adapter, find_layers
 from mlsys_lab.models import Transformer
 from mlsys_lab.models.layouts import LLAMA, locate
 
@@ -57,7 +57,8 @@ def load_adapter(folder: str | Path, model: Transformer) -> Adapter:
         stored, half = (name.removesuffix(A), A) if name.endswith(A) else (name.removesuffix(B), B)
         if not name.endswith((A, B)) or stored not in layers:
             expected = f"A and B of LLaMA's layers, {PREFIX}model.layers.0.self_attn.q_proj{A}"
-            raise InputError(f"{path} has a tensor that is beside no layer of the model", got=name, expected=expected)
+            what = f"{path} has a tensor that is beside no layer of the model"
+            raise InputError(what, got=name, expected=expected, help=OTHER_MODEL)
         if not tensor.is_floating_point():
             raise InputError(f"{name} in {path} is quantised", got=tensor.dtype, expected="16 to 64 bits")
         if not tensor.isfinite().all():

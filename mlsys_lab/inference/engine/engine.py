@@ -81,9 +81,9 @@ class Engine:
     `generate` writes, whatever else is in the batch, whoever was preempted and whatever was in the cache. `drafter`
     makes a drafter for each text, of whose guesses up to `drafts` are checked in a step; texts are then distributed as
     those of `generate`, greedy ones equal. `limits` are the scheduler's, and `build` makes it, of whatever class.
-    `adapters` of the model, by name, are kept beside the cache, and requests of one batch choose among them; InputError
-    for one that does not fit the model, and where the scheduler is none of the package's, which keeps prefixes under
-    different adapters apart.
+    `adapters` of the model, by name, are kept beside the cache, and requests of one batch choose among them. `pages` is
+    a number, not what a budget of bytes leaves: adapters take nothing from it. InputError for an adapter that does not
+    fit the model, and where the scheduler is none of the package's, which keeps prefixes under different ones apart.
     """
 
     def __init__(

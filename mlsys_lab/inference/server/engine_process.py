@@ -17,6 +17,7 @@ from mlsys_lab.inference.server.messages import (
     Abort,
     Ask,
     Begun,
+    Failed,
     Lines,
     Message,
     Piece,
@@ -96,7 +97,7 @@ class EngineProcess:
 
     def __init__(self, start: Start, room: int, metrics: Metrics) -> None:
         self.start_message, self.room, self.metrics = start, room, metrics
-        self.ready = self.draining = False
+        self.ready, self.draining = asyncio.Event(), False
         self.process: Process | None = None
         self.watchers = Watchers(self._watch_engine)
         self._answers: dict[int, Answer] = {}
@@ -108,7 +109,7 @@ class EngineProcess:
     @property
     def status(self) -> str:
         """One word: "ready", "starting" or "draining"."""
-        return "draining" if self.draining else "ready" if self.ready else "starting"
+        return "draining" if self.draining else "ready" if self.ready.is_set() else "starting"
 
     def require_watchable(self) -> None:
         """Raise ApiError where nobody may watch now: the engine is not ready (503), or enough watch (429)."""
@@ -116,10 +117,8 @@ class EngineProcess:
         self.watchers.require_room()
 
     async def start(self) -> None:
-        """Start the worker, and wait until it has loaded the model; CourseError where it ends before."""
-        self.process = await self._spawn()
-        if not await self._read_first(self.process):
-            raise CourseError("the engine did not start", got=f"exit code {await self.process.wait()}")
+        """Start the worker, and wait until it has loaded the model; CourseError, with its reason, where it cannot."""
+        await self._begin()
         self._supervision = asyncio.create_task(self._supervise())
 
     async def stop(self) -> None:
@@ -140,7 +139,7 @@ class EngineProcess:
         """Raise ApiError (503) where the server is shutting down, or its engine is being started."""
         if self.draining:
             raise unavailable("the server is shutting down", code="draining")
-        if not self.ready:
+        if not self.ready.is_set():
             raise unavailable("the engine is starting", code="engine_starting")
 
     def open(self, ask: Ask) -> Answer:
@@ -161,37 +160,36 @@ class EngineProcess:
         if self._answers.pop(answer.ask.number, None) is None:
             return
         self.metrics.open_texts -= answer.ask.count
-        if under_way and self.ready:
+        if under_way and self.ready.is_set():
             self._send(Abort(answer.ask.number))
         if not self._answers:
             self._idle.set()
 
     def _watch_engine(self, on: bool) -> None:
-        if self.ready:
+        if self.ready.is_set():
             self._send(Watch(on))
 
     def _send(self, message: Message) -> None:
         assert self.process and self.process.stdin
         self.process.stdin.write(Lines.encode(message))
 
-    async def _spawn(self) -> Process:
+    async def _begin(self) -> None:
+        """Start a worker, and wait for its first message; CourseError where it ends instead."""
         # A session of its own: Ctrl-C in a terminal goes to all processes of one.
-        process = await asyncio.create_subprocess_exec(
+        self.process = await asyncio.create_subprocess_exec(
             *WORKER, stdin=PIPE, stdout=PIPE, start_new_session=True, limit=LINE_BYTES
         )
-        assert process.stdin
-        process.stdin.write(Lines.encode(self.start_message))
-        return process
-
-    async def _read_first(self, process: Process) -> bool:
-        """Wait for the worker's first message; False where it ends without one."""
-        assert process.stdout
-        line = await process.stdout.readline()
-        first = Lines.decode(line) if line else None
-        self.ready = isinstance(first, Ready)
-        if isinstance(first, Ready):
-            self.metrics.adapter_bytes = first.adapter_bytes
-        return self.ready
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(Lines.encode(self.start_message))
+        line = await self.process.stdout.readline()
+        first = Lines.decode(line) if line.endswith(b"\n") else None
+        if not isinstance(first, Ready):
+            code = await self.process.wait()
+            if isinstance(first, Failed):
+                raise CourseError(first.reason)
+            raise CourseError("the engine did not start", got=f"exit code {code}")
+        self.metrics.adapter_bytes = first.adapter_bytes
+        self.ready.set()
 
     async def _supervise(self) -> None:
         """Deliver messages as long as the worker lives, then start another, again and again."""
@@ -202,11 +200,12 @@ class EngineProcess:
                     self._deliver(Lines.decode(line))
             self._lose()
             await self.process.wait()
-            self.process = await self._spawn()
-            while not await self._read_first(self.process):
-                await self.process.wait()
-                await asyncio.sleep(RESTART_PAUSE_S)
-                self.process = await self._spawn()
+            while not self.ready.is_set():
+                try:
+                    await self._begin()
+                except CourseError as error:
+                    print(f"mlsys-lab: {error}", file=sys.stderr)
+                    await asyncio.sleep(RESTART_PAUSE_S)
             self.watchers.resume()
 
     def _deliver(self, message: Message) -> None:
@@ -218,7 +217,7 @@ class EngineProcess:
             self._answers[message.number].inbox.put_nowait(message)
 
     def _lose(self) -> None:
-        self.ready = False
+        self.ready.clear()
         self.metrics.restarts += 1
         self.metrics.state = State(0, 0, 0, 0, 0)
         for answer in self._answers.values():

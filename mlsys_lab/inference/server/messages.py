@@ -65,6 +65,13 @@ class Ready:
 
 
 @dataclass(frozen=True)
+class Failed:
+    """From the engine in place of `Ready`, and its last word: why it cannot start, in one line."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class Begun:
     """From the engine: a request was accepted, whose prompt has so many tokens."""
 
@@ -130,14 +137,14 @@ class View:
     steps: list[dict[str, Any]]
 
 
-Message = Start | Ask | Abort | Watch | Ready | Begun | Refused | Piece | State | View
+Message = Start | Ask | Abort | Watch | Ready | Failed | Begun | Refused | Piece | State | View
 
 
 class Lines:
     """Messages as lines of bytes, and back."""
 
     KINDS: ClassVar[dict[str, type[Message]]] = {
-        kind.__name__: kind for kind in (Start, Ask, Abort, Watch, Ready, Begun, Refused, Piece, State, View)
+        kind.__name__: kind for kind in (Start, Ask, Abort, Watch, Ready, Failed, Begun, Refused, Piece, State, View)
     }
 
     @staticmethod

@@ -7,11 +7,12 @@ number, routes by prefix, and streams what they write. Needs the extra `replicas
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple
 
 from mlsys_lab.errors import MissingToolError
 from mlsys_lab.inference.server.engine_process import EngineProcess
@@ -19,6 +20,13 @@ from mlsys_lab.inference.server.errors import ApiError
 from mlsys_lab.inference.server.messages import Abort, Ask, Begun, Message, Piece, Refused, Start
 from mlsys_lab.inference.server.metrics import Metrics
 from mlsys_lab.local_ray import import_ray, start_ray
+
+
+class Taker(NamedTuple):
+    """Who took a request: a replica, by name, and how often its engine had crashed before."""
+
+    replica: str
+    crashes: int
 
 
 class EngineReplica:
@@ -29,15 +37,16 @@ class EngineReplica:
         self.name = _import_ray()[1].get_replica_context().replica_id.unique_id
         self._starting = asyncio.Lock()
 
-    async def answer(self, ask: Ask) -> AsyncIterator[str | Message]:
-        """Stream this replica's name, then what comes of a request; ApiError where the engine crashes.
+    async def answer(self, ask: Ask) -> AsyncIterator[Taker | Message]:
+        """Stream who takes a request, then what comes of it; ApiError where the engine crashes.
 
-        Closed early, the engine forgets the request.
+        It waits for an engine that is being started. Closed early, the engine forgets the request.
         """
         await self.check_health()
+        await self.engine.ready.wait()
         answer = self.engine.open(ask)
         try:
-            yield self.name
+            yield Taker(self.name, self.engine.metrics.restarts)
             yield Begun(ask.number, await answer.begin())
             async for piece in answer.pieces():
                 yield replace(piece, number=ask.number)
@@ -59,7 +68,8 @@ class RayEngine(EngineProcess):
     """Engine of several replicas on a Ray of this machine's own, with up to `room` texts open at a time in all.
 
     A replica that has `sequences` requests under way is passed over. Where a replica dies, its requests get an error,
-    and Ray Serve starts another. `metrics.state` stays as it is: steps and blocks are the replicas' own.
+    and Ray Serve starts another; `metrics.restarts` counts crashes that cost a request, of a replica or its engine.
+    `metrics.state` stays as it is: steps and blocks are the replicas' own.
     """
 
     def __init__(self, start: Start, room: int, metrics: Metrics, replicas: int) -> None:
@@ -67,6 +77,7 @@ class RayEngine(EngineProcess):
         self.replicas = replicas
         self.answered: Counter[str] = Counter()  # requests, by the name of the replica that took them
         self._streams: dict[int, asyncio.Task[None]] = {}
+        self._crashed: set[Taker] = set()
         self._handle: Any = None
 
     def require_watchable(self) -> None:
@@ -75,9 +86,17 @@ class RayEngine(EngineProcess):
         raise ApiError(HTTPStatus.NOT_IMPLEMENTED, text, code="not_watchable")
 
     async def start(self) -> None:
-        """Start Ray and all replicas; MissingToolError where it is not installed, CourseError where it fails."""
+        """Start Ray and all replicas; MissingToolError where it is not installed, CourseError where it fails.
+
+        One engine is started and ended before: why it cannot start it tells in one line, Ray in pages.
+        """
+        trial = EngineProcess(self.start_message, self.room, self.metrics)
+        try:
+            await trial.start()
+        finally:
+            await trial.stop()
         await asyncio.to_thread(self._deploy)
-        self.ready = True
+        self.ready.set()
 
     async def stop(self) -> None:
         """End the replicas and Ray; requests that are still open get no answer."""
@@ -112,9 +131,10 @@ class RayEngine(EngineProcess):
 
     async def _relay(self, ask: Ask) -> None:
         """Deliver what a replica writes, until its last word or a cancel."""
-        answers = self._handle.answer.remote(ask)
+        answers, taker = self._handle.answer.remote(ask), None
         try:
-            self.answered[await anext(answers)] += 1
+            taker = await anext(answers)
+            self.answered[taker.replica] += 1
             async for message in answers:
                 assert isinstance(message, Begun | Refused | Piece)
                 self._deliver(message)
@@ -122,7 +142,9 @@ class RayEngine(EngineProcess):
             answers.cancel()
             raise
         except Exception:  # whatever Ray wraps: the replica died, or its engine did
-            self.metrics.restarts += 1
+            if taker is not None:
+                self._crashed.add(taker)
+                self.metrics.restarts = len(self._crashed)
             if ask.number in self._answers:
                 self._answers[ask.number].inbox.put_nowait(None)
 
@@ -134,6 +156,7 @@ def _import_ray() -> tuple[Any, Any]:
         from ray import serve
     except ModuleNotFoundError as error:
         raise MissingToolError(f"{error.name} is not installed", help="pip install 'mlsys-lab[replicas]'") from None
+    logging.getLogger("ray.serve").setLevel("ERROR")  # of replicas that come and go, /metrics tells
     return ray, serve
 
 

@@ -24,6 +24,7 @@ from mlsys_lab.inference.server.messages import (
     Abort,
     Ask,
     Begun,
+    Failed,
     Lines,
     Message,
     Piece,
@@ -157,8 +158,6 @@ def main() -> None:
         try:
             with one_thread():
                 _serve(inbox, out)
-        except CourseError as error:
-            sys.exit(f"mlsys-lab: {error}")
         except BrokenPipeError:
             os._exit(0)  # nobody listens any more, and what was not written never can be
 
@@ -167,7 +166,11 @@ def _serve(inbox: Inbox, out: BinaryIO) -> None:
     start = inbox.get()
     if not isinstance(start, Start):
         return
-    worker = Worker(start)
+    try:
+        worker = Worker(start)
+    except CourseError as error:
+        _send(out, [Failed(str(error))])
+        return
     _send(out, [Ready(worker.engine.adapters.size_bytes)])
     while True:
         messages = [inbox.get()] if worker.engine.idle else []

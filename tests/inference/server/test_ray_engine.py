@@ -1,7 +1,12 @@
-"""Replicas on a Ray of this machine: one prefix stays with one replica until it is full, and nothing is left behind."""
+"""Replicas on a Ray of this machine: a prefix stays with one until it is full; one that dies costs its own requests."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -10,46 +15,166 @@ from mlsys_lab.inference.server.engine_process import Answer
 from mlsys_lab.inference.server.errors import ApiError
 from mlsys_lab.inference.server.messages import Ask, Start
 from mlsys_lab.inference.server.metrics import Metrics
+from mlsys_lab.inference.server.prefix import rank_replicas, read_prefix
 from mlsys_lab.inference.server.ray_engine import RayEngine
-from tests.loops import run
+from tests.inference.server.serving import serving
 
+PLACES = 3
+"""Requests that a replica takes at a time, and texts of a step."""
 SHORT = Ask(0, prompt="The memory of a GPU", max_tokens=4, temperature=0.0)
 LONG = replace(SHORT, max_tokens=480, stop=["never written"])
+LONGEST = replace(LONG, count=8, temperature=2.0, seed=4)
+"""Request of about 3,000 tokens."""
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),  # of Ray Serve itself
+]
+
+
+def test_ctrl_c_ends_all_without_a_word():
+    with serving("--engine", "ray", "--replicas", "1") as served:
+        assert served.complete()[0] == 200
+        assert served.end((signal.SIGINT,)) == 0
+        assert served.process.stdout.read() == served.log.read_text() == ""
+
+
+@pytest.fixture(scope="module")
+def run():
+    """Runs coroutines to their ends, all in one event loop of a thread of its own."""
+    with ThreadPoolExecutor(1) as thread:
+        runner = asyncio.Runner()
+        yield lambda coroutine: thread.submit(runner.run, coroutine).result()
+        thread.submit(runner.close).result()
+
+
+@pytest.fixture(scope="module")
+def engine(run):
+    """Two replicas, which all requests have left at the end."""
+    made = RayEngine(Start(blocks=128, sequences=PLACES), room=32, metrics=Metrics(128), replicas=2)
+    try:
+        run(made.start())
+        yield made
+        run(made.drain())
+        assert made.metrics.open_texts == 0
+    finally:
+        run(made.stop())
 
 
 async def read(answer: Answer) -> str:
-    await answer.begin()
-    text = "".join([piece.text async for piece in answer.pieces()])
-    answer.close()
-    return text
-
-
-async def serve_on_two_replicas() -> None:
-    engine = RayEngine(Start(blocks=128, sequences=2), room=8, metrics=Metrics(128), replicas=2)
     try:
-        await engine.start()
-        texts = [await read(engine.open(SHORT)) for _ in range(4)]
-        assert len(set(texts)) == 1 and list(engine.answered.values()) == [4]
-        both = [engine.open(LONG) for _ in range(2)]
-        for answer in both:
-            await answer.begin()  # the two places of the prefix's replica are taken
-        assert await read(engine.open(SHORT)) == texts[0]
-        assert sorted(engine.answered.values()) == [1, 6]
-        for answer in both:
-            answer.close()  # given up: their replica is free again, long before 480 tokens
-        while (await read(engine.open(SHORT))) and sorted(engine.answered.values())[1] == 6:
-            pass
-        refused = engine.open(replace(SHORT, max_tokens=10**6))
-        with pytest.raises(ApiError, match="tokens"):
-            await refused.begin()
-        refused.close()
-        await engine.drain()
-        assert engine.metrics.open_texts == 0
+        await answer.begin()
+        return "".join([piece.text async for piece in answer.pieces()])
     finally:
-        await engine.stop()
+        answer.close()
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")  # of Ray Serve itself
-def test_one_prefix_goes_to_one_replica_unless_it_is_full() -> None:
-    run(serve_on_two_replicas())
+async def fill_a_replica(engine: RayEngine) -> None:
+    texts = [await read(engine.open(SHORT)) for _ in range(4)]
+    assert len(set(texts)) == 1 and list(engine.answered.values()) == [4]
+    full = [engine.open(LONG) for _ in range(PLACES)]
+    for answer in full:
+        await answer.begin()  # all places of the prefix's replica are taken
+    assert await read(engine.open(SHORT)) == texts[0]
+    assert sorted(engine.answered.values()) == [1, 4 + PLACES]
+    for answer in full:
+        answer.close()  # given up: their replica is free again, long before 480 tokens
+    while (await read(engine.open(SHORT))) and sorted(engine.answered.values())[1] == 4 + PLACES:
+        pass
+    refused = engine.open(replace(SHORT, max_tokens=10**6))
+    with pytest.raises(ApiError, match="tokens"):
+        await refused.begin()
+    refused.close()
+
+
+def test_one_prefix_goes_to_one_replica_unless_it_is_full(engine, run):
+    run(fill_a_replica(engine))
+
+
+async def meet(engine: RayEngine, count: int) -> set[str]:
+    """Names of replicas, once so many have answered; no request fails meanwhile."""
+    prompts = 0
+    while len(engine.answered) < count:
+        assert await read(engine.open(replace(SHORT, prompt=f"{prompts} pages")))
+        prompts += 1
+    return set(engine.answered)
+
+
+def choose_prompt(replica: str, replicas: set[str]) -> str:
+    """A prompt that goes first to this one."""
+    prompts = (f"{number} bytes of memory are" for number in range(1000))
+    return next(one for one in prompts if rank_replicas(read_prefix(Ask(0, prompt=one)), replicas)[0] == replica)
+
+
+async def find_process(replica: str) -> int:
+    """Id of a replica's process, which it says itself."""
+    import ray
+
+    actor = ray.get_actor(f"SERVE_REPLICA::engine#EngineReplica#{replica}", "serve")
+    return await actor.__ray_call__.remote(lambda _: os.getpid())
+
+
+async def lose(answer: Answer) -> None:
+    """Read on to the error that tells of a crash."""
+    with pytest.raises(ApiError) as caught:
+        async for _ in answer.pieces():
+            pass
+    assert (caught.value.status, caught.value.code) == (500, "engine_crashed")
+    answer.close()
+
+
+async def lose_an_engine(engine: RayEngine) -> None:
+    both = await meet(engine, 2)
+    replica = min(both)
+    prompt, process = choose_prompt(replica, both), await find_process(replica)
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process)], capture_output=True, check=True)
+    answered, restarts = engine.answered[replica], engine.metrics.restarts
+    lost = [engine.open(replace(LONGEST, prompt=prompt)) for _ in range(2)]
+    for answer in lost:
+        await answer.begin()
+    os.kill(int(found.stdout), signal.SIGKILL)
+    for answer in lost:
+        await lose(answer)
+    assert await read(engine.open(replace(SHORT, prompt=prompt)))  # waits for the engine that is being started
+    assert (engine.answered[replica], engine.metrics.restarts) == (answered + 3, restarts + 1)
+
+
+def test_an_engine_that_crashes_is_started_again_by_its_replica(engine, run):
+    run(lose_an_engine(engine))
+
+
+async def lose_a_replica(engine: RayEngine) -> None:
+    both = await meet(engine, 2)
+    dying, living = sorted(both)
+    there, here = choose_prompt(dying, both), choose_prompt(living, both)
+    alone = await read(engine.open(replace(LONG, prompt=here)))
+    process = await find_process(dying)
+    before, restarts = engine.answered.copy(), engine.metrics.restarts
+    lost = [engine.open(replace(LONGEST, prompt=there)) for _ in range(2)]
+    kept = [engine.open(replace(LONG, prompt=here)) for _ in range(2)]
+    for answer in (*lost, *kept):
+        await answer.begin()
+    assert engine.answered - before == {dying: 2, living: 2}
+    pieces = lost[0].pieces()
+    await anext(pieces)  # of the other request, no text may have begun
+    await pieces.aclose()
+    os.kill(process, signal.SIGKILL)
+    sent_after = [engine.open(replace(SHORT, prompt=there)) for _ in range(2)]  # to the dead, who seems to have a place
+    for answer in lost:
+        await lose(answer)
+    assert engine.status == "ready"
+    assert len({await read(answer) for answer in sent_after}) == 1
+    for answer in kept:
+        text = "".join([piece.text async for piece in answer.pieces()])
+        answer.close()
+        assert text == alone
+    new = await meet(engine, 3) - both
+    assert (engine.answered[dying], engine.metrics.restarts) == (before[dying] + 2, restarts + 1)
+    now = {living, *new}
+    for replica in now:
+        answered = engine.answered[replica]
+        assert await read(engine.open(replace(SHORT, prompt=choose_prompt(replica, now))))
+        assert engine.answered[replica] == answered + 1
+
+
+def test_a_replica_that_dies_costs_its_own_requests_alone(engine, run):
+    run(lose_a_replica(engine))
