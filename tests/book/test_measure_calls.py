@@ -1,0 +1,40 @@
+"""Single calls: what chapter 3 quotes is on record, and measuring them again gives the same order."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from book.measure_calls import RECORDS, measure_calls
+from mlsys_lab.benchmark import Record, load
+
+CHAPTER = Path(__file__).parents[2] / "book/chapters/03-inside-pytorch.md"
+
+
+@pytest.fixture(scope="module")
+def records() -> dict[str, Record]:
+    return {path.stem: load(path) for path in RECORDS.glob("host-*.json")}
+
+
+def test_the_chapter_times_the_calls_that_are_on_record(records: dict[str, Record]) -> None:
+    text = CHAPTER.read_text(encoding="utf-8")
+    timed = set(re.findall(r'^    "(.+)": lambda', text, re.MULTILINE))
+    assert {one.what for one in records.values()} - timed == {records["host-recording"].what}
+
+
+def test_the_chapter_quotes_the_records_with_their_spread(records: dict[str, Record]) -> None:
+    text = " ".join(CHAPTER.read_text(encoding="utf-8").split())
+    for name in ("host-add", "host-view", "host-recording"):
+        one = records[name]
+        assert f"{one.p50:.2f} µs ({one.p20:.2f} to {one.p80:.2f})" in text, name
+
+
+def test_measured_again_the_records_come_in_the_same_order(records: dict[str, Record]) -> None:
+    anew = {one.name: one for one in measure_calls(rounds=5)}
+    assert anew.keys() == records.keys()
+    order = ("host-call", "host-add", "host-add-backward")
+    assert list(order) == sorted(order, key=lambda name: anew[name].p50)
+    for one in records.values():
+        assert one.p80 - one.p20 < 0.5 * one.p50 and len(one.samples) >= 200, "a quiet machine"
