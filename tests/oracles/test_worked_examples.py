@@ -20,6 +20,13 @@ def test_a_threads_number_and_an_elements_place() -> None:
     assert _says("03-inside-pytorch", f"$2 \\cdot 4 + 1 \\cdot 1 = {2 * 4 + 1}$")
 
 
+def test_requests_of_a_register_tile() -> None:
+    ours, worklog = (4 + 4) / 16 + 2 * (64 + 64) / 64**2, (8 + 8) / 64 + 2 * (128 + 128) / 128**2
+    assert _says("05-cuda", f"Together {ours},", f"\\tfrac{{4}}{{128}} = {worklog}$")
+    assert 2 * (16 + 16) / 16**2 == 4 / 16
+    assert _says("05-cuda", "filling adds $\\tfrac{4}{16}$", f"one of $b$, {32 + 1} for 32 multiply-adds")
+
+
 def test_where_floor_and_bytes_weigh_the_same() -> None:
     elements = 1e-6 * 12e9 / 12
     assert _says("03-inside-pytorch", f"at {elements:,.0f} elements both parts are equal")
