@@ -33,7 +33,10 @@ def grid() -> Markup:
     pieces = []
     for b in range(blocks):
         left = 4 + unit * threads * b
-        pieces += [box(left - 2, 22, unit * threads - 2, 46), text(left, 14, f"block {b}", size="strong", anchor="start")]
+        pieces += [
+            box(left - 2, 22, unit * threads - 2, 46),
+            text(left, 14, f"block {b}", size="strong", anchor="start"),
+        ]
         for warp in range(threads // WARP):
             first = b * threads + warp * WARP
             inside = min(WARP, numbers - first)
@@ -137,9 +140,10 @@ OF_WARP = ("blue", "green")
 def tree() -> Markup:
     """Eight numbers added up by eight threads: partners that drift apart, that come together, and in registers."""
     return drawing(
-        "Four ways to add eight numbers in three levels, by two warps of four. Interleaved, both warps have a thread at "
-        "work at two levels. Strided, one warp does all, but its words lie in one or two of the four banks. Sequential, "
-        "one warp does all in one pass. With shuffles each warp adds in registers, and one exchange joins both sums.",
+        "Four ways to add eight numbers in three levels, by two warps of four. Interleaved, both warps have a thread "
+        "at work at two levels. Strided, one warp does all, but its words lie in one or two of the four banks. "
+        "Sequential, one warp does all in one pass. With shuffles each warp adds in registers, and one exchange joins "
+        "both sums.",
         _tree(lambda t, apart: t if t % (2 * apart) == 0 else None, (1, 2, 4), "interleaved"),
         _tree(lambda t, apart: 2 * apart * t if 2 * apart * t < THREADS else None, (1, 2, 4), "strided"),
         _tree(lambda t, apart: t if t < apart else None, (4, 2, 1), "sequential"),
@@ -185,30 +189,29 @@ def _tree(adds: Callable[[int, int], int | None], distances: tuple[int, ...], ti
 
 def _shuffles() -> Panel:
     """The same sum: inside a warp from register to register, between the warps once through shared memory."""
-    rows = {"registers": (0, 22), "halves": (1, 62), "warps": (2, 102), "shared": (3, 150), "block": (4, 190)}
-    held: dict[str, dict[int, int]] = {
-        "registers": dict.fromkeys(range(THREADS), 1),
-        "halves": {t: 2 for t in range(THREADS) if t % LANES < LANES // 2},
-        "warps": {t: LANES for t in range(0, THREADS, LANES)},
-        "shared": dict.fromkeys(range(2), LANES),
-        "block": {0: THREADS},
-    }
+    warps = range(0, THREADS, LANES)
+    rows: tuple[tuple[float, int, dict[int, int]], ...] = (  # y, how far the partner is, and numbers by lane or word
+        (22, 0, dict.fromkeys(range(THREADS), 1)),
+        (62, 2, {first + lane: 2 for first in warps for lane in range(2)}),
+        (102, 1, dict.fromkeys(warps, LANES)),
+        (150, 0, dict.fromkeys(range(len(warps)), LANES)),
+        (190, 1, {0: THREADS}),
+    )
+    shared = 3  # the row that is no lane's own
     pieces = [text(_across(t), 13, t % LANES, "quiet", size="small") for t in range(THREADS)]
     pieces.append(text(178, 13, "lane", "quiet", size="small", anchor="start"))
-    above: dict[int, int] = {}
-    for name, (level, y) in rows.items():
-        apart = (0, 2, 1, 0, 1)[level]
-        top = rows[list(rows)[level - 1]][1] + 19
-        for t in held[name]:
-            source = t * LANES if name == "shared" else t
-            if level:
-                tone = "violet" if name == "shared" else "plain"
-                pieces.append(arrow(_across(source + apart), top, _across(t) + (3 if apart else 0), y - 1, tone))
+    top = 0.0
+    for number, (y, apart, held) in enumerate(rows):
+        for t in held if number else ():
+            source = t * LANES if number == shared else t + apart
+            tone = "violet" if number == shared else "plain"
+            pieces.append(arrow(_across(source), top, _across(t) + (3 if apart else 0), y - 1, tone))
             if apart:
                 pieces.append(line(_across(t), top, _across(t), y, OF_WARP[t // LANES]))
-        for t in range(2 if name == "shared" else THREADS):
-            tone = "violet" if name == "shared" else OF_WARP[t // LANES] if t in held[name] else "quiet"
-            pieces.append(box(_across(t) - 8, y, 16, 18, held[name].get(t, ""), tone))
+        for t in held if number == shared else range(THREADS):
+            tone = "violet" if number == shared else OF_WARP[t // LANES] if t in held else "quiet"
+            pieces.append(box(_across(t) - 8, y, 16, 18, held.get(t, ""), tone))
+        top = y + 19
     pieces.append(line(2, 176, 170, 176, "violet"))
     for y, words in ((76, "2 warps"), (116, "2 warps"), (164, "shared"), (204, "1 warp")):
         pieces.append(text(178, y, words, "violet" if words == "shared" else "plain", size="small", anchor="start"))
@@ -252,9 +255,9 @@ def tiles() -> Markup:
     """Which numbers of both factors a thread takes at one step along k, on three rungs of the ladder."""
     side = products.SIDE
     return drawing(
-        "Three products, a on the left, b above, c in the corner. A naive thread takes a number of each from memory for "
-        "one multiply-add. With a shared tile it takes them from tiles of a and b that its block holds. With a register "
-        "tile it takes four of each for sixteen, which lie among those of the block's other threads.",
+        "Three products, a on the left, b above, c in the corner. A naive thread takes a number of each from memory "
+        "for one multiply-add. With a shared tile it takes them from tiles of a and b that its block holds. With a "
+        "register tile it takes four of each for sixteen, which lie among those of the block's other threads.",
         _factors("naive", 1, 0),
         _factors("shared tile", 1, 6),
         _factors("register tile", side, 3),

@@ -73,14 +73,18 @@ def test_passes_and_barriers_beside_a_tree_are_those_of_its_words() -> None:
         said = words(svg)
         _, *levels = at_work(svg)
         asked = [
-            max(sum(word % 4 == bank and owner == warp for word, owner in level.items()) for bank in range(4) for warp in (0, 1))
+            max(
+                sum(word % 4 == bank and owner == warp for word, owner in level.items())
+                for bank in range(4)
+                for warp in (0, 1)
+            )
             for level in levels
         ]
         assert [int(one.split()[0]) for one in said if "pass" in one] == asked
         assert [int(one.split()[0]) for one in said if "warp" in one] == [len(set(level.values())) for level in levels]
         assert asked == ([2, 2, 1] if step == "strided" else [1, 1, 1])
         arrivals = launch(sums, step, torch.ones(sums.THREADS)).arrivals["phase"].max() + 1
-        extra = sums.THREADS.bit_length() - 8 .bit_length()  # levels that the drawing leaves out
+        extra = sums.THREADS.bit_length() - (8).bit_length()  # levels that the drawing leaves out
         assert said[-1] == f"{arrivals - extra} barriers"
 
 
@@ -207,15 +211,21 @@ def test_the_online_sum_ends_at_the_softmax_s_own() -> None:
 
 def test_attention_computes_the_tiles_that_a_query_may_see() -> None:
     (svg,) = svgs("triton.flash")
-    tiles = [tone for tone in ("quiet", "blue", "orange") for width in boxes(svg, tone) if width == 24]
+    tiles = [tone for tone in ("quiet", "blue", "orange", "blue dashed") for width in boxes(svg, tone) if width == 24]
     queries, keys = 6, 1  # blocks of queries, and the one of keys in orange
     assert len(tiles) - queries - keys == queries * (queries + 1) / 2
+    (now,) = [x for x, y in zip(boxes(svg, "orange", "x"), boxes(svg, "orange", "y"), strict=True) if y > 40]
+    assert len(boxes(svg, "blue dashed")) == 2 and max(boxes(svg, "blue dashed", "x")) < now
 
 
 def test_pages_hold_the_sequence_and_are_shared_evenly() -> None:
     (svg,) = svgs("triton.pages")
     pool = [[width for width in boxes(svg, tone) if width == 20] for tone in ("blue", "orange", "quiet")]
     assert [len(pages) for pages in pool] == [3, 3, 6]
+    for tone in ("blue", "orange"):  # a program stands above its own entries of the table
+        (left, wide), *_ = [(x, w) for x, w in zip(boxes(svg, tone, "x"), boxes(svg, tone), strict=True) if w > 100]
+        entries = [x for x, w in zip(boxes(svg, tone, "x"), boxes(svg, tone), strict=True) if w == 34]
+        assert left == min(entries) and left + wide == max(entries) + 34
 
 
 def test_programs_that_run_at_once_have_the_tiles_of_the_kernel_s_order() -> None:

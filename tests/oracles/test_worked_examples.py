@@ -42,8 +42,26 @@ def test_a_softmax_by_hand_and_in_two_parts() -> None:
     assert _says("06-triton", f"= {part:.3f}$", f"to {part * exp(-1):.3f}", f"on top: {whole:.3f}")
 
 
+def test_attention_by_hand() -> None:
+    values = (10, 20, 30)
+    for seen, shown in ((3, ""), (2, "the result ")):
+        parts = [exp(x) for x in range(1, seen + 1)]
+        weights = [part / sum(parts) for part in parts]
+        result = sum(weight * value for weight, value in zip(weights, values, strict=False))
+        terms = " + ".join(f"{weight:.2f} · {value}" for weight, value in zip(weights, values, strict=False))
+        whole = (
+            f"{terms} = {result:.1f}" if seen == 3 else f"{weights[0]:.2f} and {weights[1]:.2f} and {shown}{result:.1f}"
+        )
+        assert _says("06-triton", whole)
+    assert _says("06-triton", f"$e^{{2.2 - 2.8}} = {exp(2.2 - 2.8):.2f}$", f"$2 \\cdot 20 + 3 = {2 * 20 + 3}$")
+
+
 def test_numbers_that_flash_attention_asks_for() -> None:
     tokens, block, width = 256, 64, 64
     keys = sum(range(block, tokens + 1, block))
     flash, scores = 2 * tokens * width + 2 * keys * width, 4 * tokens**2
-    assert _says("06-triton", f"{keys} together", f"{flash:,}", f"{scores:,}".replace(",", "{,}"))
+    beside = 2 * tokens * width + 2 * (tokens // block) * tokens * width
+    assert _says("06-triton", f"{keys} together", f"{flash:,} in all", f"{beside:,} more")
+    ours, naive = 2 * flash + 4 * tokens, 4 * scores + 2 * beside + 4 * tokens
+    in_math = [f"{number:,}".replace(",", "{,}") for number in (flash, scores, beside, ours, naive)]
+    assert _says("06-triton", *in_math)
