@@ -13,7 +13,9 @@ const ACCESSES_STYLE = `
 .listing .number { display: inline-block; width: 2.6em; color: var(--muted); user-select: none; }
 .listing .now { background: var(--soft-value); box-shadow: inset 3px 0 var(--value); }
 .listing .now.writes, .listing .now.updates { background: var(--soft-gradient); box-shadow: inset 3px 0 var(--gradient); }
-.held { position: sticky; top: 0; z-index: 1; background: var(--surface); padding: 4px 0; }
+/* On a page of the book it stays below the header, under which its own padding may lie. */
+.held { position: sticky; top: var(--pst-header-article-height, 0px); z-index: 1; background: var(--surface); margin-top: -14px;
+  padding: 14px 0 8px; }
 .said { margin: 0; }
 .said strong { font-weight: 600; }
 .said .more { color: var(--bad); font-weight: 600; }
