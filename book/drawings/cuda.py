@@ -28,16 +28,23 @@ def grid() -> Markup:
     """Two blocks of 64 threads over an array of 100 numbers: who has which, and who has none."""
     numbers, threads, blocks = 100, 64, 2
     unit = 332 / (blocks * threads)
-    block, thread = 1, 10
+    block, thread = 1, 5
     own = block * threads + thread
     pieces = []
     for b in range(blocks):
         left = 4 + unit * threads * b
-        pieces += [box(left, 22, unit * threads - 4, 46), text(left, 14, f"block {b}", size="strong", anchor="start")]
+        pieces += [
+            box(left - 2, 22, unit * threads - 2, 46),
+            text(left, 14, f"block {b}", size="strong", anchor="start"),
+        ]
         for warp in range(threads // WARP):
-            x = left + 5 + warp * (unit * WARP - 3)
-            beyond = b * threads + (warp + 1) * WARP > numbers
-            pieces.append(box(x, 30, unit * WARP - 8, 30, f"warp {warp}", "orange" if beyond else "blue"))
+            first = b * threads + warp * WARP
+            inside = min(WARP, numbers - first)
+            x = 4 + unit * first
+            if inside < WARP:
+                pieces.append(box(x + unit * inside, 30, unit * (WARP - inside) - 7, 30, tone="orange"))
+            pieces.append(box(x + 1, 30, unit * inside - (8 if inside == WARP else 1), 30, tone="blue"))
+            pieces.append(text(x + unit * WARP / 2, 50, f"warp {warp}", size="small"))
     end = 4 + unit * numbers
     pieces += [box(4, 132, end - 4, 28, f"{numbers} numbers", "blue")]
     words = f"{blocks * threads - numbers} threads beyond the end"
@@ -47,8 +54,8 @@ def grid() -> Markup:
     words = f"i = {block} · {threads} + {thread} = {own}"
     pieces.append(text(x - 8, 104, words, "blue", size="small", anchor="end"))
     return drawing(
-        "Two blocks of 64 threads, two warps each, above an array of 100 numbers. Thread 10 of block 1 has number 74. "
-        "The last 28 threads of the last warp lie beyond the end.",
+        "Two blocks of 64 threads, two warps each, above an array of 100 numbers. Thread 5 of block 1 has number 69. "
+        "The first four threads of the last warp have a number, the other 28 lie beyond the end.",
         panel(340, 184, pieces),
     )
 
@@ -125,46 +132,91 @@ def _warps(at: dict[int, tuple[int, int]], meeting: int | None) -> Panel:
     return panel(340, 114, pieces, title="without a barrier" if meeting is None else "with one")
 
 
+THREADS, LANES = 8, 4
+"""Threads of the drawn block, and of its warps; it has as many banks as a warp has lanes."""
+OF_WARP = ("blue", "green")
+
+
 def tree() -> Markup:
     """Eight numbers added up by eight threads: partners that drift apart, that come together, and in registers."""
     return drawing(
-        "Three trees that add eight numbers in three levels, by two warps of four. Interleaved, both warps have a "
-        "thread at work at two levels. Sequential, one warp has retired after the first. With shuffles no barrier "
-        "stands between the levels.",
-        _tree(lambda t, apart: t % (2 * apart) == 0, (1, 2, 4), "interleaved"),
-        _tree(lambda t, apart: t < apart, (4, 2, 1), "sequential"),
-        _tree(lambda t, apart: t < apart, (4, 2, 1), "shuffles", barriers=False),
+        "Four ways to add eight numbers in three levels, by two warps of four. Interleaved, both warps have a thread "
+        "at work at two levels. Strided, one warp does all, but its words lie in one or two of the four banks. "
+        "Sequential, one warp does all in one pass. With shuffles each warp adds in registers, and one exchange joins "
+        "both sums.",
+        _tree(lambda t, apart: t if t % (2 * apart) == 0 else None, (1, 2, 4), "interleaved"),
+        _tree(lambda t, apart: 2 * apart * t if 2 * apart * t < THREADS else None, (1, 2, 4), "strided"),
+        _tree(lambda t, apart: t if t < apart else None, (4, 2, 1), "sequential"),
+        _shuffles(),
     )
 
 
-def _tree(adds: Callable[[int, int], bool], distances: tuple[int, ...], title: str, *, barriers: bool = True) -> Panel:
-    """Levels of a tree over eight threads: `adds` says which of them take a number from `apart` further on."""
-    threads, warp = 8, 4
-    across = [12 + 19 * t + 8 * (t // warp) for t in range(threads)]
-    held = [1] * threads
-    tone = "blue" if barriers else "violet"
-    pieces = [box(x - 8, 22, 16, 18, n, tone) for x, n in zip(across, held, strict=True)]
-    if barriers:
-        pieces += [text(12 + 19 * (t + 1.5) + 2 * t, 13, f"warp {t // warp}", "quiet", size="small") for t in (0, warp)]
-    else:
-        pieces.append(text(2, 13, "lanes of one warp", "quiet", size="small", anchor="start"))
+def _across(t: int) -> float:
+    """Where the middle of thread t's box, or of word t's, lies."""
+    return 12 + 19 * t + 8 * (t // LANES)
+
+
+def _tree(adds: Callable[[int, int], int | None], distances: tuple[int, ...], title: str) -> Panel:
+    """Levels of a tree in shared memory: `adds` gives the word to which a thread adds the one `apart` further on."""
+    held = [1] * THREADS
+    pieces = [text(_across(t), 13, t % LANES, "quiet", size="small") for t in range(THREADS)]
+    pieces.append(text(178, 13, "bank", "quiet", size="small", anchor="start"))
+    pieces += [box(_across(t) - 8, 22, 16, 18, 1, OF_WARP[t // LANES]) for t in range(THREADS)]
     for level, apart in enumerate(distances):
         y = 78 + 56 * level
-        at_work = [t for t in range(threads) if adds(t, apart)]
-        if barriers:
-            pieces.append(line(2, y - 29, 170, y - 29, "violet"))
-        for t in at_work:
-            held[t] += held[t + apart]
-            pieces.append(arrow(across[t + apart], y - 37, across[t] + 3, y - 1, "plain"))
-            pieces.append(line(across[t], y - 37, across[t], y, tone))
-        busy = len({t // warp for t in at_work})
-        for t, x in enumerate(across):
-            pieces.append(box(x - 8, y, 16, 18, held[t] if t in at_work else "", tone if t in at_work else "quiet"))
-        if barriers:
-            pieces.append(text(176, y + 14, f"{busy} warp{'s' * (busy > 1)}", size="small", anchor="start"))
-    words = f"{len(distances)} barriers" if barriers else "no barrier"
-    pieces.append(text(2, 226, words, "violet" if barriers else "plain", size="small", anchor="start"))
-    return panel(234 if barriers else 163, 232, pieces, title=title)
+        words = {word: t // LANES for t in range(THREADS) if (word := adds(t, apart)) is not None}
+        passes = max(
+            sum(word % LANES == bank and owner == warp for word, owner in words.items())
+            for bank in range(LANES)
+            for warp in range(2)
+        )
+        pieces.append(line(2, y - 29, 170, y - 29, "violet"))
+        for word, warp in words.items():
+            held[word] += held[word + apart]
+            pieces.append(arrow(_across(word + apart), y - 37, _across(word) + 3, y - 1, "plain"))
+            pieces.append(line(_across(word), y - 37, _across(word), y, OF_WARP[warp]))
+        for word in range(THREADS):
+            tone = OF_WARP[words[word]] if word in words else "quiet"
+            pieces.append(box(_across(word) - 8, y, 16, 18, held[word] if word in words else "", tone))
+        busy = len(set(words.values()))
+        pieces.append(text(178, y + 5, f"{busy} warp{'s' * (busy > 1)}", size="small", anchor="start"))
+        count = f"{passes} pass{'es' * (passes > 1)}"
+        pieces.append(text(178, y + 21, count, "orange" if passes > 1 else "plain", size="small", anchor="start"))
+    pieces.append(line(2, 217, 170, 217, "violet"))
+    pieces.append(text(2, 236, f"{len(distances) + 1} barriers", "violet", size="small", anchor="start"))
+    return panel(244, 242, pieces, title=title)
+
+
+def _shuffles() -> Panel:
+    """The same sum: inside a warp from register to register, between the warps once through shared memory."""
+    warps = range(0, THREADS, LANES)
+    rows: tuple[tuple[float, int, dict[int, int]], ...] = (  # y, how far the partner is, and numbers by lane or word
+        (22, 0, dict.fromkeys(range(THREADS), 1)),
+        (62, 2, {first + lane: 2 for first in warps for lane in range(2)}),
+        (102, 1, dict.fromkeys(warps, LANES)),
+        (150, 0, dict.fromkeys(range(len(warps)), LANES)),
+        (190, 1, {0: THREADS}),
+    )
+    shared = 3  # the row that is no lane's own
+    pieces = [text(_across(t), 13, t % LANES, "quiet", size="small") for t in range(THREADS)]
+    pieces.append(text(178, 13, "lane", "quiet", size="small", anchor="start"))
+    top = 0.0
+    for number, (y, apart, held) in enumerate(rows):
+        for t in held if number else ():
+            source = t * LANES if number == shared else t + apart
+            tone = "violet" if number == shared else "plain"
+            pieces.append(arrow(_across(source), top, _across(t) + (3 if apart else 0), y - 1, tone))
+            if apart:
+                pieces.append(line(_across(t), top, _across(t), y, OF_WARP[t // LANES]))
+        for t in held if number == shared else range(THREADS):
+            tone = "violet" if number == shared else OF_WARP[t // LANES] if t in held else "quiet"
+            pieces.append(box(_across(t) - 8, y, 16, 18, held.get(t, ""), tone))
+        top = y + 19
+    pieces.append(line(2, 176, 170, 176, "violet"))
+    for y, words in ((76, "2 warps"), (116, "2 warps"), (164, "shared"), (204, "1 warp")):
+        pieces.append(text(178, y, words, "violet" if words == "shared" else "plain", size="small", anchor="start"))
+    pieces.append(text(2, 236, "1 barrier", "violet", size="small", anchor="start"))
+    return panel(244, 242, pieces, title="shuffles")
 
 
 def banks() -> Markup:
@@ -204,37 +256,46 @@ def tiles() -> Markup:
     side = products.SIDE
     return drawing(
         "Three products, a on the left, b above, c in the corner. A naive thread takes a number of each from memory "
-        "for one multiply-add; with a shared tile, from the tile; with a register tile, four of each for sixteen.",
+        "for one multiply-add. With a shared tile it takes them from tiles of a and b that its block holds. With a "
+        "register tile it takes four of each for sixteen, which lie among those of the block's other threads.",
         _factors("naive", 1, 0),
-        _factors("shared tile", 1, products.TILE),
-        _factors("register tile", side, products.ROWS),
+        _factors("shared tile", 1, 6),
+        _factors("register tile", side, 3),
     )
 
 
-def _factors(title: str, side: int, tile: int) -> Panel:
-    """Factors and result of a product; the tile of a block is shaded, the numbers of one thread are marked."""
-    whole, depth, left, top = 96, 48, 62, 62
-    shown = whole * (tile or 1) / products.ROWS if tile < products.ROWS else whole * 0.68
+def _factors(title: str, side: int, threads: int) -> Panel:
+    """Factors and result of a product: a block of `threads` × `threads`, each with side × side elements of c.
+
+    A thread's numbers stand `threads` apart, as the kernels have it; without a block's tiles `threads` is 0.
+    """
+    whole, depth, left, top, pitch = 116, 48, 62, 62, 8
     pieces = [box(left, 8, whole, depth), box(8, top, depth, whole), box(left, top, whole, whole)]
-    pieces += [text(8 + depth - 12, top + whole - 8, "a"), text(left + whole - 12, 8 + depth - 8, "b")]
-    pieces.append(text(left + whole - 12, top + whole - 8, "c"))
-    k = 26
-    if tile:
-        places = ((left + 8, k - 1, shown, 18), (k - 1, top + 8, 18, shown), (left + 8, top + 8, shown, shown))
-        pieces += [box(*place, tone="violet") for place in places]
-    apart = shown / side
-    at, gap = 8 + apart / 2 - 3.5 if tile else 40.0, apart - 7
-    pieces += cells(left + at, k + 4.5, 1, side, lambda *_: "orange", size=7, gap=gap)
-    pieces += cells(k + 4.5, top + at, side, 1, lambda *_: "blue", size=7, gap=gap)
-    pieces += cells(left + at, top + at, side, side, lambda *_: "green", size=7, gap=gap)
+    pieces += [text(8 + depth / 2, top - 6, "a"), text(left - 9, 8 + depth / 2 + 5, "b")]
+    pieces.append(text(left + whole - 6, top + whole - 5, "c"))
+    k, across = 24, threads * side
+    wide = pitch * across + 3
+    if threads:
+        pieces += [box(left + 6, k - 2, wide, 20, tone="violet"), box(k - 2, top + 6, 20, wide, tone="violet")]
+        pieces.append(box(left + 6, top + 6, wide, wide))
+    mine = {threads // 2 + threads * i for i in range(side)} if threads else {5}
+
+    def tone(*place: int, own: str) -> str:
+        return own if mine.issuperset(place) else "quiet" if threads else ""
+
+    many, corner = across or 6, (left + 8, top + 8)
+    pieces += cells(corner[0], k + 4.5, 1, many, lambda _, j: "orange" if j in mine else "", size=7, gap=1)
+    pieces += cells(k + 4.5, corner[1], many, 1, lambda i, _: "blue" if i in mine else "", size=7, gap=1)
+    pieces += cells(*corner, many, many, lambda i, j: tone(i, j, own="green"), size=7, gap=1)
     if side == 1:
-        pieces += [arrow(left + at + 3.5, 8 + k + 6, left + at + 3.5, top + at - 2, "orange")]
-        pieces += [arrow(8 + k + 6, top + at + 3.5, left + at - 2, top + at + 3.5, "blue")]
-    place = "the tiles" if tile else "memory"
+        (at,) = mine
+        x, y = (start + pitch * at + 3.5 for start in corner)
+        pieces += [arrow(x, k + 13, x, y - 5, "orange"), arrow(k + 13, y, x - 5, y, "blue")]
+    place = "the tiles" if threads else "memory"
     sums = f"{side * side} multiply-add{'s' * (side > 1)}"
-    pieces += [text(8, 178, f"{2 * side} from {place}", size="small", anchor="start")]
-    pieces.append(text(8, 195, sums, size="small", anchor="start"))
-    return panel(164, 202, pieces, title=title)
+    pieces += [text(8, 198, f"{2 * side} from {place}", size="small", anchor="start")]
+    pieces.append(text(8, 215, sums, size="small", anchor="start"))
+    return panel(184, 222, pieces, title=title)
 
 
 def buffers() -> Markup:

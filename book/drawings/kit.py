@@ -71,6 +71,12 @@ def box(x: float, y: float, width: float, height: float, label: object = "", ton
     return shape + (text(x + width / 2, y + height / 2 + 5, label, size="small") if label != "" else "")
 
 
+def dashed(x: float, y: float, width: float, height: float, tone: str = "plain") -> str:
+    """A dashed outline: where something was."""
+    place = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
+    return f'<rect class="{_known(tone)} dashed" {place} rx="2"/>'
+
+
 def rank(x: float, y: float, number: object, tone: str = "plain") -> str:
     """A rank as a circle with its number, around (x, y)."""
     return f'<circle class="{_known(tone)}" cx="{x:.1f}" cy="{y:.1f}" r="{RADIUS}"/>' + text(

@@ -10,7 +10,7 @@ import math
 import torch
 from markupsafe import Markup
 
-from book.drawings.kit import Panel, arrow, box, cells, drawing, line, panel, text
+from book.drawings.kit import Panel, arrow, box, cells, dashed, drawing, line, panel, text
 
 PASSES = (("max", 1, 0), ("−", 1, 1), ("exp", 1, 1), ("sum", 1, 0), ("÷", 1, 1))
 """Operators of a softmax, and how often each reads and writes a whole matrix; a number a row is not counted."""
@@ -80,9 +80,10 @@ def flash() -> Markup:
     def tone(i: int, j: int) -> str:
         if j > i:
             return ""
-        return "orange" if (i, j) == (row, at) else "blue" if i == row else "quiet"
+        return "orange" if (i, j) == (row, at) else "" if i == row and j < at else "quiet"
 
     pieces = cells(left, top, n, n, tone, size=size)
+    pieces += [dashed(left + 26 * j, top + 26 * row, size, size, "blue") for j in range(at)]
     pieces += cells(left, 14, 1, n, lambda _, j: "orange" if j == at else "green", size=size)
     pieces += cells(left - 34, top, n, 1, lambda i, _: "blue" if i == row else "quiet", size=size)
     pieces += [text(left - 48, top + 80, "Q", size="strong"), text(left - 8, 31, "K, V", size="strong", anchor="end")]
@@ -97,7 +98,8 @@ def flash() -> Markup:
     )
     return drawing(
         "A square of tiles of scores, queries by keys, of which those above the diagonal are missing. One program has "
-        "a row of them and is at its third tile, for which it fetches the third block of keys and values.",
+        "a row of them and is at its third tile, for which it fetches the third block of keys and values. The two "
+        "before it are dashed, since their scores are gone; the two after it are empty.",
         panel(340, top + 26 * n + 26, pieces),
     )
 
@@ -108,23 +110,24 @@ def pages() -> Markup:
     table = torch.randperm(pool, generator=torch.Generator().manual_seed(2))[: -(-held // size)].tolist()
     each = -(-len(table) // parts)
     tones = ["blue" if place < each else "orange" for place in range(len(table))]
-    pieces = [text(2, 25, "table", size="small", anchor="start"), text(2, 113, "pool", size="small", anchor="start")]
-    across = [60 + 23 * number for number in range(pool)]
+    wide, across = 38, [60 + 23 * number for number in range(pool)]
+    pieces = [box(128, 4, 140, 30, "joined: u ÷ s", "green")]
+    pieces += [text(2, y, words, size="small", anchor="start") for y, words in ((129, "table"), (217, "pool"))]
+    for part, tone in enumerate(("blue", "orange")):
+        x, width = 82 + wide * each * part, wide * each - 4
+        pieces.append(box(x, 62, width, 30, f"program {part}", tone))
+        pieces.append(arrow(x + width / 2, 60, 178 + 40 * part, 36, tone))
+        pieces += [line(x + wide * place + 17, 92, x + wide * place + 17, 110, tone) for place in range(each)]
     for place, (page, tone) in enumerate(zip(table, tones, strict=True)):
-        x = 82 + 38 * place
-        pieces += [box(x, 6, 34, 28, page, tone), line(x + 17, 34, across[page] + 10, 94, tone)]
+        x = 82 + wide * place
+        pieces += [box(x, 110, 34, 28, page, tone), line(x + 17, 138, across[page] + 10, 198, tone)]
     owner = dict(zip(table, tones, strict=True))
     for page, x in enumerate(across):
-        pieces += [box(x, 94, 20, 28, tone=owner.get(page, "quiet")), text(x + 10, 138, page, "quiet", size="small")]
-    for part, tone in enumerate(("blue", "orange")):
-        x = 60 + 146 * part
-        pieces.append(box(x, 154, 130, 30, f"program {part}", tone))
-        pieces.append(arrow(x + 65, 186, 198 - 20 + 40 * part, 210, tone))
-    pieces.append(box(128, 212, 140, 30, "joined: u ÷ s", "green"))
+        pieces += [box(x, 198, 20, 28, tone=owner.get(page, "quiet")), text(x + 10, 242, page, "quiet", size="small")]
     return drawing(
-        "A table lists six pages, which lie scattered in a pool of twelve. The first three belong to one program, the "
-        "others to a second; each makes its u, m and s, and both are joined.",
-        panel(340, 246, pieces),
+        "A table lists six pages, which lie scattered in a pool of twelve. One program stands above the table's first "
+        "three entries, a second above the others; each makes its u, m and s, and both are joined.",
+        panel(340, 248, pieces),
     )
 
 

@@ -13,13 +13,17 @@ const ACCESSES_STYLE = `
 .listing .number { display: inline-block; width: 2.6em; color: var(--muted); user-select: none; }
 .listing .now { background: var(--soft-value); box-shadow: inset 3px 0 var(--value); }
 .listing .now.writes, .listing .now.updates { background: var(--soft-gradient); box-shadow: inset 3px 0 var(--gradient); }
-.said { margin: 0 0 8px; }
+/* On a page of the book it stays below the header, under which its own padding may lie. */
+.held { position: sticky; top: var(--pst-header-article-height, 0px); z-index: 1; background: var(--surface); margin-top: -14px;
+  padding: 14px 0 8px; }
+.said { margin: 0; }
 .said strong { font-weight: 600; }
 .said .more { color: var(--bad); font-weight: 600; }
 .arrays { display: flex; flex-wrap: wrap; gap: 12px ${GAP}px; align-items: flex-start; }
 .array .name { margin: 0 0 4px; font-size: 14px; font-weight: 600; }
 .array .name span { color: var(--muted); font-weight: 400; }
 .array svg { margin: 0; }
+.banks { display: flex; justify-content: space-between; color: var(--muted); font-size: 13px; }
 button[aria-disabled="true"] { color: var(--muted); border-style: dashed; cursor: default; }
 svg .cell { fill: var(--raised); stroke: var(--line); stroke-width: 0.75; }
 svg .seen { fill: var(--line); stroke: var(--raised); }
@@ -33,6 +37,8 @@ svg text { fill: var(--surface); font-weight: 600; pointer-events: none; }
 
 const SECTOR = 32;
 const WARP = 32;
+const BANKS = 32;
+const WORD = 4; // bytes
 
 // Sectors of 32 bytes (global memory) or nothing (shared memory) that hold a request's elements, as a set of cells.
 function movedCells(buffer, elements) {
@@ -47,6 +53,13 @@ function movedCells(buffer, elements) {
     if (sectors.has(Math.floor((buffer.start + element * buffer.itemsize) / SECTOR))) moved.add(element);
   }
   return moved;
+}
+
+// A line above the columns of an array in shared memory where each column is one bank: rows of 32 words from bank 0 on.
+function bankHeads(buffer, width) {
+  const whole = buffer.columns === BANKS && buffer.itemsize === WORD && buffer.start % (BANKS * WORD) === 0;
+  if (buffer.space !== "shared" || !whole) return [];
+  return [make("div", { class: "banks", style: `width: ${width}px` }, make("span", {}, "bank 0"), make("span", {}, `bank ${BANKS - 1}`))];
 }
 
 // Threads as a person says them: [0, 1, 2, 5] is "0–2, 5".
@@ -91,7 +104,9 @@ function render({ model, el }) {
   const legend = make("p", { class: "legend" },
     "Filled: what the warp's lanes ask for, with their numbers where there is room; ×32 is one element for 32 lanes. " +
     "Tinted: the rest of the 32-byte sectors that move. Grey: touched before.");
-  box.append(make("div", { class: "row top" }, back, slider, on, count), listing, said, arrays, legend);
+  // What a request costs stays in sight beside the last of tall arrays.
+  const held = make("div", { class: "held" }, make("div", { class: "row top" }, back, slider, on, count), said);
+  box.append(held, listing, arrays, legend);
   box.addEventListener("keydown", (event) => {
     const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (!by || event.target === slider) return;
@@ -157,7 +172,8 @@ function render({ model, el }) {
       }
     }
     const shape = buffer.matrix ? `${rows} × ${buffer.columns}` : plural(buffer.elements, "element");
-    return make("div", { class: "array" }, make("div", { class: "name" }, buffer.name, make("span", {}, ` ${buffer.space}, ${shape}`)), svg);
+    const name = make("div", { class: "name" }, buffer.name, make("span", {}, ` ${buffer.space}, ${shape}`));
+    return make("div", { class: "array" }, name, ...bankHeads(buffer, buffer.columns * side + 1), svg);
   }
 
   const stopWidth = watchWidth(arrays, (next) => {

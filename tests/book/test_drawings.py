@@ -32,7 +32,7 @@ sys.path.insert(0, str(BOOK / "_ext"))  # where the extension `drawing` is
 
 STYLE = (BOOK / "_static" / "drawings.css").read_text("utf-8")
 PAGES = {path.stem: path.read_text("utf-8") for path in sorted((BOOK / "chapters").glob("*.md"))}
-CLASSES = {*kit.TONES, *kit.SIZES, "stroke", "head", "cell", "solid", "mark"}
+CLASSES = {*kit.TONES, *kit.SIZES, "stroke", "head", "cell", "solid", "mark", "dashed"}
 SMALLEST_PX = 12
 LETTER = 0.66  # of the font's size: the mean width of a letter, bold ones included
 

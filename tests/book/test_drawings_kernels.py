@@ -43,16 +43,59 @@ def test_a_warp_s_load_touches_the_shaded_sectors() -> None:
         assert f"{taken[0]} sector" in words(svg)[-1]
 
 
+def at_work(svg) -> list[dict[int, int]]:
+    """For each level of a drawn tree the words that are added to, and the warp that does it."""
+    left = sorted({x for tone in ("quiet", "blue", "green") for x in boxes(svg, tone, "x")})
+    levels: dict[float, dict[int, int]] = {}
+    for warp, tone in enumerate(("blue", "green")):
+        for x, y in zip(boxes(svg, tone, "x"), boxes(svg, tone, "y"), strict=True):
+            levels.setdefault(y, {})[left.index(x)] = warp
+    return [levels[y] for y in sorted(levels)]
+
+
 def test_threads_that_add_in_the_drawn_trees_are_those_that_store_in_the_kernels() -> None:
-    for svg, step in zip(svgs("cuda.tree")[:2], ("interleaved", "sequential"), strict=True):
+    for svg, step in zip(svgs("cuda.tree")[:3], ("interleaved", "strided", "sequential"), strict=True):
         stores = launch(sums, step, torch.ones(sums.THREADS)).of(space="shared", kinds=(STORE,))
-        levels = [set(stores["thread"][stores["phase"] == phase].tolist()) for phase in np.unique(stores["phase"])]
-        at_work = levels[1:4] if step == "interleaved" else levels[-3:]  # eight threads: the others' trees are its like
-        left = sorted({float(x) for x in boxes(svg, "quiet", "x") + boxes(svg, "blue", "x")})
-        rows = sorted(set(boxes(svg, "blue", "y")))
-        places = list(zip(boxes(svg, "blue", "x"), boxes(svg, "blue", "y"), strict=True))
-        drawn = [{left.index(x) for x, y in places if y == row} for row in rows[1:]]
-        assert drawn == [{thread for thread in level if thread < 8} for level in at_work]
+        levels = [stores[stores["phase"] == phase] for phase in np.unique(stores["phase"])]
+        # Eight threads: the others' trees are its like.
+        kept = levels[-3:] if step == "sequential" else levels[1:4]
+        words_added_to = [{int(offset) // 4 for offset in one["offset"] if offset < 8 * 4} for one in kept]
+        _, *drawn = at_work(svg)
+        assert [set(level) for level in drawn] == words_added_to
+        if step == "strided":
+            assert {warp for level in drawn for warp in level.values()} == {0}
+        else:  # a thread adds to its own word
+            assert all(warp == word // 4 for level in drawn for word, warp in level.items())
+
+
+def test_passes_and_barriers_beside_a_tree_are_those_of_its_words() -> None:
+    for svg, step in zip(svgs("cuda.tree")[:3], ("interleaved", "strided", "sequential"), strict=True):
+        said = words(svg)
+        _, *levels = at_work(svg)
+        asked = [
+            max(
+                sum(word % 4 == bank and owner == warp for word, owner in level.items())
+                for bank in range(4)
+                for warp in (0, 1)
+            )
+            for level in levels
+        ]
+        assert [int(one.split()[0]) for one in said if "pass" in one] == asked
+        assert [int(one.split()[0]) for one in said if "warp" in one] == [len(set(level.values())) for level in levels]
+        assert asked == ([2, 2, 1] if step == "strided" else [1, 1, 1])
+        arrivals = launch(sums, step, torch.ones(sums.THREADS)).arrivals["phase"].max() + 1
+        extra = sums.THREADS.bit_length() - (8).bit_length()  # levels that the drawing leaves out
+        assert said[-1] == f"{arrivals - extra} barriers"
+
+
+def test_the_drawn_shuffles_meet_once() -> None:
+    svg = svgs("cuda.tree")[3]
+    shuffled = launch(sums, "warp_shuffle", torch.ones(2 * sums.THREADS))
+    assert words(svg)[-1] == "1 barrier" and shuffled.arrivals["phase"].max() + 1 == 1
+    assert len(boxes(svg, "violet")) == 2  # numbers in shared memory: one a warp
+    assert len(np.unique(shuffled.of(space="shared", kinds=(STORE,))["offset"])) == sums.WARPS
+    numbers = [int(one) for one in words(svg)[8 + 1 :] if one.isdigit()]
+    assert numbers == [1] * 8 + [2] * 4 + [4] * 2 + [4] * 2 + [8]
 
 
 def test_a_column_without_padding_takes_as_many_passes_as_there_are_banks() -> None:
@@ -65,6 +108,9 @@ def test_a_column_without_padding_takes_as_many_passes_as_there_are_banks() -> N
 def test_a_register_tile_s_numbers_serve_as_many_multiply_adds_as_the_ladder_says() -> None:
     counts = [[len(boxes(svg, tone)) for tone in ("orange", "blue", "green")] for svg in svgs("cuda.tiles")]
     assert counts == [[1, 1, 1], [1, 1, 1], [4, 4, 16]]
+    others = [len(boxes(svg, "quiet")) for svg in svgs("cuda.tiles")]
+    assert others == [0, 36 - 1, 9 * 16 - 16]  # of a block of 6 × 6 threads, and of 3 × 3
+    assert [len(boxes(svg, "violet")) for svg in svgs("cuda.tiles")] == [0, 2, 2]  # tiles of a and b, not of c
     assert "8 reads from shared memory for 16 multiply-adds" in products.STEPS["register_tile_2d"]
 
 
@@ -81,9 +127,13 @@ def test_two_buffers_hide_all_copies_but_the_first() -> None:
 
 def test_threads_beyond_the_array_s_end_are_those_that_no_number_is_left_for() -> None:
     (svg,) = svgs("cuda.grid")
-    assert "28 threads beyond the end" in words(svg) and "i = 1 · 64 + 10 = 74" in words(svg)
+    assert "28 threads beyond the end" in words(svg) and "i = 1 · 64 + 5 = 69" in words(svg)
     (array,) = [width for width in boxes(svg, "blue") if width > 100]
     assert array / 332 == pytest.approx(100 / 128, rel=0.01)
+    beyond, _ = sorted(boxes(svg, "orange", "x"))
+    (four,) = [width for width in boxes(svg, "blue") if width < 20]  # threads of the last warp that have a number
+    assert beyond == pytest.approx(4 + array, abs=0.1)
+    assert four / 332 == pytest.approx(4 / 128, rel=0.15)
 
 
 def test_a_warp_reads_too_early_only_without_a_barrier() -> None:
@@ -161,15 +211,21 @@ def test_the_online_sum_ends_at_the_softmax_s_own() -> None:
 
 def test_attention_computes_the_tiles_that_a_query_may_see() -> None:
     (svg,) = svgs("triton.flash")
-    tiles = [tone for tone in ("quiet", "blue", "orange") for width in boxes(svg, tone) if width == 24]
+    tiles = [tone for tone in ("quiet", "blue", "orange", "blue dashed") for width in boxes(svg, tone) if width == 24]
     queries, keys = 6, 1  # blocks of queries, and the one of keys in orange
     assert len(tiles) - queries - keys == queries * (queries + 1) / 2
+    (now,) = [x for x, y in zip(boxes(svg, "orange", "x"), boxes(svg, "orange", "y"), strict=True) if y > 40]
+    assert len(boxes(svg, "blue dashed")) == 2 and max(boxes(svg, "blue dashed", "x")) < now
 
 
 def test_pages_hold_the_sequence_and_are_shared_evenly() -> None:
     (svg,) = svgs("triton.pages")
     pool = [[width for width in boxes(svg, tone) if width == 20] for tone in ("blue", "orange", "quiet")]
     assert [len(pages) for pages in pool] == [3, 3, 6]
+    for tone in ("blue", "orange"):  # a program stands above its own entries of the table
+        (left, wide), *_ = [(x, w) for x, w in zip(boxes(svg, tone, "x"), boxes(svg, tone), strict=True) if w > 100]
+        entries = [x for x, w in zip(boxes(svg, tone, "x"), boxes(svg, tone), strict=True) if w == 34]
+        assert left == min(entries) and left + wide == max(entries) + 34
 
 
 def test_programs_that_run_at_once_have_the_tiles_of_the_kernel_s_order() -> None:

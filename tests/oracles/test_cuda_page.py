@@ -41,7 +41,10 @@ def test_a_grid_stride_reads_and_writes_everything_once(page) -> None:
     assert all(reads_each_once(trace, name) for name in "xy") and writes_each_once(trace, "z")
     turns = -(-300 // 128)
     assert turns == 3  # "two full turns, then a third"
-    threads = page.stride_data["steps"][page.cut_off]["threads"]
+    steps = page.stride_data["steps"]
+    before = {thread // 32 for step in steps[: page.cut_off] for thread in step["threads"]}
+    assert before == {0, 1}  # "lets one warp run ahead of the others"
+    threads = steps[page.cut_off]["threads"]
     assert threads == list(range(32, 300 - 2 * 128))  # the warp at which the figure opens
     assert total(trace).asked_bytes == page.adding.least_bytes(300)
 
@@ -179,10 +182,22 @@ def test_the_ladder_in_c_plus_plus(page) -> None:
     shares = list(page.occupancies.values())
     assert shares == sorted(shares, reverse=True) and shares[0] > shares[-1]
     assert page.cpp["register_tile_2d"][1].registers > 64  # the sums alone
+    copy_s, multiply_s = 2 * 128 * 16 * 4 / (BANDWIDTH / 132), 2 * 128 * 128 * 16 / (PEAK / 132)
+    assert (page.copy_s, page.multiply_s) == exactly((copy_s, multiply_s))
     assert page.cpp["shared_tile"][1].shared_bytes == 2 * 32 * 32 * 4
 
 
+def test_the_lines_that_tell_steps_apart(page) -> None:
+    """The excerpts are whole: each holds what the prose says of it."""
+    assert page.excerpt(page.sums.strided, "left =", "cuda.sync").count("\n") == 2
+    inner = page.excerpt(page.products.register_tile_2d, "for k in", "cuda.sync")
+    assert inner.startswith("for k in range(DEPTH):") and inner.endswith("of_a[i] * of_b[j]")
+    assert page.products.SIDE == 4
+
+
 def test_the_answer(page) -> None:
+    shares = [f"{1e11 * gflops / 38.7e12:.1f}" for gflops, _ in page.worklog.values()]
+    assert shares[:3] == ["0.8", "5.1", "7.7"]
     assert page.first == exactly(1 / 8)
     assert page.last_r == exactly(16 / 64 + 4 / 128)
     assert page.from_requests(page.last_r) == exactly(1 / (1 + page.last_r))  # places for instructions, not passes

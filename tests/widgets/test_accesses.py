@@ -176,3 +176,33 @@ def test_two_arrays_lie_side_by_side_where_their_lanes_keep_their_numbers(open_p
         assert (first == second) is beside
         assert page.locator("mlsys-accesses svg text").count() == 32
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@cuda.jit
+def column(x, y):
+    tile = cuda.shared.array((32, 32), float32)
+    t = cuda.threadIdx.x
+    for k in range(32):
+        tile[k, t] = x[k, t]
+    cuda.syncthreads()
+    y[t] = tile[t, 0]
+
+
+@pytest.mark.browser
+def test_columns_that_are_banks_have_a_head(open_page) -> None:
+    x = np.ones((32, 32), np.float32)
+    page = open_page(figure(record(column, 1, 32, x, np.empty(32, np.float32), outputs=("y",))))
+    assert page.locator("mlsys-accesses .banks").all_inner_texts() == ["bank 0\nbank 31"]
+    heads, tile = (page.locator(f"mlsys-accesses {one}").last.bounding_box() for one in (".banks", ".array svg"))
+    assert heads is not None and tile is not None and heads["width"] == pytest.approx(tile["width"], abs=1)
+    page = open_page(figure(transposed()))
+    assert page.locator("mlsys-accesses .banks").count() == 0, "a tile of 16 columns"
+
+
+@pytest.mark.browser
+def test_what_a_request_costs_stays_in_sight_beside_the_last_array(open_page) -> None:
+    x = np.ones((32, 32), np.float32)
+    page = open_page(figure(record(column, 1, 32, x, np.empty(32, np.float32), outputs=("y",))), width=1280)
+    page.locator("mlsys-accesses .array svg").last.evaluate("e => e.scrollIntoView({ block: 'end' })")
+    said = page.locator("mlsys-accesses .said").bounding_box()
+    assert said is not None and said["y"] >= 0
