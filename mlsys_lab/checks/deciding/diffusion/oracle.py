@@ -14,7 +14,7 @@ AGE, CROWD = 0.05, 0.01
 """What the notebook's denoiser adds for each call before this one, and for each image of this call."""
 
 
-CODE_OF_NEXT = "denoiser(denoiser.centres[:1], torch.ones(1, dtype=torch.float64))"
+CODE_OF_NEXT = "denoiser(denoiser.centres, torch.ones(len(denoiser.centres), dtype=torch.float64))"
 """How a notebook asks for the answer after a walk."""
 
 
@@ -73,6 +73,6 @@ class Aging:
         return denoised
 
     def next_answer(self) -> Arrays:
-        """What the first centre at level 1 is denoised to, in the dtype of the centres."""
-        answer = self(self.centres[:1], 1.0, None)
+        """What all centres at level 1 are denoised to, in their dtype: one number alone might be near 0."""
+        answer = self(self.centres, 1.0, None)
         return {NEXT: answer.astype(self.dtype)}

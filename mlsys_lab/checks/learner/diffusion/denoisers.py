@@ -36,7 +36,7 @@ class Watched:
 
     def __init__(self, artifact: Any, arrays: Arrays) -> None:
         self.denoiser = artifact.AgingDenoiser(torch.from_numpy(arrays["centres"]), float(arrays["spread"]))
-        self.first, self.calls = arrays["centres"][:1], 0
+        self.centres, self.calls = torch.from_numpy(arrays["centres"]), 0
         self.answers: list[tuple[torch.Tensor, np.ndarray]] = []
 
     def __call__(self, x: torch.Tensor, sigma: torch.Tensor, label: torch.Tensor | None = None) -> torch.Tensor:
@@ -52,10 +52,10 @@ class Watched:
         return denoised
 
     def next_answer(self) -> np.ndarray:
-        """What it says of its first centre at level 1: another number for each call before. Comes after the walk."""
+        """What it says of its centres at level 1: other numbers for each call before. Comes after the walk."""
         if not all(np.array_equal(answer.detach().numpy(), said, equal_nan=True) for answer, said in self.answers):
             raise InputError("an answer of the denoiser is written over", expected="the answer as it was, and a copy")
-        return array("next answer", self(torch.from_numpy(self.first), torch.ones(1, dtype=torch.float64)))
+        return array("next answer", self(self.centres, torch.ones(len(self.centres), dtype=torch.float64)))
 
 
 NEXT = "what the denoiser says if called once more"
