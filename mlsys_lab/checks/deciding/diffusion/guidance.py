@@ -8,13 +8,13 @@ import numpy as np
 
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.diffusion.oracle import (
-    CLASSES,
     CODE_OF_NEXT,
     Aging,
     column,
     draw_denoiser,
     draw_images,
     draw_levels,
+    null_of,
 )
 from mlsys_lab.checks.learner.diffusion import denoisers as calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
@@ -50,7 +50,7 @@ def guided(denoise: Aging, x: np.ndarray, arrays: Arrays) -> np.ndarray:
     sigma, scale = arrays["sigma"], arrays["scale"]
     acts = np.array((arrays["low"] <= sigma) & (sigma <= arrays["high"]) & (scale != 1))
     again = np.concatenate([np.arange(len(x)), np.flatnonzero(acts)])
-    label = np.concatenate([arrays["label"], np.full(int(acts.sum()), CLASSES)])
+    label = np.concatenate([arrays["label"], np.full(int(acts.sum()), denoise.null)])
     answers = denoise(x[again], sigma[again], label)
     denoised = answers[: len(x)].copy()
     w = column(scale[acts] - 1, denoised)
@@ -74,7 +74,7 @@ def _code_of_guide(arrays: Arrays) -> str:
     )
     return (
         f"denoiser = AgingDenoiser({centres}, {float(arrays['spread'])!r})\n"
-        f"guide(denoiser, {x}, {sigma}, {label}, {scale}, {CLASSES}, {low}, {high})\n{CODE_OF_NEXT}"
+        f"guide(denoiser, {x}, {sigma}, {label}, {scale}, {null_of(arrays)}, {low}, {high})\n{CODE_OF_NEXT}"
     )
 
 
@@ -92,7 +92,8 @@ CHECKS = (
             Case("one image", {"shape": (1, 2, 2)}),
             Case("an interval for each", {"shape": (8, 3), "each": True}),
             Case("single precision", {"shape": (4, 4), "interval": (0, 2), "dtype": "float32"}),
-            Case("many images", {"shape": (24, 2, 3), "interval": (4, 19), "plain": 5}, hidden=True),
+            Case("numbers without axes", {"shape": (5,), "dtype": "float32"}),
+            Case("many images", {"shape": (24, 2, 3), "interval": (4, 19), "plain": 5, "classes": 11}, hidden=True),
         ),
         inputs=_draw_guided,
         run=calls.guide,

@@ -116,7 +116,7 @@ CHECKS = (
             Case("one image", {"shape": (1, 3, 3)}),
             Case("as many images as columns", {"shape": (4, 4)}),
             Case("single precision", {"shape": (2, 1, 3, 2), "dtype": "float32"}),
-            Case("numbers without axes", {"shape": (7,)}),
+            Case("numbers without axes", {"shape": (7,), "dtype": "float32"}),
             Case("many images", {"shape": (33, 1, 2, 7)}, hidden=True),
         ),
         inputs=_draw_noisy,

@@ -10,12 +10,11 @@ import numpy as np
 from mlsys_lab.checks.learner.diffusion.denoisers import NEXT
 from mlsys_lab.checks.learner.spec import Arrays, Case
 
-CLASSES = 3
 AGE, CROWD = 0.05, 0.01
 """What the notebook's denoiser adds for each call before this one, and for each image of this call."""
 
 
-CODE_OF_NEXT = "denoiser(denoiser.centres[:1], torch.ones(1, dtype=torch.float64))"
+CODE_OF_NEXT = "denoiser(denoiser.centres, torch.ones(len(denoiser.centres), dtype=torch.float64))"
 """How a notebook asks for the answer after a walk."""
 
 
@@ -36,15 +35,24 @@ def draw_levels(rng: np.random.Generator, case: Case) -> np.ndarray:
     return levels
 
 
+def null_of(arrays: Arrays) -> int:
+    """The label of no class: K, as after K classes come the centres of null and of no label."""
+    return len(arrays["centres"]) - 2
+
+
 def draw_denoiser(rng: np.random.Generator, case: Case) -> Arrays:
-    """Centres of all classes, of null and of no label; their deviation; labels unless the case has `none`."""
+    """Centres of all classes, of null and of no label; their deviation; labels unless the case has `none`.
+
+    There are 2 to 5 classes, or as many as the case has: others, for a solution that knows how many it is shown.
+    """
     B, *shape = case.params["shape"]
+    K = case.params.get("classes") or int(rng.integers(2, 6))
     dtype = case.params.get("dtype", "float64")
     given = {
-        "centres": rng.standard_normal((CLASSES + 2, *shape)).astype(dtype),
+        "centres": rng.standard_normal((K + 2, *shape)).astype(dtype),
         "spread": np.array(rng.uniform(0.3, 0.8)),
     }
-    return given if case.params.get("none") else {**given, "label": rng.integers(0, CLASSES, B)}
+    return given if case.params.get("none") else {**given, "label": rng.integers(0, K, B)}
 
 
 class Aging:
@@ -53,6 +61,7 @@ class Aging:
     def __init__(self, arrays: Arrays) -> None:
         self.centres, self.dtype = arrays["centres"].astype(np.float64), arrays["centres"].dtype
         self.spread, self.calls = float(arrays["spread"]), 0
+        self.null = null_of(arrays)
 
     def __call__(self, x: np.ndarray, sigma: np.ndarray | float, label: np.ndarray | None) -> np.ndarray:
         """Denoise x (B, ...) at levels sigma, one or (B,), of classes label (B,)."""
@@ -64,6 +73,6 @@ class Aging:
         return denoised
 
     def next_answer(self) -> Arrays:
-        """What the first centre at level 1 is denoised to, in the dtype of the centres."""
-        answer = self(self.centres[:1], 1.0, None)
+        """What all centres at level 1 are denoised to, in their dtype: one number alone might be near 0."""
+        answer = self(self.centres, 1.0, None)
         return {NEXT: answer.astype(self.dtype)}

@@ -84,6 +84,7 @@ CHECKS = (
             Case("noise, single precision", {"prediction": "epsilon", "shape": (2, 5), "dtype": "float32"}),
             Case("v, single precision", {"prediction": "v", "shape": (2, 5), "dtype": "float32"}),
             Case("v, one image", {"prediction": "v", "shape": (1, 2, 2)}),
+            Case("v, numbers without axes", {"prediction": "v", "shape": (4,), "dtype": "float32"}),
             Case("noise, many images", {"prediction": "epsilon", "shape": (17, 2, 3)}, hidden=True),
             Case("v, many images", {"prediction": "v", "shape": (17, 17)}, hidden=True),
         ),

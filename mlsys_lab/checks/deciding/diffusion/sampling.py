@@ -16,7 +16,8 @@ from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
 
 
 def _draw_step(rng: np.random.Generator, case: Case) -> Arrays:
-    sigma = math.exp(rng.uniform(math.log(0.4), math.log(20)))
+    least = max(0.4, 1.5 * case.params.get("to", 0.0))
+    sigma = math.exp(rng.uniform(math.log(least), math.log(20)))
     following = case.params.get("to", sigma * rng.uniform(0.3, 0.8))
     eta = case.params.get("eta", rng.uniform(0.2, 0.9))
     return {
@@ -153,7 +154,9 @@ CHECKS = (
             Case("DDIM", {"shape": (3, 2), "eta": 0}),
             Case("between the two", {"shape": (2, 1, 3, 2)}),
             Case("down to 0", {"shape": (2, 3), "to": 0.0}),
+            Case("down to 1", {"shape": (2, 3), "to": 1.0}),
             Case("single precision", {"shape": (4, 2), "dtype": "float32"}),
+            Case("numbers without axes", {"shape": (4,), "dtype": "float32"}),
             Case("many images", {"shape": (15, 3)}, hidden=True),
         ),
         inputs=_pick("x", "x0", *_STEP),
@@ -175,8 +178,10 @@ CHECKS = (
             Case("DDIM", {"shape": (3, 2), "eta": 0}),
             Case("DDPM, unequal sides", {"shape": (2, 1, 3, 4), "eta": 1}),
             Case("down to 0", {"shape": (2, 3), "to": 0.0, "eta": 1}),
+            Case("down to 1", {"shape": (2, 3), "to": 1.0}),
             Case("one image, without a label", {"shape": (1, 4), "none": True}),
             Case("single precision", {"shape": (3, 3), "dtype": "float32"}),
+            Case("numbers without axes", {"shape": (4,), "dtype": "float32"}),
             Case("many images", {"shape": (22, 2, 2)}, hidden=True),
         ),
         inputs=_pick("x", "noise", "centres", "spread", "label", *_STEP),
@@ -196,8 +201,10 @@ CHECKS = (
             Case("points", {"shape": (3, 2)}),
             Case("images of unequal sides", {"shape": (2, 3, 1, 4)}),
             Case("down to 0", {"shape": (2, 3), "to": 0.0}),
+            Case("down to 1", {"shape": (2, 3), "to": 1.0}),
             Case("one image, without a label", {"shape": (1, 4), "none": True}),
             Case("single precision", {"shape": (3, 3), "dtype": "float32"}),
+            Case("numbers without axes", {"shape": (4,), "dtype": "float32"}),
             Case("many images", {"shape": (22, 2, 2)}, hidden=True),
         ),
         inputs=_pick("x", "centres", "spread", "label", "sigma", "following"),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from mlsys_lab.checks.deciding.compare import close
-from mlsys_lab.checks.deciding.diffusion.oracle import CLASSES
 from mlsys_lab.checks.deciding.diffusion.predictions import draw_predictions, scales, target
 from mlsys_lab.checks.learner.diffusion import training as calls
 from mlsys_lab.checks.learner.diffusion.training import PREDICTIONS, WEIGHTS
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
+
+CLASSES = 3
+"""Classes of the network; the label after them is for none."""
 
 # --- A linear network -------------------------------------------------------------------------------------------------
 
@@ -53,7 +55,7 @@ def _expect_losses(arrays: Arrays) -> Arrays:
 def _draw_steps(rng: np.random.Generator, case: Case) -> Arrays:
     steps = [_draw_losses(rng, case) for _ in range(case.params["steps"])]
     stacked = {name: np.stack([step[name] for step in steps]) for name in ("x0", "noise", "sigma", "label")}
-    rates = {"rate": np.array(case.params.get("rate", 0.05)), "decay": np.array(case.params.get("decay", 0.8))}
+    rates = {"rate": np.array(case.params.get("rate", 0.05)), "decay": np.array(rng.uniform(0.3, 0.9))}
     return stacked | {name: steps[0][name] for name in ("prediction", *WEIGHTS)} | rates
 
 
@@ -158,6 +160,7 @@ CHECKS = (
             Case("the image, without labels", {"prediction": "x0", "shape": (4, 3), "none": True}),
             Case("one image", {"prediction": "v", "shape": (1, 2, 2)}),
             Case("single precision", {"prediction": "epsilon", "shape": (3, 4), "dtype": "float32"}),
+            Case("numbers without axes", {"prediction": "v", "shape": (5,), "dtype": "float32"}),
             Case("many images", {"prediction": "v", "shape": (29, 3, 2)}, hidden=True),
         ),
         inputs=_draw_losses,
@@ -219,7 +222,7 @@ CHECKS = (
         cases=(
             Case("one step", {"prediction": "v", "shape": (4, 2), "steps": 1}),
             Case("three steps", {"prediction": "v", "shape": (3, 3), "steps": 3}),
-            Case("noise, unequal sides", {"prediction": "epsilon", "shape": (2, 1, 2, 3), "steps": 2, "decay": 0.5}),
+            Case("noise, unequal sides", {"prediction": "epsilon", "shape": (2, 1, 2, 3), "steps": 2}),
             Case("the image", {"prediction": "x0", "shape": (5, 2), "steps": 4, "rate": 0.2}),
             Case("many steps", {"prediction": "v", "shape": (6, 2, 2), "steps": 12}, hidden=True),
         ),

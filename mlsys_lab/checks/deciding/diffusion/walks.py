@@ -111,6 +111,7 @@ WALKS = (
     Case("images of unequal sides", {"S": 3, "shape": (2, 1, 3, 4)}),
     Case("one image, without a label", {"S": 3, "shape": (1, 2, 2), "none": True}),
     Case("single precision", {"S": 5, "shape": (3, 4), "dtype": "float32"}),
+    Case("numbers without axes", {"S": 3, "shape": (4,), "dtype": "float32"}),
     Case("many steps", {"S": 23, "shape": (5, 2, 3)}, hidden=True),
 )
 CHECKS = (
@@ -148,6 +149,7 @@ CHECKS = (
             Case("one image", {"shape": (1, 4)}),
             Case("as many images as columns", {"shape": (3, 3)}),
             Case("single precision", {"shape": (3, 2, 2), "dtype": "float32"}),
+            Case("numbers without axes", {"shape": (4,), "dtype": "float32"}),
             Case("many images", {"shape": (21, 1, 3)}, hidden=True),
         ),
         inputs=_draw_directions,

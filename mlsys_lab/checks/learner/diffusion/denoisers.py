@@ -29,11 +29,15 @@ MOST_CALLS = 200
 
 
 class Watched:
-    """The case's aging denoiser, not called yet; refuses levels of a wrong shape, and calls without end."""
+    """The case's aging denoiser, not called yet.
+
+    It refuses levels of a wrong shape, calls without end, and in the end answers that were written over.
+    """
 
     def __init__(self, artifact: Any, arrays: Arrays) -> None:
         self.denoiser = artifact.AgingDenoiser(torch.from_numpy(arrays["centres"]), float(arrays["spread"]))
-        self.first, self.calls = arrays["centres"][:1], 0
+        self.centres, self.calls = torch.from_numpy(arrays["centres"]), 0
+        self.answers: list[tuple[torch.Tensor, np.ndarray]] = []
 
     def __call__(self, x: torch.Tensor, sigma: torch.Tensor, label: torch.Tensor | None = None) -> torch.Tensor:
         """Denoise x (B, ...) at levels sigma (B,) of classes label (B,)."""
@@ -44,11 +48,14 @@ class Watched:
             got, expected = tuple(sigma.shape), tuple(x.shape[:1])
             raise InputError("the denoiser is not given a level for each image", got=got, expected=expected)
         denoised: torch.Tensor = self.denoiser(x, sigma, label)
+        self.answers.append((denoised, array("the answer", denoised.detach())))
         return denoised
 
     def next_answer(self) -> np.ndarray:
-        """What it says of its first centre at level 1: another number for each call before."""
-        return array("next answer", self(torch.from_numpy(self.first), torch.ones(1, dtype=torch.float64)))
+        """What it says of its centres at level 1: other numbers for each call before. Comes after the walk."""
+        if not all(np.array_equal(answer.detach().numpy(), said, equal_nan=True) for answer, said in self.answers):
+            raise InputError("an answer of the denoiser is written over", expected="the answer as it was, and a copy")
+        return array("next answer", self(self.centres, torch.ones(len(self.centres), dtype=torch.float64)))
 
 
 NEXT = "what the denoiser says if called once more"

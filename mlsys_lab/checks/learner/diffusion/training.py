@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -26,13 +26,13 @@ class LinearNetwork:
         self.matrix, self.by_level, self.by_label = (torch.tensor(arrays[name], requires_grad=True) for name in WEIGHTS)
         self.calls = 0
 
-    def named_parameters(self) -> list[tuple[str, torch.Tensor]]:
+    def named_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Weights of the network, each with its name."""
-        return list(zip(WEIGHTS, self.parameters(), strict=True))
+        return zip(WEIGHTS, self.parameters(), strict=True)
 
-    def parameters(self) -> list[torch.Tensor]:
-        """Weights of the network."""
-        return [self.matrix, self.by_level, self.by_label]
+    def parameters(self) -> Iterator[torch.Tensor]:
+        """Weights of the network, once."""
+        return iter((self.matrix, self.by_level, self.by_label))
 
     def train(self, mode: bool = True) -> LinearNetwork:
         """Return the network, which is the same in training."""
@@ -46,7 +46,7 @@ class LinearNetwork:
     def __call__(self, x: torch.Tensor, noise: torch.Tensor, label: torch.Tensor | None = None) -> torch.Tensor:
         """Answer to x (B, ...), whose levels noise (B,) tells; the calls before this one show in it."""
         told = self.by_label[-1] if label is None else self.by_label[label]
-        flat = x.flatten(1) @ self.matrix.T + noise[:, None] * self.by_level + told + 0.1 * self.calls
+        flat = x.reshape(len(x), -1) @ self.matrix.T + noise[:, None] * self.by_level + told + 0.1 * self.calls
         self.calls += 1
         return flat.view_as(x)
 

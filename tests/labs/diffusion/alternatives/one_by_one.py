@@ -27,8 +27,6 @@ def score(denoised, x, sigma):
 
 
 def slope(denoised, x, sigma):
-    if not len(x):
-        return x
     return torch.stack([(one - d) / level for d, one, level in zip(denoised, x, sigma.tolist(), strict=True)])
 
 
