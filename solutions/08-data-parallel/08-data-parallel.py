@@ -208,7 +208,8 @@ show(figure, alt="Slope against step: weighted by tokens two ranks agree with on
 #
 # **2a.** `assign_buckets(sizes, bucket_bytes)`: go through the parameters from the *last* to the first, `sizes` being
 # their bytes, and put neighbours into one bucket as long as it has at most `bucket_bytes`. A parameter that is larger
-# alone is a bucket of its own. Return the buckets in that order, each a list of the parameters' numbers.
+# alone is a bucket of its own. Return the buckets in that order, each a list of the parameters' numbers; without
+# parameters there is none.
 #
 # **2b.** `DDP(rank, parameters, bucket_bytes)`. When it is made, all ranks get rank 0's parameters, and each parameter
 # gets a **hook**: its method `register_post_accumulate_grad_hook` takes a function, which torch calls with it as soon
@@ -221,7 +222,7 @@ show(figure, alt="Slope against step: weighted by tokens two ranks agree with on
 #
 # `finish()` is called after `backward()`. Which buckets can be left then? Those with a parameter that this rank's loss
 # did not use: no hook will ever be called for it. It counts as zeros, and gets the mean too. After `finish()` every
-# `grad` is the mean, and everything is ready for the next step.
+# `grad` is the mean, and everything is ready for the next step, whose loss may use other parameters.
 #
 # Give it an attribute `sync`, `True` at first. While it is `False`, hooks note nothing and send nothing. (Task 3.)
 #
@@ -419,8 +420,8 @@ check("accumulate")
 #
 # **4a.** `ShardedOptimizer(rank, parameters, optimizer_class, **options)`. When it is made, all ranks get rank 0's
 # parameters. All parameters laid end to end are one flat array; `shard` is a tensor with a copy of this rank's chunk of
-# it (`split_chunks`), and the only parameter of the optimiser inside, `optimizer_class([shard], **options)`. That may
-# be `torch.optim.Adam`, or anything that moves each element by itself, by `step()`, as its `grad` says.
+# it (`split_chunks`), detached, and the only parameter of the optimiser inside, `optimizer_class([shard], **options)`.
+# That may be `torch.optim.Adam`, or anything that moves each element by itself, by `step()`, as its `grad` says.
 #
 # - `reduce_gradients()`: `shard.grad` becomes the mean over all ranks of this rank's chunk of the gradients. A
 #   parameter whose `grad` is `None` counts as zeros.
@@ -430,7 +431,7 @@ check("accumulate")
 # **4b.** Clipping. A gradient whose norm is more than `max_norm` is scaled down to that norm. Norm of *what*? Of the
 # whole gradient, of which each rank has a part. By the norm of its own part, every rank would scale by another factor,
 # and the step would point elsewhere. `clip_gradient(rank, part, max_norm)` scales `part` in place, and returns the norm
-# of the whole gradient, before it was clipped, as a float. A part may be empty, a gradient zero.
+# of the whole gradient, before it was clipped, as a float. A part may be empty, a gradient zero, and so may `max_norm`.
 #
 # **Size:** about 7, 4, 2, 5 and 5 lines. **Cost:** a step sends as many bytes as one all-reduce of n numbers. A rank
 # cannot keep the states of what it never receives: that is how this is judged, and by what `optimizer_class` is given.
@@ -509,12 +510,13 @@ check("clip_gradient")
 # reduce-scatter, of which the rank keeps its own chunk.
 #
 # **Write** `ShardedLayer(rank, layer, weights)`. `layer(x, *weights)` is a function that computes the layer from x and
-# its whole weights; `weights` are this rank's at the start, of which rank 0's count.
+# its whole weights; `weights` are this rank's at the start, of which rank 0's count. They may want gradients.
 #
 # - `shard`: this rank's chunk of all the layer's weights laid end to end, a tensor with memory of its own that wants a
 #   gradient. `shard.grad` is where `backward()` leaves this rank's chunk of the mean gradient.
 # - `gather()`: the whole weights, as a list in the order and the shapes of `weights`.
-# - calling it with `x` gives what the layer makes of x. A net may call one layer more than once: gradients add up.
+# - calling it with `x` gives what the layer makes of x. A net may call one layer more than once: gradients add up. So
+#   they do where `backward()` is asked again (`retain_graph=True`). Neither x nor whether it wants a gradient changes.
 #
 # What torch is to do in the forward and the backward pass is yours to say in `Gathered`, a `torch.autograd.Function`.
 # `forward` gathers, and computes the layer; torch records nothing of what happens inside. It may put away what
@@ -705,7 +707,7 @@ show(figure, alt="Bytes a parameter that one of four ranks holds: most with DDP,
 # **6b.** `reshard(parts, size)`: the parts of all ranks, in order, become parts for `size` ranks. Entries without axes
 # are alike on all ranks, and every new part has a copy. `"random"` cannot be divided: new rank r takes that of old rank
 # r modulo the number of old parts. All others are chunks of flat arrays, as `split_chunks` cuts them: join, and cut
-# again.
+# again. Each entry lies in memory of its own, no more than it needs: who saves a view saves all that it is a view of.
 #
 # **Size:** about 3, 6 and 10 lines. **Cost:** 6a sends nothing to save, and gathers the weights to load.
 

@@ -87,21 +87,24 @@ collectives = stack.load("collectives")
 # | behind the rows | add up over the ranks | nothing |
 #
 # **1a.** `take_part(rank, x, dim)`: this rank's part of x along `dim`, in memory of its own. Parts differ in length by
-# one at most, the longer ones first, as `torch.tensor_split` cuts. There may be more ranks than columns.
+# one at most, the longer ones first, as `torch.tensor_split` cuts. There may be more ranks than columns, or no columns
+# at all. The part wants no gradient, even where x does.
 #
 # **1b.** `Enter` and `Leave` are the two rows of the table, each a `torch.autograd.Function`: `forward(ctx, x, rank)`
 # gives the result, and may put away what `backward(ctx, grad)` needs as an attribute of `ctx`; `backward` returns a
 # gradient for each argument of `forward`, and `None` for the rank. `Enter.apply(x, rank)` uses it. (A `forward` that
-# has nothing to do returns `x.view_as(x)`: autograd wants a tensor of its own.)
+# has nothing to do returns `x.view_as(x)`: autograd wants a tensor of its own.) Like all else that you are given,
+# neither x nor the gradient may be changed.
 #
 # With these, `column_linear(rank, x, weight, bias)` takes the whole x (T, D), this rank's columns (D, F/p) and its
 # entries of the bias, and gives this rank's columns of the result. `row_linear(rank, x, weight, bias)` takes this
 # rank's columns of x (T, F/p), its rows (F/p, D) and the whole bias (D,), and gives the whole result on every rank. The
-# bias is added **once**.
+# bias is added **once**. The x may be data, which want no gradient, or may be used elsewhere too, as beside a residual
+# connection: what comes back from there is whole already.
 #
 # **1c.** `ParallelMLP(rank, up, up_bias, down, down_bias)` is made of whole parameters, alike on all ranks, with shapes
-# (D, F), (F,), (F, O), (O,). Its attributes of the same names are this rank's parts of them, which want gradients.
-# Called with x (T, D) it gives $Y$ (T, O), with a ReLU as $\phi$.
+# (D, F), (F,), (F, O), (O,), which may want gradients. Its attributes of the same names are this rank's parts of them,
+# which want gradients of their own. Called with x (T, D) it gives $Y$ (T, O), with a ReLU as $\phi$.
 #
 # **Size:** about 1, 2 and 1 for `Enter`, 1 and 1 for `Leave`, 1, 1, 5 and 2 lines. **Cost:** one all-reduce of T·O
 # numbers forward, one of T·D backward.
@@ -232,6 +235,7 @@ else:
 # rank, a tensor without axes. `logits` (T, V/p) are this rank's, of the tokens from `start` on; ranks may have
 # unequally many. `targets` (T,) are numbers in the whole vocabulary, alike on all ranks: most lie on other ranks.
 # `backward()` gives each rank the gradient of its own logits, $(\text{softmax} - \text{one-hot})/T$, and sends nothing.
+# Asked again (`retain_graph=True`), it gives the same once more.
 #
 # Logits may be large: $e^{1000}$ is no number, and a rank's own largest is not the largest of all. Some may be
 # $-\infty$, as the padding of a vocabulary is, on one rank perhaps all.
@@ -345,7 +349,8 @@ else:
 # computes this rank's layers; `inputs` is a list of micro-batches that only rank 0 may use; `loss(y, i)` is the loss of
 # micro-batch i, which only the last rank may ask for. Between them:
 #
-# - forward: take x from `inputs` or from the rank before, compute, keep what the backward pass needs, send y on;
+# - forward: take x from `inputs`, which are data and stay so, or from the rank before, compute, keep what the backward
+#   pass needs, send y on;
 # - backward: the last rank goes back from its loss divided by m; others receive the gradient of their y and go back
 #   from there by `y.backward(gradient)`. Then send the gradient of x to the rank before.
 #
@@ -593,9 +598,9 @@ show(figure, alt="Bars of work by rank: rising with one stretch each, all alike 
 #
 # **5c.** `dispatch(rank, x, experts, weights, kept, owners, work)`: for this rank's tokens x (n, D) the sums of their
 # kept experts' weighted results (n, D). Expert e lives on rank `owners[e]`, an int64 tensor (E,): a rank may have many
-# or none. `work(e, rows)` is what expert e makes of rows (any, D), and only its own rank may ask for it. A rank cannot
-# know which rows will come, nor for which of its experts: let the experts' numbers, or how many rows there are for
-# each, travel first.
+# or none. `work(e, rows)` is what expert e makes of rows (any, D): only its own rank may ask for it, and only once for
+# each row that is meant for it. A rank cannot know which rows will come, nor for which of its experts: let the experts'
+# numbers, or how many rows there are for each, travel first.
 #
 # **Size:** about 7, 8 and 13 lines. **Cost:** each kept choice for an expert elsewhere sends D numbers there and D
 # back, and 8 bytes to say which expert, or 8 for each expert of the rank that they go to. Dropped choices send

@@ -36,57 +36,89 @@ def _tensor(name: str, got: Any, shape: tuple[int, ...]) -> torch.Tensor:
     return got
 
 
+def _values(name: str, got: Any) -> np.ndarray:
+    """The numbers of a result that is a tensor; InputError for anything else, on which later tasks could not work."""
+    if got is not None and not isinstance(got, torch.Tensor):
+        raise InputError(f"{name} is not a tensor", got=describe_value(got), expected="a torch.Tensor")
+    return array(name, got)
+
+
 def _refuse_change(name: str, tensor: torch.Tensor, given: np.ndarray) -> None:
     """Raise InputError where the learner's code has worked in a tensor that it was given."""
     if not np.array_equal(tensor.detach().numpy(), given, equal_nan=True):
         raise InputError(f"your code changes its input {name}", got="other values after the call")
 
 
-def _go_back(name: str, result: torch.Tensor, gradient: np.ndarray) -> None:
-    """Go back from a result; InputError where autograd has lost the way."""
+def _go_back(name: str, result: torch.Tensor, gradient: np.ndarray, *, again: bool = False) -> None:
+    """Go back from a result, `again` if this is not the last time; InputError where autograd has lost the way."""
     if not result.requires_grad:
         raise InputError(f"{name} leads back to nothing", got="no gradient wanted", help="was it detached?")
-    result.backward(torch.from_numpy(gradient).clone())  # type: ignore[no-untyped-call]
+    given = torch.from_numpy(gradient).clone()
+    result.backward(given, retain_graph=again)  # type: ignore[no-untyped-call]
+    _refuse_change(f"the gradient of what {name} gives", given, gradient)
 
 
 # --- columns and rows -------------------------------------------------------------------------------------------------
 
 
 def take_part(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
-    """Call `take_part`, then overwrite what the part was taken from."""
+    """Call `take_part` on what wants a gradient, then overwrite what the part was taken from."""
     (x,) = _tensors(arrays, "x")
-    part = artifact.take_part(rank, x, int(arrays["dim"]))
+    part = artifact.take_part(rank, x.requires_grad_(), int(arrays["dim"]))
     _refuse_change("x", x, arrays["x"])
-    x.fill_(7.0)
-    return {"part": array("part", part)}
+    x.data.fill_(7.0)
+    if isinstance(part, torch.Tensor) and part.requires_grad:
+        raise InputError("the part leads back to x", got="a gradient is wanted", expected="none: detach() it")
+    return {"part": _values("part", part)}
 
 
 def _linear(name: str, artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
-    """Call a layer and go back from it: the result, and the gradients of what went in."""
+    """Call a layer and go back from it: the result, and the gradients of what went in.
+
+    Where x wants a gradient, one comes from elsewhere too, as beside a residual connection.
+    """
     x, weight, bias = given = [one.requires_grad_() for one in _tensors(arrays, "x", "weight", "bias")]
+    x.requires_grad_(bool(arrays["x_wants"]))
     y = _tensor(name, getattr(artifact, name)(rank, x, weight, bias), (len(x), len(bias)))
     answers = {"result": array("result", y.detach())}
     _go_back(name, y, arrays["gradient"])
+    if x.requires_grad:
+        x.sum().backward()  # type: ignore[no-untyped-call]
     for one, called in zip(given, ("x", "weight", "bias"), strict=True):
         _refuse_change(called, one, arrays[called])
-        answers[f"{called}.grad"] = array(f"{called}.grad", one.grad)
+        if one.requires_grad:
+            answers[f"{called}.grad"] = array(f"{called}.grad", one.grad)
     return answers
 
 
+def _apply(name: str, artifact: Any, rank: Rank, given: np.ndarray) -> Arrays:
+    """Apply `Enter` or `Leave` to r + 1 times an array on rank r, and go back from there with as much."""
+    own = given * (rank.rank + 1)
+    x = torch.from_numpy(own).clone().requires_grad_()
+    y = _tensor(name, getattr(artifact, name).apply(x, rank), tuple(x.shape))
+    answers = {name: array(name, y.detach())}
+    _go_back(name, y, own)
+    _refuse_change("x", x, own)
+    return answers | {f"{name}: x.grad": array("x.grad", x.grad)}
+
+
 def column_linear(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
-    """Call `column_linear`, forward and backward."""
-    return _linear("column_linear", artifact, rank, arrays)
+    """Call `column_linear` and `Enter`, forward and backward."""
+    return _linear("column_linear", artifact, rank, arrays) | _apply("Enter", artifact, rank, arrays["x"])
 
 
 def row_linear(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
-    """Call `row_linear`, forward and backward."""
-    return _linear("row_linear", artifact, rank, arrays)
+    """Call `row_linear` and `Leave`, forward and backward."""
+    return _linear("row_linear", artifact, rank, arrays) | _apply("Leave", artifact, rank, arrays["gradient"])
 
 
 def parallel_mlp(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
-    """Two steps of plain descent of a `ParallelMLP`: result, gradient of x and this rank's parts after each."""
+    """Two steps of plain descent of a `ParallelMLP`: result, gradient of x and this rank's parts after each.
+
+    The whole parameters that it is made of want gradients, as parameters do.
+    """
     names = ("up", "up_bias", "down", "down_bias")
-    given = _tensors(arrays, *names)
+    given = [one.requires_grad_() for one in _tensors(arrays, *names)]
     mlp = artifact.ParallelMLP(rank, *given)
     answers: Arrays = {}
     for step, data in enumerate(arrays["x"]):
@@ -107,12 +139,13 @@ def parallel_mlp(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
 
 
 def cross_entropy(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
-    """Call `cross_entropy`, and go back from a multiple of it."""
+    """Call `cross_entropy`, and go back twice from a multiple of it."""
     logits, targets = _tensors(arrays, "logits", "targets")
     logits.requires_grad_()
     loss = _tensor("cross_entropy", artifact.cross_entropy(rank, logits, int(arrays["start"]), targets), ())
     answers = {"loss": number("loss", loss.detach())}
-    _go_back("cross_entropy", loss, arrays["gradient"])
+    for again in (True, False):
+        _go_back("cross_entropy", loss, arrays["gradient"], again=again)
     _refuse_change("logits", logits, arrays["logits"])
     _refuse_change("targets", targets, arrays["targets"])
     return answers | {"logits.grad": array("logits.grad", logits.grad)}
@@ -164,6 +197,8 @@ def run_stage(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     mean = artifact.run_stage(rank, list(actions), stage, inputs, loss)
     for i, one in enumerate(inputs):
         _refuse_change(f"inputs[{i}]", one, arrays[f"x{i}"])
+        if one.requires_grad:
+            raise InputError(f"your code changes its input inputs[{i}]", got="it wants a gradient after the call")
     if not is_last and mean is not None:
         raise InputError("run_stage gives a loss where there is none", got=repr(mean)[:40], expected="None")
     told = {"loss": number("loss", mean)} if is_last else {}
@@ -179,11 +214,9 @@ def zigzag(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `zigzag`: the positions of each rank."""
     got = artifact.zigzag(int(arrays["tokens"]), int(arrays["p"]))
     if not isinstance(got, list | tuple):
-        raise InputError(
-            "zigzag gives no list", got=describe_value(got), expected="a tensor of positions for each rank"
-        )
+        raise InputError("zigzag gives no list", got=describe_value(got), expected="a tensor for each rank")
     return {"count": np.array(len(got))} | {
-        f"rank {r}": array(f"positions of rank {r}", one) for r, one in enumerate(got)
+        f"rank {r}": _values(f"positions of rank {r}", one) for r, one in enumerate(got)
     }
 
 
@@ -194,7 +227,7 @@ def ring_attention(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     out = artifact.ring_attention(rank, q, k, v, positions)
     for name, one in zip("qkv", (q, k, v), strict=True):
         _refuse_change(name, one, arrays[name])
-    return {"result": array("result", out)}
+    return {"result": _values("result", out)}
 
 
 # --- experts ----------------------------------------------------------------------------------------------------------
@@ -209,7 +242,7 @@ def all_to_all(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     for r, one in enumerate(sent):
         _refuse_change(f"parts[{r}]", one, arrays[f"part{r}"])
         one.fill_(7)
-    return {"count": np.array(len(got))} | {f"from {r}": array(f"received[{r}]", one) for r, one in enumerate(got)}
+    return {"count": np.array(len(got))} | {f"from {r}": _values(f"received[{r}]", one) for r, one in enumerate(got)}
 
 
 def route(artifact: Any, arrays: Arrays) -> Arrays:
@@ -217,25 +250,26 @@ def route(artifact: Any, arrays: Arrays) -> Arrays:
     (logits,) = _tensors(arrays, "logits")
     got = artifact.route(logits, int(arrays["k"]), int(arrays["capacity"]))
     names = ("experts", "weights", "kept")
-    answers = {name: array(name, one) for name, one in zip(names, parts("route", got, *names), strict=True)}
+    answers = {name: _values(name, one) for name, one in zip(names, parts("route", got, *names), strict=True)}
     _refuse_change("logits", logits, arrays["logits"])
     return answers
 
 
 def dispatch(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
-    """Call `dispatch` with experts of one matrix each, of which a rank has its own alone."""
+    """Call `dispatch` with experts of one matrix each, of which a rank has its own alone; count the rows they got."""
     names = ("x", "experts", "weights", "kept", "owners")
-    given = _tensors(arrays, *names)
+    given, worked = _tensors(arrays, *names), []
 
     def work(e: int, rows: torch.Tensor) -> torch.Tensor:
         if f"expert{e}" not in arrays:
             raise InputError("a rank asks for an expert that lives elsewhere", got=f"expert {e} on rank {rank.rank}")
+        worked.append(len(rows))
         return (rows @ torch.from_numpy(arrays[f"expert{e}"])).tanh()
 
     out = artifact.dispatch(rank, *given, work)
     for name, one in zip(names, given, strict=True):
         _refuse_change(name, one, arrays[name])
-    return {"result": array("result", out)}
+    return {"result": _values("result", out), "rows that experts worked on": np.array(sum(worked))}
 
 
 # --- layouts ----------------------------------------------------------------------------------------------------------

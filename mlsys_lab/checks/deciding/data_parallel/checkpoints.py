@@ -64,6 +64,7 @@ def _expect_run(arrays: Arrays) -> Arrays:
     count, size = len(optimizer.weights), count_bytes(optimizer.weights)
     padded = count_padded_bytes(optimizer.weights, p)
     gathers = 2 + 2 * (2 * steps - stop + 1)  # two loadings, and one step besides those that are told
+    told["position of a later checkpoint"] = first["position"] + 1
     return expect_ranks(
         [told] * p,
         total_bytes=(p - 1) * (3 * size + gathers * padded),

@@ -17,7 +17,10 @@ MARKS = "0"
 
 
 def compare_leaving(got: Arrays, expected: Arrays) -> Mismatch | None:
-    """What is wrong with values, then with what was sent besides marks, then with when it was sent."""
+    """What is wrong with values, then with what was sent besides marks, then with when it was sent.
+
+    What leaves is expected for each rank as an array of steps and layers.
+    """
     if (mismatch := compare_ranks(got, expected)) is not None:
         return mismatch
     ledger, limits = read_ledger(got), traffic.limits_of(expected)
@@ -26,8 +29,8 @@ def compare_leaving(got: Arrays, expected: Arrays) -> Mismatch | None:
     if excess is not None or len(ledger.logs) == 1:
         return excess
     for rank, (log, leaving) in enumerate(zip(ledger.logs, limits["leaving"], strict=True)):
-        layers = leaving.size // 2  # there are two steps
-        for number, (posts, leave) in enumerate(zip(_count_posts(log, layers), leaving.tolist(), strict=True)):
+        layers = leaving.shape[1]
+        for number, (posts, leave) in enumerate(zip(_count_posts(log, layers), leaving.ravel().tolist(), strict=True)):
             if posts < leave:  # each sends or receives at least once
                 what = f"on rank {rank} a bucket does not leave when its last gradient has come"
                 goes_on = f"goes on from layer {layers - number % layers} of {layers}"

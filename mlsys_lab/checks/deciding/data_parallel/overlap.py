@@ -1,4 +1,4 @@
-"""Checks of tasks 2 and 3: buckets that leave during the backward pass, and micro-batches that send once.
+"""Checks of tasks 2b and 3: buckets that leave during the backward pass, and micro-batches that send once.
 
 Oracle: derivatives by hand, in NumPy. When buckets left is read from marks in the log.
 """
@@ -9,39 +9,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mlsys_lab.checks.deciding.compare import close
+from mlsys_lab.checks.deciding.data_parallel.buckets import fill_buckets
 from mlsys_lab.checks.deciding.data_parallel.marks import compare_leaving
 from mlsys_lab.checks.deciding.data_parallel.steps import SPLIT, count_bytes, draw, draw_weights, weights_of
 from mlsys_lab.checks.deciding.traffic import check_ranks, expect_ranks
 from mlsys_lab.checks.learner.data_parallel import overlap as calls
 from mlsys_lab.checks.learner.ranks import join_ranks, split_ranks
-from mlsys_lab.checks.learner.spec import Arrays, Case, Check
+from mlsys_lab.checks.learner.spec import Arrays, Case
 
 RATE = 0.1
 """What the calls multiply a gradient by before they subtract it."""
-
-
-def fill_buckets(sizes: Sequence[int], bucket_bytes: int) -> list[range]:
-    """Parameters of each bucket, from the last: cut wherever the next is too much."""
-    buckets, end = [], len(sizes)
-    while end:
-        begin = end - 1
-        while begin and sum(sizes[begin - 1 : end]) <= bucket_bytes:
-            begin -= 1
-        buckets.append(range(begin, end))
-        end = begin
-    return buckets
-
-
-def _draw_sizes(rng: np.random.Generator, case: Case) -> Arrays:
-    unit = 4 * int(rng.integers(1, 9))
-    sizes = np.array(case.params["sizes"], dtype=np.int64) * unit
-    return {"sizes": sizes, "bucket_bytes": np.array(case.params["room"] * unit + case.params.get("more", 0))}
-
-
-def _expect_buckets(arrays: Arrays) -> Arrays:
-    buckets = fill_buckets(arrays["sizes"].tolist(), int(arrays["bucket_bytes"]))
-    return {"count": np.array(len(buckets))} | {f"buckets[{i}]": np.array(bucket) for i, bucket in enumerate(buckets)}
+STEPS = 2
+"""Steps that the calls make, if a case names no other number."""
 
 
 # --- DDP --------------------------------------------------------------------------------------------------------------
@@ -51,13 +30,13 @@ def _draw_chain(rng: np.random.Generator, case: Case) -> Arrays:
     shapes, p = case.params["shapes"], case.params["p"]
     orders, without, zeros = (case.params.get(name, {}) for name in ("orders", "without", "zeros"))
     spread, dtype = case.params.get("spread", 0.5), case.params.get("dtype", "float64")
-    parts = []
+    steps, parts = case.params.get("steps", STEPS), []
     for rank in range(p):
-        used = np.array([(rank, i) not in without for i in range(len(shapes))])
+        used = [[not {(rank, i), (rank, i, s)} & {*without} for i in range(len(shapes))] for s in range(steps)]
         parts.append(
             draw_weights(rng, shapes, spread, dtype)  # other ones on each rank: rank 0's count
-            | {f"x{i}": draw(rng, 2, *shape, spread=0.5 * (i not in zeros)) for i, shape in enumerate(shapes)}
-            | {"order": np.array(orders.get(rank, range(len(shapes)))), "used": used}
+            | {f"x{i}": draw(rng, steps, *shape, spread=0.5 * (i not in zeros)) for i, shape in enumerate(shapes)}
+            | {"order": np.array(orders.get(rank, range(len(shapes)))), "used": np.array(used)}
             | {"bucket_bytes": np.array(case.params["bucket_bytes"])}
         )
     return join_ranks(parts)
@@ -72,7 +51,7 @@ def _expect_chain(arrays: Arrays) -> Arrays:
     for step in range(steps):
         sums = [np.zeros_like(w) for w in weights]
         for part in parts:
-            xs = [part[f"x{i}"][step] * part["used"][i] for i in range(len(weights))]
+            xs = [part[f"x{i}"][step] * part["used"][step, i] for i in range(len(weights))]
             factors = [1 + float(np.sum(w * x)) for w, x in zip(weights, xs, strict=True)]
             for i, x in enumerate(xs):
                 sums[i] += x * np.prod(factors[:i] + factors[i + 1 :])
@@ -83,16 +62,16 @@ def _expect_chain(arrays: Arrays) -> Arrays:
         [told] * p,
         total_bytes=(p - 1) * size * (1 + 2 * steps),
         total_messages=(p - 1) * (len(weights) + 2 * steps * p * len(buckets)),
-        leaving=np.array([_find_leaving(part, buckets) * steps for part in parts]),
+        leaving=np.array([[_find_leaving(part, step, buckets) for step in range(steps)] for part in parts]),
     )
 
 
-def _find_leaving(part: Arrays, buckets: Sequence[range]) -> list[int]:
+def _find_leaving(part: Arrays, step: int, buckets: Sequence[range]) -> list[int]:
     """How many buckets leave while the backward pass is in each layer: complete by then, as are all before them."""
     came: set[int] = set()
     leaving, left = [], 0
     for place in part["order"][::-1].tolist():
-        came |= {place} if part["used"][place] else set()
+        came |= {place} if part["used"][step, place] else set()
         before = left
         while left < len(buckets) and came.issuperset(buckets[left]):
             left += 1
@@ -101,8 +80,6 @@ def _find_leaving(part: Arrays, buckets: Sequence[range]) -> list[int]:
 
 
 # --- accumulation -----------------------------------------------------------------------------------------------------
-
-STEPS = 2
 
 
 def _draw_batches(rng: np.random.Generator, case: Case) -> Arrays:
@@ -142,7 +119,7 @@ def _expect_batches(arrays: Arrays) -> Arrays:
         [told] * p,
         total_bytes=(p - 1) * size * (1 + 2 * STEPS) + STEPS * p * (p - 1) * 64,
         total_messages=(p - 1) * (len(weights) + STEPS * 2 * p * (len(buckets) + 1)),
-        leaving=np.array([[_count_complete(part, buckets)] * STEPS for part in parts]),
+        leaving=np.array([[[_count_complete(part, buckets)]] * STEPS for part in parts]),
     )
 
 
@@ -157,31 +134,6 @@ def _count_complete(part: Arrays, buckets: Sequence[range]) -> int:
 SMALL = {"weights": 2, "width": 2, "bucket_bytes": 16}
 
 CHECKS = (
-    Check(
-        name="assign_buckets",
-        title="Which gradients leave together",
-        points=5,
-        cases=(
-            Case("two buckets", {"sizes": [2, 3, 1, 4], "room": 5}),
-            Case("filled to the last byte", {"sizes": [4, 2, 3, 1, 2], "room": 6}),
-            Case("one that is larger alone", {"sizes": [1, 9, 1, 2], "room": 4}),
-            Case("the largest comes last", {"sizes": [1, 1, 9], "room": 4}),
-            Case("the last would fit into the first bucket", {"sizes": [1, 4, 2, 3], "room": 6}),
-            Case("room for all", {"sizes": [3, 3], "room": 50}),
-            Case("a bucket for each", {"sizes": [3, 3, 3], "room": 1, "more": -1}),
-            Case("parameters without elements", {"sizes": [2, 0, 9, 0, 3], "room": 3}),
-            Case("many", {"sizes": [17, 5, 17, 3, 40, 90, 2, 33, 8, 8, 1], "room": 50}, hidden=True),
-        ),
-        inputs=_draw_sizes,
-        run=calls.assign_buckets,
-        expect=_expect_buckets,
-        compare=close,
-        pointer="From which end does the backward pass come? And when does a bucket have no room for the next one?",
-        hint="Walk the numbers downwards. Begin a new bucket where there is none yet, or where the bytes in it and the "
-        "next parameter's together are more than bucket_bytes; exactly full is allowed.",
-        uses=("assign_buckets",),
-        ask="assign_buckets(sizes.tolist(), bucket_bytes)",
-    ),
     check_ranks(
         name="ddp",
         title="Buckets that leave during the backward pass",
@@ -212,9 +164,19 @@ CHECKS = (
             Case("float32", {"p": 2, "shapes": [(3,), (2,), (1,)], "bucket_bytes": 12, "dtype": "float32"}),
             Case("one rank", {"p": 1, "shapes": [(2,), (2,)], "bucket_bytes": 16, "without": [(0, 0)]}),
             Case(
-                "four ranks, each in an order of its own",
+                "in every step other layers are used",
                 {
-                    "p": 4,
+                    "p": 2,
+                    "steps": 4,
+                    "shapes": [(2,), (2,), (1,), (3,)],
+                    "bucket_bytes": 40,
+                    "without": [(0, 0, 0), (1, 2, 1), (1, 1, 2), (1, 0, 2)],
+                },
+            ),
+            Case(
+                "six ranks, most in an order of their own",
+                {
+                    "p": 6,
                     "shapes": [(7,), (3, 2), (1,), (11,), (4,), (2, 2)],
                     "bucket_bytes": 100,
                     "orders": {1: [3, 1, 5, 0, 2, 4], 2: [5, 4, 3, 2, 1, 0], 3: [0, 2, 4, 1, 3, 5]},
@@ -237,7 +199,7 @@ CHECKS = (
         "    weights = [torch.from_numpy(arrays[name]).clone().requires_grad_() for name in names]\n"
         '    ddp, h = DDP(rank, weights, int(arrays["bucket_bytes"])), 1\n'
         '    for i in arrays["order"]:\n'
-        '        if arrays["used"][i]:\n'
+        '        if arrays["used"][0, i]:\n'
         '            h = h * (1 + (weights[i] * torch.from_numpy(arrays[f"x{i}"][0])).sum())\n'
         "    h.backward()\n"
         "    ddp.finish()\n"

@@ -1,4 +1,4 @@
-"""Checks of tasks 4 and 5: divided optimisers and weights. Oracle: one process with all of them, in NumPy.
+"""Checks of tasks 4 and 5a: divided optimisers and weights. Oracle: one process with all of them, in NumPy.
 
 That nobody keeps what belongs to others is not asked of the learner's code. A rank that receives only its chunk of the
 gradients cannot have the others' states; weights that are scaled between forward and backward pass are wrong in
@@ -11,7 +11,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.data_parallel.steps import (
     SPLIT,
     count_bytes,
@@ -23,7 +22,7 @@ from mlsys_lab.checks.deciding.data_parallel.steps import (
 from mlsys_lab.checks.deciding.traffic import check_ranks, expect_ranks
 from mlsys_lab.checks.learner.data_parallel import sharded as calls
 from mlsys_lab.checks.learner.ranks import join_ranks, split_ranks
-from mlsys_lab.checks.learner.spec import Arrays, Case, Check
+from mlsys_lab.checks.learner.spec import Arrays, Case
 
 RATE = 0.1
 """What the calls multiply a layer's gradient by before they subtract it."""
@@ -84,7 +83,8 @@ def _draw_parts(rng: np.random.Generator, case: Case) -> Arrays:
     spread = case.params.get("spread", 1.0)
     parts = [draw(rng, length, spread=spread) for length in case.params["lengths"]]
     norm = float(np.sqrt(sum(np.sum(part**2) for part in parts)))
-    return join_ranks([{"part": part, "max_norm": np.array(case.params["share"] * norm or 1.0)} for part in parts])
+    most = case.params.get("most", case.params["share"] * norm or 1.0)
+    return join_ranks([{"part": part, "max_norm": np.array(most)} for part in parts])
 
 
 def _expect_clipped(arrays: Arrays) -> Arrays:
@@ -111,7 +111,8 @@ def _draw_layers(rng: np.random.Generator, case: Case) -> Arrays:
             | {"x": draw(rng, steps, rows + rank, widths[0]).astype(dtype)}
             | {"g": draw(rng, steps, rows + rank, widths[-1]).astype(dtype)}
             | {"growth": np.array(growth), "x_wants": np.array(case.params.get("x_wants", True))}
-            | {"passes": np.array(case.params.get("passes", 1))}
+            | {name: np.array(case.params.get(name, 1)) for name in ("passes", "backward")}
+            | {"turned": np.array(case.params.get("turned", False))}
             for rank in range(p)
         ]
     )
@@ -125,7 +126,8 @@ def _expect_layers(arrays: Arrays) -> Arrays:
         both = w.reshape(width + 1, -1)  # the bias below the weight
         weights.append((both[:-1], both[-1]))
         width = both.shape[1]
-    growth, steps, passes = float(parts[0]["growth"]), len(parts[0]["x"]), int(parts[0]["passes"])
+    growth, steps = float(parts[0]["growth"]), len(parts[0]["x"])
+    passes, backward = int(parts[0]["passes"]), int(parts[0]["backward"])
     told: list[Arrays] = [{} for _ in range(p)]
     for step in range(steps):
         grown = [(w * growth, b * growth) for w, b in weights]
@@ -135,7 +137,7 @@ def _expect_layers(arrays: Arrays) -> Arrays:
             for w, b in weights * passes:
                 hs.append(np.tanh(hs[-1] @ w + b))
             one[f"step {step}: result"] = hs[-1]
-            g = part["g"][step]
+            g = backward * part["g"][step]
             for place in reversed(range(len(weights) * passes)):
                 g, i = g * (1 - hs[place + 1] ** 2), place % len(weights)
                 sums[i] = sums[i][0] + hs[place].T @ g, sums[i][1] + g.sum(0)
@@ -146,29 +148,13 @@ def _expect_layers(arrays: Arrays) -> Arrays:
     for one in told:
         one |= {f"layer {i}: w{k}": w for i, pair in enumerate(weights) for k, w in enumerate(pair)}
     depth, padded = len(weights), sum(count_padded_bytes([one], p) for one in flat)
-    gathers = 3 * steps * passes + 1  # two and a reduce-scatter in each pass, and one when all is over
+    # One forward, one and a reduce-scatter each time that it goes back, and one when all is over.
+    gathers = (1 + 2 * backward) * steps * passes + 1
     return expect_ranks(
         told,
         total_bytes=(p - 1) * (count_bytes(flat) + gathers * padded),
         total_messages=(p - 1) * depth * (2 + p * gathers),
     )
-
-
-def _draw_cost(rng: np.random.Generator, case: Case) -> Arrays:
-    p = case.params["p"]
-    return {"n": np.array(p * int(rng.integers(10, 10**6))), "p": np.array(p)}
-
-
-def _expect_cost(arrays: Arrays) -> Arrays:
-    """Who keeps each of a parameter's 16 bytes, and what a ring carries past each rank, chunk by chunk."""
-    n, p = int(arrays["n"]), int(arrays["p"])
-    chunk = n // p
-    told: Arrays = {}
-    for stage, whole_bytes in enumerate((16, 4, 2, 0)):  # bytes of a parameter that every rank has
-        told[f"stage {stage}: bytes kept"] = np.array(whole_bytes * n + (16 - whole_bytes) * chunk)
-        rounds = [chunk] * (p - 1) * (3 if stage == 3 else 2)
-        told[f"stage {stage}: elements sent"] = np.array(sum(rounds), dtype=np.int64)
-    return told
 
 
 CHECKS = (
@@ -181,7 +167,9 @@ CHECKS = (
             Case("three ranks, seven elements", {"p": 3, "shapes": [(1, 2), (3,), (2,)]}),
             Case("float32", {"p": 2, "shapes": [(2, 1), (3,)], "dtype": "float32"}),
             Case("more ranks than elements", {"p": 4, "shapes": [(2,), (1,)]}),
-            Case("a rank without a gradient", {"p": 2, "shapes": [(3,), (2,)], "without": [(1, 0)]}),
+            Case("as many ranks as elements", {"p": 4, "shapes": [(1, 2), (2,)]}),
+            Case("a parameter without a gradient", {"p": 2, "shapes": [(3,), (2,)], "without": [(1, 0)]}),
+            Case("a rank without any", {"p": 2, "shapes": [(3,), (2,)], "without": [(1, 0), (1, 1)]}),
             Case("one rank", {"p": 1, "shapes": [(2,), (3,)]}),
             Case("five ranks", {"p": 5, "shapes": [(7, 3), (7,), (2, 2, 2), (1,)], "without": [(4, 1)]}, hidden=True),
         ),
@@ -214,6 +202,7 @@ CHECKS = (
             Case("within the limit", {"lengths": [3, 2, 2], "share": 1.2}),
             Case("one rank has nothing", {"lengths": [2, 1, 0], "share": 0.25}),
             Case("a gradient of zeros", {"lengths": [2, 2], "share": 0.5, "spread": 0.0}),
+            Case("zeros, and no room at all", {"lengths": [2, 1], "share": 0.0, "spread": 0.0, "most": 0.0}),
             Case("a small gradient", {"lengths": [3, 2], "share": 0.5, "spread": 0.2}),
             Case("one rank", {"lengths": [4], "share": 0.5}),
             Case("many elements", {"lengths": [11, 11, 10], "share": 0.9}),
@@ -241,6 +230,8 @@ CHECKS = (
             Case("three ranks, two layers", {"p": 3, "depth": 2, "width": 2}),
             Case("more ranks than a layer has elements", {"p": 5, "depth": 1, "width": 1}),
             Case("layers that are used twice", {"p": 2, "depth": 2, "width": 2, "passes": 2}),
+            Case("gone back through twice", {"p": 2, "depth": 2, "width": 2, "backward": 2}),
+            Case("layers that turn their weights round", {"p": 2, "depth": 2, "width": 2, "turned": True}),
             Case("float32", {"p": 2, "depth": 1, "width": 3, "dtype": "float32"}),
             Case("the first layer's x wants no gradient", {"p": 2, "depth": 2, "width": 3, "x_wants": False}),
             Case("one rank", {"p": 1, "depth": 2, "width": 2}),
@@ -262,31 +253,13 @@ CHECKS = (
         "    width = x.shape[-1]\n"
         '    for name in (name for name in arrays if name[0] == "w"):\n'
         "        both = torch.from_numpy(arrays[name]).clone().view(width + 1, -1)\n"
-        "        layers.append(ShardedLayer(rank, lambda x, w, b: x @ w + b, [both[:-1], both[-1]]))\n"
+        '        layer = (lambda x, w, b: x @ w.T + b) if arrays["turned"] else (lambda x, w, b: x @ w + b)\n'
+        '        weight = both[:-1].T.contiguous() if arrays["turned"] else both[:-1]\n'
+        "        layers.append(ShardedLayer(rank, layer, [weight.requires_grad_(), both[-1].requires_grad_()]))\n"
         "        width = both.shape[1]\n"
         '    for layer in layers * int(arrays["passes"]):\n'
         "        x = layer(x).tanh()\n"
         "    return x.detach()\n\n\n"
         "run(program, split_ranks(given))",
-    ),
-    Check(
-        name="step_cost",
-        title="Bytes kept and elements sent, predicted",
-        points=4,
-        cases=(
-            Case("four ranks", {"p": 4}),
-            Case("one rank", {"p": 1}),
-            Case("sixty-four ranks", {"p": 64}),
-            Case("seven ranks", {"p": 7}, hidden=True),
-        ),
-        inputs=_draw_cost,
-        run=calls.step_cost,
-        expect=_expect_cost,
-        compare=close,
-        pointer="Which of 2, 2 and 12 bytes does each stage divide by p? How many halves of an all-reduce does it run?",
-        hint="A reduce-scatter sends n - n/p elements from each rank, and so does an all-gather. Stages 0 to 2 run one "
-        "of each, stage 3 gathers twice.",
-        uses=("step_cost",),
-        ask="[step_cost(n, p, stage) for stage in range(4)]",
     ),
 )

@@ -98,7 +98,7 @@ CHECKS = (
             Case("as many as stretches", {"tokens": 6, "p": 3}),
             Case("a number that leaves a rest", {"tokens": 15, "p": 2}),
             Case("one rank", {"tokens": 5, "p": 1}),
-            Case("four ranks", {"tokens": 61, "p": 4}, hidden=True),
+            Case("seven ranks", {"tokens": 101, "p": 7}, hidden=True),
         ),
         inputs=_draw_text,
         run=calls.zigzag,
@@ -142,7 +142,7 @@ CHECKS = (
             Case("a long text", {"p": 10, "tokens": 160, "n": 1, "h": 160, "g": 128}),
             Case(
                 "four ranks, positions in any order",
-                {"p": 4, "tokens": 29, "n": 3, "h": 5, "g": 7, "spread": 5.0, "division": "shuffled"},
+                {"p": 4, "tokens": 29, "n": 5, "h": 4, "g": 3, "spread": 5.0, "division": "shuffled"},
                 hidden=True,
             ),
         ),

@@ -85,14 +85,16 @@ def _expect_tokens(arrays: Arrays) -> Arrays:
     parts = split_ranks(arrays)
     p, owners = len(parts), parts[0]["owners"]
     matrices = [parts[owner][f"expert{e}"] for e, owner in enumerate(owners)]
-    width, told, travelling = parts[0]["x"].shape[1], [], 0
+    width, told, travelling, worked = parts[0]["x"].shape[1], [], 0, np.zeros(p, dtype=np.int64)
     for r, part in enumerate(parts):
         result = np.zeros_like(part["x"])
         for token, choice in np.argwhere(part["kept"]):
             e = part["experts"][token, choice]
             result[token] += part["weights"][token, choice] * np.tanh(part["x"][token] @ matrices[e])
             travelling += owners[e] != r
+            worked[owners[e]] += 1
         told.append({"result": result})
+    told = [one | {"rows that experts worked on": np.array(rows)} for one, rows in zip(told, worked, strict=True)]
     numbers = ITEM * max(int(travelling), (p - 1) * len(owners)) + 3 * NAMES * p * (p - 1)  # or how many rows in all
     return expect_ranks(told, total_bytes=2 * int(travelling) * width * ITEM + numbers, total_messages=4 * p * (p - 1))
 
@@ -108,8 +110,8 @@ CHECKS = (
             Case("empty parts", {"rows": [[0, 2, 0], [1, 0, 0], [0, 0, 0]], "width": 3}),
             Case("one rank", {"rows": [[2]], "width": 2}),
             Case(
-                "four ranks",
-                {"rows": [[5, 0, 1, 7], [2, 2, 9, 0], [0, 4, 1, 3], [6, 1, 0, 2]], "width": 3},
+                "seven ranks",
+                {"rows": [[(3 * i + 5 * j) % 8 for j in range(7)] for i in range(7)], "width": 3},
                 hidden=True,
             ),
         ),
@@ -146,7 +148,7 @@ CHECKS = (
             Case("no room at all", {"n": 3, "experts": 2, "k": 1, "capacity": 0}),
             Case("no token", {"n": 0, "experts": 3, "k": 2, "capacity": 1}),
             Case("large logits", {"n": 4, "experts": 5, "k": 2, "capacity": 2, "spread": 900.0}),
-            Case("many", {"n": 41, "experts": 7, "k": 3, "capacity": 13, "ties": True}, hidden=True),
+            Case("many", {"n": 41, "experts": 7, "k": 5, "capacity": 21, "ties": True}, hidden=True),
         ),
         inputs=_draw_logits,
         run=calls.route,
@@ -180,8 +182,8 @@ CHECKS = (
             Case("all experts of a token on one rank", {"owners": [1, 1, 1], "tokens": [3, 2], "k": 3, "width": 2}),
             Case("one rank", {"owners": [0, 0, 0], "tokens": [4], "k": 2, "width": 3}),
             Case(
-                "four ranks",
-                {"owners": [3, 0, 3, 1, 0, 3, 2], "tokens": [9, 4, 1, 13], "k": 3, "width": 5, "capacity": 4},
+                "six ranks",
+                {"owners": [3, 5, 3, 1, 4, 3, 2], "tokens": [9, 4, 1, 0, 13, 6], "k": 5, "width": 4, "capacity": 4},
                 hidden=True,
             ),
         ),

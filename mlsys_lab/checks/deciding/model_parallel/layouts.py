@@ -67,12 +67,11 @@ def _draw_machine(rng: np.random.Generator, case: Case) -> Arrays:
     flops_per_s = round(float(rng.uniform(3e14, 1.2e15)), -12)
     link, network = round(float(rng.uniform(2e11, 6e11)), -9), round(float(rng.uniform(2e10, 8e10)), -8)
     memory_bytes = case.params.get("memory_bytes", case.params.get("memory_gb", 80) * 1e9)
-    return {
-        "model": np.array(case.params["model"], dtype=np.int64),
-        "rates": np.array([flops_per_s, memory_bytes, link, network]),
-        "node": np.array(case.params.get("node", NODE)),
-        "batch": np.array(case.params["batch"]),
-    }
+    model = {"model": np.array(case.params["model"], dtype=np.int64), "batch": np.array(case.params["batch"])}
+    if "needs" in case.params:  # as much memory as a layout needs, or a little less or more
+        memory_bytes = kept_bytes(model, *case.params["needs"]) * (1 + case.params["spare"])
+    rates = np.array([flops_per_s, memory_bytes, link, network])
+    return model | {"rates": rates, "node": np.array(case.params.get("node", NODE))}
 
 
 def _draw_layout(rng: np.random.Generator, case: Case) -> Arrays:
@@ -122,6 +121,8 @@ def _compare_layouts(got: Arrays, expected: Arrays) -> Mismatch | None:
 SMALL, MIDDLING, LARGE = (24, 2048, 5632, 2048), (40, 5120, 13824, 4096), (80, 8192, 28672, 4096)
 FULL = 16 * 2**27 + 34 * 2**20 * 8
 """Bytes of 2²⁷ parameters on one device, and of the activations of their eight layers."""
+ONLY = {"model": (5, 1536, 4096, 1024), "devices": 30, "node": 3, "batch": 8, "needs": (2, 3, 5)}
+"""A cluster that can be divided in one way, with fewer micro-batches than stages, and neither as many as copies."""
 
 CHECKS = (
     Check(
@@ -174,6 +175,10 @@ CHECKS = (
                 "memory that is just enough",
                 {"model": (8, 1024, 4096, 1024), "devices": 1, "batch": 2, "memory_bytes": FULL},
             ),
+            Case("memory for the only layout that divides", ONLY | {"spare": SLACK}),
+            Case("a little less than the only layout needs", ONLY | {"spare": -SLACK}),
+            Case("no layout divides nodes and a half", {"model": (8, 1024, 4096, 1024), "devices": 12, "batch": 8}),
+            Case("fewer sequences than a node has devices", {"model": (8, *LARGE[1:]), "devices": 8, "batch": 1}),
             Case("fewer devices than a node has", {"model": SMALL, "devices": 4, "batch": 3}),
             Case("a large cluster", {"model": LARGE, "devices": 480, "batch": 240, "memory_gb": 96}, hidden=True),
         ),

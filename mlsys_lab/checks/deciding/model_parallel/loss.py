@@ -12,6 +12,9 @@ from mlsys_lab.checks.learner import model_parallel as calls
 from mlsys_lab.checks.learner.ranks import join_ranks, split_ranks
 from mlsys_lab.checks.learner.spec import Arrays, Case
 
+BACKWARD = 2
+"""How often the call goes back."""
+
 
 def _draw_logits(rng: np.random.Generator, case: Case) -> Arrays:
     t, widths = case.params["t"], case.params["widths"]
@@ -51,7 +54,10 @@ def _expect_loss(arrays: Arrays) -> Arrays:
     difference = np.exp(shifted - log_total[:, None])
     difference[np.arange(t), targets] -= 1
     cuts = np.cumsum([part["logits"].shape[1] for part in parts])[:-1]
-    told = [{"loss": np.array(loss), "logits.grad": grad * gradient / t} for grad in np.split(difference, cuts, axis=1)]
+    told = [
+        {"loss": np.array(loss), "logits.grad": BACKWARD * grad * gradient / t}
+        for grad in np.split(difference, cuts, axis=1)
+    ]
     return expect_ranks(
         told,
         total_bytes=3 * p * (p - 1) * t * ITEM,
@@ -77,7 +83,7 @@ CHECKS = (
             Case("a rank of padding alone", {"t": 3, "widths": [3, 3, 2], "padded": 2}),
             Case("one token", {"t": 1, "widths": [3, 3], "targets_on": 1}),
             Case("one rank", {"t": 3, "widths": [4]}),
-            Case("four ranks", {"t": 11, "widths": [1, 30, 7, 9], "spread": 300.0, "padded": 3}, hidden=True),
+            Case("six ranks", {"t": 15, "widths": [1, 30, 7, 9, 2, 5], "spread": 300.0, "padded": 3}, hidden=True),
         ),
         inputs=_draw_logits,
         run=calls.cross_entropy,
@@ -90,6 +96,7 @@ CHECKS = (
         ask=SPLIT + "def program(rank, arrays):\n"
         '    logits = torch.from_numpy(arrays["logits"]).clone().requires_grad_()\n'
         '    loss = cross_entropy(rank, logits, int(arrays["start"]), torch.from_numpy(arrays["targets"]))\n'
+        '    (loss * float(arrays["gradient"])).backward(retain_graph=True)\n'
         '    (loss * float(arrays["gradient"])).backward()\n'
         "    return loss.item(), logits.grad\n\n\n"
         "run(program, split_ranks(given))",

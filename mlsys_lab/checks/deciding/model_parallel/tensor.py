@@ -28,9 +28,9 @@ def cut(length: int, p: int) -> list[slice]:
     return [slice(a, b) for a, b in pairwise(cuts)]
 
 
-def all_reduce_costs(elements: int, p: int) -> dict[str, int]:
-    """Bytes and messages of all ranks together in one all-reduce."""
-    return {"total_bytes": 2 * (p - 1) * elements * ITEM, "total_messages": 2 * p * (p - 1)}
+def all_reduce_costs(elements: int, p: int, *, times: int) -> dict[str, int]:
+    """Bytes and messages of all ranks together in so many all-reduces, of so many elements in all."""
+    return {"total_bytes": 2 * (p - 1) * elements * ITEM, "total_messages": times * 2 * p * (p - 1)}
 
 
 def _draw_whole(rng: np.random.Generator, case: Case) -> Arrays:
@@ -45,12 +45,21 @@ def _expect_parts(arrays: Arrays) -> Arrays:
     return expect_ranks([{"part": part} for part in parts], total_messages=0)
 
 
+BESIDE = 1.0
+"""What comes back to each entry of x beside the layer."""
+
+
+def _wants(case: Case) -> Arrays:
+    """Whether x wants a gradient: it does, unless it is data."""
+    return {"x_wants": np.array(not case.params.get("data", False))}
+
+
 def _draw_columns(rng: np.random.Generator, case: Case) -> Arrays:
     p, t, d, f = (case.params[name] for name in "ptdf")
     x, weight, bias, gradient = draw(rng, t, d), draw(rng, d, f), draw(rng, f), draw(rng, t, f)
     return join_ranks(
         [
-            {"x": x, "weight": weight[:, own], "bias": bias[own], "gradient": gradient[:, own]}
+            {"x": x, "weight": weight[:, own], "bias": bias[own], "gradient": gradient[:, own]} | _wants(case)
             for own in case.params.get("cuts") or cut(f, p)
         ]
     )
@@ -60,23 +69,29 @@ def _expect_columns(arrays: Arrays) -> Arrays:
     parts = split_ranks(arrays)
     x = parts[0]["x"]
     x_grad = np.sum([part["gradient"] @ part["weight"].T for part in parts], axis=0)
+    all_parts = sum(range(1, len(parts) + 1))
     told = [
         {
             "result": x @ part["weight"] + part["bias"],
-            "x.grad": x_grad,
             "weight.grad": x.T @ part["gradient"],
             "bias.grad": part["gradient"].sum(0),
+            "Enter": x * r,
+            "Enter: x.grad": x * all_parts,
         }
-        for part in parts
+        | ({"x.grad": x_grad + BESIDE} if part["x_wants"] else {})
+        for r, part in enumerate(parts, start=1)
     ]
-    return expect_ranks(told, **all_reduce_costs(x.size, len(parts)))
+    return expect_ranks(told, **all_reduce_costs(2 * x.size, len(parts), times=2))
 
 
 def _draw_rows(rng: np.random.Generator, case: Case) -> Arrays:
     p, t, f, o = (case.params[name] for name in "ptfo")
     x, weight, bias, gradient = draw(rng, t, f), draw(rng, f, o), draw(rng, o), draw(rng, t, o)
     return join_ranks(
-        [{"x": x[:, own], "weight": weight[own], "bias": bias, "gradient": gradient} for own in cut(f, p)]
+        [
+            {"x": x[:, own], "weight": weight[own], "bias": bias, "gradient": gradient} | _wants(case)
+            for own in cut(f, p)
+        ]
     )
 
 
@@ -84,16 +99,19 @@ def _expect_rows(arrays: Arrays) -> Arrays:
     parts = split_ranks(arrays)
     gradient = parts[0]["gradient"]
     result = np.sum([part["x"] @ part["weight"] for part in parts], axis=0) + parts[0]["bias"]
+    all_parts = sum(range(1, len(parts) + 1))
     told = [
         {
             "result": result,
-            "x.grad": gradient @ part["weight"].T,
             "weight.grad": part["x"].T @ gradient,
             "bias.grad": gradient.sum(0),
+            "Leave": gradient * all_parts,
+            "Leave: x.grad": gradient * r,
         }
-        for part in parts
+        | ({"x.grad": gradient @ part["weight"].T + BESIDE} if part["x_wants"] else {})
+        for r, part in enumerate(parts, start=1)
     ]
-    return expect_ranks(told, **all_reduce_costs(result.size, len(parts)))
+    return expect_ranks(told, **all_reduce_costs(2 * result.size, len(parts), times=2))
 
 
 STEPS, RATE = 2, 0.1
@@ -125,8 +143,7 @@ def _expect_mlp(arrays: Arrays) -> Arrays:
             mine = {"up": grads["up"][:, own], "up_bias": grads["up_bias"][own], "down": grads["down"][own]}
             one |= {f"step {step}: {name}.grad": grad for name, grad in (grads | mine).items()}
         weights = {name: weights[name] - RATE * grads[name] for name in names}
-    costs = all_reduce_costs(given["x"].size + given["gradient"].size, p)
-    return expect_ranks(told, total_bytes=costs["total_bytes"], total_messages=2 * STEPS * costs["total_messages"])
+    return expect_ranks(told, **all_reduce_costs(given["x"].size + given["gradient"].size, p, times=2 * STEPS))
 
 
 PARTS_ASK = SPLIT + "run(lambda rank, arrays: {call}, split_ranks(given))"
@@ -134,8 +151,9 @@ LINEAR_ASK = (
     SPLIT + "def program(rank, arrays):\n"
     '    names = ("x", "weight", "bias")\n'
     "    x, weight, bias = [torch.from_numpy(arrays[name]).clone().requires_grad_() for name in names]\n"
+    '    x.requires_grad_(bool(arrays["x_wants"]))\n'
     "    y = {name}(rank, x, weight, bias)\n"
-    '    y.backward(torch.from_numpy(arrays["gradient"]))\n'
+    '    ((y * torch.from_numpy(arrays["gradient"])).sum() + x.sum()).backward()\n'
     "    return y.detach(), x.grad, weight.grad, bias.grad\n\n\n"
     "run(program, split_ranks(given))"
 )
@@ -151,9 +169,10 @@ CHECKS = (
             Case("seven columns for three", {"p": 3, "shape": (2, 7), "dim": 1}),
             Case("eight entries for three", {"p": 3, "shape": (8,), "dim": 0}),
             Case("more ranks than columns", {"p": 3, "shape": (3, 2), "dim": 1}),
+            Case("no columns at all", {"p": 2, "shape": (3, 0), "dim": 1}),
             Case("three dimensions, cut along the last", {"p": 2, "shape": (2, 3, 5), "dim": 2}),
             Case("one rank", {"p": 1, "shape": (3, 2), "dim": 1}),
-            Case("four ranks", {"p": 4, "shape": (10, 11, 2), "dim": 1}, hidden=True),
+            Case("seven ranks", {"p": 7, "shape": (10, 18, 2), "dim": 1}, hidden=True),
         ),
         inputs=_draw_whole,
         run=calls.take_part,
@@ -175,8 +194,9 @@ CHECKS = (
             Case(
                 "columns of very unequal number", {"p": 2, "t": 1, "d": 3, "f": 5, "cuts": (slice(0, 1), slice(1, 5))}
             ),
+            Case("an x that is data and wants no gradient", {"p": 2, "t": 2, "d": 3, "f": 4, "data": True}),
             Case("one rank", {"p": 1, "t": 2, "d": 3, "f": 4}),
-            Case("four ranks", {"p": 4, "t": 5, "d": 7, "f": 11}, hidden=True),
+            Case("seven ranks", {"p": 7, "t": 5, "d": 6, "f": 18}, hidden=True),
         ),
         inputs=_draw_columns,
         run=calls.column_linear,
@@ -195,8 +215,9 @@ CHECKS = (
             Case("two ranks", {"p": 2, "t": 3, "f": 4, "o": 2}),
             Case("three ranks, five rows", {"p": 3, "t": 2, "f": 5, "o": 4}),
             Case("a rank without rows", {"p": 3, "t": 2, "f": 2, "o": 3}),
+            Case("an x that is data and wants no gradient", {"p": 2, "t": 2, "f": 4, "o": 3, "data": True}),
             Case("one rank", {"p": 1, "t": 2, "f": 3, "o": 4}),
-            Case("four ranks", {"p": 4, "t": 5, "f": 11, "o": 7}, hidden=True),
+            Case("seven ranks", {"p": 7, "t": 5, "f": 18, "o": 6}, hidden=True),
         ),
         inputs=_draw_rows,
         run=calls.row_linear,
@@ -217,7 +238,7 @@ CHECKS = (
             Case("a matrix that is square", {"p": 2, "t": 2, "d": 4, "f": 4, "o": 4}),
             Case("a rank without hidden columns", {"p": 3, "t": 2, "d": 2, "f": 2, "o": 3}),
             Case("one rank", {"p": 1, "t": 2, "d": 3, "f": 5, "o": 2}),
-            Case("four ranks", {"p": 4, "t": 6, "d": 5, "f": 13, "o": 3}, hidden=True),
+            Case("six ranks", {"p": 6, "t": 7, "d": 5, "f": 15, "o": 3}, hidden=True),
         ),
         inputs=_draw_mlp,
         run=calls.parallel_mlp,
@@ -228,7 +249,8 @@ CHECKS = (
         uses=("ParallelMLP",),
         ask=SPLIT + "def program(rank, arrays):\n"
         '    names = ("up", "up_bias", "down", "down_bias")\n'
-        "    mlp = ParallelMLP(rank, *(torch.from_numpy(arrays[name]).clone() for name in names))\n"
+        "    whole = (torch.from_numpy(arrays[name]).clone().requires_grad_() for name in names)\n"
+        "    mlp = ParallelMLP(rank, *whole)\n"
         '    x = torch.from_numpy(arrays["x"][0]).clone().requires_grad_()\n'
         "    y = mlp(x)\n"
         '    y.backward(torch.from_numpy(arrays["gradient"][0]))\n'

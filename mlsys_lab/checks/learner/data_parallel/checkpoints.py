@@ -37,6 +37,10 @@ def reshard(artifact: Any, arrays: Arrays) -> Arrays:
     answers = {"count": np.array(len(got))}
     for rank, part in enumerate(got):
         answers |= {f"{name} of {rank}": array(f"{name} of part {rank}", one) for name, one in part.items()}
+        for name, one in part.items():
+            if isinstance(one, torch.Tensor) and (held := one.untyped_storage().nbytes()) > one.nbytes:
+                what = f"{name} of part {rank} lies in more memory than it needs, all of which is saved with it"
+                raise InputError(what, got=f"{held} bytes", expected=one.nbytes, help="clone() it")
     for part in got:
         part["position"] += 1
     later = {f"position of {rank}, a step later": array("position", part["position"]) for rank, part in enumerate(got)}
@@ -58,10 +62,13 @@ def resume(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
         torch.manual_seed(0)
         weights = [torch.full_like(weight, 7.0).requires_grad_() for weight in weights]
         optimizer = make_optimizer(artifact, rank, arrays, weights)
-        answers |= {f"{again}position": whole("position", artifact.load_state(optimizer, part))}
+        position = artifact.load_state(optimizer, part)
+        answers |= {f"{again}position": whole("position", position)}
+        position += 1  # as training counts, which leaves the part as it is
         answers |= told(f"{again}loaded: w", (weight.detach() for weight in weights))
         answers |= _train(optimizer, weights, data[stop:], f"{again}later step")
-    return answers
+    later = artifact.save_state(optimizer, int(position))
+    return answers | {"position of a later checkpoint": whole("position", later["position"])}
 
 
 def _train(optimizer: Any, weights: list[torch.Tensor], data: torch.Tensor, name: str) -> Arrays:

@@ -56,9 +56,10 @@ def _chain(weights: list[torch.Tensor], arrays: Arrays, step: int, leave: Callab
     h = torch.ones((), dtype=weights[0].dtype, requires_grad=True) * 1
     for place in arrays["order"].tolist():
         h.register_hook(leave)  # type: ignore[no-untyped-call]
-        h = h * (
-            1 + (weights[place] * torch.from_numpy(arrays[f"x{place}"][step])).sum() if arrays["used"][place] else 1
-        )
+        if arrays["used"][step, place]:
+            h = h * (1 + (weights[place] * torch.from_numpy(arrays[f"x{place}"][step])).sum())
+        else:
+            h = h * 1
     return h
 
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 class Momentum:
     """An optimiser with two states, of which `step` has no axes: the step shrinks with every step.
 
-    Raises InputError where the memory of what it is to move has room for more than `most` elements.
+    Raises InputError where the memory of what it is to move has room for more than `most` elements, and where that is
+    no leaf, which torch's refuse, too.
     """
 
     def __init__(self, params: Iterable[torch.Tensor], lr: float, most: int) -> None:
@@ -28,6 +29,8 @@ class Momentum:
         self.state: defaultdict[torch.Tensor, dict[str, torch.Tensor]] = defaultdict(dict)  # as torch's
         if (held := sum(one.untyped_storage().nbytes() // one.element_size() for one in self.params)) > most:
             raise InputError("a rank's optimiser keeps more than its share", got=f"{held} elements", expected=most)
+        if not all(one.is_leaf for one in self.params):
+            raise InputError("the optimiser is given a tensor with a history", help="detach() the parameters")
 
     def step(self) -> None:
         """Move the parameters by their momentum."""
@@ -74,11 +77,12 @@ def sharded_layer(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
 
     Told are results, the gradient of what goes in, and all weights after each step of plain descent.
     """
-    width, layers = arrays["x"].shape[-1], list[Any]()
+    width, layers, turned = arrays["x"].shape[-1], list[Any](), bool(arrays["turned"])
     for name in (name for name in arrays if name[0] == "w"):
         one = torch.from_numpy(arrays[name]).clone()  # what a layer keeps of it counts against this rank's memory
         both = one.view(width + 1, -1)
-        layers.append(artifact.ShardedLayer(rank, _affine, [both[:-1], both[-1]]))
+        weights = [(both[:-1].T.contiguous() if turned else both[:-1]).requires_grad_(), both[-1].requires_grad_()]
+        layers.append(artifact.ShardedLayer(rank, _turned if turned else _affine, weights))
         width = both.shape[1]
         if (held := layers[-1].shard.numel()) > -(-one.numel() // rank.size):
             raise InputError("a rank keeps more than its share of a layer", got=f"{held} elements of {one.numel()}")
@@ -92,7 +96,10 @@ def sharded_layer(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
         for layer in layers:
             layer.shard.data *= float(arrays["growth"])
             layer.shard.grad = None
-        h.backward(torch.from_numpy(arrays["g"][step]))  # type: ignore[no-untyped-call]
+        for times_left in reversed(range(int(arrays["backward"]))):
+            h.backward(torch.from_numpy(arrays["g"][step]), retain_graph=times_left > 0)  # type: ignore[no-untyped-call]
+        if x.requires_grad != bool(arrays["x_wants"]):
+            raise InputError("your code changes its input x", got="it wants a gradient after the backward pass")
         if arrays["x_wants"]:
             answers[f"step {step}: x.grad"] = array("x.grad", x.grad)
         for layer in layers:
@@ -100,13 +107,18 @@ def sharded_layer(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
                 raise InputError("a layer's shard has no gradient after the backward pass")
             layer.shard.data -= 0.1 * layer.shard.grad
     for number_of, layer in enumerate(layers):
-        whole_ones = pair("gather", layer.gather(), "weight", "bias")
-        answers |= {f"layer {number_of}: w{i}": array("a weight", one.detach()) for i, one in enumerate(whole_ones)}
+        weight, bias = (one.detach() for one in pair("gather", layer.gather(), "weight", "bias"))
+        answers[f"layer {number_of}: w0"] = array("a weight", weight.T if turned else weight)
+        answers[f"layer {number_of}: w1"] = array("a bias", bias)
     return answers
 
 
 def _affine(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     return x @ weight + bias
+
+
+def _turned(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return x @ weight.T + bias
 
 
 def step_cost(artifact: Any, arrays: Arrays) -> Arrays:

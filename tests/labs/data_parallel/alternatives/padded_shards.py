@@ -139,13 +139,17 @@ class ShardedLayer:
 
     def __call__(self, x):
         weights = Gathered.apply(self.shard, self)
-        places = {one.data_ptr(): i for i, one in enumerate(weights) if one.numel()}
+        places = {one.untyped_storage().data_ptr(): i for i, one in enumerate(weights) if one.numel()}
 
         def pack(tensor):
-            return places.get(tensor.data_ptr(), tensor) if tensor.shape in self.shapes else tensor
+            place = places.get(tensor.untyped_storage().data_ptr())
+            return tensor if place is None else (place, tensor.shape, tensor.stride(), tensor.storage_offset())
 
         def unpack(packed):
-            return self.gather()[packed] if isinstance(packed, int) else packed
+            if isinstance(packed, torch.Tensor):
+                return packed
+            place, *form = packed
+            return self.gather()[place].as_strided(*form)
 
         with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
             return self.layer(x, *weights)

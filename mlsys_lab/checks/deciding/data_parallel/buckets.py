@@ -1,0 +1,65 @@
+"""Checks of task 2a: which gradients leave together. Oracle: sums of neighbouring sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mlsys_lab.checks.deciding.compare import close
+from mlsys_lab.checks.learner.data_parallel import overlap as calls
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check
+
+
+def fill_buckets(sizes: Sequence[int], bucket_bytes: int) -> list[range]:
+    """Parameters of each bucket, from the last: cut wherever the next is too much."""
+    buckets, end = [], len(sizes)
+    while end:
+        begin = end - 1
+        while begin and sum(sizes[begin - 1 : end]) <= bucket_bytes:
+            begin -= 1
+        buckets.append(range(begin, end))
+        end = begin
+    return buckets
+
+
+def _draw_sizes(rng: np.random.Generator, case: Case) -> Arrays:
+    unit = 4 * int(rng.integers(1, 9))
+    sizes = np.array(case.params["sizes"], dtype=np.int64) * unit
+    return {"sizes": sizes, "bucket_bytes": np.array(case.params["room"] * unit + case.params.get("more", 0))}
+
+
+def _expect_buckets(arrays: Arrays) -> Arrays:
+    buckets = fill_buckets(arrays["sizes"].tolist(), int(arrays["bucket_bytes"]))
+    return {"count": np.array(len(buckets))} | {f"buckets[{i}]": np.array(bucket) for i, bucket in enumerate(buckets)}
+
+
+CHECKS = (
+    Check(
+        name="assign_buckets",
+        title="Which gradients leave together",
+        points=5,
+        cases=(
+            Case("two buckets", {"sizes": [2, 3, 1, 4], "room": 5}),
+            Case("filled to the last byte", {"sizes": [4, 2, 3, 1, 2], "room": 6}),
+            Case("one that is larger alone", {"sizes": [1, 9, 1, 2], "room": 4}),
+            Case("the largest comes last", {"sizes": [1, 1, 9], "room": 4}),
+            Case("the last would fit into the first bucket", {"sizes": [1, 4, 2, 3], "room": 6}),
+            Case("room for all", {"sizes": [3, 1, 2, 3, 1, 2], "room": 50}),
+            Case("a byte less than there is room for", {"sizes": [4, 2, 3, 1, 2], "room": 6, "more": -1}),
+            Case("no parameters", {"sizes": [], "room": 5}),
+            Case("a bucket for each", {"sizes": [3, 3, 3], "room": 1, "more": -1}),
+            Case("parameters without elements", {"sizes": [2, 0, 9, 0, 3], "room": 3}),
+            Case("many", {"sizes": [17, 5, 17, 3, 40, 90, 2, 33, 8, 8, 1], "room": 50}, hidden=True),
+        ),
+        inputs=_draw_sizes,
+        run=calls.assign_buckets,
+        expect=_expect_buckets,
+        compare=close,
+        pointer="From which end does the backward pass come? And when does a bucket have no room for the next one?",
+        hint="Walk the numbers downwards. Begin a new bucket where there is none yet, or where the bytes in it and the "
+        "next parameter's together are more than bucket_bytes; exactly full is allowed.",
+        uses=("assign_buckets",),
+        ask="assign_buckets(sizes.tolist(), bucket_bytes)",
+    ),
+)
