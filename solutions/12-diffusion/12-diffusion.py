@@ -32,9 +32,9 @@
 # `check` cell below it. Cells that begin with `#| export` make up the module that is graded. Grading runs the same
 # checks with other numbers and a few more cases.
 #
-# **Letters:** B images of a batch, of any shape (...), numbers without axes too; $x_0$ a clean image, $\sigma$ a level,
-# $x = x_0 + \sigma n$; $D$ the denoiser, $\mathrm{E}[x_0 \mid x]$; S steps of a sampler; K classes, 0 to K − 1, and K
-# for none of them.
+# **Letters:** B images of a batch, of any shape (...), even of none: numbers (only the losses of Task 3 need axes);
+# $x_0$ a clean image, $\sigma$ a level, $x = x_0 + \sigma n$; $D$ the denoiser, $\mathrm{E}[x_0 \mid x]$; S steps of a
+# sampler; K classes, 0 to K − 1, and K for none of them.
 #
 # Three things hold in all tasks. Levels are in float64; images keep the dtype in which they come. What you are given
 # stays as it is, and so does what a denoiser answers. And a denoiser is any `denoiser(x, sigma, label)` with x
@@ -375,7 +375,7 @@ def p_losses(
     ### BEGIN SOLUTION
     x = q_sample(x0, sigma, noise) / per_image((1 + sigma**2).sqrt(), x0)
     answer = network(x, (sigma.log() / 4).to(x), label)
-    return (answer - target(prediction, x0, sigma, noise)).square().reshape(len(x0), -1).mean(1)
+    return (answer - target(prediction, x0, sigma, noise)).square().flatten(1).mean(1)
     ### END SOLUTION
 
 

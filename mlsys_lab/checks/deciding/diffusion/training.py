@@ -160,7 +160,6 @@ CHECKS = (
             Case("the image, without labels", {"prediction": "x0", "shape": (4, 3), "none": True}),
             Case("one image", {"prediction": "v", "shape": (1, 2, 2)}),
             Case("single precision", {"prediction": "epsilon", "shape": (3, 4), "dtype": "float32"}),
-            Case("numbers without axes", {"prediction": "v", "shape": (5,), "dtype": "float32"}),
             Case("many images", {"prediction": "v", "shape": (29, 3, 2)}, hidden=True),
         ),
         inputs=_draw_losses,
