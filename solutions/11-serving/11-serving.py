@@ -331,7 +331,8 @@ def drive(
 # **Write** `feed`, which puts the next `count` pending tokens of a text into a batch, and the text among the writers if
 # these are all of them (a prompt of which part is kept already begins there); `admit`, which lets a waiting text run,
 # or says False and leaves no trace; `schedule`; and `finish`, for a text that has written all, or is given up,
-# **running or waiting**. `tables.start` may come back with some of a text's tokens kept already (from Task 4 on).
+# **running or waiting**, and has no number afterwards. `tables.start` may come back with some of a text's tokens kept
+# already (from Task 4 on).
 #
 # **Size:** about 5, 8, 7 and 6 lines. **Cost:** a text at a time, not a token at a time.
 
@@ -847,8 +848,9 @@ show(figure, alt="Blocks with tokens in them, step by step: more where blocks ar
 #
 # **6b.** `PromisedScheduler` knows the clock of its machine and the promise. Override of your schedulers' methods
 # whatever you like. `limits.sequences` still holds, and everybody still gets all tokens, late or not; but the budget is
-# yours to set in each step, and so is the order of `self.waiting`. Each text has its `arrived_s` and the length of its
-# `prompt`; `self.now_s` is the time at which the step begins. There is enough memory.
+# yours to set in each step (a token at least for each that may run, even where no budget keeps the promise), and so is
+# the order of `self.waiting`. Each text has its `arrived_s` and the length of its `prompt`; `self.now_s` is the time at
+# which the step begins. There is enough memory.
 #
 # Two things spoil goodput. A step with a large part of a prompt is a gap for everybody who writes. And when too many
 # come at once, whoever is served in the order of arrival comes late, and lets all after it come late, too: a crowd that

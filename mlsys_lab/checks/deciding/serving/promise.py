@@ -11,8 +11,8 @@ from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.serving.loads import code_of_requests, code_of_tables
 from mlsys_lab.checks.deciding.serving.pool import BrokenRuleError, as_given, judge
 from mlsys_lab.checks.deciding.serving.replay import Replay, Rules
-from mlsys_lab.checks.learner import serving as calls
-from mlsys_lab.checks.learner.serving import WRITTEN
+from mlsys_lab.checks.learner.serving import schedulers as calls
+from mlsys_lab.checks.learner.serving.schedulers import WRITTEN
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 
 SHARE = 0.8
@@ -20,10 +20,16 @@ SHARE = 0.8
 POOL, LIMITS = (400, 16), (12, 2000)
 LINE = (5e-3, 2e-4, 2e-7)
 """A clock: seconds of a step, of a new token, of one that was kept."""
-
-
+USUAL = (20, 150), (5, 20)
+"""Lengths of prompts and of answers in a rush."""
+PATIENT, HASTY = ({"objective": promised} for promised in ((2.0, 0.022), (0.3, 0.035)))
+"""Promises: seconds to the first token, and of each further one."""
+LONG, EXACT = 100, (2.0**-8, 2.0**-12, 2.0**-22)
+"""A prompt and a clock: the one is read by the other in a time that is known to the last digit."""
+TO_THE_LAST = {"clock": EXACT, "objective": (EXACT[0] + LONG * EXACT[1], 0.1)}
+"""A promise that is kept if such a prompt is read at once and alone."""
 TICK_S = 2.0**-40
-"""What the clocks of `token_budget` count in."""
+"""What the clocks of `token_budget` count in, and the times of requests."""
 MOST_TOKENS = 1 << 14
 """More than any chunk of a case."""
 
@@ -45,6 +51,8 @@ def _draw_budget(rng: np.random.Generator, case: Case) -> Arrays:
     if p.get("late"):
         return drawn | {"tpot_s": np.array(_seconds(drawn, 1) * 0.9)}
     last, beyond = (_seconds(drawn, p["chunk"] + more) for more in (0, 1))
+    if p.get("short"):
+        return drawn | {"tpot_s": beyond - TICK_S}
     return drawn | {"tpot_s": np.array(last if p.get("exact") else last + (beyond - last) * rng.uniform(0.2, 0.8))}
 
 
@@ -79,21 +87,25 @@ def _code_of_budget(arrays: Arrays) -> str:
 
 
 def _draw_load(rng: np.random.Generator, case: Case) -> Arrays:
-    """Requests at random times, so many at each of the case's rates, with prompts and answers of its lengths."""
+    """Requests at random times, in phases: how many, how many a second, lengths of prompts, and of answers.
+
+    Times are whole ticks, so that they add up exactly on a clock in ticks.
+    """
     p = case.params
-    gaps = np.concatenate([rng.exponential(1 / rate, count) for count, rate in p["rates"]])
-    lengths, writes = (rng.integers(p[name][0], p[name][1], len(gaps)) for name in ("prompt", "writes"))
+    gaps = np.concatenate([rng.exponential(1 / rate, count) for count, rate, _, _ in p["phases"]])
+    lengths = np.concatenate([rng.integers(prompt[0], prompt[1], count) for count, _, prompt, _ in p["phases"]])
+    writes = np.concatenate([rng.integers(answer[0], answer[1], count) for count, _, _, answer in p["phases"]])
     return {
         "scheduler": np.array(Rules.FREE.value),
         "prefix": np.array(True),
         "pool": np.array(POOL),
         "limits": np.array(LIMITS),
-        "clock": np.array(LINE),
+        "clock": np.array(p.get("clock", LINE)),
         "objective": np.array(p["objective"]),
         "prompts": rng.integers(0, WRITTEN, int(lengths.sum())),
         "lengths": lengths,
         "writes": writes,
-        "comes_s": np.cumsum(gaps),
+        "comes_s": np.round((p.get("from_s", 0.0) + np.cumsum(gaps)) / TICK_S) * TICK_S,
         "leaves_s": np.full(len(gaps), math.inf),
         "most_steps": np.array(4 * int(lengths.sum() + writes.sum())),
     }
@@ -126,11 +138,14 @@ def serve(asked: Arrays) -> list[list[float]]:
         new = dict.fromkeys(writers, 1)
         here = [i for i in left if comes_s[i] <= now_s]
         here.sort(key=lambda i: (now_s + step_s + token_s * prompt[i] > comes_s[i] + ttft_s, prompt[i]))
-        running += here[: sequences - len(running)]
-        left = [i for i in left if i not in running]
-        for i in [i for i in running if not times_s[i]]:
-            if count := min(prompt[i] - kept[i], budget):
-                new[i], budget = count, budget - count
+        for i in [*(i for i in running if not times_s[i]), *here]:
+            if not budget or (i in left and len(running) == sequences):
+                break
+            if i in left:
+                left.remove(i)
+                running.append(i)
+            new[i] = min(prompt[i] - kept[i], budget)
+            budget -= new[i]
         now_s += step_s + token_s * sum(new.values()) + cached_s * sum(kept[i] for i in new)
         for i, count in new.items():
             kept[i] += count
@@ -155,10 +170,11 @@ def _replay(got: Arrays, asked: Arrays) -> None:
 
 def _code_of_load(arrays: Arrays) -> str:
     made = f"PromisedScheduler({code_of_tables(arrays)}, Limits(*{LIMITS}), clock, objective)"
+    clock, objective = (tuple(arrays[name].tolist()) for name in ("clock", "objective"))
     return "\n".join(
         [
             code_of_requests(arrays),
-            f"clock, objective = Clock(*{LINE}), Objective(*{tuple(arrays['objective'].tolist())})",
+            f"clock, objective = Clock(*{clock}), Objective(*{objective})",
             f"steps, times_s = drive({made}, requests, clock)",
             "for one, times in zip(requests, times_s):",
             "    gap_s = (times[-1] - times[0]) / max(1, len(times) - 1)",
@@ -181,6 +197,10 @@ CHECKS = (
             Case("memory binds at first", {"writers": 30, "past": 500, "chunk": 90, "binds": 30}),
             Case("one token more", {"writers": 3, "past": 10, "chunk": 1}),
             Case("one token more, to the very end", {"writers": 5, "past": 40, "chunk": 1, "exact": True}),
+            Case("a power of two, to the very end", {"writers": 7, "past": 60, "chunk": 64, "exact": True}),
+            Case("one tick short of a power of two", {"writers": 4, "past": 90, "chunk": 63, "short": True}),
+            Case("one tick short of one more", {"writers": 8, "past": 150, "chunk": 50, "short": True}),
+            Case("one tick short of any", {"writers": 60, "past": 3, "chunk": 0, "short": True}),
             Case("time for a whole book", {"writers": 2, "past": 20, "chunk": 9000}),
             Case("a large chunk", {"writers": 17, "past": 300, "chunk": 1500, "pair_s": 2e-9}, hidden=True),
         ),
@@ -199,18 +219,19 @@ CHECKS = (
         title="Goodput on loads not seen before",
         points=9,
         cases=(
+            Case("long prompts among those who write", {"phases": [(28, 30, (20, 400), (15, 40))]} | PATIENT),
+            Case("a rush", {"phases": [(90, 70, *USUAL)]} | HASTY),
+            Case("a rush, then calm", {"phases": [(110, 50, *USUAL), (20, 25, *USUAL)]} | HASTY),
+            Case("a rush of short prompts and long ones", {"phases": [(90, 90, (10, 400), (3, 8))]} | HASTY),
             Case(
-                "long prompts among those who write",
-                {"rates": [(30, 28)], "prompt": (20, 400), "writes": (15, 40), "objective": (2.0, 0.022)},
+                "a crowd with short prompts, then calm with longer ones",
+                {"phases": [(150, 2000, (40, 60), (2, 8)), (60, 25, (60, 110), (2, 8))], "from_s": 2.0} | HASTY,
             ),
-            Case("a rush", {"rates": [(70, 90)], "prompt": (20, 150), "writes": (5, 20), "objective": (0.3, 0.035)}),
-            Case(
-                "a rush, then calm",
-                {"rates": [(50, 110), (25, 20)], "prompt": (20, 150), "writes": (5, 20), "objective": (0.3, 0.035)},
-            ),
+            Case("steps are too long anyway", {"phases": [(30, 30, (20, 150), (1, 3))], "objective": (2.0, 0.004)}),
+            Case("in time to the last moment", {"phases": [(12, 2, (LONG, LONG + 1), (2, 9))]} | TO_THE_LAST),
             Case(
                 "a rush of long prompts",
-                {"rates": [(60, 60)], "prompt": (20, 260), "writes": (5, 30), "objective": (0.5, 0.03)},
+                {"phases": [(60, 60, (20, 260), (5, 30))], "objective": (0.5, 0.03)},
                 hidden=True,
             ),
         ),

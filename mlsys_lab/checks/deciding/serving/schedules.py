@@ -7,7 +7,7 @@ import numpy as np
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.serving.loads import check_schedules, make_case
 from mlsys_lab.checks.deciding.serving.replay import Rules
-from mlsys_lab.checks.learner import serving as calls
+from mlsys_lab.checks.learner.serving import schedulers as calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 
 # --- steps_to_first ---------------------------------------------------------------------------------------------------
@@ -189,6 +189,15 @@ PREEMPTIVE = (
             ),
             make_case(
                 "many run", Rules.PREEMPTIVE, pool=(24, 2), limits=(8, 16), requests=14, prompt=(1, 4), writes=(9, 18)
+            ),
+            make_case(
+                "two give way in a step",  # seven with two full blocks each, and one block left for seven writers
+                Rules.PREEMPTIVE,
+                pool=(15, 4),
+                limits=(8, 40),
+                requests=8,
+                prompt=(4, 4),
+                writes=(9, 9),
             ),
             make_case("blocks of one token", Rules.PREEMPTIVE, pool=(20, 1), limits=(4, 9), requests=9, over=12),
             make_case(

@@ -131,7 +131,7 @@ class PromisedScheduler(PreemptiveScheduler):
         tokens = token_budget(self.clock, writers, past // writers, 0.95 * self.objective.tpot_s)
         self.limits = Limits(self.limits.sequences, max(self.limits.sequences, tokens))
         here, late = self.running, self.now_s - self.objective.ttft_s
-        in_time = [one for one in self.waiting if one.arrived_s + 0.03 > late]
+        in_time = [one for one in self.waiting if one.arrived_s > late]
         rest = [one for one in self.waiting if one not in in_time]
         self.texts = here + sorted(in_time, key=lambda one: len(one.tokens)) + rest
         return super().schedule()

@@ -1,14 +1,14 @@
-"""How lab 11's checks call the learner's code: pools, tables and schedulers from arrays, and a log of each step."""
+"""Tasks 1 and 4: pools, tables and keys from arrays, and what each call of a script gives."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.checks.learner.values import describe_value, number, whole
+from mlsys_lab.checks.learner.values import describe_value, whole
 from mlsys_lab.errors import InputError
 
 ALLOCATE, SHARE, RELEASE, REGISTER, FIND = range(5)
@@ -16,15 +16,7 @@ ALLOCATE, SHARE, RELEASE, REGISTER, FIND = range(5)
 START, RESERVE, COMMIT, DROP = range(4)
 """What a script of tables does."""
 TABLES = (("PageTables", "BlockManager"), ("PrefixTables", "PrefixBlocks"))
-SCHEDULERS = ("Scheduler", "ChunkedScheduler", "PreemptiveScheduler", "PromisedScheduler")
 """Classes that cross as their places here."""
-WRITTEN = 5
-"""Tokens that the stand-in for a model can write: 0 to WRITTEN - 1."""
-
-
-def following(tokens: list[int]) -> int:
-    """The token that the stand-in for a model writes after a text."""
-    return (7 * sum(tokens[-3:]) + len(tokens)) % WRITTEN
 
 
 def ragged(flat: np.ndarray, lengths: np.ndarray) -> list[list[int]]:
@@ -37,16 +29,18 @@ def rows(found: list[Any], width: int) -> np.ndarray:
     return np.array(found, dtype=np.int64).reshape(-1, width)
 
 
-# --- Tasks 1 and 4: blocks and tables ---------------------------------------------------------------------------------
-
-
 def _references(manager: Any) -> list[int]:
     found = list(manager.references)
     return found if all(type(one) is int for one in found) else [int(whole("a reference count", one)) for one in found]
 
 
-def _counts(manager: Any) -> tuple[np.ndarray, list[int]]:
-    return whole("available", manager.available), _references(manager)
+def counts_of(manager: Any) -> tuple[np.ndarray, list[int]]:
+    """How many blocks are available, which must be all that are not used, and the references of each."""
+    available, references = whole("available", manager.available), _references(manager)
+    if (together := int(whole("used", manager.used)) + int(available)) != len(references):
+        what = "blocks that are used and blocks that are available are not all blocks"
+        raise InputError(what, got=f"{together} together", expected=f"{len(references)}")
+    return available, references
 
 
 def blocks(artifact: Any, arrays: Arrays) -> Arrays:
@@ -107,7 +101,8 @@ def _told(available: list[np.ndarray], references: list[list[int]]) -> Arrays:
     return {"available": np.stack(available), "references": np.array(references, dtype=np.int64)}
 
 
-def _told_of(counts: list[tuple[np.ndarray, list[int]]]) -> Arrays:
+def told_of(counts: list[tuple[np.ndarray, list[int]]]) -> Arrays:
+    """Counts of several moments, as a log has them."""
     return _told(*map(list, zip(*counts, strict=True)))
 
 
@@ -121,7 +116,8 @@ def make_tables(artifact: Any, arrays: Arrays) -> Any:
 def tables(artifact: Any, arrays: Arrays) -> Arrays:
     """Play a script on tables: what each call gives, and lengths, tables and counts after it.
 
-    Other tables, of which one text has a block, are left alone, and so are lists and dictionaries that calls are given.
+    Other tables, in which a text of no tokens is given a block and a token, are left alone, and so are lists and
+    dictionaries that calls are given.
     """
     kept, other = make_tables(artifact, arrays), make_tables(artifact, arrays)
     texts, script = ragged(arrays["tokens"], arrays["lengths"]), list(script_of(arrays["script"]))
@@ -150,18 +146,19 @@ def tables(artifact: Any, arrays: Arrays) -> Arrays:
         if not step:
             apart = other.start()
             other.try_reserve({apart: 1})
+            other.commit({apart: [0]})
         given.append(bool(answer))
         lengths += [(step, text, int(whole("length", kept.length(one)))) for text, one in numbers.items()]
-        held += [(step, text, block) for text, one in numbers.items() for block in _table(kept, one)]
-        counts.append(_counts(kept.blocks))
+        held += [(step, text, block) for text, one in numbers.items() for block in table_of(kept, one)]
+        counts.append(counts_of(kept.blocks))
     if changed := [name for name, now, before in lent if now != before]:
         raise InputError(f"what {changed[0]} was given is changed", expected="as it was: copy what has to be kept")
     _leave_alone(other.blocks, int(arrays["pool"][0]) - 1)
-    if len(_table(other, apart)) != 1:
+    if len(table_of(other, apart)) != 1:
         raise InputError("calls on one pool's tables change another's", expected="books of their own")
     pages = [int(whole("pages", kept.pages(count))) for count in arrays["pages"].tolist()]
     log = {"given": np.array(given), "lengths": rows(lengths, 3), "held": rows(held, 3), "pages": np.array(pages)}
-    return _told_of(counts) | log
+    return told_of(counts) | log
 
 
 def script_of(script: np.ndarray) -> Iterator[list[list[int]]]:
@@ -170,7 +167,8 @@ def script_of(script: np.ndarray) -> Iterator[list[list[int]]]:
         yield script[script[:, 0] == step, 1:].tolist()
 
 
-def _table(kept: Any, one: int) -> list[int]:
+def table_of(kept: Any, one: int) -> list[int]:
+    """Blocks of a text."""
     return [int(whole("a block of a table", block)) for block in kept.table(one)]
 
 
@@ -184,118 +182,3 @@ def keys(artifact: Any, arrays: Arrays) -> Arrays:
     alike = [[seen.setdefault(key, len(seen)) for key in one] for one in found]
     counts = np.array([len(one) for one in found], dtype=np.int64)
     return {"counts": counts, "alike": np.array([number for one in alike for number in one], dtype=np.int64)}
-
-
-# --- Tasks 2 to 6: schedulers -----------------------------------------------------------------------------------------
-
-
-def make_scheduler(artifact: Any, arrays: Arrays) -> Any:
-    """The case's scheduler, with nothing to do yet."""
-    limits = artifact.Limits(*arrays["limits"].tolist())
-    name, kept = SCHEDULERS[int(arrays["scheduler"])], make_tables(artifact, arrays)
-    if name == SCHEDULERS[-1]:
-        promise = artifact.Objective(*arrays["objective"].tolist())
-        return artifact.PromisedScheduler(kept, limits, artifact.Clock(*arrays["clock"].tolist()), promise)
-    return getattr(artifact, name)(kept, limits)
-
-
-class Log:
-    """What a scheduler decided, step by step, with requests named by their places in the case."""
-
-    def __init__(self) -> None:
-        self.fed: list[tuple[int, ...]] = []
-        self.tokens: list[int] = []
-        self.held: list[tuple[int, ...]] = []
-        self.counts: list[tuple[np.ndarray, list[int]]] = []
-        self.noted: dict[str, list[tuple[int, int]]] = {"writers": [], "preempted": []}
-        self.steps = 0
-
-    def add(self, scheduler: Any, here: Mapping[int, Any], batch: Any) -> None:
-        """Note a step that has been put together and not been run."""
-        kept, requests = scheduler.tables, {id(one): i for i, one in here.items()}
-        numbers = {one.number: i for i, one in here.items() if one.number is not None}
-        for number_of, part in batch.new.items():
-            if number_of not in numbers:
-                raise InputError(f"step {self.steps} feeds a text that does not run", got=f"number {number_of}")
-            self.fed.append((self.steps, numbers[number_of], int(kept.length(number_of)), len(part)))
-            self.tokens += [int(whole("a token", token)) for token in part]
-        for name, noted in self.noted.items():
-            for one in getattr(batch, name):
-                if id(one) not in requests:
-                    raise InputError(f"batch.{name} holds something else than a text", got=describe_value(one))
-                noted.append((self.steps, requests[id(one)]))
-        self.held += [(self.steps, i, block) for one, i in numbers.items() for block in _table(kept, one)]
-        self.counts.append(_counts(kept.blocks))
-        self.steps += 1
-
-    def arrays(self, scheduler: Any) -> Arrays:
-        """The log, with counts once more at the end."""
-        log = {"fed": rows(self.fed, 4), "tokens": np.array(self.tokens, dtype=np.int64), "held": rows(self.held, 3)}
-        noted = {name: rows(found, 2) for name, found in self.noted.items()}
-        return _told_of([*self.counts, _counts(scheduler.tables.blocks)]) | log | noted
-
-
-def schedule(artifact: Any, arrays: Arrays) -> Arrays:
-    """Drive a scheduler through the requests of a case, by a clock along a line: a log of its steps."""
-    scheduler, log = make_scheduler(artifact, arrays), Log()
-    prompts, writes = ragged(arrays["prompts"], arrays["lengths"]), arrays["writes"].tolist()
-    comes_s, leaves_s = arrays["comes_s"].tolist(), arrays["leaves_s"].tolist()
-    step_s, token_s, cached_s = arrays["clock"].tolist()
-    coming = sorted(range(len(prompts)), key=lambda i: comes_s[i])
-    here: dict[int, Any] = {}
-    now_s = 0.0
-    while coming or here:
-        if not here:
-            now_s = max(now_s, comes_s[coming[0]])
-        scheduler.now_s = now_s
-        while coming and comes_s[coming[0]] <= now_s:
-            here[coming[0]] = scheduler.add(prompts[coming[0]], writes[coming[0]])
-            coming.pop(0)
-        for i in [i for i in here if leaves_s[i] <= now_s]:
-            scheduler.finish(here.pop(i))
-        if not here:
-            continue
-        batch = _batch_of(scheduler, len(here), log.steps)
-        log.add(scheduler, here, batch)
-        if log.steps > int(arrays["most_steps"]):
-            raise InputError(f"requests have not ended after {log.steps} steps", got=f"{len(here)} that wait or run")
-        parts = [(len(part), int(scheduler.tables.length(one))) for one, part in batch.new.items()]
-        now_s += step_s + token_s * sum(new for new, _ in parts) + cached_s * sum(past for _, past in parts)
-        scheduler.tables.commit(batch.new)
-        for i in [i for i, one in here.items() if any(one is writer for writer in batch.writers)]:
-            scheduler.write(here[i], [following(here[i].tokens)])
-            if len(here[i].tokens) == len(prompts[i]) + writes[i]:
-                scheduler.finish(here.pop(i))
-    return log.arrays(scheduler)
-
-
-def _batch_of(scheduler: Any, here: int, step: int) -> Any:
-    batch = scheduler.schedule()
-    if not all(hasattr(batch, name) for name in ("new", "writers", "preempted")):
-        raise InputError("schedule() gives no Batch", got=describe_value(batch), expected="a Batch")
-    if not batch.new:
-        raise InputError(f"step {step} feeds nobody", got=f"{here} texts that wait or run", expected="one at least")
-    if empty := [one for one, part in batch.new.items() if not len(part)]:
-        raise InputError(f"step {step} feeds a text no token", got=f"number {empty[0]}", expected="one or more each")
-    return batch
-
-
-def steps_to_first(artifact: Any, arrays: Arrays) -> Arrays:
-    """Call `steps_to_first` for rows of prompt, writers and tokens."""
-    found = [whole("steps_to_first", artifact.steps_to_first(*row)) for row in arrays["asked"].tolist()]
-    return {"steps": np.stack(found)}
-
-
-def token_budget(artifact: Any, arrays: Arrays) -> Arrays:
-    """Call `token_budget` with a clock: the slower of two lines, and some time for each token that another looks at."""
-    compute_s, memory_s = (artifact.Clock(*line) for line in arrays["clocks"].tolist())
-    pair_s = float(arrays["pair_s"])
-
-    def clock(parts: Any) -> float:
-        parts = list(parts)
-        pairs = sum(int(new) * int(past) + int(new) * (int(new) + 1) // 2 for new, past in parts)
-        return max(float(compute_s(parts)), float(memory_s(parts))) + pair_s * pairs
-
-    writers, past = arrays["asked"].tolist()
-    got = artifact.token_budget(clock, writers, past, float(number("tpot_s", arrays["tpot_s"])))
-    return {"tokens": whole("token_budget", got)}
