@@ -1,4 +1,4 @@
-"""The engine on a stand-in for a GPU: tensors stay on one device, and a step waits as often for many as for one text."""
+"""The engine on a stand-in for a GPU: tensors stay there, and a step waits as often for many texts as for one."""
 
 from __future__ import annotations
 
