@@ -15,7 +15,7 @@ from mlsys_lab.inference.cache.storage import Storage
 from mlsys_lab.models import Transformer
 
 
-def serves(model: Transformer, storage: Storage) -> bool:
+def supports(model: Transformer, storage: Storage) -> bool:
     """Whether `PageAttention` knows a model's attention, and keys and values as they are kept, and Triton is there.
 
     It knows no latent attention, no ALiBi, no encodings, no numbers of 64 bits and no heads wider than the kernel's.

@@ -11,7 +11,7 @@ import torch
 
 from mlsys_lab.inference.cache.blocks import BlockManager
 from mlsys_lab.inference.cache.interface import Step
-from mlsys_lab.inference.cache.page_attention import PageAttention, serves
+from mlsys_lab.inference.cache.page_attention import PageAttention, supports
 from mlsys_lab.inference.cache.slots import SlotCache
 from mlsys_lab.inference.cache.storage import Storage
 from mlsys_lab.inference.cache.tables import PageTables
@@ -38,7 +38,7 @@ class Paged(SlotCache):
     ) -> None:
         self.tables = PageTables(pages, page) if tables is None else tables
         super().__init__(model, pages * page, storage)
-        self.in_place = model.embedding.weight.is_cuda and serves(model, self.storage)
+        self.in_place = model.embedding.weight.is_cuda and supports(model, self.storage)
 
     @property
     def page(self) -> int:

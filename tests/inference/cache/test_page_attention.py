@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mlsys_lab.inference.cache import Int8, Paged, extend
-from mlsys_lab.inference.cache.page_attention import serves
+from mlsys_lab.inference.cache.page_attention import supports
 from mlsys_lab.inference.engine import Engine, Limits
 from mlsys_lab.inference.generate import Request, Sampling
 from mlsys_lab.kernels.triton_launch import replace_launches
@@ -58,11 +58,11 @@ def test_a_step_of_the_engine_waits_for_no_more_than_before():
 def test_which_models_and_caches_the_kernel_serves():
     model = build(dtype=torch.float32)
     cache = Paged(model, pages=4, page=4)
-    assert serves(model, cache.storage) and not cache.in_place  # on a CPU pages are gathered
+    assert supports(model, cache.storage) and not cache.in_place  # on a CPU pages are gathered
     unfit = build(), build(position="alibi", dtype=torch.float32), build(kv_heads="latent", dtype=torch.float32)
     for other in unfit:
-        assert not serves(other, Paged(other, pages=4, page=4).storage)
-    assert not serves(model, Paged(model, pages=4, page=4, storage=Int8).storage)
+        assert not supports(other, Paged(other, pages=4, page=4).storage)
+    assert not supports(model, Paged(model, pages=4, page=4, storage=Int8).storage)
 
 
 @pytest.mark.gpu
