@@ -13,10 +13,11 @@ import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
-from mlsys_lab.diffusion.guidance import ClassifierFree
+from mlsys_lab.diffusion.guidance import denoise_guided
 from mlsys_lab.diffusion.process import Denoiser
 from mlsys_lab.diffusion.samplers import DDIM, Asking, Sampler
 from mlsys_lab.diffusion.sampling import Noise, Sampling
@@ -83,7 +84,8 @@ class Engine:
     """Draws images (C, S, S) for requests with one denoiser, at most `slots` of them under way at a time.
 
     `shape` is (C, S, S), `null` the label of no class, or None for a network without one. InputError for a request
-    that needs guidance then; the others go on.
+    that needs guidance then; the others go on. Images are drawn in `dtype` on `device`, where the denoiser must be; no
+    step waits for a GPU.
     """
 
     def __init__(
@@ -95,11 +97,12 @@ class Engine:
         null: int | None = None,
         slots: int = 8,
         dtype: torch.dtype = torch.float32,
+        device: str | torch.device = "cpu",
     ) -> None:
         if slots < 1:
             raise InputError("an engine needs slots", got=slots, expected="1 or more")
         self.denoiser, self.shape, self.classes, self.null = denoiser, shape, classes, null
-        self.slots, self.dtype = slots, dtype
+        self.slots, self.dtype, self.device = slots, dtype, device
         self.calls, self.images = 0, 0  # of the network; images that it was given, those without a class included
         self._waiting: deque[tuple[int, Request]] = deque()
         self._running: list[_Running] = []
@@ -119,8 +122,8 @@ class Engine:
         """Answer one question of every request under way with one call; images (C, S, S) of those that ended."""
         while self._waiting and len(self._running) < self.slots:
             number, request = self._waiting.popleft()
-            noise = Noise((1, *self.shape), request.seed, self.dtype)
-            label = torch.tensor([request.label])
+            noise = Noise((1, *self.shape), request.seed, self.dtype, self.device)
+            label = self._move([request.label], torch.int64)
             self._running.append(
                 _Running(number, request, Sampling(self.denoiser, request.grid, noise, label, request.sampler))
             )
@@ -141,11 +144,17 @@ class Engine:
     def _denoise(self) -> torch.Tensor:
         """Answers to all questions that wait, (R, C, S, S)."""
         x = torch.cat([running.x for running in self._running])
-        sigma = torch.tensor([running.sigma for running in self._running], dtype=torch.float64)
-        label = torch.tensor([running.request.label for running in self._running])
+        sigma = self._move([running.sigma for running in self._running], torch.float64)
+        label = self._move([running.request.label for running in self._running], torch.int64)
         scales = [running.request.scale_at(running.sigma) for running in self._running]
+        guided = [number for number, scale in enumerate(scales) if scale != 1]
         self.calls += 1
-        self.images += len(x) + sum(scale != 1 for scale in scales)
+        self.images += len(x) + len(guided)
         if self.null is None:
             return self.denoiser(x, sigma, label)
-        return ClassifierFree(self.denoiser, torch.tensor(scales, dtype=torch.float64), self.null)(x, sigma, label)
+        scale, which = self._move(scales, self.dtype), self._move(guided, torch.int64)
+        return denoise_guided(self.denoiser, x, sigma, label, scale, which, self.null)
+
+    def _move(self, values: list[Any], dtype: torch.dtype) -> torch.Tensor:
+        """Numbers as a tensor on the device, without waiting for it."""
+        return torch.tensor(values, dtype=dtype).to(self.device, non_blocking=True)

@@ -72,16 +72,33 @@ class ClassifierFree:
         scale = torch.as_tensor(self.scale, device=x.device, dtype=x.dtype)
         if scale.shape not in ((), x.shape[:1]):
             raise InputError("one scale, or one for each image", got=tuple(scale.shape), expected=tuple(x.shape[:1]))
-        scale = scale.expand(len(x))  # (B,)
         inside = (sigma >= self.low) & (sigma <= self.high)
         guided = (inside.to(x.device) & (scale != 1)).nonzero().flatten()  # (G,)
-        null = torch.full_like(label[guided], cast(int, self.null))
-        both = self.denoiser(
-            torch.cat([x, x[guided]]), torch.cat([sigma, sigma[guided]]), torch.cat([label, null])
-        )  # (B + G, ...)
-        denoised = both[: len(x)]
-        further = guide(denoised[guided], both[len(x) :], per_image(scale[guided], both[len(x) :]))
-        return denoised.index_copy(0, guided, further)
+        return denoise_guided(self.denoiser, x, sigma, label, scale.expand(len(x)), guided, cast(int, self.null))
+
+
+def denoise_guided(
+    denoiser: Denoiser,
+    x: torch.Tensor,
+    sigma: torch.Tensor,
+    label: torch.Tensor,
+    scale: torch.Tensor,
+    guided: torch.Tensor,
+    null: int,
+) -> torch.Tensor:
+    """Denoise x (B, ...) at levels sigma (B,) towards label (B,), with guidance for some of the images: (B, ...).
+
+    These are images `guided` (G,), by the scales (B,) of all in the dtype of x; the denoiser is called once, with B + G
+    images, of which the last G have the label `null`.
+    """
+    both = denoiser(
+        torch.cat([x, x[guided]]),
+        torch.cat([sigma, sigma[guided]]),
+        torch.cat([label, torch.full_like(label[guided], null)]),
+    )  # (B + G, ...)
+    denoised, without = both[: len(x)], both[len(x) :]
+    further = guide(denoised[guided], without, per_image(scale[guided], without))
+    return denoised.index_copy(0, guided, further)
 
 
 Classify = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

@@ -66,7 +66,8 @@ class Preconditioned(nn.Module):
     """A network as a denoiser: x (B, ...), sigma (B,), label (B,) -> denoised images (B, ...).
 
     `network(x, noise, label)` is given c_in·x, c_noise and the labels, and answers in the shape of x; `prediction` says
-    what its answer is. InputError for an unknown prediction, and where the answer is not a number.
+    what its answer is. InputError for an unknown prediction, and where the answer is not a number; on a GPU it is not
+    looked at, since that would wait for it.
     """
 
     def __init__(self, network: nn.Module, prediction: str = "edm", data_deviation: float = 0.5) -> None:
@@ -78,7 +79,7 @@ class Preconditioned(nn.Module):
         """Denoise x (B, ...) at levels sigma (B,): c_skip·x + c_out·F."""
         c = self.at(sigma)
         answer = self.network(per_image(c.into, x) * x, c.noise.to(x), label)
-        if not bool(answer.isfinite().all()):
+        if answer.device.type == "cpu" and not bool(answer.isfinite().all()):
             raise InputError("the network's answer is not a number", help="its weights may be damaged")
         denoised: torch.Tensor = per_image(c.skip, x) * x + per_image(c.out, x) * answer
         return denoised

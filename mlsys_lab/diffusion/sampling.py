@@ -31,7 +31,7 @@ class Noise:
         """Noise of step 1, 2, ...; that of step 0 is what a run begins with. Drawn on the CPU, alike on all devices."""
         words = np.random.SeedSequence([self.seed, step]).generate_state(1, np.uint64)
         generator = torch.Generator().manual_seed(int(words[0]))
-        return torch.randn(self.shape, generator=generator, dtype=self.dtype).to(self.device)
+        return torch.randn(self.shape, generator=generator, dtype=self.dtype).to(self.device, non_blocking=True)
 
 
 @dataclass(frozen=True)

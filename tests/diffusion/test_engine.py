@@ -13,8 +13,10 @@ from mlsys_lab.diffusion.preconditioning import Preconditioned
 from mlsys_lab.diffusion.samplers import DDIM, SAMPLERS, Heun
 from mlsys_lab.diffusion.sampling import Noise, Sampling
 from mlsys_lab.diffusion.schedules import check_grid, edm_grid, flow_grid
+from mlsys_lab.diffusion.training import p_losses
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.dit import DiTConfig
+from tests.pretended_gpu import DEVICE, pretended_gpu
 
 F64 = torch.float64
 SHAPE, NULL = (1, 4, 4), 3
@@ -110,3 +112,29 @@ def test_a_request_that_is_refused_disturbs_no_other(denoiser):
 def test_bad_input_is_one_line(denoiser, wrong, said):
     with pytest.raises(InputError, match=said):
         wrong(denoiser)
+
+
+def test_on_a_gpu_no_step_waits_and_images_stay_there():
+    with pretended_gpu() as reads:
+        there = Preconditioned(DiT(CONFIG).to(DEVICE))
+        drawing = Engine(there, SHAPE, classes=NULL, null=NULL, slots=4, device=DEVICE)
+        asked = {drawing.submit(request) for request in requests()}
+        images = dict(drawing.run())
+    assert images.keys() == asked and not reads
+    assert {(image.device.type, image.shape) for image in images.values()} == {(DEVICE, SHAPE)}
+
+
+def test_on_a_gpu_a_step_of_training_and_a_run_wait_for_nothing():
+    with pretended_gpu() as reads:
+        there = Preconditioned(DiT(CONFIG).to(DEVICE))
+        x0, sigma, label = (
+            torch.zeros(5, *SHAPE, device=DEVICE),
+            torch.ones(5, device=DEVICE),
+            torch.ones(5, dtype=torch.int64, device=DEVICE),
+        )
+        p_losses(there, x0, sigma, torch.zeros_like(x0), label).mean().backward()
+        assert {weight.grad.device.type for weight in there.parameters()} == {DEVICE}
+        for sampler in SAMPLERS.values():
+            noise = Noise((5, *SHAPE), device=DEVICE)
+            assert Sampling(there, edm_grid(3), noise, label, sampler).run().device.type == DEVICE
+    assert not reads

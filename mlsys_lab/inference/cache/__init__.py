@@ -4,6 +4,7 @@ interface    Cache, Step; extend(model, cache, new) feeds new tokens of a ragged
 slots        each token in a numbered slot; attention over a ragged batch with several queries a sequence
 contiguous   a row for each sequence (Contiguous), or a ring that holds a window (SlidingWindow)
 paged        pages from one pool: copy-on-write, prefixes shared by hash, eviction (Paged)
+page_attention   the attention of a paged cache's step on a GPU, over pages where they lie
 tables       PageTables, which pages a sequence has, without torch; blocks has the pages' reference counts
 storage      how a slot is encoded: Storage as it is, Int8 and Float8 with the error that they make
 filling      fillings(cache, slots, texts): what lies in each slot, step by step, for figures

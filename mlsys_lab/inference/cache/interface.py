@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 
@@ -116,8 +117,8 @@ def extend(
         step = cache.prepare(new)
         rows = None if every_token else step.last
         if last is not None:
-            ends = zip(new, step.last.tolist(), strict=True)
-            wanted = [row for number, end in ends for row in range(end + 1 - last.get(number, 0), end + 1)]
+            ends = zip(new, accumulate(map(len, new.values())), strict=True)
+            wanted = [row for number, end in ends for row in range(end - last.get(number, 0), end)]
             rows = torch.tensor(wanted, dtype=torch.int64, device=step.last.device)
         logits: torch.Tensor = model(step.tokens, positions=step.positions, attend=step.attend, rows=rows)
     cache.commit(step)

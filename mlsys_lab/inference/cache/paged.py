@@ -1,4 +1,7 @@
-"""Paged cache: sequences hold pages of a few tokens from one pool, and share those with equal beginnings."""
+"""Paged cache: sequences hold pages of a few tokens from one pool, and share those with equal beginnings.
+
+On a GPU attention reads the pages where they lie; elsewhere they are gathered first.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,11 @@ import torch
 
 from mlsys_lab.inference.cache.blocks import BlockManager
 from mlsys_lab.inference.cache.interface import Step
+from mlsys_lab.inference.cache.page_attention import PageAttention, supports
 from mlsys_lab.inference.cache.slots import SlotCache
 from mlsys_lab.inference.cache.storage import Storage
 from mlsys_lab.inference.cache.tables import PageTables
-from mlsys_lab.models import Transformer
+from mlsys_lab.models import CachedAttention, Transformer
 
 
 class Paged(SlotCache):
@@ -19,7 +23,8 @@ class Paged(SlotCache):
 
     A sequence holds as many pages as its tokens need, wherever they lie, so that at most page - 1 slots are wasted on
     it; `tables` say which, share pages between sequences and know prompts that begin alike. InputError where a step
-    needs more pages than are left. `tables` may be given, on as many pages, so that others plan with them too.
+    needs more pages than are left. `tables` may be given, on as many pages, so that others plan with them too. Steps
+    attend over the pages where they lie if `in_place` says so.
     """
 
     def __init__(
@@ -33,6 +38,7 @@ class Paged(SlotCache):
     ) -> None:
         self.tables = PageTables(pages, page) if tables is None else tables
         super().__init__(model, pages * page, storage)
+        self.in_place = model.embedding.weight.is_cuda and supports(model, self.storage)
 
     @property
     def page(self) -> int:
@@ -90,6 +96,22 @@ class Paged(SlotCache):
         skipped = first // self.page
         pages = self.tables.table(sequence)[skipped : self.tables.pages(end)]
         return self.slots_of(pages)[first - skipped * self.page : end - skipped * self.page]
+
+    def _attend(self, counts: Mapping[int, int]) -> CachedAttention:
+        if not self.in_place:
+            return super()._attend(counts)
+        written = [self.find_slots(s, self.length(s), self.length(s) + count) for s, count in counts.items()]
+        lengths = {sequence: self.length(sequence) + count for sequence, count in counts.items()}
+        tables = {s: self.tables.table(s)[: self.tables.pages(length)] for s, length in lengths.items()}
+        return PageAttention(
+            self.storage,
+            self.model,
+            page=self.page,
+            written=torch.cat(written),
+            tables=list(tables.values()),
+            lengths=list(lengths.values()),
+            counts=list(counts.values()),
+        )
 
     def _held_slots(self) -> int:
         return self.blocks.used * self.page

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from mlsys_lab.errors import InputError
 from mlsys_lab.inference.cache.interface import Cache, Step
 from mlsys_lab.inference.cache.storage import Slots, Storage, as_range
-from mlsys_lab.models import Transformer
+from mlsys_lab.models import CachedAttention, Transformer
 from mlsys_lab.models.positions import score_bias
 
 NO_KEY = 2**31 - 1
@@ -51,14 +51,26 @@ class SlotCache(Cache):
         self._reserve(counts)
         device = self.model.embedding.weight.device
         tokens = torch.tensor([token for part in new.values() for token in part])  # (Q,)
-        queries = [torch.arange(self.length(s), self.length(s) + count) for s, count in counts.items()]
+        queries = self._queries(counts)
+        ends = torch.tensor(list(counts.values())).cumsum(0)  # (R,)
+        positions = torch.cat(queries)
+        return Step(
+            new, tokens[None].to(device), positions[None].to(device), (ends - 1).to(device), self._attend(counts)
+        )
+
+    def _queries(self, counts: Mapping[int, int]) -> list[torch.Tensor]:
+        """Positions of so many new tokens of sequences, (count,) each."""
+        return [torch.arange(self.length(s), self.length(s) + count) for s, count in counts.items()]
+
+    def _attend(self, counts: Mapping[int, int]) -> CachedAttention:
+        """Attention of a step with so many new tokens of sequences, for which slots are reserved."""
+        device, queries = self.model.embedding.weight.device, self._queries(counts)
         keys = [torch.arange(self.find_oldest(int(places[0])), int(places[-1]) + 1) for places in queries]
         slots = [
             self.find_slots(sequence, int(places[0]), int(places[-1]) + 1)
             for sequence, places in zip(counts, keys, strict=True)
         ]
-        ends = torch.tensor(list(counts.values())).cumsum(0)  # (R,)
-        attend = StepAttention(
+        return StepAttention(
             self.storage,
             self.model,
             counts=tuple(counts.values()),
@@ -66,8 +78,6 @@ class SlotCache(Cache):
             queries=_pad(queries, 0).to(device),
             keys=_pad(keys, NO_KEY).to(device),
         )
-        positions = torch.cat(queries)
-        return Step(new, tokens[None].to(device), positions[None].to(device), (ends - 1).to(device), attend)
 
     @property
     def bytes_held(self) -> int:

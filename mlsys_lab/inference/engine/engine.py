@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import torch
@@ -15,7 +15,7 @@ from mlsys_lab.inference.cache import Paged
 from mlsys_lab.inference.engine.model_runner import ModelRunner
 from mlsys_lab.inference.engine.scheduler import Batch, Build, Limits, Scheduler, build_scheduler
 from mlsys_lab.inference.engine.sequence import Sequence
-from mlsys_lab.inference.generate import Completion, Request, choose
+from mlsys_lab.inference.generate import Chooser, Completion, Request, choose
 from mlsys_lab.inference.generate.request import Text
 from mlsys_lab.inference.speculative import Draft, Drafter, verify
 from mlsys_lab.models import Transformer
@@ -53,25 +53,31 @@ class Writer:
             self.draft = self.drafter.propose(self.text.everything, most, self.text.request.sampling, self.generator)
         return list(self.draft.tokens) if self.draft else []
 
-    def write(self, logits: torch.Tensor) -> Written:
-        """Write what a step gave, by logits (k + 1, V) after the last token and each of the first k drafts."""
-        before, k = len(self.text.tokens), len(logits) - 1
-        sampling, everything = self.text.request.sampling, self.text.everything
-        if self.draft and k:
-            draft = Draft(self.draft.tokens[:k], self.draft.probabilities[:k])
-            logprobs = logits.double().log_softmax(-1)
-            tokens = verify(sampling, everything, draft, logits, self.generator)
-            chosen = [(token, float(row[token])) for row, token in zip(logprobs, tokens, strict=False)]
-        else:
-            chosen = [choose(sampling, logits[0], everything, self.generator)]
+    @property
+    def chooser(self) -> Chooser:
+        """What the next token is chosen by, besides logits."""
+        return Chooser(self.text.request.sampling, self.text.everything, self.generator)
+
+    def check(self, logits: torch.Tensor) -> list[tuple[int, float]]:
+        """Tokens and logarithms of their probabilities, by logits (k + 1, V) after the last token and k drafts."""
+        assert self.draft
+        sampling, everything, k = self.text.request.sampling, self.text.everything, len(logits) - 1
+        draft = Draft(self.draft.tokens[:k], self.draft.probabilities[:k])
+        logprobs = logits.double().log_softmax(-1)
+        tokens = verify(sampling, everything, draft, logits, self.generator)
+        return [(token, float(row[token])) for row, token in zip(logprobs, tokens, strict=False)]
+
+    def write(self, chosen: Iterable[tuple[int, float]]) -> Written:
+        """Write tokens with the logarithms of their probabilities, up to the text's end."""
+        before = len(self.text.tokens)
         for token, logprob in chosen:
             if self.text.completion is None:
                 self.text.add(token, logprob)
         piece = None
         if self.text.request.stream:
             piece, self.shown = self.text.shown[self.shown :], len(self.text.shown)
-        tokens_, logprobs_ = tuple(self.text.tokens[before:]), tuple(self.text.logprobs[before:])
-        return Written(self.request, self.choice, tokens_, logprobs_, piece, self.text.completion)
+        tokens, logprobs = tuple(self.text.tokens[before:]), tuple(self.text.logprobs[before:])
+        return Written(self.request, self.choice, tokens, logprobs, piece, self.text.completion)
 
 
 class Engine:
@@ -189,10 +195,19 @@ class Engine:
             for sequence in self.scheduler.running:
                 sequence.drafts = self._writers[sequence].propose(self.drafts)
         self.batch = batch = self.scheduler.schedule()
-        for sequence, logits in zip(batch.writers, self.runner.run(batch), strict=True):
-            news = self._writers[sequence].write(logits)
+        for sequence, chosen in zip(batch.writers, self._choose(batch, self.runner.run(batch)), strict=True):
+            news = self._writers[sequence].write(chosen)
             self.scheduler.write(sequence, news.tokens)
             if news.completion:
                 self.scheduler.finish(sequence)
                 del self._writers[sequence]
             self._streams.get(news.request, self._written).append(news)
+
+    def _choose(self, batch: Batch, logits: list[torch.Tensor]) -> list[list[tuple[int, float]]]:
+        """What each writer of a batch writes by its logits (k + 1, V): all without drafts are chosen for at once."""
+        writers = [self._writers[sequence] for sequence in batch.writers]
+        texts = [writer.chooser for writer, its in zip(writers, logits, strict=True) if len(its) == 1]
+        chosen = iter(choose(texts, torch.cat([its for its in logits if len(its) == 1])) if texts else ())
+        return [
+            [next(chosen)] if len(its) == 1 else writer.check(its) for writer, its in zip(writers, logits, strict=True)
+        ]

@@ -11,11 +11,12 @@ beams      beam_search(model, prompt, max_tokens) -> the likeliest texts
 from mlsys_lab.inference.generate.batch import generate
 from mlsys_lab.inference.generate.beams import Beam, beam_search
 from mlsys_lab.inference.generate.request import Completion, Request
-from mlsys_lab.inference.generate.sampling import Sampling, choose, draw
+from mlsys_lab.inference.generate.sampling import Chooser, Sampling, choose, draw
 from mlsys_lab.inference.generate.stopping import StopStrings, TextStream
 
 __all__ = [
     "Beam",
+    "Chooser",
     "Completion",
     "Request",
     "Sampling",

@@ -9,7 +9,7 @@ import torch
 
 from mlsys_lab.inference.cache import Cache, Contiguous, extend
 from mlsys_lab.inference.generate.request import Completion, Request, Text
-from mlsys_lab.inference.generate.sampling import choose
+from mlsys_lab.inference.generate.sampling import Chooser, choose
 from mlsys_lab.models import Transformer
 
 
@@ -35,9 +35,13 @@ class Running:
         waiting, self.waiting = self.waiting, ()
         return [self, *(Running(text, generator, cache.fork(self.sequence)) for text, generator in waiting)]
 
-    def write(self, logits: torch.Tensor) -> None:
-        """Choose the next token by logits (V,), write it, and keep it to be fed next."""
-        token, logprob = choose(self.text.request.sampling, logits, self.text.everything, self.generator)
+    @property
+    def chooser(self) -> Chooser:
+        """What the next token is chosen by, besides logits."""
+        return Chooser(self.text.request.sampling, self.text.everything, self.generator)
+
+    def write(self, token: int, logprob: float) -> None:
+        """Write the next token, and keep it to be fed next."""
         self.text.add(token, logprob)
         self.pending = [token]
 
@@ -86,16 +90,18 @@ def _start(cache: Cache, texts: Sequence[Text]) -> Running:
 def _step(model: Transformer, cache: Cache, running: Sequence[Running]) -> list[Running]:
     """Feed all texts one token or chunk more, and write a token where the prompt is done; returns those that go on."""
     new = {one.sequence: one.pending[: cache.chunk] for one in running}
+    logits = extend(model, cache, new)
     going: list[Running] = []
-    for reader, logits in zip(running, extend(model, cache, new), strict=True):
+    writers: list[Running] = []
+    rows: list[int] = []
+    for row, reader in enumerate(running):
         del reader.pending[: cache.chunk]
-        if reader.pending:
-            going.append(reader)
-            continue
-        for one in reader.branch(cache):
-            one.write(logits)
-            if one.text.completion:
-                cache.drop(one.sequence)
-            else:
-                going.append(one)
-    return going
+        branches = [] if reader.pending else reader.branch(cache)
+        going += branches or [reader]
+        writers += branches
+        rows += [row] * len(branches)
+    for one, (token, logprob) in zip(writers, choose([one.chooser for one in writers], logits[rows]), strict=True):
+        one.write(token, logprob)
+        if one.text.completion:
+            cache.drop(one.sequence)
+    return [one for one in going if not one.text.completion]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -60,12 +61,19 @@ class Sampling:
 
         Where greedy, all of it is on one token. InputError for logits that are not numbers.
         """
-        if logits.isnan().any():
-            raise InputError("the model's logits are not numbers", help="its weights may be damaged")
-        logits = penalise_repetition(logits.double(), seen, self.repetition_penalty)
+        require_numbers(logits)
+        return self.distribute(logits[None], [seen])[0]
+
+    def distribute(self, logits: torch.Tensor, seen: Sequence[Iterable[int]]) -> torch.Tensor:
+        """Distributions (R, V) as `probabilities` has them, of R texts' logits (R, V) and each one's tokens so far."""
+        logits = logits.double()
+        if self.repetition_penalty != 1:
+            penalty = self.repetition_penalty
+            rows = [penalise_repetition(row, known, penalty) for row, known in zip(logits, seen, strict=True)]
+            logits = torch.stack(rows)
         if self.greedy:
-            return torch.zeros_like(logits).index_fill(0, logits.argmax(), 1)
-        logits = (logits - logits.max()) / self.temperature  # the likeliest at 0: nothing overflows
+            return torch.zeros_like(logits).scatter(-1, logits.argmax(-1, keepdim=True), 1)
+        logits = (logits - logits.amax(-1, keepdim=True)) / self.temperature  # the likeliest at 0: nothing overflows
         if self.top_k is not None:
             logits = keep_top_k(logits, self.top_k)
         if self.top_p is not None:
@@ -83,17 +91,43 @@ class Sampling:
         return [torch.Generator().manual_seed(int(child.generate_state(1, np.uint64)[0])) for child in children]
 
 
-def choose(
-    sampling: Sampling, logits: torch.Tensor, seen: Iterable[int], generator: torch.Generator
-) -> tuple[int, float]:
-    """Next token by logits (V,) and the tokens so far, and the logarithm of the probability that the model gave it.
+class Chooser(NamedTuple):
+    """A text whose next token is to be chosen: how, the tokens so far, and its own source of random numbers."""
 
-    One random number is taken from the generator, greedily or not.
+    sampling: Sampling
+    seen: Sequence[int]
+    generator: torch.Generator
+
+
+def choose(texts: Sequence[Chooser], logits: torch.Tensor) -> list[tuple[int, float]]:
+    """Next token of each of R texts by logits (R, V), and the logarithm of the probability that the model gave it.
+
+    One random number is taken from each generator, greedily or not. All texts are chosen for together, so that a GPU is
+    waited for as often for many as for one. InputError, with nothing taken, for logits that are not numbers.
     """
-    probabilities = sampling.probabilities(logits, seen)
-    uniform = torch.rand((), generator=generator, dtype=torch.float64).to(logits.device)
-    token = int(draw(probabilities, uniform))
-    return token, float(logits.double().log_softmax(-1)[token])
+    if not texts:
+        return []
+    require_numbers(logits)
+    alike: dict[Sampling, list[int]] = {}
+    for row, text in enumerate(texts):
+        alike.setdefault(replace(text.sampling, seed=None), []).append(row)
+    parts = [
+        sampling.distribute(logits if len(alike) == 1 else logits[rows], [texts[row].seen for row in rows])
+        for sampling, rows in alike.items()
+    ]
+    order = [row for rows in alike.values() for row in rows]
+    uniforms = [torch.rand((), generator=texts[row].generator, dtype=torch.float64) for row in order]
+    tokens = draw(torch.cat(parts), torch.stack(uniforms).to(logits.device))  # (R,), in this order
+    logprobs = logits[order].double().log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
+    both = torch.stack([tokens.double(), logprobs]).tolist()  # numbers of tokens are exact in float64
+    chosen = dict(zip(order, zip(map(int, both[0]), both[1], strict=True), strict=True))
+    return [chosen[row] for row in range(len(texts))]
+
+
+def require_numbers(logits: torch.Tensor) -> None:
+    """Raise InputError for logits among which some are not numbers; waits for a GPU."""
+    if logits.isnan().any():
+        raise InputError("the model's logits are not numbers", help="its weights may be damaged")
 
 
 def draw(probabilities: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:

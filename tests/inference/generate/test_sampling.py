@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.inference.generate import Sampling, draw
+from mlsys_lab.inference.generate import Chooser, Sampling, choose, draw
 from mlsys_lab.inference.generate.filters import keep_min_p, keep_top_k, keep_top_p
 
 V = 97
@@ -100,6 +100,25 @@ def test_extreme_temperatures(temperature):
 def test_logits_that_are_no_numbers():
     with pytest.raises(InputError, match="the model's logits are not numbers"):
         Sampling().probabilities(torch.tensor([0.0, torch.nan]), [])
+
+
+def test_many_texts_get_the_tokens_that_each_would_get_alone():
+    random = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(3 * len(OPTIONS), V, generator=random)
+    samplings = [Sampling(**options, seed=seed) for seed in (0, 1) for options in OPTIONS]
+    samplings += [Sampling(temperature=0)] * len(OPTIONS)
+
+    def texts():
+        return [
+            Chooser(sampling, [number, 3], torch.Generator().manual_seed(number))
+            for number, sampling in enumerate(samplings)
+        ]
+
+    together = choose(texts(), logits)
+    alone = [choose([text], row[None])[0] for text, row in zip(texts(), logits, strict=True)]
+    assert together == alone and len({token for token, _ in together}) > 20
+    assert [token for token, _ in together[-len(OPTIONS) :]] == logits[-len(OPTIONS) :].argmax(-1).tolist()
+    assert choose([], logits[:0]) == []
 
 
 def test_draws_follow_the_distribution():

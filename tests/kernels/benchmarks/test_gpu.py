@@ -12,7 +12,7 @@ import torch
 from mlsys_lab.kernels import cuda_cpp
 from mlsys_lab.kernels.cuda_cpp.emulator import Emulator
 from tests.bench import gpu
-from tests.bench.kernels.entries import Case, Entry, Machine
+from tests.bench.kernels.entries import Case, Entry, Machine, Program
 from tests.kernels.cuda_cpp.tools import needs_gxx
 from tests.kernels.making import told_by_make
 from tests.sampling import sample
@@ -29,7 +29,7 @@ def machine():
 
 
 @needs_gxx
-@pytest.mark.parametrize("entry", sample(gpu.ENTRIES, 3), ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", sample(gpu.KERNELS, 3), ids=lambda entry: entry.name)
 def test_an_entry_gives_what_is_expected(entry, machine):
     case = entry.make(machine, *entry.tiny)
     assert case.wrong() == ""
@@ -62,6 +62,25 @@ def test_records_hold_the_speed_and_each_ratio(machine):
     assert speed.parameters == {"sizes": [7]}
 
 
+def test_a_program_is_held_against_others_by_what_each_does_and_against_limits(machine):
+    half, never = torch.zeros(1 << 15), Machine.randn
+
+    def make(*_):
+        ours = lambda: (half.clone(), half.clone())  # noqa: E731
+        more = {"checked": lambda: torch.ones(2), "amounts": {"half": 5e5}, "limits": {"peak": 100.0}}
+        return Program(ours, {"half": half.clone}, lambda: torch.ones(2), 1e6, "tokens/s", **more)
+
+    entry = Entry("gpu-program", "a program", make, (7,), (7,), {"half": 0.9, "peak": 0.5}, samples=3)
+    case = entry.make(machine)
+    assert case.wrong() == ""
+    assert replace(case, checked=lambda: torch.zeros(2)).wrong() == "result 0 is off by 1 of the largest value"
+    speed, against_half, against_peak = gpu.measured(entry, case, graph=never, device="cpu")
+    assert [line.asked for line in (speed, against_half, against_peak)] == [None, 0.9, 0.5]
+    assert against_peak.record.samples == tuple(one / 100 for one in speed.record.samples)
+    assert speed.record.unit == "tokens/s" and 0.2 < against_half.record.p50 < 5
+    assert {"peak, by the table of devices", "half in the same run"} >= {speed.record.bound.how}
+
+
 def test_trouble_with_one_entry_leaves_the_others(monkeypatch, machine):
     def broken(*_):
         raise RuntimeError("no\nsuch luck")
@@ -80,9 +99,9 @@ def test_trouble_with_one_entry_leaves_the_others(monkeypatch, machine):
 
 
 def test_names_are_records_names_and_every_goal_of_the_kernels_is_in_the_table():
-    names = [entry.name for entry in gpu.ENTRIES]
+    names = [entry.name for entry in [*gpu.KERNELS, *gpu.PROGRAMS]]
     assert len(set(names)) == len(names) and all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name) for name in names)
-    asked = {entry.name: dict(entry.asked) for entry in gpu.ENTRIES if entry.asked}
+    asked = {entry.name: dict(entry.asked) for entry in gpu.KERNELS if entry.asked}
     assert asked == {
         "gpu-add-triton": {"copy": 0.90},
         "gpu-add-cuda-vectorised": {"copy": 0.90},
