@@ -1,4 +1,4 @@
-"""Attention over pages where they lie: what attention over gathered pages gives, and a stand-in for a GPU knows both."""
+"""Attention over pages where they lie: what gathered pages give; a stand-in for a GPU knows both."""
 
 from __future__ import annotations
 
