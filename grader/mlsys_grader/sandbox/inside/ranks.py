@@ -54,10 +54,10 @@ class RoutedEndpoint(Endpoint):
         return self._posts - 1
 
     def wait(self, number: int) -> torch.Tensor | None:
-        """Wait until a post is done; returns the array of a receive."""
+        """Wait until a post is done; returns the array of a receive, in memory of torch's own, which counts as held."""
         wire.send(self._channel, wire.Frame("wait", {"nonce": self._nonce, "post": number}))
         arrays = wire.receive(self._channel).arrays
-        return torch.from_numpy(arrays["array"]) if arrays else None
+        return torch.from_numpy(arrays["array"]).clone() if arrays else None
 
 
 class _RoutedRequest(Request):
