@@ -1,20 +1,22 @@
 """Interactive figures: one source of JavaScript for the site, where no server runs, and for live notebooks.
 
 On the site: `write_modules(folder)` writes the ES modules, a page loads `load.js`, and cells print
-`element(name, **data)` or `show(figure, alt=…)`. In a notebook: `Roofline` and `BackwardGraph` (anywidget) run the same
-modules, and `show` leaves the drawing to Plotly's own renderer; a build of the site draws what it shows as SVG.
+`element(name, **data)`, `show(figure, alt=…)` or `Table(head, rows)`. In a notebook: `Roofline` and `BackwardGraph`
+(anywidget) run the same modules, and `show` leaves the drawing to Plotly's own renderer; a build of the site draws what
+it shows as SVG.
 """
 
 from mlsys_lab.widgets.graph import graph_data
 from mlsys_lab.widgets.modules import esm, write_modules
 from mlsys_lab.widgets.notebook import BackwardGraph, Roofline
-from mlsys_lab.widgets.page import element
+from mlsys_lab.widgets.page import Table, element
 from mlsys_lab.widgets.plots import show
 from mlsys_lab.widgets.roofline import device_data
 
 __all__ = [
     "BackwardGraph",
     "Roofline",
+    "Table",
     "device_data",
     "element",
     "esm",

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.widgets.modules import FIGURES
+
+NUMBER = re.compile(r"[-−+±]?\.?\d")
+"""How a cell begins that holds a number, whatever unit follows."""
 
 
 def script_json(data: Any) -> str:
@@ -25,8 +29,38 @@ def script_json(data: Any) -> str:
 
 def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
     """An HTML table with a head and rows; every cell is escaped."""
-    lines = "".join("<tr>" + "".join(f"<td>{html.escape(str(c))}</td>" for c in row) + "</tr>" for row in rows)
-    return "<table><tr>" + "".join(f"<th>{html.escape(str(c))}</th>" for c in head) + f"</tr>{lines}</table>"
+    return _write_table(head, rows, [""] * len(head))
+
+
+def _write_table(head: Sequence[object], rows: Iterable[Sequence[object]], kinds: Sequence[str]) -> str:
+    """A table whose columns' cells have these attributes; a long name may break behind its underscores."""
+
+    def write_row(cells: Sequence[object], tag: str) -> str:
+        texts = (html.escape(str(cell)).replace("_", "_<wbr>") for cell in cells)
+        return f"<tr>{''.join(f'<{tag}{kind}>{text}</{tag}>' for text, kind in zip(texts, kinds, strict=True))}</tr>"
+
+    return f"<table>{write_row(head, 'th')}{''.join(write_row(row, 'td') for row in rows)}</table>"
+
+
+class Table:
+    """A table as the value of a notebook's cell: names of columns, then rows of as many values.
+
+    The first value names its row. Further columns that hold numbers alone, with or without units, are of class
+    `number`, which the site sets flush right. Raises ValueError for a row of another length than the head.
+
+    >>> print(Table(("card", "GB"), [("T4", 16)])._repr_html_())
+    <table><tr><th>card</th><th class="number">GB</th></tr><tr><td>T4</td><td class="number">16</td></tr></table>
+    """
+
+    def __init__(self, head: Sequence[object], rows: Iterable[Sequence[object]]) -> None:
+        rows = list(rows)
+        columns = zip(*rows, strict=True) if rows else [()] * len(head)
+        numbers = [all(NUMBER.match(str(cell)) for cell in column if cell != "") for column in columns]
+        kinds = ["", *(' class="number"' if number else "" for number in numbers[1:])]
+        self._html = _write_table(head, rows, kinds)
+
+    def _repr_html_(self) -> str:
+        return self._html
 
 
 class Element:

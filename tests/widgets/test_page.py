@@ -7,7 +7,7 @@ import pytest
 from mlsys_lab.autograd import Value
 from mlsys_lab.errors import InputError
 from mlsys_lab.widgets import element, graph_data
-from mlsys_lab.widgets.page import script_json, table
+from mlsys_lab.widgets.page import Table, script_json, table
 
 
 @pytest.mark.parametrize("text", ["</script><b>", "<!--<script>", "a&b\"'", "Größe → ∂", "\u2028"])
@@ -34,6 +34,17 @@ def test_figures_bring_a_table_of_their_data() -> None:
     x = Value(3.0)
     html = element("backward", graph=graph_data(x * 2, {"x": x}))._repr_html_()
     assert "<td>x</td><td>input</td><td>3</td><td></td>" in html and "<td>n2</td><td>*(x, n1)</td><td>6</td>" in html
+
+
+def test_a_table_sets_numbers_apart_and_lets_long_names_break() -> None:
+    rows = [("1", "one", "2.5 GB", ""), ("2", "3 of 4", "", "−1")]
+    html = Table(("a_name", "what", "GB", "left"), rows)._repr_html_()
+    head = '<tr><th>a_<wbr>name</th><th>what</th><th class="number">GB</th><th class="number">left</th></tr>'
+    row = '<tr><td>1</td><td>one</td><td class="number">2.5 GB</td><td class="number"></td></tr>'
+    assert html.startswith(f"<table>{head}{row}<tr><td>2</td><td>3 of 4</td>")
+    assert Table(("a", "b"), ())._repr_html_() == table(("a", "b"), ()).replace("<th>b", '<th class="number">b')
+    with pytest.raises(ValueError, match="shorter"):
+        Table(("a", "b"), [("1",)])
 
 
 def test_an_unknown_figure_is_refused() -> None:
