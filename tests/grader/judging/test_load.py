@@ -48,10 +48,15 @@ def test_a_reference_keeps_all_points(topic, load):
 
 def test_a_function_may_work_for_most_of_its_limit(sandbox, oracles, tiny, hand_in, tmp_path, load):
     """By the clock it takes far longer than the 2 s that it may work."""
-    work = "import time\nend = time.process_time() + 1.2\nwhile time.process_time() < end: pass\n"
-    body = work.replace("\n", "\n    ")
+    lines = (
+        "import time",
+        "ends = [time.process_time() + 1.2]  # a first call works so long, and whatever follows is quick",
+        "def double(x):",
+        "    while time.process_time() < ends[0]: pass",
+        "    return 2 * x",
+    )
     path = tmp_path / "01-tiny.ipynb"
-    path.write_text(json.dumps(hand_in(double=f"{work}\ndef double(x):\n    {body}\n    return 2 * x\n")))
+    path.write_text(json.dumps(hand_in(double="\n".join(lines))))
     verdicts = judge(read_submission(path, tiny).artifact, sandbox, oracles)
     assert [v.reason for v in verdicts] == ["", "", ""]
     assert verdicts[0].call_s > 2
