@@ -6,8 +6,8 @@ import numpy as np
 
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.serving.pool import BrokenRuleError, Pool, as_given, judge, require_form
-from mlsys_lab.checks.learner.serving import books as calls
-from mlsys_lab.checks.learner.serving.books import ALLOCATE, FIND, REGISTER, RELEASE, SHARE, TABLES, ragged
+from mlsys_lab.checks.learner.serving import blocks as calls
+from mlsys_lab.checks.learner.serving.blocks import ALLOCATE, FIND, REGISTER, RELEASE, SHARE, TABLES, ragged
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 
 BASES = (1, 10, 31, 33, 37, 131, 256, 257, 1000, 1009, 10_000, 1 << 16)

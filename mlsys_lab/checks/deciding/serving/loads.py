@@ -9,7 +9,7 @@ import numpy as np
 from mlsys_lab.checks.deciding.serving.pool import as_given, judge
 from mlsys_lab.checks.deciding.serving.replay import Replay, Rules
 from mlsys_lab.checks.learner.serving import schedulers as calls
-from mlsys_lab.checks.learner.serving.books import TABLES, ragged
+from mlsys_lab.checks.learner.serving.blocks import TABLES, ragged
 from mlsys_lab.checks.learner.serving.schedulers import SCHEDULERS, WRITTEN
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 

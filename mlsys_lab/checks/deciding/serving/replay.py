@@ -12,7 +12,7 @@ from enum import IntEnum
 import numpy as np
 
 from mlsys_lab.checks.deciding.serving.pool import BrokenRuleError, Memory, Pool, by_step, group, require_form
-from mlsys_lab.checks.learner.serving.books import ragged
+from mlsys_lab.checks.learner.serving.blocks import ragged
 from mlsys_lab.checks.learner.serving.schedulers import following
 from mlsys_lab.checks.learner.spec import Arrays
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.serving.pool import BrokenRuleError, Pool, as_given, by_step, group, judge, require_form
-from mlsys_lab.checks.learner.serving import books as calls
-from mlsys_lab.checks.learner.serving.books import COMMIT, DROP, RESERVE, START, TABLES, ragged, script_of
+from mlsys_lab.checks.learner.serving import blocks as calls
+from mlsys_lab.checks.learner.serving.blocks import COMMIT, DROP, RESERVE, START, TABLES, ragged, script_of
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 
 PAGES = np.arange(40)

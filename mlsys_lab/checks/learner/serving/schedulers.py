@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mlsys_lab.checks.learner.serving.books import counts_of, make_tables, ragged, rows, table_of, told_of
+from mlsys_lab.checks.learner.serving.blocks import counts_of, make_tables, ragged, rows, table_of, told_of
 from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.checks.learner.values import describe_value, number, whole
 from mlsys_lab.errors import InputError
