@@ -41,11 +41,11 @@ def test_lanes_and_their_peak(page) -> None:
 
 def test_lanes_at_work_by_hand(page) -> None:
     # A warp of by_lane reads and writes once on each side; of by_warp on one side only. All 256 accesses are there.
-    assert page.diverging[page.by_lane] == (4 * 4, 0.5)
-    assert page.diverging[page.by_warp] == (4 * 2, 1.0)
+    assert page.at_work[page.by_lane] == (4 * 4, 0.5)
+    assert page.at_work[page.by_warp] == (4 * 2, 1.0)
     # x[0] by all lanes, turn k by the 32 − k lanes that get that far, y by all lanes.
     turns = [32, *range(31, 0, -1), 32]
-    assert (page.sums_requests, page.sums_share) == (len(turns), exactly(sum(turns) / len(turns) / 32))
+    assert page.at_work[page.prefix_sums] == (len(turns), exactly(sum(turns) / len(turns) / 32))
 
 
 def test_the_levels_of_memory(page) -> None:
@@ -76,7 +76,7 @@ def test_bytes_in_flight(page) -> None:
 def test_the_occupancies_that_are_spoken_of(page) -> None:
     assert (page.heavy.warps, page.heavy.occupancy, page.heavy.limits) == (16, 0.25, ("registers",))
     assert (page.whole.blocks, page.whole.occupancy, page.whole.limits) == (1, 0.5, ("registers",))
-    assert page.held.limits == ("shared memory",)
+    assert page.held[128, 64, 100].limits == ("shared memory",)
     assert page.occupancy(page.h100, 256, registers=33) == page.occupancy(page.h100, 256, registers=40)
 
 
