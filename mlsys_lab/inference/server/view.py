@@ -32,9 +32,10 @@ class Recorder:
         return not (self._shown_idle and not self._steps) and (late or self.scheduler.idle)
 
     def watch(self, on: bool) -> None:
-        """Begin to take down steps, or end it and forget them."""
+        """Begin to take down steps, or go on where others watch already; or end it and forget them."""
         self.watched = on
-        self._steps.clear()
+        if not on:
+            self._steps.clear()
 
     def note(self, batch: Batch) -> None:
         """Take down a step that has been run, before another one is scheduled."""

@@ -98,3 +98,12 @@ def test_a_new_watch_begins_with_no_steps():
     recorder.watch(False)
     recorder.watch(True)
     assert recorder.watched and recorder.show().steps == []
+
+
+def test_whoever_comes_to_watch_takes_no_steps_from_those_who_do():
+    scheduler, recorder = build()
+    scheduler.add([1], 3)
+    recorder.watch(True)
+    run(scheduler, recorder)
+    recorder.watch(True)
+    assert len(recorder.show().steps) == 1
