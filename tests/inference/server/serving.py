@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -94,6 +95,16 @@ class Served:
         while (health := self.ask("GET", "/health")[1])["status"] != status:
             pass
         return health
+
+    @contextmanager
+    def engine_stopped(self) -> Iterator[None]:
+        """An engine that does nothing for now: however fast the machine, or slow, what it is asked for must wait."""
+        engine = self.wait_until("ready")["engine_pid"]
+        os.kill(engine, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(engine, signal.SIGCONT)
 
     def end(self, signals: tuple[int, ...] = (signal.SIGTERM,)) -> int:
         for one in signals:

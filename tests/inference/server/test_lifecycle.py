@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-from contextlib import contextmanager
 
 import pytest
 
@@ -61,26 +60,15 @@ def test_the_page_asks_for_the_key(strict, browser):
     page.close()
 
 
-@contextmanager
-def stopped(pid):
-    """A process that does nothing for now, so that however fast the machine, what it works at takes too long."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
 def test_a_full_queue_refuses_and_what_takes_too_long_is_given_up(strict):
-    engine = strict.wait_until("ready")["engine_pid"]
     first = strict.stream(LONG)
-    with stopped(engine):
+    with strict.engine_stopped():
         status, answer, headers = strict.complete()
         assert (status, answer["error"]["type"], answer["error"]["code"]) == (429, "rate_limit_error", "queue_full")
         assert headers["retry-after"] == "1"
         assert events(first)[-1]["error"]["code"] == "timeout"
     strict.wait_until_idle()
-    with stopped(engine):
+    with strict.engine_stopped():
         status, answer, _ = strict.complete()
         assert (status, answer["error"]["type"], answer["error"]["code"]) == (504, "timeout_error", "timeout")
     strict.wait_until_idle()

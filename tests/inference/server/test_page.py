@@ -10,11 +10,13 @@ from playwright.sync_api import expect
 from tests.pages import PATIENCE_MS, settle
 
 SECRET = "quicksilver marzipan"
-# A prefill may be seen for a tenth of a second only: whatever is drawn is noted down.
+# A prefill may be seen for a tenth of a second only: whatever is drawn or said is noted down.
 NOTE = """() => {
   window.seen = new Set();
-  const drawn = () => [...document.querySelectorAll("#steps rect, #blocks i")];
-  const note = () => drawn().forEach((node) => seen.add(node.getAttribute("class")));
+  const note = () => {
+    document.querySelectorAll("#steps rect, #blocks i").forEach((node) => seen.add(node.getAttribute("class")));
+    document.querySelectorAll("#running, #waiting").forEach((node) => seen.add(`${node.id}: ${node.textContent}`));
+  };
   const all = { subtree: true, childList: true, attributes: true };
   new MutationObserver(note).observe(document.querySelector(".watch"), all);
 }"""
@@ -49,7 +51,7 @@ def page(served, context):
 
 
 @pytest.mark.browser
-def test_one_chats_by_keyboard_and_the_model_hears_all_that_was_said(page):
+def test_one_chats_by_keyboard_and_the_model_hears_all_that_was_said(page, served):
     said, log = page.get_by_label("Your message"), page.get_by_role("log")
     sent = []
     page.on("request", lambda request: sent.append(request.post_data_json) if "chat" in request.url else None)
@@ -70,8 +72,9 @@ def test_one_chats_by_keyboard_and_the_model_hears_all_that_was_said(page):
     expect(log.locator("li")).to_have_count(0)
     page.get_by_label("Tokens at most").fill("400")
     said.fill("Go on")
-    said.press("Enter")
-    page.get_by_role("button", name="Stop").click()
+    with served.engine_stopped():
+        said.press("Enter")
+        page.get_by_role("button", name="Stop").click()
     expect(page.get_by_role("button", name="Send", exact=True)).to_be_enabled()
     assert log.locator(".error").count() == 0
 
@@ -82,13 +85,15 @@ def test_a_crowd_is_seen_in_scheduler_queue_and_blocks(page, served):
     before = page.locator("#blocks").get_attribute("aria-label")
     assert before.startswith("0 of 256 blocks held")
     page.get_by_role("combobox").select_option("24")
-    page.get_by_role("button", name="Send a crowd").click()
-    expect(page.locator("#running")).to_have_text("16 of 16")
-    expect(page.locator("#waiting")).not_to_have_text("0")
+    with served.engine_stopped():
+        page.get_by_role("button", name="Send a crowd").click()
+        served.wait(lambda found: found["mlsys_open_texts"] == 24)
     expect(page.locator("#crowd-said")).to_have_text("24 texts written")
     expect(page.locator("#held")).to_have_text("0 of 256")
-    seen = " ".join(page.evaluate("[...seen]")).split()
-    assert {"prefill", "decode", "wait", "shared", "kept", "free", *(f"tone-{tone}" for tone in range(8))} <= set(seen)
+    seen = page.evaluate("[...seen]")
+    assert "running: 16 of 16" in seen and any(one.startswith("waiting: ") and one != "waiting: 0" for one in seen)
+    drawn = set(" ".join(seen).split())
+    assert {"prefill", "decode", "wait", "shared", "kept", "free", *(f"tone-{tone}" for tone in range(8))} <= drawn
     assert page.locator("#blocks .kept").count() > 5 and page.locator("#rate").inner_text() == "0"
 
 

@@ -229,7 +229,7 @@ PREFIX = (
         cases=(
             Case("blocks of two", {"page": 2, "blocks": 3}),
             Case("blocks of one", {"page": 1, "blocks": 4}),
-            Case("a part of a block more", {"page": 3, "blocks": 3, "more": 2}),
+            Case("a part of a large block more", {"page": 20, "blocks": 3, "more": 2}),
             Case("few different tokens", {"page": 2, "blocks": 4, "vocabulary": 2, "more": 1}),
             Case("nearly alike", {"page": 3, "blocks": 1, "near": True}),
             Case("one long text", {"page": 1, "blocks": 1500, "alone": True}),
