@@ -64,15 +64,18 @@ def _minimum_expect(arrays: Arrays) -> Arrays:
 
 
 def _refuses_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    """Nine sizes. Where the lowest point is near one end of them, they are twice as far apart towards the other."""
     arrays = _valley(rng, 9, 0.0)
     x = np.log(arrays["n_params"] / arrays["n_params"].mean())
     match case.params["why"]:
         case "hill":
             arrays["loss"] = 3 - 0.1 * (x - x.mean()) ** 2
-        case "falls":
-            arrays["loss"] = 3 + 0.05 * (x - x.max() - rng.uniform(0.3, 1)) ** 2
-        case "rises":
-            arrays["loss"] = 3 + 0.05 * (x - x.min() + rng.uniform(0.3, 1)) ** 2
+        case "end":
+            side, beyond = case.params["side"], rng.uniform(*case.params["beyond"])
+            x = side * (x - np.median(x))
+            x = np.where(x < 0, 2 * x, x)
+            arrays["n_params"] = np.median(arrays["n_params"]) * np.exp(side * x)
+            arrays["loss"] = 3 + 0.05 * (x - x.max() - beyond) ** 2
         case "two" | "none" as left:
             arrays["loss"][rng.permutation(9)[: 7 if left == "two" else 9]] = np.nan
         case "twins":
@@ -153,6 +156,9 @@ def _optimum_expect(arrays: Arrays) -> Arrays:
     return {"n_params": np.array(n_params), "tokens": np.array(target / (6 * n_params))}
 
 
+LARGEST, SMALLEST = {"why": "end", "side": 1}, {"why": "end", "side": -1}
+"""The lowest point is `beyond` this size by so much of ln N, or short of it."""
+
 CHECKS = (
     Check(
         name="isoflop_minimum",
@@ -180,9 +186,11 @@ CHECKS = (
         points=4,
         cases=(
             Case("a good sweep", {"why": ""}),
-            Case("the loss still falls at the largest size", {"why": "falls"}),
+            Case("the loss still falls at the largest size", LARGEST | {"beyond": (0.3, 1.0)}),
+            Case("the lowest point just below the largest size", LARGEST | {"beyond": (-0.3, -0.05)}),
             Case("a parabola that opens downward", {"why": "hill"}),
-            Case("the loss rises from the smallest size on", {"why": "rises"}),
+            Case("the loss rises from the smallest size on", SMALLEST | {"beyond": (0.3, 1.0)}),
+            Case("the lowest point just above the smallest size", SMALLEST | {"beyond": (-0.3, -0.05)}),
             Case("two runs came back", {"why": "two"}),
             Case("nine runs of two different sizes", {"why": "twins"}),
             Case("the one size above the minimum failed", {"why": "beyond"}),

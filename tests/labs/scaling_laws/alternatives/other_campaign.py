@@ -46,7 +46,7 @@ def bootstrap(statistic, columns, resamples, level, rng):
 
 
 def best_learning_rate(trials, n_params):
-    """A parabola through the five finished runs next to the best one of each size, weighted towards large sizes."""
+    """A parabola through the seven finished runs next to the best one of each size, weighted towards large sizes."""
     found = []
     for size in sorted(set(trials.n_params.tolist())):
         runs = np.flatnonzero((trials.n_params == size) & np.isfinite(trials.loss))
@@ -54,7 +54,7 @@ def best_learning_rate(trials, n_params):
         if len(set(eta.tolist())) < 4:
             continue
         best = eta[np.argmin(trials.loss[runs])]
-        near = np.argsort(np.abs(eta - best))[:5]
+        near = np.argsort(np.abs(eta - best))[:7]
         bend, slope, _ = np.polyfit(eta[near] - best, trials.loss[runs][near], 2)
         if bend > 0 and abs(slope / bend) < 4:
             found.append((math.log(size), best - slope / (2 * bend)))
