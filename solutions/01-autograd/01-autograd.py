@@ -953,8 +953,9 @@ show(figure, alt="Time of a training step and its bound against the batch size",
 # **8b. Checkpoint.** Forget the inside of a segment in the forward pass, and run the segment once more when the
 # gradient arrives: `checkpoint(fn, x)` returns `fn(x)`, computed without a graph, with a single edge to `x`. Its vjp
 # runs `fn` again *with* a graph, on an input of its own, sends `g` backward through it, and hands on the gradient of
-# that input. Weights that `fn` uses get their gradients on the way, as always. One trap, known from real frameworks: if
-# `x` is the data and wants no gradient, `node` would drop the only edge and the weights would learn nothing.
+# that input. Weights that `fn` uses get their gradients on the way, as always. Inside `no_grad()` it keeps no edge, as
+# every other operation: a checkpoint within a checkpoint is to forget too. One trap, known from real frameworks: if `x`
+# is the data and wants no gradient, `node` would drop the only edge and the weights would learn nothing.
 #
 # **8c. How many segments?** With $k$ segments of at most $\lceil n/k\rceil$ layers, the worst moment holds $k$ segment
 # outputs and the graph of one whole segment. Write `predict_checkpointed_bytes` (gradients in flight not counted), and

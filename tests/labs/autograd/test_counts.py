@@ -47,7 +47,7 @@ def _twice_each(fn: Callable[[Any], Any], x: Any) -> Any:
     return REFERENCE.checkpoint(fn_again, x)
 
 
-@pytest.mark.parametrize("case", range(4))
+@pytest.mark.parametrize("case", range(5))
 @pytest.mark.parametrize("checkpoint", [lambda fn, x: fn(x), _twice_each], ids=["holds all", "once too often"])
 def test_gradients_of_checkpoint_tell_how_often_a_stage_ran(case: int, checkpoint: Any) -> None:
     got, expected = _answer("checkpoint", case)

@@ -105,9 +105,10 @@ logits.data, [(layer.weight.grad, layer.bias.grad) for layer in model.layers]"""
 )
 SGD = """\
 a, b = Tensor(p, requires_grad=True), Tensor(q, requires_grad=True)
-optimiser = SGD([a, b], lr=0.0, momentum=momentum)
+optimiser = SGD([a, b], lr=rates[0].item(), momentum=momentum)
 for i, rate in enumerate(rates.tolist()):
-    optimiser.lr = rate
+    if i > 0:
+        optimiser.lr = rate
     a.grad = torch.from_numpy(given["gradients of p"][i])
     b.grad = None if given["q rests"][i] else torch.from_numpy(given["gradients of q"][i])
     optimiser.step()

@@ -178,7 +178,8 @@ CHECKS = (
             Case("two segments", {}),
             Case("data that wants no gradient", {"x_wants": False}),
             Case("two backward passes", {"backwards": 2}),
-            Case("a checkpoint within a checkpoint", {"nested": True}, hidden=True),
+            Case("a checkpoint within a checkpoint", {"nested": True}),
+            Case("the same on data, twice", {"nested": True, "x_wants": False, "backwards": 2}, hidden=True),
         ),
         inputs=_checkpoint_inputs,
         run=calls.checkpoint,
@@ -188,7 +189,7 @@ CHECKS = (
         pointer="When should the segment run for the second time, and on which input?",
         hint="In the vjp: a fresh input on x.data that requires a gradient, fn on it, backward(…, g), and return "
         "that input's gradient. If weights get none when x is data, the only edge was dropped: let it lead to "
-        "a tensor that wants one.",
+        "a tensor that wants one. And return node(…), which keeps no edge inside no_grad().",
         uses=("Tensor", "backward", "no_grad", "checkpoint"),
     ),
     Check(

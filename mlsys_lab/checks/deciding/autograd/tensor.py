@@ -107,7 +107,7 @@ CHECKS = (
             Case("an axis that was stretched", {"from": (5, 7), "to": (5, 1)}),
             Case("both", {"from": (2, 3, 4), "to": (3, 1)}),
             Case("two axes that were stretched", {"from": (4, 5, 6), "to": (1, 5, 1)}),
-            Case("a single number", {"from": (3, 5), "to": (), "dtype": F64}),
+            Case("a single number", {"from": (2, 1, 3, 2, 5), "to": (), "dtype": F64}),
             Case("axes of size 1 that stay", {"from": (1, 3, 1), "to": (1, 1)}, hidden=True),
             Case("an empty array", {"from": (2, 0), "to": (1,)}, hidden=True),
             Case("pairs, in front and stretched", {"from": (2, 2, 3), "to": (1, 3)}, hidden=True),

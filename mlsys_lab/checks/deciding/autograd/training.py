@@ -227,7 +227,7 @@ CHECKS = (
         title="Gradient descent with momentum",
         points=3,
         cases=(
-            Case("without momentum", {"steps": 1, "lr": 0.1, "momentum": 0.0}),
+            Case("without momentum", {"steps": 1, "lr": 0.3, "momentum": 0.0}),
             Case("with momentum, three steps", {"steps": 3, "lr": 0.1, "momentum": 0.9}),
             Case("a learning rate that falls", {"steps": 4, "lr": 0.1, "momentum": 0.9, "decay": 0.5}),
             Case("a parameter that rests for two steps", {"steps": 5, "lr": 0.1, "momentum": 0.9, "rests": 2}),

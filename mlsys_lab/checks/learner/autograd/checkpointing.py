@@ -10,7 +10,8 @@ import torch
 from mlsys_lab.checks.learner.autograd.engine import inputs_of
 from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.checks.learner.storage import storage_only
-from mlsys_lab.checks.learner.values import array, whole
+from mlsys_lab.checks.learner.values import array, describe_value, whole
+from mlsys_lab.errors import InputError
 
 
 @storage_only
@@ -41,7 +42,8 @@ def checkpoint(artifact: Any, arrays: Arrays) -> Arrays:
 
     Each run of a stage is multiplied by the next of `turns`, so that the arrays tell how often and in which order too.
     """
-    turns, calls, recorded = arrays["turns"].tolist(), [0], [0]
+    turns, calls, recorded, nested = arrays["turns"].tolist(), [0], [0], bool(arrays["nested"])
+    made: list[Any] = []
 
     def counted(h: Any) -> Any:
         turn = turns[min(calls[0], len(turns) - 1)]
@@ -51,12 +53,17 @@ def checkpoint(artifact: Any, arrays: Arrays) -> Arrays:
         return result
 
     def twice(h: Any) -> Any:
-        return artifact.checkpoint(counted, artifact.checkpoint(counted, h))
+        made.append(artifact.checkpoint(counted, h))
+        made.append(artifact.checkpoint(counted, made[-1]))
+        return made[-1]
 
     w, v = inputs_of(artifact, arrays, "w", "v")
     x = artifact.Tensor(torch.from_numpy(arrays["x"]), requires_grad=bool(arrays["x_wants"]))
-    result = artifact.checkpoint(twice, x) if arrays["nested"] else twice(x)
-    forward_calls, recorded_calls = calls[0], recorded[0]
+    result = artifact.checkpoint(twice, x) if nested else twice(x)
+    for one in made:
+        if not isinstance(one, artifact.Tensor):
+            raise InputError("checkpoint gives no Tensor", got=describe_value(one), expected="your engine's Tensor")
+    forward_calls, recorded_calls = calls[0], recorded[0] + sum(bool(one.edges) for one in made if nested)
     for _ in range(int(arrays["backwards"])):
         artifact.backward(result, torch.from_numpy(arrays["g"]))
     got = {"result": array("the result", result), "w.grad": array("w.grad", w.grad), "v.grad": array("v.grad", v.grad)}

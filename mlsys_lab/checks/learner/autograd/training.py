@@ -13,7 +13,7 @@ import torch
 from mlsys_lab.checks.learner.autograd.engine import SCALE, scale_gradient
 from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.checks.learner.storage import storage_only
-from mlsys_lab.checks.learner.values import array, number, pair, whole
+from mlsys_lab.checks.learner.values import array, describe_value, number, pair, whole
 from mlsys_lab.errors import InputError
 
 BLIND = "labels without gradients"
@@ -48,9 +48,10 @@ def sgd(artifact: Any, arrays: Arrays) -> Arrays:
     p, q, idle = (artifact.Tensor(torch.from_numpy(arrays[n].copy()), requires_grad=True) for n in ("p", "q", "q"))
     optimiser = artifact.SGD([p, q, idle], lr=float(arrays["rates"][0]), momentum=float(arrays["momentum"]))
     columns = ("gradients of p", "gradients of q", "q rests", "rates")
-    for grad_p, grad_q, rests, rate in zip(*(arrays[name] for name in columns), strict=True):
+    for i, (grad_p, grad_q, rests, rate) in enumerate(zip(*(arrays[name] for name in columns), strict=True)):
         p.grad, q.grad = torch.from_numpy(grad_p.copy()), None if rests else torch.from_numpy(grad_q.copy())
-        optimiser.lr = float(rate)
+        if i > 0:  # the first step goes by the rate that the optimiser was made with
+            optimiser.lr = float(rate)
         optimiser.step()
     return {
         "p": array("p", p),
@@ -124,8 +125,12 @@ def _classify(
     finally:
         artifact.backward = own
     labels, losses = pair("train_classifier", got, "labels", "losses")
-    if array("the losses", losses).size == 0:
+    found = array("the losses", losses)
+    if found.size == 0:
         raise InputError("train_classifier gives no losses", got="none", expected="the loss of every step")
+    if found.ndim == 0:
+        got = describe_value(losses)
+        raise InputError("train_classifier gives one number for losses", got=got, expected="the loss of every step")
     return array("the predicted labels", labels), calls
 
 
