@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import subprocess
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -69,16 +70,22 @@ async def read(answer: Answer) -> str:
 
 
 async def fill_a_replica(engine: RayEngine) -> None:
+    await meet(engine, 2)  # whoever routes has heard of both
+    before = Counter(engine.answered)
+
+    def took() -> list[int]:
+        return sorted((engine.answered - before).values())
+
     texts = [await read(engine.open(SHORT)) for _ in range(4)]
-    assert len(set(texts)) == 1 and list(engine.answered.values()) == [4]
+    assert len(set(texts)) == 1 and took() == [4]
     full = [engine.open(LONG) for _ in range(PLACES)]
     for answer in full:
         await answer.begin()  # all places of the prefix's replica are taken
     assert await read(engine.open(SHORT)) == texts[0]
-    assert sorted(engine.answered.values()) == [1, 4 + PLACES]
+    assert took() == [1, 4 + PLACES]
     for answer in full:
         answer.close()  # given up: their replica is free again, long before 480 tokens
-    while (await read(engine.open(SHORT))) and sorted(engine.answered.values())[1] == 4 + PLACES:
+    while (await read(engine.open(SHORT))) and took()[1] == 4 + PLACES:
         pass
     refused = engine.open(replace(SHORT, max_tokens=10**6))
     with pytest.raises(ApiError, match="tokens"):
