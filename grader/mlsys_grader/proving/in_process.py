@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import redirect_stdout
 from functools import lru_cache
+from io import StringIO
 from types import ModuleType
 
 import scipy.linalg
@@ -78,8 +80,9 @@ def module_for(check: Check, artifact: Artifact) -> ModuleType:
 
 @lru_cache(maxsize=4)
 def module_of(artifact: Artifact) -> ModuleType:
-    """The module of an artifact, under a name of its own."""
-    return load(artifact, module_name=f"artifact_{abs(hash(artifact))}")
+    """The module of an artifact, under a name of its own; what it prints as it is loaded is nobody's concern."""
+    with redirect_stdout(StringIO()):
+        return load(artifact, module_name=f"artifact_{abs(hash(artifact))}")
 
 
 @lru_cache(maxsize=4)
