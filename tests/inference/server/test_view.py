@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mlsys_lab.inference.cache.tables import PageTables
 from mlsys_lab.inference.engine import Limits, Scheduler
 from mlsys_lab.inference.server import view
@@ -90,20 +92,16 @@ def test_who_leaves_without_another_step_is_gone_in_a_view():
     assert recorder.due and recorder.show().running == []
 
 
-def test_a_new_watch_begins_with_no_steps():
+@pytest.mark.parametrize(
+    ("watches", "steps"),
+    [((False, True), 0), ((True,), 1)],
+    ids=["a new watch begins with no steps", "whoever joins takes no steps from those who watch"],
+)
+def test_steps_are_kept_while_somebody_watches(watches, steps):
     scheduler, recorder = build()
     scheduler.add([1], 3)
     recorder.watch(True)
     run(scheduler, recorder)
-    recorder.watch(False)
-    recorder.watch(True)
-    assert recorder.watched and recorder.show().steps == []
-
-
-def test_whoever_comes_to_watch_takes_no_steps_from_those_who_do():
-    scheduler, recorder = build()
-    scheduler.add([1], 3)
-    recorder.watch(True)
-    run(scheduler, recorder)
-    recorder.watch(True)
-    assert len(recorder.show().steps) == 1
+    for on in watches:
+        recorder.watch(on)
+    assert recorder.watched and len(recorder.show().steps) == steps

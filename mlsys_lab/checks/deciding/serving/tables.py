@@ -54,6 +54,7 @@ class _Script:
         self.add(RESERVE, *((text, int(self.rng.integers(1, length + 1))) for text, length in most), spare=spare)
 
     def draw(self) -> Arrays:
+        """Draw as many calls as the case asks for, one after the other; returns the script as a check's inputs."""
         while self.step < self.p["steps"]:
             what = self.rng.random()
             if not self.here or (len(self.here) < self.p["texts"] and what < 0.25):
