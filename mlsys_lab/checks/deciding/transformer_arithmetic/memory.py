@@ -8,7 +8,14 @@ import torch
 from mlsys_lab.checks.deciding.answers import agree
 from mlsys_lab.checks.deciding.transformer_arithmetic.counts import GPT2_KIND, LLAMA_KIND
 from mlsys_lab.checks.deciding.transformer_arithmetic.given import answer_parameters, give
-from mlsys_lab.checks.deciding.transformer_arithmetic.oracle import META, draw_model, saved_bytes, sizes_of, weights_of
+from mlsys_lab.checks.deciding.transformer_arithmetic.oracle import (
+    META,
+    draw_batch,
+    draw_model,
+    saved_bytes,
+    sizes_of,
+    weights_of,
+)
 from mlsys_lab.checks.deciding.transformer_arithmetic.words import describe_calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.transformer_arithmetic import memory as calls
@@ -79,7 +86,7 @@ def _activation_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     tensor = case.params.get("tensor", 1)
     return {
         "model": draw_model(rng, even=tensor, **case.params["kind"]),
-        "batch": rng.integers(1, 5, ()),
+        "batch": draw_batch(rng, case),
         "tokens": np.array(tensor * int(rng.integers(2, 20))),
         "tensor": np.array(tensor),
     }

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from mlsys_lab.checks.learner.spec import Case
 from mlsys_lab.checks.learner.transformer_arithmetic.models import CHOICES, FIELDS, FLAGS, SIZES, fields_of
 
 F: Any = nn.functional  # some of its functions have no types
@@ -62,6 +63,11 @@ def draw_model(rng: np.random.Generator, *, even: int = 1, **fixed: Any) -> np.n
         drawn["norm_bias"] = False
     assert set(SIZES) <= set(drawn)
     return model_array(**drawn)
+
+
+def draw_batch(rng: np.random.Generator, case: Case) -> np.ndarray:
+    """A number of sequences: what hidden cases have, no public one has."""
+    return np.asarray(rng.integers(5, 9) if case.hidden else rng.integers(1, 5))
 
 
 class Weights(nn.Module):

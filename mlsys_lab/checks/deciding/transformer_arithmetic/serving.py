@@ -102,6 +102,7 @@ def _machine_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     cache, count = cache_bytes(model, 1, tokens), case.params.get("machines", 4)
     sequences = rng.uniform(1.5, 30, count) if case.params.get("fits", True) else rng.uniform(-5, 0.9, count)
     sequences[: case.params.get("too small", 0)] = 0.5
+    sequences[: case.params.get("just one", 0)] = 1.5
     bandwidth, price = _round(np.exp(rng.uniform(24, 28, count))), _round(rng.uniform(0.2, 5, count))
     if case.params.get("dear"):  # the first has the fastest step, for one sequence and at a price that loses
         sequences[0], price[0] = 1.5, np.ceil(3 * price.max() * bandwidth.max() / bandwidth.min())
@@ -170,7 +171,7 @@ CHECKS = (
         cases=(
             Case("a Llama with grouped heads", {**LLAMA_KIND, "n_heads": 6, "n_kv_heads": 2}),
             Case("a GPT-2", GPT2_KIND),
-            Case("any model", {}, hidden=True),
+            Case("any model of six layers", {"n_layers": 6}, hidden=True),
         ),
         inputs=_memory_inputs,
         run=calls.serving_memory,
@@ -218,6 +219,7 @@ CHECKS = (
             Case("some are too small", {"machines": 5, "too small": 2}),
             Case("none fits", {"fits": False}),
             Case("each is there twice", {"machines": 3, "twice": True}),
+            Case("room for one sequence alone", {"machines": 1, "just one": 1}),
             Case("a GPT-2", {"kind": GPT2_KIND, "machines": 6, "too small": 1}, hidden=True),
             Case("any model", {"kind": {}, "machines": 3}, hidden=True),
         ),

@@ -7,7 +7,13 @@ import numpy as np
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.transformer_arithmetic.counts import GPT2_KIND, LLAMA_KIND
 from mlsys_lab.checks.deciding.transformer_arithmetic.given import answer_parameters, answer_products, give
-from mlsys_lab.checks.deciding.transformer_arithmetic.oracle import draw_model, products_of, sizes_of, weights_of
+from mlsys_lab.checks.deciding.transformer_arithmetic.oracle import (
+    draw_batch,
+    draw_model,
+    products_of,
+    sizes_of,
+    weights_of,
+)
 from mlsys_lab.checks.deciding.transformer_arithmetic.words import describe_calls, wrap_entries
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
 from mlsys_lab.checks.learner.transformer_arithmetic import step as calls
@@ -26,7 +32,7 @@ SMALL_KIND = {
 def _inputs(rng: np.random.Generator, case: Case) -> Arrays:
     return {
         "model": draw_model(rng, **case.params),
-        "batch": rng.integers(1, 5, ()),
+        "batch": draw_batch(rng, case),
         "tokens": rng.integers(2, 20, ()),
     }
 
