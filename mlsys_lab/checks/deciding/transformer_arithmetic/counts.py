@@ -7,6 +7,7 @@ import numpy as np
 from mlsys_lab.checks.deciding.answers import agree
 from mlsys_lab.checks.deciding.transformer_arithmetic.given import answer_products, give
 from mlsys_lab.checks.deciding.transformer_arithmetic.oracle import (
+    draw_batch,
     draw_model,
     model_array,
     products_of,
@@ -57,7 +58,7 @@ def _parameters_expect(arrays: Arrays) -> Arrays:
 def _products_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     return {
         "model": draw_model(rng, **case.params),
-        "batch": rng.integers(2, 5, ()),
+        "batch": draw_batch(rng, case, least=2),
         "tokens": rng.integers(2, 20, ()),
     }
 

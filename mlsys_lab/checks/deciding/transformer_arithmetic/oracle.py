@@ -65,9 +65,9 @@ def draw_model(rng: np.random.Generator, *, even: int = 1, **fixed: Any) -> np.n
     return model_array(**drawn)
 
 
-def draw_batch(rng: np.random.Generator, case: Case) -> np.ndarray:
-    """A number of sequences: what hidden cases have, no public one has."""
-    return np.asarray(rng.integers(5, 9) if case.hidden else rng.integers(1, 5))
+def draw_batch(rng: np.random.Generator, case: Case, least: int = 1) -> np.ndarray:
+    """A number of sequences, `least` to 4 in public cases; what hidden ones have, no public one has."""
+    return np.asarray(rng.integers(5, 9) if case.hidden else rng.integers(least, 5))
 
 
 class Weights(nn.Module):
