@@ -19,7 +19,7 @@ def write_atomically(path: Path, content: bytes) -> None:
         os.chmod(temporary, 0o644)  # noqa: PTH101 - a name, not a Path
         os.replace(temporary, path)  # noqa: PTH105
     except BaseException:
-        os.unlink(temporary)  # noqa: PTH108
+        Path(temporary).unlink(missing_ok=True)  # an interrupt may come when it has its new name already
         raise
     sync_folder(path.parent)
 

@@ -1,8 +1,5 @@
-import os
-
 import pytest
 
-from mlsys_grader.course.files import write_atomically
 from mlsys_grader.gradebook.record import Record, read_record
 from mlsys_grader.judging.verdict import Verdict
 
@@ -31,17 +28,3 @@ def test_a_record_holds_for_its_content_and_version_only(record):
     assert record.holds_for("d" * 64, "v1")
     assert not record.holds_for("e" * 64, "v1")
     assert not record.holds_for("d" * 64, "v2")
-
-
-def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
-    path = tmp_path / "file"
-    write_atomically(path, b"old")
-
-    def fail(descriptor):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match="No space"):
-        write_atomically(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
