@@ -177,7 +177,7 @@ class _World:
             self.failure = RankError(f"{self.failure}; its thread cannot be stopped: restart the kernel", running[0])
 
     def _join(self, threads: Sequence[threading.Thread]) -> None:
-        """Wait for the threads, for a while. After a failure the one that runs is thrown out; others end by themselves.
+        """Wait for the threads, for a while. Unless all have ended, the one that runs is thrown out; others end alone.
 
         A throw is lost in a finaliser or a bare `except`: whoever runs on gets another. None follows sooner, for it
         would strike what handles the first.
@@ -187,7 +187,7 @@ class _World:
         while any(thread.is_alive() for thread in threads) and time.monotonic() < start + GRACE_S:
             for rank, thread in enumerate(threads):
                 thread.join(timeout=0.01)
-                is_due = self.failure is not None and time.monotonic() >= due[rank]
+                is_due = not all(self.ended) and time.monotonic() >= due[rank]
                 if is_due and thread.is_alive() and thread.ident is not None:
                     due[rank] = time.monotonic() + AGAIN_S
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_Stopped))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import _thread
 import random
 import threading
 
@@ -87,6 +88,18 @@ def test_what_goes_wrong_is_one_line_and_nothing_is_left_running(program, size, 
     with pytest.raises(error, match=text) as caught:
         run(program, ones(size), limit_s=0.2)
     assert "\n" not in str(caught.value)
+    assert set(threading.enumerate()) == before
+
+
+def test_an_interrupt_leaves_nothing_running():
+    def spin_and_interrupt(rank, x):
+        if rank.rank == 1:
+            _thread.interrupt_main()
+        spin(rank, x)
+
+    before = set(threading.enumerate())
+    with pytest.raises(KeyboardInterrupt):
+        run(spin_and_interrupt, ones(2))
     assert set(threading.enumerate()) == before
 
 

@@ -80,16 +80,17 @@ def attempt(check: Call | Check, artifact: Any, inputs: Arrays, patience: float 
     arrays: Arrays | None = None
     unfinished, tracker = False, None
     fed = {name: array.copy() for name, array in inputs.items()}
+    limit_s = check.time_limit_s * (2 if check.ranks else 1)  # a rank that loops is told, with its number, before
     start = time.perf_counter()
     try:
-        with _memory_tracker(check) as tracker, time_limit(check.time_limit_s, patience):
+        with _memory_tracker(check) as tracker, time_limit(limit_s, patience):
             arrays = _run(check, artifact, dict(fed))
     except KeyboardInterrupt:
         raise
     except ProblemError as error:
         problem, unfinished = error.problem, error.unfinished
     except OutOfTimeError:
-        problem = describe_time_out(check.time_limit_s)
+        problem = describe_time_out(limit_s)
     except (NotImplementedError, UnfinishedError) as error:
         problem, unfinished = describe_unwritten(error), True
     except BaseException as error:  # a learner's code may raise anything, SystemExit included

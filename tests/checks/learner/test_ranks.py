@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -110,9 +111,10 @@ def test_what_goes_wrong_is_told_with_the_rank(program, what: str, got: str) -> 
     assert outcome.problem.what.startswith(what) and got in outcome.problem.got
 
 
-def test_a_rank_that_loops_is_named() -> None:
+def test_a_rank_that_loops_is_named_and_stopped() -> None:
     outcome = try_shift(loop, limit_s=0.3)
-    assert outcome.problem is not None and "end" in outcome.problem.what + outcome.problem.expected
+    assert outcome.problem is not None and outcome.problem.what == "on rank 2: it did not come to an end"
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("rank ")]
 
 
 def test_a_task_that_is_not_written_is_told_as_such() -> None:
