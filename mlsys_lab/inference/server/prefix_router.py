@@ -13,6 +13,9 @@ class PrefixRouter(RequestRouter):
     Full is a replica with `max_ongoing_requests` under way; of the others the least busy one is taken.
     """
 
+    queue_len_response_deadline_s = max_queue_len_response_deadline_s = 2.0
+    """Seconds in which a replica says how busy it is, or is passed over: less than another takes for a long prefix."""
+
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
     ) -> list[list[RunningReplica]]:

@@ -55,8 +55,8 @@ def engine(run):
     try:
         run(made.start())
         yield made
+        assert made.metrics.open_texts == 0, "a test has left a request open, for which a server would wait"
         run(made.drain())
-        assert made.metrics.open_texts == 0
     finally:
         run(made.stop())
 
