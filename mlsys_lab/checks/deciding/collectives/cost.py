@@ -115,6 +115,7 @@ CHECKS = (
             Case("bytes that do not divide", _islands(8, 2, 1001.0)),
             Case("a network of low latency and little bandwidth", _islands(8, 4, 3e5, crossed=True)),
             Case("many islands", _islands(64, 8, 4e7), hidden=True),
+            Case("one large island, many bytes", _islands(32, 32, 3e7), hidden=True),
         ),
         inputs=_draw_islands,
         run=calls.choose,

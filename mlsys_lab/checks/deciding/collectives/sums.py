@@ -54,9 +54,7 @@ def _expect_halving_doubling(arrays: Arrays) -> Arrays:
         bytes=(2 * exchanged + folded * n) * size,
         total_bytes=_least_bytes(xs),
         messages=2 * levels + folded,
-        distances=np.zeros(0)
-        if folded
-        else 2 * size * np.array(distances, dtype=np.int64),  # pairs may be numbered anew
+        distances=np.zeros(0) if folded else size * np.array(distances, dtype=np.int64),  # pairs may be numbered anew
         steps=2 * levels + 2 * folded,
     )
 
@@ -105,7 +103,7 @@ CHECKS = (
         title="Recursive halving and doubling",
         points=11,
         cases=(
-            Case("two ranks", {"p": 2, "shape": (5,)}),
+            Case("two ranks", {"p": 2, "shape": (6,)}),
             Case("four ranks, seven numbers", {"p": 4, "shape": (7,), "dtype": "int64"}),
             Case("three ranks", {"p": 3, "shape": (4,), "dtype": "float32"}),
             Case("six ranks, a matrix on its side", {"p": 6, "shape": (2, 3), "transposed": True}),
@@ -113,7 +111,7 @@ CHECKS = (
             Case("one rank", {"p": 1, "shape": (3,)}),
             Case("eight ranks and many numbers", {"p": 8, "shape": (301,)}, hidden=True),
             Case("seven ranks", {"p": 7, "shape": (10, 11), "dtype": "int64"}, hidden=True),
-            Case("eight ranks, five numbers", {"p": 8, "shape": (5,), "dtype": "float32"}, hidden=True),
+            Case("eight ranks, six numbers", {"p": 8, "shape": (6,), "dtype": "float32"}, hidden=True),
             Case("sixteen ranks", {"p": 16, "shape": (37,), "dtype": "int64"}, hidden=True),
         ),
         inputs=draw_ranks,
@@ -137,6 +135,7 @@ CHECKS = (
             Case("one island", {"p": 5, "island": 5, "shape": (5,)}),
             Case("two islands of four and many numbers", {"p": 8, "island": 4, "shape": (333,)}, hidden=True),
             Case("four islands of two", {"p": 8, "island": 2, "shape": (9, 13), "dtype": "float32"}, hidden=True),
+            Case("three islands of two, twelve numbers", {"p": 6, "island": 2, "shape": (12,)}, hidden=True),
         ),
         inputs=draw_ranks,
         run=calls.hierarchical,

@@ -73,7 +73,7 @@ check_ranks = partial(traffic.check_ranks, compare=compare_run)
 """Make a check of several ranks. Besides what every lab can limit:
 
 crossing: bytes that a rank sends to other islands of `island` ranks. buckets: bytes of each bucket, in order.
-distances: bytes between ranks whose numbers differ in one bit, from the last bit on.
+distances: bytes of a message between ranks whose numbers differ in one bit, from the last bit on.
 """
 
 
@@ -87,11 +87,11 @@ def _find_crossing(ledger: Ledger, limits: dict[str, np.ndarray]) -> Mismatch | 
 
 
 def _find_far(ledger: Ledger, most: Sequence[int] | np.ndarray) -> Mismatch | None:
-    for (source, destination), size_bytes in sorted(ledger.link_bytes().items()):
+    for one in ledger.messages:
         for bit, limit in enumerate(most):
-            if source ^ destination == 1 << bit and size_bytes > limit:
-                what = f"rank {source} sends too much to rank {destination}, which is {1 << bit} away"
-                return Mismatch(what, f"{size_bytes:,} bytes", f"at most {limit:,} bytes")
+            if one.source ^ one.destination == 1 << bit and one.size_bytes > limit:
+                what = f"rank {one.source} sends too much to rank {one.destination}, which is {1 << bit} away"
+                return Mismatch(what, f"{one.size_bytes:,} bytes in a message", f"at most {limit:,} bytes")
     return None
 
 
