@@ -676,12 +676,12 @@ print(f"at {lengths[-1]} tokens: {naive / flash_bytes:.2f} to one; you said {gue
 # | `length_ptr` | (sequences,), int32 | tokens of a sequence, at least 1 |
 #
 # **Launch:** sequences × kv_heads programs in two dimensions: `tl.program_id(0)` is the sequence, `tl.program_id(1)`
-# the key/value head, `tl.num_programs(1)` how many of these there are. D, PAGE and GROUP are powers of two, and
-# constants.
+# the key/value head, `tl.num_programs(1)` how many of these there are. D, PAGE and GROUP are powers of two and
+# constants, D and PAGE at least 16.
 #
 # **Write** `decode_kernel`: the online softmax once more, a page at a time, over as many pages as the sequence has.
-# There is no mask but the sequence's end. GROUP is too small for `tl.dot` (a GPU wants 16 rows): multiply with
-# broadcasting and sum, `tl.sum(q[:, None, :] * k[None, :, :], axis=2)`.
+# There is no mask but the sequence's end. `tl.dot` works on tiles of at least 16 rows, of which GROUP queries fill few:
+# here it does as well to multiply with broadcasting and sum, `tl.sum(q[:, None, :] * k[None, :, :], axis=2)`.
 #
 # **Size:** about 24 lines. **Cost:** each key and value that the sequence has, once for its group, and no other. So the
 # FLOPs for a byte of cache grow with GROUP: that is what grouped heads are for.

@@ -26,7 +26,8 @@ IN_CODE = (
     "What 16 programs that run at once ask",
     "move at 256 tokens",
     "two sequences of 37 and 20 tokens, pages of 16",
-    "(a GPU wants 16 rows)",
+    "D and PAGE at least 16",
+    "tiles of at least 16 rows",
     "at least 16. The mask is causal",
 )
 GIVEN = ("what does that cost, and would rows of 40?", "to 10 bits of mantissa")

@@ -21,7 +21,7 @@ INT = 4
 
 def _inputs(rng: np.random.Generator, case: Case) -> Arrays:
     """Pages lie anywhere in a cache that has some to spare; slots that no token has filled are NaN."""
-    p = {"page": 8, "kv_heads": 2, "group": 2, "width": 16, "dtype": np.float32, "spread": 1.0, **case.params}
+    p = {"page": 16, "kv_heads": 2, "group": 2, "width": 32, "dtype": np.float32, "spread": 1.0, **case.params}
     lengths, page = p["lengths"], p["page"]
     most = max(blocks(length, page) for length in lengths)
     free = rng.permutation(sum(blocks(length, page) for length in lengths) + 2).astype(np.int32)
@@ -92,16 +92,16 @@ CHECKS = (
         title="A new token's attention over pages",
         points=10,
         cases=(
-            Case("one full page", {"lengths": [8], "kv_heads": 1, "group": 1}),
-            Case("pages in any order, the last not full", {"lengths": [35, 3]}),
-            Case("four queries a group", {"lengths": [9], "group": 4, "scale": 0.7}),
-            Case("scores far apart", {"lengths": [30], "kv_heads": 1, "spread": 5.0}),
-            Case("half precision", {"lengths": [11, 32], "kv_heads": 1, "page": 16, "dtype": np.float16}),
-            Case("the first key outweighs all others", {"lengths": [20], "scores": {0: 150.0}}),
-            Case("all scores far below zero", {"lengths": [11], "scores": {None: -150.0}}),
+            Case("one full page", {"lengths": [16], "kv_heads": 1, "group": 1}),
+            Case("pages in any order, the last not full", {"lengths": [67, 3]}),
+            Case("four queries a group", {"lengths": [18], "group": 4, "scale": 0.7}),
+            Case("scores far apart", {"lengths": [50], "kv_heads": 1, "spread": 5.0}),
+            Case("half precision", {"lengths": [11, 64], "kv_heads": 1, "page": 32, "width": 16, "dtype": np.float16}),
+            Case("the first key outweighs all others", {"lengths": [36], "scores": {0: 150.0}}),
+            Case("all scores far below zero", {"lengths": [19], "scores": {None: -150.0}}),
             Case("one token", {"lengths": [1], "kv_heads": 1}),
-            Case("others", {"lengths": [5, 33], "kv_heads": 3, "group": 2, "page": 16, "width": 32}, hidden=True),
-            Case("the last key outweighs all others", {"lengths": [20, 9], "scores": {19: 150.0}}, hidden=True),
+            Case("others", {"lengths": [5, 65], "kv_heads": 3, "group": 2, "page": 32, "width": 16}, hidden=True),
+            Case("the last key outweighs all others", {"lengths": [36, 9], "scores": {35: 150.0}}, hidden=True),
         ),
         inputs=_inputs,
         run=calls.decode,
@@ -120,8 +120,8 @@ CHECKS = (
         title="Each cached key once for all queries of its group",
         points=5,
         cases=(
-            Case("four queries a group", {"lengths": [21, 10], "group": 4}),
-            Case("others", {"lengths": [5, 3, 17], "group": 2, "page": 16}, hidden=True),
+            Case("four queries a group", {"lengths": [41, 20], "group": 4}),
+            Case("others", {"lengths": [5, 3, 33], "group": 2, "page": 32, "width": 16}, hidden=True),
         ),
         inputs=_inputs,
         run=calls.decode,
