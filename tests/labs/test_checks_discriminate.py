@@ -20,7 +20,6 @@ from mlsys_lab.checks.learner.spec import Check
 from mlsys_lab.checks.runner import PUBLIC_SEED
 from mlsys_lab.checks.sides import DECIDING, LEARNER, find_files
 from tests.labs.harness import LabUnderTest, artifact_of, labs, released_notebook
-from tests.sampling import keep
 
 pytestmark = pytest.mark.slow
 LABS = labs()
@@ -104,13 +103,9 @@ def test_the_blank_release_earns_nothing_and_every_check_says_that_the_task_is_s
 
 
 ALTERNATIVES = {f"{lab.info.topic}: {path.stem}": (lab, path) for lab in LABS for path in lab.alternatives}
-ALWAYS = [
-    name for name, (lab, path) in ALTERNATIVES.items()
-    if lab.info.topic not in INTERPRETED or path == lab.alternatives[0]
-]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", keep([*ALTERNATIVES], ALWAYS))
+@pytest.mark.parametrize("name", ALTERNATIVES)
 def test_an_alternative_passes_everything(name: str) -> None:
     lab, path = ALTERNATIVES[name]
     found = proved(lab.checks.checks, try_alternative(lab, path))
