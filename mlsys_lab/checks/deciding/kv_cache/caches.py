@@ -120,7 +120,7 @@ CACHE = (
             Case("numbers of single precision", {"plan": "+ 3 2", "capacity": 5, "dtype": "float32"}),
             Case(
                 "five sequences",
-                {"plan": "+++++ 12345 10b21 -120e +1111 30012", "capacity": 11, "kv_heads": 2},
+                {"plan": "+++++ 12345 10b21 -120e +1111 30012", "capacity": 11, "kv_heads": 2, "n_layers": 6},
                 hidden=True,
             ),
         ),
@@ -158,7 +158,13 @@ RING = (
             ),
             Case(
                 "they come and go",
-                {"plan": "++0 41+ 432 2c4 444 -14 +40 301", "window": 6, "chunk": 4, "kv_heads": 2},
+                {
+                    "plan": "++0+ 41+3 4325 2c41 4445 -142 +400 3015",
+                    "window": 6,
+                    "chunk": 5,
+                    "kv_heads": 2,
+                    "n_layers": 4,
+                },
                 hidden=True,
             ),
         ),

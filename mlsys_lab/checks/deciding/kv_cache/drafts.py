@@ -197,7 +197,7 @@ CHECKS = (
             Case("beside another", {"tokens": 3, "steps": 2, "k": 2, "beside": (1, 15)}),
             Case("beside two others", {"tokens": 4, "steps": 3, "k": 3, "lenient": 0.3, "beside": (2, 4)}),
             Case("one draft a step", {"tokens": 2, "steps": 6, "k": 1}),
-            Case("a longer text", {"tokens": 6, "steps": 7, "k": 4, "lenient": 0.6}, hidden=True),
+            Case("a longer text", {"tokens": 6, "steps": 7, "k": 4, "lenient": 0.6, "beside": (4, 3)}, hidden=True),
         ),
         inputs=_draw_verify,
         run=calls.verify,
