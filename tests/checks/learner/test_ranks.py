@@ -22,9 +22,9 @@ def call_shift(artifact, rank, arrays: Arrays) -> Arrays:
 
 
 def try_shift(shift, sizes=(3, 2, 4), limit_s: float = 10.0) -> Attempt:
-    """What comes of a shift round a ring whose ranks hold arrays of these sizes."""
+    """What comes of a shift round a ring whose ranks hold arrays of these sizes; limits are of processor time."""
     given = join_ranks([{"x": np.arange(size) + 10.0 * rank} for rank, size in enumerate(sizes)])
-    return attempt(Call(call_shift, ("shift",), limit_s, ranks=True), SimpleNamespace(shift=shift), given)
+    return attempt(Call(call_shift, ("shift",), limit_s, ranks=True), SimpleNamespace(shift=shift), given, patience=100)
 
 
 def shift(rank, x):

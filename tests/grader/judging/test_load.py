@@ -47,11 +47,12 @@ def test_a_reference_keeps_all_points(topic, load):
 
 
 def test_a_function_may_work_for_most_of_its_limit(sandbox, oracles, tiny, hand_in, tmp_path, load):
-    """By the clock it takes far longer than the 2 s that it may work."""
+    """By the clock it takes longer than the 2 s that it may work, even where it gets a core for itself."""
     lines = (
         "import time",
         "ends = [time.process_time() + 1.2]  # a first call works so long, and whatever follows is quick",
         "def double(x):",
+        "    if time.process_time() < ends[0]: time.sleep(1)",
         "    while time.process_time() < ends[0]: pass",
         "    return 2 * x",
     )
