@@ -14,7 +14,8 @@ class PrefixRouter(RequestRouter):
     """
 
     queue_len_response_deadline_s = max_queue_len_response_deadline_s = 2.0
-    """Seconds in which a replica says how busy it is, or is passed over: less than another takes for a long prefix."""
+    """Seconds that a replica has to say how busy it is; then it is passed over. Ray's own 0.1 s are too few for one
+    whose machine is busy, and its prefix would be computed again elsewhere."""
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
