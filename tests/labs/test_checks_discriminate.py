@@ -23,7 +23,7 @@ from tests.labs.harness import LabUnderTest, artifact_of, labs, released_noteboo
 
 pytestmark = pytest.mark.slow
 LABS = labs()
-SEEDS, DRAWING_S = 40, 0.2
+SEEDS, DRAWING_S = 40, 0.1
 """Draws of secret inputs to try on each check, as far as they go in so much processor time.
 
 A fault that costs one draw in 14 a point shows with 95 % certainty in 40; `mlsys-grader prove --draws` tries a thousand
