@@ -168,6 +168,7 @@ def test_a_call_may_note_on_an_exception_what_it_had_asked_for(notes: Any, expec
         ({"y": 1.0}, "`y` is not an array"),
         ({"y": np.zeros(2, complex)}, "`y` does not hold numbers"),
         ({"y": np.ma.zeros(2)}, "`y` is not an array"),
+        ({f"y{i}": np.zeros(1) for i in range(257)}, "the answer has too many parts"),
     ],
 )
 def test_only_plain_arrays_of_numbers_come_back(answer: Any, what: str) -> None:

@@ -24,6 +24,8 @@ DTYPES = frozenset(
     {"bool", "int8", "int16", "int32", "int64", "uint8", "float16", "float32", "float64"},
 )
 """What may cross between the learner's side and whoever decides."""
+MOST_ARRAYS = 256
+"""How many arrays may cross in one answer: a notebook asks for no more than what a grader can read."""
 
 
 class ProblemError(Exception):
@@ -141,6 +143,8 @@ def _not_arrays(arrays: object) -> Mismatch | None:
     expected = "arrays of bool, int, uint8 or float"
     if not isinstance(arrays, Mapping):
         return Mismatch("the answer is not a set of named arrays", type(arrays).__name__, expected)
+    if len(arrays) > MOST_ARRAYS:
+        return Mismatch("the answer has too many parts", f"{len(arrays)} arrays", f"at most {MOST_ARRAYS}")
     for name, array in arrays.items():
         if type(array) is not np.ndarray:
             return Mismatch(f"`{name}` is not an array", type(array).__name__, expected)

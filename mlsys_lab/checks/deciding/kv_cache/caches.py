@@ -120,7 +120,7 @@ CACHE = (
             Case("numbers of single precision", {"plan": "+ 3 2", "capacity": 5, "dtype": "float32"}),
             Case(
                 "five sequences",
-                {"plan": "+++++ 12345 10b21 -120e +1111 30012", "capacity": 11, "kv_heads": 2, "n_layers": 6},
+                {"plan": "+++++ 12345 10b21 -120e +1111 30012", "capacity": 11, "kv_heads": 2, "n_layers": 5},
                 hidden=True,
             ),
         ),
@@ -164,6 +164,7 @@ RING = (
                     "chunk": 5,
                     "kv_heads": 2,
                     "n_layers": 4,
+                    "told": 2,
                 },
                 hidden=True,
             ),

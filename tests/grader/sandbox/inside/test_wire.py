@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from mlsys_grader.sandbox.inside import wire
+from mlsys_lab.checks.learner.attempt import DTYPES, MOST_ARRAYS
 from tests.grader.processes import soon
 
 
@@ -113,6 +114,10 @@ def test_received_arrays_can_be_written_to(pair):
     got = wire.receive(pair[1], deadline=soon()).arrays["x"]
     got += 1
     assert got.tolist() == [1, 1, 1]
+
+
+def test_an_answer_that_a_notebook_takes_crosses_whole():
+    assert wire.Limits().arrays == MOST_ARRAYS and set(wire.DTYPES) == DTYPES
 
 
 def test_a_half_frame_ends_at_the_deadline(pair):
