@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from mlsys_lab.kernels.language import HARMLESS, KernelLanguageError, check_kernel, decorators
-from mlsys_lab.kernels.vocabulary import BUILTINS, DIALECTS, RESERVED
+from mlsys_lab.kernels.language import KernelLanguageError, check_kernel, decorators
+from mlsys_lab.kernels.vocabulary import BUILTINS, DIALECTS, MATH, RESERVED
 
 OWN = "@cuda.jit or @triton.jit"
+CONSTEXPR = "tl.constexpr"
 SPOKEN = ("tl.", "cuda.grid", "cuda.threadIdx", "cuda.blockIdx", "cuda.blockDim", "cuda.shared", "cuda.syncthreads")
 """How a dotted name begins that only kernels use."""
 
@@ -121,26 +122,50 @@ def _speaks_as_kernel(function: ast.FunctionDef) -> bool:
 
 
 def _constants(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.Assign]]:
-    """Yield (name, assignment) of `NAME = number`, of arithmetic of numbers and such names, and of tuples of them."""
+    """Yield (name, assignment) of `NAME = number`, of arithmetic of numbers and such names, and of tuples of them.
+
+    `tl.constexpr(number)`, which Triton's compiler asks of a module's constants, is given as the number.
+    """
     known: set[str] = set()
     for node in body:
-        if not (isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)):
-            continue
-        parts = [part for part in ast.walk(node.value) if not isinstance(part, HARMLESS)]
-        plain = all(
-            isinstance(part, ast.BinOp | ast.UnaryOp | ast.Tuple)
-            or (isinstance(part, ast.Constant) and isinstance(part.value, int | float))
-            or (isinstance(part, ast.Name) and part.id in known)
-            for part in parts
-        )
-        if plain and not node.targets[0].id.startswith("_"):
-            known.add(node.targets[0].id)
-            yield node.targets[0].id, node
+        match node:
+            case ast.Assign(targets=[ast.Name() as target], value=value):
+                pass
+            case ast.AnnAssign(target=ast.Name() as target, annotation=annotation, value=ast.expr() as value):
+                if ast.unparse(annotation) != CONSTEXPR:
+                    continue
+            case _:
+                continue
+        match value:
+            case ast.Call(func=function, args=[inner], keywords=[]) if ast.unparse(function) == CONSTEXPR:
+                value = inner
+        if _is_number(value, known):
+            known.add(target.id)
+            yield target.id, ast.copy_location(ast.Assign([target], value), node)
+
+
+def _is_number(node: ast.expr, known: set[str]) -> bool:
+    """Whether an expression is a number, or a tuple of them, by its text alone; `known` are names of such."""
+    match node:
+        case ast.Constant(value=value):
+            return isinstance(value, int | float)
+        case ast.Name(id=name):
+            return name in known
+        case ast.Attribute(value=ast.Name("math"), attr="e" | "inf" | "pi"):
+            return True
+        case ast.Call(func=ast.Name("float"), args=[ast.Constant("inf" | "-inf")], keywords=[]):
+            return True
+        case ast.Call(func=ast.Attribute(value=ast.Name("math"), attr=name), args=args, keywords=[]):
+            return name in MATH and all(_is_number(part, known) for part in args)
+        case ast.BinOp(left=left, right=right):
+            return _is_number(left, known) and _is_number(right, known)
+        case ast.UnaryOp(operand=operand):
+            return _is_number(operand, known)
+        case ast.Tuple(elts=parts):
+            return all(_is_number(part, known) for part in parts)
+    return False
 
 
 def _last(tree: ast.Module, name: str) -> int:
     lines = [node.lineno for node in tree.body for part in ast.walk(node) if getattr(part, "name", None) == name]
-    lines += [
-        node.lineno for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name
-    ]
-    return max(lines)
+    return max([*lines, *(node.lineno for constant, node in _constants(tree.body) if constant == name)])

@@ -17,6 +17,7 @@ from mlsys_lab.kernels.vocabulary import ASKED_FOR, BUILTINS, DIALECTS, MODULES,
 SIMPLE = (ast.Pass, ast.Break, ast.Continue)
 COMPOUND = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Tuple, ast.Slice)
 LIBDEVICE = "libdevice"
+STATIC_ASSERT = "tl.static_assert"
 MATHS = "tl.exp, tl.log, tl.sqrt and the like; tanh(x) is 2 * tl.sigmoid(2 * x) - 1"
 HARMLESS = (ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context)
 
@@ -146,6 +147,8 @@ class _Kernel:
                 self.check_attribute(node)
             case ast.Call(func=ast.Name("float"), args=[ast.Constant("inf" | "-inf" | "nan")], keywords=[]):
                 pass
+            case ast.Call(func=function, args=[test, ast.Constant(str())]) if ast.unparse(function) == STATIC_ASSERT:
+                self.check_expression(test)
             case ast.Call(func=function, args=args, keywords=keywords):
                 self.check_callee(function)
                 for argument in args:

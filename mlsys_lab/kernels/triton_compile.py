@@ -68,7 +68,8 @@ def _parts(function: FunctionType) -> Iterator[Any]:
             yield one
             used = {name: one.__globals__[name] for name in one.__code__.co_names if name in one.__globals__}
             waiting += [value.fn for value in used.values() if _is_kernel(value)]
-            yield from ((name, repr(value)) for name, value in used.items() if isinstance(value, NUMBERS))
+            constants = (*NUMBERS, importlib.import_module("triton.language").constexpr)
+            yield from ((name, repr(value)) for name, value in used.items() if isinstance(value, constants))
 
 
 class _Copies:

@@ -139,6 +139,8 @@ def _compile(kernel: Any, checked: ast.FunctionDef, module: ModuleType, constant
 
 
 def _is_constant(value: Any) -> bool:
+    if type(value).__name__ == "constexpr":
+        value = value.value
     parts = value if isinstance(value, tuple) else (value,)
     return all(isinstance(part, int | float) for part in parts)
 

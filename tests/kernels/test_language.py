@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import math
+from types import SimpleNamespace
 
 import pytest
 
 from mlsys_lab.kernels.definitions import kernels_of
 from mlsys_lab.kernels.language import KernelLanguageError
 
+TRITON = SimpleNamespace(jit=lambda function: function)
 MODULE = """
 import math
 from numba import cuda, float32
@@ -246,10 +249,43 @@ def test_a_kernels_head_holds_constants_only(head: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["x = [1]", "x = open", "x = 'text'", "x = y", "_x = 1", "x, y = 1, 2", "x = min(1, 2)", "x: int = 1"]
+    "line",
+    [
+        "x = [1]",
+        "x = open",
+        "x = 'text'",
+        "x = y",
+        "__x = 1",
+        "x = math.exp",
+        "x = math.pow(2, y)",
+        "x = math.floor.real",
+        "x, y = 1, 2",
+        "x = min(1, 2)",
+        "x: int = 1",
+        "x = tl.constexpr(y)",
+    ],
 )
 def test_a_constant_is_a_number_or_a_tuple_of_numbers(line: str) -> None:
     assert kernels_of(line).constants == ()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "E = tl.constexpr(2 + 3)",
+        "_TWO = math.sqrt(4)\nE = _TWO + 3",
+        "FAR = float('inf')\nE = -(-5 + 1 / FAR)",
+        "E: tl.constexpr = tl.constexpr(5)",
+        "E: tl.constexpr = 5",
+        "T = 2\nE = tl.constexpr(T + 3)",
+    ],
+)
+def test_a_constant_may_be_written_as_tritons_compiler_asks(line: str) -> None:
+    found = kernels_of(f"{line}\n@triton.jit\ndef kernel(x_ptr):\n    tl.store(x_ptr, E)\n")
+    assert found.constants[-1] == "E" and found.kernels == ("kernel",)
+    exec(compile(found.tree, "<lab>", "exec"), names := {"math": math, "triton": TRITON})
+    assert names["E"] == 5
+    assert kernels_of(f"{line}\n{line}\n").refused["E"].line == 2 * len(line.splitlines())
 
 
 @pytest.mark.parametrize(
@@ -266,6 +302,13 @@ def test_a_constant_is_a_number_or_a_tuple_of_numbers(line: str) -> None:
 def test_what_is_refused_says_what_to_write_instead(kernel: str, instead: str) -> None:
     assert str(refusal(kernel)).endswith(instead)
     assert kernels_of("@numba.jit\ndef kernel(x): pass").kernels == ()
+
+
+def test_an_assertion_of_constants_may_say_what_is_wrong() -> None:
+    assert kernels_of('@triton.jit\ndef kernel(x):\n    tl.static_assert(2 > 1, "too small")\n').kernels == ("kernel",)
+    head = "@triton.jit\ndef kernel(x):\n    "
+    for line in ('tl.static_assert("2", "too small")', 'tl.store(x, "text")'):
+        assert "numbers only" in str(refusal(head + line + "\n"))
 
 
 def test_a_misspelt_name_gets_the_near_one() -> None:

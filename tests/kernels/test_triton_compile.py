@@ -19,11 +19,12 @@ from mlsys_lab.stack.artifact import Artifact, Cell
 from mlsys_lab.stack.kernels import load_kernels
 
 SCALE = 3
+MARKED = tl.constexpr(4)
 
 
 @triton.jit
 def scaled(x):
-    return x * SCALE + x.sum() + tl.cdiv(SCALE, 2)
+    return x * SCALE + x.sum() + tl.cdiv(SCALE, 2) * MARKED
 
 
 @triton.jit
@@ -123,7 +124,7 @@ def test_a_kernel_is_interpreted_as_before_and_compiles_after_that_too() -> None
     for _ in range(2):
         check_compiles(fine, x, y, n, BLOCK=8)
         record(fine, 1, x, y, n, BLOCK=8)
-        assert y.tolist() == [9.0] * 4 + [0.0] * 4  # 1 · 3 + 4 + 2, of the four that are loaded
+        assert y.tolist() == [15.0] * 4 + [0.0] * 4  # 1 · 3 + 4 + 2 · 4, of the four that are loaded
         triton_compile._accepted.clear()
 
 

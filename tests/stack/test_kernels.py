@@ -147,6 +147,18 @@ def test_a_notebooks_kernel_with_another_decorator_is_told_for_it(name: str, arg
         refuse_beyond_kernels(names, ("tuned",))
 
 
+def test_a_notebooks_constant_may_be_marked_for_the_compiler() -> None:
+    names = live(
+        "from mlsys_lab.kernels.triton_language import tl, triton",
+        "TWO = tl.constexpr(2)\nNAME = tl.constexpr('two')",
+        "@triton.jit\ndef twice(x_ptr):\n    tl.store(x_ptr, TWO * tl.load(x_ptr))",
+        "@triton.jit\ndef named(x_ptr):\n    tl.store(x_ptr, NAME)",
+    )
+    refuse_beyond_kernels(names, ("twice",))
+    with pytest.raises(InputError, match="`NAME` is nothing that kernel `named` can use"):
+        refuse_beyond_kernels(names, ("named",))
+
+
 COPY = """\
 #| export
 import triton

@@ -32,6 +32,7 @@ class Recorder:
         self.phase = self.requests = 0
         self.program: tuple[int, ...] | None = None
         self.widest = 1
+        self.filled = False  # whether the load that is under way says what lanes get that are masked off
         self.sites: dict[tuple[str, int], int] = {}
         self.rows: list[np.ndarray] = []
         self.scratch = np.zeros(16, dtype=np.uint8)
@@ -48,15 +49,17 @@ class Recorder:
             "create_atomic_store": self._as_atomic,
             "create_barrier": self._barrier,
         }
-        convert = interpreter._implicit_cvt
+        convert, semantic = interpreter._implicit_cvt, interpreter.interpreter_semantic
         for name, hook in hooks.items():
             if (original := getattr(self.builder, name, None)) is not None:
                 setattr(self.builder, name, _with_original(hook, original))
         interpreter._implicit_cvt = _with_original(self._convert, convert)
+        semantic.load = _with_original(self._fill, semantic.load)
         try:
             yield
         finally:
             interpreter._implicit_cvt = convert
+            del semantic.load
             for name in hooks:
                 vars(self.builder).pop(name, None)
 
@@ -66,13 +69,21 @@ class Recorder:
             value.handle.data = np.array([self.space.address(argument)], dtype=np.uint64)
         return value
 
+    def _fill(self, original: Callable[..., Any], ptrs: Any, mask: Any = None, other: Any = None, *rest: Any) -> Any:
+        """Follow a load with its `other`, which Triton, when it is a single 0, takes for none and does not pass on."""
+        self.filled = other is not None
+        try:
+            return original(ptrs, mask, other, *rest)
+        finally:
+            self.filled = False
+
     def _load(
         self, original: Callable[..., Any], ptrs: Handle, mask: Handle, other: Handle | None, *rest: Any
     ) -> Handle:
         real, inside, outside = self._note(LOAD, ptrs, mask)
         found = original(real, inside, other, *rest)
         # What a lane that is masked off gets is undefined unless the kernel says it; the interpreter gives 0.
-        return _poison(found, ~inside.data if other is None else outside)
+        return _poison(found, outside if self.filled or other is not None else ~inside.data)
 
     def _store(self, original: Callable[..., Any], ptrs: Handle, value: Handle, mask: Handle, *rest: Any) -> None:
         real, inside, _ = self._note(STORE, ptrs, mask)

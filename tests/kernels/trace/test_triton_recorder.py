@@ -19,6 +19,7 @@ from tests.kernels.trace.triton_kernels import (
     line_of,
     masked,
     neighbour,
+    numbers,
     rows,
     take,
     tile,
@@ -96,6 +97,13 @@ def test_a_lane_that_is_masked_off_gets_poison_unless_the_kernel_says_what_else(
     record(masked, 1, torch.ones(4), y, 3, BLOCK=4)
     assert y.isnan().tolist() == [False] * 3 + [True] + [False] * 4
     assert y[4:].tolist() == [1, 1, 1, 5]
+
+
+def test_a_single_number_that_is_masked_off_may_be_said_to_be_0() -> None:
+    y = torch.ones(8)
+    record(numbers, 1, torch.ones(4), y, 3)
+    assert y.isnan().tolist() == [False] * 3 + [True] + [False] * 4
+    assert y[4:].tolist() == [1, 1, 1, 0]
 
 
 @pytest.mark.parametrize("far", [2**31, -(2**31), 2**36])
@@ -178,6 +186,8 @@ def test_triton_has_what_the_recorder_hooks() -> None:
         assert hasattr(builder, method), f"{told} interpreter_builder.{method}"
         found = list(inspect.signature(getattr(builder, method)).parameters)
         assert found[: len(first)] == first, f"{told} the arguments of interpreter_builder.{method}"
+    arguments = list(inspect.signature(interpreter.interpreter_semantic.load).parameters)
+    assert arguments[:3] == ["ptr", "mask", "other"], f"{told} the arguments of interpreter_semantic.load"
     assert list(inspect.signature(interpreter._implicit_cvt).parameters) == ["arg"], f"{told} _implicit_cvt"
     assert list(inspect.signature(interpreter._patch_lang).parameters) == ["fn"], f"{told} _patch_lang"
     for name in ("InterpretedFunction", "InterpreterError", "TensorHandle"):

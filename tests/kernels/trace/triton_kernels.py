@@ -29,6 +29,13 @@ def masked(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def numbers(x_ptr, y_ptr, n):
+    for i in range(4):
+        tl.store(y_ptr + i, tl.load(x_ptr + i, mask=i < n))
+        tl.store(y_ptr + 4 + i, tl.load(x_ptr + i, mask=i < n, other=0.0))
+
+
+@triton.jit
 def tile(x_ptr, down, across, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     rows, columns = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
     tl.load(x_ptr + rows * down + columns * across)
