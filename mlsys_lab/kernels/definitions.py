@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from mlsys_lab.kernels.language import KernelLanguageError, check_kernel, decorators
@@ -14,6 +14,8 @@ OWN = "@cuda.jit or @triton.jit"
 CONSTEXPR = "tl.constexpr"
 SPOKEN = ("tl.", "cuda.grid", "cuda.threadIdx", "cuda.blockIdx", "cuda.blockDim", "cuda.shared", "cuda.syncthreads")
 """How a dotted name begins that only kernels use."""
+MAKERS = ("int", "float", "abs", "min", "max")
+"""Python's own functions that a module may make a constant with."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +67,20 @@ def kernels_of(source: str, filename: str = "<kernels>", elsewhere: frozenset[st
             refused.setdefault(function.name, error)
     _spread_refusals(refused, uses)
     numbers = [(name, node) for name, node in constants if name not in refused]
-    kept = [node for node in functions if node.name not in refused]
+    kept = [_without_annotations(node) for node in functions if node.name not in refused]
     body: list[ast.stmt] = [*(node for _, node in numbers), *kept]
     return Kernels(
         ast.Module(body, type_ignores=[]), tuple(f.name for f in kept), tuple(name for name, _ in numbers), refused
     )
+
+
+def _without_annotations(function: ast.FunctionDef) -> ast.FunctionDef:
+    """The kernel with no annotation of its parameters but Triton's, which mean something; changes it in place."""
+    if decorators(function)[0] == "cuda.jit":
+        function.returns = None
+        for one in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs):
+            one.annotation = None
+    return function
 
 
 def _spread_refusals(refused: dict[str, KernelLanguageError], uses: Mapping[str, set[str]]) -> None:
@@ -122,39 +133,42 @@ def _speaks_as_kernel(function: ast.FunctionDef) -> bool:
 
 
 def _constants(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.Assign]]:
-    """Yield (name, assignment) of `NAME = number`, of arithmetic of numbers and such names, and of tuples of them.
+    """Yield (name, assignment) of `NAME = number`, and of what `_is_number` takes for one; once for the same text.
 
-    `tl.constexpr(number)`, which Triton's compiler asks of a module's constants, is given as the number.
+    Annotations are left out. `tl.constexpr(number)`, which Triton's compiler asks of a module's constants, is given as
+    the number.
     """
-    known: set[str] = set()
+    known: dict[str, str] = {}
     for node in body:
         match node:
             case ast.Assign(targets=[ast.Name() as target], value=value):
                 pass
-            case ast.AnnAssign(target=ast.Name() as target, annotation=annotation, value=ast.expr() as value):
-                if ast.unparse(annotation) != CONSTEXPR:
-                    continue
+            case ast.AnnAssign(target=ast.Name() as target, value=ast.expr() as value):
+                pass
             case _:
                 continue
         match value:
             case ast.Call(func=function, args=[inner], keywords=[]) if ast.unparse(function) == CONSTEXPR:
                 value = inner
-        if _is_number(value, known):
-            known.add(target.id)
+        text = ast.unparse(value)
+        if _is_number(value, known) and known.get(target.id) != text:
+            known[target.id] = text
             yield target.id, ast.copy_location(ast.Assign([target], value), node)
 
 
-def _is_number(node: ast.expr, known: set[str]) -> bool:
+def _is_number(node: ast.expr, known: Container[str]) -> bool:
     """Whether an expression is a number, or a tuple of them, by its text alone; `known` are names of such."""
     match node:
         case ast.Constant(value=value):
             return isinstance(value, int | float)
         case ast.Name(id=name):
             return name in known
-        case ast.Attribute(value=ast.Name("math"), attr="e" | "inf" | "pi"):
+        case ast.Attribute(value=ast.Name("math"), attr="e" | "inf" | "nan" | "pi"):
             return True
-        case ast.Call(func=ast.Name("float"), args=[ast.Constant("inf" | "-inf")], keywords=[]):
+        case ast.Call(func=ast.Name("float"), args=[ast.Constant("inf" | "-inf" | "nan")], keywords=[]):
             return True
+        case ast.Call(func=ast.Name(name), args=args, keywords=[]):
+            return name in MAKERS and all(_is_number(part, known) for part in args)
         case ast.Call(func=ast.Attribute(value=ast.Name("math"), attr=name), args=args, keywords=[]):
             return name in MATH and all(_is_number(part, known) for part in args)
         case ast.BinOp(left=left, right=right):

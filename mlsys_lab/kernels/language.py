@@ -59,11 +59,8 @@ class _Kernel:
         for default in [*arguments.defaults, *(one for one in arguments.kw_defaults if one)]:
             if not isinstance(default, ast.Constant):
                 self.refuse(default, "a parameter's default has to be a constant")
-        for one in self.parameters:
-            if one.annotation is not None and ast.unparse(one.annotation) != "tl.constexpr":
-                self.refuse(one.annotation, "a parameter's annotation can only be `tl.constexpr`", help="that, or none")
-        if self.function.returns is not None and ast.unparse(self.function.returns) != "None":
-            self.refuse(self.function.returns, "a kernel has no return annotation but `None`")
+        if self.dialect == "triton.jit":  # to Numba annotations mean nothing
+            self.check_annotations()
         if getattr(self.function, "type_params", None):  # since Python 3.12
             self.refuse(self.function, "a kernel has no type parameters")
         for name in self.locals:
@@ -71,6 +68,13 @@ class _Kernel:
                 self.refuse(self.function, f"`{name}` cannot be the name of a variable of `{self.function.name}`")
         for statement in self.function.body:
             self.check_statement(statement)
+
+    def check_annotations(self) -> None:
+        for one in self.parameters:
+            if one.annotation is not None and ast.unparse(one.annotation) != "tl.constexpr":
+                self.refuse(one.annotation, "a parameter's annotation can only be `tl.constexpr`", help="that, or none")
+        if self.function.returns is not None and ast.unparse(self.function.returns) != "None":
+            self.refuse(self.function.returns, "a kernel has no return annotation but `None`")
 
     def check_statement(self, node: ast.stmt) -> None:
         """Check a statement of the body, with the statements inside it."""
@@ -196,7 +200,7 @@ class _Kernel:
             advice = f"of Python's own functions it has {', '.join(sorted(BUILTINS))}"
             if not hasattr(builtins, name):
                 near = self.find_local_name(name) or did_you_mean(name, self.locals | self.known | BUILTINS)
-                advice = near or "constants of the module are numbers; another function has to be a kernel itself"
+                advice = near or "constants are made of numbers; another function has to be a kernel itself"
             raise KernelLanguageError(
                 node.lineno, f"`{name}` is nothing that kernel `{self.function.name}` can use", help=advice
             )

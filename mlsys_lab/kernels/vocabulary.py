@@ -13,8 +13,8 @@ def _words(text: str) -> frozenset[str]:
 
 BUILTINS = _words("range min max abs int float bool len")
 MATH = _words(
-    """acos asin atan atan2 ceil cos cosh erf erfc exp expm1 fabs floor fmod hypot inf isinf isnan lgamma log log10
-    log1p log2 nan pi pow sin sinh sqrt tan tanh trunc"""
+    """acos asin atan atan2 ceil copysign cos cosh e erf erfc exp expm1 fabs floor fmod hypot inf isfinite isinf isnan
+    lgamma log log10 log1p log2 nan pi pow sin sinh sqrt tan tanh trunc"""
 )
 NUMBER_TYPES = _words("boolean float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64")
 CUDA = _words(

@@ -35,8 +35,9 @@
 # `check` cell below it. Cells that begin with `#| export` make up the module that is graded. Of these, only the kernels
 # and constants are run when memory is counted: a kernel may use arithmetic, `if`, `while`, `for` over `range`, its own
 # variables, the constants, other kernels, and what `cuda` and `math` offer. It cannot print, import, or call Python
-# functions. Grid and block are the course's: each task says how its kernel is launched. Grading runs the same checks
-# with other numbers and a few more cases.
+# functions. A constant is a name for a number, or for what arithmetic, `math`, `int` and `float` make of numbers. Grid
+# and block are the course's: each task says how its kernel is launched. Grading runs the same checks with other numbers
+# and a few more cases.
 #
 # **What a check asks,** in this order: is the result right; does every access lie within its array; is nothing read
 # before it was written; are no two threads at one element without a barrier between; do all threads reach each
@@ -157,8 +158,9 @@ show_table(report(record(sgd_step, 2, THREADS, w, g, np.float32(0.1))).table())
 # all threads. Each thread takes every so-many-th element, so that in each turn of the loop the threads of a warp stand
 # side by side.
 #
-# **Size:** about 6, 3 and 2 lines. **Cost:** `causal_mask` reads T(T+1)/2 elements and writes T². `axpy` reads 2n and
-# writes n.
+# **Size:** about 6, 3 and 2 lines. **Cost:** `causal_mask` reads T(T+1)/2 elements and writes T². `outer` reads
+# at most two for each that it writes: threads beyond the last row or column touch nothing. `axpy` reads 2n and writes
+# n.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-2-dimensions"}
@@ -268,6 +270,8 @@ def naive_matmul(a, b, c):
 # `c`, and let the block load each number that it needs *once*, to share it. How many elements do all blocks together
 # load from `a`, and how many from `b`? (`side` divides m and n. With `side` 1 it is the naive kernel.)
 #
+# All are whole numbers: divide by `//`.
+#
 # **Size:** about 2, 2 and 1 lines. **Cost:** none; but what you predict here is what Tasks 6 and 7 are for.
 
 
@@ -347,7 +351,8 @@ show_table(multiplied.table())
 # product into shared memory, and after the barrier let thread 0 add them up and store the sum. (Task 5 does better than
 # to let all others wait for one.)
 #
-# **Size:** about 11 and 10 lines. **Cost:** `smooth` reads at most n + 2 elements a block, `dot` each element once.
+# **Size:** about 11 and 10 lines. **Cost:** `smooth` reads at most THREADS + 2 elements a block. `dot` reads each
+# element once and stores once.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-4-share"}
@@ -556,8 +561,9 @@ show(figure, alt="Sectors read and written by the naive transpose, by yours, and
 # `matmul`: $c = a\,b$, launched as `matmul[(ceil(n / SIDE), ceil(m / SIDE)), (SIDE, SIDE)](a, b, c)`, for `a` (m × k),
 # `b` (k × n), `c` (m × n) of any sizes.
 #
-# - Outside of `a` and `b`, store zeros into the tiles: they add nothing. *All* threads help to load and reach every
-#   barrier, also those without an element of `c`: a thread that returns early loads nothing for the others.
+# - Outside of `a` and `b`, store zeros into *both* tiles: they add nothing. (One is not enough: an element may be
+#   infinite, and zero times that is NaN.) *All* threads help to load and reach every barrier, also those without an
+#   element of `c`: a thread that returns early loads nothing for the others.
 # - Two barriers a step. What can go wrong without the first, and what without the second?
 # - The second check looks at memory: whole sectors of global memory, and no bank conflicts. Which index of each
 #   tile should run with `threadIdx.x`, when it is filled and when it is read?
@@ -636,12 +642,15 @@ for name, x in intensity.items():
 # is shapes: an array is an address, so that `x[r, c]` becomes `x[(size_t)r * columns + c]`. (`size_t` has 64 bits: an
 # `int` ends at 2³¹ elements.)
 #
-# Write both kernels as text; the course compiles it and launches it. Any sizes must come out right.
+# Write both kernels as text; the course compiles it and launches it. Any sizes must come out right, also those of
+# matrices with more elements than an `unsigned` counts; and an element may be infinite, as in Task 7. Headers of the
+# toolkit are not there to be included.
 #
 # **Checked without a GPU.** The text must compile for an H100. An *emulator* then runs it on the CPU: g++ makes a
 # program of it in which the threads of a block take turns, each up to its next barrier, first to last and then last to
-# first. A missing barrier, like any race, makes the two differ; memory that nobody has written holds NaN. Some blocks
-# are left out now and then, and their tiles must stay as they were: each block does its own. It is a model of what the
+# first. A missing barrier, like any race, makes the two differ; memory that nobody has written holds NaN, and what lies
+# beyond an array is nobody's to touch. A `float4` has to begin at a multiple of its size, as on a GPU. Some blocks are
+# left out now and then, and their tiles must stay as they were: each block does its own. It is a model of what the
 # language promises, not of a GPU: it knows no caches, no time, and no assembly (`asm`).
 #
 # **8a.** `transpose_cpp` gives the text of

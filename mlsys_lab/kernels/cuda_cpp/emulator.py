@@ -29,15 +29,22 @@ from mlsys_lab.kernels.cuda_cpp.launcher import Argument, Extent, Source, check_
 from mlsys_lab.kernels.cuda_cpp.signature import Parameter, parameters
 
 EMULATION = Path(__file__).parent / "emulation"
-GUARD_BYTES = 16 << 10
-"""Bytes around each tensor that hold NaN, so that a read beyond it shows in the result, and a write in the guard."""
+PAGE_BYTES = 4096
+GUARD_BYTES = 4 * PAGE_BYTES
+"""Bytes and more around each tensor: pages that nobody may touch, and up to them NaN, so that a read shows there."""
 NAN, PAYLOAD = 0x7FC00000, 0x3FFFFF
 """Each four bytes of guards hold a NaN of their own: who copies one over another is seen."""
 ALIGNED = 256
-"""Tensors begin at multiples of so many bytes, as what CUDA allocates does."""
+"""Tensors begin at multiples of so many bytes, as what CUDA allocates does; the next such is where a page ends."""
 WAITING = 1
 """Exit status of a program in which threads wait for others that never come."""
-FLAGS = ("-O1", "-U_FORTIFY_SOURCE", "-std=c++17", "-pipe", "-w", "-fmax-errors=1")
+MISALIGNED = signal.SIGILL
+"""How a program ends that reads several numbers at once where these do not begin at a multiple of their size."""
+FLAGS = (
+    *("-O1", "-U_FORTIFY_SOURCE", "-std=c++17", "-pipe", "-w", "-fmax-errors=1"),
+    "-fwrapv",  # a number that does not fit begins anew, as on a GPU
+    *("-fsanitize=alignment", "-fsanitize-undefined-trap-on-error"),
+)
 DYNAMIC_SHARED = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?(\w+) (\w+)\[\];")
 INCLUDE = re.compile(r"^[ \t]*(?:#|%:)[ \t]*include\w*[ \t]*(.*)", re.M)
 ASSEMBLY = re.compile(r"\b(?:__)?asm(?:__)?\b")
@@ -48,13 +55,17 @@ class Emulator:
     """A `Launcher` for tensors in the host's memory.
 
     `reversed` runs blocks, warps and threads last to first. `blocks` are the numbers of those blocks that are run, x
-    counting first, in their order; None runs all. Raises InputError for text that does not compile or cannot be
-    emulated, for threads that wait at a barrier which others never reach, and for a kernel that writes beyond a tensor
-    or touches memory that is nobody's; MissingToolError without g++.
+    counting first, in their order; None runs all. `first` are, in the order of the tensors, which element of the
+    kernel's array a tensor begins with: of large arrays it may hold a part; None: each begins with element 0. Raises
+    InputError for text that does not compile or cannot be emulated, for threads that wait at a barrier which others
+    never reach, and for a kernel that writes beyond a tensor or touches memory that is nobody's; MissingToolError
+    without g++.
     """
 
-    def __init__(self, *, reversed: bool = False, blocks: Sequence[int] | None = None) -> None:
-        self.reversed, self.blocks = reversed, blocks
+    def __init__(
+        self, *, reversed: bool = False, blocks: Sequence[int] | None = None, first: Sequence[int] | None = None
+    ) -> None:
+        self.reversed, self.blocks, self.first = reversed, blocks, first
 
     def __call__(
         self, source: Source, kernel: str, grid: Extent, block: Extent, *arguments: Argument, shared_bytes: int = 0
@@ -66,7 +77,8 @@ class Emulator:
         program = _build(source, kernel, wanted)
         extents = [*(*grid, 1, 1)[:3], *(*block, 1, 1)[:3]]
         blocks = range(math.prod(extents[:3])) if self.blocks is None else self.blocks
-        memory = _Memory([*extents, shared_bytes, self.reversed, len(blocks), *blocks], arguments, values)
+        launch = [*extents, shared_bytes, self.reversed, len(blocks), *blocks]
+        memory = _Memory(launch, arguments, values, self.first)
         with tempfile.NamedTemporaryFile(dir=program.parent) as file:
             file.write(memory.given.tobytes())
             file.flush()
@@ -75,9 +87,18 @@ class Emulator:
             left = np.frombuffer(file.read(memory.given.size), np.uint8)
         if status == WAITING:
             raise InputError(f"{kernel}: threads wait at a barrier that others never reach")
+        if status == -MISALIGNED:
+            raise InputError(
+                f"{kernel} touches several numbers at once where they do not begin at a multiple of their size",
+                help="a float4 begins at 16 bytes: only where rows are whole quads is that so in each row",
+            )
         if status != 0:
             ended = signal.Signals(-status).name if status < 0 else f"status {status}"
-            raise InputError(f"{kernel} touches memory that is nobody's", got=f"a program that ended with {ended}")
+            raise InputError(
+                f"{kernel} touches memory that is nobody's",
+                got=f"a program that ended with {ended}",
+                expected=f"reads and writes within tensors of shape {memory.shapes}",
+            )
         memory.copy_back(kernel, left)
 
 
@@ -88,23 +109,36 @@ def need_emulator() -> None:
 
 
 class _Memory:
-    """What a program shares, in bytes: where each argument lies, the launch, and then the arguments between guards."""
+    """What a program shares, in bytes: what it may touch, where each argument lies, the launch, then the arguments."""
 
-    def __init__(self, launch: Sequence[int], arguments: Sequence[Argument], values: Sequence[Any]) -> None:
+    def __init__(
+        self, launch: Sequence[int], arguments: Sequence[Argument], values: Sequence[Any], first: Sequence[int] | None
+    ) -> None:
         contents = [
             _view_bytes(one).numpy() if isinstance(one, torch.Tensor) else np.frombuffer(value, np.uint8)
             for one, value in zip(arguments, values, strict=True)
         ]
-        places, end = [], 8 * (len(contents) + len(launch))
+        held = len(contents) + 1  # ranges of pages: of what stands here first, and of each argument
+        end = _round_up(8 * (1 + 2 * held + len(contents) + len(launch)), PAGE_BYTES)
+        places: list[slice] = []
+        ranges = [0, end]
         for content in contents:
-            start = -(-(end + GUARD_BYTES) // ALIGNED) * ALIGNED
-            end = start + content.size
-            places.append(slice(start, end))
-        header = np.array([*(place.start for place in places), *launch], np.uint64).view(np.uint8)
-        words = np.arange(-(-(end + GUARD_BYTES) // 4), dtype=np.uint32)
-        self.given = (NAN + words % PAYLOAD).view(np.uint8)
+            reaches = _round_up(content.size, ALIGNED)
+            start = _round_up(end + GUARD_BYTES + reaches, PAGE_BYTES) - reaches
+            end = start + reaches
+            places.append(slice(start, start + content.size))
+            ranges += [start // PAGE_BYTES * PAGE_BYTES, end]
+        tensors = [(number, one) for number, one in enumerate(arguments) if isinstance(one, torch.Tensor)]
+        addresses = [place.start for place in places]
+        for (number, tensor), element in zip(tensors, first or [0] * len(tensors), strict=True):
+            addresses[number] -= element * tensor.element_size()
+        words = [held, *ranges, *(address % (1 << 64) for address in addresses), *launch]
+        header = np.array(words, np.uint64).view(np.uint8)
+        guards = np.arange((end + GUARD_BYTES) // 4, dtype=np.uint32)
+        self.given = (NAN + guards % PAYLOAD).view(np.uint8)
         for place, content in zip([slice(header.size), *places], [header, *contents], strict=True):
             self.given[place] = content
+        self.shapes = " and ".join(str(tuple(tensor.shape)) for _, tensor in tensors)
         self._arguments = list(zip(arguments, places, strict=True))
 
     def copy_back(self, kernel: str, left: np.ndarray) -> None:
@@ -115,8 +149,11 @@ class _Memory:
                 outside[place] = False
                 _view_bytes(argument).copy_(torch.from_numpy(left[place].copy()))
         if outside.any():
-            shapes = " and ".join(str(tuple(one.shape)) for one, _ in self._arguments if isinstance(one, torch.Tensor))
-            raise InputError(f"{kernel} writes beyond its tensors", expected=f"within those of shape {shapes}")
+            raise InputError(f"{kernel} writes beyond its tensors", expected=f"within those of shape {self.shapes}")
+
+
+def _round_up(count: int, step: int) -> int:
+    return -(-count // step) * step
 
 
 def _view_bytes(tensor: torch.Tensor) -> torch.Tensor:

@@ -105,6 +105,26 @@ def test_blocks_are_run_in_the_order_that_is_asked_for():
     assert order.tolist() == [4, 0, 5, -1]
 
 
+def test_a_part_of_a_large_array_lies_where_the_kernel_looks_for_it():
+    body = "{ size_t i = (size_t)row * row + threadIdx.x; y[i] = x[%s]; }"
+    text = f"__global__ void f(const float* x, float* y, int row) {body}"
+    x, y, row = torch.arange(3.0), torch.zeros(3), 70_000
+    run = Emulator(first=(row * row, row * row))
+    run(cuda_cpp.Source(text % "i"), "f", (1,), (3,), x, y, row)
+    assert torch.equal(x, y)
+    with pytest.raises(InputError, match=r"^f touches memory that is nobody's"):
+        run(cuda_cpp.Source(text % "row * row + threadIdx.x"), "f", (1,), (3,), x, y, row)
+
+
+def test_small_words_of_the_language_are_there():
+    text = """__constant__ float half = 0.5f;
+    __device__ __noinline__ float2 pair(dim3 at) { return make_float2(at.y, __fmaf_rn(at.x, half, at.z)); }
+    __global__ void f(float* x) { const dim3 at(4, threadIdx.x + 1); *(float2*)x = pair(at); }"""
+    x = torch.zeros(2)
+    Emulator()(cuda_cpp.Source(text), "f", (1,), (7,), x)
+    assert x.tolist() == [7, 3]
+
+
 def test_shared_memory_holds_no_numbers_when_a_block_begins():
     text = """__global__ void f(float* x) {
         __shared__ float fixed[2];
@@ -121,6 +141,8 @@ def test_shared_memory_holds_no_numbers_when_a_block_begins():
     ("body", "told"),
     (
         ("x[1 << 28] = 1;", "f touches memory that is nobody's: got a program that ended with SIGSEGV"),
+        ("x[0] = x[64] > 0;", r"f touches memory that is nobody's: .*, expected reads and writes within .* \(1,\)$"),
+        ("x[0] = ((float4*)(x + 1))->x;", "f touches several numbers at once where they do not begin at a multiple"),
         ("x[0] = thread;", r"kernel.cu cannot be emulated: kernel.cu:1: .thread. was not declared in this scope"),
         ('asm("nop;");', "kernel.cu has assembly in it, which runs on a GPU only"),
         (

@@ -10,7 +10,7 @@ import numpy as np
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.cuda import speed
 from mlsys_lab.checks.deciding.cuda.maps import normal
-from mlsys_lab.checks.deciding.cuda.matrices import multiply
+from mlsys_lab.checks.deciding.cuda.matrices import multiply, with_infinity
 from mlsys_lab.checks.learner.cuda import cpp as calls
 from mlsys_lab.checks.learner.cuda.launches import ROWS, SIDE, TILE
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
@@ -19,19 +19,29 @@ from mlsys_lab.kernels.cuda_cpp.emulator import need_emulator
 
 BEFORE = "before"
 SOME = {"some": True}
+LARGE = (65_600, 65_632)
+"""Rows and columns of a matrix of more than 2³² elements: more than 32 bits count, with a sign or not."""
+TALL, DEEP = 1_023_000, 4_208
+"""Rows and columns of such a matrix where it is an operand of a product, or what comes of it."""
 LIMIT_S = 30.0
 """Time limit of a case, of which a compilation takes a second or two."""
 
 
 def _transpose_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     rows, columns = case.params["shape"]
-    return {"x": normal(rng, rows, columns), "y": normal(rng, columns, rows), "skipped": _draw_skipped(rng, case)}
+    given = {"x": normal(rng, rows, columns), "y": normal(rng, columns, rows), "skipped": _draw_skipped(rng, case)}
+    if "within" in case.params:
+        given |= {name: np.array(side) for name, side in zip(("rows", "columns"), case.params["within"], strict=True)}
+    return given
 
 
 def _matmul_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     m, k, n = case.params["mkn"]
     factors = {"a": normal(rng, m, k), "b": normal(rng, k, n)}
-    return {**factors, "c": normal(rng, m, n), "skipped": _draw_skipped(rng, case)}
+    given = {**factors, "c": normal(rng, m, n), "skipped": _draw_skipped(rng, case)}
+    if "rows" in case.params:  # all of one sign: one element's sum is not small beside what it is the sum of
+        return {**{name: np.abs(array) for name, array in given.items()}, "m": np.array(case.params["rows"])}
+    return with_infinity(rng, given, case.params.get("infinite"))
 
 
 def _draw_skipped(rng: np.random.Generator, case: Case) -> np.ndarray:
@@ -46,7 +56,10 @@ def _transpose_expect(arrays: Arrays) -> Arrays:
 
 
 def _matmul_expect(arrays: Arrays) -> Arrays:
-    return {"c": multiply(arrays), BEFORE: arrays["c"], "skipped": arrays["skipped"]}
+    product, before = multiply(arrays), arrays["c"]
+    if "m" in arrays:
+        product, before = product[:, -1:], before[:, -1:]
+    return {"c": product, BEFORE: before, "skipped": arrays["skipped"]}
 
 
 def _agree(got: Arrays, expected: Arrays, *, output: str, side: int) -> Mismatch | None:
@@ -76,6 +89,8 @@ def _agree_by_squares(got: Arrays, expected: Arrays) -> Mismatch | None:
 
 
 def _describe_transpose(arrays: Arrays) -> str:
+    if "rows" in arrays:
+        return _describe_last_tile(int(arrays["rows"]), int(arrays["columns"]))
     rows, columns = arrays["x"].shape
     return "\n".join(
         (
@@ -91,8 +106,27 @@ def _describe_transpose(arrays: Arrays) -> str:
     )
 
 
+def _describe_last_tile(rows: int, columns: int) -> str:
+    return "\n".join(
+        (
+            "import torch",
+            "from mlsys_lab.kernels.cuda_cpp import Emulator, Source",
+            f"rows, columns = {rows}, {columns}  # of a matrix of which only the last tile of {TILE} × {TILE} is there",
+            f"x, y = torch.zeros({TILE - 1} * columns + {TILE}), torch.zeros({TILE - 1} * rows + {TILE})",
+            f"tile = x.as_strided(({TILE}, {TILE}), (columns, 1)).normal_()",
+            f"first = (rows - {TILE}) * columns + columns - {TILE}, (columns - {TILE}) * rows + rows - {TILE}",
+            f'grid, text = (columns // {TILE}, rows // {TILE}), Source(transpose_cpp(), "transpose.cu")',
+            "run = Emulator(blocks=[grid[0] * grid[1] - 1], first=first)",
+            f'run(text, "transpose", grid, {TILE, ROWS}, x, y, rows, columns)',
+            f"print((y.as_strided(({TILE}, {TILE}), (rows, 1)) - tile.T).abs().max())",
+        )
+    )
+
+
 def _describe_matmul(arrays: Arrays) -> str:
     (m, k), n = arrays["a"].shape, arrays["b"].shape[1]
+    if "m" in arrays:
+        return _describe_last_square(int(arrays["m"]), n, k)
     return "\n".join(
         (
             "import torch",
@@ -107,6 +141,22 @@ def _describe_matmul(arrays: Arrays) -> str:
     )
 
 
+def _describe_last_square(m: int, n: int, k: int) -> str:
+    return "\n".join(
+        (
+            "import torch",
+            "from mlsys_lab.kernels.cuda_cpp import Emulator, Source",
+            f"m, n, k = {m}, {n}, {k}  # of a and c only the rows of the last square are there",
+            "columns, rows = -(-n // CPP_TILE), -(-m // CPP_TILE)",
+            "top, left = (rows - 1) * CPP_TILE, (columns - 1) * CPP_TILE",
+            "a, b, c = torch.rand((m - top) * k), torch.rand(k, n), torch.zeros((m - top) * n - left)",
+            "run = Emulator(blocks=[rows * columns - 1], first=(top * k, 0, top * n + left))",
+            f'run(Source(matmul_cpp(), "matmul.cu"), "matmul", (columns, rows), {SIDE, SIDE}, a, b, c, m, n, k)',
+            "print(c[-1] - a[-k:] @ b[:, -1])",
+        )
+    )
+
+
 CHECKS = (
     Check(
         name="transpose_cpp",
@@ -116,6 +166,7 @@ CHECKS = (
             Case("one tile", {"shape": (32, 32)}),
             Case("sides that do not divide by the tile", {"shape": (45, 38)}),
             Case("some of the blocks", {"shape": (100, 70), **SOME}),
+            Case("the last tile of 65,600 × 65,632", {"shape": (TILE, TILE), "within": LARGE}),
             Case("any sides", {"shape": (33, 129), **SOME}, hidden=True),
             Case("one row", {"shape": (1, 40)}, hidden=True),
         ),
@@ -140,8 +191,10 @@ CHECKS = (
         cases=(
             Case("whole tiles", {"mkn": (64, 32, 128)}),
             Case("sides that do not divide by the tile", {"mkn": (20, 37, 50)}),
-            Case("some of the blocks", {"mkn": (130, 9, 70), **SOME}),
-            Case("any sides", {"mkn": (70, 37, 150), **SOME}, hidden=True),
+            Case("some of the blocks, an infinity in a", {"mkn": (130, 9, 70), **SOME, "infinite": "a"}),
+            Case("more than 2³² elements of a", {"mkn": (1, DEEP, 8), "rows": TALL}),
+            Case("more than 2³² elements of c", {"mkn": (1, 8, DEEP), "rows": TALL}),
+            Case("any sides", {"mkn": (70, 37, 150), **SOME, "infinite": "b"}, hidden=True),
             Case("one element", {"mkn": (1, 1, 1)}, hidden=True),
         ),
         inputs=_matmul_inputs,

@@ -22,7 +22,12 @@ def normal(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 
 def _relu_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    return {"x": normal(rng, case.params["n"])}
+    x = normal(rng, case.params["n"])
+    if "times" in case.params:  # their doubles are beyond fp32, some of them themselves
+        with np.errstate(over="ignore"):
+            x *= np.float32(case.params["times"])
+        x[rng.permutation(x.size)[:2]] = np.inf, -np.inf
+    return {"x": x}
 
 
 def _relu_expect(arrays: Arrays) -> Arrays:
@@ -110,7 +115,7 @@ CHECKS = (
         points=4,
         cases=(
             Case("one block", {"n": THREADS}),
-            Case("two blocks", {"n": 2 * THREADS}),
+            Case("two blocks, large numbers", {"n": 2 * THREADS, "times": 1.5e38}),
             Case("three blocks", {"n": 3 * THREADS}, hidden=True),
         ),
         inputs=_relu_inputs,
@@ -197,7 +202,7 @@ CHECKS = (
         points=6,
         cases=(
             Case("fewer elements than threads", {"n": 100, "blocks": 2}),
-            Case("elements for two turns and a half", {"n": 640, "blocks": 2}),
+            Case("elements for 17 turns and a half", {"n": 35 * THREADS, "blocks": 2}),
             Case("an odd number of elements, three blocks", {"n": 555, "blocks": 3}),
             Case("any number", {"n": 1281, "blocks": 2}, hidden=True),
         ),

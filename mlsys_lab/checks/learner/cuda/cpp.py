@@ -7,6 +7,7 @@ order gives is named after it. torch is imported where it is used: the lab's oth
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -30,20 +31,76 @@ EVERY = 3
 """One block in so many is not run, so that no other can do its work."""
 
 
+MOST_BLOCKS_DOWN = 65_535
+"""Blocks that a grid may have along y."""
+
+
 def is_run(x: Any, y: Any, skipped: int) -> Any:
     """Which blocks, by their x and y, are run: all where `skipped` is no remainder."""
     return (x + 2 * y) % EVERY != skipped
 
 
+@dataclass(frozen=True)
+class Corner:
+    """The last rows and columns of a matrix of `rows` × `columns`, which may be more than there is memory for."""
+
+    values: np.ndarray
+    rows: int
+    columns: int
+
+    @property
+    def first(self) -> int:
+        """Which element of the whole matrix the corner begins with."""
+        height, width = self.values.shape
+        return int((self.rows - height + 1) * self.columns - width)
+
+    def spread(self) -> np.ndarray:
+        """All elements from the corner's first to its last, as they follow in memory; NaN between its rows."""
+        height, width = self.values.shape
+        held = np.full(height * self.columns, np.nan, np.float32)
+        held.reshape(height, self.columns)[:, :width] = self.values
+        return held[: (height - 1) * self.columns + width]
+
+    def gather(self, held: np.ndarray) -> np.ndarray:
+        """The corner's values in what `spread` returned."""
+        height, width = self.values.shape
+        whole = np.append(held, np.zeros(height * self.columns - held.size, held.dtype))
+        return whole.reshape(height, self.columns)[:, :width]
+
+
 def transpose(artifact: Any, arrays: Arrays) -> Arrays:
-    """What `transpose` leaves in y, in either order, with some of the blocks."""
+    """What `transpose` leaves in y, in either order, with some of the blocks; of large matrices in the last tile."""
+    if "rows" in arrays:
+        rows, columns = int(arrays["rows"]), int(arrays["columns"])
+        corners = {"x": Corner(arrays["x"], rows, columns), "y": Corner(arrays["y"], columns, rows)}
+        grid = (columns // TILE, rows // TILE)
+        return _emulate_last(artifact, "transpose", grid, (TILE, ROWS), corners, (rows, columns))
     return _emulate(artifact, "transpose", launch_transpose, arrays, "y")
 
 
 def matmul(artifact: Any, arrays: Arrays) -> Arrays:
-    """What `matmul` leaves in c, in either order, with some of the blocks; and the side of a block's square."""
-    found = _emulate(artifact, "matmul", launch_matmul, arrays, "c")
-    return found | {"CPP_TILE": np.array(side_of(artifact))}
+    """What `matmul` leaves in c, in either order, with some of the blocks; and the side of a block's square.
+
+    Of large matrices it is the last element of c. All rows of these a are one row.
+    """
+    tile = np.array(side_of(artifact))
+    if "m" in arrays:
+        return _multiply_last(artifact, arrays, int(tile)) | {"CPP_TILE": tile}
+    return _emulate(artifact, "matmul", launch_matmul, arrays, "c") | {"CPP_TILE": tile}
+
+
+def _multiply_last(artifact: Any, arrays: Arrays, tile: int) -> Arrays:
+    (_, k), n = arrays["a"].shape, arrays["b"].shape[1]
+    m = min(int(arrays["m"]), MOST_BLOCKS_DOWN * tile)
+    grid = (blocks(n, tile), blocks(m, tile))
+    height, width = m - (grid[1] - 1) * tile, n - (grid[0] - 1) * tile
+    corners = {
+        "a": Corner(np.broadcast_to(arrays["a"], (height, k)), m, k),
+        "b": Corner(arrays["b"], k, n),
+        "c": Corner(np.broadcast_to(arrays["c"][:, -1:], (height, width)), m, n),
+    }
+    found = _emulate_last(artifact, "matmul", grid, (SIDE, SIDE), corners, (m, n, k))
+    return {name: values[-1:, -1:] for name, values in found.items()}
 
 
 def side_of(artifact: Any) -> int:
@@ -101,4 +158,28 @@ def _emulate(artifact: Any, kernel: str, launch_kernel: Any, arrays: Arrays, out
         tensors = {one: torch.from_numpy(array.copy()) for one, array in arrays.items() if array.ndim}
         launch_kernel(artifact, *tensors.values(), launch=partial(run, reversed=reversed))
         found[name] = tensors[output].numpy()
+    return found
+
+
+def _emulate_last(
+    artifact: Any,
+    kernel: str,
+    grid: tuple[int, int],
+    block: tuple[int, int],
+    corners: dict[str, Corner],
+    numbers: tuple[int, ...],
+) -> Arrays:
+    """What the last block of a kernel leaves in the last of some corners, in either order."""
+    import torch
+
+    from mlsys_lab.kernels.cuda_cpp import Emulator, Source
+
+    source, found = Source(text_of(artifact, f"{kernel}_cpp"), f"{kernel}.cu"), {}
+    output, corner = list(corners.items())[-1]
+    first = [one.first for one in corners.values()]
+    for name, reversed in ((output, False), (OTHER_ORDER.format(output), True)):
+        held = [one.spread() for one in corners.values()]
+        run = Emulator(reversed=reversed, blocks=[math.prod(grid) - 1], first=first)
+        run(source, kernel, grid, block, *map(torch.from_numpy, held), *numbers)
+        found[name] = corner.gather(held[-1])
     return found

@@ -1,8 +1,9 @@
 // CUDA C++ on a CPU, to see whether a kernel is right: the threads of a block are fibers that run one at a time, each
 // up to its next barrier; a warp runs on as far as it can before the next one starts, and blocks run one after another.
 // Slow, and deterministic: in either order of blocks, warps and threads. Shared memory holds NaN when a block begins.
-// What is launched lies in a file that the program shares: 64-bit words for the places of its arguments, extents of
-// grid and block, bytes of dynamic shared memory, order, number of blocks and which; then what lies at those places.
+// What is launched lies in a file that the program shares: 64-bit words for the pages that the kernel may touch (how many
+// ranges, then where each begins and ends), the addresses of its arguments, extents of grid and block, bytes of dynamic
+// shared memory, order, number of blocks and which; then what lies there.
 #pragma once
 #include <fcntl.h>
 #include <link.h>
@@ -22,12 +23,18 @@
 #define __device__
 #define __host__
 #define __forceinline__ inline
+#define __noinline__
+#define __constant__
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __shared__ thread_local  // one block runs at a time; of what is so declared, `clear_shared` finds the place
 
 struct dim3 {
-    unsigned x = 1, y = 1, z = 1;
+    unsigned x, y, z;
+    constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+struct alignas(8) float2 {
+    float x, y;
 };
 struct alignas(16) float4 {
     float x, y, z, w;
@@ -35,12 +42,14 @@ struct alignas(16) float4 {
 struct alignas(4) uchar4 {
     unsigned char x, y, z, w;
 };
+inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline uchar4 make_uchar4(unsigned char x, unsigned char y, unsigned char z, unsigned char w) { return {x, y, z, w}; }
 template <class T>
 T __ldg(const T* from) {
     return *from;
 }
+inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 template <class A, class B>
 constexpr std::common_type_t<A, B> min(A a, B b) {
     return b < a ? b : a;
@@ -157,23 +166,29 @@ inline int run_block(bool reversed) {
     return 0;
 }
 
-// The file, mapped.
+// The file, mapped; of its pages the kernel can touch those that hold an argument.
 struct Given {
     char* start;
-    const uint64_t* launch;
+    const uint64_t *arguments, *launch;
 
-    Given(const char* path, size_t arguments) {
+    Given(const char* path, size_t count) {
         int file = open(path, O_RDWR);
         struct stat found;
         fstat(file, &found);
         start = static_cast<char*>(mmap(nullptr, found.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
-        launch = reinterpret_cast<const uint64_t*>(start) + arguments;
+        const uint64_t* ranges = reinterpret_cast<const uint64_t*>(start);
+        uint64_t held = *ranges++;
+        for (uint64_t i = 0; i < held; i++) {
+            uint64_t end = ranges[2 * i + 1], next = i + 1 < held ? ranges[2 * i + 2] : found.st_size;
+            mprotect(start + end, next - end, PROT_NONE);
+        }
+        arguments = ranges + 2 * held, launch = arguments + count;
     }
 
     // An argument of the kernel: the address of a tensor, or a number.
     template <class T>
     T at(size_t argument) const {
-        char* place = start + reinterpret_cast<const uint64_t*>(start)[argument];
+        char* place = start + arguments[argument];
         if constexpr (std::is_pointer_v<T>) return reinterpret_cast<T>(place);
         else return *reinterpret_cast<T*>(place);
     }

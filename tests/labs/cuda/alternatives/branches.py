@@ -1,5 +1,7 @@
 """Warps that part and meet again: both sides of a branch store, loops run from the end, lanes skip turns."""
 
+MASKED = -math.inf
+
 
 @cuda.jit
 def relu(x, y):
@@ -26,7 +28,7 @@ def causal_mask(scores, masked):
     if row >= scores.shape[0] or column >= scores.shape[1]:
         return
     if column > row:
-        masked[row][column] = -math.inf
+        masked[row][column] = MASKED
     else:
         masked[row][column] = scores[row][column]
 
@@ -128,14 +130,14 @@ extern "C" __global__ void matmul(const float* a, const float* b, float* c, int 
         const int s = 16 * step + threadIdx.x, t = 16 * step + threadIdx.y;
         a_tile[threadIdx.y][threadIdx.x] = 0;
         b_tile[threadIdx.y][threadIdx.x] = 0;
-        if (row < m && s < k) a_tile[threadIdx.y][threadIdx.x] = a[row * k + s];
-        if (column < n && t < k) b_tile[threadIdx.y][threadIdx.x] = b[t * n + column];
+        if (row < m && s < k) a_tile[threadIdx.y][threadIdx.x] = a[(size_t)row * k + s];
+        if (column < n && t < k) b_tile[threadIdx.y][threadIdx.x] = b[(size_t)t * n + column];
         __syncthreads();
 #pragma unroll
         for (int i = 0; i < 16; ++i) total = fmaf(a_tile[threadIdx.y][i], b_tile[i][threadIdx.x], total);
         __syncthreads();
     }
     if (row >= m || column >= n) return;
-    c[row * n + column] = total;
+    c[(size_t)row * n + column] = total;
 }
 """

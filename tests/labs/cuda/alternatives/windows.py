@@ -1,11 +1,11 @@
 """Loops where the reference has branches: a window loaded in strides, neighbours for a block, a tree in two arrays."""
 
-LENGTH = THREADS + 2
+LENGTH: int = THREADS + 2
 PITCH = TILE + 1
 
 
 @cuda.jit
-def sgd_step(weights, gradient, learning_rate):
+def sgd_step(weights: "float32[:]", gradient: "float32[:]", learning_rate: "float32") -> "None":
     for i in range(cuda.grid(1), weights.size, cuda.gridsize(1)):
         weights[i] = weights[i] - learning_rate * gradient[i]
 
