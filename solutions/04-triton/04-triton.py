@@ -39,8 +39,9 @@
 # nothing around them: how many programs are launched, and with which blocks, is said in each task and done by the
 # check. Grading runs the same checks with other numbers and a few more cases.
 #
-# **What a kernel may hold.** Arithmetic, branches, loops over `range`, calls of other kernels, and what `tl` offers for
-# computing, loading and storing. No imports, no Python lists, no printing: what is counted has to be all that happens.
+# **What a kernel may hold.** Arithmetic, branches, loops (`for` over a range, or `while`), calls of other kernels, and
+# what `tl` offers for computing, loading and storing. No imports, no Python lists, no printing: what is counted has to
+# be all that happens. A constant beside the kernels is written as the compiler asks: `NAME = tl.constexpr(number)`.
 # The compiler for a GPU is stricter than the interpreter: an `if` asks about one number, never about a block; a
 # variable keeps its type and shape through a loop; no loop is left by `break`. So each check asks the compiler too, as
 # for an H100, which takes no GPU either.
@@ -172,8 +173,8 @@ print("largest difference from torch:", (y - torch.softmax(x, dim=1)).abs().max(
 # The weight $w$ has D numbers for all rows. The backward pass will want $r$ again: keep it, one float32 number for each
 # row.
 #
-# **Launch:** one program for each row, `BLOCK` as before, D is `columns`. **Write** `rms_norm_kernel`. Divide by D, not
-# by the length of the block.
+# **Launch:** one program for each row, `BLOCK` as before, D is `columns`. **Write** `rms_norm_kernel`, here and
+# in Task 4 computing in float32, too. Divide by D, not by the length of the block.
 #
 # **Size:** about 8 lines. **Cost:** x once, y once, r once, and w once in each program. (A cache answers for w: all
 # programs want the same.)
@@ -320,7 +321,7 @@ show(figure, alt="Bytes that the backward pass moves rise in a line with the num
 # | m = 2 | 8 | 9 | 10 | 11 |
 #
 # **Write** `tile_of`, which another kernel calls: `m, n = tile_of(program, tiles_m, tiles_n, GROUP)`. GROUP = 1 is row
-# after row.
+# after row. (`tl.swizzle2d` is Triton's own; a check of this lab does not take it: write the order out.)
 #
 # **Predict first.** 16 × 16 tiles, and 16 programs run at once, 0 to 15. How many rows of A's tiles and columns of B's
 # do these 16 read, taken together, row after row? And in groups of 4?
@@ -507,7 +508,8 @@ print("largest difference from torch:", (c - a @ b).abs().max().item())
 # most B. Bytes *asked for* by the kernels, as they are counted in this lab.
 #
 # - `naive_attention_bytes`: three launches. Your `matmul_kernel` with tiles of B × B makes all S × S scores; your
-#   `softmax_kernel` reads and writes them; your `matmul_kernel` multiplies them by V. No mask spares anything.
+#   `softmax_kernel` reads and writes them; your `matmul_kernel` multiplies them by V. There is no
+#   causal mask.
 # - `flash_attention_bytes`: each program has B queries and reads them once, reads keys and values in blocks of B, **up
 #   to the block that holds its last query** (a causal mask: query $i$ sees keys 0 to $i$), and writes O and the
 #   log-sum-exp.
@@ -679,12 +681,13 @@ print(f"at {lengths[-1]} tokens: {naive / flash_bytes:.2f} to one; you said {gue
 # the key/value head, `tl.num_programs(1)` how many of these there are. D, PAGE and GROUP are powers of two and
 # constants, D and PAGE at least 16.
 #
-# **Write** `decode_kernel`: the online softmax once more, a page at a time, over as many pages as the sequence has.
-# There is no mask but the sequence's end. `tl.dot` works on tiles of at least 16 rows, of which GROUP queries fill few:
-# here it does as well to multiply with broadcasting and sum, `tl.sum(q[:, None, :] * k[None, :, :], axis=2)`.
+# **Write** `decode_kernel`: the online softmax once more, in float32, a page at a time, over as many pages as the
+# sequence has. There is no mask but the sequence's end. `tl.dot` works on tiles of at least 16 rows, of which GROUP
+# queries fill few: here it does as well to multiply with broadcasting and sum,
+# `tl.sum(q[:, None, :] * k[None, :, :], axis=2)`.
 #
-# **Size:** about 24 lines. **Cost:** each key and value that the sequence has, once for its group, and no other. So the
-# FLOPs for a byte of cache grow with GROUP: that is what grouped heads are for.
+# **Size:** about 24 lines. **Cost:** each key and value that the sequence has, once for its group, and no other; what
+# else a program needs, once. So the FLOPs for a byte of cache grow with GROUP: that is what grouped heads are for.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-8-decode"}

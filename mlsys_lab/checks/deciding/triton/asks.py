@@ -35,7 +35,7 @@ trace = record(
     sum_shares_kernel, triton.cdiv(columns, each), share, dw, programs, columns, BLOCK=each, outputs=["dw_ptr"]
 )
 show_table(report(trace).table())
-dx, dw"""
+dx, share, dw"""
 
 TILE_ORDER = """\
 programs = tiles_m * tiles_n

@@ -133,7 +133,10 @@ CHECKS = (
             Case("all scores far below zero", {"heads": 1, "tokens": 20, "width": 16, "scores": {None: -150.0}}),
             Case("longer blocks of queries than of keys", {"heads": 2, "tokens": 45, "width": 35, "blocks": (32, 16)}),
             Case("many blocks of keys", {"heads": 1, "tokens": 150, "width": 16, "blocks": (128, 16)}),
-            Case("half precision", {"heads": 1, "tokens": 40, "width": 16, "dtype": np.float16}),
+            Case(
+                "half precision",
+                {"heads": 1, "tokens": 40, "width": 16, "dtype": np.float16, "scale": 0.3, "scores": {None: 150.0}},
+            ),
             Case("one token", {"heads": 1, "tokens": 1, "width": 16}),
             Case("others", {"heads": 2, "tokens": 70, "width": 13, "spread": 3.0, "blocks": (16, 32)}, hidden=True),
             Case(

@@ -88,7 +88,7 @@ CHECKS = (
             Case("row after row", {"tiles_m": 3, "tiles_n": 4, "group": 1}),
             Case("in groups of 2, the last one lower", {"tiles_m": 3, "tiles_n": 4, "group": 2}),
             Case("more columns than rows", {"tiles_m": 2, "tiles_n": 5, "group": 2}),
-            Case("more rows than columns", {"tiles_m": 5, "tiles_n": 3, "group": 3}),
+            Case("more rows than columns", {"tiles_m": 7, "tiles_n": 3, "group": 5}),
             Case("a group larger than the matrix", {"tiles_m": 2, "tiles_n": 3, "group": 8}),
             Case("others", {"tiles_m": (5, 12), "tiles_n": (3, 9), "group": (2, 5)}, hidden=True),
         ),

@@ -71,7 +71,10 @@ def _backward_expect(arrays: Arrays, counted: bool) -> Arrays:
     w.requires_grad_()
     y = x * (x.square().mean(dim=1) + eps).rsqrt()[:, None] * w
     dx, dw = torch.autograd.grad(y, (x, w), dy)
-    values = {"dx": dx.numpy().astype(arrays["x"].dtype), "dw": dw.numpy().astype(arrays["w"].dtype)}
+    parts, programs = dy * (x * r[:, None]).detach(), int(arrays["programs"])
+    share = np.stack([parts[p::programs].sum(dim=0).numpy() for p in range(programs)])
+    values = {"dx": dx.numpy().astype(arrays["x"].dtype), "share": share.astype(np.float32)}
+    values |= {"dw": dw.numpy().astype(arrays["w"].dtype)}
     return values | _backward_most(arrays) if counted else values
 
 
@@ -107,7 +110,7 @@ CHECKS = (
             Case("rows of 8", {"rows": 3, "columns": 8}),
             Case("rows that do not fill their block", {"rows": 3, "columns": 13}),
             Case("small numbers, where ε matters", {"rows": 2, "columns": 7, "spread": 0.01, "eps": 0.1}),
-            Case("half precision", {"rows": 2, "columns": 19, "dtype": np.float16}),
+            Case("half precision", {"rows": 2, "columns": 19, "dtype": np.float16, "spread": 300.0}),
             Case("one element", {"rows": 1, "columns": 1}),
             Case("other rows", {"rows": 2, "columns": 101}, hidden=True),
         ),
@@ -146,7 +149,7 @@ CHECKS = (
         points=9,
         cases=(
             Case("one program", {"rows": 2, "columns": 8, "programs": 1}),
-            Case("rows that do not divide among programs", {"rows": 5, "columns": 13, "programs": 2}),
+            Case("rows that do not divide among programs", {"rows": 5, "columns": 13, "programs": 2, "eps": 0.5}),
             Case("more columns than one program adds", {"rows": 3, "columns": 21, "programs": 3}),
             Case("half precision", {"rows": 4, "columns": 19, "programs": 3, "dtype": np.float16}),
             Case("others", {"rows": 7, "columns": 37, "programs": 6, "block": 32, "spread_of_dy": 50.0}, hidden=True),

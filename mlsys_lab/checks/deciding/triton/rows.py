@@ -12,15 +12,15 @@ from mlsys_lab.checks.deciding.traced import agree, allow_at_most
 from mlsys_lab.checks.deciding.triton import asks, speed
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.triton import rows as calls
-from mlsys_lab.checks.learner.triton.launches import blocks, power_of_two
+from mlsys_lab.checks.learner.triton.launches import PROGRAMS, blocks, power_of_two
 
 # --- silu_mul -------------------------------------------------------------------------------------------------------
 
 
 def _silu_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    p = {"dtype": np.float32, "spread": 3.0, "block": 16, **case.params}
-    gate, up = (rng.normal(scale=s, size=p["size"]).astype(p["dtype"]) for s in (p["spread"], 3.0))
-    return {"gate": gate, "up": up, "BLOCK": np.array(p["block"])}
+    p = {"dtype": np.float32, "mean": 0.0, "spread": 3.0, "up": 3.0, "block": 16, **case.params}
+    gate, up = rng.normal(p["mean"], p["spread"], p["size"]), rng.normal(scale=p["up"], size=p["size"])
+    return {"gate": gate.astype(p["dtype"]), "up": up.astype(p["dtype"]), "BLOCK": np.array(p["block"])}
 
 
 def _silu_expect(arrays: Arrays) -> Arrays:
@@ -34,7 +34,8 @@ def _silu_expect(arrays: Arrays) -> Arrays:
         widest=block,
         programs=blocks(size, block),
     )
-    return {"y": (gate * expit(gate) * up).astype(arrays["gate"].dtype), **most}
+    values = {"y": (gate * expit(gate) * up).astype(arrays["gate"].dtype), PROGRAMS: np.arange(size) // block}
+    return values | most
 
 
 # --- softmax --------------------------------------------------------------------------------------------------------
@@ -70,7 +71,10 @@ CHECKS = (
             Case("two full blocks", {"size": 32}),
             Case("a last block that is not full", {"size": 37}),
             Case("one element", {"size": 1}),
-            Case("half precision", {"size": 19, "dtype": np.float16}),
+            Case(
+                "half precision, with gates that nearly shut",
+                {"size": 19, "dtype": np.float16, "mean": -17.0, "spread": 1.0, "up": 3000.0},
+            ),
             Case("gates far from zero", {"size": 40, "spread": 100.0, "block": 32}),
             Case("another length", {"size": 53, "block": 8}, hidden=True),
         ),

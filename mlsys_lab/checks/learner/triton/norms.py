@@ -18,7 +18,7 @@ def forward(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def backward(artifact: Any, arrays: Arrays) -> Arrays:
-    """dx, and dw from the shares of as many programs as `programs` says."""
+    """dx, the shares of as many programs as `programs` says, and dw from them."""
     t, programs = tensors(arrays), int(arrays["programs"])
     rows, columns = t["x"].shape
     outputs = {"dx_ptr": unwritten(*t["x"].shape, dtype=t["x"].dtype), "share_ptr": unwritten(programs, columns)}

@@ -9,11 +9,19 @@ from mlsys_lab.checks.learner.triton.launches import blocks, launch_recorded, po
 
 
 def silu_mul(artifact: Any, arrays: Arrays) -> Arrays:
-    """Launch `silu_mul_kernel`: its result, silu(gate) · up, and what it did to memory."""
+    """Launch `silu_mul_kernel`: its result, silu(gate) · up, who stored it, and what it did to memory."""
     t = tensors(arrays)
     y, size, block = unwritten(*t["gate"].shape, dtype=t["gate"].dtype), t["gate"].numel(), int(arrays["BLOCK"])
     inputs = (t["gate"], t["up"], y, size)
-    return launch_recorded(artifact, "silu_mul_kernel", blocks(size, block), *inputs, outputs={"y_ptr": y}, BLOCK=block)
+    return launch_recorded(
+        artifact,
+        "silu_mul_kernel",
+        blocks(size, block),
+        *inputs,
+        outputs={"y_ptr": y},
+        writers_of="y_ptr",
+        BLOCK=block,
+    )
 
 
 def softmax(artifact: Any, arrays: Arrays) -> Arrays:
