@@ -102,6 +102,11 @@ def test_the_blank_release_earns_nothing_and_every_check_says_that_the_task_is_s
     assert found.holds
 
 
+@each_lab
+def test_every_variant_changes_what_the_reference_holds(lab: LabUnderTest) -> None:
+    assert all(lab.substituted(variant) != lab.reference for variant in lab.variants)
+
+
 ALTERNATIVES = {f"{lab.info.topic}: {path.stem}": (lab, path) for lab in LABS for path in lab.alternatives}
 
 
