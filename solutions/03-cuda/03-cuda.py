@@ -76,8 +76,8 @@ SIDE = 16  # of the tiles of the matrix product, and of its blocks
 # `cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x`, or `cuda.grid(1)` for short. A kernel returns nothing: it
 # stores to arrays that it was given.
 #
-# **1a. Map.** `relu`: $y_i = \max(x_i, 0)$. There are exactly as many threads as elements, so no loop is needed.
-# Launched as `relu[n // THREADS, THREADS](x, y)`.
+# **1a. Map.** `relu`: $y_i = \max(x_i, 0)$, also where $x_i$ is infinite. There are exactly as many threads as
+# elements, so no loop is needed. Launched as `relu[n // THREADS, THREADS](x, y)`.
 #
 # **1b. Guard.** `sgd_step`: $w_i \leftarrow w_i - \eta\, g_i$, in place. Blocks have a fixed size, and arrays do not
 # divide by it: launched as `sgd_step[ceil(n / THREADS), THREADS](w, g, rate)`, so that there are threads beyond the
