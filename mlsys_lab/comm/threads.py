@@ -203,9 +203,7 @@ class _ThreadRequest(Request):
         self, world: _World, rank: int, post: Post, array: torch.Tensor | None = None, like: torch.Tensor | None = None
     ) -> None:
         if world.closed:
-            raise MessageError(
-                f"rank {rank} of a run that has ended posts a message", help="use the rank that the program is given"
-            )
+            raise MessageError.of_ended(rank)
         self.world, self.rank, self.post, self.like = world, rank, post, like
         self.snapshot = None if array is None else Snapshot(array)
         self.received: torch.Tensor | None = None

@@ -10,6 +10,13 @@ from mlsys_lab.errors import CourseError
 class MessageError(CourseError):
     """A message that does not fit: another array than its receiver waits for, or one changed while it was sent."""
 
+    @classmethod
+    def of_ended(cls, rank: int) -> MessageError:
+        """The error of a rank that was kept from an earlier run, and now posts a message."""
+        return cls(
+            f"rank {rank} of a run that has ended posts a message", help="use the rank that the program is given"
+        )
+
 
 class DeadlockError(CourseError):
     """No rank can go on: each waits for another, or for one that has ended."""

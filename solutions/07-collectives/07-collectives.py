@@ -165,9 +165,9 @@ for ranks, mine in ((6, steps_6), (1000, steps_1000)):
 # done; one without that bit receives from $v + 2^k$, if there is such a rank, and adds.
 #
 # **Write** `broadcast(rank, x, root)`, in which ranks other than the root bring an array of the right shape and dtype
-# with any numbers in it, and `reduce(rank, x, root)`, which returns `None` on all ranks but the root. Nobody may be
-# asked to send to a rank that is not there: p need not be a power of two. Here and in all tasks, what comes back has
-# memory of its own, so that nobody who changes it changes `x`.
+# with any numbers in it, NaN too, and `reduce(rank, x, root)`, which returns `None` on all ranks but the root. Nobody
+# may be asked to send to a rank that is not there: p need not be a power of two. Here and in all tasks, what comes back
+# has the dtype of `x`, and memory of its own, so that nobody who changes it changes `x`.
 #
 # **Size:** about 9 and 10 lines. **Cost:** p − 1 messages of n elements in $\lceil \log_2 p \rceil$ steps.
 
@@ -292,7 +292,7 @@ check("all_gather")
 # as a list. Add up what Task 3 says of each half. The famous $2\frac{p-1}{p}n$ is right on average only, and exact for
 # each rank where p divides n.
 #
-# **4b. Build.** `all_reduce(rank, x)`, for an `x` of any shape.
+# **4b. Build.** `all_reduce(rank, x)`, for an `x` of any shape, `()` too.
 #
 # **Size:** about 3 lines and 1 line. **Cost:** 2(p − 1) steps, and 2(p − 1) messages from each rank.
 
@@ -645,9 +645,10 @@ print(f"64 ranks on one switch of 50 GB/s: trees up to {cross / 1e6:.1f} MB, a r
 # is a bucket of its own.
 #
 # **Write** `average_gradients(rank, parameters, bucket_bytes)`: afterwards the `grad` of every parameter is the mean
-# over all ranks, in the parameter's shape. A rank on which a parameter got no gradient (`grad` is `None`: its part of
-# the batch did not need it) counts as zeros, and gets the mean too; if it stayed away, the others would wait. Each
-# bucket is one `all_reduce` of yours. `parameters` are lab 01's `Tensor`s: yours, if you have handed it in.
+# over all ranks, in the parameter's shape, and stays so when other parameters are averaged. A rank on which a parameter
+# got no gradient (`grad` is `None`: its part of the batch did not need it) counts as zeros, and gets the mean too; if
+# it stayed away, the others would wait. Each bucket is one `all_reduce` of yours. `parameters` are lab 01's `Tensor`s:
+# yours, if you have handed it in.
 #
 # **Size:** about 12 lines. **Cost:** 2(p − 1) messages from each rank and bucket.
 

@@ -230,7 +230,7 @@ check("visible")
 # **3b.** `extend(model, cache, new)`: feed sequences their new tokens, **all in one pass**, and return the logits
 # after each one's last token, (R, V), in the order of `new`; with `every_token`, those after each new token, (Q, V).
 # Sequences have different lengths, and get different numbers of tokens. Use `torch.no_grad()`, and leave the model and
-# what you are given as they were.
+# what you are given as they were. A pass that fails, at whatever place, counts no token in.
 #
 # In each layer, `attend(layer, q, k, v)` gets q (1, N, Q, H), k and v (1, K, Q, H) of all sequences. Cut them into
 # parts, one for each sequence, keep the part's keys and values, let its queries look at what the cache gives back,
@@ -313,8 +313,9 @@ check("extend")
 # `cache.length(sequence)` tokens of the prompt are in the cache.
 #
 # **4b.** `generate(model, cache, prompt, count, chunk)`: `count` ≥ 1 tokens that follow the prompt, each the
-# likeliest one (greedy), as a list. Start a sequence, and drop it in the end; others may be in the cache, and stay as
-# they are. The last token is not fed: nobody asks what comes after it.
+# likeliest one (greedy), as a list. Start a sequence with the prompt, whose beginning the cache may hold, and drop it
+# in the end; others may be in the cache, and stay as they are. The last token is not fed: nobody asks what comes after
+# it.
 #
 # **Predict first.** How many passes does it take to read 100 tokens in chunks of 32 and to write 10?
 

@@ -34,14 +34,20 @@ _lists_given_back: deque[list[Any]] = deque(maxlen=64)
 
 def _own(name: str, got: Any, x: torch.Tensor) -> np.ndarray:
     """The numbers of a result, which must have memory of its own, also from earlier results."""
+    found = _lasting(name, got)
+    if isinstance(got, torch.Tensor) and found.size and _memory(got) == _memory(x):
+        raise InputError(f"{name} shares its memory with x", got="x or a view of it", expected="memory of its own")
+    return found
+
+
+def _lasting(name: str, got: Any) -> np.ndarray:
+    """The numbers of a result, which must leave the results of earlier calls as they are."""
     found = array(name, got)
     if any(not torch.allclose(earlier, copy, rtol=0, atol=0, equal_nan=True) for earlier, copy in _given_back):
         _given_back.clear()
         raise InputError("what an earlier call gave back has changed since", expected="an array of its own each time")
     if isinstance(got, torch.Tensor):
         _given_back.append((got, got.clone()))
-    if isinstance(got, torch.Tensor) and found.size and _memory(got) == _memory(x):
-        raise InputError(f"{name} shares its memory with x", got="x or a view of it", expected="memory of its own")
     return found
 
 
@@ -61,19 +67,20 @@ def _listed(name: str, got: Any) -> list[tuple[str, Any]]:
 
 def exchange(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     """Call `exchange` with the partner that the case names."""
-    return {"received": array("received", artifact.exchange(rank, _tensor(arrays), int(arrays["partner"])))}
+    x, partner = _tensor(arrays), int(arrays["partner"])
+    return {"received": array("received", artifact.exchange(rank, x, partner))}
 
 
 def send_recv(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     """Call `send_recv` towards the ranks that the case names."""
-    got = artifact.send_recv(rank, _tensor(arrays), int(arrays["destination"]), int(arrays["source"]))
-    return {"received": array("received", got)}
+    x, destination, source = _tensor(arrays), int(arrays["destination"]), int(arrays["source"])
+    return {"received": array("received", artifact.send_recv(rank, x, destination, source))}
 
 
 def broadcast(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     """Call `broadcast` from the case's root."""
-    x = _tensor(arrays)
-    return {"received": _own("received", artifact.broadcast(rank, x, int(arrays["root"])), x)}
+    x, root = _tensor(arrays), int(arrays["root"])
+    return {"received": _own("received", artifact.broadcast(rank, x, root), x)}
 
 
 def reduce(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
@@ -121,8 +128,8 @@ def halving_doubling(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
 
 def hierarchical(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     """Call `hierarchical` with the case's size of an island: the sum."""
-    x = _tensor(arrays)
-    return {"sum": _own("sum", artifact.hierarchical(rank, x, int(arrays["island"])), x)}
+    x, island = _tensor(arrays), int(arrays["island"])
+    return {"sum": _own("sum", artifact.hierarchical(rank, x, island), x)}
 
 
 def average_gradients(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
@@ -135,12 +142,15 @@ def average_gradients(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     for weight, _ in used:
         if weight.grad.ndim == 2:
             weight.grad = weight.grad.T.contiguous().T  # as it comes back through a transpose
-    artifact.average_gradients(rank, weights, int(arrays["bucket_bytes"]))
+    parameters, bucket_bytes = list(weights), int(arrays["bucket_bytes"])
+    artifact.average_gradients(rank, parameters, bucket_bytes)
+    if list(map(id, parameters)) != list(map(id, weights)):
+        raise InputError("the list of parameters is another after the call", expected="the same, in the same order")
     if changed := [
         name for name, w in zip(names, weights, strict=True) if w.data.numpy().tolist() != arrays[name].tolist()
     ]:
         raise InputError(f"{changed[0]}.data is another after the call", expected="another grad, and nothing else")
-    return {f"{name}.grad": array(f"{name}.grad", w.grad) for name, w in zip(names, weights, strict=True)}
+    return {f"{name}.grad": _lasting(f"{name}.grad", w.grad) for name, w in zip(names, weights, strict=True)}
 
 
 # --- what needs no ranks ----------------------------------------------------------------------------------------------

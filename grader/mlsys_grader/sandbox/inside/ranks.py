@@ -16,6 +16,7 @@ from mlsys_lab.checks.learner.attempt import attempt
 from mlsys_lab.checks.learner.ranks import bind_rank
 from mlsys_lab.checks.learner.spec import Call
 from mlsys_lab.comm.rank import Endpoint, Rank, Request, Snapshot, require_alike
+from mlsys_lab.comm.trouble import MessageError
 from mlsys_lab.errors import InputError
 
 
@@ -23,15 +24,18 @@ def answer_rank(channel: socket.socket, module: Any, question: wire.Frame, call:
     """Call the learner's code once, as one of several ranks; between question and answer it posts its messages."""
     endpoint = RoutedEndpoint(channel, question.meta["nonce"], question.meta["rank"], question.meta["size"])
     bound = bind_rank(call, Rank(endpoint))
-    return replies.describe_outcome(attempt(bound, module, question.arrays, question.meta.get("patience", 1.0)))
+    try:
+        return replies.describe_outcome(attempt(bound, module, question.arrays, question.meta.get("patience", 1.0)))
+    finally:
+        endpoint.closed = True
 
 
 class RoutedEndpoint(Endpoint):
-    """Posts as frames to the judge. `nonce` is that of the question that is being answered."""
+    """Posts as frames to the judge. `nonce` is that of the question that is being answered; once it is, `closed`."""
 
     def __init__(self, channel: socket.socket, nonce: str, address: int, size: int) -> None:
         self.address, self.size = address, size
-        self._channel, self._nonce, self._posts = channel, nonce, 0
+        self._channel, self._nonce, self._posts, self.closed = channel, nonce, 0, False
 
     def post_send(self, array: torch.Tensor, destination: int, purpose: str, channel: str) -> Request:
         """Tell the judge of a send, with its array."""
@@ -48,16 +52,20 @@ class RoutedEndpoint(Endpoint):
         return _RoutedRequest(self, self._post("recv", source, channel, {}), source, like=like)
 
     def _post(self, kind: str, peer: int, channel: str, arrays: dict[str, Any]) -> int:
-        meta = {"nonce": self._nonce, "kind": kind, "peer": peer, "channel": channel}
-        wire.send(self._channel, wire.Frame("post", meta, arrays))
+        self._tell("post", {"kind": kind, "peer": peer, "channel": channel}, arrays)
         self._posts += 1
         return self._posts - 1
 
     def wait(self, number: int) -> torch.Tensor | None:
         """Wait until a post is done; returns the array of a receive, in memory of torch's own, which counts as held."""
-        wire.send(self._channel, wire.Frame("wait", {"nonce": self._nonce, "post": number}))
+        self._tell("wait", {"post": number}, {})
         arrays = wire.receive(self._channel).arrays
         return torch.from_numpy(arrays["array"]).clone() if arrays else None
+
+    def _tell(self, kind: str, meta: dict[str, Any], arrays: dict[str, Any]) -> None:
+        if self.closed:  # a rank that the learner's code has kept from an earlier call
+            raise MessageError.of_ended(self.address)
+        wire.send(self._channel, wire.Frame(kind, {"nonce": self._nonce, **meta}, arrays))
 
 
 class _RoutedRequest(Request):

@@ -94,7 +94,7 @@ CHECKS = (
         points=10,
         cases=(
             Case("two ranks", {"p": 2, "shape": (4,)}),
-            Case("three ranks, seven numbers", {"p": 3, "shape": (7,), "dtype": "int64"}),
+            Case("three ranks, seven numbers", {"p": 3, "shape": (7,), "dtype": "int32"}),
             Case("four ranks, two numbers", {"p": 4, "shape": (2,)}),
             Case("two ranks, a matrix of four rows", {"p": 2, "shape": (4, 3)}),
             Case("four ranks, a matrix on its side", {"p": 4, "shape": (2, 5), "transposed": True, "dtype": "float32"}),

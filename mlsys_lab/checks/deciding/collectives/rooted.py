@@ -52,11 +52,13 @@ def _permute(*destinations: int) -> dict[str, object]:
 
 TREES = (
     Case("two ranks", {"p": 2, "root": 0, "shape": (3,)}),
-    Case("three ranks, the last is the root", {"p": 3, "root": 2, "shape": (4,), "dtype": "int64"}),
+    Case("three ranks, the last is the root", {"p": 3, "root": 2, "shape": (4,), "dtype": "int32"}),
     Case("four ranks, a matrix on its side", {"p": 4, "root": 1, "shape": (2, 3), "transposed": True}),
     Case("six ranks", {"p": 6, "root": 0, "shape": (2,), "dtype": "float32"}),
     Case("one rank", {"p": 1, "root": 0, "shape": (3,)}),
     Case("nine ranks", {"p": 9, "root": 7, "shape": (1,)}),
+)
+HIDDEN_TREES = (
     Case("eight ranks and many numbers", {"p": 8, "root": 3, "shape": (307,), "dtype": "float32"}, hidden=True),
     Case("seven ranks", {"p": 7, "root": 5, "shape": (2, 1, 3), "dtype": "int64"}, hidden=True),
     Case("five ranks", {"p": 5, "root": 4, "shape": (11,)}, hidden=True),
@@ -70,7 +72,8 @@ CHECKS = (
         cases=(
             Case("two ranks", {"p": 2, "partner": [1, 0], "shape": (3,), "dtype": "int64"}),
             Case(
-                "two pairs, no two shapes alike", {"p": 4, "partner": [2, 3, 0, 1], "shapes": [(2,), (3,), (1,), (0,)]}
+                "two pairs, no two shapes alike",
+                {"p": 4, "partner": [2, 3, 0, 1], "shapes": [(2,), (0,), (1, 2), (3,)]},
             ),
             Case(
                 "three pairs and many numbers",
@@ -109,7 +112,11 @@ CHECKS = (
         name="broadcast",
         title="Broadcast by a binomial tree",
         points=7,
-        cases=TREES,
+        cases=(
+            *TREES,
+            Case("three ranks, NaN on all but the root", {"p": 3, "root": 1, "shape": (2,), "unset": (0, 2)}),
+            *HIDDEN_TREES,
+        ),
         inputs=draw_ranks,
         run=calls.broadcast,
         expect=_expect_broadcast,
@@ -123,7 +130,7 @@ CHECKS = (
         name="reduce",
         title="Reduce by the same tree",
         points=8,
-        cases=TREES,
+        cases=(*TREES, *HIDDEN_TREES),
         inputs=draw_ranks,
         run=calls.reduce,
         expect=_expect_reduce,

@@ -11,8 +11,8 @@ from mlsys_lab.checks.deciding.collectives.traffic import (
     given_x,
     longest,
     write_run,
+    write_tensor,
 )
-from mlsys_lab.checks.deciding.snippet import write_input
 from mlsys_lab.checks.deciding.traffic import expect_ranks
 from mlsys_lab.checks.learner import collectives as calls
 from mlsys_lab.checks.learner.ranks import join_ranks, split_ranks
@@ -83,10 +83,11 @@ CHECKS = (
         points=8,
         cases=(
             Case("two ranks", {"p": 2, "shape": (5,)}),
-            Case("three ranks, a matrix on its side", {"p": 3, "shape": (2, 4), "transposed": True, "dtype": "int64"}),
+            Case("three ranks, a matrix on its side", {"p": 3, "shape": (2, 4), "transposed": True, "dtype": "int32"}),
             Case("four ranks, ten numbers", {"p": 4, "shape": (10,), "dtype": "float32"}),
-            Case("four ranks, one number", {"p": 4, "shape": (1, 1)}),
-            Case("one rank", {"p": 1, "shape": (3,)}),
+            Case("four ranks, three numbers", {"p": 4, "shape": (3,)}),
+            Case("four ranks, one number without axes", {"p": 4, "shape": ()}),
+            Case("one rank", {"p": 1, "shape": (1, 1)}),
             Case("five ranks and many numbers", {"p": 5, "shape": (7, 43)}, hidden=True),
             Case("eight ranks", {"p": 8, "shape": (509,), "dtype": "float32"}, hidden=True),
         ),
@@ -105,9 +106,9 @@ CHECKS = (
         cases=(
             Case("two ranks", {"p": 2, "shape": (6,)}),
             Case("four ranks, seven numbers", {"p": 4, "shape": (7,), "dtype": "int64"}),
-            Case("three ranks", {"p": 3, "shape": (4,), "dtype": "float32"}),
+            Case("three ranks", {"p": 3, "shape": (4,), "dtype": "int32"}),
             Case("six ranks, a matrix on its side", {"p": 6, "shape": (2, 3), "transposed": True}),
-            Case("four ranks, one number", {"p": 4, "shape": (1,)}),
+            Case("four ranks, one number without axes", {"p": 4, "shape": ()}),
             Case("one rank", {"p": 1, "shape": (3,)}),
             Case("eight ranks and many numbers", {"p": 8, "shape": (301,)}, hidden=True),
             Case("seven ranks", {"p": 7, "shape": (10, 11), "dtype": "int64"}, hidden=True),
@@ -129,10 +130,11 @@ CHECKS = (
         points=8,
         cases=(
             Case("two islands of two", {"p": 4, "island": 2, "shape": (7,)}),
-            Case("two islands of three", {"p": 6, "island": 3, "shape": (2, 4), "transposed": True, "dtype": "int64"}),
+            Case("two islands of three", {"p": 6, "island": 3, "shape": (2, 4), "transposed": True, "dtype": "int32"}),
             Case("three islands of two, one number", {"p": 6, "island": 2, "shape": (1,)}),
             Case("islands of one", {"p": 5, "island": 1, "shape": (6,), "dtype": "float32"}),
             Case("one island", {"p": 5, "island": 5, "shape": (5,)}),
+            Case("one rank", {"p": 1, "island": 1, "shape": (3,)}),
             Case("two islands of four and many numbers", {"p": 8, "island": 4, "shape": (333,)}, hidden=True),
             Case("four islands of two", {"p": 8, "island": 2, "shape": (9, 13), "dtype": "float32"}, hidden=True),
             Case("three islands of two, twelve numbers", {"p": 6, "island": 2, "shape": (12,)}, hidden=True),
@@ -203,11 +205,11 @@ def _fill_buckets(counts: list[int], room: int) -> list[int]:
 def _describe_gradients(arrays: Arrays) -> str:
     parts = split_ranks(arrays)
     names = [name for name in parts[0] if name.startswith("w")]
-    weights = "".join(f"    {write_input(name, parts[0][name])},\n" for name in names)
+    weights = "".join(f"    {write_tensor(name, parts[0][name])},\n" for name in names)
     lines = []
     for part in parts:
         grads = (2 * part[name] * part[f"x of {name}"] if f"x of {name}" in part else None for name in names)
-        written = ", ".join("None" if grad is None else write_input("grad", np.round(grad, 6)) for grad in grads)
+        written = ", ".join("None" if grad is None else write_tensor("grad", np.round(grad, 6)) for grad in grads)
         lines.append(f"    [{written}],\n")
     return (
         f"weights = [\n{weights}]\ngrads = [\n{''.join(lines)}]\n\n"
@@ -246,7 +248,7 @@ GRADIENTS = (
             ),
             Case(
                 "parameters that would fit into a bucket before",
-                {"p": 2, "shapes": [(1,), (4,), (2,), (3,), (1,)], "bucket_bytes": 40},
+                {"p": 2, "shapes": [(1,), (4,), (2,), (3,), ()], "bucket_bytes": 40},
             ),
             Case("one rank", {"p": 1, "shapes": [(2,), (3,)], "bucket_bytes": 64, "without": [(0, 1)]}),
             Case(
@@ -270,7 +272,7 @@ GRADIENTS = (
         expect=_expect_gradients,
         pointer="All ranks must make the same all-reduces in the same order, whatever gradients each of them has.",
         hint="Fill the buckets by the parameters' sizes, from the last to the first. For each: join the flat gradients "
-        "(zeros for None), all_reduce, divide by rank.size, split, reshape, and set grad.",
+        "(for None zeros of the weight's dtype), all_reduce, divide by rank.size, split, reshape, and set grad.",
         uses=("Tensor", "average_gradients"),
         describe=_describe_gradients,
     ),

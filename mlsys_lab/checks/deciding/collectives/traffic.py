@@ -23,24 +23,29 @@ from mlsys_lab.comm.ledger import Ledger, Post
 def draw(rng: np.random.Generator, shape: Sequence[int], dtype: str) -> np.ndarray:
     """Draw numbers of few digits, so that a case can be shown: whole ones, or ones with two decimals."""
     if np.dtype(dtype).kind == "i":
-        return rng.integers(-99, 100, shape).astype(dtype)
-    return np.round(rng.normal(0, 3, shape), 2).astype(dtype)
+        return np.asarray(rng.integers(-99, 100, shape), dtype)
+    return np.asarray(np.round(rng.normal(0, 3, shape), 2), dtype)
 
 
 def draw_ranks(rng: np.random.Generator, case: Case) -> Arrays:
     """Draw an `x` for each rank, and give each the case's numbers; lists hold a number for each rank.
 
-    params: `p`; `shape` of all ranks or `shapes` of each; `dtype`; `transposed`; whatever else goes to the ranks.
+    params: `p`; `shape` of all ranks or `shapes` of each; `dtype`; `transposed`; `unset`, the ranks whose numbers are
+    NaN; whatever else goes to the ranks.
     """
     params = dict(case.params)
+    unset = params.pop("unset", ())
     p, dtype = params.pop("p"), params.pop("dtype", "float64")
     shape = params.pop("shape", ())
     shapes = params.pop("shapes", [shape] * p)
+    xs = [draw(rng, shapes[rank], dtype) for rank in range(p)]
+    for rank in unset:
+        xs[rank].fill(np.nan)
     return join_ranks(
         [
-            {"x": draw(rng, shapes[rank], dtype)}
+            {"x": x}
             | {name: np.array(value[rank] if isinstance(value, list) else value) for name, value in params.items()}
-            for rank in range(p)
+            for rank, x in enumerate(xs)
         ]
     )
 
@@ -110,6 +115,11 @@ def _find_other_buckets(ledger: Ledger, buckets: Sequence[int] | np.ndarray) -> 
     return Mismatch("the buckets hold other parameters", *told)
 
 
+def write_tensor(name: str, array: np.ndarray) -> str:
+    """An array as code that makes a torch.Tensor of it, also where it has no axes."""
+    return write_input(name, array) if array.ndim else f"torch.tensor({array.item()}, dtype=torch.{array.dtype})"
+
+
 def write_run(call: str) -> Callable[[Arrays], str]:
     """A check's `describe`: code that runs `call` on ranks with the case's arrays; {name} is a number of the case."""
 
@@ -119,8 +129,9 @@ def write_run(call: str) -> Callable[[Arrays], str]:
             values = [part[name].item() for part in parts]
             numbers[name] = values[0] if len(set(values)) == 1 else f"{name}[rank.rank]"
             lines += [] if len(set(values)) == 1 else [f"{name} = {values}"]
+        lines += ["nan = math.nan"] if any(np.isnan(part["x"]).any() for part in parts) else []
         turned = ".T" if "transposed" in parts[0] else ""
-        written = "".join(f"    {write_input('x', part['x'])}{turned},\n" for part in parts)
+        written = "".join(f"    {write_tensor('x', part['x'])}{turned},\n" for part in parts)
         return "\n".join([*lines, f"xs = [\n{written}]", f"run(lambda rank, x: {call.format(**numbers)}, xs)"])
 
     return describe

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.kv_cache.oracle import (
@@ -19,6 +20,17 @@ from mlsys_lab.checks.deciding.kv_cache.steps import USES
 from mlsys_lab.checks.learner.kv_cache import steps as calls
 from mlsys_lab.checks.learner.kv_cache.steps import PROMPTS
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
+from mlsys_lab.models.aging import AgingModel
+
+HOLDING = """class Holding(Contiguous):
+    def start(self, prompt=()):
+        a, held = super().start(prompt), {held}
+        if list(prompt)[: len(held)] == held:
+            for layer, (k, v) in enumerate(torch.from_numpy(given["beginning"])):
+                self.update(layer, a, k, v)
+            self.advance(a, len(held))
+        return a
+"""
 
 
 def _draw_prompt(rng: np.random.Generator, case: Case) -> Arrays:
@@ -28,6 +40,26 @@ def _draw_prompt(rng: np.random.Generator, case: Case) -> Arrays:
     drawn = {"prompt": tokens, "another": max(1, tokens - 2), "following": 1}
     weights = draw_weights(rng, case) | draw_others(rng, case)
     return weights | {name: draw_tokens(rng, count) for name, count in drawn.items()} | numbers
+
+
+def _draw_generate(rng: np.random.Generator, case: Case) -> Arrays:
+    """Two prompts, and keys and values (L, 2, K, held, H) of the first one's beginning where a cache holds that."""
+    arrays = _draw_prompt(rng, case)
+    if not arrays["held"]:
+        return arrays
+    c = AgingModel().config
+    shape = (c.n_layers, 2, c.n_kv_heads, int(arrays["held"]), c.head_dim)
+    return arrays | {"beginning": rng.standard_normal(shape)}
+
+
+def _hold_beginning(texts: Texts, sequence: int, arrays: Arrays, prompt: list[int]) -> None:
+    """Give a new sequence what the cache holds of its prompt, which is all of the case's beginning or nothing."""
+    held = int(arrays["held"])
+    if held and prompt[:held] == arrays["prompt"].tolist()[:held]:
+        layers = [(k, v) for k, v in torch.from_numpy(arrays["beginning"])]
+        texts.kept[sequence] += [
+            {layer: (k[:, i], v[:, i]) for layer, (k, v) in enumerate(layers)} for i in range(held)
+        ]
 
 
 def _feed_prompt(texts: Texts, sequence: int, prompt: list[int], chunk: int) -> np.ndarray:
@@ -64,8 +96,9 @@ def _expect_generate(arrays: Arrays) -> Arrays:
     texts, answers = Texts(arrays), Arrays()
     following = begin_others(texts, arrays)
     for call, name in enumerate(PROMPTS):
-        sequence = texts.start()
-        logits = _feed_prompt(texts, sequence, arrays[name].tolist(), int(arrays["chunk"]))
+        sequence, prompt = texts.start(), arrays[name].tolist()
+        _hold_beginning(texts, sequence, arrays, prompt)
+        logits = _feed_prompt(texts, sequence, prompt, int(arrays["chunk"]))
         written = [int(logits.argmax())]
         for _ in range(int(arrays["count"]) - 1):
             written.append(int(texts.feed({sequence: written[-1:]})[-1].argmax()))
@@ -76,13 +109,16 @@ def _expect_generate(arrays: Arrays) -> Arrays:
 
 def _code_of_generate(arrays: Arrays) -> str:
     longest = max(len(arrays["prompt"]) + int(arrays["count"]), arrays["beside"].shape[1])
-    made = f"cache = Contiguous(model, sequences={len(arrays['beside']) + 1}, capacity={longest})"
+    kind, begun = "Contiguous", []
+    if "beginning" in arrays:
+        kind, begun = "Holding", [HOLDING.format(held=arrays["prompt"].tolist()[: int(arrays["held"])])]
+    made = f"cache = {kind}(model, sequences={len(arrays['beside']) + 1}, capacity={longest})"
     size = f"{arrays['count']}, {arrays['chunk']}"
     asked = [
         f"generate(model, cache, {arrays[name].tolist()}, {size})  # call {call}" for call, name in enumerate(PROMPTS)
     ]
     first, last = write_others(arrays)
-    return "\n".join([write_model(arrays), made, *first, *asked, *last])
+    return "\n".join([write_model(arrays), *begun, made, *first, *asked, *last])
 
 
 CHECKS = (
@@ -122,16 +158,18 @@ CHECKS = (
             Case("a prompt of one token", {"tokens": 1, "count": 5, "chunk": 4}),
             Case("beside another", {"tokens": 4, "count": 4, "chunk": 3, "beside": (1, 9)}),
             Case("beside two others", {"tokens": 7, "count": 3, "chunk": 2, "beside": (2, 3)}),
+            Case("a cache that holds the beginning", {"tokens": 8, "held": 3, "count": 3, "chunk": 2}),
+            Case("a cache that holds the whole prompt", {"tokens": 4, "held": 4, "count": 2, "chunk": 3}),
             Case("beside five others", {"tokens": 9, "count": 20, "chunk": 5, "beside": (5, 4)}, hidden=True),
         ),
-        inputs=_draw_prompt,
+        inputs=_draw_generate,
         run=calls.generate,
         expect=_expect_generate,
         compare=close,
         describe=_code_of_generate,
         pointer="Which call is the first to be wrong, from which token on? Later ones show what it has left behind.",
-        hint="The logits of prefill give the first token. Feed each token alone to get the next, but not the last; "
-        "then drop the sequence, and leave all others alone.",
+        hint="Give start the prompt. The logits of prefill give the first token. Feed each token alone to get the "
+        "next, but not the last; then drop the sequence, and leave all others alone.",
         uses=(*USES, "prefill", "generate"),
     ),
 )

@@ -11,6 +11,13 @@ from mlsys_lab.checks.learner.kv_cache.plans import follow
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 
 USES = ("AgingModel", "Contiguous", "extend")
+FAILING = """def fail(*given):
+    raise MemoryError("a pass that fails behind its last layer")
+hook = model.norm.register_forward_pre_hook(fail)
+try:
+    failed = extend(model, cache, {{{new}}})
+except MemoryError:
+    hook.remove()"""
 
 
 # --- pack -------------------------------------------------------------------------------------------------------------
@@ -59,6 +66,7 @@ def _draw_extend(rng: np.random.Generator, case: Case) -> Arrays:
         "capacity": np.array(case.params.get("capacity", 16)),
         **({"chunk": np.array(case.params["chunk"])} if "chunk" in case.params else {}),
         "backwards": np.array(case.params.get("backwards", False)),
+        **({"fails": np.array(case.params["fails"])} if "fails" in case.params else {}),
     }
 
 
@@ -83,6 +91,8 @@ def _code_of_extend(arrays: Arrays) -> str:
         parts = [f"{script.name(sequence)}: {[next(fed) for _ in range(count)]}" for sequence, count in new.items()]
         if arrays["backwards"]:
             parts.reverse()
+        if step == arrays.get("fails"):
+            script.lines += FAILING.format(new=", ".join(parts)).splitlines()
         asked = ", every_token=True" if arrays["every_token"][step] else ""
         script.lines.append(f"extend(model, cache, {{{', '.join(parts)}}}{asked})  # step {step}")
     return "\n".join(script.lines)
@@ -126,6 +136,7 @@ STEPS = (
             Case("learned positions", {"plan": "++ 31 24 11", "learned": True}),
             Case("four layers", {"plan": "++ 31 14 11", "n_layers": 4}),
             Case("a full cache", {"plan": "++ 42 13", "capacity": 5}),
+            Case("a pass that failed is made again", {"plan": "++ 31 23 11", "fails": 2}),
             Case("five sequences", {"plan": "+++++ 71243 15a1- 2140+ 11116", "every_token": (3,)}, hidden=True),
         ),
         inputs=_draw_extend,

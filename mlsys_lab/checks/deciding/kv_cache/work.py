@@ -98,6 +98,7 @@ CHECKS = (
             Case("a chunk and drafts", {"parts": [[16, 30], [5, 9], [1, 50]], "element_bytes": 4}),
             Case("a head that is the embedding", {"parts": [[3, 20], [1, 5]], "tied": True}),
             Case("a window", {"parts": [[1, 40], [2, 3], [8, 9]], "window": 8}),
+            Case("a chunk that outgrows the window", {"parts": [[7, 3], [6, 0]], "window": 5, "past": False}),
             Case(
                 "any",
                 {"parts": [[30, 0], [1, 60], [9, 14], [4, 25]], "window": 21, "tied": True, "element_bytes": 8},

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,7 +39,10 @@ def _wholes(name: str, got: Any) -> np.ndarray:
 
 
 def extend(artifact: Any, arrays: Arrays) -> Arrays:
-    """Play a plan on the learner's cache and a model: the logits of every step, and all lengths in the end."""
+    """Play a plan on the learner's cache and a model: the logits of every step, and all lengths in the end.
+
+    The step `fails`, if there is one, is tried on a model that fails first.
+    """
     model, fed = make_model(artifact, arrays), iter(arrays["tokens"].tolist())
     kept = make_cache(artifact, arrays, model, arrays["plan"].shape[1])
     answers: Arrays = {}
@@ -47,6 +50,9 @@ def extend(artifact: Any, arrays: Arrays) -> Arrays:
         new = {sequence: [next(fed) for _ in range(count)] for sequence, count in counts.items()}
         if arrays["backwards"]:
             new = dict(reversed(new.items()))
+        if step == arrays.get("fails"):
+            with suppress(MemoryError), torch.set_grad_enabled(True), _uncounted(kept), _failing(model):
+                artifact.extend(model, kept, new)
         with unchanged(new=new), _left_as_it_was(model, tracked=step % 2 == 1):
             logits = artifact.extend(model, kept, new, every_token=bool(arrays["every_token"][step]))
         if isinstance(logits, torch.Tensor) and logits.requires_grad:
@@ -54,6 +60,35 @@ def extend(artifact: Any, arrays: Arrays) -> Arrays:
         answers[f"logits of step {step}"] = array("logits", logits)
     lengths = [whole("length", kept.length(sequence)) for sequence in kept.sequences]
     return answers | {"lengths": np.array(lengths, dtype=np.int64)}
+
+
+@contextmanager
+def _uncounted(kept: Any) -> Iterator[None]:
+    """Raise `InputError` where a pass that fails leaves sequences of a cache with other lengths."""
+
+    def lengths() -> dict[int, int]:
+        return {sequence: kept.length(sequence) for sequence in kept.sequences}
+
+    before = lengths()
+    try:
+        yield
+    finally:
+        if (after := lengths()) != before:
+            raise InputError("a pass that failed counts tokens in", got=f"lengths {after}", expected=f"{before}")
+
+
+@contextmanager
+def _failing(model: Any) -> Iterator[None]:
+    """Let passes of a model raise `MemoryError` behind their last layer."""
+
+    def fail(*given: Any) -> None:
+        raise MemoryError("a pass that fails behind its last layer")
+
+    hook = model.norm.register_forward_pre_hook(fail)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 @contextmanager
@@ -93,7 +128,8 @@ def generate(artifact: Any, arrays: Arrays) -> Arrays:
     model, size = make_model(artifact, arrays), (int(arrays["count"]), int(arrays["chunk"]))
     beside = arrays["beside"]
     longest = max(len(arrays["prompt"]) + size[0], beside.shape[1])
-    kept = artifact.Contiguous(model, sequences=len(beside) + 1, capacity=longest)
+    kind = _holding(artifact, arrays) if "beginning" in arrays else artifact.Contiguous
+    kept = kind(model, sequences=len(beside) + 1, capacity=longest)
     following = _begin_others(artifact, model, kept, arrays)
     answers: Arrays = {}
     for call, name in enumerate(PROMPTS):
@@ -102,6 +138,22 @@ def generate(artifact: Any, arrays: Arrays) -> Arrays:
             written = artifact.generate(model, kept, prompt, *size)
         answers[f"tokens of call {call}"] = _tokens("generate", written)
     return answers | _end_others(artifact, model, kept, following)
+
+
+def _holding(artifact: Any, arrays: Arrays) -> type:
+    """The learner's `Contiguous`, but sequences whose prompt begins as the case's start with that beginning kept."""
+    beginning, held = tensors(arrays, "beginning")[0], arrays["prompt"].tolist()[: int(arrays["held"])]
+
+    class Holding(artifact.Contiguous):  # type: ignore[misc]
+        def start(self, prompt: Sequence[int] = ()) -> int:
+            sequence: int = super().start(prompt)
+            if list(prompt)[: len(held)] == held:
+                for layer, (k, v) in enumerate(beginning):
+                    self.update(layer, sequence, k, v)
+                self.advance(sequence, len(held))
+            return sequence
+
+    return Holding
 
 
 def _begin_others(artifact: Any, model: Any, kept: Any, arrays: Arrays) -> dict[int, list[int]]:

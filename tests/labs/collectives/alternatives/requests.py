@@ -61,4 +61,4 @@ def all_gather(rank, x):
 
 def all_reduce(rank, x):
     gathered = torch.cat(list(all_gather(rank, reduce_scatter(rank, x.contiguous().view(-1)))))
-    return gathered.view(*x.shape)
+    return gathered.view(x.shape)
