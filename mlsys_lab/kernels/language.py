@@ -192,8 +192,13 @@ class _Kernel:
             self.refuse(node.value, "a kernel writes its arguments out", "**")
         elif node.arg.startswith("_") or node.arg == "member":  # by these Triton hands its own machinery on
             self.refuse(node.value, f"`{node.arg}=` is no argument for a kernel to give")
-        if not (isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)):  # padding_option="zero"
-            self.check_argument(node.value)
+        match node.value:
+            case ast.Constant(str()):  # padding_option="zero"
+                pass
+            case ast.IfExp(test=test, body=ast.Constant(str()), orelse=ast.Constant(str())):
+                self.check_expression(test)
+            case argument:
+                self.check_argument(argument)
 
     def check_name(self, node: ast.Name, name: str) -> None:
         if name not in self.locals | self.known | BUILTINS | NUMBER_TYPES:

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from inspect import isfunction
 from types import SimpleNamespace
 from typing import Any
 
@@ -100,6 +101,9 @@ def _patch_once(interpreter: Any, tl: Any) -> Iterator[None]:
         done.update(seen)
         scope = original(function)
         tl.tensor.__index__ = lambda self: self.handle.data.item()  # Triton 3.6 asks NumPy for what 2.4 refuses
+        for name, member in dict(vars(tl.tensor)).items():
+            if isfunction(member) and name in vars(tl.math):  # x.exp(), which the interpreter forgets
+                scope.set_attr(tl.tensor, name, getattr(tl.math, name))
         return scope
 
     interpreter._patch_lang = patch

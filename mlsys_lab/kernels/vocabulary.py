@@ -52,8 +52,8 @@ ASKED_FOR = {
 OF_VALUES = {
     "cuda.jit": _words("dtype ndim shape size"),
     "triton.jit": _words(
-        """T abs argmax argmin broadcast_to cast cumsum dtype element_ty exp expand_dims load log max min ndim numel
-        permute ravel reshape shape sigmoid split store sum to trans view"""
+        """T abs argmax argmin broadcast_to cast ceil cos cumsum dtype element_ty erf exp exp2 expand_dims floor load
+        log log2 max min ndim numel permute ravel reshape rsqrt shape sigmoid sin split sqrt store sum to trans view"""
     ),
 }
 """Attributes and methods of arrays, blocks, descriptors and their types that kernels may use, by decorator."""

@@ -346,3 +346,10 @@ def test_what_is_refused_takes_what_uses_it_along_and_nothing_else() -> None:
 
     twice = kernels_of(source + "T = 2\n")
     assert (twice.kernels, twice.constants) == (("own",), ("V",))
+
+
+def test_a_text_may_be_a_keyword_or_one_of_two() -> None:
+    head = "@triton.jit\ndef kernel(x, exact: tl.constexpr):\n    tl.dot(x, x, input_precision="
+    for text in ('"ieee")', '"ieee" if exact else "tf32")'):
+        assert kernels_of(f"{head}{text}\n").kernels == ("kernel",)
+    assert "numbers only" in str(refusal(f'{head}"ieee" if "text" else "tf32")\n'))

@@ -53,3 +53,19 @@ def test_arithmetic_on_the_bits_of_bfloat16_is_refused() -> None:
         record(doubled, 1, x, y)
     launch(doubled, (1,), x.device, x.float(), y)
     assert y == 2
+
+
+@triton.jit
+def of_methods(x_ptr, y_ptr, BLOCK: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, BLOCK))
+    powers = (x - x.max(axis=0)).exp()
+    tl.store(y_ptr + tl.arange(0, BLOCK), (powers / powers.sum(axis=0)).sqrt())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU, Triton compiles")
+def test_blocks_have_the_functions_of_mathematics_as_methods() -> None:
+    x, y = torch.randn(8), torch.zeros(8)
+    launch(of_methods, (1,), x.device, x, y, BLOCK=8)
+    assert torch.allclose(y, torch.softmax(x, 0).sqrt())
+    record(of_methods, 1, x, y.zero_(), BLOCK=8)
+    assert torch.allclose(y, torch.softmax(x, 0).sqrt())

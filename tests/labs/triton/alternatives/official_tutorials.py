@@ -1,4 +1,4 @@
-"""Kernels after Triton's own tutorials: rows beyond the last wrap around, `tl.math`, a constant, hints on addresses."""
+"""Kernels after Triton's own tutorials: rows beyond the last wrap around, methods of blocks, hints on addresses."""
 
 LOG2E = tl.constexpr(1.4426950408889634)
 
@@ -17,7 +17,7 @@ def softmax_kernel(x_ptr, y_ptr, columns, BLOCK: tl.constexpr):
     row = tl.program_id(0)
     at = tl.arange(0, BLOCK)
     x = tl.load(x_ptr + row * columns + at, mask=at < columns, other=-float("inf")).to(tl.float32)
-    powers = tl.math.exp2((x - tl.max(x, axis=0)) * LOG2E)
+    powers = ((x - x.max(axis=0)) * LOG2E).exp2()
     tl.store(y_ptr + row * columns + at, powers / tl.sum(powers, axis=0), mask=at < columns)
 
 
@@ -49,7 +49,8 @@ def matmul_kernel(
     for k in range(0, tl.cdiv(K, BLOCK_K)):
         a = tl.load(a_ptrs, mask=offs_k[None, :] < K - k * BLOCK_K, other=0.0)
         b = tl.load(b_ptrs, mask=offs_k[:, None] < K - k * BLOCK_K, other=0.0)
-        accumulator = tl.dot(a, b, accumulator)
+        exact: tl.constexpr = a_ptr.dtype.element_ty == tl.float32
+        accumulator = tl.dot(a, b, accumulator, input_precision="ieee" if exact else "tf32")
         a_ptrs += BLOCK_K * stride_ak
         b_ptrs += BLOCK_K * stride_bk
     offs_cm = pid_m * BLOCK_M + tl.arange(0, BLOCK_M)
