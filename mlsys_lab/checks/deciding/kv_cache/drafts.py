@@ -68,6 +68,9 @@ def _draw_accept(rng: np.random.Generator, case: Case) -> Arrays:
     proposed = _draw_distributions(rng, ROWS, k, v)
     if kind == "alike":
         proposed = wanted[:, :k].copy()
+    if kind == "nearly":  # so alike that a draft seldom falls
+        proposed = wanted[:, :k] * (1 + 1e-3 * rng.standard_normal((ROWS, k, v)))
+        proposed /= proposed.sum(-1, keepdims=True)
     if kind in ("sparse", "zeros"):  # tokens that one of the two never writes
         for some in (wanted, proposed):
             some *= rng.random(some.shape) < 0.6
@@ -82,6 +85,8 @@ def _draw_accept(rng: np.random.Generator, case: Case) -> Arrays:
     uniforms = rng.random((ROWS, k + 1))
     if kind == "zeros":
         uniforms[rng.random(uniforms.shape) < 0.5] = 0.0
+    if kind == "nearly":
+        uniforms[np.arange(ROWS), rng.integers(0, k, ROWS)] = 1 - 1e-9
     if kind == "rounding":
         uniforms[rng.random(ROWS) < 0.5, rng.integers(0, k)] = 1 - 1e-14
     return {"drafts": drafts, "proposed": proposed, "wanted": wanted, "uniforms": uniforms}
@@ -174,6 +179,7 @@ CHECKS = (
             Case("drafts that were looked up", {"k": 2, "V": 3, "kind": "certain"}),
             Case("numbers that are 0", {"k": 2, "V": 5, "kind": "zeros"}),
             Case("nothing beyond but rounding", {"k": 2, "V": 4, "kind": "rounding"}),
+            Case("little beyond, but more than rounding leaves", {"k": 2, "V": 6, "kind": "nearly"}),
             Case("many tokens", {"k": 5, "V": 50, "kind": "sparse"}, hidden=True),
         ),
         inputs=_draw_accept,
