@@ -41,7 +41,7 @@ def kernels_of(source: str, filename: str = "<kernels>", elsewhere: frozenset[st
     functions: list[ast.FunctionDef] = []
     for node in (one for one in tree.body if isinstance(one, ast.FunctionDef)):
         try:
-            functions += [node] if is_kernel(node) else []
+            functions += [_without_annotations(node)] if is_kernel(node) else []
         except KernelLanguageError as error:
             refused[node.name] = error
     constants = list(_constants(tree.body))
@@ -67,7 +67,7 @@ def kernels_of(source: str, filename: str = "<kernels>", elsewhere: frozenset[st
             refused.setdefault(function.name, error)
     _spread_refusals(refused, uses)
     numbers = [(name, node) for name, node in constants if name not in refused]
-    kept = [_without_annotations(node) for node in functions if node.name not in refused]
+    kept = [node for node in functions if node.name not in refused]
     body: list[ast.stmt] = [*(node for _, node in numbers), *kept]
     return Kernels(
         ast.Module(body, type_ignores=[]), tuple(f.name for f in kept), tuple(name for name, _ in numbers), refused
@@ -75,7 +75,10 @@ def kernels_of(source: str, filename: str = "<kernels>", elsewhere: frozenset[st
 
 
 def _without_annotations(function: ast.FunctionDef) -> ast.FunctionDef:
-    """The kernel with no annotation of its parameters but Triton's, which mean something; changes it in place."""
+    """The kernel with no annotation but Triton's, which mean something; changes it in place.
+
+    What an annotation stores to is no variable of the kernel: for one of Numba they are gone before names are checked.
+    """
     if decorators(function)[0] == "cuda.jit":
         function.returns = None
         for one in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs):

@@ -251,6 +251,8 @@ def test_a_kernels_head_holds_constants_only(head: str) -> None:
 def test_annotations_of_numbas_kernels_are_left_out_unrun() -> None:
     found = kernels_of("@cuda.jit\ndef kernel(x: print('run'), *, y: 'float32[:]' = 1) -> [1 for eval in ()]: pass")
     assert ast.unparse(found.tree).endswith("def kernel(x, *, y=1):\n    pass")
+    hidden = "@cuda.jit\ndef kernel(x, y: [0 for eval in ()]) -> [0 for eval in ()]:\n    x[0] = eval"
+    assert "`eval` is nothing that kernel" in str(refusal(hidden))
 
 
 @pytest.mark.parametrize(
