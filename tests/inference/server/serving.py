@@ -10,6 +10,8 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from typing import Any
 import openai
 
 from mlsys_lab.inference.server.protocol import MODEL
+from mlsys_lab.inference.server.watchers import PAUSE_S
 
 COMMAND = str(Path(sys.executable).with_name("mlsys-lab"))
 LONG = {"model": MODEL, "prompt": "A", "max_tokens": 480, "n": 8, "temperature": 2, "seed": 4, "stop": ["unwritten"]}
@@ -105,6 +108,25 @@ class Served:
             yield
         finally:
             os.kill(engine, signal.SIGCONT)
+
+    @contextmanager
+    def engine_in_slow_motion(self) -> Iterator[None]:
+        """An engine that rests after every few steps, for as long as a server takes to tell those who watch of them."""
+        ended = threading.Event()
+
+        def work() -> None:
+            while not ended.wait(0.03):
+                with self.engine_stopped():
+                    time.sleep(2 * PAUSE_S)
+                    self.metrics()
+
+        pacing = threading.Thread(target=work)
+        pacing.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            pacing.join()
 
     def end(self, signals: tuple[int, ...] = (signal.SIGTERM,)) -> int:
         for one in signals:

@@ -88,7 +88,8 @@ def test_a_crowd_is_seen_in_scheduler_queue_and_blocks(page, served):
     with served.engine_stopped():
         page.get_by_role("button", name="Send a crowd").click()
         served.wait(lambda found: found["mlsys_open_texts"] == 24)
-    expect(page.locator("#crowd-said")).to_have_text("24 texts written")
+    with served.engine_in_slow_motion():
+        expect(page.locator("#crowd-said")).to_have_text("24 texts written")
     expect(page.locator("#held")).to_have_text("0 of 256")
     seen = page.evaluate("[...seen]")
     assert "running: 16 of 16" in seen and any(one.startswith("waiting: ") and one != "waiting: 0" for one in seen)
