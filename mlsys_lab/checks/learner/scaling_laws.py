@@ -30,14 +30,15 @@ def minimum(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def refuses(artifact: Any, arrays: Arrays) -> Arrays:
-    """Whether the runs of a budget are refused by a ValueError."""
+    """Whether the runs of a budget are refused by a ValueError; where they are not, there has to be an answer."""
     try:
-        artifact.isoflop_minimum(arrays["n_params"], arrays["loss"])
+        got = artifact.isoflop_minimum(arrays["n_params"], arrays["loss"])
     except ValueError:
         return {"refused": np.array(True)}
     except Exception as error:
         error.add_note("a ValueError, or an answer where there is a minimum")
         raise
+    numbers("isoflop_minimum", got, "n_opt", "loss_opt")
     return {"refused": np.array(False)}
 
 
