@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from pathlib import Path
@@ -215,6 +216,8 @@ def _run(command: list[str]) -> tuple[int, str]:
         said = running.communicate()[1]
     except BaseException:
         os.killpg(running.pid, signal.SIGKILL)  # the compiler runs programs of its own
-        running.communicate()
+        end = threading.Thread(target=running.communicate)  # an alarm that rings again ends no thread's wait
+        end.start()
+        end.join()
         raise
     return running.returncode, said.decode(errors="replace")

@@ -1,5 +1,6 @@
 """The emulator tells right kernels from wrong ones: each of these is a step with one line spoilt."""
 
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -172,7 +173,8 @@ def test_what_does_not_end_is_ended_with_the_wait_for_it(text):
     source = cuda_cpp.Source(text)
     with pytest.raises(OutOfTimeError), time_limit(2.0):
         Emulator()(source, "f", (1,), (1,), torch.zeros(1))
-    assert not [line for line in Path("/proc").glob("[0-9]*/cmdline") if _folder().name in read(line)]
+    while [line for line in Path("/proc").glob("[0-9]*/cmdline") if _folder().name in read(line)]:
+        time.sleep(0.01)  # it has been told to end, which a busy machine does in its own time
 
 
 def read(path: Path) -> str:
