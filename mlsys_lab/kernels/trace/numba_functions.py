@@ -20,6 +20,8 @@ _MARK = "simulated kernel"
 
 VARYING = ("blockDim", "gridDim", "blockIdx", "threadIdx", "shape", "size", "ndim")
 """Attributes of `cuda` and of arrays that are known only when a kernel runs."""
+CONSTANTS = ("LOAD_CONST", "KW_NAMES", "RETURN_CONST")
+"""Instructions with texts and names of keyword arguments, which name no variable and no attribute."""
 
 
 def python_function(kernel: Any) -> FunctionType:
@@ -84,6 +86,8 @@ def _check_shapes(code: CodeType) -> None:
     varying = set(VARYING)  # and variables of their values
     for instruction in dis.get_instructions(code):
         names = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
+        if instruction.opname in CONSTANTS:
+            names = ()
         found = not varying.isdisjoint(name for name in names if isinstance(name, str))
         varies = found or (varies and not instruction.starts_line)
         if varies and instruction.opname.startswith("STORE_FAST"):

@@ -51,10 +51,11 @@ def test_ranks_within_the_budget_go_on(sandbox):
 
 @pytest.mark.sandbox
 def test_memory_that_is_mapped_unwritable_still_costs_its_page_tables(sandbox):
+    # A table for each 2 MiB: 2 GiB of them, more than what CUDA's build of torch has mapped and never touched.
     lines = (
-        "import mmap\nm = mmap.mmap(-1, 256 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ)\n"
+        "import mmap\nm = mmap.mmap(-1, 1 << 40, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ)\n"
     )
-    lines += "for at in range(0, 256 << 30, 4096 * 64): m[at]\nreturn 2 * x"
+    lines += "for at in range(0, 1 << 40, 2 << 20): m[at]\nreturn 2 * x"
     assert watch.MEMORY in ask(sandbox, lines, memory_bytes=64 * MEBIBYTE, deadline_s=120.0)
 
 
