@@ -1,4 +1,4 @@
-"""However many submissions are decided on, neither the judge nor the process beside it grows."""
+"""However many submissions are judged, neither the judge nor the process beside it grows, nor does a kernel."""
 
 from itertools import cycle, islice
 from pathlib import Path
@@ -7,6 +7,7 @@ import pytest
 
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.judging.oracle import Oracle, Oracles
+from mlsys_lab.checks.deciding.verdict import draw_inputs
 from tests.labs.harness import labs
 from tests.sampling import sample
 
@@ -35,3 +36,16 @@ def test_the_judge_stays_as_large_as_it_was(lab):
                 assert oracle.compare(check, check.cases[0], {}) is not None
             held.append(held_bytes("self") + held_bytes(oracles._process.pid))
     assert held[-1] - held[WARM] < GROWTH_BYTES
+
+
+@pytest.mark.parametrize("lab", labs(), ids=lambda lab: lab.info.topic)
+def test_a_process_that_computes_what_checks_expect_keeps_none_of_it(lab):
+    """As a notebook's kernel does with every run of a check; what is cached is small."""
+    for check in lab.checks.checks:
+        held = []
+        for seed in range(12):
+            for case in check.cases:
+                check.expect(draw_inputs(check, case, seed))
+            held.append(held_bytes("self"))
+        # Twice four draws: what is kept of each shows in both, what is made once in one.
+        assert min(held[7] - held[3], held[11] - held[7]) < GROWTH_BYTES / 2, check.name

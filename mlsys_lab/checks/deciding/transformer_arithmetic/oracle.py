@@ -256,8 +256,8 @@ def _saved_bytes(model: bytes, batch: int, tokens: int) -> int:
     def keep(saved: torch.Tensor) -> torch.Tensor:
         storage = saved.untyped_storage()._cdata
         if storage not in weights and saved.is_floating_point() and saved.ndim and saved.shape[-1] > 1:
-            kept.setdefault(storage, saved)
-        return saved
+            kept.setdefault(storage, saved.detach())
+        return saved.detach()  # a result that its own graph held would never be freed
 
     unpack: Callable[[torch.Tensor], torch.Tensor] = lambda saved: saved  # noqa: E731
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, unpack):
