@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from types import MappingProxyType
 
 import numpy as np
@@ -42,41 +43,44 @@ def tolerance(dtype: np.dtype | type | str) -> float:
     raise InputError("no tolerance for this dtype", got=name, expected="a bool, integer or float dtype")
 
 
-def close(got: Arrays, expected: Arrays, *, scale: float = 1.0) -> Mismatch | None:
+def close(
+    got: Arrays, expected: Arrays, *, scale: float = 1.0, least: Mapping[str, float] = MappingProxyType({})
+) -> Mismatch | None:
     """None when every array has the expected name, shape, dtype and, within tolerance, values; else the first mismatch.
 
     An entry may be off by `scale · tolerance(dtype) · (|expected| + size)`, where `size` is the root mean square of
     the finite entries of the expected array (1 if they are all zero): entries near zero come about by cancellation of
-    entries of that size. NaN never passes; an infinity must be met by the same infinity.
+    entries of that size. Where a whole array comes about by cancellation of larger values, `least` has their size by
+    the array's name. NaN never passes; an infinity must be met by the same infinity.
     """
     for name, want in expected.items():
         if name not in got:
             return Mismatch(f"`{name}` is missing", ", ".join(got) or "nothing", name)
-        if (mismatch := _differs(name, got[name], want, scale)) is not None:
+        if (mismatch := _differs(name, got[name], want, scale, least.get(name, 0.0))) is not None:
             return mismatch
     if extra := [name for name in got if name not in expected]:
         return Mismatch("more came back than was asked for", ", ".join(extra), ", ".join(expected))
     return None
 
 
-def _differs(name: str, got: np.ndarray, want: np.ndarray, scale: float) -> Mismatch | None:
+def _differs(name: str, got: np.ndarray, want: np.ndarray, scale: float, least: float) -> Mismatch | None:
     if got.shape != want.shape:
         return Mismatch(f"`{name}` has the wrong shape", str(got.shape), str(want.shape), is_form=True)
     if got.dtype != want.dtype:
         return Mismatch(f"`{name}` has the wrong dtype", str(got.dtype), str(want.dtype), is_form=True)
     if want.size == 0:
         return None
-    if got.dtype.kind == "f" and _all_near(got, want, scale):
+    if got.dtype.kind == "f" and _all_near(got, want, scale, least):
         return None
     if got.dtype.kind == "f" and (nans := int(np.isnan(got).sum())):
         return Mismatch(f"`{name}` has {nans} NaN in {_entries(got.size)}", _shown(got), _shown(want))
-    wrong = got != want if tolerance(want.dtype) == 0 else _too_far(got, want, scale)
+    wrong = got != want if tolerance(want.dtype) == 0 else _too_far(got, want, scale, least)
     if not wrong.any():
         return None
     return _values_differ(name, got, want, wrong)
 
 
-def _all_near(got: np.ndarray, want: np.ndarray, scale: float) -> bool:
+def _all_near(got: np.ndarray, want: np.ndarray, scale: float, least: float) -> bool:
     """Whether all entries are finite and near: `_too_far` in a third of the passes, for the answers that are right."""
     flat = np.asarray(want, np.float64).ravel()
     with np.errstate(over="ignore", invalid="ignore"):
@@ -84,16 +88,16 @@ def _all_near(got: np.ndarray, want: np.ndarray, scale: float) -> bool:
         if not math.isfinite(size):
             return False
         error, allowed = np.abs(got.ravel() - flat), np.abs(flat)
-    allowed += size or 1.0
+    allowed += max(size, least) or 1.0
     allowed *= scale * tolerance(want.dtype)
     return bool((error <= allowed).all())
 
 
-def _too_far(got: np.ndarray, want: np.ndarray, scale: float) -> np.ndarray:
+def _too_far(got: np.ndarray, want: np.ndarray, scale: float, least: float) -> np.ndarray:
     wide_got, wide = got.astype(np.float64), want.astype(np.float64)
     finite = np.isfinite(wide)
     size = float(np.sqrt(np.mean(np.square(wide[finite])))) if finite.any() else 0.0
-    allowed = scale * tolerance(want.dtype) * (np.abs(np.where(finite, wide, 0.0)) + (size or 1.0))
+    allowed = scale * tolerance(want.dtype) * (np.abs(np.where(finite, wide, 0.0)) + (max(size, least) or 1.0))
     both = finite & np.isfinite(wide_got)
     error = np.abs(np.subtract(wide_got, wide, where=both, out=np.zeros(wide.shape)))
     # `not <=` rather than `>`: an expected NaN, a slip of the oracle, never passes either.

@@ -6,12 +6,13 @@ own collectives. A program that sends less than its limit passes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.ledger import read_ledger
 from mlsys_lab.checks.deciding.ranks import compare_ranks
 from mlsys_lab.checks.learner.ranks import join_ranks
@@ -38,9 +39,11 @@ def limits_of(expected: Arrays) -> dict[str, np.ndarray]:
     return limits
 
 
-def compare_run(got: Arrays, expected: Arrays) -> Mismatch | None:
+def compare_run(
+    got: Arrays, expected: Arrays, compare: Callable[[Arrays, Arrays], Mismatch | None] = close
+) -> Mismatch | None:
     """Find the first rank whose answer is wrong, else the first request without a wait, else the first limit missed."""
-    if (mismatch := compare_ranks(got, expected)) is not None:
+    if (mismatch := compare_ranks(got, expected, compare)) is not None:
         return mismatch
     ledger = read_ledger(got)
     return find_unwaited(ledger) or find_excess(ledger, limits_of(expected))

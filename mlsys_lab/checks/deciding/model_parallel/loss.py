@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 
+from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.model_parallel.tensor import ITEM, SPLIT, draw
-from mlsys_lab.checks.deciding.traffic import check_ranks, expect_ranks
+from mlsys_lab.checks.deciding.traffic import check_ranks, compare_run, expect_ranks
 from mlsys_lab.checks.learner import model_parallel as calls
 from mlsys_lab.checks.learner.ranks import join_ranks, split_ranks
-from mlsys_lab.checks.learner.spec import Arrays, Case
+from mlsys_lab.checks.learner.spec import Arrays, Case, Mismatch
 
 BACKWARD = 2
 """How often the call goes back."""
@@ -41,6 +43,14 @@ def _draw_logits(rng: np.random.Generator, case: Case) -> Arrays:
             for a, b in pairwise(starts)
         ]
     )
+
+
+def _compare_loss(got: Arrays, expected: Arrays) -> Mismatch | None:
+    """As `close`, but a loss is a difference of logits, and gradients are those of probabilities over the tokens.
+
+    Where each token's target is all but certain, little is left of either but what rounding leaves.
+    """
+    return close(got, expected, least={"loss": 1.0, "logits.grad": 1 / len(expected["logits.grad"])})
 
 
 def _expect_loss(arrays: Arrays) -> Arrays:
@@ -88,6 +98,7 @@ CHECKS = (
         inputs=_draw_logits,
         run=calls.cross_entropy,
         expect=_expect_loss,
+        compare=partial(compare_run, compare=_compare_loss),
         pointer="Which of the three numbers of a token does each rank know in part, and relative to which maximum?",
         hint="Gather the ranks' maxima and take the largest for each token. Then the sum of exponentials and the "
         "target's logit, zero where another rank has it, can go through one all_reduce. Backward: softmax of the own "
