@@ -16,7 +16,8 @@ With --mutations, small changes of reference and alternatives are judged instead
 Each has to be killed by a check, or to be listed with the reason in tests/labs/TOPIC/equivalent.toml.
 
 With --draws, reference and alternatives are judged with inputs of that many seeds, in this process; a check that takes
-long has a minute of processor time for each of them. One draw in a thousand may cost a point.
+long has a minute of processor time for each of them (--draw-time). One draw in a thousand may cost a point. Each line
+ends with the largest share of a tolerance that was in use: far from 100 %, no luck is needed.
 """
 
 from __future__ import annotations
@@ -40,9 +41,6 @@ if TYPE_CHECKING:
     from mlsys_grader.proving.proof import Proved
     from mlsys_grader.proving.variants import VariantsOf
 
-DRAWING_S = 60.0
-"""Processor time that --draws gives a solution and a check."""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `mlsys-grader prove` to its parser."""
@@ -56,6 +54,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mutations", action="store_true", help="judge mistakes made by a machine instead of variants")
     parser.add_argument("--sample", type=int, metavar="N", help="so many of the machine's mistakes (default: all)")
     parser.add_argument("--draws", type=int, metavar="N", help="judge right solutions with inputs of so many seeds")
+    parser.add_argument(
+        "--draw-time",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="processor time that --draws gives each pair of solution and check (default: 60)",
+    )
     parser.add_argument("--seed", type=int, default=20, help="of the sample and of what is drawn (default: 20)")
     add_judging_arguments(parser)
 
@@ -105,14 +110,16 @@ def _run_draws(args: argparse.Namespace) -> int:
     lab = find_chosen_lab(args)
     right = [trial for trial in trials(lab, _variants(args, lab)) if trial.right]
     found = []
-    for one in try_draws(lab.checks.checks, right, args.draws, seed=args.seed, limit_s=DRAWING_S):
+    for one in try_draws(lab.checks.checks, right, args.draws, seed=args.seed, limit_s=args.draw_time):
         found.append(one)
-        print(f"{one.check:24} {one.solution:28} {len(one.lost):4} of {one.tried} draws cost a point", flush=True)
+        fared = f"{len(one.lost):4} of {one.tried} draws cost a point, {one.share:.2%} of a tolerance in use"
+        print(f"{one.check:24} {one.solution:28} {fared}", flush=True)
         for line in one.lost[:3]:
             print(f"    {line}")
     tried, lost = sum(one.tried for one in found), sum(len(one.lost) for one in found)
-    least = min(one.tried for one in found)
+    least, share = min(one.tried for one in found), max(one.share for one in found)
     print(f"{lab.name}: {len(right)} right solutions, {tried:,} draws, at least {least} each: {lost} cost a point")
+    print(f"{lab.name}: at most {share:.2%} of a tolerance in use")
     return 0 if all(one.holds for one in found) else 1
 
 

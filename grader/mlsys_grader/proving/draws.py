@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from mlsys_grader.proving.in_process import InProcess
 from mlsys_grader.proving.proof import prove
 from mlsys_grader.proving.trials import Trial
+from mlsys_lab.checks.deciding.compare import record_shares
 from mlsys_lab.checks.learner.spec import Check
 
 LOSSES = 1e-3
@@ -17,12 +18,17 @@ LOSSES = 1e-3
 
 @dataclass(frozen=True)
 class Draws:
-    """How a right solution fared with many draws of a check's inputs: `lost` has the seed and reason of each loss."""
+    """How a right solution fared with many draws of a check's inputs: `lost` has the seed and reason of each loss.
+
+    `share` is the largest share of a tolerance that any array of floats used in a draw that was not lost (0 where no
+    floats were compared): far from 1, no luck is needed, however few draws there was time for.
+    """
 
     solution: str
     check: str
     tried: int
     lost: tuple[str, ...]
+    share: float
 
     @property
     def holds(self) -> bool:
@@ -41,13 +47,17 @@ def try_draws(
     solutions = list(right)
     for check in checks:
         for solution in solutions:
-            end_s, tried, lost = _processor_s() + limit_s, 0, list[str]()
+            end_s, tried, lost, share = _processor_s() + limit_s, 0, list[str](), 0.0
             while tried < number and (not tried or _processor_s() < end_s):
                 trial = replace(solution, seeds={check.name: seed + tried})
-                (proved,) = prove(InProcess([check]), [trial])
-                lost += [] if proved.holds else [f"seed {seed + tried}: {proved.reason}"]
+                with record_shares() as shares:
+                    (proved,) = prove(InProcess([check]), [trial])
+                if proved.holds:
+                    share = max(share, *shares, 0.0)
+                else:
+                    lost.append(f"seed {seed + tried}: {proved.reason}")
                 tried += 1
-            yield Draws(solution.name, check.name, tried, tuple(lost))
+            yield Draws(solution.name, check.name, tried, tuple(lost), share)
 
 
 def _processor_s() -> float:

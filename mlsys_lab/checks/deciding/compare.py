@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import MappingProxyType
 
 import numpy as np
@@ -27,6 +29,20 @@ TOLERANCES = MappingProxyType(
 )
 SHOWN = 6
 """How many entries of an array a message shows."""
+_shares: ContextVar[list[float] | None] = ContextVar("shares", default=None)
+
+
+@contextmanager
+def record_shares() -> Iterator[list[float]]:
+    """List, for each array of finite floats that `close` compares meanwhile, the largest share of its tolerance in use.
+
+    A share of 0.1 means that no entry was further off than a tenth of what it might have been; above 1 it failed.
+    """
+    token = _shares.set(shares := [])
+    try:
+        yield shares
+    finally:
+        _shares.reset(token)
 
 
 def tolerance(dtype: np.dtype | type | str) -> float:
@@ -90,7 +106,13 @@ def _all_near(got: np.ndarray, want: np.ndarray, scale: float, least: float) -> 
         error, allowed = np.abs(got.ravel() - flat), np.abs(flat)
     allowed += max(size, least) or 1.0
     allowed *= scale * tolerance(want.dtype)
+    _note_share(error, allowed)
     return bool((error <= allowed).all())
+
+
+def _note_share(error: np.ndarray, allowed: np.ndarray) -> None:
+    if (shares := _shares.get()) is not None:
+        shares.append(float((error / allowed).max()))
 
 
 def _too_far(got: np.ndarray, want: np.ndarray, scale: float, least: float) -> np.ndarray:

@@ -37,16 +37,26 @@ def test_a_slow_check_is_asked_less_often(tiny, right):
 
 
 def test_one_loss_in_a_thousand_may_be():
-    assert Draws("it", "double", 1000, ("seed 3: unlucky",)).holds
-    assert not Draws("it", "double", 999, ("seed 3: unlucky",)).holds
+    assert Draws("it", "double", 1000, ("seed 3: unlucky",), 0.0).holds
+    assert not Draws("it", "double", 999, ("seed 3: unlucky",), 0.0).holds
+
+
+def test_how_near_a_tolerance_came_is_told(tiny, right):
+    """An oracle that is off by a quarter of what float64 allows."""
+    double = tiny.checks["double"]
+    off = replace(double, expect=lambda arrays: {"y": 2 * arrays["x"] * (1 + 5e-10)})
+    exact, near = (next(try_draws([check], right[:1], 20, seed=0, limit_s=60.0)) for check in (double, off))
+    assert exact.share == 0
+    assert near.lost == () and 0.2 < near.share < 0.5
 
 
 def test_the_command(tiny_labs, capsys):
     command = ["--labs", str(tiny_labs), "prove", "tiny", "--project", str(FIXTURES), "--variants", str(VARIANTS)]
     assert main([*command, "--draws", "5"]) == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[-1] == "01-tiny: 2 right solutions, 30 draws, at least 5 each: 0 cost a point"
-    assert len(out) == 1 + 2 * 3
+    assert out[-2] == "01-tiny: 2 right solutions, 30 draws, at least 5 each: 0 cost a point"
+    assert out[-1].startswith("01-tiny: at most ") and out[-1].endswith("% of a tolerance in use")
+    assert len(out) == 2 + 2 * 3
     for wrong, said in (
         (["--draws", "0"], "--draws must be at least 1: got 0"),
         (["--draws", "5", "--mutations"], "--draws are of right solutions; help: leave --mutations and --sample out"),
