@@ -150,6 +150,21 @@ def test_export_writes_files_that_say_the_same(graded, call, tmp_path):
 
 
 @pytest.mark.sandbox
+def test_export_writes_through_pipes_and_links_and_replaces_neither(graded, call, tmp_path):
+    (tmp_path / "marks.csv").write_text("of before")
+    (tmp_path / "link.csv").symlink_to("marks.csv")
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert call("export", "tiny", "--csv", "link.csv", "--json", "pipe") == (0, "", "")
+        assert [record["student"] for record in json.loads(os.read(reader, 1 << 16))] == ["ada", "bob", "cy"]
+    finally:
+        os.close(reader)
+    assert (tmp_path / "pipe").is_fifo() and (tmp_path / "link.csv").is_symlink()
+    assert (tmp_path / "marks.csv").read_text() == call("export", "tiny")[1]
+
+
+@pytest.mark.sandbox
 def test_who_has_no_verdict_gets_no_mark_and_is_named(graded, call):
     (graded.root / "submitted" / "dee" / LAB).mkdir(parents=True)
     path = graded.record("bob", LAB)
@@ -196,7 +211,7 @@ def test_grading_again_what_is_graded_does_nothing(graded, call):
         (("grade", "tiny", "--engine", "slurm"), "argument --engine: invalid choice: 'slurm' (choose from 'local', "),
         (("grade", "tiny", "--workers", "many"), "argument --workers: invalid int value: 'many'"),
         (("grade", "tiny", "--time-factor", "slow"), "argument --time-factor: invalid float value: 'slow'"),
-        (("export", "tiny", "--xml", "x"), "unrecognized arguments: --xml x"),
+        (("export", "tiny", "--xml", "x"), "unrecognized arguments: --xml x; help: see `mlsys-grader export --help`"),
         (("export", "tiny", "--csv"), "argument --csv: expected one argument"),
     ],
 )  # fmt: skip
