@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `new-lab`."""
+    """Add the arguments of `mlsys-grader new-lab` to its parser."""
     parser.add_argument("topic", help="lower-case words joined by hyphens, as in paged-cache")
     parser.add_argument("--title", help="as on the lab's page (default: the topic's words)")
     parser.add_argument(

@@ -30,7 +30,7 @@ class Trial:
 
     @property
     def right(self) -> bool:
-        """Whether it has to keep all points."""
+        """Whether the code is right, so that it has to keep all points."""
         return not self.fails
 
 

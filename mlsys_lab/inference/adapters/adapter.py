@@ -48,7 +48,7 @@ class Adapter:
 
     @property
     def scale(self) -> float:
-        """What B A is multiplied by: α/r."""
+        """Factor α/r of the adapter's product B·A."""
         return self.alpha / self.rank
 
     @property

@@ -37,7 +37,7 @@ class Running:
 
     @property
     def chooser(self) -> Chooser:
-        """What the next token is chosen by, besides logits."""
+        """The sampling options, tokens so far and random numbers by which the next token is chosen."""
         return Chooser(self.text.request.sampling, self.text.everything, self.generator)
 
     def write(self, token: int, logprob: float) -> None:

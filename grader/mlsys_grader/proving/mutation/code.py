@@ -26,7 +26,7 @@ class Function:
 
     @cached_property
     def parameters(self) -> tuple[ast.arg, ...]:
-        """What callers give it, without `self`."""
+        """Names of the function's parameters, without `self`."""
         arguments = self.node.args
         return tuple(
             arg for arg in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs) if arg.arg != "self"
