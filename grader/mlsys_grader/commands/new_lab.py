@@ -29,10 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the lab, and say where its files are and what to do next."""
-    from mlsys_grader.release.scaffold import plan, write
+    from mlsys_grader.release.scaffold import plan_lab, write
 
     checkout = args.project.absolute()
-    lab = plan(checkout, args.topic, args.title, args.chapter)
+    lab = plan_lab(checkout, args.topic, args.title, args.chapter)
     for path in write(lab, checkout):
         print(path)
     print(f"lab {lab.number} of chapter {lab.chapter}; --chapter names another")

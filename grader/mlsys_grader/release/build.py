@@ -65,7 +65,7 @@ class Released:
                 (folder / name).unlink()
 
 
-def sources(solutions: Path) -> list[Path]:
+def find_sources(solutions: Path) -> list[Path]:
     """Find the folders below `solutions` that hold a lab, in their order."""
     folders = sorted(path.parent for path in solutions.glob("*/lab.toml"))
     if not folders:
