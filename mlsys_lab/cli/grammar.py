@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
+from itertools import takewhile
 from typing import TYPE_CHECKING, NoReturn
 
 from mlsys_lab.errors import UsageError, did_you_mean
@@ -77,13 +78,14 @@ class Grammar:
         return code
 
     def parser(self, arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
-        """The parser of all commands, or of one alone where the arguments begin with its name."""
+        """The parser of all commands, or of those alone that the arguments name, unless they ask for help on all."""
         style = argparse.RawDescriptionHelpFormatter
         parser = _Parser(prog=self.program, description=self.description, epilog=self.examples, formatter_class=style)
         parser.add_argument("--version", action="version", version=f"{self.program} {version('mlsys-lab')}")
         self.add_options(parser, False)
         commands = parser.add_subparsers(metavar="COMMAND", title="commands", parser_class=_Parser)
-        named = [name for name in self.modules if [name] == list(arguments[:1])]
+        before = {*takewhile(lambda argument: argument not in self.modules, arguments)}
+        named = [] if {"-h", "--help"} & before else [name for name in self.modules if name in arguments]
         for name in named or self.modules:
             module = import_module(self.modules[name])
             summary, _, more = (module.__doc__ or "").partition("\n")

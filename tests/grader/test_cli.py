@@ -196,6 +196,25 @@ def test_grading_again_what_is_graded_does_nothing(graded, call):
     assert files(graded.root) == before
 
 
+def test_options_in_front_of_a_command_import_no_other_command(tmp_path):
+    code = (
+        "import sys; from mlsys_grader.cli import main\n"
+        "code = main(['--course', 'nowhere', 'status'])\n"
+        "print(code, *sorted(name for name in sys.modules if name.startswith('mlsys_grader.commands.')))"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "grader")))}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "1 mlsys_grader.commands.status\n", done.stderr
+
+
+def test_help_in_front_of_a_command_names_all(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help", "status"])
+    said = capsys.readouterr().out
+    assert all(f"\n    {name}" in said for name in COMMANDS)
+
+
 # --- mistakes
 
 
