@@ -411,7 +411,7 @@ def test_the_course_may_be_named_before_the_command_or_after_it(graded, tiny_lab
     ("reader", "code", "said"), [("true", 141, ""), (">/dev/full", 1, "cannot write all of it: No sp")]
 )
 def test_output_that_nobody_takes(graded, tiny_labs, reader, code, said):
-    path = os.pathsep.join([str(ROOT), str(Path(__file__).parent / "fixtures" / "checks")])
+    path = os.pathsep.join([str(ROOT), str(ROOT / "grader"), str(Path(__file__).parent / "fixtures" / "checks")])
     start = "import sys; from mlsys_grader.cli import main; sys.exit(main())"
     mine = f"{sys.executable} -c '{start}' --course {graded.root} --labs {tiny_labs} export tiny"
     line = f"{mine} {reader}" if reader.startswith(">") else f"{mine} | {reader}; exit ${{PIPESTATUS[0]}}"
