@@ -22,7 +22,7 @@ from mlsys_lab.diffusion.digits import (
     diversity,
     feature_distance,
     load_digits,
-    memorised,
+    memorised_share,
     sheet,
     train_classifier,
     write_png,
@@ -111,7 +111,7 @@ def record(seconds: float) -> None:
             "accuracy": accuracy(judge, images, held_out.labels),
             "distance": feature_distance(judge, images, other),
             "diversity": diversity(images, held_out.labels),
-            "memorised": memorised(images, digits.images, other),
+            "memorised": memorised_share(images, digits.images, other),
         }
     for name, values in figures.items():
         print(name + ": " + ", ".join(f"{what} {value:.4f}" for what, value in values.items()), flush=True)

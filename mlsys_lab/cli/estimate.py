@@ -24,7 +24,8 @@ from mlsys_lab.cli.subject import GB, RANKS, add_model, add_wires, read_machine,
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.bounds import Machine
 from mlsys_lab.flops.config import TransformerConfig
-from mlsys_lab.flops.estimate import Estimate, estimate_serving, estimate_training, nearest_layout
+from mlsys_lab.flops.estimate import Estimate, estimate_serving, estimate_training
+from mlsys_lab.flops.fitting import nearest_layout
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.memory import BYTES, RECIPES, element_bytes, recipe
 

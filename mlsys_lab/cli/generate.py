@@ -101,7 +101,7 @@ class Clock:
 
     @property
     def first_s(self) -> float:
-        """Time to the first token."""
+        """Seconds from the question to the first token."""
         return self.tokens_s[0] - self.started_s
 
     @property

@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import argparse
-import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
-from typing import NoReturn
+from itertools import takewhile
+from typing import TYPE_CHECKING, NoReturn
 
 from mlsys_lab.errors import UsageError, did_you_mean
 
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
+
+
+class _UnknownCommandError(Exception):
+    """The name of a command that there is not."""
+
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong with a command line in one line."""
+    """Says what is wrong with a command line in one line, and lets no failure to print its help pass."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, help=f"see `{self.prog} --help`")
+
+    def _check_value(self, action: argparse.Action, value: str) -> None:
+        if isinstance(action.choices, dict) and value not in action.choices:  # of its kinds, only commands have parsers
+            raise _UnknownCommandError(value)
+        super()._check_value(action, value)
+
+    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
+        (file or sys.stderr).write(message)  # argparse's own drops the error of a full disk or a reader that has gone
 
 
 @dataclass(frozen=True)
@@ -50,24 +66,26 @@ class Grammar:
             parser.print_help()
             return 0
         try:
-            args = parser.parse_args(arguments)
-        except UsageError as error:
-            if wrong := re.search(r"COMMAND: invalid choice: '([^']*)'", error.what):
-                raise self._not_a_command("unknown command", wrong[1]) from None
-            raise
+            args, unknown = parser.parse_known_args(arguments)
+        except _UnknownCommandError as error:
+            raise self._not_a_command("unknown command", str(error)) from None
+        if unknown:
+            asked = f"{self.program} {args.command}" if hasattr(args, "command") else self.program
+            raise UsageError(f"unrecognized arguments: {' '.join(unknown)}", help=f"see `{asked} --help`")
         if not hasattr(args, "run"):
             raise self._not_a_command("no command given")
         code: int = args.run(args)
         return code
 
     def parser(self, arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
-        """The parser of all commands, or of one alone where the arguments begin with its name."""
+        """The parser of all commands, or of those alone that the arguments name, unless they ask for help on all."""
         style = argparse.RawDescriptionHelpFormatter
         parser = _Parser(prog=self.program, description=self.description, epilog=self.examples, formatter_class=style)
         parser.add_argument("--version", action="version", version=f"{self.program} {version('mlsys-lab')}")
         self.add_options(parser, False)
         commands = parser.add_subparsers(metavar="COMMAND", title="commands", parser_class=_Parser)
-        named = [name for name in self.modules if [name] == list(arguments[:1])]
+        before = {*takewhile(lambda argument: argument not in self.modules, arguments)}
+        named = [] if {"-h", "--help"} & before else [name for name in self.modules if name in arguments]
         for name in named or self.modules:
             module = import_module(self.modules[name])
             summary, _, more = (module.__doc__ or "").partition("\n")
@@ -76,7 +94,7 @@ class Grammar:
             )
             module.add_arguments(sub)
             self.add_options(sub, True)
-            sub.set_defaults(run=module.run)
+            sub.set_defaults(run=module.run, command=name)
         return parser
 
     def _not_a_command(self, what: str, got: str | None = None) -> UsageError:

@@ -18,7 +18,7 @@ def add_lengths(load: argparse._ArgumentGroup) -> None:
 
 
 def add_objective(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the objective."""
+    """Add the options that say how soon tokens have to come: --slo-ttft and --slo-tpot."""
     slo = parser.add_argument_group("objective")
     slo.add_argument("--slo-ttft", type=float, default=1.0, metavar="S", help="longest time to the first token (1)")
     slo.add_argument("--slo-tpot", type=float, default=0.1, metavar="S", help="longest mean time per token after (0.1)")
@@ -51,5 +51,5 @@ def read_service(args: argparse.Namespace, rate: float) -> Service:
 
 
 def read_limits(args: argparse.Namespace) -> Limits:
-    """What a step of a rank may hold."""
+    """Read the most tokens and sequences that a step of one replica may hold."""
     return Limits(sequences=args.sequences, tokens=args.step_tokens)

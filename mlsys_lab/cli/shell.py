@@ -41,16 +41,20 @@ def run(
         stopped: what an interrupt says.
         extras: packages that may be missing, with the extra of mlsys-lab that installs each.
     """
+    interrupts: list[int] = []
     interrupted = False
     try:
         try:
             if argv is None:
-                _end_at_second_interrupt()
+                _end_at_second_interrupt(interrupts)
             return _flushed(command, sys.argv[1:] if argv is None else argv)
         except KeyboardInterrupt:
             interrupted = True
             return _tell(program, stopped, INTERRUPTED)
         except Exception as error:
+            if interrupts:  # a library took it for an error of its own, as torch does of NumPy's import, and went on
+                interrupted = True
+                return _tell(program, stopped, INTERRUPTED)
             return _explained(program, error, extras or {})
     finally:
         if argv is None and not interrupted:
@@ -108,15 +112,19 @@ def _discard_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _end_at_second_interrupt() -> None:
-    """Have the first interrupt stop the command, and one that comes while it clears up end the process at once."""
+def _end_at_second_interrupt(interrupts: list[int]) -> None:
+    """Have the first interrupt stop the command, and one that comes while it clears up end the process at once.
+
+    The first is noted in `interrupts`.
+    """
     import signal
 
     def end(*_: object) -> None:
         os._exit(INTERRUPTED)
 
-    def interrupt(*_: object) -> None:
+    def interrupt(number: int, _: object) -> None:
         signal.signal(signal.SIGINT, end)
+        interrupts.append(number)
         raise KeyboardInterrupt
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:

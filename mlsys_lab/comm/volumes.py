@@ -118,7 +118,7 @@ def naive_all_reduce(n: int, p: int) -> Volume:
 
 
 def tree_all_reduce(n: int, p: int) -> Volume:
-    """Up the binomial tree and down again."""
+    """Elements and messages of an all-reduce that goes up a binomial tree and down again."""
     return tree_reduce(n, p) + tree_broadcast(n, p)
 
 

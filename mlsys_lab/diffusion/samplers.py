@@ -73,7 +73,7 @@ class DDIM:
         return State(x + deviation * draw() if deviation else x, denoised, sigma)
 
     def evaluations(self, steps: int) -> int:
-        """One evaluation a step."""
+        """Evaluations of the network in `steps` steps: one each."""
         return steps
 
 
@@ -89,7 +89,7 @@ class SDE:
         return State(x + math.sqrt(removed) * draw() if following else x, denoised, sigma)
 
     def evaluations(self, steps: int) -> int:
-        """One evaluation a step."""
+        """Evaluations of the network in `steps` steps: one each."""
         return steps
 
 
@@ -145,7 +145,7 @@ class DPMSolver:
         return State(left * state.x + (1 - left) * estimate, denoised, sigma)
 
     def evaluations(self, steps: int) -> int:
-        """One evaluation a step."""
+        """Evaluations of the network in `steps` steps: one each."""
         return steps
 
 

@@ -38,7 +38,7 @@ class Experts:
 
     `count` experts are routed, of which a token uses `active`, and `shared` more that every token uses; all are `d_ff`
     wide. The first `dense_layers` layers keep the dense MLP, `TransformerConfig.d_ff` wide; where they lie among the
-    others, as in Llama 4, no count is another. Raises InputError.
+    others, as in Llama 4, no count is another. Raises InputError for sizes that are no whole numbers in range.
     """
 
     count: int
@@ -60,7 +60,8 @@ class LatentAttention:
 
     A token keeps a latent vector of `kv_rank` and one rotary key of `rope_dim` that all heads share. A head's query and
     key are `nope_dim` wide without positions and `rope_dim` with, its value `v_dim`. Queries go through a latent vector
-    of `q_rank` too, or straight from the model's width where it is None. Raises InputError.
+    of `q_rank` too, or straight from the model's width where it is None. Raises InputError for sizes that are no
+    whole numbers, and an odd `rope_dim`.
     """
 
     q_rank: int | None
@@ -83,7 +84,7 @@ class RotaryScaling:
     "linear" divides every angle by `factor` (Chen et al. 2023, arXiv:2306.15595, §2.3). "llama3" divides only those of
     pairs that turn less than `low_freq_factor` times within the `original_context`, keeps those that turn more than
     `high_freq_factor` times, and blends in between; "linear" has no use for these three. They begin as Llama 3.1 has
-    them. Raises InputError.
+    them. Raises InputError for an unknown kind, numbers out of range, and factors that do not leave room between them.
     """
 
     kind: Literal["linear", "llama3"]

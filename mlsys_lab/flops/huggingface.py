@@ -50,7 +50,10 @@ def omissions(source: Source) -> tuple[str, ...]:
 
 
 def read_fields(source: Source) -> Fields:
-    """Read a config.json whose `model_type` is known; raises InputError."""
+    """Read a model's config.json: a mapping, the file's path or that of its folder.
+
+    Raises InputError for a file that cannot be read, is no JSON object or has a `model_type` that is not known here.
+    """
     if isinstance(source, Mapping):
         fields: Any = source
         name = "config"

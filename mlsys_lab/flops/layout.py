@@ -15,13 +15,14 @@ from mlsys_lab.flops.parameters import mlp_parameters, parameters
 
 @dataclass(frozen=True)
 class Layout:
-    """Degrees of parallelism; `data` · `context` · `tensor` · `pipeline` devices in all. Raises InputError.
+    """Degrees of parallelism; `data` · `context` · `tensor` · `pipeline` devices in all.
 
     Neighbouring devices are of one tensor-parallel group, then of one context-parallel, one data-parallel and one
     pipeline group. `expert` ranks, taken from the data-parallel ones, hold different experts. ZeRO divides states among
     the data- and context-parallel ranks, which hold the same parameters. `micro_batch` sequences go through the model
     at a time on each data-parallel rank. Each pipeline stage has `interleave` pieces of the model, so that a
-    micro-batch goes round the stages as often.
+    micro-batch goes round the stages as often. Raises InputError for degrees that are no whole numbers of at least 1,
+    or do not go together.
     """
 
     data: int = 1

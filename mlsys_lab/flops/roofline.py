@@ -26,7 +26,10 @@ def matmul(m: int, n: int, k: int, element_bytes: float) -> tuple[float, float]:
 
 
 def bound(flops: float, size_bytes: float, *, peak_flops_per_s: float, bandwidth_bytes_per_s: float) -> Bound:
-    """The least time for `flops` operations over `size_bytes` bytes, and what sets it. Raises InputError."""
+    """The least time for `flops` operations over `size_bytes` bytes, and what sets it.
+
+    Raises InputError for negative FLOPs, and unless bytes and rates are positive.
+    """
     require_not_negative(flops=flops)
     require_positive(
         size_bytes=size_bytes, peak_flops_per_s=peak_flops_per_s, bandwidth_bytes_per_s=bandwidth_bytes_per_s

@@ -20,7 +20,10 @@ from mlsys_lab.flops.peaks import peak_flops_per_s
 
 @dataclass(frozen=True)
 class SystolicArrays:
-    """`count` arrays of `size` × `size` cells at `clock_hz`, which share a product's tiles of weights; InputError."""
+    """`count` arrays of `size` × `size` cells at `clock_hz`, which share a product's tiles of weights.
+
+    Raises InputError for fewer than one array or cell, and a clock that does not run.
+    """
 
     count: int
     size: int

@@ -103,7 +103,7 @@ class Device:
 
     @property
     def fp32_lanes(self) -> int:
-        """Lanes of the vector units that each do one fp32 multiply-add a clock, on the whole device; InputError."""
+        """Lanes of the whole device, each an fp32 multiply-add a clock; InputError where they are not published."""
         if self.fp32_lanes_per_unit is None:
             raise InputError(f"{self.name}: lanes are not in the table", help="the vendor does not publish them")
         return self.units * self.fp32_lanes_per_unit

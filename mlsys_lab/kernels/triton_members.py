@@ -11,7 +11,7 @@ Members = tuple[tuple[Any, dict[str, Any]], ...]
 
 
 def read_members() -> Members:
-    """Read the attributes as they are now; valid once `triton.language` has been imported."""
+    """Read the attributes that Triton's modules and classes have now; `triton.language` has to be imported before."""
     tl = sys.modules["triton.language"]
     classes = (one for one in vars(tl.core).values() if isinstance(one, type))
     places = dict.fromkeys([tl, tl.core, tl.math, tl.standard, tl.random, *classes])
@@ -25,7 +25,7 @@ def original_members() -> Members:
 
 
 def restore_members(members: Members) -> None:
-    """Set all attributes to those that were read, and delete those that a class has been given since.
+    """Set Triton's attributes to what `read_members` read, and delete those that a class has been given since.
 
     What a module has been given stays: there the interpreter puts names that its own text of functions uses.
     """

@@ -35,7 +35,8 @@ def cache_fill_data(layout: str = "contiguous", step: int = 0) -> dict[str, Any]
     """The data of the figure, opened on one of `LAYOUTS` and on a step of it, 0 being the empty cache.
 
     Of each step: by slot its token's position (-1: none), the texts that hold it, and whether a next query sees it; how
-    many slots are held and wasted; new tokens of each text and those that it found there. Raises `InputError`.
+    many slots are held and wasted; new tokens of each text and those that it found there. Raises `InputError` for
+    another layout or step.
     """
     if layout not in LAYOUTS:
         raise InputError("no such layout", got=layout, expected=", ".join(LAYOUTS), help=did_you_mean(layout, LAYOUTS))

@@ -52,8 +52,8 @@ def test_no_arguments_shows_the_help(call: Call) -> None:
             "unknown command: got strat, expected one of list, start, check, progress, estimate, plan, plan-serv",
         ),
         (("start",), "the following arguments are required: LAB; help: see `mlsys-lab start --help`"),
-        (("list", "--jsno"), "unrecognized arguments: --jsno; help: see `mlsys-lab --help`"),
-        (("--jsno",), "unrecognized arguments: --jsno"),
+        (("list", "--jsno"), "unrecognized arguments: --jsno; help: see `mlsys-lab list --help`"),
+        (("--jsno",), "unrecognized arguments: --jsno; help: see `mlsys-lab --help`"),
         (("check", "a", "b"), "unrecognized arguments: b"),
     ],
 )

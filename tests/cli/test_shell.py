@@ -25,9 +25,10 @@ PRINTS = [
 ]
 
 
-def environment() -> dict[str, str]:
-    """Output is kept back until it is flushed, as where a person runs the command."""
-    return {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"} | {"PYTHONPATH": str(ROOT)}
+def environment(unbuffered: bool = False) -> dict[str, str]:
+    """Output is kept back until it is flushed, as where a person runs the command; `unbuffered`: as in containers."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return kept | {"PYTHONPATH": str(ROOT)} | ({"PYTHONUNBUFFERED": "1"} if unbuffered else {})
 
 
 def command(program: str, before: str = "", after: str = "") -> str:
@@ -35,11 +36,11 @@ def command(program: str, before: str = "", after: str = "") -> str:
     return f"{before}\nimport sys\nfrom {PROGRAMS[program]} import main\n{after}\nsys.exit(main())"
 
 
-def run(code: str, arguments: str, redirected: str = "") -> tuple[int, str, str]:
+def run(code: str, arguments: str, redirected: str = "", unbuffered: bool = False) -> tuple[int, str, str]:
     """Exit code of the command (not of what reads it), stdout, stderr."""
     line = f'"{sys.executable}" -c "$CODE" {arguments} {redirected}; exit "${{PIPESTATUS[0]}}"'
     done = subprocess.run(
-        ["bash", "-c", line], env=environment() | {"CODE": code}, capture_output=True, text=True, check=False
+        ["bash", "-c", line], env=environment(unbuffered) | {"CODE": code}, capture_output=True, text=True, check=False
     )
     return done.returncode, done.stdout, done.stderr
 
@@ -49,10 +50,11 @@ def test_a_reader_that_has_seen_enough(program: str, arguments: str) -> None:
     assert run(command(program), arguments, "| true") == (141, "", "")
 
 
-@pytest.mark.parametrize(("program", "arguments"), PRINTS)
-def test_a_full_disk_is_one_line(program: str, arguments: str) -> None:
+@pytest.mark.parametrize("unbuffered", [False, True])
+@pytest.mark.parametrize(("program", "arguments"), [*PRINTS, ("mlsys-lab", "--version"), ("mlsys-lab", "")])
+def test_a_full_disk_is_one_line(program: str, arguments: str, unbuffered: bool) -> None:
     said = f"{program}: cannot write all of it: No space left on device\n"
-    assert run(command(program), arguments, "> /dev/full") == (1, "", said)
+    assert run(command(program), arguments, "> /dev/full", unbuffered) == (1, "", said)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -112,6 +114,25 @@ run("stuck", command, None)
 @pytest.mark.parametrize("later", [0.0, 0.5])
 def test_a_second_interrupt_does_not_wait_for_the_clearing_up(later: float) -> None:
     assert run(STUCK.format(later=later), "") == (130, "", "")
+
+
+SWALLOWED = """
+import os, signal
+from mlsys_lab.cli.shell import run
+
+def command(arguments):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except BaseException:  # as torch does where it looks for NumPy
+        pass
+    raise AttributeError("module 'numpy' has no attribute 'matrix'")
+
+run("mlsys-lab", command, None)
+"""
+
+
+def test_an_interrupt_that_a_library_takes_for_an_error_is_one_line() -> None:
+    assert run(SWALLOWED, "")[2] == STOPPED["mlsys-lab"]
 
 
 AT_THE_END = "import atexit, os, signal\natexit.register(os.kill, os.getpid(), signal.SIGINT)"

@@ -18,9 +18,9 @@ from mlsys_lab.flops.estimate import (
     estimate_serving,
     estimate_training,
     serving_memory,
-    smaller_layouts,
     training_memory,
 )
+from mlsys_lab.flops.fitting import smaller_layouts
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.memory import RECIPES
 from mlsys_lab.flops.parameters import parameters

@@ -150,6 +150,21 @@ def test_export_writes_files_that_say_the_same(graded, call, tmp_path):
 
 
 @pytest.mark.sandbox
+def test_export_writes_through_pipes_and_links_and_replaces_neither(graded, call, tmp_path):
+    (tmp_path / "marks.csv").write_text("of before")
+    (tmp_path / "link.csv").symlink_to("marks.csv")
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert call("export", "tiny", "--csv", "link.csv", "--json", "pipe") == (0, "", "")
+        assert [record["student"] for record in json.loads(os.read(reader, 1 << 16))] == ["ada", "bob", "cy"]
+    finally:
+        os.close(reader)
+    assert (tmp_path / "pipe").is_fifo() and (tmp_path / "link.csv").is_symlink()
+    assert (tmp_path / "marks.csv").read_text() == call("export", "tiny")[1]
+
+
+@pytest.mark.sandbox
 def test_who_has_no_verdict_gets_no_mark_and_is_named(graded, call):
     (graded.root / "submitted" / "dee" / LAB).mkdir(parents=True)
     path = graded.record("bob", LAB)
@@ -181,6 +196,25 @@ def test_grading_again_what_is_graded_does_nothing(graded, call):
     assert files(graded.root) == before
 
 
+def test_options_in_front_of_a_command_import_no_other_command(tmp_path):
+    code = (
+        "import sys; from mlsys_grader.cli import main\n"
+        "code = main(['--course', 'nowhere', 'status'])\n"
+        "print(code, *sorted(name for name in sys.modules if name.startswith('mlsys_grader.commands.')))"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "grader")))}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "1 mlsys_grader.commands.status\n", done.stderr
+
+
+def test_help_in_front_of_a_command_names_all(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help", "status"])
+    said = capsys.readouterr().out
+    assert all(f"\n    {name}" in said for name in COMMANDS)
+
+
 # --- mistakes
 
 
@@ -196,7 +230,7 @@ def test_grading_again_what_is_graded_does_nothing(graded, call):
         (("grade", "tiny", "--engine", "slurm"), "argument --engine: invalid choice: 'slurm' (choose from 'local', "),
         (("grade", "tiny", "--workers", "many"), "argument --workers: invalid int value: 'many'"),
         (("grade", "tiny", "--time-factor", "slow"), "argument --time-factor: invalid float value: 'slow'"),
-        (("export", "tiny", "--xml", "x"), "unrecognized arguments: --xml x"),
+        (("export", "tiny", "--xml", "x"), "unrecognized arguments: --xml x; help: see `mlsys-grader export --help`"),
         (("export", "tiny", "--csv"), "argument --csv: expected one argument"),
     ],
 )  # fmt: skip
@@ -377,7 +411,7 @@ def test_the_course_may_be_named_before_the_command_or_after_it(graded, tiny_lab
     ("reader", "code", "said"), [("true", 141, ""), (">/dev/full", 1, "cannot write all of it: No sp")]
 )
 def test_output_that_nobody_takes(graded, tiny_labs, reader, code, said):
-    path = os.pathsep.join([str(ROOT), str(Path(__file__).parent / "fixtures" / "checks")])
+    path = os.pathsep.join([str(ROOT), str(ROOT / "grader"), str(Path(__file__).parent / "fixtures" / "checks")])
     start = "import sys; from mlsys_grader.cli import main; sys.exit(main())"
     mine = f"{sys.executable} -c '{start}' --course {graded.root} --labs {tiny_labs} export tiny"
     line = f"{mine} {reader}" if reader.startswith(">") else f"{mine} | {reader}; exit ${{PIPESTATUS[0]}}"

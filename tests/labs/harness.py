@@ -53,11 +53,11 @@ def artifact_of(notebook: dict[str, Any], name: str) -> Artifact:
 
 def module_of(source: str, name: str) -> ModuleType:
     """The module of an artifact's text."""
-    return in_process.module_of(Artifact.parse(name, source))
+    return in_process.load_module(Artifact.parse(name, source))
 
 
 def kernels_of(module: ModuleType) -> ModuleType:
     """Of a module that `module_of` made the kernels alone, as the grader's sandbox has them."""
     loader = module.__loader__
     assert isinstance(loader, ArtifactLoader)
-    return in_process.kernels_of(loader.artifact)
+    return in_process.load_kernels_alone(loader.artifact)

@@ -34,7 +34,7 @@ def expressions_of(lab: LabUnderTest) -> frozenset[str]:
 
 @pytest.mark.parametrize(("lab", "check"), CHECKS, ids=[f"{lab.info.topic}: {check.name}" for lab, check in CHECKS])
 def test_a_check_says_where_to_look_before_it_names_the_step(lab: LabUnderTest, check: Check) -> None:
-    assert len(check.hints) == 2, "no pointer"
+    assert len(check.hints) == 2, f"{lab.info.topic}: check {check.name} has no `pointer`, which is said before `hint`"
     for text in check.hints:
         assert text.endswith((".", "?"))
         assert [piece for piece in expressions_of(lab) if piece in squeezed(text)] == []
@@ -42,4 +42,5 @@ def test_a_check_says_where_to_look_before_it_names_the_step(lab: LabUnderTest, 
 
 @pytest.mark.parametrize("lab", LABS, ids=[lab.info.topic for lab in LABS])
 def test_an_answer_in_a_hint_would_be_found(lab: LabUnderTest) -> None:
-    assert len(expressions_of(lab)) > 10
+    found = len(expressions_of(lab))
+    assert found > 10, f"{lab.info.topic}: {found} of at least 11 expressions to hold hints against"

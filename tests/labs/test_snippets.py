@@ -92,7 +92,7 @@ def test_the_code_of_a_public_case_runs_and_gives_what_is_asked(lab: LabUnderTes
     names = names_at(lab, check)
     for inputs, code in public_cases(check):
         values = values_of(code, dict(names))
-        assert values or "print(" in code, f"nothing is asked:\n{code}"
+        assert values or "print(" in code, f"check {check.name} has no `ask`, code that asks what `run` asks:\n{code}"
         call = partial(run_on_threads, check) if check.ranks else check.run
         asked = call(reference_of(lab), inputs)
         texts = [decode_text(array) for array in asked.values() if array.dtype == np.uint8]

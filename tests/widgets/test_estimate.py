@@ -13,11 +13,10 @@ from mlsys_lab.flops.bounds import Machine, machine
 from mlsys_lab.flops.estimate import (
     estimate_serving,
     estimate_training,
-    nearest_layout,
-    smaller_layouts,
     training_memory,
     training_run,
 )
+from mlsys_lab.flops.fitting import nearest_layout, smaller_layouts
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.memory import BYTES, RECIPES
 from mlsys_lab.flops.presets import PRESETS

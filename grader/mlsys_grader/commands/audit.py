@@ -19,7 +19,7 @@ from mlsys_lab.errors import CourseError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `mlsys-grader audit` takes."""
+    """Add the arguments of `mlsys-grader audit` to its parser."""
     parser.add_argument("lab")
     parser.add_argument("--student", metavar="ID", help="only this one")
 

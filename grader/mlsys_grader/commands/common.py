@@ -38,12 +38,20 @@ def read_records(course: Course, lab: GradedLab) -> list[Record]:
 
 
 def write_text(path: Path | None, text: str) -> None:
-    """Write a file whole, or to standard output for None; `InputError` for a path that cannot be written."""
+    """Write a file whole, or to standard output for None; `InputError` for a path that cannot be written.
+
+    A link stays one, and a device or a pipe (/dev/stdout, say) is written to, not replaced by a file.
+    """
     if path is None:
         sys.stdout.write(text)
         return
     try:
-        write_atomically(path, text.encode())
+        if path.exists() and not path.is_file():
+            path.write_bytes(text.encode())
+        else:
+            write_atomically(path.resolve(), text.encode())
+    except BrokenPipeError:
+        raise
     except OSError as error:
         raise InputError(f"cannot write {path}", got=error.strerror) from None
 

@@ -73,7 +73,7 @@ def _find_filter() -> str:
     from mlsys_grader.sandbox.inside import seccomp
 
     machine = os.uname().machine
-    return f"{len(seccomp.program(machine)) // 8} instructions for {machine}"
+    return f"{len(seccomp.build_program(machine)) // 8} instructions for {machine}"
 
 
 def _find_sandbox() -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `new-lab`."""
+    """Add the arguments of `mlsys-grader new-lab` to its parser."""
     parser.add_argument("topic", help="lower-case words joined by hyphens, as in paged-cache")
     parser.add_argument("--title", help="as on the lab's page (default: the topic's words)")
     parser.add_argument(
@@ -29,10 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the lab, and say where its files are and what to do next."""
-    from mlsys_grader.release.scaffold import plan, write
+    from mlsys_grader.release.scaffold import plan_lab, write
 
     checkout = args.project.absolute()
-    lab = plan(checkout, args.topic, args.title, args.chapter)
+    lab = plan_lab(checkout, args.topic, args.title, args.chapter)
     for path in write(lab, checkout):
         print(path)
     print(f"lab {lab.number} of chapter {lab.chapter}; --chapter names another")

@@ -101,14 +101,14 @@ def _run_mutations(args: argparse.Namespace) -> int:
 def _run_draws(args: argparse.Namespace) -> int:
     """Judge right solutions with many inputs; a line for each check, one for each loss, and the counts."""
     from mlsys_grader.proving.draws import try_draws
-    from mlsys_grader.proving.trials import trials
+    from mlsys_grader.proving.trials import list_trials
 
     if args.mutations or args.sample is not None:
         raise InputError("--draws are of right solutions", help="leave --mutations and --sample out")
     if args.draws < 1:
         raise InputError("--draws must be at least 1", got=args.draws)
     lab = find_chosen_lab(args)
-    right = [trial for trial in trials(lab, _variants(args, lab)) if trial.right]
+    right = [trial for trial in list_trials(lab, _variants(args, lab)) if trial.right]
     found = []
     for one in try_draws(lab.checks.checks, right, args.draws, seed=args.seed, limit_s=args.draw_time):
         found.append(one)
@@ -127,10 +127,10 @@ def _run_variants(args: argparse.Namespace) -> int:
     """Judge all variants; a row for each, a row for each check, and the two counts."""
     from mlsys_grader.engines.choice import open_engine
     from mlsys_grader.proving.proof import prove
-    from mlsys_grader.proving.trials import trials
+    from mlsys_grader.proving.trials import list_trials
 
     options, lab = read_judging_options(args), find_chosen_lab(args)
-    tried = trials(lab, _variants(args, lab))
+    tried = list_trials(lab, _variants(args, lab))
     console = Console(highlight=False, soft_wrap=True)
     start, proved = time.monotonic(), []
     with make_progress_bar(console) as progress:
@@ -184,10 +184,10 @@ def _table_of_variants(proved: list[Proved], lab: GradedLab) -> Table:
 
 
 def _table_of_checks(proved: list[Proved], lab: GradedLab) -> Table:
-    from mlsys_grader.proving.proof import caught
+    from mlsys_grader.proving.proof import count_caught
 
     table = Table("check", box=None, pad_edge=False)
     table.add_column("mutants caught", justify="right")
-    for name, number in caught(lab, proved).items():
+    for name, number in count_caught(lab, proved).items():
         table.add_row(name, str(number) if number else Text("none: nothing proves it", "red"))
     return table

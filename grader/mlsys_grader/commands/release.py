@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 
 from mlsys_grader.course.files import write_atomically
-from mlsys_grader.release.table import table_of_labs, with_table
+from mlsys_grader.release.table import replace_table, write_table
 from mlsys_lab.checks.labinfo import read_lab
 from mlsys_lab.errors import InputError
 
@@ -26,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Build labs/ and the README's table, or tell whether they are up to date."""
+    from mlsys_grader.release.build import find_sources
     from mlsys_grader.release.build import release as build
-    from mlsys_grader.release.build import sources
 
     project = args.project.absolute()
     if not (project / "solutions").is_dir():
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
             "no solutions to release", got=project, expected="a checkout of the course", help="--project DIR"
         )
     stale = []
-    folders = sources(project / "solutions")
+    folders = find_sources(project / "solutions")
     for folder in folders:
         built = build(folder, project / "pyproject.toml")
         changed = built.stale(project / "labs")
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
 def _table_is_stale(readme: Path, folders: list[Path], *, write: bool) -> bool:
     """Whether the README's table of labs is not that of the labs in `folders`; puts it right if it is to `write`."""
     text = readme.read_text(encoding="utf-8")
-    wanted = with_table(text, table_of_labs(read_lab(folder) for folder in folders))
+    wanted = replace_table(text, write_table(read_lab(folder) for folder in folders))
     if wanted != text and write:
         write_atomically(readme, wanted.encode())
     print(f"README.md: {'up to date' if wanted == text else 'written' if write else 'stale'}")

@@ -36,7 +36,7 @@ configure(get_config())  # noqa: F821
 
 @dataclass(frozen=True)
 class Course:
-    """The paths below one course folder."""
+    """A course folder: the path of each thing that is kept in it, and its lock."""
 
     root: Path
 

@@ -33,7 +33,7 @@ class Result:
 
 
 class Engine(Protocol):
-    """What judges tasks, in any order."""
+    """What judges submissions, in any order: this machine, or a cluster."""
 
     def judge_all(self, tasks: Iterable[Task]) -> Iterator[Result]:
         """Yield one result per task, as they are ready."""

@@ -40,7 +40,7 @@ class LocalEngine:
         self.close()
 
     def close(self) -> None:
-        """End what decides, whatever it is at."""
+        """End the processes that decide, even in the midst of a comparison."""
         self._oracles.close()
 
     def judge_all(self, tasks: Iterable[Task]) -> Iterator[Result]:

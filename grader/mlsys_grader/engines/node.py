@@ -18,10 +18,10 @@ from mlsys_grader.engines.local import LocalEngine
 from mlsys_grader.judging.verdict import Verdict
 from mlsys_grader.sandbox.gpu import Gpu, find_gpu
 from mlsys_grader.sandbox.sandbox import Sandbox
-from mlsys_grader.speed.devices import needs_gpu, open_stands
+from mlsys_grader.speed.bench import Bench
+from mlsys_grader.speed.devices import needs_gpu, open_benches
 from mlsys_grader.speed.measure import find_unmeasured, make_opener
 from mlsys_grader.speed.rounds import Effort
-from mlsys_grader.speed.stand import Stand
 from mlsys_lab.checks.deciding.artifact import Artifact
 from mlsys_lab.checks.labinfo import find_lab
 from mlsys_lab.checks.learner.spec import Lab
@@ -82,7 +82,7 @@ class Judge:
         self._unsafe, self._backend = unsafe, backend
         self._measures = measures
         self._held = ExitStack()
-        self._stands: dict[str, Stand] = {}
+        self._benches: dict[str, Bench] = {}
 
     def ready(self, expected: str) -> str:
         """Open the sandbox; returns why this node may not judge, or "". `expected` is the head's fingerprint."""
@@ -100,7 +100,7 @@ class Judge:
                 )
                 return str(stale)
             self._lab = PartOfLab(info, names=self._checks)
-            gpu = self._open_stands() if self._measures else None
+            gpu = self._open_benches() if self._measures else None
             judging = Sandbox(self._lab, unsafe=self._unsafe, backend=self._backend)
             self._engine = LocalEngine(judging, time_factor=self._time_factor)
             # Kernels are interpreted where they are judged, and compiled where there is a GPU.
@@ -121,15 +121,15 @@ class Judge:
             return {"verdicts": [], "error": str(error)}
         return {"verdicts": [asdict(verdict) for verdict in verdicts], "error": result.error}
 
-    def _open_stands(self) -> Gpu | None:
+    def _open_benches(self) -> Gpu | None:
         """Where to measure each check, for as long as this worker lives; the GPU that jobs need for it."""
         gpu = find_gpu()  # Ray lets a worker see its own
-        self._stands = self._held.enter_context(open_stands(self._lab, self._checks, Effort(), gpu))
-        return gpu if needs_gpu(self._stands.values()) else None
+        self._benches = self._held.enter_context(open_benches(self._lab, self._checks, Effort(), gpu))
+        return gpu if needs_gpu(self._benches.values()) else None
 
     def _measured(self, artifact: Artifact, verdict: Verdict) -> Verdict:
-        if verdict.check not in self._stands or not find_unmeasured([verdict]):
+        if verdict.check not in self._benches or not find_unmeasured([verdict]):
             return verdict
-        stand = self._stands[verdict.check]
-        opened = make_opener(self._timing, artifact, self._lab.checks[verdict.check], stand)
-        return replace(verdict, performance=stand.measure(opened))
+        bench = self._benches[verdict.check]
+        opened = make_opener(self._timing, artifact, self._lab.checks[verdict.check], bench)
+        return replace(verdict, performance=bench.measure(opened))

@@ -33,7 +33,7 @@ from mlsys_grader.course.lock import hold_lock
 from mlsys_grader.gradebook.nbgrader_config import configure
 
 
-class Entering(Autograde):  # type: ignore[misc]
+class SingleAutograde(Autograde):  # type: ignore[misc]
     """nbgrader's autograde for one notebook that the grader itself has made, and so needs no sanitising.
 
     One pass instead of two, and an exception comes through as it is: nbgrader's own loop says to look into a log.
@@ -58,7 +58,7 @@ class Entering(Autograde):  # type: ignore[misc]
         BaseConverter.convert_single_notebook(self, notebook_filename)
 
 
-class OneTransaction(Session):
+class TransactionSession(Session):
     """A session whose `commit` only sends what there is to the database; `keep` commits."""
 
     def commit(self) -> None:
@@ -84,7 +84,7 @@ class Book:
         self._url = self.config.CourseDirectory.db_url
         self._held = Gradebook(self._url)
         self._held.db.remove()
-        maker = sessionmaker(autoflush=True, bind=self._held.engine, class_=OneTransaction)
+        maker = sessionmaker(autoflush=True, bind=self._held.engine, class_=TransactionSession)
         self._held.db = scoped_session(maker)
         Gradebook.__init__ = lambda book, *_, **__: book.__dict__.update(self._held.__dict__)
         Gradebook.close = lambda _: None
@@ -114,7 +114,7 @@ class Book:
             self._forget_time(lab, student)
         directory = CourseDirectory(config=self.config)
         directory.assignment_id, directory.student_id, directory.notebook_id = lab, student, lab
-        converter = Entering(coursedir=directory, config=self.config)
+        converter = SingleAutograde(coursedir=directory, config=self.config)
         converter.force = True
         converter.log = logging.getLogger("nbgrader")
         converter.start()

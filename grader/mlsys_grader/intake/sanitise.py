@@ -8,7 +8,7 @@ from typing import Any
 from mlsys_grader.course import notebooks
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.intake.escaping import defuse_markdown, escape_controls
-from mlsys_grader.intake.submission import Submission, released_cells
+from mlsys_grader.intake.submission import Submission, find_released_cells
 
 
 def sanitise(submission: Submission, lab: GradedLab) -> Any:
@@ -17,7 +17,7 @@ def sanitise(submission: Submission, lab: GradedLab) -> Any:
     Metadata, outputs, ids and check cells are the release's; a cell's first appearance keeps its place, repeats lose
     their id; what is missing comes back at the end. Text is made inert, since formgrader renders it.
     """
-    released = released_cells(lab)
+    released = find_released_cells(lab)
     notebook = notebooks.new_notebook(json.loads(lab.info.notebook.read_bytes())["metadata"])
     left = dict(released)
     for number, (kind, source, grade_id) in enumerate(submission.cells):

@@ -153,14 +153,14 @@ def _wrong_kernel(document: dict[str, Any]) -> Mismatch | None:
 
 
 def _wrong_lab(topics: tuple[str, ...], cells: tuple[tuple[str, str, str], ...], lab: GradedLab) -> Mismatch | None:
-    if lab.topic in topics or {grade_id for _, _, grade_id in cells} & set(released_cells(lab)):
+    if lab.topic in topics or {grade_id for _, _, grade_id in cells} & set(find_released_cells(lab)):
         return None
     if topics:
         return Mismatch("this is the notebook of another lab", ", ".join(topics), lab.topic)
     return Mismatch("this is not a notebook of this course", "no cell of the lab", f"{lab.name}.ipynb as released")
 
 
-def released_cells(lab: GradedLab) -> dict[str, dict[str, Any]]:
+def find_released_cells(lab: GradedLab) -> dict[str, dict[str, Any]]:
     """Cells of the released notebook that have a grade_id, by it, in their order."""
     document = json.loads(lab.info.notebook.read_bytes())
     marked = (cell for cell in document["cells"] if "nbgrader" in cell["metadata"])
@@ -173,7 +173,7 @@ def _notes(cells: tuple[tuple[str, str, str], ...], lab: GradedLab) -> tuple[str
     handed_in: dict[str, list[str]] = {}
     for _, source, grade_id in cells:
         handed_in.setdefault(grade_id, []).append(source)
-    for grade_id, cell in released_cells(lab).items():
+    for grade_id, cell in find_released_cells(lab).items():
         sources = handed_in.get(grade_id, [])
         if not sources:
             notes.append(f"Cell `{grade_id}` is missing from the notebook.")

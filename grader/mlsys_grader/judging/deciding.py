@@ -84,7 +84,7 @@ def _decide_alone(channel: socket.socket, lab: Lab) -> NoReturn:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(jail.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         with jail.open_status() as status:
-            jail.cap_memory(MEMORY_BYTES, jail.data_bytes(status))
+            jail.cap_memory(MEMORY_BYTES, jail.read_data_bytes(status))
     with contextlib.suppress(wire.WireError):
         Decider(lab).serve(channel)
     os._exit(0)

@@ -24,7 +24,8 @@ class Verdict:
     says of its own time is worth nothing.
 
     `unfinished` tells a task that has not been written from one that is wrong; it is False where a hidden case failed,
-    of which nothing is said. `performance` are extra points beside these, of a check that has them
+    of which nothing is said. `refused` tells that nothing of the submission could be judged: the reason is that of all
+    checks, not of this one. `performance` are extra points beside these, of a check that has them
     (`judging.performance`).
     """
 
@@ -43,6 +44,7 @@ class Verdict:
     time_s: float = 0.0
     call_s: float = 0.0
     unfinished: bool = False
+    refused: bool = False
     performance: PerformanceVerdict | None = None
 
     @property
@@ -89,6 +91,7 @@ def deny(check: Check, problem: Problem) -> Verdict:
         case.name if case else "",
         hidden,
         unfinished=problem.ending is Ending.UNWRITTEN and not hidden,
+        refused=problem.ending is Ending.HOPELESS,
         performance=await_measurement(check.performance, passed=False),
     )
 

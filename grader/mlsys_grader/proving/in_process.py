@@ -47,7 +47,7 @@ class InProcess:
 
 def _verdict(check: Check, task: Task) -> Verdict:
     seed = task.seeds.get(check.name, SEED)
-    module = module_for(check, task.artifact)
+    module = load_for_check(check, task.artifact)
     start = time.process_time()
     report = run_check(check, module, seed=seed, hidden=True, patience=PATIENCE)
     cpu_s = time.process_time() - start
@@ -68,24 +68,24 @@ def _verdict(check: Check, task: Task) -> Verdict:
     )
 
 
-def module_for(check: Check, artifact: Artifact) -> ModuleType:
+def load_for_check(check: Check, artifact: Artifact) -> ModuleType:
     """The module that a check is asked with: of kernels alone where it is traced, and what gives the check's texts."""
     if not check.traced:
-        return module_of(artifact)
-    module = kernels_of(artifact)
+        return load_module(artifact)
+    module = load_kernels_alone(artifact)
     if check.texts:
-        lend_texts(module, module_of(artifact), check.texts)
+        lend_texts(module, load_module(artifact), check.texts)
     return module
 
 
 @lru_cache(maxsize=4)
-def module_of(artifact: Artifact) -> ModuleType:
+def load_module(artifact: Artifact) -> ModuleType:
     """The module of an artifact, under a name of its own; what it prints as it is loaded is nobody's concern."""
     with redirect_stdout(StringIO()):
         return load(artifact, module_name=f"artifact_{abs(hash(artifact))}")
 
 
 @lru_cache(maxsize=4)
-def kernels_of(artifact: Artifact) -> ModuleType:
+def load_kernels_alone(artifact: Artifact) -> ModuleType:
     """An artifact's kernels alone, as the sandbox has them where they are traced."""
     return load_kernels(artifact)

@@ -66,10 +66,10 @@ def prove(engine: Engine, tried: Sequence[Trial]) -> Iterator[Proved]:
     """Have every trial judged; outcomes come as they are ready."""
     tasks = (Task(str(number), trial.artifact, trial.seeds) for number, trial in enumerate(tried))
     for result in engine.judge_all(tasks):
-        yield outcome(tried[int(result.student)], result)
+        yield read_result(tried[int(result.student)], result)
 
 
-def outcome(trial: Trial, result: Result) -> Proved:
+def read_result(trial: Trial, result: Result) -> Proved:
     """What an engine's answer makes of a trial; a fault of a check's own code is an error, and decides nothing."""
     faults = [verdict.fault for verdict in result.verdicts if verdict.fault]
     if result.error or faults:
@@ -77,7 +77,7 @@ def outcome(trial: Trial, result: Result) -> Proved:
     return Proved(trial, result.verdicts)
 
 
-def caught(lab: GradedLab, proved: Sequence[Proved]) -> dict[str, int]:
+def count_caught(lab: GradedLab, proved: Sequence[Proved]) -> dict[str, int]:
     """For every check the number of mutants that it failed."""
     counts = Counter(name for one in proved if one.trial.kind == "mutant" for name in one.failed)
     return {check.name: counts[check.name] for check in lab.checks.checks}

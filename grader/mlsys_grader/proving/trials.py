@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mlsys_grader.course.lab import GradedLab
-from mlsys_grader.proving.variants import Variant, VariantsOf, blank
+from mlsys_grader.proving.variants import Variant, VariantsOf, read_blank
 from mlsys_lab.checks.deciding.artifact import Artifact
 from mlsys_lab.errors import InputError, did_you_mean
 
@@ -30,7 +30,7 @@ class Trial:
 
     @property
     def right(self) -> bool:
-        """Whether it has to keep all points."""
+        """Whether the code is right, so that it has to keep all points."""
         return not self.fails
 
 
@@ -61,7 +61,7 @@ def try_mishap(variants: VariantsOf, variant: Variant) -> Trial:
     return Trial("mishap", variant.name, artifact, frozenset(variant.fails))
 
 
-def trials(lab: GradedLab, variants: VariantsOf) -> list[Trial]:
+def list_trials(lab: GradedLab, variants: VariantsOf) -> list[Trial]:
     """Reference, blank, alternatives, mutants and mishaps of a lab, in this order.
 
     Raises `InputError` for a mutant or a mishap that names a check which the lab does not have.
@@ -74,7 +74,7 @@ def trials(lab: GradedLab, variants: VariantsOf) -> list[Trial]:
                 raise InputError(what, got=name, help=did_you_mean(name, names))
     return [
         try_reference(variants),
-        try_blank(blank(lab.info), (check.name for check in lab.checks.checks)),
+        try_blank(read_blank(lab.info), (check.name for check in lab.checks.checks)),
         *(try_alternative(variants, path) for path in variants.alternatives),
         *(try_mutant(variants, variant) for variant in variants.mutants),
         *(try_mishap(variants, variant) for variant in variants.mishaps),

@@ -168,6 +168,6 @@ def _is_single(node: ast.stmt) -> bool:
     return isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
 
 
-def blank(info: LabInfo) -> Artifact:
+def read_blank(info: LabInfo) -> Artifact:
     """The artifact of the notebook that learners get."""
     return export_cells(read_notebook(info.notebook))

@@ -26,8 +26,8 @@ from mlsys_lab.errors import CourseError, InputError, did_you_mean
 
 NBGRADER_FIELDS = {"grade": False, "solution": False, "locked": False, "task": False, "schema_version": 3}
 KERNELSPEC = {"display_name": "Python 3", "language": "python", "name": "python3"}
-CHECK_CALL = re.compile(r"""[^#]*\bcheck(?:\.speed)?\((['"])(?P<name>.*?)\1""")
-"""A line of code that names a check."""
+CHECK_CALL = re.compile(r"""\bcheck(?:\.\w+)?\((['"])(?P<name>.*?)\1""")
+"""A call that names a check."""
 INSTALL_ID = "install"
 INSTALL = """\
 # On Colab this installs the course package. Anywhere else it does nothing.
@@ -65,7 +65,7 @@ class Released:
                 (folder / name).unlink()
 
 
-def sources(solutions: Path) -> list[Path]:
+def find_sources(solutions: Path) -> list[Path]:
     """Find the folders below `solutions` that hold a lab, in their order."""
     folders = sorted(path.parent for path in solutions.glob("*/lab.toml"))
     if not folders:
@@ -108,13 +108,19 @@ def _read(path: Path) -> Notebook:
 def _refuse_misspelt_calls(path: Path, lab: GradedLab) -> None:
     names = [check.name for check in lab.checks.checks]
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if (call := CHECK_CALL.match(line)) and call["name"] not in names:
-            raise InputError(
-                f"{path.name}, line {number}: the lab has no such check",
-                got=repr(call["name"]),
-                expected=f"one of {', '.join(names)}",
-                help=did_you_mean(call["name"], names),
-            )
+        for name in _find_called_checks(line):
+            if name not in names:
+                raise InputError(
+                    f"{path.name}, line {number}: the lab has no such check",
+                    got=repr(name),
+                    expected=f"one of {', '.join(names)}",
+                    help=did_you_mean(name, names),
+                )
+
+
+def _find_called_checks(code: str) -> list[str]:
+    """The names of checks that lines of code call, comments aside."""
+    return [call["name"] for line in code.splitlines() for call in CHECK_CALL.finditer(line.partition("#")[0])]
 
 
 def _fill_metadata(notebook: Notebook, lab: GradedLab) -> None:
@@ -137,6 +143,12 @@ def _fill_metadata(notebook: Notebook, lab: GradedLab) -> None:
             fields["locked"] = True
             fields["points"] = lab.checks[fields["grade_id"]].points
             graded.append(fields["grade_id"])
+            if fields["grade_id"] not in (called := _find_called_checks(str(cell.source))):
+                raise InputError(
+                    f"{lab.name}: the grade cell {fields['grade_id']!r} does not call its check",
+                    got=", ".join(called) or "no call of a check",
+                    expected=f"check({fields['grade_id']!r})",
+                )
         cell.metadata["nbgrader"] = fields
     expected = [check.name for check in lab.checks.checks]
     if sorted(graded) != sorted(expected):

@@ -52,7 +52,7 @@ class NewLab:
         }
 
 
-def plan(checkout: Path, topic: str, title: str | None = None, chapter: str | None = None) -> NewLab:
+def plan_lab(checkout: Path, topic: str, title: str | None = None, chapter: str | None = None) -> NewLab:
     """The lab of this topic that would come next in a checkout.
 
     Number, title and chapter are those that the syllabus plans for the topic. Where it plans none, the number comes
@@ -111,12 +111,12 @@ def write(lab: NewLab, checkout: Path) -> list[Path]:
         text = environment.get_template(f"{template}.jinja").render(values)
         write_atomically(checkout / path, text.encode())
     changelog = checkout / CHANGELOG
-    text = with_entry(changelog.read_text(encoding="utf-8"), f"{ENTRY}{lab.number}, {lab.title}.")
+    text = add_entry(changelog.read_text(encoding="utf-8"), f"{ENTRY}{lab.number}, {lab.title}.")
     write_atomically(changelog, text.encode())
     return [*lab.files, CHANGELOG]
 
 
-def with_entry(changelog: str, entry: str) -> str:
+def add_entry(changelog: str, entry: str) -> str:
     """A changelog with `entry` behind the last lab of its newest edition, or first of it where it has none."""
     lines = changelog.splitlines()
     editions = [place for place, line in enumerate(lines) if line.startswith("## ")]

@@ -10,7 +10,7 @@ from mlsys_lab.errors import InputError
 BEGIN, END = "<!-- labs: begin -->", "<!-- labs: end -->"
 
 
-def table_of_labs(labs: Iterable[LabInfo]) -> str:
+def write_table(labs: Iterable[LabInfo]) -> str:
     """A Markdown table: each lab with a link to its notebook, what one builds there, and its minutes."""
     rows = ["| | Lab | What you build | Minutes |", "|---:|---|---|---:|"]
     for lab in labs:
@@ -19,7 +19,7 @@ def table_of_labs(labs: Iterable[LabInfo]) -> str:
     return "\n".join(rows)
 
 
-def with_table(text: str, table: str) -> str:
+def replace_table(text: str, table: str) -> str:
     """The text of a README with `table` between the marks; `InputError` where they are not there once, in order."""
     head, _, rest = text.partition(f"{BEGIN}\n")
     _, end, tail = rest.partition(f"{END}\n")

@@ -136,8 +136,7 @@ def sum_call_s(record: Record) -> float:
 
 
 def _is_lost_whole(record: Record) -> bool:
-    reasons = {verdict.what for verdict in record.verdicts}
-    return record.earned == 0 and len(record.verdicts) > 1 and len(reasons) == 1
+    return all(verdict.refused for verdict in record.verdicts)
 
 
 def _list_checks(records: Sequence[Record]) -> list[str]:

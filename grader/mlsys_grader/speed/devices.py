@@ -1,4 +1,4 @@
-"""Stands for a lab's performance points, and the devices that they are measured on.
+"""Benches for a lab's performance points, and the devices that they are measured on.
 
 One submission at a time has a device: a lock file per device is held while it is measured, by whichever course or
 command.
@@ -16,8 +16,8 @@ from pathlib import Path
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.judging.performance import has_device
 from mlsys_grader.sandbox.gpu import Gpu
+from mlsys_grader.speed.bench import Bench
 from mlsys_grader.speed.rounds import Effort
-from mlsys_grader.speed.stand import Stand
 from mlsys_lab.checks.learner.spec import Check
 from mlsys_lab.errors import CourseError, MissingToolError
 
@@ -29,8 +29,8 @@ def find_measurable(lab: GradedLab) -> list[Check]:
 
 
 @contextmanager
-def open_stands(lab: GradedLab, names: Collection[str], effort: Effort, gpu: Gpu) -> Iterator[dict[str, Stand]]:
-    """Open a stand for each of the checks called `names` whose device works here; `gpu` is the one to use.
+def open_benches(lab: GradedLab, names: Collection[str], effort: Effort, gpu: Gpu) -> Iterator[dict[str, Bench]]:
+    """Open a bench for each of the checks called `names` whose device works here; `gpu` is the one to use.
 
     Waits for the devices, and holds them for the block. Raises `CourseError` where the course's own side fails.
     """
@@ -42,17 +42,17 @@ def open_stands(lab: GradedLab, names: Collection[str], effort: Effort, gpu: Gpu
             stack.enter_context(hold_device(f"{kind}-{gpu.index}" if kind == "cuda" else kind))
         for name, performance in wanted.items():
             assert performance is not None
-            stand = Stand(performance, lab.info.checks_module, name, path, effort, gpu)
+            bench = Bench(performance, lab.info.checks_module, name, path, effort, gpu)
             try:
-                found[name] = stack.enter_context(stand)
+                found[name] = stack.enter_context(bench)
             except MissingToolError:
                 continue  # a driver without a device that works
         yield found
 
 
-def needs_gpu(found: Iterable[Stand]) -> bool:
-    """Whether any of the stands needs a GPU in the sandbox."""
-    return any(stand.performance.device == "cuda" for stand in found)
+def needs_gpu(found: Iterable[Bench]) -> bool:
+    """Whether any of the benches needs a GPU in the sandbox."""
+    return any(bench.performance.device == "cuda" for bench in found)
 
 
 @contextmanager

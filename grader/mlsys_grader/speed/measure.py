@@ -18,9 +18,9 @@ from mlsys_grader.judging.verdict import Verdict
 from mlsys_grader.sandbox.gpu import HOST_MEMORY_BYTES, find_gpu
 from mlsys_grader.sandbox.launcher import SandboxDied
 from mlsys_grader.sandbox.sandbox import Sandbox
-from mlsys_grader.speed.devices import needs_gpu, open_stands
+from mlsys_grader.speed.bench import Bench
+from mlsys_grader.speed.devices import needs_gpu, open_benches
 from mlsys_grader.speed.rounds import Broken, Effort, Party
-from mlsys_grader.speed.stand import Stand
 from mlsys_lab.checks.deciding.artifact import Artifact
 from mlsys_lab.checks.learner.spec import Check, call_name
 from mlsys_lab.checks.learner.texts import give_texts, name_texts, read_texts
@@ -47,22 +47,22 @@ def measure_all(
     names = {name for _, verdicts in wanted.values() for name in find_unmeasured(verdicts)}
     gpu = find_gpu()
     with ExitStack() as stack:
-        found_stands = stack.enter_context(open_stands(lab, names, effort, gpu))
-        if not found_stands:
+        found_benches = stack.enter_context(open_benches(lab, names, effort, gpu))
+        if not found_benches:
             return
-        given = gpu if needs_gpu(found_stands.values()) else None
+        given = gpu if needs_gpu(found_benches.values()) else None
         sandbox = stack.enter_context(Sandbox(lab, unsafe=options.unsafe, backend=options.sandbox, device=given))
         for student, (artifact, verdicts) in wanted.items():
             found = {
-                name: stand.measure(make_opener(sandbox, artifact, lab.checks[name], stand))
-                for name, stand in found_stands.items()
+                name: bench.measure(make_opener(sandbox, artifact, lab.checks[name], bench))
+                for name, bench in found_benches.items()
                 if name in find_unmeasured(verdicts)
             }
             yield student, tuple(replace(v, performance=found.get(v.check, v.performance)) for v in verdicts)
 
 
 def make_opener(
-    sandbox: Sandbox, artifact: Artifact, check: Check, stand: Stand
+    sandbox: Sandbox, artifact: Artifact, check: Check, bench: Bench
 ) -> Callable[[], AbstractContextManager[Party]]:
     """Make what starts a timed process of a submission in the sandbox; at the end of its block that process is dead.
 
@@ -74,7 +74,7 @@ def make_opener(
     orders = {
         "make": call_name(performance.make),
         "call": call_name(performance.call),
-        "device": stand.torch_device,
+        "device": bench.torch_device,
     }
     order = {
         "name": artifact.name,
@@ -89,7 +89,7 @@ def make_opener(
     def started(order: Mapping[str, Any]) -> Iterator[Party]:
         with sandbox.job() as job:
             party = Party(job.channel, orders)
-            party.ask("job", order, deadline=time.monotonic() + stand.effort.start_s)
+            party.ask("job", order, deadline=time.monotonic() + bench.effort.start_s)
             yield party
 
     @contextmanager
@@ -100,7 +100,7 @@ def make_opener(
                 texts = {}
                 if check.texts:
                     with started({**order, "traced": False}) as party:
-                        texts = _read_texts(party, check, stand.effort)
+                        texts = _read_texts(party, check, bench.effort)
                 with started({**order, "texts": texts}) as party:
                     yield party
         except SandboxDied:

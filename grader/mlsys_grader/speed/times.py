@@ -5,7 +5,7 @@ though the baseline's time is without it: whatever a process did to be quick at 
 counted. An honest one loses the share that they have in a round. The median end takes the honest cost from both.
 
 What is not stopped: a kernel that computes the committed numbers along with the output, and never writes the output to
-memory. That gains what writing it takes, and no more than the floor of `speed.stand` leaves.
+memory. That gains what writing it takes, and no more than the floor of `speed.bench` leaves.
 """
 
 from __future__ import annotations

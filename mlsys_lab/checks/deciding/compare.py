@@ -38,7 +38,8 @@ def record_shares() -> Iterator[list[float]]:
 
     A share of 0.1 means that no entry was further off than a tenth of what it might have been; above 1 it failed.
     """
-    token = _shares.set(shares := [])
+    shares: list[float] = []
+    token = _shares.set(shares)
     try:
         yield shares
     finally:

@@ -22,7 +22,7 @@ class Prediction:
 
     @property
     def time_s(self) -> float:
-        """Seconds in all."""
+        """Seconds that the operation takes: latency and transfer together."""
         return self.latency_s + self.transfer_s
 
 

@@ -2,13 +2,13 @@
 
 data         load_digits() -> (train, held out), images in [-1, 1] with their classes
 classifier   Classifier, train_classifier(digits): reads clean images, and noisy ones for classifier guidance
-evaluation   accuracy, feature_distance (Fréchet), diversity, memorised
+evaluation   accuracy, feature_distance (Fréchet), diversity, memorised_share
 pictures     sheet(images) -> pixels, write_png(path, pixels)
 """
 
 from mlsys_lab.diffusion.digits.classifier import Classifier, train_classifier
 from mlsys_lab.diffusion.digits.data import Digits, load_digits
-from mlsys_lab.diffusion.digits.evaluation import accuracy, diversity, feature_distance, memorised
+from mlsys_lab.diffusion.digits.evaluation import accuracy, diversity, feature_distance, memorised_share
 from mlsys_lab.diffusion.digits.pictures import sheet, write_png
 
 __all__ = [
@@ -18,7 +18,7 @@ __all__ = [
     "diversity",
     "feature_distance",
     "load_digits",
-    "memorised",
+    "memorised_share",
     "sheet",
     "train_classifier",
     "write_png",

@@ -52,7 +52,7 @@ def nearest_distances(images: torch.Tensor, known: torch.Tensor) -> torch.Tensor
     return torch.cdist(images.flatten(1), known.flatten(1)).amin(1)
 
 
-def memorised(images: torch.Tensor, training: torch.Tensor, held_out: torch.Tensor) -> float:
+def memorised_share(images: torch.Tensor, training: torch.Tensor, held_out: torch.Tensor) -> float:
     """Share of images nearer to a training image than nearly all held-out images are: about 0.05 if none is a copy.
 
     The bar is the 5th percentile of distances from held-out images (B, ...) to the training images.

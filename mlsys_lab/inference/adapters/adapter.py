@@ -48,7 +48,7 @@ class Adapter:
 
     @property
     def scale(self) -> float:
-        """What B A is multiplied by: α/r."""
+        """Factor α/r of the adapter's product B·A."""
         return self.alpha / self.rank
 
     @property
@@ -125,7 +125,7 @@ def merge(model: Transformer, adapter: Adapter) -> Transformer:
 
 
 @contextmanager
-def adapted(model: Transformer, adapter: Adapter) -> Iterator[None]:
+def apply_adapter(model: Transformer, adapter: Adapter) -> Iterator[None]:
     """Let all passes of the model within this block go through one adapter; its weights stay as they are."""
     adapter.check(model)
 
@@ -133,12 +133,12 @@ def adapted(model: Transformer, adapter: Adapter) -> Iterator[None]:
         a, b = adapter.matrices[name]
         return y + adapter.scale * (x @ a.mT @ b.mT)  # (..., O)
 
-    with changed(model, adapter.matrices, change):
+    with change_outputs(model, adapter.matrices, change):
         yield
 
 
 @contextmanager
-def changed(model: Transformer, names: Iterable[str], change: Change) -> Iterator[None]:
+def change_outputs(model: Transformer, names: Iterable[str], change: Change) -> Iterator[None]:
     """Change what these layers of a model give, as long as the block lasts."""
     layers = find_layers(model)
     hooks = [layers[name].register_forward_hook(_make_hook(name, change)) for name in names]

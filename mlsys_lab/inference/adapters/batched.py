@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import torch
 
 from mlsys_lab.errors import InputError, did_you_mean
-from mlsys_lab.inference.adapters.adapter import Adapter, changed, find_layers
+from mlsys_lab.inference.adapters.adapter import Adapter, change_outputs, find_layers
 from mlsys_lab.models import Transformer
 
 
@@ -58,7 +58,7 @@ class AdapterBank:
             raise InputError("unknown adapter", got=name, expected=expected, help=did_you_mean(name, self.names))
 
     @contextmanager
-    def applied(self, names: Sequence[str | None]) -> Iterator[None]:
+    def apply(self, names: Sequence[str | None]) -> Iterator[None]:
         """Let passes over (1, Q) tokens within this block take each token under the adapter that is named for it.
 
         None is the model as it is: such tokens' outputs are not touched. Tokens are laid out in rows by adapter,
@@ -85,5 +85,5 @@ class AdapterBank:
             added = laid_out @ self.down[layer][index].mT @ self.up[layer][index].mT  # (S, T, O)
             return y.flatten(0, -2).index_add(0, tokens, added.flatten(0, 1)[cells]).view_as(y)
 
-        with changed(self.model, self.down, change):
+        with change_outputs(self.model, self.down, change):
             yield

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from mlsys_lab.inference.adapters.adapter import Adapter, adapted
+from mlsys_lab.inference.adapters.adapter import Adapter, apply_adapter
 from mlsys_lab.models import Transformer
 from mlsys_lab.models.training import Tokens, train
 
@@ -31,7 +31,7 @@ def train_adapter(
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
     model.requires_grad_(False)
     try:
-        with adapted(model, Adapter(adapter.rank, adapter.alpha, learnt)):
+        with apply_adapter(model, Adapter(adapter.rank, adapter.alpha, learnt)):
             run = train(learner, ids, batch=batch, sequence=sequence, steps=steps, rate=rate, seed=seed)
             return [step_loss for _, step_loss in run]
     finally:

@@ -51,7 +51,7 @@ class BlockManager:
 
     @property
     def used(self) -> int:
-        """Number of blocks with a reference."""
+        """Number of blocks that some sequence refers to."""
         return len(self.references) - self.available
 
     @property

@@ -30,7 +30,7 @@ class ModelRunner:
         for number, first, end, saved in batch.restores:
             storage.restore(cache.find_slots(number, first, end), saved.contents, first)
         asked = {sequence.number: 1 + len(sequence.drafts) for sequence in batch.writers if sequence.number is not None}
-        with self.adapters.applied(self._name_adapters(batch)):
+        with self.adapters.apply(self._name_adapters(batch)):
             logits = extend(self.model, cache, batch.new, last=asked)
         ends = list(accumulate(asked.get(number, 0) for number in batch.new))[:-1]
         by_number = dict(zip(batch.new, logits.tensor_split(ends), strict=True))

@@ -37,7 +37,7 @@ class Running:
 
     @property
     def chooser(self) -> Chooser:
-        """What the next token is chosen by, besides logits."""
+        """The sampling options, tokens so far and random numbers by which the next token is chosen."""
         return Chooser(self.text.request.sampling, self.text.everything, self.generator)
 
     def write(self, token: int, logprob: float) -> None:
@@ -61,7 +61,7 @@ def generate(model: Transformer, requests: Sequence[Request], *, cache: Cache | 
         longest = max((len(request.prompt) + request.max_tokens for request in requests), default=1)
         cache = Contiguous(model, sequences=sum(request.count for request in requests) or 1, capacity=longest)
     texts = [[Text(request) for _ in range(request.count)] for request in requests]
-    with borrowed(cache):
+    with borrow(cache):
         running = [_start(cache, group) for group in texts]
         while running:
             running = _step(model, cache, running)
@@ -69,7 +69,7 @@ def generate(model: Transformer, requests: Sequence[Request], *, cache: Cache | 
 
 
 @contextmanager
-def borrowed(cache: Cache) -> Iterator[None]:
+def borrow(cache: Cache) -> Iterator[None]:
     """Give back all room of a cache that is taken within this block, and still held when it is left."""
     before = set(cache.sequences)
     try:

@@ -11,7 +11,7 @@ import torch
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.amounts import require_at_least_one
 from mlsys_lab.inference.cache import Cache, Paged, extend
-from mlsys_lab.inference.generate.batch import borrowed
+from mlsys_lab.inference.generate.batch import borrow
 from mlsys_lab.inference.generate.request import Completion, Request
 from mlsys_lab.models import Transformer
 
@@ -64,7 +64,7 @@ def beam_search(
         longest = len(request.prompt) + max_tokens
         cache = Paged(model, pages=beams * -(-longest // PAGE) + 1, page=PAGE)
     finished: list[Beam] = []
-    with borrowed(cache):
+    with borrow(cache):
         sequence = cache.start(request.prompt)
         opened, logits = [_Open(0.0, (), (), sequence)], _read(model, cache, sequence, request.prompt)
         for length in range(1, max_tokens + 1):

@@ -42,11 +42,11 @@ class Routes:
         self.engine, self.bounds, self.adapters = engine, bounds, engine.start_message.adapters
 
     async def complete(self, request: Request) -> ASGIApp:
-        """Continue a prompt."""
+        """Handle /v1/completions: continue a prompt, whole or as a stream."""
         return await self._answer(request, read_completion)
 
     async def chat(self, request: Request) -> ASGIApp:
-        """Answer a conversation."""
+        """Handle /v1/chat/completions: answer a conversation, whole or as a stream."""
         return await self._answer(request, read_chat)
 
     async def models(self, request: Request) -> Response:

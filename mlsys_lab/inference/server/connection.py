@@ -15,7 +15,7 @@ class Connection(H11Protocol):
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for the first head."""
+        """Start the clock by which a client has to send the head of its first request."""
         super().connection_made(transport)
         self._head, self._unread = _Limit(self), _Limit(self)
         self._head.start()
@@ -43,7 +43,7 @@ class Connection(H11Protocol):
         self._unread.stop()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End all waiting."""
+        """Stop whatever waits for this connection, which is closed."""
         self._head.stop()
         self._unread.stop()
         super().connection_lost(exc)

@@ -18,7 +18,7 @@ class Histogram:
         self.counts, self.sum_s = [0] * (len(SECONDS) + 1), 0.0
 
     def observe(self, time_s: float) -> None:
-        """Count in a time."""
+        """Add a time in seconds to the histogram."""
         self.counts[bisect_left(SECONDS, time_s)] += 1
         self.sum_s += time_s
 
@@ -42,7 +42,7 @@ class Metrics:
         self.first_token, self.between_tokens = Histogram(), Histogram()
 
     def render(self) -> str:
-        """All metrics as text."""
+        """Write all metrics in Prometheus' text format."""
         by_route = [
             f'mlsys_responses_total{{route="{route}",status="{status}"}} {count}'
             for (route, status), count in sorted(self.responses.items())

@@ -57,7 +57,7 @@ class Shape:
         return [self._chunk([start | {"index": choice}]) for choice in range(self.wanted.ask.count)]
 
     def chunk(self, piece: Piece) -> Object:
-        """Chunk of one piece."""
+        """JSON object of a stream's chunk that brings one piece of text."""
         content: Object = {"text": piece.text}
         if self.wanted.chat:
             content = {"delta": {"content": piece.text} if piece.text or not piece.reason else {}}

@@ -21,17 +21,17 @@ LAST_WORD_S = 1.0
 
 
 class JSON(Response):
-    """Response of an object as JSON."""
+    """HTTP response that holds an object as JSON."""
 
     media_type = "application/json"
 
     def render(self, content: object) -> bytes:
-        """Bytes of the object."""
+        """Write an object as JSON, in UTF-8."""
         return dump(content)
 
 
 def show_error(error: ApiError) -> JSON:
-    """Response that tells of an error."""
+    """Make the HTTP response that tells a client of an error."""
     return JSON(error.body, error.status, headers=error.headers)
 
 

@@ -83,7 +83,7 @@ class Server(uvicorn.Server):
         self.draining: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and say so."""
+        """Begin to listen, and print the address on standard output."""
         await super().startup(sockets)
         self.announce()
 

@@ -83,12 +83,12 @@ class Watchers:
             self.ask(True)
 
     def deliver(self, view: View) -> None:
-        """Give a view to all."""
+        """Give a view of the engine to every watcher."""
         for inbox in self._inboxes:
             inbox.put(view)
 
     def end(self) -> None:
-        """Let all watchers go."""
+        """End the stream of every watcher."""
         for inbox in self._inboxes:
             inbox.end()
 

@@ -20,7 +20,7 @@ HOST_BYTES_PER_S = 63e9
 
 
 class Clock(Protocol):
-    """Whatever says how long a step takes."""
+    """Interface of what says how many seconds a step of the engine takes."""
 
     def __call__(self, parts: Sequence[Part], moved: int) -> float:
         """Seconds of a step that gives sequences new tokens after cached ones, and moves `moved` tokens' cache."""

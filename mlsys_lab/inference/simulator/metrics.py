@@ -21,7 +21,7 @@ class Served:
 
     @property
     def ttft_s(self) -> float:
-        """Time to the first token."""
+        """Seconds from the request's arrival to its first token."""
         return self.tokens_s[0] - self.arrived_s
 
     @property

@@ -12,7 +12,7 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.flops.amounts import require_at_least_one
 from mlsys_lab.inference.cache import Cache, Contiguous, extend
 from mlsys_lab.inference.generate import Completion, Request, Sampling
-from mlsys_lab.inference.generate.batch import borrowed
+from mlsys_lab.inference.generate.batch import borrow
 from mlsys_lab.inference.generate.request import Text
 from mlsys_lab.inference.speculative.acceptance import accept
 from mlsys_lab.inference.speculative.drafters import Draft, Drafter
@@ -64,7 +64,7 @@ def speculate_all(
         cache = Contiguous(model, sequences=len(requests) or 1, capacity=longest)
     drafts = min(drafts, (cache.chunk or drafts + 1) - 1)
     writers = [Writer(request, drafter) for request, drafter in zip(requests, drafters, strict=True)]
-    with borrowed(cache):
+    with borrow(cache):
         read(model, cache, writers)
         going = writers
         while going:

@@ -11,7 +11,7 @@ import torch
 from mlsys_lab.flops.amounts import require_at_least_one
 from mlsys_lab.inference.cache import Cache, Paged, extend
 from mlsys_lab.inference.generate import Request, draw
-from mlsys_lab.inference.generate.batch import borrowed
+from mlsys_lab.inference.generate.batch import borrow
 from mlsys_lab.inference.speculative.acceptance import accept_among
 from mlsys_lab.inference.speculative.decoding import Speculation, Writer, check, ends, read
 from mlsys_lab.inference.speculative.drafters import Drafter
@@ -65,7 +65,7 @@ def speculate_tree(
         cache = Paged(model, pages=math.prod(branches) * (1 + -(-longest // PAGE)), page=PAGE)
     branches = branches[: None if cache.chunk is None else cache.chunk - 1]
     writer = Writer(request, drafter)
-    with borrowed(cache):
+    with borrow(cache):
         read(model, cache, [writer])
         while writer.text.completion is None:
             tree = _grow(writer, writer.text.everything, branches[: writer.text.left - 1])

@@ -80,7 +80,8 @@ def attention(
     """Attention by one of `STEPS`, differentiable: (B, N, S, D), (B, K, T, D), (B, K, T, D) -> (B, N, S, D).
 
     Query head n attends with key/value head n // (N/K). `causal`: query i sees the keys up to i + T - S. `scale` is
-    1/√D by default. Heads up to 256 wide, in float16, bfloat16 or float32. Raises InputError.
+    1/√D by default. Heads up to 256 wide, in float16, bfloat16 or float32; InputError for others, for shapes that do
+    not fit each other and for an unknown step.
     """
     if step == "reference":
         check_tensors(REFERENCE_DTYPES, q=q, k=k, v=v)

@@ -51,7 +51,7 @@ def attention(
 
     Query head n attends with key/value head n // (N/K). `causal`: query i sees the keys up to i + T - S, as when S new
     tokens follow T - S cached ones; one that sees none gives zeros. `scale` is 1/√D by default. `blocks` overrides what
-    a step would take. Raises InputError.
+    a step would take. Raises InputError for tensors that do not fit each other, or blocks that the device cannot hold.
     """
     return attention_with_lse(q, k, v, causal=causal, scale=scale, step=step, precision=precision, blocks=blocks)[0]
 

@@ -23,7 +23,8 @@ def cross_entropy(
 
     `targets` is int64; `step` is one of Triton's `STEPS`. "in_place" overwrites the logits, which nothing else
     may need (their producer's backward pass included), and can be differentiated once. The mean over no row is NaN, as
-    in torch; so is the loss of a target that is no column. Raises InputError.
+    in torch; so is the loss of a target that is no column. Raises InputError for logits that are not (rows, classes)
+    with a target for each row, for other dtypes, two devices and an unknown step.
     """
     from mlsys_lab.kernels.cross_entropy import triton_steps
 

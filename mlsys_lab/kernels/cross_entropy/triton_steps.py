@@ -22,7 +22,10 @@ WIDEST_BLOCK, WARPS = 4096, 8
 
 
 def cross_entropy(logits: torch.Tensor, targets: torch.Tensor, *, ignore_index: int, step: str) -> torch.Tensor:
-    """Mean loss over the rows that are not ignored, differentiable, by one of `STEPS`. Raises InputError."""
+    """Mean cross-entropy of logits (rows, classes) over rows whose target (rows,) is not `ignore_index`: a scalar.
+
+    Differentiable, by one of `STEPS`. Raises InputError for tensors that do not fit each other and an unknown step.
+    """
     check_step(step, STEPS)
     check_contiguous(DTYPES, logits=logits)
     check_contiguous((torch.int64,), targets=targets)

@@ -85,7 +85,8 @@ def decode_attention(
     """Attend with each sequence's one query over its first `lengths` cached tokens: (B, N, D) -> (B, N, D).
 
     The caches are (pages, page size, K, D); `table` (B, pages) says which pages hold a sequence, in order. Query head n
-    attends with key/value head n // (N/K). `scale` is 1/√D by default. Raises InputError.
+    attends with key/value head n // (N/K). `scale` is 1/√D by default. Raises InputError for tensors that do not fit
+    each other, pages that the caches do not have, and an unknown step.
     """
     if step == "reference":
         check_tensors(REFERENCE_DTYPES, q=q, k_cache=k_cache, v_cache=v_cache)

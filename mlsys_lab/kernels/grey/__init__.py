@@ -17,8 +17,9 @@ def reference(picture: torch.Tensor) -> torch.Tensor:
 
 
 def grey(picture: torch.Tensor, *, language: str = "numba", step: str = "interleaved") -> torch.Tensor:
-    """Brightness of a contiguous picture, by a step of a language's `STEPS`. Raises InputError.
+    """Brightness (rows, columns) of a contiguous picture, by a step of a language's `STEPS`.
 
-    "interleaved" takes (rows, columns, 3), "planar" (3, rows, columns).
+    "interleaved" takes (rows, columns, 3), "planar" (3, rows, columns). Raises InputError for another picture, and for
+    a language or step that there is not.
     """
     return perform("grey", language, step, picture)

@@ -100,7 +100,8 @@ def matmul(
     """act(a·b + bias): (M, K) · (K, N) -> (M, N), differentiable, by one of `STEPS`.
 
     `tile` overrides what the step would take. Operands may be transposes (`x.T` of a contiguous x). "descriptors" needs
-    rows whose length is a multiple of 16 bytes; others go the way of "persistent". Raises InputError.
+    rows whose length is a multiple of 16 bytes; others go the way of "persistent". Raises InputError for operands that
+    do not fit each other, options that there are not, and a tile beyond the device's shared memory.
     """
     _check(a, b, bias, activation, step, precision)
     if tile is not None:

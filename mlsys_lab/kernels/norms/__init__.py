@@ -27,7 +27,8 @@ def layer_norm(
 ) -> torch.Tensor:
     """Layer norm (x − mean) / √(variance + eps) · weight + bias for (…, D), (D,), (D,), differentiable.
 
-    `step` is one of Triton's `STEPS`. Computed in float32, given back in x's dtype. Raises InputError.
+    `step` is one of Triton's `STEPS`. Computed in float32, given back in x's dtype. Raises
+    InputError for arguments that no step takes: shapes, dtypes, devices, rows too wide, no bias.
     """
     from mlsys_lab.kernels.norms import triton_steps
 

@@ -48,7 +48,11 @@ RMS_THREADS, LAYER_THREADS, BACKWARD_THREADS = 1024, 512, 512
 
 
 def norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float, step: str) -> torch.Tensor:
-    """Layer norm along the last dimension, or RMS norm where there is no bias, differentiable. Raises InputError."""
+    """Layer norm of (…, D) along D, or RMS norm where there is no bias, differentiable.
+
+    `weight` and `bias` are (D,). Raises InputError for tensors that do not fit each other, rows wider than a program
+    takes, and an unknown step.
+    """
     check_step(step, STEPS)
     of_columns = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
     check_contiguous(DTYPES, x=x, **of_columns)

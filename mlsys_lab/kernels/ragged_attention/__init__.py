@@ -134,7 +134,8 @@ def ragged_attention(
     Sequence b of B has queries `starts`[b] to `starts`[b+1] - 1, at its last positions; their own keys are in the cache
     already. The caches are (pages, page size, K, D); `table` (B, pages) says which pages hold a sequence, in order.
     Query head n attends with key/value head n // (N/K). With a `window` a query sees itself and the `window` - 1 tokens
-    before. `scale` is 1/√D by default. Raises InputError.
+    before. `scale` is 1/√D by default. Raises InputError for tensors that do not fit each other, starts that are not in
+    order, pages that the caches do not have, and an unknown step.
     """
     if step in ("reference", "padded"):
         check_tensors(REFERENCE_DTYPES, q=q, k_cache=k_cache, v_cache=v_cache)

@@ -33,9 +33,10 @@ BLOCK, WARPS = 4096, 8
 
 
 def softmax(x: torch.Tensor, *, step: str | None = None) -> torch.Tensor:
-    """Softmax along the last dimension of a contiguous tensor, differentiable, by one of `STEPS`. Raises InputError.
+    """Softmax of a contiguous tensor (…, D) along D, differentiable, by one of `STEPS`.
 
-    Without a step: "one_pass" where a row fits the registers of a program, else "online".
+    Without a step: "one_pass" where a row fits the registers of a program, else "online". Raises InputError for another
+    tensor, rows too wide for the step, and an unknown step.
     """
     check_contiguous(DTYPES, x=x)
     _, width = rows_and_width(x)

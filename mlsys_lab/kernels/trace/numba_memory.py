@@ -131,7 +131,7 @@ class Memory:
 
 
 class Guarded(Memory):
-    """An array of a launch that is not recorded: an index outside of its dimension raises InputError."""
+    """An array of a launch that is not recorded; raises InputError for an index outside of its dimension."""
 
     def element(self, key: Any) -> int:
         """Position of an index in memory, counted in elements; InputError for one out of bounds."""

@@ -13,5 +13,8 @@ def reference(x: torch.Tensor) -> torch.Tensor:
 
 
 def transpose(x: torch.Tensor, *, language: str = "numba", step: str | None = None) -> torch.Tensor:
-    """Transpose of a contiguous matrix, by a step of a language's `STEPS` (by default the last). Raises InputError."""
+    """Transpose (n, m) of a contiguous matrix (m, n), by a step of a language's `STEPS`, by default the last.
+
+    Raises InputError for another tensor, and for a language or step that there is not.
+    """
     return perform("transpose", language, step, x)

@@ -27,7 +27,7 @@ class Blocks:
             raise InputError("a block has at least one number", got=self.size)
 
     def encode(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Codes and scales of a flat array."""
+        """Encode a flat array: codes, and the scale of each block."""
         blocks = nn.functional.pad(x, (0, -len(x) % self.size)).view(-1, self.size)
         scales = (blocks.abs().amax(1) / LEVELS).float()
         divisors = scales.masked_fill(scales == 0, 1).to(x.dtype)[:, None]

@@ -49,7 +49,7 @@ class Replica(ABC):
 
     @contextmanager
     def around_backward(self, is_last: bool) -> Iterator[None]:
-        """Context of a backward pass."""
+        """Context manager around a backward pass, the last of a step where `is_last`."""
         yield
 
     @abstractmethod

@@ -92,7 +92,7 @@ def measure_peak(rank: Rank) -> float:
 
 
 def add_up(rank: Rank, sent: Counter[str]) -> Counter[str]:
-    """Bytes by purpose of all ranks together."""
+    """Add up the bytes that ranks have sent, by purpose."""
     own = torch.from_numpy(np.frombuffer(json.dumps(sent).encode(), dtype=np.uint8).copy())
     total: Counter[str] = Counter()
     for one in all_gather_ring(rank, own):

@@ -14,7 +14,7 @@ from mlsys_lab.diffusion.digits import (
     diversity,
     feature_distance,
     load_digits,
-    memorised,
+    memorised_share,
     sheet,
     train_classifier,
     write_png,
@@ -74,8 +74,8 @@ def test_variety_and_copies():
     labels = train.labels[:10].repeat(36)
     assert diversity(repeated, labels) < diversity(train.images[:360], train.labels[:360])
     assert diversity(repeated[:10].repeat(3, 1, 1, 1) * 0, torch.arange(10).repeat(3)) == 0
-    assert memorised(held_out.images, train.images, held_out.images) == pytest.approx(0.05, abs=0.01)
-    assert memorised(train.images[:100] * 0.99, train.images, held_out.images) == 1
+    assert memorised_share(held_out.images, train.images, held_out.images) == pytest.approx(0.05, abs=0.01)
+    assert memorised_share(train.images[:100] * 0.99, train.images, held_out.images) == 1
 
 
 def read_png(path):

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from mlsys_lab.benchmark import load
 from mlsys_lab.diffusion import pretrained
-from mlsys_lab.diffusion.digits import accuracy, diversity, feature_distance, load_digits, memorised
+from mlsys_lab.diffusion.digits import accuracy, diversity, feature_distance, load_digits, memorised_share
 from mlsys_lab.diffusion.guidance import ClassifierFree, ClassifierGuided
 from mlsys_lab.diffusion.pretrained import FOLDER, JUDGE, MODEL, load_digits_model, load_judge, read_metadata
 from mlsys_lab.diffusion.samplers import SAMPLERS
@@ -74,7 +74,7 @@ def test_guidance_costs_variety(unguided, guided):
 def test_images_are_no_copies(unguided):
     """Of held-out digits 5 % are as near as that; 360 images know this share to 0.0115."""
     train, held_out = load_digits()
-    assert memorised(unguided, train.images, held_out.images) < 0.085
+    assert memorised_share(unguided, train.images, held_out.images) < 0.085
 
 
 def test_the_record_says_what_the_weights_do(unguided, judge, model):

@@ -26,13 +26,13 @@ class Recorded:
 @pytest.fixture
 def worker(monkeypatch):
     """A worker that measures, on a node with a GPU."""
-    stand = SimpleNamespace(performance=kernel_checks.LAB["double"].performance, measure=lambda opened: opened)
+    bench = SimpleNamespace(performance=kernel_checks.LAB["double"].performance, measure=lambda opened: opened)
 
     @contextmanager
-    def open_stands(lab, names, effort, gpu):
-        yield {"double": stand}
+    def open_benches(lab, names, effort, gpu):
+        yield {"double": bench}
 
-    monkeypatch.setattr(node, "open_stands", open_stands)
+    monkeypatch.setattr(node, "open_benches", open_benches)
     monkeypatch.setattr(node, "Sandbox", Recorded)
     monkeypatch.setattr(node, "find_lab", lambda name, labs: INFO)
     monkeypatch.setattr(node, "find_gpu", lambda: Gpu(1))

@@ -7,7 +7,7 @@ import pytest
 
 from mlsys_grader.cli import main
 from mlsys_grader.proving.draws import Draws, try_draws
-from mlsys_grader.proving.trials import trials
+from mlsys_grader.proving.trials import list_trials
 from mlsys_grader.proving.variants import VariantsOf
 from mlsys_lab.checks.labinfo import read_lab
 
@@ -18,7 +18,9 @@ VARIANTS = FIXTURES / "variants" / "tiny"
 @pytest.fixture
 def right(tiny):
     return [
-        one for one in trials(tiny, VariantsOf(read_lab(FIXTURES / "solutions" / "01-tiny"), VARIANTS)) if one.right
+        one
+        for one in list_trials(tiny, VariantsOf(read_lab(FIXTURES / "solutions" / "01-tiny"), VARIANTS))
+        if one.right
     ]
 
 

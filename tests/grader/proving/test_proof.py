@@ -9,8 +9,8 @@ from mlsys_grader.cli import main
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.engines import Result
 from mlsys_grader.judging.verdict import Verdict
-from mlsys_grader.proving.proof import caught, outcome
-from mlsys_grader.proving.trials import Trial, trials
+from mlsys_grader.proving.proof import count_caught, read_result
+from mlsys_grader.proving.trials import Trial, list_trials
 from mlsys_grader.proving.variants import Variant, VariantsOf
 from mlsys_lab.checks.deciding.artifact import Artifact
 from mlsys_lab.checks.labinfo import read_lab
@@ -95,35 +95,35 @@ BLANK = Trial("blank", "b", Artifact("b", ()), frozenset(["double", "mean", "tot
 
 
 def test_outcomes():
-    assert outcome(RIGHT, judged("double", "mean", "total")).holds
-    assert outcome(RIGHT, judged("double", "mean")).false_fails == ("total",)
-    assert outcome(WRONG, judged("double")).holds
-    assert outcome(WRONG, judged()).holds  # a mistake may show in more checks than it names
-    assert outcome(WRONG, judged("double", "mean")).false_passes == ("mean",)
-    assert not outcome(WRONG, judged("double", fault="the check itself failed")).holds
-    assert outcome(WRONG, Result("0", error="no sandbox")).error == "no sandbox"
+    assert read_result(RIGHT, judged("double", "mean", "total")).holds
+    assert read_result(RIGHT, judged("double", "mean")).false_fails == ("total",)
+    assert read_result(WRONG, judged("double")).holds
+    assert read_result(WRONG, judged()).holds  # a mistake may show in more checks than it names
+    assert read_result(WRONG, judged("double", "mean")).false_passes == ("mean",)
+    assert not read_result(WRONG, judged("double", fault="the check itself failed")).holds
+    assert read_result(WRONG, Result("0", error="no sandbox")).error == "no sandbox"
 
 
 def test_a_mistake_is_not_an_unwritten_task_nor_the_other_way_round():
-    assert outcome(BLANK, judged(unfinished=True)).holds
-    assert outcome(BLANK, judged()).misread == ("double", "mean", "total")
-    assert outcome(WRONG, judged("double", unfinished=True)).misread == ("mean", "total")
-    assert not outcome(WRONG, judged("double", unfinished=True)).holds
+    assert read_result(BLANK, judged(unfinished=True)).holds
+    assert read_result(BLANK, judged()).misread == ("double", "mean", "total")
+    assert read_result(WRONG, judged("double", unfinished=True)).misread == ("mean", "total")
+    assert not read_result(WRONG, judged("double", unfinished=True)).holds
 
 
 def test_a_check_that_was_not_asked_has_caught_nothing():
     some = Result("0", tuple(verdict for verdict in judged("double").verdicts if verdict.check != "total"))
-    assert outcome(WRONG, some).false_passes == ("total",)
-    assert not outcome(WRONG, Result("0")).holds
+    assert read_result(WRONG, some).false_passes == ("total",)
+    assert not read_result(WRONG, Result("0")).holds
 
 
 def test_only_mutants_prove_a_check(tiny):
-    proved = [outcome(RIGHT, judged("double", "mean")), outcome(WRONG, judged("double"))]
-    assert caught(tiny, proved) == {"double": 0, "mean": 1, "total": 1}
+    proved = [read_result(RIGHT, judged("double", "mean")), read_result(WRONG, judged("double"))]
+    assert count_caught(tiny, proved) == {"double": 0, "mean": 1, "total": 1}
 
 
 def test_every_kind_of_variant_is_tried(tiny: GradedLab):
-    tried = trials(tiny, VariantsOf(read_lab(SOLUTION), VARIANTS))
+    tried = list_trials(tiny, VariantsOf(read_lab(SOLUTION), VARIANTS))
     kinds = ["reference", "blank", "alternative", *["mutant"] * 5, *["mishap"] * 2]
     assert [trial.kind for trial in tried] == kinds
     assert [trial.right for trial in tried[:3]] == [True, False, True]

@@ -130,6 +130,20 @@ def test_a_misspelt_call_of_a_check_is_refused_by_line_and_name(checkout):
     release(folder, PYPROJECT)
 
 
+def test_a_misspelt_call_behind_another_one_is_refused(checkout):
+    with pytest.raises(InputError, match="no such check: got 'maen'"):
+        release(edit(checkout, 'check("mean")', 'check("mean"); check.inputs("maen", "few")'), PYPROJECT)
+
+
+@pytest.mark.parametrize(("called", "got"), [('check("double")', "double"), ("check", "no call of a check")])
+def test_a_grade_cell_that_does_not_call_its_check_is_refused(checkout, called, got):
+    with pytest.raises(InputError) as refused:
+        release(edit(checkout, 'check("mean")', called), PYPROJECT)
+    assert str(refused.value) == (
+        f"01-tiny: the grade cell 'mean' does not call its check: got {got}, expected check('mean')"
+    )
+
+
 def test_points_that_do_not_add_up_are_refused(checkout):
     with pytest.raises(InputError, match="wrong points: got 7, expected 6"):
         release(edit(checkout, "points = 6", "points = 7", "lab.toml"), PYPROJECT)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mlsys_grader.cli import main
-from mlsys_grader.release.scaffold import plan, with_entry
+from mlsys_grader.release.scaffold import add_entry, plan_lab
 
 PROJECT = Path(__file__).parents[3]
 TOPIC, NAME, TITLE = "paged-hello", "13-paged-hello", 'Hello: a "first" <lab>'
@@ -143,10 +143,10 @@ def test_a_lab_that_the_syllabus_plans_takes_its_number_and_chapter(tmp_path: Pa
     (tmp_path / "book").symlink_to(PROJECT / "book")
     for empty in ("solutions", "mlsys_lab/checks", "tests/labs"):
         (tmp_path / empty).mkdir(parents=True)
-    lab = plan(tmp_path, "diffusion")
+    lab = plan_lab(tmp_path, "diffusion")
     assert (lab.number, lab.chapter) == (12, "14-diffusion")
-    assert plan(tmp_path, "diffusion", chapter="13-serving").chapter == "13-serving"
-    assert plan(tmp_path, "ring-buffer").number == 13
+    assert plan_lab(tmp_path, "diffusion", chapter="13-serving").chapter == "13-serving"
+    assert plan_lab(tmp_path, "ring-buffer").number == 13
 
 
 def test_a_folder_that_is_no_checkout_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,5 +157,5 @@ def test_a_folder_that_is_no_checkout_is_told(tmp_path: Path, capsys: pytest.Cap
 
 def test_a_line_of_the_changelog_stands_behind_the_newest_editions_last_lab() -> None:
     old = "# C\n\n## 2\n\n- Chapters\n- Lab 1, a.\n- Rest\n\n## 1\n\n- Lab 0, z.\n"
-    assert with_entry(old, "- Lab 2, b.").splitlines()[4:8] == ["- Chapters", "- Lab 1, a.", "- Lab 2, b.", "- Rest"]
-    assert with_entry("## 2\n\n- Rest\n", "- Lab 2, b.") == "## 2\n\n- Lab 2, b.\n- Rest\n"
+    assert add_entry(old, "- Lab 2, b.").splitlines()[4:8] == ["- Chapters", "- Lab 1, a.", "- Lab 2, b.", "- Rest"]
+    assert add_entry("## 2\n\n- Rest\n", "- Lab 2, b.") == "## 2\n\n- Lab 2, b.\n- Rest\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mlsys_grader.cli import main
-from mlsys_grader.release.table import BEGIN, END, table_of_labs, with_table
+from mlsys_grader.release.table import BEGIN, END, replace_table, write_table
 from mlsys_lab.checks.labinfo import LabInfo, released_labs
 from mlsys_lab.errors import InputError
 
@@ -16,19 +16,19 @@ PROJECT = Path(__file__).parents[3]
 
 def test_a_row_says_what_one_builds_in_how_many_minutes_and_leads_to_the_notebook() -> None:
     lab = LabInfo(Path("labs/03-cuda"), "Kernels | two", "Ten kernels.", 280, 100)
-    row = table_of_labs([lab]).splitlines()[2]
+    row = write_table([lab]).splitlines()[2]
     assert row == "| 3 | [Kernels \\| two](labs/03-cuda/03-cuda.ipynb) | Ten kernels. | 280 |"
 
 
 def test_the_readme_of_this_checkout_holds_the_table_of_its_labs() -> None:
     readme = (PROJECT / "README.md").read_text(encoding="utf-8")
-    assert with_table(readme, table_of_labs(released_labs(PROJECT / "labs"))) == readme
+    assert replace_table(readme, write_table(released_labs(PROJECT / "labs"))) == readme
 
 
 @pytest.mark.parametrize("text", ["", f"{BEGIN}\n", f"{END}\n{BEGIN}\n", f"{BEGIN}\n{END}\n{BEGIN}\n{END}\n"])
 def test_a_readme_without_a_place_for_it_is_told(text: str) -> None:
     with pytest.raises(InputError, match="no place for the table of labs"):
-        with_table(text, "table")
+        replace_table(text, "table")
 
 
 def test_release_writes_the_table_and_check_holds_it(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:

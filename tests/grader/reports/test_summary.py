@@ -33,7 +33,9 @@ def record(student, marks, **change):
 def class_records():
     slow = record("bob", (1, 2, 0))
     slow = replace(slow, verdicts=tuple(replace(verdict, call_s=1.5) for verdict in slow.verdicts))
-    damaged = tuple(Verdict(n, n, m, 0, "the file is damaged") for n, m in (("double", 1), ("mean", 2), ("total", 3)))
+    damaged = tuple(
+        Verdict(n, n, m, 0, "the file is damaged", refused=True) for n, m in (("double", 1), ("mean", 2), ("total", 3))
+    )
     return [record("ada", (1, 2, 3)), slow, record("cy", (1, 0, 0)), record("dee", (0, 0, 0), verdicts=damaged)]
 
 
@@ -46,6 +48,13 @@ def test_the_figures_are_those_of_the_records(class_records, tiny):
     assert summary.whole == (("the file is damaged", ("dee",)),)
     assert summary.slowest[0] == ("bob", 4.5) and len(summary.slowest) == 3
     assert all(check.performance is None for check in summary.checks)
+
+
+def test_checks_that_fail_alike_are_no_submission_that_could_not_be_judged(tiny):
+    """It was judged: that all its checks say one thing, as of a function that ends without `return`, is a failure."""
+    alike = tuple(Verdict(n, n, m, 0, "`y` is None") for n, m in (("double", 1), ("mean", 2), ("total", 3)))
+    summary = summarise([record("eve", (0, 0, 0), verdicts=alike)], tiny)
+    assert summary.whole == () and summary.checks[0].failures == (Failure("`y` is None", 1),)
 
 
 def test_what_no_honest_code_does_is_listed(class_records, tiny, capsys):

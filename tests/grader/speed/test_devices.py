@@ -1,4 +1,4 @@
-"""Who holds a device, and for which checks there are open_stands."""
+"""Who holds a device, and for which checks there are open_benches."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ import timed_checks
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.sandbox.gpu import Gpu
 from mlsys_grader.speed import devices as module
-from mlsys_grader.speed.devices import find_measurable, hold_device, needs_gpu, open_stands
+from mlsys_grader.speed.devices import find_measurable, hold_device, needs_gpu, open_benches
 from mlsys_grader.speed.rounds import Effort
 from mlsys_lab.checks.labinfo import read_lab
 from mlsys_lab.checks.learner.spec import Lab
@@ -42,7 +42,7 @@ class Twice(GradedLab):
 
 
 class Standing:
-    """In place of a stand: its processes are another test's matter."""
+    """In place of a bench: its processes are another test's matter."""
 
     def __init__(self, performance, checks, check, path, effort, gpu):
         self.performance, self.gpu = performance, gpu
@@ -75,10 +75,10 @@ def test_one_submission_at_a_time_has_the_device_and_another_device_is_free():
 
 def test_two_checks_on_one_device_share_the_hold_on_it(twice, monkeypatch):
     """Each asking for it would wait for the other for ever."""
-    monkeypatch.setattr(module, "Stand", Standing)
+    monkeypatch.setattr(module, "Bench", Standing)
     assert [check.name for check in find_measurable(twice)] == ["mix", "mix_again"]
-    with open_stands(twice, {"mix", "mix_again"}, Effort(), Gpu(2)) as found:
-        assert list(found) == ["mix", "mix_again"] and {stand.gpu for stand in found.values()} == {Gpu(2)}
+    with open_benches(twice, {"mix", "mix_again"}, Effort(), Gpu(2)) as found:
+        assert list(found) == ["mix", "mix_again"] and {bench.gpu for bench in found.values()} == {Gpu(2)}
         assert not needs_gpu(found.values())
         other = hold("cpu")
         with pytest.raises(subprocess.TimeoutExpired):
@@ -87,9 +87,9 @@ def test_two_checks_on_one_device_share_the_hold_on_it(twice, monkeypatch):
 
 
 def test_only_what_is_asked_for_and_works_here(twice, monkeypatch):
-    monkeypatch.setattr(module, "Stand", Nowhere)
-    with open_stands(twice, {"mix"}, Effort(), Gpu()) as found:
+    monkeypatch.setattr(module, "Bench", Nowhere)
+    with open_benches(twice, {"mix"}, Effort(), Gpu()) as found:
         assert found == {}
     monkeypatch.setattr(module, "has_device", lambda kind: False)
-    with open_stands(twice, {"mix"}, Effort(), Gpu()) as found:
+    with open_benches(twice, {"mix"}, Effort(), Gpu()) as found:
         assert found == {}

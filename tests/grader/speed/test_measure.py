@@ -24,7 +24,7 @@ from mlsys_grader.grading.shards import judge_share, measure_share, merge
 from mlsys_grader.judging import performance
 from mlsys_grader.release.build import release
 from mlsys_grader.reports.export import to_csv
-from mlsys_grader.speed import devices as stands
+from mlsys_grader.speed import devices as benches
 from mlsys_grader.speed.rounds import Effort
 from mlsys_lab.checks.labinfo import find_lab
 from mlsys_lab.errors import InputError
@@ -79,7 +79,7 @@ def course_once(timed, timed_labs, tmp_path_factory):
     assert main([*command, "collect", str(home), "--lab", "timed"]) == 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(performance, "has_device", lambda kind: False)
-        patch.setattr(stands, "has_device", lambda kind: False)
+        patch.setattr(benches, "has_device", lambda kind: False)
         assert main([*command, "grade", "timed", "--time-factor", "3"]) == 0
     return Course.open(home / "course")
 

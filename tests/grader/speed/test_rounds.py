@@ -7,8 +7,8 @@ import pytest
 import timed_checks
 
 from mlsys_grader.sandbox.inside import wire
+from mlsys_grader.speed.bench import decide
 from mlsys_grader.speed.rounds import Effort, Match, Party
-from mlsys_grader.speed.stand import decide
 
 SPEED = timed_checks.LAB["mix"].performance
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.inference.adapters import Adapter, AdapterBank, adapted, merge, new_adapter
+from mlsys_lab.inference.adapters import Adapter, AdapterBank, apply_adapter, merge, new_adapter
 from tests.inference.adapters.making import EVERY, strong
 from tests.inference.making import build, draw
 
@@ -26,7 +26,7 @@ ADAPTERS = {
 def logits(tokens, adapter=None):
     if adapter is None:
         return MODEL(tokens)
-    with adapted(MODEL, adapter):
+    with apply_adapter(MODEL, adapter):
         return MODEL(tokens)
 
 
@@ -49,7 +49,7 @@ def test_tokens_of_one_pass_are_each_under_their_own_adapter(seed):
     def alone(layer, q, k, v):
         return v.repeat_interleave(q.shape[1] // v.shape[1], 1)
 
-    with torch.no_grad(), bank.applied(names):
+    with torch.no_grad(), bank.apply(names):
         together = MODEL(tokens, positions=places, attend=alone)[0]
     for name, token, row in zip(names, tokens[0], together, strict=True):
         one = merge(MODEL, ADAPTERS[name]) if name else MODEL

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from mlsys_lab.inference.adapters import adapted, new_adapter, train_adapter
+from mlsys_lab.inference.adapters import apply_adapter, new_adapter, train_adapter
 from mlsys_lab.models.training import loss, windows
 from tests.inference.making import build
 
@@ -21,7 +21,7 @@ def test_a_text_is_learnt_by_the_thin_matrices_alone():
     losses = train_adapter(model, adapter, ids, **how)
     assert len(losses) == 30 and losses[-1] < 0.5 * losses[0]
     text = windows(ids, np.array([3]), 12)
-    with torch.no_grad(), adapted(model, adapter):
+    with torch.no_grad(), apply_adapter(model, adapter):
         assert loss(model, text).item() < 0.5 * losses[0]
     assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
     assert all(one.requires_grad and one.grad is None for one in model.parameters())

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.inference.adapters import adapted
+from mlsys_lab.inference.adapters import apply_adapter
 from mlsys_lab.inference.cache import PageTables
 from mlsys_lab.inference.engine import Engine, Limits, Scheduler
 from mlsys_lab.inference.generate import Request, Sampling, generate
@@ -37,7 +37,7 @@ def requests(seed, greedy=False):
 
 
 def write_alone(request, adapter=None):
-    with adapted(MODEL, ADAPTERS[adapter]) if adapter else nullcontext():
+    with apply_adapter(MODEL, ADAPTERS[adapter]) if adapter else nullcontext():
         return generate(MODEL, [request])[0]
 
 

@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from mlsys_lab.cli import main
-from mlsys_lab.inference.adapters import adapted, load_adapter, new_adapter, save_adapter, train_adapter
+from mlsys_lab.inference.adapters import apply_adapter, load_adapter, new_adapter, save_adapter, train_adapter
 from mlsys_lab.inference.generate import Request, Sampling, generate
 from mlsys_lab.inference.pretrained import load_pair
 from mlsys_lab.inference.server.protocol import MODEL
@@ -73,7 +73,7 @@ def write(folders, model, prompt, most):
         stop=[[end]],
         stream=partial(Stream, PAIR.tokenizer),
     )
-    under = nullcontext() if model == MODEL else adapted(PAIR.target, load_adapter(folders[model], PAIR.target))
+    under = nullcontext() if model == MODEL else apply_adapter(PAIR.target, load_adapter(folders[model], PAIR.target))
     with under:
         return generate(PAIR.target, [request])[0][0].text
 

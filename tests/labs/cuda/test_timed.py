@@ -181,7 +181,7 @@ def test_the_blank_release_says_what_is_still_to_do() -> None:
     (
         ({"matmul_cpp": lambda: None}, r"matmul_cpp\(\) gives no text: got None, as from .*, expected str"),
         ({"CPP_TILE": 0}, "CPP_TILE is no side of a tile: got 0, expected a whole number from 1 on"),
-        ({"CPP_TILE": 64.0}, "CPP_TILE is no side of a tile: got 64.0"),
+        ({"CPP_TILE": 64.0}, r"CPP_TILE is not a whole number: got float 64\.0, expected int"),
         ({"matmul_cpp": lambda: "__global__ void product() {}"}, "matmul.cu has no such kernel: got 'matmul'"),
     ),
 )

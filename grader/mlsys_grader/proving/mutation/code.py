@@ -26,7 +26,7 @@ class Function:
 
     @cached_property
     def parameters(self) -> tuple[ast.arg, ...]:
-        """What callers give it, without `self`."""
+        """Names of the function's parameters, without `self`."""
         arguments = self.node.args
         return tuple(
             arg for arg in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs) if arg.arg != "self"
@@ -119,7 +119,7 @@ Operator = Callable[[ast.AST, Function], Iterator[str]]
 """Texts that may take the place of a node of a function: mistakes, one at a time."""
 
 
-def solved_code(text: str) -> Code:
+def read_solved_code(text: str) -> Code:
     """A notebook's artifact, of which what stands between the marks of a solution is the learner's."""
     own, inside = set[int](), False
     for number, line in enumerate(text.split("\n"), start=1):
@@ -129,7 +129,7 @@ def solved_code(text: str) -> Code:
     return Code(text, frozenset(own))
 
 
-def appended_code(text: str, definitions: str) -> Code:
+def read_appended_code(text: str, definitions: str) -> Code:
     """An artifact that ends with definitions, all of which are the learner's."""
     last = len(text.split("\n"))
     return Code(text, frozenset(range(last - len(definitions.split("\n")) + 1, last + 1)))

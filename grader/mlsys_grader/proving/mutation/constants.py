@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from mlsys_grader.proving.in_process import module_for
+from mlsys_grader.proving.in_process import load_for_check
 from mlsys_lab.checks.deciding.artifact import Artifact
 from mlsys_lab.checks.deciding.verdict import draw_inputs, public_inputs
 from mlsys_lab.checks.learner.attempt import attempt
@@ -27,7 +27,7 @@ def find_shown_values(reference: str, lab: Lab) -> Values:
     artifact = Artifact.parse("reference", reference)
     found: dict[tuple[str, str], dict[object, None]] = {}
     for check in lab.checks:
-        module = module_for(check, artifact)
+        module = load_for_check(check, artifact)
         for case in (case for case in check.cases if not case.hidden):
             # One program of a launch gets what all get, and an interpreter that is watched is slow.
             with _watch_calls(artifact, found, enough=check.uses if check.traced else ()):

@@ -17,7 +17,7 @@ FILE = "equivalent.toml"
 
 
 def read_equivalent(folder: Path) -> dict[str, str]:
-    """The reason by a mutant's name; nothing where a lab has no such file.
+    """Why each listed mutant is right after all, by the mutant's name: `folder`/equivalent.toml, or nothing without it.
 
     Raises `InputError` where the file is no TOML, a group has no reason or a mutant is named twice.
     """
@@ -40,7 +40,7 @@ def read_equivalent(folder: Path) -> dict[str, str]:
 
 
 def refuse_stale(reasons: Iterable[str], names: Iterable[str]) -> None:
-    """Raise `InputError` for the first name with a reason that no mutant has: its line was changed or is gone."""
+    """Raise `InputError` for the first of `reasons` whose name no mutant has any more, since its line was changed."""
     known = set(names)
     for name in reasons:
         if name not in known:

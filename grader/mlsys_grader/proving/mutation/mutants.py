@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from mlsys_grader.proving.mutation.code import Code, Function, Operator, appended_code, solved_code
+from mlsys_grader.proving.mutation.code import Code, Function, Operator, read_appended_code, read_solved_code
 from mlsys_grader.proving.mutation.constants import find_shown_values
 from mlsys_grader.proving.mutation.expressions import EXPRESSIONS
 from mlsys_grader.proving.mutation.statements import STATEMENTS, know_only, remember_results
@@ -37,10 +37,10 @@ class Mutant:
 def find_mutants(variants: VariantsOf, lab: Lab) -> Iterator[Mutant]:
     """Yield the mutants of the reference and of each alternative; no two of a source have the same syntax tree."""
     operators = (know_only(find_shown_values(variants.reference, lab)),)
-    yield from mutate(solved_code(variants.reference), "reference", operators)
+    yield from mutate(read_solved_code(variants.reference), "reference", operators)
     for path in variants.alternatives:
         definitions = path.read_text(encoding="utf-8")
-        yield from mutate(appended_code(variants.with_definitions(path), definitions), path.stem, operators)
+        yield from mutate(read_appended_code(variants.with_definitions(path), definitions), path.stem, operators)
 
 
 def mutate(code: Code, source: str, more: Sequence[Operator] = ()) -> Iterator[Mutant]:

@@ -56,7 +56,7 @@ class Tally:
 
     @property
     def summary(self) -> str:
-        """The counts in one line."""
+        """How many mutants were killed, are equivalent, survived and were not judged, in one line."""
         counts = {
             "killed": len(self.killed),
             "equivalent": sum(one.mutant.name in self.reasons and not one.killed_by for one in self.outcomes),

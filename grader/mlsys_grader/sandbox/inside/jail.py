@@ -166,7 +166,7 @@ def open_status() -> IO[str]:
     return open("/proc/self/status")  # noqa: PTH123 - pathlib is slower and this runs per submission
 
 
-def data_bytes(status: IO[str]) -> int:
+def read_data_bytes(status: IO[str]) -> int:
     """Bytes of private writable memory that this process has mapped, which is what RLIMIT_DATA counts."""
     status.seek(0)
     for line in status:

@@ -189,7 +189,7 @@ def _steps(column: int, audit: int) -> list[_Step]:
     ]
 
 
-def program(machine: str) -> bytes:
+def build_program(machine: str) -> bytes:
     """The filter for an architecture, as the kernel reads it. Raises `MissingToolError` for one that is not known."""
     if machine not in ARCHITECTURES:
         raise MissingToolError(
@@ -214,7 +214,7 @@ def install() -> None:
     Needs PR_SET_NO_NEW_PRIVS first. Raises `OSError` where the kernel does not take it.
     """
     machine = os.uname().machine
-    steps = program(machine)
+    steps = build_program(machine)
     buffer = ctypes.create_string_buffer(steps, len(steps))
     filtered = _Program(len(steps) // 8, ctypes.addressof(buffer))
     libc = ctypes.CDLL(None, use_errno=True)

@@ -41,7 +41,7 @@ class TooLargeError(WireError):
 
 
 class ClosedError(WireError):
-    """The other side is gone."""
+    """The process at the other end of the channel has gone."""
 
 
 class DeadlineError(WireError):

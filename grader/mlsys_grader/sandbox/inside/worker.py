@@ -208,7 +208,7 @@ def serve(channel: socket.socket, status: IO[str], told: int, *, jailed: bool) -
         if not order.get("traced"):  # where kernels are traced, nothing else is to have run: no import either
             _import_ahead(order["source"])
         gc.freeze()
-        already = jail.data_bytes(status)
+        already = jail.read_data_bytes(status)
         status.close()
         watch.announce(told, memory_bytes=order["memory_bytes"], cpu_s=order["cpu_s"])
         if jailed:

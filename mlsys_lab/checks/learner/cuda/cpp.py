@@ -16,6 +16,7 @@ import numpy as np
 from mlsys_lab.checks.learner.cuda.launches import ROWS, SIDE, TILE, blocks
 from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.checks.learner.texts import text_of
+from mlsys_lab.checks.learner.values import whole
 from mlsys_lab.errors import InputError
 
 if TYPE_CHECKING:
@@ -105,9 +106,9 @@ def _multiply_last(artifact: Any, arrays: Arrays, tile: int) -> Arrays:
 
 def side_of(artifact: Any) -> int:
     """CPP_TILE; InputError where it is no side of a square."""
-    tile = artifact.CPP_TILE
-    if isinstance(tile, bool) or not isinstance(tile, int) or not 1 <= tile <= 1 << 20:
-        raise InputError("CPP_TILE is no side of a tile", got=repr(tile)[:80], expected="a whole number from 1 on")
+    tile = int(whole("CPP_TILE", artifact.CPP_TILE))
+    if not 1 <= tile <= 1 << 20:
+        raise InputError("CPP_TILE is no side of a tile", got=tile, expected="a whole number from 1 on")
     return tile
 
 

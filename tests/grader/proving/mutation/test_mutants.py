@@ -3,7 +3,7 @@
 import ast
 import textwrap
 
-from mlsys_grader.proving.mutation.code import Code, appended_code, solved_code
+from mlsys_grader.proving.mutation.code import Code, read_appended_code, read_solved_code
 from mlsys_grader.proving.mutation.mutants import mutate
 from mlsys_grader.proving.mutation.statements import know_only
 
@@ -97,15 +97,17 @@ def test_long_statements_are_told_by_what_differs():
 def test_only_what_the_learner_writes_is_changed():
     own = "    ### BEGIN SOLUTION\n    return y + 2\n    ### END SOLUTION\n"
     text = f"def f(x):\n    y = x + 1\n{own}\n\ndef g(x):\n    return x + 3"
-    mutants = list(mutate(solved_code(text), "reference"))
+    mutants = list(mutate(read_solved_code(text), "reference"))
     assert mutants
     assert all("y = x + 1" in mutant.text and "return x + 3" in mutant.text for mutant in mutants)
     whole = f"{text}\n# %% cell 1000\ndef g(x):\n    return x + 4"
-    changed = list(mutate(appended_code(whole, "def g(x):\n    return x + 4"), "other"))
+    changed = list(mutate(read_appended_code(whole, "def g(x):\n    return x + 4"), "other"))
     assert changed and all(mutant.text.startswith(text) for mutant in changed)
 
 
 def test_patched_methods_are_reached_from_their_class():
-    code = solved_code("class A:\n    pass\n\n\ndef f(a):\n    return h(a)\n\n\ndef h(a):\n    return a\n\n\nA.f = f\n")
+    code = read_solved_code(
+        "class A:\n    pass\n\n\ndef f(a):\n    return h(a)\n\n\ndef h(a):\n    return a\n\n\nA.f = f\n"
+    )
     assert code.reached_from(["A"]) == {"A", "f", "h"}
     assert code.reached_from(["h"]) == {"h"}

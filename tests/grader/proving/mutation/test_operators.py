@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mlsys_grader.proving.mutation.code import Code, solved_code
+from mlsys_grader.proving.mutation.code import Code, read_solved_code
 from mlsys_grader.proving.mutation.expressions import EXPRESSIONS
 from mlsys_grader.proving.mutation.mutants import mutate
 from mlsys_grader.proving.mutation.statements import STATEMENTS, know_only, remember_results
@@ -144,4 +144,4 @@ def test_much_code_of_others():
 @pytest.mark.filterwarnings("ignore::SyntaxWarning")
 @pytest.mark.parametrize("lab", labs(), ids=lambda lab: lab.info.topic)
 def test_all_solutions(lab):
-    assert refuse_broken(solved_code(lab.reference)) > 100
+    assert refuse_broken(read_solved_code(lab.reference)) > 100

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mlsys_grader.cli import main
-from mlsys_grader.proving.mutation.code import solved_code
+from mlsys_grader.proving.mutation.code import read_solved_code
 from mlsys_grader.proving.mutation.equivalent import read_equivalent, refuse_stale
 from mlsys_grader.proving.mutation.mutants import find_mutants, mutate
 from mlsys_grader.proving.mutation.run import BY_CLOCK, judge_mutants, sample_mutants
@@ -20,7 +20,7 @@ VARIANTS = VariantsOf(read_lab(FIXTURES / "solutions" / "01-tiny"), FIXTURES / "
 
 def judged(lab, text, keep):
     """Outcomes, by the line that was changed, of mutants of a text whose name holds one of some words."""
-    mutants = [one for one in mutate(solved_code(text), "it") if any(word in one.name for word in keep)]
+    mutants = [one for one in mutate(read_solved_code(text), "it") if any(word in one.name for word in keep)]
     return {outcome.mutant.name: outcome for outcome in judge_mutants(lab, mutants)}
 
 

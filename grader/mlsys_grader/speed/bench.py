@@ -29,7 +29,7 @@ MEMORY_SLACK_BYTES = 512 << 20
 MEMORY_WAIT_S = 20.0
 
 
-class Stand:
+class Bench:
     """Where the performance points of one check are measured, submission after submission; a `with` block holds it.
 
     Whoever opens one holds the device (`speed.devices`). `checks` is the module of the lab's checks, to be found with
@@ -53,7 +53,7 @@ class Stand:
         """The device by torch's name, on both sides of a measurement."""
         return self._gpu.torch_device if self.performance.device == "cuda" else self.performance.device
 
-    def __enter__(self) -> Stand:
+    def __enter__(self) -> Bench:
         if not has_device(self.performance.device):
             raise MissingToolError(NO_CUDA)
         self._start()
@@ -129,7 +129,7 @@ def decide(performance: Performance, times: Times, device: str, effort: Effort) 
     if times.widest > effort.noise:
         spread = f"medians are known to {times.widest:.0%} only, {effort.noise:.0%} is needed"
         return leave_unmeasured(performance, f"too noisy here: {spread}", device)
-    ratio, least_s = times.ratio, floor_s(performance, times, device)
+    ratio, least_s = times.ratio, least_call_s(performance, times, device)
     baseline = "the library's speed" if performance.against == "library" else "this device's limit"
     earned, suspect = performance.earned(ratio.low), ""
     if times.net.high < least_s:
@@ -147,7 +147,7 @@ def _finite(ratio: Interval) -> tuple[float, float, float]:
     return low, median, high
 
 
-def floor_s(performance: Performance, times: Times, device: str) -> float:
+def least_call_s(performance: Performance, times: Times, device: str) -> float:
     """Seconds below which no honest call is: from the check, and from its work at the device's data sheet peaks.
 
     For a device that the table does not have, half the time that the same work took at the measured bound.

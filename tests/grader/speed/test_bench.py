@@ -21,9 +21,9 @@ import timed_checks
 import torch
 
 from mlsys_grader.sandbox.inside import timed, wire
-from mlsys_grader.speed import stand as module
+from mlsys_grader.speed import bench as module
+from mlsys_grader.speed.bench import Bench, least_call_s
 from mlsys_grader.speed.rounds import Effort, Party
-from mlsys_grader.speed.stand import Stand, floor_s
 from mlsys_grader.speed.times import Interval, Times
 from mlsys_lab.checks.learner.performance import Performance, Work
 from mlsys_lab.errors import CourseError, InputError, MissingToolError
@@ -66,26 +66,26 @@ def process(source):
 
 
 @pytest.fixture(scope="module")
-def stand():
-    with Stand(SPEED, "timed_checks", "mix", [str(CHECKS)], QUICK) as ready:
+def bench():
+    with Bench(SPEED, "timed_checks", "mix", [str(CHECKS)], QUICK) as ready:
         yield ready
 
 
 @pytest.fixture
-def measured(stand, monkeypatch):
+def measured(bench, monkeypatch):
     """Measures a submission, perhaps with another specification or effort."""
 
     def measure(source, **changes):
         for name, value in changes.items():
-            monkeypatch.setattr(stand, name, value)
-        return stand.measure(lambda: process(source))
+            monkeypatch.setattr(bench, name, value)
+        return bench.measure(lambda: process(source))
 
     return measure
 
 
 @pytest.fixture(scope="module")
-def honest(stand):
-    return stand.measure(lambda: process(HONEST))
+def honest(bench):
+    return bench.measure(lambda: process(HONEST))
 
 
 def test_an_honest_submission_earns_by_its_speed(honest):
@@ -133,8 +133,8 @@ def test_faster_than_can_be_is_no_mark_and_is_told(measured):
 
 def test_a_fraction_of_the_bound_is_measured_in_the_same_run():
     """The product takes 2·S·S·D operations twice: as a fraction of one plain product of that many, less than one."""
-    with Stand(bound_checks.LAB["mix"].performance, "bound_checks", "mix", [str(CHECKS)], QUICK) as stand:
-        verdict = stand.measure(lambda: process(HONEST))
+    with Bench(bound_checks.LAB["mix"].performance, "bound_checks", "mix", [str(CHECKS)], QUICK) as bench:
+        verdict = bench.measure(lambda: process(HONEST))
     assert verdict.measured and verdict.baseline == "this device's limit"
     assert 0 < verdict.low < 1
 
@@ -148,17 +148,17 @@ def test_too_noisy_is_not_measured(measured):
 def test_without_the_device_nothing_is_started(monkeypatch):
     monkeypatch.setattr(module, "has_device", lambda kind: False)
     monkeypatch.setattr(module, "_clean", None)
-    with pytest.raises(MissingToolError, match="no CUDA device here"), Stand(SPEED, "no_checks", "mix", [], QUICK):
+    with pytest.raises(MissingToolError, match="no CUDA device here"), Bench(SPEED, "no_checks", "mix", [], QUICK):
         pass
 
 
-def test_a_failure_of_the_courses_side_measures_nothing_and_the_next_finds_fresh_processes(measured, stand):
+def test_a_failure_of_the_courses_side_measures_nothing_and_the_next_finds_fresh_processes(measured, bench):
     """A submission that fills the device can bring it about: it must cost nobody else anything."""
-    before = list(stand._parties)
+    before = list(bench._parties)
     before[0].channel.shutdown(socket.SHUT_RDWR)
     broken = measured(HONEST)
     assert (broken.measured, broken.earned) == (False, None) and "the measurement itself failed" in broken.why
-    assert measured(HONEST).earned > 2 and not set(map(id, stand._parties)) & set(map(id, before))
+    assert measured(HONEST).earned > 2 and not set(map(id, bench._parties)) & set(map(id, before))
 
 
 def test_a_submission_has_so_much_time_and_no_more(measured):
@@ -178,7 +178,7 @@ Player.answer = answer
 
 
 def test_the_courses_own_failure_is_told(capfd):
-    nowhere = Stand(SPEED, "no_such_checks", "mix", [str(CHECKS)], QUICK)
+    nowhere = Bench(SPEED, "no_such_checks", "mix", [str(CHECKS)], QUICK)
     with pytest.raises(CourseError, match="the baseline's process did not start"), nowhere:
         pass
     assert "No module named 'no_such_checks'" in capfd.readouterr().err
@@ -204,10 +204,10 @@ def test_an_interval_of_a_median_holds_in_19_of_20_draws_or_more(count):
 
 def test_the_floor_is_the_data_sheets_or_half_the_measured_bound():
     speed = Performance(**{**vars(SPEED), "work": Work(3.35e12, 2 * 989.4e12, "bf16")})
-    assert floor_s(speed, Times(), "NVIDIA H100 80GB HBM3") == pytest.approx(2.0, rel=0.01)
-    assert floor_s(Performance(**{**vars(SPEED), "least_s": 5.0}), Times(), "cpu") == 5.0
+    assert least_call_s(speed, Times(), "NVIDIA H100 80GB HBM3") == pytest.approx(2.0, rel=0.01)
+    assert least_call_s(Performance(**{**vars(SPEED), "least_s": 5.0}), Times(), "cpu") == 5.0
     bound = Performance(**{**vars(speed), "against": "bound"})
-    assert floor_s(bound, Times(baseline=[Interval(4.0, 5.0, 6.0)]), "cpu") == 2.0
+    assert least_call_s(bound, Times(baseline=[Interval(4.0, 5.0, 6.0)]), "cpu") == 2.0
 
 
 @pytest.mark.parametrize(
