@@ -64,8 +64,9 @@ from dataclasses import dataclass
 #
 # **1a.** `parse_einsum(spec, *shapes)`: the operands' letters, the output's letters, and the size of each letter. Raise
 # `ValueError` where an operand has another number of axes than letters, where a letter has two sizes, where there are
-# more or fewer shapes than operands, or where the output has a letter that no operand has. (You may rely
-# on this, and need not check it: there are no spaces and no `...`, and a letter stands at most once in an operand.)
+# more or fewer shapes than operands, or where the output has a letter that no operand has. Small and capital letters
+# are different ones, and a size may be 0. (You may rely on this, and need not check it: there are no spaces and no
+# `...`, and a letter stands at most once in an operand.)
 #
 # **1b.** `einsum_flops`: done as that one loop nest, the innermost line runs once for every combination of *all*
 # letters. With $n$ operands it multiplies $n-1$ times, and adds once if anything is summed (the first addition, to
@@ -235,6 +236,8 @@ class TransformerConfig:
         object.__setattr__(self, "head_dim", self.head_dim or self.d_model // self.n_heads)
         if self.n_heads % self.n_kv_heads:
             raise ValueError(f"{self.n_heads} query heads do not divide among {self.n_kv_heads} key/value heads")
+        if self.norm == "rms" and self.norm_bias:
+            raise ValueError("an RMS norm has no bias")
 
 
 # %% [markdown]

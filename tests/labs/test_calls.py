@@ -26,7 +26,10 @@ ALLOWED = (
     "numpy",
     "torch",
     "mlsys_lab.errors",
-    *(f"mlsys_lab.checks.learner.{name}" for name in ("spec", "storage", "values", "trees", "findings", "texts")),
+    *(
+        f"mlsys_lab.checks.learner.{name}"
+        for name in ("spec", "storage", "values", "trees", "findings", "inputs", "texts")
+    ),
     "mlsys_lab.comm.rank",
     "mlsys_lab.kernels.trace",
     "mlsys_lab.kernels.cuda_cpp",

@@ -8,7 +8,7 @@ which a message calls the value, and raises `InputError` where it is something e
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType
 from typing import Any
 
@@ -43,6 +43,14 @@ def whole(name: str, got: Any) -> np.ndarray:
     return np.array(scalar, dtype=np.int64)
 
 
+def count(name: str, got: Any) -> np.ndarray:
+    """A whole number of up to 256 bits, as the text in which it crosses."""
+    scalar = _scalar(got)
+    if isinstance(scalar, int) and 2**63 <= abs(scalar) < 2**256:
+        return encode_text(scalar)
+    return encode_text(int(whole(name, got)))
+
+
 def word(name: str, got: Any, known: Sequence[str]) -> np.ndarray:
     """One of the words that are known, as the bytes in which it crosses."""
     if not isinstance(got, str) or got not in known:
@@ -72,9 +80,9 @@ def numbers(name: str, got: Any, *names: str) -> dict[str, np.ndarray]:
 
 
 def wholes(name: str, got: Any, keys: Sequence[str]) -> dict[str, np.ndarray]:
-    """A dictionary of whole numbers with exactly these keys, each as an int64 array without axes."""
-    if not isinstance(got, dict) or set(got) != set(keys):
-        found = ", ".join(map(str, got)) if isinstance(got, dict) else describe_value(got)
+    """A mapping of whole numbers with exactly these keys, each as an int64 array without axes."""
+    if not isinstance(got, Mapping) or set(got) != set(keys):
+        found = ", ".join(map(str, got)) if isinstance(got, Mapping) else describe_value(got)
         raise InputError(f"{name} is not a dictionary of what was asked for", got=found, expected=", ".join(keys))
     return {key: whole(f"{name}[{key!r}]", got[key]) for key in keys}
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -48,6 +50,25 @@ def test_a_number_that_does_not_fit_is_out_of_range() -> None:
     for kind, got in ((values.whole, 2**63), (values.number, 10**400)):
         with pytest.raises(InputError, match="x is out of range"):
             kind("x", got)
+
+
+@pytest.mark.parametrize("got", [0, 7, np.int64(7), 2**63, -(2**100)])
+def test_a_count_may_be_larger_than_64_bits(got: Any) -> None:
+    assert values.decode_text(values.count("x", got)) == str(int(got))
+
+
+@pytest.mark.parametrize("got", [7.0, True, "7", 2**256])
+def test_what_is_no_count_is_refused(got: Any) -> None:
+    with pytest.raises(InputError, match=r"^x is (not a whole number|out of range)"):
+        values.count("x", got)
+
+
+@pytest.mark.parametrize("kind", [dict, Counter, MappingProxyType])
+def test_any_mapping_is_a_dictionary(kind: Any) -> None:
+    assert {name: one.item() for name, one in values.wholes("f", kind({"a": 1, "b": 2}), "ab").items()} == {
+        "a": 1,
+        "b": 2,
+    }
 
 
 @pytest.mark.parametrize("got", [(1, 2), [1, 2.0], np.array([1, 2])])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from functools import partial, wraps
+from math import prod
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -16,8 +17,10 @@ from tests.labs.harness import labs
 
 LAB = next(lab for lab in labs() if lab.info.topic == "transformer-arithmetic")
 OWN = {
+    "einsum_flops": {"einsum_cost"},
     "parameter_table": {"parameters_gpt2", "parameters_llama"},
     "forward_products": {"forward_products"},
+    "parse_einsum": {"einsum_parse"},
     "state_bytes": {"state_bytes"},
     "activation_bytes": {"activation_bytes"},
     "step_products": {"step_products"},
@@ -34,9 +37,11 @@ def unwritten(*args: Any, **kwargs: Any) -> Any:
 
 def doubled(answer: Any) -> Any:
     """A wrong answer of the right form."""
+    if isinstance(answer, str):
+        return answer
     if isinstance(answer, dict):
         return {name: 2 * value for name, value in answer.items()}
-    return 2 * answer if isinstance(answer, int | list) else tuple(2 * value for value in answer)
+    return 2 * answer if isinstance(answer, int | list) else tuple(map(doubled, answer))
 
 
 @pytest.fixture
@@ -62,10 +67,41 @@ def test_a_slip_costs_the_checks_of_its_own_function(name: str, module: ModuleTy
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["parameter_table", "forward_products"])
+@pytest.mark.parametrize("name", ["parse_einsum", "parameter_table", "forward_products"])
 def test_an_unwritten_function_costs_its_own_checks(name: str, module: ModuleType) -> None:
     setattr(module, name, wraps(getattr(module, name))(partial(unwritten)))
     assert failed(module) == OWN[name]
+
+
+@pytest.mark.slow
+def test_a_list_that_grows_over_calls_costs_its_own_check(module: ModuleType) -> None:
+    right = module.forward_products
+
+    def growing(config: Any, batch: int, tokens: int, products: list[Any] = []) -> list[Any]:  # noqa: B006
+        products += right(config, batch, tokens)
+        return products
+
+    vars(module)["forward_products"] = growing
+    assert failed(module) == {"forward_products"}
+
+
+class Reading(NamedTuple):
+    """An einsum as a learner may read it: the tuple that is asked for, with names."""
+
+    operands: list[str]
+    output: str
+    sizes: dict[str, int]
+
+
+def test_functions_may_give_more_than_is_asked_for(module: ModuleType) -> None:
+    right = module.parse_einsum
+
+    def flops(spec: str, *shapes: Any) -> int:
+        read = module.parse_einsum(spec, *shapes)
+        return (len(read.operands) - 1 + any(x not in read.output for x in read.sizes)) * prod(read.sizes.values())
+
+    vars(module).update(parse_einsum=lambda spec, *shapes: Reading(*right(spec, *shapes)), einsum_flops=flops)
+    assert {name for name in failed(module) if name.startswith("einsum")} == set()
 
 
 def test_a_notebook_has_its_own_functions_back(module: ModuleType) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlsys_lab.checks.deciding.answers import agree
-from mlsys_lab.checks.deciding.transformer_arithmetic.given import answer_products, give
+from mlsys_lab.checks.deciding.transformer_arithmetic.given import Product, answer_products, give, sum_products
 from mlsys_lab.checks.deciding.transformer_arithmetic.oracle import (
     draw_batch,
     draw_model,
@@ -18,6 +18,7 @@ from mlsys_lab.checks.deciding.transformer_arithmetic.words import describe_call
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.transformer_arithmetic import counts as calls
 from mlsys_lab.checks.learner.transformer_arithmetic.models import rows_as_text
+from mlsys_lab.checks.learner.values import encode_text
 
 GPT2_KIND = {
     "position": "learned",
@@ -31,6 +32,21 @@ LLAMA_KIND = {
     "activation": "swiglu",
     **dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias", "norm_bias", "tied"), False),
 }
+SMALL_KIND = {**LLAMA_KIND, "position": "learned", "activation": "relu", "n_heads": 3, "n_kv_heads": 3}
+"""The model that the lab runs on its engine."""
+ROTARY_KIND = {"position": "rotary", "out_bias": False, "norm_bias": False, "tied": False}
+OTHER_BIASES = {"qkv_bias": False, "mlp_bias": False, "out_bias": True, "norm_bias": True}
+LARGE = {
+    "n_layers": 79,
+    "d_model": 8209,
+    "n_heads": 63,
+    "n_kv_heads": 9,
+    "head_dim": 129,
+    "d_ff": 28697,
+    "vocab_size": 128273,
+    "context": 8209,
+}
+"""Odd sizes near those of a model of 70 billion parameters: neither 32 bits nor a float32 hold its counts."""
 GPT2 = {"n_layers": 12, "d_model": 768, "n_heads": 12, "d_ff": 3072, "vocab_size": 50257, "context": 1024}
 LLAMA_8B = {
     "n_layers": 32,
@@ -41,6 +57,8 @@ LLAMA_8B = {
     "vocab_size": 128256,
     "context": 8192,
 }
+WIDE = {"d_model": 509, "d_ff": 2039, "vocab_size": 2003, "context": 23}
+"""Wide enough that trillions of tokens take more FLOPs than 64 bits count."""
 QUADRATIC = ("scores", "mixed")
 
 
@@ -75,16 +93,28 @@ def _products_expect(arrays: Arrays) -> Arrays:
 
 
 def _training_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    model, sequences = draw_model(rng, **case.params), int(rng.integers(1, 9))
+    low, high = case.params.get("sequences", (1, 9))
+    model, sequences = draw_model(rng, **case.params["kind"]), int(rng.integers(low, high))
     context = sizes_of(model).context
-    given = give(answer_products(model, (sequences, context), (1, context)))
-    return {"model": model, "tokens": np.array(sequences * context), **given}
+    answers = {(some, context): products_of_many(model, some, context) for some in (sequences, 1)}
+    return {"model": model, "tokens": np.array(sequences * context), **give({"forward_products": answers})}
+
+
+def products_of_many(model: np.ndarray, sequences: int, tokens: int) -> list[Product]:
+    """A forward pass over so many sequences: each adds what the second one adds to the first as torch runs them."""
+    one, two = (sum_products(products_of(model, batch, tokens)) for batch in (1, 2))
+    numbers = [
+        [a + (sequences - 1) * (b - a) for a, b in zip(of_one[1:], of_two[1:], strict=True)]
+        for of_one, of_two in zip(one, two, strict=True)
+    ]
+    return [(of_one[0], times, m, k, n) for of_one, (times, m, k, n) in zip(one, numbers, strict=True)]
 
 
 def _training_expect(arrays: Arrays) -> Arrays:
     context = sizes_of(arrays["model"]).context
-    rows = products_of(arrays["model"], int(arrays["tokens"]) // context, context, backward=True)
-    return {"training_flops": np.array(sum(2 * times * m * k * n for _, times, m, k, n in rows))}
+    rows = products_of(arrays["model"], 1, context, backward=True)
+    of_one = sum(2 * times * m * k * n for _, times, m, k, n in rows)
+    return {"training_flops": encode_text(int(arrays["tokens"]) // context * of_one)}
 
 
 def _share_inputs(rng: np.random.Generator, case: Case) -> Arrays:
@@ -120,8 +150,11 @@ CHECKS = (
                 "layer norms without biases, and a head of its own",
                 {**LLAMA_KIND, "norm": "layer", "activation": "gelu", "position": "learned"},
             ),
+            Case("the small model of Task 5: relu, RMS norms, learned positions", SMALL_KIND),
+            Case("layer norms and rotary positions, biases here and there", GPT2_KIND | ROTARY_KIND),
             Case("GPT-2", {"published": GPT2 | GPT2_KIND}),
-            Case("biases here and there", {"activation": "gelu", "norm": "layer"}, hidden=True),
+            Case("the other biases", GPT2_KIND | ROTARY_KIND | OTHER_BIASES, hidden=True),
+            Case("any biases", {"activation": "gelu", "norm": "layer"}, hidden=True),
         ),
         inputs=_model,
         run=calls.parameters,
@@ -145,6 +178,7 @@ CHECKS = (
                 {**LLAMA_KIND, "n_heads": 6, "n_kv_heads": 2, "tied": True, "qkv_bias": True},
             ),
             Case("SwiGLU with biases", {**LLAMA_KIND, "mlp_bias": True, "out_bias": True, "d_ff": 61}),
+            Case("a large one of untidy sizes", {"published": LARGE | LLAMA_KIND | {"mlp_bias": True}}),
             Case("Llama 3 8B", {"published": LLAMA_8B | LLAMA_KIND}, hidden=True),
             Case("any model with grouped heads", {"n_heads": 12, "n_kv_heads": 3, "activation": "swiglu"}, hidden=True),
         ),
@@ -165,6 +199,7 @@ CHECKS = (
         cases=(
             Case("a GPT-2", GPT2_KIND),
             Case("a Llama with grouped heads", {**LLAMA_KIND, "n_heads": 6, "n_kv_heads": 2}),
+            Case("the small model of Task 5", SMALL_KIND),
             Case("any model of six layers", {"n_layers": 6}, hidden=True),
         ),
         inputs=_products_inputs,
@@ -184,9 +219,11 @@ CHECKS = (
         title="FLOPs of training on so many tokens",
         points=5,
         cases=(
-            Case("a GPT-2", GPT2_KIND),
-            Case("a Llama", LLAMA_KIND),
-            Case("any model", {}, hidden=True),
+            Case("a GPT-2", {"kind": GPT2_KIND}),
+            Case("a Llama", {"kind": LLAMA_KIND}),
+            Case("the small model of Task 5", {"kind": SMALL_KIND}),
+            Case("trillions of tokens", {"kind": LLAMA_KIND | WIDE, "sequences": (10**11, 10**12)}),
+            Case("any model", {"kind": {}}, hidden=True),
         ),
         inputs=_training_inputs,
         run=calls.training_flops,
@@ -205,6 +242,7 @@ CHECKS = (
         cases=(
             Case("a GPT-2", GPT2_KIND),
             Case("a Llama", LLAMA_KIND),
+            Case("the small model of Task 5", SMALL_KIND),
             Case("any model", {}, hidden=True),
         ),
         inputs=_share_inputs,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 
 import numpy as np
@@ -15,6 +15,8 @@ from mlsys_lab.checks.learner.transformer_arithmetic import einsum as calls
 from mlsys_lab.checks.learner.values import encode_text
 
 RANK = 6
+MOST_LOOPS = 10_000
+"""Turns of a loop nest that is run to be counted."""
 Einsum = tuple[str, list[tuple[int, ...]]]
 
 
@@ -27,15 +29,18 @@ def _arrays(einsums: Sequence[Einsum]) -> Arrays:
     return arrays
 
 
-def _drawn(rng: np.random.Generator, spec: str, low: int, high: int) -> Einsum:
+def _drawn(rng: np.random.Generator, spec: str, ranges: Mapping[str, tuple[int, int]], odd: bool) -> Einsum:
+    """An einsum of sizes out of each letter's range, or out of that of "" where it has none."""
     left = spec.split("->")[0]
-    sizes = {letter: int(rng.integers(low, high)) for letter in sorted(set(left) - {","})}
+    sizes = {x: int(rng.integers(*ranges[x if x in ranges else ""])) | odd for x in sorted(set(left) - {","})}
     return spec, [tuple(sizes[letter] for letter in letters) for letters in left.split(",")]
 
 
 def _inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    low, high = case.params["sizes"]
-    return _arrays([_drawn(rng, spec, low, high) for spec in case.params["specs"]])
+    ranges, odd = case.params["sizes"], case.params.get("odd", False)
+    if not isinstance(ranges, Mapping):
+        ranges = {"": ranges}
+    return _arrays([_drawn(rng, spec, ranges, odd) for spec in case.params["specs"]])
 
 
 # --- einsum_parse ---------------------------------------------------------------------------------------------------
@@ -97,6 +102,16 @@ def loop_nest(spec: str, shapes: Sequence[Sequence[int]]) -> tuple[int, int]:
     return operations, len(touched)
 
 
+def count_nest(spec: str, shapes: Sequence[Sequence[int]]) -> tuple[int, int]:
+    """What `loop_nest` counts, by the lengths of the loops where they are too many to run, or none of them runs."""
+    operands, output, sizes = _read(spec, shapes)
+    loops = prod(sizes.values())
+    if 0 < loops <= MOST_LOOPS:
+        return loop_nest(spec, shapes)
+    each = len(operands) - 1 + (len(sizes) > len(output))
+    return each * loops, sum(prod(sizes[x] for x in letters) for letters in (*operands, output))
+
+
 def _cost_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     arrays = _inputs(rng, case)
     readings = {(spec, tuple(shapes)): _read(spec, shapes) for spec, shapes in calls.einsums(arrays)}
@@ -106,7 +121,7 @@ def _cost_inputs(rng: np.random.Generator, case: Case) -> Arrays:
 def _cost_expect(arrays: Arrays) -> Arrays:
     expected = {}
     for spec, shapes in calls.einsums(arrays):
-        operations, elements = loop_nest(spec, shapes)
+        operations, elements = count_nest(spec, shapes)
         given = calls.arguments(spec, shapes)
         expected[f"einsum_flops({given})"] = np.array(operations)
         expected[f"einsum_bytes({given})"] = np.array(2 * elements)
@@ -116,6 +131,34 @@ def _cost_expect(arrays: Arrays) -> Arrays:
 
 
 # --- einsum_order ---------------------------------------------------------------------------------------------------
+
+
+def _order_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    """Einsums, with what reading and counting the einsums of two gives that they may be contracted by."""
+    arrays = _inputs(rng, case)
+    readings, flops = {}, {}
+    for spec, shapes in calls.einsums(arrays):
+        for step, step_shapes in _steps(spec, shapes):
+            operands, output, sizes = _read(step, step_shapes)
+            asked = (step, tuple(step_shapes))
+            readings[asked] = (operands, output, sizes)
+            flops[asked] = (1 + (len(sizes) > len(output))) * prod(sizes.values())
+        readings[spec, tuple(shapes)] = _read(spec, shapes)
+    return arrays | give({"parse_einsum": readings, "einsum_flops": flops})
+
+
+def _steps(spec: str, shapes: Sequence[tuple[int, ...]]) -> Iterator[Einsum]:
+    """Both steps for each first pair, however the intermediate's letters are ordered and whichever operand is first."""
+    operands, output, sizes = _read(spec, shapes)
+    terms = list(zip(operands, shapes, strict=True))
+    for i, j in itertools.combinations(range(3), 2):
+        pair, third = (terms[i], terms[j]), terms[3 - i - j]
+        kept = {x for x in operands[i] + operands[j] if x in third[0] + output}
+        for order in itertools.permutations(sorted(kept)):
+            between = ("".join(order), tuple(sizes[x] for x in order))
+            for factors, result in ((pair, between[0]), ((between, third), output)):
+                for (a, of_a), (b, of_b) in (factors, factors[::-1]):
+                    yield f"{a},{b}->{result}", [of_a, of_b]
 
 
 def _order_expect(arrays: Arrays) -> Arrays:
@@ -148,6 +191,14 @@ def _describe(*names: str) -> Callable[[Arrays], str]:
     return describe
 
 
+LONG_SCORES = {
+    "specs": ("bnth,bnsh->bnts",),
+    "sizes": {"t": (40_001, 70_001), "s": (40_001, 70_001), "": (201, 399)},
+    "odd": True,
+}
+"""More than 2^53 turns of a nest, which a float cannot count one by one, and less than 2^63."""
+
+
 CHECKS = (
     Check(
         name="einsum_parse",
@@ -156,6 +207,8 @@ CHECKS = (
         cases=(
             Case("products of two", {"specs": ("ij,jk->ik", "bij,bjk->bik", "i,j->ij", "ij,ij->"), "sizes": (1, 9)}),
             Case("one operand, and three", {"specs": ("ij->ji", "ijk->j", "ab,bc,cd->ad"), "sizes": (1, 9)}),
+            Case("capital letters, which are others than small ones", {"specs": ("bTt,tT->Tb",), "sizes": (1, 9)}),
+            Case("an axis without entries", {"specs": ("ij,jk->ik",), "sizes": {"j": (0, 1), "": (1, 9)}}),
             Case(
                 "letters and shapes that do not fit",
                 {
@@ -163,17 +216,32 @@ CHECKS = (
                         ("ij,jk->ik", [(2, 3), (4, 5)]),
                         ("ij,jk->ik", [(2, 3), (1, 5)]),
                         ("ij,jk->ik", [(2, 3, 4), (3, 5)]),
+                        ("ij,jk->i", [(2, 3), (3,)]),
+                        ("ij,jk->ik", [(2, 0), (3, 4)]),
+                        ("ab,bc,ca->b", [(2, 3), (3, 4), (4, 5)]),
                         ("ij,jk->ik", [(2, 3)]),
+                        ("ij,jk->ij", [(2, 3)]),
                         ("ij->ij", [(2, 3), (2, 3)]),
                         ("ij,jk->il", [(2, 3), (3, 5)]),
                         ("ij->ji", [(2, 3)]),
                     ]
                 },
             ),
-            Case("large ones", {"specs": ("btd,dnh->bnth", "bnth,bnsh->bnts"), "sizes": (1, 30)}, hidden=True),
+            Case("large ones", {"specs": ("btd,dnh->bnth", "BNTH,BNSH->BNTS"), "sizes": (1, 30)}, hidden=True),
             Case(
                 "other mistakes",
-                {"wrong": [("abc,cb->a", [(2, 3, 4), (3, 4)]), ("abc,cb->a", [(2, 3, 4), (4, 3)]), ("a->", [(2, 2)])]},
+                {
+                    "wrong": [
+                        ("abc,cb->a", [(2, 3, 4), (3, 4)]),
+                        ("a->", [(2, 2)]),
+                        ("abc->a", [(2, 3)]),
+                        ("ab,bc->a", [(2, 3), (0, 4)]),
+                        ("ab,b->ba", [(2, 3)]),
+                        ("ab,ac,db->cd", [(2, 3), (2, 4), (5, 6)]),
+                        ("aB,bA->Ba", [(2, 3), (3,)]),
+                        ("abc,cb->a", [(2, 3, 4), (4, 3)]),
+                    ]
+                },
                 hidden=True,
             ),
         ),
@@ -194,7 +262,11 @@ CHECKS = (
         cases=(
             Case("matrix products", {"specs": ("ij,jk->ik", "bij,bjk->bik"), "sizes": (1, 7)}),
             Case("nothing summed, and everything", {"specs": ("i,j->ij", "ij,ij->", "ij,ij->ij"), "sizes": (1, 9)}),
+            Case("summed in one operand alone", {"specs": ("i,ij->i", "ij,jk->jk"), "sizes": (1, 9)}),
             Case("one operand, and three", {"specs": ("ij->ji", "ijk->j", "ab,bc,cd->ad"), "sizes": (2, 6)}),
+            Case("an axis without entries", {"specs": ("ij,jk->ik",), "sizes": {"j": (0, 1), "": (1, 9)}}),
+            Case("as large as in a model", {"specs": ("td,df->tf",), "sizes": (3001, 9999), "odd": True}),
+            Case("scores of many long sequences", LONG_SCORES),
             Case("four operands", {"specs": ("ab,bc,cd,da->", "a,b,c,d->abcd"), "sizes": (1, 5)}, hidden=True),
         ),
         inputs=_cost_inputs,
@@ -217,19 +289,22 @@ CHECKS = (
             Case("a low-rank update of a batch", {"specs": ("bd,dr,rf->bf", "btd,dr,rf->btf"), "sizes": (2, 90)}),
             Case("a letter that all three have", {"specs": ("bi,bij,bj->b", "bij,bjk,bk->bi"), "sizes": (2, 40)}),
             Case("the outer two belong together", {"specs": ("ab,cd,ba->cd", "ij,kl,jk->il"), "sizes": (2, 40)}),
-            Case("all of one size", {"specs": ("ij,jk,kl->il", "i,j,k->ijk"), "sizes": (4, 5)}),
+            Case("all of one size", {"specs": ("ij,jk,kl->il", "i,j,k->ijk", "a,b,ab->"), "sizes": (4, 5)}),
+            Case(
+                "the smaller intermediate is the dearer one",
+                {"specs": ("ij,jk,kl->il",), "sizes": {"i": (20, 23), "k": (20, 23), "j": (5, 7), "l": (100, 111)}},
+            ),
             Case("nothing can be summed before the end", {"specs": ("ij,ij,ij->i", "a,a,ab->b"), "sizes": (2, 40)}),
             Case("others", {"specs": ("abc,cd,bde->ae", "bi,bi,bi->b", "ac,cb,ab->"), "sizes": (2, 50)}, hidden=True),
         ),
-        inputs=_inputs,
+        inputs=_order_inputs,
         run=calls.order,
         describe=_describe("best_first_pair"),
         expect=_order_expect,
         compare=agree,
         pointer="Which letters does the first product still have, and who needs each of them later?",
         hint="A letter of the pair goes in the first step only if neither the third operand nor the output has it. "
-        "Each step is an einsum of two: your einsum_flops counts it, and the check above tells whether it counts "
-        "right. Keep the first pair where two are equal.",
+        "Each step is an einsum of two, which einsum_flops counts. Keep the first pair where two are equal.",
         uses=("parse_einsum", "einsum_flops", "best_first_pair"),
     ),
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import torch
 
@@ -26,6 +28,10 @@ from mlsys_lab.checks.learner.values import encode_text
 CUT_FROM = {"weights": 3, "gradients": 2, "optimizer": 1}
 """The stage of ZeRO from which on a kind is cut among the data-parallel devices."""
 ARRAYS = {"weights": [torch.bfloat16], "gradients": [torch.bfloat16], "optimizer": [torch.float32] * 3}
+
+
+MOST_TOKENS = 1000
+"""Tokens of a batch that the oracle runs."""
 
 
 def largest_shard(n: int, ways: int) -> int:
@@ -53,6 +59,21 @@ def kept_bytes(model: np.ndarray, batch: int, tokens: int) -> dict[str, int]:
     return {"none": whole, "selective": whole - others * scores, "full": whole - others * (one_layer - inputs)}
 
 
+def kept_at(model: np.ndarray, batch: int, tokens: int, step: int) -> dict[str, int]:
+    """What `kept_bytes` gives, for batches and lengths that are too long to run.
+
+    Sequences keep alike, and each a·T + b·T² bytes: a and b are what autograd saves at two lengths, `step` and twice.
+    """
+    if batch * tokens <= MOST_TOKENS:
+        return kept_bytes(model, batch, tokens)
+    near, far = kept_bytes(model, 1, step), kept_bytes(model, 1, 2 * step)
+    found = {}
+    for kind, size in near.items():
+        b = Fraction(far[kind] - 2 * size, 2 * step**2)
+        found[kind] = int(batch * tokens * (Fraction(size, step) + b * (tokens - step)))
+    return found
+
+
 def _of_one_layer(model: np.ndarray, batch: int, tokens: int) -> int:
     """What one more layer adds to what autograd saves."""
     deeper = model.copy()
@@ -64,9 +85,11 @@ def _of_one_layer(model: np.ndarray, batch: int, tokens: int) -> int:
 
 
 def _state_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    """Numbers of parameters that no tensor group divides evenly."""
+    """Numbers of parameters that no tensor group divides evenly, or that exceed an even cut by one."""
     n_parameters, data, tensor = (int(rng.integers(*case.params[name])) for name in ("parameters", "data", "tensor"))
     n_parameters += n_parameters % tensor == 0
+    if case.params.get("one over"):
+        n_parameters += 1 - n_parameters % (tensor * data)
     return {"n_parameters": np.array(n_parameters), "data": np.array(data), "tensor": np.array(tensor)}
 
 
@@ -87,13 +110,13 @@ def _activation_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     return {
         "model": draw_model(rng, even=tensor, **case.params["kind"]),
         "batch": draw_batch(rng, case),
-        "tokens": np.array(tensor * int(rng.integers(2, 20))),
+        "tokens": np.array(tensor * int(rng.integers(*case.params.get("tokens", (2, 20))))),
         "tensor": np.array(tensor),
     }
 
 
 def _activation_expect(arrays: Arrays) -> Arrays:
-    kept = kept_bytes(arrays["model"], int(arrays["batch"]), int(arrays["tokens"]))
+    kept = kept_at(arrays["model"], int(arrays["batch"]), int(arrays["tokens"]), int(arrays["tensor"]))
     return {f'recompute="{kind}"': np.array(size // int(arrays["tensor"])) for kind, size in kept.items()}
 
 
@@ -174,6 +197,10 @@ CHECKS = (
         cases=(
             Case("one device", {"parameters": (100, 10**6), "data": (1, 2), "tensor": (1, 2)}),
             Case("ZeRO over a few devices", {"parameters": (100, 10**6), "data": (2, 17), "tensor": (1, 2)}),
+            Case(
+                "one parameter more than comes out even",
+                {"parameters": (10**6, 10**9), "data": (5, 17), "tensor": (4, 9), "one over": True},
+            ),
             Case("both ways", {"parameters": (10**9, 10**11), "data": (2, 99), "tensor": (2, 9)}),
             Case("large clusters", {"parameters": (10**9, 10**12), "data": (99, 999), "tensor": (2, 65)}, hidden=True),
         ),
@@ -199,6 +226,7 @@ CHECKS = (
             Case("a Llama", {"kind": LLAMA_KIND}),
             Case("a tensor group of 4", {"kind": LLAMA_KIND, "tensor": 4}),
             Case("relu", {"kind": {**GPT2_KIND, "activation": "relu"}}),
+            Case("long sequences", {"kind": LLAMA_KIND, "tensor": 2, "tokens": (30_000, 70_000)}),
             Case("any model in a group of 2", {"kind": {}, "tensor": 2}, hidden=True),
         ),
         inputs=_activation_inputs,
@@ -224,7 +252,7 @@ CHECKS = (
         cases=(
             Case("ZeRO 3", {"zero_stage": 3}),
             Case("ZeRO 1, full recomputation", {"zero_stage": 1, "recompute": "full"}),
-            Case("tensor groups of 4", {"zero_stage": 3, "tensor": 4, "recompute": "selective"}),
+            Case("tensor groups of 4", {"zero_stage": 3, "tensor": 4, "recompute": "selective", "limit": 62}),
             Case("no ZeRO: more devices do not help", {"zero_stage": 0}),
             Case("ZeRO 2 in groups of 2", {"zero_stage": 2, "tensor": 2, "limit": 33}, hidden=True),
         ),

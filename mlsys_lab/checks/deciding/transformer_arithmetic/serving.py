@@ -8,9 +8,16 @@ import numpy as np
 import torch
 
 from mlsys_lab.checks.deciding.answers import agree
-from mlsys_lab.checks.deciding.transformer_arithmetic.counts import GPT2_KIND, LLAMA_KIND
+from mlsys_lab.checks.deciding.transformer_arithmetic.counts import GPT2_KIND, LARGE, LLAMA_KIND, SMALL_KIND
 from mlsys_lab.checks.deciding.transformer_arithmetic.given import answer_parameters, answer_products, give
-from mlsys_lab.checks.deciding.transformer_arithmetic.oracle import META, draw_model, products_of, sizes_of, weights_of
+from mlsys_lab.checks.deciding.transformer_arithmetic.oracle import (
+    META,
+    draw_model,
+    model_array,
+    products_of,
+    sizes_of,
+    weights_of,
+)
 from mlsys_lab.checks.deciding.transformer_arithmetic.words import describe_calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.transformer_arithmetic import serving as calls
@@ -49,9 +56,13 @@ def step_work(model: np.ndarray, batch: int, tokens: int) -> tuple[int, int]:
 
 def _memory_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     """Memories that are exactly full, one byte short, and smaller than the weights."""
-    model, tokens = draw_model(rng, **case.params), int(rng.integers(2, 100))
+    if "published" in case.params:
+        model, tokens = model_array(**case.params["published"]), int(rng.integers(10_000, 20_000))
+    else:
+        model, tokens = draw_model(rng, **case.params), int(rng.integers(2, 100))
     weights = sum(parameter.nbytes for parameter in weights_of(model).parameters())
-    full = [weights + count * cache_bytes(model, 1, tokens) for count in rng.integers(1, 30, 3).tolist()]
+    counts = rng.integers((1, 1, 2000), (30, 30, 5000)).tolist()
+    full = [weights + count * cache_bytes(model, 1, tokens) for count in counts]
     memory = [*full, *(size - 1 for size in full), weights // 2, weights]
     return {
         "model": model,
@@ -65,14 +76,13 @@ def _memory_inputs(rng: np.random.Generator, case: Case) -> Arrays:
 def _memory_expect(arrays: Arrays) -> Arrays:
     model, tokens = arrays["model"], int(arrays["tokens"])
     return {"kv_cache_bytes": np.array(cache_bytes(model, int(arrays["batch"]), tokens))} | {
-        calls.write_call(size): np.array(most_sequences(model, tokens, size))
-        for size in arrays["memory_bytes"].tolist()
+        calls.write_call(size): np.array(most_sequences(model, tokens, size)) for size in calls.memories(arrays)
     }
 
 
 def _batches_code(arrays: Arrays) -> list[str]:
     """A call of `largest_batch` for each memory, as code."""
-    return [f"tokens = {arrays['tokens']}", *map(calls.write_call, arrays["memory_bytes"].tolist())]
+    return [f"tokens = {arrays['tokens']}", *map(calls.write_call, calls.memories(arrays))]
 
 
 # --- decode_work ----------------------------------------------------------------------------------------------------
@@ -115,14 +125,17 @@ def _machine_inputs(rng: np.random.Generator, case: Case) -> Arrays:
         work = [step_work(model, most_sequences(model, tokens, size), tokens) for size in memory.tolist()]
         peak, bandwidth = np.array(work, dtype=np.float64).T * 2.0**20
     machines = np.stack([memory, bandwidth, peak, price], axis=1)
+    if "offers" in case.params:
+        machines = machines * np.array([(size, speed, speed, price) for size, speed, price in case.params["offers"]])
     if case.params.get("twice"):
         machines = np.concatenate([machines, machines])
+    names = np.arange(len(machines))[::-1] * (not case.params.get("one name"))  # not in the order of the alphabet
     batches = {size: most_sequences(model, tokens, size) for size in machines[:, 0].tolist()}
     earlier: Answers = {
         "largest_batch": {(tokens, size): batch for size, batch in batches.items()},
         "decode_work": {(batch, tokens): step_work(model, batch, tokens) for batch in batches.values() if batch},
     }
-    return {"model": model, "tokens": np.array(tokens), "machines": machines, **give(earlier)}
+    return {"model": model, "tokens": np.array(tokens), "machines": machines, "names": names, **give(earlier)}
 
 
 def _round(values: np.ndarray) -> np.ndarray:
@@ -133,13 +146,14 @@ def _round(values: np.ndarray) -> np.ndarray:
 def _machines_code(arrays: Arrays) -> list[str]:
     """The machines as code."""
     rows = [", ".join(np.format_float_positional(x, trim="-") for x in row) for row in arrays["machines"]]
-    machines = [f'    Machine("{calls.name_machine(i)}", {row}),' for i, row in enumerate(rows)]
+    named = zip(arrays["names"].tolist(), rows, strict=True)
+    machines = [f'    Machine("{calls.name_machine(i)}", {row}),' for i, row in named]
     return ["machines = [  # name, bytes, bytes a second, FLOP/s, dollars an hour", *machines, "]"]
 
 
 def _machine_expect(arrays: Arrays) -> Arrays:
     model, tokens, best = arrays["model"], int(arrays["tokens"]), None
-    for i, row in enumerate(arrays["machines"].tolist()):
+    for i, row in zip(arrays["names"].tolist(), arrays["machines"].tolist(), strict=True):
         memory_bytes, bandwidth, peak, price = map(Fraction, row)
         batch = most_sequences(model, tokens, float(memory_bytes))
         if not batch:
@@ -163,6 +177,9 @@ def _machine_expect(arrays: Arrays) -> Arrays:
     }
 
 
+OFFERS = ((2, 1, 1000), (1, 2, 3), (1, 1, 1), (1, 0.25, 0.5))
+"""Memory, speeds and price an hour of machines beside those of the third, which is the cheapest for a token."""
+
 CHECKS = (
     Check(
         name="serving_memory",
@@ -171,6 +188,7 @@ CHECKS = (
         cases=(
             Case("a Llama with grouped heads", {**LLAMA_KIND, "n_heads": 6, "n_kv_heads": 2}),
             Case("a GPT-2", GPT2_KIND),
+            Case("a large one and long sequences", {"published": LARGE | LLAMA_KIND}),
             Case("any model of six layers", {"n_layers": 6}, hidden=True),
         ),
         inputs=_memory_inputs,
@@ -191,6 +209,7 @@ CHECKS = (
         cases=(
             Case("a Llama with grouped heads", {"kind": {**LLAMA_KIND, "n_heads": 6, "n_kv_heads": 2}}),
             Case("a GPT-2, tied", {"kind": GPT2_KIND}),
+            Case("the small model of Task 5", {"kind": SMALL_KIND}),
             Case("the first token", {"kind": LLAMA_KIND, "first": True}),
             Case("any model", {"kind": {}}, hidden=True),
         ),
@@ -215,6 +234,9 @@ CHECKS = (
             Case("one machine, compute binds", {"machines": 1, "bound": "compute"}),
             Case("one machine, both times are equal", {"machines": 1, "bound": "both"}),
             Case("the fastest is dear", {"machines": 3, "bound": "memory", "dear": True}),
+            Case("neither the largest, nor the fastest, nor the cheapest hour", {"machines": 1, "offers": OFFERS}),
+            Case("one is a hair cheaper", {"machines": 1, "offers": ((1, 1, 1), (1, 1, 0.999999))}),
+            Case("two offers of one device", {"machines": 1, "offers": ((1, 1, 1), (1, 1, 2)), "one name": True}),
             Case("all fit", {"machines": 4}),
             Case("some are too small", {"machines": 5, "too small": 2}),
             Case("none fits", {"fits": False}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlsys_lab.checks.deciding.compare import close
-from mlsys_lab.checks.deciding.transformer_arithmetic.counts import GPT2_KIND, LLAMA_KIND
+from mlsys_lab.checks.deciding.transformer_arithmetic.counts import GPT2_KIND, LLAMA_KIND, SMALL_KIND
 from mlsys_lab.checks.deciding.transformer_arithmetic.given import answer_parameters, answer_products, give
 from mlsys_lab.checks.deciding.transformer_arithmetic.oracle import (
     draw_batch,
@@ -19,20 +19,11 @@ from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
 from mlsys_lab.checks.learner.transformer_arithmetic import step as calls
 from mlsys_lab.checks.learner.transformer_arithmetic.given import Answers
 
-SMALL_KIND = {
-    **LLAMA_KIND,
-    "position": "learned",
-    "activation": "relu",
-    "n_heads": 3,
-    "n_kv_heads": 3,
-}
-"""The model that the lab runs on its engine."""
-
 
 def _inputs(rng: np.random.Generator, case: Case) -> Arrays:
     return {
         "model": draw_model(rng, **case.params),
-        "batch": draw_batch(rng, case),
+        "batch": draw_batch(rng, case, least=2),
         "tokens": rng.integers(2, 20, ()),
     }
 
@@ -100,10 +91,11 @@ def _units_expect(arrays: Arrays) -> Arrays:
 
 def _predict_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     arrays = _inputs(rng, case)
-    rows, sizes = _rows(arrays).tolist(), (int(arrays["batch"]), int(arrays["tokens"]))
-    shapes = np.array(rows)[:, 1:]
+    sizes = (int(arrays["batch"]), int(arrays["tokens"]))
+    shapes = _rows(arrays)[:, 1:]
+    ran = products_of(arrays["model"], *sizes, backward=True)  # more than one of a shape, in no order
     earlier: Answers = {
-        "step_products": {sizes: [("a product", *row) for row in rows]},
+        "step_products": {sizes: [("a product", *row[1:]) for row in ran]},
         "elementwise_units": {sizes: int(_units_expect(arrays)["elementwise_units"])},
     }
     return arrays | {

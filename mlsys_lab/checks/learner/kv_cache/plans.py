@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from copy import deepcopy
 from typing import Any
 
 import numpy as np
 import torch
 
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.errors import InputError
 
 START, DROP, CUT = -1, -2, -10
 """What a plan does with the sequence of a column: begin it, drop it, or with CUT - n keep its first n tokens."""
@@ -55,16 +52,6 @@ def make_cache(artifact: Any, arrays: Arrays, model: Any, sequences: int) -> Any
     if "chunk" in arrays:
         return artifact.SlidingWindow(model, sequences=sequences, chunk=int(arrays["chunk"]))
     return artifact.Contiguous(model, sequences=sequences, capacity=int(arrays["capacity"]))
-
-
-@contextmanager
-def unchanged(**given: Any) -> Iterator[None]:
-    """Raise `InputError` where what is given to the learner's code is another after it."""
-    before = deepcopy(given)
-    yield
-    for name, value in given.items():
-        if value != before[name]:
-            raise InputError(f"your code changes its input `{name}`", got=str(value), expected=str(before[name]))
 
 
 def tensors(arrays: Arrays, *names: str) -> list[torch.Tensor]:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from mlsys_lab.checks.learner.kv_cache.plans import follow, make_cache, make_model, tensors, unchanged
+from mlsys_lab.checks.learner.inputs import unchanged
+from mlsys_lab.checks.learner.kv_cache.plans import follow, make_cache, make_model, tensors
 from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.checks.learner.values import array, describe_value, pair, parts, whole
 from mlsys_lab.errors import InputError

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.checks.learner.transformer_arithmetic.given import hand_answers
+from mlsys_lab.checks.learner.transformer_arithmetic.given import ask, ask_before
 from mlsys_lab.checks.learner.transformer_arithmetic.models import config_of, product_rows, rows_as_text
-from mlsys_lab.checks.learner.values import number, whole, wholes
+from mlsys_lab.checks.learner.values import count, number, wholes
 
 PARTS = ("embedding", "position", "attention", "mlp", "norm", "head")
 
@@ -20,6 +21,7 @@ def parameters(artifact: Any, arrays: Arrays) -> Arrays:
 def forward_products(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `forward_products`: the products of each name, as text."""
     config = config_of(artifact, arrays["model"])
+    ask_before(partial(artifact.forward_products, config, 1, 1))
     listed = artifact.forward_products(config, int(arrays["batch"]), int(arrays["tokens"]))
     return {name: rows_as_text(rows) for name, rows in product_rows("forward_products", listed).items()}
 
@@ -27,15 +29,18 @@ def forward_products(artifact: Any, arrays: Arrays) -> Arrays:
 def training_flops(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `training_flops`: FLOPs of a training run."""
     config = config_of(artifact, arrays["model"])
-    with hand_answers(artifact, arrays, config):
-        return {"training_flops": whole("training_flops", artifact.training_flops(config, int(arrays["tokens"])))}
+    ask_before(partial(artifact.training_flops, config, 2 * config.context))
+    flops = ask(partial(artifact.training_flops, config, int(arrays["tokens"])), artifact, arrays, config)
+    return {"training_flops": count("training_flops", flops)}
 
 
 def attention_share(artifact: Any, arrays: Arrays) -> Arrays:
     """Attention's share at a length, and the length at which it is one half."""
     config = config_of(artifact, arrays["model"])
-    with hand_answers(artifact, arrays, config):
-        return {
-            "attention_share": number("attention_share", artifact.attention_share(config, int(arrays["tokens"]))),
-            "crossover_tokens": number("crossover_tokens", artifact.crossover_tokens(config)),
-        }
+    ask_before(partial(artifact.attention_share, config, 1))
+    share = ask(partial(artifact.attention_share, config, int(arrays["tokens"])), artifact, arrays, config)
+    crossover = ask(partial(artifact.crossover_tokens, config), artifact, arrays, config)
+    return {
+        "attention_share": number("attention_share", share),
+        "crossover_tokens": number("crossover_tokens", crossover),
+    }

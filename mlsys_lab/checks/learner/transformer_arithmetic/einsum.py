@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.checks.learner.transformer_arithmetic.given import hand_answers
+from mlsys_lab.checks.learner.transformer_arithmetic.given import ask
 from mlsys_lab.checks.learner.values import describe_value, encode_text, pair, whole
 from mlsys_lab.errors import InputError
 
@@ -64,11 +65,15 @@ def cost(artifact: Any, arrays: Arrays) -> Arrays:
     for spec, shapes in einsums(arrays):
         given = arguments(spec, shapes)
         width = element_bytes(shapes)
-        with hand_answers(artifact, arrays):
-            got[f"einsum_flops({given})"] = whole("einsum_flops", artifact.einsum_flops(spec, *shapes))
-            got[f"einsum_bytes({given})"] = whole("einsum_bytes", artifact.einsum_bytes(spec, *shapes))
-            wide = artifact.einsum_bytes(spec, *shapes, element_bytes=width)
-        got[f"einsum_bytes({given}, element_bytes={width})"] = whole("einsum_bytes", wide)
+        asked: dict[str, Callable[[], Any]] = {
+            f"einsum_flops({given})": partial(artifact.einsum_flops, spec, *shapes),
+            f"einsum_bytes({given})": partial(artifact.einsum_bytes, spec, *shapes),
+            f"einsum_bytes({given}, element_bytes={width})": partial(
+                artifact.einsum_bytes, spec, *shapes, element_bytes=width
+            ),
+        }
+        for name, call in asked.items():
+            got[name] = whole(name.partition("(")[0], ask(call, artifact, arrays))
     return got
 
 
@@ -78,7 +83,7 @@ def order(artifact: Any, arrays: Arrays) -> Arrays:
     for spec, shapes in einsums(arrays):
         name = f"best_first_pair({arguments(spec, shapes)})"
         try:
-            best = artifact.best_first_pair(spec, *shapes)
+            best = ask(partial(artifact.best_first_pair, spec, *shapes), artifact, arrays)
         except Exception as error:
             error.add_note(f"an answer to {name}; if parse_einsum refuses, best_first_pair made an einsum of two that")
             error.add_note("does not fit: look at the letters and the shape that it gives the intermediate")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.checks.learner.transformer_arithmetic.given import hand_answers
+from mlsys_lab.checks.learner.transformer_arithmetic.given import ask, ask_before
 from mlsys_lab.checks.learner.transformer_arithmetic.models import RECOMPUTE, config_of
 from mlsys_lab.checks.learner.values import encode_text, whole, wholes
 
+DEFAULTS = {"zero_stage": 3, "tensor": 1, "recompute": "none"}
+"""Of `fewest_devices`: where a case has these, the call leaves them out."""
 KINDS = ("weights", "gradients", "optimizer")
 
 
@@ -27,6 +30,7 @@ def activation_bytes(artifact: Any, arrays: Arrays) -> Arrays:
     """Bytes of activations, without and with recomputation."""
     config = config_of(artifact, arrays["model"])
     batch, tokens, tensor = (int(arrays[name]) for name in ("batch", "tokens", "tensor"))
+    ask_before(partial(artifact.activation_bytes, config, tensor, 1, "none", tensor))
     return {
         f'recompute="{recompute}"': whole(f"activation_bytes, {recompute}", held)
         for recompute in RECOMPUTE
@@ -44,8 +48,9 @@ def fewest_devices(artifact: Any, arrays: Arrays) -> Arrays:
     config, found = config_of(artifact, arrays["model"]), {}
     recompute = RECOMPUTE[int(arrays["recompute"])]
     plan = {name: int(arrays[name]) for name in ("zero_stage", "tensor", "limit")} | {"recompute": recompute}
+    told = {name: value for name, value in plan.items() if value != DEFAULTS.get(name)}
     for memory_bytes in arrays["memory_bytes"].tolist():
-        with hand_answers(artifact, arrays, config):
-            least = artifact.fewest_devices(config, int(arrays["tokens"]), memory_bytes, **plan)
+        call = partial(artifact.fewest_devices, config, int(arrays["tokens"]), memory_bytes, **told)
+        least = ask(call, artifact, arrays, config)
         found[write_call(memory_bytes)] = encode_text(least if least is None else int(whole("fewest_devices", least)))
     return found

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+from mlsys_lab.checks.learner.inputs import unchanged
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.checks.learner.transformer_arithmetic.given import hand_answers
+from mlsys_lab.checks.learner.transformer_arithmetic.given import ask, ask_before
 from mlsys_lab.checks.learner.transformer_arithmetic.models import config_of
 from mlsys_lab.checks.learner.values import describe_value, encode_text, number, pair, whole
 from mlsys_lab.errors import InputError
 
 BOUNDS = ("memory", "compute")
+AS_FLOATS = 4
+"""Memories that are asked about as floats too: three that are full and one that lacks a byte."""
 
 
-def write_call(memory_bytes: int) -> str:
+def memories(arrays: Arrays) -> list[int | float]:
+    """The memories that are asked about: whole numbers of bytes, and the first ones as floats too."""
+    whole_bytes = arrays["memory_bytes"].tolist()
+    return [*whole_bytes, *map(float, whole_bytes[:AS_FLOATS])]
+
+
+def write_call(memory_bytes: float) -> str:
     """A call of `largest_batch` for so much memory, as code: the name of its answer."""
     return f"largest_batch(config, tokens, {memory_bytes})"
 
@@ -21,11 +31,11 @@ def write_call(memory_bytes: int) -> str:
 def serving_memory(artifact: Any, arrays: Arrays) -> Arrays:
     """Bytes of the cache, and the largest batches in several memories."""
     config, tokens = config_of(artifact, arrays["model"]), int(arrays["tokens"])
+    ask_before(partial(artifact.kv_cache_bytes, config, 1, 1))
     cache = artifact.kv_cache_bytes(config, int(arrays["batch"]), tokens)
     found = {"kv_cache_bytes": whole("kv_cache_bytes", cache)}
-    for memory_bytes in arrays["memory_bytes"].tolist():
-        with hand_answers(artifact, arrays, config):
-            batch = artifact.largest_batch(config, tokens, memory_bytes)
+    for memory_bytes in memories(arrays):
+        batch = ask(partial(artifact.largest_batch, config, tokens, memory_bytes), artifact, arrays, config)
         found[write_call(memory_bytes)] = whole("largest_batch", batch)
     return found
 
@@ -33,8 +43,9 @@ def serving_memory(artifact: Any, arrays: Arrays) -> Arrays:
 def decode_work(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `decode_work`: FLOPs and bytes of one decode step."""
     config, sizes = config_of(artifact, arrays["model"]), (int(arrays["batch"]), int(arrays["tokens"]))
-    with hand_answers(artifact, arrays, config):
-        flops, moved = pair("decode_work", artifact.decode_work(config, *sizes), "FLOPs", "bytes")
+    ask_before(partial(artifact.decode_work, config, 1, 1))
+    work = ask(partial(artifact.decode_work, config, *sizes), artifact, arrays, config)
+    flops, moved = pair("decode_work", work, "FLOPs", "bytes")
     return {"FLOPs": whole("FLOPs", flops), "bytes": whole("bytes", moved)}
 
 
@@ -45,10 +56,12 @@ def name_machine(i: int) -> str:
 
 def choose_machine(artifact: Any, arrays: Arrays) -> Arrays:
     """The choice among machines: which, how many at a time, how fast, what binds, at what price."""
-    machines = [artifact.Machine(name_machine(i), *row) for i, row in enumerate(arrays["machines"].tolist())]
+    offers = zip(arrays["names"].tolist(), arrays["machines"].tolist(), strict=True)
+    machines = [artifact.Machine(name_machine(i), *row) for i, row in offers]
     config = config_of(artifact, arrays["model"])
-    with hand_answers(artifact, arrays, config):
-        choice = artifact.choose_machine(config, int(arrays["tokens"]), machines)
+    with unchanged(machines=machines):
+        call = partial(artifact.choose_machine, config, int(arrays["tokens"]), machines)
+        choice = ask(call, artifact, arrays, config)
     if choice is None:
         return {"choose_machine": encode_text(None)}
     if not isinstance(choice, artifact.Choice):

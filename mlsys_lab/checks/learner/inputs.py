@@ -1,0 +1,24 @@
+"""What a check hands to a learner's code, and whether it is still the same afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any
+
+from mlsys_lab.errors import InputError
+
+SHOWN = 300
+"""Characters of an input that a message shows."""
+
+
+@contextmanager
+def unchanged(**given: Any) -> Iterator[None]:
+    """Raise `InputError` where what is given to the learner's code is another after it."""
+    before = deepcopy(given)
+    yield
+    for name, value in given.items():
+        if value != before[name]:
+            got, expected = (str(shown)[:SHOWN] for shown in (value, before[name]))
+            raise InputError(f"your code changes its input `{name}`", got=got, expected=expected)
