@@ -22,6 +22,7 @@ FIELDS = {
     "minutes",
     "points",
     "withheld",
+    "traced",
     "reference",
     "readings",
     "extras",
@@ -34,9 +35,10 @@ FIELDS = {
 class LabInfo:
     """One lab: its folder (`01-autograd`) and what its lab.toml says.
 
-    `withheld` are the modules of mlsys_lab that the lab asks learners to write; `reference` is the one that stands in
-    for their work in later labs. `extras` are the extras of pyproject.toml that the lab needs. `checks_module` defines
-    `LAB`: this topic's package in mlsys_lab.checks.deciding, unless an instructor's lab names its own.
+    `withheld` are the modules of mlsys_lab that the lab asks learners to write, `traced` those that are there only
+    where nothing but kernels is run, and traced; `reference` is the module that stands in for their work in later labs.
+    `extras` are the extras of pyproject.toml that the lab needs. `checks_module` defines `LAB`: this topic's package in
+    mlsys_lab.checks.deciding, unless an instructor's lab names its own.
     """
 
     folder: Path
@@ -45,6 +47,7 @@ class LabInfo:
     minutes: int
     points: float
     withheld: tuple[str, ...] = ()
+    traced: tuple[str, ...] = ()
     readings: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()
     prerequisite_labs: tuple[str, ...] = ()
@@ -113,6 +116,7 @@ def read_lab(folder: Path) -> LabInfo:
         minutes=int(_positive(path, table, "minutes")),
         points=_positive(path, table, "points"),
         withheld=_names(path, table, "withheld"),
+        traced=_names(path, table, "traced"),
         readings=_names(path, table, "readings"),
         extras=_names(path, table, "extras"),
         prerequisite_labs=_names(path, before, "labs"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlsys_lab.checks.deciding.snippet import write_snippet
-from mlsys_lab.checks.deciding.verdict import draw_inputs, judge_case, public_inputs
+from mlsys_lab.checks.deciding.verdict import bind_call, draw_inputs, judge_case, public_inputs, shown_inputs
 from mlsys_lab.checks.learner.attempt import attempt
 from mlsys_lab.checks.learner.spec import Case, Check, Mismatch
 from mlsys_lab.errors import CourseError
@@ -73,12 +73,12 @@ def run_check(
         if case.hidden and not hidden:
             continue
         inputs = draw_inputs(check, case, seed)
-        outcome = attempt(check, artifact, public_inputs(inputs), patience)
+        outcome = attempt(bind_call(check, inputs), artifact, public_inputs(inputs), patience)
         time_s, tried = time_s + outcome.time_s, tried + 1
         mismatch = outcome.problem
         if outcome.arrays is not None:
             mismatch = judge_case(check, case, inputs, outcome.arrays)
         if mismatch is not None:
-            given = "" if case.hidden else write_snippet(check, case, public_inputs(inputs))
+            given = "" if case.hidden else write_snippet(check, case, shown_inputs(check, inputs))
             return Report(check, False, case, mismatch, time_s, outcome.unfinished, tried, given)
     return Report(check, True, None, None, time_s, cases=tried)

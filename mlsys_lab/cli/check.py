@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     notebook = read_notebook(path)
     lab = lab_of(notebook, lab)
     artifact = export_cells(notebook)
-    refuse_withheld(artifact, lab.withheld)
+    refuse_withheld(artifact, (*lab.withheld, *lab.traced))
     console = Console(highlight=False)
     reports = []
     with console.status(f"checking {escape(str(path))} in a fresh process …") as status:

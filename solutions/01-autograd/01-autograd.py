@@ -206,8 +206,9 @@ check("value_functions")
 # **2b.** `backward(root, seed)`: add $\partial\,\mathrm{root}/\partial\,\mathrm{node} \cdot \mathrm{seed}$ to every
 # node, by calling `node.accumulate(...)`. Keep the gradients that are still travelling in a dictionary of this call. If
 # they travelled in `node.grad` itself, a second `backward` would pass the first one's gradients on again. Use only
-# `edges` and `accumulate`: the same lines will then run your tensors in Task 4. One more habit pays off there:
-# write `a = a + b`, not `a += b`, because `+=` changes an array in place, and somebody else may hold the same array.
+# `edges` and `accumulate`, once for each node: the same lines will then run your tensors in Task 4. Two habits pay off
+# there. Write `a = a + b`, not `a += b`, because `+=` changes an array in place, and somebody else may hold the same
+# array. And take a gradient out (`pop`) once it is passed on: whatever you still hold counts in Task 8.
 #
 # **Size:** about 10 lines and about 8 lines. **Cost:** one visit per node and one `vjp` per edge.
 

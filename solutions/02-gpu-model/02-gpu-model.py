@@ -189,7 +189,8 @@ for name in ("T4", "A100 80GB", "H100"):
 #
 # $$\sum_i \Big(\frac{o + b_i / \beta}{t_i} - 1\Big)^2,$$
 #
-# which is linear in the unknowns $o$ and $1 / \beta$.
+# which is linear in the unknowns $o$ and $1 / \beta$. Whatever is least counts: where times rise faster than sizes, $o$
+# comes out below 0, and says that a line is no model of them.
 #
 # **Size:** about 9 and 3 lines. **Cost:** with m sizes, a least-squares problem of m rows and 2 columns.
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from mlsys_lab.checks.deciding.snippet import write_snippet
-from mlsys_lab.checks.deciding.verdict import draw_inputs, public_inputs
+from mlsys_lab.checks.deciding.verdict import bind_call, draw_inputs, public_inputs, shown_inputs
 from mlsys_lab.checks.learner.ranks import run_on_threads
 from mlsys_lab.checks.learner.spec import Arrays, Check
 from mlsys_lab.checks.learner.values import decode_text
@@ -83,8 +83,8 @@ def public_cases(check: Check) -> Iterator[tuple[Arrays, str]]:
     """Inputs of each public case, and the code that is shown of it."""
     for case in check.cases:
         if not case.hidden:
-            inputs = public_inputs(draw_inputs(check, case, PUBLIC_SEED))
-            yield inputs, write_snippet(check, case, inputs)
+            inputs = draw_inputs(check, case, PUBLIC_SEED)
+            yield inputs, write_snippet(check, case, shown_inputs(check, inputs))
 
 
 @pytest.mark.parametrize(("lab", "check"), CHECKS, ids=[f"{lab.info.topic}: {check.name}" for lab, check in CHECKS])
@@ -93,8 +93,8 @@ def test_the_code_of_a_public_case_runs_and_gives_what_is_asked(lab: LabUnderTes
     for inputs, code in public_cases(check):
         values = values_of(code, dict(names))
         assert values or "print(" in code, f"check {check.name} has no `ask`, code that asks what `run` asks:\n{code}"
-        call = partial(run_on_threads, check) if check.ranks else check.run
-        asked = call(reference_of(lab), inputs)
+        call = partial(run_on_threads, check) if check.ranks else bind_call(check, inputs).run
+        asked = call(reference_of(lab), public_inputs(inputs))
         texts = [decode_text(array) for array in asked.values() if array.dtype == np.uint8]
         refused = any(isinstance(value, ValueError) for value in values)
         assert refused == ("ValueError" in texts or bool(asked.get("refused", False))), code

@@ -16,9 +16,13 @@ from mlsys_lab.checks.sides import DECIDING, HOME, LEARNER, add_imports, find_fi
 
 @dataclass(frozen=True)
 class GradedLab:
-    """One lab to be graded. Tests and instructors register labs of their own by `checks` in lab.toml."""
+    """One lab to be graded. Tests and instructors register labs of their own by `checks` in lab.toml.
+
+    `untraced`: as processes see it that run more of a submission than its kernels.
+    """
 
     info: LabInfo
+    untraced: bool = False
 
     @property
     def name(self) -> str:
@@ -34,6 +38,17 @@ class GradedLab:
     def checks(self) -> Lab:
         """The lab's checks, imported at first use."""
         return self.info.load_checks()
+
+    @property
+    def withheld(self) -> tuple[str, ...]:
+        """The modules of mlsys_lab that are not inside."""
+        return self.info.withheld + (self.info.traced if self.untraced else ())
+
+    @property
+    def call_modules(self) -> tuple[str, ...]:
+        """The modules of calls that are wanted inside."""
+        asked = tuple(check for check in self.checks.checks if not (self.untraced and check.traced))
+        return Lab(self.topic, asked).call_modules
 
     @property
     def checks_files(self) -> list[Path]:

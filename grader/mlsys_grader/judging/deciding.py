@@ -27,7 +27,8 @@ from typing import Any, NoReturn
 from mlsys_grader.sandbox.inside import jail, wire
 from mlsys_lab.checks.deciding.verdict import draw_inputs, public_inputs
 from mlsys_lab.checks.learner.limits import OutOfTimeError, time_limit
-from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Lab, Mismatch
+from mlsys_lab.checks.learner.spec import Arrays, Ask, Case, Check, Lab, Mismatch
+from mlsys_lab.errors import InputError
 
 MEMORY_BYTES = 2 << 30
 """What inputs, oracle and comparison may map beyond what was there before."""
@@ -97,9 +98,11 @@ class Decider:
         self._lab = lab
         self._inputs: dict[tuple[str, str], Arrays] = {}
         self._expected: dict[tuple[str, str], Arrays] = {}
+        self._partners: dict[tuple[str, str], Ask] = {}
         self._kinds: dict[str, Callable[[Check, Case, wire.Frame], wire.Frame]] = {
             "draw": self._draw,
             "expect": self._expect,
+            "reply": self._reply,
             "compare": self._compare,
         }
 
@@ -122,12 +125,23 @@ class Decider:
     def _draw(self, check: Check, case: Case, question: wire.Frame) -> wire.Frame:
         inputs = draw_inputs(check, case, question.meta["seed"])
         self._inputs[check.name, case.name] = inputs
+        if check.partner is not None:
+            self._partners[check.name, case.name] = check.partner(inputs)
         return wire.Frame("inputs", arrays=public_inputs(inputs))
 
     def _expect(self, check: Check, case: Case, question: wire.Frame) -> wire.Frame:
         key = check.name, case.name
         self._expected[key] = check.expect(self._inputs.pop(key))
         return wire.Frame("expected")
+
+    def _reply(self, check: Check, case: Case, question: wire.Frame) -> wire.Frame:
+        try:
+            value = self._partners[check.name, case.name](question.meta["what"], question.meta["value"])
+        except InputError as error:
+            return wire.Frame(
+                "refused", _as_text(Mismatch(error.what, str(error.got or ""), str(error.expected or "")))
+            )
+        return wire.Frame("reply", {"value": value})
 
     def _compare(self, check: Check, case: Case, question: wire.Frame) -> wire.Frame:
         mismatch = compare(check, question.arrays, self._expected.pop((check.name, case.name)))

@@ -14,6 +14,7 @@ from dataclasses import replace
 from mlsys_grader.judging.oracle import Fault, HeavyAnswerError, Oracle, Oracles, draw_seed
 from mlsys_grader.judging.problem import Ending, Problem
 from mlsys_grader.judging.process import Process, read_trouble
+from mlsys_grader.judging.talk import talk
 from mlsys_grader.judging.verdict import Verdict, award, deny, deny_all
 from mlsys_grader.judging.world import World
 from mlsys_grader.sandbox.inside import wire
@@ -181,7 +182,7 @@ class _Examination:
             self._end(*processes)
 
     def _open(self, check: Check) -> Process:
-        job = self._sandbox.open_job()
+        job = self._sandbox.open_job(traced=check.traced)
         return Process(job, traced=check.traced, time_factor=self._time_factor, texts=_lent(check))
 
     def _read_texts(self, check: Check) -> dict[str, str] | Problem:
@@ -192,7 +193,7 @@ class _Examination:
             if problem := self._load([process], check, (check,), {}):
                 return problem
             seed = self._oracle.random_seed(check, case)
-            got = self._receive(process, case, lambda: process.send_texts(check, seed))
+            got = self._receive(process, check, case, lambda: process.send_texts(check, seed))
         finally:
             self._end(process)
         try:
@@ -265,14 +266,16 @@ class _Examination:
             process.send_case(check, inputs, seed)
             self._go_ahead(check, case)
 
-        got = self._receive(process, case, ask)
+        got = self._receive(process, check, case, ask)
         return got if isinstance(got, Problem) else self._compare(check, case, got)
 
-    def _receive(self, process: Process, case: Case, ask: Callable[[], None]) -> Arrays | Problem:
+    def _receive(self, process: Process, check: Check, case: Case, ask: Callable[[], None]) -> Arrays | Problem:
         """Have a question put to a process; the arrays of its answer, or why there are none."""
         try:
             ask()
             reply = process.receive()
+            if reply.kind == "question":
+                reply = talk(process, self._oracle, check, case, reply)
         except wire.WireError as error:
             return Problem(*process.explain(error, "it"), case)
         if reply.kind == "answer":

@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from threading import Lock
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import NoReturn, TypeVar
 
 from mlsys_grader.course.lab import GradedLab
@@ -166,6 +166,16 @@ class Oracle:
         """Begin to compute what is expected for the inputs that were drawn."""
         self._begin("expect", check, case)
 
+    def reply(self, check: Check, case: Case, what: str, value: int) -> wire.Frame:
+        """What the partner of a check says to a question: a frame "reply", or "refused" with the reason.
+
+        What it was told before is lost with its process: then the check itself has failed, which raises `Fault`.
+        """
+        try:
+            return self._answer("reply", check, case, more={"what": what, "value": value})
+        except _EndedError:
+            raise Fault(f"check {check.name!r} itself failed: its partner's process has ended") from None
+
     def compare(self, check: Check, case: Case, got: Arrays) -> Mismatch | None:
         """Compare an answer with what was expected: None when it is accepted, else what is wrong with it.
 
@@ -209,9 +219,16 @@ class Oracle:
             what = "its inputs are not drawn" if ended.kind == "draw" else "its oracle has no answer"
             raise Fault(f"check {check.name!r} itself failed: {what} within {limit}") from None
 
-    def _answer(self, kind: str, check: Check, case: Case, arrays: Arrays | None = None) -> wire.Frame:
+    def _answer(
+        self,
+        kind: str,
+        check: Check,
+        case: Case,
+        arrays: Arrays | None = None,
+        more: Mapping[str, str | int] = MappingProxyType({}),
+    ) -> wire.Frame:
         """The reply to a question, which is put unless it is on its way. Raises `Fault` and `_EndedError`."""
-        self._ask(kind, check, case, arrays)
+        self._ask(kind, check, case, arrays, more)
         question = kind, check.name, case.name
         while question not in self._replies:
             self._receive()
@@ -225,11 +242,19 @@ class Oracle:
         with contextlib.suppress(_EndedError):
             self._ask(kind, check, case)
 
-    def _ask(self, kind: str, check: Check, case: Case, arrays: Arrays | None = None) -> None:
+    def _ask(
+        self,
+        kind: str,
+        check: Check,
+        case: Case,
+        arrays: Arrays | None = None,
+        more: Mapping[str, str | int] = MappingProxyType({}),
+    ) -> None:
         question = kind, check.name, case.name
         if question in self._asked or question in self._replies:
             return
         meta = {"check": check.name, "case": case.name, "seed": self.seeds[check.name], "limit_s": self._limit_s}
+        meta |= more
         try:
             if self._channel is None:
                 self._channel = self._oracles.open_child()

@@ -69,12 +69,12 @@ class Process:
         self._send("job", order, {}, check)
 
     def send_case(self, check: Check, inputs: Arrays, random_seed: int) -> None:
-        """Put a case of a check. Raises `wire.WireError`."""
-        self._send_case("case", check, inputs, random_seed, {})
+        """Put a case of a check; of one with a partner questions come before the answer. Raises `wire.WireError`."""
+        self._send_case("case" if check.partner is None else "talk", check, inputs, random_seed, {})
 
     def send_texts(self, check: Check, random_seed: int) -> None:
         """Ask for the texts that a check needs. Raises `wire.WireError`."""
-        asked = replace(check, run=give_texts, uses=check.texts, memory_bytes=None)
+        asked = replace(check, run=give_texts, uses=check.texts, memory_bytes=None, partner=None)
         self._send_case("case", asked, name_texts(check.texts), random_seed, {})
 
     def send_rank(self, check: Check, inputs: Arrays, random_seed: int, rank: int, size: int) -> None:
@@ -104,7 +104,8 @@ class Process:
     def receive(self) -> wire.Frame:
         """Wait for the answer to what was sent last, until its time at work is over. Raises `wire.WireError`.
 
-        Of a rank that may be one of its messages, too: it has as much time again until the next, but not without end.
+        That may be a message of a rank, or a question to a partner, too: it has as much time again until the next, but
+        not without end.
         """
         try:
             self._await_answer()

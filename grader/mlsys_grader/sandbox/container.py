@@ -129,7 +129,7 @@ class Containers:
     def _start(self) -> Job:
         name = f"mlsys-lab-{secrets.token_hex(8)}"
         command = [self._program, "run", *make_flags(self._lab, name, self._profile), *self._device]
-        command += ["--entrypoint", "python3", IMAGE, "-s", "-P", "-B", "-c", ENTRY, *self._lab.checks.call_modules]
+        command += ["--entrypoint", "python3", IMAGE, "-s", "-P", "-B", "-c", ENTRY, *self._lab.call_modules]
         channel, inner_channel = socket.socketpair()
         life, inner_life = socket.socketpair()
         running = subprocess.Popen(

@@ -1,6 +1,6 @@
 """What of the project lies inside a sandbox, whichever program builds it.
 
-All of `mlsys_lab` but the modules that the lab asks learners to write, and of `mlsys_lab.checks` only the folder
+All of `mlsys_lab` but the modules that the lab withholds, and of `mlsys_lab.checks` only the folder
 `learner`, without other labs' calls: neither inputs nor oracles nor comparisons, of this lab or any other. Of the
 grader only what runs beside the learner's code.
 """
@@ -95,7 +95,7 @@ def find_folders(binds: list[Bind]) -> list[str]:
 
 def _left_out(lab: GradedLab) -> set[Path]:
     left_out = {PACKAGE / "_labs", *CHECKS.iterdir()} - {LEARNER} | find_other_labs(LEARNER, lab.info.checks_module)
-    for module in lab.info.withheld:
+    for module in lab.withheld:
         path = PACKAGE.joinpath(*module.split(".")[1:])
         there = [path for path in (path, path.with_suffix(".py")) if path.exists()]
         if not there:
@@ -119,7 +119,7 @@ def _calls_elsewhere(lab: GradedLab) -> Iterator[tuple[Path, Path]]:
     """The modules of calls of a lab that is no part of the course; of one with a folder of them, the folder."""
     if lab.foreign_path is None:  # without importing the checks, and torch with them: a launcher can start meanwhile
         return
-    for name in lab.checks.call_modules:
+    for name in lab.call_modules:
         *above, module = name.split(".")
         path = Path(str(sys.modules[name].__file__))
         if above and above[-1] == "calls":

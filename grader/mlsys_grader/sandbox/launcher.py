@@ -180,7 +180,7 @@ class Launcher:
         """
         if self._ready:
             return
-        modules = list(self._lab.checks.call_modules)
+        modules = list(self._lab.call_modules)
         start = {"modules": modules, "traced": self._traced, "jailed": not self._unsafe, "spares": spares}
         deadline = time.monotonic() + START_S
         try:

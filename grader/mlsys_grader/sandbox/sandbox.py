@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
 
 from mlsys_grader.course.lab import GradedLab
@@ -64,7 +65,8 @@ class Sandbox:
     `spares` children stand ready at any time: as many as submissions are judged at once. `backend` is one of
     `sandbox.backend.BACKENDS`, or None for the first that works. Raises `MissingToolError` where there is none;
     `unsafe=True` does without. With `wait=False` the launcher starts beside whatever comes next, and the first `wait()`
-    or `job()` tells when it cannot. Jobs may use `device`.
+    or `job()` tells when it cannot. Jobs may use `device`. Where the lab has modules for traced kernels only, these get
+    a launcher of their own, and `traced=True` is the sandbox that has no other.
     """
 
     def __init__(
@@ -76,11 +78,16 @@ class Sandbox:
         device: Device | None = None,
         spares: int = 1,
         wait: bool = True,
+        traced: bool = False,
     ) -> None:
         self.lab = lab
         self.turns = Turns()
         self.backend = NONE if unsafe else choose_backend(backend)
         self._device, self._spares = device, spares
+        self._inside, self._for_traced = lab, self
+        if lab.info.traced and not traced and self.backend != NONE and device is None:
+            self._inside = replace(lab, untraced=True)
+            self._for_traced = Sandbox(lab, backend=backend, device=device, spares=spares, wait=False, traced=True)
         self._lock = threading.RLock()
         self._in_vain = 0
         self._end: CourseError | None = None
@@ -101,6 +108,8 @@ class Sandbox:
             self._end = CourseError("the sandbox is closed")
             self._bury()
             self._starter.shutdown()
+        if self._for_traced is not self:
+            self._for_traced.close()
 
     def __enter__(self) -> Sandbox:
         return self
@@ -109,19 +118,22 @@ class Sandbox:
         self.close()
 
     @contextmanager
-    def job(self) -> Iterator[Job]:
+    def job(self, *, traced: bool = False) -> Iterator[Job]:
         """A child that has seen no submission yet; at the end of the block it is dead, with all that it started."""
-        job = self.open_job()
+        job = self.open_job(traced=traced)
         try:
             yield job
         finally:
             job.close()
 
-    def open_job(self) -> Job:
+    def open_job(self, *, traced: bool = False) -> Job:
         """Open a child that has seen no submission; the caller closes it. A launcher that is found dead is replaced.
 
+        Where `traced`, it may be given kernels only, and has what counts for them.
         Raises `CourseError` when that fails, or one after the other is dead before it is of use.
         """
+        if traced and self._for_traced is not self:
+            return self._for_traced.open_job()
         while True:
             with self._lock:
                 try:
@@ -159,7 +171,7 @@ class Sandbox:
                 self._end = error
 
     def _start(self) -> Launcher | Containers:
-        return self._starter.submit(launch, self.lab, self.backend, device=self._device).result()
+        return self._starter.submit(launch, self._inside, self.backend, device=self._device).result()
 
     def _count(self, error: CourseError) -> None:
         """One more that died before it was of use; after too many this sandbox is given up. Lock held."""

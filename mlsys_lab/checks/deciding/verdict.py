@@ -6,7 +6,7 @@ import zlib
 
 import numpy as np
 
-from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
+from mlsys_lab.checks.learner.spec import Arrays, Call, Case, Check, Mismatch, bind_partner
 
 
 def draw_inputs(check: Check, case: Case, seed: int) -> Arrays:
@@ -18,6 +18,16 @@ def draw_inputs(check: Check, case: Case, seed: int) -> Arrays:
 def public_inputs(arrays: Arrays) -> Arrays:
     """What may be shown to the learner's code: arrays whose names do not begin with an underscore."""
     return {name: array for name, array in arrays.items() if not name.startswith("_")}
+
+
+def shown_inputs(check: Check, inputs: Arrays) -> Arrays:
+    """What the code of a public case is written from: what a partner knows makes one up there."""
+    return public_inputs(inputs) if check.partner is None else inputs
+
+
+def bind_call(check: Check, inputs: Arrays) -> Call | Check:
+    """What to attempt on the public part of `inputs`: the check, with its partner where it has one."""
+    return check if check.partner is None else bind_partner(check, check.partner(inputs))
 
 
 def judge_case(check: Check, case: Case, inputs: Arrays, got: Arrays) -> Mismatch | None:

@@ -60,8 +60,11 @@ class Mismatch:
 Run = Callable[..., Arrays]
 """run(artifact, arrays) -> arrays, by calling the learner's code; `artifact` is the module of exported cells.
 
-Of a program of several ranks: run(artifact, rank, arrays), on each rank, with a `mlsys_lab.comm.Rank`.
+Of a program of several ranks: run(artifact, rank, arrays), on each rank, with a `mlsys_lab.comm.Rank`. Of a check with
+a partner: run(artifact, ask, arrays).
 """
+Ask = Callable[[str, int], float]
+"""ask(what, value) -> the partner's reply; raises `InputError` where it refuses."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,13 @@ class Call:
     time_limit_s: float = 10.0
     memory_bytes: int | None = None
     ranks: bool = False
+
+
+def bind_partner(call: Call | Check, ask: Ask) -> Call:
+    """Make the call of a check with a partner, whom `ask` asks, one of an artifact and arrays."""
+    return Call(
+        lambda artifact, arrays: call.run(artifact, ask, arrays), call.uses, call.time_limit_s, call.memory_bytes
+    )
 
 
 def call_name(run: Callable[..., Any]) -> str:
@@ -113,6 +123,8 @@ class Check:
     Where `ranks`, `run(artifact, rank, arrays)` is called on several ranks at once. Inputs are those of all ranks,
     joined by `mlsys_lab.checks.learner.ranks.join_ranks`; so are answers, with a log of what each rank posted, which
     `mlsys_lab.checks.deciding.ledger` reads.
+    `partner(arrays)`, from all of a case's inputs, private ones too, makes somebody whom `run(artifact, ask, arrays)`
+    can ask while it is at work: a clock, say, that nobody may look ahead on. In grading it stays with the judge.
     Raises `InputError` where `run` could not be called without its oracle being at hand.
     """
 
@@ -133,6 +145,7 @@ class Check:
     traced: bool = False
     texts: tuple[str, ...] = ()
     ranks: bool = False
+    partner: Callable[[Arrays], Ask] | None = None
     describe: Callable[[Arrays], str] | None = None
     ask: str = ""
     pointer: str = ""

@@ -58,7 +58,7 @@ def opened(sandbox, monkeypatch):
     """A list that grows by one for every process that is opened."""
     jobs = []
     real = sandbox.open_job
-    monkeypatch.setattr(sandbox, "open_job", lambda: jobs.append(real()) or jobs[-1])
+    monkeypatch.setattr(sandbox, "open_job", lambda **how: jobs.append(real(**how)) or jobs[-1])
     return jobs
 
 

@@ -37,7 +37,7 @@ class Launchers:
         kind = (
             *bubblewrap(lab),
             launcher.ENTRY,
-            *lab.checks.call_modules,
+            *lab.call_modules,
             any(check.traced for check in lab.checks.checks),
         )
         for found in self._idle:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlsys_lab.checks.deciding.verdict import draw_inputs, public_inputs
+from mlsys_lab.checks.deciding.verdict import draw_inputs, public_inputs, shown_inputs
 from mlsys_lab.checks.learner.spec import Check
 from mlsys_lab.checks.runner import run_check
 from tests.labs.harness import kernels_of, labs, module_of
@@ -63,7 +63,7 @@ def test_what_is_shown_of_a_public_case_runs(check: Check, case: Any) -> None:
     """The shown code is Python that the learner's definitions understand, and its last line gives what is expected."""
     assert check.describe is not None
     given = draw_inputs(check, case, 0)
-    *made, call = check.describe(public_inputs(given)).splitlines()
+    *made, call = check.describe(shown_inputs(check, given)).splitlines()
     names = {**vars(REFERENCE), "np": np}
     exec(compile("\n".join(made), "shown", "exec"), names)
     answer = eval(call, names)

@@ -10,7 +10,7 @@ from typing import Any
 
 from mlsys_grader.proving.in_process import load_for_check
 from mlsys_lab.checks.deciding.artifact import Artifact
-from mlsys_lab.checks.deciding.verdict import draw_inputs, public_inputs
+from mlsys_lab.checks.deciding.verdict import bind_call, draw_inputs, public_inputs
 from mlsys_lab.checks.learner.attempt import attempt
 from mlsys_lab.checks.learner.spec import Lab
 from mlsys_lab.checks.runner import PUBLIC_SEED
@@ -31,7 +31,8 @@ def find_shown_values(reference: str, lab: Lab) -> Values:
         for case in (case for case in check.cases if not case.hidden):
             # One program of a launch gets what all get, and an interpreter that is watched is slow.
             with _watch_calls(artifact, found, enough=check.uses if check.traced else ()):
-                attempt(check, module, public_inputs(draw_inputs(check, case, PUBLIC_SEED)))
+                inputs = draw_inputs(check, case, PUBLIC_SEED)
+                attempt(bind_call(check, inputs), module, public_inputs(inputs))
     return {name: tuple(values) for name, values in found.items() if len(values) <= MOST}
 
 

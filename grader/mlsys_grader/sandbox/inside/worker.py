@@ -30,10 +30,11 @@ from functools import partial
 from typing import IO, Any, NoReturn
 
 from mlsys_grader.sandbox.inside import jail, replies, watch, wire
+from mlsys_grader.sandbox.inside.line import Line
 from mlsys_grader.sandbox.inside.timed import answer_timed
 from mlsys_lab.checks.learner.attempt import attempt
 from mlsys_lab.checks.learner.limits import OutOfTimeError, time_limit
-from mlsys_lab.checks.learner.spec import Call, Mismatch, find_call
+from mlsys_lab.checks.learner.spec import Call, Mismatch, bind_partner, find_call
 from mlsys_lab.errors import CourseError, UnfinishedError
 from mlsys_lab.stack.artifact import Artifact
 from mlsys_lab.stack.kernels import import_interpreters, load_kernels
@@ -219,7 +220,7 @@ def serve(channel: socket.socket, status: IO[str], told: int, *, jailed: bool) -
         if module is not None:
             vars(module).update((name, partial(str, text)) for name, text in order.get("texts", {}).items())
         _answer(channel, order["nonce"], reply)
-        kinds: dict[str, Answer] = {**KINDS, "rank": partial(_rank, channel)}
+        kinds: dict[str, Answer] = {**KINDS, "rank": partial(_rank, channel), "talk": partial(_talk, channel)}
         while reply.kind == "loaded":
             question = wire.receive(channel)
             try:
@@ -279,6 +280,13 @@ def _rank(channel: socket.socket, module: Any, question: wire.Frame) -> wire.Fra
     from mlsys_grader.sandbox.inside.ranks import answer_rank  # a lab may withhold what it imports
 
     return answer_rank(channel, module, question, _prepare(question))
+
+
+def _talk(channel: socket.socket, module: Any, question: wire.Frame) -> wire.Frame:
+    """Call the learner's code once; what it asks the check's partner crosses the channel before the answer."""
+    with Line(channel, question.meta["nonce"]) as line:
+        call = bind_partner(_prepare(question), line.ask)
+        return replies.describe_outcome(attempt(call, module, question.arrays, question.meta.get("patience", 1.0)))
 
 
 def _prepare(question: wire.Frame) -> Call:

@@ -21,7 +21,7 @@ first = ((product + 1.0) * 0.5).tanh() * product + a * a + product
 results = first, first * 0.5 + b * a
 for which in calls.tolist():
     backward(results[which], seed)
-a.grad, b.grad, product.grad"""
+a.grad, b.grad, product.grad, first.grad"""
 DEEP = """\
 a = Value(x)
 result = a
@@ -42,7 +42,8 @@ def gradients(f, g):
 {
     "x * y": gradients(lambda x, y: x * y, g2),
     "(x * x).exp()": gradients(lambda x, y: (x * x * 0.5).exp(), g1),
-    "(x * x + 1).log()": gradients(lambda x, y: (x * x + 1.0).log(), g1),
+    "((x * x + 1) * 1e-12).log()": gradients(lambda x, y: ((x * x + 1.0) * 1e-12).log(), g1),
+    "(x * 0 + 70).exp()": gradients(lambda x, y: (x * 0.0 + 70.0).exp(), g1),
     "x.tanh()": gradients(lambda x, y: x.tanh(), g1),
     "(x * 4000).tanh()": gradients(lambda x, y: (x * 4000.0).tanh(), g1),
     "x.relu()": gradients(lambda x, y: x.relu(), g1),
@@ -67,13 +68,18 @@ axis = tuple(axes.tolist()) if is_tuple else axes.tolist()[0] if len(axes) else 
     "sum": gradient(lambda a: a.sum(axis=axis, keepdims=keepdims), g),
     "mean": gradient(lambda a: a.mean(axis=axis, keepdims=keepdims), g),
     "reshape": gradient(lambda a: a.reshape(len(g2), -1), g2),
+    "reshape between transposes": gradient(
+        lambda a: a.reshape(-1, len(g2)).T.reshape(-1).reshape(len(g2), -1).T, g2.reshape(-1, len(g2))
+    ),
 }"""
 INDEX = """\
 def gradient(key, g):
     a = Tensor(x, requires_grad=True)
     picked = a[key]
     backward(picked, torch.from_numpy(g))
-    return picked.data, a.grad
+    once = a.grad
+    backward(picked, torch.from_numpy(g))
+    return picked.data, once, a.grad
 
 keys = {
     "x[2]": 2,
@@ -105,17 +111,21 @@ logits.data, [(layer.weight.grad, layer.bias.grad) for layer in model.layers]"""
 )
 SGD = """\
 a, b = Tensor(p, requires_grad=True), Tensor(q, requires_grad=True)
-optimiser = SGD([a, b], lr=rates[0].item(), momentum=momentum)
+idle = Tensor(q, requires_grad=True)
+optimiser = SGD([idle, a, b], lr=rates[0].item(), momentum=momentum)
 for i, rate in enumerate(rates.tolist()):
     if i > 0:
         optimiser.lr = rate
-    a.grad = torch.from_numpy(given["gradients of p"][i])
+    if not kept[i]:
+        a.grad = torch.from_numpy(given["gradients of p"][i])
     b.grad = None if given["q rests"][i] else torch.from_numpy(given["gradients of q"][i])
     optimiser.step()
-a.data, b.data"""
+a.data, b.data, idle.data"""
 TRAIN_STEP = (
     MODEL
     + """\
+for parameter in model.parameters():
+    parameter.grad = torch.ones_like(parameter.data)  # of an earlier pass
 optimiser = SGD(model.parameters(), lr=0.1, momentum=momentum)
 losses = [train_step(model, optimiser, images, labels) for images, labels in zip(x, y)]
 losses, [layer.weight.data for layer in model.layers]"""

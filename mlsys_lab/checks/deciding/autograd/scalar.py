@@ -111,10 +111,10 @@ def _reuse_expect(arrays: Arrays) -> Arrays:
     x, y = leaf(arrays["x"]), leaf(arrays["y"])
     product, *results = calls.combine(x, y)
     total = sum(results[which] for which in arrays["calls"])
-    shares = gradients(total, (x, y, product), arrays["seed"])
-    return {
-        name: answer(share, float) for name, share in zip(("x.grad", "y.grad", "(x * y).grad"), shares, strict=True)
-    }
+    shares = gradients(total, (x, y, product, results[0]), arrays["seed"])
+    names = ("x.grad", "y.grad", "(x * y).grad", "first.grad")
+    expected = {name: answer(share, float) for name, share in zip(names, shares, strict=True)}
+    return expected | {calls.ACCUMULATED: np.array(len(arrays["calls"]))}
 
 
 # --- backward_deep --------------------------------------------------------------------------------------------------
@@ -140,6 +140,7 @@ CHECKS = (
             Case("a negative base, whole powers", {"x": (-2.0, -0.5), "p": (2, 3)}),
             Case("zero, squared", {"x": (0.0, 0.0), "p": (2,)}),
             Case("zero to the power of zero", {"x": (0.0, 0.0), "p": (0,)}),
+            Case("zero to the power of one", {"x": (0.0, 0.0), "p": (1,)}),
             Case("fractional powers", {"x": (0.1, 4.0), "p": (1.5, -0.5, 0.25)}, hidden=True),
             Case("first power", {"x": (-2.0, 2.0), "p": (1,)}, hidden=True),
         ),
@@ -215,7 +216,8 @@ CHECKS = (
         pointer="Draw the graph of x · x: how many shares reach x, and when may x pass its gradient on?",
         hint="Add shares, do not overwrite them; pass a node's gradient on only when all of it has arrived; and "
         "keep what travels in a dictionary of this call, so that a second pass does not pass the first one's "
-        "gradients on again. What arrives at the root is the seed.",
+        "gradients on again. What arrives at the root is the seed. `accumulate` is called once for each node, with "
+        "the whole gradient.",
         uses=("Value", "topological_order", "backward"),
     ),
     Check(
@@ -226,6 +228,7 @@ CHECKS = (
             Case("a chain of 10,000", {"depth": 10_000, "doublings": 0}),
             Case("sixty doublings", {"depth": 1, "doublings": 60}),
             Case("a chain of 3,000, then forty doublings", {"depth": 3_000, "doublings": 40}, hidden=True),
+            Case("a chain of 50,000", {"depth": 50_000, "doublings": 0}, hidden=True),
         ),
         inputs=_deep_inputs,
         run=calls.deep,

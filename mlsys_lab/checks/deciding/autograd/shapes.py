@@ -43,6 +43,8 @@ def _sum_expect(arrays: Arrays) -> Arrays:
         "x.grad of mean": g / count,
         "reshape": x.reshape(arrays["g2"].shape),
         "x.grad of reshape": arrays["g2"].reshape(x.shape),
+        calls.TURNED: x.reshape(-1, len(arrays["g2"])),
+        f"x.grad of {calls.TURNED}": arrays["g2"].reshape(x.shape),
     }
     return {name: np.asarray(values).astype(arrays["x"].dtype) for name, values in expected.items()}
 
@@ -72,6 +74,7 @@ def _index_expect(arrays: Arrays) -> Arrays:
         grad = np.zeros(x.shape)
         np.add.at(grad, at, arrays[f"g of {name}"].astype(float))
         expected[name], expected[f"x.grad of {name}"] = x[at], grad.astype(x.dtype)
+        expected[f"x.grad of {name} after a second backward pass"] = (2 * grad).astype(x.dtype)
     return expected
 
 
@@ -153,6 +156,8 @@ CHECKS = (
             Case("double precision", {"shape": (3, 7), "dtype": F64}),
             Case("a large batch", {"shape": (257, 11), "size": 30.0}, hidden=True),
             Case("as many classes as examples", {"shape": (9, 9)}, hidden=True),
+            Case("one example, many classes", {"shape": (1, 101)}, hidden=True),
+            Case("one class", {"shape": (3, 1)}, hidden=True),
         ),
         inputs=_loss_inputs,
         run=calls.loss,

@@ -71,10 +71,16 @@ def _sgd_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     steps = case.params["steps"]
     rests = np.zeros(steps, dtype=bool)
     rests[1 : 1 + case.params.get("rests", 0)] = True
+    kept = np.zeros(steps, dtype=bool)
+    kept[1 : 1 + case.params.get("kept", 0)] = True
+    grads = rng.standard_normal((steps, 3, 4)).astype(np.float32)
+    for i in np.flatnonzero(kept):
+        grads[i] = grads[i - 1]
     return {
         "p": rng.standard_normal((3, 4)).astype(np.float32),
         "q": rng.standard_normal(5).astype(np.float32),
-        "gradients of p": rng.standard_normal((steps, 3, 4)).astype(np.float32),
+        "gradients of p": grads,
+        "kept": kept,
         "gradients of q": rng.standard_normal((steps, 5)).astype(np.float32),
         "q rests": rests,
         "rates": case.params["lr"] * case.params.get("decay", 1.0) ** np.arange(steps),
@@ -146,8 +152,8 @@ def _step_expect(arrays: Arrays) -> Arrays:
 
 
 def _flops_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    depth = case.params["depth"]
-    return {"batch": rng.integers(1, 100, ()), "widths": rng.integers(1, 300, depth + 1)}
+    depth, (batch, width) = case.params["depth"], case.params.get("most", (100, 300))
+    return {"batch": rng.integers(batch // 100, batch, ()), "widths": rng.integers(width // 300, width, depth + 1)}
 
 
 def _flops_expect(arrays: Arrays) -> Arrays:
@@ -196,6 +202,11 @@ def _digits_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
     if accuracy < least:
         asked = f"at least {least:.1%}: {TARGET:.0%}, less what chance does on {len(truth)} images"
         return Mismatch("too many digits are misread", f"accuracy {accuracy:.1%}", asked)
+    told, walks = int(got["losses"]), int(got["backward passes"])
+    if 2 * told < walks:
+        return Mismatch("losses are missing", f"{told} losses of {walks} backward passes", "the loss of every step")
+    if np.unique(got[calls.FIRST]).size > 1:
+        return Mismatch("two trainings begin differently", "two first losses", "a torch.Generator of fixed seed")
     blind = got[calls.BLIND]
     if blind.shape != truth.shape or (blind == truth).mean() > BLIND_ACCURACY:
         what = "it reads digits without your engine's gradients: something else has learned them"
@@ -231,6 +242,7 @@ CHECKS = (
             Case("with momentum, three steps", {"steps": 3, "lr": 0.1, "momentum": 0.9}),
             Case("a learning rate that falls", {"steps": 4, "lr": 0.1, "momentum": 0.9, "decay": 0.5}),
             Case("a parameter that rests for two steps", {"steps": 5, "lr": 0.1, "momentum": 0.9, "rests": 2}),
+            Case("a gradient that stays for three", {"steps": 4, "lr": 0.1, "momentum": 0.9, "kept": 2}),
             Case("with momentum, many steps", {"steps": 20, "lr": 0.02, "momentum": 0.5}, hidden=True),
         ),
         inputs=_sgd_inputs,
@@ -270,6 +282,7 @@ CHECKS = (
         cases=(
             Case("two layers", {"depth": 2}),
             Case("one layer", {"depth": 1}),
+            Case("a large batch and wide layers", {"depth": 3, "most": (10_000_000, 60_000)}),
             Case("five layers", {"depth": 5}, hidden=True),
         ),
         inputs=_flops_inputs,

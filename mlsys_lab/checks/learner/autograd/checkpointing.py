@@ -79,7 +79,7 @@ def deep_stack(artifact: Any, arrays: Arrays) -> Arrays:
 
     Layers that run again one after the other were a piece: how many there were, and how long the longest was.
     """
-    calls, again = [0] * len(arrays["weights"]), list[int]()
+    calls, again, recorded = [0] * len(arrays["weights"]), list[int](), [0]
     weights = [artifact.Tensor(torch.from_numpy(w), requires_grad=True) for w in arrays["weights"]]
     biases = [artifact.Tensor(torch.from_numpy(b), requires_grad=True) for b in arrays["biases"]]
 
@@ -88,6 +88,7 @@ def deep_stack(artifact: Any, arrays: Arrays) -> Arrays:
             calls[i] += 1
             again.extend([i] * (calls[i] == 2))
             result = (h @ weights[i] + biases[i]).tanh()
+            recorded[0] += calls[i] == 1 and bool(result.edges)
             return result if calls[i] <= 2 else result * 2.0
 
         return apply
@@ -103,4 +104,5 @@ def deep_stack(artifact: Any, arrays: Arrays) -> Arrays:
         "gradient of the first weight": array("gradient of the first weight", weights[0].grad),
         "gradients of the biases": np.stack([array("a bias's gradient", b.grad) for b in biases]),
         "most calls of a layer": np.array(max(calls)),
+        "layers recorded at once": np.array(recorded[0]),
     }

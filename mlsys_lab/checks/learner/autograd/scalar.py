@@ -19,6 +19,8 @@ ARITHMETIC: dict[str, Callable[[Any, Any, float], Any]] = {
     "x ** p": lambda x, y, p: x**p,
 }
 
+ACCUMULATED = "calls of accumulate for x * y"
+
 
 def _share(result: Any, operand: Any, g: float) -> float:
     """What the edges of `result` pass on to `operand` when `g` arrives."""
@@ -79,13 +81,20 @@ def combine(x: Any, y: Any) -> tuple[Any, Any, Any]:
 
 @storage_only
 def reuse(artifact: Any, arrays: Arrays) -> Arrays:
-    """Gradients after one or several backward passes."""
+    """Gradients after one or several backward passes, and how often one node was given its own."""
     x, y = artifact.Value(float(arrays["x"])), artifact.Value(float(arrays["y"]))
     product, first, second = combine(x, y)
+    given, plain = [0], product.accumulate
+
+    def accumulate(grad: Any) -> None:
+        given[0] += 1
+        plain(grad)
+
+    product.accumulate = accumulate
     for which in arrays["calls"]:
         artifact.backward((first, second)[which], float(arrays["seed"]))
-    grads = {"x.grad": x.grad, "y.grad": y.grad, "(x * y).grad": product.grad}
-    return {name: number(name, grad) for name, grad in grads.items()}
+    grads = {"x.grad": x.grad, "y.grad": y.grad, "(x * y).grad": product.grad, "first.grad": first.grad}
+    return {name: number(name, grad) for name, grad in grads.items()} | {ACCUMULATED: np.array(given[0])}
 
 
 @storage_only

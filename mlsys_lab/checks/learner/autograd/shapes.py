@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
-from mlsys_lab.checks.learner.autograd.engine import inputs_of
+from mlsys_lab.checks.learner.autograd.engine import inputs_of, refuse_ring
 from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.checks.learner.storage import storage_only
 from mlsys_lab.checks.learner.values import array
@@ -21,6 +22,7 @@ KEYS: dict[str, Callable[[torch.Tensor], Any]] = {
     "x[arange, rows % 3]": lambda rows: (torch.arange(len(rows)) % 5, rows % 3),
     "x[mask]": lambda rows: torch.arange(5) % 2 == 0,
 }
+TURNED = "reshape between transposes"
 LOSS_GRADS = ("logits.grad", "logits.grad after a second backward pass")
 
 
@@ -39,9 +41,16 @@ def sums(artifact: Any, arrays: Arrays) -> Arrays:
         result = getattr(x, name)(axis=axis, keepdims=keepdims)
         artifact.backward(result, torch.from_numpy(arrays["g"]))
         got[name], got[f"x.grad of {name}"] = array(name, result), array(f"x.grad of {name}", x.grad)
+        refuse_ring(name, partial(getattr(x, name), axis=axis, keepdims=keepdims))
     (x,) = inputs_of(artifact, arrays, "x")
     result = x.reshape(arrays["g2"].shape[0], -1)
     artifact.backward(result, torch.from_numpy(arrays["g2"]))
+    refuse_ring("reshape", partial(x.reshape, arrays["g2"].shape[0], -1))
+    (a,) = inputs_of(artifact, arrays, "x")  # neither what is reshaped nor the gradient lies in one piece of memory
+    rows = arrays["g2"].shape[0]
+    turned = a.reshape(-1, rows).T.reshape(-1).reshape(rows, -1).T
+    artifact.backward(turned, torch.from_numpy(arrays["g2"]).reshape(-1, rows))
+    got |= {TURNED: array(TURNED, turned), f"x.grad of {TURNED}": array(f"x.grad of {TURNED}", a.grad)}
     return got | {"reshape": array("reshape", result), "x.grad of reshape": array("x.grad of reshape", x.grad)}
 
 
@@ -52,8 +61,11 @@ def index(artifact: Any, arrays: Arrays) -> Arrays:
     for name, key in KEYS.items():
         (x,) = inputs_of(artifact, arrays, "x")
         result = x[key(torch.from_numpy(arrays["rows"]))]
-        artifact.backward(result, torch.from_numpy(arrays[f"g of {name}"]))
-        got[name], got[f"x.grad of {name}"] = array(name, result), array(f"x.grad of {name}", x.grad)
+        got[name] = array(name, result)
+        for grad in (f"x.grad of {name}", f"x.grad of {name} after a second backward pass"):
+            artifact.backward(result, torch.from_numpy(arrays[f"g of {name}"]))
+            got[grad] = array(grad, x.grad)
+        refuse_ring(name, partial(x.__getitem__, key(torch.from_numpy(arrays["rows"]))))
     return got
 
 
@@ -66,4 +78,5 @@ def loss(artifact: Any, arrays: Arrays) -> Arrays:
     for name in LOSS_GRADS:
         artifact.backward(result, torch.from_numpy(arrays["g"]))
         got[name] = array(name, logits.grad)
+    refuse_ring("cross_entropy", partial(artifact.cross_entropy, logits, torch.from_numpy(arrays["labels"])))
     return got

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
-from mlsys_lab.checks.learner.autograd.engine import inputs_of
+from mlsys_lab.checks.learner.autograd.engine import inputs_of, refuse_ring
 from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.checks.learner.storage import storage_only
 from mlsys_lab.checks.learner.values import array
@@ -15,7 +16,8 @@ from mlsys_lab.checks.learner.values import array
 ELEMENTWISE: dict[str, Callable[[Any, Any], Any]] = {
     "x * y": lambda x, y: x * y,
     "(x * x).exp()": lambda x, y: (x * x * 0.5).exp(),
-    "(x * x + 1).log()": lambda x, y: (x * x + 1.0).log(),
+    "((x * x + 1) * 1e-12).log()": lambda x, y: ((x * x + 1.0) * 1e-12).log(),
+    "(x * 0 + 70).exp()": lambda x, y: (x * 0.0 + 70.0).exp(),
     "x.tanh()": lambda x, y: x.tanh(),
     "(x * 4000).tanh()": lambda x, y: (x * 4000.0).tanh(),
     "x.relu()": lambda x, y: x.relu(),
@@ -44,6 +46,7 @@ def elementwise(artifact: Any, arrays: Arrays) -> Arrays:
         got[f"x.grad of {name}"] = array(f"x.grad of {name}", x.grad)
         if "y" in name:
             got[f"y.grad of {name}"] = array(f"y.grad of {name}", y.grad)
+        refuse_ring(name, partial(f, x, y))
     return got
 
 
@@ -53,4 +56,6 @@ def matmul(artifact: Any, arrays: Arrays) -> Arrays:
     x, y = inputs_of(artifact, arrays, "x", "y")
     result = x @ y
     artifact.backward(result, torch.from_numpy(arrays["g"]))
-    return {"x @ y": array("x @ y", result), "x.grad": array("x.grad", x.grad), "y.grad": array("y.grad", y.grad)}
+    got = {"x @ y": array("x @ y", result), "x.grad": array("x.grad", x.grad), "y.grad": array("y.grad", y.grad)}
+    refuse_ring("x @ y", lambda: x @ y)
+    return got

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -18,6 +18,8 @@ from mlsys_lab.errors import InputError
 
 BLIND = "labels without gradients"
 """Named so: what the classifier says where `backward` does nothing."""
+FIRST = "first losses"
+"""The name under which the first loss of each of two trainings is told."""
 
 
 def _mlp(artifact: Any, arrays: Arrays) -> Any:
@@ -44,12 +46,16 @@ def forward_and_back(artifact: Any, arrays: Arrays) -> Arrays:
 
 @storage_only
 def sgd(artifact: Any, arrays: Arrays) -> Arrays:
-    """Parameters after some steps with given gradients and rates: one now and then without a gradient, one always."""
+    """Parameters after some steps with given gradients and rates: one now and then without a gradient, one always.
+
+    A gradient of p may stay for another step.
+    """
     p, q, idle = (artifact.Tensor(torch.from_numpy(arrays[n].copy()), requires_grad=True) for n in ("p", "q", "q"))
-    optimiser = artifact.SGD([p, q, idle], lr=float(arrays["rates"][0]), momentum=float(arrays["momentum"]))
-    columns = ("gradients of p", "gradients of q", "q rests", "rates")
-    for i, (grad_p, grad_q, rests, rate) in enumerate(zip(*(arrays[name] for name in columns), strict=True)):
-        p.grad, q.grad = torch.from_numpy(grad_p.copy()), None if rests else torch.from_numpy(grad_q.copy())
+    optimiser = artifact.SGD([idle, p, q], lr=float(arrays["rates"][0]), momentum=float(arrays["momentum"]))
+    columns = ("gradients of p", "kept", "gradients of q", "q rests", "rates")
+    for i, (grad_p, kept, grad_q, rests, rate) in enumerate(zip(*(arrays[name] for name in columns), strict=True)):
+        p.grad = p.grad if kept else torch.from_numpy(grad_p.copy())
+        q.grad = None if rests else torch.from_numpy(grad_q.copy())
         if i > 0:  # the first step goes by the rate that the optimiser was made with
             optimiser.lr = float(rate)
         optimiser.step()
@@ -77,8 +83,13 @@ class Scaled:
 
 @storage_only
 def train_step(artifact: Any, arrays: Arrays) -> Arrays:
-    """The loss of each step, and the weights after the last; the rate makes up for gradients that are scaled."""
+    """The loss of each step, and the weights after the last; the rate makes up for gradients that are scaled.
+
+    Before the first there are gradients of an earlier pass.
+    """
     model = _mlp(artifact, arrays)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter.data)
     optimiser = artifact.SGD(model.parameters(), lr=0.1 / SCALE, momentum=float(arrays["momentum"]))
     losses = [
         number("the loss", artifact.train_step(Scaled(model), optimiser, torch.from_numpy(x), torch.from_numpy(y)))
@@ -97,31 +108,45 @@ def step_flops(artifact: Any, arrays: Arrays) -> Arrays:
 
 @storage_only
 def digits(artifact: Any, arrays: Arrays) -> Arrays:
-    """The labels that the learner's classifier gives to unseen images, and those without its engine's gradients."""
-    labels, walks = _classify(artifact, arrays, artifact.backward)
+    """The labels that the learner's classifier gives to unseen images, and those without its engine's gradients.
+
+    With them how many steps it told losses of, how often it went back, and its first loss in both trainings.
+    """
+    first: list[float] = []
+    again: list[float] = []
+    labels, losses, walks = _classify(artifact, arrays, artifact.backward, first)
+    told = {"losses": np.array(losses), "backward passes": np.array(walks)}
+    blind = np.full_like(labels, -1)
     with suppress(_StopTrainingError):
-        blind, _ = _classify(artifact, arrays, lambda root, seed: None, walks)
-        return {"labels": labels, BLIND: blind}
-    return {"labels": labels, BLIND: np.full_like(labels, -1)}
+        blind, _, _ = _classify(artifact, arrays, lambda root, seed: None, again, walks)
+    return {"labels": labels, BLIND: blind, **told, FIRST: np.array([*first[:1], *again[:1]])}
 
 
 def _classify(
-    artifact: Any, arrays: Arrays, backward: Callable[[Any, Any], None], most: float = math.inf
-) -> tuple[np.ndarray, int]:
-    """Labels with this function for the learner's `backward`, and how often it was called; `most` times, not more."""
+    artifact: Any, arrays: Arrays, backward: Callable[[Any, Any], None], seen: list[float], most: float = math.inf
+) -> tuple[np.ndarray, int, int]:
+    """Labels with this function for the learner's `backward`, how many losses, and how often it was called.
+
+    `most` times, not more. What it started from goes into `seen`.
+    """
     x_train, y_train, x_test = (torch.from_numpy(arrays[name].copy()) for name in ("x_train", "y_train", "x_test"))
-    calls, own = 0, artifact.backward
+    calls, own, shown = 0, artifact.backward, [0]
 
     def count(root: Any, seed: Any) -> None:
         nonlocal calls
         calls += 1
         if calls > most:
             raise _StopTrainingError
+        seen.append(float(root.data.sum()))
         backward(root, seed)
+
+    def progress(steps: Iterable[Any]) -> Iterable[Any]:
+        shown[0] += 1
+        return iter(steps)
 
     artifact.backward = count
     try:
-        got = artifact.train_classifier(x_train, y_train, x_test)
+        got = artifact.train_classifier(x_train, y_train, x_test, progress)
     finally:
         artifact.backward = own
     labels, losses = pair("train_classifier", got, "labels", "losses")
@@ -131,7 +156,9 @@ def _classify(
     if found.ndim == 0:
         got = describe_value(losses)
         raise InputError("train_classifier gives one number for losses", got=got, expected="the loss of every step")
-    return array("the predicted labels", labels), calls
+    if not shown[0]:
+        raise InputError("train_classifier shows no progress", got="`progress` is not called", expected="as in `fit`")
+    return array("the predicted labels", labels), found.size, calls
 
 
 class _StopTrainingError(BaseException):

@@ -1,4 +1,4 @@
-"""Calls of tasks 2 and 3: a timing loop on a clock that is made up, a fit of times, and what binds."""
+"""Calls of tasks 2 and 3: a timing loop on a machine that is made up elsewhere, a fit of times, and what binds."""
 
 from __future__ import annotations
 
@@ -6,53 +6,42 @@ from typing import Any
 
 import numpy as np
 
-from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.learner.spec import Arrays, Ask
 from mlsys_lab.checks.learner.values import number, parts, word, write_number
 from mlsys_lab.errors import InputError
 
-STALE = 0.125
-"""What share of its time a call takes whose input was seen before: it is still in the cache. It warms nothing up."""
 FIT = "fit_overhead_and_bandwidth(sizes_bytes, times_s)"
 OVERHEAD, BANDWIDTH = f"overhead_s from {FIT}", f"bytes_per_s from {FIT}"
 BOUNDS = ("compute", "memory", "overhead", "unexplained")
 
 
-class MadeUpMachine:
-    """A clock, inputs to make and a call to time, whose times are given: no real clock is asked."""
+class AskedMachine:
+    """A clock, inputs to make and a call to time, each of which asks a machine that lives elsewhere."""
 
-    def __init__(self, start_s: float, make_s: float, calls_s: list[float]) -> None:
-        self.now_s, self._make_s, self._calls_s = start_s, make_s, calls_s
-        self._made = self._called = self._warmed = self.readings = 0
-        self._seen: set[int] = set()
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self.readings = 0
 
     def clock(self) -> float:
         """The time now, in seconds."""
         self.readings += 1
-        return self.now_s
+        return self._ask("clock", 0)
 
     def make(self) -> int:
         """Make an input that nobody has seen."""
-        self.now_s += self._make_s
-        self._made += 1
-        return self._made
+        return int(self._ask("make", 0))
 
     def call(self, value: Any) -> None:
         """What is to be timed; for one input only its first call takes the whole time."""
-        if not isinstance(value, int) or not 1 <= value <= self._made:
+        if type(value) is not int:
             raise InputError("`call` was given something else than an input", got=repr(value)[:80], expected="make()")
-        if self._called == len(self._calls_s):
-            raise InputError("`call` is called too often", expected=f"warmup + samples = {self._called} times")
-        fresh = value not in self._seen
-        self.now_s += self._calls_s[self._warmed] * (1.0 if fresh else STALE)
-        self._called += 1
-        self._warmed += fresh
-        self._seen.add(value)
+        self._ask("call", value)
 
 
-def median(artifact: Any, arrays: Arrays) -> Arrays:
-    """What the learner's loop says of a machine whose times are known."""
+def median(artifact: Any, ask: Ask, arrays: Arrays) -> Arrays:
+    """What the learner's loop says of a machine whose times are known elsewhere."""
     samples, warmup = int(arrays["samples"]), int(arrays["warmup"])
-    machine = MadeUpMachine(float(arrays["start_s"]), float(arrays["make_s"]), arrays["calls_s"].tolist())
+    machine = AskedMachine(ask)
     got = artifact.median_time_s(machine.make, machine.call, machine.clock, samples=samples, warmup=warmup)
     if not machine.readings:
         raise InputError("`clock` is never called", got="no reading, or those of another clock", expected="clock()")

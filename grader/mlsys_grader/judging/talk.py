@@ -1,0 +1,31 @@
+"""Questions that a submission's process puts to a check's partner while it is at work; the judge hands them on."""
+
+from __future__ import annotations
+
+from mlsys_grader.judging.oracle import Oracle
+from mlsys_grader.judging.process import Process
+from mlsys_grader.sandbox.inside import wire
+from mlsys_lab.checks.learner.spec import Case, Check
+
+QUESTIONS = 4096
+"""How many questions one case may put."""
+CHARACTERS, MOST = 40, 2**53
+"""The longest word, and the largest number, of a question."""
+
+
+def talk(process: Process, oracle: Oracle, check: Check, case: Case, question: wire.Frame) -> wire.Frame:
+    """Answer a question of a process, and those that follow it; returns the frame that comes instead of one.
+
+    Raises `wire.WireError` for too many questions, for what is none, and for any where the check has no partner.
+    """
+    for _ in range(QUESTIONS):
+        what, value = question.meta.get("what"), question.meta.get("value")
+        if check.partner is None:
+            raise wire.WireError("a question where nobody answers")
+        if not isinstance(what, str) or len(what) > CHARACTERS or type(value) is not int or abs(value) > MOST:
+            raise wire.WireError(f"no question: {what!r:.40} {value!r:.40}")
+        process.reply(oracle.reply(check, case, what, value))
+        question = process.receive()
+        if question.kind != "question":
+            return question
+    raise wire.WireError(f"more than {QUESTIONS:,} questions")
