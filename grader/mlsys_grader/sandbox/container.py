@@ -86,6 +86,8 @@ def make_profile() -> str:
     other_protocol = {"index": 2, "value": seccomp.NETLINK_ROUTE, "op": "SCMP_CMP_NE"}
     rules.append({**refuse, "names": ["socket"], "args": [_is(0, socket.AF_NETLINK), other_protocol]})
     rules += [{**refuse, "names": ["fcntl"], "args": [_is(1, command)]} for command in seccomp.LOCKS]
+    taken_for_set = {"action": "SCMP_ACT_ERRNO", "errnoRet": 0, "names": ["setsockopt"]}
+    rules += [{**taken_for_set, "args": [_is(1, socket.SOL_SOCKET), _is(2, option)]} for option in seccomp.BUFFERS]
     machines = ["SCMP_ARCH_X86_64", "SCMP_ARCH_AARCH64"]
     return json.dumps({"defaultAction": "SCMP_ACT_ALLOW", "architectures": machines, "syscalls": rules})
 

@@ -3,7 +3,7 @@
 Namespaces and capabilities decide what a process may reach; the filter takes away the kernel's doors that a lab never
 needs, so that a fault behind one of them is out of reach, and memory that no limit counts cannot be had. A refused call
 fails with EPERM, except that clone3 does not exist (ENOSYS), after which libc falls back to clone, whose flags a
-filter can read. A call of a foreign architecture kills the process.
+filter can read, and that sizes of sockets' buffers seem to be set. A call of a foreign architecture kills the process.
 
 Why numbers by hand and not names and libseccomp (tried with pyseccomp 0.1.2 on libseccomp 2.5.4): the filter is laid on
 inside, in bubblewrap and in containers alike, and there the library is not: in bubblewrap pyseccomp does not find it,
@@ -13,7 +13,7 @@ are of 64 bits, though the kernel reads a socket's family as 32: `socket(40 | 1 
 "one of these bits" and "none of these families" become a rule each, 193 instructions in place of 103; and the number of
 seccomp(2) stays here all the same. A test holds every number below against libseccomp's own table, for both machines.
 
-Sources: seccomp(2), clone(2), mmap(2), fcntl(2), address_families(7), and the kernel's
+Sources: seccomp(2), clone(2), mmap(2), fcntl(2), socket(7), address_families(7), and the kernel's
 Documentation/userspace-api/seccomp_filter.rst; numbers from asm/unistd_64.h (x86_64) and asm-generic/unistd.h
 (aarch64).
 """
@@ -121,6 +121,7 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {  # numbers on x86_64, on a
     "io_setup": (206, 0),
 }
 CLONE, CLONE3, MMAP, SOCKET, FCNTL = (56, 220), (435, 435), (9, 222), (41, 198), (72, 25)
+SETSOCKOPT = (54, 208)
 SECCOMP = (317, 277)
 NEW_NAMESPACES = 0x7E020000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET; NEWTIME cannot be asked of clone."""
@@ -132,6 +133,8 @@ F_OFD_SETLK, F_OFD_SETLKW; and F_SETLEASE, F_NOTIFY. A lock of flock(2) is one f
 FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
 """Kinds of sockets that a job may open; AF_NETLINK besides, for the list of interfaces (getifaddrs) only."""
 NETLINK_ROUTE = 0
+BUFFERS = (socket.SO_SNDBUF, socket.SO_RCVBUF)
+"""Options of a socket that are taken for set: how large its buffers may be is the machine's setting, on some 64 MiB."""
 X32 = 0x40000000
 KILL, ERRNO, ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
 LOAD, JUMP_EQUAL, JUMP_AT_LEAST, JUMP_ANY_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
@@ -166,6 +169,7 @@ def _steps(column: int, audit: int) -> list[_Step]:
         _Step(JUMP_EQUAL, MMAP[column], then="mmap"),
         _Step(JUMP_EQUAL, SOCKET[column], then="socket"),
         _Step(JUMP_EQUAL, FCNTL[column], then="fcntl"),
+        _Step(JUMP_EQUAL, SETSOCKOPT[column], then="option"),
         _Step(JUMP_EQUAL, CLONE3[column], then="missing"),
         *(_Step(JUMP_EQUAL, number, then="refuse") for number in refused if number is not None),
         _Step(RETURN, ALLOW),
@@ -182,7 +186,13 @@ def _steps(column: int, audit: int) -> list[_Step]:
         _Step(JUMP_EQUAL, NETLINK_ROUTE, then="allow", otherwise="refuse"),
         argument(1, label="fcntl"),
         *(_Step(JUMP_EQUAL, command, then="refuse") for command in LOCKS),
+        _Step(RETURN, ALLOW),
+        argument(1, label="option"),
+        _Step(JUMP_EQUAL, socket.SOL_SOCKET, otherwise="allow"),
+        argument(2),
+        *(_Step(JUMP_EQUAL, option, then="done") for option in BUFFERS),
         _Step(RETURN, ALLOW, label="allow"),
+        _Step(RETURN, ERRNO, label="done"),
         _Step(RETURN, ERRNO | errno.EPERM, label="refuse"),
         _Step(RETURN, ERRNO | errno.ENOSYS, label="missing"),
         _Step(RETURN, KILL, label="kill"),
