@@ -117,6 +117,41 @@ def test_a_course_beside_an_environment_is_not_seen(tmp_path):
     contents.refuse_readable([tmp_path, Path(sys.prefix), Path(sys.prefix, "src", "course"), Path("/usr/share/course")])
 
 
+@pytest.fixture
+def environment(tmp_path, monkeypatch):
+    """An environment that has the course installed as a package, with `lib64` a second name of `lib`."""
+    packages = tmp_path / "venv" / "lib" / "python3.11" / "site-packages"
+    (packages / "mlsys_lab" / "checks").mkdir(parents=True)
+    (packages / "mlsys_grader" / "sandbox" / "inside").mkdir(parents=True)
+    (packages / "torch").mkdir()
+    (tmp_path / "venv" / "lib64").symlink_to("lib")
+    binds = [(f"{tmp_path}/venv/{name}", f"{tmp_path}/venv/{name}") for name in ("lib", "lib64")]
+    monkeypatch.setattr(contents, "bind_system", lambda: binds)
+    monkeypatch.setattr(contents, "PACKAGE", packages / "mlsys_lab")
+    monkeypatch.setattr(contents, "INSIDE", packages / "mlsys_grader" / "sandbox" / "inside")
+    return packages
+
+
+def test_an_installed_course_is_hidden_under_every_name_of_its_folder(environment, tmp_path):
+    both = (tmp_path / "venv" / "lib", tmp_path / "venv" / "lib64")
+    expected = [str(at / "python3.11" / "site-packages" / name) for at in both for name in sorted(contents.PARTS)]
+    assert sorted(expected) == contents.find_hidden()
+    contents.refuse_readable(contents.find_private())
+
+
+def test_solutions_beside_an_installed_course_are_refused(environment):
+    (environment / "solutions").mkdir()
+    with pytest.raises(InputError, match=r"submissions could read this folder: got .*/solutions"):
+        contents.refuse_readable(contents.find_private())
+
+
+def test_a_second_copy_in_another_environment_is_hidden_too(environment, tmp_path, monkeypatch):
+    other = tmp_path / "usr" / "lib" / "python3" / "dist-packages" / "mlsys_lab"
+    other.mkdir(parents=True)
+    monkeypatch.setattr(contents, "bind_system", lambda: [(f"{tmp_path}/usr/lib", f"{tmp_path}/usr/lib")])
+    assert contents.find_hidden() == [str(other)]
+
+
 def test_there_is_no_network(sandbox):
     assert "unreachable" in ask(sandbox, "import socket\nsocket.create_connection(('192.0.2.1', 80), 3)").meta["got"]
     assert answer(sandbox, "[name for _, name in __import__('socket').if_nameindex()]") == ["lo"]
