@@ -29,8 +29,10 @@ SYSTEM = (
     *map(str, sorted(Path("/usr/local").glob("cuda*"))),  # Numba's simulator, too, asks CUDA's runtime for its version
     "/etc/ld.so.cache",
 )
-PREFIX_PARTS = ("bin", "lib", "lib64", "pyvenv.cfg")
-"""All that Python needs of the folder that it, or a virtual environment, is installed in."""
+PREFIX_PARTS = ("bin", "lib", "lib64", "include", "pyvenv.cfg")
+"""All that Python needs of the folder that it, or a virtual environment, is installed in; Triton builds its launchers
+with Python's headers.
+"""
 LIBRARIES, PACKAGES = ("lib", "lib64"), "*-packages"
 """Where the packages of an environment lie: lib/python3.12/site-packages, of Debian's Python in dist-packages."""
 Bind = tuple[str, str]

@@ -1,5 +1,6 @@
 import contextlib
 import os
+import shutil
 import sys
 import sysconfig
 import time
@@ -98,8 +99,23 @@ def test_an_earlier_labs_reference_is_found_under_the_name_that_its_lab_gives(sa
 def test_of_the_system_it_sees_programs_and_libraries_by_name(sandbox):
     seen = answer(sandbox, "{at: sorted(os.listdir(at)) for at in ('/usr', sys.prefix, '/')}", before="import sys")
     assert set(seen["/usr"]) <= {"bin", "sbin", "lib", "lib32", "lib64", "libexec", "include", "local", "share"}
-    assert set(seen[sys.prefix]) <= {"bin", "lib", "lib64", "pyvenv.cfg"}
+    assert set(seen[sys.prefix]) <= {"bin", "lib", "lib64", "include", "pyvenv.cfg"}
     assert answer(sandbox, "[os.listdir('/usr/share'), os.path.exists('/usr/src')]") in ([["zoneinfo"], False],)
+
+
+EXTENSION = """\
+#include <Python.h>
+static struct PyModuleDef all = {PyModuleDef_HEAD_INIT, "built", "", -1, 0};
+PyMODINIT_FUNC PyInit_built(void) { return PyModule_Create(&all); }
+"""
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
+def test_triton_can_build_what_it_launches_kernels_with(sandbox):
+    """On a GPU it compiles its driver and a launcher for each kernel in the job that is timed."""
+    build = pytest.importorskip("triton.runtime.build").__name__
+    before = f"from {build} import compile_module_from_src as build\nbuilt = build({EXTENSION!r}, 'built').__name__\n"
+    assert answer(sandbox, "built", before=before) == "built"
 
 
 @pytest.mark.parametrize("inside", [sysconfig.get_path("purelib"), f"{sys.base_prefix}/lib", "/usr/lib"])
