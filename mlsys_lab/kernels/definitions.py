@@ -60,8 +60,8 @@ def kernels_of(source: str, filename: str = "<kernels>", elsewhere: frozenset[st
             refused.setdefault(node.name, plain_function(node.name, node.lineno))
     known = elsewhere.union(names, refused)
     uses: dict[str, set[str]] = {name: set() for name in names}
-    for name, node in constants:
-        uses[name] |= {part.id for part in ast.walk(node.value) if isinstance(part, ast.Name)}
+    for name, given in constants:
+        uses[name] |= {part.id for part in ast.walk(given.value) if isinstance(part, ast.Name)}
     for function in functions:
         try:
             uses[function.name] = check_kernel(function, known)

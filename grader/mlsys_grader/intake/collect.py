@@ -93,8 +93,8 @@ def _take_all(course: Course, lab: str, found: HandIns, settled: Mapping[str, st
             said = [f"took `{make_printable(taken.path)}`, not {others}"] if others else []
         else:
             course.submission(student, lab).parent.mkdir(parents=True, exist_ok=True)
-            names = [name for name in assigned.ids if assigned.ids[name] == student]
-            files = name_some([file for name in names for file in found.others.get(name, [])])
+            whose = [name for name in assigned.ids if assigned.ids[name] == student]
+            files = name_some([file for name in whose for file in found.others.get(name, [])])
             result, said = Collected(student, "missing", f"no notebook{files and f', only {files}'}"), []
         said = [*said, result.remark, remarks.get(student, "")]
         results.append(replace(result, remark="; ".join(filter(None, said))))
