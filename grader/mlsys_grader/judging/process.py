@@ -21,6 +21,8 @@ MEMORY_SLACK_BYTES = 64 << 20
 """Beyond a check's own budget, which counts tensors only: room for the interpreter, inputs and library workspaces."""
 GRACE_S = 2.0
 """Beyond a time limit, before the judge looks: the sandbox's own alarm tells more, so it may come first."""
+SHORT_S = 0.5
+"""A process that was waited for no longer than this is taken to have been at work throughout."""
 LOOK_S = 0.2
 """How soon the judge looks again, at the earliest."""
 PATIENCE = 20.0
@@ -115,10 +117,16 @@ class Process:
             self.busy_s, self._asked_at = self.busy_s + now - self._asked_at, now
 
     def settle(self) -> None:
-        """Find out how much of the time that it was waited for it was at work; before it is let go."""
+        """Find out how much of the time that it was waited for it was at work; before it is let go.
+
+        Other work keeps the judge, too, from hearing it, as often as it crosses the channel: so of all the time that it
+        was waited for as large a share counts as it got of the processor when it wanted it, at least 1 in PATIENCE.
+        """
         self.worked_s = self.busy_s
-        if self.busy_s > GRACE_S and (used := self.job.time_used()) is not None:
-            self.worked_s = max(used.cpu_s, self.busy_s - used.waited_s)
+        if self.busy_s > SHORT_S and (used := self.job.time_used()) is not None:
+            wanted_s = used.cpu_s + used.waited_s
+            share = max(used.cpu_s / wanted_s, 1 / PATIENCE) if wanted_s > 0 else 1.0
+            self.worked_s = max(used.cpu_s, self.busy_s * share)
 
     def _await_answer(self) -> None:
         """Return when something has come. Raises `wire.DeadlineError` for a process that has been at work too long.
