@@ -193,7 +193,7 @@ def find_released_cells(lab: GradedLab) -> dict[str, dict[str, Any]]:
 
 def _notes(cells: tuple[tuple[str, str, str], ...], lab: GradedLab) -> tuple[str, ...]:
     """What its author should know: cells that are gone, came twice or were changed. None of it costs points."""
-    notes = []
+    notes: list[str] = []
     handed_in: dict[str, list[str]] = {}
     for number, (kind, source, grade_id) in enumerate(cells, start=1):
         if kind != "code" and len(notes) < NOTES and is_exported(source):
