@@ -19,6 +19,7 @@ from mlsys_grader.course.lock import lock_course
 from mlsys_grader.intake.checkouts import look_in_checkouts
 from mlsys_grader.intake.exports import look_in_folder, look_in_zip
 from mlsys_grader.intake.hand_in import HandIn, HandIns, make_printable, name_some
+from mlsys_grader.intake.platforms import NOTEBOOK
 from mlsys_grader.intake.roster import assign_ids, explain_unclear, read_roster
 from mlsys_lab.errors import InputError
 
@@ -105,8 +106,14 @@ def _take_all(course: Course, lab: str, found: HandIns, settled: Mapping[str, st
 
 def _look(source: Path, lab: str) -> HandIns:
     if source.is_dir():
-        checkouts = [path for path in sorted(source.iterdir()) if (path / ".git").exists()]
-        return look_in_checkouts(checkouts) if checkouts else look_in_folder(source, lab)
+        everything = [path for path in sorted(source.iterdir()) if not path.name.startswith(".")]
+        checkouts = [path for path in everything if (path / ".git").exists()]
+        if not checkouts:
+            return look_in_folder(source, lab)
+        found, why = look_in_checkouts(checkouts), "it lies beside git checkouts and is none"
+        beside = [path for path in everything if path not in checkouts]
+        found.left_out += [(path.name, why) for path in beside if path.is_dir() or NOTEBOOK.search(path.name)]
+        return found
     if source.is_file():
         return look_in_zip(source, lab)
     raise InputError("nothing to collect", got=source, expected="a folder, a zip, or a folder of git checkouts")

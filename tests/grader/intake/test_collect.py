@@ -435,6 +435,15 @@ def test_checkouts_as_github_classroom_clones_them_are_named_by_the_student(cour
     assert statuses(course, folder) == {"ada": "new", "bob": "new", "cy": "new"}
 
 
+def test_what_lies_beside_checkouts_and_is_none_is_told(course, source):
+    for path in ("ada/01-tiny.ipynb", "bob/01-tiny.ipynb", "cy_01-tiny.ipynb", "roster.csv"):
+        put(source, path)
+    git(source, "init", "-q", "ada")
+    git(source / "ada", "add", ".")
+    git(source / "ada", "commit", "-qm", "x")
+    assert statuses(course, source) == {"ada": "new", "bob": "skipped", "cy_01-tiny.ipynb": "skipped"}
+
+
 @pytest.mark.parametrize(
     "names",
     [
