@@ -98,6 +98,8 @@ def test_the_profile_refuses_what_the_filter_refuses():
     rules = json.loads(container.make_profile())["syscalls"]
     plain = {name for rule in rules if "args" not in rule for name in rule["names"]}
     assert plain == {*seccomp.REFUSED, "clone3"}
+    with_gpu = json.loads(container.make_profile(gpu=True))["syscalls"]
+    assert plain - {name for rule in with_gpu if "args" not in rule for name in rule["names"]} == {*seccomp.FOR_CUDA}
 
     def refused(name, *arguments):
         asked = [*arguments, 0, 0, 0]

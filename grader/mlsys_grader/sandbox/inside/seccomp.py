@@ -120,6 +120,12 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {  # numbers on x86_64, on a
     "inotify_add_watch": (254, 27),
     "io_setup": (206, 0),
 }
+FOR_CUDA = ("memfd_create",)
+"""What NVIDIA's driver needs to start, besides shared memory without a file: let through where a job has a GPU.
+
+No limit on a single process counts them; `inside.watch` counts what of them is mapped. Source for memfd_create:
+https://github.com/NVIDIA/OpenShell/issues/1696 (CUDA error 304 without it).
+"""
 CLONE, CLONE3, MMAP, SOCKET, FCNTL = (56, 220), (435, 435), (9, 222), (41, 198), (72, 25)
 SETSOCKOPT = (54, 208)
 SECCOMP = (317, 277)
@@ -153,13 +159,18 @@ class _Step:
     label: str = ""
 
 
-def _steps(column: int, audit: int) -> list[_Step]:
+def list_refused(*, gpu: bool = False) -> dict[str, tuple[int | None, int | None]]:
+    """List the system calls that are refused whatever their arguments, with their numbers."""
+    return {name: numbers for name, numbers in REFUSED.items() if not (gpu and name in FOR_CUDA)}
+
+
+def _steps(column: int, audit: int, *, gpu: bool) -> list[_Step]:
     """The filter as text: `column` picks an architecture's numbers."""
 
     def argument(index: int, label: str = "") -> _Step:  # the low half; the flags and families read here fit in it
         return _Step(LOAD, ARGUMENTS_AT + 8 * index, label=label)
 
-    refused = [number[column] for number in REFUSED.values()]
+    refused = [number[column] for number in list_refused(gpu=gpu).values()]
     return [
         _Step(LOAD, ARCHITECTURE_AT),
         _Step(JUMP_EQUAL, audit, otherwise="kill"),
@@ -178,7 +189,7 @@ def _steps(column: int, audit: int) -> list[_Step]:
         argument(3, label="mmap"),
         _Step(JUMP_ANY_BIT, MAP_GROWSDOWN, then="refuse"),
         _Step(AND, MAP_SHARED_ANONYMOUS),
-        _Step(JUMP_EQUAL, MAP_SHARED_ANONYMOUS, then="refuse", otherwise="allow"),
+        _Step(JUMP_EQUAL, MAP_SHARED_ANONYMOUS, then="allow" if gpu else "refuse", otherwise="allow"),
         argument(0, label="socket"),
         *(_Step(JUMP_EQUAL, family, then="allow") for family in FAMILIES),
         _Step(JUMP_EQUAL, socket.AF_NETLINK, otherwise="refuse"),
@@ -199,13 +210,16 @@ def _steps(column: int, audit: int) -> list[_Step]:
     ]
 
 
-def build_program(machine: str) -> bytes:
-    """The filter for an architecture, as the kernel reads it. Raises `MissingToolError` for one that is not known."""
+def build_program(machine: str, *, gpu: bool = False) -> bytes:
+    """The filter for an architecture, as the kernel reads it, for a job that has a GPU or none.
+
+    Raises `MissingToolError` for an architecture that is not known.
+    """
     if machine not in ARCHITECTURES:
         raise MissingToolError(
             "there is no system call filter for this machine", got=machine, expected=" or ".join(ARCHITECTURES)
         )
-    steps = _steps(list(ARCHITECTURES).index(machine), ARCHITECTURES[machine])
+    steps = _steps(list(ARCHITECTURES).index(machine), ARCHITECTURES[machine], gpu=gpu)
     places = {step.label: place for place, step in enumerate(steps) if step.label}
     written = []
     for place, step in enumerate(steps):
@@ -218,13 +232,13 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("steps", ctypes.c_void_p))
 
 
-def install() -> None:
-    """Lay the filter on this process, all its threads and all that it starts; there is no way back.
+def install(*, gpu: bool = False) -> None:
+    """Lay the filter on this process, which may have a GPU, all its threads and all that it starts; for good.
 
     Needs PR_SET_NO_NEW_PRIVS first. Raises `OSError` where the kernel does not take it.
     """
     machine = os.uname().machine
-    steps = build_program(machine)
+    steps = build_program(machine, gpu=gpu)
     buffer = ctypes.create_string_buffer(steps, len(steps))
     filtered = _Program(len(steps) // 8, ctypes.addressof(buffer))
     libc = ctypes.CDLL(None, use_errno=True)

@@ -14,9 +14,9 @@ REFUSE, MISSING = seccomp.ERRNO | errno.EPERM, seccomp.ERRNO | errno.ENOSYS
 COLUMNS = {"x86_64": 0, "aarch64": 1}
 
 
-def verdict(machine, number, *arguments, audit=None):
+def verdict(machine, number, *arguments, audit=None, gpu=False):
     """What the filter says of one call, by running its instructions as the kernel does."""
-    steps = list(struct.iter_unpack("=HBBI", seccomp.build_program(machine)))
+    steps = list(struct.iter_unpack("=HBBI", seccomp.build_program(machine, gpu=gpu)))
     audit = seccomp.ARCHITECTURES[machine] if audit is None else audit
     data = struct.pack("=IIQ6Q", number, audit, 0, *(*arguments, 0, 0, 0, 0, 0, 0)[:6])
     place, held = 0, 0
@@ -82,6 +82,16 @@ class TestTheFilter:
             assert verdict(machine, seccomp.SETSOCKOPT[column], 3, level, option) == seccomp.ERRNO  # as if it were done
         for level, option in ((1, 2), (1, 9), (1, 15), (6, 1), (6, 7), (41, 8)):
             assert verdict(machine, seccomp.SETSOCKOPT[column], 3, level, option) == seccomp.ALLOW
+
+    def test_with_a_gpu_cuda_can_start_and_all_else_is_as_without(self, machine, column):
+        allowed = {seccomp.REFUSED[name][column] for name in seccomp.FOR_CUDA}
+        special = (seccomp.CLONE, seccomp.CLONE3, seccomp.MMAP, seccomp.SOCKET, seccomp.FCNTL, seccomp.SETSOCKOPT)
+        for number in set(range(600)) - {numbers[column] for numbers in special}:
+            expected = seccomp.ALLOW if number in allowed else verdict(machine, number)
+            assert verdict(machine, number, gpu=True) == expected, number
+        for flags, expected in ((0x22, seccomp.ALLOW), (0x21, seccomp.ALLOW), (0x122, REFUSE), (0x121, REFUSE)):
+            assert verdict(machine, seccomp.MMAP[column], 0, 4096, 3, flags, gpu=True) == expected
+        assert verdict(machine, seccomp.SOCKET[column], 40, 1, 0, gpu=True) == REFUSE
 
     def test_a_call_of_another_architecture_kills(self, machine, column):
         assert verdict(machine, 1, audit=0x40000003) == seccomp.KILL  # 32-bit x86
