@@ -43,7 +43,7 @@ class Process:
     def __init__(self, job: Job, *, traced: bool, time_factor: float, texts: tuple[str, ...] = ()) -> None:
         self.job, self.traced, self.texts = job, traced, texts
         self.has_seen_hidden = False
-        self.busy_s = self.worked_s = 0.0
+        self.busy_s = self.worked_s = self._at_limit_s = 0.0
         self._time_factor = time_factor
         self._asked_at = self._limit_s = self._last = 0.0
         self._most_bytes = 0
@@ -126,7 +126,7 @@ class Process:
         if self.busy_s > SHORT_S and (used := self.job.time_used()) is not None:
             wanted_s = used.cpu_s + used.waited_s
             share = max(used.cpu_s / wanted_s, 1 / PATIENCE) if wanted_s > 0 else 1.0
-            self.worked_s = max(used.cpu_s, self.busy_s * share)
+            self.worked_s = max(used.cpu_s, self.busy_s * share, self._at_limit_s)
 
     def _await_answer(self) -> None:
         """Return when something has come. Raises `wire.DeadlineError` for a process that has been at work too long.
@@ -143,6 +143,7 @@ class Process:
                 waited_s = used.waited_s - first[1].waited_s
                 worked_s = max(used.cpu_s - first[1].cpu_s, now - first[0] - waited_s)
             if now >= last or worked_s >= self._limit_s:
+                self._at_limit_s += self._limit_s
                 raise wire.DeadlineError("it has been at work too long")
             look_at = min(last, now + max(LOOK_S, self._limit_s - worked_s)) if used is not None else last
 
