@@ -34,23 +34,23 @@ class Kernels:
 def kernels_of(source: str, filename: str = "<kernels>", elsewhere: frozenset[str] = frozenset()) -> Kernels:
     """Find the kernels and number constants of a module's text and check every one; all else is left out, unrun.
 
+    Of kernels with one name the last counts, and constants take one value after the other, as in all of Python.
     `elsewhere` names kernels and constants that stand in another text. Raises SyntaxError where the text is no Python.
     """
     tree = ast.parse(source, filename)
     refused: dict[str, KernelLanguageError] = {}
     functions: list[ast.FunctionDef] = []
-    for node in (one for one in tree.body if isinstance(one, ast.FunctionDef)):
+    for node in {one.name: one for one in tree.body if isinstance(one, ast.FunctionDef)}.values():
         try:
             functions += [_without_annotations(node)] if is_kernel(node) else []
         except KernelLanguageError as error:
             refused[node.name] = error
     constants = list(_constants(tree.body))
-    names = [node.name for node in functions] + [name for name, _ in constants]
+    names = [*(node.name for node in functions), *dict.fromkeys(name for name, _ in constants)]
     for name, times in Counter(names).items():
         if times > 1:
-            refused[name] = KernelLanguageError(
-                _last(tree, name), f"`{name}` is defined twice", help="keep one of them"
-            )
+            what = f"`{name}` is a kernel and a number"
+            refused[name] = KernelLanguageError(_last(tree, name), what, help="keep one of them")
         elif name in RESERVED or name.startswith("__"):
             what = f"`{name}` has a meaning of its own"
             refused[name] = KernelLanguageError(_last(tree, name), what, help="take another name")
@@ -59,7 +59,9 @@ def kernels_of(source: str, filename: str = "<kernels>", elsewhere: frozenset[st
         if (node.name in called or _speaks_as_kernel(node)) and node.name not in elsewhere.union(names):
             refused.setdefault(node.name, plain_function(node.name, node.lineno))
     known = elsewhere.union(names, refused)
-    uses = {name: {part.id for part in ast.walk(node.value) if isinstance(part, ast.Name)} for name, node in constants}
+    uses: dict[str, set[str]] = {name: set() for name in names}
+    for name, given in constants:
+        uses[name] |= {part.id for part in ast.walk(given.value) if isinstance(part, ast.Name)}
     for function in functions:
         try:
             uses[function.name] = check_kernel(function, known)
@@ -69,9 +71,8 @@ def kernels_of(source: str, filename: str = "<kernels>", elsewhere: frozenset[st
     numbers = [(name, node) for name, node in constants if name not in refused]
     kept = [node for node in functions if node.name not in refused]
     body: list[ast.stmt] = [*(node for _, node in numbers), *kept]
-    return Kernels(
-        ast.Module(body, type_ignores=[]), tuple(f.name for f in kept), tuple(name for name, _ in numbers), refused
-    )
+    defined = tuple(dict.fromkeys(name for name, _ in numbers))
+    return Kernels(ast.Module(body, type_ignores=[]), tuple(f.name for f in kept), defined, refused)
 
 
 def _without_annotations(function: ast.FunctionDef) -> ast.FunctionDef:
@@ -136,12 +137,12 @@ def _speaks_as_kernel(function: ast.FunctionDef) -> bool:
 
 
 def _constants(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.Assign]]:
-    """Yield (name, assignment) of `NAME = number`, and of what `_is_number` takes for one; once for the same text.
+    """Yield (name, assignment) of `NAME = number`, and of what `_is_number` takes for one.
 
     Annotations are left out. `tl.constexpr(number)`, which Triton's compiler asks of a module's constants, is given as
     the number.
     """
-    known: dict[str, str] = {}
+    known: set[str] = set()
     for node in body:
         match node:
             case ast.Assign(targets=[ast.Name() as target], value=value):
@@ -153,9 +154,8 @@ def _constants(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.Assign]]:
         match value:
             case ast.Call(func=function, args=[inner], keywords=[]) if ast.unparse(function) == CONSTEXPR:
                 value = inner
-        text = ast.unparse(value)
-        if _is_number(value, known) and known.get(target.id) != text:
-            known[target.id] = text
+        if _is_number(value, known):
+            known.add(target.id)
             yield target.id, ast.copy_location(ast.Assign([target], value), node)
 
 

@@ -29,6 +29,8 @@ FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | __future__.annotations.compiler_flag
 name what a cell imports that is not exported."""
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 """What Python raises for a text that it cannot compile."""
+NEWER = re.compile(r"\s*(?:type\s+\w+(?:\[.*)?\s*=|(?:async\s+)?def\s+\w+\[|class\s+\w+\[|except\s+[\w.]+\s*,)")
+"""How a line begins that only newer versions of Python read: `type X = …`, `def f[T]`, `except A, B`."""
 DEFINITION = re.compile(r"^(?:(?:async\s+)?def\s+|class\s+)?(\w+)\s*(?:\(|:|=(?!=))", re.MULTILINE)
 """What a text that Python cannot read seems to define at its top level."""
 
@@ -247,8 +249,10 @@ def _describe_unreadable(artifact: Artifact, cell: Cell, first: int, error: Exce
     place = artifact.where(line or first) or f"cell {cell.number}"
     magic = isinstance(place, Place) and place.text.lstrip().startswith("%%")
     got = error.msg if isinstance(error, SyntaxError) else describe(error)
-    return ArtifactError(
-        f"{artifact.name}: syntax error in {place}",
-        got="a command that makes the cell something else than Python" if magic else got,
-        help="move it to a cell without `#| export`" if magic else "run the cell in the notebook and mend it",
-    )
+    help = "run the cell in the notebook and mend it"
+    if magic:
+        got, help = "a command that makes the cell something else than Python", "move it to a cell without `#| export`"
+    elif isinstance(place, Place) and (NEWER.match(place.text) or got.startswith("f-string")):
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        help = f"Python {version} reads it here, which lacks what newer ones have: write it as {version} has it"
+    return ArtifactError(f"{artifact.name}: syntax error in {place}", got=got, help=help)

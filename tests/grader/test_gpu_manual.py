@@ -57,7 +57,7 @@ def test_the_image_is_this_project_pinned_and_without_root():
     steps = [line for line in recipe.splitlines() if line and not line.startswith(("#", " "))]
     assert "--constraint /tmp/mlsys-lab/constraints.txt '/tmp/mlsys-lab[grader,kernels]'" in recipe
     assert steps.index("USER grader") > max(at for at, line in enumerate(steps) if line.startswith("RUN"))
-    assert all(name in recipe for name in ("bubblewrap", "gcc", "libc6-dev"))
+    assert all(name in recipe for name in ("bubblewrap", "gcc", "libc6-dev", "nvidia-nvvm"))
     assert re.search(r"^\tgit archive HEAD \|", MAKEFILE, re.MULTILINE), "the commit, not what lies about"
 
 

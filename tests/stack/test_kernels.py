@@ -90,16 +90,25 @@ def test_nothing_else_is_raised(line: str) -> None:
 
 
 def test_what_is_refused_costs_the_kernels_that_use_it_and_no_others() -> None:
-    bad = "BLOCK = 64\n\n@cuda.jit(device=True)\ndef shout(x):\n    print(x)\n    return x\n"
-    call = "\n@cuda.jit\ndef loud(x):\n    x[0] = shout(x[0])\n\n@cuda.jit\ndef wide(x):\n    x[0] = BLOCK\n"
+    bad = "scale_ = 1\n\n@cuda.jit(device=True)\ndef shout(x):\n    print(x)\n    return x\n"
+    call = "\n@cuda.jit\ndef loud(x):\n    x[0] = shout(x[0])\n\n@cuda.jit\ndef both(x):\n    x[0] = 1\n\nboth = 2\n"
     module = load_kernels(artifact(SCALE, bad + call))
     assert callable(module.scale) and not hasattr(module, "loudly")
     for name in ("shout", "loud"):
         with pytest.raises(ArtifactError, match="`print` is nothing that kernel `shout` can use"):
             getattr(module, name)
-    for name in ("BLOCK", "wide"):
-        with pytest.raises(ArtifactError, match="`BLOCK` is defined twice"):
-            getattr(module, name)
+    with pytest.raises(ArtifactError, match="`both` is a kernel and a number"):
+        _ = module.both
+
+
+def test_of_what_is_defined_again_the_last_counts_as_in_the_notebook() -> None:
+    """Cells that came twice, another try further down, another block size for the tasks that follow."""
+    again = "BLOCK = 64\nWIDE = 2 * BLOCK\n\n@cuda.jit\ndef scale(x):\n    x[0] = BLOCK + WIDE\n"
+    first = "WIDE = 2 * 16\n\n@cuda.jit\ndef scale(x):\n    print(x)\n"
+    module = load_kernels(artifact(SCALE, first, "BLOCK = 32\nWIDE = 2 * BLOCK", again))
+    assert (module.BLOCK, module.WIDE) == (64, 128)
+    assert "x[0] = BLOCK + WIDE" in inspect.getsource(module.scale.py_func)
+    assert callable(load_kernels(artifact(SCALE, SCALE)).scale)
 
 
 def live(*cells: str) -> dict[str, Any]:

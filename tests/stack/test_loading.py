@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import pickle
+import sys
 import traceback
 from types import ModuleType
 
@@ -63,6 +64,22 @@ def test_a_cell_that_fails_costs_what_it_defines_and_is_told_by_cell_and_line(so
     assert not hasattr(module, "lost")
     error = find_lost(module, ["lost"])
     assert error is not None and said in str(error) and "\n" not in str(error)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="this Python reads them")
+@pytest.mark.parametrize(
+    "line",
+    [
+        "type Lost = int",
+        "type Lost[T] = T",
+        "def lost[T](x): pass",
+        "class lost[T]: pass",
+        'lost = f"{\', \'.join(f"{1}")}"',
+    ],
+)
+def test_syntax_of_a_newer_python_is_told_as_that(line: str) -> None:
+    error = find_lost(load(_artifact(f"x = 2\n{line}\nlost = 1")), ["lost"])
+    assert f"help: Python 3.{sys.version_info.minor} reads it here" in str(error)
 
 
 def test_what_a_cell_defined_before_it_failed_stays() -> None:

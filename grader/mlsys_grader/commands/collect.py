@@ -5,7 +5,9 @@ understood are:
   STUDENT.ipynb, STUDENT_LAB.ipynb                            likewise
   Jane Doe_4711_assignsubmission_file_/01-autograd.ipynb      Moodle: "Download all submissions"
   doejane_LATE_4711_88_01-autograd-1.ipynb                    Canvas: "Download Submissions"
-  STUDENT/.git                                                the last commit of each checkout
+  Lab 1_jdoe_attempt_2026-11-20-13-45-12_01-autograd.ipynb    Blackboard: "Assignment File Download"
+  7-88 - Jane Doe - Nov 20, 2026 345 PM/01-autograd.ipynb     Brightspace: "Download" of all submissions
+  STUDENT/.git, LAB-submissions/LAB-STUDENT/.git              the last commit of each checkout
 
 examples:
   mlsys-grader collect ~/Downloads/submissions.zip --lab autograd
@@ -57,6 +59,8 @@ def run(args: argparse.Namespace) -> int:
     for result in results:
         if result.status in ("missing", "skipped", "unclear"):
             print(f"{result.status}: {result.student}: {result.detail}")
+        if result.status == "aside":
+            print(f"no notebooks, and nobody's: {result.detail}")
         if result.remark:
             print(f"{result.student}: {result.remark}")
     print(", ".join(f"{number} {status}" for status, number in count_statuses(results)))

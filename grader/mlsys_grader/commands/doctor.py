@@ -12,8 +12,10 @@ A process of the sandbox is started as for a submission, with the GPU where ther
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import shutil
+import sysconfig
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -47,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
         replace(find_gpu(), needed_for=SPEED),
         replace(find_triton(), needed_for=SPEED),
         _look("C compiler", SPEED, _find_compiler),
+        _look("Numba's compiler", SPEED, _find_nvvm),
     ]
     if image := os.environ.get("GPU_IMAGE"):
         needed.append(_look("GPU_IMAGE", SPEED, lambda: _find_image(image)))
@@ -117,10 +120,21 @@ def _find_files() -> str:
 
 
 def _find_compiler() -> str:
+    header = Path(sysconfig.get_path("include"), "Python.h")
     for program in ("gcc", "clang"):
         if path := shutil.which(program, path="/usr/bin:/bin"):  # where the sandbox looks
-            return path
+            if not header.exists():
+                raise MissingToolError(f"{path}, but no {header}", help="apt install python3-dev: Triton includes it")
+            return f"{path}, Python.h"
     raise MissingToolError("none in /usr/bin", help="apt install gcc libc6-dev: Triton launches its kernels with it")
+
+
+def _find_nvvm() -> str:
+    try:
+        found = importlib.import_module("cuda.pathfinder").load_nvidia_dynamic_lib("nvvm")
+    except (ImportError, RuntimeError):
+        raise MissingToolError("no libNVVM", help="pip install nvidia-nvvm: Numba compiles kernels with it") from None
+    return Path(found.abs_path).name
 
 
 def _find_image(image: str) -> str:

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Judge a share, or measure for verdicts that are there; a line per student that needs the instructor."""
-    from mlsys_grader.grading.shards import assign_share, judge_share, measure_share
+    from mlsys_grader.grading.shards import assign_share, judge_share, label_share, measure_share
 
     options = read_judging_options(args)
     lab, course = find_chosen_lab(args), Course(args.course.absolute())
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     number, shares = _shard(args.shard)
     students = [student for student in course.students(lab.name) if assign_share(student, shares) == number]
-    (args.out / "verdicts").mkdir(parents=True, exist_ok=True)
+    label_share(args.out, number, shares)
     judged = list(judge_share(course, lab, options, students, args.out))
     troubles = [(student, error) for student, error in judged if error]
     for student, error in troubles:

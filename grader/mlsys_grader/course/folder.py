@@ -129,22 +129,30 @@ def write_stamp(path: Path, time: datetime) -> None:
 
 
 def read_stamp(path: Path) -> datetime | None:
-    """The time in nbgrader's timestamp.txt, in UTC and to the second; None where there is none that can be read.
-
-    UTC where the file names no zone, as nbgrader has it; a zone may be an offset or a name like Europe/Zurich.
-    """
+    """The time in nbgrader's timestamp.txt, in UTC and to the second; None where there is none that can be read."""
     try:
         if path.is_symlink():
             return None
         with path.open(encoding="utf-8") as file:
-            text = file.read(100).strip()
+            return parse_stamp(file.read(100))
+    except (OSError, ValueError):
+        return None
+
+
+def parse_stamp(text: str) -> datetime | None:
+    """The time that a timestamp.txt holds, in UTC and to the second; None for a text that is no time.
+
+    UTC where the text names no zone, as nbgrader has it; a zone may be an offset or a name like Europe/Zurich.
+    """
+    text = text.strip()
+    try:
         zone = ZoneInfo("UTC")
         if text.count(" ") == 2 and text[-1].isalpha():
             text, _, name = text.rpartition(" ")
             zone = ZoneInfo(name)
         stamp = datetime.fromisoformat(re.sub(r"\s+(?=[+-])", "", text))  # no space before an offset
         return (stamp if stamp.tzinfo else stamp.replace(tzinfo=zone)).astimezone(UTC).replace(microsecond=0)
-    except (OSError, ValueError, KeyError, OverflowError):
+    except (ValueError, KeyError, OverflowError, OSError):
         return None
 
 

@@ -2,6 +2,7 @@
 
     OUT/verdicts/STUDENT.json     the record, as `records/LAB/STUDENT.json` of a course folder
     OUT/feedback/STUDENT.html     the page for the student
+    OUT/share.txt                 which share of how many it is: of a small class, one may hold nobody
 
 A share is a student's for good: it goes by a hash of the id, not by who else handed in. Who merges believes nothing of
 a file but what it can compare: a file may come from a machine that ran submissions.
@@ -42,6 +43,7 @@ from mlsys_lab.errors import CourseError, InputError
 
 MERGED = "merged"
 """What the audit log calls a verdict that another machine formed."""
+LABEL = "share.txt"
 FILE_BYTES = 4 << 20
 TEXT = 2000
 
@@ -49,6 +51,12 @@ TEXT = 2000
 def assign_share(student: str, shares: int) -> int:
     """The number of the share that a student is in, from 1 to `shares`, whoever else hands in."""
     return int.from_bytes(hashlib.sha256(student.encode()).digest()[:8], "big") % shares + 1
+
+
+def label_share(out: Path, number: int, shares: int) -> None:
+    """Begin a share's folder, with a file that says which it is: nobody uploads or merges an empty folder."""
+    (out / "verdicts").mkdir(parents=True, exist_ok=True)
+    write_atomically(out / LABEL, f"{number}/{shares}\n".encode())
 
 
 def judge_share(
@@ -114,7 +122,7 @@ def read_shares(course: Course, lab: GradedLab, sources: Iterable[Path]) -> list
     handed_in = course.students(lab.name)
     for source in sources:
         files = sorted((source / "verdicts").glob("*"))
-        if not files:
+        if not files and not (source / LABEL).is_file():
             raise InputError("no verdicts in this folder", got=source, expected=f"{source}/verdicts/STUDENT.json")
         for file in files:
             student = check_student(file.name.removesuffix(".json"))

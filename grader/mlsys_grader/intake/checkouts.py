@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
-from mlsys_grader.intake.hand_in import HandIn, HandIns, is_aside
+from mlsys_grader.intake.hand_in import HandIn, HandIns
+from mlsys_grader.intake.platforms import NOTEBOOK, is_aside
 from mlsys_grader.intake.submission import FILE_BYTES
 from mlsys_lab.errors import InputError, MissingToolError
 
@@ -26,15 +27,16 @@ def look_in_checkouts(checkouts: Iterable[Path]) -> HandIns:
         raise MissingToolError("git is not installed", help="`apt install git`")
     found = HandIns()
     for checkout in checkouts:
-        found.students.add(checkout.name)
+        student = _name_student(checkout)
+        found.students.add(student)
         if not _holds_its_own(checkout / ".git"):
-            found.left_out.append((checkout.name, "its repository is not its own"))
+            found.left_out.append((student, "its repository is not its own"))
             continue
         try:
             listed = _git(checkout, "ls-tree", "-r", "-z", "--format=%(objectmode) %(objectsize) %(path)", "HEAD")
             notebooks = [
                 HandIn(
-                    checkout.name,
+                    student,
                     PurePosixPath(path).name,
                     lambda checkout=checkout, path=path: _blob(checkout, path),  # type: ignore[misc]
                     path,
@@ -44,10 +46,18 @@ def look_in_checkouts(checkouts: Iterable[Path]) -> HandIns:
                 for path in _notebooks(listed)
             ]
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-            found.left_out.append((checkout.name, _why(error)))
+            found.left_out.append((student, _why(error)))
             continue
         found.notebooks += notebooks
     return found
+
+
+def _name_student(checkout: Path) -> str:
+    """The student's name: in a folder LAB-submissions, as GitHub Classroom clones them, what follows `LAB-`."""
+    folder = checkout.parent.resolve().name
+    assignment = f"{folder.removesuffix('-submissions')}-"
+    is_classroom = folder.endswith("-submissions") and checkout.name.startswith(assignment)
+    return checkout.name.removeprefix(assignment) or checkout.name if is_classroom else checkout.name
 
 
 def _holds_its_own(repository: Path) -> bool:
@@ -66,7 +76,7 @@ def _notebooks(listed: bytes) -> list[str]:
     for line in listed.decode(errors="replace").split("\0"):
         mode, _, rest = line.partition(" ")
         size, _, path = rest.partition(" ")
-        if mode not in ("100644", "100755") or not path.endswith(".ipynb") or is_aside(PurePosixPath(path)):
+        if mode not in ("100644", "100755") or NOTEBOOK.search(path) is None or is_aside(PurePosixPath(path)):
             continue
         if int(size) <= FILE_BYTES:
             paths.append(path)

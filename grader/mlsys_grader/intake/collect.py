@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
 
@@ -18,19 +18,25 @@ from mlsys_grader.course.folder import Course, read_stamp, write_stamp
 from mlsys_grader.course.lock import lock_course
 from mlsys_grader.intake.checkouts import look_in_checkouts
 from mlsys_grader.intake.exports import look_in_folder, look_in_zip
-from mlsys_grader.intake.hand_in import HandIn, HandIns, make_printable
-from mlsys_grader.intake.roster import assign_ids, explain_unclear
+from mlsys_grader.intake.hand_in import HandIn, HandIns, make_printable, name_some
+from mlsys_grader.intake.platforms import NOTEBOOK
+from mlsys_grader.intake.roster import assign_ids, explain_unclear, read_roster
 from mlsys_lab.errors import InputError
 
-STATUSES = ("new", "updated", "unchanged", "missing", "skipped", "unclear")
+STATUSES = ("new", "updated", "unchanged", "missing", "skipped", "unclear", "aside")
 SHOWN = "%Y-%m-%d %H:%M:%S UTC"
+SLACK = timedelta(days=1)
+"""How far ahead of this machine's clock a time may lie that a platform gives."""
 RECEIPT, COMMIT = "receipt", "commit"
 """Which time of a git checkout penalties go by: when `collect` first saw the notebook, or what the commit claims."""
 
 
 @dataclass(frozen=True)
 class Collected:
-    """What became of one student's hand-in: one of `STATUSES`, why, and what a person should know beside that."""
+    """What became of one student's hand-in: one of `STATUSES`, why, and what a person should know beside that.
+
+    Of "aside" nobody can tell whose it is: files that are no notebooks, beside those of the students.
+    """
 
     student: str
     status: str
@@ -55,6 +61,11 @@ def collect(
     if not found:
         raise InputError("no notebook found", got=source, help="mlsys-grader collect --help shows what is understood")
     course.lay_out()
+    if (folder := found.lone_folder) and folder not in {*settled, *read_roster(course), *course.students(lab)}:
+        expected = "the folder that holds one for each student"
+        unpacked = f"collect `{folder}` itself (of a zip: unpacked)"
+        one = f'--who "{folder}=STUDENT" if one student handed all of it in'
+        raise InputError("everything lies in one folder", got=folder, expected=expected, help=f"{unpacked}, or {one}")
     with lock_course(course, f"collect --lab {lab}"):
         return _take_all(course, lab, found, settled, time)
 
@@ -79,32 +90,58 @@ def _take_all(course: Course, lab: str, found: HandIns, settled: Mapping[str, st
         if entries:
             taken = _choose(entries, lab)
             result = _take(course, lab, student, taken, time)
-            others = [f"`{make_printable(entry.path)}`" for entry in entries if entry is not taken]
-            said = [f"took `{make_printable(taken.path)}`, not {', '.join(others)}"] if others else []
+            others = name_some([entry.path for entry in entries if entry is not taken])
+            said = [f"took `{make_printable(taken.path)}`, not {others}"] if others else []
         else:
             course.submission(student, lab).parent.mkdir(parents=True, exist_ok=True)
-            result, said = Collected(student, "missing", "no notebook"), []
+            whose = [name for name in assigned.ids if assigned.ids[name] == student]
+            files = name_some([file for name in whose for file in found.others.get(name, [])])
+            result, said = Collected(student, "missing", f"no notebook{files and f', only {files}'}"), []
         said = [*said, result.remark, remarks.get(student, "")]
         results.append(replace(result, remark="; ".join(filter(None, said))))
+    if beside := found.others.get(""):
+        results.append(Collected("", "aside", name_some(beside)))
     return [replace(result, detail=make_printable(result.detail)) for result in results]
 
 
 def _look(source: Path, lab: str) -> HandIns:
     if source.is_dir():
-        checkouts = [path for path in sorted(source.iterdir()) if (path / ".git").exists()]
-        return look_in_checkouts(checkouts) if checkouts else look_in_folder(source, lab)
+        everything = [path for path in sorted(source.iterdir()) if not path.name.startswith(".")]
+        checkouts = [path for path in everything if (path / ".git").exists()]
+        if not checkouts:
+            return look_in_folder(source, lab)
+        found, why = look_in_checkouts(checkouts), "it lies beside git checkouts and is none"
+        beside = [path for path in everything if path not in checkouts]
+        found.left_out += [(path.name, why) for path in beside if path.is_dir() or NOTEBOOK.search(path.name)]
+        return found
     if source.is_file():
         return look_in_zip(source, lab)
     raise InputError("nothing to collect", got=source, expected="a folder, a zip, or a folder of git checkouts")
 
 
 def _choose(found: list[HandIn], lab: str) -> HandIn:
-    """The one that counts: named after the lab, and of those the last, which LMS and browsers number highest."""
+    """The one that counts: of the last attempt, named after the lab, or else of the lab by its content.
 
-    def rank(entry: HandIn) -> tuple[bool, int, int, str]:
-        return entry.file.startswith(lab), _copy_number(entry.file, lab), -entry.path.count("/"), entry.file
+    Of several of those the last, which LMS and browsers number highest.
+    """
+    are_named = any(entry.file.startswith(lab) for entry in found)
 
-    return max(found, key=rank)
+    def rank(place: int) -> tuple[str, bool, int, bool, int, str, int]:
+        entry = found[place]
+        is_called = not are_named and len(found) > 1 and _calls_up(entry, lab)
+        named = entry.file.startswith(lab), _copy_number(entry.file, lab)
+        return entry.attempt, *named, is_called, -entry.path.count("/"), entry.file, place
+
+    return found[max(range(len(found)), key=rank)]
+
+
+def _calls_up(entry: HandIn, lab: str) -> bool:
+    """Whether a notebook seems to be of a lab, whatever its file is called: it asks for the lab's checks."""
+    _, _, topic = lab.partition("-")
+    try:
+        return re.search(rf"""lab\(\s*\\?["']{re.escape(topic)}\b""".encode(), entry.read()) is not None
+    except (InputError, OSError):
+        return False
 
 
 def _copy_number(file: str, lab: str) -> int:
@@ -120,6 +157,10 @@ def _take(course: Course, lab: str, student: str, found: HandIn, time: str) -> C
     except (InputError, OSError) as error:
         target.parent.mkdir(parents=True, exist_ok=True)
         return Collected(student, "skipped", str(error))
+    known = course.handed_in(student, lab) if target.exists() else None
+    if known is not None and found.handed_in is not None and found.handed_in < known:
+        earlier = f"handed in {found.handed_in:{SHOWN}}, before what is there ({known:{SHOWN}}), which stays"
+        return Collected(student, "unchanged", found.file, earlier)
     if target.is_symlink() or not target.exists():
         status = "new"
     else:
@@ -139,7 +180,8 @@ def _stamp(folder: Path, found: HandIn, time: str, *, is_known: bool) -> str:
     if found.handed_in is not None:
         write_stamp(stamp, found.handed_in)
     if not found.in_checkout:
-        return ""
+        is_ahead = found.handed_in is not None and found.handed_in > datetime.now(UTC) + SLACK
+        return f"handed in {found.handed_in:{SHOWN}}, which is yet to come" if is_ahead else ""
     receipt = read_stamp(received) or datetime.now(UTC)
     write_stamp(received, receipt)
     if found.committed is not None:

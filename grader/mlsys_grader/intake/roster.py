@@ -36,14 +36,17 @@ def assign_ids(course: Course, names: Iterable[str], settled: Mapping[str, str])
     """Give each name an id: the remembered one, what `settled` says, else a new one; remembers all of them.
 
     A new name that differs from a remembered one only in case, accents, blanks or signs may be the same person: it is
-    left unclear. Where both are new they are kept apart. Raises `InputError` for a damaged students.csv.
+    left unclear. Where both are new they are kept apart. `settled` may have a name as it was printed. Raises
+    `InputError` for a damaged students.csv.
     """
-    remembered = {**_read(course), **{name: check_student(student) for name, student in settled.items()}}
+    names = sorted(names, key=lambda name: (not STUDENT.fullmatch(name), name != name.lower(), name))
+    meant = {name: settled[make_printable(name)] for name in names if make_printable(name) in settled}
+    remembered = {**read_roster(course), **{name: check_student(id_) for name, id_ in {**settled, **meant}.items()}}
     folders = {path.name for path in (course.root / "submitted").iterdir() if path.is_dir()}
     known = {**{student: student for student in folders - set(remembered.values())}, **remembered}
     like = {_fold(name): name for name in known}
     found, fresh = Assignment(), dict[str, str]()
-    for name in sorted(names, key=lambda name: (not STUDENT.fullmatch(name), name != name.lower(), name)):
+    for name in names:
         student, other = _make_id(name), like.get(_fold(name))
         if name in remembered:
             found.ids[name] = remembered[name]
@@ -86,7 +89,8 @@ def _fold(name: str) -> str:
     return re.sub(r"[\W_]+", "-", plain).strip("-") or name
 
 
-def _read(course: Course) -> dict[str, str]:
+def read_roster(course: Course) -> dict[str, str]:
+    """Read the id of each name that has one. Raises `InputError` for a file that is damaged."""
     try:
         text = course.roster.read_bytes().decode("utf-8-sig", errors="surrogatepass")
     except FileNotFoundError:
@@ -109,7 +113,7 @@ def _read(course: Course) -> dict[str, str]:
 
 
 def _write(course: Course, ids: Mapping[str, str]) -> None:
-    if ids == _read(course):
+    if ids == read_roster(course):
         return
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from mlsys_grader.course.lab import GradedLab
 from mlsys_lab.checks.deciding.artifact import Artifact, export_cells, parse_notebook
 from mlsys_lab.checks.learner.spec import Mismatch
 from mlsys_lab.errors import InputError
+from mlsys_lab.stack.commands import is_exported
 
 FILE_BYTES = 64 << 20
 """A larger file is not read. Pictures in outputs make honest notebooks of 20 MB, so the bound lies well above."""
@@ -30,6 +32,17 @@ VALUES = 2_000_000
 it takes in the file. A picture is one text; a plot of a million points has two million numbers."""
 TEXT_CHARACTERS = 4 << 20
 """Longest text that all cells may hold together, whether it is judged or only shown."""
+
+NOTES = 20
+"""Most cells of the wrong kind that are told."""
+KINDS = {
+    b"<": "a web page, which may be that of a login",
+    b"pk\x03\x04": "a zip archive",
+    b"%pdf": "a PDF",
+    b"#": "a Python script",
+    b"import ": "a Python script",
+}
+"""How files begin that come in a notebook's place, in small letters."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +78,7 @@ def read_submission(path: Path, lab: GradedLab) -> Submission:
         document = json.loads(content)
         notebook = parse_notebook(document, path.name)
     except (ValueError, RecursionError):
-        return Submission(
-            digest, None, Mismatch("the file is damaged", "something that is not JSON", "a saved notebook")
-        )
+        return Submission(digest, None, Mismatch("the file is damaged", _name_damage(content), "a saved notebook"))
     except InputError as error:
         return Submission(digest, None, Mismatch(error.what, _text(error.got), _text(error.expected or error.help)))
     if (refusal := _too_much(document["cells"])) is not None:
@@ -107,6 +118,19 @@ def _read_file(path: Path) -> bytes:
             return file.read(FILE_BYTES + 1)
     finally:
         os.close(descriptor)
+
+
+def _name_damage(content: bytes) -> str:
+    """What a file seems to be that should hold a notebook's JSON and does not."""
+    text = content.strip()
+    if not text:
+        return "an empty file"
+    if re.search(rb"^<{7} ", content, re.MULTILINE):
+        return "a merge that was not finished (`<<<<<<<`)"
+    for beginning, what in KINDS.items():
+        if text.lower().startswith(beginning):
+            return what
+    return "a notebook that is cut off" if text.startswith(b"{") and text[-1:] != b"}" else "something that is not JSON"
 
 
 def _too_much(cells: list[dict[str, Any]]) -> Mismatch | None:
@@ -169,9 +193,11 @@ def find_released_cells(lab: GradedLab) -> dict[str, dict[str, Any]]:
 
 def _notes(cells: tuple[tuple[str, str, str], ...], lab: GradedLab) -> tuple[str, ...]:
     """What its author should know: cells that are gone, came twice or were changed. None of it costs points."""
-    notes = []
+    notes: list[str] = []
     handed_in: dict[str, list[str]] = {}
-    for _, source, grade_id in cells:
+    for number, (kind, source, grade_id) in enumerate(cells, start=1):
+        if kind != "code" and len(notes) < NOTES and is_exported(source):
+            notes.append(f"Cell {number} begins with `#| export` and is no code ({kind}): it does not count.")
         handed_in.setdefault(grade_id, []).append(source)
     for grade_id, cell in find_released_cells(lab).items():
         sources = handed_in.get(grade_id, [])

@@ -107,11 +107,17 @@ class Decider:
         }
 
     def serve(self, channel: socket.socket) -> NoReturn:
-        """Answer question after question, each within its own processor time. Raises `wire.WireError` at the end."""
+        """Answer question after question within its processor time, and say how much it took.
+
+        Raises `wire.WireError` at the end.
+        """
         while True:
             question = wire.receive(channel)
             grant(question.meta["limit_s"])
-            wire.send(channel, self.answer(question))
+            start = time.process_time()
+            reply = self.answer(question)
+            cpu_s = time.process_time() - start
+            wire.send(channel, wire.Frame(reply.kind, {**reply.meta, "cpu_s": cpu_s}, reply.arrays))
 
     def answer(self, question: wire.Frame) -> wire.Frame:
         """Form the reply to one question: "fault" where the check's own code raises."""

@@ -136,7 +136,8 @@ class Oracle:
     """Draws inputs, computes what is expected and compares, for one submission, beside the sandbox at work.
 
     It answers for every check with the seed given for it; what is wrong with a check itself comes out as `Fault`. A
-    step that ends its process is tried once more in a fresh one. `busy_s` are the seconds that comparisons took.
+    step that ends its process is tried once more in a fresh one. `busy_s` are the processor seconds that comparisons
+    took.
     """
 
     def __init__(self, oracles: Oracles, seeds: Mapping[str, int], time_factor: float = 1.0) -> None:
@@ -181,11 +182,12 @@ class Oracle:
 
         Raises `HeavyAnswerError` when that comes to no end.
         """
-        start = time.monotonic()
         try:
             reply = self._try_twice(check, lambda: self._compare(check, case, got))
-        finally:
-            self.busy_s += time.monotonic() - start
+        except HeavyAnswerError:
+            self.busy_s += 2 * self._limit_s
+            raise
+        self.busy_s += reply.meta["cpu_s"]
         if reply.kind == "accepted":
             return None
         return Mismatch(reply.meta["what"], reply.meta["got"], reply.meta["expected"])

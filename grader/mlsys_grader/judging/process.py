@@ -21,6 +21,8 @@ MEMORY_SLACK_BYTES = 64 << 20
 """Beyond a check's own budget, which counts tensors only: room for the interpreter, inputs and library workspaces."""
 GRACE_S = 2.0
 """Beyond a time limit, before the judge looks: the sandbox's own alarm tells more, so it may come first."""
+SHORT_S = 0.5
+"""A process that was waited for no longer than this is taken to have been at work throughout."""
 LOOK_S = 0.2
 """How soon the judge looks again, at the earliest."""
 PATIENCE = 20.0
@@ -41,7 +43,7 @@ class Process:
     def __init__(self, job: Job, *, traced: bool, time_factor: float, texts: tuple[str, ...] = ()) -> None:
         self.job, self.traced, self.texts = job, traced, texts
         self.has_seen_hidden = False
-        self.busy_s = self.worked_s = 0.0
+        self.busy_s = self.worked_s = self._at_limit_s = 0.0
         self._time_factor = time_factor
         self._asked_at = self._limit_s = self._last = 0.0
         self._most_bytes = 0
@@ -116,10 +118,16 @@ class Process:
             self.busy_s, self._asked_at = self.busy_s + now - self._asked_at, now
 
     def settle(self) -> None:
-        """Find out how much of the time that it was waited for it was at work; before it is let go."""
+        """Find out how much of the time that it was waited for it was at work; before it is let go.
+
+        Other work keeps the judge, too, from hearing it, as often as it crosses the channel: so of all the time that it
+        was waited for as large a share counts as it got of the processor when it wanted it, at least 1 in PATIENCE.
+        """
         self.worked_s = self.busy_s
-        if self.busy_s > GRACE_S and (used := self.job.time_used()) is not None:
-            self.worked_s = max(used.cpu_s, self.busy_s - used.waited_s)
+        if self.busy_s > SHORT_S and (used := self.job.time_used()) is not None:
+            wanted_s = used.cpu_s + used.waited_s
+            share = max(used.cpu_s / wanted_s, 1 / PATIENCE) if wanted_s > 0 else 1.0
+            self.worked_s = max(used.cpu_s, self.busy_s * share, self._at_limit_s)
 
     def _await_answer(self) -> None:
         """Return when something has come. Raises `wire.DeadlineError` for a process that has been at work too long.
@@ -136,6 +144,7 @@ class Process:
                 waited_s = used.waited_s - first[1].waited_s
                 worked_s = max(used.cpu_s - first[1].cpu_s, now - first[0] - waited_s)
             if now >= last or worked_s >= self._limit_s:
+                self._at_limit_s += self._limit_s
                 raise wire.DeadlineError("it has been at work too long")
             look_at = min(last, now + max(LOOK_S, self._limit_s - worked_s)) if used is not None else last
 

@@ -65,16 +65,17 @@ def make_flags(lab: GradedLab, name: str, profile: Path) -> list[str]:
     return found
 
 
-def make_profile() -> str:
-    """Write the system call filter of `inside.seccomp` as the JSON that docker and podman read."""
+def make_profile(*, gpu: bool = False) -> str:
+    """Write the filter of `inside.seccomp`, for jobs with a GPU or without, as the JSON that docker and podman read."""
     refuse = {"action": "SCMP_ACT_ERRNO", "errnoRet": 1}
     masked: list[tuple[str, int, int, int | None]] = [
         ("clone", 0, seccomp.NEW_NAMESPACES, None),
         ("mmap", 3, seccomp.MAP_GROWSDOWN, None),
     ]
-    masked.append(("mmap", 3, seccomp.MAP_SHARED_ANONYMOUS, seccomp.MAP_SHARED_ANONYMOUS))
+    if not gpu:
+        masked.append(("mmap", 3, seccomp.MAP_SHARED_ANONYMOUS, seccomp.MAP_SHARED_ANONYMOUS))
     rules: list[dict[str, object]] = [
-        {**refuse, "names": list(seccomp.REFUSED)},
+        {**refuse, "names": list(seccomp.list_refused(gpu=gpu))},
         {"action": "SCMP_ACT_ERRNO", "errnoRet": 38, "names": ["clone3"]},
     ]
     for name, index, mask, equal in masked:
@@ -86,6 +87,8 @@ def make_profile() -> str:
     other_protocol = {"index": 2, "value": seccomp.NETLINK_ROUTE, "op": "SCMP_CMP_NE"}
     rules.append({**refuse, "names": ["socket"], "args": [_is(0, socket.AF_NETLINK), other_protocol]})
     rules += [{**refuse, "names": ["fcntl"], "args": [_is(1, command)]} for command in seccomp.LOCKS]
+    taken_for_set = {"action": "SCMP_ACT_ERRNO", "errnoRet": 0, "names": ["setsockopt"]}
+    rules += [{**taken_for_set, "args": [_is(1, socket.SOL_SOCKET), _is(2, option)]} for option in seccomp.BUFFERS]
     machines = ["SCMP_ARCH_X86_64", "SCMP_ARCH_AARCH64"]
     return json.dumps({"defaultAction": "SCMP_ACT_ALLOW", "architectures": machines, "syscalls": rules})
 
@@ -103,7 +106,7 @@ class Containers:
         self._device = device.container_arguments(program) if device is not None else []
         self._folder = tempfile.TemporaryDirectory()
         self._profile = Path(self._folder.name, "seccomp.json")
-        self._profile.write_text(make_profile(), encoding="utf-8")
+        self._profile.write_text(make_profile(gpu=device is not None), encoding="utf-8")
         self._store: deque[Job] = deque()
 
     def wait(self, spares: int) -> None:

@@ -8,7 +8,6 @@ grader only what runs beside the learner's code.
 from __future__ import annotations
 
 import sys
-import sysconfig
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -30,8 +29,12 @@ SYSTEM = (
     *map(str, sorted(Path("/usr/local").glob("cuda*"))),  # Numba's simulator, too, asks CUDA's runtime for its version
     "/etc/ld.so.cache",
 )
-PREFIX_PARTS = ("bin", "lib", "lib64", "pyvenv.cfg")
-"""All that Python needs of the folder that it, or a virtual environment, is installed in."""
+PREFIX_PARTS = ("bin", "lib", "lib64", "include", "pyvenv.cfg")
+"""All that Python needs of the folder that it, or a virtual environment, is installed in; Triton builds its launchers
+with Python's headers.
+"""
+LIBRARIES, PACKAGES = ("lib", "lib64"), "*-packages"
+"""Where the packages of an environment lie: lib/python3.12/site-packages, of Debian's Python in dist-packages."""
 Bind = tuple[str, str]
 """A file or folder of this machine, and where it lies inside, read-only."""
 
@@ -58,8 +61,11 @@ def bind_system() -> list[Bind]:
 
 
 def find_private() -> list[Path]:
-    """Find what of this checkout or installation no submission may read: both packages, and the labs' solutions."""
-    return [PACKAGE, INSIDE.parents[1], PACKAGE.parent / "solutions"]
+    """Find what of this checkout or installation no submission may read: both packages, and the labs' solutions.
+
+    An installed package has no solutions beside it.
+    """
+    return [path for path in (PACKAGE, INSIDE.parents[1], PACKAGE.parent / "solutions") if path.exists()]
 
 
 def refuse_readable(private: Iterable[Path]) -> None:
@@ -83,9 +89,13 @@ def bind_project(lab: GradedLab) -> list[Bind]:
 
 
 def find_hidden() -> list[str]:
-    """Folders that `bind_system` binds and nobody may see: the project itself, where the environment has it."""
-    installed = {Path(sysconfig.get_path(kind)) / name for kind in ("purelib", "platlib") for name in PARTS}
-    return sorted(str(path) for path in installed if path.is_dir())
+    """Folders that `bind_system` binds and nobody may see: the project itself, in whatever environment somebody has it.
+
+    In all names that one has: of a virtual environment `lib64` leads to `lib`.
+    """
+    libraries = [Path(target) for _, target in bind_system() if Path(target).name in LIBRARIES]
+    found = [path for library in libraries for part in PARTS for path in library.glob(f"python*/{PACKAGES}/{part}")]
+    return sorted(str(path) for path in found if path.is_dir())
 
 
 def find_folders(binds: list[Bind]) -> list[str]:

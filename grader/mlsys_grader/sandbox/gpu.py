@@ -6,7 +6,7 @@
     /proc          a process table, which other jobs do not have: the job's own, of its own process namespace
     RLIMIT_DATA    none: CUDA reserves address space far beyond what it uses. `inside.watch` bounds host memory; memory
                    on the device is bounded by the device alone, which is why one submission at a time has it
-    seccomp        the same filter
+    seccomp        the same filter, without what CUDA does not start without: `memfd_create`, shared anonymous memory
 
 What a driver needs differs between versions. This list is put together from the driver's documentation and from what
 other sandboxes pass on; no part of it has been tried on a GPU, only that the sandbox is built as the list says.

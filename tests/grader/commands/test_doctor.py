@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -88,6 +89,12 @@ def test_marks_for_speed_demand_a_gpu_and_correctness_does_not(examine, no_job, 
     for name in ("nvidiactl", "nvidia-uvm", "nvidia1"):
         (tmp_path / "dev" / name).touch()
     assert examine()[1]["GPU's device files"]["found"] == "nvidiactl, nvidia-uvm, nvidia1"
+    assert "libnvvm" in examine()[1]["Numba's compiler"]["found"]
+    with monkeypatch.context() as without:
+        without.setattr(doctor.sysconfig, "get_path", lambda name: str(tmp_path))
+        assert "apt install python3-dev" in examine("--gpu")[1]["C compiler"]["fix"]
+        without.setitem(sys.modules, "cuda.pathfinder", None)
+        assert "nvidia-nvvm" in examine("--gpu")[1]["Numba's compiler"]["fix"]
     monkeypatch.setattr(doctor.shutil, "which", lambda name, path: None)
     assert "apt install gcc" in examine("--gpu")[1]["C compiler"]["fix"]
 

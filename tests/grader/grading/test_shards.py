@@ -121,6 +121,18 @@ def test_shares_merged_give_the_gradebook_of_one_run(collected, shares, course, 
     assert main(merge_again) == 0 and gradebook(course) == gradebook(whole)
 
 
+def test_a_share_of_nobody_is_there_all_the_same(collected, shares, tiny_labs, course, tiny, tmp_path):
+    """Of seven students in as many shares some share has nobody, as it often is in a small class."""
+    number = next(n for n in range(1, 8) if not any(assign_share(student, 7) == n for student in CLASS))
+    command = ["--labs", str(tiny_labs), "--course", str(collected), "shard", "tiny"]
+    assert main([*command, "--shard", f"{number}/7", "--out", str(tmp_path / "none")]) == 0
+    files = [path for path in (tmp_path / "none").rglob("*") if path.is_file()]
+    assert files and not any(path.name.startswith(".") for path in files), "or nothing would be uploaded"
+    assert len(read_shares(course, tiny, [*shares, tmp_path / "none"])) == len(CLASS)
+    with pytest.raises(InputError, match="no verdicts in this folder"):
+        read_shares(course, tiny, [*shares, tmp_path / "nowhere"])
+
+
 def test_a_students_share_depends_on_nobody_else():
     before = {student: assign_share(student, 4) for student in CLASS}
     assert {student: assign_share(student, 4) for student in (*CLASS, "new")} == before | {

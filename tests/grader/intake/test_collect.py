@@ -380,3 +380,182 @@ def test_a_checkout_cannot_make_git_run_anything(course, source, tmp_path):
     collect(course, LAB, source)
     assert course.submission("mallory", LAB).read_text() == "m"
     assert not mark.exists()
+
+
+def said(course, source, **options):
+    return {result.student: result for result in collect(course, LAB, source, **options)}
+
+
+def test_a_blackboard_export_takes_the_last_attempt_of_each_student(course, tmp_path):
+    entries = {
+        "Lab%201_ada_l_attempt_2026-11-21-08-00-00_01-tiny.ipynb": "last",
+        "Lab%201_ada_l_attempt_2026-11-20-09-00-00_01-tiny.ipynb": "first",
+        "Lab%201_bob_attempt_2026-11-20-09-00-00.txt": "Name: Bob",
+        "Lab%201_eve_attempt_2026-11-20-09-00-00_ada_l_attempt_2027-01-01-00-00-00_01-tiny.ipynb": "as ada's",
+    }
+    results = said(course, archive(tmp_path / "b.zip", entries))
+    assert course.submission("ada_l", LAB).read_text() == "last"
+    assert course.submission("eve", LAB).read_text() == "as ada's"
+    assert results["bob"].status == "missing" and "only `Lab%201_bob" in results["bob"].detail
+
+
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [("Nov 20, 2026 1145 PM", "Nov 21, 2026 745 AM"), ("December 9, 2026 2359", "January 1, 2027 0001")],
+)
+def test_a_brightspace_export_takes_the_last_attempt_of_each_student(course, tmp_path, first, last):
+    entries = {
+        f"12-88 - Ada Lovelace - {last}/01-tiny.ipynb": "last",
+        f"12-88 - Ada Lovelace - {first}/01-tiny.ipynb": "first",
+        f"13-88 - Bob - {first} - 01-tiny.ipynb": "flat",
+        "index.html": "",
+    }
+    results = said(course, archive(tmp_path / "d.zip", entries))
+    assert taken(course) == {"Ada-Lovelace-12": "last", "Bob-13": "flat"}
+    assert [(r.status, r.detail) for r in results.values() if not r.student] == [("aside", "`index.html`")]
+
+
+def test_names_in_a_moodle_export_may_hold_underscores_and_begin_with_a_dot(course, tmp_path):
+    entries = {
+        ". Priya_4711_assignsubmission_file_/01-tiny.ipynb": "p",
+        "O_Neil_4712_assignsubmission_file_01-tiny.ipynb": "o",
+        "O_Neil_4712_assignsubmission_onlinetext_/onlinetext.html": "",
+    }
+    collect(course, LAB, archive(tmp_path / "m.zip", entries))
+    assert taken(course) == {"Priya-4711": "p", "O_Neil-4712": "o"}
+
+
+def test_checkouts_as_github_classroom_clones_them_are_named_by_the_student(course, tmp_path):
+    folder = tmp_path / "tiny-lab-submissions"
+    for name in ("tiny-lab-ada", "tiny-lab-bob", "cy"):
+        put(folder, f"{name}/01-tiny.ipynb", name)
+        git(folder, "init", "-q", name)
+        git(folder / name, "add", ".")
+        git(folder / name, "commit", "-qm", "x")
+    assert statuses(course, folder) == {"ada": "new", "bob": "new", "cy": "new"}
+
+
+def test_what_lies_beside_checkouts_and_is_none_is_told(course, source):
+    for path in ("ada/01-tiny.ipynb", "bob/01-tiny.ipynb", "cy_01-tiny.ipynb", "roster.csv"):
+        put(source, path)
+    git(source, "init", "-q", "ada")
+    git(source / "ada", "add", ".")
+    git(source / "ada", "commit", "-qm", "x")
+    assert statuses(course, source) == {"ada": "new", "bob": "skipped", "cy_01-tiny.ipynb": "skipped"}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("ada/01-tiny.ipynb", "bob/01-tiny.ipynb", "cy/essay.pdf"),
+        ("ada_01-tiny.ipynb", "bob_01-tiny.ipynb"),
+        ("Ada_4711_assignsubmission_file_/01-tiny.ipynb", "Bob_4712_assignsubmission_file_/01-tiny.ipynb"),
+        ("ada_4711_1_01-tiny.ipynb", "bob_4712_2_01-tiny.ipynb"),
+    ],
+)
+def test_a_class_within_one_folder_is_not_taken_for_one_student(course, tmp_path, names):
+    whole = archive(tmp_path / "w.zip", {f"hand-ins/{name}": name for name in names})
+    with pytest.raises(InputError, match=r"everything lies in one folder: got hand-ins.*--who \"hand-ins=STUDENT"):
+        collect(course, LAB, whole)
+    assert course.students(LAB) == []
+    assert statuses(course, whole, settled={"hand-ins": "kim"}) == {"kim": "new"}
+    assert statuses(course, whole) == {"kim": "unchanged"}, "it is known whose it is"
+
+
+@pytest.mark.parametrize("name", ["01-tiny.IPYNB", "01-tiny.ipynb.txt", "01-tiny.ipynb.json", "01-Tiny.Ipynb.TXT"])
+def test_a_notebook_under_an_ending_that_a_browser_gave_it(course, source, name):
+    put(source, f"ada/{name}", "a")
+    put(source, f"bob_{name.lower()}", "b")
+    collect(course, LAB, source)
+    assert taken(course) == {"ada": "a", "bob": "b"}
+
+
+def test_what_was_handed_in_instead_of_a_notebook_is_named(course, tmp_path):
+    entries = {"ada/hw.zip": "PK", "ada/x.pdf": "", "bob/01-tiny.ipynb": "b", "cy_01-tiny.zip": "PK"}
+    for source in (archive(tmp_path / "o.zip", entries), unpacked(tmp_path / "o", entries)):
+        results = said(course, source)
+        assert results["ada"].detail == "no notebook, only `hw.zip`, `x.pdf`"
+        assert (results[""].status, results[""].detail) == ("aside", "`cy_01-tiny.zip`")
+
+
+def unpacked(folder, entries):
+    for name, content in entries.items():
+        put(folder, name, content)
+    return folder
+
+
+def test_a_name_that_begins_with_a_dot_is_told_unless_a_program_gave_it(course, source):
+    for path in (
+        ".ada/01-tiny.ipynb",
+        ".Trash-0/01-tiny.ipynb",
+        ".ipynb_checkpoints/01-tiny.ipynb",
+        "bob/01-tiny.ipynb",
+    ):
+        put(source, path)
+    results = [(r.student, r.status) for r in collect(course, LAB, source)]
+    assert results == [(".ada/01-tiny.ipynb", "skipped"), ("bob", "new")]
+
+
+def test_a_notebook_that_names_nobody_makes_no_student_of_its_lab(course, source):
+    put(source, "01-tiny (1).ipynb")
+    put(source, "ada.ipynb")
+    results = [(r.student, r.status, r.detail) for r in collect(course, LAB, source)]
+    assert results == [("01-tiny (1).ipynb", "skipped", "it names no student"), ("ada", "new", "ada.ipynb")]
+
+
+def test_names_of_an_archive_that_does_not_say_how_they_are_written(course, tmp_path):
+    """macOS writes UTF-8 without saying so; what is no UTF-8 is read as of old."""
+    for name in ("José".encode(), "Jos\u00e9".encode("cp437")):
+        path = archive(tmp_path / "n.zip", {"XXXXX"[: len(name)] + "/01-tiny.ipynb": "j"})
+        path.write_bytes(path.read_bytes().replace(b"XXXXX"[: len(name)], name))
+        results = said(course, path)
+        assert list(results) == ["Jose"] and results["Jose"].status in ("new", "unchanged")
+
+
+def test_of_entries_with_one_name_the_last_counts_as_for_who_unpacks_them(course, tmp_path):
+    path = archive(tmp_path / "t.zip", {"ada/01-tiny.ipynb": "first"})
+    with pytest.warns(UserWarning, match="Duplicate name"), zipfile.ZipFile(path, "a") as file:
+        file.writestr("ada/01-tiny.ipynb", "second")
+    collect(course, LAB, path)
+    assert taken(course) == {"ada": "second"}
+
+
+def test_of_notebooks_that_are_called_anything_the_labs_is_taken(course, source):
+    put(source, "ada/zz.ipynb", "{}")
+    put(source, "ada/my answer.ipynb", '{"source": "check = lab(\\"tiny\\")"}')
+    collect(course, LAB, source)
+    assert "tiny" in taken(course)["ada"]
+
+
+def test_what_was_handed_in_earlier_does_not_replace_what_came_later(course, tmp_path):
+    at = {day: f"2026-03-{day:02} 00:00:00 UTC" for day in (4, 5, 6)}
+    for day, status in ((5, "new"), (4, "unchanged"), (6, "updated")):
+        entries = {"ada/01-tiny.ipynb": str(day), "ada/timestamp.txt": at[day]}
+        source = archive(tmp_path / "z.zip", entries) if day == 5 else unpacked(tmp_path / str(day), entries)
+        result = said(course, source)["ada"]
+        assert result.status == status
+        assert ("before what is there" in result.remark) == (day == 4)
+    assert taken(course) == {"ada": "6"}
+
+
+def test_a_time_in_what_a_platform_exports_is_the_students_own(course, source):
+    put(source, "Ada_4711_assignsubmission_file_/01-tiny.ipynb")
+    put(source, "Ada_4711_assignsubmission_file_/timestamp.txt", "2020-01-01 00:00:00 UTC")
+    collect(course, LAB, source)
+    assert course.handed_in("Ada-4711", LAB) is None
+
+
+def test_a_time_that_is_yet_to_come_is_told(course, source):
+    put(source, "ada/01-tiny.ipynb")
+    put(source, "ada/timestamp.txt", "2199-01-01 00:00:00 UTC")
+    assert "yet to come" in said(course, source)["ada"].remark
+
+
+def test_a_name_that_cannot_be_printed_is_settled_as_it_was_printed(course, tmp_path):
+    put(tmp_path / "1", "ada/01-tiny.ipynb")
+    put(tmp_path / "2", "\u200fada/01-tiny.ipynb")
+    collect(course, LAB, tmp_path / "1")
+    (result,) = collect(course, LAB, tmp_path / "2")
+    assert result.status == "unclear" and '--who "?ada=ada"' in result.detail
+    assert statuses(course, tmp_path / "2", settled={"?ada": "ada"}) == {"ada": "unchanged"}
+    assert statuses(course, tmp_path / "2") == {"ada": "unchanged"}

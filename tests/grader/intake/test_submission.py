@@ -53,6 +53,34 @@ def test_what_is_no_submission_gets_a_reason(read, content, what):
     assert what in submission.refusal.what
 
 
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b" \n", "an empty file"),
+        (b'{"cells": [\n<<<<<<< HEAD\n1\n=======\n2\n>>>>>>> theirs\n]}', "a merge that was not finished"),
+        (b"\n<!DOCTYPE html><html>", "a web page"),
+        (b"PK\x03\x04...", "a zip archive"),
+        (b"# %%\nx = 1", "a Python script"),
+        (b'{"cells": [{"cell_type": "co', "a notebook that is cut off"),
+        ('{"cells": ["é"]}'.encode("latin-1"), "something that is not JSON"),
+    ],
+)
+def test_what_came_in_a_notebooks_place_is_named(read, content, what):
+    assert what in read(content).refusal.got
+
+
+def test_marked_cells_that_are_no_code_are_told(read, hand_in):
+    notebook = hand_in()
+    for kind in ("markdown", "raw"):
+        notebook["cells"].insert(0, {"cell_type": kind, "metadata": {}, "source": "#| export\nx = 1"})
+    submission = read(notebook)
+    assert submission.refusal is None
+    assert [note for note in submission.notes if "is no code" in note] == [
+        "Cell 1 begins with `#| export` and is no code (raw): it does not count.",
+        "Cell 2 begins with `#| export` and is no code (markdown): it does not count.",
+    ]
+
+
 def test_strange_metadata_does_no_harm(read, hand_in):
     notebook = hand_in()
     notebook["metadata"] = ["no", "dict"]

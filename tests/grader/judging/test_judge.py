@@ -1,6 +1,7 @@
 import json
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,8 +12,9 @@ from mlsys_grader.judging import oracle
 from mlsys_grader.judging import verdict as module
 from mlsys_grader.judging.judge import DEATHS, judge
 from mlsys_grader.judging.oracle import Oracles, draw_seed
+from mlsys_grader.judging.process import Process
 from mlsys_grader.judging.verdict import deny_all
-from mlsys_grader.sandbox.launcher import Job
+from mlsys_grader.sandbox.launcher import Job, TimeUsed
 from mlsys_grader.sandbox.sandbox import Sandbox
 from mlsys_lab.checks.learner.spec import Mismatch
 from tests.grader.processes import descendants, gone
@@ -193,7 +195,27 @@ def test_an_answer_on_which_the_comparison_never_ends_costs_its_own_check(faulty
     assert (got.earned, got.fault, got.what) == (0, "", "its answer takes too long to compare")
 
 
+@pytest.mark.parametrize(
+    ("busy_s", "used", "worked_s"),
+    [
+        (100, TimeUsed(cpu_s=2.0, waited_s=0.0), 100),  # it sleeps on an idle machine
+        (100, TimeUsed(cpu_s=40.0, waited_s=40.0), 50),  # it works while another does, and so does the judge
+        (160, TimeUsed(cpu_s=5.0, waited_s=75.0), 10),  # many small messages on a machine at load 16
+        (3600, TimeUsed(cpu_s=1.0, waited_s=1000.0), 180),  # it sleeps, having kept itself from a processor before
+        (10, TimeUsed(cpu_s=30.0, waited_s=0.0), 30),  # several of its processes work at once
+        (10, None, 10),  # nobody counts
+        (0.4, TimeUsed(cpu_s=0.1, waited_s=0.3), 0.4),
+    ],
+)
+def test_of_the_time_that_was_waited_for_it_the_share_at_work_counts(busy_s, used, worked_s):
+    process = Process(SimpleNamespace(time_used=lambda: used), traced=False, time_factor=1.0)
+    process.busy_s = busy_s
+    process.settle()
+    assert process.worked_s == pytest.approx(worked_s)
+
+
 def test_a_submission_that_has_taken_its_time_loses_what_is_left(verdicts, monkeypatch, tiny):
+    monkeypatch.setattr(Process, "settle", lambda self: setattr(self, "worked_s", self.busy_s))  # whatever the load
     checks = tuple(replace(check, time_limit_s=0.5) for check in tiny.checks.checks)
     monkeypatch.setitem(tiny.__dict__, "checks", replace(tiny.checks, checks=checks))
     monkeypatch.setattr(module_of_judge, "BUDGET_S", 1.0)

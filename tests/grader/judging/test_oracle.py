@@ -91,7 +91,9 @@ def test_a_comparison_that_never_ends_is_ended_and_the_next_check_is_decided(fau
         oracle.draw_ahead(checks["double"], case)
         with pytest.raises(HeavyAnswerError, match="takes too long to compare"):
             oracle.compare(checks["compare_never_ends"], case, {})
+        assert (spent_s := oracle.busy_s) == 2 * oracle._limit_s
         assert oracle.compare(checks["double"], case, {"y": 2 * oracle.inputs(checks["double"], case)["x"]}) is None
+        assert oracle.busy_s - spent_s < 1, "drawing, the oracle and other work on the machine are not the submission's"
 
 
 def test_closing_ends_a_comparison_that_never_would(tiny):

@@ -157,7 +157,7 @@ def shift(rank, x):
     given = check.inputs(np.random.default_rng(0), check.cases[0])
     names: dict = {}
     exec(group, names)
-    threads = attempt(check, type("Module", (), {"shift": staticmethod(names["shift"])}), given).arrays
+    threads = attempt(check, type("Module", (), {"shift": staticmethod(names["shift"])}), given, patience=20.0).arrays
     judged = join_ranks([{"y": np.zeros(1)}] * 2, logged[0])
     assert threads is not None
     told = {name: array.tolist() for name, array in threads.items() if name.startswith(LOGS)}

@@ -98,6 +98,8 @@ def test_the_profile_refuses_what_the_filter_refuses():
     rules = json.loads(container.make_profile())["syscalls"]
     plain = {name for rule in rules if "args" not in rule for name in rule["names"]}
     assert plain == {*seccomp.REFUSED, "clone3"}
+    with_gpu = json.loads(container.make_profile(gpu=True))["syscalls"]
+    assert plain - {name for rule in with_gpu if "args" not in rule for name in rule["names"]} == {*seccomp.FOR_CUDA}
 
     def refused(name, *arguments):
         asked = [*arguments, 0, 0, 0]
@@ -128,6 +130,13 @@ def test_the_profile_refuses_what_the_filter_refuses():
         False,
     ]
     assert [refused("socket", family | 1 << 32) for family in (1, 2, 17, 38, 40)] == [False] * 2 + [True] * 3
+    assert [refused("setsockopt", 3, *which) for which in ((1, 7), (1, 8), (1, 2), (6, 7))] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert [rule["errnoRet"] for rule in rules if rule["names"] == ["setsockopt"]] == [0, 0]  # as if it were done
 
 
 def test_without_a_sandbox_it_refuses_in_one_line(tmp_path, monkeypatch):

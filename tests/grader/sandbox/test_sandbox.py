@@ -1,5 +1,6 @@
 import contextlib
 import os
+import shutil
 import sys
 import sysconfig
 import time
@@ -98,8 +99,23 @@ def test_an_earlier_labs_reference_is_found_under_the_name_that_its_lab_gives(sa
 def test_of_the_system_it_sees_programs_and_libraries_by_name(sandbox):
     seen = answer(sandbox, "{at: sorted(os.listdir(at)) for at in ('/usr', sys.prefix, '/')}", before="import sys")
     assert set(seen["/usr"]) <= {"bin", "sbin", "lib", "lib32", "lib64", "libexec", "include", "local", "share"}
-    assert set(seen[sys.prefix]) <= {"bin", "lib", "lib64", "pyvenv.cfg"}
+    assert set(seen[sys.prefix]) <= {"bin", "lib", "lib64", "include", "pyvenv.cfg"}
     assert answer(sandbox, "[os.listdir('/usr/share'), os.path.exists('/usr/src')]") in ([["zoneinfo"], False],)
+
+
+EXTENSION = """\
+#include <Python.h>
+static struct PyModuleDef all = {PyModuleDef_HEAD_INIT, "built", "", -1, 0};
+PyMODINIT_FUNC PyInit_built(void) { return PyModule_Create(&all); }
+"""
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
+def test_triton_can_build_what_it_launches_kernels_with(sandbox):
+    """On a GPU it compiles its driver and a launcher for each kernel in the job that is timed."""
+    build = pytest.importorskip("triton.runtime.build").__name__
+    before = f"from {build} import compile_module_from_src as build\nbuilt = build({EXTENSION!r}, 'built').__name__\n"
+    assert answer(sandbox, "built", before=before) == "built"
 
 
 @pytest.mark.parametrize("inside", [sysconfig.get_path("purelib"), f"{sys.base_prefix}/lib", "/usr/lib"])
@@ -115,6 +131,41 @@ def test_a_course_that_submissions_could_read_is_refused_in_one_line(inside, mon
 
 def test_a_course_beside_an_environment_is_not_seen(tmp_path):
     contents.refuse_readable([tmp_path, Path(sys.prefix), Path(sys.prefix, "src", "course"), Path("/usr/share/course")])
+
+
+@pytest.fixture
+def environment(tmp_path, monkeypatch):
+    """An environment that has the course installed as a package, with `lib64` a second name of `lib`."""
+    packages = tmp_path / "venv" / "lib" / "python3.11" / "site-packages"
+    (packages / "mlsys_lab" / "checks").mkdir(parents=True)
+    (packages / "mlsys_grader" / "sandbox" / "inside").mkdir(parents=True)
+    (packages / "torch").mkdir()
+    (tmp_path / "venv" / "lib64").symlink_to("lib")
+    binds = [(f"{tmp_path}/venv/{name}", f"{tmp_path}/venv/{name}") for name in ("lib", "lib64")]
+    monkeypatch.setattr(contents, "bind_system", lambda: binds)
+    monkeypatch.setattr(contents, "PACKAGE", packages / "mlsys_lab")
+    monkeypatch.setattr(contents, "INSIDE", packages / "mlsys_grader" / "sandbox" / "inside")
+    return packages
+
+
+def test_an_installed_course_is_hidden_under_every_name_of_its_folder(environment, tmp_path):
+    both = (tmp_path / "venv" / "lib", tmp_path / "venv" / "lib64")
+    expected = [str(at / "python3.11" / "site-packages" / name) for at in both for name in sorted(contents.PARTS)]
+    assert sorted(expected) == contents.find_hidden()
+    contents.refuse_readable(contents.find_private())
+
+
+def test_solutions_beside_an_installed_course_are_refused(environment):
+    (environment / "solutions").mkdir()
+    with pytest.raises(InputError, match=r"submissions could read this folder: got .*/solutions"):
+        contents.refuse_readable(contents.find_private())
+
+
+def test_a_second_copy_in_another_environment_is_hidden_too(environment, tmp_path, monkeypatch):
+    other = tmp_path / "usr" / "lib" / "python3" / "dist-packages" / "mlsys_lab"
+    other.mkdir(parents=True)
+    monkeypatch.setattr(contents, "bind_system", lambda: [(f"{tmp_path}/usr/lib", f"{tmp_path}/usr/lib")])
+    assert contents.find_hidden() == [str(other)]
 
 
 def test_there_is_no_network(sandbox):

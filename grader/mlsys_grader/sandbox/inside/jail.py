@@ -88,7 +88,7 @@ def enclose() -> None:
     furnish()
     os.chdir(SCRATCH)
     drop_privileges()
-    seccomp.install()
+    seccomp.install(gpu=has_gpu())
 
 
 def raise_loopback() -> None:

@@ -52,7 +52,7 @@ def _child(channel: socket.socket, told: int) -> NoReturn:
             os.dup2(null, descriptor)
         status = jail.open_status()
         worker.keep_only(channel.fileno(), status.fileno(), told)
-        seccomp.install()
+        seccomp.install(gpu=jail.has_gpu())
         wire.send(channel, wire.Frame("ready"))
         worker.serve(channel, status, told, jailed=True)
     except BaseException as error:

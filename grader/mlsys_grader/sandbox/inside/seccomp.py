@@ -3,7 +3,7 @@
 Namespaces and capabilities decide what a process may reach; the filter takes away the kernel's doors that a lab never
 needs, so that a fault behind one of them is out of reach, and memory that no limit counts cannot be had. A refused call
 fails with EPERM, except that clone3 does not exist (ENOSYS), after which libc falls back to clone, whose flags a
-filter can read. A call of a foreign architecture kills the process.
+filter can read, and that sizes of sockets' buffers seem to be set. A call of a foreign architecture kills the process.
 
 Why numbers by hand and not names and libseccomp (tried with pyseccomp 0.1.2 on libseccomp 2.5.4): the filter is laid on
 inside, in bubblewrap and in containers alike, and there the library is not: in bubblewrap pyseccomp does not find it,
@@ -13,7 +13,7 @@ are of 64 bits, though the kernel reads a socket's family as 32: `socket(40 | 1 
 "one of these bits" and "none of these families" become a rule each, 193 instructions in place of 103; and the number of
 seccomp(2) stays here all the same. A test holds every number below against libseccomp's own table, for both machines.
 
-Sources: seccomp(2), clone(2), mmap(2), fcntl(2), address_families(7), and the kernel's
+Sources: seccomp(2), clone(2), mmap(2), fcntl(2), socket(7), address_families(7), and the kernel's
 Documentation/userspace-api/seccomp_filter.rst; numbers from asm/unistd_64.h (x86_64) and asm-generic/unistd.h
 (aarch64).
 """
@@ -120,7 +120,14 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {  # numbers on x86_64, on a
     "inotify_add_watch": (254, 27),
     "io_setup": (206, 0),
 }
+FOR_CUDA = ("memfd_create",)
+"""What NVIDIA's driver needs to start, besides shared memory without a file: let through where a job has a GPU.
+
+No limit on a single process counts them; `inside.watch` counts what of them is mapped. Source for memfd_create:
+https://github.com/NVIDIA/OpenShell/issues/1696 (CUDA error 304 without it).
+"""
 CLONE, CLONE3, MMAP, SOCKET, FCNTL = (56, 220), (435, 435), (9, 222), (41, 198), (72, 25)
+SETSOCKOPT = (54, 208)
 SECCOMP = (317, 277)
 NEW_NAMESPACES = 0x7E020000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET; NEWTIME cannot be asked of clone."""
@@ -132,6 +139,8 @@ F_OFD_SETLK, F_OFD_SETLKW; and F_SETLEASE, F_NOTIFY. A lock of flock(2) is one f
 FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
 """Kinds of sockets that a job may open; AF_NETLINK besides, for the list of interfaces (getifaddrs) only."""
 NETLINK_ROUTE = 0
+BUFFERS = (socket.SO_SNDBUF, socket.SO_RCVBUF)
+"""Options of a socket that are taken for set: how large its buffers may be is the machine's setting, on some 64 MiB."""
 X32 = 0x40000000
 KILL, ERRNO, ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
 LOAD, JUMP_EQUAL, JUMP_AT_LEAST, JUMP_ANY_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
@@ -150,13 +159,18 @@ class _Step:
     label: str = ""
 
 
-def _steps(column: int, audit: int) -> list[_Step]:
+def list_refused(*, gpu: bool = False) -> dict[str, tuple[int | None, int | None]]:
+    """List the system calls that are refused whatever their arguments, with their numbers."""
+    return {name: numbers for name, numbers in REFUSED.items() if not (gpu and name in FOR_CUDA)}
+
+
+def _steps(column: int, audit: int, *, gpu: bool) -> list[_Step]:
     """The filter as text: `column` picks an architecture's numbers."""
 
     def argument(index: int, label: str = "") -> _Step:  # the low half; the flags and families read here fit in it
         return _Step(LOAD, ARGUMENTS_AT + 8 * index, label=label)
 
-    refused = [number[column] for number in REFUSED.values()]
+    refused = [number[column] for number in list_refused(gpu=gpu).values()]
     return [
         _Step(LOAD, ARCHITECTURE_AT),
         _Step(JUMP_EQUAL, audit, otherwise="kill"),
@@ -166,6 +180,7 @@ def _steps(column: int, audit: int) -> list[_Step]:
         _Step(JUMP_EQUAL, MMAP[column], then="mmap"),
         _Step(JUMP_EQUAL, SOCKET[column], then="socket"),
         _Step(JUMP_EQUAL, FCNTL[column], then="fcntl"),
+        _Step(JUMP_EQUAL, SETSOCKOPT[column], then="option"),
         _Step(JUMP_EQUAL, CLONE3[column], then="missing"),
         *(_Step(JUMP_EQUAL, number, then="refuse") for number in refused if number is not None),
         _Step(RETURN, ALLOW),
@@ -174,7 +189,7 @@ def _steps(column: int, audit: int) -> list[_Step]:
         argument(3, label="mmap"),
         _Step(JUMP_ANY_BIT, MAP_GROWSDOWN, then="refuse"),
         _Step(AND, MAP_SHARED_ANONYMOUS),
-        _Step(JUMP_EQUAL, MAP_SHARED_ANONYMOUS, then="refuse", otherwise="allow"),
+        _Step(JUMP_EQUAL, MAP_SHARED_ANONYMOUS, then="allow" if gpu else "refuse", otherwise="allow"),
         argument(0, label="socket"),
         *(_Step(JUMP_EQUAL, family, then="allow") for family in FAMILIES),
         _Step(JUMP_EQUAL, socket.AF_NETLINK, otherwise="refuse"),
@@ -182,20 +197,29 @@ def _steps(column: int, audit: int) -> list[_Step]:
         _Step(JUMP_EQUAL, NETLINK_ROUTE, then="allow", otherwise="refuse"),
         argument(1, label="fcntl"),
         *(_Step(JUMP_EQUAL, command, then="refuse") for command in LOCKS),
+        _Step(RETURN, ALLOW),
+        argument(1, label="option"),
+        _Step(JUMP_EQUAL, socket.SOL_SOCKET, otherwise="allow"),
+        argument(2),
+        *(_Step(JUMP_EQUAL, option, then="done") for option in BUFFERS),
         _Step(RETURN, ALLOW, label="allow"),
+        _Step(RETURN, ERRNO, label="done"),
         _Step(RETURN, ERRNO | errno.EPERM, label="refuse"),
         _Step(RETURN, ERRNO | errno.ENOSYS, label="missing"),
         _Step(RETURN, KILL, label="kill"),
     ]
 
 
-def build_program(machine: str) -> bytes:
-    """The filter for an architecture, as the kernel reads it. Raises `MissingToolError` for one that is not known."""
+def build_program(machine: str, *, gpu: bool = False) -> bytes:
+    """The filter for an architecture, as the kernel reads it, for a job that has a GPU or none.
+
+    Raises `MissingToolError` for an architecture that is not known.
+    """
     if machine not in ARCHITECTURES:
         raise MissingToolError(
             "there is no system call filter for this machine", got=machine, expected=" or ".join(ARCHITECTURES)
         )
-    steps = _steps(list(ARCHITECTURES).index(machine), ARCHITECTURES[machine])
+    steps = _steps(list(ARCHITECTURES).index(machine), ARCHITECTURES[machine], gpu=gpu)
     places = {step.label: place for place, step in enumerate(steps) if step.label}
     written = []
     for place, step in enumerate(steps):
@@ -208,13 +232,13 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("steps", ctypes.c_void_p))
 
 
-def install() -> None:
-    """Lay the filter on this process, all its threads and all that it starts; there is no way back.
+def install(*, gpu: bool = False) -> None:
+    """Lay the filter on this process, which may have a GPU, all its threads and all that it starts; for good.
 
     Needs PR_SET_NO_NEW_PRIVS first. Raises `OSError` where the kernel does not take it.
     """
     machine = os.uname().machine
-    steps = build_program(machine)
+    steps = build_program(machine, gpu=gpu)
     buffer = ctypes.create_string_buffer(steps, len(steps))
     filtered = _Program(len(steps) // 8, ctypes.addressof(buffer))
     libc = ctypes.CDLL(None, use_errno=True)

@@ -25,7 +25,10 @@ INHERITED_BYTES = 2 << 30
 CORES = 8
 """Times the processor seconds of one process that all may take together: as many ranks as a lab may start."""
 MOST_SOCKETS = 1024
-"""Each may buffer some 400 KiB in the kernel, which counts as nobody's memory."""
+"""Each may buffer some 400 KiB in the kernel, which counts as nobody's memory; TCP's may hold more, and count."""
+QUIET_BYTES = 32 << 20
+"""While all TCP of the machine holds less than this, nobody need look whose it is."""
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 BUDGET = struct.Struct("=QQ")
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -70,13 +73,15 @@ class Watch:
             return ""
         inherited = self._start.memory_bytes
         uses = [use for pid in self._tree() if (use := self._use(pid)) is not None]
-        own = sum(max(0, use.memory_bytes - inherited) for use in uses)
+        sockets, everybodys_bytes = self._count_sockets()
+        queued_bytes = self._sum_queues() if everybodys_bytes > QUIET_BYTES else 0
+        own = queued_bytes + sum(max(0, use.memory_bytes - inherited) for use in uses)
         everything = sum(use.memory_bytes for use in uses)
         if own > self._most_bytes or everything > self._most_bytes + inherited + INHERITED_BYTES:
             return MEMORY
         if sum(use.cpu_s for use in uses) > self._most_cpu_s:
             return PROCESSOR
-        return SOCKETS if self._sockets() > MOST_SOCKETS else ""
+        return SOCKETS if sockets > MOST_SOCKETS else ""
 
     def time_used(self) -> tuple[float, float]:
         """Processor seconds of all processes, and the seconds that they were ready to run while others did.
@@ -119,17 +124,27 @@ class Watch:
         size = {name: int(lines.get(name, "0").split()[0]) << 10 for name in (*PRIVATE, "VmData")}
         return Use(sum(size[name] for name in PRIVATE), size["VmData"], sum(map(int, stat[11:15])) / TICKS)
 
-    def _sockets(self) -> int:
-        """Sockets of every kind in the job's network namespace."""
-        words = self._read(f"{self._pid}/net/sockstat").split()[:3]
-        return int(words[2]) if len(words) == 3 else 0
+    def _count_sockets(self) -> tuple[int, int]:
+        """Sockets of every kind in the job's network namespace, and bytes that TCP holds on the whole machine."""
+        lines = dict(line.split(":", 1) for line in self._read(f"{self._pid}/net/sockstat").splitlines())
+        used, tcp = (lines.get(name, "").split() for name in ("sockets", "TCP"))
+        return (int(used[1]) if used else 0), int(tcp[-1]) * PAGE_BYTES if tcp else 0
 
-    def _read(self, path: str) -> str:
-        """A file of /proc, or "" when the process is gone."""
+    def _sum_queues(self) -> int:
+        """Bytes that wait in the job's TCP connections to be sent or to be read."""
+        found = 0
+        for kind in ("tcp", "tcp6"):
+            for line in self._read(f"{self._pid}/net/{kind}", pieces=256).splitlines()[1:]:
+                waiting = line.split()[4:5]  # tx_queue:rx_queue
+                found += sum(int(queue, 16) for queue in "".join(waiting).split(":") if queue)
+        return found
+
+    def _read(self, path: str, *, pieces: int = 1) -> str:
+        """A file of /proc, as much as that many reads give; "" when the process is gone."""
         with contextlib.suppress(OSError):
             file = os.open(path, os.O_RDONLY, dir_fd=self._proc)
             try:
-                return os.read(file, 1 << 16).decode(errors="replace")
+                return b"".join(os.read(file, 1 << 16) for _ in range(pieces)).decode(errors="replace")
             finally:
                 os.close(file)
         return ""

@@ -290,9 +290,12 @@ def _talk(channel: socket.socket, module: Any, question: wire.Frame) -> wire.Fra
 
 
 def _prepare(question: wire.Frame) -> Call:
-    """Seed all generators, and find what is to be called."""
+    """Seed all generators, take back the threads that a notebook asked for, and find what is to be called."""
+    import torch
+
     meta = question.meta
     _seed(meta["random_seed"])
+    torch.set_num_threads(1)  # each more would have 8 MiB of a check's memory for its stack
     return Call(find_call(meta["call"]), tuple(meta["uses"]), meta["time_limit_s"], meta["memory_bytes"])
 
 

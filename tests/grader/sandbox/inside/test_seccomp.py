@@ -14,9 +14,9 @@ REFUSE, MISSING = seccomp.ERRNO | errno.EPERM, seccomp.ERRNO | errno.ENOSYS
 COLUMNS = {"x86_64": 0, "aarch64": 1}
 
 
-def verdict(machine, number, *arguments, audit=None):
+def verdict(machine, number, *arguments, audit=None, gpu=False):
     """What the filter says of one call, by running its instructions as the kernel does."""
-    steps = list(struct.iter_unpack("=HBBI", seccomp.build_program(machine)))
+    steps = list(struct.iter_unpack("=HBBI", seccomp.build_program(machine, gpu=gpu)))
     audit = seccomp.ARCHITECTURES[machine] if audit is None else audit
     data = struct.pack("=IIQ6Q", number, audit, 0, *(*arguments, 0, 0, 0, 0, 0, 0)[:6])
     place, held = 0, 0
@@ -43,7 +43,7 @@ class TestTheFilter:
     def test_refuses_what_is_listed_and_nothing_else(self, machine, column):
         listed = {numbers[column] for numbers in seccomp.REFUSED.values()}
         special = {numbers[column] for numbers in (seccomp.CLONE, seccomp.CLONE3, seccomp.MMAP, seccomp.SOCKET)}
-        special.add(seccomp.FCNTL[column])
+        special |= {seccomp.FCNTL[column], seccomp.SETSOCKOPT[column]}
         for number in set(range(600)) - special:
             assert verdict(machine, number) == (REFUSE if number in listed else seccomp.ALLOW), number
 
@@ -77,6 +77,22 @@ class TestTheFilter:
             assert found == (REFUSE if command in (6, 7, 37, 38, 1024, 1026) else seccomp.ALLOW), command
             assert verdict(machine, seccomp.FCNTL[column], 3, command | 1 << 32) == found
 
+    def test_a_sockets_buffers_keep_their_size_and_all_else_of_it_can_be_set(self, machine, column):
+        for level, option in ((1, 7), (1, 8), (1, 7 | 1 << 32), (1 | 1 << 32, 8)):
+            assert verdict(machine, seccomp.SETSOCKOPT[column], 3, level, option) == seccomp.ERRNO  # as if it were done
+        for level, option in ((1, 2), (1, 9), (1, 15), (6, 1), (6, 7), (41, 8)):
+            assert verdict(machine, seccomp.SETSOCKOPT[column], 3, level, option) == seccomp.ALLOW
+
+    def test_with_a_gpu_cuda_can_start_and_all_else_is_as_without(self, machine, column):
+        allowed = {seccomp.REFUSED[name][column] for name in seccomp.FOR_CUDA}
+        special = (seccomp.CLONE, seccomp.CLONE3, seccomp.MMAP, seccomp.SOCKET, seccomp.FCNTL, seccomp.SETSOCKOPT)
+        for number in set(range(600)) - {numbers[column] for numbers in special}:
+            expected = seccomp.ALLOW if number in allowed else verdict(machine, number)
+            assert verdict(machine, number, gpu=True) == expected, number
+        for flags, expected in ((0x22, seccomp.ALLOW), (0x21, seccomp.ALLOW), (0x122, REFUSE), (0x121, REFUSE)):
+            assert verdict(machine, seccomp.MMAP[column], 0, 4096, 3, flags, gpu=True) == expected
+        assert verdict(machine, seccomp.SOCKET[column], 40, 1, 0, gpu=True) == REFUSE
+
     def test_a_call_of_another_architecture_kills(self, machine, column):
         assert verdict(machine, 1, audit=0x40000003) == seccomp.KILL  # 32-bit x86
         assert verdict(machine, seccomp.X32 | 1) == REFUSE
@@ -89,7 +105,7 @@ def test_every_number_is_the_one_that_libseccomp_knows_by_that_name(machine, col
     except OSError:
         pytest.skip("libseccomp is not installed")
     special = {"clone": seccomp.CLONE, "clone3": seccomp.CLONE3, "mmap": seccomp.MMAP, "socket": seccomp.SOCKET}
-    special["fcntl"] = seccomp.FCNTL
+    special |= {"fcntl": seccomp.FCNTL, "setsockopt": seccomp.SETSOCKOPT}
     named = {**seccomp.REFUSED, **special, "seccomp": seccomp.SECCOMP}
     found = {name: number_of(ctypes.c_uint32(seccomp.ARCHITECTURES[machine]), name.encode()) for name in named}
     assert -1 not in found.values()  # a name that it does not know at all

@@ -72,6 +72,30 @@ def test_sockets_of_all_processes_count(sandbox):
     assert watch.SOCKETS in ask(sandbox, body, deadline_s=60.0)
 
 
+TCP = """\
+import contextlib, socket, time
+held = []
+for _ in range(100):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        one = socket.create_connection(server.getsockname())
+        other, _ = server.accept()
+    one.setblocking(False)
+    other.setblocking(False)
+    held += [one, other]
+    for turn in range(400):
+        with contextlib.suppress(BlockingIOError):
+            one.send(bytes(200_000))
+        with contextlib.suppress(BlockingIOError):
+            other.recv(1 << 20 if turn < 200 else 1)
+time.sleep(600)"""
+
+
+@pytest.mark.sandbox
+def test_what_waits_in_connections_counts_as_memory(sandbox):
+    """The kernel gives larger buffers to a connection on which much is read; then nobody reads it any more."""
+    assert watch.MEMORY in ask(sandbox, TCP, memory_bytes=64 * MEBIBYTE, deadline_s=120.0)
+
+
 @pytest.mark.sandbox
 def test_the_judge_says_why(sandbox, oracles, hand_in, tiny, tmp_path):
     path = tmp_path / "01-tiny.ipynb"
