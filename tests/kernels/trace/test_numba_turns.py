@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import random
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,6 +13,7 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.numba_language import cuda
 from mlsys_lab.kernels.trace.events import LOAD, STORE
 from mlsys_lab.kernels.trace.numba_simulator import record, run
+from tests.kernels.trace.lockstep import Text, Warp
 from tests.kernels.trace.numba_kernels import floats
 
 
@@ -320,3 +322,24 @@ def test_a_kernel_whose_text_is_gone_is_told_so():
         assert len(record(SimpleNamespace(py_func=names["loop"]), 1, 1, np.zeros(2)).accesses) == 2
     finally:
         del linecache.cache["gone.py"]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_kernels_ask_as_a_warp_in_lockstep_does(seed):
+    text = Text(seed)
+    x = random.Random(seed).choices([0, 1, 2], k=text.elements)
+    file, names = f"random_{seed}.py", {"cuda": cuda}
+    linecache.cache[file] = (len(text.source), None, text.source.splitlines(True), file)
+    try:
+        exec(compile(text.source, file, "exec"), names)
+        names["called"] = SimpleNamespace(py_func=names["called"])
+        trace = record(names["kernel"], 1, 5, np.asarray(x), np.zeros(text.elements))
+    finally:
+        del linecache.cache[file]
+    found = {}
+    for row in trace.accesses:
+        what = "load" if row["kind"] == LOAD else "store"
+        _, _, lanes = found.setdefault(int(row["request"]), (what, int(row["offset"]) // 8, []))
+        lanes.append(int(row["thread"]))
+    asked = [(what, element, tuple(sorted(lanes))) for what, element, lanes in found.values()]
+    assert asked == Warp(text.source, x, 5).requests, text.source
