@@ -9,26 +9,44 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import weakref
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 
 from mlsys_lab.autograd import graph
-from mlsys_lab.autograd.graph import Node, Recording, propagate, recording, released_error, set_recording
+from mlsys_lab.autograd.graph import (
+    Node,
+    Recording,
+    note_operands,
+    propagate,
+    recording,
+    released_error,
+    require_version,
+    set_recording,
+    version_of,
+)
+from mlsys_lab.autograd.operation import captured_arrays
 from mlsys_lab.autograd.tensor import Tensor
 from mlsys_lab.errors import InputError
 
 RngState = tuple[torch.Tensor, dict[torch.device, torch.Tensor]]
+Used = tuple[tuple["weakref.ref[torch.Tensor]", int], ...]
 
 
 class Recompute(Node):
     """A node that stands for a whole function: it holds the function and its inputs, and no array in between."""
 
-    __slots__ = ("function", "inputs", "rng_state")
+    __slots__ = ("function", "inputs", "rng_state", "shape", "used")
 
-    def __init__(self, function: Callable[..., Tensor], inputs: tuple[Tensor, ...], rng_state: RngState) -> None:
-        super().__init__((), (tensor.data for tensor in inputs))
+    def __init__(
+        self, function: Callable[[], Tensor], inputs: tuple[Any, ...], rng_state: RngState, used: Used, out: Tensor
+    ) -> None:
+        super().__init__((), captured_arrays(inputs))
         self.function, self.inputs, self.rng_state = function, inputs, rng_state
+        self.used, self.shape = used, out.shape
 
     @property
     def op(self) -> str:
@@ -43,43 +61,66 @@ class Recompute(Node):
         if self.edges is None:
             raise released_error()
         self.require_unchanged()
+        for reference, version in self.used:
+            if (array := reference()) is not None:
+                require_version(array, version, self.op)
         started = next(graph.numbers)
         with set_recording(Recording.TAPE), _use_rng_state(self.rng_state):
-            out = self.function(*self.inputs)
+            out = self.function()
+        if out.shape != self.shape:
+            raise InputError(
+                "a checkpointed function has to do the same when it is called again",
+                got=f"a result of shape {tuple(out.shape)}",
+                expected=f"shape {tuple(self.shape)}, as at first",
+            )
         if out.requires_grad:
             yield from propagate(out.node or out, grad, older_than=started)
 
     def release(self) -> None:
         """Drop the function and its inputs, and with them the memory that only this node kept alive."""
         super().release()
-        self.function, self.inputs = _raise_released, ()
+        self.function, self.inputs, self.used = _raise_released, (), ()
 
     def targets(self) -> Iterator[Node | Tensor]:
         """The nodes, or leaves, that produced the function's inputs and need a gradient."""
-        return (tensor.node or tensor for tensor in self.inputs if tensor.requires_grad)
+        return (tensor.node or tensor for tensor in _tensors(self.inputs) if tensor.requires_grad)
 
 
-def _raise_released(*inputs: Tensor) -> Tensor:
+def _tensors(held: object) -> Iterator[Tensor]:
+    """Yield the Tensors among a function's inputs, those in containers too."""
+    if isinstance(held, Tensor):
+        yield held
+    elif isinstance(held, (tuple, list)):
+        for part in held:
+            yield from _tensors(part)
+
+
+def _raise_released() -> Tensor:
     raise released_error()
 
 
-def checkpoint(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """Return function(*inputs); the graph keeps only the inputs, and the backward pass calls the function again.
+def checkpoint(function: Callable[..., Tensor], *inputs: Any, **options: Any) -> Tensor:
+    """Return function(*inputs, **options); the graph keeps only these, and the backward pass calls the function again.
 
-    The function must return one Tensor and do the same when called again; torch's random state is put back for the
-    second call, so that dropout drops the same elements. Calls may be nested. The result needs a gradient if it would
-    without checkpoint. Raises InputError for other results.
+    Inputs may be Tensors, with and without gradients, and anything else. The function must return one Tensor and do the
+    same when called again; torch's random state is put back for the second call, so that dropout drops the same
+    elements. Calls may be nested. The result needs a gradient if it would without checkpoint. Raises InputError for
+    other results; the backward pass does where an input, or an array that operations of the function had as operand,
+    was changed in place in between.
     """
-    devices = {tensor.device for tensor in inputs}
+    held = (*inputs, *options.values())
+    devices = {array.device for array in captured_arrays(held)}
     rng_state = _rng_state(devices)
-    with set_recording(min(recording.get(), Recording.NEEDS_ONLY)):
-        out = function(*inputs)
+    with set_recording(min(recording.get(), Recording.NEEDS_ONLY)), note_operands() as operands:
+        out = function(*inputs, **options)
     if not isinstance(out, Tensor):
         raise InputError("checkpoint needs a function that returns one Tensor", got=type(out).__name__)
     if out.requires_grad and recording.get() is Recording.TAPE:
         result = Tensor(out.data)
         result.requires_grad = True
-        result.node = Recompute(function, inputs, rng_state)
+        alive = [(reference, array) for reference in operands if (array := reference()) is not None]
+        used = tuple((reference, version_of(array)) for reference, array in alive if array is not out.data)
+        result.node = Recompute(partial(function, *inputs, **options), held, rng_state, used, out)
         return result
     return out
 
@@ -129,7 +170,7 @@ def peak_units(layers: int, segments: int) -> int:
 def best_segments(layers: int) -> int:
     """The number of segments, √n up to rounding, for which `peak_units` is least (Chen et al. 2016, section 4)."""
     root = math.isqrt(layers)
-    return min((k for k in (root, root + 1) if 1 <= k <= layers), key=lambda k: peak_units(layers, k))
+    return min((k for k in (root, root + 1) if 1 <= k <= layers), key=lambda k: peak_units(layers, k), default=1)
 
 
 def _rng_state(devices: set[torch.device]) -> RngState:

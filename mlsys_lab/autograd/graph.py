@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 import itertools
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from enum import IntEnum
@@ -45,6 +46,23 @@ class Recording(IntEnum):
 recording: ContextVar[Recording] = ContextVar("recording", default=Recording.TAPE)
 
 
+operands: ContextVar[list[weakref.ref[torch.Tensor]] | None] = ContextVar("operands", default=None)
+
+
+@contextlib.contextmanager
+def note_operands() -> Iterator[list[weakref.ref[torch.Tensor]]]:
+    """Collect the arrays that operations in the body of a `with` have as operands, without keeping them alive.
+
+    Within another such body the list is the outer one's, which wants them as well. Of a view the array below it counts.
+    """
+    noted = operands.get()
+    token = operands.set(noted := [] if noted is None else noted)
+    try:
+        yield noted
+    finally:
+        operands.reset(token)
+
+
 class Node:
     """One recorded operation. An edge leads to the node that made an operand, or to the operand if it is a leaf.
 
@@ -56,7 +74,7 @@ class Node:
     def __init__(self, edges: tuple[Edge, ...], saved: Iterable[torch.Tensor]) -> None:
         self.number = next(numbers)
         self.edges: tuple[Edge, ...] | None = edges
-        self.saved = tuple((array, _version(array)) for array in saved)
+        self.saved = tuple((array, version_of(array)) for array in saved)
 
     @property
     def op(self) -> str:
@@ -74,12 +92,7 @@ class Node:
     def require_unchanged(self) -> None:
         """Raise InputError if an array that this node saved has been changed in place since."""
         for array, version in self.saved:
-            if changes := _version(array) - version:
-                raise InputError(
-                    f"an array that the backward pass of {self.op} needs was changed in place after the forward pass",
-                    got=f"{changes} change{'s' * (changes > 1)} to an array of shape {tuple(array.shape)}",
-                    help="call backward() before optimizer.step() and other changes, or change a copy (data.clone())",
-                )
+            require_version(array, version, self.op)
 
     def release(self) -> None:
         """Drop the vjps and saved arrays, and with them the memory that only this node kept alive."""
@@ -90,9 +103,19 @@ class Node:
         return (target for target, _ in self.edges or ())
 
 
-def _version(array: torch.Tensor) -> int:
+def version_of(array: torch.Tensor) -> int:
     """How often the storage of an array has been changed in place; 0 in inference mode, where torch does not count."""
     return 0 if array.is_inference() else array._version
+
+
+def require_version(array: torch.Tensor, version: int, op: str) -> None:
+    """Raise InputError if an array that the backward pass of `op` needs is not at the version that it had forward."""
+    if changes := version_of(array) - version:
+        raise InputError(
+            f"an array that the backward pass of {op} needs was changed in place after the forward pass",
+            got=f"{changes} change{'s' * (changes > 1)} to an array of shape {tuple(array.shape)}",
+            help="call backward() before optimizer.step() and other changes, or change a copy (data.clone())",
+        )
 
 
 def released_error() -> InputError:

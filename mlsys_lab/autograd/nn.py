@@ -11,12 +11,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, overload
 
 import torch
 
 from mlsys_lab.autograd.ops import elementwise, matmul, network
-from mlsys_lab.autograd.tensor import Tensor
+from mlsys_lab.autograd.tensor import Tensor, as_torch
 from mlsys_lab.errors import InputError
 
 
@@ -30,7 +30,7 @@ class Parameter(Tensor):
 
 
 class Module:
-    """Base class of layers and models: finds the parameters in its attributes, and in lists that are attributes.
+    """Base class of layers and models: finds the parameters in its attributes, and in lists and dictionaries there.
 
     A subclass defines `forward`; calling the module calls it.
     """
@@ -46,13 +46,7 @@ class Module:
         return self.forward(*inputs)
 
     def _members(self) -> Iterator[tuple[str, Parameter | Module]]:
-        for name, value in vars(self).items():
-            if isinstance(value, (Parameter, Module)):
-                yield name, value
-            elif isinstance(value, (list, tuple)):
-                yield from (
-                    (f"{name}.{i}", part) for i, part in enumerate(value) if isinstance(part, (Parameter, Module))
-                )
+        return _find_members(vars(self))
 
     def modules(self) -> Iterator[Module]:
         """Yield this module and every module inside it, at any depth."""
@@ -98,9 +92,16 @@ class Module:
         """Copies of all parameters' arrays, by dotted name."""
         return {name: parameter.data.clone() for name, parameter in self.named_parameters()}
 
-    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Copy arrays into parameters by name; InputError, with nothing changed, if a name or shape misfits."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Copy arrays into parameters by name; InputError, with nothing changed, if a name or shape misfits.
+
+        The arrays may be torch's, as those of a torch.nn.Module's `state_dict()`, Tensors or numpy's.
+        """
         own = dict(self.named_parameters())
+        if not isinstance(state, Mapping):
+            raise InputError(
+                "a state is arrays by name", got=type(state).__name__, expected="what state_dict() returns"
+            )
         missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
         if missing or unknown:
             raise InputError(
@@ -108,20 +109,34 @@ class Module:
                 got=f"unknown: {', '.join(unknown) or 'none'}; missing: {', '.join(missing) or 'none'}",
                 expected=f"exactly the {len(own)} names of state_dict()",
             )
+        arrays = {name: as_torch(one.detach() if isinstance(one, torch.Tensor) else one) for name, one in state.items()}
         for name, parameter in own.items():
-            if state[name].shape != parameter.shape:
+            if arrays[name].shape != parameter.shape:
                 raise InputError(
-                    f"state has another shape for {name}", got=tuple(state[name].shape), expected=tuple(parameter.shape)
+                    f"state has another shape for {name}",
+                    got=tuple(arrays[name].shape),
+                    expected=tuple(parameter.shape),
                 )
         for name, parameter in own.items():
-            parameter.data.copy_(state[name].detach())
+            parameter.data.copy_(arrays[name])
+
+
+def _find_members(held: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Parameter | Module]]:
+    """Yield the parameters and modules among named values, by the names that torch's ModuleList and ModuleDict give."""
+    for name, value in held.items():
+        if isinstance(value, (Parameter, Module)):
+            yield f"{prefix}{name}", value
+        elif isinstance(value, (list, tuple)):
+            yield from _find_members(dict(enumerate(value)), f"{prefix}{name}.")
+        elif isinstance(value, dict):
+            yield from _find_members(value, f"{prefix}{name}.")
 
 
 class Linear(Module):
     """Affine map x @ weightᵀ + bias: (..., I) -> (..., O). Both start uniform in ±1/√I, as in torch.nn.Linear."""
 
     def __init__(self, inputs: int, outputs: int, bias: bool = True) -> None:
-        bound = 1 / math.sqrt(inputs)
+        bound = 1 / math.sqrt(max(inputs, 1))
         self.weight = Parameter(torch.empty(outputs, inputs).uniform_(-bound, bound))  # (O, I)
         self.bias = Parameter(torch.empty(outputs).uniform_(-bound, bound)) if bias else None  # (O,)
 
@@ -184,6 +199,18 @@ class Sequential(Module):
 
     def _members(self) -> Iterator[tuple[str, Parameter | Module]]:
         return ((str(i), layer) for i, layer in enumerate(self.layers) if isinstance(layer, (Parameter, Module)))
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    @overload
+    def __getitem__(self, index: int) -> Callable[[Tensor], Tensor]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequential: ...
+
+    def __getitem__(self, index: int | slice) -> Callable[[Tensor], Tensor]:
+        return Sequential(*self.layers[index]) if isinstance(index, slice) else self.layers[index]
 
     def forward(self, x: Tensor) -> Tensor:
         """Pass x through all layers in order and return the last layer's result."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from numbers import Real
 
 import torch
 
@@ -18,12 +19,20 @@ class Optimizer:
     """Base class of optimizers: holds the parameters to update and clears their gradients."""
 
     def __init__(self, parameters: Iterable[Tensor], lr: float) -> None:
+        if isinstance(parameters, Tensor):
+            raise InputError("an optimizer takes a list of parameters", got="a single tensor", expected="[tensor]")
         self.parameters = list(parameters)
         if not self.parameters:
             raise InputError("an optimizer needs at least one parameter")
-        if lr < 0:
-            raise InputError("learning rate out of range", got=lr, expected="lr >= 0")
+        for one in self.parameters:
+            kind = type(one)
+            got = f"{kind.__module__}.{kind.__name__}" if not isinstance(one, Tensor) else one.node and one.node.op
+            if got:
+                raise InputError("an optimizer changes leaves", got=got, expected="Tensors that no operation has made")
+        if len({id(parameter) for parameter in self.parameters}) < len(self.parameters):
+            raise InputError("a parameter comes twice", help="Module.parameters() lists each once")
         self.lr = lr
+        require_at_least_0("learning rate", lr)
 
     def zero_grad(self) -> None:
         """Set `grad` of every parameter to None, which frees its memory until the next backward pass."""
@@ -33,6 +42,12 @@ class Optimizer:
     def step(self) -> None:
         """Update every parameter that has a gradient, in place; every subclass defines it."""
         raise NotImplementedError
+
+
+def require_at_least_0(name: str, value: float) -> None:
+    """Raise InputError for what is no number or below 0; NaN is neither."""
+    if not (isinstance(value, Real) and value >= 0):
+        raise InputError(f"{name} out of range", got=value, expected="a number of at least 0")
 
 
 class SGD(Optimizer):
@@ -45,6 +60,8 @@ class SGD(Optimizer):
         self, parameters: Iterable[Tensor], lr: float, momentum: float = 0.0, weight_decay: float = 0.0
     ) -> None:
         super().__init__(parameters, lr)
+        require_at_least_0("momentum", momentum)
+        require_at_least_0("weight_decay", weight_decay)
         self.momentum, self.weight_decay = momentum, weight_decay
         self.velocity: list[torch.Tensor | None] = [None] * len(self.parameters)
 
@@ -82,6 +99,8 @@ class Adam(Optimizer):
         super().__init__(parameters, lr)
         if not all(0 <= beta < 1 for beta in betas):
             raise InputError("betas out of range", got=betas, expected="0 <= beta < 1")
+        require_at_least_0("eps", eps)
+        require_at_least_0("weight_decay", weight_decay)
         self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
         self.moments: list[tuple[int, torch.Tensor, torch.Tensor] | None] = [None] * len(self.parameters)
 

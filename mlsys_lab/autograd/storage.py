@@ -20,7 +20,7 @@ def to_storage(data: Any, dtype: torch.dtype | None, device: torch.device | str 
             data = np.array(data)  # a copy of our own: torch cannot hold negative strides nor read-only memory
         try:
             data = torch.as_tensor(data)
-        except (TypeError, ValueError, RuntimeError) as problem:
+        except (TypeError, ValueError, RuntimeError, OverflowError) as problem:
             raise InputError(
                 "cannot make a tensor of this",
                 got=f"{type(data).__name__} ({first_line(problem)})",
@@ -37,6 +37,8 @@ def to_storage(data: Any, dtype: torch.dtype | None, device: torch.device | str 
 
 def move(tensor: torch.Tensor, dtype: torch.dtype | None, device: torch.device | str | None) -> torch.Tensor:
     """Convert a torch tensor to a dtype and device (None keeps them); MissingToolError if there is no such device."""
+    if not isinstance(dtype, torch.dtype | None):
+        raise InputError("not a dtype", got=dtype, expected="one of torch's, such as torch.float32")
     try:
         return tensor.to(device=device, dtype=dtype)
     except torch.OutOfMemoryError:

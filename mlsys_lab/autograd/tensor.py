@@ -7,6 +7,7 @@ would need every vjp to be written in recorded operations, at several times the 
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,11 +15,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from mlsys_lab.autograd.graph import Node, propagate
+from mlsys_lab.autograd.graph import Node, Recording, propagate, recording
 from mlsys_lab.autograd.storage import to_storage
 from mlsys_lab.errors import InputError
 
 Axes = int | Sequence[int] | None
+
+NUMERIC = (torch.Tensor, np.ndarray, np.generic, int, float, complex, list, tuple)
+"""Types that `==` compares with a Tensor element by element, Tensors beside them; all else is not equal to it."""
 
 
 class Tensor:
@@ -84,7 +88,7 @@ class Tensor:
     def item(self) -> float:
         """The value of a tensor with a single element, as a Python number."""
         self._require_one_element("item()")
-        return float(self.data)
+        return self.data.item()
 
     def __float__(self) -> float:
         self._require_one_element("float()")
@@ -102,9 +106,29 @@ class Tensor:
         if self.data.numel() != 1:
             raise InputError(f"{use} is for tensors of one element", got=f"shape {tuple(self.shape)}")
 
+    def __format__(self, form: str) -> str:
+        if not form:
+            return str(self)
+        self._require_one_element(f"the format {form!r}")
+        return format(self.data.item(), form)
+
     def numpy(self) -> np.ndarray:
-        """The elements as a numpy array, which shares the storage if that is on the CPU."""
+        """The elements as a numpy array, which shares the storage if that is on the CPU.
+
+        What is changed through the array the backward pass does not notice, as in torch: it counts torch's changes.
+        """
         return self.data.cpu().numpy()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.numpy(), dtype, copy=bool(copy)) if copy else np.asarray(self.numpy(), dtype)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        if self.node is not None:
+            raise InputError("only leaves can be copied", got=f"a result of {self.node.op}", help="tensor.detach()")
+        twin: Tensor = type(self).__new__(type(self))
+        twin.data, twin.grad = copy.deepcopy(self.data, memo), copy.deepcopy(self.grad, memo)
+        twin.node, twin.requires_grad = None, self.requires_grad
+        return twin
 
     def detach(self) -> Tensor:
         """Tensor on the same storage, cut from the graph: no gradient flows through it."""
@@ -112,7 +136,9 @@ class Tensor:
 
     def __len__(self) -> int:
         if not self.shape:
-            raise InputError("a tensor without axes has no length")
+            raise InputError(
+                "a tensor without axes has no length", help="x.data is the torch tensor, x.item() the number"
+            )
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Tensor]:
@@ -120,7 +146,8 @@ class Tensor:
 
     def __repr__(self) -> str:
         made_by = f", op={self.node.op}" if self.node else ", requires_grad=True" if self.requires_grad else ""
-        return f"Tensor({np.array2string(self.numpy(), precision=4, separator=', ', prefix='Tensor(')}{made_by})"
+        numbers = self.data.to("cpu", torch.float32 if self.dtype == torch.bfloat16 else None).numpy()
+        return f"Tensor({np.array2string(numbers, precision=4, separator=', ', prefix='Tensor(')}{made_by})"
 
     # --- the backward pass --------------------------------------------------------------------------------------------
 
@@ -198,6 +225,43 @@ class Tensor:
     def __getitem__(self, index: Any) -> Tensor:
         return shaping.getitem(self, index)
 
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise InputError(
+            "the tape knows no assignment to elements",
+            help="tensor.data[index] = value beside the tape, where() or cat() on it",
+        )
+
+    # `x += y` makes a new tensor, as `x = x + y` does, unless x is a leaf with a gradient to come: its old name would
+    # be lost, and the gradient with it. Within no_grad() such a leaf is changed in place, as in torch.
+
+    def __iadd__(self, other: Any) -> Tensor:
+        return self._update(elementwise.add(self, other))
+
+    def __isub__(self, other: Any) -> Tensor:
+        return self._update(elementwise.sub(self, other))
+
+    def __imul__(self, other: Any) -> Tensor:
+        return self._update(elementwise.mul(self, other))
+
+    def __itruediv__(self, other: Any) -> Tensor:
+        return self._update(elementwise.div(self, other))
+
+    def __ipow__(self, other: Any) -> Tensor:
+        return self._update(elementwise.pow(self, other))
+
+    def _update(self, result: Tensor) -> Tensor:
+        if self.node is not None or not self.requires_grad:
+            return result
+        if recording.get() is not Recording.OFF:
+            raise InputError(
+                "a tensor with requires_grad=True is not changed in place while the tape is written",
+                help="change it within no_grad(), or give the result another name",
+            )
+        if result.shape != self.shape:
+            raise InputError("a change in place keeps the shape", got=tuple(result.shape), expected=tuple(self.shape))
+        self.data.copy_(result.data)
+        return self
+
     # --- comparisons: elementwise, to tensors of bools, which have no gradient ----------------------------------------
 
     def __lt__(self, other: Any) -> Tensor:
@@ -213,9 +277,13 @@ class Tensor:
         return elementwise.compare(operator.ge, self, other)
 
     def __eq__(self, other: Any) -> Tensor:  # type: ignore[override]
+        if not isinstance(other, (Tensor, *NUMERIC)):
+            return NotImplemented
         return elementwise.compare(operator.eq, self, other)
 
     def __ne__(self, other: Any) -> Tensor:  # type: ignore[override]
+        if not isinstance(other, (Tensor, *NUMERIC)):
+            return NotImplemented
         return elementwise.compare(operator.ne, self, other)
 
     __hash__ = object.__hash__  # as in torch: a key in dictionaries is this very tensor, not its numbers
@@ -295,8 +363,8 @@ class Tensor:
         """Softmax along the axis: exponentials divided by their sum."""
         return network.softmax(self, axis)
 
-    def logsumexp(self, axis: int = -1, keepdims: bool = False) -> Tensor:
-        """Logarithm of the sum of exponentials along the axis."""
+    def logsumexp(self, axis: Axes = -1, keepdims: bool = False) -> Tensor:
+        """Logarithm of the sum of exponentials over the axes."""
         return network.logsumexp(self, axis, keepdims)
 
     def log_softmax(self, axis: int = -1) -> Tensor:
@@ -306,12 +374,14 @@ class Tensor:
 
 def as_torch(data: Any, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> torch.Tensor:
     """The torch tensor of `data`, which may be a Tensor or anything that a Tensor can be made of."""
+    if isinstance(data, list | tuple) and any(isinstance(part, Tensor) for part in data):
+        raise InputError("a list of Tensors is no array", help="cat() joins them, and keeps their gradients")
     return to_storage(data.data if isinstance(data, Tensor) else data, dtype, device)
 
 
 def _flatten(arguments: tuple[Any, ...]) -> tuple[int, ...]:
     """Flatten the arguments of a method that may be called as f(2, 3) or as f((2, 3))."""
-    return tuple(arguments[0] if len(arguments) == 1 and not isinstance(arguments[0], int) else arguments)
+    return tuple(arguments[0] if len(arguments) == 1 and not hasattr(arguments[0], "__index__") else arguments)
 
 
 # The operations make Tensors, so they can be imported only after the class.

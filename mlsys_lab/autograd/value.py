@@ -88,11 +88,33 @@ class Value:
     def __rpow__(self, other: Number) -> Value:
         return _lift(other) ** self
 
+    # --- comparisons: of the numbers. float() is refused, as it would lose the gradient: v.data is the number ---------
+
+    def __lt__(self, other: Value | Number) -> bool:
+        return self.data < _lift(other).data
+
+    def __le__(self, other: Value | Number) -> bool:
+        return self.data <= _lift(other).data
+
+    def __gt__(self, other: Value | Number) -> bool:
+        return self.data > _lift(other).data
+
+    def __ge__(self, other: Value | Number) -> bool:
+        return self.data >= _lift(other).data
+
+    def __eq__(self, other: object) -> bool:
+        return self.data == _lift(other).data if isinstance(other, Value | Real) else NotImplemented
+
+    def __bool__(self) -> bool:
+        return self.data != 0
+
+    __hash__ = object.__hash__  # a key in dictionaries is this very Value, not its number
+
     # --- functions ----------------------------------------------------------------------------------------------------
 
     def relu(self) -> Value:
         """Rectified linear unit max(0, x); the slope at 0 is taken as 0."""
-        return Value(self.data, ((self, 1.0),), "relu") if self.data > 0 else Value(0.0, ((self, 0.0),), "relu")
+        return Value(0.0, ((self, 0.0),), "relu") if self.data <= 0 else Value(self.data, ((self, 1.0),), "relu")
 
     def tanh(self) -> Value:
         """Hyperbolic tangent of x; its slope is 1 - tanh²(x)."""
@@ -127,6 +149,9 @@ class Value:
         for value, grad in zip(order, before, strict=True):
             value.grad += grad
 
+    def __format__(self, form: str) -> str:
+        return format(self.data, form) if form else str(self)
+
     def __repr__(self) -> str:
         return f"Value(data={self.data}, grad={self.grad})"
 
@@ -154,7 +179,10 @@ def topological_order(root: Value) -> list[Value]:
 
 def _number(data: object) -> float:
     if isinstance(data, Real):
-        return float(data)
+        try:
+            return float(data)
+        except OverflowError:
+            raise InputError("the number is larger than a float can hold", expected="below 1.8e308") from None
     raise InputError("a Value holds one real number", got=type(data).__name__, expected="int or float")
 
 
@@ -190,7 +218,10 @@ def _power_slope(x: float, n: float) -> float:
         return 0.0
     if x == 0 and n < 1:
         return math.inf
-    return n * _power(x, n - 1)
+    try:
+        return n * math.pow(x, n - 1)
+    except OverflowError:  # as in IEEE arithmetic: the power itself may be small
+        return math.copysign(math.inf, n) * (-1.0 if x < 0 and n % 2 == 0 else 1.0)
 
 
 def _exponent_slope(x: float, n: float) -> float:

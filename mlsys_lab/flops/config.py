@@ -224,9 +224,13 @@ class TransformerConfig:
             )
 
 
+STATE_SPACE = ("mamba", "rwkv", "jamba", "bamba", "zamba", "recurrentgemma", "recurrent_gemma", "nemotron_h", "retnet")
+"""Parts of names of models that are made of layers with a state of fixed size, or have such layers among others."""
+
+
 def refuse_without_attention(name: str) -> None:
-    """Raise InputError where a name or `model_type` is of a model without keys and values: Mamba, RWKV."""
-    if any(family in name.lower() for family in ("mamba", "rwkv")):
+    """Raise InputError where a name or `model_type` is of a model some of whose layers have no keys and values."""
+    if any(family in name.lower() for family in STATE_SPACE):
         raise InputError(
             "state-space models are not counted here",
             got=repr(name),

@@ -12,7 +12,16 @@ import ast
 import builtins
 
 from mlsys_lab.errors import CourseError, did_you_mean
-from mlsys_lab.kernels.vocabulary import ASKED_FOR, BUILTINS, DIALECTS, MODULES, NUMBER_TYPES, OF_VALUES, RESERVED
+from mlsys_lab.kernels.vocabulary import (
+    ASKED_FOR,
+    BUILTINS,
+    DIALECTS,
+    MODULES,
+    NUMBER_TYPES,
+    OF_VALUES,
+    RESERVED,
+    TYPES_OF,
+)
 
 SIMPLE = (ast.Pass, ast.Break, ast.Continue)
 COMPOUND = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Tuple, ast.Slice)
@@ -111,6 +120,8 @@ class _Kernel:
                 self.check_expression(call)
             case ast.Raise(exc=ast.Call(func=ast.Name("NotImplementedError"), args=[ast.Constant(str())], keywords=[])):
                 pass  # the line that stands where a task is still to do
+            case ast.Assert(test=test, msg=None | ast.Constant(str())) if self.dialect == "cuda.jit":
+                self.check_expression(test)
             case ast.Return(value=value):
                 if value is not None:
                     self.check_expression(value)
@@ -219,6 +230,8 @@ class _Kernel:
         module, _, path = dotted.partition(".")
         if LIBDEVICE in dotted.split("."):
             self.refuse(node, "the interpreter that counts has no libdevice", got=dotted, help=MATHS)
+        if self.dialect == "cuda.jit" and module not in self.locals | self.known and _is_number_type(module, path):
+            return
         if module in MODULES:
             if module not in DIALECTS[self.dialect]:
                 what = f"`{module}` is no part of a kernel under `@{self.dialect}`"
@@ -227,7 +240,7 @@ class _Kernel:
                 near = f"{module}.{node.attr}" if node.attr in MODULES[module] else did_you_mean(path, MODULES[module])
                 what = f"`{dotted}` is not among what a kernel that is traced may use"
                 self.refuse(node, what, help=ASKED_FOR.get(dotted, near))
-        elif node.attr in NUMBER_TYPES and self.dialect == "cuda.jit":  # np.float32
+        elif node.attr in NUMBER_TYPES and self.dialect == "cuda.jit":  # torch.float32
             self.refuse(node, f"a kernel calls `{ast.unparse(node)}` by another name", help=f"`{node.attr}` alone")
         elif node.attr not in OF_VALUES[self.dialect]:
             what = f"`.{node.attr}` is not among what a kernel that is traced may use"
@@ -249,6 +262,12 @@ class _Kernel:
 def decorators(function: ast.FunctionDef) -> list[str]:
     """A function's decorators by their dotted names."""
     return [ast.unparse(one.func if isinstance(one, ast.Call) else one) for one in function.decorator_list]
+
+
+def _is_number_type(module: str, name: str) -> bool:
+    """Whether a dotted name is a number type by one of the names that Numba knows it by."""
+    library = TYPES_OF.get(module)
+    return library is not None and name in NUMBER_TYPES and (library, name) != ("numpy", "boolean")
 
 
 def _is_store(node: ast.Name) -> bool:

@@ -17,6 +17,8 @@ MATH = _words(
     lgamma log log10 log1p log2 nan pi pow sin sinh sqrt tan tanh trunc"""
 )
 NUMBER_TYPES = _words("boolean float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64")
+TYPES_OF = {"np": "numpy", "numpy": "numpy", "numba": "numba", "nb": "numba", "types": "numba.types"}
+"""Names by which kernels of Numba know a library's number types, `np.float32` and the like, and nothing else of it."""
 CUDA = _words(
     """threadIdx.x threadIdx.y threadIdx.z blockIdx.x blockIdx.y blockIdx.z blockDim.x blockDim.y blockDim.z
     gridDim.x gridDim.y gridDim.z grid gridsize laneid warpsize

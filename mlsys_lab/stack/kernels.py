@@ -26,7 +26,7 @@ from mlsys_lab.kernels.definitions import Kernels, find_calls, kernels_of, plain
 from mlsys_lab.kernels.language import KernelLanguageError
 from mlsys_lab.kernels.runtime import load_numba, load_triton, triton_interprets
 from mlsys_lab.kernels.triton_compile import set_tree
-from mlsys_lab.kernels.vocabulary import BUILTINS, NUMBER_TYPES
+from mlsys_lab.kernels.vocabulary import BUILTINS, NUMBER_TYPES, TYPES_OF
 from mlsys_lab.stack.artifact import Artifact, ArtifactError
 from mlsys_lab.stack.loading import ArtifactLoader, load
 
@@ -163,6 +163,7 @@ def _names(kernels: Kernels) -> dict[str, Any]:
         from numba import types
 
         found.update({name: getattr(types, name) for name in NUMBER_TYPES})
+        found.update({name: importlib.import_module(TYPES_OF[name]) for name in used & TYPES_OF.keys()})
     if "triton" in used:
         found["triton"], found["tl"] = load_triton()
     return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import pytest
 import torch
 
@@ -13,6 +15,7 @@ from mlsys_lab.autograd import (
     gelu,
     layer_norm,
     nn,
+    no_grad,
     optim,
     rms_norm,
     where,
@@ -99,3 +102,74 @@ def test_torchs_inference_mode_counts_no_changes_and_still_differentiates():
         x = Tensor(torch.ones(3), requires_grad=True)
         (x * x).sum().backward()
     assert x.grad.tolist() == [2.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: (x * y).sum(),
+        lambda x, y: (x + y).exp().sum(),  # the sum itself keeps nothing
+        lambda x, y: (x @ y.T).exp().sum(),  # the operand is a view, which is gone when the pass begins
+        lambda x, y: checkpoint(lambda a: (a * y).sum(), x),
+        lambda x, y: (x * y.data).sum(),
+        lambda x, y: (x * x[[0, 1, 2]]).sum() * y.sum(),
+    ],
+)
+@pytest.mark.parametrize("change", [lambda y: y.data.mul_(2), lambda y: y.data[1:].fill_(3), lambda y: step(y)])
+def test_what_a_checkpointed_function_uses_is_not_changed_before_it_is_called_again(function, change):
+    x, y = leaves()
+    out = checkpoint(lambda a: function(a, y), x)
+    change(y)
+    with pytest.raises(InputError, match="backward pass of checkpoint needs was changed in place after the forward"):
+        out.backward()
+
+
+def step(parameter):
+    parameter.grad = torch.ones(3, 3)
+    optim.SGD([parameter], lr=0.1).step()
+
+
+def test_changes_within_a_checkpointed_function_and_of_its_result_are_no_changes_after_it():
+    x, y = leaves()
+    calls = torch.zeros(3, 3)
+
+    def counts(a):
+        calls.add_(1)
+        return (a * y + calls * 0).exp()
+
+    out = checkpoint(counts, x)
+    expected = out.data * y.data
+    out.data.zero_()
+    out.backward(torch.ones(3, 3))
+    torch.testing.assert_close(x.grad, expected)
+
+
+def test_augmented_assignment_never_loses_a_leaf():
+    weight = leaf = Tensor([1.0, 2.0], requires_grad=True)
+    changes = (operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ipow)
+    for change in changes:
+        with pytest.raises(InputError, match=r"not changed in place while the tape is written; help: .*no_grad"):
+            change(weight, 2.0)
+    with no_grad():
+        weight -= 0.5 * torch.ones(2)
+        assert weight is leaf and weight.data.tolist() == [0.5, 1.5] and weight.requires_grad
+        with pytest.raises(InputError, match=r"keeps the shape: got \(3, 2\), expected \(2,\)"):
+            weight += torch.ones(3, 1)
+    total = 0.0
+    for _ in range(3):
+        total += (weight * weight).sum()
+    h = before = weight * 1.0
+    h *= 2.0
+    assert h is not before and before.data.tolist() == [0.5, 1.5]
+    (total + h.sum()).backward()
+    assert weight.grad.tolist() == [5.0, 11.0]
+    late = (weight * weight).sum()
+    with no_grad():
+        weight += 1.0
+    with pytest.raises(InputError, match="changed in place after the forward pass"):
+        late.backward()
+
+
+def test_elements_are_not_assigned():
+    with pytest.raises(InputError, match=r"no assignment to elements; help: tensor.data\[index\] = value"):
+        Tensor([1.0])[0] = 2.0

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -184,7 +185,7 @@ def test_splits_that_cannot_be(layers, segments):
     with pytest.raises(InputError, match="cannot split"):
         split(layers, segments)
     with pytest.raises(InputError, match="cannot split"):
-        checkpoint_sequential([Tensor.exp] * layers, Tensor([1.0]), segments)
+        checkpoint_sequential([Tensor.exp] * layers, Tensor([1.0]), segments if layers else None)
 
 
 def test_split_covers_every_layer_once_and_evenly():
@@ -209,3 +210,35 @@ def test_dropout_on_the_gpu_drops_the_same_elements_again():
     torch.rand(5, device="cuda")
     y.sum().backward()
     assert torch.equal(x.grad != 0, y.data != 0)
+
+
+def test_inputs_of_any_kind(draw):
+    x, y = (Tensor(draw(2, 3), requires_grad=True) for _ in range(2))
+
+    def function(pair, factor, nothing, *, scale, offset):
+        assert nothing is None
+        return pair[0] * pair[1] * factor * scale + offset
+
+    arguments = ([x, y], np.float64(3.0), None), {"scale": torch.full((2, 3), 2.0), "offset": 1}
+    checkpoint(function, *arguments[0], **arguments[1]).sum().backward()
+    got = x.grad, y.grad
+    x.grad = y.grad = None
+    function(*arguments[0], **arguments[1]).sum().backward()
+    same(got, (x.grad, y.grad))
+
+
+def test_a_function_that_returns_another_shape_when_called_again():
+    x, calls = Tensor([1.0, 2.0], requires_grad=True), []
+
+    def function(y):
+        calls.append(y)
+        return y * 2 if len(calls) > 1 else (y * 2).sum()
+
+    with pytest.raises(InputError, match=r"do the same .*: got a result of shape \(2,\), expected shape \(\)"):
+        checkpoint(function, x).backward()
+
+
+def test_sequential_takes_a_module_as_it_is(draw):
+    module = nn.Sequential(*layer(seed=1), *layer(seed=2))
+    assert (len(module), type(module[0]), len(module[2:5])) == (8, nn.Linear, 3)
+    same(gradients(lambda x: checkpoint_sequential(module, x), module, draw), gradients(module, module, draw))

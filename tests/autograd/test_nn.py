@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
@@ -152,3 +153,45 @@ def test_a_module_trains_on_the_gpu():
         optimizer.step()
         losses.append(loss.item())
     assert losses == sorted(losses, reverse=True) and losses[-1] < losses[0]
+
+
+class Nested(nn.Module):
+    def __init__(self):
+        self.heads = {"a": nn.Linear(2, 1, bias=False), "b": nn.Linear(2, 1, bias=False)}
+        self.grid = [[nn.LayerNorm(2)], (nn.RMSNorm(2),)]
+        self.sizes = {"a": 1, "b": [2, 3]}
+
+
+class NestedInTorch(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.heads = torch.nn.ModuleDict({name: torch.nn.Linear(2, 1, bias=False) for name in "ab"})
+        self.grid = torch.nn.ModuleList(
+            [torch.nn.ModuleList([torch.nn.LayerNorm(2)]), torch.nn.ModuleList([torch.nn.RMSNorm(2)])]
+        )
+
+
+def test_parameters_are_found_in_lists_and_dictionaries_by_torchs_names():
+    ours, theirs = Nested(), NestedInTorch()
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    theirs.load_state_dict(ours.state_dict())
+
+
+def test_states_are_arrays_of_any_kind():
+    module = nn.Linear(2, 2)
+    for state in (
+        {"weight": np.ones((2, 2)), "bias": [0.0, 1.0]},
+        {"weight": Tensor(torch.ones(2, 2)), "bias": nn.Parameter([0.0, 1.0])},
+        {"weight": torch.ones(2, 2, dtype=torch.float64), "bias": torch.nn.Parameter(torch.tensor([0.0, 1.0]))},
+    ):
+        module.load_state_dict({name: torch.zeros_like(value) for name, value in module.state_dict().items()})
+        module.load_state_dict(state)
+        assert module.weight.data.tolist() == [[1.0, 1.0]] * 2 and module.bias.data.tolist() == [0.0, 1.0]
+        assert module.weight.dtype == torch.float32
+    with pytest.raises(InputError, match="a state is arrays by name: got list"):
+        module.load_state_dict([1.0])
+
+
+def test_a_layer_without_inputs_is_its_bias():
+    module = nn.Linear(0, 3)
+    assert module(np.ones((2, 0), np.float32)).data.tolist() == [module.bias.data.tolist()] * 2

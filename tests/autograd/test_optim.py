@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -60,6 +62,17 @@ def test_parameters_may_come_from_a_generator_that_is_read_once():
     [
         (lambda x: optim.SGD([], 0.1), "at least one parameter"),
         (lambda x: optim.SGD([x], -1.0), "learning rate out of range"),
+        (lambda x: optim.SGD([x], math.nan), "learning rate out of range: got nan, expected a number of at least 0"),
+        (lambda x: optim.SGD([x], "0.1"), "learning rate out of range: got 0.1"),
+        (lambda x: optim.SGD([x], 0.1, momentum=-0.9), "momentum out of range"),
+        (lambda x: optim.SGD([x], 0.1, weight_decay=-0.9), "weight_decay out of range"),
+        (lambda x: optim.Adam([x], eps=-1e-8), "eps out of range"),
+        (lambda x: optim.Adam([x], weight_decay=-1), "weight_decay out of range"),
+        (lambda x: optim.SGD(x, 0.1), r"a list of parameters: got a single tensor, expected \[tensor\]"),
+        (lambda x: optim.SGD([x * 2], 0.1), "changes leaves: got mul, expected Tensors that no operation has made"),
+        (lambda x: optim.SGD([x.data], 0.1), "changes leaves: got torch.Tensor"),
+        (lambda x: optim.SGD([{"params": [x]}], 0.1), "changes leaves: got builtins.dict"),
+        (lambda x: optim.SGD([x, x], 0.1), "a parameter comes twice; help: Module.parameters"),
         (lambda x: optim.AdamW([x], betas=(0.9, 1.0)), "betas out of range"),
     ],
 )

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import copy
 import operator
 
 import numpy as np
 import pytest
 import torch
 
-from mlsys_lab.autograd import Tensor, no_grad, record
+from mlsys_lab.autograd import Tensor, nn, no_grad, record
 from mlsys_lab.errors import InputError
 
 
@@ -94,6 +95,12 @@ def test_a_shared_part_released_by_another_result():
         (lambda: Tensor([True], requires_grad=True), "got dtype torch.bool"),
         (lambda: Tensor([1.0, 2.0]).item(), "one element"),
         (lambda: len(Tensor(1.0)), "no length"),
+        (lambda: torch.tensor(Tensor([1.0])), "x.data is the torch tensor"),
+        (lambda: Tensor([Tensor(1.0), Tensor(2.0)]), "list of Tensors is no array; help: cat"),
+        (lambda: Tensor([1.0], dtype="float32"), "not a dtype: got float32"),
+        (lambda: Tensor(10**30), "Overflow"),
+        (lambda: Tensor([1.0]).sum("a"), "an axis is a whole number: got a"),
+        (lambda: Tensor([1.0]).sum(0.5), "an axis is a whole number: got 0.5"),
         (lambda: bool(Tensor([1.0, 2.0]) > 0), r"truth value is for tensors of one element: got shape \(2,\)"),
         (lambda: float(Tensor([1.0, 2.0])), r"float\(\) is for tensors of one element"),
         (lambda: Tensor([1.0, 2.0]) < Tensor([1.0, 2.0, 3.0]), "lt: "),
@@ -201,3 +208,39 @@ def test_gradients_travel_between_devices():
     x = Tensor([1.0, 2.0], requires_grad=True)
     (x.to("cuda") * 3.0).sum().backward()
     assert x.grad.device.type == "cpu" and x.grad.tolist() == [3.0, 3.0]
+
+
+def test_what_is_no_array_is_not_equal_to_a_tensor():
+    x = Tensor([1.0, 2.0])
+    for other in (None, "a", object(), {}):
+        assert (x == other) is False and (other == x) is False and (x != other) is True
+    assert x in [None, x]
+    with pytest.raises(InputError, match="cannot make a tensor of this: got NoneType"):
+        x > None  # noqa: B015
+
+
+def test_conversions():
+    x = Tensor([1.0, -2.0], requires_grad=True)
+    assert (f"{x.sum():.2f}", f"{Tensor(3):d}", f"{Tensor([2.0])}") == ("-1.00", "3", "Tensor([2.])")
+    with pytest.raises(InputError, match=r"the format '.1f' is for tensors of one element: got shape \(2,\)"):
+        f"{x:.1f}"
+    assert np.asarray(x).dtype == np.float32 and np.array(x, dtype=np.float64).tolist() == [1.0, -2.0]
+    assert np.asarray(x).base is not None and not np.shares_memory(np.array(x, copy=True), x.numpy())
+    assert type(Tensor(3).item()) is int and type(Tensor(3.0).item()) is float
+    assert repr(Tensor([1.5], dtype=torch.bfloat16)) == "Tensor([1.5])"
+    assert x.reshape(np.int64(2)).sum(np.int64(0)).item() == -1.0
+    assert not x.to(torch.int64).requires_grad
+
+
+def test_a_leaf_is_copied_deeply_and_a_result_is_not():
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    (x * x).sum().backward()
+    twin = copy.deepcopy(x)
+    twin.data.zero_()
+    twin.grad.zero_()
+    assert (x.data.tolist(), x.grad.tolist(), twin.requires_grad) == ([1.0, 2.0], [2.0, 4.0], True)
+    module = nn.Linear(2, 2)
+    again = copy.deepcopy([module, module])
+    assert again[0] is again[1] and isinstance(again[0].weight, nn.Parameter)
+    with pytest.raises(InputError, match="only leaves can be copied: got a result of mul"):
+        copy.deepcopy(x * x)

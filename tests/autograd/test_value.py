@@ -100,6 +100,8 @@ def test_powers_where_the_logarithm_of_the_base_is_not_real(base, exponent):
         (lambda: Value(1000.0).exp(), "larger than a float"),
         (lambda: Value(1e200) ** 2, "larger than a float"),
         (lambda: Value("3"), "one real number"),
+        (lambda: Value(10**400), "larger than a float"),
+        (lambda: Value(1.0) * 10**5000, "larger than a float"),
         (lambda: Value(1.0) + "3", "one real number"),
         (lambda: Value(1.0) ** None, "one real number"),
     ],
@@ -253,3 +255,36 @@ def test_names_for_drawings():
     y = x * 3
     assert (y.op, [slope for _, slope in y.edges]) == ("*", [3.0, 2.0])
     assert repr(y) == "Value(data=6.0, grad=0.0)"
+
+
+def test_comparisons_are_those_of_the_numbers():
+    a, b = Value(1.0), Value(2.0)
+    assert (a < b, a <= 1, a > b, a < 2, b >= 2.0, a == Value(1.0), a == 1, a != 1) == (
+        *(True, True, False, True, True, True, True, False),
+    )
+    assert (max(a, b), min(a, b), sorted([b, a])[0]) == (b, a, a)
+    assert a != None and a != "1"  # noqa: E711
+    assert [bool(Value(x)) for x in (0.0, -0.0, 0.1)] == [False, False, True]
+    assert len({a, Value(1.0)}) == 2 and {a: 3}[a] == 3
+    assert (f"{b:.2f}", f"{b}") == ("2.00", repr(b))
+    with pytest.raises(InputError, match="one real number: got str"):
+        a < "1"  # noqa: B015
+    for convert in (float, int, math.exp):  # the gradient would be lost
+        with pytest.raises(TypeError):
+            convert(a)
+
+
+def test_slopes_too_large_for_a_float_are_infinite_where_the_power_is_not():
+    for base, exponent, slope in ((1e-200, -1.0, -math.inf), (-1e-200, -1.0, -math.inf), (-1e-110, -2.0, math.inf)):
+        x, n = Value(base), torch.tensor(base, dtype=torch.float64, requires_grad=True)
+        power, expected = x**exponent, n**exponent
+        power.backward()
+        expected.backward()
+        assert (power.data, x.grad) == (pytest.approx(expected.item()), slope) == (power.data, n.grad.item())
+
+
+def test_relu_lets_nan_through_as_torch_does():
+    x = Value(math.nan)
+    y = x.relu()
+    y.backward()
+    assert math.isnan(y.data) and x.grad == 1.0

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
+from scipy.optimize import minimize_scalar
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.failures import checkpoint_interval_s, lost_share, time_between_failures_s
+from mlsys_lab.flops.failures import checkpoint_interval_s, daly_interval_s, lost_share, time_between_failures_s
 
 
 def test_twice_the_devices_fail_twice_as_often():
@@ -17,6 +19,14 @@ def test_no_other_interval_loses_less(save_s, between_s):
     best = checkpoint_interval_s(save_s, between_s)
     least = lost_share(best, save_s, between_s)
     assert all(lost_share(best * factor, save_s, between_s) > least for factor in (0.5, 0.9, 0.99, 1.01, 1.1, 2))
+
+
+@pytest.mark.parametrize(("save_s", "nearness"), [(0.01, 2e-5), (0.1, 5e-4), (0.2, 1.3e-3), (0.5, 6e-3)])
+def test_dalys_interval_is_near_that_of_the_least_time_under_random_failures(save_s, nearness):
+    """Saving M = 1 between failures: a length τ done takes e^((τ + C)/M) - 1 of time (Daly 2006, equation 20)."""
+    least = minimize_scalar(lambda t: (math.exp(t + save_s) - 1) / t, bounds=(1e-3, 2), method="bounded")
+    assert daly_interval_s(save_s, 1.0) == pytest.approx(least.x, rel=nearness)
+    assert daly_interval_s(2.0, 1.0) == 1.0
 
 
 def test_the_share_is_that_of_a_job_played_with_random_failures():

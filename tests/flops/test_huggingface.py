@@ -334,6 +334,8 @@ def test_fields_that_files_leave_out_are_those_of_transformers():
     [
         (LLAMA2 | {"model_type": "lama"}, "unknown architecture: got model_type 'lama'.* did you mean 'llama'"),
         (LLAMA2 | {"model_type": "deepseek_v4"}, "did you mean 'deepseek_v"),
+        ({"model_type": "jamba"}, "state-space models are not counted here: got 'jamba'"),
+        ({"model_type": "recurrent_gemma"}, "state-space models are not counted here: got 'recurrent_gemma'"),
         ({"model_type": "mamba2", "hidden_size": 2560}, "state-space models are not counted here: got 'mamba2'"),
         (QWEN3_MOE | {"mlp_only_layers": [0]}, "qwen3_moe with this mlp_only_layers is not computed here"),
         (GEMMA2 | {"hidden_activation": "silu"}, "gemma2 with this hidden_activation is not computed here"),

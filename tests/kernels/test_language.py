@@ -171,7 +171,7 @@ CUDA_LINES = [
     "with x: pass",
     "try: pass\n    finally: pass",
     "raise x",
-    "assert x",
+    "assert open",
     "del x",
     "def inner(): pass",
     "class Inner: pass",
@@ -326,11 +326,40 @@ def test_an_assertion_of_constants_may_say_what_is_wrong() -> None:
         assert "numbers only" in str(refusal(head + line + "\n"))
 
 
+@pytest.mark.parametrize("name", ["np.float32", "numpy.int64", "numba.boolean", "nb.int32", "types.uint8"])
+def test_number_types_go_by_the_names_of_their_libraries_and_nothing_else_of_these_does(name: str) -> None:
+    module = name.partition(".")[0]
+    head = "@cuda.jit\ndef kernel(x):\n    "
+    for line in (f"x[0] = {name}(1)", f"tile = cuda.shared.array(32, dtype={name})"):
+        assert kernels_of(f"{head}{line}\n").kernels == ("kernel",)
+    for line in (
+        f"x[0] = {name}.__init__(1)",
+        f"x[0] = {name}.type(1)",
+        f"x[0] = {module}.load(1)",
+        f"i = {module}",
+        f"{module} = x\n    i = {name}(1)",
+        f"i = {module}.core.float32",
+        "i = np.boolean(1)",
+    ):
+        refusal(f"{head}{line}\n")
+    refusal(f"{module} = 3\n{head}i = {name}(1)\n")
+    refusal(f"@triton.jit\ndef kernel(x):\n    i = {name}(1)\n")
+
+
+def test_numbas_kernels_may_assert() -> None:
+    head = "@cuda.jit\ndef kernel(x):\n    "
+    for line in ("assert x.size > 3", 'assert x.size > 3, "too few"'):
+        assert kernels_of(f"{head}{line}\n").kernels == ("kernel",)
+        refusal(f"@triton.jit\ndef kernel(x):\n    {line}\n")
+    for line in ("assert open(x)", "assert x.size > 3, open(x)", "assert x.size > 3, x.size"):
+        refusal(f"{head}{line}\n")
+
+
 def test_a_misspelt_name_gets_the_near_one() -> None:
     assert "tl.cdiv" in str(refusal("@triton.jit\ndef kernel(x):\n    i = tl.math.cdiv(x, 2)\n"))
     said = str(refusal("@triton.jit\ndef kernel(x):\n    i = tl.swizzle2d(0, 1, 2, 3, 4)\n"))
     assert said.endswith("help: write it out, from the program's number: a lab asks for it")
-    assert "`float32` alone" in str(refusal("@cuda.jit\ndef kernel(x):\n    i = np.float32(1)\n"))
+    assert "`float32` alone" in str(refusal("@cuda.jit\ndef kernel(x):\n    i = torch.float32(1)\n"))
     assert "it has abs, bool" in str(refusal("@cuda.jit\ndef kernel(x):\n    i = divmod(x, 1)\n"))
     assert "did you mean 'threadIdx.x'" in str(refusal("@cuda.jit\ndef kernel(x):\n    i = cuda.threadIx.x\n"))
     assert "did you mean 'TILE'" in str(refusal("TILE = 8\n@cuda.jit\ndef kernel(x):\n    i = TYLE\n"))

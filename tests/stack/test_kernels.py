@@ -82,6 +82,17 @@ def test_a_task_that_is_still_to_do_says_so() -> None:
         numba_simulator.record(module.scale, 1, 1, np.zeros(1))
 
 
+def test_number_types_go_by_their_libraries_names_whatever_the_notebook_imports() -> None:
+    from mlsys_lab.kernels.trace import numba_simulator
+
+    body = "tile = cuda.shared.array(4, dtype=np.float32)\n    for k in range(4):\n        tile[k] = numba.int32(2.5)\n"
+    module = load_kernels(artifact(STUB.format(f"{body}        x[k] = tile[k] + types.float64(0.5)")))
+    assert not {"np", "numba", "types"} & vars(load_kernels(artifact(SCALE))).keys()
+    x = np.zeros(4)
+    numba_simulator.record(module.scale, 1, 1, x)
+    assert x.tolist() == [2.5] * 4
+
+
 @pytest.mark.parametrize("line", ["raise NotImplementedError", "raise NotImplementedError(x)", "raise ValueError('x')"])
 def test_nothing_else_is_raised(line: str) -> None:
     module = load_kernels(artifact(STUB.format(line)))

@@ -77,42 +77,42 @@ def compare(relation: Callable[[Any, Any], Any], a: Any, b: Any) -> Tensor:
 
 def neg(a: Tensor) -> Tensor:
     """Elementwise negation, -a."""
-    return record(-a.data, (a, lambda g: -g))
+    return record(-as_torch(a), (a, lambda g: -g))
 
 
 def exp(a: Tensor) -> Tensor:
     """Elementwise exponential eᵃ, which is its own derivative."""
-    out = a.data.exp()
+    out = as_torch(a).exp()
     return record(out, (a, lambda g: g * out))
 
 
 def log(a: Tensor) -> Tensor:
     """Elementwise natural logarithm; -inf at 0 and NaN below, as in IEEE arithmetic. Slope 1/a."""
-    x = a.data
+    x = as_torch(a)
     return record(x.log(), (a, lambda g: g / x))
 
 
 def sqrt(a: Tensor) -> Tensor:
     """Elementwise square root; slope 1 / (2·√a), infinite at 0."""
-    out = a.data.sqrt()
+    out = as_torch(a).sqrt()
     return record(out, (a, lambda g: g / (2 * out)))
 
 
 def tanh(a: Tensor) -> Tensor:
     """Elementwise hyperbolic tangent; slope 1 - tanh²."""
-    out = a.data.tanh()
+    out = as_torch(a).tanh()
     return record(out, (a, lambda g: g * (1 - out * out)))
 
 
 def sigmoid(a: Tensor) -> Tensor:
     """Elementwise logistic function σ = 1 / (1 + e⁻ᵃ); slope σ(1 - σ)."""
-    out = a.data.sigmoid()
+    out = as_torch(a).sigmoid()
     return record(out, (a, lambda g: g * out * (1 - out)))
 
 
 def relu(a: Tensor) -> Tensor:
     """Elementwise max(0, a), with slope 0 at 0. The result shows where a was positive, so a itself need not be kept."""
-    out = a.data.relu()
+    out = as_torch(a).relu()
     return record(out, (a, lambda g: g.masked_fill(out <= 0, 0.0)))
 
 
@@ -121,7 +121,7 @@ def gelu(a: Tensor) -> Tensor:
 
     Slope Φ(a) + a·φ(a).
     """
-    x = require_real("gelu", a.data)
+    x = require_real("gelu", as_torch(a))
     return record(torch.nn.functional.gelu(x), (a, lambda g: g * (_normal_cdf(x) + x * _normal_pdf(x))))
 
 

@@ -10,7 +10,7 @@ import torch
 
 from mlsys_lab.autograd.operation import record
 from mlsys_lab.autograd.ops.broadcasting import combine, refuse, unbroadcast
-from mlsys_lab.autograd.tensor import Tensor
+from mlsys_lab.autograd.tensor import Tensor, as_torch
 
 
 def matmul(a: Any, b: Any) -> Tensor:
@@ -46,13 +46,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
     All leading axes of x are rows of one matrix, so each gradient is one product: 3 × 2·rows·i·o FLOPs in all.
     """
-    x_data, w = x.data, weight.data
+    x_data, w, b = as_torch(x), as_torch(weight), None if bias is None else as_torch(bias)
     try:
-        out = torch.nn.functional.linear(x_data, w, None if bias is None else bias.data)
+        out = torch.nn.functional.linear(x_data, w, b)
     except RuntimeError as problem:
-        refuse(
-            "linear", problem, x_data, w, *([] if bias is None else [bias.data]), expected="(..., i), (o, i) and (o,)"
-        )
+        refuse("linear", problem, x_data, w, *([] if b is None else [b]), expected="(..., i), (o, i) and (o,)")
     return record(
         out,
         (x, lambda g: g @ w),

@@ -13,14 +13,22 @@ from mlsys_lab.autograd.operation import record
 from mlsys_lab.autograd.ops.broadcasting import refuse, unbroadcast
 from mlsys_lab.autograd.ops.reduce import resolve_axes
 from mlsys_lab.autograd.storage import require_real
-from mlsys_lab.autograd.tensor import Tensor, as_torch
+from mlsys_lab.autograd.tensor import Axes, Tensor, as_torch
 from mlsys_lab.errors import InputError
+
+
+def _one_axis(name: str, x: torch.Tensor, axis: int) -> int:
+    axes = resolve_axes(x, axis)
+    if len(axes) != 1:
+        raise InputError(f"{name} goes along one axis", got=axis, expected=f"an axis of shape {tuple(x.shape)}")
+    return axes[0]
 
 
 def softmax(a: Tensor, axis: int = -1) -> Tensor:
     """Softmax eᵃ / Σeᵃ along an axis, with the maximum subtracted first. ∂a = s·(g - Σ g·s), s the result."""
-    (axis,) = resolve_axes(a.data, axis)
-    s = require_real("softmax", a.data).softmax(axis)
+    x = require_real("softmax", as_torch(a))
+    axis = _one_axis("softmax", x, axis)
+    s = x.softmax(axis)
 
     def softmax_vjp(g: torch.Tensor) -> torch.Tensor:
         gs = g * s
@@ -31,17 +39,18 @@ def softmax(a: Tensor, axis: int = -1) -> Tensor:
 
 def log_softmax(a: Tensor, axis: int = -1) -> Tensor:
     """Logarithm of the softmax, a - log Σeᵃ, along an axis. ∂a = g - softmax(a)·Σg."""
-    (axis,) = resolve_axes(a.data, axis)
-    out = require_real("log_softmax", a.data).log_softmax(axis)
+    x = require_real("log_softmax", as_torch(a))
+    axis = _one_axis("log_softmax", x, axis)
+    out = x.log_softmax(axis)
     return record(out, (a, lambda g: g - out.exp() * g.sum(axis, keepdim=True)))
 
 
-def logsumexp(a: Tensor, axis: int = -1, keepdims: bool = False) -> Tensor:
-    """Logarithm of the sum of exponentials, log Σeᵃ, along an axis, without overflow. ∂a = g·softmax(a)."""
-    x = require_real("logsumexp", a.data)
-    (axis,) = resolve_axes(x, axis)
-    out = x.logsumexp(axis, keepdim=True)
-    result = out if keepdims else out.squeeze(axis)
+def logsumexp(a: Tensor, axis: Axes = -1, keepdims: bool = False) -> Tensor:
+    """Logarithm of the sum of exponentials, log Σeᵃ, over axes, without overflow. ∂a = g·softmax(a)."""
+    x = require_real("logsumexp", as_torch(a))
+    axes = resolve_axes(x, axis)
+    out = x.logsumexp(axes, keepdim=True) if axes else x.clone()
+    result = out if keepdims else out.squeeze(axes)
     return record(result, (a, lambda g: g.reshape(out.shape) * (x - out).exp()))
 
 
@@ -50,16 +59,17 @@ def cross_entropy(logits: Tensor, targets: Any) -> Tensor:
 
     ∂logits = (softmax(logits) - onehot(targets)) / N. Raises InputError for other shapes, dtypes, classes, or N = 0.
     """
-    classes = as_torch(targets, device=logits.device)
+    scores = require_real("cross_entropy", as_torch(logits))
+    classes = as_torch(targets, device=scores.device)
     if classes.is_floating_point() or classes.dtype == torch.bool:
         raise InputError("targets are class numbers", got=f"dtype {classes.dtype}", expected="integers")
-    if not logits.shape or classes.shape != logits.shape[:-1] or classes.numel() == 0:
+    if not scores.shape or classes.shape != scores.shape[:-1] or classes.numel() == 0:
         raise InputError(
             "cross_entropy needs one target for each row of logits",
-            got=f"logits {tuple(logits.shape)} and targets {tuple(classes.shape)}",
+            got=f"logits {tuple(scores.shape)} and targets {tuple(classes.shape)}",
             expected="(..., C) and (...), at least one row",
         )
-    log_p = require_real("cross_entropy", logits.data).log_softmax(-1)  # (..., C)
+    log_p = scores.log_softmax(-1)  # (..., C)
     column = classes.long().unsqueeze(-1)  # (..., 1)
     try:
         loss = -log_p.gather(-1, column).mean()
@@ -79,14 +89,13 @@ def layer_norm(a: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
 
     With n the normalised input and h = g·weight: ∂a = (h - mean(h) - n·mean(h·n)) / σ (arXiv:1607.06450).
     """
-    x = require_real("layer_norm", a.data)
-    _check_affine("layer_norm", x, weight, bias)
+    x = require_real("layer_norm", as_torch(a))
+    w, b = _check_affine("layer_norm", x, weight, bias)
     centred = x - x.mean(-1, keepdim=True)  # (..., C)
     rstd = (centred.square().mean(-1, keepdim=True) + eps).rsqrt()  # (..., 1)
     normed = centred * rstd  # (..., C)
-    w = None if weight is None else weight.data
     out = normed if w is None else normed * w
-    out = out if bias is None else out + bias.data
+    out = out if b is None else out + b
 
     def layer_norm_vjp(g: torch.Tensor) -> torch.Tensor:
         h = g if w is None else g * w
@@ -106,11 +115,10 @@ def rms_norm(a: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Tens
 
     With n the normalised input and h = g·weight: ∂a = (h - n·mean(h·n)) / rms (arXiv:1910.07467).
     """
-    x = require_real("rms_norm", a.data)
-    _check_affine("rms_norm", x, weight)
+    x = require_real("rms_norm", as_torch(a))
+    (w,) = _check_affine("rms_norm", x, weight)
     rrms = (x.square().mean(-1, keepdim=True) + eps).rsqrt()  # (..., 1)
     normed = x * rrms  # (..., C)
-    w = None if weight is None else weight.data
 
     def rms_norm_vjp(g: torch.Tensor) -> torch.Tensor:
         h = g if w is None else g * w
@@ -124,14 +132,17 @@ def rms_norm(a: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Tens
     )
 
 
-def _check_affine(name: str, x: torch.Tensor, *parameters: Tensor | None) -> None:
-    for parameter in parameters:
+def _check_affine(name: str, x: torch.Tensor, *parameters: Tensor | None) -> list[torch.Tensor | None]:
+    """The parameters' storage; InputError unless each has one number for each channel of x."""
+    stored = [None if parameter is None else as_torch(parameter) for parameter in parameters]
+    for parameter in stored:
         if x.shape[-1:] in [(), (0,)] or (parameter is not None and parameter.shape != x.shape[-1:]):
             raise InputError(
                 f"{name}: weight and bias have one number for each channel",
                 got=f"input {tuple(x.shape)} and parameter {() if parameter is None else tuple(parameter.shape)}",
                 expected="(..., C) and (C,), C at least 1",
             )
+    return stored
 
 
 def embedding(table: Tensor, indices: Any) -> Tensor:
@@ -139,23 +150,24 @@ def embedding(table: Tensor, indices: Any) -> Tensor:
 
     The gradient of a row is the sum over all the places that it was taken to.
     """
-    rows = as_torch(indices, device=table.device)
-    if rows.is_floating_point() or rows.dtype == torch.bool or table.ndim != 2:
+    stored = as_torch(table)
+    rows = as_torch(indices, device=stored.device)
+    if rows.is_floating_point() or rows.dtype == torch.bool or stored.ndim != 2:
         raise InputError(
             "embedding takes rows of a table by number",
-            got=f"table {tuple(table.shape)} and indices of dtype {rows.dtype}",
+            got=f"table {tuple(stored.shape)} and indices of dtype {rows.dtype}",
             expected="table (V, C) and integers",
         )
     rows = rows.long()
     try:
-        out = torch.nn.functional.embedding(rows, table.data)
+        out = torch.nn.functional.embedding(rows, stored)
     except IndexError as problem:
         raise InputError(
             "a row that the table does not have",
             got=f"indices from {rows.min().item()} to {rows.max().item()}",
-            expected=f"0 to {table.shape[0] - 1}",
+            expected=f"0 to {stored.shape[0] - 1}",
         ) from problem
-    shape = table.shape
+    shape = stored.shape
 
     def embedding_vjp(g: torch.Tensor) -> torch.Tensor:
         return g.new_zeros(shape).index_add_(0, rows.reshape(-1), g.reshape(rows.numel(), shape[1]))
@@ -171,8 +183,9 @@ def dropout(a: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     if not 0 <= p < 1:
         raise InputError("dropout probability out of range", got=p, expected="0 <= p < 1")
     if not training or p == 0:
-        return a
-    dropped = torch.rand_like(require_real("dropout", a.data)) < p
+        return a if isinstance(a, Tensor) else Tensor(a)
+    x = require_real("dropout", as_torch(a))
+    dropped = torch.rand_like(x) < p
     scale = 1 / (1 - p)
-    out = a.data.masked_fill(dropped, 0.0).mul_(scale)
+    out = x.masked_fill(dropped, 0.0).mul_(scale)
     return record(out, (a, lambda g: g.masked_fill(dropped, 0.0).mul_(scale)))

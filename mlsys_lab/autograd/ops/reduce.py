@@ -6,6 +6,8 @@ axis is an int, a sequence of ints or None for all; keepdims leaves reduced axes
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from operator import index
 
 import torch
 
@@ -17,7 +19,12 @@ from mlsys_lab.errors import InputError
 
 def resolve_axes(x: torch.Tensor, axis: Axes) -> tuple[int, ...]:
     """The axes to reduce as non-negative numbers, counted from the front; all axes of x for None."""
-    chosen = range(x.ndim) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
+    try:
+        chosen = (
+            range(x.ndim) if axis is None else [index(i) for i in (axis if isinstance(axis, Iterable) else (axis,))]
+        )
+    except TypeError:
+        raise InputError("an axis is a whole number", got=axis, expected=f"axes of shape {tuple(x.shape)}") from None
     if any(not -x.ndim <= i < x.ndim for i in chosen):
         raise InputError("no such axis", got=axis, expected=f"axes of shape {tuple(x.shape)}")
     axes = tuple(sorted(i % x.ndim for i in chosen))

@@ -61,9 +61,10 @@ def broadcast_to(a: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 def cat(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
     """Join tensors along an axis; in the backward pass each gets its piece of the gradient."""
-    if not tensors:
-        raise InputError("cat of no tensors", expected="at least one")
-    parts = [tensor.data for tensor in tensors]
+    if isinstance(tensors, (Tensor, torch.Tensor)) or not tensors:
+        got = "a single tensor" if isinstance(tensors, (Tensor, torch.Tensor)) else "no tensors"
+        raise InputError("cat joins the tensors of a list", got=got, expected="at least one in a list")
+    parts = [as_torch(tensor) for tensor in tensors]
     try:
         out = torch.cat(parts, axis)
     except (RuntimeError, IndexError) as problem:

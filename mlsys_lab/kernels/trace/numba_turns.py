@@ -120,26 +120,49 @@ def count_turns(function: FunctionType) -> CodeType:
 class _Counting(ast.NodeTransformer):
     """Statements around and in each loop that tell of it."""
 
+    def __init__(self) -> None:
+        self._left = 0  # loops that a `break` or `continue` here leaves beside its own: those in whose `else` it stands
+
     def visit_For(self, node: ast.For) -> list[ast.stmt]:
         return self._count(node)
 
     def visit_While(self, node: ast.While) -> list[ast.stmt]:
         return self._count(node)
 
+    def visit_Break(self, node: ast.Break) -> list[ast.stmt]:
+        return [*(_tell("leave", node) for _ in range(self._left)), node]
+
+    def visit_Continue(self, node: ast.Continue) -> list[ast.stmt]:
+        return [*(_tell("leave", node) for _ in range(self._left)), node]
+
     def _count(self, node: ast.For | ast.While) -> list[ast.stmt]:
-        counting = self.generic_visit(copy.copy(node))
-        assert isinstance(counting, ast.For | ast.While)
-        counting.body = [_tell("begin", node), *counting.body]
-        if counting.orelse:
-            counting.orelse = [_tell("end", node), *counting.orelse]
+        counting, left = copy.copy(node), self._left
+        self._left = 0
+        counting.body = [_tell("begin", node), *self._visit_all(node.body)]
+        self._left = left + 1
+        if node.orelse:
+            counting.orelse = [_tell("end", node), *self._visit_all(node.orelse)]
+        self._left = left
         return [_tell("enter", node), counting, _tell("leave", node)]
 
+    def _visit_all(self, statements: list[ast.stmt]) -> list[ast.stmt]:
+        found: list[ast.stmt] = []
+        for one in statements:
+            visited = self.visit(one)
+            found += visited if isinstance(visited, list) else [visited]
+        return found
 
-def _tell(what: str, loop: ast.stmt) -> ast.stmt:
-    """A statement that calls a method of `Turns`, at the place of a loop."""
-    counter = ast.Name(COUNTER, ast.Load())
-    call = ast.Expr(ast.Call(ast.Attribute(counter, what, ast.Load()), [], []))
-    return ast.fix_missing_locations(ast.copy_location(call, loop))
+
+def _tell(what: str, there: ast.stmt) -> ast.stmt:
+    """A statement that calls a method of `Turns`, where another begins.
+
+    No two have one place: a loop's number is that of its `enter`, which lies before all instructions of the loop.
+    """
+    call = ast.Expr(ast.Call(ast.Attribute(ast.Name(COUNTER, ast.Load()), what, ast.Load()), [], []))
+    call.lineno = call.end_lineno = there.lineno
+    call.col_offset = there.col_offset
+    call.end_col_offset = there.col_offset + ("enter", "begin", "end", "leave").index(what)
+    return ast.fix_missing_locations(call)
 
 
 def _find_texts(function: FunctionType) -> Iterator[str]:

@@ -7,7 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from mlsys_lab.autograd import Tensor, cross_entropy, dropout, embedding, held_bytes, layer_norm, rms_norm
+from mlsys_lab.autograd import (
+    Tensor,
+    cat,
+    cross_entropy,
+    dropout,
+    embedding,
+    gelu,
+    held_bytes,
+    layer_norm,
+    linear,
+    log_softmax,
+    logsumexp,
+    relu,
+    rms_norm,
+    softmax,
+)
 from mlsys_lab.errors import InputError
 
 SHAPES = [(1,), (7,), (13, 5), (2, 3, 5), (0, 3), (1, 1), (17, 11)]
@@ -127,3 +142,27 @@ def test_bad_input(compute, words):
     with pytest.raises(InputError, match=words) as caught:
         compute(Tensor(torch.ones(3, 2)))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor, list], ids=["numpy", "torch", "list"])
+def test_constants_are_arrays_of_any_kind(kind):
+    """A numpy array has an attribute `data` too, which is a memoryview."""
+    x, ones = kind([[1.0, 2.0], [3.0, -4.0]]), kind([1.0, 1.0])
+    if kind is np.asarray:
+        x, ones = x.astype(np.float32), ones.astype(np.float32)
+    there, weight = Tensor(x), Tensor(ones)
+    for function in (relu, gelu, softmax, log_softmax, logsumexp, layer_norm, rms_norm):
+        assert torch.equal(function(x).data, function(there).data)
+    assert torch.equal(layer_norm(x, ones, ones).data, layer_norm(there, weight, weight).data)
+    assert torch.equal(linear(x, [[1.0, 1.0]], [0.5]).data, (there @ Tensor([[1.0], [1.0]]) + 0.5).data)
+    assert torch.equal(cross_entropy(x, [0, 1]).data, cross_entropy(there, [0, 1]).data)
+    assert torch.equal(embedding(x, [1]).data, there[[1]].data)
+    assert torch.equal(dropout(x, training=False).data, there.data) and dropout(x).shape == (2, 2)
+    assert torch.equal(cat([x, there]).data, cat([there, there]).data)
+
+
+def test_axes_of_logsumexp_and_of_softmax(agree, draw):
+    for axis in ((0, 1), (-1, 0), (1,)):
+        agree(lambda x, axis=axis: x.logsumexp(axis), lambda x, axis=axis: x.logsumexp(axis), draw(3, 4, 2))
+    with pytest.raises(InputError, match=r"log_softmax goes along one axis: got \(0, 1\), expected an axis of shape"):
+        Tensor([[1.0]]).log_softmax((0, 1))

@@ -129,7 +129,7 @@ def test_iteration_goes_over_the_first_axis(draw):
         (lambda x: x[::-1], "step"),
         (lambda x: x[[0, 3]], "out of bounds"),
         (lambda x: x["a"], "getitem"),
-        (lambda x: cat([]), "cat of no tensors"),
+        (lambda x: cat([]), "cat joins the tensors of a list: got no tensors"),
         (lambda x: cat([x], axis=2), "out of range"),
         (lambda x: cat([x, x.T.reshape(2, 3)]), "cat along axis 0"),
     ],

@@ -93,3 +93,10 @@ def test_patterns_are_the_messages_of_a_run(algorithm, p):
         for source, destination, share in one.messages:
             by_link[source, destination] = by_link.get((source, destination), 0.0) + one.times * share * 4 * n
     assert by_link == pytest.approx(ledger.link_bytes())
+
+
+@pytest.mark.parametrize(("p", "levels"), [(2, 1), (4, 2), (5, 3), (8, 3), (9, 4)])
+def test_a_double_tree_by_hand(p, levels):
+    """One piece goes two steps a level, up and down; of very many, a rank sends four for each half of the array."""
+    assert alpha_beta.double_tree(p, 1e-6, LINK) == pytest.approx(4 * levels * LINK.latency_s)
+    assert alpha_beta.double_tree(p, 1e15, LINK) == pytest.approx(4 * 0.5e15 / LINK.bytes_per_s, rel=0.01)

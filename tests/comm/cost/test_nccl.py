@@ -1,12 +1,43 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from mlsys_lab.comm.cost.nccl import Cluster, estimate_all_reduce, nvls_bound_s, payload_share, rank_estimates
+from mlsys_lab.comm.cost.nccl import (
+    BASE_LATENCY_US,
+    HOP_LATENCY_US,
+    LL128_CHANNEL_GB_PER_S,
+    Cluster,
+    estimate_all_reduce,
+    nvls_bound_s,
+    payload_share,
+    rank_estimates,
+)
 from mlsys_lab.errors import InputError
 
+WIRES = ("nvlink", "pcie", "network")
 NODE = Cluster(nodes=1, per_node=8, channels=12, channel_bytes_per_s=20e9)
 RACKS = Cluster(nodes=64, per_node=8, channels=8, channel_bytes_per_s=20e9)
+
+
+TUNING = """
+baseLat { 4.4, 4.4, 0 } { 3.6, 10.0, 8.4 }
+hwLat NVLINK { .52, 1.2, 28 } { .47, 1.9, 3.4 }
+hwLat PCI { 1.0, 1.9, 28 } { 1.0, 2.5, 5.7 }
+hwLat NET { 5.0, 8.5, 50 } { 2.7, 4.0, 9.6 }
+"""
+"""The tables of NCCL's tuning.cc that the model takes: tree, then ring, each by protocol: LL, LL128, Simple."""
+
+
+def test_every_latency_is_that_of_nccls_tables():
+    rows = [re.findall(r"\d*\.?\d+", line.partition("{")[2]) for line in TUNING.strip().splitlines()]
+    base, *hops = [[float(number) for number in row] for row in rows]
+    assert list(BASE_LATENCY_US.values()) == base
+    ours = [[us for how in ("tree", "ring") for us in HOP_LATENCY_US[wire, how].values()] for wire in WIRES]
+    assert ours == hops
+    assert {tuple(by_protocol) for by_protocol in HOP_LATENCY_US.values()} == {("LL", "LL128", "Simple")}
+    assert LL128_CHANNEL_GB_PER_S == 16.7
 
 
 def test_small_arrays_take_ll_large_ones_simple_and_ll128_lies_between():

@@ -74,6 +74,12 @@ def test_the_choice_goes_from_latency_to_bandwidth_as_arrays_grow():
         assert choice.sentence.startswith(choice.algorithm) and choice.predictions[1].algorithm in choice.sentence
 
 
+def test_islands_of_every_size_that_divides_the_ranks_are_tried():
+    choice = autopick(1e6, topology.nvlink_island(12, 450e9))
+    islands = {one.algorithm.rpartition(" ")[2] for one in choice.predictions if "islands" in one.algorithm}
+    assert islands == {"2", "3", "4", "6"}
+
+
 def test_egress_of_a_group_is_that_of_its_narrowest_exit():
     nodes = topology.rails(2, 4, inside_bytes_per_s=450e9, rail_bytes_per_s=50e9)
     assert egress_bytes_per_s(nodes, range(4)) == pytest.approx(4 * 50e9)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import random
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,6 +13,7 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.numba_language import cuda
 from mlsys_lab.kernels.trace.events import LOAD, STORE
 from mlsys_lab.kernels.trace.numba_simulator import record, run
+from tests.kernels.trace.lockstep import Text, Warp
 from tests.kernels.trace.numba_kernels import floats
 
 
@@ -197,6 +199,31 @@ def test_the_else_of_a_loop_is_one_request_whatever_the_turns():
     assert requests(searched, np.zeros(4)) == [{0: 0, 1: 1, 2: 2}, {0: 0, 1: 1, 2: 2, 3: 3}]
 
 
+def test_a_break_or_continue_in_the_else_of_a_loop_is_of_the_loop_around_it():
+    @cuda.jit
+    def searches(y):
+        i = cuda.grid(1)
+        for k in range(3):
+            for j in range(2):
+                if j + k == i:
+                    break
+            else:
+                if k == 1:
+                    continue
+                for _ in range(0):
+                    pass
+                else:
+                    break
+            y[k, i] = 1
+        y[3, i] = 2
+
+    assert requests(searches, np.zeros((4, 4))) == [
+        {0: 0, 1: 1},  # 2 and 3 find nothing in turn 0 and wait behind the loop, 0 in turn 1 and goes on
+        {1: 5},
+        {0: 12, 1: 13, 2: 14, 3: 15},
+    ]
+
+
 def test_an_early_return_ends_a_lane_and_no_other():
     @cuda.jit
     def some(y):
@@ -252,6 +279,21 @@ def test_requests_stand_in_the_order_of_time_whichever_lane_comes_first():
     assert requests(later, np.zeros(3), threads=2) == [{0: 0}, {1: 1}, {0: 2}]
 
 
+def test_the_test_of_a_loop_comes_after_the_loops_in_it():
+    @cuda.jit
+    def fills(y):
+        i = cuda.grid(1)
+        k = 0
+        while y[k] == 0 and k < 2:
+            k += 1
+            for j in range(1):
+                y[k - 1 + j] = i
+
+    both = record(fills, 1, 1, np.zeros(3)).accesses
+    assert both["kind"].tolist() == [LOAD, STORE, LOAD, STORE, LOAD]
+    assert (both["offset"] // 8).tolist() == [0, 0, 1, 1, 2]
+
+
 def test_turns_are_counted_on_over_barriers():
     @cuda.jit
     def steps(y):
@@ -280,3 +322,24 @@ def test_a_kernel_whose_text_is_gone_is_told_so():
         assert len(record(SimpleNamespace(py_func=names["loop"]), 1, 1, np.zeros(2)).accesses) == 2
     finally:
         del linecache.cache["gone.py"]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_kernels_ask_as_a_warp_in_lockstep_does(seed):
+    text = Text(seed)
+    x = random.Random(seed).choices([0, 1, 2], k=text.elements)
+    file, names = f"random_{seed}.py", {"cuda": cuda}
+    linecache.cache[file] = (len(text.source), None, text.source.splitlines(True), file)
+    try:
+        exec(compile(text.source, file, "exec"), names)
+        names["called"] = SimpleNamespace(py_func=names["called"])
+        trace = record(names["kernel"], 1, 5, np.asarray(x), np.zeros(text.elements))
+    finally:
+        del linecache.cache[file]
+    found = {}
+    for row in trace.accesses:
+        what = "load" if row["kind"] == LOAD else "store"
+        _, _, lanes = found.setdefault(int(row["request"]), (what, int(row["offset"]) // 8, []))
+        lanes.append(int(row["thread"]))
+    asked = [(what, element, tuple(sorted(lanes))) for what, element, lanes in found.values()]
+    assert asked == Warp(text.source, x, 5).requests, text.source

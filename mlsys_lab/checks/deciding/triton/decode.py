@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -11,7 +12,7 @@ from mlsys_lab.checks.deciding.traced import allow_at_most
 from mlsys_lab.checks.deciding.triton import asks
 from mlsys_lab.checks.deciding.triton.comparison import agree_nearly
 from mlsys_lab.checks.deciding.triton.scores import raise_scores
-from mlsys_lab.checks.learner.spec import Arrays, Case, Check
+from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
 from mlsys_lab.checks.learner.triton import decode as calls
 from mlsys_lab.checks.learner.triton.launches import blocks
 
@@ -64,6 +65,15 @@ def _expect(arrays: Arrays, counted: bool) -> Arrays:
             out[sequence, head] = softmax(scores) @ values[:, head // group]
     expected = {"out": out.astype(arrays["q"].dtype)}
     return expected | _most(arrays) if counted else expected
+
+
+def _agree(got: Arrays, expected: Arrays) -> Mismatch | None:
+    """As `agree_nearly`; of NaN it says where it comes from: inputs have it in slots and pages of no token only."""
+    mismatch, out = agree_nearly(got, expected), got.get("out")
+    if mismatch is None or out is None or out.dtype.kind != "f" or not np.isnan(out).any():
+        return mismatch
+    why = "slots and pages that no token has filled hold NaN, and 0 · NaN is NaN too"
+    return replace(mismatch, what=f"{mismatch.what}; {why}")
 
 
 def _most(arrays: Arrays) -> Arrays:
@@ -120,7 +130,7 @@ CHECKS = (
         inputs=_inputs,
         run=calls.decode,
         expect=partial(_expect, counted=False),
-        compare=agree_nearly,
+        compare=_agree,
         ask=asks.DECODE,
         pointer="Where in the cache is the sequence's last token: which page, which slot, which head?",
         hint="t // PAGE tells which entry of the sequence's row of the table, t % PAGE which slot; a slot is kv_heads "
@@ -140,7 +150,7 @@ CHECKS = (
         inputs=_inputs,
         run=calls.decode,
         expect=partial(_expect, counted=True),
-        compare=agree_nearly,
+        compare=_agree,
         ask=asks.DECODE,
         pointer="How many pages does this sequence fill, and how often is each of its keys loaded?",
         hint="Load a page's keys once, under a mask that ends with the sequence, and multiply them with all queries of "
