@@ -255,7 +255,7 @@ print(f"at 5.76e23 FLOPs: {n_target / 1e9:.0f} billion parameters, {d_target / 1
 #
 # - *Units.* With $\ln N \approx 20$ a step in $\alpha$ must be met by a step in $a$ twenty times as large: the valley
 #   is long and thin. Measure sizes and tokens in units of the middle one, $N_m = \exp(\mathrm{mean} \ln N)$, and call
-#   `objective` with $N/N_m$ and $D/D_m$: $a$ and $\alpha$ then have little to do with each other, and `STARTS` is
+#   `objective` with $N/N_m$ and $D/D_m$: $a$ and $\alpha$ then have little to do with each other, and all starts are
 #   written for these units. Afterwards $A = e^{a} N_m^{\alpha}$, and B likewise.
 # - *When to stop.* scipy's L-BFGS stops when all slopes are below `gtol` ($10^{-5}$), or when a step gains less than
 #   `ftol` times $\max(|f|, 1)$. Your sum is of the order of $10^{-3}$, and so are its slopes: hand over value and
@@ -531,14 +531,15 @@ print(f"for {both[1] / both[0]:.0%} of the FLOPs")
 # - `scout(budget_flops)`: the first round, three arrays: sizes, tokens, learning rates. It may cost **at most 15 %** of
 #   the budget, and what is read off it must hold, within a factor of 1.5, for the best model of a tenth of the budget,
 #   which is several times larger. Budgets go from $3 \cdot 10^{19}$ to $10^{21}$ FLOPs.
-# - `sweep(trials, left_flops)`: the second round, after the first one's trials. Spend what is left, and not more. Each
-#   run goes at the best rate for its size, within a factor of 1.5. The sweep is judged by what it can tell about the
-#   target, whatever the fit: runs that are all alike leave the law's constants open. The best fit to yours may waste
-#   2 % of the target's compute on average, and know its loss to ±2 %.
+# - `sweep(trials, left_flops)`: the second round, after the first one's trials. Spend what is left, 90 % of it at
+#   least, and not more. Each run goes at the best rate for its size, within a factor of 1.5. The sweep is judged by
+#   what it can tell about the target, whatever the fit: runs that are all alike leave the law's constants open. The
+#   best fit to yours may waste 2 % of the target's compute on average, and know its loss to ±2 %.
 # - `decide(trials, target_flops)`: N, D and the loss that you predict, from all trials there are. Most scouting runs,
 #   and perhaps others that were made before anybody knew better, went at a wrong rate and would spoil the law. (A rate
 #   that is off by a factor of 1.5 costs one or two times the noise, a factor of 3 ten times.) What counts is how much
-#   of the target's compute your N wastes (at most 6 %), and how far the loss misses your prediction (at most 5 %).
+#   of the target's compute your N wastes (at most 6 %), and how far the loss misses your prediction: at most 5 % far
+#   beyond the runs, and 0.8 % where the target is no larger than the largest of them.
 #
 # In grading you see no cluster: each function is given runs of worlds drawn in secret, and what it gives back is
 # judged in those worlds, elsewhere.

@@ -71,11 +71,16 @@ def objective(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def fit(artifact: Any, arrays: Arrays) -> Arrays:
-    """Call `fit_law`: the constants of the fitted law, (5,)."""
-    got = artifact.fit_law(arrays["n_params"], arrays["tokens"], arrays["loss"])
+    """Call `fit_law`, once for each of the `starts` (F, S, 5) that there may be: the laws' constants, (F, 5)."""
+    runs = [arrays[name] for name in ("n_params", "tokens", "loss")]
+    more = [(tuple(map(tuple, starts)),) for starts in arrays["starts"].tolist()] if "starts" in arrays else [()]
+    return {"laws": np.array([_constants(artifact.fit_law(*runs, *starts)) for starts in more])}
+
+
+def _constants(got: Any) -> list[float]:
     if not all(hasattr(got, name) for name in LAW):
         raise InputError("fit_law gives no Law", got=describe_value(got), expected=f"Law({', '.join(LAW)})")
-    return {"law": np.array([number(name, getattr(got, name)) for name in LAW])}
+    return [float(number(name, getattr(got, name))) for name in LAW]
 
 
 # --- Task 4: the bootstrap, on statistics whose bootstrap distribution is known ---------------------------------------
@@ -104,7 +109,12 @@ def picky(x: np.ndarray) -> float:
     return float(x.mean())
 
 
-STATISTICS: dict[str, Callable[..., float]] = {"mean": mean, "median": median, "slope": slope, "picky": picky}
+def entries(*columns: np.ndarray) -> float:
+    """How many entries some columns have."""
+    return float(sum(len(column) for column in columns))
+
+
+STATISTICS: dict[str, Callable[..., float]] = {one.__name__: one for one in (mean, median, slope, picky, entries)}
 """Statistics by name. Any other name is that of one which gives the number of its call, from 0 on."""
 
 
@@ -112,7 +122,7 @@ def bootstrap(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `bootstrap`: the two ends of a statistic's interval."""
     named, turns = str(bytes(arrays["statistic"]), "ascii"), itertools.count()
     statistic = STATISTICS.get(named, lambda *_: float(next(turns)))
-    given = (arrays["x"], arrays["y"]) if "y" in arrays else (arrays["x"],)
+    given = tuple(arrays[name] for name in "xyz" if name in arrays)
     rng = np.random.default_rng(int(arrays["seed"]))
     before = rng.bit_generator.state
     got = artifact.bootstrap(statistic, given, int(arrays["resamples"]), float(arrays["level"]), rng)

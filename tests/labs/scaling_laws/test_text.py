@@ -57,7 +57,9 @@ def computed() -> Iterator[str]:
     yield f"may waste {percent(planning.EXPECTED_WASTE)} of the target's compute on average"
     yield f"know its loss to ±{percent(planning.LOSS_OFF)}"
     yield f"your N wastes (at most {percent(planning.WASTE)})"
-    yield f"the loss misses your prediction (at most {percent(planning.PREDICTED_OFF)})"
+    yield f"the loss misses your prediction: at most {percent(planning.PREDICTED_OFF)} far"
+    yield f"and {percent(planning.KNOWN_OFF)} where the target is no larger"
+    yield f"Spend what is left, {percent(planning.SPENT)} of it at least"
     made = [size for sizes in PLAN.values() for size in sizes]
     yield from {16: ("sixteen small transformers", "Count your sixteen models")}[len(made)]
     n_params = sorted(size.n_params(len(read_corpus().vocabulary)) for size in made)

@@ -21,13 +21,19 @@ from mlsys_lab.checks.learner.spec import Lab
 
 LONG, CONTEXT = 100, 25
 """Characters from which on a statement is shortened in a name, and what is left beside the difference."""
+ARROW = " => "
+"""Between a statement and what it was changed to."""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A text with one mistake. `top` is the definition at the top of the text that holds it."""
+    """A text with one mistake. `top` is the definition at the top of the text that holds it.
+
+    `change` is what `name` tells, without anything left out.
+    """
 
     name: str
+    change: str = field(repr=False)
     operator: str
     top: str
     text: str = field(repr=False)
@@ -61,11 +67,13 @@ def mutate(code: Code, source: str, more: Sequence[Operator] = ()) -> Iterator[M
                     if changed is None or (dumped := ast.dump(changed)) in seen:
                         continue
                     seen.add(dumped)
-                    told = f"{source} {function.name}: {_tell(function, node, statement, new, changed)}"
+                    before, after = _tell(function, node, statement, new, changed)
+                    change = f"{source} {function.name}: {before}{after}"
+                    told = f"{source} {function.name}: {''.join(_shorten(before, after))}"
                     times[told] += 1
                     name = told if times[told] == 1 else f"{told} #{times[told]}"
                     whole = "\n".join([*lines[:first], text, *lines[end:]])
-                    yield Mutant(name, operator.__name__, top, whole, code)
+                    yield Mutant(name, change, operator.__name__, top, whole, code)
 
 
 def _places(node: ast.AST, statement: ast.stmt) -> Iterator[tuple[ast.stmt | ast.expr, ast.stmt]]:
@@ -112,27 +120,30 @@ def _parse(text: str) -> ast.FunctionDef | None:
     return next(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
 
 
-def _tell(function: Function, node: ast.AST, statement: ast.stmt, new: str, changed: ast.FunctionDef) -> str:
-    """What a change does to the statement that it is part of, in a line."""
+def _tell(
+    function: Function, node: ast.AST, statement: ast.stmt, new: str, changed: ast.FunctionDef
+) -> tuple[str, str]:
+    """What a change does to the statement that it is part of: a line before it, and after it with a sign between."""
     before = ast.unparse(statement).split("\n")
     if node is function.node:
-        return "+ " + next((line.strip() for line in new.split("\n") if line not in before), "again")
+        return "", "+ " + next((line.strip() for line in new.split("\n") if line not in before), "again")
     place = (statement.lineno - function.lines.start + 2, statement.col_offset)
     found = (one for one in ast.walk(changed) if isinstance(one, ast.stmt) and (one.lineno, one.col_offset) == place)
     after = ast.unparse(next(found)).split("\n")
     if before[0] != after[0]:
-        return " => ".join(_shorten(before[0], after[0]))
-    return f"{before[0]} … {next((line.strip() for line in after if line not in before), 'less')}"
+        return before[0], f"{ARROW}{after[0]}"
+    return before[0], f" … {next((line.strip() for line in after if line not in before), 'less')}"
 
 
 def _shorten(before: str, after: str) -> tuple[str, str]:
     """Two long lines without what they have in common, but for a few characters on both sides of the difference."""
-    if max(len(before), len(after)) <= LONG:
+    if not after.startswith(ARROW) or max(len(before), len(after) - len(ARROW)) <= LONG:
         return before, after
+    after = after.removeprefix(ARROW)
     first = max(_agreeing(before, after) - CONTEXT, 0)
     last = max(_agreeing(before[:first:-1], after[:first:-1]) - CONTEXT, 0)
     cut = [f"{'…' * bool(first)}{line[first : len(line) - last]}{'…' * bool(last)}" for line in (before, after)]
-    return cut[0], cut[1]
+    return cut[0], ARROW + cut[1]
 
 
 def _agreeing(one: str, other: str) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.describe import describe_calls
-from mlsys_lab.checks.deciding.scaling_laws.law import Truth, huber, refit, residuals, truth_of
+from mlsys_lab.checks.deciding.scaling_laws.law import Truth, huber, refit, residuals
 from mlsys_lab.checks.learner import scaling_laws as calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
 
@@ -25,6 +25,8 @@ SIGMAS = 6.0
 """How far off chance may take a percentile, in its standard deviations: one interval end in a billion is further."""
 ABOVE = 1.0003
 """How much higher than the oracle's an objective may be: the valley is flat; where a search in it stops is chance."""
+NOWHERE = (-25.0, -25.0, 0.7, 0.4, 0.4)
+"""A start from which a search comes to no law: both terms are too small there to have slopes."""
 TURN = "turn"
 TURN_CODE = """\
 turns = itertools.count()
@@ -94,29 +96,69 @@ def _fit_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     spoiled, failed = case.params.get("spoiled", 0), case.params.get("failed", 0)
     loss[rows[:spoiled]] *= rng.uniform(1.1, 1.5, spoiled)
     loss[rows[spoiled : spoiled + failed]] = np.nan
-    hidden = {f"_{name}": constant for name, constant in law.arrays().items()}
-    return {"n_params": n_params, "tokens": tokens, "loss": loss} | hidden
+    arrays = {"n_params": n_params, "tokens": tokens, "loss": loss, "_laws": np.array([astuple(law)])}
+    if (which := case.params.get("starts")) is not None:
+        near = _start_at(law, n_params, tokens)
+        arrays["starts"] = np.array([[near if one == "near" else NOWHERE for one in which]])
+    return arrays
+
+
+def _mirrored_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    """Runs of one number of tokens a parameter: a law and the one with its two terms exchanged are as good."""
+    n_params = rng.permutation(np.geomspace(1e7, 1e10, 30))
+    tokens = 20 * n_params
+    middle, low, high = float(np.exp(np.log(n_params).mean())), rng.uniform(0.2, 0.25), rng.uniform(0.6, 0.7)
+    of_low, of_high, floor = rng.uniform(0.3, 0.5), rng.uniform(0.3, 0.5), rng.uniform(1.5, 2)
+    laws = [
+        Truth(floor, one * middle**alpha, other * (20 * middle) ** beta, alpha, beta)
+        for one, alpha, other, beta in ((of_low, low, of_high, high), (of_high, high, of_low, low))
+    ]
+    return {
+        "n_params": n_params,
+        "tokens": tokens,
+        "loss": laws[0].loss(n_params, tokens),
+        "starts": np.array([[_start_at(law, n_params, tokens)] for law in laws]),
+        "_laws": np.array([astuple(law) for law in laws]),
+    }
+
+
+def _start_at(law: Truth, n_params: np.ndarray, tokens: np.ndarray) -> tuple[float, ...]:
+    """A law as a start: (a, b, e, alpha, beta) in units of the middle size and tokens."""
+    a = math.log(law.A) - law.alpha * np.log(n_params).mean()
+    b = math.log(law.B) - law.beta * np.log(tokens).mean()
+    return float(a), float(b), math.log(law.E), law.alpha, law.beta
+
+
+def _fit_code(arrays: Arrays) -> list[str]:
+    """The calls of `fit_law` that a case makes, as code."""
+    runs = 'given["n_params"], given["tokens"], given["loss"]'
+    if "starts" not in arrays:
+        return [f"vars(fit_law({runs}))"]
+    return [f'[vars(fit_law({runs}, starts)) for starts in given["starts"]]']
 
 
 def _fit_expect(arrays: Arrays) -> Arrays:
     came_back = ~np.isnan(arrays["loss"])
     runs = {name: arrays[name][came_back] for name in ("n_params", "tokens", "loss")}
-    fitted = refit(truth_of(arrays, "_"), runs["n_params"], runs["tokens"], runs["loss"])
-    return runs | {"law": np.array(astuple(fitted))}
+    return runs | {"laws": np.array([astuple(refit(Truth(*law), *runs.values())) for law in arrays["_laws"].tolist()])}
 
 
 def _fit_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
-    """By the objective that is left, so that any way down the valley will do."""
-    law = got["law"]
-    if not np.all(np.isfinite(law)) or np.any(law <= 0):
-        return Mismatch("the constants are not all positive", np.array2string(law, precision=4), "E, A, B, α, β > 0")
-    runs = [expected[name] for name in ("n_params", "tokens", "loss")]
-    left, least = (huber(residuals(Truth(*constants.tolist()), *runs)) for constants in (law, expected["law"]))
-    if left <= (most := ABOVE * least + ZERO):
-        return None
+    """By the objective that is left, so that any way down the valley will do; by the exponents where there are two."""
     shown = "E = {:.5g}, A = {:.4g}, B = {:.4g}, α = {:.4g}, β = {:.4g}"
-    found, there = (shown.format(*constants) for constants in (law, expected["law"]))
-    return Mismatch("the objective can go lower", f"{left:.6g} at {found}", f"at most {most:.6g}, as at {there}")
+    runs = [expected[name] for name in ("n_params", "tokens", "loss")]
+    for law, there in zip(got["laws"], expected["laws"], strict=True):
+        if not np.all(np.isfinite(law)) or np.any(law <= 0):
+            return Mismatch(
+                "the constants are not all positive", np.array2string(law, precision=4), "E, A, B, α, β > 0"
+            )
+        left, least = (huber(residuals(Truth(*constants.tolist()), *runs)) for constants in (law, there))
+        if left > (most := ABOVE * least + ZERO):
+            found = f"{left:.6g} at {shown.format(*law)}"
+            return Mismatch("the objective can go lower", found, f"at most {most:.6g}, as at {shown.format(*there)}")
+        if len(expected["laws"]) > 1 and (law[3] < law[4]) != (there[3] < there[4]):
+            return Mismatch("the search did not begin at `starts`", shown.format(*law), shown.format(*there))
+    return None
 
 
 # --- bootstrap ------------------------------------------------------------------------------------------------------
@@ -133,6 +175,8 @@ def _interval_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     }
     if statistic == "slope":
         arrays["y"] = 2 * x + 0.5 * rng.standard_normal(rows)
+    if statistic == "entries":
+        arrays |= {"y": -x, "z": x * x}
     if statistic == "picky":
         x = np.abs(x) + 1
         x[-1] = 0
@@ -143,7 +187,7 @@ def _statistic_code(arrays: Arrays) -> list[str]:
     """The case's statistic, and a call of `bootstrap`, as code."""
     name = bytes(arrays["statistic"]).decode()
     code = TURN_CODE if name == TURN else inspect.getsource(calls.STATISTICS[name])
-    columns = 'given["x"], given["y"]' if "y" in arrays else 'given["x"],'
+    columns = "".join(f'given["{column}"], ' for column in "xyz" if column in arrays)
     resamples, level, seed = (arrays[number].item() for number in ("resamples", "level", "seed"))
     return [code, f"bootstrap({name}, ({columns}), {resamples}, {level}, np.random.default_rng({seed}))"]
 
@@ -171,6 +215,8 @@ def _samples(arrays: Arrays) -> np.ndarray:
 def _interval_expect(arrays: Arrays) -> Arrays:
     """Between which values each end must lie: percentiles somewhat below and above the one asked for."""
     level, resamples, bands = float(arrays["level"]), int(arrays["resamples"]), {}
+    if bytes(arrays["statistic"]) == b"entries":
+        return dict.fromkeys(("low", "high"), np.full(2, 3.0 * len(arrays["x"])))
     if bytes(arrays["statistic"]) == TURN.encode():
         ends = {"low": (1 - level) / 2 * resamples, "high": (1 + level) / 2 * resamples}
         return {name: np.array((end - RANKS_OFF, end + RANKS_OFF)) for name, end in ends.items()}
@@ -224,18 +270,21 @@ PARAMETRIC_CHECKS = (
             Case("exact losses", {"noise": 0.0}),
             Case("noise of half a percent", {"noise": 0.005}),
             Case("spoiled and failed runs", {"noise": 0.002, "spoiled": 4, "failed": 3}),
-            Case("more of both", {"noise": 0.003, "spoiled": 7, "failed": 5}, hidden=True),
+            Case("two starts, and the second leads nowhere", {"noise": 0.003, "starts": ("near", "nowhere")}),
+            Case("one start at a time, where there are two laws as good", {"mirrored": True}),
+            Case("more spoiled and failed runs", {"noise": 0.003, "spoiled": 7, "failed": 5}, hidden=True),
+            Case("the first of two starts leads nowhere", {"noise": 0.003, "starts": ("nowhere", "near")}, hidden=True),
         ),
-        inputs=_fit_inputs,
+        inputs=lambda rng, case: (_mirrored_inputs if "mirrored" in case.params else _fit_inputs)(rng, case),
         run=calls.fit,
-        ask='vars(fit_law(given["n_params"], given["tokens"], given["loss"]))',
         expect=_fit_expect,
         compare=_fit_compare,
         pointer="Put your constants and the expected ones into your objective: which does it like better?",
-        hint="Leave out NaN, start from each of STARTS, keep the lowest. If the objective can go lower: are sizes and "
-        "tokens in units of the middle ones, is it the sum, and are value and gradient divided by δ²? Back in plain "
-        "units, A = exp(a) · N_m^α. E is the exponential of e.",
+        hint="Leave out NaN, start from each of `starts`, keep the lowest. If the objective can go lower: are sizes "
+        "and tokens in units of the middle ones, is it the sum, and are value and gradient divided by δ²? Back in "
+        "plain units, A = exp(a) · N_m^α. E is the exponential of e.",
         uses=("Law", "objective", "fit_law"),
+        describe=describe_calls(given=_fit_code),
         time_limit_s=60,
     ),
 )
@@ -248,8 +297,10 @@ INTERVAL_CHECKS = (
         cases=(
             Case("a mean", {"statistic": "mean", "rows": 20, "level": 0.9}),
             Case("a slope: rows stay whole", {"statistic": "slope", "rows": 25, "level": 0.8}),
-            Case("a statistic that some resamples do not have", {"statistic": "picky", "rows": 9, "level": 0.9}),
+            # At half of the level: what stands in for the third of the resamples that have none shows in the ends.
+            Case("a statistic that some resamples do not have", {"statistic": "picky", "rows": 9, "level": 0.5}),
             Case("a median", {"statistic": "median", "rows": 31, "level": 0.8}),
+            Case("how many entries three columns have", {"statistic": "entries", "rows": 8, "level": 0.8}),
             Case(
                 "0, 1, 2, … for one resample after the other",
                 {"statistic": TURN, "rows": 5, "level": 0.7, "resamples": 1500},

@@ -49,6 +49,11 @@ def _valley(rng: np.random.Generator, sizes: int, noise: float) -> Arrays:
 
 def _minimum_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     arrays = _valley(rng, case.params["sizes"], case.params.get("noise", 0.0))
+    if again := case.params.get("again", 0):  # more runs of one size, and one of the worst size that went wrong
+        row = np.append(np.full(again, 0), arrays["loss"].argmax())
+        off = np.append(rng.uniform(1, 1.02, again), 1.08)
+        arrays = {name: np.append(column, column[row]) for name, column in arrays.items()}
+        arrays["loss"][-len(off) :] *= off
     failed = rng.permutation(case.params["sizes"])[: case.params.get("failed", 0)]
     arrays["loss"][failed] = np.nan
     return arrays
@@ -121,6 +126,8 @@ def _power_expect(arrays: Arrays) -> Arrays:
 def _sweep(rng: np.random.Generator, case: Case) -> Arrays:
     """Runs at several budgets, all in one heap; `off` budgets tried only models that are far too small."""
     budgets = rng.uniform(1e18, 9e18) * rng.uniform(3, 5) ** np.arange(case.params["budgets"])
+    if case.params.get("near"):
+        budgets[-1] = 1.03 * budgets[-2]
     exponent, off = rng.uniform(0.4, 0.6), rng.permutation(len(budgets))[: case.params.get("off", 0)]
     rows = []
     for i, flops in enumerate(budgets):
@@ -168,6 +175,7 @@ CHECKS = (
             Case("three sizes", {"sizes": 3}),
             Case("nine sizes with noise", {"sizes": 9, "noise": 0.003}),
             Case("two runs failed", {"sizes": 9, "noise": 0.002, "failed": 2}),
+            Case("a size run four times, and one run that went wrong", {"sizes": 9, "noise": 0.002, "again": 3}),
             Case("many sizes, some failed", {"sizes": 25, "noise": 0.004, "failed": 5}, hidden=True),
         ),
         inputs=_minimum_inputs,
@@ -233,7 +241,7 @@ CHECKS = (
         title="A sweep of many budgets",
         points=5,
         cases=(
-            Case("four budgets", {"budgets": 4}),
+            Case("three budgets, and one that is 3 % larger than the third", {"budgets": 4, "near": True}),
             Case("failed runs, and a budget without a minimum", {"budgets": 5, "failed": 3, "off": 1}),
             Case("eight budgets, three without a minimum", {"budgets": 8, "failed": 5, "off": 3}, hidden=True),
         ),

@@ -1,7 +1,4 @@
-"""Another campaign: three sizes and seven rates, four budgets and ten sizes.
-
-A fit in plain units, from more starts, by BFGS without bounds; resampling by how often each row comes.
-"""
+"""Another campaign: three sizes and seven rates, four budgets and ten sizes. Resampling by how often each row comes."""
 
 
 def fit_power_law(x, y):
@@ -9,27 +6,6 @@ def fit_power_law(x, y):
     table = np.array([[len(one), one.sum()], [one.sum(), one @ one]])
     intercept, slope = np.linalg.solve(table, np.array([two.sum(), one @ two]))
     return float(np.exp(intercept)), float(slope)
-
-
-def fit_law(n_params, tokens, loss, starts=STARTS):
-    keep = np.flatnonzero(~np.isnan(loss))
-    runs = n_params[keep], tokens[keep], loss[keep]
-
-    def scaled(theta):
-        value, gradient = objective(theta, *runs)
-        return 1e6 * value, 1e6 * gradient
-
-    best = None
-    for e, alpha, beta in itertools.product((0.3, 0.7), (0.25, 0.5), (0.25, 0.5)):
-        a, b = alpha * np.log(runs[0]).mean() - 1, beta * np.log(runs[1]).mean() - 1
-        result = minimize(scaled, (a, b, e, alpha, beta), jac=True, method="BFGS", options={"gtol": 1e-6})
-        if best is None or result.fun < best.fun:
-            best = result
-    for _ in range(3):
-        better = minimize(scaled, best.x, jac=True, method="L-BFGS-B", options={"ftol": 0, "maxiter": 3000})
-        best = better if better.fun < best.fun else best
-    a, b, e, alpha, beta = best.x
-    return Law(math.exp(e), math.exp(a), math.exp(b), alpha, beta)
 
 
 def bootstrap(statistic, columns, resamples, level, rng):
