@@ -174,10 +174,17 @@ def tables(artifact: Any, arrays: Arrays) -> Arrays:
         apart += [(step, -1, available), *((step, text, length) for text, length in other.lengths())]
     if changed := [name for name, now, before in played.lent if now != before]:
         raise InputError(f"what {changed[0]} was given is changed", expected="as it was: copy what has to be kept")
-    other.kept.start()  # which may be called without tokens
+    _start_empty(make_tables(artifact, arrays))
     pages = [int(whole("pages", played.kept.pages(count))) for count in arrays["pages"].tolist()]
     log = {"given": np.array(given), "lengths": rows(lengths, 3), "held": rows(held, 3), "pages": np.array(pages)}
     return told_of(counts) | log | {"apart": rows(apart, 3)}
+
+
+def _start_empty(kept: Any) -> None:
+    """Give a text that is started without tokens a block and a token."""
+    number = kept.start()
+    kept.try_reserve({number: 1})
+    kept.commit({number: [0]})
 
 
 def _require_forgotten(kept: Any, one: int) -> None:
