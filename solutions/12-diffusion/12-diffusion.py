@@ -903,9 +903,9 @@ show(figure, alt="Milliseconds of four kinds of call, predicted by the bound and
 # **Write** `serve(denoiser, requests, null, slots)`: images of all requests, in their order, each as DDIM ($\eta = 0$)
 # would draw it alone from `grid[0]` times its noise, guided as it asks. At most `slots` requests are under way at a
 # time. As long as any is left: while there is a free slot, the next request that waits gets it; then **one call**, by
-# way of `guide`, takes each request under way one step further, in the order in which they came; a request that has
-# reached the end of its grid leaves, and its slot is free for the next call. All noises have one shape, (...), and one
-# dtype; each grid has at least one step.
+# way of `guide`, takes each request under way one step further; a request that has reached the end of its grid leaves,
+# and its slot is free for the next call. All noises have one shape, (...), and one dtype; each grid has at least one
+# step.
 #
 # **Size:** about 20 lines. **Cost:** as many calls as the fullest slot has steps, not as all requests together have.
 

@@ -19,6 +19,9 @@ from mlsys_lab.checks.deciding.diffusion.oracle import (
 from mlsys_lab.checks.learner.diffusion import denoisers as calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 
+NEARLY = 2.0**-20
+"""How little a scale may differ from 1 and still be another: single precision holds it, too."""
+
 
 def _draw_guided(rng: np.random.Generator, case: Case) -> Arrays:
     B, sigma = case.params["shape"][0], draw_levels(rng, case)
@@ -26,6 +29,8 @@ def _draw_guided(rng: np.random.Generator, case: Case) -> Arrays:
     order = rng.permutation(B)
     scale[order[-1:]] *= B < 3  # one of many leaves its class out
     scale[order[: case.params.get("plain", 0)]] = 1.0
+    if case.params.get("near"):
+        scale[order[0]] = 1 + NEARLY
     low, high = 0.0, math.inf
     if interval := case.params.get("interval"):
         ordered = np.sort(sigma)
@@ -93,6 +98,7 @@ CHECKS = (
             Case("an interval for each", {"shape": (8, 3), "each": True}),
             Case("single precision", {"shape": (4, 4), "interval": (0, 2), "dtype": "float32"}),
             Case("numbers without axes", {"shape": (5,), "dtype": "float32"}),
+            Case("a scale of nearly 1", {"shape": (3, 2), "near": True}),
             Case("many images", {"shape": (24, 2, 3), "interval": (4, 19), "plain": 5, "classes": 11}, hidden=True),
         ),
         inputs=_draw_guided,

@@ -202,6 +202,7 @@ CHECKS = (
             Case("images of unequal sides", {"shape": (2, 3, 1, 4)}),
             Case("down to 0", {"shape": (2, 3), "to": 0.0}),
             Case("down to 1", {"shape": (2, 3), "to": 1.0}),
+            Case("nearly down to 0", {"shape": (2, 3), "to": 1e-4}),
             Case("one image, without a label", {"shape": (1, 4), "none": True}),
             Case("single precision", {"shape": (3, 3), "dtype": "float32"}),
             Case("numbers without axes", {"shape": (4,), "dtype": "float32"}),

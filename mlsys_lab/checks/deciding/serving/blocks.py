@@ -177,12 +177,18 @@ def _expect_keys(arrays: Arrays) -> Arrays:
     texts = ragged(arrays["tokens"], arrays["lengths"])
     counts = [len(text) // page for text in texts]
     begins = [tuple(text[: (i + 1) * page]) for text, count in zip(texts, counts, strict=True) for i in range(count)]
-    return {"counts": np.array(counts), "alike": np.array([seen.setdefault(one, len(seen)) for one in begins])}
+    alike = np.array([seen.setdefault(one, len(seen)) for one in begins])
+    return {
+        "counts": np.array(counts),
+        "alike": alike,
+        calls.WIDE: np.array([len(text) // (2 * page) for text in texts]),
+    }
 
 
 def _code_of_keys(arrays: Arrays) -> str:
     texts = ragged(arrays["tokens"], arrays["lengths"])
-    return f"texts = {texts}\nfor text in texts:\n    print(keys(text, {arrays['page']}))"
+    page = int(arrays["page"])
+    return f"texts = {texts}\nfor text in texts:\n    print(keys(text, {page}), len(keys(text, {2 * page})))"
 
 
 def _blocks(name: str, title: str, points: float, cases: tuple[Case, ...], pointer: str, hint: str) -> Check:

@@ -111,11 +111,11 @@ class Replay:
             self._follow(where, fed, held)
             return
         left = math.inf if self.rules is Rules.CONTINUOUS else self.tokens
-        expected: dict[int, int] = {}
-        gone: list[int] = []
-        for i in [i for i in self.running if self._pending(i) == 1]:
-            if i in self.running and self._find_block(where, i, held, gone):
-                expected[i], left = 1, left - 1
+        gone, lacking = self._give_way([i for i in self.running if self._pending(i) == 1])
+        for i, blocks in lacking.items():
+            self._grow(where, i, held, blocks)
+        expected = dict.fromkeys(lacking, 1)
+        left -= len(expected)
         for i in [i for i in self.running if i not in expected]:
             count = int(min(self._pending(i), left))
             if count:
@@ -125,7 +125,7 @@ class Replay:
             self._admit(where, i, held)
             count = int(min(self._pending(i), left))
             expected[i], left = count, left - count
-        if preempted != gone:
+        if sorted(preempted) != sorted(gone):
             raise BrokenRuleError(f"{where}: the wrong requests give way", preempted or "none", gone or "none")
         if strangers := sorted(set(held) - set(self.running)):
             raise BrokenRuleError(f"{where}: request {strangers[0]} runs", "admitted", "it waits")
@@ -144,18 +144,23 @@ class Replay:
                 what = f"{where}: request {i} has the wrong blocks"
                 raise BrokenRuleError(what, held.get(i, []), f"{self.tables[i]}, and none else")
 
-    def _find_block(self, where: str, i: int, held: dict[int, list[int]], gone: list[int]) -> bool:
-        """Find a block for a writer's token, from those who came last if it must be; False where it gave way itself."""
-        lacking = max(0, self._pages(self.kept[i] + 1) - len(self.tables[i]))
-        while lacking > self.pool.available and self.rules is Rules.PREEMPTIVE:
-            out = self.running.pop()
-            self._give_back(out)
-            self.waiting.insert(0, out)
-            gone.append(out)
-            if out == i:
-                return False
-        self._grow(where, i, held, lacking)
-        return True
+    def _give_way(self, writers: list[int]) -> tuple[list[int], dict[int, int]]:
+        """Let those who came last give way until writers find blocks for their tokens: who went, what others lack.
+
+        Blocks are counted here and named later: a scheduler may look who gives way before it gives out the first.
+        """
+        gone: list[int] = []
+        lacking: dict[int, int] = {}
+        for i in writers:
+            while i in self.running:
+                more = max(0, self._pages(self.kept[i] + 1) - len(self.tables[i]))
+                if self.rules is not Rules.PREEMPTIVE or sum(lacking.values()) + more <= self.pool.available:
+                    lacking[i] = more
+                    break
+                gone.append(self.running.pop())
+                self._give_back(gone[-1])
+                self.waiting.insert(0, gone[-1])
+        return gone, lacking
 
     def _grow(self, where: str, i: int, held: dict[int, list[int]], lacking: int) -> None:
         """Take the blocks that the log gives to a text beyond those that it has."""

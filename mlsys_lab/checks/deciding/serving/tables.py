@@ -209,7 +209,7 @@ def _replay_tables(got: Arrays, asked: Arrays) -> None:
     script = [*script_of(asked["script"])]
     steps = len(script)
     require_form(got, {"given": (steps,), "available": (steps,), "references": (steps, None), "pages": (len(PAGES),)})
-    require_form(got, {"lengths": (None, 3), "held": (None, 3)})
+    require_form(got, {"lengths": (None, 3), "held": (None, 3), "apart": (None, 3)})
     world = World(asked)
     if mismatch := close({"pages": got["pages"]}, {"pages": -(-PAGES // world.page)}):
         raise BrokenRuleError(mismatch.what, mismatch.got, mismatch.expected)
@@ -226,6 +226,11 @@ def _replay_tables(got: Arrays, asked: Arrays) -> None:
                 what = f"after {where}, text {text} has the wrong table"
                 raise BrokenRuleError(what, held[step].get(text, []), world.tables[text])
         world.pool.compare(f"after {where}", got["available"][step], got["references"][step])
+    own = np.column_stack([np.arange(steps), np.full(steps, -1), got["available"]])
+    if sorted(got["apart"].tolist()) != sorted([*own.tolist(), *got["lengths"].tolist()]):
+        raise BrokenRuleError(
+            "the same calls on two pools' tables do not give the same in both: have they books in common?"
+        )
 
 
 def _code_of_tables(arrays: Arrays) -> str:

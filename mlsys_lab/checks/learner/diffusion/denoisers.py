@@ -31,7 +31,7 @@ MOST_CALLS = 200
 class Watched:
     """The case's aging denoiser, not called yet.
 
-    It refuses levels of a wrong shape, calls without end, and in the end answers that were written over.
+    It refuses levels of a wrong shape or precision, calls without end, and in the end answers that were written over.
     """
 
     def __init__(self, artifact: Any, arrays: Arrays) -> None:
@@ -47,6 +47,8 @@ class Watched:
         if sigma.shape != x.shape[:1]:
             got, expected = tuple(sigma.shape), tuple(x.shape[:1])
             raise InputError("the denoiser is not given a level for each image", got=got, expected=expected)
+        if sigma.dtype != torch.float64:
+            raise InputError("the denoiser is given rounded levels", got=str(sigma.dtype), expected="torch.float64")
         denoised: torch.Tensor = self.denoiser(x, sigma, label)
         self.answers.append((denoised, array("the answer", denoised.detach())))
         return denoised

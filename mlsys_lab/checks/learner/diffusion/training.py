@@ -38,10 +38,10 @@ class LinearNetwork:
         """Return the network, which is the same in training."""
         return self
 
-    def zero_grad(self) -> None:
+    def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget all gradients."""
         for weight in self.parameters():
-            weight.grad = None
+            weight.grad = None if set_to_none or weight.grad is None else torch.zeros_like(weight)
 
     def __call__(self, x: torch.Tensor, noise: torch.Tensor, label: torch.Tensor | None = None) -> torch.Tensor:
         """Answer to x (B, ...), whose levels noise (B,) tells; the calls before this one show in it."""

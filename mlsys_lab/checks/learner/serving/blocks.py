@@ -30,7 +30,7 @@ def rows(found: list[Any], width: int) -> np.ndarray:
 
 
 def _references(manager: Any) -> list[int]:
-    found = list(manager.references)
+    found = [manager.references[block] for block in range(len(manager.references))]  # a list, an array, a dictionary
     return found if all(type(one) is int for one in found) else [int(whole("a reference count", one)) for one in found]
 
 
@@ -113,52 +113,90 @@ def make_tables(artifact: Any, arrays: Arrays) -> Any:
     return tables(manager(count), page)
 
 
+APART = 3
+"""How much larger the tokens of texts in other tables are, so that nothing of them is known in these."""
+
+
+class _Played:
+    """Tables while calls are made on them, and what they were lent for it."""
+
+    def __init__(self, kept: Any, texts: list[list[int]]) -> None:
+        self.kept, self.texts = kept, texts
+        self.numbers: dict[int, Any] = {}
+        self.lent: list[tuple[str, Any, Any]] = []
+
+    def call(self, calls: list[list[int]]) -> bool:
+        """Make a call, and say what it gives."""
+        (what, text, number, spare), kept = calls[0], self.kept
+        if what == START:
+            begun = self.texts[text][:number]
+            self.lent.append(("start", begun, begun.copy()))
+            self.numbers[text] = kept.start(begun)
+        elif what == RESERVE:
+            asked = {self.numbers[text]: count for _, text, count, _ in calls}
+            self.lent.append(("try_reserve", asked, asked.copy()))
+            answer = kept.try_reserve(asked, spare=spare) if spare else kept.try_reserve(asked)
+            if not isinstance(answer, bool | np.bool_):
+                raise InputError("try_reserve gives no truth value", got=repr(answer)[:60], expected="True or False")
+            return bool(answer)
+        elif what == COMMIT:
+            parts = {text: (kept.length(self.numbers[text]), count) for _, text, count, _ in calls}
+            new = {self.numbers[text]: self.texts[text][at : at + count] for text, (at, count) in parts.items()}
+            self.lent.append(("commit", new, {number: part.copy() for number, part in new.items()}))
+            kept.commit(new)
+        else:
+            kept.drop(gone := self.numbers.pop(text))
+            _require_forgotten(kept, gone)
+        return True
+
+    def lengths(self) -> list[tuple[int, int]]:
+        """Of each text that is here, how many tokens are kept."""
+        return [(text, int(whole("length", self.kept.length(one)))) for text, one in self.numbers.items()]
+
+
 def tables(artifact: Any, arrays: Arrays) -> Arrays:
     """Play a script on tables: what each call gives, and lengths, tables and counts after it.
 
-    Other tables, in which a text of no tokens is given a block and a token, are left alone, and so are lists and
-    dictionaries that calls are given.
+    The same calls are made on other tables, with other tokens: `apart` has their lengths and what is available there,
+    which must be as here. Lists and dictionaries that calls are given are left alone.
     """
-    kept, other = make_tables(artifact, arrays), make_tables(artifact, arrays)
-    texts, script = ragged(arrays["tokens"], arrays["lengths"]), list(script_of(arrays["script"]))
-    numbers: dict[int, int] = {}
-    given, lengths, held, counts, lent = [], [], [], [], list[tuple[str, Any, Any]]()
-    for step, calls in enumerate(script):
-        what = calls[0][0]
-        answer = True
-        if what == START:
-            begun = texts[calls[0][1]][: calls[0][2]]
-            lent.append(("start", begun, begun.copy()))
-            numbers[calls[0][1]] = kept.start(begun)
-        elif what == RESERVE:
-            asked = {numbers[text]: count for _, text, count, _ in calls}
-            lent.append(("try_reserve", asked, asked.copy()))
-            answer = kept.try_reserve(asked, spare=calls[0][3]) if calls[0][3] else kept.try_reserve(asked)
-            if not isinstance(answer, bool | np.bool_):
-                raise InputError("try_reserve gives no truth value", got=repr(answer)[:60], expected="True or False")
-        elif what == COMMIT:
-            parts = {text: (kept.length(numbers[text]), count) for _, text, count, _ in calls}
-            new = {numbers[text]: texts[text][at : at + count] for text, (at, count) in parts.items()}
-            lent.append(("commit", new, {number: part.copy() for number, part in new.items()}))
-            kept.commit(new)
-        else:
-            kept.drop(numbers.pop(calls[0][1]))
-        if not step:
-            apart = other.start()
-            other.try_reserve({apart: 1})
-            other.commit({apart: [0]})
-        given.append(bool(answer))
-        lengths += [(step, text, int(whole("length", kept.length(one)))) for text, one in numbers.items()]
-        held += [(step, text, block) for text, one in numbers.items() for block in table_of(kept, one)]
-        counts.append(counts_of(kept.blocks))
-    if changed := [name for name, now, before in lent if now != before]:
+    texts = ragged(arrays["tokens"], arrays["lengths"])
+    played = _Played(make_tables(artifact, arrays), texts)
+    other = _Played(make_tables(artifact, arrays), [[token + APART for token in text] for text in texts])
+    given, lengths, held, counts, apart = [], [], [], [], list[tuple[int, int, int]]()
+    for step, calls in enumerate(script_of(arrays["script"])):
+        given.append(played.call(calls))
+        other.call(calls)
+        lengths += [(step, text, length) for text, length in played.lengths()]
+        held += [(step, text, block) for text, one in played.numbers.items() for block in table_of(played.kept, one)]
+        counts.append(counts_of(played.kept.blocks))
+        available = int(whole("available", other.kept.blocks.available))
+        apart += [(step, -1, available), *((step, text, length) for text, length in other.lengths())]
+    if changed := [name for name, now, before in played.lent if now != before]:
         raise InputError(f"what {changed[0]} was given is changed", expected="as it was: copy what has to be kept")
-    _leave_alone(other.blocks, int(arrays["pool"][0]) - 1)
-    if len(table_of(other, apart)) != 1:
-        raise InputError("calls on one pool's tables change another's", expected="books of their own")
-    pages = [int(whole("pages", kept.pages(count))) for count in arrays["pages"].tolist()]
+    _start_empty(make_tables(artifact, arrays))
+    pages = [int(whole("pages", played.kept.pages(count))) for count in arrays["pages"].tolist()]
     log = {"given": np.array(given), "lengths": rows(lengths, 3), "held": rows(held, 3), "pages": np.array(pages)}
-    return told_of(counts) | log
+    return told_of(counts) | log | {"apart": rows(apart, 3)}
+
+
+def _start_empty(kept: Any) -> None:
+    """Give a text that is started without tokens a block and a token."""
+    number = kept.start()
+    kept.try_reserve({number: 1})
+    kept.commit({number: [0]})
+
+
+def _require_forgotten(kept: Any, one: int) -> None:
+    """Look whether tables still have blocks or tokens of a text that was dropped; any error says that they have not."""
+    for name in ("table", "length"):
+        try:
+            left = getattr(kept, name)(one)
+        except Exception:  # whatever the learner's books raise for a number that they do not have
+            continue
+        if left:
+            got = f"{name} of it gives {describe_value(left)}"
+            raise InputError("a text that was dropped is not forgotten", got=got, expected="no blocks and no tokens")
 
 
 def script_of(script: np.ndarray) -> Iterator[list[list[int]]]:
@@ -172,8 +210,15 @@ def table_of(kept: Any, one: int) -> list[int]:
     return [int(whole("a block of a table", block)) for block in kept.table(one)]
 
 
+WIDE = "counts, in blocks twice as large"
+"""How many keys texts have at another size of blocks."""
+
+
 def keys(artifact: Any, arrays: Arrays) -> Arrays:
-    """Call `keys` for several texts: a number for each key, in which two are equal where the keys are."""
+    """Call `keys` for several texts: a number for each key, in which two are equal where the keys are.
+
+    And how many keys each has in blocks twice as large, which keys that are kept by their texts do not tell.
+    """
     seen: dict[Any, int] = {}
     texts = ragged(arrays["tokens"], arrays["lengths"])
     found = [artifact.keys(text, int(arrays["page"])) for text in texts]
@@ -181,4 +226,6 @@ def keys(artifact: Any, arrays: Arrays) -> Arrays:
         raise InputError("keys gives no list", got=describe_value(found[0]), expected="a key for each full block")
     alike = [[seen.setdefault(key, len(seen)) for key in one] for one in found]
     counts = np.array([len(one) for one in found], dtype=np.int64)
-    return {"counts": counts, "alike": np.array([number for one in alike for number in one], dtype=np.int64)}
+    wide = np.array([len(artifact.keys(text, 2 * int(arrays["page"]))) for text in texts], dtype=np.int64)
+    flat = np.array([number for one in alike for number in one], dtype=np.int64)
+    return {"counts": counts, "alike": flat, WIDE: wide}

@@ -77,14 +77,16 @@ def schedule(artifact: Any, arrays: Arrays) -> Arrays:
     step_s, token_s, cached_s = arrays["clock"].tolist()
     coming = sorted(range(len(prompts)), key=lambda i: comes_s[i])
     here: dict[int, Any] = {}
+    came: dict[int, tuple[Any, ...]] = {}
     now_s = 0.0
     while coming or here:
         if not here:
             now_s = max(now_s, comes_s[coming[0]])
         scheduler.now_s = now_s
         while coming and comes_s[coming[0]] <= now_s:
-            here[coming[0]] = _add(scheduler, prompts[coming[0]], writes[coming[0]])
-            coming.pop(0)
+            i = coming.pop(0)
+            here[i] = _add(scheduler, prompts[i], writes[i])
+            came[i] = _fixed(here[i])
         for i in [i for i in here if leaves_s[i] <= now_s]:
             _finish(scheduler, here.pop(i))
         _require_idle(scheduler, idle=not here)
@@ -100,6 +102,7 @@ def schedule(artifact: Any, arrays: Arrays) -> Arrays:
         for i in [i for i, one in here.items() if any(one is writer for writer in batch.writers)]:
             scheduler.write(here[i], [following(here[i].tokens)])
             if len(here[i].tokens) == len(prompts[i]) + writes[i]:
+                _require_fixed(here[i], came[i])
                 _finish(scheduler, here.pop(i))
         _require_idle(scheduler, idle=not here)
     return log.arrays(scheduler)
@@ -111,6 +114,22 @@ def _add(scheduler: Any, prompt: list[int], writes: int) -> Any:
     if (found := int(whole("prompt", text.prompt))) != len(prompt):
         raise InputError("a text does not know how long its prompt was", got=str(found), expected=f"{len(prompt)}")
     return text
+
+
+FIXED = ("prompt", "most", "arrived_s")
+"""What a text is told when it comes, and stays."""
+
+
+def _fixed(text: Any) -> tuple[Any, ...]:
+    return tuple(getattr(text, name, None) for name in FIXED)
+
+
+def _require_fixed(text: Any, came: tuple[Any, ...]) -> None:
+    """Look whether a text still knows how long its prompt was, how long it will be, and when it came."""
+    for name, before, now in zip(FIXED, came, _fixed(text), strict=True):
+        if now != before:
+            what = f"`{name}` of a text changes on the way"
+            raise InputError(what, got=str(now)[:60], expected=f"{before}, as when it came")
 
 
 def _finish(scheduler: Any, text: Any) -> None:

@@ -1,4 +1,4 @@
-"""Digests kept beside each text, a queue of known blocks with stale entries, least slack first under a promise."""
+"""Digests kept beside each text, a queue of known blocks with stale entries, blocks for all writers at once."""
 
 from collections import deque
 
@@ -91,6 +91,34 @@ class PrefixTables(PageTables):
                     block = self.tables[number][self.full[number]]
                     self.blocks.register(block, self.running[number].hexdigest())
                     self.full[number] += 1
+
+
+class PreemptiveScheduler(ChunkedScheduler):
+    def admit(self, sequence):
+        number = self.tables.start(sequence.tokens)
+        missing = len(sequence.tokens) - self.tables.length(number)
+        if not self.tables.try_reserve({number: missing}, len(self.running)):
+            self.tables.drop(number)
+            return False
+        self.waiting.remove(sequence)
+        self.running.append(sequence)
+        sequence.number = number
+        return True
+
+    def preempt(self, sequence, batch):
+        self.running.remove(sequence)
+        self.tables.drop(sequence.number)
+        sequence.number = None
+        self.waiting = [sequence, *self.waiting]
+        batch.preempted = [sequence, *batch.preempted]
+
+    def feed_writers(self, batch):
+        writers = {one: 1 for one in self.running if self.pending(one) == 1}
+        while not self.tables.try_reserve({one.number: count for one, count in writers.items()}):
+            writers.pop(self.running[-1], None)
+            self.preempt(self.running[-1], batch)
+        for one, count in writers.items():
+            self.feed(batch, one, count)
 
 
 class PromisedScheduler(PreemptiveScheduler):
