@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from mlsys_lab.checks.deciding.compare import close
-from mlsys_lab.checks.learner import model_parallel as calls
+from mlsys_lab.checks.learner.model_parallel import layouts as calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
 
 NODE = 8

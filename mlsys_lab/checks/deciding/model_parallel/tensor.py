@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from mlsys_lab.checks.deciding.traffic import check_ranks, expect_ranks
-from mlsys_lab.checks.learner import model_parallel as calls
+from mlsys_lab.checks.learner.model_parallel import tensor as calls
 from mlsys_lab.checks.learner.ranks import join_ranks, split_ranks
 from mlsys_lab.checks.learner.spec import Arrays, Case
 
