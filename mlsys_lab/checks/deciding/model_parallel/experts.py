@@ -180,6 +180,10 @@ CHECKS = (
                 "an expert that nobody wants", {"owners": [1, 0, 1], "tokens": [3, 3], "k": 2, "width": 2, "shunned": 1}
             ),
             Case("all experts of a token on one rank", {"owners": [1, 1, 1], "tokens": [3, 2], "k": 3, "width": 2}),
+            Case(
+                "many tokens, which need all that they may send",
+                {"owners": [1, 0], "tokens": [31, 40], "k": 1, "width": 2},
+            ),
             Case("one rank", {"owners": [0, 0, 0], "tokens": [4], "k": 2, "width": 3}),
             Case(
                 "six ranks",

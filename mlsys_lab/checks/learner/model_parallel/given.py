@@ -33,8 +33,14 @@ def tensor_values(name: str, got: Any) -> np.ndarray:
     return array(name, got)
 
 
-def refuse_change(name: str, tensor: torch.Tensor, given: np.ndarray) -> None:
-    """Raise InputError where the learner's code has worked in a tensor that it was given."""
+def refuse_change(name: str, tensor: torch.Tensor, given: np.ndarray, *, wants: bool = False) -> None:
+    """Raise InputError where a tensor that the learner's code was given has other values than given.
+
+    wants: whether it was given wanting a gradient, which it still must, and must not else.
+    """
+    if tensor.requires_grad != wants:
+        got = f"it wants {'no gradient any more' if wants else 'a gradient'} after the call"
+        raise InputError(f"your code changes its input {name}", got=got, help="detach() gives a tensor of your own")
     if not np.array_equal(tensor.detach().numpy(), given, equal_nan=True):
         raise InputError(f"your code changes its input {name}", got="other values after the call")
 

@@ -20,6 +20,6 @@ def cross_entropy(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     answers = {"loss": number("loss", loss.detach())}
     for again in (True, False):
         go_back("cross_entropy", loss, arrays["gradient"], again=again)
-    refuse_change("logits", logits, arrays["logits"])
+    refuse_change("logits", logits, arrays["logits"], wants=True)
     refuse_change("targets", targets, arrays["targets"])
     return answers | {"logits.grad": array("logits.grad", logits.grad)}

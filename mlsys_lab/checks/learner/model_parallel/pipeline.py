@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,19 +44,50 @@ def _write_actions(where: str, actions: Any) -> np.ndarray:
     return np.array(rows, dtype=np.int64).reshape(-1, 2)
 
 
+class _Stage:
+    """Layers of a rank: two matrices. `held` is how many earlier results were still held when the next was asked for.
+
+    `back` has the numbers of the micro-batches among `inputs` in the order in which they went back.
+    """
+
+    def __init__(self, first: torch.Tensor, second: torch.Tensor, inputs: Sequence[np.ndarray], *, room: int) -> None:
+        self._first, self._second, self._inputs, self._room = first, second, inputs, room
+        self._results: list[weakref.ref[torch.Tensor]] = []
+        self.held, self.back = 0, list[int]()
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Compute the layers for (T, D); InputError for anything else."""
+        if not isinstance(x, torch.Tensor) or x.ndim != 2 or x.shape[1] != len(self._first):
+            expected = f"(T, {len(self._first)})"
+            raise InputError("a stage is given something else", got=getattr(x, "shape", x), expected=expected)
+        self.held = max(self.held, self._count_held())
+        y: torch.Tensor = (x @ self._first).tanh() @ self._second
+        self._results.append(weakref.ref(y))
+        came = [i for i, one in enumerate(self._inputs) if np.array_equal(one, x.detach().numpy())]
+        if came and y.requires_grad:
+            y.register_hook(lambda _: self.back.extend(came))  # type: ignore[no-untyped-call]
+        return y
+
+    def _count_held(self) -> int:
+        """Count results that somebody holds; where they are too many, without those that only wait to be collected."""
+        held = sum(one() is not None for one in self._results)
+        if held > self._room:
+            gc.collect()
+            held = sum(one() is not None for one in self._results)
+        return held
+
+
 def run_stage(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
-    """Call `run_stage` with a stage of two matrices: its gradients after all, and on the last rank the mean loss."""
-    first, second = weights = [one.requires_grad_() for one in copy_tensors(arrays, "first", "second")]
+    """Call `run_stage` with a stage of two matrices: its gradients after all, and on the last rank the mean loss.
+
+    The first rank, which knows what comes in, tells in which order its micro-batches went back.
+    """
+    weights = [one.requires_grad_() for one in copy_tensors(arrays, "first", "second")]
     actions = [(KINDS[kind], micro_batch) for kind, micro_batch in arrays["actions"].tolist()]
     is_first, is_last = rank.rank == 0, rank.rank == rank.size - 1
     inputs = copy_tensors(arrays, *(f"x{i}" for i in range(len(actions) // 2))) if is_first else []
-
-    def stage(x: torch.Tensor) -> torch.Tensor:
-        if not isinstance(x, torch.Tensor) or x.ndim != 2 or x.shape[1] != len(first):
-            raise InputError(
-                "a stage is given something else", got=getattr(x, "shape", x), expected=f"(T, {len(first)})"
-            )
-        return (x @ first).tanh() @ second
+    room = 1 + max(accumulate(1 if kind == "forward" else -1 for kind, _ in actions))
+    stage = _Stage(*weights, [arrays[f"x{i}"] for i in range(len(inputs))], room=room)
 
     def loss(y: torch.Tensor, micro_batch: int) -> torch.Tensor:
         if not is_last:
@@ -62,11 +97,13 @@ def run_stage(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     mean = artifact.run_stage(rank, list(actions), stage, inputs, loss)
     for i, one in enumerate(inputs):
         refuse_change(f"inputs[{i}]", one, arrays[f"x{i}"])
-        if one.requires_grad:
-            raise InputError(f"your code changes its input inputs[{i}]", got="it wants a gradient after the call")
     if not is_last and mean is not None:
         raise InputError("run_stage gives a loss where there is none", got=repr(mean)[:40], expected="None")
+    if stage.held > room:
+        what = "your code holds results of micro-batches that have gone back"
+        raise InputError(what, got=f"{stage.held} at a time", expected=f"at most {room - 1} in flight, and one more")
     told = {"loss": number("loss", mean)} if is_last else {}
+    told |= {"micro-batches in the order in which they went back": np.array(stage.back)} if is_first else {}
     return told | {
         f"{name}.grad": array(f"{name}.grad", one.grad) for name, one in zip(("first", "second"), weights, strict=True)
     }

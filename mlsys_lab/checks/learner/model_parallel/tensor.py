@@ -26,7 +26,7 @@ def take_part(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     """Call `take_part` on what wants a gradient, then overwrite what the part was taken from."""
     (x,) = copy_tensors(arrays, "x")
     part = artifact.take_part(rank, x.requires_grad_(), int(arrays["dim"]))
-    refuse_change("x", x, arrays["x"])
+    refuse_change("x", x, arrays["x"], wants=True)
     x.data.fill_(7.0)
     if isinstance(part, torch.Tensor) and part.requires_grad:
         raise InputError("the part leads back to x", got="a gradient is wanted", expected="none: detach() it")
@@ -39,14 +39,14 @@ def _linear(name: str, artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     Where x wants a gradient, one comes from elsewhere too, as beside a residual connection.
     """
     x, weight, bias = given = [one.requires_grad_() for one in copy_tensors(arrays, "x", "weight", "bias")]
-    x.requires_grad_(bool(arrays["x_wants"]))
+    x.requires_grad_(x_wants := bool(arrays["x_wants"]))
     y = require_tensor(name, getattr(artifact, name)(rank, x, weight, bias), (len(x), len(bias)))
     answers = {"result": array("result", y.detach())}
     go_back(name, y, arrays["gradient"])
     if x.requires_grad:
         x.sum().backward()  # type: ignore[no-untyped-call]
     for one, called in zip(given, ("x", "weight", "bias"), strict=True):
-        refuse_change(called, one, arrays[called])
+        refuse_change(called, one, arrays[called], wants=x_wants or one is not x)
         if one.requires_grad:
             answers[f"{called}.grad"] = array(f"{called}.grad", one.grad)
     return answers
@@ -59,7 +59,7 @@ def _apply(name: str, artifact: Any, rank: Rank, given: np.ndarray) -> Arrays:
     y = require_tensor(name, getattr(artifact, name).apply(x, rank), tuple(x.shape))
     answers = {name: array(name, y.detach())}
     go_back(name, y, own)
-    refuse_change("x", x, own)
+    refuse_change("x", x, own, wants=True)
     return answers | {f"{name}: x.grad": array("x.grad", x.grad)}
 
 
@@ -76,10 +76,10 @@ def row_linear(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
 def parallel_mlp(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     """Two steps of plain descent of a `ParallelMLP`: result, gradient of x and this rank's parts after each.
 
-    The whole parameters that it is made of want gradients, as parameters do.
+    The whole parameters that it is made of may want gradients.
     """
-    names = ("up", "up_bias", "down", "down_bias")
-    given = [one.requires_grad_() for one in copy_tensors(arrays, *names)]
+    names, wants = ("up", "up_bias", "down", "down_bias"), bool(arrays["wants"])
+    given = [one.requires_grad_(wants) for one in copy_tensors(arrays, *names)]
     mlp = artifact.ParallelMLP(rank, *given)
     answers: Arrays = {}
     for step, data in enumerate(arrays["x"]):
@@ -93,7 +93,7 @@ def parallel_mlp(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
             answers[f"step {step}: {name}.grad"] = array(f"{name}.grad", part.grad)
             part.data -= 0.1 * part.grad
             part.grad = None
-        refuse_change("x", x, data)
+        refuse_change("x", x, data, wants=True)
     for name, whole_one in zip(names, given, strict=True):
-        refuse_change(name, whole_one, arrays[name])
+        refuse_change(name, whole_one, arrays[name], wants=wants)
     return answers
