@@ -44,9 +44,9 @@ def count_padded_bytes(arrays: Sequence[np.ndarray], p: int) -> int:
 
 
 def _draw_start(rng: np.random.Generator, case: Case) -> Arrays:
-    shapes, dtype, frozen = (case.params.get(name) for name in ("shapes", "dtype", "frozen"))
-    wants = {"wants": np.array([i != frozen for i in range(len(shapes))])}
-    return join_ranks([draw_weights(rng, shapes, dtype=dtype or "float64") | wants for _ in range(case.params["p"])])
+    shapes, dtype = case.params["shapes"], case.params.get("dtype", "float64")
+    wants = {"wants": np.array([i != case.params.get("frozen") for i in range(len(shapes))])}
+    return join_ranks([draw_weights(rng, shapes, dtype=dtype) | wants for _ in range(case.params["p"])])
 
 
 def _expect_start(arrays: Arrays) -> Arrays:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,7 +42,7 @@ def reshard(artifact: Any, arrays: Arrays) -> Arrays:
     return answers
 
 
-def _require_own_memory(given: list[dict[str, torch.Tensor]], new: list[dict[str, torch.Tensor]]) -> None:
+def _require_own_memory(given: Sequence[dict[str, torch.Tensor]], new: Sequence[dict[str, torch.Tensor]]) -> None:
     """Raise InputError where a new part's entry is no tensor, lies in another's memory or in more than it needs."""
     owners: dict[int, str] = {}
     for kind, parts in (("old part", given), ("part", new)):

@@ -82,12 +82,12 @@ def run_stage(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
 
     The first rank, which knows what comes in, tells in which order its micro-batches went back.
     """
-    weights = [one.requires_grad_() for one in copy_tensors(arrays, "first", "second")]
+    first, second = weights = [one.requires_grad_() for one in copy_tensors(arrays, "first", "second")]
     actions = [(KINDS[kind], micro_batch) for kind, micro_batch in arrays["actions"].tolist()]
     is_first, is_last = rank.rank == 0, rank.rank == rank.size - 1
     inputs = copy_tensors(arrays, *(f"x{i}" for i in range(len(actions) // 2))) if is_first else []
     room = 1 + max(accumulate(1 if kind == "forward" else -1 for kind, _ in actions))
-    stage = _Stage(*weights, [arrays[f"x{i}"] for i in range(len(inputs))], room=room)
+    stage = _Stage(first, second, [arrays[f"x{i}"] for i in range(len(inputs))], room=room)
 
     def loss(y: torch.Tensor, micro_batch: int) -> torch.Tensor:
         if not is_last:
