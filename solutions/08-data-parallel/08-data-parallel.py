@@ -79,7 +79,7 @@ Tensor = engine.Tensor
 # them, too.)
 #
 # **1a.** Ranks that make the same steps stay alike only if they *start* alike. `copy_from_first(rank, parameters)`
-# gives every rank the numbers of rank 0.
+# gives every rank the numbers of rank 0, of frozen parameters too.
 #
 # **1b.** A rank's loss is a mean over its own tokens. With 6 tokens on rank 0 and 2 on rank 1, the mean of the two
 # ranks' gradients counts a token of rank 1 three times as much as one of rank 0. What you want is the gradient of the
@@ -516,7 +516,8 @@ check("clip_gradient")
 #   gradient. `shard.grad` is where `backward()` leaves this rank's chunk of the mean gradient.
 # - `gather()`: the whole weights, as a list in the order and the shapes of `weights`.
 # - calling it with `x` gives what the layer makes of x. A net may call one layer more than once: gradients add up. So
-#   they do where `backward()` is asked again (`retain_graph=True`). Neither x nor whether it wants a gradient changes.
+#   they do where `backward()` is asked again (`retain_graph=True`). Neither x nor whether it wants a gradient changes,
+#   nor does the gradient that comes, which a residual connection beside the layer has, too.
 #
 # What torch is to do in the forward and the backward pass is yours to say in `Gathered`, a `torch.autograd.Function`.
 # `forward` gathers, and computes the layer; torch records nothing of what happens inside. It may put away what

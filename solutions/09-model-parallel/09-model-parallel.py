@@ -515,7 +515,8 @@ show(draw(schedule), alt="Timeline of four stages under 1F1B: a bubble at both e
 # A block goes p - 1 steps, no further. What a rank holds is counted: there is room for the block that it works on and
 # for one that is on its way, not for all.
 #
-# **Size:** about 2 and 24 lines. **Cost:** every block visits every other rank once.
+# **Size:** about 2 and 24 lines. **Cost:** every block visits every other rank once, in p - 1 steps that all ranks take
+# at the same time.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-4-ring"}

@@ -49,7 +49,7 @@ CHECKS = (
             Case("a byte less than there is room for", {"sizes": [4, 2, 3, 1, 2], "room": 6, "more": -1}),
             Case("no parameters", {"sizes": [], "room": 5}),
             Case("a bucket for each", {"sizes": [3, 3, 3], "room": 1, "more": -1}),
-            Case("parameters without elements", {"sizes": [2, 0, 9, 0, 3], "room": 3}),
+            Case("parameters without elements", {"sizes": [2, 0, 9, 0, 9, 0, 3], "room": 3}),
             Case("many", {"sizes": [17, 5, 17, 3, 40, 90, 2, 33, 8, 8, 1], "room": 50}, hidden=True),
         ),
         inputs=_draw_sizes,

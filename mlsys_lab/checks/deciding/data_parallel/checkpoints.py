@@ -23,7 +23,7 @@ from mlsys_lab.checks.learner.data_parallel import checkpoints as calls
 from mlsys_lab.checks.learner.ranks import join_ranks, split_ranks
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 
-AXES = {"weights": 1, "momentum": 1, "step": 0, "position": 0, "random": 1}
+AXES = {"weights": 1, "momentum": 1, "step": 0, "rate": 0, "position": 0, "random": 1}
 """How many axes each entry of a part has."""
 TWICE = "", "again, "
 """A part is loaded once, and again."""
@@ -31,7 +31,7 @@ TWICE = "", "again, "
 
 def _draw_run(rng: np.random.Generator, case: Case) -> Arrays:
     rate, weights = np.round(rng.uniform(0.1, 0.9), 2), draw_weights(rng, case.params["shapes"])
-    position = rng.integers(2**40, 2**41)  # tokens, say
+    position = rng.integers(2**54, 2**61) | 1  # float64 rounds it
     return join_ranks(
         [
             weights
@@ -63,18 +63,19 @@ def _expect_run(arrays: Arrays) -> Arrays:
         told |= {f"{name}: w{i}": w for i, w in enumerate(moved) for name in names}
     count, size = len(optimizer.weights), count_bytes(optimizer.weights)
     padded = count_padded_bytes(optimizer.weights, p)
-    gathers = 2 + 2 * (2 * steps - stop + 1)  # two loadings, and one step besides those that are told
-    told["position of a later checkpoint"] = first["position"] + 1
+    gathers = 3 + 2 * (2 * steps - stop + 1)  # three loadings, and one step besides those that are told
+    told["in the end, position"] = first["position"] + 1
+    told |= {f"in the end, loaded: w{i}": w for i, w in enumerate(optimizer.weights)}
     return expect_ranks(
         [told] * p,
-        total_bytes=(p - 1) * (3 * size + gathers * padded),
-        total_messages=(p - 1) * (3 * count + p * gathers),
+        total_bytes=(p - 1) * (4 * size + gathers * padded),
+        total_messages=(p - 1) * (4 * count + p * gathers),
     )
 
 
 def _draw_parts(rng: np.random.Generator, case: Case) -> Arrays:
     n, old = case.params["n"], case.params["old"]
-    alike = {name: np.array(rng.integers(1, 1000)) for name in ("position", *case.params.get("alike", ("step",)))}
+    alike = {"position": np.array(rng.integers(2**54, 2**61) | 1), "step": np.array(rng.integers(1, 1000), "float32")}
     chunks = {
         name: np.array_split(draw(rng, n).astype("float32" if name == "weights" else "float64"), old)
         for name in ("weights", *case.params.get("divided", ("momentum",)))
@@ -96,7 +97,7 @@ def _expect_parts(arrays: Arrays) -> Arrays:
         if given[0].ndim and name != "random":
             given = np.array_split(np.concatenate(given), size)
         told |= {f"{name} of {rank}": given[rank % len(given)] for rank in range(size)}
-    return told | {f"position of {rank}, a step later": arrays["position of 0"] + 1 for rank in range(size)}
+    return told
 
 
 ADAM = {"divided": ("exp_avg", "exp_avg_sq")}
@@ -147,7 +148,8 @@ CHECKS = (
             Case("from three to two", {"n": 7, "old": 3, "size": 2}),
             Case("from one to two", {"n": 3, "old": 1, "size": 2}),
             Case("from four to one", {"n": 6, "old": 4, "size": 1}),
-            Case("more ranks than elements", {"n": 2, "old": 2, "size": 4}),
+            Case("to more ranks than elements", {"n": 2, "old": 2, "size": 4}),
+            Case("from more ranks than elements", {"n": 2, "old": 4, "size": 3}),
             Case("as many as before, with Adam's states", {"n": 5, "old": 2, "size": 2, **ADAM}),
             Case("from eight to five, with Adam's states", {"n": 203, "old": 8, "size": 5, **ADAM}, hidden=True),
         ),

@@ -31,7 +31,7 @@ BUDGET_BYTES = 160 << 10
 
 
 class Momentum:
-    """The optimiser of the calls, on all parameters at once."""
+    """The optimiser of the calls, on all parameters at once: its rate falls by a tenth with each step."""
 
     def __init__(self, weights: list[np.ndarray], rate: float) -> None:
         self.weights, self.rate, self.steps = weights, rate, 0
@@ -39,7 +39,7 @@ class Momentum:
 
     def step(self, gradients: list[np.ndarray]) -> list[np.ndarray]:
         """Move all weights, and return them."""
-        self.steps += 1
+        self.steps, self.rate = self.steps + 1, 0.9 * self.rate
         self.momentum = [0.5 * m + g for m, g in zip(self.momentum, gradients, strict=True)]
         self.weights = [w - self.rate / self.steps * m for w, m in zip(self.weights, self.momentum, strict=True)]
         return self.weights
@@ -103,7 +103,8 @@ def _draw_layers(rng: np.random.Generator, case: Case) -> Arrays:
     p, depth, width = (case.params[name] for name in ("p", "depth", "width"))
     rows, steps = case.params.get("rows", 2), case.params.get("steps", 2)
     growth, dtype = np.round(rng.uniform(1.2, 1.6), 2), case.params.get("dtype", "float64")
-    widths = [width + i % 2 for i in range(depth + 1)]  # no layer is square
+    residual = case.params.get("residual", False)
+    widths = [width + i % 2 * (not residual) for i in range(depth + 1)]  # no layer is square where none has to be
     shapes = [((inner + 1) * outer,) for inner, outer in pairwise(widths)]
     return join_ranks(
         [
@@ -112,7 +113,7 @@ def _draw_layers(rng: np.random.Generator, case: Case) -> Arrays:
             | {"g": draw(rng, steps, rows + rank, widths[-1]).astype(dtype)}
             | {"growth": np.array(growth), "x_wants": np.array(case.params.get("x_wants", True))}
             | {name: np.array(case.params.get(name, 1)) for name in ("passes", "backward")}
-            | {"turned": np.array(case.params.get("turned", False))}
+            | {"turned": np.array(case.params.get("turned", False)), "residual": np.array(residual)}
             for rank in range(p)
         ]
     )
@@ -127,7 +128,7 @@ def _expect_layers(arrays: Arrays) -> Arrays:
         weights.append((both[:-1], both[-1]))
         width = both.shape[1]
     growth, steps = float(parts[0]["growth"]), len(parts[0]["x"])
-    passes, backward = int(parts[0]["passes"]), int(parts[0]["backward"])
+    passes, backward, residual = (int(parts[0][name]) for name in ("passes", "backward", "residual"))
     told: list[Arrays] = [{} for _ in range(p)]
     for step in range(steps):
         grown = [(w * growth, b * growth) for w, b in weights]
@@ -135,13 +136,13 @@ def _expect_layers(arrays: Arrays) -> Arrays:
         for part, one in zip(parts, told, strict=True):
             hs = [part["x"][step]]
             for w, b in weights * passes:
-                hs.append(np.tanh(hs[-1] @ w + b))
+                hs.append(np.tanh(hs[-1] @ w + b + (hs[-1] if residual else 0)))
             one[f"step {step}: result"] = hs[-1]
             g = backward * part["g"][step]
             for place in reversed(range(len(weights) * passes)):
                 g, i = g * (1 - hs[place + 1] ** 2), place % len(weights)
                 sums[i] = sums[i][0] + hs[place].T @ g, sums[i][1] + g.sum(0)
-                g = g @ grown[i][0].T
+                g = g @ grown[i][0].T + (g if residual else 0)
             if part["x_wants"]:
                 one[f"step {step}: x.grad"] = g
         weights = [(w - RATE * dw / p, b - RATE * db / p) for (w, b), (dw, db) in zip(grown, sums, strict=True)]
@@ -203,6 +204,7 @@ CHECKS = (
             Case("one rank has nothing", {"lengths": [2, 1, 0], "share": 0.25}),
             Case("a gradient of zeros", {"lengths": [2, 2], "share": 0.5, "spread": 0.0}),
             Case("zeros, and no room at all", {"lengths": [2, 1], "share": 0.0, "spread": 0.0, "most": 0.0}),
+            Case("no room at all", {"lengths": [2, 3], "share": 0.0, "most": 0.0}),
             Case("a small gradient", {"lengths": [3, 2], "share": 0.5, "spread": 0.2}),
             Case("one rank", {"lengths": [4], "share": 0.5}),
             Case("many elements", {"lengths": [11, 11, 10], "share": 0.9}),
@@ -232,6 +234,7 @@ CHECKS = (
             Case("layers that are used twice", {"p": 2, "depth": 2, "width": 2, "passes": 2}),
             Case("gone back through twice", {"p": 2, "depth": 2, "width": 2, "backward": 2}),
             Case("layers that turn their weights round", {"p": 2, "depth": 2, "width": 2, "turned": True}),
+            Case("beside residual connections", {"p": 2, "depth": 2, "width": 2, "residual": True}),
             Case("float32", {"p": 2, "depth": 1, "width": 3, "dtype": "float32"}),
             Case("the first layer's x wants no gradient", {"p": 2, "depth": 2, "width": 3, "x_wants": False}),
             Case("one rank", {"p": 1, "depth": 2, "width": 2}),
@@ -258,7 +261,7 @@ CHECKS = (
         "        layers.append(ShardedLayer(rank, layer, [weight.requires_grad_(), both[-1].requires_grad_()]))\n"
         "        width = both.shape[1]\n"
         '    for layer in layers * int(arrays["passes"]):\n'
-        "        x = layer(x).tanh()\n"
+        '        x = (x + layer(x) if arrays["residual"] else layer(x)).tanh()\n'
         "    return x.detach()\n\n\n"
         "run(program, split_ranks(given))",
     ),

@@ -44,8 +44,9 @@ def count_padded_bytes(arrays: Sequence[np.ndarray], p: int) -> int:
 
 
 def _draw_start(rng: np.random.Generator, case: Case) -> Arrays:
-    dtype = case.params.get("dtype", "float64")
-    return join_ranks([draw_weights(rng, case.params["shapes"], dtype=dtype) for _ in range(case.params["p"])])
+    shapes, dtype = case.params["shapes"], case.params.get("dtype", "float64")
+    wants = {"wants": np.array([i != case.params.get("frozen") for i in range(len(shapes))])}
+    return join_ranks([draw_weights(rng, shapes, dtype=dtype) | wants for _ in range(case.params["p"])])
 
 
 def _expect_start(arrays: Arrays) -> Arrays:
@@ -108,6 +109,7 @@ CHECKS = (
         cases=(
             Case("two ranks", {"p": 2, "shapes": [(2,), (1, 3)]}),
             Case("float32, one of them empty", {"p": 3, "shapes": [(2, 2), (0,), (1,)], "dtype": "float32"}),
+            Case("one that is frozen, and wants no gradient", {"p": 2, "shapes": [(2,), (3,), (1,)], "frozen": 1}),
             Case("one rank", {"p": 1, "shapes": [(3,)]}),
             Case("seven ranks", {"p": 7, "shapes": [(7, 3), (7,), (11,)]}, hidden=True),
         ),
@@ -120,7 +122,8 @@ CHECKS = (
         uses=("Tensor", "copy_from_first"),
         ask=SPLIT + "def program(rank, arrays):\n"
         '    names = [name for name in arrays if name[0] == "w"]\n'
-        "    parameters = [Tensor(torch.from_numpy(arrays[name]).clone(), requires_grad=True) for name in names]\n"
+        '    pairs = zip(names, arrays["wants"].tolist())\n'
+        "    parameters = [Tensor(torch.from_numpy(arrays[name]).clone(), requires_grad=one) for name, one in pairs]\n"
         "    copy_from_first(rank, parameters)\n"
         "    return [one.data for one in parameters]\n\n\n"
         "run(program, split_ranks(given))",

@@ -7,7 +7,7 @@ import numpy as np
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.model_parallel.tensor import ITEM, SPLIT, draw
 from mlsys_lab.checks.deciding.traffic import check_ranks, expect_ranks
-from mlsys_lab.checks.learner import model_parallel as calls
+from mlsys_lab.checks.learner.model_parallel import experts as calls
 from mlsys_lab.checks.learner.ranks import join_ranks, split_ranks
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 
@@ -180,6 +180,10 @@ CHECKS = (
                 "an expert that nobody wants", {"owners": [1, 0, 1], "tokens": [3, 3], "k": 2, "width": 2, "shunned": 1}
             ),
             Case("all experts of a token on one rank", {"owners": [1, 1, 1], "tokens": [3, 2], "k": 3, "width": 2}),
+            Case(
+                "many tokens, which need all that they may send",
+                {"owners": [1, 0], "tokens": [31, 40], "k": 1, "width": 2},
+            ),
             Case("one rank", {"owners": [0, 0, 0], "tokens": [4], "k": 2, "width": 3}),
             Case(
                 "six ranks",

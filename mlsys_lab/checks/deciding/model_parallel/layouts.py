@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from mlsys_lab.checks.deciding.compare import close
-from mlsys_lab.checks.learner import model_parallel as calls
+from mlsys_lab.checks.learner.model_parallel import layouts as calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
 
 NODE = 8
@@ -180,6 +180,14 @@ CHECKS = (
             Case("no layout divides nodes and a half", {"model": (8, 1024, 4096, 1024), "devices": 12, "batch": 8}),
             Case("fewer sequences than a node has devices", {"model": (8, *LARGE[1:]), "devices": 8, "batch": 1}),
             Case("fewer devices than a node has", {"model": SMALL, "devices": 4, "batch": 3}),
+            Case(
+                "a large node for tensors",
+                {"model": (4, 1024, 4096, 1024), "devices": 64, "node": 16, "batch": 1},
+            ),
+            Case(
+                "a stage for each of many layers",
+                {"model": (96, 1024, 4096, 1024), "devices": 96, "node": 1, "batch": 1},
+            ),
             Case("a large cluster", {"model": LARGE, "devices": 480, "batch": 240, "memory_gb": 96}, hidden=True),
         ),
         inputs=_draw_cluster,

@@ -10,7 +10,7 @@ import numpy as np
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.model_parallel.tensor import ITEM, SPLIT, draw
 from mlsys_lab.checks.deciding.traffic import check_ranks, compare_run, expect_ranks
-from mlsys_lab.checks.learner import model_parallel as calls
+from mlsys_lab.checks.learner.model_parallel import loss as calls
 from mlsys_lab.checks.learner.ranks import join_ranks, split_ranks
 from mlsys_lab.checks.learner.spec import Arrays, Case, Mismatch
 

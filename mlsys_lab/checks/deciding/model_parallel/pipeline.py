@@ -12,7 +12,7 @@ import numpy as np
 
 from mlsys_lab.checks.deciding.model_parallel.tensor import ITEM, SPLIT, draw
 from mlsys_lab.checks.deciding.traffic import check_ranks, expect_ranks
-from mlsys_lab.checks.learner import model_parallel as calls
+from mlsys_lab.checks.learner.model_parallel import pipeline as calls
 from mlsys_lab.checks.learner.ranks import join_ranks, split_ranks
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
 
@@ -129,7 +129,7 @@ def _draw_stages(rng: np.random.Generator, case: Case) -> Arrays:
             "actions": np.array(order, dtype=np.int64),
         }
         if r == 0:
-            part |= {f"x{i}": draw(rng, t, widths[0]) for i, t in enumerate(rows)}
+            part |= {f"x{i}": draw(rng, t, widths[0]) + 1e-4 * i for i, t in enumerate(rows)}  # no two of them alike
         if r == p - 1:
             part |= {f"target{i}": draw(rng, t, widths[-1]) for i, t in enumerate(rows)}
         parts.append(part)
@@ -157,6 +157,8 @@ def _expect_stages(arrays: Arrays) -> Arrays:
             gradient = back @ parts[r]["first"].T
             sent[r] += (gradient.size if r else 0) * ITEM + (xs[r + 1].size if r < p - 1 else 0) * ITEM
     told[-1]["loss"] = np.array(total)
+    went_back = [i for kind, i in parts[0]["actions"].tolist() if kind == BACKWARD]
+    told[0]["micro-batches in the order in which they went back"] = np.array(went_back)
     messages = np.array([m * ((r > 0) + (r < p - 1)) for r in range(p)])
     return expect_ranks(told, bytes=sent.astype(np.int64), messages=messages)
 

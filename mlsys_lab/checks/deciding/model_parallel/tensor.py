@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from mlsys_lab.checks.deciding.traffic import check_ranks, expect_ranks
-from mlsys_lab.checks.learner import model_parallel as calls
+from mlsys_lab.checks.learner.model_parallel import tensor as calls
 from mlsys_lab.checks.learner.ranks import join_ranks, split_ranks
 from mlsys_lab.checks.learner.spec import Arrays, Case
 
@@ -122,7 +122,8 @@ def _draw_mlp(rng: np.random.Generator, case: Case) -> Arrays:
     p, t, d, f, o = (case.params[name] for name in "ptdfo")
     whole = {"up": draw(rng, d, f), "up_bias": draw(rng, f), "down": draw(rng, f, o), "down_bias": draw(rng, o)}
     whole["up_bias"] += 5e-5  # no sum of products of two decimals ends at the ReLU's corner, where rounding decides
-    return join_ranks([whole | {"x": draw(rng, STEPS, t, d), "gradient": draw(rng, STEPS, t, o)}] * p)
+    wants = {"wants": np.array(case.params.get("wants", True))}
+    return join_ranks([whole | wants | {"x": draw(rng, STEPS, t, d), "gradient": draw(rng, STEPS, t, o)}] * p)
 
 
 def _expect_mlp(arrays: Arrays) -> Arrays:
@@ -237,6 +238,7 @@ CHECKS = (
             Case("three ranks, seven hidden columns", {"p": 3, "t": 2, "d": 3, "f": 7, "o": 2}),
             Case("a matrix that is square", {"p": 2, "t": 2, "d": 4, "f": 4, "o": 4}),
             Case("a rank without hidden columns", {"p": 3, "t": 2, "d": 2, "f": 2, "o": 3}),
+            Case("made of what wants no gradients", {"p": 2, "t": 2, "d": 3, "f": 4, "o": 2, "wants": False}),
             Case("one rank", {"p": 1, "t": 2, "d": 3, "f": 5, "o": 2}),
             Case("six ranks", {"p": 6, "t": 7, "d": 5, "f": 15, "o": 3}, hidden=True),
         ),
@@ -249,7 +251,7 @@ CHECKS = (
         uses=("ParallelMLP",),
         ask=SPLIT + "def program(rank, arrays):\n"
         '    names = ("up", "up_bias", "down", "down_bias")\n'
-        "    whole = (torch.from_numpy(arrays[name]).clone().requires_grad_() for name in names)\n"
+        '    whole = (torch.from_numpy(arrays[name]).clone().requires_grad_(bool(arrays["wants"])) for name in names)\n'
         "    mlp = ParallelMLP(rank, *whole)\n"
         '    x = torch.from_numpy(arrays["x"][0]).clone().requires_grad_()\n'
         "    y = mlp(x)\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +26,7 @@ def _read_parts(arrays: Arrays) -> list[dict[str, torch.Tensor]]:
 
 
 def reshard(artifact: Any, arrays: Arrays) -> Arrays:
-    """Call `reshard`: every entry of every new part; every position once each part has counted a step on its own."""
+    """Call `reshard`: every entry of every new part, each a tensor in memory of its own."""
     given = _read_parts(arrays)
     names = [list(part) for part in given]
     got = artifact.reshard(given, int(arrays["size"]))
@@ -37,28 +38,42 @@ def reshard(artifact: Any, arrays: Arrays) -> Arrays:
     answers = {"count": np.array(len(got))}
     for rank, part in enumerate(got):
         answers |= {f"{name} of {rank}": array(f"{name} of part {rank}", one) for name, one in part.items()}
-        for name, one in part.items():
-            if isinstance(one, torch.Tensor) and (held := one.untyped_storage().nbytes()) > one.nbytes:
-                what = f"{name} of part {rank} lies in more memory than it needs, all of which is saved with it"
+    _require_own_memory(given, got)
+    return answers
+
+
+def _require_own_memory(given: Sequence[dict[str, torch.Tensor]], new: Sequence[dict[str, torch.Tensor]]) -> None:
+    """Raise InputError where a new part's entry is no tensor, lies in another's memory or in more than it needs."""
+    owners: dict[int, str] = {}
+    for kind, parts in (("old part", given), ("part", new)):
+        for name, one in ((f"{name} of {kind} {i}", one) for i, part in enumerate(parts) for name, one in part.items()):
+            _require_tensor(name, one)
+            if (held := one.untyped_storage().nbytes()) > one.nbytes:
+                what = f"{name} lies in more memory than it needs, all of which is saved with it"
                 raise InputError(what, got=f"{held} bytes", expected=one.nbytes, help="clone() it")
-    for part in got:
-        part["position"] += 1
-    later = {f"position of {rank}, a step later": array("position", part["position"]) for rank, part in enumerate(got)}
-    return answers | later
+            if held and (owner := owners.setdefault(one.untyped_storage().data_ptr(), name)) != name:
+                raise InputError(f"{name} lies in the memory of {owner}", help="clone() it")
+
+
+def _require_tensor(name: str, one: Any) -> None:
+    if not isinstance(one, torch.Tensor):
+        raise InputError(f"{name} is no tensor", got=type(one).__name__, expected="a dictionary of tensors")
 
 
 def resume(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
-    """Train, save, lose everything, and twice load and train on, with random noise: all weights after each step."""
+    """Train, save, lose everything, and twice load and train on, with random noise: all weights after each step.
+
+    What is saved in the end is loaded once more.
+    """
     torch.manual_seed(int(arrays["seed"]))
     weights, data, stop = leaves(arrays), torch.from_numpy(arrays["data"]), int(arrays["stop"])
     optimizer = make_optimizer(artifact, rank, arrays, weights)
     answers = _train(optimizer, weights, data[:stop], "step")
     part = artifact.save_state(optimizer, int(arrays["position"]))
-    if not isinstance(part, dict):
-        raise InputError("save_state gives no dictionary", got=type(part).__name__, expected="a dictionary of tensors")
-    answers |= {f"axes of {name!r}": np.array(array(f"the part's {name!r}", one).ndim) for name, one in part.items()}
+    most = -(-sum(weight.numel() for weight in weights) // rank.size)
+    answers |= _describe(part, most)
     _go_astray(optimizer, weights)
-    for again in ("", "again, "):
+    for again in ("", "again, ", "in the end, "):
         torch.manual_seed(0)
         weights = [torch.full_like(weight, 7.0).requires_grad_() for weight in weights]
         optimizer = make_optimizer(artifact, rank, arrays, weights)
@@ -66,9 +81,22 @@ def resume(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
         answers |= {f"{again}position": whole("position", position)}
         position += 1  # as training counts, which leaves the part as it is
         answers |= told(f"{again}loaded: w", (weight.detach() for weight in weights))
-        answers |= _train(optimizer, weights, data[stop:], f"{again}later step")
-    later = artifact.save_state(optimizer, int(position))
-    return answers | {"position of a later checkpoint": whole("position", later["position"])}
+        if again != "in the end, ":
+            answers |= _train(optimizer, weights, data[stop:], f"{again}later step")
+        if again == "again, ":
+            part = artifact.save_state(optimizer, int(position))
+    return answers
+
+
+def _describe(part: Any, most: int) -> Arrays:
+    """How many axes each entry of a checkpoint's part has; InputError where one has more than a rank's share."""
+    if not isinstance(part, dict):
+        raise InputError("save_state gives no dictionary", got=type(part).__name__, expected="a dictionary of tensors")
+    for name, one in part.items():
+        _require_tensor(f"the part's {name!r}", one)
+        if name != "random" and one.numel() > most:
+            raise InputError(f"the part's {name!r} is more than this rank's share", got=one.numel(), expected=most)
+    return {f"axes of {name!r}": np.array(one.ndim) for name, one in part.items()}
 
 
 def _train(optimizer: Any, weights: list[torch.Tensor], data: torch.Tensor, name: str) -> Arrays:

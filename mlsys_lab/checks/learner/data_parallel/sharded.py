@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Momentum:
-    """An optimiser with two states, of which `step` has no axes: the step shrinks with every step.
+    """An optimiser whose steps shrink, with three states: `step`, a whole number, and `rate` have no axes.
 
     Raises InputError where the memory of what it is to move has room for more than `most` elements, and where that is
     no leaf, which torch's refuse, too.
@@ -39,9 +39,11 @@ class Momentum:
                 raise InputError("the optimiser steps before its parameters have gradients")
             if not (state := self.state[one]):
                 state |= {"momentum": torch.zeros_like(one.data), "step": torch.zeros((), dtype=torch.int64)}
+                state["rate"] = torch.tensor(self.lr, dtype=torch.float64)
             state["step"] += 1
+            state["rate"] *= 0.9
             state["momentum"].mul_(0.5).add_(one.grad)
-            one.data -= self.lr / int(state["step"]) * state["momentum"]
+            one.data -= float(state["rate"]) / int(state["step"]) * state["momentum"]
 
 
 def make_optimizer(artifact: Any, rank: Rank, arrays: Arrays, weights: list[torch.Tensor]) -> Any:
@@ -91,7 +93,7 @@ def sharded_layer(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
         x = torch.from_numpy(arrays["x"][step]).clone().requires_grad_(bool(arrays["x_wants"]))
         h: torch.Tensor = x
         for layer in layers * int(arrays["passes"]):
-            h = layer(h).tanh()
+            h = (h + layer(h) if arrays["residual"] else layer(h)).tanh()
         answers[f"step {step}: result"] = array("result", h.detach())
         for layer in layers:
             layer.shard.data *= float(arrays["growth"])

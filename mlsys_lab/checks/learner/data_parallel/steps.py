@@ -44,9 +44,10 @@ def hold(name: str, now: object, given: object) -> None:
 
 
 def copy_from_first(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
-    """Call `copy_from_first` on parameters of the learner's engine, and on as many of torch's."""
-    ours = [artifact.Tensor(weight, requires_grad=True) for weight in named(arrays, "w")]
-    torchs = leaves(arrays)
+    """Call `copy_from_first` on parameters of the learner's engine, and on as many of torch's; some may be frozen."""
+    wants: list[bool] = arrays["wants"].tolist()
+    ours = [artifact.Tensor(weight, requires_grad=one) for weight, one in zip(named(arrays, "w"), wants, strict=True)]
+    torchs = [weight.requires_grad_(one) for weight, one in zip(named(arrays, "w"), wants, strict=True)]
     artifact.copy_from_first(rank, ours)
     artifact.copy_from_first(rank, torchs)
     return told("w", ours) | told("torch's w", (weight.detach() for weight in torchs))
