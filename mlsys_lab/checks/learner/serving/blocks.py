@@ -150,7 +150,7 @@ class _Played:
         return True
 
     def lengths(self) -> list[tuple[int, int]]:
-        """Of each text that is here, how many tokens are kept."""
+        """How many tokens are kept of each text, by its place in the case."""
         return [(text, int(whole("length", self.kept.length(one)))) for text, one in self.numbers.items()]
 
 
