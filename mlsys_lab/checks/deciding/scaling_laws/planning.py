@@ -230,8 +230,8 @@ TRIALS = 'trials = Trials(given["n_params"], given["tokens"], given["learning_ra
 LARGE_CASE, LONG_CASE = {"wants": "large"}, {"wants": "long"}
 LOW, HIGH = {"rates": "low"}, {"rates": "high"}
 PUBLIC = (
-    Case("a world that wants large models", LARGE_CASE | {"decades": (20.4, 21)}),
-    Case("a world that wants long runs", LONG_CASE | {"decades": (19.5, 20.1)}),  # what suits the first costs too much
+    Case("a world that wants large models", {**LARGE_CASE, "decades": (20.4, 21)}),
+    Case("a world that wants long runs", {**LONG_CASE, "decades": (19.5, 20.1)}),  # what suits the first costs too much
 )
 HIDDEN = Case("another one", LARGE_CASE, hidden=True), Case("and another", LONG_CASE, hidden=True)
 
@@ -240,7 +240,7 @@ CHECKS = (
         name="best_learning_rate",
         title="The best learning rate of any size",
         points=6,
-        cases=(*PUBLIC, Case("the rate falls fast with size", PUBLIC[0].params | {"rate_exponent": -0.5}), HIDDEN[0]),
+        cases=(*PUBLIC, Case("the rate falls fast with size", {**PUBLIC[0].params, "rate_exponent": -0.5}), HIDDEN[0]),
         inputs=_rate_inputs,
         run=calls.best_rate,
         expect=_rate_expect,

@@ -148,7 +148,11 @@ def _order_inputs(rng: np.random.Generator, case: Case) -> Arrays:
 
 
 def _steps(spec: str, shapes: Sequence[tuple[int, ...]]) -> Iterator[Einsum]:
-    """Both steps for each first pair, however the intermediate's letters are ordered and whichever operand is first."""
+    """Yield every einsum of two that a product of three may be done by.
+
+    For each pair to begin with: its product and that with the third, with the intermediate's letters in every order
+    and either operand first.
+    """
     operands, output, sizes = _read(spec, shapes)
     terms = list(zip(operands, shapes, strict=True))
     for i, j in itertools.combinations(range(3), 2):

@@ -11,7 +11,7 @@ from mlsys_lab.checks.learner.transformer_arithmetic.models import RECOMPUTE, co
 from mlsys_lab.checks.learner.values import encode_text, whole, wholes
 
 DEFAULTS = {"zero_stage": 3, "tensor": 1, "recompute": "none"}
-"""Of `fewest_devices`: where a case has these, the call leaves them out."""
+"""What `fewest_devices` takes where an argument is left out, as the call does where a case has just this."""
 KINDS = ("weights", "gradients", "optimizer")
 
 
