@@ -26,7 +26,7 @@ def alone() -> list[str]:
 
 
 def test_every_test_belongs_to_one_of_the_two_runs(alone):
-    both = ["tests/stack/test_artifact.py", "tests/grader/speed/test_stand.py"]
+    both = ["tests/stack/test_artifact.py", "tests/grader/speed/test_bench.py"]
     spread, told = collect("--part=spread", "--weekly", *both)
     theirs = [name for name in alone if name.startswith(tuple(both))]
     assert spread and all(name.startswith(both[0]) for name in spread)

@@ -30,7 +30,7 @@ A fault that costs one draw in 14 a point shows with 95 % certainty in 40; `mlsy
 once a week, of the alternatives too.
 """
 NO_ANSWER = "did not come to an end"
-ONLY_HIDDEN = {"only the scouting runs go into the law", "a delta that was not shown is taken for another"}
+ONLY_HIDDEN = {"a delta that was not shown is taken for another"}
 """Mutants that public cases are not to find."""
 HANG_S, ELSEWHERE_S = 1.0, 0.25
 """Time limit of checks that a variant hangs in, and of those that wait twenty times as long for another process."""

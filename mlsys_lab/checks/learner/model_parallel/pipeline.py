@@ -69,9 +69,12 @@ class _Stage:
         return y
 
     def _count_held(self) -> int:
-        """Count results that somebody holds; where they are too many, without those that only wait to be collected."""
+        """Count results that somebody holds; where they are too many, without those that only wait to be collected.
+
+        Once too many were held, no collection (which takes long in a large process) can change the verdict.
+        """
         held = sum(one() is not None for one in self._results)
-        if held > self._room:
+        if held > self._room >= self.held:
             gc.collect()
             held = sum(one() is not None for one in self._results)
         return held
