@@ -17,7 +17,7 @@ Each has to be killed by a check, or to be listed with the reason in tests/labs/
 
 With --draws, reference and alternatives are judged with inputs of that many seeds, in this process; a check that takes
 long has a minute of processor time for each of them (--draw-time). One draw in a thousand may cost a point. Each line
-ends with the largest share of a tolerance that was in use: far from 100 %, no luck is needed.
+ends with the largest share of a tolerance in use, where floats are compared: far from 100 %, no luck is needed.
 """
 
 from __future__ import annotations
@@ -112,12 +112,12 @@ def _run_draws(args: argparse.Namespace) -> int:
     found = []
     for one in try_draws(lab.checks.checks, right, args.draws, seed=args.seed, limit_s=args.draw_time):
         found.append(one)
-        fared = f"{len(one.lost):4} of {one.tried} draws cost a point, {one.share:.2%} of a tolerance in use"
-        print(f"{one.check:24} {one.solution:28} {fared}", flush=True)
+        used = "" if one.share is None else f", {one.share:.2%} of a tolerance in use"
+        print(f"{one.check:24} {one.solution:28} {len(one.lost):4} of {one.tried} draws cost a point{used}", flush=True)
         for line in one.lost[:3]:
             print(f"    {line}")
     tried, lost = sum(one.tried for one in found), sum(len(one.lost) for one in found)
-    least, share = min(one.tried for one in found), max(one.share for one in found)
+    least, share = min(one.tried for one in found), max(one.share or 0.0 for one in found)
     print(f"{lab.name}: {len(right)} right solutions, {tried:,} draws, at least {least} each: {lost} cost a point")
     print(f"{lab.name}: at most {share:.2%} of a tolerance in use")
     return 0 if all(one.holds for one in found) else 1

@@ -20,15 +20,15 @@ LOSSES = 1e-3
 class Draws:
     """How a right solution fared with many draws of a check's inputs: `lost` has the seed and reason of each loss.
 
-    `share` is the largest share of a tolerance that any array of floats used in a draw that was not lost (0 where no
-    floats were compared): far from 1, no luck is needed, however few draws there was time for.
+    `share` is the largest share of a tolerance that any array of floats used in a draw that was not lost: far from 1,
+    no luck is needed, however few draws there was time for. None where the check compares no floats by `close`.
     """
 
     solution: str
     check: str
     tried: int
     lost: tuple[str, ...]
-    share: float
+    share: float | None
 
     @property
     def holds(self) -> bool:
@@ -47,17 +47,17 @@ def try_draws(
     solutions = list(right)
     for check in checks:
         for solution in solutions:
-            end_s, tried, lost, share = _processor_s() + limit_s, 0, list[str](), 0.0
+            end_s, tried, lost, used = _processor_s() + limit_s, 0, list[str](), list[float]()
             while tried < number and (not tried or _processor_s() < end_s):
                 trial = replace(solution, seeds={check.name: seed + tried})
                 with record_shares() as shares:
                     (proved,) = prove(InProcess([check]), [trial])
                 if proved.holds:
-                    share = max(share, *shares, 0.0)
+                    used += shares
                 else:
                     lost.append(f"seed {seed + tried}: {proved.reason}")
                 tried += 1
-            yield Draws(solution.name, check.name, tried, tuple(lost), share)
+            yield Draws(solution.name, check.name, tried, tuple(lost), max(used, default=None))
 
 
 def _processor_s() -> float:
