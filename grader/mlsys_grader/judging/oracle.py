@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from threading import Lock
-from types import MappingProxyType, TracebackType
+from types import TracebackType
 from typing import NoReturn, TypeVar
 
 from mlsys_grader.course.lab import GradedLab
@@ -173,7 +173,7 @@ class Oracle:
         What it was told before is lost with its process: then the check itself has failed, which raises `Fault`.
         """
         try:
-            return self._answer("reply", check, case, more={"what": what, "value": value})
+            return self._answer("reply", check, case, what=what, value=value)
         except _EndedError:
             raise Fault(f"check {check.name!r} itself failed: its partner's process has ended") from None
 
@@ -222,15 +222,10 @@ class Oracle:
             raise Fault(f"check {check.name!r} itself failed: {what} within {limit}") from None
 
     def _answer(
-        self,
-        kind: str,
-        check: Check,
-        case: Case,
-        arrays: Arrays | None = None,
-        more: Mapping[str, str | int] = MappingProxyType({}),
+        self, kind: str, check: Check, case: Case, arrays: Arrays | None = None, **more: str | int
     ) -> wire.Frame:
         """The reply to a question, which is put unless it is on its way. Raises `Fault` and `_EndedError`."""
-        self._ask(kind, check, case, arrays, more)
+        self._ask(kind, check, case, arrays, **more)
         question = kind, check.name, case.name
         while question not in self._replies:
             self._receive()
@@ -244,23 +239,15 @@ class Oracle:
         with contextlib.suppress(_EndedError):
             self._ask(kind, check, case)
 
-    def _ask(
-        self,
-        kind: str,
-        check: Check,
-        case: Case,
-        arrays: Arrays | None = None,
-        more: Mapping[str, str | int] = MappingProxyType({}),
-    ) -> None:
+    def _ask(self, kind: str, check: Check, case: Case, arrays: Arrays | None = None, **more: str | int) -> None:
         question = kind, check.name, case.name
         if question in self._asked or question in self._replies:
             return
         meta = {"check": check.name, "case": case.name, "seed": self.seeds[check.name], "limit_s": self._limit_s}
-        meta |= more
         try:
             if self._channel is None:
                 self._channel = self._oracles.open_child()
-            wire.send(self._channel, wire.Frame(kind, meta, arrays or {}), deadline=self._deadline())
+            wire.send(self._channel, wire.Frame(kind, meta | more, arrays or {}), deadline=self._deadline())
         except wire.WireError:
             self._asked.append(question)
             self._fail()
