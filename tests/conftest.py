@@ -72,6 +72,12 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark what opens a page: whoever asks for the browser, or for what asks for it, needs Chromium."""
+    if "browser" in getattr(item, "fixturenames", ()):
+        item.add_marker(pytest.mark.browser)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
     _keep_wanted(items, config)
     # Side by side what takes longest comes first, so that all processes end at about the same time; else it comes last.

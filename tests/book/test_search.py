@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-pytestmark = pytest.mark.browser
-
 SCRIPT = Path(__file__).parents[2] / "book" / "_static" / "search.js"
 LONG = "Nothing of note happens here. " * 20
 INDEX = {

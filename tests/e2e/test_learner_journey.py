@@ -98,7 +98,6 @@ def ground_shows_through_the_figures(page: Page) -> None:
     assert figure.locator(".xtick text").first.evaluate(look, "fill") == "rgb(117, 123, 131)"
 
 
-@pytest.mark.browser
 @pytest.mark.sandbox
 def test_from_the_released_notebook_to_the_feedback_page(page: Page, jupyterlab: Workspace, request) -> None:
     home, address = jupyterlab

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.pages import PATIENCE_MS
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(1800)]  # the first test may build the site
+pytestmark = pytest.mark.timeout(1800)  # the first test may build the site
 
 KEY = "mlsys-lab:readings"
 FORMAT = "mlsys-lab readings 1"

@@ -117,7 +117,6 @@ def test_the_notebook_s_widget_carries_the_site_s_module_and_data() -> None:
     assert len(Accesses.from_trace(unguarded(), block=1).steps) == 2
 
 
-@pytest.mark.browser
 def test_keys_walk_the_requests_and_words_follow(open_page) -> None:
     page = open_page(figure(unguarded()))
     said, on = page.locator("mlsys-accesses .said"), page.get_by_label("Next request")
@@ -134,7 +133,6 @@ def test_keys_walk_the_requests_and_words_follow(open_page) -> None:
     assert page.locator("mlsys-accesses .now").inner_text().endswith("y[i] = x[8 * i]")
 
 
-@pytest.mark.browser
 def test_a_triton_kernel_has_programs_and_lanes(open_page) -> None:
     trace = interpreted(add_kernel, 2, torch.ones(40), torch.ones(40), torch.empty(40), 40, BLOCK=32)
     page = open_page(figure(trace))
@@ -142,7 +140,6 @@ def test_a_triton_kernel_has_programs_and_lanes(open_page) -> None:
     assert said == "Program 0, lanes 0–31 read x_ptr: 4 sectors, the least that would do"
 
 
-@pytest.mark.browser
 def test_lanes_that_share_an_element_are_counted(open_page) -> None:
     trace = record(spread, 1, 32, np.ones(8, np.float32), np.empty(32, np.float32), outputs=("y",))
     page = open_page(figure(trace), width=1280)
@@ -151,7 +148,6 @@ def test_lanes_that_share_an_element_are_counted(open_page) -> None:
     assert page.locator("mlsys-accesses svg text").all_text_contents() == [str(lane) for lane in range(32)]
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("width", [390, 1280])
 def test_lanes_and_the_sectors_that_move_for_them_are_drawn(open_page, width: int) -> None:
     page = open_page(figure(transposed(), step=31), width=width)
@@ -167,7 +163,6 @@ def test_lanes_and_the_sectors_that_move_for_them_are_drawn(open_page, width: in
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-@pytest.mark.browser
 def test_two_arrays_lie_side_by_side_where_their_lanes_keep_their_numbers(open_page) -> None:
     tops = "all => all.map(e => e.getBoundingClientRect().top)"
     for width, beside in ((390, False), (600, True)):
@@ -188,7 +183,6 @@ def column(x, y):
     y[t] = tile[t, 0]
 
 
-@pytest.mark.browser
 def test_columns_that_are_banks_have_a_head(open_page) -> None:
     x = np.ones((32, 32), np.float32)
     page = open_page(figure(record(column, 1, 32, x, np.empty(32, np.float32), outputs=("y",))))
@@ -199,7 +193,6 @@ def test_columns_that_are_banks_have_a_head(open_page) -> None:
     assert page.locator("mlsys-accesses .banks").count() == 0, "a tile of 16 columns"
 
 
-@pytest.mark.browser
 def test_what_a_request_costs_stays_in_sight_beside_the_last_array(open_page) -> None:
     x = np.ones((32, 32), np.float32)
     page = open_page(figure(record(column, 1, 32, x, np.empty(32, np.float32), outputs=("y",))), width=1280)

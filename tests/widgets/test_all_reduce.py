@@ -67,7 +67,6 @@ def test_the_notebook_s_widget_carries_the_site_s_module_and_data() -> None:
     assert site and json.loads(site.group(1))["worlds"] == widget.worlds
 
 
-@pytest.mark.browser
 def test_the_fastest_by_size_is_the_model_s_choice(open_module) -> None:
     rng, data = random.Random(5), all_reduce_data()
     page = open_module("all_reduce", "fastestBySize")
@@ -80,7 +79,6 @@ def test_the_fastest_by_size_is_the_model_s_choice(open_module) -> None:
                 assert mine["latency"] + mine["byte"] * size == pytest.approx(best.time_s, rel=1e-6)
 
 
-@pytest.mark.browser
 def test_the_verdict_follows_topology_ranks_and_the_keyboard(open_page) -> None:
     page = open_page(figure("PCIe tree", ranks=8, size_bytes=2**20))
     verdict = page.locator(f"{NAME} .verdict")
@@ -97,7 +95,6 @@ def test_the_verdict_follows_topology_ranks_and_the_keyboard(open_page) -> None:
     assert page.locator(f"{NAME} .detail").inner_text().startswith("naive takes ")
 
 
-@pytest.mark.browser
 def test_a_crossover_is_marked_on_the_fastest_curve(open_page) -> None:
     page = open_page(figure("PCIe tree", ranks=8))
     distances = page.eval_on_selector(
@@ -115,7 +112,6 @@ def test_a_crossover_is_marked_on_the_fastest_curve(open_page) -> None:
     assert len(distances) >= 2 and max(distances) < 1.5
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("width", [390, 1280])
 def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, width: int) -> None:
     page = open_page(figure("nodes of 8 on rails", ranks=64), width=width)

@@ -55,7 +55,6 @@ def test_the_notebook_s_widget_carries_the_site_s_module_and_data() -> None:
     assert site and json.loads(site.group(1))["presets"] == widget.presets
 
 
-@pytest.mark.browser
 def test_the_figure_and_python_count_alike_and_refuse_alike(open_module) -> None:
     rng = random.Random(21)
     cases = [(random_config(rng), int(2 ** rng.uniform(0, 22)), rng.random() < 0.5) for _ in range(600)]
@@ -86,7 +85,6 @@ def test_the_figure_and_python_count_alike_and_refuse_alike(open_module) -> None
     assert 50 < refused < 300
 
 
-@pytest.mark.browser
 def test_the_verdict_follows_the_keyboard(open_page) -> None:
     page = open_page(figure("llama3-8b", tokens=8192))
     config, verdict = PRESETS["llama3-8b"], page.locator(f"{NAME} .verdict")
@@ -98,7 +96,6 @@ def test_the_verdict_follows_the_keyboard(open_page) -> None:
     assert f"Half at {attention_crossover(config):,.0f} tokens" in page.locator(f"{NAME} .detail").inner_text()
 
 
-@pytest.mark.browser
 def test_one_half_is_marked_where_the_curve_crosses_it_and_a_mask_moves_it(open_page) -> None:
     page = open_page(figure())
     curve_at_half = """(el) => { const svg = el.shadowRoot.querySelector("svg[role=img]");
@@ -117,7 +114,6 @@ def test_one_half_is_marked_where_the_curve_crosses_it_and_a_mask_moves_it(open_
     assert distance < 1 and half_of_pairs > all_pairs + 10
 
 
-@pytest.mark.browser
 def test_dragging_across_the_picture_sets_the_length(open_page) -> None:
     page = open_page(figure())
     box = page.locator(f"{NAME} svg[role=img]").bounding_box()
@@ -128,7 +124,6 @@ def test_dragging_across_the_picture_sets_the_length(open_page) -> None:
     assert float(page.locator(f"{NAME} circle.dot").get_attribute("cx")) == pytest.approx(box["width"] * 0.7, abs=1)
 
 
-@pytest.mark.browser
 def test_sizes_of_one_s_own_and_what_cannot_be(open_page) -> None:
     page = open_page(figure("llama2-7b"))
     page.get_by_text("Sizes", exact=True).click()
@@ -149,7 +144,6 @@ def test_sizes_of_one_s_own_and_what_cannot_be(open_page) -> None:
     assert not page.get_by_label("key/value heads K").is_visible()
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("width", [390, 1280])
 def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, width: int) -> None:
     page = open_page(figure("deepseek-v3"), width=width)

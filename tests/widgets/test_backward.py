@@ -7,8 +7,6 @@ import pytest
 
 from mlsys_lab.widgets import element, graph_data
 
-pytestmark = pytest.mark.browser
-
 NODES = """(el) => Object.fromEntries([...el.shadowRoot.querySelectorAll("[data-node]")].map((g) =>
   [g.dataset.node, [...g.querySelectorAll("text")].map((t) => t.textContent)]))"""
 

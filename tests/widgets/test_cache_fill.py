@@ -63,7 +63,6 @@ def test_the_notebook_s_widget_carries_the_site_s_module_and_data() -> None:
     assert site and json.loads(site.group(1))["layouts"] == widget.layouts
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_step_shows_what_was_recorded(open_page, layout: str) -> None:
     page = open_page(figure(layout))
@@ -84,7 +83,6 @@ def test_every_step_shows_what_was_recorded(open_page, layout: str) -> None:
     assert len(set(colour.values())) == len(colour) == 4
 
 
-@pytest.mark.browser
 def test_the_count_and_the_words_follow_and_another_layout_keeps_the_step(open_page) -> None:
     page = open_page(figure("contiguous", step=4))
     count, said = page.locator(f"{NAME} .count"), page.locator(f"{NAME} .said")
@@ -98,7 +96,6 @@ def test_the_count_and_the_words_follow_and_another_layout_keeps_the_step(open_p
     assert said.inner_text() == "All texts have gone."
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("width", [390, 1280])
 def test_it_fits_the_screen_with_numbers_inside_their_slots(open_page, width: int) -> None:
     page = open_page(figure("paged", step=8), width=width)
@@ -116,7 +113,6 @@ def test_it_fits_the_screen_with_numbers_inside_their_slots(open_page, width: in
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_texts_stand_out_from_a_free_slot(open_page, theme: str) -> None:
     page = open_page(figure("contiguous", step=11), theme=theme)

@@ -41,7 +41,6 @@ def random_case(rng: random.Random) -> tuple[str, str, dict[str, float]]:
     return name, rng.choice(GPUS), sizes
 
 
-@pytest.mark.browser
 def test_the_figure_and_python_bound_a_step_alike(open_module) -> None:
     rng = random.Random(12)
     cases = [random_case(rng) for _ in range(300)]
@@ -117,7 +116,6 @@ def rates(batch: int, **options) -> str:
     return f"{1 / time_s:,.0f} tokens/s for each, {batch / time_s:,.0f} together"
 
 
-@pytest.mark.browser
 def test_the_verdict_follows_the_keyboard_and_the_menus(open_page) -> None:
     page = open_page(figure(batch=1, context=2048))
     verdict = page.locator(f"{NAME} .verdict")
@@ -141,7 +139,6 @@ def test_the_verdict_follows_the_keyboard_and_the_menus(open_page) -> None:
     )
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("width", [390, 1280])
 def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, width: int) -> None:
     page = open_page(figure(batch=64), width=width)

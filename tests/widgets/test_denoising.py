@@ -27,7 +27,6 @@ def figure(solver: str = "ddim", **options) -> str:
     return element("denoising", fallback=denoising_table(data), **data)._repr_html_()
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_the_figure_and_the_package_walk_alike(open_module, solver: str) -> None:
     data = denoising_data()
@@ -90,7 +89,6 @@ def test_the_notebook_s_widget_carries_the_site_s_module_and_data() -> None:
     assert data and data == {name: getattr(widget, name) for name in data}
 
 
-@pytest.mark.browser
 def test_the_picture_follows_menu_and_keyboard(open_page) -> None:
     page = open_page(figure(steps=8))
     verdict, detail = page.locator(f"{NAME} .verdict"), page.locator(f"{NAME} .detail")
@@ -110,7 +108,6 @@ def test_the_picture_follows_menu_and_keyboard(open_page) -> None:
     assert verdict.inner_text().startswith("Spread 1 of what it ought to be, centres off by 0.06")
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("width", [390, 1280])
 def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, width: int) -> None:
     page = open_page(figure(), width=width)

@@ -107,7 +107,6 @@ def flat(value: Any, path: str = "") -> dict[str, Any]:
     return {key: leaf for name, inner in value.items() for key, leaf in flat(inner, f"{path}/{name}").items()}
 
 
-@pytest.mark.browser
 def test_the_figure_and_python_estimate_alike_and_refuse_alike(open_module) -> None:
     rng = random.Random(31)
     specs, machines = [], []
@@ -153,7 +152,6 @@ def test_the_figure_and_python_estimate_alike_and_refuse_alike(open_module) -> N
         assert any(said in refusal for refusal in refusals)
 
 
-@pytest.mark.browser
 def test_the_figure_and_python_know_the_same_smaller_layouts(open_module) -> None:
     rng = random.Random(32)
     page = open_module("estimator", "smallerLayouts")
@@ -177,7 +175,6 @@ def test_the_figure_and_python_know_the_same_smaller_layouts(open_module) -> Non
         assert offered == [[words, asdict(smaller)] for words, smaller in expected]
 
 
-@pytest.mark.browser
 def test_the_figure_and_python_find_the_same_nearest_layout(open_module) -> None:
     rng = random.Random(33)
     page = open_module("estimator", "nearestLayout", "memoryOf", "completed")
@@ -214,7 +211,6 @@ def test_the_figure_and_python_find_the_same_nearest_layout(open_module) -> None
     assert {text.count(",") for text in words if text} == {0, 1, 2} and "" in words
 
 
-@pytest.mark.browser
 def test_the_figure_and_python_tell_the_same_of_a_whole_run(open_module) -> None:
     page = open_module("estimator", "trainingRun")
     config, on, recipe = PRESETS["llama3-8b"], machine(device("H100"), "bf16"), RECIPES["mixed18"]

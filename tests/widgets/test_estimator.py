@@ -71,7 +71,6 @@ def test_the_notebook_s_widget_carries_the_site_s_module_and_data() -> None:
     assert site and json.loads(site.group(1))["devices"] == widget.devices
 
 
-@pytest.mark.browser
 def test_the_form_says_whether_it_fits_and_what_would(open_page) -> None:
     page = open_page(figure("llama3-8b", layout=Layout(data=8), recipe_name="mixed16", batch=8, tokens=2048))
     verdict, why = page.locator(f"{NAME} .verdict"), page.locator(f"{NAME} .detail").first
@@ -87,7 +86,6 @@ def test_the_form_says_whether_it_fits_and_what_would(open_page) -> None:
     assert verdict.inner_text().startswith("Fits: ") and "would" not in why.inner_text()
 
 
-@pytest.mark.browser
 def test_the_keyboard_alone_changes_the_plan(open_page) -> None:
     page = open_page(figure())
     rank = page.get_by_label("data ranks")
@@ -105,7 +103,6 @@ def test_the_keyboard_alone_changes_the_plan(open_page) -> None:
     assert "Prefill" in page.locator(f"{NAME} h2").first.inner_text()
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize(
     ("mode", "name", "layout", "marks"),
     [
@@ -133,7 +130,6 @@ def test_the_command_under_the_figures_prints_the_same(open_page, capsys, mode, 
     assert ("$" in page.locator(f"{NAME} .numbers").inner_text()) == (found["cost_per_million_tokens"] is not None)
 
 
-@pytest.mark.browser
 def test_what_cannot_be_is_one_line_in_the_figure(open_page) -> None:
     page = open_page(figure())
     error, results = page.locator(f"{NAME} .error"), page.locator(f"{NAME} .results")
@@ -162,7 +158,6 @@ def test_what_cannot_be_is_one_line_in_the_figure(open_page) -> None:
     assert error.inner_text() == "TPU v4 has no fp32 peak: expected one of bf16, int8"
 
 
-@pytest.mark.browser
 def test_a_run_over_all_its_tokens_has_its_days_and_its_cost(open_page) -> None:
     page = open_page(figure(layout=Layout(data=8, zero_stage=2), total_tokens=2e12))
     numbers = page.locator(f"{NAME} .numbers")
@@ -180,7 +175,6 @@ def test_a_run_over_all_its_tokens_has_its_days_and_its_cost(open_page) -> None:
     assert "days" not in numbers.inner_text()
 
 
-@pytest.mark.browser
 def test_every_preset_opens_without_an_error(open_page) -> None:
     page = open_page(figure(mode="serving", layout=Layout(), tokens=8_192))
     for name, config in PRESETS.items():
@@ -193,7 +187,6 @@ def test_every_preset_opens_without_an_error(open_page) -> None:
         tokens.press("Tab")
 
 
-@pytest.mark.browser
 def test_sizes_of_one_s_own_are_estimated(open_page) -> None:
     page = open_page(figure("gpt2", layout=Layout(), batch=1, tokens=1024))
     assert "124 M" in page.locator(f"{NAME} .numbers").inner_text()
@@ -204,7 +197,6 @@ def test_sizes_of_one_s_own_are_estimated(open_page) -> None:
     assert "209 M" in page.locator(f"{NAME} .numbers").inner_text()
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("mode", ["training", "serving"])
 def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, width: int, mode: str) -> None:
@@ -222,7 +214,6 @@ def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, width: in
     assert page.eval_on_selector(NAME, outside) == []
 
 
-@pytest.mark.browser
 def test_the_address_holds_what_a_reader_sets_and_brings_it_back(open_page) -> None:
     page = open_page(figure(address=True, mfu=0.4))
     assert "#" not in page.url
@@ -257,14 +248,12 @@ def test_the_address_holds_what_a_reader_sets_and_brings_it_back(open_page) -> N
     )
 
 
-@pytest.mark.browser
 def test_a_figure_among_others_leaves_the_address_alone(open_page) -> None:
     page = open_page(figure())
     page.get_by_label("Task").select_option("serving")
     assert "#" not in page.url
 
 
-@pytest.mark.browser
 def test_a_run_at_the_reader_s_own_mfu(open_page) -> None:
     layout = Layout(data=8, zero_stage=2)
     page = open_page(figure(layout=layout, total_tokens=1e12, mfu=0.4))
@@ -286,7 +275,6 @@ def test_a_run_at_the_reader_s_own_mfu(open_page) -> None:
     assert "at least" in numbers.inner_text() and "MFU of" not in numbers.inner_text()
 
 
-@pytest.mark.browser
 def test_a_button_takes_the_nearest_layout_that_fits(open_page) -> None:
     page = open_page(figure("llama3-70b", layout=Layout(data=8), batch=64, tokens=8_192))
     verdict, why = page.locator(f"{NAME} .verdict"), page.locator(f"{NAME} .detail").first

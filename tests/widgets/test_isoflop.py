@@ -76,7 +76,6 @@ def test_the_notebook_s_widget_carries_the_site_s_module_and_data() -> None:
     assert site and json.loads(site.group(1))["laws"] == widget.laws
 
 
-@pytest.mark.browser
 def test_the_figure_and_python_agree_on_losses_and_optima(open_module) -> None:
     rng = random.Random(11)
     cases = [(random_law(rng), 10 ** rng.uniform(17, 26), 10 ** rng.uniform(6, 13)) for _ in range(400)]
@@ -96,7 +95,6 @@ def test_the_figure_and_python_agree_on_losses_and_optima(open_module) -> None:
         assert values == pytest.approx([*expected, flops], rel=1e-12)
 
 
-@pytest.mark.browser
 def test_the_figure_s_parabola_is_the_package_s(open_module) -> None:
     rng = random.Random(12)
     cases = []
@@ -128,7 +126,6 @@ def test_the_figure_s_parabola_is_the_package_s(open_module) -> None:
     assert without > 0
 
 
-@pytest.mark.browser
 def test_the_runs_noise_is_normal_and_comes_from_the_seed(open_module) -> None:
     page = open_module("isoflop", "deviates")
     draw = "(seed) => { const next = deviates(seed); return Array.from({ length: 20000 }, () => next()); }"
@@ -139,7 +136,6 @@ def test_the_runs_noise_is_normal_and_comes_from_the_seed(open_module) -> None:
     assert abs((first**4).mean() - 3) < 4 * (96 / 20_000) ** 0.5
 
 
-@pytest.mark.browser
 def test_the_keyboard_spends_another_budget(open_page) -> None:
     page = open_page(figure(budget=1e21))
     verdict, least = page.locator("mlsys-isoflop .verdict"), page.locator("mlsys-isoflop circle.least")
@@ -155,7 +151,6 @@ def test_the_keyboard_spends_another_budget(open_page) -> None:
     assert "10²⁶ FLOP" in page.locator("mlsys-isoflop .detail").last.inner_text()
 
 
-@pytest.mark.browser
 def test_dragging_across_the_picture_moves_the_minimum_under_the_pointer(open_page) -> None:
     page = open_page(figure(budget=1e19))
     box = page.locator("mlsys-isoflop svg[role=img]").bounding_box()
@@ -168,7 +163,6 @@ def test_dragging_across_the_picture_moves_the_minimum_under_the_pointer(open_pa
     assert at == pytest.approx(box["width"] * 0.6, abs=1)
 
 
-@pytest.mark.browser
 def test_constants_of_one_s_own_and_what_no_law_has(open_page) -> None:
     page = open_page(figure())
     page.get_by_label("β").fill("0.33")
@@ -187,7 +181,6 @@ def test_constants_of_one_s_own_and_what_no_law_has(open_page) -> None:
     assert page.locator("mlsys-isoflop svg[role=img]").is_visible()
 
 
-@pytest.mark.browser
 def test_noisy_runs_move_the_parabola_s_minimum(open_page) -> None:
     page = open_page(figure(budget=1e20, noise=0.0))
     assert page.locator("mlsys-isoflop circle.run").count() == 0
@@ -201,7 +194,6 @@ def test_noisy_runs_move_the_parabola_s_minimum(open_page) -> None:
     assert len({exact, noisy, page.locator("mlsys-isoflop .fit-words").inner_text()}) == 3
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("law", LAWS)
 def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, law: str, width: int) -> None:

@@ -53,7 +53,6 @@ def test_a_graph_is_taken_from_a_value_with_its_names() -> None:
     assert [node["label"] for node in widget.graph] == ["x", ""]
 
 
-@pytest.mark.browser
 def test_a_step_in_the_figure_reaches_the_kernel_and_back(open_page) -> None:
     x = micrograd.Value(2.0)
     page = open_cell(open_page, "backward", BackwardGraph.from_value(x * x, x=x))
@@ -65,7 +64,6 @@ def test_a_step_in_the_figure_reaches_the_kernel_and_back(open_page) -> None:
     assert page.evaluate("listening()") == 0
 
 
-@pytest.mark.browser
 def test_a_slider_reaches_the_kernel_and_back(open_page) -> None:
     page = open_cell(open_page, "roofline", Roofline(devices=DEVICES, m=512))
     page.get_by_label("rows m").focus()
@@ -77,7 +75,6 @@ def test_a_slider_reaches_the_kernel_and_back(open_page) -> None:
     assert page.evaluate("listening()") == 0
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize(
     ("name", "widget", "label", "key", "state", "saved", "back"),
     [

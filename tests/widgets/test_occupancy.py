@@ -38,7 +38,6 @@ def random_case(rng: random.Random) -> tuple[str, dict[str, int]]:
     return name, sizes
 
 
-@pytest.mark.browser
 def test_the_figure_and_python_find_the_same_occupancy_and_refuse_alike(open_module) -> None:
     rng = random.Random(41)
     cases = [random_case(rng) for _ in range(CASES)]
@@ -108,7 +107,6 @@ def verdict_of(name: str, **sizes: int) -> str:
     return f"{words}: occupancy {100 * held.occupancy:.3g}\N{NO-BREAK SPACE}%"
 
 
-@pytest.mark.browser
 def test_the_verdict_follows_the_keyboard(open_page) -> None:
     page = open_page(figure(threads=256, registers=64))
     verdict = page.locator(f"{NAME} .verdict")
@@ -127,7 +125,6 @@ def test_the_verdict_follows_the_keyboard(open_page) -> None:
     assert verdict.inner_text() == verdict_of("H100", threads=320, registers=56, shared_bytes=227 * 1024)
 
 
-@pytest.mark.browser
 def test_any_number_can_be_typed_and_what_cannot_be_is_refused(open_page) -> None:
     page = open_page(figure(threads=256, registers=64))
     threads, error = page.get_by_label("threads of a block, exactly"), page.locator(f"{NAME} .error")
@@ -145,7 +142,6 @@ def test_any_number_can_be_typed_and_what_cannot_be_is_refused(open_page) -> Non
     assert error.inner_text() == "" and page.locator(f"{NAME} svg[role=img]").is_visible()
 
 
-@pytest.mark.browser
 def test_another_gpu_has_other_limits(open_page) -> None:
     page = open_page(figure(threads=1024, registers=37, shared_bytes=8192))
     page.get_by_label("Device").select_option("RTX 3090")
@@ -159,7 +155,6 @@ def test_another_gpu_has_other_limits(open_page) -> None:
     assert taken == [32, 0, 48 - 32] and held.warps == 32
 
 
-@pytest.mark.browser
 def test_the_curve_passes_through_every_block_size_and_the_chosen_one_is_marked(open_page) -> None:
     page = open_page(figure(threads=96, registers=72, shared_bytes=20_000))
     dot, path = page.eval_on_selector(
@@ -179,7 +174,6 @@ def test_the_curve_passes_through_every_block_size_and_the_chosen_one_is_marked(
     assert dot[0] == pytest.approx(steps[2][2], abs=0.01) and len(set(expected)) > 4
 
 
-@pytest.mark.browser
 def test_dragging_across_the_picture_sets_the_block(open_page) -> None:
     page = open_page(figure())
     box = page.locator(f"{NAME} svg[role=img]").bounding_box()
@@ -192,7 +186,6 @@ def test_dragging_across_the_picture_sets_the_block(open_page) -> None:
     assert float(page.locator(f"{NAME} circle.dot").get_attribute("cx")) == pytest.approx(box["width"] * 0.7, abs=20)
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("width", [390, 1280])
 def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, width: int) -> None:
     page = open_page(figure(), width=width)

@@ -26,7 +26,6 @@ def figure(schedule: str = "1F1B", **options) -> str:
     return element("pipeline", fallback=pipeline_table(data), **data)._repr_html_()
 
 
-@pytest.mark.browser
 def test_the_figure_and_python_schedule_and_play_alike(open_module) -> None:
     cases = [[name, p, m] for name in SCHEDULES for p in (1, 2, 3, 4, 8) for m in (1, 2, 5, 8, 12)]
     page = open_module("pipeline", "makeSchedule", "playSchedule", "mostKept")
@@ -73,7 +72,6 @@ def test_the_notebook_s_widget_carries_the_site_s_module_and_data() -> None:
     assert data and data == {name: getattr(widget, name) for name in data}
 
 
-@pytest.mark.browser
 def test_the_verdict_follows_menu_and_keyboard(open_page) -> None:
     page = open_page(figure(ranks=4, micro_batches=8))
     verdict, detail = page.locator(f"{NAME} .verdict"), page.locator(f"{NAME} .detail")
@@ -97,7 +95,6 @@ def test_the_verdict_follows_menu_and_keyboard(open_page) -> None:
     assert verdict.inner_text().endswith("% of the time idle")
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("width", [390, 1280])
 def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, width: int) -> None:
     page = open_page(figure(), width=width)

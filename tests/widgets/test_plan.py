@@ -70,7 +70,6 @@ def grid(layout: dict[str, Any]) -> tuple[int, ...]:
     return tuple(layout[name] for name in ("data", "tensor", "pipeline", "context", "expert"))
 
 
-@pytest.mark.browser
 def test_the_figure_and_python_plan_alike_and_refuse_alike(open_module) -> None:
     rng = random.Random(33)
     specs = [random_specification(rng) for _ in range(CASES)]

@@ -59,7 +59,6 @@ def test_the_notebook_s_widget_carries_the_site_s_module_and_data() -> None:
     assert site and json.loads(site.group(1))["devices"] == widget.devices
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize(
     "options",
     [
@@ -91,7 +90,6 @@ def test_the_command_under_the_plans_prints_the_same(open_page, capsys, options)
         assert ("does not fit" in text) == (one["missing_bytes"] > 0)
 
 
-@pytest.mark.browser
 def test_what_is_given_is_kept_and_the_rest_is_shown_when_asked(open_page) -> None:
     page = open_page(figure())
     rows = page.locator(f"{NAME} .plans li")
@@ -111,7 +109,6 @@ def test_what_is_given_is_kept_and_the_rest_is_shown_when_asked(open_page) -> No
     assert "--recompute full" in page.locator(f"{NAME} .command").inner_text().replace("\n", " ")
 
 
-@pytest.mark.browser
 def test_what_cannot_be_is_one_line_in_the_figure(open_page) -> None:
     page = open_page(figure(given={"tensor": 1}))
     error, results = page.locator(f"{NAME} .error"), page.locator(f"{NAME} .results")
@@ -133,7 +130,6 @@ def test_what_cannot_be_is_one_line_in_the_figure(open_page) -> None:
         assert results.is_visible() == (message == "")
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("model", ["llama3-8b", "mixtral-8x7b"])
 def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, width: int, model: str) -> None:

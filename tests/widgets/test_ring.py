@@ -70,7 +70,6 @@ def test_the_notebook_s_widget_carries_the_site_s_module_and_data() -> None:
     assert site and json.loads(site.group(1))["rings"] == widget.rings
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("ranks", RANKS)
 def test_every_step_shows_the_recorded_state_in_the_ranks_colours(open_page, ranks: int) -> None:
     page = open_page(figure(ranks))
@@ -92,7 +91,6 @@ def test_every_step_shows_the_recorded_state_in_the_ranks_colours(open_page, ran
     assert box.get_attribute("data-step") == str(2 * (ranks - 1))
 
 
-@pytest.mark.browser
 def test_messages_and_bytes_are_counted_up_to_the_ledger_s(open_page) -> None:
     page = open_page(figure(3, step=4))
     count = page.locator(f"{NAME} .count")
@@ -109,7 +107,6 @@ def test_messages_and_bytes_are_counted_up_to_the_ledger_s(open_page) -> None:
     )
 
 
-@pytest.mark.browser
 def test_words_follow_the_phase_and_another_ring_begins_anew(open_page) -> None:
     page = open_page(figure(4, step=3))
     said = page.locator(f"{NAME} .said")
@@ -125,7 +122,6 @@ def test_words_follow_the_phase_and_another_ring_begins_anew(open_page) -> None:
     assert said.inner_text().endswith("Now each rank has the whole sum of every chunk.")
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("width", [390, 1280])
 def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, width: int) -> None:
     page = open_page(figure(6, step=7), width=width)
@@ -139,14 +135,12 @@ def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, width: in
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-@pytest.mark.browser
 def test_paper_has_the_state_and_no_buttons(open_page) -> None:
     page = open_page(figure(4, step=2), media="print")
     assert not page.get_by_role("button", name="Next step").is_visible()
     assert page.locator(f"{NAME} .count").is_visible() and page.locator(f"{NAME} svg[role=img]").is_visible()
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_stripes_stand_out_from_an_empty_chunk(open_page, theme: str) -> None:
     """A contrast of 3 : 1, as WCAG 1.4.11 asks of what must be told apart."""

@@ -54,7 +54,6 @@ def test_devices_of_the_table_can_all_be_drawn() -> None:
     )
 
 
-@pytest.mark.browser
 def test_the_figure_and_python_compute_the_same_bound(open_module) -> None:
     rng = random.Random(3)
     page = open_module("roofline", "matmul", "bound")
@@ -71,7 +70,6 @@ def test_the_figure_and_python_compute_the_same_bound(open_module) -> None:
         )
 
 
-@pytest.mark.browser
 def test_the_verdict_follows_the_keyboard(open_page) -> None:
     page = open_page(roofline(m=64))
     expected = bound(*matmul(64, 4096, 4096, 2), peak_flops_per_s=800e12, bandwidth_bytes_per_s=2e12)
@@ -86,7 +84,6 @@ def test_the_verdict_follows_the_keyboard(open_page) -> None:
     assert page.get_by_label("rows m").get_attribute("aria-valuetext") == "16384"
 
 
-@pytest.mark.browser
 def test_another_device_offers_its_own_precisions(open_page) -> None:
     page = open_page(roofline())
     page.get_by_label("Device").select_option("Small")
@@ -100,7 +97,6 @@ def test_another_device_offers_its_own_precisions(open_page) -> None:
     ).get_attribute("aria-label")
 
 
-@pytest.mark.browser
 def test_a_point_on_the_roof_does_not_cover_the_roof_s_name(open_page) -> None:
     page = open_page(roofline(work="intensity", intensity=9000.0))
     page.set_viewport_size({"width": 390, "height": 800})
@@ -122,7 +118,6 @@ def test_a_point_on_the_roof_does_not_cover_the_roof_s_name(open_page) -> None:
     assert name["baseline"] + 3 <= dot["top"]  # a slash reaches below the line
 
 
-@pytest.mark.browser
 def test_intensity_moves_the_point_along_the_roof(open_page) -> None:
     page = open_page(roofline(work="intensity", intensity=400.0))
     assert page.locator("mlsys-roofline .verdict").inner_text() == "compute-bound: 100 % of peak"
@@ -134,7 +129,6 @@ def test_intensity_moves_the_point_along_the_roof(open_page) -> None:
     assert text == f"memory-bound: {100 * 2 ** (round(math.log2(400) * 8) / 8 - 1) / 400:.2g} % of peak"
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("width", [390, 1280])
 def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, width: int) -> None:
     page = open_page(roofline(), width=width)
@@ -143,7 +137,6 @@ def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, width: in
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-@pytest.mark.browser
 def test_a_device_without_the_precision_takes_the_one_that_models_are_computed_in(open_page) -> None:
     kinds = [{"fp64": 1e12, "fp32": 2e12, "fp16": 9e12}, {"fp64": 1e12, "fp32": 2e12}, {"int8": 3e12}]
     devices = [{"name": f"Old {i}", "bandwidth": 1e11, "peaks": peaks} for i, peaks in enumerate(kinds)]

@@ -37,7 +37,6 @@ def draw_load(seed: int) -> tuple[list[tuple[int, str]], int]:
     return arrivals, random.randint(SEQUENCES, MOST_BUDGET)
 
 
-@pytest.mark.browser
 def test_the_figure_and_the_package_s_scheduler_put_the_same_steps_together(open_module) -> None:
     loads = [(list(OPENING), 6), *map(draw_load, range(200))]
     page = open_module("scheduler", "playScheduler")
@@ -89,7 +88,6 @@ def test_the_notebook_s_widget_carries_the_site_s_module_and_data() -> None:
     assert data and data == {name: getattr(widget, name) for name in data}
 
 
-@pytest.mark.browser
 def test_it_is_fed_by_clicking_and_walked_by_keys(open_page) -> None:
     page = open_page(figure([]))
     verdict, detail = page.locator(f"{NAME} .verdict"), page.locator(f"{NAME} .detail").last
@@ -114,7 +112,6 @@ def test_it_is_fed_by_clicking_and_walked_by_keys(open_page) -> None:
     assert page.get_by_role("button", name="+ urgent").is_disabled()
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("width", [390, 1280])
 def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, width: int) -> None:
     page = open_page(figure(shown=12), width=width)

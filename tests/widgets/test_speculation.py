@@ -20,7 +20,6 @@ def figure(acceptance: float = 0.7, **options) -> str:
     return element("speculation", fallback=speculation_table(data), **data)._repr_html_()
 
 
-@pytest.mark.browser
 def test_the_figure_and_python_gain_alike(open_module) -> None:
     rng = random.Random(7)
     cases = [[rng.random(), rng.randint(1, MOST_DRAFTS), rng.choice([0.0, rng.uniform(0, 0.5)])] for _ in range(300)]
@@ -59,7 +58,6 @@ def test_the_notebook_s_widget_carries_the_site_s_module_and_data() -> None:
     }
 
 
-@pytest.mark.browser
 def test_the_verdict_follows_the_keyboard_and_the_mouse(open_page) -> None:
     page = open_page(figure(0.7, drafts=4, cost=0.05))
     verdict, detail = page.locator(f"{NAME} .verdict"), page.locator(f"{NAME} .detail")
@@ -86,7 +84,6 @@ def test_the_verdict_follows_the_keyboard_and_the_mouse(open_page) -> None:
     assert float(page.locator(f"{NAME} circle.dot").get_attribute("cx")) == pytest.approx(box["width"] * 0.6, abs=8)
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("width", [390, 1280])
 def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, width: int) -> None:
     page = open_page(figure(), width=width)

@@ -74,7 +74,6 @@ def test_the_notebook_s_widget_carries_the_site_s_module_and_data(t) -> None:
     assert site and json.loads(site.group(1))["presets"] == widget.presets
 
 
-@pytest.mark.browser
 def test_the_figure_and_python_agree_on_positions_and_contiguity(open_module) -> None:
     rng = random.Random(7)
     page = open_module("strides", "positions", "isContiguous")
@@ -84,7 +83,6 @@ def test_the_figure_and_python_agree_on_positions_and_contiguity(open_module) ->
         assert got == [positions(shape, stride, offset), is_contiguous(shape, stride)]
 
 
-@pytest.mark.browser
 def test_a_preset_changes_the_view_and_says_what_became_of_it(open_page, t) -> None:
     page = open_page(figure(t))
     verdict, code = page.locator("mlsys-strides .verdict"), page.locator("mlsys-strides .code")
@@ -99,7 +97,6 @@ def test_a_preset_changes_the_view_and_says_what_became_of_it(open_page, t) -> N
     assert code.inner_text() == "torch.as_strided(t, (4, 3), (0, 4), 0)"
 
 
-@pytest.mark.browser
 def test_the_keyboard_walks_the_elements_and_stops_at_the_edge(open_page, t) -> None:
     page = open_page(figure(t, shape=[4, 3], stride=[1, 4]))
     page.get_by_label("Elements of the view").focus()
@@ -108,7 +105,6 @@ def test_the_keyboard_walks_the_elements_and_stops_at_the_edge(open_page, t) -> 
     assert page.locator("mlsys-strides .detail").inner_text() == "Element (1, 2) is cell 0 + 1·1 + 2·4 = 9."
 
 
-@pytest.mark.browser
 def test_a_view_beyond_the_storage_is_refused_in_words(open_page, t) -> None:
     page = open_page(figure(t))
     offset = page.get_by_label("offset")
@@ -121,7 +117,6 @@ def test_a_view_beyond_the_storage_is_refused_in_words(open_page, t) -> None:
         torch.as_strided(t, (3, 4), (4, 1), 3)
 
 
-@pytest.mark.browser
 def test_nonsense_in_an_input_becomes_the_nearest_sense(open_page, t) -> None:
     page = open_page(figure(t))
     for typed, code in (("-4", "(1, 4)"), ("99", "(8, 4)"), ("", "(1, 4)"), ("2.4", "(2, 4)")):
@@ -130,7 +125,6 @@ def test_nonsense_in_an_input_becomes_the_nearest_sense(open_page, t) -> None:
         assert code in page.locator("mlsys-strides .code").inner_text()
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("width", [390, 1280])
 def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, t, width: int) -> None:
     wide = torch.arange(16).reshape(2, 8)

@@ -4,8 +4,6 @@ import pytest
 
 from mlsys_lab.widgets import element
 
-pytestmark = pytest.mark.browser
-
 FIGURE = element(
     "roofline", devices=[{"name": "Big", "bandwidth": 2e12, "peaks": {"bf16": 8e14}}], work="intensity", intensity=1
 )

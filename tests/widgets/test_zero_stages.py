@@ -20,7 +20,6 @@ def figure(model: str = "llama3-8b", **options) -> str:
     return element("zero_stages", fallback=zero_stages_table(data), **data)._repr_html_()
 
 
-@pytest.mark.browser
 def test_the_figure_and_python_count_alike(open_module) -> None:
     rng = random.Random(8)
     cases = [
@@ -66,7 +65,6 @@ def test_the_notebook_s_widget_carries_the_site_s_module_and_data() -> None:
     assert data and data == {name: getattr(widget, name) for name in data}
 
 
-@pytest.mark.browser
 def test_the_verdict_follows_menus_and_the_keyboard(open_page) -> None:
     page = open_page(figure(ranks=1))
     verdict = page.locator(f"{NAME} .verdict")
@@ -88,7 +86,6 @@ def test_the_verdict_follows_menus_and_the_keyboard(open_page) -> None:
     assert sum(widths) == pytest.approx(sum(whole) / 4, rel=1e-6)
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("width", [390, 1280])
 def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, width: int) -> None:
     page = open_page(figure(), width=width)

@@ -173,7 +173,7 @@ def rows(page):
     return [[text.strip() for text in row.locator("td").all_inner_texts()] for row in page.locator("tbody tr").all()]
 
 
-pytestmark = [pytest.mark.sandbox, pytest.mark.browser]
+pytestmark = pytest.mark.sandbox
 
 
 def test_the_question_in_words_is_released_without_its_model_answer(labs):

@@ -133,7 +133,6 @@ def test_a_path_that_cannot_be_written_is_one_line(graded, tiny_labs, tmp_path, 
     assert capsys.readouterr().err.count("\n") == 1
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
 def test_the_page_fits_and_asks_for_nothing(browser, tiny, class_records, tmp_path, width, scheme):

@@ -47,7 +47,6 @@ def test_a_key_is_asked_for_where_there_is_one_and_no_prompt_is_logged(strict):
     assert strict.log.read_text() == ""
 
 
-@pytest.mark.browser
 def test_the_page_asks_for_the_key(strict, browser):
     page = browser.new_page()
     page.goto(strict.address)

@@ -50,7 +50,6 @@ def page(served, context):
     assert problems == []
 
 
-@pytest.mark.browser
 def test_one_chats_by_keyboard_and_the_model_hears_all_that_was_said(page, served):
     said, log = page.get_by_label("Your message"), page.get_by_role("log")
     sent = []
@@ -79,7 +78,6 @@ def test_one_chats_by_keyboard_and_the_model_hears_all_that_was_said(page, serve
     assert log.locator(".error").count() == 0
 
 
-@pytest.mark.browser
 def test_a_crowd_is_seen_in_scheduler_queue_and_blocks(page, served):
     page.evaluate(NOTE)
     before = page.locator("#blocks").get_attribute("aria-label")
@@ -98,7 +96,6 @@ def test_a_crowd_is_seen_in_scheduler_queue_and_blocks(page, served):
     assert page.locator("#blocks .kept").count() > 5 and page.locator("#rate").inner_text() == "0"
 
 
-@pytest.mark.browser
 def test_pause_costs_the_server_nothing(page, served):
     page.get_by_role("button", name="Pause").press("Space")
     expect(page.locator("#status")).to_have_text("Paused")
@@ -109,7 +106,6 @@ def test_pause_costs_the_server_nothing(page, served):
     expect(page.locator("#status")).to_have_text("Connected")
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_every_screen_with_letters_that_can_be_read(page, scheme):
     page.emulate_media(color_scheme=scheme)
