@@ -192,6 +192,7 @@ class _Kernel:
             self.check_expression(part)
 
     def check_callee(self, node: ast.expr) -> None:
+        """Check what a call names: a function of the language or another kernel."""
         if not isinstance(node, ast.Name | ast.Attribute):
             self.refuse(node, "a kernel calls functions by their names")
         if isinstance(node, ast.Name) and node.id in self.locals:
@@ -199,6 +200,7 @@ class _Kernel:
         self.check_expression(node)
 
     def check_keyword(self, node: ast.keyword) -> None:
+        """Check a keyword argument of a call: its name, and its value."""
         if node.arg is None:
             self.refuse(node.value, "a kernel writes its arguments out", "**")
         elif node.arg.startswith("_") or node.arg == "member":  # by these Triton hands its own machinery on
@@ -212,6 +214,7 @@ class _Kernel:
                 self.check_argument(argument)
 
     def check_name(self, node: ast.Name, name: str) -> None:
+        """Check a plain name: a local one, one that the kernel's module has for kernels, or one of the language."""
         if name not in self.locals | self.known | BUILTINS | NUMBER_TYPES:
             advice = f"of Python's own functions it has {', '.join(sorted(BUILTINS))}"
             if not hasattr(builtins, name):

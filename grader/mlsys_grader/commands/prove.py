@@ -142,9 +142,10 @@ def _run_variants(args: argparse.Namespace) -> int:
     elapsed_s = time.monotonic() - start
     proved.sort(key=lambda one: tried.index(one.trial))
     console.print(_table_of_variants(proved, lab))
-    for one in (one for one in proved if one.false_fails):
-        console.print(Text(f"{one.trial.name}: {one.reason}"))
     console.print(_table_of_checks(proved, lab))
+    for one in (one for one in proved if one.false_fails):
+        for verdict in (verdict for verdict in one.verdicts if not verdict.passed):
+            console.print(Text(f"{one.trial.name}: {verdict.check} with seed {verdict.seed}: {verdict.reason}"))
     kinds = Counter(one.trial.kind for one in proved)
     tally = ", ".join(f"{number} {kind}{'s' * (number > 1)}" for kind, number in kinds.items())
     print(f"{tally}: {elapsed_s:.0f} s with {options.threads} at a time")

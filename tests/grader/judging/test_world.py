@@ -45,10 +45,10 @@ def verdicts(lab, sandbox):
     """Judge a program; its verdicts by check."""
     with Oracles(lab) as oracles:
 
-        def judge_program(shift: str, double: str = DOUBLE):
+        def judge_program(shift: str, double: str = DOUBLE, time_factor: float = 3.0):
             source = f"#| export\nimport torch\n\n\n{double}\n\n{shift}"
             artifact = Artifact("01-ring.ipynb", (Cell(1, source),))
-            return {verdict.check: verdict for verdict in judge(artifact, sandbox, oracles, time_factor=3.0)}
+            return {verdict.check: verdict for verdict in judge(artifact, sandbox, oracles, time_factor=time_factor)}
 
         yield judge_program
 
@@ -136,6 +136,29 @@ def test_what_goes_wrong_costs_the_check_alone_and_is_told(verdicts, name):
     judged = verdicts(program)
     assert [judged[check].earned for check in judged] == [1, 0, 1]
     assert what in judged["shift"].what and got in judged["shift"].got, judged["shift"]
+
+
+def test_no_rank_ends_itself_by_the_clock(verdicts):
+    """Asleep, or in wait for another, a program may take 24 times a rank's limit: what ends it is the judge's look."""
+    slow = """\
+import time
+
+
+def shift(rank, x):
+    def rest():
+        time.sleep(0 if rank.rank else 0.6)
+
+    rest()
+    request = rank.isend(x, (rank.rank + 1) % rank.size)
+    rest()
+    got = rank.recv((rank.rank - 1) % rank.size)
+    rest()
+    request.wait()
+    rest()
+    return got
+"""
+    verdict = verdicts(slow, time_factor=0.1)["shift"]
+    assert verdict.earned == 2, verdict
 
 
 def test_logs_are_those_of_threads(lab, sandbox, verdicts, monkeypatch):

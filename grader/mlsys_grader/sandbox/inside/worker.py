@@ -27,12 +27,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import IO, Any, NoReturn
 
 from mlsys_grader.sandbox.inside import jail, replies, watch, wire
 from mlsys_grader.sandbox.inside.line import Line
 from mlsys_grader.sandbox.inside.timed import answer_timed
-from mlsys_lab.checks.learner.attempt import attempt
 from mlsys_lab.checks.learner.limits import OutOfTimeError, time_limit
 from mlsys_lab.checks.learner.spec import Call, Mismatch, bind_partner, find_call
 from mlsys_lab.errors import CourseError, UnfinishedError
@@ -216,7 +216,7 @@ def serve(channel: socket.socket, status: IO[str], told: int, *, jailed: bool) -
             jail.cap_memory(order["memory_bytes"], already)
         loader = load_kernels if order.get("traced") else load
         artifact = Artifact.parse(order["name"], order["source"])
-        module, reply = _load(loader, artifact, order["time_limit_s"], order.get("patience", 1.0))
+        module, reply = _load(loader, artifact, order["time_limit_s"])
         if module is not None:
             vars(module).update((name, partial(str, text)) for name, text in order.get("texts", {}).items())
         _answer(channel, order["nonce"], reply)
@@ -252,12 +252,10 @@ def _import_ahead(source: str) -> None:
                 importlib.import_module(name.split()[0])
 
 
-def _load(
-    loader: Callable[[Artifact], Any], artifact: Artifact, limit_s: float, patience: float
-) -> tuple[Any, wire.Frame]:
+def _load(loader: Callable[[Artifact], Any], artifact: Artifact, limit_s: float) -> tuple[Any, wire.Frame]:
     """The module of exported cells, or of the kernels in them, and what to tell the judge of it."""
     try:
-        with time_limit(limit_s, patience):
+        with time_limit(limit_s, patience=inf):
             return loader(artifact), wire.Frame("loaded")
     except OutOfTimeError:
         problem = Mismatch("the exported cells do not come to an end", f"nothing after {limit_s:g} s", "a module")
@@ -272,7 +270,7 @@ def _load(
 def _case(module: Any, question: wire.Frame) -> wire.Frame:
     """Call the learner's code once, with the same random numbers whatever was called before."""
     call = _prepare(question)
-    return replies.describe_outcome(attempt(call, module, question.arrays, question.meta.get("patience", 1.0)))
+    return replies.answer(call, module, question.arrays)
 
 
 def _rank(channel: socket.socket, module: Any, question: wire.Frame) -> wire.Frame:
@@ -286,7 +284,7 @@ def _talk(channel: socket.socket, module: Any, question: wire.Frame) -> wire.Fra
     """Call the learner's code once; what it asks the check's partner crosses the channel before the answer."""
     with Line(channel, question.meta["nonce"]) as line:
         call = bind_partner(_prepare(question), line.ask)
-        return replies.describe_outcome(attempt(call, module, question.arrays, question.meta.get("patience", 1.0)))
+        return replies.answer(call, module, question.arrays)
 
 
 def _prepare(question: wire.Frame) -> Call:
