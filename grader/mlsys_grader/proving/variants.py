@@ -52,7 +52,7 @@ class Variant:
     says: str = ""
 
 
-HEAD = re.compile(r"@@ (?P<fails>\w+(?:, \w+)*)(?P<hangs> \(hangs\))? @@ (?P<name>.+)")
+HEAD = re.compile(r"@@ (?P<fails>[\w-]+(?:, [\w-]+)*)(?P<hangs> \(hangs\))? @@ (?P<name>.+)")
 """The first line of a variant: the checks that must fail, and what is wrong."""
 
 

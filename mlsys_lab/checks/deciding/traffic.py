@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.ledger import read_ledger
-from mlsys_lab.checks.deciding.ranks import compare_ranks
+from mlsys_lab.checks.deciding.ranks import close_sums, compare_ranks
 from mlsys_lab.checks.learner.ranks import join_ranks
 from mlsys_lab.checks.learner.spec import Arrays, Check, Mismatch
 from mlsys_lab.checks.learner.trees import flatten, nest
@@ -40,7 +39,7 @@ def limits_of(expected: Arrays) -> dict[str, np.ndarray]:
 
 
 def compare_run(
-    got: Arrays, expected: Arrays, compare: Callable[[Arrays, Arrays], Mismatch | None] = close
+    got: Arrays, expected: Arrays, compare: Callable[[Arrays, Arrays], Mismatch | None] = close_sums
 ) -> Mismatch | None:
     """Find the first rank whose answer is wrong, else the first request without a wait, else the first limit missed."""
     if (mismatch := compare_ranks(got, expected, compare)) is not None:

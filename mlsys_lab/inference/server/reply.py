@@ -75,6 +75,7 @@ class Reply:
                 async for piece in self.answer.pieces():
                     usage.add(piece)
                     await send(event(self.shape.chunk(piece)))
+                    await asyncio.sleep(0)  # only between two turns of the loop does it hear of a client that has gone
                 for chunk in self.shape.last(usage):
                     await send(event(chunk))
                 await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})

@@ -105,13 +105,15 @@ def test_its_files_are_in_the_style_of_the_others(ran: Ran, checkout: Path) -> N
 
 
 def test_its_tests_name_what_is_still_due_and_nothing_else_fails(ran: Ran) -> None:
-    tests = ran("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/labs/test_sources.py", "-k", TOPIC)
+    files = [f"tests/labs/test_{name}.py" for name in ("sources", "snippets", "hints")]
+    tests = ran("-m", "pytest", "-q", "-p", "no:cacheprovider", *files, "-k", TOPIC)
     due = sorted(re.findall(r"^E +AssertionError: (.*)$", tests.stdout, re.MULTILINE))
     assert due == [
         f"{TOPIC}: 1 of at least 12 mutants",
         f"{TOPIC}: 1 of at least 3 alternatives",
         f"{TOPIC}: 1 of at least 4 tasks",
         f"{TOPIC}: 1 of at least 6 mishaps",
+        f"{TOPIC}: 3 of at least 11 expressions to hold hints against",
         f"{TOPIC}: no task asks to predict a number and then to measure it",
     ]
     assert f"{len(due)} failed" in tests.stdout

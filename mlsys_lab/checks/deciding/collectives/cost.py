@@ -88,6 +88,7 @@ CHECKS = (
             Case("sixteen ranks", {"p": 16}),
             Case("six ranks", {"p": 6}),
             Case("two ranks", {"p": 2}),
+            Case("four ranks", {"p": 4}),
             Case("a wire without latency", {"p": 8, "alpha": 0.0}),
             Case("many ranks", {"p": 513}, hidden=True),
         ),
@@ -108,6 +109,7 @@ CHECKS = (
         cases=(
             Case("two islands of four, few bytes", _islands(8, 4, 1e3)),
             Case("two islands of four, many bytes", _islands(8, 4, 1e9)),
+            Case("the same bytes, slow wires inside", _islands(8, 4, 1e9, turned=True)),
             Case("slow wires inside four islands of two", _islands(8, 2, 2e5, turned=True)),
             Case("one island", _islands(16, 16, 1e6)),
             Case("islands of one", _islands(4, 1, 5e4, turned=True)),

@@ -100,6 +100,7 @@ CHECKS = (
             Case("four ranks, a matrix on its side", {"p": 4, "shape": (2, 5), "transposed": True, "dtype": "float32"}),
             Case("one rank", {"p": 1, "shape": (3,)}),
             Case("no numbers", {"p": 3, "shape": (0,)}),
+            Case("two ranks, half precision", {"p": 2, "shape": (5,), "dtype": "float16"}),
             Case("five ranks and many numbers", {"p": 5, "shape": (17, 19)}, hidden=True),
             Case("eight ranks", {"p": 8, "shape": (301,), "dtype": "float32"}, hidden=True),
         ),

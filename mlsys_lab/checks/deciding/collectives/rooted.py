@@ -57,6 +57,7 @@ TREES = (
     Case("six ranks", {"p": 6, "root": 0, "shape": (2,), "dtype": "float32"}),
     Case("one rank", {"p": 1, "root": 0, "shape": (3,)}),
     Case("nine ranks", {"p": 9, "root": 7, "shape": (1,)}),
+    Case("two ranks, large numbers", {"p": 2, "root": 1, "shape": (2,), "dtype": "int64", "large": True}),
 )
 HIDDEN_TREES = (
     Case("eight ranks and many numbers", {"p": 8, "root": 3, "shape": (307,), "dtype": "float32"}, hidden=True),
@@ -73,7 +74,7 @@ CHECKS = (
             Case("two ranks", {"p": 2, "partner": [1, 0], "shape": (3,), "dtype": "int64"}),
             Case(
                 "two pairs, no two shapes alike",
-                {"p": 4, "partner": [2, 3, 0, 1], "shapes": [(2,), (0,), (1, 2), (3,)]},
+                {"p": 4, "partner": [2, 3, 0, 1], "shapes": [(2, 1), (0,), (1, 2), (3,)]},
             ),
             Case(
                 "three pairs and many numbers",

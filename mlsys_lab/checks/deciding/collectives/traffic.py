@@ -20,25 +20,28 @@ from mlsys_lab.checks.learner.spec import Arrays, Case, Mismatch
 from mlsys_lab.comm.ledger import Ledger, Post
 
 
-def draw(rng: np.random.Generator, shape: Sequence[int], dtype: str) -> np.ndarray:
-    """Draw numbers of few digits, so that a case can be shown: whole ones, or ones with two decimals."""
+def draw(rng: np.random.Generator, shape: Sequence[int], dtype: str, *, large: bool = False) -> np.ndarray:
+    """Draw numbers of few digits, so that a case can be shown: whole ones, or ones with two decimals.
+
+    `large` adds more to whole ones than a float can tell apart.
+    """
     if np.dtype(dtype).kind == "i":
-        return np.asarray(rng.integers(-99, 100, shape), dtype)
+        return np.asarray(rng.integers(-99, 100, shape) + large * 2**54, dtype)
     return np.asarray(np.round(rng.normal(0, 3, shape), 2), dtype)
 
 
 def draw_ranks(rng: np.random.Generator, case: Case) -> Arrays:
     """Draw an `x` for each rank, and give each the case's numbers; lists hold a number for each rank.
 
-    params: `p`; `shape` of all ranks or `shapes` of each; `dtype`; `transposed`; `unset`, the ranks whose numbers are
-    NaN; whatever else goes to the ranks.
+    params: `p`; `shape` of all ranks or `shapes` of each; `dtype`; `large`; `transposed`; `unset`, the ranks whose
+    numbers are NaN; whatever else goes to the ranks.
     """
     params = dict(case.params)
-    unset = params.pop("unset", ())
+    unset, large = params.pop("unset", ()), params.pop("large", False)
     p, dtype = params.pop("p"), params.pop("dtype", "float64")
     shape = params.pop("shape", ())
     shapes = params.pop("shapes", [shape] * p)
-    xs = [draw(rng, shapes[rank], dtype) for rank in range(p)]
+    xs = [draw(rng, shapes[rank], dtype, large=large) for rank in range(p)]
     for rank in unset:
         xs[rank].fill(np.nan)
     return join_ranks(

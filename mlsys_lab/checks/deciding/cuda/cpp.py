@@ -169,6 +169,7 @@ CHECKS = (
             Case("the last tile of 65,600 × 65,632", {"shape": (TILE, TILE), "within": LARGE}),
             Case("any sides", {"shape": (33, 129), **SOME}, hidden=True),
             Case("one row", {"shape": (1, 40)}, hidden=True),
+            Case("a part of a tile", {"shape": (5, 7)}, hidden=True),
         ),
         inputs=_transpose_inputs,
         run=calls.transpose,
@@ -191,6 +192,7 @@ CHECKS = (
         cases=(
             Case("whole tiles", {"mkn": (64, 32, 128)}),
             Case("sides that do not divide by the tile", {"mkn": (20, 37, 50)}),
+            Case("infinities at the end of a row and of a column", {"mkn": (20, 49, 23), "infinite": "ends"}),
             Case("some of the blocks, an infinity in a", {"mkn": (130, 9, 70), **SOME, "infinite": "a"}),
             Case("more than 2³² elements of a", {"mkn": (1, DEEP, 8), "rows": TALL}),
             Case("more than 2³² elements of c", {"mkn": (1, 8, DEEP), "rows": TALL}),

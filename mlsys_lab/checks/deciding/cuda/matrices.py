@@ -51,10 +51,15 @@ def with_infinity(rng: np.random.Generator, given: Arrays, name: str | None) -> 
     """The factors with one element of `name`, if any, made infinite: where a tile that reaches beyond has it near.
 
     That is in the last rows of b before those of the last step, whose place no zero takes if none is stored, and in the
-    first columns of a, which a row's guard mistakes for the end of the row before: 0 · ∞ is NaN.
+    first columns of a, which a row's guard mistakes for the end of the row before: 0 · ∞ is NaN. "ends" are an element
+    in the last column of a and one in the last row of b, which an index that is held within the ends loads again.
     """
     if name is None:
         return given
+    if name == "ends":
+        a, b = given["a"].copy(), given["b"].copy()
+        a[rng.integers(len(a)), -1] = b[-1, rng.integers(b.shape[1])] = np.inf
+        return given | {"a": a, "b": b}
     infinite = given[name].copy()
     if name == "a":
         infinite[rng.integers(1, len(infinite)), rng.integers(SIDE - infinite.shape[1] % SIDE)] = np.inf
@@ -116,6 +121,7 @@ CHECKS = (
             Case("sides that do not divide by the tile", {"shape": (45, 38)}),
             Case("any sides", {"shape": (33, 50)}, hidden=True),
             Case("one row", {"shape": (1, 40)}, hidden=True),
+            Case("fewer columns than a tile has", {"shape": (40, 27)}, hidden=True),
         ),
         inputs=_transpose_inputs,
         run=calls.transpose,

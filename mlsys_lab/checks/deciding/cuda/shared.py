@@ -74,6 +74,7 @@ CHECKS = (
             Case("three blocks", {"n": 2 * THREADS + 44}),
             Case("a full block", {"n": THREADS}),
             Case("a block with one element", {"n": THREADS + 1}),
+            Case("one element", {"n": 1}),
             Case("another length", {"n": 3 * THREADS - 1}, hidden=True),
         ),
         inputs=_smooth_inputs,

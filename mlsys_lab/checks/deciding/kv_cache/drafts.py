@@ -69,7 +69,8 @@ def _draw_accept(rng: np.random.Generator, case: Case) -> Arrays:
     if kind == "alike":
         proposed = wanted[:, :k].copy()
     if kind == "nearly":  # so alike that a draft seldom falls
-        proposed = wanted[:, :k] * (1 + 1e-3 * rng.standard_normal((ROWS, k, v)))
+        apart = 10.0 ** -rng.uniform(3, 7, (ROWS, 1, 1))
+        proposed = wanted[:, :k] * (1 + apart * rng.standard_normal((ROWS, k, v)))
         proposed /= proposed.sum(-1, keepdims=True)
     if kind in ("sparse", "zeros"):  # tokens that one of the two never writes
         for some in (wanted, proposed):
@@ -87,6 +88,9 @@ def _draw_accept(rng: np.random.Generator, case: Case) -> Arrays:
         uniforms[rng.random(uniforms.shape) < 0.5] = 0.0
     if kind == "nearly":
         uniforms[np.arange(ROWS), rng.integers(0, k, ROWS)] = 1 - 1e-9
+    if kind == "late":  # the last draft falls, after others that stay
+        uniforms *= np.array([0.05] * (k - 1) + [1.0, 1.0])
+        uniforms[:, k - 1] = 1 - 1e-9
     if kind == "rounding":
         uniforms[rng.random(ROWS) < 0.5, rng.integers(0, k)] = 1 - 1e-14
     return {"drafts": drafts, "proposed": proposed, "wanted": wanted, "uniforms": uniforms}
@@ -180,6 +184,7 @@ CHECKS = (
             Case("numbers that are 0", {"k": 2, "V": 5, "kind": "zeros"}),
             Case("nothing beyond but rounding", {"k": 2, "V": 4, "kind": "rounding"}),
             Case("little beyond, but more than rounding leaves", {"k": 2, "V": 6, "kind": "nearly"}),
+            Case("a late draft falls", {"k": 9, "V": 6, "kind": "late"}),
             Case("many tokens", {"k": 5, "V": 50, "kind": "sparse"}, hidden=True),
         ),
         inputs=_draw_accept,

@@ -61,7 +61,7 @@ def _draw_prediction(rng: np.random.Generator, case: Case) -> Arrays:
     arrays = _draw_step(rng, case)
     flops, moved = _work(arrays)
     seconds = float(rng.uniform(1e-4, 1e-2))
-    slower, faster = seconds, seconds / float(rng.uniform(1.5, 9))
+    slower, faster = seconds, seconds / float(rng.uniform(1.05, 1.5))
     compute_s, memory_s = (slower, faster) if case.params["bound"] == "compute" else (faster, slower)
     rates = {"flops_per_s": flops / compute_s, "bytes_per_s": moved / memory_s}
     return arrays | {name: np.array(float(f"{rate:.3g}")) for name, rate in rates.items()}

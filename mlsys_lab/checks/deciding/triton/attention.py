@@ -18,6 +18,10 @@ from mlsys_lab.checks.learner.triton.launches import blocks, power_of_two
 
 F32 = 4
 """Bytes of a float32."""
+ALIKE = {"spread": 0.0, "scores": {None: -1e6}}
+"""All queries alike, and all keys: every score is the same, however far from zero."""
+LARGE = {"dtype": np.float16, "value": 3e4}
+"""Values of which no two can be added up in half precision."""
 
 # --- attention_bytes ------------------------------------------------------------------------------------------------
 
@@ -56,6 +60,7 @@ def _inputs(rng: np.random.Generator, case: Case) -> Arrays:
     size = (case.params["heads"], case.params["tokens"], case.params["width"])
     dtype, spread = case.params.get("dtype", np.float32), case.params.get("spread", 1.0)
     q, k, v = (rng.normal(scale=s, size=size) for s in (spread, spread, 1.0))
+    v += case.params.get("value", 0.0)
     if "scores" in case.params:
         raise_scores(q, k, case.params["scores"])
     given = {name: array.astype(dtype) for name, array in (("q", q), ("k", k), ("v", v))}
@@ -131,12 +136,14 @@ CHECKS = (
             Case("scores far apart", {"heads": 1, "tokens": 33, "width": 16, "spread": 7.0}),
             Case("the first key outweighs all others", {"heads": 1, "tokens": 20, "width": 16, "scores": {0: 150.0}}),
             Case("all scores far below zero", {"heads": 1, "tokens": 20, "width": 16, "scores": {None: -150.0}}),
+            Case("one score, a million below zero", {"heads": 1, "tokens": 20, "width": 16, **ALIKE}),
             Case("longer blocks of queries than of keys", {"heads": 2, "tokens": 45, "width": 35, "blocks": (32, 16)}),
             Case("many blocks of keys", {"heads": 1, "tokens": 150, "width": 16, "blocks": (128, 16)}),
             Case(
                 "half precision",
                 {"heads": 1, "tokens": 40, "width": 16, "dtype": np.float16, "scale": 0.3, "scores": {None: 150.0}},
             ),
+            Case("half precision, large values", {"heads": 1, "tokens": 9, "width": 16, **LARGE}),
             Case("one token", {"heads": 1, "tokens": 1, "width": 16}),
             Case("others", {"heads": 2, "tokens": 70, "width": 13, "spread": 3.0, "blocks": (16, 32)}, hidden=True),
             Case(

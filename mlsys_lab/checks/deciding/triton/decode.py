@@ -121,7 +121,7 @@ CHECKS = (
                 },
             ),
             Case("the first key outweighs all others", {"lengths": [36], "scores": {0: 150.0}}),
-            Case("all scores far below zero", {"lengths": [19], "scores": {None: -150.0}}),
+            Case("all scores far below zero", {"lengths": [19], "scores": {None: -230.0}}),
             Case("a group of unlike queries", {"lengths": [20], "scores": {0: 150.0}, "quiet": True}),
             Case("one token", {"lengths": [1], "kv_heads": 1}),
             Case("others", {"lengths": [5, 65], "kv_heads": 3, "group": 2, "page": 32, "width": 16}, hidden=True),

@@ -41,7 +41,7 @@ LEAST = (16, 16, 16)
 def _inputs(rng: np.random.Generator, case: Case) -> Arrays:
     m, n, k = case.params["mnk"]
     dtype, mean = case.params.get("dtype", np.float32), case.params.get("mean", 0.0)
-    flags = {name: np.array(case.params.get(name, False)) for name in ("turned", "wide")}
+    flags = {name: np.array(case.params.get(name, False)) for name in ("turned", "apart", "wide")}
     a, b = (rng.normal(mean, 1, size).astype(dtype) for size in ((m, k), (k, n)))
     tile = zip(("BLOCK_M", "BLOCK_N", "BLOCK_K"), case.params.get("tile", LEAST), strict=True)
     sizes = {"group": case.params.get("group", 1), **dict(tile)}
@@ -111,6 +111,7 @@ CHECKS = (
             Case("one tile", {"mnk": (16, 16, 16)}),
             Case("three edges", {"mnk": (19, 23, 29)}),
             Case("transposed matrices", {"mnk": (18, 9, 21), "turned": True}),
+            Case("rows that lie further apart than they are long", {"mnk": (18, 9, 21), "apart": True}),
             Case("half precision", {"mnk": (9, 7, 40), "dtype": np.float16}),
             Case(
                 "half precision, sums of 700 numbers",

@@ -15,6 +15,8 @@ from mlsys_lab.checks.learner.triton.launches import blocks, power_of_two
 
 F32 = 4
 """Bytes of a float32."""
+LARGE = {"dtype": np.float16, "mean": 2.0, "spread": 0.1, "rows_of_dy": [2.5e4, 2.5e4, 2.5e4, -2.5e4]}
+"""Gradients whose sum over rows is a float16, while that of the first three is none."""
 
 
 def _norm(x: torch.Tensor, w: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -26,7 +28,7 @@ def _norm(x: torch.Tensor, w: torch.Tensor, eps: float) -> tuple[torch.Tensor, t
 def _inputs(rng: np.random.Generator, case: Case) -> Arrays:
     size = (case.params["rows"], case.params["columns"])
     dtype = case.params.get("dtype", np.float32)
-    x = rng.normal(loc=0.5, scale=case.params.get("spread", 1.0), size=size).astype(dtype)
+    x = rng.normal(loc=case.params.get("mean", 0.5), scale=case.params.get("spread", 1.0), size=size).astype(dtype)
     return {"x": x, "w": rng.normal(1, 0.5, size[1]).astype(dtype), "eps": np.array(case.params.get("eps", 1e-5))}
 
 
@@ -56,7 +58,8 @@ def _backward_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     given = _inputs(rng, case)
     x, w = (torch.from_numpy(given[name]).double() for name in ("x", "w"))
     _, r = _norm(x, w, float(given.pop("eps")))
-    dy = rng.normal(scale=case.params.get("spread_of_dy", 1.0), size=x.shape).astype(given["x"].dtype)
+    dy = rng.normal(scale=case.params.get("spread_of_dy", 1.0), size=x.shape)
+    dy = (dy + np.array(case.params.get("rows_of_dy", [0.0]))[:, None]).astype(given["x"].dtype)
     numbers = {"programs": case.params["programs"], "BLOCK_of_sum_shares": case.params.get("block", 16)}
     sizes = {name: np.array(number) for name, number in numbers.items()}
     return {"dy": dy, **given, "r": r.numpy().astype(np.float32), **sizes}
@@ -152,7 +155,9 @@ CHECKS = (
             Case("rows that do not divide among programs", {"rows": 5, "columns": 13, "programs": 2, "eps": 0.5}),
             Case("more columns than one program adds", {"rows": 3, "columns": 21, "programs": 3}),
             Case("half precision", {"rows": 4, "columns": 19, "programs": 3, "dtype": np.float16}),
+            Case("half precision, large shares", {"rows": 4, "columns": 5, "programs": 4, **LARGE}),
             Case("others", {"rows": 7, "columns": 37, "programs": 6, "block": 32, "spread_of_dy": 50.0}, hidden=True),
+            Case("forty programs", {"rows": 41, "columns": 5, "programs": 40}, hidden=True),
         ),
         inputs=_backward_inputs,
         run=calls.backward,

@@ -20,9 +20,12 @@ def order(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def matmul(artifact: Any, arrays: Arrays) -> Arrays:
-    """A·B and who stored it. With `turned`, A and B are views of their transposed selves; with `wide`, C is float32."""
+    """A·B and who stored it; with `wide` C is float32.
+
+    With `turned` A and B are views of their transposed selves; with `apart` of matrices with longer rows.
+    """
     t = tensors(arrays)
-    a, b = (t[name].T.contiguous().T if arrays["turned"] else t[name] for name in ("a", "b"))
+    a, b = (_lay_out(t[name], arrays) for name in ("a", "b"))
     (m, k), n = a.shape, b.shape[1]
     c = unwritten(m, n, dtype=torch.float32 if arrays["wide"] else a.dtype)
     inputs = (a, b, c, m, n, k, *a.stride(), *b.stride())
@@ -32,3 +35,9 @@ def matmul(artifact: Any, arrays: Arrays) -> Arrays:
     return launch_recorded(
         artifact, "matmul_kernel", programs, *inputs, outputs={"c_ptr": c}, writers_of="c_ptr", **sizes
     )
+
+
+def _lay_out(x: torch.Tensor, arrays: Arrays) -> torch.Tensor:
+    if arrays["apart"]:
+        return torch.nn.functional.pad(x, (0, 5), value=torch.nan)[:, :-5]
+    return x.T.contiguous().T if arrays["turned"] else x
