@@ -116,24 +116,31 @@ def _patch_once(interpreter: Any, tl: Any) -> Iterator[None]:
 @contextmanager
 def _refuse_bfloat16_arithmetic(interpreter: Any, tl: Any) -> Iterator[None]:
     """Refuse bfloat16 arithmetic: the interpreter (3.6 to 3.9) holds such numbers as their bits and would use those."""
-    builder = interpreter.interpreter_builder
+    builder, reductions = interpreter.interpreter_builder, interpreter.ReduceOps
 
-    def refuse_bfloat16(original: Callable[..., Any]) -> Callable[..., Any]:
+    def refuse_bfloat16(operand: Any) -> None:
+        if operand.dtype.scalar == tl.bfloat16:
+            raise InputError("the interpreter cannot calculate with bfloat16", help="x.to(tl.float32) after the load")
+
+    def guard(original: Callable[..., Any]) -> Callable[..., Any]:
         def operate(operand: Any, *rest: Any) -> Any:
-            if operand.dtype.scalar == tl.bfloat16:
-                raise InputError(
-                    "the interpreter cannot calculate with bfloat16", help="x.to(tl.float32) after the load"
-                )
+            refuse_bfloat16(operand)
             return original(operand, *rest)
 
         return operate
 
-    names = ("binary_op", "unary_op")
+    def add_up(reduction: Any, operand: Any) -> Any:
+        refuse_bfloat16(operand)
+        return original_sum(reduction, operand)
+
+    names, original_sum = ("binary_op", "unary_op", "create_fma", "create_dot"), reductions.sum
     for name in names:
-        setattr(builder, name, refuse_bfloat16(getattr(builder, name)))
+        setattr(builder, name, guard(getattr(builder, name)))
+    reductions.sum = add_up
     try:
         yield
     finally:
+        reductions.sum = original_sum
         for name in names:
             delattr(builder, name)
 

@@ -56,6 +56,27 @@ def test_arithmetic_on_the_bits_of_bfloat16_is_refused() -> None:
 
 
 @triton.jit
+def with_bfloat16(x_ptr, y_ptr, HOW: tl.constexpr):
+    at = tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :]
+    x = tl.load(x_ptr + at).to(tl.bfloat16)
+    if HOW == "dot":
+        y = tl.dot(x, x)
+    elif HOW == "sum":
+        y = tl.sum(x, axis=1)[:, None] + tl.zeros((16, 16), tl.float32)
+    else:
+        y = tl.fma(x, x, x)
+    tl.store(y_ptr + at, y)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU, Triton compiles")
+@pytest.mark.parametrize("how", ["dot", "sum", "fma"])
+def test_so_are_products_and_sums_of_such_bits(how: str) -> None:
+    x, y = torch.randn(16, 16), torch.zeros(16, 16)
+    with pytest.raises(InputError, match="cannot calculate with bfloat16"):
+        record(with_bfloat16, 1, x, y, HOW=how)
+
+
+@triton.jit
 def of_methods(x_ptr, y_ptr, BLOCK: tl.constexpr):
     x = tl.load(x_ptr + tl.arange(0, BLOCK))
     powers = (x - x.max(axis=0)).exp()
