@@ -134,8 +134,8 @@ CHECKS = (
             Case("two heads, tokens that do not fill a block", {"heads": 2, "tokens": 21, "width": 16}),
             Case("two heads, a width that is no power of two", {"heads": 2, "tokens": 35, "width": 20, "scale": 0.3}),
             Case("scores far apart", {"heads": 1, "tokens": 33, "width": 16, "spread": 7.0}),
-            Case("the first key outweighs all others", {"heads": 1, "tokens": 20, "width": 16, "scores": {0: 150.0}}),
-            Case("all scores far below zero", {"heads": 1, "tokens": 20, "width": 16, "scores": {None: -150.0}}),
+            Case("the first key outweighs all others", {"heads": 1, "tokens": 20, "width": 16, "scores": {0: 110.0}}),
+            Case("all scores far below zero", {"heads": 1, "tokens": 20, "width": 16, "scores": {None: -110.0}}),
             Case("one score, a million below zero", {"heads": 1, "tokens": 20, "width": 16, **ALIKE}),
             Case("longer blocks of queries than of keys", {"heads": 2, "tokens": 45, "width": 35, "blocks": (32, 16)}),
             Case("many blocks of keys", {"heads": 1, "tokens": 150, "width": 16, "blocks": (128, 16)}),
@@ -147,7 +147,7 @@ CHECKS = (
             Case("one token", {"heads": 1, "tokens": 1, "width": 16}),
             Case("others", {"heads": 2, "tokens": 70, "width": 13, "spread": 3.0, "blocks": (16, 32)}, hidden=True),
             Case(
-                "a later key outweighs all others", {"heads": 2, "tokens": 21, "width": 23, "scores": {17: 150.0}}, True
+                "a later key outweighs all others", {"heads": 2, "tokens": 21, "width": 23, "scores": {17: 110.0}}, True
             ),
         ),
         inputs=_inputs,

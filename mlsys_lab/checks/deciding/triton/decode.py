@@ -35,6 +35,9 @@ def _inputs(rng: np.random.Generator, case: Case) -> Arrays:
             filled = min(page, length - i * page)
             cache[:, number, :filled] = rng.normal(scale=p["spread"], size=(2, filled, p["kv_heads"], p["width"]))
     q = rng.normal(scale=p["spread"], size=(len(lengths), p["kv_heads"] * p["group"], p["width"]))
+    if "alike" in p:  # all queries, and all keys: every score is the same, however far from zero
+        q *= 0.0
+        cache[0] *= 0.0
     if "scores" in p:  # of the first sequence, whose pages are laid out for it and taken up again
         pages = table[0, : blocks(lengths[0], page)]
         keys = cache[0, pages].reshape(-1, p["kv_heads"], p["width"]).swapaxes(0, 1)
@@ -120,12 +123,13 @@ CHECKS = (
                     "scores": {None: 3000.0},
                 },
             ),
-            Case("the first key outweighs all others", {"lengths": [36], "scores": {0: 150.0}}),
-            Case("all scores far below zero", {"lengths": [19], "scores": {None: -230.0}}),
-            Case("a group of unlike queries", {"lengths": [20], "scores": {0: 150.0}, "quiet": True}),
+            Case("the first key outweighs all others", {"lengths": [36], "scores": {0: 110.0}}),
+            Case("all scores far below zero", {"lengths": [19], "scores": {None: -110.0}}),
+            Case("one score, a million below zero", {"lengths": [19], "scores": {None: -1e6}, "alike": True}),
+            Case("a group of unlike queries", {"lengths": [20], "scores": {0: 110.0}, "quiet": True}),
             Case("one token", {"lengths": [1], "kv_heads": 1}),
             Case("others", {"lengths": [5, 65], "kv_heads": 3, "group": 2, "page": 32, "width": 16}, hidden=True),
-            Case("the last key outweighs all others", {"lengths": [36, 9], "scores": {35: 150.0}}, hidden=True),
+            Case("the last key outweighs all others", {"lengths": [36, 9], "scores": {35: 110.0}}, hidden=True),
         ),
         inputs=_inputs,
         run=calls.decode,

@@ -39,5 +39,7 @@ def matmul(artifact: Any, arrays: Arrays) -> Arrays:
 
 def _lay_out(x: torch.Tensor, arrays: Arrays) -> torch.Tensor:
     if arrays["apart"]:
-        return torch.nn.functional.pad(x, (0, 5), value=torch.nan)[:, :-5]
+        rows = x.new_full((len(x), x.shape[1] + 5), torch.nan)
+        rows[:, :-5] = x
+        return rows[:, :-5]
     return x.T.contiguous().T if arrays["turned"] else x
