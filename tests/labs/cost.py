@@ -8,15 +8,16 @@ from pathlib import Path
 from mlsys_lab.checks.labinfo import find_lab
 from tests.labs.harness import PROJECT
 
-HOMES = ("solutions", "mlsys_lab/checks", "tests/labs")
+HOMES = ("solutions", "mlsys_lab/checks/deciding", "mlsys_lab/checks/learner", "tests/labs")
 
 
 def files_of(topic: str) -> list[Path]:
-    """Every file of a lab that somebody wrote: below HOMES the folders and modules that bear its name."""
+    """Every file of a lab that somebody wrote: in each of `HOMES` the folder or the module that bears its name."""
     lab = find_lab(topic)
     names = (lab.name, lab.topic.replace("-", "_"))
-    found = [path for home in HOMES for path in (PROJECT / home).rglob("*") if path.suffix in (".py", ".toml", ".diff")]
-    return sorted(path for path in found if {path.stem, *(folder.name for folder in path.parents)} & set(names))
+    homes = [home for folder in HOMES for home in (PROJECT / folder).iterdir() if home.stem in names]
+    files = [path for home in homes for path in (home, *home.rglob("*"))]
+    return sorted(path for path in files if path.suffix in (".py", ".toml", ".diff"))
 
 
 if __name__ == "__main__":
