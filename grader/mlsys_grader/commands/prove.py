@@ -5,7 +5,7 @@ examples:
   mlsys-grader prove autograd --workers 4
   mlsys-grader prove autograd --mutations        mistakes made by a machine, all of them
   mlsys-grader prove autograd --mutations --sample 100 --seed 3
-  mlsys-grader prove autograd --draws 1000       do right solutions lose points by bad luck?
+  mlsys-grader prove autograd --draws 1000       do right solutions lose points, do mutants pass by luck?
 
 Reference, blank, alternatives, mutants and mishaps go through the judge as submissions do, in the sandbox, with secret
 inputs. A false pass is a check that passes a mistake made for it; a false fail is a check that fails a right solution;
@@ -17,7 +17,8 @@ Each has to be killed by a check, or to be listed with the reason in tests/labs/
 
 With --draws, reference and alternatives are judged with inputs of that many seeds, in this process; a check that takes
 long has a minute of processor time for each of them (--draw-time). One draw in a thousand may cost a point. Each line
-ends with the largest share of a tolerance in use, where floats are compared: far from 100 %, no luck is needed.
+ends with the largest share of a tolerance in use, where floats are compared: far from 100 %, no luck is needed. Mutants
+are judged with up to a hundred inputs by the checks that have to fail them, and may pass with one of these.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from mlsys_lab.errors import InputError
 
 if TYPE_CHECKING:
     from mlsys_grader.proving.proof import Proved
+    from mlsys_grader.proving.trials import Trial
     from mlsys_grader.proving.variants import VariantsOf
 
 
@@ -53,13 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--mutations", action="store_true", help="judge mistakes made by a machine instead of variants")
     parser.add_argument("--sample", type=int, metavar="N", help="so many of the machine's mistakes (default: all)")
-    parser.add_argument("--draws", type=int, metavar="N", help="judge right solutions with inputs of so many seeds")
+    parser.add_argument("--draws", type=int, metavar="N", help="judge right code and mutants with inputs of N seeds")
     parser.add_argument(
         "--draw-time",
         type=float,
         default=60.0,
         metavar="SECONDS",
-        help="processor time that --draws gives each pair of solution and check (default: 60)",
+        help="processor time that --draws gives each pair of variant and check (default: 60)",
     )
     parser.add_argument("--seed", type=int, default=20, help="of the sample and of what is drawn (default: 20)")
     add_judging_arguments(parser)
@@ -99,16 +101,26 @@ def _run_mutations(args: argparse.Namespace) -> int:
 
 
 def _run_draws(args: argparse.Namespace) -> int:
-    """Judge right solutions with many inputs; a line for each check, one for each loss, and the counts."""
-    from mlsys_grader.proving.draws import try_draws
+    """Judge right solutions and mutants with many inputs; 1 where luck decides of more draws than may be."""
     from mlsys_grader.proving.trials import list_trials
 
     if args.mutations or args.sample is not None:
-        raise InputError("--draws are of right solutions", help="leave --mutations and --sample out")
+        raise InputError("--draws are of variants", help="leave --mutations and --sample out")
     if args.draws < 1:
         raise InputError("--draws must be at least 1", got=args.draws)
     lab = find_chosen_lab(args)
-    right = [trial for trial in list_trials(lab, _variants(args, lab)) if trial.right]
+    tried = list_trials(lab, _variants(args, lab))
+    hold = [
+        _draw_right(args, lab, [trial for trial in tried if trial.right]),
+        _draw_mutants(args, lab, [trial for trial in tried if trial.kind == "mutant"]),
+    ]
+    return 0 if all(hold) else 1
+
+
+def _draw_right(args: argparse.Namespace, lab: GradedLab, right: list[Trial]) -> bool:
+    """A line for each right solution and check, one for each loss, and the counts; whether they hold."""
+    from mlsys_grader.proving.draws import try_draws
+
     found = []
     for one in try_draws(lab.checks.checks, right, args.draws, seed=args.seed, limit_s=args.draw_time):
         found.append(one)
@@ -116,11 +128,27 @@ def _run_draws(args: argparse.Namespace) -> int:
         print(f"{one.check:24} {one.solution:28} {len(one.lost):4} of {one.tried} draws cost a point{used}", flush=True)
         for line in one.lost[:3]:
             print(f"    {line}")
-    tried, lost = sum(one.tried for one in found), sum(len(one.lost) for one in found)
+    draws, lost = sum(one.tried for one in found), sum(len(one.lost) for one in found)
     least, share = min(one.tried for one in found), max(one.share or 0.0 for one in found)
-    print(f"{lab.name}: {len(right)} right solutions, {tried:,} draws, at least {least} each: {lost} cost a point")
-    print(f"{lab.name}: at most {share:.2%} of a tolerance in use")
-    return 0 if all(one.holds for one in found) else 1
+    print(f"{lab.name}: {len(right)} right solutions, {draws:,} draws, at least {least} each: {lost} cost a point")
+    print(f"{lab.name}: at most {share:.2%} of a tolerance in use", flush=True)
+    return all(one.holds for one in found)
+
+
+def _draw_mutants(args: argparse.Namespace, lab: GradedLab, mutants: list[Trial]) -> bool:
+    """A line for each mutant that passes draws of a check that has to fail it, and the counts; whether they hold."""
+    from mlsys_grader.proving.draws import try_mutants
+
+    found = []
+    for one in try_mutants(lab.checks.checks, mutants, args.draws, seed=args.seed, limit_s=args.draw_time):
+        found.append(one)
+        if one.passed:
+            passed = f"{len(one.passed)} of {one.tried} draws let it pass, first seed {one.passed[0]}"
+            print(f"{one.check:24} {one.mutant}: {passed}", flush=True)
+    draws, least = sum(one.tried for one in found), min((one.tried for one in found), default=0)
+    lucky = sum(not one.holds for one in found)
+    print(f"{lab.name}: {len(mutants)} mutants, {draws:,} draws, at least {least} each: {lucky} pass by luck")
+    return not lucky
 
 
 def _run_variants(args: argparse.Namespace) -> int:

@@ -1,12 +1,13 @@
-"""`mlsys-grader prove --draws`: right solutions with many inputs, and what is said of those that lose by luck."""
+"""`mlsys-grader prove --draws`: variants with many inputs, and what is said of those that lose or pass by luck."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mlsys_grader.cli import main
-from mlsys_grader.proving.draws import Draws, try_draws
+from mlsys_grader.proving.draws import MUTANT_DRAWS, Draws, MutantDraws, try_draws, try_mutants
 from mlsys_grader.proving.trials import list_trials
 from mlsys_grader.proving.variants import VariantsOf
 from mlsys_lab.checks.labinfo import read_lab
@@ -16,12 +17,13 @@ VARIANTS = FIXTURES / "variants" / "tiny"
 
 
 @pytest.fixture
-def right(tiny):
-    return [
-        one
-        for one in list_trials(tiny, VariantsOf(read_lab(FIXTURES / "solutions" / "01-tiny"), VARIANTS))
-        if one.right
-    ]
+def trials(tiny):
+    return list_trials(tiny, VariantsOf(read_lab(FIXTURES / "solutions" / "01-tiny"), VARIANTS))
+
+
+@pytest.fixture
+def right(trials):
+    return [one for one in trials if one.right]
 
 
 def test_a_right_solution_that_loses_by_luck_is_found(tiny, right):
@@ -52,16 +54,39 @@ def test_how_near_a_tolerance_came_is_told(tiny, right):
     assert near.lost == () and 0.2 < near.share < 0.5
 
 
+def test_a_mutant_that_passes_by_luck_is_found(tiny, trials):
+    """A check whose oracle makes the same mistake where the first number drawn is below 1."""
+    double = tiny.checks["double"]
+    mutants = [one for one in trials if one.name == "the square instead of the double"]
+    lucky = replace(double, expect=lambda arrays: {"y": arrays["x"] * (arrays["x"] if arrays["x"][0] < 1 else 2)})
+    caught, passed = (next(try_mutants([check], mutants, 1000, seed=5, limit_s=60.0)) for check in (double, lucky))
+    assert (caught.tried, caught.passed, caught.holds) == (MUTANT_DRAWS, (), True)
+    assert passed.tried == MUTANT_DRAWS and 10 < len(passed.passed) < 98 and not passed.holds
+    assert min(passed.passed) >= 5, "seeds, not numbers of draws"
+
+
+def test_a_mutant_is_judged_by_the_checks_alone_that_have_to_fail_it(tiny, trials):
+    mutants = [one for one in trials if one.kind == "mutant"]
+    asked = [(one.mutant, one.check) for one in try_mutants(tiny.checks.checks, mutants, 1, seed=0, limit_s=60.0)]
+    assert sorted(asked) == sorted((one.name, check) for one in mutants for check in one.fails)
+
+
+def test_one_pass_in_a_hundred_may_be():
+    assert MutantDraws("it", "double", 100, (3,)).holds
+    assert not MutantDraws("it", "double", 99, (3,)).holds
+
+
 def test_the_command(tiny_labs, capsys):
     command = ["--labs", str(tiny_labs), "prove", "tiny", "--project", str(FIXTURES), "--variants", str(VARIANTS)]
     assert main([*command, "--draws", "5"]) == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[-2] == "01-tiny: 2 right solutions, 30 draws, at least 5 each: 0 cost a point"
-    assert out[-1].startswith("01-tiny: at most ") and out[-1].endswith("% of a tolerance in use")
-    assert len(out) == 2 + 2 * 3
+    assert out[-3] == "01-tiny: 2 right solutions, 30 draws, at least 5 each: 0 cost a point"
+    assert out[-2].startswith("01-tiny: at most ") and out[-2].endswith("% of a tolerance in use")
+    assert re.fullmatch(r"01-tiny: (\d+) mutants, \d+ draws, at least 5 each: 0 pass by luck", out[-1])
+    assert len(out) == 3 + 2 * 3
     for wrong, said in (
         (["--draws", "0"], "--draws must be at least 1: got 0"),
-        (["--draws", "5", "--mutations"], "--draws are of right solutions; help: leave --mutations and --sample out"),
+        (["--draws", "5", "--mutations"], "--draws are of variants; help: leave --mutations and --sample out"),
     ):
         assert main([*command, *wrong]) == 1
         assert capsys.readouterr().err == f"mlsys-grader: {said}\n"
