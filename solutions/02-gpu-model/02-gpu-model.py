@@ -65,7 +65,8 @@ import numpy as np
 #
 # **1a.** Write a function for each of these, which gives the pair (FLOPs, bytes):
 #
-# - `elementwise_work`: one output of n elements from `inputs` arrays of as many; `flops_each` FLOPs an element.
+# - `elementwise_work`: one output of n elements from `inputs` arrays of as many, which may be none; `flops_each` FLOPs an
+#   element.
 # - `softmax_work`: of each of `rows` rows of `columns` numbers: $m = \max_j x_j$, $e_j = \exp(x_j - m)$, $s = \sum_j
 #   e_j$, $y_j = e_j / s$.
 # - `layer_norm_work`: of each row: $\mu = (\sum_j x_j) / D$, $d_j = x_j - \mu$, $v = (\sum_j d_j \cdot d_j) / D$, $r =
@@ -77,9 +78,9 @@ import numpy as np
 #   constant; a softmax as above; and an output of H numbers, each a sum over all `tokens` of weight times value. There
 #   are only `kv_heads` heads of keys and values; a group of query heads shares one, and its bytes are read once.
 #
-# **1b.** `bound`: on a device that does `flops_per_s` at most and moves `bytes_per_s`, work of $F$ FLOPs and $b$ bytes
-# has the intensity $F / b$ and takes $\max(F / \pi,\ b / \beta)$ at least. The larger of the two limits: `"compute"` or
-# `"memory"` (`"compute"` where they are equal).
+# **1b.** `bound`: on a device that does `flops_per_s` at most and moves `bytes_per_s`, work of $F$ FLOPs (0 for a copy)
+# and $b$ bytes has the intensity $F / b$ and takes $\max(F / \pi,\ b / \beta)$ at least. The larger of the two limits:
+# `"compute"` or `"memory"` (`"compute"` where they are equal).
 #
 # **Size:** about 1, 1, 3, 1, 4 and 3 lines. **Cost:** none. But see what 1a says: 5 FLOPs for every 2 elements moved,
 # in softmax; a device that can do 295 for a byte waits.

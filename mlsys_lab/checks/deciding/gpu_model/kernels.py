@@ -97,6 +97,8 @@ CHECKS = (
             Case("one block", {"blocks": 1, "terms": 5}),
             Case("two blocks", {"blocks": 2, "terms": 3}),
             Case("three blocks", {"blocks": 3, "terms": 4}, hidden=True),
+            Case("a constant", {"blocks": 2, "terms": 1}, hidden=True),
+            Case("many terms", {"blocks": 1, "terms": 17}, hidden=True),
         ),
         inputs=_mixed_inputs,
         run=calls.mixed,

@@ -90,6 +90,9 @@ def _flight_inputs(rng: np.random.Generator, case: Case) -> Arrays:
             "units": np.array(128),
             "waiting": waiting,
         }
+    if case.params.get("slow"):  # a few bytes, and a part of one
+        slow, latency = np.array(rng.uniform(1e7, 9e7)), np.array(rng.uniform(2e-7, 9e-7))
+        return {"bytes_per_s": slow, "latency_s": latency, "units": np.array(2), "waiting": waiting}
     row = device(case.params["device"])
     latency_s = float(f"{rng.uniform(2e-7, 9e-7):.3g}")
     return {
@@ -183,6 +186,7 @@ CHECKS = (
             Case("an H100", {"device": "H100"}),
             Case("just enough", {"exact": True}),
             Case("another device", {"device": "A100 80GB"}, hidden=True),
+            Case("a slow memory", {"slow": True}, hidden=True),
         ),
         inputs=_flight_inputs,
         run=calls.in_flight,

@@ -60,7 +60,7 @@ LARGE = 2**16
 
 def _elementwise(t: Tally, n: int, inputs: int, flops_each: int) -> None:
     for i in range(n):
-        value = [t.read("input", place, i) for place in range(inputs)][-1]
+        value = [t.start(), *(t.read("input", place, i) for place in range(inputs))][-1]
         for _ in range(flops_each):
             value = value.step()
         t.write(value, "output", i)
@@ -186,11 +186,15 @@ def _shown(arrays: Arrays) -> str:
 
 DEVICES = (("H100", "bf16"), ("H100", "fp32"), ("A100 80GB", "fp16"), ("RTX 4090", "fp16"), ("T4", "fp16"))
 
+NEAR = {"just left": 1 - 2.0**-12, "just right": 1 + 2.0**-12, "a copy": 0.0}
+"""Parts of the ridge's intensity."""
 HIDDEN_DEVICES = (("H200", "fp8"), ("RTX 3090", "fp32"), ("A100 80GB", "bf16"))
 
 
 def _bound_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    """Pieces of work on rows of the device table, of three digits: left of the ridge, right of it, or upon it."""
+    """Pieces of work on rows of the device table, of three digits: left of the ridge, right of it, or upon it; or just
+    beside it, or without FLOPs.
+    """
     rows = []
     for name, precision in case.params.get("devices", DEVICES):
         peak, bandwidth = device(name).peak(precision), device(name).memory_bandwidth_bytes_per_s
@@ -199,8 +203,11 @@ def _bound_inputs(rng: np.random.Generator, case: Case) -> Arrays:
             size = 2.0 ** int(rng.integers(8, 20))
             rows.append([size * peak / bandwidth, size, peak, bandwidth])
             continue
-        low, high = {"left": (-5, -0.5), "right": (0.5, 4)}[case.params["side"]]
         size = float(f"{np.exp(rng.uniform(8, 24)):.3g}")
+        if case.params["side"] in NEAR:
+            rows.append([size * peak / bandwidth * NEAR[case.params["side"]], size, peak, bandwidth])
+            continue
+        low, high = {"left": (-5, -0.5), "right": (0.5, 4)}[case.params["side"]]
         flops = float(f"{size * peak / bandwidth * np.exp(rng.uniform(low, high)):.3g}")
         rows.append([flops, size, peak, bandwidth])
     return {"works": np.array(rows)}
@@ -213,7 +220,8 @@ def _bound_expect(arrays: Arrays) -> Arrays:
         compute_s, memory_s, name = flops / peak, size / bandwidth, calls.bound_call(row)
         least = f"least seconds from {name}"
         expected[f"intensity from {name}"] = np.array(float(flops / size))
-        expected |= likely(f"intensity from {name}", {"these are bytes per FLOP": float(size / flops)})
+        if flops:
+            expected |= likely(f"intensity from {name}", {"these are bytes per FLOP": float(size / flops)})
         expected[least] = np.array(float(max(compute_s, memory_s)))
         expected |= likely(
             least,
@@ -253,14 +261,16 @@ CHECKS = (
             Case(
                 "sizes of real models",
                 {
-                    "elementwise": [(2**25, 2**26), (2, 5), (3, 9)],
-                    "softmax": [(5000, 9000), (5000, 40_000)],
-                    "layer_norm": [(5000, 9000), (3000, 9000)],
+                    "elementwise": [(2**30, 2**31), (2, 5), (3, 9)],
+                    "softmax": [(5000, 9000), (100_000, 200_000)],
+                    "layer_norm": [(100_000, 200_000), (5000, 9000)],
                     "matmul": [(3000, 9000)] * 3,
-                    "decode_attention": [(9, 65), (3000, 9000), (3, 9), (3, 9), (65, 129)],
+                    "decode_attention": [(9, 65), (100_000, 200_000), (3, 9), (3, 9), (65, 129)],
                 },
                 hidden=True,
             ),
+            Case("nothing is read", {"elementwise": [(2, 60), (0, 1), (1, 9)]}, hidden=True),
+            Case("equal sizes", {"matmul": [(6, 7)] * 3, "softmax": [(6, 7)] * 2}, hidden=True),
         ),
         inputs=_work_inputs,
         run=calls.work,
@@ -281,6 +291,9 @@ CHECKS = (
             Case("short of bytes", {"side": "left"}),
             Case("short of FLOPs", {"side": "right"}),
             Case("on the ridge", {"side": "ridge", "devices": (("H100", "bf16"), ("A100 80GB", "fp16"))}),
+            Case("copies", {"side": "a copy"}),
+            Case("hardly short of bytes", {"side": "just left"}),
+            Case("hardly short of FLOPs", {"side": "just right"}, hidden=True),
             Case("other devices, short of bytes", {"side": "left", "devices": HIDDEN_DEVICES}, hidden=True),
             Case("other devices, short of FLOPs", {"side": "right", "devices": HIDDEN_DEVICES}, hidden=True),
         ),
