@@ -7,6 +7,10 @@ def shares(result):
 a, b = Value(x), Value(y)
 [(result.data, *shares(result)) for result in (a * b, a * a, 3 * a, a**p)]"""
 FUNCTIONS = """\
+try:
+    print("exp of 1000:", Value(1000.0).exp().data)
+except OverflowError as error:
+    print("exp of 1000:", error)
 below, at = Value(-abs(x)), Value(x)
 [(result.data, *(vjp(g) for _, vjp in result.edges)) for result in (below.exp(), at.tanh(), at.relu())]"""
 ORDER = """\
@@ -37,12 +41,14 @@ def gradients(f, g):
     a, b = Tensor(x, requires_grad=True), Tensor(y, requires_grad=True)
     result = f(a, b)
     backward(result, torch.as_tensor(g, dtype=result.dtype))
-    return result.data, a.grad, b.grad
+    grads = a.grad, b.grad
+    backward(result, torch.as_tensor(g, dtype=result.dtype))
+    return result.data, *grads, a.grad
 
 {
     "x * y": gradients(lambda x, y: x * y, g2),
     "(x * x).exp()": gradients(lambda x, y: (x * x * 0.5).exp(), g1),
-    "((x * x + 1) * 1e-12).log()": gradients(lambda x, y: ((x * x + 1.0) * 1e-12).log(), g1),
+    "((x * x + 1) * 1e-32).log()": gradients(lambda x, y: ((x * x + 1.0) * 1e-32).log(), g1),
     "(x * 0 + 70).exp()": gradients(lambda x, y: (x * 0.0 + 70.0).exp(), g1),
     "x.tanh()": gradients(lambda x, y: x.tanh(), g1),
     "(x * 4000).tanh()": gradients(lambda x, y: (x * 4000.0).tanh(), g1),
@@ -112,7 +118,7 @@ logits.data, [(layer.weight.grad, layer.bias.grad) for layer in model.layers]"""
 SGD = """\
 a, b = Tensor(p, requires_grad=True), Tensor(q, requires_grad=True)
 idle = Tensor(q, requires_grad=True)
-optimiser = SGD([idle, a, b], lr=rates[0].item(), momentum=momentum)
+optimiser = SGD([idle, b, a], lr=rates[0].item(), momentum=momentum)
 for i, rate in enumerate(rates.tolist()):
     if i > 0:
         optimiser.lr = rate

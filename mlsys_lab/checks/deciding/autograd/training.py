@@ -223,6 +223,7 @@ CHECKS = (
             Case("two layers", {"widths": (5, 7, 3), "batch": 4}),
             Case("one layer: no relu after it", {"widths": (4, 2), "batch": 3}),
             Case("four layers", {"widths": (3, 8, 5, 6, 2), "batch": 1}, hidden=True),
+            Case("all equally wide", {"widths": (4, 4, 4), "batch": 3}, hidden=True),
         ),
         inputs=_mlp_inputs,
         run=calls.forward_and_back,

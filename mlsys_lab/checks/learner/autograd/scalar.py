@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ ARITHMETIC: dict[str, Callable[[Any, Any, float], Any]] = {
 }
 
 ACCUMULATED = "calls of accumulate for x * y"
+FINITE = "whether exp of 1000 is a number"
 
 
 def _share(result: Any, operand: Any, g: float) -> float:
@@ -55,7 +57,15 @@ def functions(artifact: Any, arrays: Arrays) -> Arrays:
             raise InputError(f"{name} gives no Value", got=describe_value(result), expected="Value")
         got[name] = number(name, result.data)
         got[f"share of x in {name}"] = number(f"share of x in {name}", _share(result, x, float(arrays["g"])))
-    return got
+    return got | {FINITE: np.array(_is_finite(artifact))}
+
+
+def _is_finite(artifact: Any) -> bool:
+    """Whether the learner's exp gives a number for 1000, which a float cannot hold: no error, and not infinity."""
+    try:
+        return math.isfinite(number("exp of 1000", artifact.Value(1000.0).exp().data))
+    except OverflowError:
+        return False
 
 
 @storage_only

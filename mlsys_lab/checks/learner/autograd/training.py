@@ -51,7 +51,7 @@ def sgd(artifact: Any, arrays: Arrays) -> Arrays:
     A gradient of p may stay for another step.
     """
     p, q, idle = (artifact.Tensor(torch.from_numpy(arrays[n].copy()), requires_grad=True) for n in ("p", "q", "q"))
-    optimiser = artifact.SGD([idle, p, q], lr=float(arrays["rates"][0]), momentum=float(arrays["momentum"]))
+    optimiser = artifact.SGD([idle, q, p], lr=float(arrays["rates"][0]), momentum=float(arrays["momentum"]))
     columns = ("gradients of p", "kept", "gradients of q", "q rests", "rates")
     for i, (grad_p, kept, grad_q, rests, rate) in enumerate(zip(*(arrays[name] for name in columns), strict=True)):
         p.grad = p.grad if kept else torch.from_numpy(grad_p.copy())
