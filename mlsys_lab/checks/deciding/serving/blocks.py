@@ -186,7 +186,7 @@ def _expect_keys(arrays: Arrays) -> Arrays:
 
 
 def _code_of_keys(arrays: Arrays) -> str:
-    texts = ragged(arrays["tokens"], arrays["lengths"])
+    texts = calls.mixed_kinds(ragged(arrays["tokens"], arrays["lengths"]))
     page = int(arrays["page"])
     return f"texts = {texts}\nfor text in texts:\n    print(keys(text, {page}), len(keys(text, {2 * page})))"
 

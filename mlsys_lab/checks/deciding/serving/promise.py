@@ -65,8 +65,9 @@ def _seconds(arrays: Arrays, chunk: int | np.ndarray) -> np.ndarray:
 
 
 def _expect_budget(arrays: Arrays) -> Arrays:
-    within = _seconds(arrays, np.arange(1, MOST_TOKENS)) <= arrays["tpot_s"]
-    return {"tokens": np.array(int(arrays["asked"][0]) + max(1, int(within.sum())))}
+    seconds, writers = _seconds(arrays, np.arange(1, MOST_TOKENS)), int(arrays["asked"][0])
+    within = {"tokens": seconds <= arrays["tpot_s"], calls.SLOW: 2 * seconds <= arrays["tpot_s"]}
+    return {name: np.array(writers + max(1, int(one.sum()))) for name, one in within.items()}
 
 
 def _code_of_budget(arrays: Arrays) -> str:
@@ -79,6 +80,8 @@ def _code_of_budget(arrays: Arrays) -> str:
             "    pairs = sum(new * past + new * (new + 1) // 2 for new, past in parts)",
             f"    return max(compute_s(parts), memory_s(parts)) + {float(arrays['pair_s'])} * pairs",
             f"print(token_budget(clock, {writers}, {past}, {float(arrays['tpot_s'])}))",
+            "def slow(parts): return 2 * clock(parts)",
+            f"print(token_budget(slow, {writers}, {past}, {float(arrays['tpot_s'])}))",
         ]
     )
 

@@ -52,6 +52,17 @@ CONTINUOUS = (
                 "some are given up", Rules.CONTINUOUS, pool=(12, 3), limits=(3, 99), requests=16, over=20, gone=0.5
             ),
             make_case(
+                "equal texts, some are given up",
+                Rules.CONTINUOUS,
+                pool=(8, 3),
+                limits=(2, 99),
+                requests=16,
+                prompt=(3, 3),
+                over=6,
+                beginnings=1,
+                gone=0.5,
+            ),
+            make_case(
                 "many", Rules.CONTINUOUS, pool=(14, 4), limits=(5, 99), requests=50, over=70, gone=0.2, hidden=True
             ),
         ),
@@ -197,7 +208,16 @@ PREEMPTIVE = (
                 limits=(8, 40),
                 requests=8,
                 prompt=(4, 4),
-                writes=(9, 9),
+                writes=(12, 12),
+            ),
+            make_case(
+                "one that takes all memory",
+                Rules.PREEMPTIVE,
+                pool=(3, 4),
+                limits=(2, 20),
+                requests=3,
+                prompt=(9, 11),
+                writes=(2, 2),
             ),
             make_case("blocks of one token", Rules.PREEMPTIVE, pool=(20, 1), limits=(4, 9), requests=9, over=12),
             make_case(

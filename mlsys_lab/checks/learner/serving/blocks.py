@@ -62,11 +62,11 @@ def blocks(artifact: Any, arrays: Arrays) -> Arrays:
             answer = _allocate(manager)
             given.append(answer)
         elif what == FIND:
-            found = manager.find(("key", key))
+            found = manager.find(key)
             answer = -1 if found is None else int(whole("find(key)", found))
             given.append(answer)
         elif what == REGISTER:
-            manager.register(given[which], ("key", key))
+            manager.register(given[which], key)
         else:
             (manager.share if what == SHARE else manager.release)(given[which])
         answers.append(answer)
@@ -214,13 +214,19 @@ WIDE = "counts, in blocks twice as large"
 """How many keys texts have at another size of blocks."""
 
 
+def mixed_kinds(texts: list[list[int]]) -> list[list[int] | tuple[int, ...]]:
+    """The texts, every other one a tuple."""
+    return [tuple(text) if place % 2 else text for place, text in enumerate(texts)]
+
+
 def keys(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `keys` for several texts: a number for each key, in which two are equal where the keys are.
 
-    And how many keys each has in blocks twice as large, which keys that are kept by their texts do not tell.
+    Every other text is a tuple, which has the keys of a list. And how many keys each has in blocks twice as large,
+    which keys that are kept by their texts do not tell.
     """
     seen: dict[Any, int] = {}
-    texts = ragged(arrays["tokens"], arrays["lengths"])
+    texts = mixed_kinds(ragged(arrays["tokens"], arrays["lengths"]))
     found = [artifact.keys(text, int(arrays["page"])) for text in texts]
     if not all(isinstance(one, list | tuple) for one in found):
         raise InputError("keys gives no list", got=describe_value(found[0]), expected="a key for each full block")

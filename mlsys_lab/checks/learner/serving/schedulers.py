@@ -16,6 +16,7 @@ SCHEDULERS = ("Scheduler", "ChunkedScheduler", "PreemptiveScheduler", "PromisedS
 """Classes that cross as their places here."""
 WRITTEN = 5
 """Tokens that the stand-in for a model can write: 0 to WRITTEN - 1."""
+SLOW = "tokens, of steps that take twice as long"
 
 
 def following(tokens: list[int]) -> int:
@@ -163,7 +164,10 @@ def steps_to_first(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def token_budget(artifact: Any, arrays: Arrays) -> Arrays:
-    """Call `token_budget` with a clock: the slower of two lines, and some time for each token that another looks at."""
+    """Call `token_budget` with a clock: the slower of two lines, and some time for each token that another looks at.
+
+    Then with one that takes twice as long.
+    """
     compute_s, memory_s = (artifact.Clock(*line) for line in arrays["clocks"].tolist())
     pair_s = float(arrays["pair_s"])
 
@@ -173,5 +177,7 @@ def token_budget(artifact: Any, arrays: Arrays) -> Arrays:
         return max(float(compute_s(parts)), float(memory_s(parts))) + pair_s * pairs
 
     writers, past = arrays["asked"].tolist()
-    got = artifact.token_budget(clock, writers, past, float(number("tpot_s", arrays["tpot_s"])))
-    return {"tokens": whole("token_budget", got)}
+    tpot_s = float(number("tpot_s", arrays["tpot_s"]))
+    got = artifact.token_budget(clock, writers, past, tpot_s)
+    slow = artifact.token_budget(lambda parts: 2 * clock(parts), writers, past, tpot_s)
+    return {"tokens": whole("token_budget", got), SLOW: whole(SLOW, slow)}
