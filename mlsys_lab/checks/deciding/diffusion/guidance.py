@@ -37,17 +37,15 @@ def _draw_guided(rng: np.random.Generator, case: Case) -> Arrays:
         low, high = (float(ordered[place]) for place in interval)
     if case.params.get("outside"):
         low, high = 100.0, 200.0
+    if case.params.get("turned"):
+        low, high = float(sigma.max()), float(sigma.min())
     ends = np.array(low), np.array(high)
     if case.params.get("each"):
         ends = sigma * rng.choice([0.5, 1.5], B), sigma * rng.choice([1.6, 3.0], B)
-    return {
-        **draw_images(rng, case, "x"),
-        **draw_denoiser(rng, case),
-        "sigma": sigma,
-        "scale": scale,
-        "low": ends[0],
-        "high": ends[1],
-    }
+    drawn = {**draw_images(rng, case, "x"), **draw_denoiser(rng, case)}
+    if case.params.get("unnamed"):
+        drawn["label"][order[0]] = null_of(drawn)
+    return {**drawn, "sigma": sigma, "scale": scale, "low": ends[0], "high": ends[1]}
 
 
 def guided(denoise: Aging, x: np.ndarray, arrays: Arrays) -> np.ndarray:
@@ -99,6 +97,9 @@ CHECKS = (
             Case("single precision", {"shape": (4, 4), "interval": (0, 2), "dtype": "float32"}),
             Case("numbers without axes", {"shape": (5,), "dtype": "float32"}),
             Case("a scale of nearly 1", {"shape": (3, 2), "near": True}),
+            Case("levels of all sizes", {"shape": (40, 2), "levels": (1e-4, 1e4)}),
+            Case("an interval without a level", {"shape": (3, 2), "turned": True}, hidden=True),
+            Case("an image of no class", {"shape": (4, 2), "unnamed": True}, hidden=True),
             Case("many images", {"shape": (24, 2, 3), "interval": (4, 19), "plain": 5, "classes": 11}, hidden=True),
         ),
         inputs=_draw_guided,

@@ -30,9 +30,14 @@ def draw_images(rng: np.random.Generator, case: Case, *names: str) -> Arrays:
 
 
 def draw_levels(rng: np.random.Generator, case: Case) -> np.ndarray:
-    """A level for each image, (B,), from 0.05 to 20."""
-    levels: np.ndarray = np.exp(rng.uniform(np.log(0.05), np.log(20), case.params["shape"][0]))
+    """A level for each image, (B,), from 0.05 to 20 or as the case says."""
+    low, high = case.params.get("levels", (0.05, 20))
+    levels: np.ndarray = np.exp(rng.uniform(np.log(low), np.log(high), case.params["shape"][0]))
     return levels
+
+
+SMALL = (1e-5, 5e-4)
+"""Levels below any that a solution might take for 0."""
 
 
 def null_of(arrays: Arrays) -> int:

@@ -12,9 +12,9 @@ from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 
 
 def scales(sigma: np.ndarray, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """√ᾱ and √(1 - ᾱ) of each image."""
-    alpha_bar = column(1 / (1 + sigma**2), images)
-    return np.sqrt(alpha_bar), np.sqrt(1 - alpha_bar)
+    """√ᾱ and √(1 - ᾱ) of each image, to the last digit of low levels too."""
+    log = column(-np.log1p(sigma**2), images)  # of ᾱ
+    return np.exp(log / 2), np.sqrt(-np.expm1(log))
 
 
 def target(prediction: str, x0: np.ndarray, sigma: np.ndarray, noise: np.ndarray) -> np.ndarray:
@@ -55,7 +55,7 @@ def _code_of_predictions(arrays: Arrays) -> str:
 
 def _draw_weights_of_loss(rng: np.random.Generator, case: Case) -> Arrays:
     named = np.array(PREDICTIONS.index(case.params["prediction"]))
-    return {"sigma": draw_levels(rng, Case("", {"shape": (case.params["B"],)})), "prediction": named}
+    return {"sigma": draw_levels(rng, Case("", {"shape": (case.params["B"],), **case.params})), "prediction": named}
 
 
 def _expect_weights_of_loss(arrays: Arrays) -> Arrays:
@@ -105,8 +105,10 @@ CHECKS = (
             Case("noise", {"prediction": "epsilon", "B": 4}),
             Case("the image", {"prediction": "x0", "B": 3}),
             Case("v", {"prediction": "v", "B": 4}),
+            Case("noise, low levels", {"prediction": "epsilon", "B": 4, "levels": (5e-3, 9e-3)}),
             Case("noise, many levels", {"prediction": "epsilon", "B": 40}, hidden=True),
             Case("v, many levels", {"prediction": "v", "B": 40}, hidden=True),
+            Case("v, low levels", {"prediction": "v", "B": 4, "levels": (5e-3, 9e-3)}, hidden=True),
         ),
         inputs=_draw_weights_of_loss,
         run=calls.loss_weight,

@@ -43,10 +43,11 @@ def _posterior(x0: np.ndarray, x: np.ndarray, arrays: Arrays) -> tuple[np.ndarra
     """Mean and deviation from DDPM's ᾱ and β̃ (eq. 7) and DDIM's equation 12, over √ᾱ of the next level."""
     sigma, following, eta = (float(arrays[name]) for name in _STEP)
     now, then = 1 / (1 + sigma**2), 1 / (1 + following**2)
+    noisy = -math.expm1(-math.log1p(following**2))  # 1 - then, to the last digit
     beta = (1 / now - 1 / then) * now
-    drawn = eta**2 * (1 - then) / (1 - now) * beta
+    drawn = eta**2 * noisy / (1 - now) * beta
     noise = (math.sqrt(now) * x - math.sqrt(now) * x0) / math.sqrt(1 - now)
-    mean = math.sqrt(then) * x0 + math.sqrt(1 - then - drawn) * noise
+    mean = math.sqrt(then) * x0 + math.sqrt(noisy - drawn) * noise
     return mean / math.sqrt(then), math.sqrt(drawn / then)
 
 
@@ -64,26 +65,48 @@ def _expect_ddim(arrays: Arrays) -> Arrays:
 
 
 def _expect_heun(arrays: Arrays) -> Arrays:
-    denoise, x, label = Aging(arrays), arrays["x"].astype(np.float64), arrays.get("label")
+    denoise, x = Aging(arrays), arrays["x"].astype(np.float64)
     sigma, following = float(arrays["sigma"]), float(arrays["following"])
-    denoised = denoise(x, sigma, label)
-    end = denoised + following / sigma * (x - denoised)
-    if following:
-        noise = (x - denoised) / sigma, (end - denoise(end, following, label)) / following
+
+    def step(x: np.ndarray, sigma: float, following: float) -> np.ndarray:
+        denoised = denoise(x, sigma, arrays.get("label"))
+        end: np.ndarray = denoised + following / sigma * (x - denoised)
+        if not following:
+            return end
+        noise = (x - denoised) / sigma, (end - denoise(end, following, arrays.get("label"))) / following
         end = x + (following - sigma) * (0.5 * noise[0] + 0.5 * noise[1])
-    return {"x": end.astype(arrays["x"].dtype), **denoise.next_answer()}
+        return end
+
+    ends = {"x": step(x, sigma, following)}
+    step(2 * x, sigma, following)
+    ends[calls.OPPOSITE] = step(-2 * x, sigma, following)
+    if following:
+        ends[calls.ON] = step(-2 * x, following, following / 2)
+    return {name: end.astype(arrays["x"].dtype) for name, end in ends.items()} | denoise.next_answer()
 
 
 def _code_of_step(arrays: Arrays) -> str:
     centres, x = (f'torch.from_numpy(given["{name}"])' for name in ("centres", "x"))
     label = 'torch.from_numpy(given["label"])' if "label" in arrays else "None"
     between = f"{float(arrays['sigma'])!r}, {float(arrays['following'])!r}"
-    noisy = f', torch.from_numpy(given["noise"]), {float(arrays["eta"])!r}' if "noise" in arrays else ""
-    name = "ddim" if noisy else "heun"
-    return (
-        f"denoiser = AgingDenoiser({centres}, {float(arrays['spread'])!r})\n"
-        f"{name}_step(denoiser, {x}, {between}{noisy}, label={label})\n{CODE_OF_NEXT}"
-    )
+    made = f"denoiser = AgingDenoiser({centres}, {float(arrays['spread'])!r})"
+    if "noise" in arrays:
+        noisy = f'torch.from_numpy(given["noise"]), {float(arrays["eta"])!r}'
+        return f"{made}\nddim_step(denoiser, {x}, {between}, {noisy}, label={label})\n{CODE_OF_NEXT}"
+    on = f"{float(arrays['following'])!r}, {float(arrays['following'] / 2)!r}"
+    lines = [
+        made,
+        f"x, label = {x}, {label}",
+        f"first = heun_step(denoiser, x, {between}, label=label)",
+        "other = 2 * x",
+        f"unused = heun_step(denoiser, other, {between}, label=label)",
+        "other *= -1",
+        f"second = heun_step(denoiser, other, {between}, label=label)",
+    ]
+    if arrays["following"]:
+        lines.append(f"third = heun_step(denoiser, other, {on}, label=label)")
+    named = "first, second, third" if arrays["following"] else "first, second"
+    return "\n".join([*lines, f"{named}, {CODE_OF_NEXT}"])
 
 
 # --- Order ------------------------------------------------------------------------------------------------------------
@@ -157,6 +180,7 @@ CHECKS = (
             Case("down to 1", {"shape": (2, 3), "to": 1.0}),
             Case("single precision", {"shape": (4, 2), "dtype": "float32"}),
             Case("numbers without axes", {"shape": (4,), "dtype": "float32"}),
+            Case("nearly down to 0", {"shape": (2, 3), "to": 9e-4}, hidden=True),
             Case("many images", {"shape": (15, 3)}, hidden=True),
         ),
         inputs=_pick("x", "x0", *_STEP),
@@ -182,6 +206,7 @@ CHECKS = (
             Case("one image, without a label", {"shape": (1, 4), "none": True}),
             Case("single precision", {"shape": (3, 3), "dtype": "float32"}),
             Case("numbers without axes", {"shape": (4,), "dtype": "float32"}),
+            Case("nearly down to 0", {"shape": (2, 3), "to": 9e-4, "eta": 1}, hidden=True),
             Case("many images", {"shape": (22, 2, 2)}, hidden=True),
         ),
         inputs=_pick("x", "noise", "centres", "spread", "label", *_STEP),

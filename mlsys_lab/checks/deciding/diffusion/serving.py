@@ -8,7 +8,7 @@ import numpy as np
 
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.diffusion.guidance import guided
-from mlsys_lab.checks.deciding.diffusion.oracle import CODE_OF_NEXT, Aging, column, draw_denoiser, null_of
+from mlsys_lab.checks.deciding.diffusion.oracle import CODE_OF_NEXT, SMALL, Aging, column, draw_denoiser, null_of
 from mlsys_lab.checks.learner.diffusion import denoisers as calls
 from mlsys_lab.checks.learner.diffusion.denoisers import NEXT
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
@@ -19,7 +19,10 @@ def _draw_requests(rng: np.random.Generator, case: Case) -> Arrays:
     shape, dtype = case.params.get("shape", (2,)), case.params.get("dtype", "float64")
     grids = []
     for count in steps.tolist():
-        grid = np.sort(np.exp(rng.uniform(np.log(0.05), np.log(6), count + 1)))[::-1].copy()
+        low, high = case.params.get("levels", (0.05, 6))
+        grid = np.sort(np.exp(rng.uniform(np.log(low), np.log(high), count + 1)))[::-1].copy()
+        if case.params.get("first"):
+            grid[0] = case.params["first"]
         grid[-1] *= rng.random() < 0.3
         grids.append(grid)
     asked = []
@@ -29,9 +32,11 @@ def _draw_requests(rng: np.random.Generator, case: Case) -> Arrays:
     guidance = np.array(asked).reshape(-1, 3)
     for i, kind in enumerate(case.params.get("kinds", "")):
         guidance[i] = {"-": (1.0, 0.0, math.inf), "+": (guidance[i, 0], 0.0, math.inf), "i": guidance[i]}[kind]
-    many = Case("", {**case.params, "shape": (len(steps), *shape), "dtype": dtype})
+    drawn = draw_denoiser(rng, Case("", {**case.params, "shape": (len(steps), *shape), "dtype": dtype}))
+    if case.params.get("unnamed"):
+        drawn["label"][0] = null_of(drawn)
     return {
-        **draw_denoiser(rng, many),
+        **drawn,
         "noise": rng.standard_normal((len(steps), *shape)).astype(dtype),
         "grids": np.concatenate([*grids, np.empty(0)]),
         "steps": steps.astype(np.int64),
@@ -98,6 +103,10 @@ CHECKS = (
             Case("single precision", {"steps": (5, 2, 4), "slots": 2, "kinds": "-ii", "dtype": "float32"}),
             Case("numbers", {"steps": (2, 3, 2, 1, 4), "slots": 2, "kinds": "+-i-i", "shape": (), "dtype": "float32"}),
             Case("nobody asks", {"steps": (), "slots": 2}),
+            Case("hardly any noise", {"steps": (4, 2), "slots": 2, "kinds": "+-", "levels": SMALL}, hidden=True),
+            Case("levels below 1", {"steps": (3, 2), "slots": 2, "levels": (0.05, 0.9), "first": 1.0}, hidden=True),
+            Case("a crowd", {"steps": (2, 3) * 6, "slots": 11, "kinds": "+-" * 6}, hidden=True),
+            Case("one of no class", {"steps": (3, 2), "slots": 2, "kinds": "++", "unnamed": True}, hidden=True),
             Case(
                 "many",
                 {"steps": (7, 3, 9, 1, 4, 4, 12, 2, 5, 1, 6), "slots": 4, "kinds": "i+-ii-+i+-i", "classes": 9},

@@ -29,6 +29,7 @@ def _draw_network(rng: np.random.Generator, case: Case) -> Arrays:
 def _draw_losses(rng: np.random.Generator, case: Case) -> Arrays:
     label = {} if case.params.get("none") else {"label": rng.integers(0, CLASSES + 1, case.params["shape"][0])}
     drawn = draw_predictions(rng, case)
+    drawn["x0"] *= case.params.get("size", 1)
     return {name: drawn[name] for name in ("x0", "noise", "sigma", "prediction")} | _draw_network(rng, case) | label
 
 
@@ -114,7 +115,7 @@ def _draw_labels(rng: np.random.Generator, case: Case) -> Arrays:
         "label": rng.integers(0, 10, B),
         "uniforms": uniforms,
         "share": np.array(share),
-        "null": rng.integers(10, 1000, ()),
+        "null": np.array(case.params.get("null", rng.integers(10, 1000))),
     }
 
 
@@ -142,10 +143,12 @@ def _expect_average(arrays: Arrays) -> Arrays:
 
 def _code_of_average(arrays: Arrays) -> str:
     times, decay = int(arrays["times"]), float(arrays["decay"])
-    return f"""average = [torch.tensor(given[name]) for name in ("first", "second")]
-weights = [torch.tensor(given[name], requires_grad=True) for name in ("first_weight", "second_weight")]
+    return f"""average = [torch.from_numpy(given["first"].T.copy()).T, torch.from_numpy(given["second"].copy())]
+weights = [torch.tensor(given[f"{{name}}_weight"], requires_grad=name == "first") for name in ("first", "second")]
 for _ in range({times}):
     update_average(average, weights, {decay!r})
+for weight in weights:
+    weight.data.fill_(0)
 average"""
 
 
@@ -160,6 +163,7 @@ CHECKS = (
             Case("the image, without labels", {"prediction": "x0", "shape": (4, 3), "none": True}),
             Case("one image", {"prediction": "v", "shape": (1, 2, 2)}),
             Case("single precision", {"prediction": "epsilon", "shape": (3, 4), "dtype": "float32"}),
+            Case("levels of all sizes", {"prediction": "v", "shape": (9, 2), "levels": (1e-4, 1e3)}, hidden=True),
             Case("many images", {"prediction": "v", "shape": (29, 3, 2)}, hidden=True),
         ),
         inputs=_draw_losses,
@@ -182,6 +186,7 @@ CHECKS = (
             Case("none", {"B": 5, "share": 0.0}),
             Case("all", {"B": 5, "share": 1.0}),
             Case("numbers at the edge", {"B": 8, "share": 0.25, "tied": True}),
+            Case("null is 0", {"B": 9, "share": 0.5, "null": 0}),
             Case("many", {"B": 200, "share": 0.3}, hidden=True),
         ),
         inputs=_draw_labels,
@@ -223,6 +228,7 @@ CHECKS = (
             Case("three steps", {"prediction": "v", "shape": (3, 3), "steps": 3}),
             Case("noise, unequal sides", {"prediction": "epsilon", "shape": (2, 1, 2, 3), "steps": 2}),
             Case("the image", {"prediction": "x0", "shape": (5, 2), "steps": 4, "rate": 0.2}),
+            Case("large images", {"prediction": "v", "shape": (4, 3), "steps": 2, "size": 300}, hidden=True),
             Case("many steps", {"prediction": "v", "shape": (6, 2, 2), "steps": 12}, hidden=True),
         ),
         inputs=_draw_steps,

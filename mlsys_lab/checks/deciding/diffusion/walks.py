@@ -10,6 +10,7 @@ import numpy as np
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.diffusion.oracle import (
     CODE_OF_NEXT,
+    SMALL,
     Aging,
     column,
     draw_denoiser,
@@ -65,7 +66,8 @@ def _expect_directions(arrays: Arrays) -> Arrays:
 
 def _draw_walk(rng: np.random.Generator, case: Case) -> Arrays:
     S = case.params["S"]
-    grid = np.sort(np.exp(rng.uniform(np.log(0.05), np.log(6), S + 1)))[::-1].copy()
+    low, high = case.params.get("levels", (0.05, 6))
+    grid = np.sort(np.exp(rng.uniform(np.log(low), np.log(high), S + 1)))[::-1].copy()
     grid[-1] *= 0.0 if case.params.get("down", True) else 1.0
     drawn = {**draw_images(rng, case, "x"), **draw_denoiser(rng, case), "grid": grid}
     if not case.params.get("noisy"):
@@ -112,6 +114,7 @@ WALKS = (
     Case("one image, without a label", {"S": 3, "shape": (1, 2, 2), "none": True}),
     Case("single precision", {"S": 5, "shape": (3, 4), "dtype": "float32"}),
     Case("numbers without axes", {"S": 3, "shape": (4,), "dtype": "float32"}),
+    Case("hardly any noise", {"S": 3, "shape": (3, 2), "levels": SMALL, "down": False}, hidden=True),
     Case("many steps", {"S": 23, "shape": (5, 2, 3)}, hidden=True),
 )
 CHECKS = (
@@ -127,6 +130,7 @@ CHECKS = (
             Case("far from all means", {"shape": (5, 3), "K": 3, "far": 200.0}),
             Case("as many points as means", {"shape": (3, 3), "K": 3}),
             Case("single precision", {"shape": (4, 2), "K": 3, "dtype": "float32"}),
+            Case("hardly any noise", {"shape": (5, 2), "K": 4, "deviation": 2e-4, "levels": SMALL}, hidden=True),
             Case("many", {"shape": (19, 4), "K": 7}, hidden=True),
         ),
         inputs=_draw_mixture,
@@ -150,6 +154,7 @@ CHECKS = (
             Case("as many images as columns", {"shape": (3, 3)}),
             Case("single precision", {"shape": (3, 2, 2), "dtype": "float32"}),
             Case("numbers without axes", {"shape": (4,), "dtype": "float32"}),
+            Case("hardly any noise", {"shape": (4, 2), "levels": SMALL}),
             Case("many images", {"shape": (21, 1, 3)}, hidden=True),
         ),
         inputs=_draw_directions,

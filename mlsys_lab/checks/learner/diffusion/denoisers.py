@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -60,6 +61,7 @@ class Watched:
         return array("next answer", self(self.centres, torch.ones(len(self.centres), dtype=torch.float64)))
 
 
+OPPOSITE, ON = "x, of other images in the tensor of the call before", "x, of these from the next level on"
 NEXT = "what the denoiser says if called once more"
 """Shows how many calls were made, those whose answer goes nowhere too."""
 
@@ -77,8 +79,10 @@ def levels(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def edm_grid(artifact: Any, arrays: Arrays) -> Arrays:
-    """Call `edm_grid`, with the case's numbers as far as it has them."""
+    """Call `edm_grid`, with the case's numbers as far as it has them, twice: who has the first may write over it."""
     given = [float(arrays[name]) for name in ("sigma_min", "sigma_max", "rho") if name in arrays]
+    if isinstance(first := artifact.edm_grid(int(arrays["steps"]), *given), torch.Tensor):
+        first.fill_(-1)
     return {"grid": tensor("the grid", artifact.edm_grid(int(arrays["steps"]), *given))}
 
 
@@ -131,12 +135,18 @@ def ddim_step(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def heun_step(artifact: Any, arrays: Arrays) -> Arrays:
-    """Call `heun_step`: images at the next level."""
+    """Call `heun_step`: images at the next level, and those that other images in one tensor lead to."""
     (x,) = tensors(arrays, "x")
-    sigma, following = float(arrays["sigma"]), float(arrays["following"])
+    sigma, following, label = float(arrays["sigma"]), float(arrays["following"]), label_of(arrays)
     denoiser = Watched(artifact, arrays)
-    end = artifact.heun_step(denoiser, x, sigma, following, label_of(arrays))
-    return {"x": tensor("x", end), NEXT: denoiser.next_answer()}
+    got = {"x": tensor("x", artifact.heun_step(denoiser, x, sigma, following, label))}
+    other = 2 * x
+    artifact.heun_step(denoiser, other, sigma, following, label)
+    other.neg_()
+    got[OPPOSITE] = tensor("x", artifact.heun_step(denoiser, other, sigma, following, label))
+    if following:
+        got[ON] = tensor("x", artifact.heun_step(denoiser, other, following, following / 2, label))
+    return got | {NEXT: denoiser.next_answer()}
 
 
 def convergence(artifact: Any, arrays: Arrays) -> Arrays:
@@ -172,6 +182,8 @@ def guide(artifact: Any, arrays: Arrays) -> Arrays:
     interval = [
         torch.from_numpy(arrays[name]) if arrays[name].ndim else float(arrays[name]) for name in ("low", "high")
     ]
+    if arrays["low"].ndim == 0 and interval == [0.0, math.inf]:
+        interval = []  # as it is by default
     denoiser = Watched(artifact, arrays)
     got = artifact.guide(denoiser, x, sigma, label, scale, len(arrays["centres"]) - 2, *interval)
     return {"denoised": tensor("denoised", got), NEXT: denoiser.next_answer()}
@@ -185,6 +197,8 @@ def serve(artifact: Any, arrays: Arrays) -> Arrays:
     asked = [artifact.Request(*one, *how) for *one, how in given]
     denoiser = Watched(artifact, arrays)
     got = artifact.serve(denoiser, asked, len(arrays["centres"]) - 2, int(arrays["slots"]))
+    if len(asked) != len(noise):
+        raise InputError("serve changes the list of requests", got=f"{len(asked)} of {len(noise)}", expected="all")
     if not isinstance(got, list | tuple):
         raise InputError("serve gives no list", got=type(got).__name__, expected="a list of images")
     images = {f"image {i}": tensor("an image", image) for i, image in enumerate(got)}

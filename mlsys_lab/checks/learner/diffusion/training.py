@@ -103,14 +103,20 @@ def drop_labels(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def update_average(artifact: Any, arrays: Arrays) -> Arrays:
-    """Call `update_average` for tensors of different shapes, the weights with gradients: the average in its place."""
-    first, second = (torch.tensor(arrays[name]) for name in ("first", "second"))
-    weights = [torch.tensor(arrays[name], requires_grad=True) for name in ("first_weight", "second_weight")]
+    """Call `update_average` for a matrix that lies turned in memory and a vector, before the weights go on.
+
+    One of the weights has gradients, the other is frozen.
+    """
+    average = [torch.from_numpy(arrays["first"].T.copy()).T, torch.from_numpy(arrays["second"].copy())]
+    weights = [torch.tensor(arrays[f"{name}_weight"], requires_grad=name == "first") for name in ("first", "second")]
     for _ in range(int(arrays["times"])):
-        artifact.update_average([first, second], weights, float(arrays["decay"]))
-    if first.requires_grad or second.requires_grad:
+        artifact.update_average(average, weights, float(arrays["decay"]))
+    if any(mean.requires_grad for mean in average):
         raise InputError("the average tracks gradients", expected="an update under torch.no_grad()")
-    return {"first": first.numpy(), "second": second.numpy(), "weight": weights[0].detach().numpy()}
+    weight = weights[0].detach().numpy().copy()
+    for one in weights:
+        one.data.fill_(0)
+    return {"first": average[0].numpy(), "second": average[1].numpy(), "weight": weight}
 
 
 def train_step(artifact: Any, arrays: Arrays) -> Arrays:
