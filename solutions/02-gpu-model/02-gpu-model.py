@@ -65,8 +65,8 @@ import numpy as np
 #
 # **1a.** Write a function for each of these, which gives the pair (FLOPs, bytes):
 #
-# - `elementwise_work`: one output of n elements from `inputs` arrays of as many, which may be none; `flops_each` FLOPs an
-#   element.
+# - `elementwise_work`: one output of n elements from `inputs` arrays of as many, which may be none; `flops_each` FLOPs
+#   an element.
 # - `softmax_work`: of each of `rows` rows of `columns` numbers: $m = \max_j x_j$, $e_j = \exp(x_j - m)$, $s = \sum_j
 #   e_j$, $y_j = e_j / s$.
 # - `layer_norm_work`: of each row: $\mu = (\sum_j x_j) / D$, $d_j = x_j - \mu$, $v = (\sum_j d_j \cdot d_j) / D$, $r =
