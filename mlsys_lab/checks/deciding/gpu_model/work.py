@@ -249,7 +249,7 @@ CHECKS = (
             Case("layer norm", {"layer_norm": [(2, 9), (2, 20)]}),
             Case("matrix products", {"matmul": [(2, 9), (2, 9), (2, 9)]}),
             Case("attention of one new token", {"decode_attention": [(2, 4), (2, 9), (2, 4), (2, 4), (2, 6)]}),
-            Case("products of more than a float counts", {"matmul": [(2**18, 2**19)] * 3}),
+            Case("products of more than a float counts", {"matmul": [(2**20, 3 * 2**19)] * 3}),
             Case(
                 "one of each",
                 {
