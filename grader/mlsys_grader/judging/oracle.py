@@ -207,10 +207,8 @@ class Oracle:
 
     def _try_twice(self, check: Check, step: Callable[[], T]) -> T:
         """Take a step; once more in a fresh child where the first has ended: somebody else may have killed it."""
-        try:
+        with contextlib.suppress(_EndedError):
             return step()
-        except _EndedError:
-            pass
         try:
             return step()
         except _EndedError as ended:

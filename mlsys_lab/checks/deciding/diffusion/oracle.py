@@ -12,6 +12,8 @@ from mlsys_lab.checks.learner.spec import Arrays, Case
 
 AGE, CROWD = 0.05, 0.01
 """What the notebook's denoiser adds for each call before this one, and for each image of this call."""
+SMALL = (1e-5, 5e-4)
+"""Least and greatest level of cases in which a threshold would take all levels for 0."""
 
 
 CODE_OF_NEXT = "denoiser(denoiser.centres, torch.ones(len(denoiser.centres), dtype=torch.float64))"
@@ -30,14 +32,20 @@ def draw_images(rng: np.random.Generator, case: Case, *names: str) -> Arrays:
 
 
 def draw_levels(rng: np.random.Generator, case: Case) -> np.ndarray:
-    """A level for each image, (B,), from 0.05 to 20 or as the case says."""
-    low, high = case.params.get("levels", (0.05, 20))
-    levels: np.ndarray = np.exp(rng.uniform(np.log(low), np.log(high), case.params["shape"][0]))
+    """A level for each image, (B,), from 0.05 to 20 or within the case's `levels`."""
+    return _draw_within(rng, case.params.get("levels", (0.05, 20)), case.params["shape"][0])
+
+
+def draw_grid(rng: np.random.Generator, case: Case, steps: int) -> np.ndarray:
+    """Falling levels, (steps + 1,), from 6 to 0.05 or within the case's `levels`."""
+    return np.sort(_draw_within(rng, case.params.get("levels", (0.05, 6)), steps + 1))[::-1].copy()
+
+
+def _draw_within(rng: np.random.Generator, ends: tuple[float, float], count: int) -> np.ndarray:
+    """So many levels, all sizes between the ends alike."""
+    low, high = ends
+    levels: np.ndarray = np.exp(rng.uniform(np.log(low), np.log(high), count))
     return levels
-
-
-SMALL = (1e-5, 5e-4)
-"""Levels below any that a solution might take for 0."""
 
 
 def null_of(arrays: Arrays) -> int:

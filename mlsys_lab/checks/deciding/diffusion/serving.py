@@ -8,7 +8,15 @@ import numpy as np
 
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.diffusion.guidance import guided
-from mlsys_lab.checks.deciding.diffusion.oracle import CODE_OF_NEXT, SMALL, Aging, column, draw_denoiser, null_of
+from mlsys_lab.checks.deciding.diffusion.oracle import (
+    CODE_OF_NEXT,
+    SMALL,
+    Aging,
+    column,
+    draw_denoiser,
+    draw_grid,
+    null_of,
+)
 from mlsys_lab.checks.learner.diffusion import denoisers as calls
 from mlsys_lab.checks.learner.diffusion.denoisers import NEXT
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
@@ -19,8 +27,7 @@ def _draw_requests(rng: np.random.Generator, case: Case) -> Arrays:
     shape, dtype = case.params.get("shape", (2,)), case.params.get("dtype", "float64")
     grids = []
     for count in steps.tolist():
-        low, high = case.params.get("levels", (0.05, 6))
-        grid = np.sort(np.exp(rng.uniform(np.log(low), np.log(high), count + 1)))[::-1].copy()
+        grid = draw_grid(rng, case, count)
         if case.params.get("first"):
             grid[0] = case.params["first"]
         grid[-1] *= rng.random() < 0.3

@@ -14,6 +14,7 @@ from mlsys_lab.checks.deciding.diffusion.oracle import (
     Aging,
     column,
     draw_denoiser,
+    draw_grid,
     draw_images,
     draw_levels,
 )
@@ -66,8 +67,7 @@ def _expect_directions(arrays: Arrays) -> Arrays:
 
 def _draw_walk(rng: np.random.Generator, case: Case) -> Arrays:
     S = case.params["S"]
-    low, high = case.params.get("levels", (0.05, 6))
-    grid = np.sort(np.exp(rng.uniform(np.log(low), np.log(high), S + 1)))[::-1].copy()
+    grid = draw_grid(rng, case, S)
     grid[-1] *= 0.0 if case.params.get("down", True) else 1.0
     drawn = {**draw_images(rng, case, "x"), **draw_denoiser(rng, case), "grid": grid}
     if not case.params.get("noisy"):

@@ -186,15 +186,14 @@ def _shown(arrays: Arrays) -> str:
 
 DEVICES = (("H100", "bf16"), ("H100", "fp32"), ("A100 80GB", "fp16"), ("RTX 4090", "fp16"), ("T4", "fp16"))
 
-NEAR = {"just left": 1 - 2.0**-12, "just right": 1 + 2.0**-12, "a copy": 0.0}
-"""Parts of the ridge's intensity."""
 HIDDEN_DEVICES = (("H200", "fp8"), ("RTX 3090", "fp32"), ("A100 80GB", "bf16"))
+
+NEAR = {"just left": 1 - 2.0**-12, "just right": 1 + 2.0**-12, "a copy": 0.0}
+"""Intensities as parts of the ridge's, of cases in which it is not drawn."""
 
 
 def _bound_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    """Pieces of work on rows of the device table, of three digits: left of the ridge, right of it, or upon it; or just
-    beside it, or without FLOPs.
-    """
+    """Pieces of work on rows of the device table: left or right of the ridge, in three digits; upon it; or `NEAR`."""
     rows = []
     for name, precision in case.params.get("devices", DEVICES):
         peak, bandwidth = device(name).peak(precision), device(name).memory_bandwidth_bytes_per_s

@@ -21,7 +21,7 @@ ARITHMETIC: dict[str, Callable[[Any, Any, float], Any]] = {
 }
 
 ACCUMULATED = "calls of accumulate for x * y"
-FINITE = "whether exp of 1000 is a number"
+FINITE = "exp of 1000 is a number"
 
 
 def _share(result: Any, operand: Any, g: float) -> float:

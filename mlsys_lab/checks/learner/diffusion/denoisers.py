@@ -62,6 +62,7 @@ class Watched:
 
 
 OPPOSITE, ON = "x, of other images in the tensor of the call before", "x, of these from the next level on"
+"""Show what a step keeps for the next: it may go on from elsewhere."""
 NEXT = "what the denoiser says if called once more"
 """Shows how many calls were made, those whose answer goes nowhere too."""
 
@@ -79,11 +80,16 @@ def levels(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def edm_grid(artifact: Any, arrays: Arrays) -> Arrays:
-    """Call `edm_grid`, with the case's numbers as far as it has them, twice: who has the first may write over it."""
+    """Call `edm_grid` twice, with the case's numbers as far as it has them: what the second call gives.
+
+    Raises InputError where it lies in the memory of what the first one gave, which its caller may write over.
+    """
     given = [float(arrays[name]) for name in ("sigma_min", "sigma_max", "rho") if name in arrays]
-    if isinstance(first := artifact.edm_grid(int(arrays["steps"]), *given), torch.Tensor):
-        first.fill_(-1)
-    return {"grid": tensor("the grid", artifact.edm_grid(int(arrays["steps"]), *given))}
+    grids = [artifact.edm_grid(int(arrays["steps"]), *given) for _ in range(2)]
+    found = [tensor("the grid", grid) for grid in grids]
+    if np.shares_memory(*(grid.numpy() for grid in grids)):
+        raise InputError("edm_grid hands the same memory out twice", expected="a tensor of its own for each call")
+    return {"grid": found[1]}
 
 
 def q_sample(artifact: Any, arrays: Arrays) -> Arrays:
