@@ -57,7 +57,7 @@ TREES = (
     Case("six ranks", {"p": 6, "root": 0, "shape": (2,), "dtype": "float32"}),
     Case("one rank", {"p": 1, "root": 0, "shape": (3,)}),
     Case("nine ranks", {"p": 9, "root": 7, "shape": (1,)}),
-    Case("two ranks, large numbers", {"p": 2, "root": 1, "shape": (2,), "dtype": "int64", "large": True}),
+    Case("two ranks, large numbers", {"p": 2, "root": 1, "shape": (7,), "dtype": "int64", "large": True}),
 )
 HIDDEN_TREES = (
     Case("eight ranks and many numbers", {"p": 8, "root": 3, "shape": (307,), "dtype": "float32"}, hidden=True),

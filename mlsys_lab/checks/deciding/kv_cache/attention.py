@@ -28,18 +28,22 @@ def _expect_mask(arrays: Arrays) -> Arrays:
 
 
 def _draw_attention(rng: np.random.Generator, case: Case) -> Arrays:
-    """Queries, keys, values and a mask: causal, or any of which every query sees something."""
+    """Queries, keys, values and a mask: causal, or any of which every query sees something and not all."""
     p = case.params
     n, k, t, s, h = p["N"], p.get("K", p["N"]), p["T"], p["S"], p.get("H", 6)
     if p.get("any"):
         mask = rng.random((t, s)) < 0.5
-        mask[np.arange(t), rng.integers(0, s, t)] = True
+        seen, steps = rng.integers(1, s, (2, t))
+        mask[np.arange(t), seen] = True
+        mask[np.arange(t), (seen + steps) % s] = False
     else:
         mask = np.arange(s) <= np.arange(s - t, s)[:, None]
     drawn = {"q": rng.standard_normal((n, t, h)) * p.get("size", 1.0)}
     drawn |= {name: rng.standard_normal((k, s, h)) for name in ("keys", "values")}
-    if p.get("below"):  # every score far below 0, hidden ones far above those that are seen among them
+    if p.get("below"):  # scores far below 0; of the first key, which only the last query may see, far above the others
         drawn |= {"q": -3e4 * np.abs(drawn["q"]), "keys": np.abs(drawn["keys"])}
+        drawn["keys"][:, 0] *= 1e-3
+        mask[:-1, 0] = False
     return {name: x.astype(p.get("dtype", "float64")) for name, x in drawn.items()} | {"mask": mask}
 
 

@@ -219,7 +219,7 @@ BLOCKS = (
             Case("one block", {"count": 1, "steps": 12}),
             Case("a small pool, often empty", {"count": 4, "steps": 60}),
             Case("a larger pool", {"count": 12, "steps": 120}),
-            Case("a hundred thousand blocks", {"count": 100_000, "large": 4000}),
+            Case("a hundred thousand blocks", {"count": 100_000, "large": 12_000}),
             Case("many calls", {"count": 7, "steps": 300}, hidden=True),
         ),
         "Which list says who holds a block, and which says what can be given out? Do they always agree?",

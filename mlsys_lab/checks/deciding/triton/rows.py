@@ -73,7 +73,7 @@ CHECKS = (
             Case("one element", {"size": 1}),
             Case(
                 "half precision, with gates that nearly shut",
-                {"size": 19, "dtype": np.float16, "mean": -17.0, "spread": 1.0, "up": 3000.0},
+                {"size": 51, "dtype": np.float16, "mean": -17.0, "spread": 1.0, "up": 3000.0},
             ),
             Case("gates far from zero", {"size": 40, "spread": 100.0, "block": 32}),
             Case("another length", {"size": 53, "block": 8}, hidden=True),
