@@ -9,6 +9,7 @@ from html import escape
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
+from urllib.parse import quote
 
 import readings
 from docutils import nodes
@@ -84,8 +85,13 @@ def write_not_found(app: Sphinx, exception: Exception | None) -> None:
     if exception or app.builder.format != "html":
         return
     text = (Path(__file__).parent / "not_found.html").read_text("utf-8")
-    foot = app.config.html_theme_options.get("extra_footer", "")
-    for name, value in {"base": escape(_base(app)), "site": escape(app.config.project), "foot": foot}.items():
+    values = {
+        "base": escape(_base(app)),
+        "site": escape(app.config.project),
+        "icon": quote((Path(__file__).parents[1] / "_static" / "favicon.svg").read_bytes()),
+        "foot": app.config.html_theme_options.get("extra_footer", ""),
+    }
+    for name, value in values.items():
         text = text.replace(f"{{{name}}}", value)
     write_if_changed(Path(app.outdir) / "404.html", text.encode())
 

@@ -95,9 +95,10 @@ def test_the_sitemap_lists_every_page_once(site: Path) -> None:
 
 def test_the_page_for_wrong_addresses_leads_on_from_anywhere(site: Path) -> None:
     text = (site / "404.html").read_text("utf-8")
-    links = re.findall(r'href="([^"]+)"', text)
+    links = re.findall(r'<a href="([^"]+)"', text)
     assert links and all(link.startswith(BASE) for link in links)
     assert all(
         (BOOK / link.removeprefix(BASE).replace(".html", ".md")).is_file() for link in links if "search" not in link
     )
     assert "src=" not in text and "{" not in re.sub(r"<style>.*</style>", "", text, flags=re.S)
+    assert '<link rel="icon" href="data:image/svg+xml,%3Csvg' in text, "or a browser asks for one where there is none"
