@@ -22,6 +22,7 @@ from mlsys_grader.sandbox import sandbox as sandbox_module  # noqa: E402
 from mlsys_grader.sandbox.sandbox import Sandbox  # noqa: E402
 from mlsys_lab.checks.fresh import ONE_THREAD  # noqa: E402
 from mlsys_lab.checks.labinfo import find_lab  # noqa: E402
+from tests.grader.command_line import LAB  # noqa: E402
 from tests.grader.warm.launchers import Launchers  # noqa: E402
 from tests.warm.forks import ForkServer  # noqa: E402
 
@@ -153,3 +154,29 @@ def graded(graded_once, tmp_path) -> Course:
     """A copy of that course to change at will."""
     shutil.copytree(graded_once, tmp_path / "course")
     return Course.open(tmp_path / "course")
+
+
+@pytest.fixture
+def call(capsys, monkeypatch, tiny_labs, tmp_path):
+    """Run `mlsys-grader --course COURSE ARGUMENTS`: exit code, stdout, stderr. COURSE is `tmp_path/course`."""
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments, course=tmp_path / "course"):
+        capsys.readouterr()
+        code = main(["--course", str(course), "--labs", str(tiny_labs), *map(str, arguments)])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+@pytest.fixture
+def handed_in(call, hand_in, tmp_path):
+    """ada and bob have handed in; nothing is graded."""
+    for student in ("ada", "bob"):
+        folder = tmp_path / "hand-ins" / student
+        folder.mkdir(parents=True)
+        (folder / f"{LAB}.ipynb").write_text(json.dumps(hand_in()))
+    assert call("collect", tmp_path / "hand-ins", "--lab", "tiny") == (0, "2 new\n", "")
+    return tmp_path / "course"
