@@ -75,8 +75,9 @@ def make_profile(*, gpu: bool = False) -> str:
     if not gpu:
         masked.append(("mmap", 3, seccomp.MAP_SHARED_ANONYMOUS, seccomp.MAP_SHARED_ANONYMOUS))
     rules: list[dict[str, object]] = [
-        {**refuse, "names": list(seccomp.list_refused(gpu=gpu))},
+        {**refuse, "names": [name for name in seccomp.list_refused(gpu=gpu) if name != "seccomp"]},  # for the relay
         {"action": "SCMP_ACT_ERRNO", "errnoRet": 38, "names": ["clone3"]},
+        {"action": "SCMP_ACT_ERRNO", "errnoRet": 0, "names": list(seccomp.IDLE)},
     ]
     for name, index, mask, equal in masked:
         for bit in [equal] if equal else [1 << place for place in range(32) if mask >> place & 1]:
@@ -84,11 +85,17 @@ def make_profile(*, gpu: bool = False) -> str:
             rules.append({**refuse, "names": [name], "args": [compared]})
     for family in set(range(64)) - {*seccomp.FAMILIES, socket.AF_NETLINK}:
         rules.append({**refuse, "names": ["socket"], "args": [_is(0, family)]})
+    for family in set(range(64)) - {socket.AF_UNIX}:
+        rules.append({**refuse, "names": ["socketpair"], "args": [_is(0, family)]})
+    rules += [{**refuse, "names": ["socket"], "args": [_is(2, protocol)]} for protocol in seccomp.PROTOCOLS]
+    rules += [{**refuse, "names": ["prctl"], "args": [_is(0, option)]} for option in seccomp.OPTIONS]
     other_protocol = {"index": 2, "value": seccomp.NETLINK_ROUTE, "op": "SCMP_CMP_NE"}
     rules.append({**refuse, "names": ["socket"], "args": [_is(0, socket.AF_NETLINK), other_protocol]})
     rules += [{**refuse, "names": ["fcntl"], "args": [_is(1, command)]} for command in seccomp.LOCKS]
     taken_for_set = {"action": "SCMP_ACT_ERRNO", "errnoRet": 0, "names": ["setsockopt"]}
     rules += [{**taken_for_set, "args": [_is(1, socket.SOL_SOCKET), _is(2, option)]} for option in seccomp.BUFFERS]
+    zero_copy = [_is(1, socket.SOL_SOCKET), _is(2, seccomp.SO_ZEROCOPY)]
+    rules.append({**refuse, "names": ["setsockopt"], "args": zero_copy})
     machines = ["SCMP_ARCH_X86_64", "SCMP_ARCH_AARCH64"]
     return json.dumps({"defaultAction": "SCMP_ACT_ALLOW", "architectures": machines, "syscalls": rules})
 

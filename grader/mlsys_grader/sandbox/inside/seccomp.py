@@ -3,19 +3,21 @@
 Namespaces and capabilities decide what a process may reach; the filter takes away the kernel's doors that a lab never
 needs, so that a fault behind one of them is out of reach, and memory that no limit counts cannot be had. A refused call
 fails with EPERM, except that clone3 does not exist (ENOSYS), after which libc falls back to clone, whose flags a
-filter can read, and that sizes of sockets' buffers seem to be set. A call of a foreign architecture kills the process.
+filter can read, and that some calls seem to be done (`IDLE`, sizes of sockets' buffers). A call of a foreign
+architecture kills the process.
 
 Why numbers by hand and not names and libseccomp (tried with pyseccomp 0.1.2 on libseccomp 2.5.4): the filter is laid on
 inside, in bubblewrap and in containers alike, and there the library is not: in bubblewrap pyseccomp does not find it,
 the image of the containers has no pyseccomp, and where the judge runs on macOS there is none outside either, to build
 the filter and hand it in. bubblewrap itself does not need it, so it would be one more thing to install. Its comparisons
 are of 64 bits, though the kernel reads a socket's family as 32: `socket(40 | 1 << 32, ...)` gets past "equal to 40";
-"one of these bits" and "none of these families" become a rule each, 193 instructions in place of 103; and the number of
-seccomp(2) stays here all the same. A test holds every number below against libseccomp's own table, for both machines.
+"one of these bits" and "none of these families" become a rule each, and the filter grows by most of its length; and the
+number of seccomp(2) stays here all the same. A test holds every number below against libseccomp's own table, for both
+machines.
 
-Sources: seccomp(2), clone(2), mmap(2), fcntl(2), socket(7), address_families(7), and the kernel's
-Documentation/userspace-api/seccomp_filter.rst; numbers from asm/unistd_64.h (x86_64) and asm-generic/unistd.h
-(aarch64).
+Sources: seccomp(2), clone(2), mmap(2), fcntl(2), flock(2), vmsplice(2), prctl(2), socket(7), address_families(7), and
+the kernel's Documentation/userspace-api/seccomp_filter.rst; numbers from asm/unistd_64.h (x86_64) and
+asm-generic/unistd.h (aarch64).
 """
 
 from __future__ import annotations
@@ -119,7 +121,19 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {  # numbers on x86_64, on a
     "inotify_init1": (294, 26),
     "inotify_add_watch": (254, 27),
     "io_setup": (206, 0),
+    "vmsplice": (278, 75),  # a pipe would hold a huge page by one byte of it
+    "landlock_create_ruleset": (444, 444),
+    "landlock_add_rule": (445, 445),
+    "landlock_restrict_self": (446, 446),
+    "seccomp": (317, 277),  # once ours is on: each thread could lay on thousands
 }
+IDLE: dict[str, tuple[int, int]] = {
+    "flock": (73, 32),  # on a file that all jobs read: what one locks another would see
+    "sync": (162, 81),
+    "syncfs": (306, 267),
+    "fadvise64": (221, 223),  # throws out of memory what all jobs read
+}
+"""Calls that reach beyond the job, to the machine or to other jobs, and are taken for done: libraries make them."""
 FOR_CUDA = ("memfd_create",)
 """What NVIDIA's driver needs to start, besides shared memory without a file: let through where a job has a GPU.
 
@@ -127,20 +141,26 @@ No limit on a single process counts them; `inside.watch` counts what of them is 
 https://github.com/NVIDIA/OpenShell/issues/1696 (CUDA error 304 without it).
 """
 CLONE, CLONE3, MMAP, SOCKET, FCNTL = (56, 220), (435, 435), (9, 222), (41, 198), (72, 25)
-SETSOCKOPT = (54, 208)
-SECCOMP = (317, 277)
+SETSOCKOPT, SOCKETPAIR, PRCTL = (54, 208), (53, 199), (157, 167)
 NEW_NAMESPACES = 0x7E020000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET; NEWTIME cannot be asked of clone."""
 MAP_SHARED_ANONYMOUS, MAP_GROWSDOWN = 0x21, 0x100
 """RLIMIT_DATA counts neither. The lowest bit of MAP_SHARED and of MAP_SHARED_VALIDATE, and MAP_ANONYMOUS."""
 LOCKS = (6, 7, 37, 38, 1024, 1026)
 """Commands of fcntl(2) that leave records in the kernel, for one file as many as it has bytes: F_SETLK, F_SETLKW,
-F_OFD_SETLK, F_OFD_SETLKW; and F_SETLEASE, F_NOTIFY. A lock of flock(2) is one for an open file, and allowed."""
+F_OFD_SETLK, F_OFD_SETLKW; and F_SETLEASE, F_NOTIFY."""
 FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
 """Kinds of sockets that a job may open; AF_NETLINK besides, for the list of interfaces (getifaddrs) only."""
 NETLINK_ROUTE = 0
+PROTOCOLS = (33, 115, 132, 136, 256, 262)
+"""What of the internet's a job may not open: DCCP, L2TP, SCTP, UDP-Lite, SMC and MPTCP, doors that no lab needs."""
 BUFFERS = (socket.SO_SNDBUF, socket.SO_RCVBUF)
 """Options of a socket that are taken for set: how large its buffers may be is the machine's setting, on some 64 MiB."""
+SO_ZEROCOPY = 60
+"""An option of a socket that lets it hold huge pages by one byte of each, counted as one small page."""
+OPTIONS = (22, 62, 78)
+"""Of prctl(2): PR_SET_SECCOMP, as the call; PR_SCHED_CORE, which keeps others off a core; PR_FUTEX_HASH, whose table is
+memory of the kernel, as much as is asked for."""
 X32 = 0x40000000
 KILL, ERRNO, ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
 LOAD, JUMP_EQUAL, JUMP_AT_LEAST, JUMP_ANY_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
@@ -181,7 +201,10 @@ def _steps(column: int, audit: int, *, gpu: bool) -> list[_Step]:
         _Step(JUMP_EQUAL, SOCKET[column], then="socket"),
         _Step(JUMP_EQUAL, FCNTL[column], then="fcntl"),
         _Step(JUMP_EQUAL, SETSOCKOPT[column], then="option"),
+        _Step(JUMP_EQUAL, SOCKETPAIR[column], then="pair"),
+        _Step(JUMP_EQUAL, PRCTL[column], then="self"),
         _Step(JUMP_EQUAL, CLONE3[column], then="missing"),
+        *(_Step(JUMP_EQUAL, number[column], then="done") for number in IDLE.values()),
         *(_Step(JUMP_EQUAL, number, then="refuse") for number in refused if number is not None),
         _Step(RETURN, ALLOW),
         argument(0, label="clone"),
@@ -191,10 +214,18 @@ def _steps(column: int, audit: int, *, gpu: bool) -> list[_Step]:
         _Step(AND, MAP_SHARED_ANONYMOUS),
         _Step(JUMP_EQUAL, MAP_SHARED_ANONYMOUS, then="allow" if gpu else "refuse", otherwise="allow"),
         argument(0, label="socket"),
-        *(_Step(JUMP_EQUAL, family, then="allow") for family in FAMILIES),
+        *(_Step(JUMP_EQUAL, family, then="protocol") for family in FAMILIES),
         _Step(JUMP_EQUAL, socket.AF_NETLINK, otherwise="refuse"),
         argument(2),
         _Step(JUMP_EQUAL, NETLINK_ROUTE, then="allow", otherwise="refuse"),
+        argument(2, label="protocol"),
+        *(_Step(JUMP_EQUAL, protocol, then="refuse") for protocol in PROTOCOLS),
+        _Step(RETURN, ALLOW),
+        argument(0, label="pair"),
+        _Step(JUMP_EQUAL, socket.AF_UNIX, then="allow", otherwise="refuse"),
+        argument(0, label="self"),
+        *(_Step(JUMP_EQUAL, option, then="refuse") for option in OPTIONS),
+        _Step(RETURN, ALLOW),
         argument(1, label="fcntl"),
         *(_Step(JUMP_EQUAL, command, then="refuse") for command in LOCKS),
         _Step(RETURN, ALLOW),
@@ -202,6 +233,7 @@ def _steps(column: int, audit: int, *, gpu: bool) -> list[_Step]:
         _Step(JUMP_EQUAL, socket.SOL_SOCKET, otherwise="allow"),
         argument(2),
         *(_Step(JUMP_EQUAL, option, then="done") for option in BUFFERS),
+        _Step(JUMP_EQUAL, SO_ZEROCOPY, then="refuse"),
         _Step(RETURN, ALLOW, label="allow"),
         _Step(RETURN, ERRNO, label="done"),
         _Step(RETURN, ERRNO | errno.EPERM, label="refuse"),
@@ -242,7 +274,7 @@ def install(*, gpu: bool = False) -> None:
     buffer = ctypes.create_string_buffer(steps, len(steps))
     filtered = _Program(len(steps) // 8, ctypes.addressof(buffer))
     libc = ctypes.CDLL(None, use_errno=True)
-    number = SECCOMP[list(ARCHITECTURES).index(machine)]
+    number = REFUSED["seccomp"][list(ARCHITECTURES).index(machine)]
     if libc.syscall(number, SET_MODE_FILTER, ALL_THREADS, ctypes.byref(filtered)) != 0:
         failed = ctypes.get_errno()
         raise OSError(failed, f"seccomp filter: {os.strerror(failed)}")

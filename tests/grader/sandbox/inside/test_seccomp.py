@@ -43,9 +43,13 @@ class TestTheFilter:
     def test_refuses_what_is_listed_and_nothing_else(self, machine, column):
         listed = {numbers[column] for numbers in seccomp.REFUSED.values()}
         special = {numbers[column] for numbers in (seccomp.CLONE, seccomp.CLONE3, seccomp.MMAP, seccomp.SOCKET)}
-        special |= {seccomp.FCNTL[column], seccomp.SETSOCKOPT[column]}
+        special |= {numbers[column] for numbers in (seccomp.FCNTL, seccomp.SETSOCKOPT, seccomp.SOCKETPAIR)}
+        special |= {seccomp.PRCTL[column], *(numbers[column] for numbers in seccomp.IDLE.values())}
         for number in set(range(600)) - special:
             assert verdict(machine, number) == (REFUSE if number in listed else seccomp.ALLOW), number
+
+    def test_what_reaches_other_jobs_seems_to_be_done(self, machine, column):
+        assert {verdict(machine, numbers[column]) for numbers in seccomp.IDLE.values()} == {seccomp.ERRNO}
 
     def test_clone_makes_processes_and_threads_but_no_namespaces(self, machine, column):
         clone, fork, thread = seccomp.CLONE[column], 0x1200011, 0x3D0F00
@@ -69,6 +73,12 @@ class TestTheFilter:
             assert found == (seccomp.ALLOW if allowed else REFUSE)
             # the kernel reads 32 bits of it
             assert verdict(machine, seccomp.SOCKET[column], family | 1 << 32, 1, 0) == found
+            pair = verdict(machine, seccomp.SOCKETPAIR[column], family | 1 << 32, 1, 0)
+            assert pair == (seccomp.ALLOW if family == socket.AF_UNIX else REFUSE)
+        for family in (socket.AF_INET, socket.AF_INET6):
+            for protocol in range(300):
+                found = verdict(machine, seccomp.SOCKET[column], family, 1, protocol | 1 << 32)
+                assert found == (REFUSE if protocol in (33, 115, 132, 136, 256, 262) else seccomp.ALLOW), protocol
         assert verdict(machine, seccomp.SOCKET[column], socket.AF_NETLINK, 3, 12) == REFUSE  # the firewall's
 
     def test_a_file_has_descriptors_and_flags_but_no_locks_of_bytes(self, machine, column):
@@ -80,12 +90,19 @@ class TestTheFilter:
     def test_a_sockets_buffers_keep_their_size_and_all_else_of_it_can_be_set(self, machine, column):
         for level, option in ((1, 7), (1, 8), (1, 7 | 1 << 32), (1 | 1 << 32, 8)):
             assert verdict(machine, seccomp.SETSOCKOPT[column], 3, level, option) == seccomp.ERRNO  # as if it were done
-        for level, option in ((1, 2), (1, 9), (1, 15), (6, 1), (6, 7), (41, 8)):
+        for level, option in ((1, 2), (1, 9), (1, 15), (6, 1), (6, 7), (6, 60), (41, 8)):
             assert verdict(machine, seccomp.SETSOCKOPT[column], 3, level, option) == seccomp.ALLOW
+        assert verdict(machine, seccomp.SETSOCKOPT[column], 3, 1, 60 | 1 << 32) == REFUSE  # SO_ZEROCOPY
+
+    def test_of_itself_a_process_can_set_all_but_filters_cores_and_tables(self, machine, column):
+        for option in (*range(100), 0x53564D41, 0x59616D61):
+            found = verdict(machine, seccomp.PRCTL[column], option | 1 << 32)
+            assert found == (REFUSE if option in (22, 62, 78) else seccomp.ALLOW), option
 
     def test_with_a_gpu_cuda_can_start_and_all_else_is_as_without(self, machine, column):
         allowed = {seccomp.REFUSED[name][column] for name in seccomp.FOR_CUDA}
-        special = (seccomp.CLONE, seccomp.CLONE3, seccomp.MMAP, seccomp.SOCKET, seccomp.FCNTL, seccomp.SETSOCKOPT)
+        special = (seccomp.CLONE, seccomp.CLONE3, seccomp.MMAP, seccomp.SOCKET, seccomp.FCNTL)
+        special += (seccomp.SETSOCKOPT, seccomp.SOCKETPAIR, seccomp.PRCTL)
         for number in set(range(600)) - {numbers[column] for numbers in special}:
             expected = seccomp.ALLOW if number in allowed else verdict(machine, number)
             assert verdict(machine, number, gpu=True) == expected, number
@@ -106,7 +123,8 @@ def test_every_number_is_the_one_that_libseccomp_knows_by_that_name(machine, col
         pytest.skip("libseccomp is not installed")
     special = {"clone": seccomp.CLONE, "clone3": seccomp.CLONE3, "mmap": seccomp.MMAP, "socket": seccomp.SOCKET}
     special |= {"fcntl": seccomp.FCNTL, "setsockopt": seccomp.SETSOCKOPT}
-    named = {**seccomp.REFUSED, **special, "seccomp": seccomp.SECCOMP}
+    special |= {"socketpair": seccomp.SOCKETPAIR, "prctl": seccomp.PRCTL}
+    named = {**seccomp.REFUSED, **seccomp.IDLE, **special}
     found = {name: number_of(ctypes.c_uint32(seccomp.ARCHITECTURES[machine]), name.encode()) for name in named}
     assert -1 not in found.values()  # a name that it does not know at all
     assert {name: at if at >= 0 else None for name, at in found.items()} == {n: at[column] for n, at in named.items()}
@@ -148,6 +166,11 @@ NAMES = {
     "anonymous shared memory": f"call({seccomp.MMAP[COLUMN]}, 0, 4096, 3, 0x21, -1, 0)",
     "memory that grows down": f"call({seccomp.MMAP[COLUMN]}, 0, 4096, 3, 0x122, -1, 0)",
     "a lock of a byte": f"call({seccomp.FCNTL[COLUMN]}, os.open('/scratch/locked', os.O_CREAT | os.O_RDWR), 6, 0)",
+    "a huge page in a pipe": f"call({seccomp.REFUSED['vmsplice'][COLUMN]}, os.pipe()[1], 0, 0, 0)",
+    "rules of its own for files": f"call({seccomp.REFUSED['landlock_create_ruleset'][COLUMN]}, 0, 0, 1)",
+    "a larger table of waits": f"call({seccomp.PRCTL[COLUMN]}, 78, 1, 64, 0)",
+    "a pair of sockets of a cluster": f"call({seccomp.SOCKETPAIR[COLUMN]}, 30, 1, 0, 0)",
+    "a socket of many paths": f"call({seccomp.SOCKET[COLUMN]}, 2, 1, 262)",
     "a socket to the host": f"call({seccomp.SOCKET[COLUMN]}, 40, 1, 0)",
     "a socket to the host, its family with a higher bit": f"call({seccomp.SOCKET[COLUMN]}, 40 | 1 << 32, 1, 0)",
     "a socket of the kernel's ciphers": f"call({seccomp.SOCKET[COLUMN]}, 38, 5, 0)",
