@@ -134,7 +134,7 @@ class _Examination:
         """
         ask = self._ask_alone if check.memory_bytes is not None else self._ask_on
         try:
-            problem, tries = self._find_overspent() or ask(check), 1
+            problem, tries = ask(check), 1
             while problem is not None and tries <= problem.consequence.retries:
                 problem, tries = ask(check), tries + 1
         except Fault as fault:
@@ -224,6 +224,8 @@ class _Examination:
     def _ask_cases(self, processes: list[Process], check: Check, checks: Sequence[Check]) -> Problem | None:
         """Ask case after case; the first that goes wrong, or None. Adds to `processes` what there are too few of."""
         for case in check.cases:
+            if problem := self._find_overspent():
+                return problem
             self._oracle.draw_ahead(check, case)
             if not check.ranks and (problem := self._add(processes, 1, check, checks)):
                 return problem

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from mlsys_grader.judging.problem import Ending
@@ -29,6 +31,17 @@ PATIENCE = 20.0
 """Times a time limit by the clock, after which nobody waits on: other work may keep the machine from a submission."""
 
 
+@dataclass(frozen=True)
+class _Look:
+    """What a look at a process found, in seconds since something: how long it was waited for, had the processor, and
+    was kept from it; or the judge was, who then hears it late, as often as messages cross.
+    """
+
+    spent_s: float
+    cpu_s: float
+    waited_s: float
+
+
 class Process:
     """A process that was given one submission: only its kernels where `traced`, else all exported cells.
 
@@ -45,7 +58,8 @@ class Process:
         self.has_seen_hidden = False
         self.busy_s = self.worked_s = self._at_limit_s = 0.0
         self._time_factor = time_factor
-        self._asked_at = self._limit_s = self._last = 0.0
+        self._asked_at = self._limit_s = self._spent_s = self._look_s = 0.0
+        self._first_look: _Look | None = None
         self._most_bytes = 0
 
     def send_artifact(
@@ -104,8 +118,7 @@ class Process:
     def receive(self) -> wire.Frame:
         """Wait for the answer to what was sent last, until its time at work is over. Raises `wire.WireError`.
 
-        That may be a message of a rank, or a question to a partner, too: it has as much time again until the next, but
-        not without end.
+        That may be a message of a rank, or a question to a partner, too: these do not prolong its time.
         """
         try:
             self._await_answer()
@@ -113,7 +126,8 @@ class Process:
             return self.job.receive(most_bytes=self._most_bytes, deadline=deadline)
         finally:
             now = time.monotonic()
-            self.busy_s, self._asked_at = self.busy_s + now - self._asked_at, now
+            waited_s, self._asked_at = now - self._asked_at, now
+            self.busy_s, self._spent_s = self.busy_s + waited_s, self._spent_s + waited_s
 
     def settle(self) -> None:
         """Find out how much of the time that it was waited for it was at work; before it is let go.
@@ -130,21 +144,31 @@ class Process:
     def _await_answer(self) -> None:
         """Return when something has come. Raises `wire.DeadlineError` for a process that has been at work too long.
 
+        Seconds count in which it was waited for since it was asked, those before each of its messages too.
+        """
+        while True:
+            spent_s = self._spent_s + time.monotonic() - self._asked_at
+            if spent_s >= self._look_s:  # also if something has come: or one piece after another could come in time
+                self._look(spent_s)
+            if select.select([self.job.channel], [], [], max(0.0, self._look_s - spent_s))[0]:
+                return
+
+    def _look(self, spent_s: float) -> None:
+        """Look whether the process has been at work too long, and say when to look again.
+
         That is reckoned from the first look on, when as much time has passed as it may be at work.
         """
-        last = self._last
-        look_at, first = self._asked_at + self._limit_s + GRACE_S, None
-        while not select.select([self.job.channel], [], [], max(0.0, look_at - time.monotonic()))[0]:
-            now, used = time.monotonic(), self.job.time_used()
-            worked_s = 0.0
-            if used is not None:
-                first = first or (now, used)
-                waited_s = used.waited_s - first[1].waited_s
-                worked_s = max(used.cpu_s - first[1].cpu_s, now - first[0] - waited_s)
-            if now >= last or worked_s >= self._limit_s:
-                self._at_limit_s += self._limit_s
-                raise wire.DeadlineError("it has been at work too long")
-            look_at = min(last, now + max(LOOK_S, self._limit_s - worked_s)) if used is not None else last
+        last_s = PATIENCE * self._limit_s + GRACE_S
+        used, worked_s = self.job.time_used(), 0.0
+        if used is not None:
+            look = _Look(spent_s, used.cpu_s, used.waited_s + read_own_wait_s())
+            self._first_look = first = self._first_look or look
+            passed_s, waited_s = look.spent_s - first.spent_s, look.waited_s - first.waited_s
+            worked_s = max(look.cpu_s - first.cpu_s, passed_s - waited_s)
+        if spent_s >= last_s or worked_s >= self._limit_s:
+            self._at_limit_s += self._limit_s
+            raise wire.DeadlineError("it has been at work too long")
+        self._look_s = min(last_s, spent_s + max(LOOK_S, self._limit_s - worked_s)) if used is not None else last_s
 
     def explain(self, error: wire.WireError, who: str) -> tuple[Mismatch, Ending]:
         """Why no answer came to what was sent last, told of `who`, the part of the submission that was to give it."""
@@ -165,9 +189,21 @@ class Process:
 
     def _send(self, kind: str, meta: dict[str, Any], arrays: Arrays, check: Check) -> None:
         self._asked_at, self._limit_s = time.monotonic(), check.time_limit_s * self._time_factor
-        self._last = self._asked_at + PATIENCE * self._limit_s + GRACE_S
+        self._spent_s, self._look_s, self._first_look = 0.0, self._limit_s + GRACE_S, None
         self._most_bytes = check.answer_bytes
         self.job.send(kind, meta, arrays, deadline=self._asked_at + self._limit_s + GRACE_S)
+
+
+def read_own_wait_s() -> float:
+    """Seconds that threads of this process, the judge's, were ready to run while others did; 0 where nobody counts."""
+    waits = (_read_words(path)[1:2] for path in Path("/proc/self/task").glob("*/schedstat"))
+    return sum(int(wait[0]) for wait in waits if wait) / 1e9
+
+
+def _read_words(path: Path) -> list[str]:
+    with contextlib.suppress(OSError):  # the thread has ended
+        return path.read_text(encoding="ascii").split()
+    return []
 
 
 def read_trouble(reply: wire.Frame) -> Mismatch:

@@ -1,5 +1,7 @@
 import json
 import re
+import socket
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -9,11 +11,13 @@ from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.intake.submission import read_submission
 from mlsys_grader.judging import judge as module_of_judge
 from mlsys_grader.judging import oracle
+from mlsys_grader.judging import process as module_of_process
 from mlsys_grader.judging import verdict as module
 from mlsys_grader.judging.judge import DEATHS, judge
 from mlsys_grader.judging.oracle import Oracles, draw_seed
 from mlsys_grader.judging.process import Process
 from mlsys_grader.judging.verdict import deny_all
+from mlsys_grader.sandbox.inside import wire
 from mlsys_grader.sandbox.launcher import Job, TimeUsed
 from mlsys_grader.sandbox.sandbox import Sandbox
 from mlsys_lab.checks.learner.spec import Mismatch
@@ -212,6 +216,35 @@ def test_of_the_time_that_was_waited_for_it_the_share_at_work_counts(busy_s, use
     process.busy_s = busy_s
     process.settle()
     assert process.worked_s == pytest.approx(worked_s)
+
+
+def test_messages_do_not_prolong_the_time_of_a_question(tiny, monkeypatch):
+    """Asleep between two messages, a process is at work: of all together as long as it may without any."""
+    monkeypatch.setattr(module_of_process, "GRACE_S", 0.2)
+    ours, theirs = socket.socketpair()
+    told = SimpleNamespace(
+        channel=ours,
+        send=lambda *_, **__: None,
+        receive=lambda **_: wire.receive(ours),
+        time_used=lambda: TimeUsed(cpu_s=0.0, waited_s=0.0),
+    )
+    process = Process(told, traced=False, time_factor=1.0)
+    check, over = replace(tiny.checks.checks[0], time_limit_s=0.4), threading.Event()
+
+    def talk():
+        while not over.wait(0.1):
+            wire.send(theirs, wire.Frame("question"))
+
+    with ours, theirs:
+        process.send_case(check, {}, 0)
+        talking = threading.Thread(target=talk)
+        talking.start()
+        with pytest.raises(wire.DeadlineError, match="too long"):
+            for _ in range(100):
+                process.receive()
+        over.set()
+        talking.join()
+    assert 0.9 < process.busy_s < 5
 
 
 def test_a_submission_that_has_taken_its_time_loses_what_is_left(verdicts, monkeypatch, tiny):

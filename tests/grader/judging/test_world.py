@@ -139,14 +139,14 @@ def test_what_goes_wrong_costs_the_check_alone_and_is_told(verdicts, name):
 
 
 def test_no_rank_ends_itself_by_the_clock(verdicts):
-    """Asleep, or in wait for another, a program may take 24 times a rank's limit: what ends it is the judge's look."""
+    """Asleep, or in wait for another, a program may take 18 times a rank's limit: what ends it is the judge's look."""
     slow = """\
 import time
 
 
 def shift(rank, x):
     def rest():
-        time.sleep(0 if rank.rank else 0.6)
+        time.sleep(0 if rank.rank else 0.45)
 
     rest()
     request = rank.isend(x, (rank.rank + 1) % rank.size)
