@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 MEMORY, PROCESSOR, SOCKETS = "too much memory", "too much processor time", "too many sockets"
@@ -35,10 +35,11 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Use:
-    """What one process holds, in bytes, and the processor seconds of it and of its children that are gone."""
+    """What one process holds, in bytes, and its processor seconds, with those of children that it has waited for."""
 
     memory_bytes: int
     data_bytes: int
+    own_s: float
     cpu_s: float
 
 
@@ -55,6 +56,8 @@ class Watch:
         self._proc, self._pid = proc, pid
         self._start: Use | None = None
         self._most_bytes = self._most_cpu_s = 0.0
+        self._last_s: dict[int, float] = {}  # by process, its own processor seconds when it was last looked at
+        self._gone_s = 0.0
 
     def begin(self, pipe: int) -> None:
         """Read the budget that the child announced, and what it holds already, which is the launcher's doing."""
@@ -72,14 +75,15 @@ class Watch:
         if self._start is None:
             return ""
         inherited = self._start.memory_bytes
-        uses = [use for pid in self._tree() if (use := self._use(pid)) is not None]
+        found = self._find_uses()
+        uses = list(found.values())
         sockets, everybodys_bytes = self._count_sockets()
         queued_bytes = self._sum_queues() if everybodys_bytes > QUIET_BYTES else 0
         own = queued_bytes + sum(max(0, use.memory_bytes - inherited) for use in uses)
         everything = sum(use.memory_bytes for use in uses)
         if own > self._most_bytes or everything > self._most_bytes + inherited + INHERITED_BYTES:
             return MEMORY
-        if sum(use.cpu_s for use in uses) > self._most_cpu_s:
+        if self._sum_cpu_s(found) > self._most_cpu_s:
             return PROCESSOR
         return SOCKETS if sockets > MOST_SOCKETS else ""
 
@@ -88,11 +92,25 @@ class Watch:
 
         Where the kernel does not count the latter (CONFIG_SCHED_INFO) they are 0.
         """
-        pids = list(self._tree())
-        cpu_s = sum(use.cpu_s for pid in pids if (use := self._use(pid)) is not None)
-        threads = [f"{pid}/task/{thread}" for pid in pids for thread in self._threads(pid)]
+        found = self._find_uses()
+        threads = [f"{pid}/task/{thread}" for pid in found for thread in self._threads(pid)]
         waits = (self._read(f"{thread}/schedstat").split()[1:2] for thread in threads)
-        return cpu_s, sum(int(wait[0]) for wait in waits if wait) / 1e9
+        return self._sum_cpu_s(found), sum(int(wait[0]) for wait in waits if wait) / 1e9
+
+    def _find_uses(self) -> dict[int, Use]:
+        return {pid: use for pid in self._tree() if (use := self._use(pid)) is not None}
+
+    def _sum_cpu_s(self, uses: Mapping[int, Use]) -> float:
+        """Processor seconds of all processes, of those that are gone too.
+
+        The kernel adds these to whoever waited for them, but drops them where a parent says that it never will: then
+        what they had used at the last look counts.
+        """
+        for pid, last_s in self._last_s.items():
+            if pid not in uses or uses[pid].own_s < last_s:  # its number may be another's by now
+                self._gone_s += last_s
+        self._last_s = {pid: use.own_s for pid, use in uses.items()}
+        return max(sum(use.cpu_s for use in uses.values()), sum(self._last_s.values()) + self._gone_s)
 
     def _tree(self) -> Iterator[int]:
         """All descendants: who loses its parent becomes the child of the job's first process."""
@@ -122,7 +140,8 @@ class Watch:
         if not stat:
             return None
         size = {name: int(lines.get(name, "0").split()[0]) << 10 for name in (*PRIVATE, "VmData")}
-        return Use(sum(size[name] for name in PRIVATE), size["VmData"], sum(map(int, stat[11:15])) / TICKS)
+        own, with_children = sum(map(int, stat[11:13])) / TICKS, sum(map(int, stat[11:15])) / TICKS
+        return Use(sum(size[name] for name in PRIVATE), size["VmData"], own, with_children)
 
     def _count_sockets(self) -> tuple[int, int]:
         """Sockets of every kind in the job's network namespace, and bytes that TCP holds on the whole machine."""

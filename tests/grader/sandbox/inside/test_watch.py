@@ -1,5 +1,6 @@
 import json
 import os
+import select
 import subprocess
 import sys
 
@@ -139,5 +140,30 @@ def test_a_watch_counts_memory_beyond_what_was_there_at_the_start():
     found, running = watched("held = bytearray(b'1' * (200 << 20)); print(1, flush=True); import time; time.sleep(600)")
     running.stdout.read(2)
     assert found.excess() == watch.MEMORY
+    running.kill()
+    running.communicate()
+
+
+CHAIN = """\
+import os, signal, sys, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for _ in range(12):
+    if os.fork() == 0:
+        end = time.process_time() + 0.1
+        while time.process_time() < end: pass
+        os._exit(0)
+    time.sleep(0.2)
+print(1, flush=True)
+time.sleep(600)"""
+
+
+def test_what_children_had_used_counts_where_nobody_waits_for_them():
+    """The kernel adds a child's time to its parent's when that waits for it, and drops it else."""
+    found, running = watched(CHAIN)
+    told = select.select([running.stdout], [], [], 0.01)
+    while not told[0]:
+        found.time_used()
+        told = select.select([running.stdout], [], [], 0.01)
+    assert found.time_used()[0] > 0.5
     running.kill()
     running.communicate()
