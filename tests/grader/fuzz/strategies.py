@@ -86,7 +86,8 @@ def replaced(draw, document) -> bytes:
     return dumped(document)
 
 
-SHAPES = st.lists(st.integers(-1, 9) | st.sampled_from([2**31, 2**63, 10**30, True, 1.0, None]), max_size=10)
+SHAPES = st.lists(st.integers(-1, 9) | st.sampled_from([2**22, 2**31, 2**63, 10**30, True, 1.0, None]), max_size=10)
+SHAPES |= st.lists(st.sampled_from([0, 1, 2**22]), max_size=8)  # of nothing, but long
 ENTRIES = st.lists(st.lists(VALUES, max_size=4), max_size=4) | st.lists(
     st.tuples(TEXT, st.sampled_from([*DTYPES, "object", "O", "U4", "complex64"]), SHAPES), max_size=4
 )

@@ -13,6 +13,7 @@ import json
 import math
 import socket
 import struct
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -169,6 +170,9 @@ def _array_entry(entry: object, limits: Limits) -> tuple[str, np.dtype[Any], tup
         raise WireError(f"array {name!r} has more than {limits.dims} dimensions")
     # A zero elsewhere in the shape would hide an absurd extent from the byte count: each is bounded by itself.
     if not all(type(extent) is int and 0 <= extent <= limits.array_bytes for extent in shape):
+        raise WireError(f"array {name!r} has an impossible shape")
+    # Of an array of no entries NumPy takes the other extents together, and raises where no index could hold that.
+    if math.prod(extent or 1 for extent in shape) * DTYPES[dtype].itemsize > sys.maxsize:
         raise WireError(f"array {name!r} has an impossible shape")
     return name, DTYPES[dtype], tuple(shape)
 

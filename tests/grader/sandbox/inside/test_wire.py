@@ -87,6 +87,8 @@ def test_other_dtypes_are_not_sent(pair, array):
         raw(listing(["x", "float64", [2**40]])),
         raw(listing(["x", "float64", [0, 2**70]])),
         raw(listing(["x", "float64", [2**20, 2**20]])),
+        raw(listing(["x", "float64", [0, 2**22, 2**22, 2**22]])),
+        raw(listing(["x", "int8", [2**22, 2**22, 2**22, 0]])),
         raw(listing(["x\n", "float64", [0]])),
         raw(listing(["", "float64", [0]])),
         raw(listing([7, "float64", [0]])),
