@@ -19,6 +19,7 @@ def _refuse_gradients(*_: Any, **__: Any) -> NoReturn:
 def _without_autograd() -> Iterator[None]:
     with (
         torch.inference_mode(),
+        torch.autograd.graph.saved_tensors_hooks(_refuse_gradients, _refuse_gradients),
         mock.patch.object(torch.autograd, "_engine_run_backward", _refuse_gradients),
         mock.patch.object(torch.autograd.graph, "_engine_run_backward", _refuse_gradients),
         mock.patch.object(forward_ad, "enter_dual_level", _refuse_gradients),
@@ -27,5 +28,6 @@ def _without_autograd() -> Iterator[None]:
 
 
 storage_only = _without_autograd()
-"""Decorates every call: torch records nothing (inference mode), and whoever leaves that mode finds both its engines, of
-reverse and of forward mode, refusing to run. So all gradients come from the learner's engine."""
+"""Decorates every call: torch records nothing (inference mode), and whoever leaves that mode finds that torch may keep
+no tensor for a backward pass, by whichever of its doors it would be asked for one, and that its engines of reverse and
+of forward mode refuse to run. So gradients come from the learner's engine."""
