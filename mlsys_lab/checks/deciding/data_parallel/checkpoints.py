@@ -64,8 +64,8 @@ def _expect_run(arrays: Arrays) -> Arrays:
     count, size = len(optimizer.weights), count_bytes(optimizer.weights)
     padded = count_padded_bytes(optimizer.weights, p)
     gathers = 3 + 2 * (2 * steps - stop + 1)  # three loadings, and one step besides those that are told
-    told["in the end, position"] = first["position"] + 1
-    told |= {f"in the end, loaded: w{i}": w for i, w in enumerate(optimizer.weights)}
+    told[f"{calls.DOUBLED}position"] = first["position"] + 1
+    told |= {f"{calls.DOUBLED}loaded: w{i}": 2 * w for i, w in enumerate(optimizer.weights)}
     return expect_ranks(
         [told] * p,
         total_bytes=(p - 1) * (4 * size + gathers * padded),

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from mlsys_lab.comm.rank import Rank
 
 
+DOUBLED = "from a part whose weights were doubled, "
+"""How the answers are named that the last part leads to."""
+
+
 def _read_parts(arrays: Arrays) -> list[dict[str, torch.Tensor]]:
     """The parts of a checkpoint, whose entries are arrays named "weights of 0" and so on, in order of rank."""
     names = [name.removesuffix(" of 0") for name in arrays if name.endswith(" of 0")]
@@ -63,7 +67,7 @@ def _require_tensor(name: str, one: Any) -> None:
 def resume(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     """Train, save, lose everything, and twice load and train on, with random noise: all weights after each step.
 
-    What is saved in the end is loaded once more.
+    What is saved in the end is loaded once more, its weights doubled: they come out of the part, not from elsewhere.
     """
     torch.manual_seed(int(arrays["seed"]))
     weights, data, stop = leaves(arrays), torch.from_numpy(arrays["data"]), int(arrays["stop"])
@@ -73,7 +77,7 @@ def resume(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     most = -(-sum(weight.numel() for weight in weights) // rank.size)
     answers |= _describe(part, most)
     _go_astray(optimizer, weights)
-    for again in ("", "again, ", "in the end, "):
+    for again in ("", "again, ", DOUBLED):
         torch.manual_seed(0)
         weights = [torch.full_like(weight, 7.0).requires_grad_() for weight in weights]
         optimizer = make_optimizer(artifact, rank, arrays, weights)
@@ -81,10 +85,12 @@ def resume(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
         answers |= {f"{again}position": whole("position", position)}
         position += 1  # as training counts, which leaves the part as it is
         answers |= told(f"{again}loaded: w", (weight.detach() for weight in weights))
-        if again != "in the end, ":
+        if again != DOUBLED:
             answers |= _train(optimizer, weights, data[stop:], f"{again}later step")
         if again == "again, ":
-            part = artifact.save_state(optimizer, int(position))
+            saved = artifact.save_state(optimizer, int(position))
+            answers |= _describe(saved, most)
+            part = {name: 2 * one if name == "weights" else one for name, one in saved.items()}
     return answers
 
 
