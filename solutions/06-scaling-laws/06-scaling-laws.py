@@ -150,7 +150,8 @@ for name, mine, exponent in (("evenly", evenly, 0.5), ("Kaplan", kaplan, 0.73)):
 #
 # - `fit_power_law(x, y)`: $(k, p)$ of $y = k x^p$ by least squares in logarithms;
 # - `isoflop_minima(flops, n_params, loss)`: all runs of all budgets in one heap, in no order. Runs of one budget have
-#   exactly equal `flops`. Three arrays come back, one entry for each budget that has a minimum, budgets rising;
+#   exactly equal `flops`. Three arrays come back, one entry for each budget that has a minimum, budgets rising (three
+#   empty ones where none has);
 # - `isoflop_optimum(flops, n_params, loss, target_flops)`: the N and D that the law advises for a target.
 #
 # **Size:** about 2, 8 and 4 lines.
@@ -176,7 +177,7 @@ def isoflop_minima(flops: np.ndarray, n_params: np.ndarray, loss: np.ndarray) ->
             found.append((budget, *isoflop_minimum(n_params[runs], loss[runs])))
         except ValueError:
             continue
-    return tuple(np.array(found).T)
+    return tuple(np.array(found).reshape(-1, 3).T)
     ### END SOLUTION
 
 

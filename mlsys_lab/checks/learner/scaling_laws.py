@@ -54,18 +54,20 @@ def minima(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def optimum(artifact: Any, arrays: Arrays) -> Arrays:
-    """Call `isoflop_optimum`: parameters and tokens for a budget beyond the sweep."""
-    given = (arrays["flops"], arrays["n_params"], arrays["loss"], float(arrays["target"]))
-    return numbers("isoflop_optimum", artifact.isoflop_optimum(*given), "n_params", "tokens")
+    """Call `isoflop_optimum`: parameters and tokens for a budget, after other runs with the same target."""
+    flops, n_params, loss, target = arrays["flops"], arrays["n_params"], arrays["loss"], float(arrays["target"])
+    artifact.isoflop_optimum(flops, 2 * n_params, loss, target)
+    return numbers("isoflop_optimum", artifact.isoflop_optimum(flops, n_params, loss, target), "n_params", "tokens")
 
 
 # --- Task 3: the parametric form --------------------------------------------------------------------------------------
 
 
 def objective(artifact: Any, arrays: Arrays) -> Arrays:
-    """Call `objective`: its value and gradient at a point."""
-    given = (arrays["theta"], arrays["n_params"], arrays["tokens"], arrays["loss"], float(arrays["delta"]))
-    got = artifact.objective(*given)
+    """Call `objective`: its value and gradient at a point, which a second call elsewhere leaves as they are."""
+    runs = (arrays["n_params"], arrays["tokens"], arrays["loss"], float(arrays["delta"]))
+    got = artifact.objective(arrays["theta"], *runs)
+    artifact.objective(0.9 * arrays["theta"], *runs)
     value, gradient = pair("objective", got, "value", "gradient")
     return {"value": number("the value", value), "gradient": column("the gradient", gradient)}
 
@@ -109,23 +111,35 @@ def picky(x: np.ndarray) -> float:
     return float(x.mean())
 
 
+def flawed(x: np.ndarray) -> float:
+    """One over the mean of a column, which is wrong about columns without its first row: it says that theirs is 0."""
+    return 1 / float(x.mean() if (x == 0).any() else 0)
+
+
 def entries(*columns: np.ndarray) -> float:
     """How many entries some columns have."""
     return float(sum(len(column) for column in columns))
 
 
-STATISTICS: dict[str, Callable[..., float]] = {one.__name__: one for one in (mean, median, slope, picky, entries)}
+STATISTICS: dict[str, Callable[..., float]] = {
+    one.__name__: one for one in (mean, median, slope, picky, flawed, entries)
+}
 """Statistics by name. Any other name is that of one which gives the number of its call, from 0 on."""
 
 
 def bootstrap(artifact: Any, arrays: Arrays) -> Arrays:
-    """Call `bootstrap`: the two ends of a statistic's interval."""
+    """Call `bootstrap`: the two ends of a statistic's interval, or that the statistic's own mistake came out."""
     named, turns = str(bytes(arrays["statistic"]), "ascii"), itertools.count()
     statistic = STATISTICS.get(named, lambda *_: float(next(turns)))
     given = tuple(arrays[name] for name in "xyz" if name in arrays)
     rng = np.random.default_rng(int(arrays["seed"]))
     before = rng.bit_generator.state
-    got = artifact.bootstrap(statistic, given, int(arrays["resamples"]), float(arrays["level"]), rng)
+    try:
+        got = artifact.bootstrap(statistic, given, int(arrays["resamples"]), float(arrays["level"]), rng)
+    except ZeroDivisionError:
+        if named != flawed.__name__:
+            raise
+        return {"stopped": np.array(True)}
     if rng.bit_generator.state == before:
         raise InputError("`bootstrap` draws nothing from `rng`", got="rows of another origin", expected="rows by `rng`")
     return numbers("bootstrap", got, "low", "high")

@@ -35,6 +35,15 @@ def turn(*columns):
     return float(next(turns))
 """
 """The statistic that gives the number of its call, so that nothing is left to chance: all resamples lie in a row."""
+STOPS_CODE = """\
+def stops():
+    try:
+        {call}
+    except ZeroDivisionError:
+        return True
+    return False
+"""
+"""Whether a mistake of the statistic's own comes out."""
 RANKS_OFF = 2.0
 """How far off an end may be among them: percentiles are told by several rules, which differ by a rank."""
 ZERO = 1e-9
@@ -177,7 +186,7 @@ def _interval_inputs(rng: np.random.Generator, case: Case) -> Arrays:
         arrays["y"] = 2 * x + 0.5 * rng.standard_normal(rows)
     if statistic == "entries":
         arrays |= {"y": -x, "z": x * x}
-    if statistic == "picky":
+    if statistic in ("picky", "flawed"):
         x = np.abs(x) + 1
         x[-1] = 0
     return {key: np.asarray(value) for key, value in arrays.items()} | {"x": x}
@@ -189,7 +198,8 @@ def _statistic_code(arrays: Arrays) -> list[str]:
     code = TURN_CODE if name == TURN else inspect.getsource(calls.STATISTICS[name])
     columns = "".join(f'given["{column}"], ' for column in "xyz" if column in arrays)
     resamples, level, seed = (arrays[number].item() for number in ("resamples", "level", "seed"))
-    return [code, f"bootstrap({name}, ({columns}), {resamples}, {level}, np.random.default_rng({seed}))"]
+    call = f"bootstrap({name}, ({columns}), {resamples}, {level}, np.random.default_rng({seed}))"
+    return [code, STOPS_CODE.format(call=call), "stops()"] if name == "flawed" else [code, call]
 
 
 def _samples(arrays: Arrays) -> np.ndarray:
@@ -215,6 +225,8 @@ def _samples(arrays: Arrays) -> np.ndarray:
 def _interval_expect(arrays: Arrays) -> Arrays:
     """Between which values each end must lie: percentiles somewhat below and above the one asked for."""
     level, resamples, bands = float(arrays["level"]), int(arrays["resamples"]), {}
+    if bytes(arrays["statistic"]) == b"flawed":
+        return {"stopped": np.array(True)}
     if bytes(arrays["statistic"]) == b"entries":
         return dict.fromkeys(("low", "high"), np.full(2, 3.0 * len(arrays["x"])))
     if bytes(arrays["statistic"]) == TURN.encode():
@@ -228,6 +240,11 @@ def _interval_expect(arrays: Arrays) -> Arrays:
 
 
 def _interval_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
+    if got.keys() != expected.keys():
+        ends = ("an interval", "the statistic's ZeroDivisionError")
+        return Mismatch("only a ValueError leaves a resample out", *(ends if "stopped" in expected else ends[::-1]))
+    if "stopped" in expected:
+        return None
     for name, (least, most) in expected.items():
         end = float(got[name])
         slack = 1e-9 * (abs(least) + abs(most))
@@ -247,6 +264,7 @@ PARAMETRIC_CHECKS = (
             Case("residuals below δ", {"runs": 6, "noise": 2e-4, "off": (1.0, 1.0), "delta": 0.01}),
             Case("residuals on both sides of δ", {"runs": 30, "noise": 2e-3, "off": (1.0, 1.0), "delta": 1e-3}),
             Case("far from any law", {"runs": 12, "noise": 0.01, "off": (0.3, 2.0), "delta": 1e-3}),
+            Case("a single run", OFF_SCALE | {"runs": 1}),
             Case("where powers overflow", OFF_SCALE | {"shift": 900.0}),
             Case("where each run's powers are of another scale", OFF_SCALE | {"runs": 20, "rise": 1000.0}),
             Case("where powers vanish", OFF_SCALE | {"shift": -900.0, "delta": 0.02}, hidden=True),
@@ -301,6 +319,7 @@ INTERVAL_CHECKS = (
             Case("a statistic that some resamples do not have", {"statistic": "picky", "rows": 9, "level": 0.5}),
             Case("a median", {"statistic": "median", "rows": 31, "level": 0.8}),
             Case("how many entries three columns have", {"statistic": "entries", "rows": 8, "level": 0.8}),
+            Case("a statistic that divides by zero", {"statistic": "flawed", "rows": 9, "level": 0.8}),
             Case(
                 "0, 1, 2, … for one resample after the other",
                 {"statistic": TURN, "rows": 5, "level": 0.7, "resamples": 1500},

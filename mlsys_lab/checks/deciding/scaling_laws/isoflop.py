@@ -38,17 +38,17 @@ def power_law(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
 # --- isoflop_minimum ------------------------------------------------------------------------------------------------
 
 
-def _valley(rng: np.random.Generator, sizes: int, noise: float) -> Arrays:
+def _valley(rng: np.random.Generator, sizes: int, noise: float, depth: float = 1.0) -> Arrays:
     """One budget: loss against ln N, steeper for small models than for large ones, the sizes in no order."""
     x = np.linspace(-1.8, 1.8, sizes) + rng.uniform(-0.1, 0.1, sizes)
-    loss = rng.uniform(2, 4) + rng.uniform(0.06, 0.1) * (x - rng.uniform(-0.4, 0.4)) ** 2 * (1 - 0.05 * x)
+    loss = rng.uniform(2, 4) + depth * rng.uniform(0.06, 0.1) * (x - rng.uniform(-0.4, 0.4)) ** 2 * (1 - 0.05 * x)
     order = rng.permutation(sizes)
     n_params = rng.uniform(1e8, 1e9) * np.exp(x)
     return {"n_params": n_params[order], "loss": (loss + noise * rng.standard_normal(sizes))[order]}
 
 
 def _minimum_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    arrays = _valley(rng, case.params["sizes"], case.params.get("noise", 0.0))
+    arrays = _valley(rng, case.params["sizes"], case.params.get("noise", 0.0), case.params.get("depth", 1.0))
     if again := case.params.get("again", 0):  # more runs of one size, and one of the worst size that went wrong
         row = np.append(np.full(again, 0), arrays["loss"].argmax())
         off = np.append(rng.uniform(1, 1.02, again), 1.08)
@@ -124,20 +124,27 @@ def _power_expect(arrays: Arrays) -> Arrays:
 
 
 def _sweep(rng: np.random.Generator, case: Case) -> Arrays:
-    """Runs at several budgets, all in one heap; `off` budgets tried only models that are far too small."""
+    """Runs at several budgets, all in one heap; `off` budgets tried only models that are far too small.
+
+    Every budget tries sizes of one ladder. `scatter` moves best sizes and losses up and down, out of any law.
+    """
     budgets = rng.uniform(1e18, 9e18) * rng.uniform(3, 5) ** np.arange(case.params["budgets"])
     if case.params.get("near"):
-        budgets[-1] = 1.03 * budgets[-2]
+        budgets[-1] = (1 + 1e-6) * budgets[-2]
     exponent, off = rng.uniform(0.4, 0.6), rng.permutation(len(budgets))[: case.params.get("off", 0)]
+    scatter, step = case.params.get("scatter", 0.1), 0.5
     rows = []
     for i, flops in enumerate(budgets):
-        best = 3e8 * (flops / 1e19) ** exponent * rng.uniform(0.9, 1.1)
-        n_params = best * np.exp(np.linspace(-1.7, 1.7, 8) - (4.0 if i in off else 0.0))
-        loss = 1.8 + 1.2 * (flops / 1e19) ** -0.15 + 0.07 * np.log(n_params / best) ** 2
+        best = 3e8 * (flops / 1e19) ** exponent * np.exp(rng.uniform(-scatter, scatter))
+        rungs = np.floor(np.log(best) / step) + np.arange(-3, 5) - (8 if i in off else 0)
+        n_params = np.exp(step * rungs)
+        loss = 1.8 + 1.2 * (flops / 1e19) ** -0.15 * np.exp(rng.uniform(-scatter, scatter) / 4)
+        loss = loss + 0.07 * np.log(n_params / best) ** 2
         rows.append(np.stack([np.full(8, flops), n_params, loss * np.exp(0.002 * rng.standard_normal(8))]))
     flops, n_params, loss = np.concatenate(rows, axis=1)[:, rng.permutation(8 * len(budgets))]
     loss[rng.choice(len(loss), case.params.get("failed", 0), replace=False)] = np.nan
-    return {"flops": flops, "n_params": n_params, "loss": loss, "target": np.array(budgets[-1] * 100)}
+    target = budgets[-1] * case.params.get("reach", 100)
+    return {"flops": flops, "n_params": n_params, "loss": loss, "target": np.array(target)}
 
 
 def _minima(arrays: Arrays) -> np.ndarray:
@@ -147,7 +154,7 @@ def _minima(arrays: Arrays) -> np.ndarray:
         rows = [i for i, one in enumerate(arrays["flops"].tolist()) if one == flops]
         if (best := parabola_minimum(arrays["n_params"][rows], arrays["loss"][rows])) is not None:
             found.append((flops, *best))
-    return np.array(found).T
+    return np.array(found).reshape(-1, 3).T
 
 
 def _minima_expect(arrays: Arrays) -> Arrays:
@@ -173,6 +180,7 @@ CHECKS = (
         points=6,
         cases=(
             Case("three sizes", {"sizes": 3}),
+            Case("a shallow valley", {"sizes": 7, "depth": 0.02}),
             Case("nine sizes with noise", {"sizes": 9, "noise": 0.003}),
             Case("two runs failed", {"sizes": 9, "noise": 0.002, "failed": 2}),
             Case("a size run four times, and one run that went wrong", {"sizes": 9, "noise": 0.002, "again": 3}),
@@ -241,8 +249,10 @@ CHECKS = (
         title="A sweep of many budgets",
         points=5,
         cases=(
-            Case("three budgets, and one that is 3 % larger than the third", {"budgets": 4, "near": True}),
+            Case("three budgets, and one that is larger than the third by a millionth", {"budgets": 4, "near": True}),
             Case("failed runs, and a budget without a minimum", {"budgets": 5, "failed": 3, "off": 1}),
+            Case("best sizes and losses that go up and down", {"budgets": 6, "scatter": 2.0}),
+            Case("no budget has a minimum", {"budgets": 2, "off": 2}),
             Case("eight budgets, three without a minimum", {"budgets": 8, "failed": 5, "off": 3}, hidden=True),
         ),
         inputs=_sweep,
@@ -262,6 +272,7 @@ CHECKS = (
         cases=(
             Case("four budgets", {"budgets": 4}),
             Case("a budget without a minimum", {"budgets": 5, "off": 1}),
+            Case("a target among the budgets", {"budgets": 5, "reach": 0.1}),
             Case("six budgets and failed runs", {"budgets": 6, "failed": 3}, hidden=True),
         ),
         inputs=_sweep,

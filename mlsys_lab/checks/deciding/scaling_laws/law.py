@@ -128,8 +128,8 @@ def refit(start: Truth, n_params: np.ndarray, tokens: np.ndarray, loss: np.ndarr
 
 def _budgets(rng: np.random.Generator, case: Case) -> Arrays:
     law = Truth.draw(rng, tokens_per_param=case.params["ratio"])
-    low, high = case.params["decades"]
-    return law.arrays() | {"flops": 10 ** rng.uniform(low, high, 4)}
+    low, high = case.params["decades"]  # among the budgets, and two more between them
+    return law.arrays() | {"flops": 10 ** np.array([low, *rng.uniform(low, high, 2), high])}
 
 
 def _compute_expect(arrays: Arrays) -> Arrays:
@@ -140,7 +140,8 @@ def _compute_expect(arrays: Arrays) -> Arrays:
 
 def _losses(rng: np.random.Generator, case: Case) -> Arrays:
     law, served = Truth.draw(rng), np.array(case.params["served"])
-    loss = [law.least_loss(10 ** rng.uniform(21, 25)) for _ in served]
+    decades = case.params.get("decades", rng.uniform(21, 25, len(served)))
+    loss = [law.least_loss(10**decade) for decade in decades]
     return law.arrays() | {"loss": np.array(loss), "served": served * rng.uniform(0.5, 2, len(served))}
 
 
@@ -182,7 +183,7 @@ CHECKS = (
         points=6,
         cases=(
             Case("around Chinchilla's budget", {"decades": (22, 25), "ratio": (10, 40)}),
-            Case("a law that wants large models", {"decades": (18, 26), "ratio": (1, 5)}),
+            Case("a law that wants large models", {"decades": (12, 28), "ratio": (1, 5)}),
             Case("a law that wants many tokens", {"decades": (16, 28), "ratio": (100, 1000)}, hidden=True),
         ),
         inputs=_budgets,
@@ -202,6 +203,7 @@ CHECKS = (
         cases=(
             Case("nothing to serve", {"served": (0.0, 0.0)}),
             Case("as much as it was trained on, and more", {"served": (1e11, 1e13, 1e15)}),
+            Case("a loss of tiny models, one of gigantic ones", {"served": (1e9, 1e14), "decades": (14, 29)}),
             # Not beyond: D is then so near to endless that a search's default tolerance in ln N shows in it.
             Case("hardly anything, and very much", {"served": (1e6, 3e15)}, hidden=True),
         ),

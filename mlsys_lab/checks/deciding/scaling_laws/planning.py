@@ -40,13 +40,13 @@ MOST_RUNS = 1000
 WRONG_RATES = {"low": (1 / 10, 1 / 5), "high": (4.8, 4.8)}
 """How far rates of the smallest and of the largest model are off that say nothing about the law. Runs at rates higher
 than 5 times the best may diverge."""
-ROUNDING = 1 + 1e-9
+ROUNDING = 1 + 1e-12
 """A sum of FLOPs may exceed a budget by as much."""
 
 
 def _draw(rng: np.random.Generator, case: Case) -> tuple[Cluster, Arrays]:
     cluster = Cluster.draw(rng, LARGE if case.params["wants"] == "large" else LONG)
-    cluster = replace(cluster, rate_exponent=case.params.get("rate_exponent", cluster.rate_exponent))
+    cluster = replace(cluster, **{name: case.params[name] for name in ("rate", "rate_exponent") if name in case.params})
     budget = 10 ** rng.uniform(*case.params.get("decades", (19.5, 21)))
     return cluster, cluster.secret() | {"budget_flops": np.array(budget), "_seed": rng.integers(2**31, size=2)}
 
@@ -255,7 +255,12 @@ CHECKS = (
         name="scout",
         title="A first round that finds the learning rate",
         points=5,
-        cases=(*PUBLIC, *HIDDEN),
+        cases=(
+            *PUBLIC,
+            Case("the best rates are high", {**LARGE_CASE, "rate": 4.5e-3, "rate_exponent": -0.15}),
+            Case("the best rates are low", {**LONG_CASE, "rate": 5e-4, "rate_exponent": -0.15}),
+            *HIDDEN,
+        ),
         inputs=_scout_inputs,
         run=calls.scout,
         expect=_pass_on,
