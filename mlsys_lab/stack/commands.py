@@ -5,8 +5,12 @@ from __future__ import annotations
 import ast
 import re
 
-MARKER = re.compile(r"#\s*\|\s*export\b|#\s*export\s*$", re.IGNORECASE)
-"""How a line begins that marks its cell for export, however a formatter writes `#| export`."""
+MARKER = re.compile(r"#+\s*[|｜]\s*export\b", re.IGNORECASE)
+"""How a line begins that marks its cell for export, however a formatter or a keyboard writes `#| export`."""
+BARE_MARKER = re.compile(r"#\s*export\s*$", re.IGNORECASE)
+"""The same without its bar, which counts in what a cell begins with: below, it may be a comment on what follows."""
+INVISIBLE = "\ufeff\u200b"
+"""What may stand before a cell's first character and cannot be seen."""
 FOREIGN = re.compile(
     r"%%(?:!|(?:bash|cmd|file|html|javascript|js|latex|markdown|perl|pypy|python2|r|ruby)\b"
     r"|(?:script|sh|svg|sx|system|writefile)\b)",
@@ -19,16 +23,16 @@ COMMAND = re.compile(r"[%!?].*|[\w.*]+\?{1,2};?|(?:pip3?|conda|mamba|uv|cd|ls|ca
 
 
 def is_exported(source: str) -> bool:
-    """Whether a cell is marked for export: `#| export` among the comments and commands (`%%time`) that it begins with.
+    """Whether a cell is marked for export: a line of its own is `#| export`, also below an import that came first.
 
-    >>> is_exported("%%time\\n# | export\\nx = 1"), is_exported("x = 1\\n#| export")
+    >>> is_exported("import math\\n# | export\\nx = 1"), is_exported("x = 1  #| export")
     (True, False)
     """
-    for line in map(str.strip, source.removeprefix("\ufeff").splitlines()):
-        if MARKER.match(line):
+    is_head = True
+    for line in map(str.strip, source.lstrip(INVISIBLE).splitlines()):
+        is_head = is_head and (not line or line.startswith(("#", "%%")))
+        if MARKER.match(line) or (is_head and BARE_MARKER.match(line)):
             return True
-        if line and not line.startswith(("#", "%%")):
-            return False
     return False
 
 
@@ -41,7 +45,9 @@ def strip_commands(source: str) -> str:
     >>> strip_commands("%time x = 1\\n!pip install y\\nfiles = !ls\\nlen?")
     'x = 1\\npass\\nfiles = None\\npass'
     """
-    lines = source.removeprefix("\ufeff").split("\n")
+    lines = source.lstrip(INVISIBLE).split("\n")
+    if indent := re.match(r"[ \t]+(?=\S)", lines[0]):  # as IPython does where a whole cell is indented
+        lines = [line.removeprefix(indent[0]) for line in lines]
     for row, line in enumerate(map(str.strip, lines)):
         if line.startswith("%%") and not FOREIGN.match(line):
             lines[row] = "#"

@@ -1,4 +1,4 @@
-"""Exported cells run as one module, cell after cell as in a notebook; one that fails costs what it defines."""
+"""Exported cells run as one module, statement after statement; one that fails costs what it defines."""
 
 from __future__ import annotations
 import __future__
@@ -33,13 +33,15 @@ NEWER = re.compile(r"\s*(?:type\s+\w+(?:\[.*)?\s*=|(?:async\s+)?def\s+\w+\[|clas
 """How a line begins that only newer versions of Python read: `type X = …`, `def f[T]`, `except A, B`."""
 DEFINITION = re.compile(r"^(?:(?:async\s+)?def\s+|class\s+)?(\w+)\s*(?:\(|:|=(?!=))", re.MULTILINE)
 """What a text that Python cannot read seems to define at its top level."""
+IMPORT = re.compile(r"^(?:from\s+\S+\s+)?import\s+(.+)$", re.MULTILINE)
+"""What it seems to import there: names with commas between them, of which the last word of each counts."""
 
 
 @dataclass(frozen=True)
 class Lost:
-    """A cell that did not run to its end: why, by cell and line, and the names that it would have defined.
+    """Code that did not run: why, by cell and line, and the names that it would have defined.
 
-    `is_readable`: it is Python; if not, its names are a guess.
+    `is_readable`: it is Python; if not, it is a whole cell and its names are a guess.
     """
 
     error: ArtifactError | UnfinishedError
@@ -50,7 +52,7 @@ class Lost:
 class ArtifactLoader(importlib.abc.InspectLoader):
     """Import machinery for an artifact, so that tracebacks and `inspect.getsource` find the learner's lines.
 
-    `lost` holds the cells that did not run to their end.
+    `lost` holds the statements that failed, and the cells that are no Python.
     """
 
     def __init__(self, artifact: Artifact) -> None:
@@ -76,8 +78,9 @@ class ArtifactLoader(importlib.abc.InspectLoader):
             tree = ast.parse("\n" * (first - 1) + strip_commands(cell.source))
             return [(node, self._compile(node)) for statement in tree.body for node in _split_import(statement)]
         except UNREADABLE as error:
-            names = frozenset(DEFINITION.findall(cell.source))
-            self.lost.append(Lost(_describe_unreadable(self.artifact, cell, first, error), names, False))
+            self.lost.append(
+                Lost(_describe_unreadable(self.artifact, cell, first, error), _guess_names(cell.source), False)
+            )
             return []
 
     def _compile(self, statement: ast.stmt) -> CodeType:
@@ -85,18 +88,25 @@ class ArtifactLoader(importlib.abc.InspectLoader):
         return code
 
     def _run_cell(self, statements: list[tuple[ast.stmt, CodeType]], names: dict[str, Any]) -> None:
+        """Run a cell: a statement that fails costs the names that it defines, and those below it run all the same.
+
+        It may fail here only, where there is no Drive, no keyboard and no GPU. What is raised on purpose ends the cell.
+        """
         for done, (statement, code) in enumerate(statements):
             try:
                 awaited = eval(code, names)
                 if code.co_flags & inspect.CO_COROUTINE:
                     self._await(awaited)
             except (Exception, SystemExit) as error:
+                defined = _find_names([statement])
                 if isinstance(error, ImportError) and isinstance(statement, ast.Import | ast.ImportFrom):
-                    names.update({name: Absent(error) for name in _find_names([statement]) if name not in names})
+                    names.update({name: Absent(error) for name in defined if name not in names})
                     continue
-                left = _find_names([node for node, _ in statements[done:]])
+                is_meant = isinstance(error, SystemExit) or isinstance(statement, ast.Raise)
+                left = _find_names([node for node, _ in statements[done:]]) if is_meant else defined
                 self.lost.append(Lost(self._describe_stop(error), left))
-                return
+                if is_meant:
+                    return
 
     def _await(self, awaited: Coroutine[Any, Any, None]) -> None:
         """Run a statement that awaits, in one event loop for all cells; most need none.
@@ -118,13 +128,13 @@ class ArtifactLoader(importlib.abc.InspectLoader):
             return UnfinishedError(f"a task that runs on import is not written yet: {place or self.artifact.name}")
         cause = find_cause(error)
         return ArtifactError(
-            f"{self.artifact.name}: {place or 'an exported cell'} stops its cell",
+            f"{self.artifact.name}: {place or 'an exported cell'} fails when the exported cells run by themselves",
             got=f"{describe(error)} ({cause.what})" if cause else describe(error),
             help="exported cells must run on their own, top to bottom, with nothing from the other cells",
         )
 
     def find_lost(self, names: Iterable[str | None]) -> ArtifactError | UnfinishedError | None:
-        """Find the error of the last cell lost that would have defined one of `names`; None where there is none."""
+        """Find the error of the last code lost that would have defined one of `names`; None where there is none."""
         return next((lost.error for lost in reversed(self.lost) if lost.names.intersection(names)), None)
 
 
@@ -149,8 +159,8 @@ def load(
 ) -> ModuleType:
     """Run the exported cells as a module, or of them what another kind of loader runs.
 
-    A cell that is no Python, or raises an exception, costs the names that it would have defined: `find_lost` tells why
-    a module lacks a name. A package that is missing costs only what uses it.
+    A cell that is no Python, or a statement that raises an exception, costs the names that it would have defined:
+    `find_lost` tells why a module lacks a name. A package that is missing costs only what uses it.
     """
     loader = loader_of(artifact)
     linecache.cache.pop(loader.filename, None)  # of another text that went by this name
@@ -164,13 +174,13 @@ def load(
 
 
 def lost_cells(artifact: object) -> list[Lost]:
-    """The cells of a loaded artifact that did not run to their end."""
+    """Statements of a loaded artifact that failed, and cells of it that are no Python."""
     loader = getattr(artifact, "__loader__", None)
     return loader.lost if isinstance(loader, ArtifactLoader) else []
 
 
 def find_lost(artifact: object, names: Iterable[str]) -> ArtifactError | UnfinishedError | None:
-    """Find why a loaded artifact lacks `names`: the error of a cell that would, or may, have defined one, or None."""
+    """Find why a loaded artifact lacks `names`: the error of code that would, or may, have defined one, or None."""
     lost = lost_cells(artifact)
     certain = [cell.error for cell in lost if cell.names.intersection(names)]
     possible = [cell.error for cell in lost if not cell.is_readable]
@@ -235,6 +245,12 @@ def _find_names(statements: list[ast.stmt]) -> frozenset[str]:
     except UNREADABLE:  # too deep for a second reading
         return frozenset()
     return frozenset(symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported())
+
+
+def _guess_names(text: str) -> frozenset[str]:
+    """The names that a text which is no Python seems to define at its top level."""
+    imported = re.findall(r"(\w+)\s*(?:,|$)", ",".join(IMPORT.findall(text)))
+    return frozenset([*DEFINITION.findall(text), *imported])
 
 
 def _find_place(error: BaseException) -> Place | None:

@@ -29,6 +29,15 @@ from mlsys_lab.stack.commands import is_exported, strip_commands
         "%%time\n#| export",
         "%%capture out\n\n# | export",
         "#| export # task 2",
+        "## | export",
+        "#｜ export",
+        "\u200b#| export",
+        "import math\n#| export",
+        "import math\n\nimport torch\n# | export",
+        '"""My solution."""\n#| export',
+        "!pip install x\n#| export",
+        "%matplotlib inline\n#| export",
+        "x = 1\n#| export",
     ],
 )
 def test_the_mark_is_known_however_it_is_written(mark: str) -> None:
@@ -36,7 +45,16 @@ def test_the_mark_is_known_however_it_is_written(mark: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "source", ["x = 1\n#| export", "# export the results\nx = 1", "#| exported\n", "", "#", "'#| export'"]
+    "source",
+    [
+        "x = 1\n# export",
+        "x = 1  #| export",
+        "# export the results\nx = 1",
+        "#| exported\n",
+        "",
+        "#",
+        "'#| export'",
+    ],
 )
 def test_other_cells_are_not_exported(source: str) -> None:
     assert not is_exported(source)
@@ -62,6 +80,8 @@ def test_other_cells_are_not_exported(source: str) -> None:
         ("#| export\n%%time\nx = 1", "#| export\n#\nx = 1"),
         ("%%time\n#| export\nx = 1", "#\n#| export\nx = 1"),
         ("x = 1\n%%capture\ny = 2", "x = 1\npass\ny = 2"),
+        ("    #| export\n    def f():\n        return 1\n", "#| export\ndef f():\n    return 1\n"),
+        ("\t%time x = 1\n\ty = 2", "x = 1\ny = 2"),
     ],
 )
 def test_commands_are_passed_over(source: str, plain: str) -> None:

@@ -16,6 +16,8 @@ from mlsys_lab.stack.artifact import Artifact, Cell
 from mlsys_lab.stack.loading import describe, find_cause, find_lost, load, lost_cells, place_of
 from tests.loops import run
 
+FAILS = "fails when the exported cells run by themselves"
+
 
 def _artifact(*sources: str) -> Artifact:
     return Artifact("n.ipynb", tuple(Cell(10 + i, f"#| export\n{source}") for i, source in enumerate(sources)))
@@ -48,14 +50,15 @@ def test_classes_have_source_and_can_be_pickled() -> None:
         ("lost = 1\0", "syntax error in cell 11"),
         ("lost = " + "(" * 500, "syntax error in cell 11"),
         ("lost = " + "-" * 100_000 + "1", "syntax error in cell 11"),
-        ("y = 1\n1 / 0\nlost = 1", "cell 11 (begins `y = 1`), line 3: `1 / 0` stops its cell: got ZeroDivisionError"),
-        ("lost = [1, 2, 3][7]", "`lost = [1, 2, 3][7]` stops its cell: got IndexError"),
+        ("y = 1\nlost = 1 / 0", f"cell 11 (begins `y = 1`), line 3: `lost = 1 / 0` {FAILS}: got ZeroDivisionError"),
+        ("lost = [1, 2, 3][7]", f"`lost = [1, 2, 3][7]` {FAILS}: got IndexError"),
+        ("raise ValueError('so far')\nlost = 1", f"`raise ValueError('so far')` {FAILS}"),
         ("exit()\nclass lost: pass", "got SystemExit"),
         ("def g():\n    return undefined\nlost = g()", "cell 11 (begins `def g():`), line 3: `return undefined`"),
         ("import asyncio\nlost = await asyncio.nothing()", "got AttributeError"),
         ("import no_such_module_here as n\nlost = n.f()", "got ModuleNotFoundError: No module named 'no_such_module"),
         ("import no_such_module_here as n\n@n.jit\ndef lost(): pass", "got ModuleNotFoundError"),
-        ("x.y = 3\nfor lost in range(3): pass", "line 2: `x.y = 3` stops its cell: got AttributeError"),
+        ("for lost in x: pass", f"line 2: `for lost in x: pass` {FAILS}: got TypeError"),
     ],
 )
 def test_a_cell_that_fails_costs_what_it_defines_and_is_told_by_cell_and_line(source: str, said: str) -> None:
@@ -82,14 +85,34 @@ def test_syntax_of_a_newer_python_is_told_as_that(line: str) -> None:
     assert f"help: Python 3.{sys.version_info.minor} reads it here" in str(error)
 
 
-def test_what_a_cell_defined_before_it_failed_stays() -> None:
-    module = load(_artifact("def f():\n    return 4\nassert f() == 5\ng = 1"))
+@pytest.mark.parametrize(
+    "line",
+    [
+        "assert f() == 5",
+        "x = 1 / 0",
+        "from google.colab import drive\ndrive.mount('/content/drive')",
+        "import no_such_plots as plt\nplt.style.use('ggplot')",
+        "name = input('Who are you? ')",
+        "check('f')",
+        "del never_defined",
+        "open('/content/drive/MyDrive/data.csv')",
+    ],
+)
+def test_a_line_that_fails_costs_nothing_that_stands_above_or_below_it(line: str) -> None:
+    module = load(_artifact(f"def f():\n    return 4\n{line}\ng = 1"))
+    assert module.f() == 4 and module.g == 1 and find_lost(module, ["f", "g"]) is None
+    assert [str(lost.error).partition("\n")[2] for lost in lost_cells(module)] == [""], "it is told, in one line"
+
+
+@pytest.mark.parametrize("line", ["raise ValueError('so far')", "exit()", "raise NotImplementedError"])
+def test_a_cell_that_ends_itself_ends_there(line: str) -> None:
+    module = load(_artifact(f"def f():\n    return 4\n{line}\ng = 1"))
     assert module.f() == 4 and find_lost(module, ["f"]) is None and find_lost(module, ["g"]) is not None
 
 
 def test_a_cell_that_fails_for_want_of_another_names_that_one() -> None:
-    module = load(_artifact("1 / 0\na = 1", "b = a + 1", "def f():\n    return a"))
-    assert "(n.ipynb: cell 10, line 2: `1 / 0` stops its cell)" in str(find_lost(module, ["b"]))
+    module = load(_artifact("a = 1 / 0", "b = a + 1", "def f():\n    return a"))
+    assert f"(n.ipynb: cell 10, line 2: `a = 1 / 0` {FAILS})" in str(find_lost(module, ["b"]))
     with pytest.raises(NameError) as caught:
         module.f()
     assert "cell 10, line 2" in str(find_cause(caught.value))
@@ -100,6 +123,13 @@ def test_a_typing_mistake_is_blamed_on_no_cell() -> None:
     with pytest.raises(NameError) as caught:
         module.f()
     assert find_cause(caught.value) is None and find_cause(ValueError("x")) is None
+
+
+def test_what_a_cell_that_is_no_python_would_import_is_blamed_on_it() -> None:
+    module = load(_artifact("import math, os as system\nfrom torch import nn\nx = = 3", "def f(name):\n    exec(name)"))
+    for name in ("math", "system", "nn"):
+        assert "syntax error in cell 10 (begins" in str(find_lost(module, [name]))
+    assert not lost_cells(module)[0].names & {"os", "torch", "as"}
 
 
 def test_a_missing_package_costs_only_what_uses_it() -> None:
