@@ -2,11 +2,13 @@
 
 understood are:
   STUDENT/LAB/LAB.ipynb, STUDENT/any.ipynb                    a folder, or a zip of one
-  STUDENT.ipynb, STUDENT_LAB.ipynb                            likewise
+  STUDENT.ipynb, STUDENT_LAB.ipynb, STUDENT - LAB.ipynb       likewise
   Jane Doe_4711_assignsubmission_file_/01-autograd.ipynb      Moodle: "Download all submissions"
   doejane_LATE_4711_88_01-autograd-1.ipynb                    Canvas: "Download Submissions"
   Lab 1_jdoe_attempt_2026-11-20-13-45-12_01-autograd.ipynb    Blackboard: "Assignment File Download"
   7-88 - Jane Doe - Nov 20, 2026 345 PM/01-autograd.ipynb     Brightspace: "Download" of all submissions
+  Doe, Jane(jdoe)/Submission attachment(s)/01-autograd.ipynb  Sakai: "Download All", without the folder around it
+  assignment_7_export/submission_88/01-autograd.ipynb         Gradescope: "Export Submissions", with its metadata
   STUDENT/.git, LAB-submissions/LAB-STUDENT/.git              the last commit of each checkout
 
 examples:
@@ -18,7 +20,9 @@ skipped (an entry that is damaged, a link, a path that leads elsewhere), or when
 Everything else has been taken then; somebody has to look at what was not.
 
 students.csv in the course folder remembers which name is which student. A name that differs from a known one only in
-case, accents, blanks or signs is asked about, and --who NAME=STUDENT answers.
+case, accents, blanks or signs is asked about, and so is another name with a number that Canvas or Brightspace gave to a
+known student; --who NAME=STUDENT answers. Moodle gives each student another number for each lab: there the name tells
+who it is, and namesakes are asked about.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ def parse_stamp(text: str) -> datetime | None:
         zone = ZoneInfo("UTC")
         if text.count(" ") == 2 and text[-1].isalpha():
             text, _, name = text.rpartition(" ")
-            zone = ZoneInfo(name)
+            zone = ZoneInfo("UTC" if name == "Z" else name)
         stamp = datetime.fromisoformat(re.sub(r"\s+(?=[+-])", "", text))  # no space before an offset
         return (stamp if stamp.tzinfo else stamp.replace(tzinfo=zone)).astimezone(UTC).replace(microsecond=0)
     except (ValueError, KeyError, OverflowError, OSError):

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
-from mlsys_grader.intake.hand_in import HandIn, HandIns
+from mlsys_grader.intake.hand_in import HandIn, HandIns, compose
 from mlsys_grader.intake.platforms import NOTEBOOK, is_aside
 from mlsys_grader.intake.submission import FILE_BYTES
 from mlsys_lab.errors import InputError, MissingToolError
@@ -57,7 +57,7 @@ def _name_student(checkout: Path) -> str:
     folder = checkout.parent.resolve().name
     assignment = f"{folder.removesuffix('-submissions')}-"
     is_classroom = folder.endswith("-submissions") and checkout.name.startswith(assignment)
-    return checkout.name.removeprefix(assignment) or checkout.name if is_classroom else checkout.name
+    return compose(checkout.name.removeprefix(assignment) or checkout.name if is_classroom else checkout.name)
 
 
 def _holds_its_own(repository: Path) -> bool:

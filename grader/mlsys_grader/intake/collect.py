@@ -7,7 +7,7 @@ the disk.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,7 +18,7 @@ from mlsys_grader.course.folder import Course, read_stamp, write_stamp
 from mlsys_grader.course.lock import lock_course
 from mlsys_grader.intake.checkouts import look_in_checkouts
 from mlsys_grader.intake.exports import look_in_folder, look_in_zip
-from mlsys_grader.intake.hand_in import HandIn, HandIns, make_printable, name_some
+from mlsys_grader.intake.hand_in import HandIn, HandIns, calls_up, compose, make_printable, name_some
 from mlsys_grader.intake.platforms import NOTEBOOK
 from mlsys_grader.intake.roster import assign_ids, explain_unclear, read_roster
 from mlsys_lab.errors import InputError
@@ -59,20 +59,32 @@ def collect(
     """
     found = _look(source, lab)
     if not found:
-        raise InputError("no notebook found", got=source, help="mlsys-grader collect --help shows what is understood")
+        files = name_some(found.others.get("", []))
+        got, help = (
+            f"{source}{files and f', which holds {files}'}",
+            "mlsys-grader collect --help shows what is understood",
+        )
+        raise InputError("no notebook found", got=got, help=help)
     course.lay_out()
-    if (folder := found.lone_folder) and folder not in {*settled, *read_roster(course), *course.students(lab)}:
-        expected = "the folder that holds one for each student"
-        unpacked = f"collect `{folder}` itself (of a zip: unpacked)"
-        one = f'--who "{folder}=STUDENT" if one student handed all of it in'
-        raise InputError("everything lies in one folder", got=folder, expected=expected, help=f"{unpacked}, or {one}")
+    settled = {compose(name): student for name, student in settled.items()}
+    known = {*settled, *read_roster(course), *course.students(lab)}
+    _refuse_class_as_student("everything lies in one folder", found.lone_folder, known)
+    _refuse_class_as_student("a folder is named after the lab, not after a student", found.lab_folder, known)
     with lock_course(course, f"collect --lab {lab}"):
         return _take_all(course, lab, found, settled, time)
 
 
+def _refuse_class_as_student(what: str, folder: str, known: Collection[str]) -> None:
+    if folder and folder not in known:
+        expected = "the folder that holds one for each student"
+        unpacked = f"collect `{folder}` itself (of a zip: unpacked)"
+        one = f'--who "{folder}=STUDENT" if one student handed all of it in'
+        raise InputError(what, got=folder, expected=expected, help=f"{unpacked}, or {one}")
+
+
 def _take_all(course: Course, lab: str, found: HandIns, settled: Mapping[str, str], time: str) -> list[Collected]:
     names = {entry.student for entry in found.notebooks} | found.students
-    assigned = assign_ids(course, names, settled)
+    assigned = assign_ids(course, lab, names, settled, found.numbered)
     handed_in: dict[str, list[HandIn]] = {assigned.ids[name]: [] for name in assigned.ids}
     for entry in found.notebooks:
         if entry.student in assigned.ids:
@@ -136,17 +148,15 @@ def _choose(found: list[HandIn], lab: str) -> HandIn:
 
 
 def _calls_up(entry: HandIn, lab: str) -> bool:
-    """Whether a notebook seems to be of a lab, whatever its file is called: it asks for the lab's checks."""
-    _, _, topic = lab.partition("-")
     try:
-        return re.search(rf"""lab\(\s*\\?["']{re.escape(topic)}\b""".encode(), entry.read()) is not None
+        return calls_up(lab, entry.read())
     except (InputError, OSError):
         return False
 
 
 def _copy_number(file: str, lab: str) -> int:
-    """2 for `01-autograd-2.ipynb` and `01-autograd (2).ipynb`, 0 for the lab's own name, -1 for any other."""
-    number = re.fullmatch(r"(?:-(\d+)| \((\d+)\))?\.ipynb", file.removeprefix(lab))
+    """2 for `01-autograd-2.ipynb`, `01-autograd (2).ipynb`, or without the blank; 0 for the lab's own name, else -1."""
+    number = re.fullmatch(r"(?:-(\d+)| ?\((\d+)\))?\.ipynb", file.removeprefix(lab))
     return int(number[1] or number[2] or 0) if number else -1
 
 
@@ -180,6 +190,8 @@ def _stamp(folder: Path, found: HandIn, time: str, *, is_known: bool) -> str:
     if found.handed_in is not None:
         write_stamp(stamp, found.handed_in)
     if not found.in_checkout:
+        if found.odd_time:
+            return f"no time that can be read, so no penalty: got `{make_printable(found.odd_time)}` in timestamp.txt"
         is_ahead = found.handed_in is not None and found.handed_in > datetime.now(UTC) + SLACK
         return f"handed in {found.handed_in:{SHOWN}}, which is yet to come" if is_ahead else ""
     receipt = read_stamp(received) or datetime.now(UTC)

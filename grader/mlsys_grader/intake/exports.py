@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 
 from mlsys_grader.course.folder import parse_stamp
-from mlsys_grader.intake.hand_in import HandIn, HandIns, make_printable
+from mlsys_grader.intake.gradescope import METADATA_BYTES, find_metadata, read_submitted
+from mlsys_grader.intake.hand_in import HandIn, HandIns, calls_up, compose, make_printable
 from mlsys_grader.intake.platforms import (
+    COPY,
     NOTEBOOK,
     identify_export,
     identify_owner,
     identify_student,
     is_aside,
     is_left_behind,
+    name_before,
 )
 from mlsys_grader.intake.submission import FILE_BYTES
 from mlsys_lab.errors import InputError
@@ -32,12 +35,16 @@ UTF_8 = 0x800
 
 @dataclass(frozen=True)
 class _Entry:
-    """One file or folder of a source: its path there, how to read so many bytes of it, and why not to."""
+    """One file or folder of a source: its path there, how to read so many bytes of it, and why not to.
+
+    `time` is when the platform received it, as a text, where it tells; else a timestamp.txt may lie beside it.
+    """
 
     path: PurePosixPath
     read: Callable[[int], bytes]
     is_folder: bool = False
     refusal: str = ""
+    time: str | None = None
 
 
 def look_in_folder(source: Path, lab: str) -> HandIns:
@@ -53,7 +60,9 @@ def look_in_zip(source: Path, lab: str) -> HandIns:
         raise InputError(
             f"{source} is not a zip archive that can be read",
             got=make_printable(str(error)),
-            help="unpack it, and give the folder",
+            help="give the folder that it lies in"
+            if NOTEBOOK.search(source.name)
+            else "unpack it, and give the folder",
         ) from None
     entries = archive.infolist()
     if len(entries) > ARCHIVE_ENTRIES:
@@ -63,7 +72,8 @@ def look_in_zip(source: Path, lab: str) -> HandIns:
 
 def _sort(entries: list[_Entry], lab: str) -> HandIns:
     """Sort what a source holds by whose it is and what it is."""
-    found = HandIns(lone_folder=_find_lone_folder(entries, lab))
+    entries = _name_submitters(entries)
+    found = HandIns(lone_folder=_find_lone_folder(entries, lab), lab_folder=_find_lab_folder(entries, lab))
     stamps = {entry.path.parent: entry for entry in entries if entry.path.name == STAMP and not entry.refusal}
     for entry in entries:
         path = entry.path
@@ -79,45 +89,100 @@ def _sort(entries: list[_Entry], lab: str) -> HandIns:
         owner = identify_owner(path / "x" if entry.is_folder else path)
         if owner is not None:
             found.students.add(owner.student)
+            if owner.name:
+                found.numbered[owner.student] = owner.name, owner.is_lasting
         if entry.is_folder or is_aside(path) or path.name == STAMP:
             continue
         if not is_notebook:
             found.others.setdefault(owner.student if owner is not None else "", []).append(path.name)
-        elif entry.refusal or (owner is None and path.name.startswith(lab)):
-            found.left_out.append((str(path), entry.refusal or "it names no student"))
+        elif entry.refusal or (owner is None and COPY.sub("", path.name).startswith(lab)):
+            nobodys = f"it names no student: call it STUDENT_{lab}.ipynb"
+            found.left_out.append((str(path), entry.refusal or nobodys))
         else:
             whose, read = identify_student(path, lab), partial(entry.read, FILE_BYTES + 1)
             # A platform's export holds what the student put there: a time, too, would be the student's own.
-            stamp = None if identify_export(path) is not None else stamps.get(path.parent)
-            handed_in = _read_stamp(stamp) if stamp is not None else None
-            found.notebooks.append(HandIn(whose.student, whose.file, read, str(path), whose.attempt, handed_in))
+            is_export = entry.time is not None or identify_export(path) is not None
+            stamp = None if is_export else stamps.get(path.parent)
+            written = _read_stamp(stamp) if stamp is not None else entry.time or ""
+            time = parse_stamp(written)
+            odd_time = written if time is None else ""
+            hand_in = HandIn(whose.student, whose.file, read, str(path), whose.attempt, time, odd_time=odd_time)
+            found.notebooks.append(hand_in)
     return found
+
+
+def _name_submitters(entries: list[_Entry]) -> list[_Entry]:
+    """Entries of what Gradescope exports below the names of who handed them in, once for each; any others as they are.
+
+    A notebook's time is when Gradescope received it.
+    """
+    metadata = find_metadata([entry.path for entry in entries])
+    if metadata is None:
+        return entries
+    *_, file = (entry for entry in entries if entry.path == metadata)
+    submitted, home, named = read_submitted(_read_whole(file)), metadata.parent, list[_Entry]()
+    for entry in entries:
+        inner = entry.path.relative_to(home) if entry.path.is_relative_to(home) else entry.path
+        if submitted and inner.parts and inner.parts[0] in submitted:
+            whose = submitted[inner.parts[0]]
+            named += [
+                replace(entry, path=PurePosixPath(student, *inner.parts[1:]), time=whose.time)
+                for student in whose.students
+            ]
+        elif entry.path != metadata:
+            named.append(replace(entry, path=inner) if submitted else entry)
+    return named
+
+
+def _read_whole(entry: _Entry) -> bytes:
+    try:
+        return b"" if entry.refusal else entry.read(METADATA_BYTES)
+    except (InputError, OSError):
+        return b""
+
+
+def _find_lab_folder(entries: list[_Entry], lab: str) -> str:
+    """The folder at the top that is named after the lab, so that it is no student's; else ""."""
+    copy = re.compile(rf"{re.escape(lab)}(?: ?\(\d+\)|-\d+)?")
+    top = {entry.path.parts[0] for entry in entries if len(entry.path.parts) > 1 and not is_aside(entry.path)}
+    return next((name for name in sorted(top) if copy.fullmatch(name)), "")
 
 
 def _find_lone_folder(entries: list[_Entry], lab: str) -> str:
     """The one folder that everything lies in, where what is below it looks like the hand-ins of a class; else ""."""
-    paths = [entry.path for entry in entries if not (entry.is_folder or is_aside(entry.path))]
-    if len({path.parts[0] for path in paths}) != 1 or any(len(path.parts) < 2 for path in paths):
+    files = [entry for entry in entries if not (entry.is_folder or is_aside(entry.path))]
+    if len({entry.path.parts[0] for entry in files}) != 1 or any(len(entry.path.parts) < 2 for entry in files):
         return ""
-    if any(identify_export(path) is not None for path in paths):
+    if any(identify_export(entry.path) is not None for entry in files):
         return ""
-    below = [path.relative_to(path.parts[0]) for path in paths if NOTEBOOK.search(path.name)]
-    if any(len(path.parts) == 1 and path.name.startswith(lab) for path in below):
+    (top,) = {entry.path.parts[0] for entry in files}
+    below = {entry.path.relative_to(top): entry for entry in files if NOTEBOOK.search(entry.path.name)}
+    flat = [path for path in below if len(path.parts) == 1]
+    if any(path.name.startswith(lab) for path in flat):
         return ""
-    told = [path for path in below if identify_owner(path) is not None or f"_{lab}" in path.name]
-    students = {identify_student(path, lab).student for path in told}
-    return paths[0].parts[0] if len(students) > 1 else ""
+    told = [path for path in below if identify_owner(path) is not None or name_before(lab, path.stem)]
+    if len({identify_student(path, lab).student for path in told}) > 1:
+        return top
+    # Notebooks that are called anything: more than one of this lab is more than one student would hand in.
+    return top if len(flat) > 1 and sum(_calls_up(below[path], lab) for path in flat) > 1 else ""
+
+
+def _calls_up(entry: _Entry, lab: str) -> bool:
+    try:
+        return not entry.refusal and calls_up(lab, entry.read(FILE_BYTES))
+    except (InputError, OSError):
+        return False
 
 
 def _walk(source: Path) -> Iterator[_Entry]:
     for folder, names, files in os.walk(source):
-        here = PurePosixPath(Path(folder).relative_to(source).as_posix())
+        here = PurePosixPath(compose(Path(folder).relative_to(source).as_posix()))
         names[:] = sorted(name for name in names if not is_left_behind(name))
-        yield from (_Entry(here / name, lambda most: b"", is_folder=True) for name in names)
+        yield from (_Entry(here / compose(name), lambda most: b"", is_folder=True) for name in names)
         for name in sorted(files):
             path = Path(folder, name)
             is_file = stat.S_ISREG(path.lstat().st_mode)
-            yield _Entry(here / name, partial(_read, path), refusal="" if is_file else "a link, not a file")
+            yield _Entry(here / compose(name), partial(_read, path), refusal="" if is_file else "a link, not a file")
 
 
 def _read(path: Path, most: int) -> bytes:
@@ -126,7 +191,7 @@ def _read(path: Path, most: int) -> bytes:
 
 
 def _entry_of(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> _Entry:
-    path = PurePosixPath(_name_of(entry).replace("\\", "/"))
+    path = PurePosixPath(compose(_name_of(entry)).replace("\\", "/"))
     refusal = "encrypted" if entry.flag_bits & 1 else ""
     if stat.S_ISLNK(entry.external_attr >> 16):
         refusal = "a link, not a file"
@@ -153,8 +218,8 @@ def _read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, most: int) -> 
         ) from None
 
 
-def _read_stamp(entry: _Entry) -> datetime | None:
+def _read_stamp(entry: _Entry) -> str:
     try:
-        return parse_stamp(entry.read(STAMP_BYTES).decode(errors="replace"))
+        return entry.read(STAMP_BYTES).decode(errors="replace").strip()
     except (InputError, OSError):
-        return None
+        return ""

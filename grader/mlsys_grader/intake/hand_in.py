@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -12,8 +14,8 @@ class HandIn:
     """A notebook that was handed in. `read` gives at most FILE_BYTES + 1 bytes: what is too large shows as such.
 
     `path` is its place in the source. `attempt` tells which of several it is, as a text: later ones are greater.
-    `handed_in` is a time that the platform gave, in UTC. `in_checkout`: it comes out of a git checkout; `committed` is
-    the time that the student's git claims.
+    `handed_in` is a time that the platform gave, in UTC; `odd_time` what stood in its place and is none.
+    `in_checkout`: it comes out of a git checkout; `committed` is the time that the student's git claims.
     """
 
     student: str
@@ -24,21 +26,26 @@ class HandIn:
     handed_in: datetime | None = None
     in_checkout: bool = False
     committed: datetime | None = None
+    odd_time: str = ""
 
 
 @dataclass
 class HandIns:
     """All that a source holds: notebooks, everybody of whom there is anything, and paths left out with the reason.
 
-    `others` are files that are no notebooks, by whose they are ("" where nobody can tell). `lone_folder` is the one
-    that everything lies in, where it may be a class's as well as a student's.
+    `others` are files that are no notebooks, by whose they are ("" where nobody can tell). `numbered`: the name without
+    its number of each student whom a platform numbers, and whether the number is the student's own. `lone_folder` is
+    the one that everything lies in, where it may be a class's as well as a student's; `lab_folder` one named after the
+    lab.
     """
 
     notebooks: list[HandIn] = field(default_factory=list)
     students: set[str] = field(default_factory=set)
     left_out: list[tuple[str, str]] = field(default_factory=list)
     others: dict[str, list[str]] = field(default_factory=dict)
+    numbered: dict[str, tuple[str, bool]] = field(default_factory=dict)
     lone_folder: str = ""
+    lab_folder: str = ""
 
     def __bool__(self) -> bool:
         return bool(self.notebooks or self.students or self.left_out)
@@ -53,3 +60,14 @@ def name_some(names: list[str], most: int = 5) -> str:
     """Write out some names and how many more there are: "`a`, `b` and 7 more"."""
     shown = ", ".join(f"`{make_printable(name)}`" for name in names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+def compose(name: str) -> str:
+    """Write letters with accents as one character each: macOS writes them as two, which look the same and are not."""
+    return unicodedata.normalize("NFC", name)
+
+
+def calls_up(lab: str, content: bytes) -> bool:
+    """Whether a notebook seems to be of a lab, whatever its file is called: it asks for the lab's checks."""
+    _, _, topic = lab.partition("-")
+    return re.search(rf"""lab\(\s*\\?["']{re.escape(topic)}\b""".encode(), content) is not None

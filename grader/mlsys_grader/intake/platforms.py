@@ -6,51 +6,78 @@ A student chooses the end of such a path, so every pattern is held against its b
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import PurePosixPath
 
 NOTEBOOK = re.compile(r"\.ipynb(?:\.txt|\.json)?$", re.IGNORECASE)
 """How a notebook's file name ends: some browsers and platforms add what they take it for."""
-CANVAS = re.compile(r"(?P<name>[^_/]+)_(?:LATE_)?(?P<user>\d+)_\d+_(?P<file>[^/]+)$")
+COPY = re.compile(r"^(?:copy of|copia de|copie de|cópia de|kopie von)\s+", re.IGNORECASE)
+"""What Google Drive puts before the name of a file that it copied."""
+CANVAS = re.compile(r"(?P<name>[^_/]+)_(?:LATE_)?(?P<user>\d+)_(?:\d+_(?P<file>[^/]+)|(?:text|link)\.html)$")
 MOODLE = re.compile(r"(?P<name>[^/]+?)_(?P<user>\d+)_assignsubmission_[a-z]+_?(?:/|(?P<file>[^/]+)?)")
 BLACKBOARD = re.compile(r"[^_/]+_(?P<user>[^/]+?)_attempt_(?P<attempt>\d{4}(?:-\d\d){5})(?:_(?P<file>[^/]+)|\.txt)$")
 BRIGHTSPACE = re.compile(
     r"(?P<user>\d+)-\d+ - (?P<name>[^/]+?)"
-    r" - (?P<attempt>\w{3,9} \d{1,2}, \d{4} \d{3,4}(?: [AP]M)?|\d{1,2} \w{3,9},? \d{4} \d{3,4})"
+    r" - (?P<attempt>(?:[^/\d]*\b\d{1,2}[^/\d]+\d{4}|\d{4}-\d\d-\d\d)\s\d{3,4}(?:\s[AP]M)?)"
     r"(?:/| - (?P<file>[^/]+)$)"
 )
-DATES = ("%b %d %Y %I%M %p", "%B %d %Y %I%M %p", "%b %d %Y %H%M", "%B %d %Y %H%M", "%d %b %Y %H%M", "%d %B %Y %H%M")
-"""Brightspace's, without the comma."""
+SAKAI = re.compile(
+    r"(?P<user>[^/]+\([^()/]+\))/"
+    r"(?:Submission attachment\(s\)/(?:.*/)?(?P<file>[^/]+)|Feedback Attachment\(s\)/.*"
+    r"|(?:timestamp|comments)\.txt|[^/]*_submissionText\.html)$"
+)
+MONTHS = (
+    "jan|ene|gen", "feb|fev|fév", "mar|mär|mrz|maa", "apr|avr|abr", "may|mai|mei|mag|maj", "jun|juin|giu",
+    "jul|juil|lug", "aug|août|ago", "sep|set", "oct|okt|ott|out", "nov", "dec|déc|dez|dic",
+)  # fmt: skip
+"""How the names of months begin in languages that Brightspace writes its dates in."""
 
 
 @dataclass(frozen=True)
 class Owner:
-    """A student, the name of the student's file, and which of several attempts it is: a text, later ones greater."""
+    """A student, the name of the student's file, and which of several attempts it is: a text, later ones greater.
+
+    Where a platform numbers its students, `student` is `name` with the number behind it. `is_lasting`: the number is
+    the student's own; Moodle's is another for each assignment.
+    """
 
     student: str
     file: str
     attempt: str = ""
+    name: str = ""
+    is_lasting: bool = True
 
 
 def identify_student(path: PurePosixPath, lab: str) -> Owner:
-    """Tell whose a notebook is from its path: a platform's, STUDENT/…/x.ipynb or STUDENT[_LAB].ipynb.
+    """Tell whose a notebook is from its path: a platform's, STUDENT/…/x.ipynb, STUDENT.ipynb or STUDENT_LAB.ipynb.
 
     >>> identify_student(PurePosixPath("doejane_LATE_4711_88_01-autograd-1.ipynb"), "01-autograd")
-    Owner(student='doejane-4711', file='01-autograd-1.ipynb', attempt='')
+    Owner(student='doejane-4711', file='01-autograd-1.ipynb', attempt='', name='doejane', is_lasting=True)
     >>> identify_student(PurePosixPath("Jane Doe_4711_assignsubmission_file_/01-autograd.ipynb"), "01-autograd")
-    Owner(student='Jane Doe-4711', file='01-autograd.ipynb', attempt='')
-    >>> identify_student(PurePosixPath("jane/work/01-autograd.ipynb"), "01-autograd")
-    Owner(student='jane', file='01-autograd.ipynb', attempt='')
-    >>> identify_student(PurePosixPath("jane_doe_01-autograd.ipynb"), "01-autograd")
-    Owner(student='jane_doe', file='01-autograd.ipynb', attempt='')
+    Owner(student='Jane Doe-4711', file='01-autograd.ipynb', attempt='', name='Jane Doe', is_lasting=False)
+    >>> identify_student(PurePosixPath("jane/work/01-autograd.ipynb"), "01-autograd").student
+    'jane'
+    >>> identify_student(PurePosixPath("Jane Doe - 01-autograd (1).ipynb"), "01-autograd").student
+    'Jane Doe'
     """
     if (owner := identify_owner(path)) is not None:
         return owner
     stem = NOTEBOOK.sub("", path.name)
-    student, mark, rest = stem.rpartition(f"_{lab}")
-    return Owner(student, f"{lab}{rest}.ipynb") if mark and student else Owner(stem, f"{stem}.ipynb")
+    if named := name_before(lab, stem):
+        return Owner(named[0], f"{lab}{named[1]}.ipynb")
+    return Owner(stem, f"{stem}.ipynb")
+
+
+def name_before(lab: str, stem: str) -> tuple[str, str] | None:
+    """What stands before and after the lab in `jane_doe_01-autograd (1)` or `Jane Doe - 01-autograd`; None without it.
+
+    >>> name_before("01-autograd", "jane_doe_01-autograd (1)")
+    ('jane_doe', ' (1)')
+    """
+    before, mark, after = stem.rpartition(lab)
+    student = before.rstrip(" _-")
+    return (student, after) if mark and student and student != before else None
 
 
 def identify_owner(path: PurePosixPath) -> Owner | None:
@@ -61,27 +88,40 @@ def identify_owner(path: PurePosixPath) -> Owner | None:
 
 
 def identify_export(path: PurePosixPath) -> Owner | None:
-    """Tell whose a file is from a path as Canvas, Moodle, Blackboard or Brightspace have it; else None.
+    """Tell whose a file is from a path as Canvas, Moodle, Blackboard, Brightspace or Sakai have it; else None.
 
-    >>> identify_export(PurePosixPath("Lab%201_jdoe_attempt_2026-11-20-13-45-12_x.ipynb"))
-    Owner(student='jdoe', file='x.ipynb', attempt='2026-11-20-13-45-12')
-    >>> identify_export(PurePosixPath("7-88 - Jane Doe - Nov 20, 2026 345 PM/x.ipynb"))
-    Owner(student='Jane Doe-7', file='x.ipynb', attempt='2026-11-20T15:45:00')
+    >>> identify_export(PurePosixPath("Lab%201_jdoe_attempt_2026-11-20-13-45-12_x.ipynb")).student
+    'jdoe'
+    >>> identify_export(PurePosixPath("7-88 - Jane Doe - Nov 20, 2026 345 PM/x.ipynb")).attempt
+    '2026-11-20T15:45:00'
+    >>> identify_export(PurePosixPath("Doe, Jane(jdoe)/Submission attachment(s)/x.ipynb")).student
+    'Doe, Jane(jdoe)'
     """
-    for pattern in (CANVAS, MOODLE, BLACKBOARD, BRIGHTSPACE):
+    for pattern in (CANVAS, MOODLE, BLACKBOARD, BRIGHTSPACE, SAKAI):
         if match := pattern.match(str(path)):
             found = match.groupdict()
-            student = f"{found['name']}-{found['user']}" if "name" in found else found["user"]
+            name = found.get("name") or ""
+            student = f"{name}-{found['user']}" if name else found["user"]
             file = NOTEBOOK.sub(".ipynb", found.get("file") or path.name)
-            return Owner(student, file, _as_sortable(found.get("attempt") or ""))
+            attempt = _as_sortable(found.get("attempt") or "")
+            return Owner(student, file, attempt, name, is_lasting=pattern is not MOODLE)
     return None
 
 
 def _as_sortable(attempt: str) -> str:
-    for form in DATES:
-        with suppress(ValueError):
-            return datetime.strptime(attempt.replace(",", ""), form).isoformat()
-    return attempt
+    """A date as Brightspace writes it in one of many languages, as a text that sorts by it; any other text as it is."""
+    written = re.fullmatch(r"(?P<date>.*?)\s(?P<hour>\d{1,2})(?P<minute>\d\d)(?:\s(?P<half>[AP])M)?", attempt)
+    if written is None:
+        return attempt
+    numbers = [int(number) for number in re.findall(r"\d+", written["date"])]
+    words = [word.casefold() for word in re.findall(r"[^\W\d]+", written["date"])]
+    months = [n for n, names in enumerate(MONTHS, start=1) for word in words if re.match(names, word)]
+    try:
+        year, month, day = numbers if len(numbers) == 3 else (numbers[-1], months[0], numbers[0])
+        hour = int(written["hour"]) % (12 if written["half"] else 24) + 12 * (written["half"] == "P")
+        return datetime(year, month, day, hour, int(written["minute"])).isoformat()
+    except (ValueError, IndexError):
+        return attempt
 
 
 def is_aside(path: PurePosixPath, *, among: int | None = None) -> bool:

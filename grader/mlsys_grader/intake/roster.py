@@ -12,19 +12,24 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from mlsys_grader.course.files import write_atomically
 from mlsys_grader.course.folder import STUDENT, Course, check_student
-from mlsys_grader.intake.hand_in import make_printable
+from mlsys_grader.intake.hand_in import compose, make_printable
 from mlsys_lab.errors import InputError
 
 FIELDS = ["name", "student"]
+NAMESAKES = 3
+"""Most students of a class who share a name; of more it is none: Moodle calls all of them "Participant" when blind."""
+COPY = re.compile(r"(?:\s+-\s+copy)?(?:\s*\(\d+\))?$", re.IGNORECASE)
+"""What Windows and browsers put behind a name that is there already."""
 
 
 @dataclass
 class Assignment:
     """The id of each name. `apart`: names kept apart from another new one that reads alike, which is given. `unclear`:
-    names without an id, with the known name that each reads like and its id.
+    names without an id, with the known name whose student each may be, and the id.
     """
 
     ids: dict[str, str] = field(default_factory=dict)
@@ -32,24 +37,41 @@ class Assignment:
     unclear: dict[str, tuple[str, str]] = field(default_factory=dict)
 
 
-def assign_ids(course: Course, names: Iterable[str], settled: Mapping[str, str]) -> Assignment:
+def assign_ids(
+    course: Course,
+    lab: str,
+    names: Iterable[str],
+    settled: Mapping[str, str],
+    numbered: Mapping[str, tuple[str, bool]] = MappingProxyType({}),
+) -> Assignment:
     """Give each name an id: the remembered one, what `settled` says, else a new one; remembers all of them.
 
     A new name that differs from a remembered one only in case, accents, blanks or signs may be the same person: it is
-    left unclear. Where both are new they are kept apart. `settled` may have a name as it was printed. Raises
-    `InputError` for a damaged students.csv.
+    left unclear. Where both are new they are kept apart. `settled` may have a name as it was printed.
+
+    `numbered` are names that end in a platform's number: the name without it, and whether the number is the student's
+    own. Then another name with it is unclear too. Moodle gives everybody another number for each lab: there the name
+    tells who it is, if no other student has it. Raises `InputError` for a damaged students.csv.
     """
     names = sorted(names, key=lambda name: (not STUDENT.fullmatch(name), name != name.lower(), name))
     meant = {name: settled[make_printable(name)] for name in names if make_printable(name) in settled}
     remembered = {**read_roster(course), **{name: check_student(id_) for name, id_ in {**settled, **meant}.items()}}
+    remembered = {compose(name): student for name, student in remembered.items()} | remembered
     folders = {path.name for path in (course.root / "submitted").iterdir() if path.is_dir()}
     known = {**{student: student for student in folders - set(remembered.values())}, **remembered}
-    like = {_fold(name): name for name in known}
+    like = {_fold(student): name for name, student in known.items()} | {_fold(name): name for name in known}
     found, fresh = Assignment(), dict[str, str]()
     for name in names:
         student, other = _make_id(name), like.get(_fold(name))
         if name in remembered:
             found.ids[name] = remembered[name]
+            continue
+        others, is_certain = _recognise(course, lab, name, numbered, known)
+        if is_certain:
+            found.ids[name] = fresh[name] = known[name] = known[others[0]]
+            continue
+        if others:
+            found.unclear[name] = (others[0], known[others[0]])
             continue
         was_collected_so = other not in remembered and other not in fresh and known.get(other or "") == student
         if other in fresh:
@@ -66,11 +88,35 @@ def assign_ids(course: Course, names: Iterable[str], settled: Mapping[str, str])
     return found
 
 
+def _recognise(
+    course: Course, lab: str, name: str, numbered: Mapping[str, tuple[str, bool]], known: Mapping[str, str]
+) -> tuple[list[str], bool]:
+    """Known names of students who may be the one that a platform numbers, one of each, and whether it is certain."""
+    bare, is_lasting = numbered.get(name, ("", True))
+    if is_lasting:
+        number = name.removeprefix(bare)
+        return [other for other in known if bare and other.endswith(number) and _fold(other) != _fold(name)], False
+    namesakes = [one for one, (theirs, _) in numbered.items() if _fold(theirs) == _fold(bare)]
+    if len(namesakes) > NAMESAKES:
+        return [], False
+    alike = re.compile(rf"{re.escape(_fold(bare))}-\d+")
+    # Who is here, or was, under another number of this lab is somebody else.
+    found = {
+        student: other
+        for other, student in known.items()
+        if alike.fullmatch(_fold(other))
+        and other not in numbered
+        and not course.submission(student, lab).parent.exists()
+    }
+    return list(found.values()), len(found) == len(namesakes) == 1
+
+
 def explain_unclear(name: str, other: str, student: str) -> str:
     """One line for a person: two names that may be one student, and how to settle it."""
     one, another = make_printable(name), make_printable(other)
+    looks = "reads like" if _fold(name) in (_fold(other), _fold(student)) else "may be"
     return (
-        f"`{one}` reads like `{another}`, who is {student}: one student or two? If one, collect again with "
+        f"`{one}` {looks} `{another}`, who is {student}: one student or two? If one, collect again with "
         f'--who "{one}={student}"; if two, give it an id of its own there (students.csv keeps it)'
     )
 
@@ -83,7 +129,10 @@ def _make_id(name: str) -> str:
 
 
 def _fold(name: str) -> str:
-    """What is left of a name without case, accents, invisible characters, and with all signs and blanks alike."""
+    """What is left of a name without case, accents, invisible characters, the mark of a copy (`ada (1)`, `ada - Copy`),
+    and with all signs and blanks alike.
+    """
+    name = COPY.sub("", name) or name
     letters = unicodedata.normalize("NFKD", name.casefold())
     plain = "".join(c for c in letters if unicodedata.category(c) not in ("Mn", "Cf"))
     return re.sub(r"[\W_]+", "-", plain).strip("-") or name

@@ -166,13 +166,15 @@ def _cells(document: dict[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def _wrong_kernel(document: dict[str, Any]) -> Mismatch | None:
+    """The problem of a notebook that says it is in another language; many say nothing, or leave it blank."""
     metadata = document.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
     for field, key in (("language_info", "name"), ("kernelspec", "language")):
         entry = metadata.get(field)
         language = entry.get(key) if isinstance(entry, dict) else None
-        if isinstance(language, str) and language.lower() not in ("python", "ipython"):
-            return Mismatch("the notebook is for another kernel", language, "Python")
+        if isinstance(language, str) and language.strip():
+            is_python = language.strip().lower().startswith(("python", "ipython"))
+            return None if is_python else Mismatch("the notebook is for another kernel", language, "Python")
     return None
 
 
@@ -181,6 +183,8 @@ def _wrong_lab(topics: tuple[str, ...], cells: tuple[tuple[str, str, str], ...],
         return None
     if topics:
         return Mismatch("this is the notebook of another lab", ", ".join(topics), lab.topic)
+    if any(kind == "code" and is_exported(source) for kind, source, _ in cells):
+        return None  # the cells that count, in a notebook of the student's own
     return Mismatch("this is not a notebook of this course", "no cell of the lab", f"{lab.name}.ipynb as released")
 
 

@@ -3,7 +3,8 @@
 import pytest
 
 from mlsys_grader.intake.collect import collect, count_statuses
-from tests.grader.intake.hand_ins import LAB, archive, put, said, taken, unpacked
+from mlsys_lab.errors import InputError
+from tests.grader.intake.hand_ins import LAB, archive, put, said, statuses, taken, unpacked
 
 
 def test_a_folder_in_any_usual_shape(course, source):
@@ -29,8 +30,10 @@ def test_the_labs_own_notebook_goes_before_others(course, source):
     put(source, "ada/zz-scratch.ipynb", "wrong")
     put(source, "bob/01-tiny (1).ipynb", "right")
     put(source, "bob/zz-scratch.ipynb", "wrong")
+    put(source, "cy/01-tiny.ipynb", "wrong")
+    put(source, "cy/01-tiny(1).ipynb", "right")
     collect(course, LAB, source)
-    assert taken(course) == {"ada": "right", "bob": "right"}
+    assert taken(course) == {"ada": "right", "bob": "right", "cy": "right"}
 
 
 def test_again_changes_nothing_and_a_new_version_replaces(course, source):
@@ -56,7 +59,10 @@ def test_the_time_goes_with_the_notebook_it_belongs_to(course, source):
     assert not kept.exists(), "another notebook must not pass for one handed in then"
 
 
-@pytest.mark.parametrize("written", ["2026-03-04 04:06:07.5 UTC", "2026-03-04 04:06:07", "2026-03-04T05:06:07+01:00"])
+@pytest.mark.parametrize(
+    "written",
+    ["2026-03-04 04:06:07.5 UTC", "2026-03-04 04:06:07", "2026-03-04T05:06:07+01:00", "2026-03-04 04:06:07 Z"],
+)
 def test_times_as_nbgrader_and_others_write_them(course, source, written):
     put(source, "ada/01-tiny.ipynb")
     put(source, "ada/timestamp.txt", written)
@@ -70,6 +76,8 @@ def test_a_time_that_is_none_is_left_out(course, source, written):
     (source / "ada" / "timestamp.txt").write_bytes(written.encode(errors="surrogatepass"))
     assert dict(count_statuses(collect(course, LAB, source))) == {"new": 1}
     assert not course.submission("ada", LAB).with_name("timestamp.txt").exists()
+    (result,) = collect(course, LAB, source)
+    assert ("no time that can be read, so no penalty" in result.remark) == bool(written)
 
 
 def test_links_in_a_folder_are_not_followed(course, source):
@@ -124,7 +132,39 @@ def test_a_notebook_that_names_nobody_makes_no_student_of_its_lab(course, source
     put(source, "01-tiny (1).ipynb")
     put(source, "ada.ipynb")
     results = [(r.student, r.status, r.detail) for r in collect(course, LAB, source)]
-    assert results == [("01-tiny (1).ipynb", "skipped", "it names no student"), ("ada", "new", "ada.ipynb")]
+    nobodys = "it names no student: call it STUDENT_01-tiny.ipynb"
+    assert results == [("01-tiny (1).ipynb", "skipped", nobodys), ("ada", "new", "ada.ipynb")]
+
+
+@pytest.mark.parametrize("name", ["Jane Doe - 01-tiny.ipynb", "Jane Doe_01-tiny (1).ipynb", "Jane Doe-01-tiny.ipynb"])
+def test_the_lab_behind_a_name_is_no_part_of_it(course, source, name):
+    put(source, name)
+    put(source, "Copy of 01-tiny.ipynb")
+    assert statuses(course, source) == {"Jane-Doe": "new", "Copy of 01-tiny.ipynb": "skipped"}
+
+
+def test_a_folder_named_after_the_lab_is_no_student(course, source):
+    for path in ("01-tiny/ada/01-tiny.ipynb", "01-tiny/bob/01-tiny.ipynb", "02-other/ada/02-other.ipynb"):
+        put(source, path)
+    with pytest.raises(InputError, match=r"named after the lab, not after a student: got 01-tiny.* collect `01-tiny`"):
+        collect(course, LAB, source)
+    assert statuses(course, source / LAB) == {"ada": "new", "bob": "new"}
+
+
+@pytest.mark.parametrize("names", [("Jane - 01-tiny", "Bob - 01-tiny"), ("jane", "bob")])
+def test_a_class_in_one_folder_is_not_taken_for_one_student(course, source, names):
+    for name in names:
+        put(source, f"Lab 1/{name}.ipynb", '{"source": "check = lab(\\"tiny\\")"}')
+    with pytest.raises(InputError, match="everything lies in one folder: got Lab 1"):
+        collect(course, LAB, source)
+    assert len(statuses(course, source / "Lab 1")) == 2
+
+
+def test_what_there_is_instead_of_notebooks_is_named(course, source):
+    with pytest.raises(InputError, match=r"which holds `ada\.zip`"):
+        collect(course, LAB, put(source, "ada.zip").parent)
+    with pytest.raises(InputError, match="help: give the folder that it lies in"):
+        collect(course, LAB, put(source, "ada.ipynb"))
 
 
 def test_of_notebooks_that_are_called_anything_the_labs_is_taken(course, source):

@@ -104,7 +104,14 @@ def test_a_blackboard_export_takes_the_last_attempt_of_each_student(course, tmp_
 
 @pytest.mark.parametrize(
     ("first", "last"),
-    [("Nov 20, 2026 1145 PM", "Nov 21, 2026 745 AM"), ("December 9, 2026 2359", "January 1, 2027 0001")],
+    [
+        ("Nov 20, 2026 1145 PM", "Nov 21, 2026 745 AM"),
+        ("Nov 20, 2026 1145\u202fAM", "Nov 20, 2026 1215\u202fPM"),
+        ("December 9, 2026 2359", "January 1, 2027 0001"),
+        ("30. November 2026 1545", "1. Dezember 2026 0745"),
+        ("20 août 2026 1545", "2 sept. 2026 0745"),
+        ("2026-11-20 1545", "2026-11-21 0745"),
+    ],
 )
 def test_a_brightspace_export_takes_the_last_attempt_of_each_student(course, tmp_path, first, last):
     entries = {
@@ -150,3 +157,68 @@ def test_a_time_in_what_a_platform_exports_is_the_students_own(course, source):
     put(source, "Ada_4711_assignsubmission_file_/timestamp.txt", "2020-01-01 00:00:00 UTC")
     collect(course, LAB, source)
     assert course.handed_in("Ada-4711", LAB) is None
+
+
+def test_a_canvas_export_tells_who_handed_in_text_only(course, tmp_path):
+    entries = {"doejane_4711_text.html": "<p>", "raybob_LATE_4712_link.html": "<a>", "kimcy_4713_9_01-tiny.ipynb": "c"}
+    told = statuses(course, archive(tmp_path / "c.zip", entries))
+    assert told == {"doejane-4711": "missing", "raybob-4712": "missing", "kimcy-4713": "new"}
+
+
+def test_a_sakai_export(course, source):
+    attached = "Submission attachment(s)"
+    put(source, f"Lovelace, Ada(alove)/{attached}/01-tiny.ipynb", "a")
+    put(source, "Lovelace, Ada(alove)/timestamp.txt", "20261120134512345")
+    put(source, f"Ray, Bob(bray)/{attached}/01-tiny.ipynb", "b")
+    put(source, f"Ray, Bob(bray)/{attached}/timestamp.txt", "2020-01-01 00:00:00 UTC")
+    put(source, "Ray, Bob(bray)/comments.txt", "")
+    put(source, f"Dee, Cy(cdee)/{attached}/Ray, Bob(bray)/{attached}/01-tiny.ipynb", "as bob's")
+    put(source, "grades.csv", "")
+    collect(course, LAB, source)
+    assert taken(course) == {"Lovelace-Ada-alove": "a", "Ray-Bob-bray": "b", "Dee-Cy-cdee": "as bob's"}
+    assert course.handed_in("Ray-Bob-bray", LAB) is None, "the time is one that the student put there"
+
+
+METADATA = """
+submission_88:
+  :submitters:
+  - :name: Jane Doe
+    :sid: ''
+    :email: jane@example.org
+  - :name: Bob Ray
+    :email: bob@example.org
+  :created_at: 2026-03-04 04:06:07.123456000 Z
+  :results: []
+submission_89:
+  :submitters:
+  - :name: Cy Dee
+"""
+
+
+@pytest.mark.parametrize("home", ["", "assignment_7_export/"])
+def test_a_gradescope_export_names_who_handed_in(course, tmp_path, home):
+    entries = {
+        f"{home}submission_metadata.yml": METADATA,
+        f"{home}submission_88/01-tiny.ipynb": "j",
+        f"{home}submission_88/timestamp.txt": "2020-01-01 00:00:00 UTC",
+        f"{home}submission_89/notes/submission_metadata.yml": METADATA,
+        f"{home}submission_89/submission_88/01-tiny.ipynb": "c",
+    }
+    collect(course, LAB, archive(tmp_path / "g.zip", entries))
+    assert taken(course) == {"jane@example.org": "j", "bob@example.org": "j", "Cy-Dee": "c"}
+    assert f"{course.handed_in('bob@example.org', LAB):%H:%M:%S}" == "04:06:07"
+
+
+def test_a_students_own_metadata_name_nobody(course, source):
+    put(source, "eve/submission_metadata.yml", METADATA)
+    put(source, "eve/submission_88/01-tiny.ipynb", "e")
+    put(source, "ada/01-tiny.ipynb", "a")
+    collect(course, LAB, source)
+    assert taken(course) == {"eve": "e", "ada": "a"}
+
+
+@pytest.mark.parametrize("content", ["", "[", "- 1", "submission_88: 7", "submission_88: {':submitters': [1]}"])
+def test_damaged_metadata_do_not_stop_anything(course, source, content):
+    put(source, "submission_metadata.yml", content)
+    put(source, "submission_88/01-tiny.ipynb")
+    assert statuses(course, source)["submission_88"] == "new"

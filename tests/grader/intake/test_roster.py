@@ -1,5 +1,7 @@
 """Who is who: names from folders, files and archives, and what the table of names says of them."""
 
+import unicodedata
+
 import pytest
 
 from mlsys_grader.intake.collect import collect
@@ -22,7 +24,8 @@ def test_names_that_no_folder_may_have_are_made_plain_and_stay_apart(course, tmp
         ("jane-doe", "jane doe"),
         ("Jane", "jane"),
         ("José", "Jose"),
-        ("Jose\u0301", "José"),
+        ("ada", "ada (1)"),
+        ("ada", "ada - Copy"),
         ("ada", "ada "),
         ("ada.", "ada"),
         ("a\u200bda", "ada"),
@@ -46,6 +49,72 @@ def test_a_name_that_reads_like_a_known_one_is_asked_about(course, tmp_path, fir
     assert statuses(course, hand_ins(later), settled={later: "another"}) == {"another": "new"}
     assert statuses(course, hand_ins(later)) == {"another": "unchanged"}, "what was settled is remembered"
     assert statuses(course, hand_ins(first)) == {known: "unchanged"}
+
+
+def test_letters_with_accents_are_the_same_however_a_system_writes_them(course, tmp_path):
+    composed, apart = (unicodedata.normalize(form, "José Núñez") for form in ("NFC", "NFD"))
+    put(tmp_path / "1", f"{apart}/01-tiny.ipynb", "one")
+    put(tmp_path / "2", f"{composed}/01-tiny.ipynb", "two")
+    put(tmp_path / "3", f"{apart}/01-tiny.ipynb", "three")
+    put(tmp_path / "3", f"{composed}/other.ipynb", "four")
+    assert statuses(course, tmp_path / "1") == {"Jose-Nunez": "new"}
+    assert statuses(course, tmp_path / "2") == {"Jose-Nunez": "updated"}
+    assert statuses(course, tmp_path / "3", settled={composed: "jn"}) == {"jn": "new"}
+    course.roster.write_text(f"name,student\n{apart},mine\n", encoding="utf-8")
+    assert statuses(course, tmp_path / "1") == {"mine": "new"}
+
+
+def test_an_id_that_somebody_has_is_not_given_to_another_in_silence(course, source):
+    put(source, "ada/01-tiny.ipynb")
+    put(source, "ada2/01-tiny.ipynb")
+    results = {result.detail[:6]: result.status for result in collect(course, LAB, source, settled={"ada2": "ada"})}
+    assert results == {"01-tin": "new", "`ada` ": "unclear"} and list(taken(course)) == ["ada"]
+    assert statuses(course, source, settled={"ada": "ada"}) == {"ada": "unchanged"}
+
+
+def export(lab, **numbers):
+    """A Moodle export: name -> numbers of the students of that name."""
+    return {
+        f"{name.replace('_', ' ')}_{number}_assignsubmission_file_/{lab}.ipynb": str(number)
+        for name, given in numbers.items()
+        for number in given
+    }
+
+
+def test_moodle_numbers_students_anew_in_each_lab_and_the_name_tells_who_it_is(course, tmp_path):
+    first = archive(tmp_path / "1.zip", export("01-tiny", Ada_Lovelace=[1], Jan_Kim=[2, 3], Cy_Dee=[4]))
+    later = archive(tmp_path / "2.zip", export("02-other", Ada_Lovelace=[11], Jan_Kim=[12], Bo_Ray=[13]))
+    assert set(statuses(course, first)) == {"Ada-Lovelace-1", "Jan-Kim-2", "Jan-Kim-3", "Cy-Dee-4"}
+    told = {result.student: result for result in collect(course, "02-other", later)}
+    assert {student: result.status for student, result in told.items()} == {
+        "Ada-Lovelace-1": "new", "Jan Kim-12": "unclear", "Bo-Ray-13": "new",
+    }  # fmt: skip
+    assert '--who "Jan Kim-12=Jan-Kim-' in told["Jan Kim-12"].detail
+    again = {result.student: result.status for result in collect(course, "02-other", later)}
+    assert again["Ada-Lovelace-1"] == "unchanged", "what was found out is remembered"
+    third = archive(tmp_path / "3.zip", export("03-third", Cy_Dee=[21, 22]))
+    assert set(result.status for result in collect(course, "03-third", third)) == {"unclear"}
+
+
+def test_a_namesake_who_hands_in_later_is_another_student(course, tmp_path):
+    first = archive(tmp_path / "1.zip", export("01-tiny", Jan_Kim=[2]))
+    later = archive(tmp_path / "2.zip", export("01-tiny", Jan_Kim=[2, 3]))
+    assert statuses(course, first) == {"Jan-Kim-2": "new"}
+    assert statuses(course, later) == {"Jan-Kim-2": "unchanged", "Jan-Kim-3": "new"}
+
+
+def test_who_is_called_a_participant_is_called_nothing(course, tmp_path):
+    for lab, first in (("01-tiny", 10), ("02-other", 20)):
+        class_ = archive(tmp_path / f"{lab}.zip", export(lab, Participant=range(first, first + 5)))
+        assert {result.status for result in collect(course, lab, class_)} == {"new"}
+
+
+@pytest.mark.parametrize("form", ["{}_4711_9_01-tiny.ipynb", "4711-9 - {} - Nov 20, 2026 345 PM/01-tiny.ipynb"])
+def test_a_number_that_a_platform_gave_is_asked_about_under_another_name(course, tmp_path, form):
+    for name, status in (("doejane", "new"), ("smithjane", "unclear")):
+        (result,) = collect(course, LAB, archive(tmp_path / f"{name}.zip", {form.format(name): name}))
+        assert result.status == status
+    assert "`smithjane-4711` may be `doejane-4711`, who is doejane-4711" in result.detail
 
 
 def test_two_names_may_be_settled_as_one_student(course, source):

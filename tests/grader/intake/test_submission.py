@@ -124,6 +124,26 @@ def test_another_kernel_is_refused_another_python_is_not(read, hand_in):
     assert read(notebook).refusal.what == "the notebook is for another kernel"
 
 
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"kernelspec": {"name": "conda-env-ml-py", "language": ""}, "language_info": {}},
+        {"kernelspec": {"name": "x", "language": "Python3"}},
+        {"kernelspec": {"name": "sagemath", "language": "sage"}, "language_info": {"name": "python"}},
+        {},
+    ],
+)
+def test_a_notebook_that_does_not_say_its_language_well_is_python(read, hand_in, metadata):
+    assert read({**hand_in(), "metadata": metadata}).refusal is None
+
+
+def test_the_exported_cells_in_a_notebook_of_ones_own_are_a_hand_in(read, hand_in):
+    exported = [cell for cell in hand_in()["cells"] if "".join(cell["source"]).startswith("#| export")]
+    bare = [{"cell_type": "code", "metadata": {}, "source": cell["source"], "outputs": []} for cell in exported]
+    submission = read({"cells": bare, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    assert submission.refusal is None and "return 2 * x" in submission.artifact.source
+
+
 def test_remarks_tell_what_happened_to_cells(read, hand_in):
     notebook = hand_in()
     first = next(cell for cell in notebook["cells"] if fields(cell).get("grade_id") == "task-double")
