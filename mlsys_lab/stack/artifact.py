@@ -7,7 +7,7 @@ The text of an artifact marks where each cell begins (`# %% cell 5`), so that an
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from mlsys_lab.errors import CourseError
@@ -51,10 +51,14 @@ class Place:
 
 @dataclass(frozen=True)
 class Artifact:
-    """The exported cells of a notebook, and the name that messages use for it (the notebook's file name)."""
+    """The exported cells of a notebook, and the name that messages use for it (the notebook's file name).
+
+    `elsewhere`: names that only other cells of the notebook seem to define, and the number of the last that does.
+    """
 
     name: str
     cells: tuple[Cell, ...]
+    elsewhere: tuple[tuple[str, int], ...] = ()
 
     @property
     def source(self) -> str:
@@ -63,7 +67,7 @@ class Artifact:
         return "\n".join(f"# %% cell {cell.number}\n{text}\n" for cell, text in zip(self.cells, texts, strict=True))
 
     @classmethod
-    def parse(cls, name: str, text: str) -> Artifact:
+    def parse(cls, name: str, text: str, elsewhere: Iterable[tuple[str, int]] = ()) -> Artifact:
         """Read back what `source` wrote; text above the first marker (a hand-written module) counts as cell 0."""
         cells: list[tuple[int, list[str]]] = [(0, [])]
         for line in text.split("\n"):
@@ -71,7 +75,8 @@ class Artifact:
                 cells.append((int(mark[1]), []))
             else:
                 cells[-1][1].append(line)
-        return cls(name, tuple(Cell(n, "\n".join(lines)) for n, lines in cells if "".join(lines).strip()))
+        kept = tuple(Cell(n, "\n".join(lines)) for n, lines in cells if "".join(lines).strip())
+        return cls(name, kept, tuple((name, number) for name, number in elsewhere))
 
     def where(self, line: int) -> Place | None:
         """The cell that holds a line (from 1) of `source`; None past its end."""

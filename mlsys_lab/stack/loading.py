@@ -127,10 +127,13 @@ class ArtifactLoader(importlib.abc.InspectLoader):
         if isinstance(error, NotImplementedError | UnfinishedError):
             return UnfinishedError(f"a task that runs on import is not written yet: {place or self.artifact.name}")
         cause = find_cause(error)
+        help = "exported cells must run on their own, top to bottom, with nothing from the other cells"
+        if isinstance(error, ImportError):
+            help = "what is graded can use only packages that the course installs"
         return ArtifactError(
             f"{self.artifact.name}: {place or 'an exported cell'} fails when the exported cells run by themselves",
             got=f"{describe(error)} ({cause.what})" if cause else describe(error),
-            help="exported cells must run on their own, top to bottom, with nothing from the other cells",
+            help=help,
         )
 
     def find_lost(self, names: Iterable[str | None]) -> ArtifactError | UnfinishedError | None:
@@ -188,12 +191,28 @@ def find_lost(artifact: object, names: Iterable[str]) -> ArtifactError | Unfinis
 
 
 def find_cause(error: BaseException) -> ArtifactError | UnfinishedError | None:
-    """Find why a name is not defined, where that is the error: the error of an exported cell that would define it."""
-    if not isinstance(error, NameError):
+    """Find why a name is not defined, where that is the error: the code that would define it failed or does not count.
+
+    It does not count where its cell is not exported.
+    """
+    if not isinstance(error, NameError) or not error.name:
         return None
     loaders = [frame.f_globals.get("__loader__") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    found = [loader.find_lost([error.name]) for loader in loaders if isinstance(loader, ArtifactLoader)]
-    return found[-1] if found else None
+    own = [loader for loader in loaders if isinstance(loader, ArtifactLoader)]
+    if not own:
+        return None
+    cell = dict(own[-1].artifact.elsewhere).get(error.name)
+    unmarked = (
+        ArtifactError(f"cell {cell} defines it and does not begin with `#| export`") if cell is not None else None
+    )
+    return own[-1].find_lost([error.name]) or unmarked
+
+
+def find_elsewhere(artifact: object, names: Iterable[str]) -> dict[str, int]:
+    """Find which of `names` a cell seems to define that is not exported, and the number of that cell."""
+    loader = getattr(artifact, "__loader__", None)
+    known = dict(loader.artifact.elsewhere) if isinstance(loader, ArtifactLoader) else {}
+    return {name: known[name] for name in names if name in known}
 
 
 def place_of(code: CodeType, names: Mapping[str, Any], line: int) -> Place | None:

@@ -13,7 +13,7 @@ import pytest
 
 from mlsys_lab.errors import UnfinishedError
 from mlsys_lab.stack.artifact import Artifact, Cell
-from mlsys_lab.stack.loading import describe, find_cause, find_lost, load, lost_cells, place_of
+from mlsys_lab.stack.loading import describe, find_cause, find_elsewhere, find_lost, load, lost_cells, place_of
 from tests.loops import run
 
 FAILS = "fails when the exported cells run by themselves"
@@ -58,6 +58,7 @@ def test_classes_have_source_and_can_be_pickled() -> None:
         ("import asyncio\nlost = await asyncio.nothing()", "got AttributeError"),
         ("import no_such_module_here as n\nlost = n.f()", "got ModuleNotFoundError: No module named 'no_such_module"),
         ("import no_such_module_here as n\n@n.jit\ndef lost(): pass", "got ModuleNotFoundError"),
+        ("from no_such_module_here import jit\n@jit\ndef lost(): pass", "only packages that the course installs"),
         ("for lost in x: pass", f"line 2: `for lost in x: pass` {FAILS}: got TypeError"),
     ],
 )
@@ -130,6 +131,19 @@ def test_what_a_cell_that_is_no_python_would_import_is_blamed_on_it() -> None:
     for name in ("math", "system", "nn"):
         assert "syntax error in cell 10 (begins" in str(find_lost(module, [name]))
     assert not lost_cells(module)[0].names & {"os", "torch", "as"}
+
+
+def test_a_name_that_a_cell_defines_which_does_not_count_is_told_with_that_cell() -> None:
+    module = load(
+        Artifact("n.ipynb", _artifact("def f():\n    return SIZE\ndef g():\n    return other").cells, (("SIZE", 3),))
+    )
+    assert find_elsewhere(module, ["SIZE", "other"]) == {"SIZE": 3}
+    with pytest.raises(NameError) as caught:
+        module.f()
+    assert str(find_cause(caught.value)) == "cell 3 defines it and does not begin with `#| export`"
+    with pytest.raises(NameError) as caught:
+        module.g()
+    assert find_cause(caught.value) is None
 
 
 def test_a_missing_package_costs_only_what_uses_it() -> None:

@@ -75,6 +75,7 @@ class Process:
         order = {
             "name": artifact.name,
             "source": artifact.source,
+            "elsewhere": artifact.elsewhere,
             "traced": self.traced,
             "time_limit_s": check.time_limit_s * self._time_factor,
             "memory_bytes": budget,

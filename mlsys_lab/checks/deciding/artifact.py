@@ -27,6 +27,13 @@ __all__ = [
     "refuse_withheld",
 ]
 
+DEFINED = re.compile(
+    r"^(?:(?:(?:async\s+)?def|class)\s+(\w+)|(\w+)\s*(?::[^=\n]*)?=(?!=)|(?:from\s+\S+\s+)?import\s+(?:.*\bas\s+)?(\w+)\s*$)",
+    re.MULTILINE,
+)
+"""What a cell's text seems to define at its top level; of a line of several imports nothing."""
+ELSEWHERE = 1_000
+"""Most names outside of exported cells that are looked at."""
 LAB_CALL = re.compile(r"""^[^#\n]*\blab\(\s*["']([\w-]+)["']""", re.MULTILINE)
 
 
@@ -82,7 +89,22 @@ def export_cells(notebook: Path | Notebook) -> Artifact:
             expected="cells whose first line is `#| export`",
             help="put the marker back, or take the notebook from `mlsys-lab start`",
         )
-    return Artifact(notebook.name, cells)
+    return Artifact(notebook.name, cells, tuple(_find_elsewhere(notebook).items()))
+
+
+def _find_elsewhere(notebook: Notebook) -> dict[str, int]:
+    """Names that no exported cell seems to define and another cell does, and the number of that cell.
+
+    By the text alone: this runs where nothing of a learner's is parsed.
+    """
+    cells = [(cell, _guess_defined(cell.source)) for cell in notebook.code]
+    defined = {name for cell, names in cells if is_exported(cell.source) for name in names}
+    found = {name: cell.number for cell, names in cells for name in names if name not in defined}
+    return dict(list(found.items())[:ELSEWHERE])
+
+
+def _guess_defined(text: str) -> list[str]:
+    return [name for names in DEFINED.findall(text) for name in names if name]
 
 
 def defined_elsewhere(notebook: Notebook, names: Iterable[str]) -> dict[str, int]:

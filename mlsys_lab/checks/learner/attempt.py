@@ -18,7 +18,7 @@ from mlsys_lab.checks.learner.limits import OutOfTimeError, time_limit
 from mlsys_lab.checks.learner.spec import Arrays, Call, Check, Mismatch
 from mlsys_lab.errors import UnfinishedError
 from mlsys_lab.stack.artifact import ArtifactError
-from mlsys_lab.stack.loading import find_lost
+from mlsys_lab.stack.loading import find_elsewhere, find_lost
 
 DTYPES = frozenset(
     {"bool", "int8", "int16", "int32", "int64", "uint8", "float16", "float32", "float64"},
@@ -63,7 +63,9 @@ def missing_names(check: Call | Check, artifact: Any) -> Mismatch | None:
     if (error := find_lost(artifact, missing)) is not None:
         raise error
     names = ", ".join(f"`{name}`" for name in missing)
-    return Mismatch(f"{names} is not defined", expected="a definition in a cell that begins with `#| export`")
+    cells = sorted(set(find_elsewhere(artifact, missing).values()))
+    got = f"one in cell {', '.join(map(str, cells))}, which is not exported" if cells else ""
+    return Mismatch(f"{names} is not defined", got, "a definition in a cell that begins with `#| export`")
 
 
 def attempt(check: Call | Check, artifact: Any, inputs: Arrays, patience: float = 1.0) -> Attempt:

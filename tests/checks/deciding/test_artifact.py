@@ -25,14 +25,14 @@ def _document(*cells: dict[str, object]) -> dict[str, object]:
     return {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": list(cells)}
 
 
-def test_only_cells_that_begin_with_the_marker_are_exported() -> None:
+def test_only_cells_with_the_marker_are_exported() -> None:
     notebook = parse_notebook(
         _document(
             _cell("# title", "markdown"),
             _cell("#| export\nx = 1"),
             _cell("y = 2"),
             _cell("\n  #|export\nz = 3"),
-            _cell("w = 1\n#| export"),
+            _cell("w = 1\n# export"),
             _cell("#| export\nmarkdown", "markdown"),
             _cell(["#| export\n", "v = 4"]),
         ),
@@ -98,6 +98,24 @@ def test_what_a_cell_without_the_marker_defines_is_found() -> None:
         "n.ipynb",
     )
     assert defined_elsewhere(notebook, ["a", "b", "C", "d", "e", "f", "g"]) == {"C": 2, "d": 2, "e": 2, "f": 2}
+
+
+def test_an_artifact_knows_what_only_other_cells_seem_to_define() -> None:
+    notebook = parse_notebook(
+        _document(
+            _cell("SIZE: int = 3\nimport numpy as np\nfrom math import ceil\nasync def wait(): 0\n  inner = 1\nf(x)\n"),
+            _cell("#| export\ndef f(x): return SIZE\nclass Own: pass"),
+            _cell("class Helper:\n    y = 1\nOwn = 4\nnp = 5\ndef (:"),
+            _cell("MARKDOWN = 1", "markdown"),
+        ),
+        "n.ipynb",
+    )
+    assert dict(export_cells(notebook).elsewhere) == {"SIZE": 1, "np": 3, "ceil": 1, "wait": 1, "Helper": 3}
+
+
+def test_names_of_other_cells_are_bounded() -> None:
+    many = _cell("\n".join(f"x{i} = 1" for i in range(5_000)))
+    assert len(export_cells(parse_notebook(_document(many, _cell("#| export")), "n.ipynb")).elsewhere) == 1_000
 
 
 @pytest.mark.parametrize(
