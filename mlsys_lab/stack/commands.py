@@ -8,7 +8,7 @@ import re
 MARKER = re.compile(r"#+\s*[|｜]\s*export\b", re.IGNORECASE)
 """How a line begins that marks its cell for export, however a formatter or a keyboard writes `#| export`."""
 BARE_MARKER = re.compile(r"#\s*export\s*$", re.IGNORECASE)
-"""The same without its bar, which counts in what a cell begins with: below, it may be a comment on what follows."""
+"""The mark without its bar, which counts in what a cell begins with: below, it may be a comment on what follows."""
 INVISIBLE = "\ufeff\u200b"
 """What may stand before a cell's first character and cannot be seen."""
 FOREIGN = re.compile(
