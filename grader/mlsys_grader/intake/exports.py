@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from mlsys_grader.course.folder import parse_stamp
@@ -28,6 +29,8 @@ from mlsys_grader.intake.submission import FILE_BYTES
 from mlsys_lab.errors import InputError
 
 ARCHIVE_ENTRIES = 100_000
+LOOKED_INTO = 100
+"""Most notebooks that are read to find out whether they are a class's."""
 STAMP, STAMP_BYTES = "timestamp.txt", 100
 UTF_8 = 0x800
 """The bit of an entry's flags that says how its name is written."""
@@ -164,7 +167,8 @@ def _find_lone_folder(entries: list[_Entry], lab: str) -> str:
     if len({identify_student(path, lab).student for path in told}) > 1:
         return top
     # Notebooks that are called anything: more than one of this lab is more than one student would hand in.
-    return top if len(flat) > 1 and sum(_calls_up(below[path], lab) for path in flat) > 1 else ""
+    of_lab = (path for path in flat[:LOOKED_INTO] if _calls_up(below[path], lab))
+    return top if len(flat) > 1 and len(list(islice(of_lab, 2))) > 1 else ""
 
 
 def _calls_up(entry: _Entry, lab: str) -> bool:
