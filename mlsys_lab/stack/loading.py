@@ -24,9 +24,12 @@ from mlsys_lab.stack.commands import display, get_ipython, strip_commands
 
 LONGEST_TEXT = 300
 """Characters of an exception's text that are shown at most."""
-FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | __future__.annotations.compiler_flag
-"""How cells are compiled: with `await` outside of functions, and with annotations that nobody works out, since they may
-name what a cell imports that is not exported."""
+AWAITING = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+"""How cells are compiled: with `await` outside of functions."""
+UNANNOTATED = AWAITING | __future__.annotations.compiler_flag
+"""How they are where an annotation fails: as text, since it may name what a cell imports that is not exported."""
+ANNOTATED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.AnnAssign)
+"""Statements that may hold annotations at their top level."""
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 """What Python raises for a text that it cannot compile."""
 NEWER = re.compile(r"\s*(?:type\s+\w+(?:\[.*)?\s*=|(?:async\s+)?def\s+\w+\[|class\s+\w+\[|except\s+[\w.]+\s*,)")
@@ -83,8 +86,8 @@ class ArtifactLoader(importlib.abc.InspectLoader):
             )
             return []
 
-    def _compile(self, statement: ast.stmt) -> CodeType:
-        code: CodeType = compile(ast.Module([statement], []), self.filename, "exec", FLAGS, dont_inherit=True)
+    def _compile(self, statement: ast.stmt, flags: int = AWAITING) -> CodeType:
+        code: CodeType = compile(ast.Module([statement], []), self.filename, "exec", flags, dont_inherit=True)
         return code
 
     def _run_cell(self, statements: list[tuple[ast.stmt, CodeType]], names: dict[str, Any]) -> None:
@@ -94,9 +97,12 @@ class ArtifactLoader(importlib.abc.InspectLoader):
         """
         for done, (statement, code) in enumerate(statements):
             try:
-                awaited = eval(code, names)
-                if code.co_flags & inspect.CO_COROUTINE:
-                    self._await(awaited)
+                try:
+                    self._run(code, names)
+                except Exception:
+                    if not isinstance(statement, ANNOTATED):
+                        raise
+                    self._run(self._compile(statement, UNANNOTATED), names)
             except (Exception, SystemExit) as error:
                 defined = _find_names([statement])
                 if isinstance(error, ImportError) and isinstance(statement, ast.Import | ast.ImportFrom):
@@ -107,6 +113,11 @@ class ArtifactLoader(importlib.abc.InspectLoader):
                 self.lost.append(Lost(self._describe_stop(error), left))
                 if is_meant:
                     return
+
+    def _run(self, code: CodeType, names: dict[str, Any]) -> None:
+        awaited = eval(code, names)
+        if code.co_flags & inspect.CO_COROUTINE:
+            self._await(awaited)
 
     def _await(self, awaited: Coroutine[Any, Any, None]) -> None:
         """Run a statement that awaits, in one event loop for all cells; most need none.

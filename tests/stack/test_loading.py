@@ -167,6 +167,20 @@ def test_a_future_import_may_stand_in_any_cell() -> None:
     assert load(_artifact("y = 2", f"{late}\nx = 3")).x == 3
 
 
+def test_annotations_are_there_as_in_a_notebook_and_need_not_be() -> None:
+    checked = (
+        "import dataclasses\n@dataclasses.dataclass\nclass Size:\n    n: int = 0\n    def __post_init__(self):\n"
+        "        for field in dataclasses.fields(self):\n"
+        "            assert isinstance(getattr(self, field.name), field.type)"
+    )
+    unknown = "def f(x: Unknown, y: np.ndarray) -> 'V':\n    return x\nz: Unknown = 3\nclass C:\n    n: Unknown = 4"
+    module = load(_artifact(checked, unknown))
+    assert module.Size(3).n == 3
+    with pytest.raises(AssertionError):
+        module.Size("three")
+    assert (module.f(1, 2), module.z, module.C.n) == (1, 3, 4) and lost_cells(module) == []
+
+
 def test_cells_may_await_as_in_a_notebook() -> None:
     functions = (
         "import asyncio\nasync def count():\n    for i in range(3):\n        yield i\nasync def two():\n    return 2"

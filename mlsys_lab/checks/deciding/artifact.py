@@ -74,7 +74,7 @@ def parse_notebook(document: object, name: str) -> Notebook:
         if not isinstance(cell, Mapping):
             raise InputError(f"{name}: cell {number} is damaged", got=type(cell).__name__, expected="a JSON object")
         if cell.get("cell_type") == "code":
-            code.append(Cell(number, _text(cell.get("source", ""), name, number)))
+            code.append(Cell(number, _text(cell.get("source") or "", name, number)))
     return Notebook(name, tuple(code))
 
 
