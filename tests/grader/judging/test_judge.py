@@ -147,7 +147,7 @@ def test_parameters_that_do_not_fit_are_told_with_the_call_out_of_the_sandbox(ve
     [
         ("import no_such_module as m\n\n@m.jit\ndef double(x):\n    return 2 * x\n", "ModuleNotFoundError"),
         ("def double(x:\n    return 2 * x\n", "syntax error in cell"),
-        ("1 / 0\ndef double(x):\n    return 2 * x\n", "ZeroDivisionError"),
+        ("def double(x, by=1 / 0):\n    return 2 * x\n", "ZeroDivisionError"),
         ("%%bash\ndef double(x):\n", "something else than Python"),
     ],
 )
@@ -160,6 +160,9 @@ def test_a_cell_that_fails_costs_the_checks_that_need_it_only(verdicts, source, 
 @pytest.mark.parametrize(
     "line",
     [
+        "1 / 0",
+        "from google.colab import drive\ndrive.mount('/content/drive')",
+        "input('Who are you? ')",
         "from __future__ import annotations",
         "import asyncio\nawait asyncio.sleep(0)",
         "%time y = 3",
