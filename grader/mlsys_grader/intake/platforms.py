@@ -19,7 +19,7 @@ MOODLE = re.compile(r"(?P<name>[^/]+?)_(?P<user>\d+)_assignsubmission_[a-z]+_?(?
 BLACKBOARD = re.compile(r"[^_/]+_(?P<user>[^/]+?)_attempt_(?P<attempt>\d{4}(?:-\d\d){5})(?:_(?P<file>[^/]+)|\.txt)$")
 BRIGHTSPACE = re.compile(
     r"(?P<user>\d+)-\d+ - (?P<name>[^/]+?)"
-    r" - (?P<attempt>(?:[^/\d]*\b\d{1,2}[^/\d]+\d{4}|\d{4}-\d\d-\d\d)\s\d{3,4}(?:\s[AP]M)?)"
+    r" - (?P<attempt>(?:[^/\d-]*\b\d{1,2}[^/\d-]+\d{4}|\d{4}-\d\d-\d\d)\s\d{3,4}(?:\s[AP]M)?)"
     r"(?:/| - (?P<file>[^/]+)$)"
 )
 SAKAI = re.compile(

@@ -117,11 +117,11 @@ def test_a_brightspace_export_takes_the_last_attempt_of_each_student(course, tmp
     entries = {
         f"12-88 - Ada Lovelace - {last}/01-tiny.ipynb": "last",
         f"12-88 - Ada Lovelace - {first}/01-tiny.ipynb": "first",
-        f"13-88 - Bob - {first} - 01-tiny.ipynb": "flat",
+        f"13-88 - Bob - Li 2 - {first} - 01-tiny.ipynb": "flat",
         "index.html": "",
     }
     results = said(course, archive(tmp_path / "d.zip", entries))
-    assert taken(course) == {"Ada-Lovelace-12": "last", "Bob-13": "flat"}
+    assert taken(course) == {"Ada-Lovelace-12": "last", "Bob---Li-2-13": "flat"}
     assert [(r.status, r.detail) for r in results.values() if not r.student] == [("aside", "`index.html`")]
 
 
