@@ -172,9 +172,9 @@ def _wrong_kernel(document: dict[str, Any]) -> Mismatch | None:
     for field, key in (("language_info", "name"), ("kernelspec", "language")):
         entry = metadata.get(field)
         language = entry.get(key) if isinstance(entry, dict) else None
-        if isinstance(language, str) and language.strip():
-            is_python = language.strip().lower().startswith(("python", "ipython"))
-            return None if is_python else Mismatch("the notebook is for another kernel", language, "Python")
+        language = language.strip() if isinstance(language, str) else ""
+        if language and not language.lower().startswith(("python", "ipython")):
+            return Mismatch("the notebook is for another kernel", language, "Python")
     return None
 
 
