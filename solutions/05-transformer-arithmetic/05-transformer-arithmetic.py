@@ -31,9 +31,10 @@
 #
 # **How it works.** Put your code in place of each line that raises `NotImplementedError`, run the cell, then run the
 # `check` cell below it. Cells that begin with `#| export` make up the module that is graded and that later labs run on.
-# Counts are whole numbers and must be exact: use `//`, never `/`, where a count is asked for. Where a function calls
-# one that you wrote before it, its check hands it that one's right answers, so that a slip costs points only once.
-# Grading runs the same checks with other numbers and a few more cases.
+# Counts are whole numbers and must be exact: use `//`, never `/`, where a count is asked for. A function leaves what it
+# is given as it is, and each call gives a list or dictionary of its own, which the caller may change. Where a function
+# calls one that you wrote before it, its check hands it that one's right answers, so that a slip costs points only
+# once. Grading runs the same checks with other numbers and a few more cases.
 #
 # **Letters**, the same everywhere: B sequences in a batch, T tokens of a sequence, L layers, D width of the model, F
 # width of the MLP, N query heads, K key/value heads, H width of a head, V vocabulary. A multiply-add is two FLOPs. GB
@@ -65,12 +66,14 @@ from dataclasses import dataclass
 # **1a.** `parse_einsum(spec, *shapes)`: the operands' letters, the output's letters, and the size of each letter. Raise
 # `ValueError` where an operand has another number of axes than letters, where a letter has two sizes, where there are
 # more or fewer shapes than operands, or where the output has a letter that no operand has. Small and capital letters
-# are different ones, and a size may be 0. (You may rely on this, and need not check it: there are no spaces and no
-# `...`, and a letter stands at most once in an operand.)
+# are different ones, a size may be 0, and an operand without letters is a number, as in `",ij->ij"`. (You may rely on
+# this, and need not check it: there is one `->`, there are no spaces and no `...`, and a letter stands at most once in
+# an operand and at most once in the output.)
 #
 # **1b.** `einsum_flops`: done as that one loop nest, the innermost line runs once for every combination of *all*
 # letters. With $n$ operands it multiplies $n-1$ times, and adds once if anything is summed (the first addition, to
-# zero, counts). And `einsum_bytes`: at the least, each operand is read once and the result is written once.
+# zero, counts, so a letter of size 1 is summed like any other). And `einsum_bytes`: at the least, each operand is read
+# once and the result is written once.
 #
 # **1c.** Three operands should hardly ever be multiplied in one nest. `best_first_pair` tries each of the three pairs:
 # contract it first, keep in the intermediate exactly those letters that the third operand or the output still needs,
@@ -335,7 +338,8 @@ show(figure, alt="Shares of embedding, attention, MLP and the rest in three mode
 # Matrix products do more than 99 % of a large transformer's arithmetic, so the list of them is nearly all there is to
 # know. One entry is `(name, times, m, k, n)`: `times` products of an $(m, k)$ by a $(k, n)$ matrix, $2mkn$ FLOPs each.
 #
-# **3a.** `forward_products(config, batch, tokens)`: all products of one forward pass over B sequences of T tokens.
+# **3a.** `forward_products(config, batch, tokens)`: all products of one forward pass over B sequences of T tokens. (T
+# may exceed `config.context`, here and in what follows: a count does not mind.)
 #
 # | product | times | what |
 # |---|---|---|
@@ -644,7 +648,8 @@ for config in (LLAMA_7B, LLAMA_70B):
 #
 # **5a.** `step_products`: the products of a whole training step, forward and back. For each forward
 # $(m, k) \cdot (k, n)$ with gradient $G$ of shape $(m, n)$: $G\,Y^{\mathsf T}$ is $(m, n) \cdot (n, k)$, and
-# $X^{\mathsf T} G$ is $(k, m) \cdot (m, n)$. Names are yours to choose.
+# $X^{\mathsf T} G$ is $(k, m) \cdot (m, n)$. (Its transpose, $G^{\mathsf T} X$, will do as well: a product and its
+# transpose count as one, and run at one rate.) Names are yours to choose.
 #
 # **5b.** `elementwise_units(config, batch, tokens)`: elements written in the forward pass, in this model. For each
 # token:

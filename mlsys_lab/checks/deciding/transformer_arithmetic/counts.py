@@ -59,6 +59,8 @@ LLAMA_8B = {
 }
 WIDE = {"d_model": 509, "d_ff": 2039, "vocab_size": 2003, "context": 23}
 """Wide enough that trillions of tokens take more FLOPs than 64 bits count."""
+NARROW_HEAD = LLAMA_KIND | {"n_heads": 1, "n_kv_heads": 1, "head_dim": 2, "vocab_size": 65_537, "d_model": 61}
+"""Nearly all FLOPs are in the last product: half of them are in scores and mixed at 300,000 tokens or more."""
 QUADRATIC = ("scores", "mixed")
 
 
@@ -118,7 +120,9 @@ def _training_expect(arrays: Arrays) -> Arrays:
 
 
 def _share_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    model, tokens = draw_model(rng, **case.params), rng.integers(2, 200, ())
+    model, tokens = draw_model(rng, **case.params["kind"]), rng.integers(2, 200, ())
+    if case.params.get("as wide"):
+        tokens = np.array(sizes_of(model).d_model)
     return {"model": model, "tokens": tokens, **give(answer_products(model, (1, int(tokens)), (1, 1)))}
 
 
@@ -198,7 +202,10 @@ CHECKS = (
         points=8,
         cases=(
             Case("a GPT-2", GPT2_KIND),
-            Case("a Llama with grouped heads", {**LLAMA_KIND, "n_heads": 6, "n_kv_heads": 2}),
+            Case(
+                "a Llama with grouped heads, and sequences longer than its context",
+                {**LLAMA_KIND, "n_heads": 6, "n_kv_heads": 2, "context": 1},
+            ),
             Case("the small model of Task 5", SMALL_KIND),
             Case("any model of six layers", {"n_layers": 6}, hidden=True),
         ),
@@ -240,10 +247,14 @@ CHECKS = (
         title="Attention's share, and where it is one half",
         points=5,
         cases=(
-            Case("a GPT-2", GPT2_KIND),
-            Case("a Llama", LLAMA_KIND),
-            Case("the small model of Task 5", SMALL_KIND),
-            Case("any model", {}, hidden=True),
+            Case("a GPT-2", {"kind": GPT2_KIND}),
+            Case("a Llama", {"kind": LLAMA_KIND}),
+            Case("the small model of Task 5", {"kind": SMALL_KIND}),
+            Case(
+                "one narrow head, many words, and as many tokens as the model is wide",
+                {"kind": NARROW_HEAD, "as wide": True},
+            ),
+            Case("any model", {"kind": {}}, hidden=True),
         ),
         inputs=_share_inputs,
         run=calls.attention_share,

@@ -28,8 +28,8 @@ from mlsys_lab.checks.learner.values import encode_text
 CUT_FROM = {"weights": 3, "gradients": 2, "optimizer": 1}
 """The stage of ZeRO from which on a kind is cut among the data-parallel devices."""
 ARRAYS = {"weights": [torch.bfloat16], "gradients": [torch.bfloat16], "optimizer": [torch.float32] * 3}
-
-
+TINY = {"d_model": 3, "n_heads": 1, "n_kv_heads": 1, "head_dim": 2, "d_ff": 5, "vocab_size": 7}
+"""Some 200 parameters: of rounded parts, one more need not make the largest smaller."""
 MOST_TOKENS = 1000
 """Tokens of a batch that the oracle runs."""
 
@@ -85,11 +85,14 @@ def _of_one_layer(model: np.ndarray, batch: int, tokens: int) -> int:
 
 
 def _state_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    """Numbers of parameters that no tensor group divides evenly, or that exceed an even cut by one."""
+    """Numbers of parameters that no tensor group divides evenly, or that exceed an even cut by `case.params["over"]`.
+
+    The even cut is a multiple of 64: a float that is too short for the quotient loses just what exceeds it.
+    """
     n_parameters, data, tensor = (int(rng.integers(*case.params[name])) for name in ("parameters", "data", "tensor"))
     n_parameters += n_parameters % tensor == 0
-    if case.params.get("one over"):
-        n_parameters += 1 - n_parameters % (tensor * data)
+    if "over" in case.params:
+        n_parameters += case.params["over"] - n_parameters % (64 * tensor * data)
     return {"n_parameters": np.array(n_parameters), "data": np.array(data), "tensor": np.array(tensor)}
 
 
@@ -128,7 +131,7 @@ def _devices_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     tensor, limit = case.params.get("tensor", 1), case.params.get("limit", 64)
     stage, recompute = case.params["zero_stage"], case.params.get("recompute", "none")
     arrays = {
-        "model": draw_model(rng, even=tensor, **LLAMA_KIND),
+        "model": draw_model(rng, even=tensor, **LLAMA_KIND | case.params.get("kind", {})),
         "tokens": np.array(tensor * int(rng.integers(2, 10))),
         "tensor": np.array(tensor),
         "zero_stage": np.array(stage),
@@ -143,7 +146,7 @@ def _devices_inputs(rng: np.random.Generator, case: Case) -> Arrays:
 
 
 def _states_answered(arrays: Arrays) -> Answers:
-    """What `state_bytes` gives for every number of data-parallel devices up to the limit."""
+    """What `state_bytes` gives for every number of data-parallel devices up to the limit, and for one in any case."""
     stage, tensor = int(arrays["zero_stage"]), int(arrays["tensor"])
     n_parameters = sum(weights_of(arrays["model"]).by_kind().values())
     return {
@@ -151,7 +154,7 @@ def _states_answered(arrays: Arrays) -> Answers:
             (n_parameters, stage, data, tensor): {
                 kind: shard_bytes(kind, n_parameters, stage, data, tensor) for kind in calls.KINDS
             }
-            for data in range(1, int(arrays["limit"]) // tensor + 1)
+            for data in range(1, max(1, int(arrays["limit"]) // tensor) + 1)
         }
     }
 
@@ -164,13 +167,14 @@ def _activations_answered(arrays: Arrays) -> Answers:
 
 
 def _held(arrays: Arrays) -> np.ndarray:
-    """Bytes on a device for every number of data-parallel devices up to the limit."""
+    """Bytes on a device for every number of data-parallel devices that `_states_answered` has."""
     (activations,) = _activations_answered(arrays)["activation_bytes"].values()
     return np.array([activations + sum(held.values()) for held in _states_answered(arrays)["state_bytes"].values()])
 
 
 def _devices_expect(arrays: Arrays) -> Arrays:
-    held, tensor = _held(arrays), int(arrays["tensor"])
+    tensor = int(arrays["tensor"])
+    held = _held(arrays)[: int(arrays["limit"]) // tensor]
     fits = [np.flatnonzero(held <= memory_bytes) for memory_bytes in arrays["memory_bytes"]]
     least = [int(at[0] + 1) * tensor if len(at) else None for at in fits]
     return {
@@ -199,7 +203,15 @@ CHECKS = (
             Case("ZeRO over a few devices", {"parameters": (100, 10**6), "data": (2, 17), "tensor": (1, 2)}),
             Case(
                 "one parameter more than comes out even",
-                {"parameters": (10**6, 10**9), "data": (5, 17), "tensor": (4, 9), "one over": True},
+                {"parameters": (10**6, 10**9), "data": (5, 17), "tensor": (4, 9), "over": 1},
+            ),
+            Case(
+                "cuts that come out even",
+                {"parameters": (10**6, 10**9), "data": (2, 17), "tensor": (2, 9), "over": 0},
+            ),
+            Case(
+                "one more than comes out even, of more than a float can count",
+                {"parameters": (10**17, 10**18), "data": (5, 17), "tensor": (4, 9), "over": 1},
             ),
             Case("both ways", {"parameters": (10**9, 10**11), "data": (2, 99), "tensor": (2, 9)}),
             Case("large clusters", {"parameters": (10**9, 10**12), "data": (99, 999), "tensor": (2, 65)}, hidden=True),
@@ -251,9 +263,13 @@ CHECKS = (
         points=7,
         cases=(
             Case("ZeRO 3", {"zero_stage": 3}),
-            Case("ZeRO 1, full recomputation", {"zero_stage": 1, "recompute": "full"}),
+            Case(
+                "ZeRO 1, full recomputation, so few parameters that one device more may not help, but some do",
+                {"zero_stage": 1, "recompute": "full", "kind": TINY},
+            ),
             Case("tensor groups of 4", {"zero_stage": 3, "tensor": 4, "recompute": "selective", "limit": 62}),
             Case("no ZeRO: more devices do not help", {"zero_stage": 0}),
+            Case("a limit below one tensor group", {"zero_stage": 3, "tensor": 4, "limit": 3}),
             Case("ZeRO 2 in groups of 2", {"zero_stage": 2, "tensor": 2, "limit": 33}, hidden=True),
         ),
         inputs=_devices_inputs,

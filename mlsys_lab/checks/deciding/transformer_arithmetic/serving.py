@@ -55,15 +55,16 @@ def step_work(model: np.ndarray, batch: int, tokens: int) -> tuple[int, int]:
 
 
 def _memory_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    """Memories that are exactly full, one byte short, and smaller than the weights."""
+    """Memories that are exactly full, one byte short, also of one sequence, and smaller than the weights."""
     if "published" in case.params:
         model, tokens = model_array(**case.params["published"]), int(rng.integers(10_000, 20_000))
     else:
         model, tokens = draw_model(rng, **case.params), int(rng.integers(2, 100))
     weights = sum(parameter.nbytes for parameter in weights_of(model).parameters())
     counts = rng.integers((1, 1, 2000), (30, 30, 5000)).tolist()
-    full = [weights + count * cache_bytes(model, 1, tokens) for count in counts]
-    memory = [*full, *(size - 1 for size in full), weights // 2, weights]
+    each = cache_bytes(model, 1, tokens)
+    full = [weights + count * each for count in counts]
+    memory = [*full, *(size - 1 for size in full), weights // 2, weights + each - 1]
     return {
         "model": model,
         "batch": rng.integers(1, 40, ()),
@@ -113,7 +114,8 @@ def _machine_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     sequences = rng.uniform(1.5, 30, count) if case.params.get("fits", True) else rng.uniform(-5, 0.9, count)
     sequences[: case.params.get("too small", 0)] = 0.5
     sequences[: case.params.get("just one", 0)] = 1.5
-    bandwidth, price = _round(np.exp(rng.uniform(24, 28, count))), _round(rng.uniform(0.2, 5, count))
+    bandwidth = _round(np.exp(rng.uniform(24, 28, count)))
+    price = _round(rng.uniform(0.2, 5, count) * case.params.get("dollars", 1))
     if case.params.get("dear"):  # the first has the fastest step, for one sequence and at a price that loses
         sequences[0], price[0] = 1.5, np.ceil(3 * price.max() * bandwidth.max() / bandwidth.min())
         bandwidth[0] = 2 * bandwidth.max()
@@ -209,7 +211,7 @@ CHECKS = (
         cases=(
             Case("a Llama with grouped heads", {"kind": {**LLAMA_KIND, "n_heads": 6, "n_kv_heads": 2}}),
             Case("a GPT-2, tied", {"kind": GPT2_KIND}),
-            Case("the small model of Task 5", {"kind": SMALL_KIND}),
+            Case("the small model of Task 5, of heads that are one wide", {"kind": SMALL_KIND | {"head_dim": 1}}),
             Case("the first token", {"kind": LLAMA_KIND, "first": True}),
             Case("any model", {"kind": {}}, hidden=True),
         ),
@@ -238,6 +240,7 @@ CHECKS = (
             Case("one is a hair cheaper", {"machines": 1, "offers": ((1, 1, 1), (1, 1, 0.999999))}),
             Case("two offers of one device", {"machines": 1, "offers": ((1, 1, 1), (1, 1, 2)), "one name": True}),
             Case("all fit", {"machines": 4}),
+            Case("all fit, at prices that nobody can pay", {"machines": 3, "dollars": 1e18}),
             Case("some are too small", {"machines": 5, "too small": 2}),
             Case("none fits", {"fits": False}),
             Case("each is there twice", {"machines": 3, "twice": True}),

@@ -132,7 +132,10 @@ CHECKS = (
         points=6,
         cases=(
             Case("the small model", SMALL_KIND),
-            Case("a Llama with grouped heads", {**LLAMA_KIND, "n_heads": 4, "n_kv_heads": 2}),
+            Case(
+                "a Llama with grouped heads, and sequences longer than its context",
+                {**LLAMA_KIND, "n_heads": 4, "n_kv_heads": 2, "context": 1},
+            ),
             Case("a GPT-2", GPT2_KIND, hidden=True),
         ),
         inputs=_products_inputs,

@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.checks.learner.transformer_arithmetic.given import ask, ask_before
-from mlsys_lab.checks.learner.transformer_arithmetic.models import config_of, product_rows, rows_as_text
+from mlsys_lab.checks.learner.transformer_arithmetic.given import ask, ask_before, ask_twice
+from mlsys_lab.checks.learner.transformer_arithmetic.models import config_of, other_config, product_rows, rows_as_text
 from mlsys_lab.checks.learner.values import count, number, wholes
 
 PARTS = ("embedding", "position", "attention", "mlp", "norm", "head")
@@ -15,14 +15,18 @@ PARTS = ("embedding", "position", "attention", "mlp", "norm", "head")
 
 def parameters(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `parameter_table`: how many parameters each part has."""
-    return wholes("parameter_table", artifact.parameter_table(config_of(artifact, arrays["model"])), PARTS)
+    config, other = config_of(artifact, arrays["model"]), other_config(artifact, arrays["model"])
+    ask_before(partial(artifact.parameter_table, other))
+    table = ask_twice("parameter_table", partial(artifact.parameter_table, config))
+    return wholes("parameter_table", table, PARTS)
 
 
 def forward_products(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `forward_products`: the products of each name, as text."""
-    config = config_of(artifact, arrays["model"])
-    ask_before(partial(artifact.forward_products, config, 1, 1))
-    listed = artifact.forward_products(config, int(arrays["batch"]), int(arrays["tokens"]))
+    config, other = config_of(artifact, arrays["model"]), other_config(artifact, arrays["model"])
+    sizes = (int(arrays["batch"]), int(arrays["tokens"]))
+    ask_before(partial(artifact.forward_products, config, 1, 1), partial(artifact.forward_products, other, *sizes))
+    listed = ask_twice("forward_products", partial(artifact.forward_products, config, *sizes))
     return {name: rows_as_text(rows) for name, rows in product_rows("forward_products", listed).items()}
 
 
@@ -36,9 +40,14 @@ def training_flops(artifact: Any, arrays: Arrays) -> Arrays:
 
 def attention_share(artifact: Any, arrays: Arrays) -> Arrays:
     """Attention's share at a length, and the length at which it is one half."""
-    config = config_of(artifact, arrays["model"])
-    ask_before(partial(artifact.attention_share, config, 1))
-    share = ask(partial(artifact.attention_share, config, int(arrays["tokens"])), artifact, arrays, config)
+    config, other = config_of(artifact, arrays["model"]), other_config(artifact, arrays["model"])
+    tokens = int(arrays["tokens"])
+    ask_before(
+        partial(artifact.attention_share, config, 1),
+        partial(artifact.attention_share, other, tokens),
+        partial(artifact.crossover_tokens, other),
+    )
+    share = ask(partial(artifact.attention_share, config, tokens), artifact, arrays, config)
     crossover = ask(partial(artifact.crossover_tokens, config), artifact, arrays, config)
     return {
         "attention_share": number("attention_share", share),

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.checks.learner.transformer_arithmetic.given import ask
-from mlsys_lab.checks.learner.values import describe_value, encode_text, pair, whole
+from mlsys_lab.checks.learner.transformer_arithmetic.given import ask, ask_twice
+from mlsys_lab.checks.learner.values import count, describe_value, encode_text, pair, whole
 from mlsys_lab.errors import InputError
 
 
@@ -39,7 +39,7 @@ def parse(artifact: Any, arrays: Arrays) -> Arrays:
     for spec, shapes in einsums(arrays):
         name = f"parse_einsum({arguments(spec, shapes)})"
         try:
-            parsed = artifact.parse_einsum(spec, *shapes)
+            parsed = ask_twice("parse_einsum", partial(artifact.parse_einsum, spec, *shapes))
         except ValueError:
             got[name] = encode_text("ValueError")
             continue
@@ -63,17 +63,13 @@ def cost(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `einsum_flops` and `einsum_bytes`: FLOPs, and bytes at two widths of an element."""
     got = {}
     for spec, shapes in einsums(arrays):
-        given = arguments(spec, shapes)
-        width = element_bytes(shapes)
-        asked: dict[str, Callable[[], Any]] = {
-            f"einsum_flops({given})": partial(artifact.einsum_flops, spec, *shapes),
-            f"einsum_bytes({given})": partial(artifact.einsum_bytes, spec, *shapes),
-            f"einsum_bytes({given}, element_bytes={width})": partial(
-                artifact.einsum_bytes, spec, *shapes, element_bytes=width
-            ),
-        }
-        for name, call in asked.items():
-            got[name] = whole(name.partition("(")[0], ask(call, artifact, arrays))
+        given, width = arguments(spec, shapes), element_bytes(shapes)
+        flops = ask(partial(artifact.einsum_flops, spec, *shapes), artifact, arrays)
+        got[f"einsum_flops({given})"] = count("einsum_flops", flops)
+        for told in ({}, {"element_bytes": width}):
+            moved = ask(partial(artifact.einsum_bytes, spec, *shapes, **told), artifact, arrays)
+            named = "".join(f", {name}={value}" for name, value in told.items())
+            got[f"einsum_bytes({given}{named})"] = whole("einsum_bytes", moved)
     return got
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.checks.learner.values import decode_text, encode_text
+from mlsys_lab.errors import InputError
 
 GIVEN = "given"
 Answers = Mapping[str, Mapping[tuple[Any, ...], Any]]
@@ -51,10 +52,23 @@ def ask(call: Callable[[], Any], artifact: Any, arrays: Arrays, config: Any = No
         raise stopped from None
 
 
-def ask_before(call: Callable[[], Any]) -> None:
+def ask_before(*calls: Callable[[], Any]) -> None:
     """Ask for something else first: what the learner's code keeps of it shows in the answer that counts."""
-    with suppress(Exception):
-        call()
+    for call in calls:
+        with suppress(Exception):
+            call()
+
+
+def ask_twice(name: str, call: Callable[[], Any]) -> Any:
+    """What a call gives, asked twice: lists and dictionaries of the first answer may not come back in the second."""
+    before, after = _mutable(call()), call()
+    if any(one is earlier for one in _mutable(after) for earlier in before):
+        raise InputError(
+            f"{name} gives back what an earlier call gave, and who changes one changes both",
+            got="one object for two calls",
+            expected="a new one for each call",
+        )
+    return after
 
 
 @contextmanager
@@ -69,8 +83,14 @@ def hand_answers(artifact: Any, arrays: Arrays, config: Any = None) -> Iterator[
         names.update(own)
 
 
+def _mutable(answer: Any) -> list[Any]:
+    """The lists and dictionaries of an answer: itself, or the entries of a tuple."""
+    return [one for one in (answer if isinstance(answer, tuple) else (answer,)) if isinstance(one, list | dict)]
+
+
 def _answering(own: Callable[..., Any], answers: Mapping[tuple[Any, ...], Any], config: Any) -> Callable[..., Any]:
     length = len(next(iter(answers)))
+    keys = {key: key for key in answers}
 
     def answer(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -83,11 +103,18 @@ def _answering(own: Callable[..., Any], answers: Mapping[tuple[Any, ...], Any], 
                 asked = asked[1:]
             if passed - of_config <= length:  # a parameter of the learner's own, left as it is, asks for nothing else
                 asked = asked[:length]
+            if any(map(_is_float_of, asked, keys[asked])):
+                raise KeyError(asked)
             return copy.deepcopy(answers[asked])
         except (KeyError, TypeError):  # asked about something else, or with other arguments than the lab's
             return own(*args, **kwargs)
 
     return answer
+
+
+def _is_float_of(asked: Any, known: Any) -> bool:
+    """Whether a whole number is asked for as a float, of which the learner's own function makes no whole number."""
+    return isinstance(asked, float) and isinstance(known, int)
 
 
 def _hashable(value: Any) -> Any:

@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.checks.learner.transformer_arithmetic.given import ask, ask_before
-from mlsys_lab.checks.learner.transformer_arithmetic.models import RECOMPUTE, config_of
+from mlsys_lab.checks.learner.transformer_arithmetic.given import ask, ask_before, ask_twice
+from mlsys_lab.checks.learner.transformer_arithmetic.models import RECOMPUTE, config_of, other_config
 from mlsys_lab.checks.learner.values import encode_text, whole, wholes
 
 DEFAULTS = {"zero_stage": 3, "tensor": 1, "recompute": "none"}
@@ -20,7 +20,7 @@ def state_bytes(artifact: Any, arrays: Arrays) -> Arrays:
     got = {}
     for stage in range(4):
         sizes = (int(arrays[name]) for name in ("data", "tensor"))
-        held = artifact.state_bytes(int(arrays["n_parameters"]), stage, *sizes)
+        held = ask_twice("state_bytes", partial(artifact.state_bytes, int(arrays["n_parameters"]), stage, *sizes))
         for kind, size in wholes("state_bytes", held, KINDS).items():
             got[f"{kind} in stage {stage}"] = size
     return got
@@ -28,9 +28,12 @@ def state_bytes(artifact: Any, arrays: Arrays) -> Arrays:
 
 def activation_bytes(artifact: Any, arrays: Arrays) -> Arrays:
     """Bytes of activations, without and with recomputation."""
-    config = config_of(artifact, arrays["model"])
+    config, other = config_of(artifact, arrays["model"]), other_config(artifact, arrays["model"])
     batch, tokens, tensor = (int(arrays[name]) for name in ("batch", "tokens", "tensor"))
-    ask_before(partial(artifact.activation_bytes, config, tensor, 1, "none", tensor))
+    ask_before(
+        partial(artifact.activation_bytes, config, tensor, 1, "none", tensor),
+        *(partial(artifact.activation_bytes, other, tokens, batch, kind, tensor) for kind in RECOMPUTE),
+    )
     return {
         f'recompute="{recompute}"': whole(f"activation_bytes, {recompute}", held)
         for recompute in RECOMPUTE

@@ -31,6 +31,13 @@ def config_of(artifact: Any, model: np.ndarray) -> Any:
     return artifact.TransformerConfig("a model", **fields_of(model))
 
 
+def other_config(artifact: Any, model: np.ndarray) -> Any:
+    """The learner's record of another model of the same name, whose lengths of a sequence are the same."""
+    fields = fields_of(model)
+    grown = {name: fields[name] + 1 for name in ("n_layers", "d_model", "head_dim", "d_ff", "vocab_size")}
+    return artifact.TransformerConfig("a model", **fields | grown)
+
+
 def product_rows(name: str, got: Any) -> dict[str, list[list[int]]]:
     """A list of products as rows [times, m, k, n] by the product's name; rows of one shape are added up."""
     if not isinstance(got, list | tuple):

@@ -8,7 +8,7 @@ from typing import Any
 from mlsys_lab.checks.learner.inputs import unchanged
 from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.checks.learner.transformer_arithmetic.given import ask, ask_before
-from mlsys_lab.checks.learner.transformer_arithmetic.models import config_of
+from mlsys_lab.checks.learner.transformer_arithmetic.models import config_of, other_config
 from mlsys_lab.checks.learner.values import describe_value, encode_text, number, pair, whole
 from mlsys_lab.errors import InputError
 
@@ -30,9 +30,10 @@ def write_call(memory_bytes: float) -> str:
 
 def serving_memory(artifact: Any, arrays: Arrays) -> Arrays:
     """Bytes of the cache, and the largest batches in several memories."""
-    config, tokens = config_of(artifact, arrays["model"]), int(arrays["tokens"])
-    ask_before(partial(artifact.kv_cache_bytes, config, 1, 1))
-    cache = artifact.kv_cache_bytes(config, int(arrays["batch"]), tokens)
+    config, other = config_of(artifact, arrays["model"]), other_config(artifact, arrays["model"])
+    batch, tokens = int(arrays["batch"]), int(arrays["tokens"])
+    ask_before(partial(artifact.kv_cache_bytes, config, 1, 1), partial(artifact.kv_cache_bytes, other, batch, tokens))
+    cache = artifact.kv_cache_bytes(config, batch, tokens)
     found = {"kv_cache_bytes": whole("kv_cache_bytes", cache)}
     for memory_bytes in memories(arrays):
         batch = ask(partial(artifact.largest_batch, config, tokens, memory_bytes), artifact, arrays, config)
@@ -42,8 +43,9 @@ def serving_memory(artifact: Any, arrays: Arrays) -> Arrays:
 
 def decode_work(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `decode_work`: FLOPs and bytes of one decode step."""
-    config, sizes = config_of(artifact, arrays["model"]), (int(arrays["batch"]), int(arrays["tokens"]))
-    ask_before(partial(artifact.decode_work, config, 1, 1))
+    config, other = config_of(artifact, arrays["model"]), other_config(artifact, arrays["model"])
+    sizes = (int(arrays["batch"]), int(arrays["tokens"]))
+    ask_before(partial(artifact.decode_work, config, 1, 1), partial(artifact.decode_work, other, *sizes))
     work = ask(partial(artifact.decode_work, config, *sizes), artifact, arrays, config)
     flops, moved = pair("decode_work", work, "FLOPs", "bytes")
     return {"FLOPs": whole("FLOPs", flops), "bytes": whole("bytes", moved)}

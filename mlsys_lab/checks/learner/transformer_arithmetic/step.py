@@ -9,8 +9,8 @@ import numpy as np
 
 from mlsys_lab.checks.learner.inputs import unchanged
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.checks.learner.transformer_arithmetic.given import ask, ask_before
-from mlsys_lab.checks.learner.transformer_arithmetic.models import config_of, product_rows
+from mlsys_lab.checks.learner.transformer_arithmetic.given import ask, ask_before, ask_twice
+from mlsys_lab.checks.learner.transformer_arithmetic.models import config_of, other_config, product_rows
 from mlsys_lab.checks.learner.values import number, whole
 
 PRODUCTS_S, STEP_S = "predict_step_s with unit_s = 0", "predict_step_s"
@@ -27,19 +27,20 @@ def merge_shapes(rows: list[list[int]]) -> np.ndarray:
 
 def step_products(artifact: Any, arrays: Arrays) -> Arrays:
     """All products of a step, whatever they are called."""
-    config = config_of(artifact, arrays["model"])
+    config, other = config_of(artifact, arrays["model"]), other_config(artifact, arrays["model"])
     sizes = (int(arrays["batch"]), int(arrays["tokens"]))
-    ask_before(partial(artifact.step_products, config, 1, 1))
-    listed = ask(partial(artifact.step_products, config, *sizes), artifact, arrays, config)
+    ask_before(partial(artifact.step_products, config, 1, 1), partial(artifact.step_products, other, *sizes))
+    call = partial(ask_twice, "step_products", partial(artifact.step_products, config, *sizes))
+    listed = ask(call, artifact, arrays, config)
     named = product_rows("step_products", listed)
     return {"products": merge_shapes([row for rows in named.values() for row in rows])}
 
 
 def elementwise_units(artifact: Any, arrays: Arrays) -> Arrays:
     """Elements that the elementwise work writes."""
-    config = config_of(artifact, arrays["model"])
+    config, other = config_of(artifact, arrays["model"]), other_config(artifact, arrays["model"])
     sizes = (int(arrays["batch"]), int(arrays["tokens"]))
-    ask_before(partial(artifact.elementwise_units, config, 1, 1))
+    ask_before(partial(artifact.elementwise_units, config, 1, 1), partial(artifact.elementwise_units, other, *sizes))
     units = ask(partial(artifact.elementwise_units, config, *sizes), artifact, arrays, config)
     return {"elementwise_units": whole("elementwise_units", units)}
 

@@ -24,8 +24,8 @@ def parse_einsum(spec, *shapes):
 
 def einsum_flops(spec, *shapes):
     inputs, result, sizes = parse_einsum(spec, *shapes)
-    points = np.prod(list(sizes.values()), dtype=np.int64)
-    return points * np.int64(len(inputs) - (set(result) == set(sizes)))
+    points = np.prod(list(sizes.values()), dtype=object)
+    return points * (len(inputs) - (set(result) == set(sizes)))
 
 
 def best_first_pair(spec, *shapes):
