@@ -76,7 +76,8 @@ Tensor = engine.Tensor
 #
 # This task runs on lab 01's `Tensor`: yours, if you have handed it in. A parameter has its numbers in `data` and its
 # gradient in `grad`, both torch tensors, and `grad` may be `None`. (Parameters of torch look alike, so 1a will do for
-# them, too.)
+# them, too.) In this lab all parameters have one dtype, each any shape, also none (a scale), and may lie in memory
+# otherwise than row by row, as a transposed matrix does.
 #
 # **1a.** Ranks that make the same steps stay alike only if they *start* alike. `copy_from_first(rank, parameters)`
 # gives every rank the numbers of rank 0, of frozen parameters too.
@@ -100,8 +101,8 @@ else:
 # %% [markdown]
 # `loss_weights(rank, tokens)` does it for several **micro-batches** on each rank: `tokens` is a list of how many tokens
 # each of this rank's has, and what comes back is a weight for each of them. The gradients of a rank's micro-batches
-# will be *added*, those of the ranks averaged. A micro-batch may have no tokens at all (weight 0), a rank no
-# micro-batch; somebody has a token.
+# will be *added*, those of the ranks averaged. A micro-batch may have no tokens at all (weight 0) or billions, a rank
+# no micro-batch; somebody has a token. Counts are other ones in each step, on other ranks too.
 #
 # **1c.** `backward_together(rank, parameters, loss, tokens)`: go back from this rank's mean loss over so many tokens
 # (one at least), so that in the end `grad` of every parameter is the gradient of the mean over all ranks' tokens.
@@ -209,12 +210,13 @@ show(figure, alt="Slope against step: weighted by tokens two ranks agree with on
 # **2a.** `assign_buckets(sizes, bucket_bytes)`: go through the parameters from the *last* to the first, `sizes` being
 # their bytes, and put neighbours into one bucket as long as it has at most `bucket_bytes`. A parameter that is larger
 # alone is a bucket of its own. Return the buckets in that order, each a list of the parameters' numbers; without
-# parameters there is none.
+# parameters there is none. There may be thousands of them, and `bucket_bytes` may be 0.
 #
-# **2b.** `DDP(rank, parameters, bucket_bytes)`. When it is made, all ranks get rank 0's parameters, and each parameter
-# gets a **hook**: its method `register_post_accumulate_grad_hook` takes a function, which torch calls with it as soon
-# as its `grad` is there, in the middle of `backward()`. The hook notes who has come, and averages a bucket (one
-# all-reduce, then divide by p) as soon as all of its gradients are there **and all buckets before it have left**.
+# **2b.** `DDP(rank, parameters, bucket_bytes)`, for parameters that all want gradients. When it is made, all ranks get
+# rank 0's parameters, and each parameter gets a **hook**: its method `register_post_accumulate_grad_hook` takes a
+# function, which torch calls with it as soon as its `grad` is there, in the middle of `backward()`. The hook notes who
+# has come, and averages a bucket (one all-reduce, then divide by p) as soon as all of its gradients are there **and all
+# buckets before it have left**.
 #
 # Why the second condition? An all-reduce needs all ranks. If one rank's last bucket is ready first and another's is
 # not, they would wait for each other, or worse, add up different buckets. So all ranks send bucket 0, then 1, and so
@@ -378,11 +380,12 @@ show(
 # is added to and averaged again.
 #
 # **Write** `accumulate(ddp, rank, losses, tokens)`: afterwards every `grad` is that of the mean loss over all tokens of
-# all ranks. `losses` are functions without arguments, one for each micro-batch; each computes the mean loss over its
-# tokens, of which there are `tokens[i]`. Weigh each loss (Task 1), go back from it, and let gradients leave only in the
-# backward pass of the last one, as soon as they can; afterwards `sync` is `True`. Ranks may have different numbers of
-# micro-batches, or none. As with a data loader, each micro-batch comes into the memory of the one before, so go back
-# from its loss before you compute the next.
+# all ranks. `losses` are functions without arguments, one for each micro-batch, where the same one may stand twice;
+# each computes the mean loss over its tokens, of which there are `tokens[i]`. Weigh each loss (Task 1), go back from
+# it, in whatever order, and let gradients leave only in the backward pass of the last one, as soon as they can; `sync`
+# is `True` before and afterwards, and both lists stay as they are. Ranks may have different numbers of micro-batches,
+# or none. As with a data loader, each micro-batch comes into the memory of the one before, so go back from its loss
+# before you compute the next.
 #
 # A micro-batch without tokens has no mean: its loss is 0/0, NaN, and NaN times weight 0 is NaN still. Never compute it.
 #
@@ -424,14 +427,15 @@ check("accumulate")
 # That may be `torch.optim.Adam`, or anything that moves each element by itself, by `step()`, as its `grad` says.
 #
 # - `reduce_gradients()`: `shard.grad` becomes the mean over all ranks of this rank's chunk of the gradients. A
-#   parameter whose `grad` is `None` counts as zeros.
-# - `step()`: the optimiser's step, and then `gather_weights()`.
+#   parameter whose `grad` is `None`, as that of a frozen one is, counts as zeros. Nobody needs its `grad` afterwards.
+# - `step()`: the optimiser's step, on a rank whose shard is empty too, and then `gather_weights()`.
 # - `gather_weights()`: every parameter becomes what the shards of all ranks say.
 #
 # **4b.** Clipping. A gradient whose norm is more than `max_norm` is scaled down to that norm. Norm of *what*? Of the
 # whole gradient, of which each rank has a part. By the norm of its own part, every rank would scale by another factor,
 # and the step would point elsewhere. `clip_gradient(rank, part, max_norm)` scales `part` in place, and returns the norm
-# of the whole gradient, before it was clipped, as a float. A part may be empty, a gradient zero, and so may `max_norm`.
+# of the whole gradient, before it was clipped, as a float; adding up in the part's dtype will do. A part may be empty,
+# a gradient zero, and so may `max_norm`.
 #
 # **Size:** about 7, 4, 2, 5 and 5 lines. **Cost:** a step sends as many bytes as one all-reduce of n numbers. A rank
 # cannot keep the states of what it never receives: that is how this is judged, and by what `optimizer_class` is given.
@@ -509,8 +513,9 @@ check("clip_gradient")
 # backward pass needs them once more: it gathers again. Each rank's gradient of the whole layer then goes into a
 # reduce-scatter, of which the rank keeps its own chunk.
 #
-# **Write** `ShardedLayer(rank, layer, weights)`. `layer(x, *weights)` is a function that computes the layer from x and
-# its whole weights; `weights` are this rank's at the start, of which rank 0's count. They may want gradients.
+# **Write** `ShardedLayer(rank, layer, weights)`. `layer(x, *weights)` is a function that computes the layer from x, of
+# floats, and all of its whole weights; `weights` are this rank's at the start, of which rank 0's count. They may want
+# gradients, and there may be one only.
 #
 # - `shard`: this rank's chunk of all the layer's weights laid end to end, a tensor with memory of its own that wants a
 #   gradient. `shard.grad` is where `backward()` leaves this rank's chunk of the mean gradient.
@@ -598,10 +603,10 @@ check("sharded_layer")
 
 # %% [markdown]
 # **5b. Predict.** `step_cost(n, p, stage)`: how many bytes a rank keeps, and how many *elements* it sends in a step, as
-# integers, for n parameters on p ranks, with p dividing n and every layer. In mixed precision a parameter has 2 bytes
-# of weight, 2 of gradient, and 12 of optimiser states (an exact weight and Adam's two numbers in float32). Stage 0 is
-# DDP, which keeps all of them; stage 1 divides the states, stage 2 the gradients too, stage 3 the weights too. Stage 2
-# sends what stage 1 does. All collectives go round rings.
+# integers, exact however large n is, for n parameters on p ranks, with p dividing n and every layer. In mixed precision
+# a parameter has 2 bytes of weight, 2 of gradient, and 12 of optimiser states (an exact weight and Adam's two numbers
+# in float32). Stage 0 is DDP, which keeps all of them; stage 1 divides the states, stage 2 the gradients too, stage 3
+# the weights too. Stage 2 sends what stage 1 does. All collectives go round rings.
 #
 # **Size:** about 6 lines. **Cost:** none.
 
@@ -701,14 +706,15 @@ show(figure, alt="Bytes a parameter that one of four ranks holds: most with DDP,
 # whole number without axes, however large (it may count tokens); and `"random"`, from `torch.get_rng_state()`. What is
 # saved must not change when training goes on. Use no more of the optimiser inside than `step()` and `state`.
 #
-# `load_state(optimizer, part)` puts all of it back into a new `ShardedOptimizer` that has not made a step, the
-# parameters included, and returns the position as an `int`. The part stays as it is, also when training goes on: the
-# job may die again, and load it again.
+# `load_state(optimizer, part)` puts all of it back, each entry in its own dtype, into a new `ShardedOptimizer` that has
+# not made a step, the parameters included (frozen ones too), and returns the position as an `int`. The part stays as it
+# is, also when training goes on: the job may die again, and load it again.
 #
 # **6b.** `reshard(parts, size)`: the parts of all ranks, in order, become parts for `size` ranks. Entries without axes
 # are alike on all ranks, and every new part has a copy. `"random"` cannot be divided: new rank r takes that of old rank
-# r modulo the number of old parts. All others are chunks of flat arrays, as `split_chunks` cuts them: join, and cut
-# again. Each entry lies in memory of its own, no more than it needs: who saves a view saves all that it is a view of.
+# r modulo the number of old parts. All others, whatever they are called and whatever their dtype (bytes, flags), are
+# chunks of flat arrays of n entries, as `split_chunks` cuts them: join, and cut again. Each entry lies in memory of its
+# own, no more than it needs: who saves a view saves all that it is a view of.
 #
 # **Size:** about 3, 6 and 10 lines. **Cost:** 6a sends nothing to save, and gathers the weights to load.
 

@@ -11,11 +11,12 @@ import torch
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.data_parallel.sharded import Momentum
 from mlsys_lab.checks.deciding.data_parallel.steps import (
-    SPLIT,
+    WEIGHTS,
     count_bytes,
     count_padded_bytes,
     draw,
     draw_weights,
+    forms_of,
     weights_of,
 )
 from mlsys_lab.checks.deciding.traffic import check_ranks, expect_ranks
@@ -35,6 +36,7 @@ def _draw_run(rng: np.random.Generator, case: Case) -> Arrays:
     return join_ranks(
         [
             weights
+            | forms_of(case)
             | {"data": draw(rng, case.params["steps"]), "stop": np.array(case.params["stop"]), "lr": np.array(rate)}
             | {"seed": np.array(rng.integers(1, 2**31)), "position": np.array(position)}
             for _ in range(case.params["p"])
@@ -57,7 +59,7 @@ def _expect_run(arrays: Arrays) -> Arrays:
         for part, noise in zip(parts, noises, strict=True):
             for i, w in enumerate(optimizer.weights):
                 drawn = torch.randn(w.shape, dtype=torch.float64, generator=noise).numpy()
-                sums[i] = sums[i] + w * part["data"][step] + drawn
+                sums[i] = sums[i] + (w * part["data"][step] + drawn) * (i != part.get("frozen"))
         names = [f"step {step}"] if step < stop else [f"{again}later step {step - stop}" for again in TWICE]
         moved = optimizer.step([total / p for total in sums])
         told |= {f"{name}: w{i}": w for i, w in enumerate(moved) for name in names}
@@ -76,16 +78,20 @@ def _expect_run(arrays: Arrays) -> Arrays:
 def _draw_parts(rng: np.random.Generator, case: Case) -> Arrays:
     n, old = case.params["n"], case.params["old"]
     alike = {"position": np.array(rng.integers(2**54, 2**61) | 1), "step": np.array(rng.integers(1, 1000), "float32")}
-    chunks = {
-        name: np.array_split(draw(rng, n).astype("float32" if name == "weights" else "float64"), old)
-        for name in ("weights", *case.params.get("divided", ("momentum",)))
-    }
+    alike["rate"] = draw(rng)
+    divided = {"weights": "float32"} | case.params.get("divided", {"momentum": "float64"})
+    chunks = {name: np.array_split(_draw_entry(rng, n, dtype), old) for name, dtype in divided.items()}
     arrays: Arrays = {"size": np.array(case.params["size"])}
     for rank in range(old):
         part = {name: pieces[rank] for name, pieces in chunks.items()} | alike
         part["random"] = rng.integers(0, 256, 6, dtype=np.uint8)
         arrays |= {f"{name} of {rank}": array for name, array in part.items()}
     return arrays
+
+
+def _draw_entry(rng: np.random.Generator, n: int, dtype: str) -> np.ndarray:
+    kind = np.dtype(dtype).kind
+    return (draw(rng, n) if kind == "f" else rng.integers(0, 2 if kind == "b" else 128, n)).astype(dtype)
 
 
 def _expect_parts(arrays: Arrays) -> Arrays:
@@ -100,8 +106,10 @@ def _expect_parts(arrays: Arrays) -> Arrays:
     return told
 
 
-ADAM = {"divided": ("exp_avg", "exp_avg_sq")}
-"""Names of Adam's states as torch has them, besides "step"."""
+ADAM = {"divided": {"exp_avg": "float64", "exp_avg_sq": "float64"}}
+"""Adam's states as torch has them, besides "step"."""
+SMALL = {"divided": {"state1": "int8", "state2": "uint8", "seen": "bool"}}
+"""States of a byte, as of Adam in eight bits, and flags."""
 CHECKS = (
     check_ranks(
         name="resume",
@@ -109,7 +117,8 @@ CHECKS = (
         points=6,
         cases=(
             Case("two ranks", {"p": 2, "shapes": [(2,), (3,)], "steps": 4, "stop": 2}),
-            Case("three ranks, seven elements", {"p": 3, "shapes": [(2, 2), (3,)], "steps": 3, "stop": 1}),
+            Case("one that is frozen", {"p": 3, "shapes": [(2, 2), (3,)], "steps": 3, "stop": 1, "frozen": 0}),
+            Case("more ranks than elements", {"p": 3, "shapes": [(2,)], "steps": 2, "stop": 1}),
             Case("one rank", {"p": 1, "shapes": [(2,)], "steps": 4, "stop": 3}),
             Case("four ranks", {"p": 4, "shapes": [(5, 3), (5,), (1,)], "steps": 6, "stop": 3}, hidden=True),
         ),
@@ -120,16 +129,16 @@ CHECKS = (
         hint="A copy of each tensor is saved, or later steps change it. To load: write into the shard, put the states "
         "under the new shard, set the random state, and gather the weights.",
         uses=("ShardedOptimizer", "save_state", "load_state"),
-        ask=SPLIT + "def program(rank, arrays):\n"
+        ask=WEIGHTS + "def program(rank, arrays):\n"
         "    from mlsys_lab.checks.learner.data_parallel.sharded import Momentum\n\n"
         '    torch.manual_seed(int(arrays["seed"]))\n'
-        '    names = [name for name in arrays if name[0] == "w"]\n'
-        "    weights = [torch.from_numpy(arrays[name]).clone().requires_grad_() for name in names]\n"
+        "    weights = leaves(arrays)\n"
         '    optimizer = ShardedOptimizer(rank, weights, Momentum, lr=float(arrays["lr"]), most=10**6)\n'
         '    for step in range(int(arrays["stop"])):\n'
         "        for weight in weights:\n"
         "            noise = torch.randn(weight.shape, dtype=weight.dtype)\n"
-        '            weight.grad = weight.detach() * arrays["data"][step] + noise\n'
+        '            grad = weight.detach() * arrays["data"][step] + noise\n'
+        "            weight.grad = grad if weight.requires_grad else None\n"
         "        optimizer.reduce_gradients()\n"
         "        optimizer.step()\n"
         '    part = save_state(optimizer, int(arrays["position"]))\n'
@@ -151,6 +160,7 @@ CHECKS = (
             Case("to more ranks than elements", {"n": 2, "old": 2, "size": 4}),
             Case("from more ranks than elements", {"n": 2, "old": 4, "size": 3}),
             Case("as many as before, with Adam's states", {"n": 5, "old": 2, "size": 2, **ADAM}),
+            Case("with states of bytes and flags", {"n": 9, "old": 2, "size": 4, **SMALL}),
             Case("from eight to five, with Adam's states", {"n": 203, "old": 8, "size": 5, **ADAM}, hidden=True),
         ),
         inputs=_draw_parts,

@@ -10,7 +10,7 @@ from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 
 
 def _draw_cost(rng: np.random.Generator, case: Case) -> Arrays:
-    p, chunk = case.params["p"], int(rng.integers(10, 10**6)) * case.params.get("times", 1)
+    p, chunk = case.params["p"], int(rng.integers(*case.params.get("chunk", (10, 10**6)))) | 1
     return {"n": np.array(p * chunk), "p": np.array(p)}
 
 
@@ -35,7 +35,7 @@ CHECKS = (
             Case("four ranks", {"p": 4}),
             Case("one rank", {"p": 1}),
             Case("sixty-four ranks", {"p": 64}),
-            Case("a model of any size", {"p": 48, "times": 10**5}),
+            Case("more parameters than float64 counts", {"p": 48, "chunk": (10**15, 10**16)}),
             Case("seven ranks", {"p": 7}, hidden=True),
         ),
         inputs=_draw_cost,

@@ -11,7 +11,16 @@ import numpy as np
 
 from mlsys_lab.checks.deciding.data_parallel.buckets import fill_buckets
 from mlsys_lab.checks.deciding.data_parallel.marks import compare_leaving
-from mlsys_lab.checks.deciding.data_parallel.steps import SPLIT, count_bytes, draw, draw_weights, weights_of
+from mlsys_lab.checks.deciding.data_parallel.steps import (
+    STEPS,
+    WEIGHTS,
+    count_bytes,
+    draw,
+    draw_tokens,
+    draw_weights,
+    forms_of,
+    weights_of,
+)
 from mlsys_lab.checks.deciding.traffic import check_ranks, expect_ranks
 from mlsys_lab.checks.learner.data_parallel import overlap as calls
 from mlsys_lab.checks.learner.ranks import join_ranks, split_ranks
@@ -19,8 +28,6 @@ from mlsys_lab.checks.learner.spec import Arrays, Case
 
 RATE = 0.1
 """What the calls multiply a gradient by before they subtract it."""
-STEPS = 2
-"""Steps that the calls make, if a case names no other number."""
 
 
 # --- DDP --------------------------------------------------------------------------------------------------------------
@@ -38,6 +45,7 @@ def _draw_chain(rng: np.random.Generator, case: Case) -> Arrays:
             | {f"x{i}": draw(rng, steps, *shape, spread=0.5 * (i not in zeros)) for i, shape in enumerate(shapes)}
             | {"order": np.array(orders.get(rank, range(len(shapes)))), "used": np.array(used)}
             | {"bucket_bytes": np.array(case.params["bucket_bytes"])}
+            | forms_of(case)
         )
     return join_ranks(parts)
 
@@ -86,12 +94,19 @@ def _draw_batches(rng: np.random.Generator, case: Case) -> Arrays:
     count, width, without = case.params["weights"], case.params["width"], case.params.get("without", ())
     weights = draw_weights(rng, [(width,)] * count)
     parts = []
-    for rank, tokens in enumerate(case.params["tokens"]):
-        uses = [[(rank, batch, i) not in without for i in range(count)] for batch in range(len(tokens))]
+    alike, outlier = (case.params.get(name, False) for name in ("alike", "outlier"))
+    for rank, tokens in enumerate(draw_tokens(case)):
+        batches = tokens.shape[1]
+        uses = [[(rank, batch, i) not in without for i in range(count)] for batch in range(batches)]
+        rows = draw(rng, tokens.sum(), width, spread=1e4 if outlier and rank == 0 else 1.0)
+        if alike and batches:  # all of a step are the first
+            steps = np.split(rows, tokens.sum(1).cumsum()[:-1])
+            rows = np.concatenate([np.tile(one[: len(one) // batches], (batches, 1)) for one in steps])
+        a_row = 10**9 if outlier and rank else 1
         parts.append(
             weights
-            | {"rows": draw(rng, STEPS, sum(tokens), width), "tokens": np.array(tokens, dtype=np.int64)}
-            | {"uses": np.array(uses, dtype=bool).reshape(len(tokens), count), "steps": np.array(STEPS)}
+            | {"rows": rows, "tokens": tokens * a_row, "tokens a row": np.array(a_row), "alike": np.array(alike)}
+            | {"uses": np.array(uses, dtype=bool).reshape(batches, count)}
             | {"bucket_bytes": np.array(case.params["bucket_bytes"])}
         )
     return join_ranks(parts)
@@ -100,17 +115,18 @@ def _draw_batches(rng: np.random.Generator, case: Case) -> Arrays:
 def _expect_batches(arrays: Arrays) -> Arrays:
     parts = split_ranks(arrays)
     p, weights = len(parts), weights_of(parts[0])
-    total = sum(int(part["tokens"].sum()) for part in parts)
     buckets = fill_buckets([w.nbytes for w in weights], int(parts[0]["bucket_bytes"]))
     told: Arrays = {}
     for step in range(STEPS):
+        total = sum(int(part["tokens"][step].sum()) for part in parts)
         sums = [np.zeros_like(w) for w in weights]
         for part in parts:
-            cuts = np.cumsum(part["tokens"])[:-1]
-            for rows, used in zip(np.split(part["rows"][step], cuts), part["uses"], strict=False):
+            a_row, uses = int(part["tokens a row"]), part["uses"]
+            pieces = np.split(part["rows"], np.cumsum(part["tokens"] // a_row)[:-1])[step * len(uses) :]
+            for rows, used in zip(pieces, uses, strict=False):
                 outcome = rows @ sum(w * use for w, use in zip(weights, used, strict=True))
                 for i in np.flatnonzero(used):
-                    sums[i] += 2 * rows.T @ outcome  # of the sum over rows
+                    sums[i] += 2 * a_row * rows.T @ outcome  # of the sum over tokens
         told |= {f"w{i}.grad of step {step}": one / total for i, one in enumerate(sums)}
         told |= {f"sync after step {step}": np.array(True)}
         weights = [w - RATE * one / total for w, one in zip(weights, sums, strict=True)]
@@ -125,7 +141,7 @@ def _expect_batches(arrays: Arrays) -> Arrays:
 
 def _count_complete(part: Arrays, buckets: Sequence[range]) -> int:
     """How many buckets the backward pass of a rank's last micro-batch completes, those before them too."""
-    batches = np.flatnonzero(part["tokens"])
+    batches = np.flatnonzero(part["tokens"][0])
     came = set(np.flatnonzero(part["uses"][batches[-1]]).tolist()) if batches.size else set()
     complete = [came.issuperset(bucket) for bucket in buckets]
     return [*complete, False].index(False)
@@ -162,6 +178,10 @@ CHECKS = (
                 {"p": 2, "shapes": [(2,), (2,), (2,)], "bucket_bytes": 16, "spread": 0.0, "zeros": [1]},
             ),
             Case("float32", {"p": 2, "shapes": [(3,), (2,), (1,)], "bucket_bytes": 12, "dtype": "float32"}),
+            Case(
+                "one that lies transposed in memory, one without axes, one empty",
+                {"p": 2, "shapes": [(2, 3), (), (0,), (2,)], "bucket_bytes": 32, "transposed": True},
+            ),
             Case("one rank", {"p": 1, "shapes": [(2,), (2,)], "bucket_bytes": 16, "without": [(0, 0)]}),
             Case(
                 "in every step other layers are used",
@@ -194,13 +214,12 @@ CHECKS = (
         hint="Note in the hook who has come. While the next bucket in order has all of its parameters among them, "
         "average it. finish() averages what is left, zeros for a grad that is None, and forgets who came.",
         uses=("DDP",),
-        ask=SPLIT + "def program(rank, arrays):\n"
-        '    names = [name for name in arrays if name[0] == "w"]\n'
-        "    weights = [torch.from_numpy(arrays[name]).clone().requires_grad_() for name in names]\n"
+        ask=WEIGHTS + "def program(rank, arrays):\n"
+        "    weights = leaves(arrays)\n"
         '    ddp, h = DDP(rank, weights, int(arrays["bucket_bytes"])), 1\n'
         '    for i in arrays["order"]:\n'
         '        if arrays["used"][0, i]:\n'
-        '            h = h * (1 + (weights[i] * torch.from_numpy(arrays[f"x{i}"][0])).sum())\n'
+        '            h = h * (1 + (weights[i] * torch.from_numpy(arrays[f"x{i}"])[0]).sum())\n'
         "    h.backward()\n"
         "    ddp.finish()\n"
         "    return [weight.grad for weight in weights]\n\n\n"
@@ -221,6 +240,8 @@ CHECKS = (
                 "the last micro-batch does not use a parameter",
                 SMALL | {"tokens": [[2, 3], [1, 2]], "weights": 3, "without": [(0, 1, 2), (1, 1, 0)]},
             ),
+            Case("one function for three micro-batches", SMALL | {"tokens": [[2, 2, 2], [3]], "alike": True}),
+            Case("three tokens among billions, and far off", SMALL | {"tokens": [[2, 1], [3]], "outlier": True}),
             Case("one rank", SMALL | {"tokens": [[1, 2, 4]]}),
             Case(
                 "four ranks",
@@ -243,15 +264,16 @@ CHECKS = (
         "each loss by its weight before backward(), switch sync on again, and finish(). Where torch says that "
         "something was modified in place, a loss was computed before the one before it had gone back.",
         uses=("DDP", "accumulate"),
-        ask=SPLIT + "def program(rank, arrays):\n"
-        '    names = [name for name in arrays if name[0] == "w"]\n'
-        "    weights = [torch.from_numpy(arrays[name]).clone().requires_grad_() for name in names]\n"
-        '    tokens = arrays["tokens"].tolist()\n'
-        '    batches = torch.split(torch.from_numpy(arrays["rows"][0]), tokens)\n\n'
+        ask=WEIGHTS + "def program(rank, arrays):\n"
+        "    weights = leaves(arrays)\n"
+        '    counts = (arrays["tokens"] // arrays["tokens a row"]).ravel().tolist()\n'
+        '    batches = torch.split(torch.from_numpy(arrays["rows"]), counts)\n\n'
         "    def mean_loss(rows, used):\n"
         "        return sum(rows @ weight for weight, uses in zip(weights, used) if uses).square().mean()\n\n"
         '    losses = [lambda pair=pair: mean_loss(*pair) for pair in zip(batches, arrays["uses"])]\n'
-        '    accumulate(DDP(rank, weights, int(arrays["bucket_bytes"])), rank, losses, tokens)\n'
+        '    losses = losses[:1] * len(losses) if arrays["alike"] else losses\n'
+        '    ddp = DDP(rank, weights, int(arrays["bucket_bytes"]))\n'
+        '    accumulate(ddp, rank, losses, arrays["tokens"][0].tolist())\n'
         "    return [weight.grad for weight in weights]\n\n\n"
         "run(program, split_ranks(given))",
     ),

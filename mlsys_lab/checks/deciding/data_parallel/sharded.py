@@ -13,10 +13,12 @@ import numpy as np
 
 from mlsys_lab.checks.deciding.data_parallel.steps import (
     SPLIT,
+    WEIGHTS,
     count_bytes,
     count_padded_bytes,
     draw,
     draw_weights,
+    forms_of,
     weights_of,
 )
 from mlsys_lab.checks.deciding.traffic import check_ranks, expect_ranks
@@ -53,6 +55,7 @@ def _draw_steps(rng: np.random.Generator, case: Case) -> Arrays:
         | {f"g{i}": draw(rng, steps, *shape) for i, shape in enumerate(shapes)}
         | {"used": np.array([(rank, i) not in without for i in range(len(shapes))])}
         | {"steps": np.array(steps), "lr": np.array(rate)}
+        | forms_of(case)
         for rank in range(case.params["p"])
     ]
     return join_ranks(parts)
@@ -113,7 +116,7 @@ def _draw_layers(rng: np.random.Generator, case: Case) -> Arrays:
             | {"g": draw(rng, steps, rows + rank, widths[-1]).astype(dtype)}
             | {"growth": np.array(growth), "x_wants": np.array(case.params.get("x_wants", True))}
             | {name: np.array(case.params.get(name, 1)) for name in ("passes", "backward")}
-            | {"turned": np.array(case.params.get("turned", False)), "residual": np.array(residual)}
+            | {"form": np.array(case.params.get("form", 0)), "residual": np.array(residual)}
             for rank in range(p)
         ]
     )
@@ -147,7 +150,10 @@ def _expect_layers(arrays: Arrays) -> Arrays:
                 one[f"step {step}: x.grad"] = g
         weights = [(w - RATE * dw / p, b - RATE * db / p) for (w, b), (dw, db) in zip(grown, sums, strict=True)]
     for one in told:
-        one |= {f"layer {i}: w{k}": w for i, pair in enumerate(weights) for k, w in enumerate(pair)}
+        for i, (w, b) in enumerate(weights):
+            bias = b[0] if b.size == 1 else b
+            forms = ((w, bias), (w.T, bias), (np.vstack([w, b]),))
+            one |= {f"layer {i}: w{k}": part for k, part in enumerate(forms[int(parts[0]["form"])])}
     depth, padded = len(weights), sum(count_padded_bytes([one], p) for one in flat)
     # One forward, one and a reduce-scatter each time that it goes back, and one when all is over.
     gathers = (1 + 2 * backward) * steps * passes + 1
@@ -171,6 +177,10 @@ CHECKS = (
             Case("as many ranks as elements", {"p": 4, "shapes": [(1, 2), (2,)]}),
             Case("a parameter without a gradient", {"p": 2, "shapes": [(3,), (2,)], "without": [(1, 0)]}),
             Case("a rank without any", {"p": 2, "shapes": [(3,), (2,)], "without": [(1, 0), (1, 1)]}),
+            Case(
+                "one that lies transposed in memory, one without axes",
+                {"p": 2, "shapes": [(2, 3), ()], "without": [(0, 0)], "transposed": True},
+            ),
             Case("one rank", {"p": 1, "shapes": [(2,), (3,)]}),
             Case("five ranks", {"p": 5, "shapes": [(7, 3), (7,), (2, 2, 2), (1,)], "without": [(4, 1)]}, hidden=True),
         ),
@@ -181,14 +191,13 @@ CHECKS = (
         hint="Join all parameters to one flat array; this rank's chunk of it, a copy, goes to optimizer_class. "
         "Gradients: joined alike, reduce_scatter, divided by rank.size. After the step: all_gather the shards, join.",
         uses=("ShardedOptimizer",),
-        ask=SPLIT + "def program(rank, arrays):\n"
-        '    names = [name for name in arrays if name[0] == "w"]\n'
-        "    weights = [torch.from_numpy(arrays[name]).clone().requires_grad_() for name in names]\n"
+        ask=WEIGHTS + "def program(rank, arrays):\n"
         "    from mlsys_lab.checks.learner.data_parallel.sharded import Momentum\n\n"
+        "    weights = leaves(arrays)\n"
         '    optimizer = ShardedOptimizer(rank, weights, Momentum, lr=float(arrays["lr"]), most=10**6)\n'
         "    for i, weight in enumerate(weights):\n"
         '        if arrays["used"][i]:\n'
-        '            weight.grad = torch.from_numpy(arrays[f"g{i}"][0]).to(weight.dtype)\n'
+        '            weight.grad = torch.from_numpy(arrays[f"g{i}"])[0].to(weight.dtype)\n'
         "    optimizer.reduce_gradients()\n"
         "    optimizer.step()\n"
         "    return [weight.detach() for weight in weights]\n\n\n"
@@ -230,14 +239,14 @@ CHECKS = (
         cases=(
             Case("two ranks, one layer", {"p": 2, "depth": 1, "width": 2, "steps": 1}),
             Case("three ranks, two layers", {"p": 3, "depth": 2, "width": 2}),
-            Case("more ranks than a layer has elements", {"p": 5, "depth": 1, "width": 1}),
+            Case("more ranks than elements, a bias without axes", {"p": 5, "depth": 2, "width": 1}),
             Case("layers that are used twice", {"p": 2, "depth": 2, "width": 2, "passes": 2}),
             Case("gone back through twice", {"p": 2, "depth": 2, "width": 2, "backward": 2}),
-            Case("layers that turn their weights round", {"p": 2, "depth": 2, "width": 2, "turned": True}),
+            Case("weights that lie transposed in memory", {"p": 2, "depth": 2, "width": 2, "form": 1}),
             Case("beside residual connections", {"p": 2, "depth": 2, "width": 2, "residual": True}),
             Case("float32", {"p": 2, "depth": 1, "width": 3, "dtype": "float32"}),
             Case("the first layer's x wants no gradient", {"p": 2, "depth": 2, "width": 3, "x_wants": False}),
-            Case("one rank", {"p": 1, "depth": 2, "width": 2}),
+            Case("one rank, layers of one weight", {"p": 1, "depth": 2, "width": 2, "form": 2}),
             Case("a deep stack", {"p": 3, "depth": 12, "width": 32, "steps": 1, "x_wants": False}),
             Case("five ranks", {"p": 5, "depth": 2, "width": 7, "rows": 1}, hidden=True),
         ),
@@ -251,14 +260,14 @@ CHECKS = (
         uses=("ShardedLayer",),
         time_limit_s=10.0,
         memory_bytes=BUDGET_BYTES,
-        ask=SPLIT + "def program(rank, arrays):\n"
+        ask="from mlsys_lab.checks.learner.data_parallel.sharded import cut_layer\n"
+        + SPLIT
+        + "def program(rank, arrays):\n"
         '    x, layers = torch.from_numpy(arrays["x"][0]), []\n'
         "    width = x.shape[-1]\n"
         '    for name in (name for name in arrays if name[0] == "w"):\n'
         "        both = torch.from_numpy(arrays[name]).clone().view(width + 1, -1)\n"
-        '        layer = (lambda x, w, b: x @ w.T + b) if arrays["turned"] else (lambda x, w, b: x @ w + b)\n'
-        '        weight = both[:-1].T.contiguous() if arrays["turned"] else both[:-1]\n'
-        "        layers.append(ShardedLayer(rank, layer, [weight.requires_grad_(), both[-1].requires_grad_()]))\n"
+        '        layers.append(ShardedLayer(rank, *cut_layer(both, int(arrays["form"]))))\n'
         "        width = both.shape[1]\n"
         '    for layer in layers * int(arrays["passes"]):\n'
         '        x = (x + layer(x) if arrays["residual"] else layer(x)).tanh()\n'

@@ -79,7 +79,7 @@ def resume(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     _go_astray(optimizer, weights)
     for again in ("", "again, ", DOUBLED):
         torch.manual_seed(0)
-        weights = [torch.full_like(weight, 7.0).requires_grad_() for weight in weights]
+        weights = [torch.full_like(weight, 7.0).requires_grad_(weight.requires_grad) for weight in weights]
         optimizer = make_optimizer(artifact, rank, arrays, weights)
         position = artifact.load_state(optimizer, part)
         answers |= {f"{again}position": whole("position", position)}
@@ -106,11 +106,12 @@ def _describe(part: Any, most: int) -> Arrays:
 
 
 def _train(optimizer: Any, weights: list[torch.Tensor], data: torch.Tensor, name: str) -> Arrays:
-    """A step for each number in data, with random noise: all weights after each."""
+    """A step for each number in data, with random noise, of which a frozen weight gets none: all weights after each."""
     answers: Arrays = {}
     for step, factor in enumerate(data):
         for weight in weights:
-            weight.grad = weight.detach() * factor + torch.randn(weight.shape, dtype=weight.dtype)
+            noise = torch.randn(weight.shape, dtype=weight.dtype)
+            weight.grad = weight.detach() * factor + noise if weight.requires_grad else None
         optimizer.reduce_gradients()
         optimizer.step()
         answers |= told(f"{name} {step}: w", (weight.detach() for weight in weights))

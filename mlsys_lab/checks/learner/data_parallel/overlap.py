@@ -57,7 +57,7 @@ def _chain(weights: list[torch.Tensor], arrays: Arrays, step: int, leave: Callab
     for place in arrays["order"].tolist():
         h.register_hook(leave)  # type: ignore[no-untyped-call]
         if arrays["used"][step, place]:
-            h = h * (1 + (weights[place] * torch.from_numpy(arrays[f"x{place}"][step])).sum())
+            h = h * (1 + (weights[place] * torch.from_numpy(arrays[f"x{place}"])[step]).sum())
         else:
             h = h * 1
     return h
@@ -87,17 +87,22 @@ def accumulate(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     """
     marks, weights = Marks(rank), leaves(arrays)
     ddp = artifact.DDP(rank, weights, int(arrays["bucket_bytes"]))
-    tokens: list[int] = arrays["tokens"].tolist()
-    memory = torch.empty(max(tokens, default=0), len(weights[0]), dtype=weights[0].dtype)
+    counts = arrays["tokens"] // arrays["tokens a row"]
+    memory = torch.empty(int(counts.max(initial=0)), len(weights[0]), dtype=weights[0].dtype)
+    rows = iter(torch.split(torch.from_numpy(arrays["rows"]), counts.ravel().tolist()))
     answers: Arrays = {}
-    for step in range(int(arrays["steps"])):
-        last = _Last(marks, sum(map(bool, tokens)))
-        rows = torch.split(torch.from_numpy(arrays["rows"][step]), tokens)
+    for step, given in enumerate(arrays["tokens"].tolist()):
+        last = _Last(marks, sum(map(bool, given)))
         uses = arrays["uses"].tolist()
-        losses = [partial(_loss, weights, memory, *one, last) for one in zip(rows, uses, strict=True)]
+        losses = [partial(_loss, weights, memory, next(rows), used, last) for used in uses]
+        if arrays["alike"]:
+            losses = losses[:1] * len(losses)
         for weight in weights:
             weight.grad = None
-        artifact.accumulate(ddp, rank, losses, list(tokens))
+        tokens, functions = list(given), list(losses)
+        artifact.accumulate(ddp, rank, functions, tokens)
+        hold("tokens", tokens, given)
+        hold("losses", len(functions), len(losses))
         last.end()
         answers |= gradients(f" of step {step}", weights) | {f"sync after step {step}": np.array(bool(ddp.sync))}
         _descend(weights)
@@ -147,4 +152,4 @@ def _loss(
 def _descend(weights: Iterable[torch.Tensor]) -> None:
     for weight in weights:
         assert weight.grad is not None  # it has been told
-        weight.data -= 0.1 * weight.grad
+        weight.data = weight.data - 0.1 * weight.grad  # in new memory: by its address nobody knows a parameter

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from mlsys_lab.checks.learner.data_parallel.steps import leaves, told
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.checks.learner.values import array, number, pair, whole
+from mlsys_lab.checks.learner.values import array, number, pair, parts, whole
 from mlsys_lab.errors import InputError
 
 if TYPE_CHECKING:
     from mlsys_lab.comm.rank import Rank
+
+
+DTYPES = {"step": torch.int64, "rate": torch.float64}
+"""Of the states of `Momentum` that have no axes."""
 
 
 class Momentum:
@@ -38,8 +42,13 @@ class Momentum:
             if one.grad is None:
                 raise InputError("the optimiser steps before its parameters have gradients")
             if not (state := self.state[one]):
-                state |= {"momentum": torch.zeros_like(one.data), "step": torch.zeros((), dtype=torch.int64)}
-                state["rate"] = torch.tensor(self.lr, dtype=torch.float64)
+                state |= {"momentum": torch.zeros_like(one.data), "step": torch.zeros((), dtype=DTYPES["step"])}
+                state["rate"] = torch.tensor(self.lr, dtype=DTYPES["rate"])
+            for name, dtype in DTYPES.items():
+                if state[name].dtype != dtype:
+                    raise InputError(
+                        f"the state {name!r} is no more what it was", got=state[name].dtype, expected=dtype
+                    )
             state["step"] += 1
             state["rate"] *= 0.9
             state["momentum"].mul_(0.5).add_(one.grad)
@@ -59,8 +68,8 @@ def sharded_optimizer(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     answers: Arrays = {}
     for step in range(int(arrays["steps"])):
         for place, weight in enumerate(weights):
-            given = torch.from_numpy(arrays[f"g{place}"][step])
-            weight.grad = given.to(weight.dtype, copy=True) if arrays["used"][place] else None
+            given = torch.from_numpy(arrays[f"g{place}"])[step]
+            weight.grad = torch.empty_like(weight).copy_(given).detach() if arrays["used"][place] else None
         optimizer.reduce_gradients()
         optimizer.step()
         answers |= told(f"step {step}: w", (weight.detach() for weight in weights))
@@ -79,15 +88,18 @@ def sharded_layer(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
 
     Told are results, the gradient of what goes in, and all weights after each step of plain descent.
     """
-    width, layers, turned = arrays["x"].shape[-1], list[Any](), bool(arrays["turned"])
+    width, layers, shapes = arrays["x"].shape[-1], list[Any](), list[list[torch.Size]]()
     for name in (name for name in arrays if name[0] == "w"):
         one = torch.from_numpy(arrays[name]).clone()  # what a layer keeps of it counts against this rank's memory
         both = one.view(width + 1, -1)
-        weights = [(both[:-1].T.contiguous() if turned else both[:-1]).requires_grad_(), both[-1].requires_grad_()]
-        layers.append(artifact.ShardedLayer(rank, _turned if turned else _affine, weights))
+        function, weights = cut_layer(both, int(arrays["form"]))
+        layers.append(artifact.ShardedLayer(rank, function, weights))
+        shapes.append([weight.shape for weight in weights])
         width = both.shape[1]
         if (held := layers[-1].shard.numel()) > -(-one.numel() // rank.size):
             raise InputError("a rank keeps more than its share of a layer", got=f"{held} elements of {one.numel()}")
+        if held and layers[-1].shard.untyped_storage().data_ptr() == one.untyped_storage().data_ptr():
+            raise InputError("the shard lies in the memory of the weights that were given", help="clone() it")
     answers: Arrays = {}
     for step in range(len(arrays["x"])):
         x = torch.from_numpy(arrays["x"][step]).clone().requires_grad_(bool(arrays["x_wants"]))
@@ -108,11 +120,27 @@ def sharded_layer(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
             if layer.shard.grad is None:
                 raise InputError("a layer's shard has no gradient after the backward pass")
             layer.shard.data -= 0.1 * layer.shard.grad
-    for number_of, layer in enumerate(layers):
-        weight, bias = (one.detach() for one in pair("gather", layer.gather(), "weight", "bias"))
-        answers[f"layer {number_of}: w0"] = array("a weight", weight.T if turned else weight)
-        answers[f"layer {number_of}: w1"] = array("a bias", bias)
+    for number_of, (layer, expected) in enumerate(zip(layers, shapes, strict=True)):
+        names = ("weight", "bias")[: len(expected)]
+        whole = [one.detach() for one in parts("gather", layer.gather(), *names)]
+        if (found := [one.shape for one in whole]) != expected:
+            got, wanted = (", ".join(str(tuple(one)) for one in shape) for shape in (found, expected))
+            raise InputError("gather gives weights of other shapes", got=got, expected=wanted)
+        answers |= {f"layer {number_of}: w{i}": array(f"weight {i}", one) for i, one in enumerate(whole)}
     return answers
+
+
+def cut_layer(both: torch.Tensor, form: int) -> tuple[Callable[..., torch.Tensor], list[torch.Tensor]]:
+    """A layer's function and its weights, which want gradients: views of a matrix that has the bias as its last row.
+
+    Form 0 has a matrix and a bias, which has no axes where it is one number; form 1 has the matrix transposed; form 2
+    has one weight, the whole.
+    """
+    if form == 2:
+        return _whole, [both.requires_grad_()]
+    weight, bias = both[:-1], both[-1]
+    weights = [weight.T if form else weight, bias[0] if len(bias) == 1 else bias]
+    return _turned if form else _affine, [one.requires_grad_() for one in weights]
 
 
 def _affine(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -120,7 +148,11 @@ def _affine(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.
 
 
 def _turned(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    return x @ weight.T + bias
+    return torch.einsum("ri,oi->ro", x, weight) + bias
+
+
+def _whole(x: torch.Tensor, both: torch.Tensor) -> torch.Tensor:
+    return x @ both[:-1] + both[-1]
 
 
 def step_cost(artifact: Any, arrays: Arrays) -> Arrays:

@@ -17,14 +17,19 @@ if TYPE_CHECKING:
 
 
 def named(arrays: Arrays, letter: str) -> list[torch.Tensor]:
-    """Copy the arrays that a letter and a number name, such as w0, w1, …, as tensors."""
+    """Copy the arrays that a letter and a number name, such as w0, w1, …, as tensors.
+
+    Matrices lie transposed in memory where the case says so.
+    """
     names = [name for name in arrays if name[0] == letter and name[1:].isdecimal()]
-    return [torch.from_numpy(arrays[name]).clone() for name in names]
+    tensors = [torch.from_numpy(arrays[name]).clone() for name in names]
+    return [one.T.contiguous().T if "transposed" in arrays and one.ndim == 2 else one for one in tensors]
 
 
 def leaves(arrays: Arrays) -> list[torch.Tensor]:
-    """Copy the arrays w0, w1, … as weights of torch, which want gradients."""
-    return [weight.requires_grad_() for weight in named(arrays, "w")]
+    """Copy the arrays w0, w1, … as weights of torch, which want gradients, but for one that the case may freeze."""
+    frozen = int(arrays.get("frozen", -1))
+    return [weight.requires_grad_(i != frozen) for i, weight in enumerate(named(arrays, "w"))]
 
 
 def told(name: str, tensors: Iterable[Any]) -> Arrays:
@@ -45,28 +50,35 @@ def hold(name: str, now: object, given: object) -> None:
 
 def copy_from_first(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     """Call `copy_from_first` on parameters of the learner's engine, and on as many of torch's; some may be frozen."""
-    wants: list[bool] = arrays["wants"].tolist()
+    torchs = leaves(arrays)
+    wants = [one.requires_grad for one in torchs]
     ours = [artifact.Tensor(weight, requires_grad=one) for weight, one in zip(named(arrays, "w"), wants, strict=True)]
-    torchs = [weight.requires_grad_(one) for weight, one in zip(named(arrays, "w"), wants, strict=True)]
     artifact.copy_from_first(rank, ours)
     artifact.copy_from_first(rank, torchs)
     return told("w", ours) | told("torch's w", (weight.detach() for weight in torchs))
 
 
 def loss_weights(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
-    """Call `loss_weights`: a number for each micro-batch."""
-    got = artifact.loss_weights(rank, arrays["tokens"].tolist())
-    if isinstance(got, torch.Tensor | np.ndarray) and got.ndim == 1:
-        got = list(got)
-    if not isinstance(got, list | tuple):
-        raise InputError("loss_weights gives no list", got=type(got).__name__, expected="a list of numbers")
-    return {"count": np.array(len(got))} | {f"weights[{i}]": number(f"weights[{i}]", one) for i, one in enumerate(got)}
+    """Call `loss_weights` for the counts of each step: a number for each micro-batch."""
+    answers: Arrays = {}
+    for step, given in enumerate(arrays["tokens"].tolist()):
+        tokens = list(given)
+        got = artifact.loss_weights(rank, tokens)
+        hold("tokens", tokens, given)
+        if isinstance(got, torch.Tensor | np.ndarray) and got.ndim == 1:
+            got = list(got)
+        if not isinstance(got, list | tuple):
+            raise InputError("loss_weights gives no list", got=type(got).__name__, expected="a list of numbers")
+        answers[f"count of step {step}"] = np.array(len(got))
+        names = [f"weights[{i}] of step {step}" for i in range(len(got))]
+        answers |= {name: number(name, one) for name, one in zip(names, got, strict=True)}
+    return answers
 
 
 def backward_together(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     """Call `backward_together` for a mean loss on the learner's engine: every gradient."""
     weights = [artifact.Tensor(weight, requires_grad=True) for weight in named(arrays, "w")]
-    loss: Any = artifact.Tensor(torch.zeros((), dtype=torch.float64), requires_grad=True)
+    loss: Any = artifact.Tensor(torch.zeros((), dtype=weights[0].data.dtype), requires_grad=True)
     for weight, x, used in zip(weights, named(arrays, "x"), arrays["used"].tolist(), strict=True):
         if used:
             loss = loss + (weight * weight * artifact.Tensor(x)).sum()

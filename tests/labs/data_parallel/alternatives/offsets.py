@@ -118,7 +118,7 @@ class ShardedOptimizer:
             piece.copy_(collectives.broadcast(self.rank, piece, owner))
         offset = 0
         for one in self.parameters:
-            one.data.view(-1)[:] = flat[offset : offset + one.numel()]
+            one.data[...] = flat[offset : offset + one.numel()].view_as(one)
             offset += one.numel()
 
 
