@@ -100,9 +100,9 @@ else:
 
 # %% [markdown]
 # `loss_weights(rank, tokens)` does it for several **micro-batches** on each rank: `tokens` is a list of how many tokens
-# each of this rank's has, and what comes back is a weight for each of them. The gradients of a rank's micro-batches
-# will be *added*, those of the ranks averaged. A micro-batch may have no tokens at all (weight 0) or billions, a rank
-# no micro-batch; somebody has a token. Counts are other ones in each step, on other ranks too.
+# each of this rank's has, and what comes back is a weight for each of them, a `float`. The gradients of a rank's
+# micro-batches will be *added*, those of the ranks averaged. A micro-batch may have no tokens at all (weight 0) or
+# billions, a rank no micro-batch; somebody has a token. Counts are other ones in each step, on other ranks too.
 #
 # **1c.** `backward_together(rank, parameters, loss, tokens)`: go back from this rank's mean loss over so many tokens
 # (one at least), so that in the end `grad` of every parameter is the gradient of the mean over all ranks' tokens.

@@ -21,7 +21,7 @@ def loss_weights(rank, tokens):
     """Everybody's list of counts goes round, whatever its length."""
     everybody = collectives.all_gather(rank, torch.tensor(list(tokens), dtype=torch.int64))
     total = torch.cat(everybody).sum()
-    return [torch.tensor(count, dtype=torch.float64) * rank.size / total for count in tokens]
+    return [float(torch.tensor(count, dtype=torch.float64) * rank.size / total) for count in tokens]
 
 
 def assign_buckets(sizes, bucket_bytes):

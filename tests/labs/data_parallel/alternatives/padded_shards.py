@@ -69,7 +69,7 @@ class DDP:
             for one in bucket:
                 if one.grad is None:
                     one.grad = torch.zeros_like(one)
-            flat = torch.nn.utils.parameters_to_vector([one.grad for one in bucket])
+            flat = torch.nn.utils.parameters_to_vector([one.grad.contiguous() for one in bucket])
             torch.nn.utils.vector_to_parameters(
                 collectives.all_reduce(self.rank, flat).div_(self.rank.size), [one.grad for one in bucket]
             )
@@ -97,7 +97,8 @@ class ShardedOptimizer:
     def __init__(self, rank, parameters, optimizer_class, **options):
         self.rank, self.parameters = rank, list(parameters)
         copy_from_first(rank, self.parameters)
-        self.shard = padded_chunk(rank, torch.nn.utils.parameters_to_vector(self.parameters).detach())
+        flat = torch.nn.utils.parameters_to_vector([one.contiguous() for one in self.parameters])
+        self.shard = padded_chunk(rank, flat.detach())
         self.optimizer = optimizer_class([self.shard], **options)
 
     def reduce_gradients(self):
