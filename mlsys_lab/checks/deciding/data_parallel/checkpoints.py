@@ -108,7 +108,7 @@ def _expect_parts(arrays: Arrays) -> Arrays:
 
 ADAM = {"divided": {"exp_avg": "float64", "exp_avg_sq": "float64"}}
 """Adam's states as torch has them, besides "step"."""
-SMALL = {"divided": {"state1": "int8", "state2": "uint8", "seen": "bool"}}
+EIGHT_BIT = {"divided": {"state1": "int8", "state2": "uint8", "seen": "bool"}}
 """States of a byte, as of Adam in eight bits, and flags."""
 CHECKS = (
     check_ranks(
@@ -160,7 +160,7 @@ CHECKS = (
             Case("to more ranks than elements", {"n": 2, "old": 2, "size": 4}),
             Case("from more ranks than elements", {"n": 2, "old": 4, "size": 3}),
             Case("as many as before, with Adam's states", {"n": 5, "old": 2, "size": 2, **ADAM}),
-            Case("with states of bytes and flags", {"n": 9, "old": 2, "size": 4, **SMALL}),
+            Case("with states of bytes and flags", {"n": 9, "old": 2, "size": 4, **EIGHT_BIT}),
             Case("from eight to five, with Adam's states", {"n": 203, "old": 8, "size": 5, **ADAM}, hidden=True),
         ),
         inputs=_draw_parts,

@@ -102,7 +102,7 @@ def _draw_batches(rng: np.random.Generator, case: Case) -> Arrays:
         if alike and batches:  # all of a step are the first
             steps = np.split(rows, tokens.sum(1).cumsum()[:-1])
             rows = np.concatenate([np.tile(one[: len(one) // batches], (batches, 1)) for one in steps])
-        a_row = 10**9 if outlier and rank else 1
+        a_row = 10**9 if outlier and rank else 1  # each row is so many tokens that are alike
         parts.append(
             weights
             | {"rows": rows, "tokens": tokens * a_row, "tokens a row": np.array(a_row), "alike": np.array(alike)}

@@ -42,11 +42,8 @@ def draw_tokens(case: Case) -> list[np.ndarray]:
     Odd ranks have twice as many in a later step, even ones as many as before: who remembers weights by its own counts
     has wrong ones then.
     """
-    rows = [
-        [np.array(tokens, np.int64) << (step * (rank % 2)) for step in range(STEPS)]
-        for rank, tokens in enumerate(case.params["tokens"])
-    ]
-    return [np.stack(one) for one in rows]
+    first = [np.array(tokens, np.int64) for tokens in case.params["tokens"]]
+    return [np.stack([counts << step * (rank % 2) for step in range(STEPS)]) for rank, counts in enumerate(first)]
 
 
 def weights_of(part: Arrays, letter: str = "w") -> list[np.ndarray]:
