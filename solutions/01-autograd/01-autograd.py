@@ -65,7 +65,8 @@ import torch
 # So an edge is a pair `(operand, vjp)`, and `vjp(g)` returns $g \cdot \partial f/\partial x$. (The name stands for
 # vector-Jacobian product, which is what it becomes once values are arrays.) Addition is written out for you: forward
 # and backward stand side by side, in one line. Its edges are a tuple of pairs; with one operand that is
-# `((self, vjp),)`, and the comma counts. Write the other five in the same way:
+# `((self, vjp),)`, and the comma counts. Where a derivative is 0, the edge stays: its operand is to hear of it. Write
+# the other five in the same way:
 #
 # | operation | value | derivative |
 # |---|---|---|
@@ -75,10 +76,10 @@ import torch
 # | `a.tanh()` | $\tanh a$ | $1 - \tanh^2 a$ |
 # | `a.relu()` | $\max(a, 0)$ | $1$ where $a > 0$, else $0$ |
 #
-# Two things to mind. Nothing may overflow where the answer is finite: `tanh` of 1000 is 1. (Where there is no answer,
-# Python says so, and that is right: `exp` of 1000 raises `OverflowError`, $0^{-1}$ `ZeroDivisionError`.) And a `vjp`
-# should use plain numbers of the forward pass, never the node that it belongs to: node → edge → vjp → node would be a
-# ring, and Python frees a ring late. With scalars nobody notices. With tensors it is the memory you have not got
+# Two things to mind. Nothing may overflow where value and slope are finite: `tanh` of 1000 is 1. (Where there is no
+# answer, Python says so, and that is right: `exp` of 1000 raises `OverflowError`, $0^{-1}$ `ZeroDivisionError`.) And a
+# `vjp` should use plain numbers of the forward pass, never the node that it belongs to: node → edge → vjp → node would
+# be a ring, and Python frees a ring late. With scalars nobody notices. With tensors it is the memory you have not got
 # (Task 8).
 #
 # **Size:** about 2 lines each. **Cost:** each edge does a constant amount of work, so a backward pass over the whole
@@ -204,11 +205,11 @@ check("value_functions")
 # own and a set.
 #
 # **2b.** `backward(root, seed)`: add $\partial\,\mathrm{root}/\partial\,\mathrm{node} \cdot \mathrm{seed}$ to every
-# node, by calling `node.accumulate(...)`. Keep the gradients that are still travelling in a dictionary of this call. If
-# they travelled in `node.grad` itself, a second `backward` would pass the first one's gradients on again. Use only
-# `edges` and `accumulate`, once for each node: the same lines will then run your tensors in Task 4. Two habits pay off
-# there. Write `a = a + b`, not `a += b`, because `+=` changes an array in place, and somebody else may hold the same
-# array. And take a gradient out (`pop`) once it is passed on: whatever you still hold counts in Task 8.
+# node, by calling `node.accumulate(...)`, with a 0 too. Keep the gradients that are still travelling in a dictionary of
+# this call. If they travelled in `node.grad` itself, a second `backward` would pass the first one's gradients on again.
+# Use only `edges` and `accumulate`, once for each node: the same lines will then run your tensors in Task 4. Two habits
+# pay off there. Write `a = a + b`, not `a += b`, because `+=` changes an array in place, and somebody else may hold the
+# same array. And take a gradient out (`pop`) once it is passed on: whatever you still hold counts in Task 8.
 #
 # **Size:** about 10 lines and about 8 lines. **Cost:** one visit per node and one `vjp` per edge.
 
@@ -513,7 +514,8 @@ def permute(x: Tensor, axes: Sequence[int]) -> Tensor:
 # %% [markdown]
 # **Write** `mul`, `exp`, `log`, `tanh`, `relu` and `matmul`. Each returns `node(result, name, (operand, vjp), …)`
 # like the examples above: one pair after the other, and no tuple around them. `x.data` and `g` are `torch.Tensor`s, and
-# again no vjp may use the node that it belongs to.
+# again no vjp may use the node that it belongs to. Results and gradients keep the dtype of what they are made from,
+# half and double precision too.
 #
 # For `matmul`, with $Z = XY$ and
 # $G = \partial L/\partial Z$,
@@ -524,7 +526,8 @@ def permute(x: Tensor, axes: Sequence[int]) -> Tensor:
 # the last two are a batch and broadcast, so a weight of shape (k, n) may meet a batch of shape (b, m, k).
 #
 # **Size:** about 2 lines each, 5 for `mul` and `matmul`. **Cost:** for (m, k) @ (k, n), $2mkn$ FLOPs forward and twice
-# that back: one product of the same size for each operand. This is where "backward costs twice the forward" comes from.
+# that back: one product of the same size for each operand, in the vjp of its own edge. This is where "backward costs
+# twice the forward" comes from.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-4-tensor"}
@@ -597,14 +600,14 @@ check("tensor_matmul")
 # These three do no arithmetic to speak of; they move numbers about, and the backward pass moves the gradients home.
 #
 # - `reduce_sum(x, axis, keepdims)`: each summed element gets a copy of the sum's gradient. `axis` is an int (negative
-#   counts from the end), a tuple of ints, or `None` for all. With `keepdims=False` the axis is gone from the gradient:
-#   put it back before you expand.
+#   counts from the end), a tuple of ints (one at least), or `None` for all. With `keepdims=False` the axis is gone from
+#   the gradient: put it back before you expand.
 # - `reshape(x, shape)`: the gradient takes the old shape. One entry of `shape` may be −1.
-# - `index(x, key)`: `key` is whatever `x.data[key]` takes: ints, slices, masks, integer tensors, tuples of those. In
-#   the backward pass the picked positions get their gradient and all others 0. An element that was picked twice gets
-#   *both* gradients, and that is the trap: `out[key] += g` counts it once. A neat way round: index an array of
-#   positions, `torch.arange(n).reshape(x.shape)[key]` for $n$ elements, and add with `index_add_`, which does count
-#   repeats.
+# - `index(x, key)`: `key` is whatever `x.data[key]` takes: ints, slices, masks, integer tensors, lists of ints, `None`,
+#   tuples of those. In the backward pass the picked positions get their gradient and all others 0. An element that was
+#   picked twice gets *both* gradients, and that is the trap: `out[key] += g` counts it once. A neat way round: index an
+#   array of positions, `torch.arange(n).reshape(x.shape)[key]` for $n$ elements, and add with `index_add_`, which does
+#   count repeats.
 #
 # **Size:** about 7, 1 and 6 lines. **Cost:** bytes, not FLOPs: the backward pass of `index` writes as many zeros as `x`
 # has elements.
@@ -663,7 +666,8 @@ check("tensor_index")
 #
 # In float32, $e^{89}$ is infinite, and nothing keeps a logit below 89. Adding a constant to all logits of an example
 # changes nothing in exact arithmetic, so subtract the largest: every exponent is then at most 0 and at least one is
-# exactly 0.
+# exactly 0. Subtract it from $z_y$ as well: added to a million, the
+# logarithm would lose its digits in float32.
 #
 # The gradient is the reason why this loss is one operation and not five:
 #
@@ -683,7 +687,7 @@ check("tensor_index")
 def cross_entropy(logits: Tensor, labels: torch.Tensor) -> Tensor:
     """Mean of −log softmax(logits)[label] over the batch.
 
-    logits (B, C) floats of any size; labels (B,) integers in 0..C−1. Returns a single number. About 8 lines.
+    logits (B, C) floats of any size; labels (B,) int64 in 0..C−1. Returns a single number. About 8 lines.
     """
     ### BEGIN SOLUTION
     rows = torch.arange(len(labels), device=logits.device)
@@ -713,12 +717,14 @@ check("cross_entropy")
 # - `SGD.step`: with momentum $\mu$ and learning rate $\eta$, for each parameter, $v \leftarrow \mu v + \nabla$ and
 #   $\theta \leftarrow \theta - \eta v$, with $v = 0$ at first. Work on `p.data`: an update is no part of the graph.
 #   A parameter whose `grad` is `None` stays as it is.
-# - `train_step`: clear the old gradients (they add up!), loss, backward, step. Images and labels come as plain
-#   `torch.Tensor`s; the model wants `Tensor(x)`. Return the loss as a plain number.
+# - `train_step`: clear the old gradients (they add up!) by `optimiser.zero_grad()`, loss, backward, step. The model may
+#   be any function of a `Tensor`. Images and labels come as plain `torch.Tensor`s; the model wants `Tensor(x)`. Return
+#   the loss as a plain number.
 # - `train_classifier`: choose widths, learning rate, batch size and epochs; `fit`, with a `torch.Generator` of fixed
-#   seed and the given `progress`; return the most likely class for each test image, and the losses. Aim: at least 95 %
-#   on images that the training has not seen. One test of 360 images may be unlucky: the check asks for 91.6 % of them,
-#   three standard errors less. A few seconds of training are enough.
+#   seed, from which the first weights come too, and the given `progress`; return the most likely class for each test
+#   image, whatever others come with it, and the losses. Leave the images as they are. Aim: at least 95 % on images that
+#   the training has not seen. One test of 360 images may be unlucky: the check asks for 91.6 % of them, three standard
+#   errors less. A few seconds of training are enough.
 #
 # **Size:** about 4, 4, 5 and 6 lines.
 
@@ -817,9 +823,10 @@ def train_classifier(
     x_test: torch.Tensor,
     progress: Callable[[Iterable], Iterable] = iter,
 ) -> tuple[torch.Tensor, list[float]]:
-    """Learn from x_train (N, 64), floats of about 0 to 1, with labels y_train (N,) in 0..9.
+    """Learn from x_train (N, 64), floats of about 0 to 1, with labels y_train (N,), int64 in 0..9.
 
-    Returns the predicted labels of x_test (M, 64), integers of shape (M,), and the loss of every step. About 6 lines.
+    Returns the predicted labels of x_test (M, 64), one image or many: integers of shape (M,), and the loss of every
+    step. About 6 lines.
     """
     ### BEGIN SOLUTION
     generator = torch.Generator().manual_seed(0)
@@ -955,8 +962,9 @@ show(figure, alt="Time of a training step and its bound against the batch size",
 # gradient arrives: `checkpoint(fn, x)` returns `fn(x)`, computed without a graph, with a single edge to `x`. Its vjp
 # runs `fn` again *with* a graph, on an input of its own, sends `g` backward through it, and hands on the gradient of
 # that input. Weights that `fn` uses get their gradients on the way, as always. Inside `no_grad()` it keeps no edge, as
-# every other operation: a checkpoint within a checkpoint is to forget too. One trap, known from real frameworks: if `x`
-# is the data and wants no gradient, `node` would drop the only edge and the weights would learn nothing.
+# every other operation: a checkpoint within a checkpoint is to forget too. And where `fn` raises, the engine is to
+# record again afterwards. One trap, known from real frameworks: if `x` is the data and wants no gradient, `node` would
+# drop the only edge and the weights would learn nothing.
 #
 # **8c. How many segments?** With $k$ segments of at most $\lceil n/k\rceil$ layers, the worst moment holds $k$ segment
 # outputs and the graph of one whole segment. Write `predict_checkpointed_bytes` (gradients in flight not counted), and
@@ -964,7 +972,8 @@ show(figure, alt="Time of a training step and its bound against the batch size",
 # $k = \sqrt{3n}$: memory grows with the square root of the depth.
 #
 # **8d.** `checkpoint_sequential`: cut the layers into at most $k$ pieces of at most $\lceil n/k\rceil$ layers and
-# checkpoint each.
+# checkpoint each, the last one too (PyTorch's own runs that one plainly: whatever is computed afterwards finds its
+# graph still held). The list of layers is the caller's: leave it as it is.
 #
 # **Size:** about 1, 10, 2, 1 and 5 lines. **Cost:** one extra forward pass: 4 instead of 3 units of work, so about a
 # third more time.

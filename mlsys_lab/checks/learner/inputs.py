@@ -19,6 +19,12 @@ def unchanged(**given: Any) -> Iterator[None]:
     before = deepcopy(given)
     yield
     for name, value in given.items():
-        if value != before[name]:
+        if _differ(value, before[name]):
             got, expected = (str(shown)[:SHOWN] for shown in (value, before[name]))
             raise InputError(f"your code changes its input `{name}`", got=got, expected=expected)
+
+
+def _differ(one: Any, other: Any) -> bool:
+    """Whether two values, or any two elements of two arrays of one shape, are not equal."""
+    unequal = one != other
+    return bool(unequal.any() if hasattr(unequal, "any") else unequal)

@@ -2,7 +2,7 @@
 
 ARITHMETIC = """\
 def shares(result):
-    return [sum(vjp(g) for operand, vjp in result.edges if operand is one) for one in (a, b)]
+    return [sum(vjp(one) for operand, vjp in result.edges if operand is to) for to in (a, b) for one in g.tolist()]
 
 a, b = Value(x), Value(y)
 [(result.data, *shares(result)) for result in (a * b, a * a, 3 * a, a**p)]"""
@@ -12,7 +12,8 @@ try:
 except OverflowError as error:
     print("exp of 1000:", error)
 below, at = Value(-abs(x)), Value(x)
-[(result.data, *(vjp(g) for _, vjp in result.edges)) for result in (below.exp(), at.tanh(), at.relu())]"""
+results = below.exp(), at.tanh(), at.relu()
+[(result.data, *(vjp(one) for _, vjp in result.edges for one in g.tolist())) for result in results]"""
 ORDER = """\
 nodes = []
 for i, j in operands.tolist():
@@ -36,37 +37,55 @@ for _ in range(doublings):
 result.backward()
 result.data, a.grad"""
 
-ELEMENTWISE = """\
+BY_COLUMN = """\
+def by_column(g):
+    turned = tuple(reversed(range(g.ndim)))
+    return g.permute(turned).contiguous().permute(turned)  # as it arrives from a transpose
+
+"""
+ELEMENTWISE = (
+    BY_COLUMN
+    + """\
 def gradients(f, g):
     a, b = Tensor(x, requires_grad=True), Tensor(y, requires_grad=True)
     result = f(a, b)
-    backward(result, torch.as_tensor(g, dtype=result.dtype))
+    arriving = by_column(torch.as_tensor(g, dtype=result.dtype))
+    backward(result, arriving)
     grads = a.grad, b.grad
-    backward(result, torch.as_tensor(g, dtype=result.dtype))
+    backward(result, arriving)
     return result.data, *grads, a.grad
 
+single = Tensor(x).dtype == torch.float32
+far, small, large = (70.0, 1e-32, 2.5e38) if single else (300.0, 1e-200, 1.25e308)
 {
     "x * y": gradients(lambda x, y: x * y, g2),
     "(x * x).exp()": gradients(lambda x, y: (x * x * 0.5).exp(), g1),
-    "((x * x + 1) * 1e-32).log()": gradients(lambda x, y: ((x * x + 1.0) * 1e-32).log(), g1),
-    "(x * 0 + 70).exp()": gradients(lambda x, y: (x * 0.0 + 70.0).exp(), g1),
+    "((x * x + 1) * small).log()": gradients(lambda x, y: ((x * x + 1.0) * small).log(), g1),
+    "(x * 0 + far).exp()": gradients(lambda x, y: (x * 0.0 + far).exp(), g1),
     "x.tanh()": gradients(lambda x, y: x.tanh(), g1),
     "(x * 4000).tanh()": gradients(lambda x, y: (x * 4000.0).tanh(), g1),
     "x.relu()": gradients(lambda x, y: x.relu(), g1),
+    "(x.tanh() * large).relu() * (10 / large)": gradients(lambda x, y: (x.tanh() * large).relu() * (10 / large), g1),
     "(x + y) + y * y": gradients(lambda x, y: (x + y) + y * y, g2),
     "y * y + (x + y)": gradients(lambda x, y: y * y + (x + y), g2),
 }"""
+)
 MATMUL = """\
+from torch.utils.flop_counter import FlopCounterMode
+
 a, b = Tensor(x, requires_grad=True), Tensor(y, requires_grad=True)
 result = a @ b
-backward(result, g)
-result.data, a.grad, b.grad"""
+with FlopCounterMode(display=False) as counter:
+    backward(result, g)
+result.data, a.grad, b.grad, counter.get_total_flops()"""
 
-SUMS = """\
+SUMS = (
+    BY_COLUMN
+    + """\
 def gradient(f, g):
     a = Tensor(x, requires_grad=True)
     result = f(a)
-    backward(result, torch.as_tensor(g, dtype=x.dtype))
+    backward(result, by_column(torch.as_tensor(g, dtype=x.dtype)))
     return result.data, a.grad
 
 axis = tuple(axes.tolist()) if is_tuple else axes.tolist()[0] if len(axes) else None
@@ -78,13 +97,17 @@ axis = tuple(axes.tolist()) if is_tuple else axes.tolist()[0] if len(axes) else 
         lambda a: a.reshape(-1, len(g2)).T.reshape(-1).reshape(len(g2), -1).T, g2.reshape(-1, len(g2))
     ),
 }"""
-INDEX = """\
+)
+INDEX = (
+    BY_COLUMN
+    + """\
 def gradient(key, g):
     a = Tensor(x, requires_grad=True)
     picked = a[key]
-    backward(picked, torch.from_numpy(g))
+    arriving = by_column(torch.from_numpy(g))
+    backward(picked, arriving)
     once = a.grad
-    backward(picked, torch.from_numpy(g))
+    backward(picked, arriving)
     return picked.data, once, a.grad
 
 keys = {
@@ -95,8 +118,11 @@ keys = {
     "x[rows, 0]": (rows, 0),
     "x[arange, rows % 3]": (torch.arange(len(rows)) % 5, rows % 3),
     "x[mask]": torch.arange(5) % 2 == 0,
+    "x[list]": rows.tolist(),
+    "x[None, list, -1]": (None, rows.tolist(), -1),
 }
 {name: gradient(key, given[f"g of {name}"]) for name, key in keys.items()}"""
+)
 LOSS = """\
 a = Tensor(logits, requires_grad=True)
 loss = cross_entropy(a, labels)
@@ -130,11 +156,15 @@ a.data, b.data, idle.data"""
 TRAIN_STEP = (
     MODEL
     + """\
-for parameter in model.parameters():
+offset = Tensor(torch.zeros(widths[-1]), requires_grad=True)
+parameters = [*model.parameters(), offset]
+for parameter in parameters:
     parameter.grad = torch.ones_like(parameter.data)  # of an earlier pass
-optimiser = SGD(model.parameters(), lr=0.1, momentum=momentum)
-losses = [train_step(model, optimiser, images, labels) for images, labels in zip(x, y)]
-losses, [layer.weight.data for layer in model.layers]"""
+optimiser = SGD(parameters, lr=0.1, momentum=momentum)
+with_offset = lambda x: model(x) + offset
+used = given["offset is used"]
+losses = [train_step(with_offset if at else model.__call__, optimiser, *batch) for *batch, at in zip(x, y, used)]
+losses, [layer.weight.data for layer in model.layers], offset.data"""
 )
 
 CHECKPOINT = """\
@@ -145,8 +175,13 @@ def stage(h):
     return (((h @ b).tanh() @ c) + h * 0.5) * next(turns)
 
 def twice(h):
-    return checkpoint(stage, checkpoint(stage, h))
+    return checkpoint(stage, h) + checkpoint(stage, h) if branches else checkpoint(stage, checkpoint(stage, h))
 
+if raises:
+    try:
+        checkpoint(lambda h: 1 / 0, a)
+    except ZeroDivisionError:
+        pass
 result = checkpoint(twice, a) if nested else twice(a)
 for _ in range(backwards):
     backward(result, g)

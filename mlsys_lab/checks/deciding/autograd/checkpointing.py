@@ -78,7 +78,7 @@ def _checkpoint_inputs(rng: np.random.Generator, case: Case) -> Arrays:
         "x_wants": np.array(case.params.get("x_wants", True)),
         "turns": rng.uniform(0.5, 1.5, 16),
         "backwards": np.array(case.params.get("backwards", 1)),
-        "nested": np.array(case.params.get("nested", False)),
+        **{name: np.array(case.params.get(name, False)) for name in ("nested", "branches", "raises")},
     }
 
 
@@ -91,10 +91,15 @@ def _checkpoint_expect(arrays: Arrays) -> Arrays:
         result: torch.Tensor = calls.stage(h, w, v) * next(turns)
         return result
 
-    middle = run(x).detach().requires_grad_()
-    result, total, forward = run(middle), [np.zeros(())] * 3, 2
+    total, forward = [np.zeros(())] * 3, 2
     backwards, runs = int(arrays["backwards"]), 4 if arrays["nested"] else 2
-    for _ in range(backwards):
+    if arrays["branches"]:  # which of the two runs first is all one
+        result = run(x) + run(x)
+        total = [answer(share, float) for share in gradients(run(x) + run(x), (x, w, v), arrays["g"])]
+    else:
+        middle = run(x).detach().requires_grad_()
+        result = run(middle)
+    for _ in range(0 if arrays["branches"] else backwards):
         if arrays["nested"]:  # the outer segment is rebuilt first: both inner ones run forward once more
             middle = run(x).detach().requires_grad_()
             run(middle)
@@ -148,11 +153,11 @@ def _memory_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
     calls = int(got.pop("most calls of a layer"))
     if calls > 2:
         return Mismatch("a layer runs too often", f"{calls} calls", "at most 2: one in each pass")
-    recorded, longest = int(got.pop("layers recorded at once")), int(expected["longest piece"])
-    if recorded > longest:  # the last piece need not forget what it will need first: PyTorch's own does not either
-        return Mismatch(
-            "layers are recorded before any backward pass", f"{recorded} layers", "each piece forgets its inside"
-        )
+    if recorded := int(got.pop("layers recorded at once")):
+        asked = "each piece forgets its inside, the last one too"
+        return Mismatch("layers are recorded before any backward pass", f"{recorded} layers", asked)
+    if (left := int(got.pop("layers left in the list"))) != LAYERS:
+        return Mismatch("the list of layers is changed", f"{left} layers are left", f"all {LAYERS}")
     counts = {name: (int(got.pop(name)), int(expected.pop(name))) for name in ("pieces", "longest piece")}
     if mismatch := close(got, expected, scale=20):
         return mismatch
@@ -191,6 +196,8 @@ CHECKS = (
             Case("data that wants no gradient", {"x_wants": False}),
             Case("two backward passes", {"backwards": 2}),
             Case("a checkpoint within a checkpoint", {"nested": True}),
+            Case("after a function that raised", {"raises": True}),
+            Case("two branches of data that wants no gradient", {"branches": True, "x_wants": False}),
             Case("the same on data, twice", {"nested": True, "x_wants": False, "backwards": 2}, hidden=True),
         ),
         inputs=_checkpoint_inputs,
@@ -201,7 +208,8 @@ CHECKS = (
         pointer="When should the segment run for the second time, and on which input?",
         hint="In the vjp: a fresh input on x.data that requires a gradient, fn on it, backward(…, g), and return "
         "that input's gradient. If weights get none when x is data, the only edge was dropped: let it lead to "
-        "a tensor that wants one. And return node(…), which keeps no edge inside no_grad().",
+        "a tensor that wants one. And return node(…), which keeps no edge inside no_grad(). `with no_grad():` records "
+        "again behind it, also where fn raises.",
         uses=("Tensor", "backward", "no_grad", "checkpoint"),
     ),
     Check(
@@ -234,6 +242,7 @@ CHECKS = (
             Case("12 segments", {"segments": 12, "batch": BATCH}),
             Case("8 segments, the last one short; a small batch", {"segments": 8, "batch": BATCH // 8}),
             Case("a segment for each layer; a small batch", {"segments": LAYERS, "batch": BATCH // 8}),
+            Case("one segment; a tiny batch", {"segments": 1, "batch": BATCH // 64}),
             Case("7 segments; a small batch", {"segments": 7, "batch": BATCH // 8}, hidden=True),
         ),
         inputs=_memory_inputs,

@@ -14,6 +14,16 @@ from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
 # --- value_arithmetic -----------------------------------------------------------------------------------------------
 
 
+def _arriving(rng: np.random.Generator) -> np.ndarray:
+    """Two gradients that arrive at a node, one above zero and one below, (2,)."""
+    return rng.uniform(0.5, 2.0, 2) * [1.0, -1.0]
+
+
+def _slopes(result: torch.Tensor, of: tuple[torch.Tensor, ...]) -> list[np.ndarray]:
+    """The derivatives of a single number."""
+    return [answer(slope, float) for slope in gradients(result, of, np.ones(()))]
+
+
 def _arithmetic_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     low, high = case.params["x"]
     sign = rng.choice([-1.0, 1.0])
@@ -21,7 +31,7 @@ def _arithmetic_inputs(rng: np.random.Generator, case: Case) -> Arrays:
         "x": rng.uniform(low, high, ()),
         "y": sign * rng.uniform(0.5, 2.0, ()),
         "p": np.array(float(rng.choice(case.params["p"]))),
-        "g": rng.uniform(0.5, 2.0, ()),
+        "g": _arriving(rng),
     }
 
 
@@ -30,10 +40,10 @@ def _arithmetic_expect(arrays: Arrays) -> Arrays:
     for name, f in calls.ARITHMETIC.items():
         x, y = leaf(arrays["x"]), leaf(arrays["y"])
         result = f(x, y, float(arrays["p"]))
-        shares = gradients(result, (x, y), arrays["g"])
+        slope_x, slope_y = _slopes(result, (x, y))
         expected[name] = answer(result, float)
-        expected[f"share of x in {name}"] = answer(shares[0], float)
-        expected[f"share of y in {name}"] = answer(shares[1], float)
+        expected[f"share of x in {name}"] = arrays["g"] * slope_x
+        expected[f"share of y in {name}"] = arrays["g"] * slope_y
     return expected
 
 
@@ -42,7 +52,7 @@ def _arithmetic_expect(arrays: Arrays) -> Arrays:
 
 def _functions_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     low, high = case.params["x"]
-    return {"x": rng.uniform(low, high, ()), "g": rng.uniform(0.5, 2.0, ())}
+    return {"x": rng.uniform(low, high, ()), "g": _arriving(rng)}
 
 
 def _functions_expect(arrays: Arrays) -> Arrays:
@@ -50,8 +60,8 @@ def _functions_expect(arrays: Arrays) -> Arrays:
     for name in ("exp", "tanh", "relu"):
         x = leaf(-np.abs(arrays["x"]) if name == "exp" else arrays["x"])
         result = getattr(torch, name)(x)
-        (share,) = gradients(result, (x,), arrays["g"])
-        expected[name], expected[f"share of x in {name}"] = answer(result, float), answer(share, float)
+        (slope,) = _slopes(result, (x,))
+        expected[name], expected[f"share of x in {name}"] = answer(result, float), arrays["g"] * slope
     return expected | {calls.FINITE: np.array(False)}
 
 
@@ -151,7 +161,7 @@ CHECKS = (
         compare=close,
         pointer="Look at one edge at a time: which number does the slope at this operand depend on?",
         hint="Each edge is a pair (operand, vjp), one for each use; vjp(g) returns g times the slope: b for a in a "
-        "· b, p · a^(p−1) in a^p. The slope of a^0 is 0, also at a = 0.",
+        "· b, p · a^(p−1) in a^p. The slope of a^0 is 0, also at a = 0; its edge stays.",
         uses=("Value",),
     ),
     Check(
@@ -162,6 +172,7 @@ CHECKS = (
             Case("positive", {"x": (0.2, 2.0)}),
             Case("negative", {"x": (-2.0, -0.2)}),
             Case("exactly zero", {"x": (0.0, 0.0)}),
+            Case("where tanh is nearly flat", {"x": (6.5, 7.5)}),
             Case("far out, where tanh is flat", {"x": (900.0, 1000.0)}),
             Case("far out on the other side", {"x": (-1000.0, -900.0)}, hidden=True),
         ),
@@ -206,6 +217,7 @@ CHECKS = (
             Case("the same backward pass twice", {"calls": (0, 0)}),
             Case("two results of one graph", {"calls": (0, 1)}),
             Case("seed 2.5", {"calls": (0,), "seed": 2.5}),
+            Case("seed 0", {"calls": (0,), "seed": 0.0}),
             Case("three passes", {"calls": (1, 0, 1)}, hidden=True),
         ),
         inputs=_reuse_inputs,
@@ -217,7 +229,7 @@ CHECKS = (
         hint="Add shares, do not overwrite them; pass a node's gradient on only when all of it has arrived; and "
         "keep what travels in a dictionary of this call, so that a second pass does not pass the first one's "
         "gradients on again. What arrives at the root is the seed. `accumulate` is called once for each node, with "
-        "the whole gradient.",
+        "the whole gradient, also where that is 0.",
         uses=("Value", "topological_order", "backward"),
     ),
     Check(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
 
-from mlsys_lab.checks.learner.autograd.engine import inputs_of
+from mlsys_lab.checks.learner.autograd.engine import inputs_of, refuse_ring
 from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.checks.learner.storage import storage_only
 from mlsys_lab.checks.learner.values import array, describe_value, whole
@@ -38,11 +39,14 @@ def stage(h: Any, w: Any, v: Any) -> Any:
 
 @storage_only
 def checkpoint(artifact: Any, arrays: Arrays) -> Arrays:
-    """Two checkpointed stages, or both within a third: the result, the gradients, and how often a stage ran.
+    """Two checkpointed stages: the result, the gradients, and how often a stage ran.
 
-    Each run of a stage is multiplied by the next of `turns`, so that the arrays tell how often and in which order too.
+    The second stage follows the first one, or has the same input (`branches`); both may stand within a third checkpoint
+    (`nested`), and all of them behind one whose function has raised (`raises`). Each run of a stage is multiplied by
+    the next of `turns`, so that the arrays tell how often and in which order too.
     """
-    turns, calls, recorded, nested = arrays["turns"].tolist(), [0], [0], bool(arrays["nested"])
+    turns, calls, recorded = arrays["turns"].tolist(), [0], [0]
+    nested, branches = bool(arrays["nested"]), bool(arrays["branches"])
     made: list[Any] = []
 
     def counted(h: Any) -> Any:
@@ -54,11 +58,14 @@ def checkpoint(artifact: Any, arrays: Arrays) -> Arrays:
 
     def twice(h: Any) -> Any:
         made.append(artifact.checkpoint(counted, h))
-        made.append(artifact.checkpoint(counted, made[-1]))
-        return made[-1]
+        made.append(artifact.checkpoint(counted, h if branches else made[-1]))
+        return made[-2] + made[-1] if branches else made[-1]
 
     w, v = inputs_of(artifact, arrays, "w", "v")
     x = artifact.Tensor(torch.from_numpy(arrays["x"]), requires_grad=bool(arrays["x_wants"]))
+    if arrays["raises"]:
+        with suppress(_BrokenError):
+            artifact.checkpoint(_break, x)
     result = artifact.checkpoint(twice, x) if nested else twice(x)
     for one in made:
         if not isinstance(one, artifact.Tensor):
@@ -70,7 +77,16 @@ def checkpoint(artifact: Any, arrays: Arrays) -> Arrays:
     if arrays["x_wants"]:
         got["x.grad"] = array("x.grad", x.grad)
     got["runs of fn that were recorded before any backward pass"] = np.array(recorded_calls)
+    refuse_ring("checkpoint", lambda: artifact.checkpoint(lambda h: stage(h, w, v), x))
     return got | {"calls of fn": np.array((forward_calls, calls[0]))}
+
+
+class _BrokenError(Exception):
+    """What a function raises that runs inside a checkpoint."""
+
+
+def _break(h: Any) -> Any:
+    raise _BrokenError("a layer that fails")
 
 
 @storage_only
@@ -94,7 +110,8 @@ def deep_stack(artifact: Any, arrays: Arrays) -> Arrays:
         return apply
 
     x = artifact.Tensor(torch.from_numpy(arrays["x"]))
-    result = artifact.checkpoint_sequential([layer(i) for i in range(len(weights))], x, int(arrays["segments"]))
+    stack = [layer(i) for i in range(len(weights))]
+    result = artifact.checkpoint_sequential(stack, x, int(arrays["segments"]))
     artifact.backward(result, torch.from_numpy(arrays["g"]))
     begins = [at for at, i in enumerate(again) if at == 0 or i != again[at - 1] + 1]
     return {
@@ -105,4 +122,5 @@ def deep_stack(artifact: Any, arrays: Arrays) -> Arrays:
         "gradients of the biases": np.stack([array("a bias's gradient", b.grad) for b in biases]),
         "most calls of a layer": np.array(max(calls)),
         "layers recorded at once": np.array(recorded[0]),
+        "layers left in the list": np.array(len(stack)),
     }

@@ -7,11 +7,18 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.errors import InputError
 
+PRODUCTS = {
+    **dict.fromkeys((getattr(torch.ops.aten, name).default for name in ("mm", "bmm", "mv", "dot")), 0),
+    **dict.fromkeys((getattr(torch.ops.aten, name).default for name in ("addmm", "baddbmm", "addmv")), 1),
+}
+"""Matrix products of torch that are made of no other, and at which position each has its left factor."""
 SCALE = 8.0
 """By how much `scale_gradient` multiplies; a power of two, so that dividing by it again changes no digit."""
 
@@ -28,6 +35,35 @@ def scale_gradient(result: Any) -> Any:
 def inputs_of(artifact: Any, arrays: Arrays, *names: str) -> list[Any]:
     """The named arrays as inputs of the learner's engine that want a gradient."""
     return [artifact.Tensor(torch.from_numpy(arrays[name]), requires_grad=True) for name in names]
+
+
+def arriving(g: np.ndarray) -> torch.Tensor:
+    """A gradient as it arrives from a transpose: its numbers lie column by column in memory."""
+    return torch.from_numpy(np.array(g, order="F"))
+
+
+class count_products(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Within the block, `flops` is what the matrix products take that torch runs: 2 for each multiply-add."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.flops = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Not wrapped for torch's compiler, whose import takes a second; torch asks its subclasses for this."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one operation of torch: what is made of others is taken apart, since products may be among them."""
+        kwargs = kwargs or {}
+        if func in PRODUCTS:
+            out = func(*args, **kwargs)
+            self.flops += 2 * out.numel() * args[PRODUCTS[func]].shape[-1]
+            return out
+        with self:
+            out = func.decompose(*args, **kwargs)
+        return func(*args, **kwargs) if out is NotImplemented else out
 
 
 def refuse_ring(name: str, make: Callable[[], Any]) -> None:

@@ -24,23 +24,32 @@ ACCUMULATED = "calls of accumulate for x * y"
 FINITE = "exp of 1000 is a number"
 
 
-def _share(result: Any, operand: Any, g: float) -> float:
-    """What the edges of `result` pass on to `operand` when `g` arrives."""
-    return sum((vjp(g) for parent, vjp in result.edges if parent is operand), 0.0)
+def _shares(name: str, result: Any, operand: Any, gs: np.ndarray) -> np.ndarray:
+    """What the edges of `result` pass on to `operand` when each of the gradients `gs` arrives, (n,)."""
+    vjps = [vjp for parent, vjp in result.edges if parent is operand]
+    return np.array([number(name, sum((vjp(g) for vjp in vjps), 0.0)) for g in gs.tolist()])
+
+
+def _refuse_lost_edge(name: str, result: Any, operand: Any) -> None:
+    """Raise `InputError` where no edge of `result` leads to an operand that it was made from."""
+    if not any(parent is operand for parent, _ in result.edges):
+        expected = "an edge for each operand, also where its derivative is 0"
+        raise InputError(f"{name} keeps no edge to x", got=f"{len(result.edges)} edges to others", expected=expected)
 
 
 @storage_only
 def arithmetic(artifact: Any, arrays: Arrays) -> Arrays:
     """Products and powers, and what each passes on to its operands."""
-    p, g, got = float(arrays["p"]), float(arrays["g"]), {}
+    p, gs, got = float(arrays["p"]), arrays["g"], {}
     for name, f in ARITHMETIC.items():
         x, y = artifact.Value(float(arrays["x"])), artifact.Value(float(arrays["y"]))
         result = f(x, y, p)
         if not isinstance(result, artifact.Value):
             raise InputError(f"{name} gives no Value", got=describe_value(result), expected="Value")
+        _refuse_lost_edge(name, result, x)
         got[name] = number(name, result.data)
-        got[f"share of x in {name}"] = number(f"share of x in {name}", _share(result, x, g))
-        got[f"share of y in {name}"] = number(f"share of y in {name}", _share(result, y, g))
+        for share, operand in ((f"share of x in {name}", x), (f"share of y in {name}", y)):
+            got[share] = _shares(share, result, operand, gs)
     return got
 
 
@@ -55,8 +64,9 @@ def functions(artifact: Any, arrays: Arrays) -> Arrays:
         result = getattr(x, name)()
         if not isinstance(result, artifact.Value):
             raise InputError(f"{name} gives no Value", got=describe_value(result), expected="Value")
-        got[name] = number(name, result.data)
-        got[f"share of x in {name}"] = number(f"share of x in {name}", _share(result, x, float(arrays["g"])))
+        _refuse_lost_edge(name, result, x)
+        got[name], share = number(name, result.data), f"share of x in {name}"
+        got[share] = _shares(share, result, x, arrays["g"])
     return got | {FINITE: np.array(_is_finite(artifact))}
 
 

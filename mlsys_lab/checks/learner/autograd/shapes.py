@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from mlsys_lab.checks.learner.autograd.engine import inputs_of, refuse_ring
+from mlsys_lab.checks.learner.autograd.engine import arriving, inputs_of, refuse_ring
 from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.checks.learner.storage import storage_only
 from mlsys_lab.checks.learner.values import array
@@ -21,6 +21,8 @@ KEYS: dict[str, Callable[[torch.Tensor], Any]] = {
     "x[rows, 0]": lambda rows: (rows, 0),
     "x[arange, rows % 3]": lambda rows: (torch.arange(len(rows)) % 5, rows % 3),
     "x[mask]": lambda rows: torch.arange(5) % 2 == 0,
+    "x[list]": lambda rows: rows.tolist(),
+    "x[None, list, -1]": lambda rows: (None, rows.tolist(), -1),
 }
 TURNED = "reshape between transposes"
 LOSS_GRADS = ("logits.grad", "logits.grad after a second backward pass")
@@ -39,7 +41,7 @@ def sums(artifact: Any, arrays: Arrays) -> Arrays:
     for name in ("sum", "mean"):
         (x,) = inputs_of(artifact, arrays, "x")
         result = getattr(x, name)(axis=axis, keepdims=keepdims)
-        artifact.backward(result, torch.from_numpy(arrays["g"]))
+        artifact.backward(result, arriving(arrays["g"]))
         got[name], got[f"x.grad of {name}"] = array(name, result), array(f"x.grad of {name}", x.grad)
         refuse_ring(name, partial(getattr(x, name), axis=axis, keepdims=keepdims))
     (x,) = inputs_of(artifact, arrays, "x")
@@ -63,7 +65,7 @@ def index(artifact: Any, arrays: Arrays) -> Arrays:
         result = x[key(torch.from_numpy(arrays["rows"]))]
         got[name] = array(name, result)
         for grad in (f"x.grad of {name}", f"x.grad of {name} after a second backward pass"):
-            artifact.backward(result, torch.from_numpy(arrays[f"g of {name}"]))
+            artifact.backward(result, arriving(arrays[f"g of {name}"]))
             got[grad] = array(grad, x.grad)
         refuse_ring(name, partial(x.__getitem__, key(torch.from_numpy(arrays["rows"]))))
     return got

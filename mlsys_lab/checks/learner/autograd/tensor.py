@@ -6,25 +6,35 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
-from mlsys_lab.checks.learner.autograd.engine import inputs_of, refuse_ring
+from mlsys_lab.checks.learner.autograd.engine import arriving, count_products, inputs_of, refuse_ring
 from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.checks.learner.storage import storage_only
 from mlsys_lab.checks.learner.values import array
 
-ELEMENTWISE: dict[str, Callable[[Any, Any], Any]] = {
-    "x * y": lambda x, y: x * y,
-    "(x * x).exp()": lambda x, y: (x * x * 0.5).exp(),
-    "((x * x + 1) * 1e-32).log()": lambda x, y: ((x * x + 1.0) * 1e-32).log(),
-    "(x * 0 + 70).exp()": lambda x, y: (x * 0.0 + 70.0).exp(),
-    "x.tanh()": lambda x, y: x.tanh(),
-    "(x * 4000).tanh()": lambda x, y: (x * 4000.0).tanh(),
-    "x.relu()": lambda x, y: x.relu(),
-    # Sums hand one array on to both operands: whoever adds to it in place spoils the other one's gradient.
-    "(x + y) + y * y": lambda x, y: (x + y) + y * y,
-    "y * y + (x + y)": lambda x, y: y * y + (x + y),
-}
+FAR = {"float16": (8.0, 1e-3, 5e4), "float32": (70.0, 1e-32, 2.5e38), "float64": (300.0, 1e-200, 1.25e308)}
+"""Numbers far out by dtype: one whose exp has room for a gradient, a small one, and almost the largest."""
+FLOPS = "FLOPs of the backward pass"
+
+
+def expressions(dtype: np.dtype) -> dict[str, Callable[[Any, Any], Any]]:
+    """Expressions of x and y by name, with constants that come near to what a dtype holds."""
+    far, small, large = FAR[dtype.name]
+    return {
+        "x * y": lambda x, y: x * y,
+        "(x * x).exp()": lambda x, y: (x * x * 0.5).exp(),
+        f"((x * x + 1) * {small:g}).log()": lambda x, y: ((x * x + 1.0) * small).log(),
+        f"(x * 0 + {far:g}).exp()": lambda x, y: (x * 0.0 + far).exp(),
+        "x.tanh()": lambda x, y: x.tanh(),
+        "(x * 4000).tanh()": lambda x, y: (x * 4000.0).tanh(),
+        "x.relu()": lambda x, y: x.relu(),
+        f"(x.tanh() * {large:g}).relu() * {10 / large:g}": lambda x, y: (x.tanh() * large).relu() * (10 / large),
+        # Sums hand one array on to both operands: whoever adds to it in place spoils the other one's gradient.
+        "(x + y) + y * y": lambda x, y: (x + y) + y * y,
+        "y * y + (x + y)": lambda x, y: y * y + (x + y),
+    }
 
 
 @storage_only
@@ -38,10 +48,10 @@ def unbroadcast(artifact: Any, arrays: Arrays) -> Arrays:
 def elementwise(artifact: Any, arrays: Arrays) -> Arrays:
     """Each expression and the gradients of its inputs, and that of x after two passes."""
     got = {}
-    for name, f in ELEMENTWISE.items():
+    for name, f in expressions(arrays["x"].dtype).items():
         x, y = inputs_of(artifact, arrays, "x", "y")
         result = f(x, y)
-        g = torch.from_numpy(arrays["g2" if "y" in name else "g1"])
+        g = arriving(arrays["g2" if "y" in name else "g1"])
         artifact.backward(result, g)
         got[name] = array(name, result)
         got[f"x.grad of {name}"] = array(f"x.grad of {name}", x.grad)
@@ -56,10 +66,11 @@ def elementwise(artifact: Any, arrays: Arrays) -> Arrays:
 
 @storage_only
 def matmul(artifact: Any, arrays: Arrays) -> Arrays:
-    """A product of matrices and the gradients of both."""
+    """A product of matrices and the gradients of both, and the FLOPs of the backward pass."""
     x, y = inputs_of(artifact, arrays, "x", "y")
     result = x @ y
-    artifact.backward(result, torch.from_numpy(arrays["g"]))
+    with count_products() as products:
+        artifact.backward(result, arriving(arrays["g"]))
     got = {"x @ y": array("x @ y", result), "x.grad": array("x.grad", x.grad), "y.grad": array("y.grad", y.grad)}
     refuse_ring("x @ y", lambda: x @ y)
-    return got
+    return got | {FLOPS: np.array(products.flops)}

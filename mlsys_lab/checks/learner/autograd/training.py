@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from mlsys_lab.checks.learner.autograd.engine import SCALE, scale_gradient
+from mlsys_lab.checks.learner.inputs import unchanged
 from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.checks.learner.storage import storage_only
 from mlsys_lab.checks.learner.values import array, describe_value, number, pair, whole
@@ -20,6 +22,8 @@ BLIND = "labels without gradients"
 """Named so: what the classifier says where `backward` does nothing."""
 FIRST = "first losses"
 """The name under which the first loss of each of two trainings is told."""
+IMAGES_WANT = "the images want a gradient"
+ALONE = "the label of an image alone"
 
 
 def _mlp(artifact: Any, arrays: Arrays) -> Any:
@@ -67,36 +71,33 @@ def sgd(artifact: Any, arrays: Arrays) -> Arrays:
     }
 
 
-class Scaled:
-    """A model whose gradients are multiplied by `SCALE`; it has all else of the learner's."""
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-
-    def __call__(self, x: Any) -> Any:
-        """Logits of x."""
-        return scale_gradient(self._model(x))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
-
-
 @storage_only
 def train_step(artifact: Any, arrays: Arrays) -> Arrays:
-    """The loss of each step, and the weights after the last; the rate makes up for gradients that are scaled.
+    """The loss of each step, and the parameters after the last; the rate makes up for gradients that are scaled.
 
-    Before the first there are gradients of an earlier pass.
+    The model is a plain function, which adds an offset to the logits, in the first step or in all. Before the first
+    there are gradients of an earlier pass.
     """
-    model = _mlp(artifact, arrays)
-    for parameter in model.parameters():
+    mlp, classes, wanted = _mlp(artifact, arrays), int(arrays["widths"][-1]), [False]
+    offset = artifact.Tensor(torch.zeros(classes), requires_grad=True)
+    parameters = [*mlp.parameters(), offset]
+    for parameter in parameters:
         parameter.grad = torch.ones_like(parameter.data)
-    optimiser = artifact.SGD(model.parameters(), lr=0.1 / SCALE, momentum=float(arrays["momentum"]))
-    losses = [
-        number("the loss", artifact.train_step(Scaled(model), optimiser, torch.from_numpy(x), torch.from_numpy(y)))
-        for x, y in zip(arrays["x"], arrays["y"], strict=True)
-    ]
-    got = {"loss of each step": np.array(losses, dtype=np.float32)}
-    return got | {f"weight {i} after": array(f"weight {i}", layer.weight) for i, layer in enumerate(model.layers)}
+    optimiser = artifact.SGD(parameters, lr=0.1 / SCALE, momentum=float(arrays["momentum"]))
+    losses = []
+
+    def model(x: Any, moved: bool) -> Any:
+        wanted[0] |= x.requires_grad
+        return scale_gradient(mlp(x) + offset if moved else mlp(x))
+
+    for images, classes_of, moved in zip(arrays["x"], arrays["y"], arrays["offset is used"], strict=True):
+        x, y = torch.from_numpy(images.copy()), torch.from_numpy(classes_of.copy())
+        with unchanged(x=x, y=y):
+            loss = artifact.train_step(partial(model, moved=bool(moved)), optimiser, x, y)
+        losses.append(number("the loss", loss))
+    got = {"loss of each step": np.array(losses, dtype=np.float32), IMAGES_WANT: np.array(wanted[0])}
+    after = {f"weight {i} after": array(f"weight {i}", layer.weight) for i, layer in enumerate(mlp.layers)}
+    return got | after | {"offset after": array("the offset", offset)}
 
 
 @storage_only
@@ -110,7 +111,8 @@ def step_flops(artifact: Any, arrays: Arrays) -> Arrays:
 def digits(artifact: Any, arrays: Arrays) -> Arrays:
     """The labels that the learner's classifier gives to unseen images, and those without its engine's gradients.
 
-    With them how many steps it told losses of, how often it went back, and its first loss in both trainings.
+    With them how many steps it told losses of, how often it went back, and its first loss in both trainings; and what
+    it says of one image, when trained with half of the others.
     """
     first: list[float] = []
     again: list[float] = []
@@ -119,7 +121,10 @@ def digits(artifact: Any, arrays: Arrays) -> Arrays:
     blind = np.full_like(labels, -1)
     with suppress(_StopTrainingError):
         blind, _, _ = _classify(artifact, arrays, lambda root, seed: None, again, walks)
-    return {"labels": labels, BLIND: blind, **told, FIRST: np.array([*first[:1], *again[:1]])}
+    half = len(arrays["x_train"]) // 2
+    few = {"x_train": arrays["x_train"][:half], "y_train": arrays["y_train"][:half], "x_test": arrays["x_test"][:1]}
+    alone, _, _ = _classify(artifact, few, artifact.backward, [])
+    return {"labels": labels, BLIND: blind, ALONE: alone, **told, FIRST: np.array([*first[:1], *again[:1]])}
 
 
 def _classify(
@@ -146,7 +151,8 @@ def _classify(
 
     artifact.backward = count
     try:
-        got = artifact.train_classifier(x_train, y_train, x_test, progress)
+        with unchanged(x_train=x_train, y_train=y_train, x_test=x_test):
+            got = artifact.train_classifier(x_train, y_train, x_test, progress)
     finally:
         artifact.backward = own
     labels, losses = pair("train_classifier", got, "labels", "losses")
