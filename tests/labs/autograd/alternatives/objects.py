@@ -57,7 +57,8 @@ def checkpoint_sequential(layers, x, segments):
     start = 0
     for i in range(segments):
         stop = start + share + (i < longer)
-        x = checkpoint(make_runner(list(layers[start:stop])), x)
+        part = list(layers[start:stop])
+        x = checkpoint(make_runner(part), x)
         start = stop
     return x
 
