@@ -116,7 +116,7 @@ class AgingDenoiser:
 # %% nbgrader={"solution": true, "grade_id": "task-1-levels"}
 #| export
 def levels(betas: torch.Tensor) -> torch.Tensor:
-    """Levels of DDPM's variances: (T,) -> (T,) float64, rising. About 2 lines."""
+    """Levels of DDPM's variances: (T,) float64 -> (T,) float64, rising. About 2 lines."""
     ### BEGIN SOLUTION
     alphas_bar = (1 - betas).cumprod(0)
     return ((1 - alphas_bar) / alphas_bar).sqrt()
@@ -661,8 +661,8 @@ sheet([draw(model, classes, seed=seed) for seed in range(3)], "Three rows of dig
 #
 # **Write** `guide(denoiser, x, sigma, label, scale, null, low, high)`: one denoised image for each of B, each with its
 # own level, label and scale, (B,); `low` and `high` are numbers, or (B,). All guesses come from **one call**: on the B
-# images with their labels, and behind them once more, with label `null`, the G of them that guidance acts on: those
-# inside the interval whose scale is not 1. There may be none.
+# images with their labels, and once more, with label `null`, the G of them that guidance acts on: those inside the
+# interval whose scale is not 1. There may be none.
 #
 # **Size:** about 8 lines. **Cost:** one call, of B + G images.
 

@@ -158,7 +158,7 @@ CHECKS = (
             Case("a tie", {"config": SMALL, "tied": 4}),
             Case("numbers of four bytes", {"config": SMALL, "element_bytes": 4}),
             Case("numbers of one byte", {"config": SMALL, "element_bytes": 1}),
-            Case("one patch", {"config": (3, 64, 8, 8, 3, 3)}, hidden=True),
+            Case("one patch, far from bound", {"config": (3, 64, 8, 8, 3, 3), "ridge": 12_000}, hidden=True),
             Case("numbers of eight bytes", {"config": SMALL, "element_bytes": 8}, hidden=True),
         ),
         inputs=_draw_with_machine,

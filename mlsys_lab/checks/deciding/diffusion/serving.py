@@ -40,11 +40,16 @@ def _draw_requests(rng: np.random.Generator, case: Case) -> Arrays:
     for i, kind in enumerate(case.params.get("kinds", "")):
         guidance[i] = {"-": (1.0, 0.0, math.inf), "+": (guidance[i, 0], 0.0, math.inf), "i": guidance[i]}[kind]
     drawn = draw_denoiser(rng, Case("", {**case.params, "shape": (len(steps), *shape), "dtype": dtype}))
+    noise = rng.standard_normal((len(steps), *shape)).astype(dtype)
     if case.params.get("unnamed"):
         drawn["label"][0] = null_of(drawn)
+    if case.params.get("twice"):  # the last is the first, as one object
+        drawn["twice"] = np.array(True)
+        for values in (grids, guidance, drawn["label"], noise):
+            values[-1] = values[0]
     return {
         **drawn,
-        "noise": rng.standard_normal((len(steps), *shape)).astype(dtype),
+        "noise": noise,
         "grids": np.concatenate([*grids, np.empty(0)]),
         "steps": steps.astype(np.int64),
         "guidance": guidance,
@@ -87,10 +92,11 @@ def _joined(arrays: Arrays) -> Arrays:
 
 
 def _code_of_requests(arrays: Arrays) -> str:
+    twice = "\nrequests[-1] = requests[0]" if "twice" in arrays else ""
     return f"""denoiser = AgingDenoiser(torch.from_numpy(given["centres"]), {float(arrays["spread"])!r})
 grids = torch.from_numpy(given["grids"]).split({(arrays["steps"] + 1).tolist()})
 asked = zip(torch.from_numpy(given["noise"]), {arrays["label"].tolist()}, grids, given["guidance"].tolist())
-requests = [Request(noise, label, grid, *guidance) for noise, label, grid, guidance in asked]
+requests = [Request(noise, label, grid, *guidance) for noise, label, grid, guidance in asked]{twice}
 serve(denoiser, requests, {null_of(arrays)}, {int(arrays["slots"])})
 {CODE_OF_NEXT}"""
 
@@ -110,6 +116,7 @@ CHECKS = (
             Case("single precision", {"steps": (5, 2, 4), "slots": 2, "kinds": "-ii", "dtype": "float32"}),
             Case("numbers", {"steps": (2, 3, 2, 1, 4), "slots": 2, "kinds": "+-i-i", "shape": (), "dtype": "float32"}),
             Case("nobody asks", {"steps": (), "slots": 2}),
+            Case("one request twice", {"steps": (3, 2, 4, 3), "slots": 2, "kinds": "i-+i", "twice": True}, hidden=True),
             Case("hardly any noise", {"steps": (4, 2), "slots": 2, "kinds": "+-", "levels": SMALL}, hidden=True),
             Case("levels below 1", {"steps": (3, 2), "slots": 2, "levels": (0.05, 0.9), "first": 1.0}, hidden=True),
             Case("a crowd", {"steps": (2, 3) * 6, "slots": 11, "kinds": "+-" * 6}, hidden=True),

@@ -99,7 +99,7 @@ for weight in network.parameters():
     weight.grad = torch.ones_like(weight)
 optimizer = Descent(network.parameters(), {float(arrays["rate"])!r})
 batches = zip(*(torch.from_numpy(given[name]) for name in ("x0", "sigma", "noise", "label")))
-[train_step(network, optimizer, average, "{named}", *batch, {float(arrays["decay"])!r}) for batch in batches]
+[train_step(network, optimizer, list(average), "{named}", *batch, {float(arrays["decay"])!r}) for batch in batches]
 average"""
 
 
@@ -143,10 +143,10 @@ def _expect_average(arrays: Arrays) -> Arrays:
 
 def _code_of_average(arrays: Arrays) -> str:
     times, decay = int(arrays["times"]), float(arrays["decay"])
-    return f"""average = [torch.from_numpy(given["first"].T.copy()).T, torch.from_numpy(given["second"].copy())]
+    return f"""average = torch.from_numpy(given["first"].T.copy()).T, torch.from_numpy(given["second"].copy())
 weights = [torch.tensor(given[f"{{name}}_weight"], requires_grad=name == "first") for name in ("first", "second")]
 for _ in range({times}):
-    update_average(average, weights, {decay!r})
+    update_average(list(average), weights, {decay!r})
 for weight in weights:
     weight.data.fill_(0)
 average"""

@@ -52,21 +52,24 @@ class LinearNetwork:
 
 
 class Descent:
-    """Gradient descent at a rate, asked as torch.optim.SGD is, whose first use imports a compiler for seconds."""
+    """Gradient descent at a rate, asked as torch.optim.SGD is, whose first use imports a compiler for seconds.
+
+    The first weight is a group of its own, as matrices are where only they decay.
+    """
 
     def __init__(self, weights: Iterable[torch.Tensor], rate: float) -> None:
-        self.rate = rate
-        self.param_groups = [{"params": list(weights)}]
+        self.rate, self.weights = rate, list(weights)
+        self.param_groups = [{"params": self.weights[:1]}, {"params": self.weights[1:]}]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget all gradients."""
-        for weight in self.param_groups[0]["params"]:
+        for weight in self.weights:
             weight.grad = None if set_to_none or weight.grad is None else torch.zeros_like(weight)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Move every weight against its gradient; what the closure gave, if there is one."""
         loss = closure() if closure else None
-        for weight in self.param_groups[0]["params"]:
+        for weight in self.weights:
             if weight.grad is None:
                 raise InputError("the optimizer steps without gradients", help="loss.backward() comes before it")
             weight.data -= self.rate * weight.grad
@@ -105,12 +108,12 @@ def drop_labels(artifact: Any, arrays: Arrays) -> Arrays:
 def update_average(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `update_average` for a matrix that lies turned in memory and a vector, before the weights go on.
 
-    One of the weights has gradients, the other is frozen.
+    One of the weights has gradients, the other is frozen. A list of the two is made for each call: only they last.
     """
-    average = [torch.from_numpy(arrays["first"].T.copy()).T, torch.from_numpy(arrays["second"].copy())]
+    average = torch.from_numpy(arrays["first"].T.copy()).T, torch.from_numpy(arrays["second"].copy())
     weights = [torch.tensor(arrays[f"{name}_weight"], requires_grad=name == "first") for name in ("first", "second")]
     for _ in range(int(arrays["times"])):
-        artifact.update_average(average, weights, float(arrays["decay"]))
+        artifact.update_average(list(average), weights, float(arrays["decay"]))
     if any(mean.requires_grad for mean in average):
         raise InputError("the average tracks gradients", expected="an update under torch.no_grad()")
     weight = weights[0].detach().numpy().copy()
@@ -132,7 +135,7 @@ def train_step(artifact: Any, arrays: Arrays) -> Arrays:
     named = PREDICTIONS[int(arrays["prediction"])]
     losses = []
     for x0, sigma, noise, label in zip(*tensors(arrays, "x0", "sigma", "noise", "label"), strict=True):
-        given = (network, optimizer, average, named, x0, sigma, noise, label, float(arrays["decay"]))
+        given = (network, optimizer, list(average), named, x0, sigma, noise, label, float(arrays["decay"]))
         loss = artifact.train_step(*given)
         if isinstance(loss, torch.Tensor) and loss.requires_grad:
             raise InputError("the loss keeps the graph of its step", got="a tensor", expected="a float: .item()")
