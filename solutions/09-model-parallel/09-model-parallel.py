@@ -233,9 +233,9 @@ else:
 # %% [markdown]
 # **Write** `cross_entropy(rank, logits, start, targets)`: the mean loss over all T tokens, the same number on every
 # rank, a tensor without axes. `logits` (T, V/p) are this rank's, of the tokens from `start` on; ranks may have
-# unequally many. `targets` (T,) are numbers in the whole vocabulary, alike on all ranks: most lie on other ranks.
-# `backward()` gives each rank the gradient of its own logits, $(\text{softmax} - \text{one-hot})/T$, and sends nothing.
-# Asked again (`retain_graph=True`), it gives the same once more.
+# unequally many, each has one at least. `targets` (T,) are numbers in the whole vocabulary, alike on all ranks: most
+# lie on other ranks. `backward()` gives each rank the gradient of its own logits, $(\text{softmax} -
+# \text{one-hot})/T$, and sends nothing. Asked again (`retain_graph=True`), it gives the same once more.
 #
 # Logits may be large: $e^{1000}$ is no number, and a rank's own largest is not the largest of all. Some may be
 # $-\infty$, as the padding of a vocabulary is, on one rank perhaps all.
@@ -498,14 +498,15 @@ show(draw(schedule), alt="Timeline of four stages under 1F1B: a bubble at both e
 # queries stay, and keys and values go round: a rank works on the block that it has while the next one is on its way.
 #
 # **4a.** Which tokens should a rank have? With one stretch each, the causal mask leaves the first rank nearly idle, and
-# all wait for the last. `zigzag(tokens, p)` cuts the text into 2p stretches (by `torch.tensor_split`, so that lengths
-# may differ by one) and gives rank r the r-th from the front and, behind it, the r-th from the back. Result: a list of
-# p tensors of positions, int64.
+# all wait for the last. `zigzag(tokens, p)` cuts the text, of p tokens at least, into 2p stretches (by
+# `torch.tensor_split`, so that lengths may differ by one) and gives rank r the r-th from the front and, behind it, the
+# r-th from the back. Result: a list of p tensors of positions, int64.
 #
 # **4b.** `ring_attention(rank, q, k, v, positions)`: causal attention of this rank's queries with all ranks' keys.
 # q and k are (N, T_r, H), v is (N, T_r, G), the result is (N, T_r, G), for N heads; scores are divided by $\sqrt H$.
-# `positions` are those of *all* ranks in order, as `zigzag` or any other division gives them: a query sees a key if the
-# key's position is not larger than its own. Ranks may have unequally many tokens, each has one at least.
+# `positions` are those of *all* ranks, rank by rank, as `zigzag` or any other division gives them, a rank's own in any
+# order: a query sees a key if the key's position is not larger than its own. Ranks may have unequally many tokens, each
+# has one at least.
 #
 # What a query has seen so far is three things: the largest score $M$, the sum of $e^{s - M}$, and that sum with each
 # term times its value. A new block may bring a larger $M'$: both sums are then multiplied by $e^{M - M'}$, and the
@@ -599,9 +600,9 @@ show(figure, alt="Bars of work by rank: rising with one stretch each, all alike 
 #
 # **5c.** `dispatch(rank, x, experts, weights, kept, owners, work)`: for this rank's tokens x (n, D) the sums of their
 # kept experts' weighted results (n, D). Expert e lives on rank `owners[e]`, an int64 tensor (E,): a rank may have many
-# or none. `work(e, rows)` is what expert e makes of rows (any, D): only its own rank may ask for it, and only once for
-# each row that is meant for it. A rank cannot know which rows will come, nor for which of its experts: let the experts'
-# numbers, or how many rows there are for each, travel first.
+# or none. `work(e, rows)` is what expert e makes of rows (any, D), even of none: only its own rank may ask for it, and
+# only once for each row that is meant for it. A rank cannot know which rows will come, nor for which of its experts:
+# let the experts' numbers, or how many rows there are for each, travel first.
 #
 # **Size:** about 7, 8 and 13 lines. **Cost:** each kept choice for an expert elsewhere sends D numbers there and D
 # back, and 8 bytes to say which expert, or 8 for each expert of the rank that they go to. Dropped choices send
@@ -717,7 +718,8 @@ show(figure, alt="Share of dropped choices, falling with capacity, more slowly f
 #
 # **6a. Predict.** `step_parts(model, machine, layout, batch)`: a dictionary of these four, in seconds.
 #
-# **6b.** `choose_layout(model, machine, devices, batch)`: the layout that takes least in all, of those that
+# **6b.** `choose_layout(model, machine, devices, batch)`: the layout that takes least in all (any of them, if several
+# do), of those that
 
 # - divide the devices exactly, t dividing `machine.node` and D, p dividing L, d dividing the batch;
 # - fit: a device keeps 4 bytes for each of its N/(t·p) parameters (weights and gradients) and 12/d more (states, by

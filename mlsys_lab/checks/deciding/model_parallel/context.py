@@ -64,6 +64,8 @@ def _draw_heads(rng: np.random.Generator, case: Case) -> Arrays:
     if case.params.get("late"):  # the first tokens' scores are far below those that come later, or far above
         first, last = case.params["late"]
         k *= np.linspace(first, last, tokens)[:, None]
+    if case.params.get("first"):  # the first token's own score is this times a square: all that its query sees
+        k[:, 0] = case.params["first"] * q[:, 0]
     positions = _divide(rng, case)
     everybody = {f"positions{r}": own for r, own in enumerate(positions)}
     return join_ranks([{"q": q[:, own], "k": k[:, own], "v": v[:, own]} | everybody for own in positions])
@@ -98,6 +100,7 @@ CHECKS = (
             Case("as many as stretches", {"tokens": 6, "p": 3}),
             Case("a number that leaves a rest", {"tokens": 15, "p": 2}),
             Case("one rank", {"tokens": 5, "p": 1}),
+            Case("as many as ranks", {"tokens": 4, "p": 4}),
             Case("seven ranks", {"tokens": 101, "p": 7}, hidden=True),
         ),
         inputs=_draw_text,
@@ -138,6 +141,7 @@ CHECKS = (
                 "scores that fade along the text",
                 {"p": 3, "tokens": 12, "n": 2, "h": 2, "g": 3, "late": (900.0, 0.1), "division": "dealt"},
             ),
+            Case("a first score far below all others", {"p": 2, "tokens": 6, "n": 3, "h": 1, "g": 2, "first": -1e12}),
             Case("one rank", {"p": 1, "tokens": 5, "n": 2, "h": 3, "g": 2}),
             Case("a long text", {"p": 10, "tokens": 160, "n": 1, "h": 160, "g": 128}),
             Case(

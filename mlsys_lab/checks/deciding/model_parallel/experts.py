@@ -52,7 +52,7 @@ def _draw_logits(rng: np.random.Generator, case: Case) -> Arrays:
     n, count = case.params["n"], case.params["experts"]
     logits = draw(rng, n, count, spread=case.params.get("spread", 1.0))
     if case.params.get("ties"):
-        logits = np.round(logits) * case.params.get("apart", 1.0)
+        logits = np.round(logits) * case.params.get("apart", 1.0) + case.params.get("around", 0.0)
     if case.params.get("liked"):  # a favourite of all
         logits[:, case.params["liked"]] += 50.0
     return {"logits": logits, "k": np.array(case.params["k"]), "capacity": np.array(case.params["capacity"])}
@@ -77,7 +77,10 @@ def _draw_tokens(rng: np.random.Generator, case: Case) -> Arrays:
         if r in case.params.get("none_kept", ()):
             routed["kept"][:] = False
         own = {f"expert{e}": matrices[e] for e in range(count) if owners[e] == r}
-        parts.append(routed | own | {"x": draw(rng, n, width), "owners": owners})
+        x = draw(rng, n, width)
+        if case.params.get("blank"):  # a token of zeros, which is one as any other
+            x[-1:] = 0
+        parts.append(routed | own | {"x": x, "owners": owners})
     return join_ranks(parts)
 
 
@@ -141,7 +144,7 @@ CHECKS = (
             Case("ties among many experts", {"n": 3, "experts": 40, "k": 6, "capacity": 2, "ties": True}),
             Case(
                 "logits that hardly differ",
-                {"n": 5, "experts": 4, "k": 2, "capacity": 3, "ties": True, "apart": 1e-12},
+                {"n": 5, "experts": 4, "k": 2, "capacity": 3, "ties": True, "apart": 1e-12, "around": 1.0},
             ),
             Case("one choice", {"n": 5, "experts": 3, "k": 1, "capacity": 1}),
             Case("all experts chosen", {"n": 4, "experts": 3, "k": 3, "capacity": 2}),
@@ -185,9 +188,17 @@ CHECKS = (
                 {"owners": [1, 0], "tokens": [31, 40], "k": 1, "width": 2},
             ),
             Case("one rank", {"owners": [0, 0, 0], "tokens": [4], "k": 2, "width": 3}),
+            Case("many experts, few tokens", {"owners": [0, 1, 2] * 8, "tokens": [1, 2, 1], "k": 2, "width": 2}),
             Case(
-                "six ranks",
-                {"owners": [3, 5, 3, 1, 4, 3, 2], "tokens": [9, 4, 1, 0, 13, 6], "k": 5, "width": 4, "capacity": 4},
+                "seven ranks, tokens of zeros",
+                {
+                    "owners": [3, 5, 3, 1, 4, 3, 2, 6],
+                    "tokens": [9, 4, 1, 0, 13, 6, 8],
+                    "k": 5,
+                    "width": 4,
+                    "capacity": 4,
+                    "blank": True,
+                },
                 hidden=True,
             ),
         ),

@@ -121,8 +121,9 @@ def _compare_layouts(got: Arrays, expected: Arrays) -> Mismatch | None:
 SMALL, MIDDLING, LARGE = (24, 2048, 5632, 2048), (40, 5120, 13824, 4096), (80, 8192, 28672, 4096)
 FULL = 16 * 2**27 + 34 * 2**20 * 8
 """Bytes of 2²⁷ parameters on one device, and of the activations of their eight layers."""
-ONLY = {"model": (5, 1536, 4096, 1024), "devices": 30, "node": 3, "batch": 8, "needs": (2, 3, 5)}
-"""A cluster that can be divided in one way, with fewer micro-batches than stages, and neither as many as copies."""
+ONLY = {"model": (7, 1280, 3456, 1024), "devices": 175, "node": 5, "batch": 15, "needs": (5, 5, 7)}
+"""A cluster that can be divided in one way, with fewer micro-batches than stages, not as many as copies; of no size
+that divides 12 or 24 bytes evenly."""
 
 CHECKS = (
     Check(

@@ -132,12 +132,14 @@ def _expect_mlp(arrays: Arrays) -> Arrays:
     names = ("up", "up_bias", "down", "down_bias")
     weights = {name: given[name] for name in names}
     owned = cut(len(given["up_bias"]), p)
+    grads = {name: np.zeros_like(weight) for name, weight in weights.items()}  # of all steps: nobody clears them
     told: list[Arrays] = [{} for _ in parts]
     for step, (x, gradient) in enumerate(zip(given["x"], given["gradient"], strict=True)):
         before = x @ weights["up"] + weights["up_bias"]
         hidden = np.maximum(before, 0)
         back = gradient @ weights["down"].T * (before > 0)
-        grads = {"up": x.T @ back, "up_bias": back.sum(0), "down": hidden.T @ gradient, "down_bias": gradient.sum(0)}
+        new = {"up": x.T @ back, "up_bias": back.sum(0), "down": hidden.T @ gradient, "down_bias": gradient.sum(0)}
+        grads = {name: grad + new[name] for name, grad in grads.items()}
         for one, own in zip(told, owned, strict=True):
             one[f"step {step}: result"] = hidden @ weights["down"] + weights["down_bias"]
             one[f"step {step}: x.grad"] = back @ weights["up"].T

@@ -53,8 +53,8 @@ def _linear(name: str, artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
 
 
 def _apply(name: str, artifact: Any, rank: Rank, given: np.ndarray) -> Arrays:
-    """Apply `Enter` or `Leave` to r + 1 times an array on rank r, and go back from there with as much."""
-    own = given * (rank.rank + 1)
+    """Apply `Enter` or `Leave` to r + 1 times an array on rank r, turned in memory; go back from there with as much."""
+    own = np.asfortranarray(given * (rank.rank + 1))
     x = torch.from_numpy(own).clone().requires_grad_()
     y = require_tensor(name, getattr(artifact, name).apply(x, rank), tuple(x.shape))
     answers = {name: array(name, y.detach())}
@@ -74,9 +74,9 @@ def row_linear(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
 
 
 def parallel_mlp(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
-    """Two steps of plain descent of a `ParallelMLP`: result, gradient of x and this rank's parts after each.
+    """Two steps of descent of a `ParallelMLP`: result, gradient of x and this rank's parts after each.
 
-    The whole parameters that it is made of may want gradients.
+    Nobody clears the parts' gradients, so they add up. The whole parameters that it is made of may want gradients.
     """
     names, wants = ("up", "up_bias", "down", "down_bias"), bool(arrays["wants"])
     given = [one.requires_grad_(wants) for one in copy_tensors(arrays, *names)]
@@ -92,7 +92,6 @@ def parallel_mlp(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
             part = getattr(mlp, name)
             answers[f"step {step}: {name}.grad"] = array(f"{name}.grad", part.grad)
             part.data -= 0.1 * part.grad
-            part.grad = None
         refuse_change("x", x, data, wants=True)
     for name, whole_one in zip(names, given, strict=True):
         refuse_change(name, whole_one, arrays[name], wants=wants)
