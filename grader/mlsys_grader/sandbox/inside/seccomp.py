@@ -159,8 +159,8 @@ BUFFERS = (socket.SO_SNDBUF, socket.SO_RCVBUF)
 SO_ZEROCOPY = 60
 """An option of a socket that lets it hold huge pages by one byte of each, counted as one small page."""
 OPTIONS = (22, 62, 78)
-"""Of prctl(2): PR_SET_SECCOMP, as the call; PR_SCHED_CORE, which keeps others off a core; PR_FUTEX_HASH, whose table is
-memory of the kernel, as much as is asked for."""
+"""What prctl(2) may not be asked for: PR_SET_SECCOMP, as the call; PR_SCHED_CORE, which keeps others off a core;
+PR_FUTEX_HASH, whose table is memory of the kernel, as much as is asked for."""
 X32 = 0x40000000
 KILL, ERRNO, ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
 LOAD, JUMP_EQUAL, JUMP_AT_LEAST, JUMP_ANY_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06

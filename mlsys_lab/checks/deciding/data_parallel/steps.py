@@ -14,7 +14,7 @@ from mlsys_lab.checks.learner.spec import Arrays, Case
 SPLIT = "from mlsys_lab.checks.learner.ranks import split_ranks\n\n\n"
 """What code that runs a case on its ranks begins with."""
 WEIGHTS = "from mlsys_lab.checks.learner.data_parallel.steps import leaves\n" + SPLIT
-"""The same for code that makes the case's weights."""
+"""Code that has the case's ranks in `split_ranks` and makes a rank's weights by `leaves`, for a learner to paste."""
 STEPS = 2
 """Steps of training that the calls make, or calls in a row, if a case names no other number."""
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 DTYPES = {"step": torch.int64, "rate": torch.float64}
-"""Of the states of `Momentum` that have no axes."""
+"""Dtypes of the states of `Momentum` that have no axes, by name."""
 
 
 class Momentum:
