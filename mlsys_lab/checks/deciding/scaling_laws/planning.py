@@ -257,8 +257,13 @@ CHECKS = (
         points=5,
         cases=(
             *PUBLIC,
-            Case("the best rates are high", {**LARGE_CASE, "rate": 4.5e-3, "rate_exponent": -0.15}),
-            Case("the best rates are low", {**LONG_CASE, "rate": 5e-4, "rate_exponent": -0.15}),
+            Case(
+                "the best rates are high", {**LARGE_CASE, "decades": (20.4, 21), "rate": 4e-3, "rate_exponent": -0.15}
+            ),
+            Case(
+                "the best rates are low, and the budget is",
+                {**LONG_CASE, "decades": (19.5, 19.6), "rate": 5e-4, "rate_exponent": -0.15},
+            ),
             *HIDDEN,
         ),
         inputs=_scout_inputs,

@@ -41,8 +41,8 @@ def best_learning_rate(trials, n_params):
 def scout(budget_flops):
     n_params, tokens, rates = [], [], []
     for share in (0.01, 0.035, 0.1):
-        n = math.sqrt(share * budget_flops / 7 / (6 * 15))
-        for rate in (2e-4, 4e-4, 8e-4, 1.6e-3, 3.2e-3, 6.4e-3, 1e-4):
+        n = math.sqrt(share * budget_flops / 8 / (6 * 15))
+        for rate in (2e-4, 4e-4, 8e-4, 1.6e-3, 3.2e-3, 6.4e-3, 1e-2, 1e-4):
             n_params.append(n)
             tokens.append(15 * n)
             rates.append(rate)
