@@ -135,6 +135,7 @@ CHECKS = (
             Case("data parallelism alone", {"model": SMALL, "layout": (32, 1, 1), "batch": 64}),
             Case("within a node", {"model": SMALL, "layout": (2, 4, 1), "batch": 6}),
             Case("a pipeline alone", {"model": MIDDLING, "layout": (1, 1, 20), "batch": 7}),
+            Case("a pipeline that one node has room for", {"model": SMALL, "layout": (1, 2, 4), "batch": 6}),
             Case("a whole node for tensors", {"model": LARGE, "layout": (16, 8, 2), "batch": 96}),
             Case("one device", {"model": SMALL, "layout": (1, 1, 1), "batch": 4}),
             Case("nodes of six", {"model": (36, 3072, 8192, 1024), "layout": (9, 2, 3), "batch": 45, "node": 6}),
