@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mlsys_lab.checks.deciding.artifact import defined_elsewhere, export_cells, load, read_notebook
+from mlsys_lab.checks.deciding.artifact import export_cells, load
 from mlsys_lab.checks.learner.limits import OutOfTimeError, time_limit
 from mlsys_lab.checks.learner.texts import lend_texts
 from mlsys_lab.checks.runner import run_check
 from mlsys_lab.errors import CourseError, UnfinishedError
 from mlsys_lab.stack.kernels import load_kernels
+from mlsys_lab.stack.loading import find_elsewhere
 
 IMPORT_LIMIT_S = 30.0
 
@@ -34,8 +35,7 @@ def main(checks_module: str, notebook: str, results: str) -> None:
         tell(plan=plan)
         try:
             with time_limit(IMPORT_LIMIT_S):
-                saved = read_notebook(Path(notebook))
-                cells = export_cells(saved)
+                cells = export_cells(Path(notebook))
                 artifact = load(cells)
                 kernels = load_kernels(cells) if any(check.traced for check in lab.checks) else artifact
         except OutOfTimeError:
@@ -52,7 +52,7 @@ def main(checks_module: str, notebook: str, results: str) -> None:
             mismatch = report.mismatch
             missing = [name for name in check.uses if not hasattr(artifact, name)]
             hint = report.hint
-            for name, number in defined_elsewhere(saved, missing).items():
+            for name, number in find_elsewhere(artifact, missing).items():
                 hint = f"cell {number} defines `{name}`: begin it with the line `#| export`"
             tell(
                 name=check.name,

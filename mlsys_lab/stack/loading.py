@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 from mlsys_lab.errors import UnfinishedError
 from mlsys_lab.stack.artifact import Artifact, ArtifactError, Cell, Place
 from mlsys_lab.stack.commands import display, get_ipython, strip_commands
+from mlsys_lab.stack.names import guess_names
 
 LONGEST_TEXT = 300
 """Characters of an exception's text that are shown at most."""
@@ -34,10 +35,6 @@ UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 """What Python raises for a text that it cannot compile."""
 NEWER = re.compile(r"\s*(?:type\s+\w+(?:\[.*)?\s*=|(?:async\s+)?def\s+\w+\[|class\s+\w+\[|except\s+[\w.]+\s*,)")
 """How a line begins that only newer versions of Python read: `type X = …`, `def f[T]`, `except A, B`."""
-DEFINITION = re.compile(r"^(?:(?:async\s+)?def\s+|class\s+)?(\w+)\s*(?:\(|:|=(?!=))", re.MULTILINE)
-"""What a text that Python cannot read seems to define at its top level."""
-IMPORT = re.compile(r"^(?:from\s+\S+\s+)?import\s+(.+)$", re.MULTILINE)
-"""What it seems to import there: names with commas between them, of which the last word of each counts."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +78,8 @@ class ArtifactLoader(importlib.abc.InspectLoader):
             tree = ast.parse("\n" * (first - 1) + strip_commands(cell.source))
             return [(node, self._compile(node)) for statement in tree.body for node in _split_import(statement)]
         except UNREADABLE as error:
-            self.lost.append(
-                Lost(_describe_unreadable(self.artifact, cell, first, error), _guess_names(cell.source), False)
-            )
+            names = frozenset(guess_names(cell.source))
+            self.lost.append(Lost(_describe_unreadable(self.artifact, cell, first, error), names, False))
             return []
 
     def _compile(self, statement: ast.stmt, flags: int = AWAITING) -> CodeType:
@@ -275,12 +271,6 @@ def _find_names(statements: list[ast.stmt]) -> frozenset[str]:
     except UNREADABLE:  # too deep for a second reading
         return frozenset()
     return frozenset(symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported())
-
-
-def _guess_names(text: str) -> frozenset[str]:
-    """The names that a text which is no Python seems to define at its top level."""
-    imported = re.findall(r"(\w+)\s*(?:,|$)", ",".join(IMPORT.findall(text)))
-    return frozenset([*DEFINITION.findall(text), *imported])
 
 
 def _find_place(error: BaseException) -> Place | None:

@@ -14,24 +14,19 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.stack.artifact import Artifact, ArtifactError, Cell
 from mlsys_lab.stack.commands import is_exported, strip_commands
 from mlsys_lab.stack.loading import load
+from mlsys_lab.stack.names import guess_names
 
 __all__ = [
     "Artifact",
     "ArtifactError",
     "Cell",
     "Notebook",
-    "defined_elsewhere",
     "export_cells",
     "load",
     "read_notebook",
     "refuse_withheld",
 ]
 
-DEFINED = re.compile(
-    r"^(?:(?:(?:async\s+)?def|class)\s+(\w+)|(\w+)\s*(?::[^=\n]*)?=(?!=)|(?:from\s+\S+\s+)?import\s+(?:.*\bas\s+)?(\w+)\s*$)",
-    re.MULTILINE,
-)
-"""What a cell's text seems to define at its top level; of a line of several imports nothing."""
 ELSEWHERE = 1_000
 """Most names outside of exported cells that are looked at."""
 LAB_CALL = re.compile(r"""^[^#\n]*\blab\(\s*["']([\w-]+)["']""", re.MULTILINE)
@@ -97,29 +92,10 @@ def _find_elsewhere(notebook: Notebook) -> dict[str, int]:
 
     By the text alone: this runs where nothing of a learner's is parsed.
     """
-    cells = [(cell, _guess_defined(cell.source)) for cell in notebook.code]
+    cells = [(cell, guess_names(cell.source)) for cell in notebook.code]
     defined = {name for cell, names in cells if is_exported(cell.source) for name in names}
     found = {name: cell.number for cell, names in cells for name in names if name not in defined}
     return dict(list(found.items())[:ELSEWHERE])
-
-
-def _guess_defined(text: str) -> list[str]:
-    return [name for names in DEFINED.findall(text) for name in names if name]
-
-
-def defined_elsewhere(notebook: Notebook, names: Iterable[str]) -> dict[str, int]:
-    """Which of `names` a cell that is NOT exported defines at its top level, and the number of that cell."""
-    found: dict[str, int] = {}
-    for cell in notebook.code:
-        if is_exported(cell.source):
-            continue
-        for node in _statements(cell.source):
-            targets = node.targets if isinstance(node, ast.Assign) else []
-            defined = {target.id for target in targets if isinstance(target, ast.Name)}
-            if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                defined.add(node.name)
-            found.update(dict.fromkeys(defined & set(names), cell.number))
-    return found
 
 
 def refuse_withheld(artifact: Artifact, withheld: Iterable[str]) -> None:

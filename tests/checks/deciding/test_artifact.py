@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from mlsys_lab.checks.deciding.artifact import (
-    defined_elsewhere,
     export_cells,
     parse_notebook,
     read_notebook,
     refuse_withheld,
 )
 from mlsys_lab.errors import InputError
+from mlsys_lab.stack.loading import find_elsewhere, load
 
 
 def _cell(source: object, kind: str = "code") -> dict[str, object]:
@@ -97,7 +97,12 @@ def test_what_a_cell_without_the_marker_defines_is_found() -> None:
         _document(_cell("#| export\na = 1"), _cell("def f(): pass\nclass C:\n    b = 1\nd = e = 2"), _cell("def (:")),
         "n.ipynb",
     )
-    assert defined_elsewhere(notebook, ["a", "b", "C", "d", "e", "f", "g"]) == {"C": 2, "d": 2, "e": 2, "f": 2}
+    assert find_elsewhere(load(export_cells(notebook)), ["a", "b", "C", "d", "e", "f", "g"]) == {
+        "C": 2,
+        "d": 2,
+        "e": 2,
+        "f": 2,
+    }
 
 
 def test_an_artifact_knows_what_only_other_cells_seem_to_define() -> None:
