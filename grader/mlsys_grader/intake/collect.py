@@ -60,11 +60,8 @@ def collect(
     found = _look(source, lab)
     if not found:
         files = name_some(found.others.get("", []))
-        got, help = (
-            f"{source}{files and f', which holds {files}'}",
-            "mlsys-grader collect --help shows what is understood",
-        )
-        raise InputError("no notebook found", got=got, help=help)
+        got = f"{source}, which holds {files}" if files else source
+        raise InputError("no notebook found", got=got, help="mlsys-grader collect --help shows what is understood")
     course.lay_out()
     settled = {compose(name): student for name, student in settled.items()}
     known = {*settled, *read_roster(course), *course.students(lab)}
@@ -140,18 +137,11 @@ def _choose(found: list[HandIn], lab: str) -> HandIn:
 
     def rank(place: int) -> tuple[str, bool, int, bool, int, str, int]:
         entry = found[place]
-        is_called = not are_named and len(found) > 1 and _calls_up(entry, lab)
+        is_called = not are_named and len(found) > 1 and calls_up(lab, entry.read)
         named = entry.file.startswith(lab), _copy_number(entry.file, lab)
         return entry.attempt, *named, is_called, -entry.path.count("/"), entry.file, place
 
     return found[max(range(len(found)), key=rank)]
-
-
-def _calls_up(entry: HandIn, lab: str) -> bool:
-    try:
-        return calls_up(lab, entry.read())
-    except (InputError, OSError):
-        return False
 
 
 def _copy_number(file: str, lab: str) -> int:

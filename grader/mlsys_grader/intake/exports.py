@@ -16,7 +16,7 @@ from mlsys_grader.course.folder import parse_stamp
 from mlsys_grader.intake.gradescope import METADATA_BYTES, find_metadata, read_submitted
 from mlsys_grader.intake.hand_in import HandIn, HandIns, calls_up, compose, make_printable
 from mlsys_grader.intake.platforms import (
-    COPY,
+    COPY_PREFIX,
     NOTEBOOK,
     identify_export,
     identify_owner,
@@ -98,7 +98,7 @@ def _sort(entries: list[_Entry], lab: str) -> HandIns:
             continue
         if not is_notebook:
             found.others.setdefault(owner.student if owner is not None else "", []).append(path.name)
-        elif entry.refusal or (owner is None and COPY.sub("", path.name).startswith(lab)):
+        elif entry.refusal or (owner is None and COPY_PREFIX.sub("", path.name).startswith(lab)):
             nobodys = f"it names no student: call it STUDENT_{lab}.ipynb"
             found.left_out.append((str(path), entry.refusal or nobodys))
         else:
@@ -167,15 +167,9 @@ def _find_lone_folder(entries: list[_Entry], lab: str) -> str:
     if len({identify_student(path, lab).student for path in told}) > 1:
         return top
     # Notebooks that are called anything: more than one of this lab is more than one student would hand in.
-    of_lab = (path for path in flat[:LOOKED_INTO] if _calls_up(below[path], lab))
-    return top if len(flat) > 1 and len(list(islice(of_lab, 2))) > 1 else ""
-
-
-def _calls_up(entry: _Entry, lab: str) -> bool:
-    try:
-        return not entry.refusal and calls_up(lab, entry.read(FILE_BYTES))
-    except (InputError, OSError):
-        return False
+    readable = [below[path] for path in flat[:LOOKED_INTO] if not below[path].refusal]
+    of_lab = (entry for entry in readable if calls_up(lab, partial(entry.read, FILE_BYTES)))
+    return top if len(list(islice(of_lab, 2))) > 1 else ""
 
 
 def _walk(source: Path) -> Iterator[_Entry]:

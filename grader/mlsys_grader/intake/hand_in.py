@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from mlsys_lab.errors import InputError
+
 
 @dataclass(frozen=True)
 class HandIn:
@@ -67,7 +69,13 @@ def compose(name: str) -> str:
     return unicodedata.normalize("NFC", name)
 
 
-def calls_up(lab: str, content: bytes) -> bool:
-    """Whether a notebook seems to be of a lab, whatever its file is called: it asks for the lab's checks."""
+def calls_up(lab: str, read: Callable[[], bytes]) -> bool:
+    """Whether a notebook seems to be of a lab, whatever its file is called: it asks for the lab's checks.
+
+    One that cannot be read seems to be of none.
+    """
     _, _, topic = lab.partition("-")
-    return re.search(rf"""lab\(\s*\\?["']{re.escape(topic)}\b""".encode(), content) is not None
+    try:
+        return re.search(rf"""lab\(\s*\\?["']{re.escape(topic)}\b""".encode(), read()) is not None
+    except (InputError, OSError):
+        return False

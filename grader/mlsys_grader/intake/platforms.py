@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 
 NOTEBOOK = re.compile(r"\.ipynb(?:\.txt|\.json)?$", re.IGNORECASE)
 """How a notebook's file name ends: some browsers and platforms add what they take it for."""
-COPY = re.compile(r"^(?:copy of|copia de|copie de|cópia de|kopie von)\s+", re.IGNORECASE)
+COPY_PREFIX = re.compile(r"^(?:copy of|copia de|copie de|cópia de|kopie von)\s+", re.IGNORECASE)
 """What Google Drive puts before the name of a file that it copied."""
 CANVAS = re.compile(r"(?P<name>[^_/]+)_(?:LATE_)?(?P<user>\d+)_(?:\d+_(?P<file>[^/]+)|(?:text|link)\.html)$")
 MOODLE = re.compile(r"(?P<name>[^/]+?)_(?P<user>\d+)_assignsubmission_[a-z]+_?(?:/|(?P<file>[^/]+)?)")

@@ -22,7 +22,7 @@ from mlsys_lab.errors import InputError
 FIELDS = ["name", "student"]
 NAMESAKES = 3
 """Most students of a class who share a name; of more it is none: Moodle calls all of them "Participant" when blind."""
-COPY = re.compile(r"(?:\s+-\s+copy)?(?:\s*\(\d+\))?$", re.IGNORECASE)
+COPY_SUFFIX = re.compile(r"(?:\s+-\s+copy)?(?:\s*\(\d+\))?$", re.IGNORECASE)
 """What Windows and browsers put behind a name that is there already."""
 
 
@@ -132,7 +132,7 @@ def _fold(name: str) -> str:
     """What is left of a name without case, accents, invisible characters, the mark of a copy (`ada (1)`, `ada - Copy`),
     and with all signs and blanks alike.
     """
-    name = COPY.sub("", name) or name
+    name = COPY_SUFFIX.sub("", name) or name
     letters = unicodedata.normalize("NFKD", name.casefold())
     plain = "".join(c for c in letters if unicodedata.category(c) not in ("Mn", "Cf"))
     return re.sub(r"[\W_]+", "-", plain).strip("-") or name
