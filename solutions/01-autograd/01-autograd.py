@@ -666,8 +666,7 @@ check("tensor_index")
 #
 # In float32, $e^{89}$ is infinite, and nothing keeps a logit below 89. Adding a constant to all logits of an example
 # changes nothing in exact arithmetic, so subtract the largest: every exponent is then at most 0 and at least one is
-# exactly 0. Subtract it from $z_y$ as well: added to a million, the
-# logarithm would lose its digits in float32.
+# exactly 0. Subtract it from $z_y$ as well: added to a million, the logarithm would lose its digits in float32.
 #
 # The gradient is the reason why this loss is one operation and not five:
 #
