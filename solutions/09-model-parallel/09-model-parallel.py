@@ -718,8 +718,8 @@ show(figure, alt="Share of dropped choices, falling with capacity, more slowly f
 #
 # **6a. Predict.** `step_parts(model, machine, layout, batch)`: a dictionary of these four, in seconds.
 #
-# **6b.** `choose_layout(model, machine, devices, batch)`: the layout that takes least in all, any of them if several do,
-# of those that
+# **6b.** `choose_layout(model, machine, devices, batch)`: the layout that takes least in all, any of them if several
+# do, of those that
 #
 # - divide the devices exactly, t dividing `machine.node` and D, p dividing L, d dividing the batch;
 # - fit: a device keeps 4 bytes for each of its N/(t·p) parameters (weights and gradients) and 12/d more (states, by
