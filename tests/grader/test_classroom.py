@@ -1,6 +1,6 @@
 """A class hands in lab 01; each mark is known beforehand, and each lost point has its reason.
 
-Every run has a sample of the class. What hands in once a week is tried on a smaller lab in `judging/test_judge.py`, or
+Every run has a sample of the class. What hands in once a week is tried on a smaller lab in `judging/`, or
 is in the manual's class.
 """
 

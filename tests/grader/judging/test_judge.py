@@ -1,51 +1,17 @@
-import json
 import re
-import socket
-import threading
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
 from mlsys_grader.course.lab import GradedLab
-from mlsys_grader.intake.submission import read_submission
-from mlsys_grader.judging import judge as module_of_judge
 from mlsys_grader.judging import oracle
-from mlsys_grader.judging import process as module_of_process
 from mlsys_grader.judging import verdict as module
-from mlsys_grader.judging.judge import DEATHS, judge
+from mlsys_grader.judging.judge import judge
 from mlsys_grader.judging.oracle import Oracles, draw_seed
-from mlsys_grader.judging.process import Process
 from mlsys_grader.judging.verdict import deny_all
-from mlsys_grader.sandbox.inside import wire
-from mlsys_grader.sandbox.launcher import Job, TimeUsed
-from mlsys_grader.sandbox.sandbox import Sandbox
 from mlsys_lab.checks.learner.spec import Mismatch
-from tests.grader.processes import descendants, gone
 
 pytestmark = pytest.mark.sandbox
-
-
-@pytest.fixture
-def artifact(tmp_path, tiny, hand_in):
-    """The artifact of a submission whose tasks are as given."""
-
-    def of(**tasks):
-        path = tmp_path / "01-tiny.ipynb"
-        path.write_text(json.dumps(hand_in(**tasks)))
-        return read_submission(path, tiny).artifact
-
-    return of
-
-
-@pytest.fixture
-def verdicts(artifact, sandbox, oracles):
-    """Judge a submission whose tasks are as given; verdicts by check."""
-
-    def of(seeds=None, **tasks):
-        return {v.check: v for v in judge(artifact(**tasks), sandbox, oracles, seeds=seeds)}
-
-    return of
 
 
 @pytest.fixture
@@ -55,21 +21,6 @@ def opened(sandbox, monkeypatch):
     real = sandbox.open_job
     monkeypatch.setattr(sandbox, "open_job", lambda **how: jobs.append(real(**how)) or jobs[-1])
     return jobs
-
-
-@pytest.fixture
-def own(tiny, cold):
-    """A sandbox of the test's own, to be killed."""
-    with Sandbox(tiny) as running:
-        yield running
-
-
-def kill(sandbox):
-    launcher = sandbox._launcher._process
-    family = descendants(launcher.pid)
-    launcher.kill()
-    launcher.wait()
-    assert gone(family)
 
 
 @pytest.fixture
@@ -202,64 +153,6 @@ def test_an_answer_on_which_the_comparison_never_ends_costs_its_own_check(faulty
     assert (got.earned, got.fault, got.what) == (0, "", "its answer takes too long to compare")
 
 
-@pytest.mark.parametrize(
-    ("busy_s", "used", "worked_s"),
-    [
-        (100, TimeUsed(cpu_s=2.0, waited_s=0.0), 100),  # it sleeps on an idle machine
-        (100, TimeUsed(cpu_s=40.0, waited_s=40.0), 50),  # it works while another does, and so does the judge
-        (160, TimeUsed(cpu_s=5.0, waited_s=75.0), 10),  # many small messages on a machine at load 16
-        (3600, TimeUsed(cpu_s=1.0, waited_s=1000.0), 180),  # it sleeps, having kept itself from a processor before
-        (10, TimeUsed(cpu_s=30.0, waited_s=0.0), 30),  # several of its processes work at once
-        (10, None, 10),  # nobody counts
-        (0.4, TimeUsed(cpu_s=0.1, waited_s=0.3), 0.4),
-    ],
-)
-def test_of_the_time_that_was_waited_for_it_the_share_at_work_counts(busy_s, used, worked_s):
-    process = Process(SimpleNamespace(time_used=lambda: used), traced=False, time_factor=1.0)
-    process.busy_s = busy_s
-    process.settle()
-    assert process.worked_s == pytest.approx(worked_s)
-
-
-def test_messages_do_not_prolong_the_time_of_a_question(tiny, monkeypatch):
-    """Asleep between two messages, a process is at work: of all together as long as it may without any."""
-    monkeypatch.setattr(module_of_process, "GRACE_S", 0.2)
-    ours, theirs = socket.socketpair()
-    told = SimpleNamespace(
-        channel=ours,
-        send=lambda *_, **__: None,
-        receive=lambda **_: wire.receive(ours),
-        time_used=lambda: TimeUsed(cpu_s=0.0, waited_s=0.0),
-    )
-    process = Process(told, traced=False, time_factor=1.0)
-    check, over = replace(tiny.checks.checks[0], time_limit_s=0.4), threading.Event()
-
-    def talk():
-        while not over.wait(0.1):
-            wire.send(theirs, wire.Frame("question"))
-
-    with ours, theirs:
-        process.send_case(check, {}, 0)
-        talking = threading.Thread(target=talk)
-        talking.start()
-        with pytest.raises(wire.DeadlineError, match="too long"):
-            for _ in range(100):
-                process.receive()
-        over.set()
-        talking.join()
-    assert process.busy_s > 0.9  # a limit until the first look, with its grace, and one from there
-
-
-def test_a_submission_that_has_taken_its_time_loses_what_is_left(verdicts, monkeypatch, tiny):
-    monkeypatch.setattr(Process, "settle", lambda self: setattr(self, "worked_s", self.busy_s))  # whatever the load
-    checks = tuple(replace(check, time_limit_s=0.5) for check in tiny.checks.checks)
-    monkeypatch.setitem(tiny.__dict__, "checks", replace(tiny.checks, checks=checks))
-    monkeypatch.setattr(module_of_judge, "BUDGET_S", 1.0)
-    got = verdicts(double="import time\ndef double(x):\n    time.sleep(0.8)\n    return 2 * x\n")
-    assert [v.earned for v in got.values()] == [1, 0, 0]
-    assert got["mean"].what == got["total"].what == "the submission takes too long"
-
-
 def test_an_answer_that_is_too_large_is_not_read(verdicts):
     got = verdicts(double="import numpy as np\ndef double(x):\n    return np.zeros(1 << 20)\n")
     assert (got["double"].earned, got["double"].what) == (0, "its answer is too large")
@@ -339,103 +232,3 @@ def test_the_time_of_the_sandbox_is_told_apart(verdicts):
 def test_an_oracle_that_fails_beside_a_submission_that_does_is_not_asked_for(faulty_verdicts):
     got = faulty_verdicts("def double(x):\n    raise KeyError(1)\n")["expect_fails"]
     assert "KeyError" in got.reason and not got.fault
-
-
-FORGER = """
-import json, os, socket, struct, sys
-
-
-def channel():
-    for number in range(3, 64):
-        try:
-            return socket.socket(fileno=os.dup(number))
-        except OSError:
-            continue
-
-
-def question():
-    frame = sys._getframe()
-    while frame:
-        if "question" in frame.f_locals:
-            return frame.f_locals["question"]
-        frame = frame.f_back
-
-
-def send(nonce, y):
-    header = json.dumps({"kind": "answer", "meta": {"nonce": nonce}, "arrays": [["y", "float64", list(y.shape)]]})
-    channel().sendall(struct.pack("<4sI", b"MLS1", len(header)) + header.encode() + y.tobytes())
-"""
-
-
-def test_an_answer_to_no_question_is_refused(verdicts):
-    """Right in value, ahead of its question: the number of a question cannot be known before it is put."""
-    got = verdicts(double=FORGER + "def double(x):\n    send('0' * 32, 2 * x)\n    return 2 * x\n")
-    assert [v.earned for v in got.values()] == [0, 2, 3]
-    assert "channel" in got["double"].reason
-
-
-def test_frames_left_in_the_channel_answer_no_later_question(verdicts):
-    """The last answer to double is followed by a frame with its number, in wait for whoever asks next."""
-    double = FORGER + (
-        "import numpy as np\nseen = []\ndef double(x):\n    seen.append(x)\n    nonce = question().meta['nonce']\n"
-        "    if len(seen) == 2:\n        send(nonce, 2 * x)\n    return 2 * x\n"
-    )
-    got = verdicts(double=double, mean="def mean(x):\n    return 0 * x.sum()\n")
-    assert (got["double"].earned, got["mean"].earned, got["total"].earned) == (1, 0, 3)
-    assert "channel" in got["mean"].reason
-
-
-def test_a_sandbox_that_was_killed_is_started_again(own, oracles, artifact):
-    kill(own)
-    assert all(v.passed for v in judge(artifact(), own, oracles, time_factor=3.0))
-
-
-def test_a_submission_whose_sandbox_was_killed_is_judged_again(own, oracles, artifact, monkeypatch):
-    deaths = []
-    receive = Job.receive
-
-    def die_once(job, **options):
-        if not deaths:
-            deaths.append(kill(own))
-        return receive(job, **options)
-
-    monkeypatch.setattr(Job, "receive", die_once)
-    assert all(v.passed for v in judge(artifact(), own, oracles, time_factor=3.0))
-    assert deaths
-
-
-def test_a_submission_that_is_alone_when_the_sandbox_dies_again_and_again_is_told_so(
-    own, oracles, artifact, monkeypatch
-):
-    deaths = []
-    receive = Job.receive
-
-    def die(job, **options):
-        if job.question == "case":
-            deaths.append(kill(own))
-        return receive(job, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Job, "receive", die)
-        got = judge(artifact(), own, oracles, time_factor=3.0)
-    assert {v.earned for v in got} == {0} and {v.fault for v in got} == {""}
-    assert {v.reason for v in got} == {f"it ended the whole sandbox: got {DEATHS} times, expected an answer"}
-    assert len(deaths) == 1 + DEATHS
-    assert all(v.passed for v in judge(artifact(), own, oracles, time_factor=3.0))
-
-
-def test_what_was_decided_before_the_sandbox_died_stands(own, oracles, artifact, monkeypatch):
-    receive = Job.receive
-    answers = []
-
-    def die(job, **options):
-        answers.append(job.question)
-        if len(answers) == 4:  # loaded, two cases of double, the first of mean
-            kill(own)
-        return receive(job, **options)
-
-    monkeypatch.setattr(Job, "receive", die)
-    seeds = {"double": 1, "mean": 2, "total": 3}
-    got = judge(artifact(), own, oracles, time_factor=3.0, seeds=seeds)
-    assert [(v.check, v.earned, v.seed) for v in got] == [("double", 1, 1), ("mean", 2, 2), ("total", 3, 3)]
-    assert answers == ["job", "case", "case", "case", "job", "case", "case", "job", "case"]

@@ -169,3 +169,8 @@ def test_a_kernel_that_may_not_run_costs_its_own_check_and_no_other(verdicts):
     got = verdicts(KERNELS.replace("        y[i] = 2", "        print(i)\n        y[i] = 2"))
     assert not got["double"].passed and got["triple"].passed and got["gather"].passed
     assert got["double"].what.startswith("`print` is nothing that kernel `double` can use (cell 1")
+
+
+def test_constants_that_do_not_fit_in_memory_are_told_as_that(verdicts):
+    got = verdicts(KERNELS.replace("STEP = 1\n", "STEP = 1 << (1 << 40)\n"))
+    assert got["double"].what == "the exported cells need too much memory"

@@ -1,0 +1,116 @@
+import socket
+import threading
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from mlsys_grader.judging import judge as module_of_judge
+from mlsys_grader.judging import process as module
+from mlsys_grader.judging.process import Process
+from mlsys_grader.sandbox.inside import wire
+from mlsys_grader.sandbox.launcher import TimeUsed
+
+pytestmark = pytest.mark.sandbox
+
+
+@pytest.mark.parametrize(
+    ("busy_s", "used", "worked_s"),
+    [
+        (100, TimeUsed(cpu_s=2.0, waited_s=0.0), 100),  # it sleeps on an idle machine
+        (100, TimeUsed(cpu_s=40.0, waited_s=40.0), 50),  # it works while another does, and so does the judge
+        (160, TimeUsed(cpu_s=5.0, waited_s=75.0), 10),  # many small messages on a machine at load 16
+        (3600, TimeUsed(cpu_s=1.0, waited_s=1000.0), 180),  # it sleeps, having kept itself from a processor before
+        (10, TimeUsed(cpu_s=30.0, waited_s=0.0), 30),  # several of its processes work at once
+        (10, None, 10),  # nobody counts
+        (0.4, TimeUsed(cpu_s=0.1, waited_s=0.3), 0.4),
+    ],
+)
+def test_of_the_time_that_was_waited_for_it_the_share_at_work_counts(busy_s, used, worked_s):
+    process = Process(SimpleNamespace(time_used=lambda: used), traced=False, time_factor=1.0)
+    process.busy_s = busy_s
+    process.settle()
+    assert process.worked_s == pytest.approx(worked_s)
+
+
+def test_messages_do_not_prolong_the_time_of_a_question(tiny, monkeypatch):
+    """Asleep between two messages, a process is at work: of all together as long as it may without any."""
+    monkeypatch.setattr(module, "GRACE_S", 0.2)
+    ours, theirs = socket.socketpair()
+    told = SimpleNamespace(
+        channel=ours,
+        send=lambda *_, **__: None,
+        receive=lambda **_: wire.receive(ours),
+        time_used=lambda: TimeUsed(cpu_s=0.0, waited_s=0.0),
+    )
+    process = Process(told, traced=False, time_factor=1.0)
+    check, over = replace(tiny.checks.checks[0], time_limit_s=0.4), threading.Event()
+
+    def talk():
+        while not over.wait(0.1):
+            wire.send(theirs, wire.Frame("question"))
+
+    with ours, theirs:
+        process.send_case(check, {}, 0)
+        talking = threading.Thread(target=talk)
+        talking.start()
+        with pytest.raises(wire.DeadlineError, match="too long"):
+            for _ in range(100):
+                process.receive()
+        over.set()
+        talking.join()
+    assert process.busy_s > 0.9  # a limit until the first look, with its grace, and one from there
+
+
+def test_a_submission_that_has_taken_its_time_loses_what_is_left(verdicts, monkeypatch, tiny):
+    monkeypatch.setattr(Process, "settle", lambda self: setattr(self, "worked_s", self.busy_s))  # whatever the load
+    checks = tuple(replace(check, time_limit_s=0.5) for check in tiny.checks.checks)
+    monkeypatch.setitem(tiny.__dict__, "checks", replace(tiny.checks, checks=checks))
+    monkeypatch.setattr(module_of_judge, "BUDGET_S", 1.0)
+    got = verdicts(double="import time\ndef double(x):\n    time.sleep(0.8)\n    return 2 * x\n")
+    assert [v.earned for v in got.values()] == [1, 0, 0]
+    assert got["mean"].what == got["total"].what == "the submission takes too long"
+
+
+FORGER = """
+import json, os, socket, struct, sys
+
+
+def channel():
+    for number in range(3, 64):
+        try:
+            return socket.socket(fileno=os.dup(number))
+        except OSError:
+            continue
+
+
+def question():
+    frame = sys._getframe()
+    while frame:
+        if "question" in frame.f_locals:
+            return frame.f_locals["question"]
+        frame = frame.f_back
+
+
+def send(nonce, y):
+    header = json.dumps({"kind": "answer", "meta": {"nonce": nonce}, "arrays": [["y", "float64", list(y.shape)]]})
+    channel().sendall(struct.pack("<4sI", b"MLS1", len(header)) + header.encode() + y.tobytes())
+"""
+
+
+def test_an_answer_to_no_question_is_refused(verdicts):
+    """Right in value, ahead of its question: the number of a question cannot be known before it is put."""
+    got = verdicts(double=FORGER + "def double(x):\n    send('0' * 32, 2 * x)\n    return 2 * x\n")
+    assert [v.earned for v in got.values()] == [0, 2, 3]
+    assert "channel" in got["double"].reason
+
+
+def test_frames_left_in_the_channel_answer_no_later_question(verdicts):
+    """The last answer to double is followed by a frame with its number, in wait for whoever asks next."""
+    double = FORGER + (
+        "import numpy as np\nseen = []\ndef double(x):\n    seen.append(x)\n    nonce = question().meta['nonce']\n"
+        "    if len(seen) == 2:\n        send(nonce, 2 * x)\n    return 2 * x\n"
+    )
+    got = verdicts(double=double, mean="def mean(x):\n    return 0 * x.sum()\n")
+    assert (got["double"].earned, got["mean"].earned, got["total"].earned) == (1, 0, 3)
+    assert "channel" in got["mean"].reason
