@@ -11,6 +11,7 @@ from mlsys_lab.checks.learner.spec import Arrays, Call, Mismatch
 
 OUT_OF_MEMORY = ("MemoryError", "can't allocate memory")
 """How NumPy and torch say that the kernel refused them memory."""
+REFUSED_MEMORY = "a request for more that was refused"
 TEXT = 2000
 """Longest text about a failure that is worth sending, in characters."""
 
@@ -32,7 +33,7 @@ def answer(call: Call, module: Any, inputs: Arrays) -> wire.Frame:
     assert outcome.problem is not None
     problem = outcome.problem
     if any(sign in problem.got for sign in OUT_OF_MEMORY):
-        problem = Mismatch("it needs too much memory", "a request for more that was refused", problem.expected)
+        problem = Mismatch("it needs too much memory", REFUSED_MEMORY, problem.expected)
     return describe_trouble("trouble", problem, outcome.unfinished)
 
 

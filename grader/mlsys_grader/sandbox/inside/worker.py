@@ -262,6 +262,9 @@ def _load(loader: Callable[[Artifact], Any], artifact: Artifact, limit_s: float)
     except OutOfTimeError:
         problem = Mismatch("the exported cells do not come to an end", f"nothing after {limit_s:g} s", "a module")
         return None, replies.describe_trouble("not loaded", problem, unfinished=False)
+    except MemoryError:
+        problem = Mismatch("the exported cells need too much memory", replies.REFUSED_MEMORY, "")
+        return None, replies.describe_trouble("not loaded", problem, unfinished=False)
     except CourseError as error:
         got, expected = str(error.got or ""), str(error.expected or error.help)
         return None, replies.describe_trouble(
