@@ -32,8 +32,8 @@
 #
 # **How it works.** Put your code in place of each line that raises `NotImplementedError`, run the cell, then run the
 # `check` cell below it. Cells that begin with `#| export` make up the module that is graded. Counts are whole numbers
-# and must be exact: use `//`, never `/`, where a count is asked for. Grading runs the same checks with other numbers
-# and a few more cases.
+# and must be exact, however large: use `//`, never `/`, where a count is asked for. What a function is given it leaves
+# as it is. Grading runs the same checks with other numbers and a few more cases.
 
 # %%
 import time
@@ -61,12 +61,12 @@ import numpy as np
 # rules. **FLOPs:** every addition, subtraction, multiplication, division, maximum, exponential and root is one, and a
 # sum of $n$ numbers is $n$ additions (the first one, to zero, counts; so does the first comparison of a maximum).
 # **Bytes:** every array that comes in is read from memory once, and every result written once; what is computed in
-# between never leaves the chip. An element takes `element_bytes`.
+# between never leaves the chip. An element takes `element_bytes`. Sizes are at least 1.
 #
 # **1a.** Write a function for each of these, which gives the pair (FLOPs, bytes):
 #
 # - `elementwise_work`: one output of n elements from `inputs` arrays of as many, which may be none; `flops_each` FLOPs
-#   an element.
+#   an element, 0 in a copy.
 # - `softmax_work`: of each of `rows` rows of `columns` numbers: $m = \max_j x_j$, $e_j = \exp(x_j - m)$, $s = \sum_j
 #   e_j$, $y_j = e_j / s$.
 # - `layer_norm_work`: of each row: $\mu = (\sum_j x_j) / D$, $d_j = x_j - \mu$, $v = (\sum_j d_j \cdot d_j) / D$, $r =
@@ -79,8 +79,8 @@ import numpy as np
 #   are only `kv_heads` heads of keys and values; a group of query heads shares one, and its bytes are read once.
 #
 # **1b.** `bound`: on a device that does `flops_per_s` at most and moves `bytes_per_s`, work of $F$ FLOPs (0 for a copy)
-# and $b$ bytes has the intensity $F / b$ and takes $\max(F / \pi,\ b / \beta)$ at least. The larger of the two limits:
-# `"compute"` or `"memory"` (`"compute"` where they are equal).
+# and $b > 0$ bytes has the intensity $F / b$ and takes $\max(F / \pi,\ b / \beta)$ at least. The larger of the two
+# limits: `"compute"` or `"memory"` (`"compute"` where they are exactly equal).
 #
 # **Size:** about 1, 1, 3, 1, 4 and 3 lines. **Cost:** none. But see what 1a says: 5 FLOPs for every 2 elements moved,
 # in softmax; a device that can do 295 for a byte waits.
@@ -180,9 +180,10 @@ for name in ("T4", "A100 80GB", "H100"):
 # **median**, which a few disturbed samples do not move.
 #
 # **2a.** `median_time_s(make, call, clock, samples, warmup)`: in each of `warmup + samples` turns, make an input with
-# `make()`, and time `call(input)` between two readings of `clock()`, in seconds. Give the median of the last `samples`
-# times; of an even number, the mean of the middle two. The clock is passed in: the check brings one on which nothing is
-# left to chance.
+# `make()`, no sooner, and time `call(input)` between two readings of `clock()`, in seconds. A time is their difference,
+# also where it is 0 or the clock itself takes some; in turns that do not count the clock may as well be left alone.
+# Give the median of the last `samples` times, of which there is at least one; of an even number, the mean of the middle
+# two. The clock is passed in: the check brings one on which nothing is left to chance.
 #
 # **2b.** `fit_overhead_and_bandwidth`: calls that move bytes take about $t = o + b / \beta$. From measured sizes $b_i$
 # and times $t_i$, find the overhead $o$ and the bandwidth $\beta$. Sizes differ a millionfold, so errors have to count
@@ -190,8 +191,9 @@ for name in ("T4", "A100 80GB", "H100"):
 #
 # $$\sum_i \Big(\frac{o + b_i / \beta}{t_i} - 1\Big)^2,$$
 #
-# which is linear in the unknowns $o$ and $1 / \beta$. Whatever is least counts: where times rise faster than sizes, $o$
-# comes out below 0, and says that a line is no model of them.
+# which is linear in the unknowns $o$ and $1 / \beta$. Every call counts, also one of size 0, which moves nothing. And
+# whatever is least counts: where times rise faster than sizes, $o$ comes out below 0, and where times fall, $\beta$
+# does, and says that such a line is no model of them.
 #
 # **Size:** about 9 and 3 lines. **Cost:** with m sizes, a least-squares problem of m rows and 2 columns.
 
@@ -295,12 +297,13 @@ class Machine:
 # prepare one call while another runs, and arithmetic overlaps with memory, so the *longest* of the three is the bound,
 # not their sum.
 #
-# **3a.** `predict_s(flops, size_bytes, machine)`: that bound, in seconds.
+# **3a.** `predict_s(flops, size_bytes, machine)`: that bound, in seconds. Again a copy has 0 FLOPs, and bytes are more
+# than 0. An overhead may come out of a fit below 0; it is then one of the three as it is.
 #
 # **3b.** `regime(time_s, flops, size_bytes, machine)`: an operation was measured to take `time_s`. Give what binds it,
 # and the share of its time which that explains, bound over time; above one, if a cache made it faster than the model
-# thinks. What binds is `"compute"`, `"memory"` or `"overhead"`, of equally long ones the first in this order. If the
-# share is below one half, the model has missed what the time goes into: say `"unexplained"`.
+# thinks. What binds is `"compute"`, `"memory"` or `"overhead"`, of exactly equal ones the first in this order. If the
+# share is below one half, by however little, the model has missed what the time goes into: say `"unexplained"`.
 #
 # **Size:** about 2 and 7 lines. **Cost:** a prediction takes no run at all.
 
@@ -429,7 +432,7 @@ show(figure, alt="This machine's roofline, measured, and eight operations below 
 # **4a. Sectors.** Global memory comes in sectors of 32 bytes: bytes 0 to 31, 32 to 63, and so on. A request costs as
 # many sectors as its lanes touch, each counted once however many lanes share it. `sectors_touched(addresses,
 # size_bytes)`: `addresses` has the first byte of each lane that takes part (others are masked off), and each lane asks
-# for `size_bytes` bytes, which may reach into the next sector.
+# for `size_bytes` bytes, 16 at most, which may reach into the next sector. Memory is large, and 0 an address as others.
 #
 # **4b. Banks.** Shared memory has 32 banks. Words of 4 bytes go to the banks in turn: word 0 to bank 0, word 31 to bank
 # 31, word 32 to bank 0 again. In one pass each bank serves one word, to all lanes that want it.
@@ -517,20 +520,22 @@ class Held:
 
 # %% [markdown]
 # **5a.** `held(unit, threads, registers, shared_bytes)`: whole blocks are taken in until one of four things runs out,
-# for blocks of `threads` threads with `registers` registers a thread and `shared_bytes` of shared memory a block.
+# for blocks of `threads` threads with `registers` registers a thread (of both at least one) and `shared_bytes` of
+# shared memory a block.
 #
 # - *Places for blocks and warps.* A block of `threads` threads is a whole number of warps, rounded up.
 # - *Registers.* A warp gets 32 · `registers`, rounded up to a multiple of 256. Each of four schedulers has a quarter of
-#   the unit's registers for its warps: count the warps that fit into a quarter, times four, and then the blocks.
+#   the unit's registers, which divide by four, for its warps: count the warps that fit into a quarter, times four, and
+#   then the blocks.
 # - *Shared memory.* A block gets `shared_bytes` and 1,024 bytes more for itself, rounded up to a multiple of 128.
 #
 # `limit` is what allows the fewest blocks; the first in the order of the record's comment where several allow as few. A
-# block that does not fit at all is held 0 times.
+# block that does not fit at all is held 0 times, and `limit` is then the first that allows 0.
 #
 # **5b.** Little's law: what is under way = rate · time on the way. `bytes_in_flight`: bytes that a whole device must
 # have under way, to move `bytes_per_s` although each byte takes `latency_s`. `warps_needed`: the warps that each of its
-# `units` multiprocessors needs for that (an `int`, rounded up), if each of the 32 lanes of a warp waits for `loads`
-# loads of `bytes_a_lane` bytes.
+# `units` multiprocessors needs for that (an `int`, rounded up; 0 without latency), if each of the 32 lanes of a warp
+# waits for `loads` loads of `bytes_a_lane` bytes.
 #
 # **Size:** about 11, 1 and 2 lines. **Cost:** occupancy costs nothing by itself; too little of it costs bandwidth.
 
@@ -631,12 +636,13 @@ def mixed_by_lane(x, c, y):
 
 # %% [markdown]
 # **Write** `mixed`, which does the same, launched as `mixed[n // THREADS, THREADS](x, c, y)` for n a multiple of
-# THREADS, so that all 32 lanes of a warp take part in every request to memory. A kernel may use arithmetic, `if`, `for`
-# over `range` and its own variables, nothing else of Python. `cuda.grid(1)` is the thread's number in the launch,
-# `cuda.threadIdx.x` its number in its block, `cuda.blockIdx.x` the number of the block; 32 threads in a row are a warp.
-# Which element a thread takes is yours to say; each block keeps to its own THREADS elements. Do no more work than
-# before: each element is loaded once and stored once, and coefficients are loaded for elements at odd places only. (A
-# branch that falls *between* warps costs nothing.)
+# THREADS, so that all 32 lanes of a warp take part in every request to memory. It does so for all finite numbers whose
+# polynomial is finite on the way, too; c has at least one. A kernel may use arithmetic, `if`, `for` over `range`,
+# `max`, `min`, `abs`, `float32` and its own variables, nothing else of Python. `cuda.grid(1)` is the thread's number in
+# the launch, `cuda.threadIdx.x` its number in its block, `cuda.blockIdx.x` the number of the block; 32 threads in a row
+# are a warp. Which element a thread takes is yours to say; each block keeps to its own THREADS elements, from
+# `cuda.blockIdx.x * THREADS` on. Do no more work than before: each element is loaded once and stored once, and
+# coefficients are loaded for elements at odd places only. (A branch that falls *between* warps costs nothing.)
 #
 # **Size:** about 12 lines. **Cost:** reads n + c·n/2 numbers, writes n. A warp's neighbours are now two elements apart,
 # 8 sectors a request and not 4: what does that cost, and when is it worth it?
@@ -712,10 +718,12 @@ apart, side_by_side = range(0, 1024, 4 * 8), range(0, 128, 4)
 print(sectors_touched(apart, 4), "sectors, where", sectors_touched(side_by_side, 4), "would do")
 
 # %% [markdown]
-# **Write** `scale_rows`, which does the same, launched as `scale_rows[rows, THREADS](x, s, y)` for any number of
-# columns, so that the lanes of a warp are at neighbouring addresses in each request. Load `s[row]` once a thread.
+# **Write** `scale_rows`, which does the same for finite numbers, launched as `scale_rows[rows, THREADS](x, s, y)` for
+# any number of columns, few or many, so that the lanes of a warp are at neighbouring addresses in each request. The
+# threads of a block share its row: none takes more columns than an even share, rounded up. Load `s[row]` once a thread.
 #
-# **Size:** about 4 lines. **Cost:** each element is loaded once and stored once, in no more sectors than hold it.
+# **Size:** about 4 lines. **Cost:** each element is loaded once and stored once, and each request touches no more
+# sectors than hold what it asks for.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-7-coalescing"}

@@ -13,7 +13,7 @@ import numpy as np
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.learner.spec import Arrays, Mismatch
 from mlsys_lab.checks.learner.trees import Tree, flatten, nest
-from mlsys_lab.checks.learner.values import decode_text
+from mlsys_lab.checks.learner.values import decode_text, encode_text
 
 LIKELY = "likely"
 """The branch of what is expected that holds, by an answer's name and a mistake in words, what this mistake gives."""
@@ -36,12 +36,17 @@ def agree(got: Arrays, expected: Arrays, *, scale: float = 1.0) -> Mismatch | No
         if mismatch is None:
             continue
         if name in got and want.dtype == got[name].dtype == np.uint8:
-            return Mismatch(f"`{name}` is wrong", decode_text(got[name]), decode_text(want))
+            mismatch = Mismatch(f"`{name}` is wrong", decode_text(got[name]), decode_text(want))
         known = [
             mistake
             for mistake, value in mistakes.get(name, {}).items()
-            if name in got and close({name: got[name]}, {name: value.astype(want.dtype)}, scale=scale) is None
+            if name in got and close({name: got[name]}, {name: _as_answer(value, want)}, scale=scale) is None
         ]
         what = f"{mismatch.what}: {', or '.join(known)}" if known else mismatch.what
         return replace(mismatch, what=what)
     return close(got, answers, scale=scale)
+
+
+def _as_answer(value: np.ndarray, want: np.ndarray) -> np.ndarray:
+    """What a mistake gives in the form of the answer: a number of its type, or a whole number as a text."""
+    return encode_text(value.item()) if want.dtype == np.uint8 else value.astype(want.dtype)

@@ -140,17 +140,28 @@ def report_split(who: str, space: str, count: int, most: int) -> Mismatch:
 
 
 def describe_launch(
-    kernel: str, block: str, grid: Callable[[Arrays], object], output: str = "", shape: str = ""
+    kernel: str,
+    block: str,
+    grid: Callable[[Arrays], object],
+    output: str = "",
+    shape: str = "",
+    *,
+    zeros_matter: bool = False,
 ) -> Callable[[Arrays], str]:
     """A check's `describe`: code that makes arrays of the case's sizes, and records and reports the launch.
 
     `grid` works the number of blocks out from the arrays, which are the kernel's arguments in their order, and then
-    `output`, if there is one; `shape` is code for its shape, in which {n} is the number n among the arrays.
+    `output`, if there is one; `shape` is code for its shape, in which {n} is the number n among the arrays. Where zeros
+    matter, an array that holds one is the case's own.
     """
 
     def describe(arrays: Arrays) -> str:
         given = {name: array for name, array in arrays.items() if array.dtype == np.float32}
-        lines = [f"{name} = {_made(array)}" for name, array in given.items()]
+        exact = {name for name, array in given.items() if zeros_matter and not array.all()}
+        lines = [
+            f'{name} = given["{name}"]' if name in exact else f"{name} = {_made(array)}"
+            for name, array in given.items()
+        ]
         lines += [f"{output} = np.empty({shape.format(**arrays)}, np.float32)"] if output else []
         arguments = [kernel, str(grid(arrays)), block, *given, *([output] if output else [])]
         fresh = f', outputs=("{output}",)' if output else ""

@@ -11,6 +11,7 @@ from tests.labs.figures import assert_held
 from tests.labs.harness import labs
 
 GPU_MODEL = next(lab for lab in labs() if lab.info.topic == "gpu-model")
+SECTORS = GPU_MODEL.checks["sectors"]
 IN_CODE = (
     "negations that move 128 bytes to 128 MiB",
     "at 500 clocks of latency, if a lane waits for one load of 4 or 16 bytes",
@@ -29,6 +30,9 @@ def computed() -> Iterator[str]:
     size_bytes = WARP * WORD
     yield f"what {size_bytes} bytes of a warp cost: {size_bytes // SECTOR} sectors at best, {WARP} at worst"
     yield f"1 pass at best, {WARP} at worst"
+    drawn = [case.params.get(kind, ()) for case in SECTORS.cases for kind in ("strides", "random")]
+    widths = [width for rows in drawn for width, *_ in rows]
+    yield f"asks for `size_bytes` bytes, {max(widths)} at most"
     yield f"{WARP} lanes read numbers of {WORD} bytes"
     yield f"often given {BANKS + 1} columns where {BANKS} would do"
     yield f"A warp gets {WARP} · `registers`, rounded up to a multiple of {REGISTERS_AT_ONCE}"

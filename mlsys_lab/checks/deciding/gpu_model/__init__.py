@@ -4,8 +4,9 @@ The two kernels are traced: what is compared is what they computed and what thei
 """
 
 from mlsys_lab.checks.deciding.again import ask_again
-from mlsys_lab.checks.deciding.gpu_model import kernels, requests, residency, timing, work
+from mlsys_lab.checks.deciding.gpu_model import kernels, limits, requests, residency, timing, work
 from mlsys_lab.checks.learner.spec import Lab
 
-CHECKS = work.CHECKS + timing.CHECKS + requests.CHECKS + residency.CHECKS + kernels.CHECKS
+MODELS = (*work.CHECKS, limits.BOUND, *timing.CHECKS, limits.REGIME)
+CHECKS = MODELS + requests.CHECKS + residency.CHECKS + kernels.CHECKS
 LAB = Lab("gpu-model", ask_again(CHECKS))

@@ -20,11 +20,22 @@ from mlsys_lab.checks.learner.values import decode_text
 
 WARP, SECTOR_NUMBERS, ITEM = 32, 8, 4
 """Lanes; numbers of 4 bytes in a sector; bytes of a number."""
+LARGEST = float(np.finfo(np.float32).max)
+EXTREME = -LARGEST, -0.0, 0.0, 1e-30, LARGEST
+"""Numbers at which a maximum may be worked out wrongly, or seem not worth it."""
+IDLE = 1.0, 0.0, -1.0
+"""Factors of rows for which somebody might do without the product."""
 
 
 def _mixed_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    """Numbers from -1 to 1; or, where a case says so, many zeros at odd places, or numbers of any size at even ones."""
     n, terms = calls.THREADS * case.params["blocks"], case.params["terms"]
-    return {"x": rng.uniform(-1, 1, n).astype(np.float32), "c": rng.standard_normal(terms).astype(np.float32)}
+    x = rng.uniform(-1, 1, n).astype(np.float32)
+    if case.params.get("zeros"):
+        x[1::2] *= rng.integers(0, 2, n // 2)
+    if case.params.get("extreme"):
+        x[::2] = rng.choice(EXTREME, n // 2)
+    return {"x": x, "c": rng.standard_normal(terms).astype(np.float32)}
 
 
 def _mixed_expect(arrays: Arrays) -> Arrays:
@@ -44,7 +55,11 @@ def _mixed_expect(arrays: Arrays) -> Arrays:
 
 def _scaled_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     rows, columns = case.params["shape"]
-    return {"x": rng.standard_normal((rows, columns), np.float32), "s": rng.standard_normal(rows, np.float32)}
+    x, s = rng.standard_normal((rows, columns), np.float32), rng.standard_normal(rows, np.float32)
+    if case.params.get("idle"):
+        s[: len(IDLE)] = IDLE
+        x *= rng.integers(0, 2, x.shape)
+    return {"x": x, "s": s}
 
 
 def _scaled_expect(arrays: Arrays) -> Arrays:
@@ -96,13 +111,21 @@ CHECKS = (
         cases=(
             Case("one block", {"blocks": 1, "terms": 5}),
             Case("two blocks", {"blocks": 2, "terms": 3}),
+            Case("many terms, and zeros at odd places", {"blocks": 1, "terms": 17, "zeros": True}),
+            Case("the largest numbers at even places", {"blocks": 1, "terms": 3, "extreme": True}),
             Case("three blocks", {"blocks": 3, "terms": 4}, hidden=True),
             Case("a constant", {"blocks": 2, "terms": 1}, hidden=True),
-            Case("many terms", {"blocks": 1, "terms": 17}, hidden=True),
         ),
         inputs=_mixed_inputs,
         run=calls.mixed,
-        describe=describe_launch("mixed", "THREADS", lambda arrays: arrays["x"].size // calls.THREADS, "y", "x.size"),
+        describe=describe_launch(
+            "mixed",
+            "THREADS",
+            lambda arrays: arrays["x"].size // calls.THREADS,
+            "y",
+            "x.size",
+            zeros_matter=True,
+        ),
         expect=_mixed_expect,
         compare=warps_agree,
         pointer="Which 32 lanes are a warp, and do all of them go the same way at your `if`?",
@@ -119,13 +142,17 @@ CHECKS = (
             Case("a row of as many numbers as threads", {"shape": (2, 128)}),
             Case("longer rows", {"shape": (2, 512)}),
             Case("rows that do not divide by the threads", {"shape": (3, 200)}),
-            Case("any rows", {"shape": (2, 333)}, hidden=True),
-            Case("short rows", {"shape": (3, 5)}, hidden=True),
-            Case("five turns and one column", {"shape": (1, 641)}, hidden=True),
+            Case("more rows than columns", {"shape": (7, 5)}),
+            Case("a long row", {"shape": (1, 4 * 1024 + 129)}),
+            Case("any rows, with zeros and ones", {"shape": (3, 333), "idle": True}),
+            Case("rows of whole warps, but not of as many as a block has", {"shape": (2, 160)}, hidden=True),
+            Case("rows of one column", {"shape": (3, 1)}, hidden=True),
         ),
         inputs=_scaled_inputs,
         run=calls.scale_rows,
-        describe=describe_launch("scale_rows", "THREADS", lambda arrays: len(arrays["x"]), "y", "x.shape"),
+        describe=describe_launch(
+            "scale_rows", "THREADS", lambda arrays: len(arrays["x"]), "y", "x.shape", zeros_matter=True
+        ),
         expect=_scaled_expect,
         compare=warps_agree,
         pointer="Write the columns that lanes 0, 1 and 2 of a warp load in one turn, and then those of the next turn.",

@@ -1,4 +1,4 @@
-"""Task 4: what a warp asks of memory at once. Oracles: a map of memory with its bytes marked; banks served in turns."""
+"""Task 4: what a warp asks of memory at once. Oracles: bytes marked one by one; banks served in turns."""
 
 from __future__ import annotations
 
@@ -15,35 +15,39 @@ WARP, SECTOR, WORD, BANKS = 32, 32, 4, 32
 
 
 def _rows(rng: np.random.Generator, case: Case) -> Arrays:
-    """Requests: strides in bytes from a start, or lanes at random; of some only a part of the lanes asks."""
+    """Requests: strides in bytes from one start, lanes at random, or a crowd; of some only a part of the lanes asks."""
     rows, widths = [], []
+    start = 0 if case.params.get("from 0") else SECTOR * int(rng.integers(1, 20))
     for width, stride, shift in case.params.get("strides", ()):
-        start = SECTOR * int(rng.integers(0, 20)) + shift
-        rows.append(start + stride * np.arange(WARP))
+        rows.append(start + shift + stride * np.arange(WARP))
         widths.append(width)
     for width, spread in case.params.get("random", ()):
         rows.append(width * rng.integers(0, spread, WARP))
         widths.append(width)
+    if case.params.get("crowd"):  # most lanes want one word; four of them words of one other bank
+        crowd, other = rng.permutation(BANKS)[:2]
+        words = np.full(WARP, crowd)
+        words[rng.permutation(WARP)[:4]] = other + BANKS * np.arange(4)
+        rows.append(WORD * words)
+        widths.append(WORD)
     requests = np.array(rows)
     if case.params.get("masked"):
         requests[rng.random(requests.shape) < 0.6] = -1
         requests[:, 0] = np.maximum(requests[:, 0], 0)
-    if case.params.get("nobody"):
-        requests[:] = -1
+    if case.params.get("nobody"):  # and in the request before, a single lane
+        requests[0, np.arange(WARP) != rng.integers(1, WARP)] = -1
+        requests[1:] = -1
     return {"requests": requests, "size_bytes": np.array(widths)}
 
 
 def _sectors_expect(arrays: Arrays) -> Arrays:
-    """Mark every byte on a map of memory; count the sectors with a mark."""
+    """Mark every byte that a lane asks for; count the sectors with a mark."""
     expected = {}
     for i, (row, width) in enumerate(zip(arrays["requests"], arrays["size_bytes"].tolist(), strict=True)):
         asked = row[row >= 0]
-        lowest = int(asked.min()) // SECTOR * SECTOR if len(asked) else 0
-        memory = np.zeros((int(row.max(initial=0)) - lowest + width + SECTOR) // SECTOR * SECTOR, dtype=bool)
-        for at in (asked - lowest).tolist():
-            memory[at : at + width] = True
+        marked = {byte for at in asked.tolist() for byte in range(at, at + width)}
         name = calls.sectors_call(i, width)
-        expected[name] = np.array(np.count_nonzero(memory.reshape(-1, SECTOR).any(axis=1)))
+        expected[name] = np.array(len({byte // SECTOR for byte in marked}))
         expected |= likely(
             name,
             {
@@ -105,12 +109,18 @@ CHECKS = (
                 "side by side, of 1 to 16 bytes", {"strides": [(1, 1, 0), (2, 2, 0), (4, 4, 0), (8, 8, 0), (16, 16, 0)]}
             ),
             Case("one element off", {"strides": [(2, 2, 2), (4, 4, 4), (8, 8, 8)]}),
-            Case("apart, and all at one address", {"strides": [(4, 8, 0), (4, 32, 0), (8, 256, 0), (4, 0, 12)]}),
-            Case("lanes that cross from one sector into the next", {"strides": [(8, 64, 28), (16, 48, 20)]}),
+            Case(
+                "from address 0 on, apart, and all there",
+                {"strides": [(4, 8, 0), (4, 32, 0), (8, 256, 0), (4, 0, 0)], "from 0": True},
+            ),
+            Case(
+                "lanes that cross from one sector into the next, and shorter ones",
+                {"strides": [(8, 64, 28), (4, 64, 28), (16, 48, 20)]},
+            ),
             Case("anywhere, some lanes masked off", {"random": [(4, 60), (4, 400), (8, 90)], "masked": True}),
-            Case("no lane asks", {"strides": [(4, 4, 0)], "nobody": True}),
+            Case("one lane, and none", {"strides": [(4, 4, 0)] * 2, "nobody": True}),
+            Case("far up in memory, and far apart", {"strides": [(4, 8, 2**33), (2, 64, 2**36 - 1), (4, 2**28, 0)]}),
             Case("others", {"strides": [(2, 6, 30), (12, 24, 28), (4, 64, 29)], "random": [(6, 300)]}, hidden=True),
-            Case("far up in memory", {"strides": [(4, 8, 2**33), (2, 64, 2**36 - 1)]}, hidden=True),
         ),
         inputs=_rows,
         run=calls.sectors,
@@ -128,10 +138,17 @@ CHECKS = (
         points=8,
         cases=(
             Case("side by side, and one word for all", {"strides": [(4, 4, 0), (4, 0, 8)]}),
-            Case("strides of words", {"strides": [(4, 8, 0), (4, 12, 0), (4, 64, 4), (4, 128, 0), (4, 132, 0)]}),
+            Case(
+                "strides of words, from 0 on",
+                {
+                    "strides": [(4, 8, 0), (4, 12, 0), (4, 64, 4), (4, 128, 0), (4, 132, 0), (4, 4096, 0)],
+                    "from 0": True,
+                },
+            ),
+            Case("most lanes at one word", {"crowd": True}),
             Case("two lanes in a word", {"strides": [(2, 2, 0), (2, 64, 0)]}),
             Case("anywhere, some lanes masked off", {"random": [(4, 90), (4, 1000)], "masked": True}),
-            Case("no lane asks", {"strides": [(4, 4, 0)], "nobody": True}),
+            Case("one lane, and none", {"strides": [(4, 4, 0)] * 2, "nobody": True}),
             Case("others", {"strides": [(4, 24, 8), (2, 130, 0)], "random": [(4, 500), (2, 200)]}, hidden=True),
         ),
         inputs=_rows,

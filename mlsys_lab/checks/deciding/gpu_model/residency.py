@@ -82,38 +82,44 @@ def _held_shown(arrays: Arrays) -> str:
 
 
 def _flight_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    waiting = np.array([[8, 2], [1, 6]] if case.hidden else [[4, 1], [16, 1], [4, 4], [2, 3]])
-    if case.params.get("exact"):  # a whole number of warps just suffices
-        return {
-            "bytes_per_s": np.array(2.0**41),
-            "latency_s": np.array(2.0**-21),
-            "units": np.array(128),
-            "waiting": waiting,
-        }
-    if case.params.get("slow"):  # a few bytes, and a part of one
-        slow, latency = np.array(rng.uniform(1e7, 9e7)), np.array(rng.uniform(2e-7, 9e-7))
-        return {"bytes_per_s": slow, "latency_s": latency, "units": np.array(2), "waiting": waiting}
-    row = device(case.params["device"])
-    latency_s = float(f"{rng.uniform(2e-7, 9e-7):.3g}")
+    """A memory, and multiprocessors whose lanes wait for so many bytes and loads.
+
+    Of no device a whole number of warps suffices but for rounding: whoever forgives the dust of a division is right
+    too, up to a thousandth of a warp.
+    """
+    units, waiting = 128, [[8, 2], [1, 6]] if case.hidden else [[4, 1], [16, 1], [4, 4], [2, 3]]
+    if "exceeds" in case.params:  # a whole number of warps just suffices, or fails by half a byte
+        bandwidth, latency_s = 2.0**41, 2.0**-21 * (1 + case.params["exceeds"])
+    elif case.params.get("slow"):  # a few bytes, and a part of one
+        bandwidth, latency_s, units = rng.uniform(1e7, 9e7), rng.uniform(2e-7, 9e-7), 2
+    elif case.params.get("no latency"):
+        bandwidth, latency_s = 2.0**41, 0.0
+    else:
+        row = device(case.params["device"])
+        bandwidth, units = row.memory_bandwidth_bytes_per_s, row.units
+        latency_s = float(f"{rng.uniform(2e-7, 9e-7):.3g}")
+    rows = [[units, *each] for each in waiting]
+    if case.params.get("least"):  # one number after the other
+        rows = [[units, 4, 2], [1, 4, 2], [units, 1, 2], [units, 4, 1]]
     return {
-        "bytes_per_s": np.array(row.memory_bandwidth_bytes_per_s, dtype=np.float64),
+        "bytes_per_s": np.array(float(bandwidth)),
         "latency_s": np.array(latency_s),
-        "units": np.array(row.units),
-        "waiting": waiting,
+        "waiting": np.array(rows),
     }
 
 
 def _flight_expect(arrays: Arrays) -> Arrays:
     """Add warp after warp to every multiprocessor until enough bytes are under way."""
     bandwidth, latency = Fraction(float(arrays["bytes_per_s"])), Fraction(float(arrays["latency_s"]))
-    units, wanted = int(arrays["units"]), bandwidth * latency
+    wanted = bandwidth * latency
     expected = {"bytes_in_flight": np.array(float(wanted))}
-    expected |= likely("bytes_in_flight", {"the bandwidth was divided by the latency": float(bandwidth / latency)})
-    for lane_bytes, loads in arrays["waiting"].tolist():
+    if latency:
+        expected |= likely("bytes_in_flight", {"the bandwidth was divided by the latency": float(bandwidth / latency)})
+    for units, lane_bytes, loads in arrays["waiting"].tolist():
         warps = 0
         while warps * WARP * lane_bytes * loads * units < wanted:
             warps += 1
-        name = calls.needed_call(lane_bytes, loads)
+        name = calls.needed_call(units, lane_bytes, loads)
         expected[name] = np.array(warps)
         whole_chip = -(-wanted // (WARP * lane_bytes * loads))
         expected |= likely(
@@ -129,7 +135,7 @@ def _flight_expect(arrays: Arrays) -> Arrays:
 
 
 def _flight_shown(arrays: Arrays) -> str:
-    named = [f"{name} = {arrays[name].item()!r}" for name in ("bytes_per_s", "latency_s", "units")]
+    named = [f"{name} = {arrays[name].item()!r}" for name in ("bytes_per_s", "latency_s")]
     return "\n".join(
         [
             *named,
@@ -150,6 +156,7 @@ CHECKS = (
                 {"device": "H100", "kernels": [(32, 16, 0), (256, 16, 0), (200, 16, 0)]},
             ),
             Case("registers", {"device": "H100", "kernels": [(256, 128, 0), (1024, 40, 0), (96, 33, 0), (96, 40, 0)]}),
+            Case("registers of a warp with few threads", {"device": "H100", "kernels": [(40, 64, 0), (100, 80, 0)]}),
             Case(
                 "shared memory",
                 {"device": "H100", "kernels": [(128, 32, 100 * 1024), (128, 32, 13_500), (64, 16, 12_700)]},
@@ -163,7 +170,15 @@ CHECKS = (
                 "a smaller unit",
                 {"unit": (24, 16, 40 * 1024, 12 * 1024), "kernels": [(32, 16, 0), (64, 120, 100), (128, 16, 0)]},
             ),
-            Case("a block that does not fit", {"device": "H100", "kernels": [(1024, 128, 0), (64, 32, 240_000)]}),
+            Case(
+                "a block that does not fit, for one reason or for two",
+                {"device": "H100", "kernels": [(1024, 128, 0), (64, 32, 240_000), (1024, 128, 240_000)]},
+            ),
+            Case(
+                "each number in turn at its least",
+                {"device": "H100", "kernels": [(200, 72, 9000), (1, 72, 9000), (200, 1, 9000), (200, 72, 0)]},
+                hidden=True,
+            ),
             Case("any", {"device": "H100", "drawn": 8}, hidden=True),
             Case("another device", {"device": "RTX 4090", "drawn": 8}, hidden=True),
         ),
@@ -184,9 +199,12 @@ CHECKS = (
         points=6,
         cases=(
             Case("an H100", {"device": "H100"}),
-            Case("just enough", {"exact": True}),
+            Case("just enough", {"exceeds": 0.0}),
+            Case("half a byte more than that, of each multiprocessor", {"exceeds": 2.0**-14}),
+            Case("no latency", {"no latency": True}),
             Case("another device", {"device": "A100 80GB"}, hidden=True),
             Case("a slow memory", {"slow": True}, hidden=True),
+            Case("each number in turn at its least", {"exceeds": 2.0**-14, "least": True}, hidden=True),
         ),
         inputs=_flight_inputs,
         run=calls.in_flight,

@@ -1,9 +1,8 @@
-"""Tasks 2 and 3: a timing loop, a fit, what binds. Oracles: made-up times, a solver for squares, fractions."""
+"""Task 2: a timing loop and a fit. Oracles: made-up times, a solver for squares."""
 
 from __future__ import annotations
 
 import statistics
-from fractions import Fraction
 from functools import partial
 
 import numpy as np
@@ -12,14 +11,15 @@ from scipy.optimize import least_squares
 from mlsys_lab.checks.deciding.answers import agree, likely
 from mlsys_lab.checks.learner.gpu_model import timing as calls
 from mlsys_lab.checks.learner.spec import Arrays, Ask, Case, Check
-from mlsys_lab.checks.learner.values import encode_text, write_number
+from mlsys_lab.checks.learner.values import write_number
 from mlsys_lab.errors import InputError
 
 BY_SOLVER = 1e4
 """A fit may be off by 1e-5: digits are lost in equations whose columns differ by eight orders of magnitude."""
-LEAST_SHARE = 0.5
 STEP_S = 2.0**-30
 """The tick of the clock that is made up."""
+TICKS = (0, 0, 1, 2, 2, 3, 4, 6, 7, 9)
+"""Of a coarse clock, times of calls beside three of 0: the median is another without the zeros, and of each once."""
 STALE = 0.125
 """What share of its time a call takes whose input was seen before: it is still in the cache. It warms nothing up."""
 
@@ -28,7 +28,8 @@ class MadeUpMachine:
     """A clock, inputs to make and a call to time, whose times are given: who times it knows only what it has read."""
 
     def __init__(self, arrays: Arrays) -> None:
-        self._now_s, self._make_s = float(arrays["_start_s"]), float(arrays["_make_s"])
+        self._now_s = float(arrays["_start_s"])
+        self._make_s, self._clock_s = float(arrays["_make_s"]), float(arrays["_clock_s"])
         self._calls_s: list[float] = arrays["_calls_s"].tolist()
         self._made = self._called = self._warmed = 0
         self._seen: set[int] = set()
@@ -36,17 +37,25 @@ class MadeUpMachine:
     def answer(self, what: str, value: int) -> float:
         """Answer "clock" with the time, "make" with the number of a new input, and call input `value` for "call".
 
-        Raises InputError for an input that was not made, and for a call too many.
+        Raises InputError for an input that was not made or is not of its turn, and for a call too many.
         """
         if what == "make":
+            if self._made and self._made not in self._seen:
+                raise InputError(
+                    "`make` is called again before the input that it made last was used",
+                    expected="in each turn, make an input and call it",
+                )
             self._made += 1
             self._now_s += self._make_s
             return self._made
         if what == "call":
             self._call(value)
-        elif what != "clock":
+            return 0.0
+        if what != "clock":
             raise InputError("a machine is asked for something else", got=what[:40], expected="make, call or clock")
-        return self._now_s if what == "clock" else 0.0
+        read_s = self._now_s
+        self._now_s += self._clock_s
+        return read_s
 
     def _call(self, value: int) -> None:
         if not 1 <= value <= self._made:
@@ -67,7 +76,9 @@ def _made_up(arrays: Arrays) -> Ask:
 def _median_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     """Calls that are slow at first, but for one by chance; of the others a few were disturbed.
 
-    Times are different whole numbers of `STEP_S`, so that sums are exact.
+    Times are whole numbers of `STEP_S`, so that sums are exact. All are different, unless the clock is `coarse`: then
+    the warm-up's are equal, and the samples' are few numbers of its ticks. Three calls that are done within a tick come
+    first, in the middle and last, whence a search for the median by parts starts.
     """
     samples, warmup = case.params["samples"], case.params["warmup"]
     calls_s = (1000.0 + rng.permutation(400))[: warmup + samples]
@@ -75,17 +86,25 @@ def _median_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     calls_s[2:warmup][:1] = 500
     disturbed = warmup + rng.permutation(samples)[: samples // 4]
     calls_s[disturbed] *= 10
+    clock_s = 30.0
+    if case.params.get("coarse"):
+        tick, clock_s, others = float(rng.integers(100, 900)), 0.0, rng.permutation(TICKS)
+        half = len(TICKS) // 2
+        calls_s = tick * np.array([40] * warmup + [0, *others[:half], 0, *others[half:], 0])
     return {
         "samples": np.array(samples),
         "warmup": np.array(warmup),
         "_start_s": np.array(float(rng.integers(1, 1000))),
         "_make_s": np.array(5000 * STEP_S),
+        "_clock_s": np.array(clock_s * STEP_S),
         "_calls_s": calls_s * STEP_S,
     }
 
 
 def _median_expect(arrays: Arrays) -> Arrays:
-    warmup, times = int(arrays["warmup"]), arrays["_calls_s"].tolist()
+    """The median of the calls' times, each with one reading of the clock."""
+    warmup, read_s = int(arrays["warmup"]), float(arrays["_clock_s"])
+    times = (arrays["_calls_s"] + read_s).tolist()
     kept, made, name = times[warmup:], float(arrays["_make_s"]), calls.median_call(len(times) - warmup, warmup)
     right = statistics.median(kept)
     return {name: np.array(right)} | likely(
@@ -96,7 +115,7 @@ def _median_expect(arrays: Arrays) -> Arrays:
             "this is all samples together": sum(kept),
             "the making of inputs was timed too": right + made,
             "warm-up is among the samples": statistics.median(times),
-            "an input was used again": times[1] * STALE,
+            "an input was used again": (times[1] - read_s) * STALE + read_s,
             "of an even number take the mean of the middle two, not the upper one": sorted(kept)[len(kept) // 2],
             "of an even number take the mean of the middle two, not the lower one": sorted(kept)[(len(kept) - 1) // 2],
         },
@@ -106,24 +125,30 @@ def _median_expect(arrays: Arrays) -> Arrays:
 def _median_shown(arrays: Arrays) -> str:
     """Code that makes the machine up: an input is a list, whose number says by how much its next call is faster."""
     ticks = ", ".join(write_number(time_s / STEP_S) for time_s in arrays["_calls_s"].tolist())
+    make, clock = (write_number(float(arrays[name]) / STEP_S) for name in ("_make_s", "_clock_s"))
     return "\n".join(
         [
             "now = [0]  # in ticks of 2**-30 s, about a nanosecond",
             f"ticks = [{ticks}]  # of one call after the other",
-            f"def make(): now[0] += {write_number(float(arrays['_make_s']) / STEP_S)}; return [1]",
+            f"made = [[{1 / STALE:g}]]  # inputs, each of which has to be used before the next one is made",
+            f"def make(): assert made[-1][0] > 1; now[0] += {make}; made.append([1]); return made[-1]",
             "# A call on an input that is in a cache is faster, and warms nothing up.",
             f"def call(x): now[0] += ticks[0] / x[0]; del ticks[: x[0] == 1]; x[0] = {1 / STALE:g}",
-            "def clock(): return now[0] / 2**30",
+            f"def clock(): now[0] += {clock}; return (now[0] - {clock}) / 2**30  # and reading it takes time",
             calls.median_call(int(arrays["samples"]), int(arrays["warmup"])),
         ]
     )
 
 
 def _fit_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    low = case.params.get("from", 4)
-    sizes = np.sort(2.0 ** rng.integers(low, 28, case.params["points"]))
-    sizes[0], sizes[-1] = 2.0**low, 2.0**27
+    """Sizes from 2**`from` to 2**`to` bytes, or a few of 0, and times that rise with them, or fall."""
+    low, high = case.params.get("from", 4), case.params.get("to", 27)
+    sizes = np.sort(2.0 ** rng.integers(low, high + 1, case.params["points"]))
+    sizes[0], sizes[-1] = 2.0**low, 2.0**high
+    sizes[: case.params.get("empty", 0)] = 0
     exact = rng.uniform(1e-6, 9e-6) + sizes / rng.uniform(5e9, 3e12)
+    if case.params.get("falling"):
+        exact = exact[0] * (1 - 0.75 * sizes / sizes[-1])
     if case.params.get("bent"):  # faster while a cache holds it: the line meets the axis below 0
         exact *= np.sqrt(sizes / sizes[-1])
     return {"sizes_bytes": sizes, "times_s": exact * (1 + rng.uniform(0, case.params["noise"], sizes.size))}
@@ -156,53 +181,6 @@ def _fit_shown(arrays: Arrays) -> str:
     return "\n".join([*(f"{name} = np.array([{values}], float)" for name, values in lists.items()), calls.FIT])
 
 
-def _regime_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    """Works of which `binds` is the longest time, or two are equal; measured at so much of the share asked for."""
-    peak, bandwidth, overhead = (
-        2.0 ** rng.integers(30, 48),
-        2.0 ** rng.integers(28, 41),
-        2.0 ** -int(rng.integers(16, 22)),
-    )
-    works = []
-    for longest in case.params["binds"]:
-        units = {"compute": 0.25, "memory": 0.375, "overhead": 1.0}
-        if "overhead" not in longest:
-            units = {name: 2.0 ** int(rng.integers(0, 3)) for name in units} | {"overhead": 1.0}
-            top = 2.0 ** int(rng.integers(4, 9))
-            units |= dict.fromkeys(longest, top)
-        elif len(longest) > 1:
-            units |= dict.fromkeys(longest, 1.0)
-        share = case.params.get("share") or float(rng.integers(9, 16)) / 16
-        time_s = max(units.values()) * overhead / share
-        works.append([time_s, units["compute"] * overhead * peak, units["memory"] * overhead * bandwidth])
-    return {"machine": np.array([peak, bandwidth, overhead]), "works": np.array(works)}
-
-
-def _regime_expect(arrays: Arrays) -> Arrays:
-    peak, bandwidth, overhead = map(Fraction, arrays["machine"].tolist())
-    expected = {}
-    for row in arrays["works"].tolist():
-        time_s, flops, size = map(Fraction, row)
-        parts = {"compute": flops / peak, "memory": size / bandwidth, "overhead": overhead}
-        longest = sorted(parts, key=lambda name: -parts[name])[0]
-        share = parts[longest] / time_s
-        least, name = calls.predict_call(*row[1:]), calls.regime_call(*row)
-        expected[least] = np.array(float(parts[longest]))
-        expected |= likely(least, {"the three times were added": float(sum(parts.values()))})
-        expected[f"what binds, from {name}"] = encode_text(longest if share >= Fraction(LEAST_SHARE) else "unexplained")
-        expected[f"share from {name}"] = np.array(float(share))
-        expected |= likely(f"share from {name}", {"this is one over the share": float(1 / share)})
-    return expected
-
-
-def _regime_shown(arrays: Arrays) -> str:
-    machine = ", ".join(map(write_number, arrays["machine"].tolist()))
-    works = arrays["works"].tolist()
-    said = [line for row in works for line in (calls.predict_call(*row[1:]), calls.regime_call(*row))]
-    return "\n".join([f"machine = Machine({machine})", *said])
-
-
-ALONE = (("compute",), ("memory",), ("overhead",))
 CHECKS = (
     Check(
         name="median_time",
@@ -211,8 +189,9 @@ CHECKS = (
         cases=(
             Case("an odd number of samples", {"samples": 5, "warmup": 3}),
             Case("an even number of samples", {"samples": 8, "warmup": 4}),
-            Case("no warm-up", {"samples": 4, "warmup": 0}),
-            Case("more samples", {"samples": 11, "warmup": 7}, hidden=True),
+            Case("two samples, no warm-up", {"samples": 2, "warmup": 0}),
+            Case("a coarse clock", {"samples": len(TICKS) + 3, "warmup": 9, "coarse": True}),
+            Case("more samples", {"samples": 51, "warmup": 40}, hidden=True),
             Case("one sample", {"samples": 1, "warmup": 1}, hidden=True),
         ),
         inputs=_median_inputs,
@@ -232,9 +211,10 @@ CHECKS = (
         points=8,
         cases=(
             Case("times on a line", {"points": 9, "noise": 0.0}),
-            Case("disturbed times", {"points": 13, "noise": 0.3}),
+            Case("disturbed times, and calls that move nothing", {"points": 13, "noise": 0.3, "empty": 2}),
             Case("times that rise faster than sizes", {"points": 9, "noise": 0.1, "from": 23, "bent": True}),
-            Case("others", {"points": 17, "noise": 0.5}, hidden=True),
+            Case("times that fall", {"points": 7, "noise": 0.05, "from": 23, "falling": True}),
+            Case("others, up to many GB", {"points": 17, "noise": 0.5, "to": 36}, hidden=True),
         ),
         inputs=_fit_inputs,
         run=calls.fit,
@@ -245,31 +225,5 @@ CHECKS = (
         hint="Each measurement is an equation p · o + q · (1 / β) = 1, which holds as nearly as it can. What are p and "
         "q of a measurement? np.linalg.lstsq solves many equations with few unknowns in the sense of least squares.",
         uses=("fit_overhead_and_bandwidth",),
-    ),
-    Check(
-        name="regime",
-        title="Which of three binds",
-        points=8,
-        cases=(
-            Case("one of three", {"binds": ALONE}),
-            Case(
-                "two or three are equal",
-                {"binds": (("compute", "memory"), ("memory", "overhead"), ("compute", "memory", "overhead"))},
-            ),
-            Case("half of the time is explained", {"binds": ALONE, "share": 0.5}),
-            Case("most of the time is not explained", {"binds": ALONE, "share": 0.4375}),
-            Case("faster than the model says", {"binds": ALONE, "share": 1.25}),
-            Case("three times as fast as the model says", {"binds": ALONE, "share": 3.0}),
-            Case("any work", {"binds": ALONE[::-1]}, hidden=True),
-        ),
-        inputs=_regime_inputs,
-        run=calls.regime,
-        describe=_regime_shown,
-        expect=_regime_expect,
-        compare=agree,
-        pointer="Three numbers of the machine, three times: write them beside the one that was measured.",
-        hint="The machine's three numbers give three times in seconds; the longest is predicted, and binds if it makes "
-        "at least half of the time that was measured. The share is told whatever binds.",
-        uses=("Machine", "predict_s", "regime"),
     ),
 )

@@ -1,4 +1,4 @@
-"""Task 1: FLOPs, least bytes and the roofline. Oracle: every operation run on numbers that count.
+"""Task 1a: FLOPs and least bytes. Oracle: every operation run on numbers that count.
 
 Where sizes are those of real models, operations of sizes 1 and 2 are run, and the counts go on as straight lines do.
 """
@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
-from fractions import Fraction
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -16,7 +15,6 @@ from mlsys_lab.checks.deciding.answers import agree, likely
 from mlsys_lab.checks.learner.gpu_model import work as calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.values import encode_text
-from mlsys_lab.hardware import device
 
 
 class Tally:
@@ -154,13 +152,25 @@ def _extrapolate(operation: str, sizes: list[int]) -> tuple[int, int]:
 
 
 def _work_inputs(rng: np.random.Generator, case: Case) -> Arrays:
+    """Calls of the operations that a case names: two of drawn sizes, or one, and it with each number at its least."""
     arrays, widths = {}, (8, 1) if case.hidden else (4, 2)
-    for operation, ranges in case.params.items():
-        rows = [[int(rng.integers(low, high)) for low, high in ranges] for _ in range(2)]
+    for operation, ranges in case.params["sizes"].items():
+        rows = [[int(rng.integers(low, high)) for low, high in ranges] for _ in widths]
         if operation == "decode_attention":  # heads: a whole number for each key/value head
             rows = [[b, t, group * shared, shared, width] for b, t, group, shared, width in rows]
-        arrays[operation] = np.array([[*row, width] for row, width in zip(rows, widths, strict=True)])
+        rows = [[*row, width] for row, width in zip(rows, widths, strict=True)]
+        arrays[operation] = np.array(_with_each_least(operation, rows[0]) if case.params.get("least") else rows)
     return arrays
+
+
+def _with_each_least(operation: str, row: list[int]) -> list[list[int]]:
+    """A call, and the same call with one number after the other at the least that it may be."""
+    least = [1] * len(row)
+    if operation == "elementwise":  # a copy, and what is made of nothing
+        least[1:3] = 0, 0
+    if operation == "decode_attention":  # each query head has keys and values of its own
+        least[2] = row[3]
+    return [row, *([*row[:i], least[i], *row[i + 1 :]] for i in range(len(row)))]
 
 
 def _work_expect(arrays: Arrays) -> Arrays:
@@ -171,8 +181,8 @@ def _work_expect(arrays: Arrays) -> Arrays:
         else:
             shared = [sizes[2] // sizes[3]] if operation == "decode_attention" else sizes[2:3]
             flops, moved = _extrapolate(operation, [*sizes[:2], *shared, *sizes[3:]])
-        expected[f"FLOPs of {name}"] = np.array(flops)
-        expected[f"bytes of {name}"] = np.array(moved * element_bytes)
+        expected[f"FLOPs of {name}"] = encode_text(flops)  # as a text it may be beyond 64 bits
+        expected[f"bytes of {name}"] = encode_text(moved * element_bytes)
         if element_bytes > 2:
             expected |= likely(f"bytes of {name}", {"these are elements": moved})
         if operation == "matmul":
@@ -184,57 +194,11 @@ def _shown(arrays: Arrays) -> str:
     return "\n".join(name for *_, name in calls.calls_of(arrays))
 
 
-DEVICES = (("H100", "bf16"), ("H100", "fp32"), ("A100 80GB", "fp16"), ("RTX 4090", "fp16"), ("T4", "fp16"))
-
-HIDDEN_DEVICES = (("H200", "fp8"), ("RTX 3090", "fp32"), ("A100 80GB", "bf16"))
-
-NEAR = {"just left": 1 - 2.0**-12, "just right": 1 + 2.0**-12, "a copy": 0.0}
-"""Intensities as parts of the ridge's, of cases in which it is not drawn."""
-
-
-def _bound_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    """Pieces of work on rows of the device table: left or right of the ridge, in three digits; upon it; or `NEAR`."""
-    rows = []
-    for name, precision in case.params.get("devices", DEVICES):
-        peak, bandwidth = device(name).peak(precision), device(name).memory_bandwidth_bytes_per_s
-        if case.params["side"] == "ridge":
-            peak, bandwidth = float(peak // 1e12) * 2.0**40, 2.0 ** int(rng.integers(36, 42))
-            size = 2.0 ** int(rng.integers(8, 20))
-            rows.append([size * peak / bandwidth, size, peak, bandwidth])
-            continue
-        size = float(f"{np.exp(rng.uniform(8, 24)):.3g}")
-        if case.params["side"] in NEAR:
-            rows.append([size * peak / bandwidth * NEAR[case.params["side"]], size, peak, bandwidth])
-            continue
-        low, high = {"left": (-5, -0.5), "right": (0.5, 4)}[case.params["side"]]
-        flops = float(f"{size * peak / bandwidth * np.exp(rng.uniform(low, high)):.3g}")
-        rows.append([flops, size, peak, bandwidth])
-    return {"works": np.array(rows)}
-
-
-def _bound_expect(arrays: Arrays) -> Arrays:
-    expected = {}
-    for row in arrays["works"].tolist():
-        flops, size, peak, bandwidth = map(Fraction, row)
-        compute_s, memory_s, name = flops / peak, size / bandwidth, calls.bound_call(row)
-        least = f"least seconds from {name}"
-        expected[f"intensity from {name}"] = np.array(float(flops / size))
-        if flops:
-            expected |= likely(f"intensity from {name}", {"these are bytes per FLOP": float(size / flops)})
-        expected[least] = np.array(float(max(compute_s, memory_s)))
-        expected |= likely(
-            least,
-            {
-                "both times were added": float(compute_s + memory_s),
-                "this is the shorter of two": float(min(compute_s, memory_s)),
-            },
-        )
-        expected[f"limit from {name}"] = encode_text("memory" if memory_s > compute_s else "compute")
-    return expected
-
-
-def _bound_shown(arrays: Arrays) -> str:
-    return "\n".join(map(calls.bound_call, arrays["works"].tolist()))
+def _sized(
+    name: str, sizes: Mapping[str, Sequence[tuple[int, int]]], *, least: bool = False, hidden: bool = False
+) -> Case:
+    """A case of operations, each with the ranges that its sizes are drawn from, bytes an element apart."""
+    return Case(name, {"sizes": sizes, "least": least}, hidden=hidden)
 
 
 CHECKS = (
@@ -243,13 +207,27 @@ CHECKS = (
         title="FLOPs and least bytes of operations",
         points=12,
         cases=(
-            Case("elementwise operations", {"elementwise": [(1, 60), (1, 4), (1, 9)]}),
-            Case("softmax", {"softmax": [(2, 9), (2, 20)]}),
-            Case("layer norm", {"layer_norm": [(2, 9), (2, 20)]}),
-            Case("matrix products", {"matmul": [(2, 9), (2, 9), (2, 9)]}),
-            Case("attention of one new token", {"decode_attention": [(2, 4), (2, 9), (2, 4), (2, 4), (2, 6)]}),
-            Case("products of more than a float counts", {"matmul": [(2**20, 3 * 2**19)] * 3}),
-            Case(
+            _sized("elementwise operations", {"elementwise": [(1, 60), (1, 4), (1, 9)]}),
+            _sized("softmax", {"softmax": [(2, 9), (2, 20)]}),
+            _sized("layer norm", {"layer_norm": [(2, 9), (2, 20)]}),
+            _sized("matrix products", {"matmul": [(2, 9), (2, 9), (2, 9)]}),
+            _sized("attention of one new token", {"decode_attention": [(2, 4), (2, 9), (2, 4), (2, 4), (2, 6)]}),
+            _sized(
+                "each number in turn at its least",
+                {
+                    "elementwise": [(2, 60), (2, 4), (2, 9)],
+                    "softmax": [(2, 9), (2, 20)],
+                    "layer_norm": [(2, 9), (2, 20)],
+                    "matmul": [(2, 9), (2, 9), (2, 9)],
+                    "decode_attention": [(2, 4), (2, 9), (2, 4), (2, 4), (2, 6)],
+                },
+                least=True,
+            ),
+            _sized(
+                "more than a float counts, or 64 bits",
+                {"elementwise": [(2**60, 2**61), (8, 12), (8, 12)], "matmul": [(2**21, 3 * 2**20)] * 3},
+            ),
+            _sized(
                 "one of each",
                 {
                     name: [(1, 7)] * (5 if name == "decode_attention" else 3)
@@ -257,7 +235,7 @@ CHECKS = (
                 },
                 hidden=True,
             ),
-            Case(
+            _sized(
                 "sizes of real models",
                 {
                     "elementwise": [(2**30, 2**31), (2, 5), (3, 9)],
@@ -268,8 +246,7 @@ CHECKS = (
                 },
                 hidden=True,
             ),
-            Case("nothing is read", {"elementwise": [(2, 60), (0, 1), (1, 9)]}, hidden=True),
-            Case("equal sizes", {"matmul": [(6, 7)] * 3, "softmax": [(6, 7)] * 2}, hidden=True),
+            _sized("equal sizes", {"matmul": [(6, 7)] * 3, "softmax": [(6, 7)] * 2}, hidden=True),
         ),
         inputs=_work_inputs,
         run=calls.work,
@@ -281,29 +258,5 @@ CHECKS = (
         "sum of n numbers n of them. Bytes: each array that comes in or goes out once, what rows or heads share once "
         "for all of them; what stays on the chip, not at all.",
         uses=("elementwise_work", "softmax_work", "layer_norm_work", "matmul_work", "decode_attention_work"),
-    ),
-    Check(
-        name="bound",
-        title="Intensity, least time and what limits",
-        points=6,
-        cases=(
-            Case("short of bytes", {"side": "left"}),
-            Case("short of FLOPs", {"side": "right"}),
-            Case("on the ridge", {"side": "ridge", "devices": (("H100", "bf16"), ("A100 80GB", "fp16"))}),
-            Case("copies", {"side": "a copy"}),
-            Case("hardly short of bytes", {"side": "just left"}),
-            Case("hardly short of FLOPs", {"side": "just right"}, hidden=True),
-            Case("other devices, short of bytes", {"side": "left", "devices": HIDDEN_DEVICES}, hidden=True),
-            Case("other devices, short of FLOPs", {"side": "right", "devices": HIDDEN_DEVICES}, hidden=True),
-        ),
-        inputs=_bound_inputs,
-        run=calls.bound,
-        describe=_bound_shown,
-        expect=_bound_expect,
-        compare=agree,
-        pointer="Put the device's two limits on paper: how long does each take for this work alone?",
-        hint="Two times: FLOPs at the peak, bytes at the bandwidth. Both go on at once, so the work takes as long as "
-        "one of them, not as both. What does the task say where they are equal?",
-        uses=("bound",),
     ),
 )

@@ -33,15 +33,26 @@ def sectors(artifact: Any, arrays: Arrays) -> Arrays:
     """Sectors of each request, of the bytes a lane that go with it."""
     found = {}
     for i, (row, size_bytes) in enumerate(zip(arrays["requests"], arrays["size_bytes"].tolist(), strict=True)):
-        name = sectors_call(i, size_bytes)
-        found[name] = whole(name, artifact.sectors_touched(lanes(row), size_bytes))
+        name, addresses = sectors_call(i, size_bytes), lanes(row)
+        found[name] = whole(name, artifact.sectors_touched(addresses, size_bytes))
+        _refuse_changed(name, addresses, row)
     return found
 
 
 def passes(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `bank_passes` for each request: its passes."""
-    requests = enumerate(arrays["requests"])
-    return {passes_call(i): whole(passes_call(i), artifact.bank_passes(lanes(row))) for i, row in requests}
+    found = {}
+    for i, row in enumerate(arrays["requests"]):
+        name, addresses = passes_call(i), lanes(row)
+        found[name] = whole(name, artifact.bank_passes(addresses))
+        _refuse_changed(name, addresses, row)
+    return found
+
+
+def _refuse_changed(name: str, addresses: list[int], row: np.ndarray) -> None:
+    """Raise `InputError` where a call has changed the list that it was given."""
+    if addresses != lanes(row):
+        raise InputError(f"the list that was passed in is changed by {name}", expected="as it was, in its order")
 
 
 def held_call(kernel: Sequence[int]) -> str:
@@ -65,15 +76,15 @@ def held(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def in_flight(artifact: Any, arrays: Arrays) -> Arrays:
-    """Bytes in flight, and the warps of a multiprocessor that it takes."""
+    """Bytes in flight, and the warps of each of so many multiprocessors that it takes."""
     rates = float(arrays["bytes_per_s"]), float(arrays["latency_s"])
     found = {"bytes_in_flight": number("bytes_in_flight", artifact.bytes_in_flight(*rates))}
-    for lane_bytes, loads in arrays["waiting"].tolist():
-        name = needed_call(lane_bytes, loads)
-        found[name] = whole(name, artifact.warps_needed(*rates, int(arrays["units"]), lane_bytes, loads=loads))
+    for units, lane_bytes, loads in arrays["waiting"].tolist():
+        name = needed_call(units, lane_bytes, loads)
+        found[name] = whole(name, artifact.warps_needed(*rates, units, lane_bytes, loads=loads))
     return found
 
 
-def needed_call(lane_bytes: int, loads: int) -> str:
+def needed_call(units: int, lane_bytes: int, loads: int) -> str:
     """A call of `warps_needed` as code."""
-    return f"warps_needed(bytes_per_s, latency_s, units, {lane_bytes}, loads={loads})"
+    return f"warps_needed(bytes_per_s, latency_s, {units}, {lane_bytes}, loads={loads})"

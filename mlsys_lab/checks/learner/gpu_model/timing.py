@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -64,25 +65,32 @@ def fit(artifact: Any, arrays: Arrays) -> Arrays:
     return {OVERHEAD: number(OVERHEAD, overhead_s), BANDWIDTH: number(BANDWIDTH, bytes_per_s)}
 
 
+def machines(arrays: Arrays) -> Iterator[tuple[list[float], str]]:
+    """Each machine of a case: its three numbers, and the variable that it is in a call as code."""
+    for i, numbers in enumerate(arrays["machines"].tolist()):
+        yield numbers, f"machine_{i}" if i else "machine"
+
+
 def regime(artifact: Any, arrays: Arrays) -> Arrays:
-    """The least time of every piece of work, what binds it, and the share of its time that this explains."""
-    machine = artifact.Machine(*arrays["machine"].tolist())
+    """On each machine the least time of every piece of work, what binds it, and the share that this explains."""
     found: dict[str, np.ndarray] = {}
-    for time_s, flops, size_bytes in arrays["works"].tolist():
-        least = predict_call(flops, size_bytes)
-        found[least] = number(least, artifact.predict_s(flops, size_bytes, machine))
-        name = regime_call(time_s, flops, size_bytes)
-        binds, share = parts(name, artifact.regime(time_s, flops, size_bytes, machine), "binds", "share")
-        found[f"what binds, from {name}"] = word(name, binds, BOUNDS)
-        found[f"share from {name}"] = number(f"share from {name}", share)
+    for numbers, called in machines(arrays):
+        machine = artifact.Machine(*numbers)
+        for time_s, flops, size_bytes in arrays["works"].tolist():
+            least = predict_call(flops, size_bytes, called)
+            found[least] = number(least, artifact.predict_s(flops, size_bytes, machine))
+            name = regime_call(time_s, flops, size_bytes, called)
+            binds, share = parts(name, artifact.regime(time_s, flops, size_bytes, machine), "binds", "share")
+            found[f"what binds, from {name}"] = word(name, binds, BOUNDS)
+            found[f"share from {name}"] = number(f"share from {name}", share)
     return found
 
 
-def predict_call(flops: float, size_bytes: float) -> str:
-    """A call of `predict_s` as code."""
-    return f"predict_s({write_number(flops)}, {write_number(size_bytes)}, machine)"
+def predict_call(flops: float, size_bytes: float, machine: str) -> str:
+    """A call of `predict_s` as code; `machine` is a variable."""
+    return f"predict_s({write_number(flops)}, {write_number(size_bytes)}, {machine})"
 
 
-def regime_call(time_s: float, flops: float, size_bytes: float) -> str:
-    """A call of `regime` as code."""
-    return f"regime({write_number(time_s)}, {write_number(flops)}, {write_number(size_bytes)}, machine)"
+def regime_call(time_s: float, flops: float, size_bytes: float, machine: str) -> str:
+    """A call of `regime` as code; `machine` is a variable."""
+    return f"regime({write_number(time_s)}, {write_number(flops)}, {write_number(size_bytes)}, {machine})"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.checks.learner.values import number, parts, whole, word, write_number
+from mlsys_lab.checks.learner.values import count, number, parts, word, write_number
 
 OPERATIONS = ("elementwise", "softmax", "layer_norm", "matmul", "decode_attention")
 """What work is counted of; a case's array of this name has a row for each call: its sizes, then bytes an element."""
@@ -30,8 +30,8 @@ def work(artifact: Any, arrays: Arrays) -> Arrays:
         function = f"{operation}_work"
         got = getattr(artifact, function)(*sizes, element_bytes=element_bytes)
         flops, size_bytes = parts(name, got, "FLOPs", "bytes")
-        found[f"FLOPs of {name}"] = whole(f"FLOPs of {name}", flops)
-        found[f"bytes of {name}"] = whole(f"bytes of {name}", size_bytes)
+        found[f"FLOPs of {name}"] = count(f"FLOPs of {name}", flops)
+        found[f"bytes of {name}"] = count(f"bytes of {name}", size_bytes)
     return found
 
 
