@@ -39,6 +39,14 @@ def test_the_first_wrong_answer_is_told(wrong: Arrays, told: Mismatch) -> None:
     assert agree(RIGHT | wrong, RIGHT | MISTAKES) == told
 
 
+def test_a_mistake_is_told_of_a_count_that_crosses_as_a_text() -> None:
+    right = {"FLOPs": word(str(2**70))}
+    known = right | likely("FLOPs", {"a multiply-add is two": 2**69})
+    assert agree(right, known) is None
+    told = Mismatch("`FLOPs` is wrong: a multiply-add is two", str(2**69), str(2**70))
+    assert agree({"FLOPs": word(str(2**69))}, known) == told
+
+
 def test_an_answer_that_is_missing_is_named() -> None:
     assert agree({}, RIGHT | MISTAKES) == Mismatch("`bytes` is missing", "nothing", "bytes")
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlsys_lab.checks.deciding.traced import agree, allow_at_most
+from mlsys_lab.checks.deciding.traced import agree, allow_at_most, describe_launch
 from mlsys_lab.checks.learner.findings import LAUNCHES
 from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.checks.learner.trees import flatten
@@ -99,3 +99,10 @@ def test_nan_is_told_by_the_first_place_that_has_it() -> None:
 def test_too_much_is_told_with_its_number_and_line(changes: Arrays, message: str) -> None:
     assert said(changes).startswith(message)
     assert said(changes, VALUES) == "passed", "counts are looked at only where something is said of them"
+
+
+def test_arrays_are_made_anew_but_for_those_whose_zeros_matter() -> None:
+    arrays = {"x": np.array([0.0, 1.0], np.float32), "s": np.array([2.0], np.float32)}
+    fresh, exact = (describe_launch("k", "32", len, "y", "2", zeros_matter=zeros)(arrays) for zeros in (False, True))
+    assert "given" not in fresh
+    assert exact.splitlines()[:2] == ['x = given["x"]', "s = np.random.default_rng(0).standard_normal(1, np.float32)"]
