@@ -193,7 +193,7 @@ for name in ("T4", "A100 80GB", "H100"):
 #
 # which is linear in the unknowns $o$ and $1 / \beta$. Every call counts, also one of size 0, which moves nothing. And
 # whatever is least counts: where times rise faster than sizes, $o$ comes out below 0, and where times fall, $\beta$
-# does, and says that such a line is no model of them.
+# does; either says that a line is no model of them.
 #
 # **Size:** about 9 and 3 lines. **Cost:** with m sizes, a least-squares problem of m rows and 2 columns.
 
@@ -298,7 +298,7 @@ class Machine:
 # not their sum.
 #
 # **3a.** `predict_s(flops, size_bytes, machine)`: that bound, in seconds. Again a copy has 0 FLOPs, and bytes are more
-# than 0. An overhead may come out of a fit below 0; it is then one of the three as it is.
+# than 0. An overhead below 0, as a fit may give, is one of the three as it is.
 #
 # **3b.** `regime(time_s, flops, size_bytes, machine)`: an operation was measured to take `time_s`. Give what binds it,
 # and the share of its time which that explains, bound over time; above one, if a cache made it faster than the model
@@ -432,7 +432,7 @@ show(figure, alt="This machine's roofline, measured, and eight operations below 
 # **4a. Sectors.** Global memory comes in sectors of 32 bytes: bytes 0 to 31, 32 to 63, and so on. A request costs as
 # many sectors as its lanes touch, each counted once however many lanes share it. `sectors_touched(addresses,
 # size_bytes)`: `addresses` has the first byte of each lane that takes part (others are masked off), and each lane asks
-# for `size_bytes` bytes, 16 at most, which may reach into the next sector. Memory is large, and 0 an address as others.
+# for `size_bytes` bytes, 16 at most, which may reach into the next sector. Address 0 is one like others.
 #
 # **4b. Banks.** Shared memory has 32 banks. Words of 4 bytes go to the banks in turn: word 0 to bank 0, word 31 to bank
 # 31, word 32 to bank 0 again. In one pass each bank serves one word, to all lanes that want it.
@@ -636,11 +636,11 @@ def mixed_by_lane(x, c, y):
 
 # %% [markdown]
 # **Write** `mixed`, which does the same, launched as `mixed[n // THREADS, THREADS](x, c, y)` for n a multiple of
-# THREADS, so that all 32 lanes of a warp take part in every request to memory. It does so for all finite numbers whose
-# polynomial is finite on the way, too; c has at least one. A kernel may use arithmetic, `if`, `for` over `range`,
-# `max`, `min`, `abs`, `float32` and its own variables, nothing else of Python. `cuda.grid(1)` is the thread's number in
-# the launch, `cuda.threadIdx.x` its number in its block, `cuda.blockIdx.x` the number of the block; 32 threads in a row
-# are a warp. Which element a thread takes is yours to say; each block keeps to its own THREADS elements, from
+# THREADS, so that all 32 lanes of a warp take part in every request to memory. Numbers are finite, as are polynomials
+# of them; `c` holds at least one. A kernel may use arithmetic, `if`, `for` over `range`, `max`, `min`, `abs`, number
+# types such as `float32`, and its own variables, nothing else of Python. `cuda.grid(1)` is the thread's number in the
+# launch, `cuda.threadIdx.x` its number in its block, `cuda.blockIdx.x` the number of the block; 32 threads in a row are
+# a warp. Which element a thread takes is yours to say; each block keeps to its own THREADS elements, those from
 # `cuda.blockIdx.x * THREADS` on. Do no more work than before: each element is loaded once and stored once, and
 # coefficients are loaded for elements at odd places only. (A branch that falls *between* warps costs nothing.)
 #

@@ -176,7 +176,10 @@ CHECKS = (
             ),
             Case(
                 "each number in turn at its least",
-                {"device": "H100", "kernels": [(200, 72, 9000), (1, 72, 9000), (200, 1, 9000), (200, 72, 0)]},
+                {
+                    "unit": (24, 16, 4 * 1024, 12 * 1024),
+                    "kernels": [(100, 8, 9000), (1, 8, 9000), (100, 1, 9000), (100, 8, 0), (100, 1, 0), (1, 1, 0)],
+                },
                 hidden=True,
             ),
             Case("any", {"device": "H100", "drawn": 8}, hidden=True),
