@@ -131,10 +131,11 @@ class Sequences:
 #
 # `update(layer, sequence, k, v)` keeps keys and values (K, T, H) of new tokens **after** the `length(sequence)` that
 # are kept already, and returns all of them in order: keys (K, S, H), values (K, S, H) and the positions at which they
-# stand, (S,) integers (`torch.int64`), with S = length + T. It is called for one layer after the other, and `advance`
-# only when all layers are done: so `update` changes no length, and a pass that fails is not counted but made again.
-# What lies behind `length`, in the same row, is somebody else's or has been taken back. The caller uses the memory of
-# `k` and `v` for something else; what you return may be a view, but has to last until `advance`.
+# stand, (S,) integers (`torch.int64`), with S = length + T, which is `capacity` at most. It is called for one layer
+# after the other, and `advance` only when all layers are done: so `update` changes no length, and a pass that fails is
+# not counted. It is made again, or another one, and the sequence may be cut or dropped before that. What lies behind
+# `length`, in the same row, is somebody else's or has been taken back. The caller uses the memory of `k` and `v` for
+# something else; what you return may be a view, but has to last until `advance`, or the pass after one that failed.
 #
 # **Size:** about 5 and 7 lines. **Cost:** $2KTH$ numbers written a layer. (To join old and new to a new array at each
 # token is shorter, and copies everything kept, each time.)
@@ -183,12 +184,13 @@ check("cache")
 # What keeps sequences apart is attention only.
 #
 # **2a.** `pack(cache, new)`, with `new` the tokens by sequence, in the order in which they are to lie: tokens (1, Q),
-# positions (1, Q), and the places (R,) in the row at which each sequence's part ends: only there are logits needed.
-# All three are integers (`torch.int64`).
+# positions (1, Q), and where in the row the last token of each sequence's part lies, (R,): only there are logits
+# needed. All three are integers (`torch.int64`). There is a part at least, and each has a token at least.
 #
 # **2b.** `visible(queries, keys)`: which keys each query may see, from the positions of both, (T,) and (S,): a
 # boolean mask (T, S). A token sees itself and all before it. Both can come in any order, with gaps, and some keys may
-# stand behind every query.
+# stand behind every query. Compare positions as the integers (`torch.int64`) that they are: floats do not tell large
+# ones apart.
 #
 # **Size:** about 4 and 1 lines. **Cost:** nothing beside a pass.
 
@@ -196,7 +198,7 @@ check("cache")
 # %% nbgrader={"solution": true, "grade_id": "task-2-positions"}
 #| export
 def pack(cache: Sequences, new: Mapping[int, Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Tokens (1, Q), positions (1, Q), and where each sequence's part ends, (R,). About 4 lines."""
+    """Tokens (1, Q), positions (1, Q), and where each part's last token lies in the row, (R,). About 4 lines."""
     ### BEGIN SOLUTION
     tokens = [token for part in new.values() for token in part]
     positions = [cache.length(sequence) + i for sequence, part in new.items() for i in range(len(part))]
@@ -225,12 +227,13 @@ check("visible")
 #
 # **3a.** `attend(q, keys, values, mask)`: attention of one sequence's new tokens, every head with keys of its own (N
 # = K): scores $q \cdot k / \sqrt H$, a softmax over the keys that the mask lets a query see, their mean of the
-# values. In the dtype of `q`.
+# values. The result has the dtype of `q`, keys and values. Every query sees a key, and all numbers are finite.
 #
 # **3b.** `extend(model, cache, new)`: feed sequences their new tokens, **all in one pass**, and return the logits
 # after each one's last token, (R, V), in the order of `new`; with `every_token`, those after each new token, (Q, V).
-# Sequences have different lengths, and get different numbers of tokens. Use `torch.no_grad()`, and leave the model and
-# what you are given as they were. A pass that fails, at whatever place, counts no token in.
+# (Other logits may be worked out, and left out.) Sequences have different lengths, and get different numbers of tokens.
+# Use `torch.no_grad()` or what does the same, and leave the model and what you are given as they were. If the model's
+# pass fails, at whatever place, no token is counted in.
 #
 # In each layer, `attend(layer, q, k, v)` gets q (1, N, Q, H), k and v (1, K, Q, H) of all sequences. Cut them into
 # parts, one for each sequence, keep the part's keys and values, let its queries look at what the cache gives back,
@@ -310,12 +313,12 @@ check("extend")
 #
 # **4a.** `prefill(model, cache, sequence, prompt, chunk)`: feed what the cache does not hold of the prompt, in passes
 # of `chunk` tokens, the last one shorter if need be, and return the logits after the prompt, (V,). The first
-# `cache.length(sequence)` tokens of the prompt are in the cache.
+# `cache.length(sequence)` tokens of the prompt are in the cache, and no others. A prompt has a token at least.
 #
 # **4b.** `generate(model, cache, prompt, count, chunk)`: `count` ≥ 1 tokens that follow the prompt, each the
-# likeliest one (greedy), as a list. Start a sequence with the prompt, whose beginning the cache may hold, and drop it
-# in the end; others may be in the cache, and stay as they are. The last token is not fed: nobody asks what comes after
-# it.
+# likeliest one (greedy; of equals any), as a list. Start a sequence with the prompt, whose beginning the cache may
+# hold, and drop it when all are written; others may be in the cache, and stay as they are. The last token is not fed,
+# for nobody asks what comes after it: so prompt and tokens together can be one more than `model.config.context`.
 #
 # **Predict first.** How many passes does it take to read 100 tokens in chunks of 32 and to write 10?
 
@@ -455,12 +458,12 @@ for c in (preset(name) for name in ("llama2-7b", "llama2-70b", "llama3-8b", "lla
 #
 # **6a.** `in_window(queries, keys, window)`: as `visible`, for a model with a window.
 #
-# **6b.** `SlidingWindow(model, sequences=…, chunk=…)`, for passes of up to `chunk` tokens of a sequence. How many
-# slots does a ring need? A pass first keeps all its tokens, and its *first* token still wants to see what is `window`
-# − 1 back. `update` is as in Task 1, but it returns only what some token of this pass can see: the last `window` − 1
-# tokens kept before, or fewer if there are not so many, and the new ones, with their positions, in any order. Tokens
-# can be taken back (`truncate`), as many as the last pass brought. Here a long text must not take more memory than a
-# short one.
+# **6b.** `SlidingWindow(model, sequences=…, chunk=…)`, for a model that has a `model.window`, and passes of up to
+# `chunk` tokens of a sequence. How many slots does a ring need? A pass first keeps all its tokens, and its *first*
+# token still wants to see what is `window` − 1 back. `update` is as in Task 1, but it returns only what some token of
+# this pass can see: the last `window` − 1 tokens kept before, or fewer if there are not so many, and the new ones,
+# with their positions, in any order. Tokens can be taken back (`truncate`) right after a pass, in all as many as it
+# brought. Here a long text must not take more memory than a short one.
 #
 # **Size:** about 2, 3 and 8 lines. **Cost:** window − 1 + T keys read, however long the text.
 
@@ -517,26 +520,27 @@ check("windowed")
 #
 # *About 30 minutes.*
 #
-# A step is a list of **parts**, one for each sequence: (new tokens, tokens kept before). [(1, 100), (1, 40)] decodes
-# two sequences, [(256, 512)] feeds a chunk, [(5, 100)] checks four drafted tokens. What does a step compute, and what
-# must it read at the least? For a model with rotary positions, RMS norms, SwiGLU and no biases, tied or not:
+# A step is a list of one or more **parts**, one for each sequence: (new tokens, at least one, and tokens kept before).
+# [(1, 100), (1, 40)] decodes two sequences, [(256, 512)] feeds a chunk, [(5, 100)] checks four drafted tokens. What
+# does a step compute, and what must it read at the least? For a model with rotary positions, RMS norms, SwiGLU and no
+# biases, tied or not:
 #
 # - **FLOPs.** Every matrix of the blocks multiplies each new token, the head (V, D) only the last of each part: 2
 #   FLOPs a weight. Scores and mixed values: 4·N·H in each layer for each pair of a query and a key that it sees.
 #   Nothing else.
-# - **Bytes.** All weights once, but for the embedding table, in which tokens are only looked up (unless the head is
-#   the same table). Of the cache, in each layer and part, keys and values of all tokens that one of the part's
-#   queries sees, the new ones included. Each number has `element_bytes` bytes.
+# - **Bytes.** All weights once, those of the norms too, but for the embedding table, in which tokens are only looked
+#   up (unless the head is the same table). Of the cache, in each layer and part, keys and values of all tokens that
+#   one of the part's queries sees, the new ones included. Each number has `element_bytes` bytes.
 #
 # With a `window`, a query sees its own token and the `window` − 1 before it; None is no window.
 #
-# **7a.** `step_work(config, parts, window, element_bytes)`: FLOPs and bytes, as integers. `arithmetic` is lab 05:
-# yours, if you have handed it in. Its `count_parameters(config)` counts all parameters: the blocks' matrices are what
-# is left of them without the tables and the norms, of which each block has two of D weights, and the end of the model
-# one.
+# **7a.** `step_work(config, parts, window, element_bytes)`: FLOPs and bytes, as integers, exact however large.
+# `arithmetic` is lab 05: yours, if you have handed it in. Its `count_parameters(config)` counts all parameters: the
+# blocks' matrices are what is left of them without the tables and the norms, of which each block has two of D
+# weights, and the end of the model one.
 #
 # **7b.** `predict_step_s(config, parts, machine, window, element_bytes)`: the seconds that the slower of the two
-# takes, and which one binds, `"compute"` or `"memory"`.
+# takes, and which one binds, `"compute"` or `"memory"` (either, where both take as long).
 #
 # **Size:** about 10 and 3 lines. **Cost:** none; that is the point.
 
@@ -683,15 +687,16 @@ show(figure, alt="Milliseconds of five kinds of step, predicted by the bound and
 # *exactly* as if the model had written it alone (Leviathan et al. 2023, algorithm 1).
 #
 # Draft i, token $x_i$, was drawn from $q_i$ (`proposed`, (k, V)). The model wants $p_i$ there (`wanted`, (k + 1, V):
-# one row more, for the place after the last draft; k may be 0: nothing was drafted). With a number $u_i$ from [0, 1),
-# the draft stays if $u_i \, q_i(x_i) < p_i(x_i)$: always, if the model likes it better than the drafter did. The
-# first draft that does not stay ends them; in its place comes a token drawn from what $p$ has **beyond** $q$: $\max(0,
-# p_i - q_i)$, scaled up to add to 1. If all stay, the pass has given $p_{k+1}$ as well: a **bonus** token is drawn from
-# that.
+# one row more, for the place after the last draft; k may be 0: nothing was drafted). Rows of both add to 1, but for
+# rounding. With a number $u_i$ from [0, 1), the draft stays if $u_i \, q_i(x_i) < p_i(x_i)$: always, if the model likes
+# it better than the drafter did. The first draft that does not stay ends them; in its place comes a token drawn from
+# what $p$ has **beyond** $q$: $\max(0, p_i - q_i)$, scaled up to add to 1. If all stay, the pass has given $p_{k+1}$ as
+# well: a **bonus** token is drawn from that.
 #
 # To draw from weights $w$ with a number $u$: the first token at which the running sum of $w$ is **more** than $u$
-# times the sum of all. (So a token without weight is never drawn, and $w$ need not add to 1.) Draws are made from the
-# *last* of the `uniforms`, (k + 1,). Where rounding leaves nothing beyond, draw from $p_i$.
+# times the sum of all. (So a token without weight is never drawn, and what is beyond need not be scaled up first. In
+# which order you add is left to you.) Draws are made from the *last* of the `uniforms`, (k + 1,). Where rounding leaves
+# nothing at all beyond, only zeros, draw from $p_i$.
 #
 # **8a.** `accept(drafts, proposed, wanted, uniforms)`: how many drafts stay, and the token that follows them.
 #

@@ -9,6 +9,9 @@ from mlsys_lab.checks.deciding.kv_cache.oracle import mix
 from mlsys_lab.checks.learner.kv_cache import caches as calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 
+FAR = 2**53
+"""From here on not even floats of 64 bits tell whole numbers apart."""
+
 
 def _draw_places(rng: np.random.Generator, case: Case) -> Arrays:
     """Positions of new tokens or of those that the case names, and of the keys, in disorder where it says so."""
@@ -22,8 +25,9 @@ def _draw_places(rng: np.random.Generator, case: Case) -> Arrays:
 
 
 def _expect_mask(arrays: Arrays) -> Arrays:
-    window = int(arrays["window"]) if "window" in arrays else len(arrays["keys"]) + 1
-    seen = [[key in range(query - window + 1, query + 1) for key in arrays["keys"]] for query in arrays["queries"]]
+    queries, keys = arrays["queries"].tolist(), arrays["keys"].tolist()
+    window = int(arrays["window"]) if "window" in arrays else max(queries) + 1
+    seen = [[query - window < key <= query for key in keys] for query in queries]
     return {"mask": np.array(seen, dtype=bool)}
 
 
@@ -44,6 +48,8 @@ def _draw_attention(rng: np.random.Generator, case: Case) -> Arrays:
         drawn |= {"q": -3e4 * np.abs(drawn["q"]), "keys": np.abs(drawn["keys"])}
         drawn["keys"][:, 0] *= 1e-3
         mask[:-1, 0] = False
+    if p.get("zeros"):  # scores that are 0 of what is seen: of one query all, of the others one
+        drawn["q"][:, 0] = drawn["keys"][:, -1] = 0.0
     return {name: x.astype(p.get("dtype", "float64")) for name, x in drawn.items()} | {"mask": mask}
 
 
@@ -66,9 +72,13 @@ ATTENTION = (
         cases=(
             Case("a chunk, keys in disorder", {"past": 7, "new": 4, "disorder": True}),
             Case("a prompt", {"past": 0, "new": 4}),
+            Case("the first token", {"past": 0, "new": 1}),
             Case("one token", {"past": 6, "new": 1}),
             Case("a chunk", {"past": 5, "new": 3}),
             Case("keys in disorder, the first of them gone", {"past": 6, "new": 3, "first": 2, "disorder": True}),
+            Case(
+                "positions that floats do not tell apart", {"past": FAR + 4, "new": 3, "first": FAR, "disorder": True}
+            ),
             Case("queries that are not neighbours", {"past": 6, "new": 4, "queries": (7, 2, 9)}),
             Case("one token, and keys behind it", {"past": 3, "new": 5, "queries": (4,), "disorder": True}),
             Case("many", {"past": 23, "new": 17, "disorder": True}, hidden=True),
@@ -93,7 +103,10 @@ ATTENTION = (
             Case("large scores", {"N": 2, "T": 3, "S": 6, "size": 300.0}),
             Case("scores far below 0", {"N": 3, "T": 5, "S": 8, "any": True, "below": True}),
             Case("one token, a mask with holes", {"N": 2, "T": 1, "S": 9, "any": True}),
+            Case("a query and a key of zeros", {"N": 2, "T": 3, "S": 6, "any": True, "zeros": True}),
             Case("one key", {"N": 4, "T": 1, "S": 1}),
+            Case("one head", {"N": 1, "T": 3, "S": 5}),
+            Case("heads of one number", {"N": 2, "T": 3, "S": 4, "H": 1}),
             Case("single precision, heads of 16", {"N": 2, "T": 3, "S": 8, "H": 16, "dtype": "float32"}),
             Case("many", {"N": 5, "T": 13, "S": 31, "H": 10, "any": True}, hidden=True),
         ),
@@ -117,7 +130,10 @@ SHARED = (
             Case("two heads of keys for six", {"N": 6, "K": 2, "T": 3, "S": 7}),
             Case("multi-query", {"N": 4, "K": 1, "T": 2, "S": 5}),
             Case("every head its own", {"N": 3, "K": 3, "T": 4, "S": 4}),
-            Case("one token", {"N": 8, "K": 4, "T": 1, "S": 6}),
+            Case("one head", {"N": 1, "K": 1, "T": 3, "S": 5}),
+            Case("one token, heads of one number", {"N": 8, "K": 4, "T": 1, "S": 6, "H": 1}),
+            Case("scores far below 0", {"N": 4, "K": 2, "T": 3, "S": 8, "any": True, "below": True}),
+            Case("a query and a key of zeros", {"N": 6, "K": 3, "T": 2, "S": 5, "any": True, "zeros": True}),
             Case("one token, a mask with holes", {"N": 4, "K": 2, "T": 1, "S": 9, "any": True}),
             Case("holes, single precision", {"N": 4, "K": 2, "T": 5, "S": 6, "any": True, "dtype": "float32"}),
             Case("many", {"N": 12, "K": 3, "T": 7, "S": 19, "any": True}, hidden=True),
@@ -138,10 +154,16 @@ SHARED = (
         points=4,
         cases=(
             Case("a chunk, keys in disorder", {"past": 8, "new": 3, "window": 4, "disorder": True}),
+            Case("the first token", {"past": 0, "new": 1, "window": 3}),
             Case("one token", {"past": 8, "new": 1, "window": 3}),
             Case("a chunk", {"past": 6, "new": 4, "window": 3}),
             Case("a window of one token", {"past": 2, "new": 3, "window": 1}),
             Case("a window longer than the text", {"past": 1, "new": 3, "window": 9}),
+            Case("a window longer than any text", {"past": 2, "new": 2, "window": FAR}),
+            Case(
+                "positions that floats do not tell apart",
+                {"past": FAR + 6, "new": 3, "first": FAR, "window": 4, "disorder": True},
+            ),
             Case("the first keys are gone", {"past": 7, "new": 3, "window": 4, "first": 3, "disorder": True}),
             Case("queries that are not neighbours", {"past": 6, "new": 4, "queries": (8, 3, 9), "window": 3}),
             Case("one token, and keys behind it", {"past": 3, "new": 5, "queries": (5,), "window": 2}),

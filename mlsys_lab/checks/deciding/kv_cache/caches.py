@@ -81,21 +81,18 @@ def _code_of_updates(arrays: Arrays) -> str:
         script.lines += [f"cache.update({layer}, {s}, k[{layer}, {at}], v[{layer}, {at}])" for layer, s, at in updates]
         script.lines += [f"cache.advance({script.name(sequence)}, {count})" for sequence, count in new.items()]
         if not fed and "between" in arrays:
-            script.lines += _code_between(arrays, made, new[0])
+            script.lines += _code_between(arrays, made, updates)
         fed = int(ends[-1])
     return "\n".join(script.lines)
 
 
-def _code_between(arrays: Arrays, made: str, count: int) -> list[str]:
-    """What comes between the first step and the next."""
-    cache, begun = ("other", [f"other = {made}", "other.start()"]) if arrays["between"] == OTHER else ("cache", [])
-    new = f":, :{count}"
-    layers = range(len(arrays["k"]))
-    return [
-        "# between",
-        *begun,
-        *(f"{cache}.update({layer}, 0, -k[{layer}, {new}], -v[{layer}, {new}])" for layer in layers),
-    ]
+def _code_between(arrays: Arrays, made: str, updates: list[tuple[int, str, str]]) -> list[str]:
+    """What comes between the first step, of these updates (layer, sequence, slice), and the next."""
+    cache, begun = "cache", []
+    if arrays["between"] == OTHER:
+        cache, begun = "other", [f"other = {made}", *["other.start()"] * len({s for _, s, _ in updates})]
+    again = (f"{cache}.update({layer}, {s}, -k[{layer}, {at}], -v[{layer}, {at}])" for layer, s, at in updates)
+    return ["# between", *begun, *again]
 
 
 CACHE = (
@@ -113,8 +110,14 @@ CACHE = (
                 {"plan": "++ 42 1- 1+ 11 02 -1 +1 31", "capacity": 7, "sequences": 2},
             ),
             Case("a pass that failed is made again", {"plan": "++ 21 31 12", "capacity": 7, "between": FAILED}),
+            Case(
+                "after a pass that failed one is cut, one dropped",
+                {"plan": "+++ 321 b-0 0+0 221 113", "capacity": 7, "between": FAILED},
+            ),
             Case("another cache is filled", {"plan": "+ 3 1", "capacity": 5, "between": OTHER}),
             Case("four layers", {"plan": "++ 21 12", "capacity": 4, "n_layers": 4, "kv_heads": 2}),
+            Case("one layer", {"plan": "++ 21 12", "capacity": 3, "n_layers": 1}),
+            Case("room for one token each", {"plan": "+++ 110 001", "capacity": 1}),
             Case("a text longer than the context", {"plan": "+" + 8 * " 9", "capacity": 72, "kv_heads": 1, "told": 8}),
             Case("room for long texts, one head of keys", {"plan": "+ 2 1", "capacity": 8192, "kv_heads": 1}),
             Case("numbers of single precision", {"plan": "+ 3 2", "capacity": 5, "dtype": "float32"}),
@@ -150,6 +153,11 @@ RING = (
             Case("a window longer than the text", {"plan": "+ 3 2", "window": 7, "chunk": 4}),
             Case("tokens are taken back", {"plan": "+ 4 4 f 3 4 i 2", "window": 4, "chunk": 4, "kv_heads": 1}),
             Case("a row is used again", {"plan": "+ 3 3 - + 2 2", "window": 4, "chunk": 3, "sequences": 1}),
+            Case(
+                "after a pass that failed one goes on, one is dropped",
+                {"plan": "++ 32 0- 0+ 31 23", "window": 4, "chunk": 3, "between": FAILED},
+            ),
+            Case("one layer, a window and a chunk of one", {"plan": "+ 1 1 1", "window": 1, "chunk": 1, "n_layers": 1}),
             Case("single precision", {"plan": "+ 2 2 1", "window": 2, "chunk": 2, "dtype": "float32"}),
             Case("a long text", {"plan": "+" + 50 * " 9", "window": 6, "chunk": 9, "told": 50}),
             Case(

@@ -67,7 +67,7 @@ def _draw_accept(rng: np.random.Generator, case: Case) -> Arrays:
     wanted = _draw_distributions(rng, ROWS, k + 1, v)
     proposed = _draw_distributions(rng, ROWS, k, v)
     if kind == "alike":
-        proposed = wanted[:, :k].copy()
+        proposed = wanted[:, :k].copy()  # which numbers close to 1 must not tell apart
     if kind == "nearly":  # so alike that a draft seldom falls
         apart = 10.0 ** -rng.uniform(3, 7, (ROWS, 1, 1))
         proposed = wanted[:, :k] * (1 + apart * rng.standard_normal((ROWS, k, v)))
@@ -77,15 +77,30 @@ def _draw_accept(rng: np.random.Generator, case: Case) -> Arrays:
             some *= rng.random(some.shape) < 0.6
             some[..., 0] += 1e-3
             some /= some.sum(-1, keepdims=True)
+    if kind == "rounded":  # to float32, so that sums are not quite 1; the last token is never written
+        wanted[..., -1] = 0.0
+        wanted, proposed = (
+            (some / some.sum(-1, keepdims=True)).astype(np.float32).astype(np.float64) for some in (wanted, proposed)
+        )
     drafts = _draw_from(rng, proposed)
     if kind == "certain":  # of a drafter that looks tokens up
         drafts = rng.integers(0, v, (ROWS, k))
         proposed = np.eye(v)[drafts]
+    if kind == "rare":  # drafts that hardly any of the two writes
+        drafts = rng.integers(0, v, (ROWS, k))
+        hardly = 10.0 ** -rng.uniform(9, 12, drafts.shape)
+        for some in (wanted[:, :k], proposed):
+            np.put_along_axis(some, drafts[..., None], hardly[..., None] * rng.uniform(0.5, 2, (ROWS, k, 1)), axis=-1)
+            some /= some.sum(-1, keepdims=True)
     if kind == "rounding":  # more than wanted of every token, by a hair
         proposed = wanted[:, :k] * (1 + 1e-12)
     uniforms = rng.random((ROWS, k + 1))
     if kind == "zeros":
         uniforms[rng.random(uniforms.shape) < 0.5] = 0.0
+    if kind == "alike":
+        uniforms[:, :k][rng.random((ROWS, k)) < 0.5] = 1 - 1e-12
+    if kind == "rounded":
+        uniforms[:, -1] = 1 - 1e-9
     if kind == "nearly":
         uniforms[np.arange(ROWS), rng.integers(0, k, ROWS)] = 1 - 1e-9
     if kind == "late":  # the last draft falls, after others that stay
@@ -134,7 +149,8 @@ def _expect_verify(arrays: Arrays) -> Arrays:
     texts, text, answers = Texts(arrays), arrays["text"].tolist(), Arrays()
     following = begin_others(texts, arrays)
     sequence = texts.start()
-    texts.feed({sequence: text[:-1]})
+    if text[:-1]:
+        texts.feed({sequence: text[:-1]})
     for step, drafts in enumerate(arrays["drafts"].tolist()):
         logits = texts.feed({sequence: [text[-1], *drafts]})
         raised = np.exp(logits - logits.max(-1, keepdims=True))
@@ -150,13 +166,14 @@ def _expect_verify(arrays: Arrays) -> Arrays:
 def _code_of_verify(arrays: Arrays) -> str:
     steps, tokens = len(arrays["drafts"]), arrays["text"].tolist()
     capacity = max(len(tokens) + steps * (arrays["drafts"].shape[1] + 2), arrays["beside"].shape[1])
+    begun = "begun = extend(model, cache, {a: text[:-1]})" if tokens[:-1] else ""
     first, last = ("\n".join(lines) for lines in write_others(arrays))
     return f"""{write_model(arrays)}
 text = {tokens}
 cache = Contiguous(model, sequences={len(arrays["beside"]) + 1}, capacity={capacity})
 {first}
 a = cache.start()
-begun = extend(model, cache, {{a: text[:-1]}})
+{begun}
 steps = zip(*(torch.from_numpy(given[name]) for name in ("drafts", "proposed", "uniforms")))
 for step, drafted in enumerate(steps):
     text += verify(model, cache, a, text, *drafted)
@@ -178,7 +195,10 @@ CHECKS = (
             Case("one draft", {"k": 1, "V": 4}),
             Case("four drafts", {"k": 4, "V": 5}),
             Case("none", {"k": 0, "V": 6}),
-            Case("drafter and model agree", {"k": 12, "V": 6, "kind": "alike"}),
+            Case("drafter and model agree, and numbers close to 1", {"k": 12, "V": 6, "kind": "alike"}),
+            Case("sums that are not quite 1, a last number close to 1", {"k": 1, "V": 40, "kind": "rounded"}),
+            Case("drafts that both hardly ever write", {"k": 3, "V": 6, "kind": "rare"}),
+            Case("the only token there is", {"k": 2, "V": 1}),
             Case("tokens that one of the two never writes", {"k": 3, "V": 7, "kind": "sparse"}),
             Case("drafts that were looked up", {"k": 2, "V": 3, "kind": "certain"}),
             Case("numbers that are 0", {"k": 2, "V": 5, "kind": "zeros"}),
@@ -208,6 +228,7 @@ CHECKS = (
             Case("beside another", {"tokens": 3, "steps": 2, "k": 2, "beside": (1, 15)}),
             Case("beside two others", {"tokens": 4, "steps": 3, "k": 3, "lenient": 0.3, "beside": (2, 4)}),
             Case("one draft a step", {"tokens": 2, "steps": 6, "k": 1}),
+            Case("a text of one token", {"tokens": 1, "steps": 2, "k": 3, "lenient": 0.3}),
             Case("a longer text", {"tokens": 6, "steps": 7, "k": 4, "lenient": 0.6, "beside": (4, 3)}, hidden=True),
         ),
         inputs=_draw_verify,

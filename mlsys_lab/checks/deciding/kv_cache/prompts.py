@@ -22,6 +22,7 @@ from mlsys_lab.checks.learner.kv_cache.steps import PROMPTS
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.models.aging import AgingModel
 
+CONTEXT = AgingModel().config.context
 HOLDING = """class Holding(Contiguous):
     def start(self, prompt=()):
         a, held = super().start(prompt), {held}
@@ -160,6 +161,8 @@ CHECKS = (
             Case("beside two others", {"tokens": 7, "count": 3, "chunk": 2, "beside": (2, 3)}),
             Case("a cache that holds the beginning", {"tokens": 8, "held": 3, "count": 3, "chunk": 2}),
             Case("a cache that holds the whole prompt", {"tokens": 4, "held": 4, "count": 2, "chunk": 3}),
+            Case("a prompt token by token", {"tokens": 4, "count": 3, "chunk": 1}),
+            Case("as long as a text can get", {"tokens": CONTEXT - 3, "count": 4, "chunk": 40}),
             Case("beside five others", {"tokens": 9, "count": 20, "chunk": 5, "beside": (5, 4)}, hidden=True),
         ),
         inputs=_draw_generate,

@@ -1,4 +1,4 @@
-"""Checks of task 7: FLOPs, bytes and seconds of a step. Oracle: the model's own weights, and every pair of tokens."""
+"""Checks of task 7: FLOPs, bytes, seconds of a step. Oracle: weights as lab 05 lists them, and every pair of tokens."""
 
 from __future__ import annotations
 
@@ -6,35 +6,48 @@ import numpy as np
 
 from mlsys_lab.checks.deciding.answers import agree
 from mlsys_lab.checks.deciding.compare import close
+from mlsys_lab.checks.deciding.transformer_arithmetic.oracle import model_array, weights_of
 from mlsys_lab.checks.learner.kv_cache import work as calls
-from mlsys_lab.checks.learner.kv_cache.work import fields_of
+from mlsys_lab.checks.learner.kv_cache.work import SIZES, fields_of
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.values import encode_text, write_number
-from mlsys_lab.flops import TransformerConfig
-from mlsys_lab.models import Transformer
 
 
-def _draw_config(rng: np.random.Generator, tied: bool) -> np.ndarray:
-    """Sizes of a model with shared heads, none of which equals another by chance."""
+def _draw_config(rng: np.random.Generator, tied: bool, times: int) -> np.ndarray:
+    """Sizes of a model with shared heads, none of which equals another by chance; widths are `times` as large."""
     kv_heads, group, half = rng.integers(2, 5), rng.integers(2, 4), rng.integers(3, 9)
-    layers, width, hidden, words = (rng.integers(*between) for between in ((2, 6), (20, 60), (61, 150), (151, 400)))
+    layers = rng.integers(2, 6)
+    width, hidden, words = (rng.integers(a * times, b * times) for a, b in ((20, 60), (61, 150), (151, 400)))
     return np.array([layers, width, kv_heads * group, kv_heads, 2 * half, hidden, words, 4096, tied])
 
 
 def _draw_step(rng: np.random.Generator, case: Case) -> Arrays:
     p = case.params
-    return {
-        "config": _draw_config(rng, p.get("tied", False)),
+    arrays = {
+        "config": _draw_config(rng, p.get("tied", False), p.get("times", 1)),
         "parts": np.array(p["parts"]) + np.array([0, int(rng.integers(0, 9)) if p.get("past", True) else 0]),
         "window": np.array(p.get("window", 0)),
         "element_bytes": np.array(p.get("element_bytes", 2)),
     }
+    return arrays | (_vary(arrays) if p.get("in_turn") else {})
+
+
+def _vary(arrays: Arrays) -> Arrays:
+    """Further calls, as `each_call` reads them: in each one number is at its least, or the head or window another."""
+    (new, past), (*sizes, tied) = arrays["parts"].T.tolist(), arrays["config"].tolist()
+    named = dict(zip(SIZES, sizes, strict=True))
+    least = dict.fromkeys(SIZES[:-1], 1) | {"n_heads": named["n_kv_heads"], "head_dim": 2}
+    configs = [[*(named | {name: size}).values(), tied] for name, size in least.items()] + [[*sizes, not tied]]
+    steps = [[[1, before] for before in past], [[count, 0] for count in new], [[new[0], past[0]]]]
+    varied = [("parts", step) for step in steps] + [("config", config) for config in configs]
+    numbers = [("window", 1), ("window", 0), ("element_bytes", 1)]
+    return {f"{name} of call {call}": np.array(value) for call, (name, value) in enumerate([*numbers, *varied], 2)}
 
 
 def _work(arrays: Arrays) -> tuple[int, int]:
     """FLOPs and bytes, weight by weight and key by key."""
     fields = fields_of(arrays["config"])
-    model = Transformer(TransformerConfig("a model", **fields))
+    model = weights_of(model_array(**fields, position="rotary", norm="rms", activation="swiglu"))
     weights = {name: (weight.numel(), weight.ndim) for name, weight in model.named_parameters()}
     head = "embedding.weight" if fields["tied"] else "head.weight"
     window = int(arrays["window"]) or 10**9
@@ -52,8 +65,11 @@ def _work(arrays: Arrays) -> tuple[int, int]:
 
 
 def _expect_work(arrays: Arrays) -> Arrays:
-    flops, moved = _work(arrays)
-    return {"FLOPs": np.array(flops), "bytes": np.array(moved)}
+    answers: Arrays = {}
+    for call, given in calls.each_call(arrays):
+        flops, moved = _work(given)
+        answers |= {f"FLOPs{call}": np.array(flops), f"bytes{call}": np.array(moved)}
+    return answers
 
 
 def _draw_prediction(rng: np.random.Generator, case: Case) -> Arrays:
@@ -64,26 +80,42 @@ def _draw_prediction(rng: np.random.Generator, case: Case) -> Arrays:
     slower, faster = seconds, seconds / float(rng.uniform(1.05, 1.5))
     compute_s, memory_s = (slower, faster) if case.params["bound"] == "compute" else (faster, slower)
     rates = {"flops_per_s": flops / compute_s, "bytes_per_s": moved / memory_s}
-    return arrays | {name: np.array(float(f"{rate:.3g}")) for name, rate in rates.items()}
+    arrays |= {name: np.array(float(f"{rate:.3g}")) for name, rate in rates.items()}
+    if case.params.get("in_turn"):
+        slower = {"flops_per_s of slower compute": "flops_per_s", "bytes_per_s of slower memory": "bytes_per_s"}
+        arrays |= {key: arrays[name] / 8 for key, name in slower.items()}
+    return arrays
 
 
 def _expect_prediction(arrays: Arrays) -> Arrays:
-    flops, moved = _work(arrays)
-    times_s = {"compute": flops / float(arrays["flops_per_s"]), "memory": moved / float(arrays["bytes_per_s"])}
-    bound = max(times_s, key=times_s.__getitem__)
-    return {"seconds": np.array(times_s[bound]), "bound": encode_text(bound)}
+    answers: Arrays = {}
+    for call, given in calls.each_call(arrays):
+        flops, moved = _work(given)
+        times_s = {"compute": flops / float(given["flops_per_s"]), "memory": moved / float(given["bytes_per_s"])}
+        bound = max(times_s, key=times_s.__getitem__)
+        answers |= {f"seconds{call}": np.array(times_s[bound]), f"bound{call}": encode_text(bound)}
+    return answers
 
 
 def _code_of_step(arrays: Arrays) -> str:
-    fields = ", ".join(f"{name}={value}" for name, value in fields_of(arrays["config"]).items())
-    steps = [tuple(part) for part in arrays["parts"].tolist()]
-    tail = f"{int(arrays['window']) or None}, {arrays['element_bytes']}"
-    if "flops_per_s" in arrays:
-        machine = ", ".join(write_number(float(arrays[name])) for name in ("flops_per_s", "bytes_per_s"))
-        asked = f"predict_step_s(config, parts, Machine({machine}), {tail})"
-    else:
-        asked = f"step_work(config, parts, {tail})"
-    return f'config = TransformerConfig("a model", {fields})\nparts = {steps}\n{asked}'
+    """The calls of a case, each with the lines that it needs and the one before it had otherwise."""
+    lines: list[str] = []
+    held: dict[str, object] = {}
+    for call, given in calls.each_call(arrays):
+        fields = ", ".join(f"{name}={value}" for name, value in fields_of(given["config"]).items())
+        steps = [tuple(part) for part in given["parts"].tolist()]
+        for name, value in (("config", f'TransformerConfig("a model", {fields})'), ("parts", steps)):
+            if held.get(name) != value:
+                lines.append(f"{name} = {value}")
+                held[name] = value
+        tail = f"{int(given['window']) or None}, {given['element_bytes']}"
+        if "flops_per_s" in given:
+            machine = ", ".join(write_number(float(given[name])) for name in ("flops_per_s", "bytes_per_s"))
+            asked = f"predict_step_s(config, parts, Machine({machine}), {tail})"
+        else:
+            asked = f"step_work(config, parts, {tail})"
+        lines.append(asked + call.replace(" of", "  #"))
+    return "\n".join(lines)
 
 
 CHECKS = (
@@ -98,6 +130,10 @@ CHECKS = (
             Case("a chunk and drafts", {"parts": [[16, 30], [5, 9], [1, 50]], "element_bytes": 4}),
             Case("a head that is the embedding", {"parts": [[3, 20], [1, 5]], "tied": True}),
             Case("a window", {"parts": [[1, 40], [2, 3], [8, 9]], "window": 8}),
+            Case(
+                "each number at its least, one at a time", {"parts": [[7, 20], [3, 40]], "window": 16, "in_turn": True}
+            ),
+            Case("a very large model", {"parts": [[41, 30], [18, 9]], "times": 2**19}),
             Case("a chunk that outgrows the window", {"parts": [[7, 3], [6, 0]], "window": 5, "past": False}),
             Case(
                 "any",
@@ -124,7 +160,12 @@ CHECKS = (
             Case("compute binds", {"parts": [[20, 16]], "bound": "compute"}),
             Case("long texts", {"parts": [[1, 2000]] * 40, "bound": "memory"}),
             Case("a window", {"parts": [[3, 40]], "window": 5, "bound": "memory", "element_bytes": 4}),
-            Case("wide numbers", {"parts": [[1, 70], [2, 9]], "bound": "memory", "element_bytes": 8}, hidden=True),
+            Case("one token, and compute binds", {"parts": [[1, 30]], "bound": "compute", "element_bytes": 4}),
+            Case(
+                "one thing changed at a time",
+                {"parts": [[5, 30], [2, 9]], "bound": "memory", "window": 12, "in_turn": True},
+            ),
+            Case("wide numbers", {"parts": [[1, 70], [1, 9]], "bound": "memory", "element_bytes": 8}, hidden=True),
             Case("many parts", {"parts": [[1, 20]] * 9, "bound": "compute", "tied": True}, hidden=True),
         ),
         inputs=_draw_prediction,

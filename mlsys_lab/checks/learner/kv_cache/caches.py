@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -42,25 +42,30 @@ def updates(artifact: Any, arrays: Arrays) -> Arrays:
         for sequence, count in new.items():
             kept.advance(sequence, count)
         if not first and "between" in arrays:
-            _disturb(artifact, arrays, model, kept, [(-x[:, :, : new[0]]).clone() for x in (k, v)])
+            _disturb(artifact, arrays, model, kept, new)
         first += sum(new.values())
     return answers
 
 
-def _disturb(artifact: Any, arrays: Arrays, model: Any, kept: Any, fresh: Sequence[torch.Tensor]) -> None:
-    """Update the first sequence of the cache, or one of another cache, without counting the tokens in."""
+def _disturb(artifact: Any, arrays: Arrays, model: Any, kept: Any, new: Mapping[int, int]) -> None:
+    """Update the cache, or another one, with as many new tokens as in the first step, and count none of them in."""
     if arrays["between"] == OTHER:
         kept = make_cache(artifact, arrays, model, int(arrays["sequences"]))
-        kept.start()
-    for layer, (k, v) in enumerate(zip(*fresh, strict=True)):
-        kept.update(layer, 0, k, v)
+        for _ in new:
+            kept.start()
+    k, v = (-x for x in tensors(arrays, "k", "v"))
+    for layer in range(len(k)):
+        start = 0
+        for sequence, count in new.items():
+            kept.update(layer, sequence, *(x[layer, :, start : start + count].clone() for x in (k, v)))
+            start += count
 
 
 def _found(where: str, got: tuple[Any, ...]) -> Arrays:
     keys, values, places = (array(name, x) for name, x in zip(("keys", "values", "positions"), got, strict=True))
     if places.ndim == 1 and places.dtype.kind in "iu" and keys.shape[1:2] == values.shape[1:2] == places.shape:
         order = np.argsort(places, kind="stable")
-        keys, values, places = keys[:, order], values[:, order], places[order].astype(np.int64)
+        keys, values, places = keys[:, order], values[:, order], places[order]
     return {f"positions {where}": places, f"keys {where}": keys, f"values {where}": values}
 
 

@@ -185,7 +185,8 @@ def verify(artifact: Any, arrays: Arrays) -> Arrays:
     kept = artifact.Contiguous(model, sequences=len(beside) + 1, capacity=max(longest, beside.shape[1]))
     following = _begin_others(artifact, model, kept, arrays)
     sequence = kept.start()
-    artifact.extend(model, kept, {sequence: text[:-1]})
+    if text[:-1]:
+        artifact.extend(model, kept, {sequence: text[:-1]})
     answers: Arrays = {}
     for step, given in enumerate(zip(*tensors(arrays, "drafts", "proposed", "uniforms"), strict=True)):
         with unchanged(text=text):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,18 @@ def fields_of(config: np.ndarray) -> dict[str, Any]:
     return dict(zip(SIZES, sizes, strict=True)) | {"tied": bool(tied)}
 
 
+def each_call(arrays: Arrays) -> Iterator[tuple[str, Arrays]]:
+    """The calls of a case, each with what its answers' names end in: as it is, then with one array in another's place.
+
+    An array called "window of call 2" is the window of that call, whose other arrays are those of the first.
+    """
+    yield "", arrays
+    for key, value in arrays.items():
+        name, of, call = key.partition(" of ")
+        if of:
+            yield of + call, {**arrays, name: value}
+
+
 def _asked(artifact: Any, arrays: Arrays) -> tuple[Any, list[tuple[int, int]], int | None]:
     steps: list[Sequence[int]] = arrays["parts"].tolist()
     config = artifact.TransformerConfig("a model", **fields_of(arrays["config"]))
@@ -28,16 +40,23 @@ def _asked(artifact: Any, arrays: Arrays) -> tuple[Any, list[tuple[int, int]], i
 
 
 def step_work(artifact: Any, arrays: Arrays) -> Arrays:
-    """Call `step_work`: FLOPs and bytes."""
-    config, steps, window = _asked(artifact, arrays)
-    flops, moved = pair("step_work", artifact.step_work(config, steps, window, int(arrays["element_bytes"])), "F", "B")
-    return {"FLOPs": whole("FLOPs", flops), "bytes": whole("bytes", moved)}
+    """Call `step_work`: FLOPs and bytes of each call."""
+    answers: Arrays = {}
+    for call, given in each_call(arrays):
+        config, steps, window = _asked(artifact, given)
+        got = artifact.step_work(config, steps, window, int(given["element_bytes"]))
+        flops, moved = pair("step_work", got, "FLOPs", "bytes")
+        answers |= {f"FLOPs{call}": whole("FLOPs", flops), f"bytes{call}": whole("bytes", moved)}
+    return answers
 
 
 def predict_step(artifact: Any, arrays: Arrays) -> Arrays:
-    """Call `predict_step_s`: seconds, and what binds."""
-    config, steps, window = _asked(artifact, arrays)
-    machine = artifact.Machine(float(arrays["flops_per_s"]), float(arrays["bytes_per_s"]))
-    got = artifact.predict_step_s(config, steps, machine, window, int(arrays["element_bytes"]))
-    seconds, bound = pair("predict_step_s", got, "seconds", "what binds")
-    return {"seconds": number("seconds", seconds), "bound": word("what binds", bound, BOUNDS)}
+    """Call `predict_step_s`: seconds of each call, and what binds."""
+    answers: Arrays = {}
+    for call, given in each_call(arrays):
+        config, steps, window = _asked(artifact, given)
+        machine = artifact.Machine(float(given["flops_per_s"]), float(given["bytes_per_s"]))
+        got = artifact.predict_step_s(config, steps, machine, window, int(given["element_bytes"]))
+        seconds, bound = pair("predict_step_s", got, "seconds", "what binds")
+        answers |= {f"seconds{call}": number("seconds", seconds), f"bound{call}": word("what binds", bound, BOUNDS)}
+    return answers
