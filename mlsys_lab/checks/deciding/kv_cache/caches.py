@@ -91,7 +91,9 @@ def _code_between(arrays: Arrays, made: str, updates: list[tuple[int, str, str]]
     cache, begun = "cache", []
     if arrays["between"] == OTHER:
         cache, begun = "other", [f"other = {made}", *["other.start()"] * len({s for _, s, _ in updates})]
-    again = (f"{cache}.update({layer}, {s}, -k[{layer}, {at}], -v[{layer}, {at}])" for layer, s, at in updates)
+    again = (
+        f"uncounted = {cache}.update({layer}, {s}, -k[{layer}, {at}], -v[{layer}, {at}])" for layer, s, at in updates
+    )
     return ["# between", *begun, *again]
 
 

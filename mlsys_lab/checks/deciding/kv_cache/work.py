@@ -82,8 +82,10 @@ def _draw_prediction(rng: np.random.Generator, case: Case) -> Arrays:
     rates = {"flops_per_s": flops / compute_s, "bytes_per_s": moved / memory_s}
     arrays |= {name: np.array(float(f"{rate:.3g}")) for name, rate in rates.items()}
     if case.params.get("in_turn"):
-        slower = {"flops_per_s of slower compute": "flops_per_s", "bytes_per_s of slower memory": "bytes_per_s"}
-        arrays |= {key: arrays[name] / 8 for key, name in slower.items()}
+        arrays |= {
+            "flops_per_s of slower compute": arrays["flops_per_s"] / 8,
+            "bytes_per_s of slower memory": arrays["bytes_per_s"] / 8,
+        }
     return arrays
 
 
