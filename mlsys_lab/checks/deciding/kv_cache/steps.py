@@ -136,7 +136,7 @@ STEPS = (
             Case("another gets a dropped one's row", {"plan": "++ 62 -1 +0 21 11"}),
             Case("learned positions", {"plan": "++ 31 24 11", "learned": True}),
             Case("four layers", {"plan": "++ 31 14 11", "n_layers": 4}),
-            Case("one layer", {"plan": "++ 31 14 11", "n_layers": 1}),
+            Case("one layer", {"plan": "++ 31 14 11", "n_layers": 1, "every_token": (1, 2)}),
             Case("a full cache", {"plan": "++ 42 13", "capacity": 5}),
             Case("a pass that failed is made again", {"plan": "++ 31 23 11", "fails": 2}),
             Case("five sequences", {"plan": "+++++ 71243 15a1- 2140+ 11116", "every_token": (3,)}, hidden=True),
