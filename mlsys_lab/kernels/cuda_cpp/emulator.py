@@ -29,8 +29,9 @@ from mlsys_lab.kernels.cuda_cpp.memory import Memory, Part
 from mlsys_lab.kernels.cuda_cpp.signature import Parameter, parameters
 
 EMULATION = Path(__file__).parent / "emulation"
-WAITING, APART = 1, 2
-"""Exit status of a program in which threads wait for others that never come, or for one another at two barriers."""
+WAITING, APART, NO_ROOM = 1, 2, 3
+"""Exit status of a program in which threads wait for others that never come, or for one another at two barriers, or
+which gets no addresses for a large array."""
 MISALIGNED = signal.SIGILL
 """How a program ends that reads several numbers at once where these do not begin at a multiple of their size."""
 FLAGS = (
@@ -56,7 +57,7 @@ class Emulator:
     kernel's arrays; None: all of each. Raises InputError for text that does not compile or cannot be emulated, or that
     keeps variables which all blocks share, for threads that wait at a barrier which others never reach, or at two
     barriers for one another, and for a kernel that writes beyond a tensor or touches memory that is nobody's;
-    MissingToolError without g++.
+    MissingToolError without g++, or where addresses are too few for a part's array.
     """
 
     def __init__(
@@ -90,6 +91,8 @@ class Emulator:
                 got=f"lines {' and '.join(said.split())}",
                 expected="each barrier where all threads of a block reach it",
             )
+        if status == NO_ROOM:
+            raise MissingToolError("a large array needs more addresses than a program gets here", help="ulimit -v")
         if status == -MISALIGNED:
             raise InputError(
                 f"{kernel} touches several numbers at once where they do not begin at a multiple of their size",

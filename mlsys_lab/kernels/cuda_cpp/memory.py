@@ -78,10 +78,14 @@ class Memory:
 
 
 class _Argument:
-    """An argument of a launch: its bytes by rows, (rows, bytes), and where they lie in the file."""
+    """An argument of a launch: its bytes by rows, (rows, bytes), and where they lie in the file.
+
+    There a row has `reach` bytes from `begin` on, or from where the row before ends, and lies `offset` into these.
+    """
 
     def __init__(self, argument: Argument, value: Any, part: Part) -> None:
         self.argument = argument
+        self.begin = self.reach = self.offset = 0
         if not isinstance(argument, torch.Tensor):
             self.first_bytes = self.pitch_bytes = 0
             self.rows = np.frombuffer(value, np.uint8)[None]
@@ -94,14 +98,14 @@ class _Argument:
 
     def place_after(self, end: int) -> int:
         """Take a place in the file after a guard behind `end`, where a page ends; returns where this one ends."""
-        count, size = self.rows.shape
+        size = int(self.rows.shape[1])
         if self.pitch_bytes:  # each row on pages of its own, at its place in its first page
             self.offset = self.first_bytes % PAGE_BYTES
             self.begin, self.reach = end + GUARD_BYTES, _round_up(self.offset + size, PAGE_BYTES)
         else:
-            self.offset, self.reach = 0, _round_up(size, ALIGNED)
+            self.reach = _round_up(size, ALIGNED)
             self.begin = _round_up(end + GUARD_BYTES + self.reach, PAGE_BYTES) - self.reach
-        return self.begin + count * self.reach
+        return self.begin + len(self.rows) * self.reach
 
     @property
     def words(self) -> list[int]:

@@ -152,6 +152,8 @@ def test_rows_of_a_part_lie_as_far_apart_as_those_of_the_array():
             run(cuda_cpp.Source(text % ("i", place)), "f", (1,), (3, 4), x, y, columns)
     with pytest.raises(InputError, match=r"^f writes beyond its tensors"):
         run(cuda_cpp.Source(text % ("i - 1", "i")), "f", (1,), (3, 4), x, y, columns)
+    with pytest.raises(MissingToolError, match=r"^a large array needs more addresses"):
+        Emulator(parts=[cuda_cpp.Part(pitch=2**45)])(cuda_cpp.Source(text % (0, 0)), "f", (1,), (1,), x, y, 0)
     with pytest.raises(InputError, match=r"^the pitch of a part: got 12 bytes .* \(3,\), expected a matrix, and"):
         Emulator(parts=[cuda_cpp.Part(pitch=3)])(cuda_cpp.Source(text % (0, 0)), "f", (1,), (1,), x[0], y, 0)
 

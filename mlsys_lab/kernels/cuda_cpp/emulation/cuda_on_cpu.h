@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <ucontext.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstdint>
@@ -68,7 +69,7 @@ namespace emulation {
 const size_t STACK_BYTES = 256 << 10;
 
 enum State { RUNNING, AT_BLOCK_BARRIER, AT_WARP_BARRIER, DONE };
-enum Ending { ALL_DONE, WAITING, APART };  // of a program, as its exit status
+enum Ending { ALL_DONE, WAITING, APART, NO_ROOM };  // of a program, as its exit status
 
 // A barrier in the text: one number for each place where it is written, and the line.
 struct Barrier {
@@ -201,6 +202,7 @@ inline char* spread(int file, uint64_t place, uint64_t rows, uint64_t bytes, uin
     const size_t guard = 1 << 20;
     size_t reach = (rows - 1) * pitch + bytes;
     void* all = mmap(nullptr, reach + 2 * guard, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (all == MAP_FAILED) _exit(NO_ROOM);
     char* first = static_cast<char*>(all) + guard;
     for (uint64_t row = 0; row < rows; row++) {
         mmap(first + row * pitch, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, place + row * bytes);

@@ -1,20 +1,18 @@
-"""Two tiles of each operand, so that one barrier a step is enough; a tree in the dot product; predictions by loops."""
+"""Two tiles of each operand, so that one barrier a step is enough; a dot product by a tree; the addresses of a warp."""
 
 
 def predict_transpose(rows, columns):
-    read = sum(columns // 8 for _ in range(rows))
-    written = sum(32 for _ in range(rows) for _ in range(columns // 32))
-    return read, written
+    def count_sectors(step):
+        return len({4 * lane * step // 32 for lane in range(32)})
+
+    warps = columns // 32 * rows
+    return warps * count_sectors(1), warps * count_sectors(rows)
 
 
 def predict_matmul(m, n, k):
-    of_a = of_b = of_c = 0
-    for _ in range(n):
-        for _ in range(0, m, 32):
-            of_a += 32 * k
-            of_b += k
-            of_c += 32
-    return of_a, of_b, of_c
+    of_a, of_b, of_c = (len({4 * lane * step // 32 for lane in range(32)}) for step in (k, 0, n))
+    warps = m // 32 * n
+    return warps * k * of_a, warps * k * of_b, warps * of_c
 
 
 def predict_loads(m, n, k, side):
