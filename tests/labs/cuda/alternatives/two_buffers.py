@@ -1,18 +1,15 @@
-"""Two tiles of each operand, so that one barrier a step is enough; a dot product by a tree; the addresses of a warp."""
+"""Two tiles of each operand, so that one barrier a step is enough; a dot product by a tree; predictions by shifts."""
 
 
 def predict_transpose(rows, columns):
-    def count_sectors(step):
-        return len({4 * lane * step // 32 for lane in range(32)})
-
-    warps = columns // 32 * rows
-    return warps * count_sectors(1), warps * count_sectors(rows)
+    requests = columns // 32 * rows
+    return requests << 2, requests << 5
 
 
 def predict_matmul(m, n, k):
-    of_a, of_b, of_c = (len({4 * lane * step // 32 for lane in range(32)}) for step in (k, 0, n))
-    warps = m // 32 * n
-    return warps * k * of_a, warps * k * of_b, warps * of_c
+    written = m // 32 * n
+    read = written * k
+    return read << 5, read, written << 5
 
 
 def predict_loads(m, n, k, side):
