@@ -34,10 +34,15 @@
 # **How it works.** Put your code in place of each line that raises `NotImplementedError`, run the cell, then run the
 # `check` cell below it. Cells that begin with `#| export` make up the module that is graded. Of these, only the kernels
 # and constants are run when memory is counted: a kernel may use arithmetic, `if`, `while`, `for` over `range`, its own
-# variables, the constants, other kernels, and what `cuda` and `math` offer. It cannot print, import, or call Python
-# functions. A constant is a name for a number, or for what arithmetic, `math`, `int` and `float` make of numbers. Grid
-# and block are the course's: each task says how its kernel is launched. Grading runs the same checks with other numbers
-# and a few more cases.
+# variables, the constants, other kernels, what `cuda` and `math` offer, and of Python's functions `abs`, `min`, `max`,
+# `int`, `float`, `bool` and `len`. It cannot print, import, or call any other. A constant is a name for a number, or
+# for what arithmetic, `math`, `int` and `float` make of numbers. Grid and block are the course's: each task says how
+# its kernel is launched. Grading runs the same checks with other numbers and a few more cases.
+#
+# **Numbers** are fp32. They may be 0 or infinite, and are never NaN. Right is what fp32 makes of a formula as it
+# stands: 0 · ∞ and ∞ − ∞ are NaN, and a sum with one infinity in it is infinite. The order in which you add is yours.
+# **Sizes** are any that a launch of at least one block can have. So most are 1 or more; the others may be 0, and a sum
+# of nothing is 0.
 #
 # **What a check asks,** in this order: is the result right; does every access lie within its array; is nothing read
 # before it was written; are no two threads at one element without a barrier between; do all threads reach each
@@ -85,7 +90,7 @@ SIDE = 16  # of the tiles of the matrix product, and of its blocks
 # array.
 #
 # **Size:** about 2 and 3 lines. **Cost:** a map reads each element once and writes each once, 8 bytes an element here
-# (fp32); `sgd_step` 12.
+# (fp32); `sgd_step` 12. Each `x[i]` in the text counts as a read, so keep in a variable what you need twice.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-1-map"}
@@ -158,9 +163,9 @@ show_table(report(record(sgd_step, 2, THREADS, w, g, np.float32(0.1))).table())
 # all threads. Each thread takes every so-many-th element, so that in each turn of the loop the threads of a warp stand
 # side by side.
 #
-# **Size:** about 6, 3 and 2 lines. **Cost:** `causal_mask` reads T(T+1)/2 elements and writes T². `outer` reads
-# at most two for each that it writes: threads beyond the last row or column touch nothing. `axpy` reads 2n and writes
-# n.
+# **Size:** about 6, 3 and 2 lines. **Cost:** `causal_mask` reads T(T+1)/2 elements and writes T². `outer` reads at most
+# one element of `u` and one of `v` for each that it writes: threads beyond the last row or column touch nothing. `axpy`
+# reads 2n and writes n.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-2-dimensions"}
@@ -268,9 +273,11 @@ def naive_matmul(a, b, c):
 #
 # **3c.** `predict_loads(m, n, k, side)`: now let the threads of a block of `side` × `side` make as many elements of
 # `c`, and let the block load each number that it needs *once*, to share it. How many elements do all blocks together
-# load from `a`, and how many from `b`? (`side` divides m and n. With `side` 1 it is the naive kernel.)
+# load from `a`, and how many from `b`? (`side` is any number that divides m and n, also where no GPU has such a block.
+# With `side` 1 it is the naive kernel.)
 #
-# All are whole numbers: divide by `//`.
+# Each returns a tuple, in the order of the sentence. All are whole numbers, and of any size: divide by `//`, and count
+# by formula, in Python's own `int`. The checks ask for matrices that fit into no memory, whose counts pass 2⁶³.
 #
 # **Size:** about 2, 2 and 1 lines. **Cost:** none; but what you predict here is what Tasks 6 and 7 are for.
 
@@ -332,10 +339,12 @@ show_table(multiplied.table())
 # *About 40 minutes.*
 #
 # `cuda.shared.array(shape, float32)` gives all threads of a block *one* array, on the chip, which lives as long as the
-# block. (The shape must be constant: numbers, or names of constants such as `WINDOW`.) One thread loads a number from
-# global memory, and others use it. But the threads do not run in step: a thread that wants what another one stores has
-# to wait until it is there. `cuda.syncthreads()` is the barrier: no thread passes it before all threads of the block
-# have come. So *all* have to come: never put it into a branch that some threads do not take.
+# block. (The shape must be constant: numbers, or names of constants such as `WINDOW`. Numba takes no arithmetic there:
+# what you would write as `2 * THREADS` gets a name beside `WINDOW`.) One thread loads a number from global memory, and
+# others use it. But the threads do not run in step: a thread that wants what another one stores has to wait until it is
+# there. `cuda.syncthreads()` is the barrier: no thread passes it before all threads of the block have come. So *all*
+# have to come, and to the same one: never put it into a branch that some threads do not take, nor one into each of two
+# branches.
 #
 # (A GPU of today does not wait for a thread that has returned. The checks ask that all threads of the block come all
 # the same: one that returns early is not there to load for the others either.)
@@ -349,10 +358,11 @@ show_table(multiplied.table())
 # **4b. A dot product.** `dot`: $\mathrm{out}_0 = \sum_i a_i b_i$ of at most THREADS elements, by *one* block:
 # `dot[1, THREADS](a, b, out)`. Each thread has its product at hand, and none of the others'. Let every thread store its
 # product into shared memory, and after the barrier let thread 0 add them up and store the sum. (Task 5 does better than
-# to let all others wait for one.)
+# to let all others wait for one. A tree is as right here; atomic additions to one number are not, for they wait for
+# each other.)
 #
-# **Size:** about 11 and 10 lines. **Cost:** `smooth` reads at most THREADS + 2 elements a block. `dot` reads each
-# element once and stores once.
+# **Size:** about 11 and 10 lines. **Cost:** a block of `smooth` reads its elements and their neighbours once, as far as
+# there are any: at most THREADS + 2. `dot` reads each element once and stores once.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-4-share"}
@@ -427,7 +437,7 @@ Accesses.from_trace(trace)
 #
 # **Size:** about 15 lines. **Cost:** each element of `x` is read once. In the tree, warps ask shared memory 29 times a
 # block: 4 times to store, $3 \cdot (2 + 1 + 1 + 1 + 1 + 1 + 1)$ times to add, once to read the sum. Interleaved it
-# would be 74.
+# would be 74. The check asks for at most 40, and does not mind fewer, such as with shuffles for the last steps.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-5-sum"}
@@ -498,7 +508,8 @@ show(figure, alt="Threads at work after each barrier: halving in block_sum, all 
 # **Banks.** Shared memory is spread over 32 banks, word after word: word $i$ lies in bank $i \bmod 32$. A request is
 # done in one pass if its lanes want 32 different banks (or the same word); two different words of one bank take two
 # passes. In which bank is `tile[r, c]` of a tile with 32 columns? What does that mean for a warp that reads a column,
-# and what is the least that you can change about the tile's shape? The second check asks for it.
+# and what is the least that you can change about the tile's shape? The second check asks for a transpose without
+# conflicts, whichever way you come to it.
 #
 # **Size:** about 11 lines. **Cost:** each element is read once and written once, both in whole sectors.
 
@@ -559,12 +570,13 @@ show(figure, alt="Sectors read and written by the naive transpose, by yours, and
 # less often.
 #
 # `matmul`: $c = a\,b$, launched as `matmul[(ceil(n / SIDE), ceil(m / SIDE)), (SIDE, SIDE)](a, b, c)`, for `a` (m × k),
-# `b` (k × n), `c` (m × n) of any sizes.
+# `b` (k × n), `c` (m × n) of any sizes. With k = 0 there is nothing to add up, and `c` is 0.
 #
 # - Outside of `a` and `b`, store zeros into *both* tiles: they add nothing. (One is not enough: an element may be
 #   infinite, and zero times that is NaN.) *All* threads help to load and reach every barrier, also those without an
 #   element of `c`: a thread that returns early loads nothing for the others.
-# - Two barriers a step. What can go wrong without the first, and what without the second?
+# - Two barriers a step. What can go wrong without the first, and what without the second? (With two pairs of tiles in
+#   turn, one a step is enough.)
 # - The second check looks at memory: whole sectors of global memory, and no bank conflicts. Which index of each
 #   tile should run with `threadIdx.x`, when it is filled and when it is read?
 #
@@ -643,15 +655,20 @@ for name, x in intensity.items():
 # `int` ends at 2³¹ elements.)
 #
 # Write both kernels as text; the course compiles it and launches it. Any sizes must come out right, also those of
-# matrices with more elements than an `unsigned` counts; and an element may be infinite, as in Task 7. Headers of the
-# toolkit are not there to be included.
+# matrices with more elements than an `unsigned` counts; and an element may be infinite, or k be 0, as in Task 7. Each
+# array begins at a multiple of 256 bytes, and its rows follow one another. Headers of the toolkit are not there to be
+# included.
 #
 # **Checked without a GPU.** The text must compile for an H100. An *emulator* then runs it on the CPU: g++ makes a
 # program of it in which the threads of a block take turns, each up to its next barrier, first to last and then last to
 # first. A missing barrier, like any race, makes the two differ; memory that nobody has written holds NaN, and what lies
 # beyond an array is nobody's to touch. A `float4` has to begin at a multiple of its size, as on a GPU. Some blocks are
-# left out now and then, and their tiles must stay as they were: each block does its own. It is a model of what the
-# language promises, not of a GPU: it knows no caches, no time, and no assembly (`asm`).
+# left out now and then, and their tiles must stay as they were: each block does its own. Variables that all blocks
+# would share (`__device__`, `static`) are refused, and so is a barrier in each of two branches: on a GPU, blocks run at
+# once, and threads meet at one barrier. It is a model of what the language promises, not of a GPU: it knows no caches,
+# no time, and no assembly (`asm`). Beside what C++ has, it knows `threadIdx`, `blockIdx`, `blockDim`, `gridDim`,
+# `dim3`, `__shared__`, `__constant__`, `__syncthreads`, `__syncwarp`, `__shfl_down_sync`, `__threadfence`, `atomicAdd`,
+# `__ldg`, `__fmaf_rn`, `min`, `max`, `float2` and `float4`.
 #
 # **8a.** `transpose_cpp` gives the text of
 # `extern "C" __global__ void transpose(const float* x, float* y, int rows, int columns)`, launched as in Task 6: blocks

@@ -18,5 +18,6 @@ through `cuda.core` on top of it, which until its release 0.7 asks for a GPU's d
 from mlsys_lab.kernels.cuda_cpp.compiler import Compiled, Resources, compile_cuda
 from mlsys_lab.kernels.cuda_cpp.emulator import Emulator
 from mlsys_lab.kernels.cuda_cpp.launcher import Launcher, Source, launch
+from mlsys_lab.kernels.cuda_cpp.memory import Part
 
-__all__ = ["Compiled", "Emulator", "Launcher", "Resources", "Source", "compile_cuda", "launch"]
+__all__ = ["Compiled", "Emulator", "Launcher", "Part", "Resources", "Source", "compile_cuda", "launch"]

@@ -19,26 +19,19 @@ import threading
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
 
 from mlsys_lab.errors import InputError, MissingToolError
 from mlsys_lab.kernels.cuda_cpp.compiler import HEADERS
 from mlsys_lab.kernels.cuda_cpp.launcher import Argument, Extent, Source, check_extents, pass_arguments
+from mlsys_lab.kernels.cuda_cpp.memory import Memory, Part
 from mlsys_lab.kernels.cuda_cpp.signature import Parameter, parameters
 
 EMULATION = Path(__file__).parent / "emulation"
-PAGE_BYTES = 4096
-GUARD_BYTES = 4 * PAGE_BYTES
-"""Bytes and more around each tensor: pages that nobody may touch, and up to them NaN, so that a read shows there."""
-NAN, PAYLOAD = 0x7FC00000, 0x3FFFFF
-"""Each four bytes of guards hold a NaN of their own: who copies one over another is seen."""
-ALIGNED = 256
-"""Tensors begin at multiples of so many bytes, as what CUDA allocates does; the next such is where a page ends."""
-WAITING = 1
-"""Exit status of a program in which threads wait for others that never come."""
+WAITING, APART, NO_ROOM = 1, 2, 3
+"""Exit status of a program in which threads wait for others that never come, or for one another at two barriers, or
+which gets no addresses for a large array."""
 MISALIGNED = signal.SIGILL
 """How a program ends that reads several numbers at once where these do not begin at a multiple of their size."""
 FLAGS = (
@@ -49,6 +42,10 @@ FLAGS = (
 DYNAMIC_SHARED = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?(\w+) (\w+)\[\];")
 INCLUDE = re.compile(r"^[ \t]*(?:#|%:)[ \t]*include\w*[ \t]*(.*)", re.M)
 ASSEMBLY = re.compile(r"\b(?:__)?asm(?:__)?\b")
+VARIABLE = re.compile(r"^(.+?) *\|\w*\| *\w *\| *OBJECT\|\w*\|[^|]*\|\.(?:data(?!\.rel\.ro)|bss).*$", re.M)
+"""A variable that a program keeps from block to block, in a table of what was compiled; shared memory is none."""
+OWN = ("emulation::", "guard variable for ", "DW.ref.")
+"""How the names begin of variables that are the emulator's own or the compiler's."""
 ERROR = re.compile(r"^(?P<place>[^:\n]+:\d+):(?:\d+:)? (?:fatal )?error: (?P<what>.+)$", re.M)
 
 
@@ -56,17 +53,17 @@ class Emulator:
     """A `Launcher` for tensors in the host's memory.
 
     `reversed` runs blocks, warps and threads last to first. `blocks` are the numbers of those blocks that are run, x
-    counting first, in their order; None runs all. `first` are, in the order of the tensors, which element of the
-    kernel's array a tensor begins with: of large arrays it may hold a part; None: each begins with element 0. Raises
-    InputError for text that does not compile or cannot be emulated, for threads that wait at a barrier which others
-    never reach, and for a kernel that writes beyond a tensor or touches memory that is nobody's; MissingToolError
-    without g++.
+    counting first, in their order; None runs all. `parts` are, in the order of the tensors, what these hold of the
+    kernel's arrays; None: all of each. Raises InputError for text that does not compile or cannot be emulated, or that
+    keeps variables which all blocks share, for threads that wait at a barrier which others never reach, or at two
+    barriers for one another, and for a kernel that writes beyond a tensor or touches memory that is nobody's;
+    MissingToolError without g++, or where addresses are too few for a part's array.
     """
 
     def __init__(
-        self, *, reversed: bool = False, blocks: Sequence[int] | None = None, first: Sequence[int] | None = None
+        self, *, reversed: bool = False, blocks: Sequence[int] | None = None, parts: Sequence[Part] | None = None
     ) -> None:
-        self.reversed, self.blocks, self.first = reversed, blocks, first
+        self.reversed, self.blocks, self.parts = reversed, blocks, parts
 
     def __call__(
         self, source: Source, kernel: str, grid: Extent, block: Extent, *arguments: Argument, shared_bytes: int = 0
@@ -79,15 +76,23 @@ class Emulator:
         extents = [*(*grid, 1, 1)[:3], *(*block, 1, 1)[:3]]
         blocks = range(math.prod(extents[:3])) if self.blocks is None else self.blocks
         launch = [*extents, shared_bytes, self.reversed, len(blocks), *blocks]
-        memory = _Memory(launch, arguments, values, self.first)
+        memory = Memory(launch, arguments, values, self.parts)
         with tempfile.NamedTemporaryFile(dir=program.parent) as file:
             file.write(memory.given.tobytes())
             file.flush()
-            status, _ = _run([str(program), file.name])
+            status, said = _run([str(program), file.name])
             file.seek(0)
             left = np.frombuffer(file.read(memory.given.size), np.uint8)
         if status == WAITING:
             raise InputError(f"{kernel}: threads wait at a barrier that others never reach")
+        if status == APART:
+            raise InputError(
+                f"{kernel}: threads of a block wait for one another at two barriers",
+                got=f"lines {' and '.join(said.split())}",
+                expected="each barrier where all threads of a block reach it",
+            )
+        if status == NO_ROOM:
+            raise MissingToolError("a large array needs more addresses than a program gets here", help="ulimit -v")
         if status == -MISALIGNED:
             raise InputError(
                 f"{kernel} touches several numbers at once where they do not begin at a multiple of their size",
@@ -109,58 +114,6 @@ def need_emulator() -> None:
         raise MissingToolError("running CUDA C++ without a GPU needs g++", help="apt install g++")
 
 
-class _Memory:
-    """What a program shares, in bytes: what it may touch, where each argument lies, the launch, then the arguments."""
-
-    def __init__(
-        self, launch: Sequence[int], arguments: Sequence[Argument], values: Sequence[Any], first: Sequence[int] | None
-    ) -> None:
-        contents = [
-            _view_bytes(one).numpy() if isinstance(one, torch.Tensor) else np.frombuffer(value, np.uint8)
-            for one, value in zip(arguments, values, strict=True)
-        ]
-        held = len(contents) + 1  # ranges of pages: of what stands here first, and of each argument
-        end = _round_up(8 * (1 + 2 * held + len(contents) + len(launch)), PAGE_BYTES)
-        places: list[slice] = []
-        ranges = [0, end]
-        for content in contents:
-            reaches = _round_up(content.size, ALIGNED)
-            start = _round_up(end + GUARD_BYTES + reaches, PAGE_BYTES) - reaches
-            end = start + reaches
-            places.append(slice(start, start + content.size))
-            ranges += [start // PAGE_BYTES * PAGE_BYTES, end]
-        tensors = [(number, one) for number, one in enumerate(arguments) if isinstance(one, torch.Tensor)]
-        addresses = [place.start for place in places]
-        for (number, tensor), element in zip(tensors, first or [0] * len(tensors), strict=True):
-            addresses[number] -= element * tensor.element_size()
-        words = [held, *ranges, *(address % (1 << 64) for address in addresses), *launch]
-        header = np.array(words, np.uint64).view(np.uint8)
-        guards = np.arange((end + GUARD_BYTES) // 4, dtype=np.uint32)
-        self.given = (NAN + guards % PAYLOAD).view(np.uint8)
-        for place, content in zip([slice(header.size), *places], [header, *contents], strict=True):
-            self.given[place] = content
-        self.shapes = " and ".join(str(tuple(tensor.shape)) for _, tensor in tensors)
-        self._arguments = list(zip(arguments, places, strict=True))
-
-    def copy_back(self, kernel: str, left: np.ndarray) -> None:
-        """Give tensors what a program has left of them; InputError where it wrote to anything else."""
-        outside = left != self.given
-        for argument, place in self._arguments:
-            if isinstance(argument, torch.Tensor):
-                outside[place] = False
-                _view_bytes(argument).copy_(torch.from_numpy(left[place].copy()))
-        if outside.any():
-            raise InputError(f"{kernel} writes beyond its tensors", expected=f"within those of shape {self.shapes}")
-
-
-def _round_up(count: int, step: int) -> int:
-    return -(-count // step) * step
-
-
-def _view_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.view(-1).view(torch.uint8)
-
-
 @lru_cache(maxsize=256)
 def _build(source: Source, kernel: str, wanted: tuple[Parameter, ...]) -> Path:
     """Compile a program that runs the kernel with the parameters `wanted` on what a file holds; returns its path."""
@@ -180,7 +133,11 @@ def _build(source: Source, kernel: str, wanted: tuple[Parameter, ...]) -> Path:
     folder = Path(tempfile.mkdtemp(dir=_folder().name))
     (folder / "program.cpp").write_text("\n".join(lines), encoding="utf-8")
     folders = (f"-I{EMULATION}", f"-I{HEADERS}")
-    status, log = _run(["g++", *FLAGS, *folders, "-o", str(folder / "program"), str(folder / "program.cpp")])
+    text_compiled, program = str(folder / "program.o"), str(folder / "program")
+    status, log = _run(["g++", *FLAGS, *folders, "-c", "-o", text_compiled, str(folder / "program.cpp")])
+    if status == 0:
+        _refuse_common(source, text_compiled)
+        status, log = _run(["g++", *FLAGS, "-o", program, text_compiled])
     if status != 0:
         error = ERROR.search(log)
         said = f"{error['place']}: {error['what']}" if error else f"g++ ended with {status}"
@@ -205,6 +162,17 @@ def _refuse_foreign(source: Source) -> None:
             )
     if ASSEMBLY.search(text):
         raise InputError(f"{source.name} has assembly in it, which runs on a GPU only")
+
+
+def _refuse_common(source: Source, compiled: str) -> None:
+    """Raise InputError for a text that keeps variables outside of its blocks: these race for them on a GPU."""
+    listed = subprocess.run(["nm", "--format=sysv", "--demangle", compiled], capture_output=True, check=True)
+    for name in VARIABLE.findall(listed.stdout.decode(errors="replace")):
+        if not name.startswith(OWN):
+            raise InputError(
+                f"{source.name}: all blocks share one `{name.rpartition('::')[2]}`, and race for it",
+                help="only what is declared __shared__ is a block's own; constants are const or __constant__",
+            )
 
 
 def _run(command: list[str]) -> tuple[int, str]:

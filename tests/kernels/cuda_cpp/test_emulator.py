@@ -99,6 +99,28 @@ def test_a_barrier_that_not_all_reach_is_told():
         Emulator()(cuda_cpp.Source(text), "f", (1,), (64,), 40)
 
 
+def test_a_barrier_in_each_of_two_branches_is_told():
+    text = "__global__ void f(int n) {\nif (threadIdx.x < n)\n__syncthreads();\nelse %s }"
+    told = "^f: threads of a block wait for one another at two barriers: got lines 3 and 4, expected each barrier where"
+    with pytest.raises(InputError, match=told):
+        Emulator()(cuda_cpp.Source(text % "__syncthreads();"), "f", (1,), (64,), 40)
+    Emulator()(cuda_cpp.Source(text % "__syncthreads();"), "f", (1,), (64,), 64)  # none of a block takes the other
+    Emulator()(cuda_cpp.Source(text % "; for (int i = 0; i < 2; i++) __syncthreads();"), "f", (1,), (64,), 0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    (
+        "__device__ float kept[2]; __global__ void f(float* x) { kept[threadIdx.x] += 1; x[0] = kept[1]; }",
+        'extern "C" __global__ void f(float* x) { static float kept[2]; kept[threadIdx.x] += 1; x[0] = kept[1]; }',
+        "__device__ int kept = 3; __global__ void f(float* x) { x[0] = kept++; }",
+    ),
+)
+def test_what_all_blocks_share_is_told(text):
+    with pytest.raises(InputError, match=r"^kernel.cu: all blocks share one `kept`, and race for it; help: only what"):
+        Emulator()(cuda_cpp.Source(text), "f", (1,), (1,), torch.zeros(2))
+
+
 def test_blocks_are_run_in_the_order_that_is_asked_for():
     source = cuda_cpp.Source("__global__ void f(int* order, int* at) { order[(*at)++] = blockIdx.x + 3 * blockIdx.y; }")
     order = torch.full((4,), -1, dtype=torch.int32)
@@ -110,15 +132,34 @@ def test_a_part_of_a_large_array_lies_where_the_kernel_looks_for_it():
     body = "{ size_t i = (size_t)row * row + threadIdx.x; y[i] = x[%s]; }"
     text = f"__global__ void f(const float* x, float* y, int row) {body}"
     x, y, row = torch.arange(3.0), torch.zeros(3), 70_000
-    run = Emulator(first=(row * row, row * row))
+    run = Emulator(parts=[cuda_cpp.Part(row * row)] * 2)
     run(cuda_cpp.Source(text % "i"), "f", (1,), (3,), x, y, row)
     assert torch.equal(x, y)
     with pytest.raises(InputError, match=r"^f touches memory that is nobody's"):
         run(cuda_cpp.Source(text % "row * row + threadIdx.x"), "f", (1,), (3,), x, y, row)
 
 
+def test_rows_of_a_part_lie_as_far_apart_as_those_of_the_array():
+    columns = 2**31 - 2**10
+    body = "{ size_t i = (size_t)threadIdx.y * columns + columns - 3 + threadIdx.x; y[%s] = x[%s]; }"
+    text = f"__global__ void f(const float* x, float* y, int columns) {body}"
+    x, y = torch.arange(12.0).view(4, 3), torch.zeros(4, 3)
+    run = Emulator(parts=[cuda_cpp.Part(columns - 3, pitch=columns)] * 2)
+    run(cuda_cpp.Source(text % ("i", "i")), "f", (1,), (3, 4), x, y, columns)
+    assert torch.equal(x, y)
+    for place in ("(unsigned)i", "(int)i", "i + 1"):
+        with pytest.raises(InputError, match=r"^f touches memory that is nobody's"):
+            run(cuda_cpp.Source(text % ("i", place)), "f", (1,), (3, 4), x, y, columns)
+    with pytest.raises(InputError, match=r"^f writes beyond its tensors"):
+        run(cuda_cpp.Source(text % ("i - 1", "i")), "f", (1,), (3, 4), x, y, columns)
+    with pytest.raises(MissingToolError, match=r"^a large array needs more addresses"):
+        Emulator(parts=[cuda_cpp.Part(pitch=2**45)])(cuda_cpp.Source(text % (0, 0)), "f", (1,), (1,), x, y, 0)
+    with pytest.raises(InputError, match=r"^the pitch of a part: got 12 bytes .* \(3,\), expected a matrix, and"):
+        Emulator(parts=[cuda_cpp.Part(pitch=3)])(cuda_cpp.Source(text % (0, 0)), "f", (1,), (1,), x[0], y, 0)
+
+
 def test_small_words_of_the_language_are_there():
-    text = """__constant__ float half = 0.5f;
+    text = """__constant__ float half = 0.5f; __constant__ const float unused = 0;
     __device__ __noinline__ float2 pair(dim3 at) { return make_float2(at.y, __fmaf_rn(at.x, half, at.z)); }
     __global__ void f(float* x) { const dim3 at(4, threadIdx.x + 1); *(float2*)x = pair(at); }"""
     x = torch.zeros(2)

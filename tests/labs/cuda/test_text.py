@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from mlsys_lab.checks.deciding.cuda.shared import TREE_REQUESTS
 from mlsys_lab.checks.deciding.cuda.speed import MATMUL, TRANSPOSE
 from mlsys_lab.checks.learner.cuda.launches import THREADS
+from mlsys_lab.kernels.cuda_cpp.memory import ALIGNED
 from mlsys_lab.kernels.trace.banks import BANKS
 from mlsys_lab.kernels.trace.events import WARP
 from mlsys_lab.kernels.trace.sectors import SECTOR_BYTES
@@ -53,6 +55,7 @@ def computed() -> Iterator[str]:
     yield f"then the first {quarter} those of the next {quarter}"
     yield f"warps ask shared memory {tree_requests(interleaved=False)} times a block"
     yield f"Interleaved it would be {tree_requests(interleaved=True)}."
+    yield f"The check asks for at most {TREE_REQUESTS},"
     yield f"a thread t ≥ {half} does nothing after"
     yield f"naive transpose writes {WARP} sectors in each request, for data that would fill {sectors}"
     yield f"reads a tile of {tile} × {tile} by rows"
@@ -62,6 +65,7 @@ def computed() -> Iterator[str]:
     yield f"of a tile with {BANKS} columns"
     yield f"blocks of ({tile}, {rows}) threads, one for each tile of {tile} × {tile}"
     yield f"launched with blocks of ({side}, {side}) threads, one for each square"
+    yield f"begins at a multiple of {ALIGNED} bytes"
     yield f"With CPP_TILE {side} it is your kernel"
     yield f"elements that lie {side} rows and {side} columns apart"
     yield f"A tile of {side} × {side} gives {2 * side // (2 * NUMBER)} FLOP for each byte"

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.traced import SPLIT, find_nan, report_not_shared, report_scattered, report_split
 from mlsys_lab.checks.learner.cuda import figures
@@ -48,7 +50,7 @@ def agree(got: Arrays, expected: Arrays) -> Mismatch | None:
     """None for right values from a launch that does nothing wrong and keeps to the limits, else what is first."""
     values, found = nest(expected), nest(got)
     most: Tree = values.pop(MOST, {})
-    answers = {name: got[name] for name in values if name in got}
+    answers, values = forgive_nan({name: got[name] for name in values if name in got}, values)
     if (differs := find_nan(answers, values)) is not None:
         differs = replace(differs, what=f"{differs.what} (memory holds no number before one is stored there)")
     differs = differs or close(answers, values)
@@ -63,6 +65,18 @@ def agree(got: Arrays, expected: Arrays) -> Mismatch | None:
         _exceed(kind, of, counts[kind][of], int(limit)) for kind, named in most.items() for of, limit in named.items()
     )
     return differs or wrong or next(filter(None, tried), None)
+
+
+def forgive_nan(got: Arrays, want: Arrays) -> tuple[Arrays, Arrays]:
+    """Both with 0 where both are NaN, which is what 0 · ∞ and ∞ − ∞ are; all else as it was."""
+    cleared_got, cleared_want = dict(got), dict(want)
+    for name in got.keys() & want.keys():
+        if got[name].dtype.kind == "f" and got[name].shape == want[name].shape:
+            both = np.isnan(got[name]) & np.isnan(want[name])
+            cleared_got[name], cleared_want[name] = (
+                np.where(both, 0, one[name]).astype(one[name].dtype) for one in (got, want)
+            )
+    return cleared_got, cleared_want
 
 
 def _first_wrong(sentences: Tree) -> Mismatch | None:

@@ -9,8 +9,9 @@ import numpy as np
 
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.cuda import speed
+from mlsys_lab.checks.deciding.cuda.comparison import forgive_nan
 from mlsys_lab.checks.deciding.cuda.maps import normal
-from mlsys_lab.checks.deciding.cuda.matrices import multiply, with_infinity
+from mlsys_lab.checks.deciding.cuda.matrices import ENDS, NEXT, STALE, ZEROS, multiply, with_infinities
 from mlsys_lab.checks.learner.cuda import cpp as calls
 from mlsys_lab.checks.learner.cuda.launches import ROWS, SIDE, TILE
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
@@ -19,10 +20,12 @@ from mlsys_lab.kernels.cuda_cpp.emulator import need_emulator
 
 BEFORE = "before"
 SOME = {"some": True}
-LARGE = (65_600, 65_632)
+LARGE = (66_560, 67_584)
 """Rows and columns of a matrix of more than 2³² elements: more than 32 bits count, with a sign or not."""
 TALL, DEEP = 1_023_000, 4_208
-"""Rows and columns of such a matrix where it is an operand of a product, or what comes of it."""
+"""Rows and columns of such a matrix where it is the first factor of a product."""
+BROAD = 2**31 - 2**21
+"""Columns of which four rows are such a matrix, which an `int` can count, with a few beyond."""
 LIMIT_S = 30.0
 """Time limit of a case, of which a compilation takes a second or two."""
 
@@ -39,9 +42,11 @@ def _matmul_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     m, k, n = case.params["mkn"]
     factors = {"a": normal(rng, m, k), "b": normal(rng, k, n)}
     given = {**factors, "c": normal(rng, m, n), "skipped": _draw_skipped(rng, case)}
-    if "rows" in case.params:  # all of one sign: one element's sum is not small beside what it is the sum of
-        return {**{name: np.abs(array) for name, array in given.items()}, "m": np.array(case.params["rows"])}
-    return with_infinity(rng, given, case.params.get("infinite"))
+    if large := [side for side in ("m", "n") if side in case.params]:
+        # all of one sign: one element's sum is not small beside what it is the sum of
+        given = {name: np.abs(array) for name, array in given.items()}
+        return given | {side: np.array(case.params[side]) for side in large}
+    return with_infinities(rng, given, case.params.get("infinite"))
 
 
 def _draw_skipped(rng: np.random.Generator, case: Case) -> np.ndarray:
@@ -57,8 +62,8 @@ def _transpose_expect(arrays: Arrays) -> Arrays:
 
 def _matmul_expect(arrays: Arrays) -> Arrays:
     product, before = multiply(arrays), arrays["c"]
-    if "m" in arrays:
-        product, before = product[:, -1:], before[:, -1:]
+    if "m" in arrays or "n" in arrays:
+        product, before = product[-1:, -1:], before[-1:, -1:]
     return {"c": product, BEFORE: before, "skipped": arrays["skipped"]}
 
 
@@ -68,13 +73,17 @@ def _agree(got: Arrays, expected: Arrays, *, output: str, side: int) -> Mismatch
     x, y = (row, column) if output == "y" else (column, row)
     made = calls.is_run(x, y, int(expected["skipped"]))
     want = {output: np.where(made, expected[output], expected[BEFORE])}
-    if (differs := close({output: got[output]} if output in got else {}, want)) is not None:
+    if (differs := _differ(got, output, want)) is not None:
         return differs
-    other = calls.OTHER_ORDER.format(output)
-    if (differs := close({output: got[other]} if other in got else {}, want)) is not None:
+    if (differs := _differ(got, calls.OTHER_ORDER.format(output), want)) is not None:
         what = f"it depends on which threads come first: last to first {differs.what}"
         return Mismatch(what, differs.got, differs.expected)
     return None
+
+
+def _differ(got: Arrays, name: str, want: Arrays) -> Mismatch | None:
+    """How what came back by a name differs from the one array that is wanted."""
+    return close(*forgive_nan(dict.fromkeys(want, got[name]) if name in got else {}, want))
 
 
 def _agree_by_tiles(got: Arrays, expected: Arrays) -> Mismatch | None:
@@ -110,15 +119,15 @@ def _describe_last_tile(rows: int, columns: int) -> str:
     return "\n".join(
         (
             "import torch",
-            "from mlsys_lab.kernels.cuda_cpp import Emulator, Source",
+            "from mlsys_lab.kernels.cuda_cpp import Emulator, Part, Source",
             f"rows, columns = {rows}, {columns}  # of a matrix of which only the last tile of {TILE} × {TILE} is there",
-            f"x, y = torch.zeros({TILE - 1} * columns + {TILE}), torch.zeros({TILE - 1} * rows + {TILE})",
-            f"tile = x.as_strided(({TILE}, {TILE}), (columns, 1)).normal_()",
-            f"first = (rows - {TILE}) * columns + columns - {TILE}, (columns - {TILE}) * rows + rows - {TILE}",
+            f"x, y = torch.randn({TILE}, {TILE}), torch.zeros({TILE}, {TILE})",
+            f"of_x = Part((rows - {TILE}) * columns + columns - {TILE}, pitch=columns)",
+            f"of_y = Part((columns - {TILE}) * rows + rows - {TILE}, pitch=rows)",
             f'grid, text = (columns // {TILE}, rows // {TILE}), Source(transpose_cpp(), "transpose.cu")',
-            "run = Emulator(blocks=[grid[0] * grid[1] - 1], first=first)",
+            "run = Emulator(blocks=[grid[0] * grid[1] - 1], parts=(of_x, of_y))",
             f'run(text, "transpose", grid, {TILE, ROWS}, x, y, rows, columns)',
-            f"print((y.as_strided(({TILE}, {TILE}), (rows, 1)) - tile.T).abs().max())",
+            "print((y - x.T).abs().max())",
         )
     )
 
@@ -126,7 +135,9 @@ def _describe_last_tile(rows: int, columns: int) -> str:
 def _describe_matmul(arrays: Arrays) -> str:
     (m, k), n = arrays["a"].shape, arrays["b"].shape[1]
     if "m" in arrays:
-        return _describe_last_square(int(arrays["m"]), n, k)
+        return _describe_last_rows(int(arrays["m"]), n, k)
+    if "n" in arrays:
+        return _describe_last_columns(m, int(arrays["n"]), k)
     return "\n".join(
         (
             "import torch",
@@ -141,18 +152,34 @@ def _describe_matmul(arrays: Arrays) -> str:
     )
 
 
-def _describe_last_square(m: int, n: int, k: int) -> str:
+def _describe_last_rows(m: int, n: int, k: int) -> str:
     return "\n".join(
         (
             "import torch",
-            "from mlsys_lab.kernels.cuda_cpp import Emulator, Source",
+            "from mlsys_lab.kernels.cuda_cpp import Emulator, Part, Source",
             f"m, n, k = {m}, {n}, {k}  # of a and c only the rows of the last square are there",
             "columns, rows = -(-n // CPP_TILE), -(-m // CPP_TILE)",
-            "top, left = (rows - 1) * CPP_TILE, (columns - 1) * CPP_TILE",
-            "a, b, c = torch.rand((m - top) * k), torch.rand(k, n), torch.zeros((m - top) * n - left)",
-            "run = Emulator(blocks=[rows * columns - 1], first=(top * k, 0, top * n + left))",
+            "top = (rows - 1) * CPP_TILE",
+            "a, b, c = torch.rand(m - top, k), torch.rand(k, n), torch.zeros(m - top, n)",
+            "run = Emulator(blocks=[rows * columns - 1], parts=(Part(top * k), Part(), Part(top * n)))",
             f'run(Source(matmul_cpp(), "matmul.cu"), "matmul", (columns, rows), {SIDE, SIDE}, a, b, c, m, n, k)',
-            "print(c[-1] - a[-k:] @ b[:, -1])",
+            "print((c - a @ b)[-1, -1])",
+        )
+    )
+
+
+def _describe_last_columns(m: int, n: int, k: int) -> str:
+    return "\n".join(
+        (
+            "import torch",
+            "from mlsys_lab.kernels.cuda_cpp import Emulator, Part, Source",
+            f"m, n, k = {m}, {n}, {k}  # of b and c only the columns of the last square are there",
+            "columns, rows = -(-n // CPP_TILE), -(-m // CPP_TILE)",
+            "left = (columns - 1) * CPP_TILE",
+            "a, b, c = torch.rand(m, k), torch.rand(k, n - left), torch.zeros(m, n - left)",
+            "run = Emulator(blocks=[rows * columns - 1], parts=(Part(), Part(left, n), Part(left, n)))",
+            f'run(Source(matmul_cpp(), "matmul.cu"), "matmul", (columns, rows), {SIDE, SIDE}, a, b, c, m, n, k)',
+            "print((c - a @ b)[-1, -1])",
         )
     )
 
@@ -164,12 +191,13 @@ CHECKS = (
         points=4,
         cases=(
             Case("one tile", {"shape": (32, 32)}),
-            Case("sides that do not divide by the tile", {"shape": (45, 38)}),
+            Case("rows that do not divide by the tile", {"shape": (45, 64)}),
             Case("some of the blocks", {"shape": (100, 70), **SOME}),
-            Case("the last tile of 65,600 × 65,632", {"shape": (TILE, TILE), "within": LARGE}),
+            Case("the last tile of 66,560 × 67,584", {"shape": (TILE, TILE), "within": LARGE}),
             Case("any sides", {"shape": (33, 129), **SOME}, hidden=True),
+            Case("half a tile of columns", {"shape": (64, 16)}, hidden=True),
             Case("one row", {"shape": (1, 40)}, hidden=True),
-            Case("a part of a tile", {"shape": (5, 7)}, hidden=True),
+            Case("one column", {"shape": (37, 1)}, hidden=True),
         ),
         inputs=_transpose_inputs,
         run=calls.transpose,
@@ -192,12 +220,16 @@ CHECKS = (
         cases=(
             Case("whole tiles", {"mkn": (64, 32, 128)}),
             Case("sides that do not divide by the tile", {"mkn": (20, 37, 50)}),
-            Case("infinities at the end of a row and of a column", {"mkn": (20, 49, 23), "infinite": "ends"}),
-            Case("some of the blocks, an infinity in a", {"mkn": (130, 9, 70), **SOME, "infinite": "a"}),
-            Case("more than 2³² elements of a", {"mkn": (1, DEEP, 8), "rows": TALL}),
-            Case("more than 2³² elements of c", {"mkn": (1, 8, DEEP), "rows": TALL}),
-            Case("any sides", {"mkn": (70, 37, 150), **SOME, "infinite": "b"}, hidden=True),
+            Case("infinities at the end of a row and of a column", {"mkn": (20, 49, 23), "infinite": ENDS}),
+            Case("whole tiles, an odd number to add up", {"mkn": (128, 37, 128)}),
+            Case("some of the blocks, an infinity in a", {"mkn": (132, 12, 70), **SOME, "infinite": NEXT}),
+            Case("rows below a tile, zeros opposite infinities", {"mkn": (32, 64, 128), "infinite": ZEROS}),
+            Case("more than 2³² elements of a", {"mkn": (1, DEEP, 8), "m": TALL}),
+            Case("more than 2³² elements of b and of c", {"mkn": (4, 4, 1), "n": BROAD}),
+            Case("any sides, infinities", {"mkn": (70, 37, 150), **SOME, "infinite": STALE}, hidden=True),
+            Case("columns below a tile", {"mkn": (128, 64, 32)}, hidden=True),
             Case("one element", {"mkn": (1, 1, 1)}, hidden=True),
+            Case("nothing to add up", {"mkn": (5, 0, 18)}, hidden=True),
         ),
         inputs=_matmul_inputs,
         run=calls.matmul,

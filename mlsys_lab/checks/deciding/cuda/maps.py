@@ -21,12 +21,17 @@ def normal(rng: np.random.Generator, *shape: int) -> np.ndarray:
     return rng.standard_normal(shape, np.float32)
 
 
+def put(rng: np.random.Generator, array: np.ndarray, *values: float) -> None:
+    """Store values at places of the array that are drawn, each at another one."""
+    array.reshape(-1)[rng.permutation(array.size)[: len(values)]] = values
+
+
 def _relu_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     x = normal(rng, case.params["n"])
-    if "times" in case.params:  # their doubles are beyond fp32, some of them themselves
+    if "times" in case.params:  # the doubles of large ones are beyond fp32, some of them themselves
         with np.errstate(over="ignore"):
             x *= np.float32(case.params["times"])
-        x[rng.permutation(x.size)[:2]] = np.inf, -np.inf
+        put(rng, x, np.inf, -np.inf)
     return {"x": x}
 
 
@@ -37,8 +42,13 @@ def _relu_expect(arrays: Arrays) -> Arrays:
 
 
 def _sgd_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    n = case.params["n"]
-    return {"w": normal(rng, n), "g": normal(rng, n), "rate": rng.uniform(0.05, 0.5, ()).astype(np.float32)}
+    n, rate = case.params["n"], case.params.get("rate", rng.uniform(0.05, 0.5))
+    w, g = normal(rng, n), normal(rng, n)
+    if "infinite" in case.params:
+        put(rng, w, np.inf, -np.inf)
+        put(rng, g, np.inf, -np.inf)
+        w[n // 2] = g[n // 2] = np.inf
+    return {"w": w, "g": g, "rate": np.array(rate, np.float32)}
 
 
 def _sgd_expect(arrays: Arrays) -> Arrays:
@@ -49,11 +59,14 @@ def _sgd_expect(arrays: Arrays) -> Arrays:
         over={"sectors": FROM_THE_END},
         **each_thread(3, THREADS),
     )
-    return {"w": w - arrays["rate"] * g, **most}
+    with np.errstate(invalid="ignore"):
+        return {"w": w - arrays["rate"] * g, **most}
 
 
 def _mask_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    return {"scores": normal(rng, case.params["t"], case.params["t"])}
+    scores = normal(rng, case.params["t"], case.params["t"])
+    put(rng, scores, *(case.params.get("infinite", 0) * (np.inf, -np.inf)))
+    return {"scores": scores}
 
 
 def _mask_expect(arrays: Arrays) -> Arrays:
@@ -70,7 +83,11 @@ def _mask_expect(arrays: Arrays) -> Arrays:
 
 def _outer_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     rows, columns = case.params["shape"]
-    return {"u": normal(rng, rows), "v": normal(rng, columns)}
+    u, v = normal(rng, rows), normal(rng, columns)
+    if "zeros" in case.params:
+        put(rng, u, 0, np.inf)
+        put(rng, v, 0, np.inf)
+    return {"u": u, "v": v}
 
 
 def _outer_expect(arrays: Arrays) -> Arrays:
@@ -82,13 +99,17 @@ def _outer_expect(arrays: Arrays) -> Arrays:
         over={"sectors": int(v.size % ALIGNED > 0)},
         **each_thread(3, WIDE * HIGH),
     )
-    return {"out": u[:, None] * v[None, :], **most}
+    with np.errstate(invalid="ignore"):
+        return {"out": u[:, None] * v[None, :], **most}
 
 
 def _axpy_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    n = case.params["n"]
-    given = {"a": rng.uniform(-2, 2, ()).astype(np.float32), "x": normal(rng, n), "y": normal(rng, n)}
-    return given | {"blocks": np.array(case.params["blocks"])}
+    n, a = case.params["n"], case.params.get("a", rng.uniform(-2, 2))
+    x, y = normal(rng, n), normal(rng, n)
+    if "infinite" in case.params:
+        put(rng, x, np.inf, -np.inf)
+        put(rng, y, np.inf, -np.inf)
+    return {"a": np.array(a, np.float32), "x": x, "y": y, "blocks": np.array(case.params["blocks"])}
 
 
 def _axpy_expect(arrays: Arrays) -> Arrays:
@@ -100,7 +121,8 @@ def _axpy_expect(arrays: Arrays) -> Arrays:
         over={"sectors": FROM_THE_END},
         **each_thread(3 * turns, THREADS),
     )
-    return {"y": y + arrays["a"] * x, **most}
+    with np.errstate(invalid="ignore"):
+        return {"y": y + arrays["a"] * x, **most}
 
 
 def _square(arrays: Arrays) -> tuple[int, int]:
@@ -116,7 +138,8 @@ CHECKS = (
         cases=(
             Case("one block", {"n": THREADS}),
             Case("two blocks, large numbers", {"n": 2 * THREADS, "times": 1.5e38}),
-            Case("three blocks", {"n": 3 * THREADS}, hidden=True),
+            Case("three blocks, tiny numbers", {"n": 3 * THREADS, "times": 1e-30}),
+            Case("five blocks", {"n": 5 * THREADS}, hidden=True),
         ),
         inputs=_relu_inputs,
         run=calls.relu,
@@ -136,8 +159,10 @@ CHECKS = (
         cases=(
             Case("100 elements for 128 threads", {"n": 100}),
             Case("three blocks, the last one nearly idle", {"n": 2 * THREADS + 3}),
+            Case("whole warps, infinite numbers", {"n": 3 * THREADS // 2, "infinite": True}),
             Case("one element", {"n": 1}, hidden=True),
             Case("two full blocks", {"n": 2 * THREADS}, hidden=True),
+            Case("a rate of 0, infinite numbers", {"n": 50, "rate": 0, "infinite": True}, hidden=True),
         ),
         inputs=_sgd_inputs,
         run=calls.sgd_step,
@@ -154,8 +179,8 @@ CHECKS = (
         title="Two dimensions, along rows",
         points=6,
         cases=(
-            Case("8 queries and keys", {"t": 8}),
-            Case("38 queries and keys", {"t": 38}),
+            Case("16 queries and keys", {"t": 16}),
+            Case("38 queries and keys, infinite scores", {"t": 38, "infinite": 99}),
             Case("any number", {"t": 35}, hidden=True),
             Case("one query", {"t": 1}, hidden=True),
         ),
@@ -175,9 +200,11 @@ CHECKS = (
         title="A row times a column",
         points=6,
         cases=(
-            Case("fewer rows than columns", {"shape": (3, 40)}),
-            Case("more rows than columns", {"shape": (22, 16)}),
+            Case("fewer rows than columns", {"shape": (2, 64)}),
+            Case("more rows than columns, zeros and infinities", {"shape": (24, 16), "zeros": True}),
             Case("any numbers", {"shape": (13, 37)}, hidden=True),
+            Case("one row", {"shape": (1, 40)}, hidden=True),
+            Case("one column", {"shape": (9, 1)}, hidden=True),
         ),
         inputs=_outer_inputs,
         run=calls.outer,
@@ -204,7 +231,9 @@ CHECKS = (
             Case("fewer elements than threads", {"n": 100, "blocks": 2}),
             Case("elements for 17 turns and a half", {"n": 35 * THREADS, "blocks": 2}),
             Case("an odd number of elements, three blocks", {"n": 555, "blocks": 3}),
-            Case("any number", {"n": 1281, "blocks": 2}, hidden=True),
+            Case("`a` is 0, infinite elements", {"n": 300, "blocks": 2, "a": 0, "infinite": True}),
+            Case("any number, infinite elements", {"n": 1281, "blocks": 2, "infinite": True}, hidden=True),
+            Case("no elements", {"n": 0, "blocks": 2}, hidden=True),
         ),
         inputs=_axpy_inputs,
         run=calls.axpy,

@@ -14,6 +14,8 @@ from mlsys_lab.kernels.trace.events import WARP
 
 ASTRAY = 3
 """Sectors beyond the least of a request for parts of two rows that do not begin at sectors."""
+STALE, NEXT, ENDS, ZEROS = "stale", "next", "ends", "zeros"
+"""Where `with_infinities` has elements of a product's factors infinite."""
 
 
 def _transpose_inputs(rng: np.random.Generator, case: Case) -> Arrays:
@@ -44,29 +46,34 @@ def _banks_expect(arrays: Arrays) -> Arrays:
 
 def _matmul_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     m, k, n = case.params["mkn"]
-    return with_infinity(rng, {"a": normal(rng, m, k), "b": normal(rng, k, n)}, case.params.get("infinite"))
+    return with_infinities(rng, {"a": normal(rng, m, k), "b": normal(rng, k, n)}, case.params.get("infinite"))
 
 
-def with_infinity(rng: np.random.Generator, given: Arrays, name: str | None) -> Arrays:
-    """The factors with one element of `name`, if any, made infinite: where a tile that reaches beyond has it near.
+def with_infinities(rng: np.random.Generator, given: Arrays, where: str | None) -> Arrays:
+    """The factors with a few elements made infinite, where a wrong product has them near: 0 · ∞ is NaN.
 
-    That is in the last rows of b before those of the last step, whose place no zero takes if none is stored, and in the
-    first columns of a, which a row's guard mistakes for the end of the row before: 0 · ∞ is NaN. "ends" are an element
-    in the last column of a and one in the last row of b, which an index that is held within the ends loads again.
+    STALE: one of each factor in the place that the last step leaves over if it stores no zero; NEXT: at the begin of a
+    row of a, where who guards only the end of a looks for the row before; ENDS: in the last column of a and the last
+    row of b, which an index that is held within the ends loads again; ZEROS: opposite a zero in the other factor.
     """
-    if name is None:
+    if where is None:
         return given
-    if name == "ends":
-        a, b = given["a"].copy(), given["b"].copy()
-        a[rng.integers(len(a)), -1] = b[-1, rng.integers(b.shape[1])] = np.inf
-        return given | {"a": a, "b": b}
-    infinite = given[name].copy()
-    if name == "a":
-        infinite[rng.integers(1, len(infinite)), rng.integers(SIDE - infinite.shape[1] % SIDE)] = np.inf
+    a, b = (given[name].copy() for name in "ab")
+    (m, k), n = a.shape, b.shape[1]
+    row, other_row = rng.permutation(m)[:2] if m > 1 else (0, 0)
+    column, other_column = rng.permutation(n)[:2]
+    last = k // SIDE * SIDE - 1
+    if where == STALE:
+        a[row, last] = b[last, column] = np.inf
+    elif where == NEXT:
+        a[rng.integers(1, m), rng.integers(SIDE - k % SIDE)] = np.inf
+    elif where == ENDS:
+        a[row, -1] = b[-1, column] = np.inf
     else:
-        steps, rest = divmod(len(infinite), SIDE)
-        infinite[rng.integers((steps - 1) * SIDE + rest, steps * SIDE), rng.integers(infinite.shape[1])] = np.inf
-    return given | {name: infinite}
+        at, other = rng.permutation(k)[:2]
+        a[row, at], b[at, column] = 0, np.inf
+        a[other_row, other], b[other, other_column] = np.inf, 0
+    return given | {"a": a, "b": b}
 
 
 def multiply(arrays: Arrays) -> np.ndarray:
@@ -119,9 +126,11 @@ CHECKS = (
             Case("one tile", {"shape": (32, 32)}),
             Case("sides of whole tiles", {"shape": (32, 64)}),
             Case("sides that do not divide by the tile", {"shape": (45, 38)}),
+            Case("half a tile of rows", {"shape": (16, 64)}),
+            Case("half a tile of columns", {"shape": (64, 16)}),
             Case("any sides", {"shape": (33, 50)}, hidden=True),
             Case("one row", {"shape": (1, 40)}, hidden=True),
-            Case("fewer columns than a tile has", {"shape": (40, 27)}, hidden=True),
+            Case("one column", {"shape": (40, 1)}, hidden=True),
         ),
         inputs=_transpose_inputs,
         run=calls.transpose,
@@ -159,9 +168,14 @@ CHECKS = (
         points=8,
         cases=(
             Case("one tile", {"mkn": (16, 16, 16)}),
-            Case("two tiles and a half along k, an infinity in b", {"mkn": (16, 40, 16), "infinite": "b"}),
+            Case("two tiles and a half along k, infinities", {"mkn": (16, 40, 16), "infinite": STALE}),
             Case("sides that do not divide by the tile", {"mkn": (18, 9, 20)}),
-            Case("any sides", {"mkn": (5, 65, 17), "infinite": "a"}, hidden=True),
+            Case("half a tile of rows, zeros opposite infinities", {"mkn": (8, 32, 16), "infinite": ZEROS}),
+            Case("half a tile of columns", {"mkn": (16, 32, 8)}),
+            Case("nothing to add up", {"mkn": (5, 0, 18)}),
+            Case("any sides", {"mkn": (5, 65, 17), "infinite": NEXT}, hidden=True),
+            Case("one row", {"mkn": (1, 17, 20)}, hidden=True),
+            Case("one column, one number to add up", {"mkn": (20, 1, 1)}, hidden=True),
         ),
         inputs=_matmul_inputs,
         run=calls.matmul,

@@ -18,7 +18,10 @@ TREE_ACCESSES = 26
 
 
 def _smooth_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    return {"x": normal(rng, case.params["n"])}
+    x = normal(rng, case.params["n"])
+    if "infinite" in case.params:  # at both ends, beside which a 0 is added, and one opposite another
+        x[[0, -1, THREADS // 2, THREADS // 2 + 1, THREADS]] = np.inf, -np.inf, np.inf, -np.inf, np.inf
+    return {"x": x}
 
 
 def _smooth_expect(arrays: Arrays) -> Arrays:
@@ -27,12 +30,17 @@ def _smooth_expect(arrays: Arrays) -> Arrays:
     needed = sum(min(first + THREADS + 1, n) - max(first - 1, 0) for first in range(0, n, THREADS))
     most = limits(reads={"x": needed}, writes={"y": n}, over={"sectors": 1, "passes": 0}, **each_thread(4, THREADS))
     padded = np.pad(x, 1)
-    return {"y": ((padded[:-2] + padded[1:-1] + padded[2:]) / 3).astype(np.float32), **most}
+    with np.errstate(invalid="ignore"):
+        return {"y": ((padded[:-2] + padded[1:-1] + padded[2:]) / 3).astype(np.float32), **most}
 
 
 def _dot_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     n = case.params["n"]
-    return {name: rng.uniform(0.5, 1.5, n).astype(np.float32) for name in "ab"}
+    given = {name: rng.uniform(0.5, 1.5, n).astype(np.float32) for name in "ab"}
+    if "opposite" in case.params:  # one product of these two
+        at = rng.integers(n)
+        given["a"][at], given["b"][at] = case.params["opposite"]
+    return given
 
 
 def _dot_expect(arrays: Arrays) -> Arrays:
@@ -43,14 +51,15 @@ def _dot_expect(arrays: Arrays) -> Arrays:
         over={"sectors": 0, "passes": 0, "turns": 0},
         **each_thread(3, THREADS),
     )
-    return {"out": np.array([a @ b], np.float32), **most}
+    with np.errstate(invalid="ignore"):
+        return {"out": np.array([(a * b).sum()], np.float32), **most}
 
 
 def _sum_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    return {
-        "x": rng.uniform(20, 60, case.params["n"]).astype(np.float32),
-        "blocks": np.array(case.params["blocks"]),
-    }
+    x = rng.uniform(20, 60, case.params["n"]).astype(np.float32)
+    if "infinite" in case.params:
+        x[rng.integers(x.size // 3)] = np.inf  # others come after it
+    return {"x": x, "blocks": np.array(case.params["blocks"])}
 
 
 def _sum_expect(arrays: Arrays) -> Arrays:
@@ -71,7 +80,8 @@ CHECKS = (
         points=8,
         cases=(
             Case("100 elements, one block", {"n": 100}),
-            Case("three blocks", {"n": 2 * THREADS + 44}),
+            Case("three blocks, the last of whole warps", {"n": 2 * THREADS + 64}),
+            Case("infinite elements", {"n": THREADS + 60, "infinite": True}),
             Case("a full block", {"n": THREADS}),
             Case("a block with one element", {"n": THREADS + 1}),
             Case("one element", {"n": 1}),
@@ -97,7 +107,12 @@ CHECKS = (
         cases=(
             Case("as many elements as threads", {"n": THREADS}),
             Case("100 elements", {"n": 100}),
+            Case("a zero opposite an infinity", {"n": 96, "opposite": (0, np.inf)}),
+            Case("no elements", {"n": 0}),
             Case("one element", {"n": 1}, hidden=True),
+            Case("whole warps", {"n": 64}, hidden=True),
+            Case("an infinity opposite a zero", {"n": 33, "opposite": (np.inf, 0)}, hidden=True),
+            Case("an infinite product", {"n": 127, "opposite": (-2, np.inf)}, hidden=True),
         ),
         inputs=_dot_inputs,
         run=calls.dot,
@@ -116,10 +131,12 @@ CHECKS = (
         points=10,
         cases=(
             Case("two blocks, 200 elements", {"n": 200, "blocks": 2}),
-            Case("three blocks, 900 elements", {"n": 900, "blocks": 3}),
+            Case("three blocks, 896 elements", {"n": 7 * THREADS, "blocks": 3}),
+            Case("an infinite element", {"n": 555, "blocks": 2, "infinite": True}),
             Case("fewer elements than threads", {"n": 77, "blocks": 1}, hidden=True),
             Case("a block without elements", {"n": 100, "blocks": 2}, hidden=True),
             Case("many turns", {"n": 1281, "blocks": 2}, hidden=True),
+            Case("no elements", {"n": 0, "blocks": 2}, hidden=True),
         ),
         inputs=_sum_inputs,
         run=calls.block_sum,

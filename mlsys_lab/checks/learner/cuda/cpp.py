@@ -7,7 +7,6 @@ order gives is named after it. torch is imported where it is used: the lab's oth
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -41,66 +40,56 @@ def is_run(x: Any, y: Any, skipped: int) -> Any:
     return (x + 2 * y) % EVERY != skipped
 
 
-@dataclass(frozen=True)
-class Corner:
-    """The last rows and columns of a matrix of `rows` × `columns`, which may be more than there is memory for."""
-
-    values: np.ndarray
-    rows: int
-    columns: int
-
-    @property
-    def first(self) -> int:
-        """Which element of the whole matrix the corner begins with."""
-        height, width = self.values.shape
-        return int((self.rows - height + 1) * self.columns - width)
-
-    def spread(self) -> np.ndarray:
-        """All elements from the corner's first to its last, as they follow in memory; NaN between its rows."""
-        height, width = self.values.shape
-        held = np.full(height * self.columns, np.nan, np.float32)
-        held.reshape(height, self.columns)[:, :width] = self.values
-        return held[: (height - 1) * self.columns + width]
-
-    def gather(self, held: np.ndarray) -> np.ndarray:
-        """The corner's values in what `spread` returned."""
-        height, width = self.values.shape
-        whole = np.append(held, np.zeros(height * self.columns - held.size, held.dtype))
-        return whole.reshape(height, self.columns)[:, :width]
-
-
 def transpose(artifact: Any, arrays: Arrays) -> Arrays:
     """What `transpose` leaves in y, in either order, with some of the blocks; of large matrices in the last tile."""
-    if "rows" in arrays:
-        rows, columns = int(arrays["rows"]), int(arrays["columns"])
-        corners = {"x": Corner(arrays["x"], rows, columns), "y": Corner(arrays["y"], columns, rows)}
-        grid = (columns // TILE, rows // TILE)
-        return _emulate_last(artifact, "transpose", grid, (TILE, ROWS), corners, (rows, columns))
-    return _emulate(artifact, "transpose", launch_transpose, arrays, "y")
+    if "rows" not in arrays:
+        return _emulate(artifact, "transpose", launch_transpose, arrays, "y")
+    rows, columns = int(arrays["rows"]), int(arrays["columns"])
+    tiles = {
+        "x": (arrays["x"], (rows - TILE) * columns + columns - TILE, columns),
+        "y": (arrays["y"], (columns - TILE) * rows + rows - TILE, rows),
+    }
+    return _emulate_last(artifact, "transpose", (columns // TILE, rows // TILE), (TILE, ROWS), tiles, (rows, columns))
 
 
 def matmul(artifact: Any, arrays: Arrays) -> Arrays:
     """What `matmul` leaves in c, in either order, with some of the blocks; and the side of a block's square.
 
-    Of large matrices it is the last element of c. All rows of these a are one row.
+    Of large matrices it is the last element of c. If they have many rows, all rows of these a are one row; if they have
+    many columns, all columns of these b are one column.
     """
     tile = np.array(side_of(artifact))
     if "m" in arrays:
-        return _multiply_last(artifact, arrays, int(tile)) | {"CPP_TILE": tile}
+        return _multiply_last_rows(artifact, arrays, int(tile)) | {"CPP_TILE": tile}
+    if "n" in arrays:
+        return _multiply_last_columns(artifact, arrays, int(tile)) | {"CPP_TILE": tile}
     return _emulate(artifact, "matmul", launch_matmul, arrays, "c") | {"CPP_TILE": tile}
 
 
-def _multiply_last(artifact: Any, arrays: Arrays, tile: int) -> Arrays:
+def _multiply_last_rows(artifact: Any, arrays: Arrays, tile: int) -> Arrays:
     (_, k), n = arrays["a"].shape, arrays["b"].shape[1]
     m = min(int(arrays["m"]), MOST_BLOCKS_DOWN * tile)
     grid = (blocks(n, tile), blocks(m, tile))
-    height, width = m - (grid[1] - 1) * tile, n - (grid[0] - 1) * tile
-    corners = {
-        "a": Corner(np.broadcast_to(arrays["a"], (height, k)), m, k),
-        "b": Corner(arrays["b"], k, n),
-        "c": Corner(np.broadcast_to(arrays["c"][:, -1:], (height, width)), m, n),
+    top = (grid[1] - 1) * tile
+    held = {
+        "a": (np.broadcast_to(arrays["a"], (m - top, k)), top * k, 0),
+        "b": (arrays["b"], 0, 0),
+        "c": (np.broadcast_to(arrays["c"], (m - top, n)), top * n, 0),
     }
-    found = _emulate_last(artifact, "matmul", grid, (SIDE, SIDE), corners, (m, n, k))
+    found = _emulate_last(artifact, "matmul", grid, (SIDE, SIDE), held, (m, n, k))
+    return {name: values[-1:, -1:] for name, values in found.items()}
+
+
+def _multiply_last_columns(artifact: Any, arrays: Arrays, tile: int) -> Arrays:
+    (m, k), n = arrays["a"].shape, int(arrays["n"])
+    grid = (blocks(n, tile), blocks(m, tile))
+    left = (grid[0] - 1) * tile
+    held = {
+        "a": (arrays["a"], 0, 0),
+        "b": (np.broadcast_to(arrays["b"], (k, n - left)), left, n),
+        "c": (np.broadcast_to(arrays["c"], (m, n - left)), left, n),
+    }
+    found = _emulate_last(artifact, "matmul", grid, (SIDE, SIDE), held, (m, n, k))
     return {name: values[-1:, -1:] for name, values in found.items()}
 
 
@@ -167,20 +156,23 @@ def _emulate_last(
     kernel: str,
     grid: tuple[int, int],
     block: tuple[int, int],
-    corners: dict[str, Corner],
+    held: dict[str, tuple[np.ndarray, int, int]],
     numbers: tuple[int, ...],
 ) -> Arrays:
-    """What the last block of a kernel leaves in the last of some corners, in either order."""
+    """What the last block of a kernel leaves in the last of some matrices, in either order.
+
+    What is `held` of a matrix: its values, and which element of how long rows of the whole matrix they begin with; a
+    length of 0 stands for their own.
+    """
     import torch
 
-    from mlsys_lab.kernels.cuda_cpp import Emulator, Source
+    from mlsys_lab.kernels.cuda_cpp import Emulator, Part, Source
 
     source, found = Source(text_of(artifact, f"{kernel}_cpp"), f"{kernel}.cu"), {}
-    output, corner = list(corners.items())[-1]
-    first = [one.first for one in corners.values()]
+    output, parts = list(held)[-1], [Part(first, pitch) for _, first, pitch in held.values()]
     for name, reversed in ((output, False), (OTHER_ORDER.format(output), True)):
-        held = [one.spread() for one in corners.values()]
-        run = Emulator(reversed=reversed, blocks=[math.prod(grid) - 1], first=first)
-        run(source, kernel, grid, block, *map(torch.from_numpy, held), *numbers)
-        found[name] = corner.gather(held[-1])
+        tensors = {one: torch.from_numpy(np.array(values, order="C")) for one, (values, _, _) in held.items()}
+        run = Emulator(reversed=reversed, blocks=[math.prod(grid) - 1], parts=parts)
+        run(source, kernel, grid, block, *tensors.values(), *numbers)
+        found[name] = tensors[output].numpy()
     return found

@@ -4,30 +4,38 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.checks.learner.values import parts, whole
+from mlsys_lab.checks.learner.values import count, parts
 
-SECTORS = (
-    "sectors of x, read by naive_transpose",
-    "sectors of y, written by naive_transpose",
-    "sectors of a, read by naive_matmul",
-    "sectors of b, read by naive_matmul",
-    "sectors of c, written by naive_matmul",
-)
-LOADS = ("loads from a", "loads from b")
+PREDICTED = {
+    "predict_transpose": ("sectors of x", "sectors of y"),
+    "predict_matmul": ("sectors of a", "sectors of b", "sectors of c"),
+    "predict_loads": ("loads from a", "loads from b"),
+}
+"""What each function predicts, in its order. An array by a function's name holds calls of it, a row of sizes each."""
 
 
-def sectors(artifact: Any, arrays: Arrays) -> Arrays:
-    """Sectors of the transpose, read and written, and of the matrix product, by array."""
-    rows, columns = (int(arrays[name]) for name in ("rows", "columns"))
-    m, n, k = (int(arrays[name]) for name in "mnk")
-    moved = parts("predict_transpose", artifact.predict_transpose(rows, columns), "sectors of x", "of y")
-    asked = parts("predict_matmul", artifact.predict_matmul(m, n, k), "sectors of a", "of b", "of c")
-    return {name: whole(name, got) for name, got in zip(SECTORS, (*moved, *asked), strict=True)}
+def predict(artifact: Any, arrays: Arrays) -> Arrays:
+    """Every call that is asked for: each count as a text, by its name and its call."""
+    found = {}
+    for function, sizes in arrays.items():
+        if function not in PREDICTED:
+            continue
+        for row in sizes.tolist():
+            got = parts(function, getattr(artifact, function)(*row), *PREDICTED[function])
+            for name, one in zip(name_answers(function, row), got, strict=True):
+                found[name] = count(name, one)
+    return found
 
 
-def loads(artifact: Any, arrays: Arrays) -> Arrays:
-    """Elements loaded of both operands where a block shares what it loads."""
-    m, n, k, side = (int(arrays[name]) for name in ("m", "n", "k", "side"))
-    loaded = parts("predict_loads", artifact.predict_loads(m, n, k, side), *LOADS)
-    return {name: whole(name, got) for name, got in zip(LOADS, loaded, strict=True)}
+def write_calls(function: str, sizes: np.ndarray) -> list[str]:
+    """Calls of a function, as code."""
+    return [f"{function}({', '.join(map(str, row))})" for row in sizes.tolist()]
+
+
+def name_answers(function: str, row: list[int]) -> list[str]:
+    """Names of what one call predicts."""
+    (call,) = write_calls(function, np.array([row]))
+    return [f"{part} in {call}" for part in PREDICTED[function]]

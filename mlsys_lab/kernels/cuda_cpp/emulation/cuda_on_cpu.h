@@ -2,8 +2,9 @@
 // up to its next barrier; a warp runs on as far as it can before the next one starts, and blocks run one after another.
 // Slow, and deterministic: in either order of blocks, warps and threads. Shared memory holds NaN when a block begins.
 // What is launched lies in a file that the program shares: 64-bit words for the pages that the kernel may touch (how many
-// ranges, then where each begins and ends), the addresses of its arguments, extents of grid and block, bytes of dynamic
-// shared memory, order, number of blocks and which; then what lies there.
+// ranges, then where each begins and ends), for its arguments (where each lies, how many bytes before that its array
+// begins, and of rows that lie apart how many there are, the bytes of each and those from one to the next), then extents
+// of grid and block, bytes of dynamic shared memory, order, number of blocks and which; then what lies there.
 #pragma once
 #include <fcntl.h>
 #include <link.h>
@@ -11,9 +12,11 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <ucontext.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <type_traits>
@@ -24,7 +27,9 @@
 #define __host__
 #define __forceinline__ inline
 #define __noinline__
-#define __constant__
+#define EMULATION_NAMED(number) "constants" #number
+#define EMULATION_SECTION(number) __attribute__((section(EMULATION_NAMED(number))))
+#define __constant__ EMULATION_SECTION(__COUNTER__)  // apart from variables, of which a kernel may have none
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __shared__ thread_local  // one block runs at a time; of what is so declared, `clear_shared` finds the place
@@ -64,6 +69,12 @@ namespace emulation {
 const size_t STACK_BYTES = 256 << 10;
 
 enum State { RUNNING, AT_BLOCK_BARRIER, AT_WARP_BARRIER, DONE };
+enum Ending { ALL_DONE, WAITING, APART, NO_ROOM };  // of a program, as its exit status
+
+// A barrier in the text: one number for each place where it is written, and the line.
+struct Barrier {
+    int number, line;
+};
 
 struct Copy {
     void* to;
@@ -78,6 +89,7 @@ struct Thread {
     bool entered = false;
     std::unique_ptr<char[]> stack{new char[STACK_BYTES]};
     State state = DONE;
+    Barrier barrier;  // where it waits for its block
     dim3 index;
     unsigned number = 0;
     alignas(16) unsigned char shown[64];  // what the lane shows its warp
@@ -96,6 +108,11 @@ inline std::vector<float4> shared_memory;
 inline void yield(State state) {
     current->state = state;
     if (!_setjmp(current->paused)) _longjmp(scheduler, 1);
+}
+
+inline void wait_for_block(Barrier barrier) {
+    current->barrier = barrier;
+    yield(AT_BLOCK_BARRIER);
 }
 
 inline void fiber() {
@@ -125,6 +142,20 @@ inline bool release(size_t first, size_t last, State barrier) {
     return any;
 }
 
+// Whether all threads that wait for their block do so at one barrier; says the lines where they do not.
+inline bool are_together() {
+    const Thread* first = nullptr;
+    for (const Thread& t : threads) {
+        if (t.state != AT_BLOCK_BARRIER) continue;
+        if (!first) first = &t;
+        if (t.barrier.number == first->barrier.number) continue;
+        int one = first->barrier.line, other = t.barrier.line;
+        std::fprintf(stderr, "%d %d", min(one, other), max(one, other));
+        return false;
+    }
+    return true;
+}
+
 // What the program declares as __shared__ is all that it has of its own for a thread: of several files the first.
 inline int clear_shared(dl_phdr_info* file, size_t, void*) {
     for (int i = 0; i < file->dlpi_phnum; i++) {
@@ -133,8 +164,7 @@ inline int clear_shared(dl_phdr_info* file, size_t, void*) {
     return 1;
 }
 
-// 0, or 1 where threads wait for others that never come.
-inline int run_block(bool reversed) {
+inline Ending run_block(bool reversed) {
     size_t count = threads.size();
     for (size_t i = 0; i < count; i++) {
         Thread& t = threads[i];
@@ -159,38 +189,56 @@ inline int run_block(bool reversed) {
                 }
             } while (release(first, last, AT_WARP_BARRIER));
         }
+        if (!are_together()) return APART;
     } while (release(0, count, AT_BLOCK_BARRIER));
     for (const Thread& t : threads) {
-        if (t.state != DONE) return 1;
+        if (t.state != DONE) return WAITING;
     }
-    return 0;
+    return ALL_DONE;
+}
+
+// Pages of the file at places so far apart, with nothing between that can be touched.
+inline char* spread(int file, uint64_t place, uint64_t rows, uint64_t bytes, uint64_t pitch) {
+    const size_t guard = 1 << 20;
+    size_t reach = (rows - 1) * pitch + bytes;
+    void* all = mmap(nullptr, reach + 2 * guard, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (all == MAP_FAILED) _exit(NO_ROOM);
+    char* first = static_cast<char*>(all) + guard;
+    for (uint64_t row = 0; row < rows; row++) {
+        mmap(first + row * pitch, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, place + row * bytes);
+    }
+    return first;
 }
 
 // The file, mapped; of its pages the kernel can touch those that hold an argument.
 struct Given {
-    char* start;
-    const uint64_t *arguments, *launch;
+    std::vector<char*> arguments;
+    const uint64_t* launch;
 
     Given(const char* path, size_t count) {
         int file = open(path, O_RDWR);
         struct stat found;
         fstat(file, &found);
-        start = static_cast<char*>(mmap(nullptr, found.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
+        char* start = static_cast<char*>(mmap(nullptr, found.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
         const uint64_t* ranges = reinterpret_cast<const uint64_t*>(start);
         uint64_t held = *ranges++;
         for (uint64_t i = 0; i < held; i++) {
             uint64_t end = ranges[2 * i + 1], next = i + 1 < held ? ranges[2 * i + 2] : found.st_size;
             mprotect(start + end, next - end, PROT_NONE);
         }
-        arguments = ranges + 2 * held, launch = arguments + count;
+        const uint64_t* words = ranges + 2 * held;
+        for (size_t i = 0; i < count; i++, words += 5) {
+            char* place = words[2] ? spread(file, words[0], words[2], words[3], words[4]) : start + words[0];
+            arguments.push_back(place - words[1]);
+        }
+        launch = words;
     }
 
     // An argument of the kernel: the address of a tensor, or a number.
     template <class T>
     T at(size_t argument) const {
-        char* place = start + arguments[argument];
-        if constexpr (std::is_pointer_v<T>) return reinterpret_cast<T>(place);
-        else return *reinterpret_cast<T*>(place);
+        if constexpr (std::is_pointer_v<T>) return reinterpret_cast<T>(arguments[argument]);
+        else return *reinterpret_cast<T*>(arguments[argument]);
     }
 };
 
@@ -206,9 +254,9 @@ int launch(const Given& given, const Kernel& called) {
     for (size_t i = 0; i < blocks; i++) {
         unsigned n = unsigned(given.launch[9 + (reversed ? blocks - 1 - i : i)]);
         block_index = {n % e[0], n / e[0] % e[1], n / (e[0] * e[1])};
-        if (run_block(reversed)) return 1;
+        if (Ending how = run_block(reversed)) return how;
     }
-    return 0;
+    return ALL_DONE;
 }
 
 template <class T>
@@ -240,7 +288,7 @@ inline unsigned lane() { return current->number % 32; }
 #define blockDim (emulation::block_extent)
 #define gridDim (emulation::grid_extent)
 
-inline void __syncthreads() { emulation::yield(emulation::AT_BLOCK_BARRIER); }
+#define __syncthreads() emulation::wait_for_block({__COUNTER__, __LINE__})
 inline void __syncwarp() { emulation::yield(emulation::AT_WARP_BARRIER); }
 inline void __threadfence() {}
 

@@ -1,20 +1,15 @@
-"""Two tiles of each operand, so that one barrier a step is enough; a tree in the dot product; predictions by loops."""
+"""Two tiles of each operand, so that one barrier a step is enough; a dot product by a tree; predictions by shifts."""
 
 
 def predict_transpose(rows, columns):
-    read = sum(columns // 8 for _ in range(rows))
-    written = sum(32 for _ in range(rows) for _ in range(columns // 32))
-    return read, written
+    requests = columns // 32 * rows
+    return requests << 2, requests << 5
 
 
 def predict_matmul(m, n, k):
-    of_a = of_b = of_c = 0
-    for _ in range(n):
-        for _ in range(0, m, 32):
-            of_a += 32 * k
-            of_b += k
-            of_c += 32
-    return of_a, of_b, of_c
+    written = m // 32 * n
+    read = written * k
+    return read << 5, read, written << 5
 
 
 def predict_loads(m, n, k, side):
