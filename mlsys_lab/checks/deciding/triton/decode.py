@@ -124,7 +124,7 @@ CHECKS = (
                     "dtype": np.float16,
                     "wide": True,
                     "scale": 0.3,
-                    "spread": 1.5,
+                    "group": 4,
                 },
             ),
             Case("the first key outweighs all others", {"lengths": [36], "scores": {0: 110.0}}),
