@@ -19,6 +19,10 @@ from mlsys_lab.errors import CourseError, InputError
 from mlsys_lab.kernels.runtime import triton_interprets
 from mlsys_lab.kernels.triton_members import read_members, restore_members
 
+ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift")
+COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+BINARY = tuple(f"__{name}__" for name in (*ARITHMETIC, *COMPARISONS))
+"""Python's names of the operators that a constant and a block may stand on two sides of."""
 _instead: ContextVar[Callable[..., None] | None] = ContextVar("instead of launching", default=None)
 
 
@@ -77,7 +81,7 @@ def enable_interpreter() -> Iterator[None]:
     """
     interpreter = importlib.import_module("triton.runtime.interpreter")
     triton, tl = sys.modules["triton"], sys.modules["triton.language"]
-    with _patch_once(interpreter, tl), _refuse_bfloat16_arithmetic(interpreter, tl):
+    with _patch_once(interpreter, tl), _refuse_bfloat16_arithmetic(interpreter, tl), _leave_blocks_to_tensors(tl):
         if isinstance(tl.sum, interpreter.InterpretedFunction):
             yield
             return
@@ -143,6 +147,26 @@ def _refuse_bfloat16_arithmetic(interpreter: Any, tl: Any) -> Iterator[None]:
         reductions.sum = original_sum
         for name in names:
             delattr(builder, name)
+
+
+@contextmanager
+def _leave_blocks_to_tensors(tl: Any) -> Iterator[None]:
+    """Let `CONSTANT * block` be what `block * CONSTANT` is, as for the compiler, which asks the block for both.
+
+    Python asks the constant on the left, and Triton's answer (3.6 to 3.9) is a constant whose value is a block.
+    """
+
+    def leave(original: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda constant, other: NotImplemented if isinstance(other, tl.tensor) else original(constant, other)
+
+    before = {name: vars(tl.constexpr)[name] for name in BINARY}
+    for name, original in before.items():
+        setattr(tl.constexpr, name, leave(original))
+    try:
+        yield
+    finally:
+        for name, original in before.items():
+            setattr(tl.constexpr, name, original)
 
 
 def _find_course_error(error: BaseException) -> CourseError | None:

@@ -46,6 +46,10 @@
 # variable keeps its type and shape through a loop; no loop is left by `break`. So each check asks the compiler too, as
 # for an H100, which takes no GPU either.
 #
+# **What arrays hold.** What a launch reads is float32 or half precision, all of one kind, but for what a task calls
+# float32 or int32. What it writes is of the same kind, or float32: so a number that is rounded on its way shows. All
+# numbers are finite, unless a task says otherwise. Sides of blocks are powers of two.
+#
 # **What is counted.** A lane is one element of a block. Lanes whose mask is false touch nothing and cost nothing.
 # *Least* means: each element that is needed is read once, and each element of the result is written once. A check about
 # traffic allows 1.1 times what the task says, and looks at every program's share: one program that does the work of all
@@ -76,7 +80,8 @@ from mlsys_lab.kernels.triton_language import tl, triton
 #
 # A Triton **program** works on a block of numbers at once. `tl.program_id(0)` says which program this is,
 # `tl.arange(0, BLOCK)` is the block $0, 1, \dots,$ BLOCK − 1, and pointer plus block is a block of addresses. Arrays
-# seldom end where a block does: where `mask` is false nothing is loaded and nothing is stored.
+# seldom end where a block does: where `mask` is false nothing is loaded and nothing is stored. What such a lane holds
+# after a load is not defined (here it is NaN), unless `other=` of `tl.load` says it.
 #
 # **Launch:** ⌈`size` / `BLOCK`⌉ programs; program `p` has the elements from `p * BLOCK` on. **Write**
 # `silu_mul_kernel`. Compute in float32, whatever the arrays hold (`.to(tl.float32)`); `tl.store` turns the result into
@@ -128,7 +133,8 @@ Accesses.from_trace(trace)
 # **Launch:** one program for each row; `BLOCK` is the smallest power of two that a row fits into, so a mask cuts off
 # the rest. Rows follow one another without gaps: row `r` begins `r * columns` elements after the first. **Write**
 # `softmax_kernel`, again computing in float32. What has to stand in the lanes beyond the row's end, so that it changes
-# neither the maximum nor the sum? (`other=` of `tl.load` says; `-float("inf")` is a number that a kernel may use.)
+# neither the maximum nor the sum? (`-float("inf")` is a number that a kernel may use.) A row may hold $-\infty$ itself,
+# as rows of masked scores do, but never that alone; its softmax there is 0.
 #
 # **Size:** about 6 lines. **Cost:** each element read once and written once. Points for traffic ask for just that.
 
@@ -217,9 +223,9 @@ check("rms_norm_traffic")
 # many rows: each adds up its **share** of dw in registers and writes it once, and a second kernel adds the shares. The
 # order of additions is then the same at every run, which atomics would not give.
 #
-# **4a.** `rms_norm_backward_kernel`. **Launch:** P programs (`tl.num_programs(0)`), fewer than rows; program $p$ has
-# the rows $p, p + P, p + 2P, \dots$ It stores dx of these, and its share of dw as row $p$ of `share_ptr`, (P,
-# `columns`), float32.
+# **4a.** `rms_norm_backward_kernel`. **Launch:** P programs (`tl.num_programs(0)`), no more than rows; program $p$ has
+# the rows $p, p + P, p + 2P, \dots$, one at a time: its blocks are one row long. It stores dx of these, and its share
+# of dw as row $p$ of `share_ptr`, (P, `columns`), float32. So is r.
 #
 # **4b.** `sum_shares_kernel`. **Launch:** ⌈`columns` / `BLOCK`⌉ programs, each with BLOCK columns of all P rows, a row
 # at a time.
@@ -312,7 +318,8 @@ show(figure, alt="Bytes that the backward pass moves rise in a line with the num
 #
 # Row after row, $m = \lfloor p / \mathtt{tiles\_n} \rfloor$ and $n = p \bmod \mathtt{tiles\_n}$. **In groups:** the
 # rows of tiles are cut into groups of `GROUP`, from the top; the last group has what is left. Groups come one after the
-# other. Within a group one goes down a column of it, then down the next column. For 3 × 4 tiles and GROUP = 2:
+# other. Within a group one goes down a column of it, then down the next column. GROUP is any whole number from 1 on.
+# For 3 × 4 tiles and GROUP = 2:
 #
 # | | n = 0 | 1 | 2 | 3 |
 # |---|---|---|---|---|
@@ -405,7 +412,9 @@ for group, guess in ((1, guess_row_after_row), (4, guess_in_groups)):
 # **Launch:** ⌈M / BLOCK_M⌉ · ⌈N / BLOCK_N⌉ programs in one dimension; your `tile_of` says which tile is whose.
 # **Write** `matmul_kernel`. A block of two dimensions comes from broadcasting:
 # `rows[:, None] * a_m + columns[None, :] * a_k`. Mind three edges: M, N and K. Which of them may be left without a mask
-# in the loads, and what would a missing one do to C?
+# in the loads, and what would a missing one do to C? (Rows that wrap around, `% M`, as in Triton's own tutorial, are as
+# good as a mask: the check of traffic allows for whole tiles.) The three sides of tiles are at least 16, and any of
+# them may be the longest.
 #
 # **Size:** about 16 lines. **Cost:** 2MKN FLOPs. A is read ⌈N / BLOCK_N⌉ times, B ⌈M / BLOCK_M⌉ times, C is written
 # once. Larger tiles read less, until registers and shared memory are full. The check of traffic also asks that each
@@ -493,9 +502,9 @@ print("largest difference from torch:", (c - a @ b).abs().max().item())
 #
 # $$O = \mathrm{softmax}(s\, Q K^{\mathsf T})\, V$$
 #
-# with Q, K, V of shape (S, D) in each head, and a scale $s$. The plain way makes an S × S matrix of scores, writes it,
-# reads it for the softmax, writes that, and reads it again for the product with V. For S = 100,000 that matrix has 40
-# GB, for one head. It need not exist: a softmax can be computed **online**, a block of keys at a time. Keep for each
+# with Q, K, V of shape (S, D) in each head, and a scale $s > 0$. The plain way makes an S × S matrix of scores, writes
+# it, reads it for the softmax, writes that, and reads it again for the product with V. For S = 100,000 that matrix has
+# 40 GB, for one head. It need not exist: a softmax can be computed **online**, a block of keys at a time. Keep for each
 # query the largest score so far $m$, the sum so far $l$, and the weighted values so far $a$, all relative to $m$. For a
 # block of new scores $z$ with values V:
 #
@@ -505,7 +514,8 @@ print("largest difference from torch:", (c - a @ b).abs().max().item())
 # the **log-sum-exp** of the query's scores, one number a query, from which the backward pass has all weights again.
 #
 # **7a. Predict first**, as functions of S, D and a block B: all in float32 (4 bytes), one head, S a multiple of B, D at
-# most B. Bytes *asked for* by the kernels, as they are counted in this lab.
+# most B. Bytes *asked for* by the kernels, as they are counted in this lab, as exact whole numbers: at a million
+# tokens, too, and for a B that is no power of two.
 #
 # - `naive_attention_bytes`: three launches. Your `matmul_kernel` with tiles of B × B makes all S × S scores; your
 #   `softmax_kernel` reads and writes them; your `matmul_kernel` multiplies them by V. There is no
@@ -516,8 +526,9 @@ print("largest difference from torch:", (c - a @ b).abs().max().item())
 #
 # **7b.** `flash_kernel`. **Launch:** ⌈S / BLOCK_M⌉ × heads programs in two dimensions: `tl.program_id(0)` is the block
 # of queries, `tl.program_id(1)` the head. Q, K, V and O are (heads, S, D) without gaps, the log-sum-exp is (heads, S),
-# float32. BLOCK_D is the smallest power of two that D fits into, at least 16. The mask is causal. Compute scores, $m$,
-# $l$ and $a$ in float32, and give `tl.dot` tiles of one kind: `p.to(v.dtype)`.
+# float32. BLOCK_D is the smallest power of two that D fits into, at least 16; BLOCK_M and BLOCK_N are at least 16, too,
+# and either may be the larger. The mask is causal. Compute scores, $m$, $l$ and $a$ in float32, and give `tl.dot` tiles
+# of one kind: `p.to(v.dtype)`, for that product alone ($l$ adds up $p$ as it is).
 #
 # `tl.trans(k)` turns a tile. Every query sees at least key 0, which lies in the first block: so $m$ is a number from
 # then on, and $e^{-\infty - m'}$ is 0 as it should be.
@@ -679,12 +690,12 @@ print(f"at {lengths[-1]} tokens: {naive / flash_bytes:.2f} to one; you said {gue
 #
 # **Launch:** sequences × kv_heads programs in two dimensions: `tl.program_id(0)` is the sequence, `tl.program_id(1)`
 # the key/value head, `tl.num_programs(1)` how many of these there are. D, PAGE and GROUP are powers of two and
-# constants, D and PAGE at least 16.
+# constants, D and PAGE at least 16. The scale is above 0.
 #
-# **Write** `decode_kernel`: the online softmax once more, in float32, a page at a time, over as many pages as the
-# sequence has. There is no mask but the sequence's end. `tl.dot` works on tiles of at least 16 rows, of which GROUP
-# queries fill few: here it does as well to multiply with broadcasting and sum,
-# `tl.sum(q[:, None, :] * k[None, :, :], axis=2)`.
+# **Write** `decode_kernel`: the online softmax once more, all of it in float32 (the weights, too, for the sum of
+# values), a page at a time, over as many pages as the sequence has. There is no mask but the sequence's end. `tl.dot`
+# works on tiles of at least 16 rows, of which GROUP queries mostly fill few: here it does as well to multiply with
+# broadcasting and sum, `tl.sum(q[:, None, :] * k[None, :, :], axis=2)`.
 #
 # **Size:** about 24 lines. **Cost:** each key and value that the sequence has, once for its group, and no other; what
 # else a program needs, once. So the FLOPs for a byte of cache grow with GROUP: that is what grouped heads are for.

@@ -11,6 +11,7 @@ import torch
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.trace.triton_interpreter import record
+from mlsys_lab.kernels.triton_compile import check_compiles
 from mlsys_lab.kernels.triton_language import tl, triton
 from mlsys_lab.kernels.triton_launch import launch
 
@@ -90,3 +91,23 @@ def test_blocks_have_the_functions_of_mathematics_as_methods() -> None:
     assert torch.allclose(y, torch.softmax(x, 0).sqrt())
     record(of_methods, 1, x, y.zero_(), BLOCK=8)
     assert torch.allclose(y, torch.softmax(x, 0).sqrt())
+
+
+four = tl.constexpr(4)
+
+
+@triton.jit
+def with_a_constant_on_the_left(x_ptr, y_ptr):
+    at = tl.arange(0, 8)
+    x = tl.load(x_ptr + at)
+    y = four * x + (four - x) - four // x + four % x + (four | x) + (four << x) + (-four) * four * x
+    tl.store(y_ptr + at, tl.where((four <= x) & (four != x), y, x))
+
+
+def test_a_constant_on_the_left_of_a_block_calculates_as_on_its_right() -> None:
+    x, y = torch.arange(1, 9, dtype=torch.int32), torch.zeros(8, dtype=torch.int32)
+    record(with_a_constant_on_the_left, 1, x, y, outputs="y_ptr")
+    check_compiles(with_a_constant_on_the_left, x, y)
+    want = 4 * x + (4 - x) - 4 // x + 4 % x + (4 | x) + (4 << x) - 16 * x
+    assert torch.equal(y, torch.where(x > 4, want, x))
+    assert isinstance(four * four, tl.constexpr) and bool(four == 4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import Any
 
 import numpy as np
@@ -47,5 +48,9 @@ def _is_few(array: np.ndarray) -> bool:
 def _write_nested(array: np.ndarray) -> str:
     """An array as nested lists of the shortest numbers that make it again."""
     values: list[Any] = list(array)
-    written = map(_write_nested, values) if array.ndim > 1 else map(str, values)
-    return f"[{', '.join(written)}]"
+    return f"[{', '.join(map(_write_nested if array.ndim > 1 else _write_number, values))}]"
+
+
+def _write_number(number: Any) -> str:
+    """A number as code: the shortest that makes it again, or one that torch has a name for."""
+    return str(number) if np.isfinite(number) else re.sub("inf|nan", r"torch.\g<0>", str(number))

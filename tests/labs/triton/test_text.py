@@ -28,7 +28,9 @@ IN_CODE = (
     "two sequences of 37 and 20 tokens, pages of 16",
     "D and PAGE at least 16",
     "tiles of at least 16 rows",
-    "at least 16. The mask is causal",
+    "sides of tiles are at least 16",
+    "fits into, at least 16",
+    "BLOCK_M and BLOCK_N are at least 16",
 )
 GIVEN = ("what does that cost, and would rows of 40?", "to 10 bits of mantissa")
 

@@ -4,13 +4,13 @@ A case's inputs are its variables; `record`, `report` and `show_table` come from
 """
 
 SILU_MUL = """\
-size, y = gate.numel(), torch.empty_like(gate)
+size, y = gate.numel(), torch.empty_like(gate, dtype=torch.float32 if wide else gate.dtype)
 programs = triton.cdiv(size, BLOCK)
 trace = record(silu_mul_kernel, programs, gate, up, y, size, BLOCK=BLOCK, outputs=["y_ptr"])
 show_table(report(trace).table())
 y"""
 SOFTMAX = """\
-(rows, columns), y = x.shape, torch.empty_like(x)
+(rows, columns), y = x.shape, torch.empty_like(x, dtype=torch.float32 if wide else x.dtype)
 sizes = {"BLOCK": triton.next_power_of_2(columns)}
 trace = record(softmax_kernel, rows, x, y, columns, **sizes, outputs=["y_ptr"])
 show_table(report(trace).table())
@@ -18,14 +18,15 @@ y"""
 
 RMS_NORM = """\
 rows, columns = x.shape
-y, r = torch.empty_like(x), torch.empty(rows)
+y, r = torch.empty_like(x, dtype=torch.float32 if wide else x.dtype), torch.empty(rows)
 sizes = {"BLOCK": triton.next_power_of_2(columns)}
 trace = record(rms_norm_kernel, rows, x, w, y, r, columns, eps, **sizes, outputs=["y_ptr", "r_ptr"])
 show_table(report(trace).table())
 y, r"""
 RMS_NORM_BACKWARD = """\
 rows, columns = x.shape
-dx, share, dw = torch.empty_like(x), torch.empty(programs, columns), torch.empty_like(w)
+dx, dw = (torch.empty_like(one, dtype=torch.float32 if wide else x.dtype) for one in (x, w))
+share = torch.empty(programs, columns)
 sizes = {"BLOCK": triton.next_power_of_2(columns)}
 arrays, outputs = (dy, x, w, r, dx, share), ["dx_ptr", "share_ptr"]
 trace = record(rms_norm_backward_kernel, programs, *arrays, rows, columns, **sizes, outputs=outputs)
@@ -68,7 +69,7 @@ out, lse"""
 
 DECODE = """\
 (sequences, heads, D), (_, PAGE, kv_heads, _) = q.shape, k.shape
-out = torch.empty_like(q)
+out = torch.empty_like(q, dtype=torch.float32 if wide else q.dtype)
 sizes = {"GROUP": heads // kv_heads, "PAGE": PAGE, "D": D}
 arrays = (q, k, v, table, length, out)
 trace = record(

@@ -18,8 +18,14 @@ from mlsys_lab.checks.learner.triton.launches import blocks, power_of_two
 
 F32 = 4
 """Bytes of a float32."""
-ALIKE = {"spread": 0.0, "scores": {None: -1e6}}
+ALIKE = {"spread": 0.0, "scores": {None: -1e6}, "dtype": np.float16}
 """All queries alike, and all keys: every score is the same, however far from zero."""
+LEAST = [[1, 1, 1], [31, 1, 31], [40, 1, 1], [23, 23, 23]]
+"""Tokens, width and block at their least, one of them or several."""
+CHANGED = [[720, 20, 24], [1440, 20, 24], [720, 21, 24], [720, 20, 48]]
+"""Tokens, width and block, of which one is another each time."""
+CANCELLING = {"dtype": np.float16, "spread": 0.1, "scores": {None: 150.0}, "cancelling": 1.03, "scale": 0.3}
+"""Scores of about -3, though their products are large, and so log-sum-exps near zero: there each rounding shows."""
 LARGE = {"dtype": np.float16, "value": 3e4}
 """Values of which no two can be added up in half precision."""
 
@@ -29,7 +35,7 @@ LARGE = {"dtype": np.float16, "value": 3e4}
 def _bytes_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     rows = []
     for _ in range(case.params["draws"]):
-        block, blocks = 2 ** int(rng.integers(4, 8)), int(rng.integers(*case.params.get("blocks", (2, 9))))
+        block, blocks = int(rng.integers(16, 128)), int(rng.integers(*case.params.get("blocks", (1, 9))))
         rows.append([block * blocks, int(rng.integers(3, block + 1)), block])
     return {"sizes": np.array([*case.params.get("also", []), *rows])}
 
@@ -63,6 +69,8 @@ def _inputs(rng: np.random.Generator, case: Case) -> Arrays:
     v += case.params.get("value", 0.0)
     if "scores" in case.params:
         raise_scores(q, k, case.params["scores"])
+    if "cancelling" in case.params:
+        k[..., ::2] *= -case.params["cancelling"]
     given = {name: array.astype(dtype) for name, array in (("q", q), ("k", k), ("v", v))}
     block_m, block_n = case.params.get("blocks", (16, 16))
     numbers = {"scale": case.params.get("scale", size[2] ** -0.5), "BLOCK_M": block_m, "BLOCK_N": block_n}
@@ -108,10 +116,13 @@ CHECKS = (
         title="Bytes of attention, the plain way and flash",
         points=6,
         cases=(
-            Case("two blocks, and four", {"draws": 0, "also": [[32, 16, 16], [64, 16, 16]]}),
-            Case("other widths", {"draws": 3}),
-            Case("a hundred thousand tokens", {"draws": 0, "also": [[781 * 128, 117, 128]]}),
-            Case("others", {"draws": 6}, hidden=True),
+            Case("one block, two, and four", {"draws": 0, "also": [[16, 16, 16], [32, 16, 16], [64, 16, 16]]}),
+            Case("other widths, and blocks of any size", {"draws": 3}),
+            Case("one number changed at a time", {"draws": 0, "also": CHANGED}),
+            Case("a hundred thousand tokens", {"draws": 0, "also": [[1100 * 91, 83, 91]]}),
+            Case("many others", {"draws": 60}, hidden=True),
+            Case("each number at its least", {"draws": 0, "also": LEAST}, hidden=True),
+            Case("a million tokens", {"draws": 0, "also": [[500 * 2003, 1999, 2003]]}, hidden=True),
             Case("longer than a kernel could be run for", {"draws": 2, "blocks": (120, 160)}, hidden=True),
         ),
         inputs=_bytes_inputs,
@@ -133,17 +144,17 @@ CHECKS = (
             Case("one block", {"heads": 1, "tokens": 16, "width": 16}),
             Case("two heads, tokens that do not fill a block", {"heads": 2, "tokens": 21, "width": 16}),
             Case("two heads, a width that is no power of two", {"heads": 2, "tokens": 35, "width": 20, "scale": 0.3}),
-            Case("scores far apart", {"heads": 1, "tokens": 33, "width": 16, "spread": 7.0}),
+            Case(
+                "scores far apart, and longer blocks of keys than of queries",
+                {"heads": 1, "tokens": 33, "width": 16, "spread": 7.0, "blocks": (16, 32)},
+            ),
             Case("the first key outweighs all others", {"heads": 1, "tokens": 20, "width": 16, "scores": {0: 110.0}}),
             Case("all scores far below zero", {"heads": 1, "tokens": 20, "width": 16, "scores": {None: -110.0}}),
-            Case("one score, a million below zero", {"heads": 1, "tokens": 20, "width": 16, **ALIKE}),
+            Case("half precision, one score, a million below zero", {"heads": 1, "tokens": 20, "width": 16, **ALIKE}),
             Case("longer blocks of queries than of keys", {"heads": 2, "tokens": 45, "width": 35, "blocks": (32, 16)}),
             Case("many blocks of keys", {"heads": 1, "tokens": 150, "width": 16, "blocks": (128, 16)}),
-            Case(
-                "half precision",
-                {"heads": 1, "tokens": 40, "width": 16, "dtype": np.float16, "scale": 0.3, "scores": {None: 150.0}},
-            ),
-            Case("half precision, large values", {"heads": 1, "tokens": 9, "width": 16, **LARGE}),
+            Case("half precision, large products that cancel", {"heads": 1, "tokens": 40, "width": 16, **CANCELLING}),
+            Case("half precision, large values, one to a token", {"heads": 1, "tokens": 9, "width": 1, **LARGE}),
             Case("one token", {"heads": 1, "tokens": 1, "width": 16}),
             Case("others", {"heads": 2, "tokens": 70, "width": 13, "spread": 3.0, "blocks": (16, 32)}, hidden=True),
             Case(

@@ -11,6 +11,7 @@ from scipy.special import softmax
 from mlsys_lab.checks.deciding.traced import allow_at_most
 from mlsys_lab.checks.deciding.triton import asks
 from mlsys_lab.checks.deciding.triton.comparison import agree_nearly
+from mlsys_lab.checks.deciding.triton.kinds import draw_kind, result_dtype
 from mlsys_lab.checks.deciding.triton.scores import raise_scores
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
 from mlsys_lab.checks.learner.triton import decode as calls
@@ -53,6 +54,7 @@ def _inputs(rng: np.random.Generator, case: Case) -> Arrays:
         "table": table,
         "length": np.array(lengths, dtype=np.int32),
         "scale": np.array(case.params.get("scale", p["width"] ** -0.5)),
+        **draw_kind(case),
     }
 
 
@@ -66,8 +68,8 @@ def _expect(arrays: Arrays, counted: bool) -> Arrays:
         for head in range(q.shape[1]):
             scores = keys[:, head // group] @ q[sequence, head] * float(arrays["scale"])
             out[sequence, head] = softmax(scores) @ values[:, head // group]
-    expected = {"out": out.astype(arrays["q"].dtype)}
-    return expected | _most(arrays) if counted else expected
+    expected = {"out": out.astype(result_dtype(arrays, arrays["q"].dtype))}
+    return expected | _most(arrays, expected["out"].itemsize) if counted else expected
 
 
 def _agree(got: Arrays, expected: Arrays) -> Mismatch | None:
@@ -79,7 +81,8 @@ def _agree(got: Arrays, expected: Arrays) -> Mismatch | None:
     return replace(mismatch, what=f"{mismatch.what}; {why}")
 
 
-def _most(arrays: Arrays) -> Arrays:
+def _most(arrays: Arrays, itemsize: int) -> Arrays:
+    """`itemsize` is that of the result."""
     q, (_, page, kv_heads, width) = arrays["q"], arrays["k"].shape
     lengths = arrays["length"].tolist()
     row, pages = width * q.itemsize, [blocks(length, page) for length in lengths]
@@ -94,8 +97,8 @@ def _most(arrays: Arrays) -> Arrays:
             "table_ptr": sum(pages) * kv_heads * INT,
             "length_ptr": len(lengths) * kv_heads * INT,
         },
-        writes={"out_ptr": q.nbytes},
-        busiest=2 * (max(lengths) + group) * row + (max(pages) + 1) * INT,
+        writes={"out_ptr": q.size * itemsize},
+        busiest=(2 * max(lengths) + group) * row + group * width * itemsize + (max(pages) + 1) * INT,
         widest=max(group, page) * width,
         programs=len(lengths) * kv_heads,
     )
@@ -112,24 +115,32 @@ CHECKS = (
             Case("four queries a group", {"lengths": [18], "group": 4, "scale": 0.7}),
             Case("scores far apart", {"lengths": [50], "kv_heads": 1, "spread": 5.0}),
             Case(
-                "half precision",
+                "half precision in, float32 out",
                 {
                     "lengths": [64, 11],
                     "kv_heads": 1,
                     "page": 32,
                     "width": 16,
                     "dtype": np.float16,
+                    "wide": True,
                     "scale": 0.3,
-                    "scores": {None: 3000.0},
+                    "group": 4,
                 },
             ),
             Case("the first key outweighs all others", {"lengths": [36], "scores": {0: 110.0}}),
             Case("all scores far below zero", {"lengths": [19], "scores": {None: -110.0}}),
-            Case("one score, a million below zero", {"lengths": [19], "scores": {None: -1e6}, "alike": True}),
-            Case("a group of unlike queries", {"lengths": [20], "scores": {0: 110.0}, "quiet": True}),
+            Case(
+                "half precision, one score, a million below zero",
+                {"lengths": [19], "scores": {None: -1e6}, "alike": True, "dtype": np.float16},
+            ),
+            Case("a group of 32 unlike queries", {"lengths": [20], "group": 32, "scores": {0: 110.0}, "quiet": True}),
             Case("one token", {"lengths": [1], "kv_heads": 1}),
             Case("others", {"lengths": [5, 65], "kv_heads": 3, "group": 2, "page": 32, "width": 16}, hidden=True),
-            Case("the last key outweighs all others", {"lengths": [36, 9], "scores": {35: 110.0}}, hidden=True),
+            Case(
+                "one query a group, the last key outweighs",
+                {"lengths": [36], "group": 1, "scores": {35: 110.0}},
+                hidden=True,
+            ),
         ),
         inputs=_inputs,
         run=calls.decode,

@@ -8,6 +8,7 @@ import numpy as np
 
 from mlsys_lab.checks.deciding.traced import agree, allow_at_most
 from mlsys_lab.checks.deciding.triton import asks, speed
+from mlsys_lab.checks.deciding.triton.kinds import draw_kind, result_dtype
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.triton import matmul as calls
 from mlsys_lab.checks.learner.triton.launches import PROGRAMS, blocks
@@ -41,8 +42,11 @@ LEAST = (16, 16, 16)
 def _inputs(rng: np.random.Generator, case: Case) -> Arrays:
     m, n, k = case.params["mnk"]
     dtype, mean = case.params.get("dtype", np.float32), case.params.get("mean", 0.0)
-    flags = {name: np.array(case.params.get(name, False)) for name in ("turned", "apart", "wide")}
-    a, b = (rng.normal(mean, 1, size).astype(dtype) for size in ((m, k), (k, n)))
+    flags = {name: np.array(case.params.get(name, False)) for name in ("turned", "apart")} | draw_kind(case)
+    a, b = (rng.normal(mean, 1, size) for size in ((m, k), (k, n)))
+    if case.params.get("cancelling"):  # sums grow along the first half of K, and shrink along the second
+        a[:, k // 2 :] *= -1
+    a, b = a.astype(dtype), b.astype(dtype)
     tile = zip(("BLOCK_M", "BLOCK_N", "BLOCK_K"), case.params.get("tile", LEAST), strict=True)
     sizes = {"group": case.params.get("group", 1), **dict(tile)}
     return {"a": a, "b": b, **{name: np.array(size) for name, size in sizes.items()}, **flags}
@@ -52,7 +56,7 @@ def _expect(arrays: Arrays, counted: bool) -> Arrays:
     """The product, and what whole tiles read: rows beyond the last may be masked, or wrap around (`% M`)."""
     a, b = arrays["a"], arrays["b"]
     product = a.astype(np.float64) @ b.astype(np.float64)
-    values = {"c": product.astype(np.float32 if arrays["wide"] else a.dtype)}
+    values = {"c": product.astype(result_dtype(arrays, a.dtype))}
     (m, k), n, block_m, block_n, block_k = a.shape, b.shape[1], *(int(arrays[f"BLOCK_{side}"]) for side in "MNK")
     high, wide = blocks(m, block_m), blocks(n, block_n)
     a_bytes, b_bytes = block_m * high * k * a.itemsize, block_n * wide * k * b.itemsize
@@ -90,6 +94,9 @@ CHECKS = (
             Case("more columns than rows", {"tiles_m": 2, "tiles_n": 5, "group": 2}),
             Case("more rows than columns", {"tiles_m": 7, "tiles_n": 3, "group": 5}),
             Case("a group larger than the matrix", {"tiles_m": 2, "tiles_n": 3, "group": 8}),
+            Case("groups of 41 rows", {"tiles_m": 43, "tiles_n": 2, "group": 41}),  # 41 · (1 / 41) < 1 in float32
+            Case("one row of tiles", {"tiles_m": 1, "tiles_n": 5, "group": 2}, hidden=True),
+            Case("one column of tiles", {"tiles_m": 5, "tiles_n": 1, "group": 2}, hidden=True),
             Case("others", {"tiles_m": (5, 12), "tiles_n": (3, 9), "group": (2, 5)}, hidden=True),
         ),
         inputs=_order_inputs,
@@ -110,16 +117,20 @@ CHECKS = (
         cases=(
             Case("one tile", {"mnk": (16, 16, 16)}),
             Case("three edges", {"mnk": (19, 23, 29)}),
-            Case("transposed matrices", {"mnk": (18, 9, 21), "turned": True}),
-            Case("rows that lie further apart than they are long", {"mnk": (18, 9, 21), "apart": True}),
-            Case("half precision", {"mnk": (9, 7, 40), "dtype": np.float16}),
+            Case("transposed matrices", {"mnk": (32, 9, 21), "turned": True}),
+            Case("rows that lie further apart than they are long", {"mnk": (18, 16, 21), "apart": True}),
             Case(
-                "half precision, sums of 700 numbers",
-                {"mnk": (3, 5, 700), "dtype": np.float16, "wide": True, "mean": 1.0},
+                "half precision, sums that pass 65,504 on their way",
+                {"mnk": (9, 1, 300), "dtype": np.float16, "mean": 60.0, "cancelling": True},
             ),
-            Case("grouped tiles", {"mnk": (40, 20, 5), "group": 2}),
+            Case(
+                "half precision in, float32 out, sums of 700 numbers",
+                {"mnk": (1, 5, 700), "dtype": np.float16, "wide": True, "mean": 1.0},
+            ),
+            Case("grouped tiles", {"mnk": (40, 20, 16), "group": 2}),
             Case("tiles of three sides", {"mnk": (70, 67, 37), "tile": (32, 64, 16), "group": 2}),
             Case("one number", {"mnk": (1, 1, 1)}),
+            Case("one step that is not full", {"mnk": (19, 23, 1)}, hidden=True),
             Case(
                 "others",
                 {"mnk": (70, 37, 41), "tile": (64, 16, 32), "group": 64, "turned": True},

@@ -9,6 +9,7 @@ import torch
 
 from mlsys_lab.checks.deciding.traced import agree, allow_at_most
 from mlsys_lab.checks.deciding.triton import asks
+from mlsys_lab.checks.deciding.triton.kinds import draw_kind, result_dtype
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.triton import norms as calls
 from mlsys_lab.checks.learner.triton.launches import blocks, power_of_two
@@ -29,7 +30,8 @@ def _inputs(rng: np.random.Generator, case: Case) -> Arrays:
     size = (case.params["rows"], case.params["columns"])
     dtype = case.params.get("dtype", np.float32)
     x = rng.normal(loc=case.params.get("mean", 0.5), scale=case.params.get("spread", 1.0), size=size).astype(dtype)
-    return {"x": x, "w": rng.normal(1, 0.5, size[1]).astype(dtype), "eps": np.array(case.params.get("eps", 1e-5))}
+    w = rng.normal(1, 0.5, size[1]).astype(dtype)
+    return {"x": x, "w": w, "eps": np.array(case.params.get("eps", 1e-5)), **draw_kind(case)}
 
 
 # --- rms_norm -------------------------------------------------------------------------------------------------------
@@ -38,13 +40,13 @@ def _inputs(rng: np.random.Generator, case: Case) -> Arrays:
 def _forward_expect(arrays: Arrays, counted: bool) -> Arrays:
     x, w = arrays["x"], arrays["w"]
     y, r = _norm(torch.from_numpy(x).double(), torch.from_numpy(w).double(), float(arrays["eps"]))
-    values = {"y": y.numpy().astype(x.dtype), "r": r.numpy().astype(np.float32)}
+    values = {"y": y.numpy().astype(result_dtype(arrays, x.dtype)), "r": r.numpy().astype(np.float32)}
     rows, columns = x.shape
     most = allow_at_most(
         "rms_norm_kernel",
         reads={"x_ptr": x.nbytes, "w_ptr": rows * w.nbytes},
-        writes={"y_ptr": x.nbytes, "r_ptr": rows * F32},
-        busiest=2 * columns * x.itemsize + w.nbytes + F32,
+        writes={"y_ptr": values["y"].nbytes, "r_ptr": rows * F32},
+        busiest=columns * (x.itemsize + values["y"].itemsize) + w.nbytes + F32,
         widest=power_of_two(columns),
         programs=rows,
     )
@@ -76,19 +78,20 @@ def _backward_expect(arrays: Arrays, counted: bool) -> Arrays:
     dx, dw = torch.autograd.grad(y, (x, w), dy)
     parts, programs = dy * (x * r[:, None]).detach(), int(arrays["programs"])
     share = np.stack([parts[p::programs].sum(dim=0).numpy() for p in range(programs)])
-    values = {"dx": dx.numpy().astype(arrays["x"].dtype), "share": share.astype(np.float32)}
-    values |= {"dw": dw.numpy().astype(arrays["w"].dtype)}
-    return values | _backward_most(arrays) if counted else values
+    dtype = result_dtype(arrays, arrays["x"].dtype)
+    values = {"dx": dx.numpy().astype(dtype), "share": share.astype(np.float32), "dw": dw.numpy().astype(dtype)}
+    return values | _backward_most(arrays, dtype.itemsize) if counted else values
 
 
-def _backward_most(arrays: Arrays) -> Arrays:
+def _backward_most(arrays: Arrays, itemsize: int) -> Arrays:
+    """`itemsize` is that of dx and of dw."""
     x, w, programs, block = arrays["x"], arrays["w"], int(arrays["programs"]), int(arrays["BLOCK_of_sum_shares"])
     (rows, columns), shares = x.shape, programs * x.shape[1] * F32
-    each = blocks(rows, programs) * (3 * columns * x.itemsize + F32) + w.nbytes + columns * F32
+    each = blocks(rows, programs) * (columns * (2 * x.itemsize + itemsize) + F32) + w.nbytes + columns * F32
     first = allow_at_most(
         "rms_norm_backward_kernel",
         reads={"dy_ptr": x.nbytes, "x_ptr": x.nbytes, "w_ptr": programs * w.nbytes, "r_ptr": rows * F32},
-        writes={"dx_ptr": x.nbytes, "share_ptr": shares},
+        writes={"dx_ptr": x.size * itemsize, "share_ptr": shares},
         busiest=each,
         widest=power_of_two(columns),
         programs=programs,
@@ -96,8 +99,8 @@ def _backward_most(arrays: Arrays) -> Arrays:
     second = allow_at_most(
         "sum_shares_kernel",
         reads={"share_ptr": shares},
-        writes={"dw_ptr": w.nbytes},
-        busiest=min(columns, block) * (programs * F32 + w.itemsize),
+        writes={"dw_ptr": columns * itemsize},
+        busiest=min(columns, block) * (programs * F32 + itemsize),
         widest=block,
         programs=blocks(columns, block),
     )
@@ -113,7 +116,10 @@ CHECKS = (
             Case("rows of 8", {"rows": 3, "columns": 8}),
             Case("rows that do not fill their block", {"rows": 3, "columns": 13}),
             Case("small numbers, where ε matters", {"rows": 2, "columns": 7, "spread": 0.01, "eps": 0.1}),
-            Case("half precision", {"rows": 2, "columns": 19, "dtype": np.float16, "spread": 300.0}),
+            Case(
+                "half precision in, float32 out",
+                {"rows": 2, "columns": 19, "dtype": np.float16, "spread": 300.0, "wide": True},
+            ),
             Case("one element", {"rows": 1, "columns": 1}),
             Case("other rows", {"rows": 2, "columns": 101}, hidden=True),
         ),
@@ -154,10 +160,15 @@ CHECKS = (
             Case("one program", {"rows": 2, "columns": 8, "programs": 1}),
             Case("rows that do not divide among programs", {"rows": 5, "columns": 13, "programs": 2, "eps": 0.5}),
             Case("more columns than one program adds", {"rows": 3, "columns": 21, "programs": 3}),
-            Case("half precision", {"rows": 4, "columns": 19, "programs": 3, "dtype": np.float16}),
+            Case(
+                "half precision in, float32 out",
+                {"rows": 4, "columns": 19, "programs": 3, "dtype": np.float16, "wide": True},
+            ),
             Case("half precision, large shares", {"rows": 4, "columns": 5, "programs": 4, **LARGE}),
             Case("others", {"rows": 7, "columns": 37, "programs": 6, "block": 32, "spread_of_dy": 50.0}, hidden=True),
             Case("forty programs", {"rows": 41, "columns": 5, "programs": 40}, hidden=True),
+            Case("one row", {"rows": 1, "columns": 13, "programs": 1, "eps": 0.5}, hidden=True),
+            Case("one column", {"rows": 5, "columns": 1, "programs": 2, "eps": 0.5}, hidden=True),
         ),
         inputs=_backward_inputs,
         run=calls.backward,

@@ -10,6 +10,7 @@ from scipy.special import softmax as softmax_of
 
 from mlsys_lab.checks.deciding.traced import agree, allow_at_most
 from mlsys_lab.checks.deciding.triton import asks, speed
+from mlsys_lab.checks.deciding.triton.kinds import draw_kind, result_dtype
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.triton import rows as calls
 from mlsys_lab.checks.learner.triton.launches import PROGRAMS, blocks, power_of_two
@@ -20,22 +21,23 @@ from mlsys_lab.checks.learner.triton.launches import PROGRAMS, blocks, power_of_
 def _silu_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     p = {"dtype": np.float32, "mean": 0.0, "spread": 3.0, "up": 3.0, "block": 16, **case.params}
     gate, up = rng.normal(p["mean"], p["spread"], p["size"]), rng.normal(scale=p["up"], size=p["size"])
-    return {"gate": gate.astype(p["dtype"]), "up": up.astype(p["dtype"]), "BLOCK": np.array(p["block"])}
+    given = {"gate": gate.astype(p["dtype"]), "up": up.astype(p["dtype"]), "BLOCK": np.array(p["block"])}
+    return given | draw_kind(case)
 
 
 def _silu_expect(arrays: Arrays) -> Arrays:
     gate, up = (arrays[name].astype(np.float64) for name in ("gate", "up"))
     size, itemsize, block = gate.size, arrays["gate"].itemsize, int(arrays["BLOCK"])
+    y = (gate * expit(gate) * up).astype(result_dtype(arrays, arrays["gate"].dtype))
     most = allow_at_most(
         "silu_mul_kernel",
         reads={"gate_ptr": size * itemsize, "up_ptr": size * itemsize},
-        writes={"y_ptr": size * itemsize},
-        busiest=3 * min(size, block) * itemsize,
+        writes={"y_ptr": y.nbytes},
+        busiest=min(size, block) * (2 * itemsize + y.itemsize),
         widest=block,
         programs=blocks(size, block),
     )
-    values = {"y": (gate * expit(gate) * up).astype(arrays["gate"].dtype), PROGRAMS: np.arange(size) // block}
-    return values | most
+    return {"y": y, PROGRAMS: np.arange(size) // block, **most}
 
 
 # --- softmax --------------------------------------------------------------------------------------------------------
@@ -44,22 +46,22 @@ def _silu_expect(arrays: Arrays) -> Arrays:
 def _softmax_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     size = (case.params["rows"], case.params["columns"])
     x = rng.normal(loc=case.params.get("mean", 0.0), scale=case.params.get("spread", 2.0), size=size)
-    return {"x": x.astype(case.params.get("dtype", np.float32))}
+    x[:, case.params.get("shut", [])] = -np.inf
+    return {"x": x.astype(case.params.get("dtype", np.float32)), **draw_kind(case)}
 
 
 def _softmax_expect(arrays: Arrays, counted: bool) -> Arrays:
     x = arrays["x"]
-    (rows, columns), itemsize = x.shape, x.itemsize
+    (rows, columns), y = x.shape, softmax_of(x.astype(np.float64), axis=1).astype(result_dtype(arrays, x.dtype))
     most = allow_at_most(
         "softmax_kernel",
         reads={"x_ptr": x.nbytes},
-        writes={"y_ptr": x.nbytes},
-        busiest=2 * columns * itemsize,
+        writes={"y_ptr": y.nbytes},
+        busiest=columns * (x.itemsize + y.itemsize),
         widest=power_of_two(columns),
         programs=rows,
     )
-    values = {"y": softmax_of(x.astype(np.float64), axis=1).astype(x.dtype)}
-    return values | most if counted else values
+    return {"y": y, **most} if counted else {"y": y}
 
 
 CHECKS = (
@@ -75,7 +77,10 @@ CHECKS = (
                 "half precision, with gates that nearly shut",
                 {"size": 51, "dtype": np.float16, "mean": -17.0, "spread": 1.0, "up": 3000.0},
             ),
-            Case("gates far from zero", {"size": 40, "spread": 100.0, "block": 32}),
+            Case(
+                "gates far from zero, half precision in and float32 out",
+                {"size": 40, "spread": 100.0, "block": 32, "dtype": np.float16, "wide": True},
+            ),
             Case("another length", {"size": 53, "block": 8}, hidden=True),
         ),
         inputs=_silu_inputs,
@@ -97,8 +102,8 @@ CHECKS = (
             Case("a row that fills its block", {"rows": 2, "columns": 8}),
             Case("rows that do not", {"rows": 3, "columns": 13}),
             Case("large numbers", {"rows": 2, "columns": 11, "mean": 120.0, "spread": 30.0}),
-            Case("all of them far below zero", {"rows": 2, "columns": 5, "mean": -1e5}),
-            Case("half precision", {"rows": 2, "columns": 21, "dtype": np.float16}),
+            Case("all of them far below zero, two infinitely", {"rows": 2, "columns": 6, "mean": -1e5, "shut": [0, 4]}),
+            Case("half precision in, float32 out", {"rows": 2, "columns": 21, "dtype": np.float16, "wide": True}),
             Case("one element", {"rows": 1, "columns": 1}),
             Case("longer rows", {"rows": 2, "columns": 301, "mean": -50.0}, hidden=True),
         ),

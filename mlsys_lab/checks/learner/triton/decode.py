@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.checks.learner.triton.launches import launch_recorded, tensors, unwritten
+from mlsys_lab.checks.learner.triton.launches import launch_recorded, result_kind, tensors, unwritten
 
 
 def decode(artifact: Any, arrays: Arrays) -> Arrays:
     """Launch `decode_kernel`: the output of every query head, and what it did to memory."""
     t = tensors(arrays)
     (sequences, heads, width), (_, page, kv_heads, _) = t["q"].shape, t["k"].shape
-    out = unwritten(*t["q"].shape, dtype=t["q"].dtype)
+    out = unwritten(*t["q"].shape, dtype=result_kind(arrays, t["q"].dtype))
     inputs = (t["q"], t["k"], t["v"], t["table"], t["length"], out, t["table"].shape[1], float(arrays["scale"]))
     sizes: dict[str, Any] = {"GROUP": heads // kv_heads, "PAGE": page, "D": width}
     return launch_recorded(artifact, "decode_kernel", (sequences, kv_heads), *inputs, outputs={"out_ptr": out}, **sizes)

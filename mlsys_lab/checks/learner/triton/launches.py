@@ -38,6 +38,11 @@ def unwritten(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.full(shape, torch.nan if dtype.is_floating_point else -1, dtype=dtype)
 
 
+def result_kind(arrays: Arrays, given: torch.dtype) -> torch.dtype:
+    """The kind of number of a launch's results: float32 where the case says `wide`, else that of what it is given."""
+    return torch.float32 if arrays["wide"] else given
+
+
 def launch_recorded(
     artifact: Any,
     kernel: str,

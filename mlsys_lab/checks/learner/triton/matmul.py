@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.checks.learner.triton.launches import blocks, launch_recorded, tensors, unwritten
+from mlsys_lab.checks.learner.triton.launches import blocks, launch_recorded, result_kind, tensors, unwritten
 
 
 def order(artifact: Any, arrays: Arrays) -> Arrays:
@@ -27,7 +27,7 @@ def matmul(artifact: Any, arrays: Arrays) -> Arrays:
     t = tensors(arrays)
     a, b = (_lay_out(t[name], arrays) for name in ("a", "b"))
     (m, k), n = a.shape, b.shape[1]
-    c = unwritten(m, n, dtype=torch.float32 if arrays["wide"] else a.dtype)
+    c = unwritten(m, n, dtype=result_kind(arrays, a.dtype))
     inputs = (a, b, c, m, n, k, *a.stride(), *b.stride())
     tile = {name: int(arrays[name]) for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K")}
     sizes = {**tile, "GROUP": int(arrays["group"])}
