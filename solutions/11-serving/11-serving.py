@@ -587,18 +587,18 @@ show(figure, alt="The longest gap rises with the budget; the first token of a lo
 # up to the block's end are. Anything that can be a dictionary's key will do, in texts of many blocks as well. (Hash the
 # block's tokens together with the key before it, and a long text costs no more a block than a short one; `digest` is
 # given. All tokens so far, in a tuple, cost the more the longer the text is. Python's own `hash` will not do: texts for
-# which it agrees are soon found, and who sends one reads on from the keys and values of another.)
+# which it agrees are soon found, and whoever sends one is answered from the keys and values of another.)
 #
 # **4b.** `PrefixBlocks`: a block that is **known** by a key stays known when its last reference goes. It counts among
 # the available ones, but is given out only when no **blank** block is left (one without reference and key): first the
 # one that was released longest ago, which is then no longer known. `register(block, key)` makes a block known, unless
-# another is known by that key already, or the block by another: a copy stays blank, even when the other is forgotten.
-# `find(key)` gives the block, or None. `share` takes a block that has references, and a known one without.
+# another is known by that key already, or the block by another. `find(key)` gives the block, or None. `share` takes a
+# block that has references, and a known one without.
 #
 # **4c.** `PrefixTables`: `start(tokens)` begins with all blocks that are known, from the first block of the tokens on
 # until one is not known, and counts their tokens as kept; but **never with all of the tokens**: of the last one the
 # logits are wanted, so that a block which ends the text is left out. `commit` makes each block known that it fills,
-# once: before that the keys are not there.
+# once: before that the keys are not there, and a copy of a known block is not tried again when that one is forgotten.
 #
 # **Size:** about 6, 1, 6, 2, 6, 3, 1, 8 and 6 lines. **Cost:** a lookup for each block; nothing is copied.
 

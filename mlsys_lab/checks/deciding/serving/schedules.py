@@ -245,7 +245,7 @@ PREEMPTIVE = (
                 writes=(6, 12),
             ),
             make_case("enough for all", Rules.PREEMPTIVE, pool=(60, 3), limits=(5, 8), requests=12, over=20),
-            make_case("admitted by name", Rules.PREEMPTIVE, pool=(60, 3), limits=(4, 60), requests=8, admits=2),
+            make_case("admitted by name", Rules.PREEMPTIVE, pool=(60, 3), limits=(4, 60), requests=8, admits=1),
             make_case(
                 "they find what they left",
                 Rules.PREEMPTIVE,
