@@ -62,22 +62,25 @@ from dataclasses import dataclass, field
 # block when the last one is full.
 #
 # **1a.** `BlockManager`: `references` says for each block how many tables hold it. `allocate` gives out a block that
-# nobody holds, with one reference, and raises `ValueError` where there is none. `share` adds a reference, `release`
-# takes one away; a block with no reference left can be given out again. `available` is the number of blocks without a
-# reference.
+# nobody holds, with one reference, and raises `ValueError` where there is none. `share` adds a reference to a block
+# that has one, `release` takes one away; a block with no reference left can be given out again. `available` is the
+# number of blocks without a reference.
 #
 # **1b.** `PageTables`: `start` is given, and numbers a text that has no block yet.
 #
 # - `pages(tokens)`: how many blocks so many tokens of one text fill, the last one perhaps in part.
-# - `try_reserve(counts, spare)`: texts are about to get `counts[number]` tokens beyond those kept. Give each the blocks
-#   that it lacks for them: what an earlier call has set aside counts, and no block is given too many. True; or False,
-#   **with nothing changed**, where fewer than `spare` blocks would be available afterwards.
-# - `commit(new)`: the model has run, and these tokens, by number, are kept from now on. It takes no blocks.
-#   Lists and dictionaries that a call is given stay the caller's: they are not changed.
-# - `drop(number)`: forget a text, and release its blocks, **the last one first** (why will show in Task 4).
+# - `try_reserve(counts, spare)`: texts are about to get `counts[number]` tokens beyond those kept, some perhaps none.
+#   Give each the blocks that it lacks for them: what an earlier call has set aside counts, no block is given too many,
+#   and none is taken back. True; or False, **with nothing changed**, where fewer than `spare` blocks would be available
+#   afterwards, even if nothing is lacking.
+# - `commit(new)`: the model has run, and these tokens, by number, are kept from now on; of some texts perhaps none. It
+#   takes no blocks. Lists and dictionaries that a call is given stay the caller's: they are not changed.
+# - `drop(number)`: forget a text, and release its blocks, **the last one first** (why will show in Task 4). To ask for
+#   what it had gives nothing then, or an error.
 #
 # **Size:** about 1, 5, 1, 3, 1, 6, 2 and 3 lines. **Cost:** no search through all blocks, here and in Task 4: a check
-# has very many of them, and a step has 10 ms for everything.
+# has very many of them, and a step has 10 ms for everything. (`in`, `count`, `min` and `remove` search a list; `pop`
+# does not.)
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-1-blocks"}
@@ -327,12 +330,17 @@ def drive(
 #   and is fed in this very step. Nobody overtakes: if there is no room for the first, nobody comes in.
 # - Room means blocks for all that it may ever keep, reserved when it is admitted, so that nobody runs short on the way.
 #   A text of `most` tokens keeps one fewer: its last token is written and never fed.
+# - `limits.tokens` has no say before Task 3.
 #
-# **Write** `feed`, which puts the next `count` pending tokens of a text into a batch, and the text among the writers if
-# these are all of them (a prompt of which part is kept already begins there); `admit`, which lets a waiting text run,
-# or says False and leaves no trace; `schedule`; and `finish`, for a text that has written all, or is given up,
-# **running or waiting**, and has no number afterwards. `tables.start` may come back with some of a text's tokens kept
-# already (from Task 4 on).
+# **Write** four methods. `tables.start` may come back with some of a text's tokens kept already (from Task 4 on).
+#
+# - `feed` puts the next `count` pending tokens of a text into a batch, in a list that does not grow with the text, and
+#   the text among the writers if these are all of them (a prompt of which part is kept already begins there).
+# - `admit` lets a text run that waits, **whichever it is**, or says False: then it waits where it was, and holds no
+#   block. (A number may be used up, and known blocks of Task 4 then count as released just now.)
+# - `schedule` puts a step together.
+# - `finish` is for a text that has written all, or is given up, **running or waiting**. It has no number afterwards,
+#   and its tokens still: somebody may be reading them.
 #
 # **Size:** about 5, 8, 7 and 6 lines. **Cost:** a text at a time, not a token at a time.
 
@@ -355,7 +363,7 @@ class Scheduler:
         return not self.waiting and not self.running
 
     def add(self, prompt: Tokens[int], max_tokens: int) -> Sequence:
-        """Let a text wait that writes up to `max_tokens` tokens; ValueError for one larger than all of memory."""
+        """Let a text wait that writes up to `max_tokens` tokens, at least one; ValueError if it outgrows all memory."""
         sequence = Sequence(list(prompt), len(prompt) + max_tokens, self.now_s, prompt=len(prompt))
         if self.tables.pages(sequence.most - 1) > len(self.tables.blocks.references):
             raise ValueError(f"a text of {sequence.most} tokens outgrows the cache")
@@ -576,18 +584,21 @@ show(figure, alt="The longest gap rises with the budget; the first token of a lo
 # text itself after it was preempted. It is found by a **key** that says all of that.
 #
 # **4a.** `keys(tokens, page)`: a key for each full block of a text, from the first on: equal if and only if all tokens
-# up to the block's end are. Anything that can be a dictionary's key will do. (Hash the block's tokens together with the
-# key before it, and a long text costs no more a block than a short one; `digest` is given.)
+# up to the block's end are. Anything that can be a dictionary's key will do, in texts of many blocks as well. (Hash the
+# block's tokens together with the key before it, and a long text costs no more a block than a short one; `digest` is
+# given. All tokens so far, in a tuple, cost the more the longer the text is. Python's own `hash` will not do: texts for
+# which it agrees are soon found, and whoever sends one is answered from the keys and values of another.)
 #
 # **4b.** `PrefixBlocks`: a block that is **known** by a key stays known when its last reference goes. It counts among
 # the available ones, but is given out only when no **blank** block is left (one without reference and key): first the
 # one that was released longest ago, which is then no longer known. `register(block, key)` makes a block known, unless
 # another is known by that key already, or the block by another. `find(key)` gives the block, or None. `share` takes a
-# block with or without references.
+# block that has references, and a known one without.
 #
 # **4c.** `PrefixTables`: `start(tokens)` begins with all blocks that are known, from the first block of the tokens on
 # until one is not known, and counts their tokens as kept; but **never with all of the tokens**: of the last one the
-# logits are wanted. `commit` makes each block known that it fills, once: before that the keys are not there.
+# logits are wanted, so that a block which ends the text is left out. `commit` makes each block known that it fills,
+# once: before that the keys are not there, and a copy of a known block is not tried again when that one is forgotten.
 #
 # **Size:** about 6, 1, 6, 2, 6, 3, 1, 8 and 6 lines. **Cost:** a lookup for each block; nothing is copied.
 
@@ -750,13 +761,14 @@ show(figure, alt="Blocks in use step by step: with a shared document a fraction 
 #   available for each text that runs already, which will soon need it.
 # - **Writers** are fed in the order in which they came. Where there is no block for one's token, the text that came
 #   **last** of all that run gives way, then the next to last, until there is a block, or it was the writer's own turn.
+#   (To count what all writers lack, and to let the last go until there is room for it, comes to the same.)
 # - Whoever gave way waits at its place in the order in which all came: **before** all others that wait, for these came
 #   later. All else is as in Task 3.
 #
 # So the first that came is never touched, and goes on in every step; when it ends, the next one is the first. Hence
 # everybody ends.
 #
-# **Write** `admit`, `preempt` (with a note in `batch.preempted`), and `feed_writers`.
+# **Write** `admit`, `preempt` (with a note in `batch.preempted`, in any order), and `feed_writers`.
 #
 # **Size:** about 9, 6 and 10 lines. **Cost:** whoever gives way is read twice. Who loses least by it?
 
@@ -844,7 +856,8 @@ show(figure, alt="Blocks with tokens in them, step by step: more where blocks ar
 # **6a.** `token_budget(clock, writers, past, tpot_s)`: the most tokens that a step may have and still last `tpot_s` at
 # most, if `writers` texts write one each, with `past` tokens kept of every one, and all others are a chunk of one
 # prompt, of which nothing is kept; `writers` + 1 if there is no such number above that. `clock(parts)` gives seconds of
-# a step over parts (new, kept before), one for each text; it may be any function that rises with the chunk.
+# a step over parts (new, kept before), one for each text; it may be any function that rises with the chunk, by however
+# little, and beyond `tpot_s` in the end. To ask it costs next to nothing.
 #
 # **6b.** `PromisedScheduler` knows the clock of its machine and the promise. Override of your schedulers' methods
 # whatever you like. `limits.sequences` still holds, and everybody still gets all tokens, late or not; but the budget is
@@ -857,9 +870,9 @@ show(figure, alt="Blocks with tokens in them, step by step: more where blocks ar
 # waits patiently and is disappointed one after the other. Who can still be served in time?
 #
 # The check plays loads that you have not seen: long prompts among many who write, and rushes of more than the machine
-# can do. You need 80 % of the requests that the judge's own policy serves well. It has no secrets: a budget for each
-# step, by what the clock says; of those who wait first the ones who can still be in time, and of these the ones who
-# cost the others least.
+# can do. You need 80 % of the requests that the judge's own policy serves well, on each load. It has no secrets: a
+# budget for each step, by what the clock says (writers differ in what is kept: their mean will do for `past`); of those
+# who wait first the ones who can still be in time, and of these the ones who cost the others least.
 #
 # **Size:** about 6 and 8 lines. **Cost:** planning costs time as well; look at each text once a step.
 

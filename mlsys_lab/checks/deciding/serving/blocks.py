@@ -14,6 +14,13 @@ BASES = (1, 10, 31, 33, 37, 131, 256, 257, 1000, 1009, 10_000, 1 << 16)
 """Bases of sums in which tokens are taken for digits, although there are more tokens than digits."""
 SHOWN = 14
 """Calls of a script that its code writes out; the code of a longer one ends there."""
+ASKS = 16
+"""How often a large pool is asked what is available, after each call: to count takes ten times as long as all else."""
+COLLIDING = (
+    ([16867, 28445, 41977, 11869], [4146, 1001, 32096, 3]),
+    ([26703, 24422, 14245, 57041], [4204, 4795, 18578, 3]),
+)
+"""Two blocks for which CPython's `hash` of a tuple gives one number, and two behind an element whose hash is 0."""
 LOOKUPS = 6
 """Keys of a large pool that are asked for in a row: a search for each takes ten times as long as all else, and more."""
 
@@ -63,6 +70,7 @@ def _draw_blocks(rng: np.random.Generator, case: Case) -> Arrays:
         "prefix": np.array(bool(prefix)),
         "script": script,
         "often": np.array(not large),
+        "asks": np.array(ASKS if large and not prefix else 1),
     }
 
 
@@ -144,7 +152,7 @@ def _draw_keys(rng: np.random.Generator, case: Case) -> Arrays:
     """Texts that begin alike, differ at one place, or have equal blocks behind different beginnings."""
     page, blocks = case.params["page"], case.params["blocks"]
     if case.params.get("alone"):
-        texts = [rng.integers(0, 9, page * blocks).tolist()]
+        texts = [rng.integers(0, 9, page * blocks).tolist()] * 2
     elif case.params.get("near"):
         texts = _draw_near(rng, page)
     else:
@@ -161,7 +169,7 @@ def _draw_keys(rng: np.random.Generator, case: Case) -> Arrays:
 
 
 def _draw_near(rng: np.random.Generator, page: int) -> list[list[int]]:
-    """Blocks that are equal to whoever joins digits, adds, counts to a base, or has room for small numbers alone."""
+    """Blocks that are equal to whoever joins digits, adds, counts to a base, hashes, or has room for small numbers."""
     one, other = (int(token) for token in rng.integers(70_000, 130_000, 2))
     pairs = [(one, other), (other, one)]
     pairs += [(one, other + room) for room in (1 << 8, 1 << 16)]
@@ -169,7 +177,7 @@ def _draw_near(rng: np.random.Generator, page: int) -> list[list[int]]:
     one, digit, other = (int(rng.integers(least, 10 * least)) for least in (10, 1, 10))
     pairs += [(one, 100 * digit + other), (10 * one + digit, other)]
     rest = rng.integers(0, 9, page - 2).tolist()
-    return [[*pair, *rest] for pair in pairs]
+    return [[*pair, *rest] for pair in pairs] + [block for pair in COLLIDING for block in pair]
 
 
 def _expect_keys(arrays: Arrays) -> Arrays:
@@ -237,8 +245,8 @@ PREFIX = (
             Case("blocks of one", {"page": 1, "blocks": 4}),
             Case("a part of a large block more", {"page": 20, "blocks": 3, "more": 2}),
             Case("few different tokens", {"page": 2, "blocks": 4, "vocabulary": 2, "more": 1}),
-            Case("nearly alike", {"page": 3, "blocks": 1, "near": True}),
-            Case("one long text", {"page": 1, "blocks": 1500, "alone": True}),
+            Case("nearly alike", {"page": 4, "blocks": 1, "near": True}),
+            Case("one long text, twice", {"page": 1, "blocks": 1500, "alone": True}),
             Case("large blocks", {"page": 24, "blocks": 5, "vocabulary": 30000, "more": 23}, hidden=True),
         ),
         inputs=_draw_keys,

@@ -18,7 +18,10 @@ EVERY_STEP = np.array([1.0, 0.0, 0.0])
 
 
 def _draw_requests(rng: np.random.Generator, case: Case) -> Arrays:
-    """Requests of a case: prompts, how much each writes, when it comes, and when it is given up."""
+    """Requests of a case: prompts, how much each writes, when it comes, and when it is given up.
+
+    `admits` are some that are admitted by name before the first step, never the first that waits.
+    """
     p, count = case.params, case.params["requests"]
     (least, longest), (fewest, most) = p["prompt"], p["writes"]
     beginnings = [rng.integers(0, WRITTEN, longest).tolist() for _ in range(p.get("beginnings", 0))]
@@ -27,6 +30,7 @@ def _draw_requests(rng: np.random.Generator, case: Case) -> Arrays:
         length = int(rng.integers(least, longest + 1))
         begins = beginnings[int(rng.integers(len(beginnings)))] if beginnings and rng.random() < 0.8 else []
         shared = begins[: int(rng.integers(length + 1))] if rng.random() < 0.5 else begins[:length]
+        shared = beginnings[0][:length] if p.get("equal") else shared
         prompts.append(shared + rng.integers(0, WRITTEN, length - len(shared)).tolist())
     comes_s = np.sort(rng.integers(0, p.get("over", 0) + 1, count)).astype(np.float64)
     leaves_s = np.full(count, math.inf)
@@ -45,6 +49,7 @@ def _draw_requests(rng: np.random.Generator, case: Case) -> Arrays:
         "writes": writes,
         "comes_s": comes_s,
         "leaves_s": leaves_s,
+        "admits": 1 + rng.choice(count - 1, p.get("admits", 0), replace=False),
         "most_steps": np.array(int(4 * (lengths + writes).sum() + 100)),
     }
 
@@ -80,6 +85,10 @@ def _code_of_schedule(arrays: Arrays) -> str:
     sequences, tokens = arrays["limits"].tolist()
     made = f"{SCHEDULERS[int(arrays['scheduler'])]}({code_of_tables(arrays)}, Limits({sequences}, {tokens}))"
     loop = "for step, fed in enumerate(drive(scheduler, requests)[0]):\n    print(step, fed)"
+    if len(arrays["admits"]):
+        loop = "texts = [scheduler.add(one.prompt, one.writes) for one in requests]\n"
+        loop += f"print([scheduler.admit(texts[i]) for i in {arrays['admits'].tolist()}])\n"
+        loop += "print(scheduler.schedule().new, scheduler.running)"
     return f"{code_of_requests(arrays)}\nscheduler = {made}\n{loop}"
 
 

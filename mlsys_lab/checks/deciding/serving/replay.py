@@ -38,6 +38,7 @@ class Replay:
         self.texts = ragged(asked["prompts"], asked["lengths"])
         self.most = [len(text) + writes for text, writes in zip(self.texts, asked["writes"].tolist(), strict=True)]
         self.coming = sorted(range(len(self.texts)), key=self.comes_s.__getitem__)
+        self.admits = asked["admits"].tolist()
         self.waiting: list[int] = []
         self.running: list[int] = []
         self.tables: dict[int, list[int]] = {}
@@ -110,6 +111,8 @@ class Replay:
         if self.rules is Rules.FREE:
             self._follow(where, fed, held)
             return
+        while self.admits:
+            self._admit(where, self.admits.pop(0), held)
         left = math.inf if self.rules is Rules.CONTINUOUS else self.tokens
         gone, lacking = self._give_way([i for i in self.running if self._pending(i) == 1])
         for i, blocks in lacking.items():

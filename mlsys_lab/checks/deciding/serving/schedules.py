@@ -14,10 +14,20 @@ from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 
 
 def _draw_prompts(rng: np.random.Generator, case: Case) -> Arrays:
+    if case.params.get("in_turn"):
+        return {"asked": _change_in_turn(rng)}
     chunk, writers = rng.integers(1, 60, 12), rng.integers(0, 20, 12)
     prompt = chunk * rng.integers(1, 9, 12) + rng.integers(-1, 2, 12)
     asked = [(max(1, p), w, w + c) for p, w, c in zip(prompt.tolist(), writers.tolist(), chunk.tolist(), strict=True)]
     return {"asked": np.array(asked)}
+
+
+def _change_in_turn(rng: np.random.Generator) -> np.ndarray:
+    """Rows of prompt, writers and tokens: chunks that are all full, then one number changed, by one or to its least."""
+    chunk, writers, chunks = (int(rng.integers(least, 3 * least)) for least in (7, 5, 3))
+    prompt, tokens = chunk * chunks, writers + chunk
+    least = [(1, writers, tokens), (prompt, 0, tokens), (prompt, writers, writers + 1), (1, 0, 1)]
+    return np.vstack([np.array([prompt, writers, tokens]) + np.eye(4, 3, dtype=np.int64), least])
 
 
 def _expect_steps(arrays: Arrays) -> Arrays:
@@ -43,7 +53,7 @@ CONTINUOUS = (
             make_case("three requests", Rules.CONTINUOUS, pool=(12, 4), limits=(2, 99), requests=3),
             make_case("one slot", Rules.CONTINUOUS, pool=(9, 3), limits=(1, 99), requests=4, over=6),
             make_case("more slots than requests", Rules.CONTINUOUS, pool=(40, 4), limits=(9, 99), requests=6, over=12),
-            make_case("few blocks", Rules.CONTINUOUS, pool=(7, 3), limits=(4, 99), requests=12, over=20),
+            make_case("few blocks", Rules.CONTINUOUS, pool=(7, 3), limits=(4, 4), requests=12, over=20),
             make_case("blocks of one token", Rules.CONTINUOUS, pool=(20, 1), limits=(3, 99), requests=8, over=9),
             make_case(
                 "single tokens", Rules.CONTINUOUS, pool=(3, 4), limits=(3, 99), requests=7, prompt=(1, 1), writes=(1, 2)
@@ -58,10 +68,11 @@ CONTINUOUS = (
                 limits=(2, 99),
                 requests=16,
                 prompt=(3, 3),
-                over=6,
                 beginnings=1,
+                equal=True,
                 gone=0.5,
             ),
+            make_case("admitted by name", Rules.CONTINUOUS, pool=(14, 4), limits=(3, 99), requests=6, admits=2),
             make_case(
                 "many", Rules.CONTINUOUS, pool=(14, 4), limits=(5, 99), requests=50, over=70, gone=0.2, hidden=True
             ),
@@ -105,7 +116,11 @@ CHUNKED = (
         name="steps_to_first",
         title="Steps until the first token",
         points=3,
-        cases=(Case("a dozen prompts"), Case("another dozen", hidden=True)),
+        cases=(
+            Case("a dozen prompts"),
+            Case("one number changed in turn", {"in_turn": True}),
+            Case("another dozen", hidden=True),
+        ),
         inputs=_draw_prompts,
         run=calls.steps_to_first,
         expect=_expect_steps,
@@ -199,7 +214,7 @@ PREEMPTIVE = (
                 "several, few blocks", Rules.PREEMPTIVE, pool=(9, 2), limits=(4, 8), requests=10, over=9, writes=(4, 9)
             ),
             make_case(
-                "many run", Rules.PREEMPTIVE, pool=(24, 2), limits=(8, 16), requests=14, prompt=(1, 4), writes=(9, 18)
+                "many run", Rules.PREEMPTIVE, pool=(24, 2), limits=(8, 16), requests=40, prompt=(1, 4), writes=(9, 18)
             ),
             make_case(
                 "two give way in a step",  # seven with two full blocks each, and one block left for seven writers
@@ -230,6 +245,7 @@ PREEMPTIVE = (
                 writes=(6, 12),
             ),
             make_case("enough for all", Rules.PREEMPTIVE, pool=(60, 3), limits=(5, 8), requests=12, over=20),
+            make_case("admitted by name", Rules.PREEMPTIVE, pool=(60, 3), limits=(4, 60), requests=8, admits=1),
             make_case(
                 "they find what they left",
                 Rules.PREEMPTIVE,

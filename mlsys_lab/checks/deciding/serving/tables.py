@@ -6,14 +6,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.serving.pool import BrokenRuleError, Pool, as_given, by_step, group, judge, require_form
 from mlsys_lab.checks.learner.serving import blocks as calls
 from mlsys_lab.checks.learner.serving.blocks import COMMIT, DROP, RESERVE, START, TABLES, ragged, script_of
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 
-PAGES = np.arange(40)
-"""Numbers of tokens whose blocks are asked for."""
+FEW, LARGE = range(40), (128, 1000)
+"""Numbers of tokens whose blocks are asked for; larger sizes of blocks, asked for about their multiples."""
 SHOWN = 14
 """Calls of a script that its code writes out; the code of a longer one ends there."""
 WORDS = {START: "start", RESERVE: "try_reserve", COMMIT: "commit", DROP: "drop"}
@@ -78,8 +77,14 @@ class _Script:
             "tokens": np.array([token for text in self.texts for token in text], dtype=np.int64),
             "lengths": np.array([len(text) for text in self.texts]),
             "script": np.array(self.rows),
-            "pages": PAGES,
+            "pages": _draw_pages(self.p["pool"][1]),
         }
+
+
+def _draw_pages(page: int) -> np.ndarray:
+    """Sizes of blocks and numbers of tokens, (n, 2) int64: few tokens in blocks of a case, more in larger ones."""
+    near = [(size, size * blocks + more) for size in LARGE for blocks in (1, 2, 7, 500) for more in (-1, 0, 1)]
+    return np.array([*((page, tokens) for tokens in FEW), *((size, 1) for size in LARGE), *near])
 
 
 def _plan_scarce(script: _Script) -> Arrays:
@@ -132,7 +137,7 @@ def _draw_tables(rng: np.random.Generator, case: Case) -> Arrays:
 
 
 def _allowed(drawn: Arrays) -> Iterator[Row]:
-    """The script with counts cut to what is allowed, and without calls of which nothing is left."""
+    """The script with counts cut to what is allowed, 0 beside others, and without calls of which nothing is left."""
     world, step = World(drawn), 0
     for rows in script_of(drawn["script"]):
         cut = []
@@ -141,9 +146,8 @@ def _allowed(drawn: Arrays) -> Iterator[Row]:
                 count = min(count, len(world.texts[text]) - world.kept[text])
             if what == COMMIT:
                 count = min(count, world.reserved[text] - world.kept[text])
-            if count > 0 or what == DROP:
-                cut.append((what, text, count, spare))
-        if cut:
+            cut.append((what, text, count, spare))
+        if any(count for _, _, count, _ in cut) or what == DROP:
             world.play(cut)
             yield from ((step, *row) for row in cut)
             step += 1
@@ -208,11 +212,12 @@ class World:
 def _replay_tables(got: Arrays, asked: Arrays) -> None:
     script = [*script_of(asked["script"])]
     steps = len(script)
-    require_form(got, {"given": (steps,), "available": (steps,), "references": (steps, None), "pages": (len(PAGES),)})
-    require_form(got, {"lengths": (None, 3), "held": (None, 3), "apart": (None, 3)})
+    require_form(got, {"given": (steps,), "available": (steps,), "references": (steps, None)})
+    require_form(got, {"lengths": (None, 3), "held": (None, 3), "apart": (None, 3), "pages": (len(asked["pages"]),)})
+    for (page, tokens), blocks in zip(asked["pages"].tolist(), got["pages"].tolist(), strict=True):
+        if blocks != -(-tokens // page):
+            raise BrokenRuleError(f"pages({tokens}), of blocks of {page} tokens, is wrong", blocks, -(-tokens // page))
     world = World(asked)
-    if mismatch := close({"pages": got["pages"]}, {"pages": -(-PAGES // world.page)}):
-        raise BrokenRuleError(mismatch.what, mismatch.got, mismatch.expected)
     held, lengths = ([group(rows) for rows in by_step(got[name], steps)] for name in ("held", "lengths"))
     for step, rows in enumerate(script):
         where = f"call {step}, {WORDS[rows[0][0]]} of text {', '.join(str(row[1]) for row in rows)}"

@@ -47,10 +47,11 @@ def blocks(artifact: Any, arrays: Arrays) -> Arrays:
     """Play a script on a block manager: what each step gives, and counts after it; -1 where there is no block.
 
     Another pool, of which one block is given out before, is left alone. References are counted after each step only if
-    `often` says so: there are many of a large pool.
+    `often` says so: there are many of a large pool. `asks` says how often `available` is read after each step.
     """
     _, name = TABLES[int(arrays["prefix"])]
     kind, count, often = getattr(artifact, name), int(arrays["count"]), bool(arrays["often"])
+    more = range(int(arrays["asks"]) - 1)
     manager, other, script = kind(count), kind(count), arrays["script"].tolist()
     _allocate(other)
     given: list[int] = []
@@ -70,6 +71,8 @@ def blocks(artifact: Any, arrays: Arrays) -> Arrays:
         else:
             (manager.share if what == SHARE else manager.release)(given[which])
         answers.append(answer)
+        for _ in more:
+            _ = manager.available
         available.append(whole("available", manager.available))
         if often:
             references.append(_references(manager))
@@ -175,7 +178,10 @@ def tables(artifact: Any, arrays: Arrays) -> Arrays:
     if changed := [name for name, now, before in played.lent if now != before]:
         raise InputError(f"what {changed[0]} was given is changed", expected="as it was: copy what has to be kept")
     _start_empty(make_tables(artifact, arrays))
-    pages = [int(whole("pages", played.kept.pages(count))) for count in arrays["pages"].tolist()]
+    sizes = {
+        page: make_tables(artifact, {**arrays, "pool": np.array([1, page])}) for page in arrays["pages"][:, 0].tolist()
+    }
+    pages = [int(whole("pages", sizes[page].pages(count))) for page, count in arrays["pages"].tolist()]
     log = {"given": np.array(given), "lengths": rows(lengths, 3), "held": rows(held, 3), "pages": np.array(pages)}
     return told_of(counts) | log | {"apart": rows(apart, 3)}
 
@@ -219,6 +225,14 @@ def mixed_kinds(texts: list[list[int]]) -> list[list[int] | tuple[int, ...]]:
     return [tuple(text) if place % 2 else text for place, text in enumerate(texts)]
 
 
+def _number(key: Any, seen: dict[Any, int]) -> int:
+    """Number of a key among those that were seen, which one that is new joins."""
+    try:
+        return seen.setdefault(key, len(seen))
+    except (TypeError, RecursionError) as error:  # no hash, or nested as deep as the text is long
+        raise InputError("a key cannot be looked up", got=str(error)[:60], expected="a dictionary's key") from None
+
+
 def keys(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `keys` for several texts: a number for each key, in which two are equal where the keys are.
 
@@ -230,7 +244,7 @@ def keys(artifact: Any, arrays: Arrays) -> Arrays:
     found = [artifact.keys(text, int(arrays["page"])) for text in texts]
     if not all(isinstance(one, list | tuple) for one in found):
         raise InputError("keys gives no list", got=describe_value(found[0]), expected="a key for each full block")
-    alike = [[seen.setdefault(key, len(seen)) for key in one] for one in found]
+    alike = [[_number(key, seen) for key in one] for one in found]
     counts = np.array([len(one) for one in found], dtype=np.int64)
     wide = np.array([len(artifact.keys(text, 2 * int(arrays["page"]))) for text in texts], dtype=np.int64)
     flat = np.array([number for one in alike for number in one], dtype=np.int64)

@@ -17,6 +17,17 @@ SCHEDULERS = ("Scheduler", "ChunkedScheduler", "PreemptiveScheduler", "PromisedS
 WRITTEN = 5
 """Tokens that the stand-in for a model can write: 0 to WRITTEN - 1."""
 SLOW = "tokens, of steps that take twice as long"
+ASKED = {
+    "tokens": (1, 0, 0, 1.0),
+    SLOW: (2, 0, 0, 1.0),
+    "tokens, beside two writers more": (1, 2, 0, 1.0),
+    "tokens, with a thousand more kept of each writer": (1, 0, 1000, 1.0),
+    "tokens, in half the time": (1, 0, 0, 0.5),
+}
+"""Calls of `token_budget`, of which each later one changes one argument.
+
+A factor of the clock's seconds, writers and tokens kept that are added, and a factor of the promised time.
+"""
 
 
 def following(tokens: list[int]) -> int:
@@ -93,8 +104,11 @@ def schedule(artifact: Any, arrays: Arrays) -> Arrays:
         _require_idle(scheduler, idle=not here)
         if not here:
             continue
+        for i in arrays["admits"].tolist() if not log.steps else ():
+            _admit(scheduler, here[i], i)
         batch = _batch_of(scheduler, len(here), log.steps)
         log.add(scheduler, here, batch)
+        fed = [list(part) for part in batch.new.values()]
         if log.steps > int(arrays["most_steps"]):
             raise InputError(f"requests have not ended after {log.steps} steps", got=f"{len(here)} that wait or run")
         parts = [(len(part), int(scheduler.tables.length(one))) for one, part in batch.new.items()]
@@ -105,6 +119,9 @@ def schedule(artifact: Any, arrays: Arrays) -> Arrays:
             if len(here[i].tokens) == len(prompts[i]) + writes[i]:
                 _require_fixed(here[i], came[i])
                 _finish(scheduler, here.pop(i))
+        if [list(part) for part in batch.new.values()] != fed:
+            what = f"the batch of step {log.steps - 1} changes when its texts are written on"
+            raise InputError(what, expected="lists of its own")
         _require_idle(scheduler, idle=not here)
     return log.arrays(scheduler)
 
@@ -133,9 +150,19 @@ def _require_fixed(text: Any, came: tuple[Any, ...]) -> None:
             raise InputError(what, got=str(now)[:60], expected=f"{before}, as when it came")
 
 
+def _admit(scheduler: Any, text: Any, i: int) -> None:
+    """Let a text run for which there is room, whoever waits before it."""
+    if not scheduler.admit(text):
+        raise InputError(f"admit of request {i}, which waits and has room, lets nobody run", expected="True")
+
+
 def _finish(scheduler: Any, text: Any) -> None:
-    """Have a text forgotten, which then has no number."""
+    """Have a text forgotten, which then has no number, and has its tokens still."""
+    before = list(text.tokens)
     scheduler.finish(text)
+    if (left := list(text.tokens)) != before:
+        what = "`finish` changes the tokens of a text"
+        raise InputError(what, got=f"{len(left)} tokens", expected=f"its {len(before)}, for whoever asked for them")
     if text.number is not None:
         raise InputError("a text has a number after `finish`", got=describe_value(text.number), expected="None")
 
@@ -166,7 +193,7 @@ def steps_to_first(artifact: Any, arrays: Arrays) -> Arrays:
 def token_budget(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `token_budget` with a clock: the slower of two lines, and some time for each token that another looks at.
 
-    Then with one that takes twice as long.
+    Then with one argument changed at a time, as ASKED says.
     """
     compute_s, memory_s = (artifact.Clock(*line) for line in arrays["clocks"].tolist())
     pair_s = float(arrays["pair_s"])
@@ -176,8 +203,13 @@ def token_budget(artifact: Any, arrays: Arrays) -> Arrays:
         pairs = sum(int(new) * int(past) + int(new) * (int(new) + 1) // 2 for new, past in parts)
         return max(float(compute_s(parts)), float(memory_s(parts))) + pair_s * pairs
 
+    def slow(parts: Any) -> float:
+        return 2 * clock(parts)
+
     writers, past = arrays["asked"].tolist()
     tpot_s = float(number("tpot_s", arrays["tpot_s"]))
-    got = artifact.token_budget(clock, writers, past, tpot_s)
-    slow = artifact.token_budget(lambda parts: 2 * clock(parts), writers, past, tpot_s)
-    return {"tokens": whole("token_budget", got), SLOW: whole(SLOW, slow)}
+    found = {}
+    for name, (factor, wider, longer, part) in ASKED.items():
+        asked = slow if factor == 2 else clock
+        found[name] = whole(name, artifact.token_budget(asked, writers + wider, past + longer, part * tpot_s))
+    return found
