@@ -31,7 +31,8 @@
 # `check` cell below it. Cells that begin with `#| export` make up the module that is graded. Grading runs the same
 # checks with other numbers and a few more cases, each rank in a process of its own; whoever carries the messages counts
 # them. Marked are the results, and what they cost: bytes, messages, and **steps**, the messages on the longest chain in
-# which each waits for the one before.
+# which each waits for the one before. A task names the most that is allowed. Less is fine: an empty array need not be
+# sent to a rank that knows its shape.
 #
 # **Ranks.** A program is a function `(rank, x)` that all ranks run at once, each with an `x` of its own. `rank.rank` is
 # this one's number, `rank.size` how many there are (p in formulas), and there are four ways to talk:
@@ -44,7 +45,7 @@
 # | `rank.irecv(source)` | starts to receive, and returns a request; its `wait()` returns the tensor |
 #
 # A request's `wait()` returns when the message is through. Until then the tensor that is sent must not change. So every
-# request wants its `wait()`.
+# request wants its `wait()`; where one is missing, the check fails.
 #
 # `run(program, inputs)` runs a program on as many ranks as there are inputs. Here these are threads that take turns, so
 # that every run is the same; the same programs run on processes and GPUs. It gives back the results and a **ledger** of
@@ -99,7 +100,8 @@ except DeadlockError as error:
 #   same time**, in 1 step. Nobody knows who goes first now: on a ring of ranks there is no first. Start the send,
 #   receive, then wait for the send.
 #
-# The two arrays need not have the same shape. Here and in all tasks, `x` stays as it is.
+# The two arrays need not have the same shape. Here and in all tasks, `x` may have any shape, also `()` and shapes
+# without an element, and stays as it is.
 #
 # **Size:** about 6 and 4 lines. **Cost:** each rank sends one message.
 
@@ -169,7 +171,8 @@ for ranks, mine in ((6, steps_6), (1000, steps_1000)):
 # may be asked to send to a rank that is not there: p need not be a power of two. Here and in all tasks, what comes back
 # has the dtype of `x`, and memory of its own, so that nobody who changes it changes `x`.
 #
-# **Size:** about 9 and 10 lines. **Cost:** p − 1 messages of n elements in $\lceil \log_2 p \rceil$ steps.
+# **Size:** about 9 and 10 lines. **Cost:** p − 1 messages of n elements in $\lceil \log_2 p \rceil$ steps, along this
+# tree or any other.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-2-trees"}
@@ -229,10 +232,11 @@ check("reduce")
 # All chunks travel at once: in every step each rank sends one partial sum and receives another.
 #
 # **All-gather**: rank r has one array; in the end all have all of them, in order of rank. Each passes on to the right
-# what has just come from the left, beginning with its own. The arrays may differ in length: chunks do.
+# what has just come from the left, beginning with its own. The arrays may differ in shape, as chunks do in length.
 #
-# **Write** `split_chunks(x, parts)`, whose chunks may be views of `x`, `reduce_scatter(rank, x)` and
-# `all_gather(rank, x)`. `send_recv` does the talking.
+# **Write** `split_chunks(x, parts)`, whose chunks, and no other results, may be views of `x`, `reduce_scatter(rank, x)`
+# and `all_gather(rank, x)`. `send_recv` does the talking. Rings that turn left are as good; all that is said of right
+# and left then changes sides.
 #
 # **Size:** about 3, 6 and 5 lines. **Cost:** p − 1 steps each. In reduce-scatter a rank sends every chunk but its own:
 # $n - c_r$ elements, $c_i$ being the length of chunk i. In all-gather every chunk but its right neighbour's.
@@ -261,7 +265,7 @@ def reduce_scatter(rank: Rank, x: torch.Tensor) -> torch.Tensor:
 
 
 def all_gather(rank: Rank, x: torch.Tensor) -> list[torch.Tensor]:
-    """All ranks' x, whose lengths may differ, in order of rank: p - 1 steps round the ring. About 5 lines."""
+    """All ranks' x, whose shapes may differ, in order of rank: p - 1 steps round the ring. About 5 lines."""
     ### BEGIN SOLUTION
     p, right, left = rank.size, (rank.rank + 1) % rank.size, (rank.rank - 1) % rank.size
     parts = {rank.rank: x.clone()}
@@ -288,11 +292,11 @@ check("all_gather")
 # Reduce-scatter, then all-gather of the chunks: every rank has the sum. Patarasuk and Yuan (2009) showed that no
 # algorithm sends less. How much is that?
 #
-# **4a. Predict.** `ring_elements(n, p)`: how many elements each rank sends in an all-reduce of n elements by your ring,
-# as a list. Add up what Task 3 says of each half. The famous $2\frac{p-1}{p}n$ is right on average only, and exact for
-# each rank where p divides n.
+# **4a. Predict.** `ring_elements(n, p)`: how many elements each rank sends in an all-reduce of n elements by a ring
+# that turns right, as a list of whole numbers, exact for any n. Add up what Task 3 says of each half. The famous
+# $2\frac{p-1}{p}n$ is right on average only, and exact for each rank where p divides n.
 #
-# **4b. Build.** `all_reduce(rank, x)`, for an `x` of any shape, `()` too.
+# **4b. Build.** `all_reduce(rank, x)`, whose result has the shape of `x`.
 #
 # **Size:** about 3 lines and 1 line. **Cost:** 2(p − 1) steps, and 2(p − 1) messages from each rank.
 
@@ -385,8 +389,8 @@ draw_timeline(run(tree_all_reduce, inputs).ledger, "The same sum by trees")
 # For other p, take $P = 2^k$, the largest power of two in it. Rank P + i **folds**: it sends its whole array to rank i,
 # waits while the first P ranks do the above, and gets the sum back.
 #
-# **Write** `halving_doubling(rank, x)`, for every p and every shape. Halves may differ by one element, so partners must
-# agree which is the longer one.
+# **Write** `halving_doubling(rank, x)`, for every p and every shape. Halves may differ by one element. Either may be
+# the longer one, as long as partners agree on it.
 #
 # **Size:** about 19 lines, a helper among them. **Cost:** $2 \log_2 P$ steps, and 2 more with folding. At distance d a
 # rank sends about $n \cdot d/P$ elements each way.
@@ -439,7 +443,8 @@ check("halving_doubling")
 # `rank.group(ranks)` gives this rank as a member of a smaller group, numbered anew from 0 in the order of `ranks`. All
 # members must call it with the same ranks, and nobody else. What you have written works in groups as it is.
 #
-# **Write** `hierarchical(rank, x, island)`; p is a multiple of `island`, the number of ranks in one.
+# **Write** `hierarchical(rank, x, island)`, whose result has the shape of `x`; p is a multiple of `island`, the number
+# of ranks in one.
 #
 # **Size:** about 6 lines. **Cost:** 2(m − 1) + 2(q − 1) steps.
 
@@ -501,12 +506,12 @@ show(figure, alt="Four tables of bytes by sender and receiver, one for each form
 # *About 30 minutes.*
 #
 # A message of m bytes takes about $\alpha + m\beta$ seconds (Hockney 1994): α however short it is, β for each byte. Let
-# n now be **bytes**, and all chunks of one length. An algorithm that takes S steps, one after the other, then takes the
-# sum of its steps' times, if no two messages of a step share a wire.
+# n now be **bytes**, and all chunks of one length, n/p, whole or not. An algorithm that takes S steps, one after the
+# other, then takes the sum of its steps' times, if no two messages of a step share a wire.
 #
 # **7a. One switch**, all pairs alike. Tree (reduce, then broadcast): $2 \lceil \log_2 p \rceil$ steps of n bytes. Ring:
-# 2(p − 1) steps of n/p bytes. **Write** `crossover_bytes(p, wire)` for p ≥ 2: the size above which the ring is the
-# faster one. It is 0 where the ring is never slower.
+# 2(p − 1) steps of n/p bytes. **Write** `crossover_bytes(p, wire)` for p ≥ 2, α ≥ 0 and β > 0: the size above which the
+# ring is the faster one. It is 0 where the ring is never slower.
 #
 # **7b. Islands** of m ranks, with one kind of wire inside and another across, mostly the slower one. **Write**
 # `predict(p, size_bytes, island, inside, across)`: a dictionary of seconds for
@@ -518,10 +523,11 @@ show(figure, alt="Four tables of bytes by sender and receiver, one for each form
 # | `"halving_doubling"` | at distance d across if $d \ge m$, else inside; $n \cdot d/p$ bytes; twice |
 # | `"hierarchical"` | 2(m − 1) steps of n/m bytes inside, 2(q − 1) steps of n/p bytes across |
 #
-# Here p and m are powers of two, and m = p is one island.
+# Here p and m are powers of two, and m = p is one island. p = 1 is a power of two: all four take 0 s then. α, β and n
+# may be 0.
 #
-# **7c.** `choose(p, size_bytes, island, inside, across)`: the name of the fastest. Libraries do just this; NCCL prints
-# its choice when `NCCL_DEBUG=INFO` asks for it.
+# **7c.** `choose(p, size_bytes, island, inside, across)`: the name of the fastest, or of any of several that are
+# equally fast. Libraries do just this; NCCL prints its choice when `NCCL_DEBUG=INFO` asks for it.
 #
 # **Size:** about 4, 14 and 2 lines. **Cost:** none; that is the point of a model.
 
@@ -642,13 +648,16 @@ print(f"64 ranks on one switch of 50 GB/s: trees up to {cross / 1e6:.1f} MB, a r
 # A model has many small parameters, and an all-reduce for each pays α many times over. PyTorch's DDP fills **buckets**:
 # it goes through the parameters from the *last* to the first, since the backward pass finishes them in that order, and
 # puts neighbours together as long as a bucket's gradients have at most `bucket_bytes`. A parameter that is larger alone
-# is a bucket of its own.
+# is a bucket of its own; with a `bucket_bytes` of 0 each is. What counts is a parameter's size, with or without a
+# gradient.
 #
 # **Write** `average_gradients(rank, parameters, bucket_bytes)`: afterwards the `grad` of every parameter is the mean
-# over all ranks, in the parameter's shape, and stays so when other parameters are averaged. A rank on which a parameter
-# got no gradient (`grad` is `None`: its part of the batch did not need it) counts as zeros, and gets the mean too; if
-# it stayed away, the others would wait. Each bucket is one `all_reduce` of yours. `parameters` are lab 01's `Tensor`s:
-# yours, if you have handed it in.
+# over all ranks, in the parameter's shape. The mean lies in new memory. The array that was `grad` before stays as it
+# is, since other parameters may share it (in `x + y` both may get the same one), and no later call changes what this
+# one has given. A rank on which a parameter got no gradient (`grad` is `None`: its part of the batch did not need it)
+# counts as zeros, and gets the mean too, zeros if no rank has one; if it stayed away, the others would wait. Each
+# bucket is one `all_reduce` of yours. `parameters` are lab 01's `Tensor`s: yours, if you have handed it in. All have
+# one dtype and at least one number each, and none comes twice.
 #
 # **Size:** about 12 lines. **Cost:** 2(p − 1) messages from each rank and bucket.
 

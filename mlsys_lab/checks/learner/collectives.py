@@ -142,8 +142,14 @@ def average_gradients(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     for weight, _ in used:
         if weight.grad.ndim == 2:
             weight.grad = weight.grad.T.contiguous().T  # as it comes back through a transpose
+    before = [(name, weight.grad, weight.grad.clone()) for weight, name in used]
     parameters, bucket_bytes = list(weights), int(arrays["bucket_bytes"])
     artifact.average_gradients(rank, parameters, bucket_bytes)
+    if written := [name for name, grad, copy in before if not torch.equal(grad, copy)]:
+        raise InputError(
+            f"the mean is written into the array that {written[0]}.grad was, which other parameters may share",
+            expected="a new array as grad",
+        )
     if list(map(id, parameters)) != list(map(id, weights)):
         raise InputError("the list of parameters is another after the call", expected="the same, in the same order")
     if changed := [
@@ -169,22 +175,35 @@ def ring_elements(artifact: Any, arrays: Arrays) -> Arrays:
     return {"elements": np.array([whole(name, got) for name, got in elements], dtype=np.int64)}
 
 
+def split_calls(arrays: Arrays) -> list[tuple[str, Arrays]]:
+    """The numbers of each call that a case asks for, one or many, and what follows the names of its answers."""
+    if not arrays["p"].ndim:
+        return [("", arrays)]
+    return [(f" in call {i}", {name: array[i] for name, array in arrays.items()}) for i in range(len(arrays["p"]))]
+
+
 def _wire(artifact: Any, arrays: Arrays, where: str = "") -> Any:
     return artifact.Wire(float(arrays[f"{where}alpha"]), float(arrays[f"{where}beta"]))
 
 
 def crossover(artifact: Any, arrays: Arrays) -> Arrays:
-    """Call `crossover_bytes`: one number."""
-    return {"bytes": number("bytes", artifact.crossover_bytes(int(arrays["p"]), _wire(artifact, arrays)))}
+    """Call `crossover_bytes`: one number a call."""
+    return {
+        f"bytes{which}": number("bytes", artifact.crossover_bytes(int(given["p"]), _wire(artifact, given)))
+        for which, given in split_calls(arrays)
+    }
 
 
 def choose(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `predict` for the seconds of each form, and `choose` for the name of the fastest."""
-    wires = (_wire(artifact, arrays, name) for name in ("inside_", "across_"))
-    given = (int(arrays["p"]), float(arrays["size_bytes"]), int(arrays["island"]), *wires)
-    times_s = artifact.predict(*given)
-    if not isinstance(times_s, dict) or set(times_s) != set(FORMS):
-        found = ", ".join(map(str, times_s)) if isinstance(times_s, dict) else type(times_s).__name__
-        raise InputError("predict gives no dictionary of the four forms", got=found, expected=", ".join(FORMS))
-    seconds = {name: number(f"predict[{name!r}]", times_s[name]) for name in FORMS}
-    return seconds | {"choose": word("choose", artifact.choose(*given), FORMS)}
+    answers: Arrays = {}
+    for which, given in split_calls(arrays):
+        wires = (_wire(artifact, given, name) for name in ("inside_", "across_"))
+        call = (int(given["p"]), float(given["size_bytes"]), int(given["island"]), *wires)
+        times_s = artifact.predict(*call)
+        if not isinstance(times_s, dict) or set(times_s) != set(FORMS):
+            found = ", ".join(map(str, times_s)) if isinstance(times_s, dict) else type(times_s).__name__
+            raise InputError("predict gives no dictionary of the four forms", got=found, expected=", ".join(FORMS))
+        answers |= {f"{name}{which}": number(f"predict[{name!r}]", times_s[name]) for name in FORMS}
+        answers[f"choose{which}"] = word("choose", artifact.choose(*call), FORMS)
+    return answers

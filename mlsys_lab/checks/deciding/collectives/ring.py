@@ -24,7 +24,8 @@ def _draw_chunks(rng: np.random.Generator, case: Case) -> Arrays:
 
 
 def _expect_chunks(arrays: Arrays) -> Arrays:
-    chunks = np.array_split(np.moveaxis(arrays["x"], 0, -1).ravel(), int(arrays["parts"]))
+    turned = np.moveaxis(np.atleast_1d(arrays["x"]), 0, -1)
+    chunks = np.array_split(turned.ravel(), int(arrays["parts"]))
     return {"count": np.array(len(chunks))} | {f"chunks[{i}]": chunk for i, chunk in enumerate(chunks)}
 
 
@@ -58,10 +59,11 @@ def _expect_counts(arrays: Arrays) -> Arrays:
     """Follow each chunk: it leaves all ranks but its owner while it is summed, all but the one before after that."""
     n, p = int(arrays["n"]), int(arrays["p"])
     sent = np.zeros(p, np.int64)
-    for owner, chunk in enumerate(np.array_split(np.arange(n), p)):
+    for owner in range(p):
+        chunk = len(range(owner, n, p))  # elements dealt out in turn make chunks of the same lengths
         for hop in range(1, p):
-            sent[(owner + hop) % p] += len(chunk)
-            sent[(owner + hop - 1) % p] += len(chunk)
+            sent[(owner + hop) % p] += chunk
+            sent[(owner + hop - 1) % p] += chunk
     return {"elements": sent}
 
 
@@ -74,9 +76,10 @@ CHECKS = (
             Case("ten numbers on four", {"shape": (10,), "parts": 4}),
             Case("two on three", {"shape": (2,), "parts": 3, "dtype": "int64"}),
             Case("a matrix on its side", {"shape": (3, 4), "parts": 5, "dtype": "float32"}),
-            Case("one chunk", {"shape": (7,), "parts": 1}),
-            Case("nothing to split", {"shape": (0,), "parts": 2}),
+            Case("one chunk", {"shape": (10,), "parts": 1}),
+            Case("a matrix with nothing to split", {"shape": (0, 2), "parts": 4}),
             Case("many", {"shape": (7, 43), "parts": 8}, hidden=True),
+            Case("a number without axes", {"shape": (), "parts": 2}, hidden=True),
         ),
         inputs=_draw_chunks,
         run=calls.split_chunks,
@@ -101,7 +104,7 @@ CHECKS = (
             Case("one rank", {"p": 1, "shape": (3,)}),
             Case("no numbers", {"p": 3, "shape": (0,)}),
             Case("two ranks, half precision", {"p": 2, "shape": (5,), "dtype": "float16"}),
-            Case("five ranks and many numbers", {"p": 5, "shape": (17, 19)}, hidden=True),
+            Case("five ranks and many numbers", {"p": 5, "shape": (17, 1, 19)}, hidden=True),
             Case("eight ranks", {"p": 8, "shape": (301,), "dtype": "float32"}, hidden=True),
         ),
         inputs=draw_ranks,
@@ -120,7 +123,7 @@ CHECKS = (
         cases=(
             Case("two ranks", {"p": 2, "shape": (2,)}),
             Case("three ranks", {"p": 3, "shapes": [(2,), (2,), (1,)], "dtype": "int64"}),
-            Case("four ranks, one of them with nothing", {"p": 4, "shapes": [(1,), (0,), (4,), (2,)]}),
+            Case("four ranks, one of them with nothing", {"p": 4, "shapes": [(), (0,), (4,), (2,)]}),
             Case("three ranks with matrices", {"p": 3, "shapes": [(2, 2), (1, 3), (2, 1)], "dtype": "float32"}),
             Case("one rank", {"p": 1, "shape": (3,)}),
             Case("five ranks and many numbers", {"p": 5, "shapes": [(90,), (7,), (211,), (13,), (50,)]}, hidden=True),
@@ -141,8 +144,10 @@ CHECKS = (
         cases=(
             Case("ten on four", {"n": 10, "p": 4}),
             Case("three on five", {"n": 3, "p": 5}),
-            Case("eight on two", {"n": 8, "p": 2}),
-            Case("one rank", {"n": 5, "p": 1}),
+            Case("ten on two", {"n": 10, "p": 2}),
+            Case("one rank", {"n": 10, "p": 1}),
+            Case("no elements", {"n": 0, "p": 4}),
+            Case("more elements than a float can tell apart", {"n": 2**61 - 3, "p": 6}),
             Case("many", {"n": 1003, "p": 7}, hidden=True),
         ),
         inputs=_draw_counts,

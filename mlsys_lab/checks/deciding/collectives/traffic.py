@@ -119,8 +119,11 @@ def _find_other_buckets(ledger: Ledger, buckets: Sequence[int] | np.ndarray) -> 
 
 
 def write_tensor(name: str, array: np.ndarray) -> str:
-    """An array as code that makes a torch.Tensor of it, also where it has no axes."""
-    return write_input(name, array) if array.ndim else f"torch.tensor({array.item()}, dtype=torch.{array.dtype})"
+    """An array as code that makes a torch.Tensor of it, also where it has no axes or no entries."""
+    if array.ndim and array.size:
+        return write_input(name, array)
+    made = f"tensor({array.item()}" if array.size else f"empty({array.shape}"
+    return f"torch.{made}, dtype=torch.{array.dtype})"
 
 
 def write_run(call: str) -> Callable[[Arrays], str]:
