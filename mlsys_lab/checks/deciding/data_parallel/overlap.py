@@ -276,7 +276,7 @@ CHECKS = (
         '    batches = torch.split(torch.from_numpy(arrays["rows"]), counts)\n\n'
         "    def mean_loss(rows, used):\n"
         "        loss = sum(rows @ weight for weight, uses in zip(weights, used) if uses).square().mean()\n"
-        '        return loss - loss.detach() + arrays["value"] if "value" in arrays else loss\n\n'
+        '        return loss - loss.detach() + float(arrays["value"]) if "value" in arrays else loss\n\n'
         '    losses = [lambda pair=pair: mean_loss(*pair) for pair in zip(batches, arrays["uses"])]\n'
         '    losses = losses[:1] * len(losses) if arrays["alike"] else losses\n'
         '    ddp = DDP(rank, weights, int(arrays["bucket_bytes"]))\n'
