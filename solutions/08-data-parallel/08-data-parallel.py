@@ -31,8 +31,9 @@
 # **How it works.** Put your code in place of each line that raises `NotImplementedError`, run the cell, then run the
 # `check` cell below it. Cells that begin with `#| export` make up the module that is graded. Grading runs the same
 # checks with other numbers and a few more cases, each rank in a process of its own; whoever carries the messages counts
-# them. Results must be those of one process, to rounding in float64. Marked are also the bytes and messages, and what
-# a rank keeps in memory.
+# them. Results must be those of one process, to rounding in float64, so whether you divide before or after you add up
+# is all the same; where numbers come back, NumPy's or tensors of one element will do. Marked are also the bytes and
+# messages, and what a rank keeps in memory.
 #
 # **Ranks** are those of lab 07: a program is a function `(rank, x)` that all ranks run at once; `rank.rank` is this
 # one's number, `rank.size` how many there are. All your talking goes through lab 07's collectives: yours, if you have
@@ -76,7 +77,8 @@ Tensor = engine.Tensor
 #
 # This task runs on lab 01's `Tensor`: yours, if you have handed it in. A parameter has its numbers in `data` and its
 # gradient in `grad`, both torch tensors, and `grad` may be `None`. (Parameters of torch look alike, so 1a will do for
-# them, too.) In this lab all parameters have one dtype, each any shape, also none (a scale), and may lie in memory
+# them, too.) In this lab all parameters have one dtype, in which their numbers and gradients are sent, too. Each has
+# memory of its own (none are tied) and any shape, also no axes (a scale) or no elements, and may lie in memory
 # otherwise than row by row, as a transposed matrix does.
 #
 # **1a.** Ranks that make the same steps stay alike only if they *start* alike. `copy_from_first(rank, parameters)`
@@ -106,9 +108,10 @@ else:
 #
 # **1c.** `backward_together(rank, parameters, loss, tokens)`: go back from this rank's mean loss over so many tokens
 # (one at least), so that in the end `grad` of every parameter is the gradient of the mean over all ranks' tokens.
-# `loss` is a `Tensor`, and `loss.backward()` adds to each `grad`, which are `None` before. Lay all gradients end to
-# end, so that **one** all-reduce carries them. A parameter without a gradient on this rank counts as zeros here, and
-# gets the mean too.
+# All parameters want gradients. `loss` is a `Tensor`, and `loss.backward()`, which works also where it uses none of
+# them, adds to each `grad`, which are `None` before. Lay all gradients end to end, so that **one** all-reduce carries
+# them. A parameter without a gradient on this rank counts as zeros here, and gets the mean too: zeros, if no rank has
+# one. You may write into a `grad` or put another there, a view of a buffer of yours, say, but no two may overlap.
 #
 # **Size:** about 2, 3 and 8 lines. **Cost:** 1a: each parameter once to each rank; 1b: one all-reduce of one number;
 # 1c: that, and one all-reduce of n numbers.
@@ -208,9 +211,9 @@ show(figure, alt="Slope against step: weighted by tokens two ranks agree with on
 # would pay latency many times over, one for all of them can only start at the end. DDP lies between: **buckets**.
 #
 # **2a.** `assign_buckets(sizes, bucket_bytes)`: go through the parameters from the *last* to the first, `sizes` being
-# their bytes, and put neighbours into one bucket as long as it has at most `bucket_bytes`. A parameter that is larger
-# alone is a bucket of its own. Return the buckets in that order, each a list of the parameters' numbers; without
-# parameters there is none. There may be thousands of them, and `bucket_bytes` may be 0.
+# their bytes, exact however many, and put neighbours into one bucket as long as it has at most `bucket_bytes`. A
+# parameter that is larger alone is a bucket of its own. Return the buckets in that order, each a list of the
+# parameters' numbers; without parameters there is none. There may be thousands of them, and `bucket_bytes` may be 0.
 #
 # **2b.** `DDP(rank, parameters, bucket_bytes)`, for parameters that all want gradients. When it is made, all ranks get
 # rank 0's parameters, and each parameter gets a **hook**: its method `register_post_accumulate_grad_hook` takes a
@@ -223,8 +226,9 @@ show(figure, alt="Slope against step: weighted by tokens two ranks agree with on
 # on.
 #
 # `finish()` is called after `backward()`. Which buckets can be left then? Those with a parameter that this rank's loss
-# did not use: no hook will ever be called for it. It counts as zeros, and gets the mean too. After `finish()` every
-# `grad` is the mean, and everything is ready for the next step, whose loss may use other parameters.
+# did not use: no hook will ever be called for it. It counts as zeros, and gets the mean too, as in 1c. After `finish()`
+# every `grad` is the mean, and everything is ready for the next step, whose loss may use other parameters, and before
+# which each `grad` is set to `None` again.
 #
 # Give it an attribute `sync`, `True` at first. While it is `False`, hooks note nothing and send nothing. (Task 3.)
 #
@@ -388,6 +392,8 @@ show(
 # before you compute the next.
 #
 # A micro-batch without tokens has no mean: its loss is 0/0, NaN, and NaN times weight 0 is NaN still. Never compute it.
+# Any other loss goes back, whatever its value: at 0 it may have a gradient all the same, and to pass over NaN would
+# hide that training diverges.
 #
 # **Size:** about 7 lines. **Cost:** the messages of *one* step of `DDP`, and one all-reduce of one number, however many
 # micro-batches there are.
@@ -423,8 +429,9 @@ check("accumulate")
 #
 # **4a.** `ShardedOptimizer(rank, parameters, optimizer_class, **options)`. When it is made, all ranks get rank 0's
 # parameters. All parameters laid end to end are one flat array; `shard` is a tensor with a copy of this rank's chunk of
-# it (`split_chunks`), detached, and the only parameter of the optimiser inside, `optimizer_class([shard], **options)`.
-# That may be `torch.optim.Adam`, or anything that moves each element by itself, by `step()`, as its `grad` says.
+# it (`split_chunks`), detached (it may want a gradient or none), and the only parameter of the optimiser inside,
+# `optimizer_class([shard], **options)`. That may be `torch.optim.Adam`, or anything that moves each element by itself,
+# in place, by `step()`, as its `grad` says. Whatever else you keep of the weights, every rank has them anyway.
 #
 # - `reduce_gradients()`: `shard.grad` becomes the mean over all ranks of this rank's chunk of the gradients. A
 #   parameter whose `grad` is `None`, as that of a frozen one is, counts as zeros. Nobody needs its `grad` afterwards.
@@ -434,8 +441,9 @@ check("accumulate")
 # **4b.** Clipping. A gradient whose norm is more than `max_norm` is scaled down to that norm. Norm of *what*? Of the
 # whole gradient, of which each rank has a part. By the norm of its own part, every rank would scale by another factor,
 # and the step would point elsewhere. `clip_gradient(rank, part, max_norm)` scales `part` in place, and returns the norm
-# of the whole gradient, before it was clipped, as a float; adding up in the part's dtype will do. A part may be empty,
-# a gradient zero, and so may `max_norm`.
+# of the whole gradient, before it was clipped, as a float; adding up in the part's dtype will do. A part is flat and
+# may be empty; a gradient may be zero, tiny or huge, as long as its squares are floats, and so may `max_norm`, which
+# may be infinite, too: then nothing is clipped.
 #
 # **Size:** about 7, 4, 2, 5 and 5 lines. **Cost:** a step sends as many bytes as one all-reduce of n numbers. A rank
 # cannot keep the states of what it never receives: that is how this is judged, and by what `optimizer_class` is given.
@@ -513,9 +521,10 @@ check("clip_gradient")
 # backward pass needs them once more: it gathers again. Each rank's gradient of the whole layer then goes into a
 # reduce-scatter, of which the rank keeps its own chunk.
 #
-# **Write** `ShardedLayer(rank, layer, weights)`. `layer(x, *weights)` is a function that computes the layer from x, of
-# floats, and all of its whole weights; `weights` are this rank's at the start, of which rank 0's count. They may want
-# gradients, and there may be one only.
+# **Write** `ShardedLayer(rank, layer, weights)`. `layer(x, *weights)` is a function that computes the layer from x,
+# floats of any shape, and all of its whole weights; `weights` are this rank's at the start, of which rank 0's count, of
+# any shapes, and maybe one only. Whether one of them or x wants a gradient changes nothing for the shard, which gets
+# that of all weights.
 #
 # - `shard`: this rank's chunk of all the layer's weights laid end to end, a tensor with memory of its own that wants a
 #   gradient. `shard.grad` is where `backward()` leaves this rank's chunk of the mean gradient.
@@ -702,19 +711,20 @@ show(figure, alt="Bytes a parameter that one of four ranks holds: most with DDP,
 #
 # **6a.** `save_state(optimizer, position)`: this rank's part of a `ShardedOptimizer`, a dictionary of tensors: a copy
 # of the shard as `"weights"`; each entry of `state[optimizer.shard]` of the optimiser inside, `optimizer.optimizer`
-# (there torch's optimisers, too, keep a dictionary of tensors for each parameter), under its own name; `"position"`, a
+# (there torch's optimisers, too, keep a dictionary of tensors for each parameter; some make it in the first step only,
+# before which there is nothing to save of it), under its own name, which is none of the other three; `"position"`, a
 # whole number without axes, however large (it may count tokens); and `"random"`, from `torch.get_rng_state()`. What is
 # saved must not change when training goes on. Use no more of the optimiser inside than `step()` and `state`.
 #
 # `load_state(optimizer, part)` puts all of it back, each entry in its own dtype, into a new `ShardedOptimizer` that has
-# not made a step, the parameters included (frozen ones too), and returns the position as an `int`. The part stays as it
-# is, also when training goes on: the job may die again, and load it again.
+# not made a step, the parameters included (frozen ones too), instead of what states that may have, and returns the
+# position as an `int`. The part stays as it is, also when training goes on: the job may die again, and load it again.
 #
 # **6b.** `reshard(parts, size)`: the parts of all ranks, in order, become parts for `size` ranks. Entries without axes
 # are alike on all ranks, and every new part has a copy. `"random"` cannot be divided: new rank r takes that of old rank
-# r modulo the number of old parts. All others, whatever they are called and whatever their dtype (bytes, flags), are
-# chunks of flat arrays of n entries, as `split_chunks` cuts them: join, and cut again. Each entry lies in memory of its
-# own, no more than it needs: who saves a view saves all that it is a view of.
+# r modulo the number of old parts. All others, whatever they are called and whatever their dtype (bfloat16, bytes,
+# flags), are chunks of flat arrays of n entries, as `split_chunks` cuts them: join, and cut again. Each entry lies in
+# memory of its own, no more than it needs: who saves a view saves all that it is a view of.
 #
 # **Size:** about 3, 6 and 10 lines. **Cost:** 6a sends nothing to save, and gathers the weights to load.
 

@@ -24,7 +24,7 @@ from mlsys_lab.checks.learner.data_parallel import checkpoints as calls
 from mlsys_lab.checks.learner.ranks import join_ranks, split_ranks
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 
-AXES = {"weights": 1, "momentum": 1, "step": 0, "rate": 0, "position": 0, "random": 1}
+AXES = {"weights": 1, "momentum": 1, "step": 0, "rate": 0, "on": 0, "position": 0, "random": 1}
 """How many axes each entry of a part has."""
 TWICE = "", "again, "
 """A part is loaded once, and again."""
@@ -32,12 +32,13 @@ TWICE = "", "again, "
 
 def _draw_run(rng: np.random.Generator, case: Case) -> Arrays:
     rate, weights = np.round(rng.uniform(0.1, 0.9), 2), draw_weights(rng, case.params["shapes"])
-    position = rng.integers(2**54, 2**61) | 1  # float64 rounds it
+    position = rng.integers(2**54, 2**61) | 1 if case.params["stop"] else 0  # float64 rounds it
     return join_ranks(
         [
             weights
             | forms_of(case)
             | {"data": draw(rng, case.params["steps"]), "stop": np.array(case.params["stop"]), "lr": np.array(rate)}
+            | ({"eager": np.array(True)} if "eager" in case.params else {})
             | {"seed": np.array(rng.integers(1, 2**31)), "position": np.array(position)}
             for _ in range(case.params["p"])
         ]
@@ -66,6 +67,8 @@ def _expect_run(arrays: Arrays) -> Arrays:
     count, size = len(optimizer.weights), count_bytes(optimizer.weights)
     padded = count_padded_bytes(optimizer.weights, p)
     gathers = 3 + 2 * (2 * steps - stop + 1)  # three loadings, and one step besides those that are told
+    told |= _expect_states(first, stop, "") if stop or "eager" in first else {}
+    told |= _expect_states(first, steps, TWICE[1])
     told[f"{calls.DOUBLED}position"] = first["position"] + 1
     told |= {f"{calls.DOUBLED}loaded: w{i}": 2 * w for i, w in enumerate(optimizer.weights)}
     return expect_ranks(
@@ -73,6 +76,16 @@ def _expect_run(arrays: Arrays) -> Arrays:
         total_bytes=(p - 1) * (4 * size + gathers * padded),
         total_messages=(p - 1) * (4 * count + p * gathers),
     )
+
+
+def _expect_states(first: Arrays, steps: int, name: str) -> Arrays:
+    """What is saved of the states without axes after so many steps."""
+    rate = float(first["lr"]) * 0.9**steps
+    return {
+        f"{name}saved step": np.array(steps),
+        f"{name}saved rate": np.array(rate),
+        f"{name}saved on": np.array(True),
+    }
 
 
 def _draw_parts(rng: np.random.Generator, case: Case) -> Arrays:
@@ -90,8 +103,10 @@ def _draw_parts(rng: np.random.Generator, case: Case) -> Arrays:
 
 
 def _draw_entry(rng: np.random.Generator, n: int, dtype: str) -> np.ndarray:
-    kind = np.dtype(dtype).kind
-    return (draw(rng, n) if kind == "f" else rng.integers(0, 2 if kind == "b" else 128, n)).astype(dtype)
+    if np.dtype(dtype).kind == "f":
+        return draw(rng, n).astype(dtype)
+    least, most = {"bool": (0, 2), "int64": (2**54, 2**61)}.get(dtype, (0, 128))
+    return rng.integers(least, most, n).astype(dtype)
 
 
 def _expect_parts(arrays: Arrays) -> Arrays:
@@ -108,8 +123,10 @@ def _expect_parts(arrays: Arrays) -> Arrays:
 
 ADAM = {"divided": {"exp_avg": "float64", "exp_avg_sq": "float64"}}
 """Adam's states as torch has them, besides "step"."""
-EIGHT_BIT = {"divided": {"state1": "int8", "state2": "uint8", "seen": "bool"}}
-"""States of a byte, as of Adam in eight bits, and flags."""
+EIGHT_BIT = {"divided": {"state1": "int8", "state2": "uint8", "random_signs": "bool", "times": "int64"}}
+"""States of a byte, as of Adam in eight bits, flags, and whole numbers that float64 rounds."""
+HALF = {"divided": {calls.BFLOAT16: "int8"}}
+"""A state of bfloat16, which crosses as whole numbers: NumPy has no such numbers."""
 CHECKS = (
     check_ranks(
         name="resume",
@@ -119,7 +136,11 @@ CHECKS = (
             Case("two ranks", {"p": 2, "shapes": [(2,), (3,)], "steps": 4, "stop": 2}),
             Case("one that is frozen", {"p": 3, "shapes": [(2, 2), (3,)], "steps": 3, "stop": 1, "frozen": 0}),
             Case("more ranks than elements", {"p": 3, "shapes": [(2,)], "steps": 2, "stop": 1}),
-            Case("one rank", {"p": 1, "shapes": [(2,)], "steps": 4, "stop": 3}),
+            Case(
+                "one rank, and states that are made before the first step",
+                {"p": 1, "shapes": [(2,)], "steps": 4, "stop": 3, "eager": True},
+            ),
+            Case("saved before the first step", {"p": 2, "shapes": [(2,), (1,)], "steps": 2, "stop": 0}),
             Case("four ranks", {"p": 4, "shapes": [(5, 3), (5,), (1,)], "steps": 6, "stop": 3}, hidden=True),
         ),
         inputs=_draw_run,
@@ -133,7 +154,8 @@ CHECKS = (
         "    from mlsys_lab.checks.learner.data_parallel.sharded import Momentum\n\n"
         '    torch.manual_seed(int(arrays["seed"]))\n'
         "    weights = leaves(arrays)\n"
-        '    optimizer = ShardedOptimizer(rank, weights, Momentum, lr=float(arrays["lr"]), most=10**6)\n'
+        '    options = {"lr": float(arrays["lr"]), "most": 10**6, "eager": "eager" in arrays}\n'
+        "    optimizer = ShardedOptimizer(rank, weights, Momentum, **options)\n"
         '    for step in range(int(arrays["stop"])):\n'
         "        for weight in weights:\n"
         "            noise = torch.randn(weight.shape, dtype=weight.dtype)\n"
@@ -143,7 +165,7 @@ CHECKS = (
         "        optimizer.step()\n"
         '    part = save_state(optimizer, int(arrays["position"]))\n'
         "    lost = [torch.zeros_like(weight).requires_grad_() for weight in weights]\n"
-        '    again = ShardedOptimizer(rank, lost, Momentum, lr=float(arrays["lr"]), most=10**6)\n'
+        "    again = ShardedOptimizer(rank, lost, Momentum, **options)\n"
         "    load_state(again, part)\n"
         "    return [weight.detach() for weight in lost]\n\n\n"
         "run(program, split_ranks(given))",
@@ -160,7 +182,8 @@ CHECKS = (
             Case("to more ranks than elements", {"n": 2, "old": 2, "size": 4}),
             Case("from more ranks than elements", {"n": 2, "old": 4, "size": 3}),
             Case("as many as before, with Adam's states", {"n": 5, "old": 2, "size": 2, **ADAM}),
-            Case("with states of bytes and flags", {"n": 9, "old": 2, "size": 4, **EIGHT_BIT}),
+            Case("with states of bytes, flags and whole numbers", {"n": 24, "old": 2, "size": 5, **EIGHT_BIT}),
+            Case("with a state of bfloat16", {"n": 5, "old": 2, "size": 3, **HALF}),
             Case("from eight to five, with Adam's states", {"n": 203, "old": 8, "size": 5, **ADAM}, hidden=True),
         ),
         inputs=_draw_parts,
@@ -174,6 +197,8 @@ CHECKS = (
         ask='ranks = sum(name.startswith("weights of ") for name in given)\n'
         'names = [name.removesuffix(" of 0") for name in given if name.endswith(" of 0")]\n'
         'parts = [{name: torch.from_numpy(given[f"{name} of {rank}"]) for name in names} for rank in range(ranks)]\n'
+        "for part in parts:\n"
+        '    part |= {name: one.bfloat16() for name, one in part.items() if name == "bfloat16"}\n'
         'reshard(parts, int(given["size"]))',
     ),
 )

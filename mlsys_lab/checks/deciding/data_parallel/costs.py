@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlsys_lab.checks.deciding.compare import close
+from mlsys_lab.checks.deciding.answers import agree
 from mlsys_lab.checks.learner.data_parallel import sharded as calls
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
+from mlsys_lab.checks.learner.values import encode_text
 
 
 def _draw_cost(rng: np.random.Generator, case: Case) -> Arrays:
@@ -20,9 +21,9 @@ def _expect_cost(arrays: Arrays) -> Arrays:
     chunk = n // p
     told: Arrays = {}
     for stage, whole_bytes in enumerate((16, 4, 2, 0)):  # bytes of a parameter that every rank has
-        told[f"stage {stage}: bytes kept"] = np.array(whole_bytes * n + (16 - whole_bytes) * chunk)
+        told[f"stage {stage}: bytes kept"] = encode_text(whole_bytes * n + (16 - whole_bytes) * chunk)
         rounds = [chunk] * (p - 1) * (3 if stage == 3 else 2)
-        told[f"stage {stage}: elements sent"] = np.array(sum(rounds), dtype=np.int64)
+        told[f"stage {stage}: elements sent"] = encode_text(sum(rounds))
     return told
 
 
@@ -35,13 +36,13 @@ CHECKS = (
             Case("four ranks", {"p": 4}),
             Case("one rank", {"p": 1}),
             Case("sixty-four ranks", {"p": 64}),
-            Case("more parameters than float64 counts", {"p": 48, "chunk": (10**15, 10**16)}),
+            Case("more bytes than int64 counts", {"p": 48, "chunk": (4 * 10**16, 10**17)}),
             Case("seven ranks", {"p": 7}, hidden=True),
         ),
         inputs=_draw_cost,
         run=calls.step_cost,
         expect=_expect_cost,
-        compare=close,
+        compare=agree,
         pointer="Which of 2, 2 and 12 bytes does each stage divide by p? How many halves of an all-reduce does it run?",
         hint="A reduce-scatter sends n - n/p elements from each rank, and so does an all-gather. Stages 0 to 2 run one "
         "of each, stage 3 gathers twice.",

@@ -108,6 +108,7 @@ def _draw_batches(rng: np.random.Generator, case: Case) -> Arrays:
             | {"rows": rows, "tokens": tokens * a_row, "tokens a row": np.array(a_row), "alike": np.array(alike)}
             | {"uses": np.array(uses, dtype=bool).reshape(batches, count)}
             | {"bucket_bytes": np.array(case.params["bucket_bytes"])}
+            | ({"value": np.array(case.params["values"][rank])} if "values" in case.params else {})
         )
     return join_ranks(parts)
 
@@ -174,10 +175,14 @@ CHECKS = (
                 {"p": 2, "shapes": [(2,), (3,), (2,), (1,), (2,)], "bucket_bytes": 8, "orders": {1: [4, 3, 2, 1, 0]}},
             ),
             Case(
-                "weights that begin as zeros, a gradient that stays zero",
-                {"p": 2, "shapes": [(2,), (2,), (2,)], "bucket_bytes": 16, "spread": 0.0, "zeros": [1]},
+                "vectors and scales that begin as zeros, a gradient that stays zero",
+                {"p": 2, "shapes": [(2,), (), (), (2,)], "bucket_bytes": 16, "spread": 0.0, "zeros": [3]},
             ),
             Case("float32", {"p": 2, "shapes": [(3,), (2,), (1,)], "bucket_bytes": 12, "dtype": "float32"}),
+            Case(
+                "float16",
+                {"p": 2, "steps": 1, "shapes": [(3,), (2,)], "bucket_bytes": 4, "spread": 0.0, "dtype": "float16"},
+            ),
             Case(
                 "one that lies transposed in memory, one without axes, one empty",
                 {"p": 2, "shapes": [(2, 3), (), (0,), (2,)], "bucket_bytes": 32, "transposed": True},
@@ -242,6 +247,7 @@ CHECKS = (
             ),
             Case("one function for three micro-batches", SMALL | {"tokens": [[2, 2, 2], [3]], "alike": True}),
             Case("three tokens among billions, and far off", SMALL | {"tokens": [[2, 1], [3]], "outlier": True}),
+            Case("losses of zero, and NaN", SMALL | {"tokens": [[2, 1], [3]], "values": [0.0, np.nan]}),
             Case("one rank", SMALL | {"tokens": [[1, 2, 4]]}),
             Case(
                 "four ranks",
@@ -269,7 +275,8 @@ CHECKS = (
         '    counts = (arrays["tokens"] // arrays["tokens a row"]).ravel().tolist()\n'
         '    batches = torch.split(torch.from_numpy(arrays["rows"]), counts)\n\n'
         "    def mean_loss(rows, used):\n"
-        "        return sum(rows @ weight for weight, uses in zip(weights, used) if uses).square().mean()\n\n"
+        "        loss = sum(rows @ weight for weight, uses in zip(weights, used) if uses).square().mean()\n"
+        '        return loss - loss.detach() + float(arrays["value"]) if "value" in arrays else loss\n\n'
         '    losses = [lambda pair=pair: mean_loss(*pair) for pair in zip(batches, arrays["uses"])]\n'
         '    losses = losses[:1] * len(losses) if arrays["alike"] else losses\n'
         '    ddp = DDP(rank, weights, int(arrays["bucket_bytes"]))\n'

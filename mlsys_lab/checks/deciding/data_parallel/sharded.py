@@ -7,10 +7,12 @@ whoever kept them; and what a rank holds is counted.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 
+from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.data_parallel.steps import (
     SPLIT,
     WEIGHTS,
@@ -21,7 +23,7 @@ from mlsys_lab.checks.deciding.data_parallel.steps import (
     forms_of,
     weights_of,
 )
-from mlsys_lab.checks.deciding.traffic import check_ranks, expect_ranks
+from mlsys_lab.checks.deciding.traffic import check_ranks, compare_run, expect_ranks
 from mlsys_lab.checks.learner.data_parallel import sharded as calls
 from mlsys_lab.checks.learner.ranks import join_ranks, split_ranks
 from mlsys_lab.checks.learner.spec import Arrays, Case
@@ -49,11 +51,12 @@ class Momentum:
 
 def _draw_steps(rng: np.random.Generator, case: Case) -> Arrays:
     shapes, steps, without = case.params["shapes"], 3, case.params.get("without", ())
-    rate = np.round(rng.uniform(0.1, 0.9), 2)
+    rate = case.params.get("lr", np.round(rng.uniform(0.1, 0.9), 2))
+    places = range(len(shapes))
     parts = [
         draw_weights(rng, shapes, dtype=case.params.get("dtype", "float64"))
         | {f"g{i}": draw(rng, steps, *shape) for i, shape in enumerate(shapes)}
-        | {"used": np.array([(rank, i) not in without for i in range(len(shapes))])}
+        | {"used": np.array([[not {(rank, i), (rank, i, s)} & {*without} for i in places] for s in range(steps)])}
         | {"steps": np.array(steps), "lr": np.array(rate)}
         | forms_of(case)
         for rank in range(case.params["p"])
@@ -69,7 +72,7 @@ def _expect_steps(arrays: Arrays) -> Arrays:
     told: Arrays = {}
     for step in range(steps):
         sums = [
-            np.sum([part[f"g{i}"][step] * part["used"][i] for part in parts], axis=0)
+            np.sum([part[f"g{i}"][step] * part["used"][step, i] for part in parts], axis=0)
             for i in range(len(optimizer.weights))
         ]
         moved = optimizer.step([total / p for total in sums])
@@ -83,8 +86,8 @@ def _expect_steps(arrays: Arrays) -> Arrays:
 
 
 def _draw_parts(rng: np.random.Generator, case: Case) -> Arrays:
-    spread = case.params.get("spread", 1.0)
-    parts = [draw(rng, length, spread=spread) for length in case.params["lengths"]]
+    spread, unit = case.params.get("spread", 1.0), case.params.get("unit", 1.0)
+    parts = [draw(rng, length, spread=spread) * unit for length in case.params["lengths"]]
     norm = float(np.sqrt(sum(np.sum(part**2) for part in parts)))
     most = case.params.get("most", case.params["share"] * norm or 1.0)
     return join_ranks([{"part": part, "max_norm": np.array(most)} for part in parts])
@@ -104,7 +107,7 @@ def _expect_clipped(arrays: Arrays) -> Arrays:
 
 def _draw_layers(rng: np.random.Generator, case: Case) -> Arrays:
     p, depth, width = (case.params[name] for name in ("p", "depth", "width"))
-    rows, steps = case.params.get("rows", 2), case.params.get("steps", 2)
+    rows, steps, axes = case.params.get("rows", 2), case.params.get("steps", 2), case.params.get("axes", 2)
     growth, dtype = np.round(rng.uniform(1.2, 1.6), 2), case.params.get("dtype", "float64")
     residual = case.params.get("residual", False)
     widths = [width + i % 2 * (not residual) for i in range(depth + 1)]  # no layer is square where none has to be
@@ -112,8 +115,8 @@ def _draw_layers(rng: np.random.Generator, case: Case) -> Arrays:
     return join_ranks(
         [
             draw_weights(rng, shapes, width**-0.5, dtype)
-            | {"x": draw(rng, steps, rows + rank, widths[0]).astype(dtype)}
-            | {"g": draw(rng, steps, rows + rank, widths[-1]).astype(dtype)}
+            | {"x": draw(rng, steps, *[2, rows + rank][3 - axes :], widths[0]).astype(dtype)}
+            | {"g": draw(rng, steps, *[2, rows + rank][3 - axes :], widths[-1]).astype(dtype)}
             | {"growth": np.array(growth), "x_wants": np.array(case.params.get("x_wants", True))}
             | {name: np.array(case.params.get(name, 1)) for name in ("passes", "backward")}
             | {"form": np.array(case.params.get("form", 0)), "residual": np.array(residual)}
@@ -137,22 +140,22 @@ def _expect_layers(arrays: Arrays) -> Arrays:
         grown = [(w * growth, b * growth) for w, b in weights]
         sums = [(np.zeros_like(w), np.zeros_like(b)) for w, b in weights]
         for part, one in zip(parts, told, strict=True):
-            hs = [part["x"][step]]
+            hs = [part["x"][step].reshape(-1, part["x"].shape[-1])]
             for w, b in weights * passes:
                 hs.append(np.tanh(hs[-1] @ w + b + (hs[-1] if residual else 0)))
-            one[f"step {step}: result"] = hs[-1]
-            g = backward * part["g"][step]
+            one[f"step {step}: result"] = hs[-1].reshape(part["g"][step].shape)
+            g = backward * part["g"][step].reshape(hs[-1].shape)
             for place in reversed(range(len(weights) * passes)):
                 g, i = g * (1 - hs[place + 1] ** 2), place % len(weights)
                 sums[i] = sums[i][0] + hs[place].T @ g, sums[i][1] + g.sum(0)
                 g = g @ grown[i][0].T + (g if residual else 0)
             if part["x_wants"]:
-                one[f"step {step}: x.grad"] = g
+                one[f"step {step}: x.grad"] = g.reshape(part["x"][step].shape)
         weights = [(w - RATE * dw / p, b - RATE * db / p) for (w, b), (dw, db) in zip(grown, sums, strict=True)]
     for one in told:
         for i, (w, b) in enumerate(weights):
             bias = b[0] if b.size == 1 else b
-            forms = ((w, bias), (w.T, bias), (np.vstack([w, b]),))
+            forms = ((w, bias), (w.T, w[:0], bias), (np.vstack([w, b]),))
             one |= {f"layer {i}: w{k}": part for k, part in enumerate(forms[int(parts[0]["form"])])}
     depth, padded = len(weights), sum(count_padded_bytes([one], p) for one in flat)
     # One forward, one and a reduce-scatter each time that it goes back, and one when all is over.
@@ -160,7 +163,7 @@ def _expect_layers(arrays: Arrays) -> Arrays:
     return expect_ranks(
         told,
         total_bytes=(p - 1) * (count_bytes(flat) + gathers * padded),
-        total_messages=(p - 1) * depth * (2 + p * gathers),
+        total_messages=(p - 1) * depth * (3 + p * gathers),  # at the start one for each weight, of which three are most
     )
 
 
@@ -176,10 +179,14 @@ CHECKS = (
             Case("more ranks than elements", {"p": 4, "shapes": [(2,), (1,)]}),
             Case("as many ranks as elements", {"p": 4, "shapes": [(1, 2), (2,)]}),
             Case("a parameter without a gradient", {"p": 2, "shapes": [(3,), (2,)], "without": [(1, 0)]}),
+            Case(
+                "in every step another one without", {"p": 2, "shapes": [(3,), (2,)], "without": [(1, 0, 1), (0, 1, 2)]}
+            ),
+            Case("a rate of zero", {"p": 2, "shapes": [(2,), (1,)], "lr": 0.0}),
             Case("a rank without any", {"p": 2, "shapes": [(3,), (2,)], "without": [(1, 0), (1, 1)]}),
             Case(
-                "one that lies transposed in memory, one without axes",
-                {"p": 2, "shapes": [(2, 3), ()], "without": [(0, 0)], "transposed": True},
+                "one that lies transposed in memory, one without axes, one empty",
+                {"p": 2, "shapes": [(2, 3), (0,), ()], "without": [(0, 0)], "transposed": True},
             ),
             Case("one rank", {"p": 1, "shapes": [(2,), (3,)]}),
             Case("five ranks", {"p": 5, "shapes": [(7, 3), (7,), (2, 2, 2), (1,)], "without": [(4, 1)]}, hidden=True),
@@ -196,7 +203,7 @@ CHECKS = (
         "    weights = leaves(arrays)\n"
         '    optimizer = ShardedOptimizer(rank, weights, Momentum, lr=float(arrays["lr"]), most=10**6)\n'
         "    for i, weight in enumerate(weights):\n"
-        '        if arrays["used"][i]:\n'
+        '        if arrays["used"][0, i]:\n'
         '            weight.grad = torch.from_numpy(arrays[f"g{i}"])[0].to(weight.dtype)\n'
         "    optimizer.reduce_gradients()\n"
         "    optimizer.step()\n"
@@ -214,7 +221,11 @@ CHECKS = (
             Case("a gradient of zeros", {"lengths": [2, 2], "share": 0.5, "spread": 0.0}),
             Case("zeros, and no room at all", {"lengths": [2, 1], "share": 0.0, "spread": 0.0, "most": 0.0}),
             Case("no room at all", {"lengths": [2, 3], "share": 0.0, "most": 0.0}),
+            Case("no limit", {"lengths": [2, 3], "share": 0.0, "most": np.inf}),
+            Case("a hair above the limit", {"lengths": [2, 3], "share": 1 - 5e-7}),
             Case("a small gradient", {"lengths": [3, 2], "share": 0.5, "spread": 0.2}),
+            Case("tiny numbers", {"lengths": [3, 2], "share": 0.5, "unit": 1e-40}),
+            Case("huge numbers, a tiny limit", {"lengths": [3, 2], "share": 0.0, "unit": 1e40, "most": 1e-40}),
             Case("one rank", {"lengths": [4], "share": 0.5}),
             Case("many elements", {"lengths": [11, 11, 10], "share": 0.9}),
             Case("four ranks", {"lengths": [29, 29, 28, 28], "share": 0.1}, hidden=True),
@@ -222,6 +233,7 @@ CHECKS = (
         inputs=_draw_parts,
         run=calls.clip_gradient,
         expect=_expect_clipped,
+        compare=partial(compare_run, compare=close),  # nothing cancels, and tiny numbers must be as near
         pointer="What of each part do the others need to know so that all of them get the same norm?",
         hint="Add up the squares of this part, all_reduce that one number (a tensor of one element), take its root. "
         "Scale only where the norm is more than max_norm, in place.",
@@ -242,10 +254,15 @@ CHECKS = (
             Case("more ranks than elements, a bias without axes", {"p": 5, "depth": 2, "width": 1}),
             Case("layers that are used twice", {"p": 2, "depth": 2, "width": 2, "passes": 2}),
             Case("gone back through twice", {"p": 2, "depth": 2, "width": 2, "backward": 2}),
-            Case("weights that lie transposed in memory", {"p": 2, "depth": 2, "width": 2, "form": 1}),
+            Case(
+                "some weights want no gradient; one is empty, one lies transposed in memory",
+                {"p": 2, "depth": 2, "width": 2, "form": 1},
+            ),
             Case("beside residual connections", {"p": 2, "depth": 2, "width": 2, "residual": True}),
             Case("float32", {"p": 2, "depth": 1, "width": 3, "dtype": "float32"}),
             Case("the first layer's x wants no gradient", {"p": 2, "depth": 2, "width": 3, "x_wants": False}),
+            Case("an x of one axis that wants none", {"p": 2, "depth": 1, "width": 2, "axes": 1, "x_wants": False}),
+            Case("an x of three axes", {"p": 2, "depth": 2, "width": 2, "axes": 3}),
             Case("one rank, layers of one weight", {"p": 1, "depth": 2, "width": 2, "form": 2}),
             Case("a deep stack", {"p": 3, "depth": 12, "width": 32, "steps": 1, "x_wants": False}),
             Case("five ranks", {"p": 5, "depth": 2, "width": 7, "rows": 1}, hidden=True),
@@ -267,7 +284,7 @@ CHECKS = (
         "    width = x.shape[-1]\n"
         '    for name in (name for name in arrays if name[0] == "w"):\n'
         "        both = torch.from_numpy(arrays[name]).clone().view(width + 1, -1)\n"
-        '        layers.append(ShardedLayer(rank, *cut_layer(both, int(arrays["form"]))))\n'
+        '        layers.append(ShardedLayer(rank, *cut_layer(both, int(arrays["form"]), len(layers))))\n'
         "        width = both.shape[1]\n"
         '    for layer in layers * int(arrays["passes"]):\n'
         '        x = (x + layer(x) if arrays["residual"] else layer(x)).tanh()\n'

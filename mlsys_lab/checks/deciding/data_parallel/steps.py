@@ -183,9 +183,10 @@ CHECKS = (
                 {"tokens": [3, 1], "shapes": [(2,), (1,)], "without": [(0, 1), (1, 1)], "dtype": "float32"},
             ),
             Case("a rank uses none", {"tokens": [2, 3], "shapes": [(2,), (1,)], "without": [(1, 0), (1, 1)]}),
+            Case("nobody uses two of a shape", {"tokens": [2], "shapes": [(2,)] * 3, "without": [(0, 0), (0, 1)]}),
             Case(
-                "a matrix that lies transposed in memory, a scale without axes",
-                {"tokens": [1, 3], "shapes": [(2, 3), ()], "transposed": True},
+                "a matrix that lies transposed in memory, a scale without axes, one empty",
+                {"tokens": [1, 3], "shapes": [(2, 3), (0,), ()], "transposed": True},
             ),
             Case(
                 "one rank, which does not use a parameter", {"tokens": [5], "shapes": [(2,), (1,)], "without": [(0, 1)]}

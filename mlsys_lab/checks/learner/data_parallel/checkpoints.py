@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from mlsys_lab.checks.learner.data_parallel.sharded import make_optimizer
+from mlsys_lab.checks.learner.data_parallel.sharded import DTYPES, make_optimizer
 from mlsys_lab.checks.learner.data_parallel.steps import hold, leaves, told
 from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.checks.learner.values import array, whole
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from mlsys_lab.comm.rank import Rank
 
 
+BFLOAT16 = "bfloat16"
+"""The name of an entry of this dtype, which crosses as bytes of whole numbers."""
 DOUBLED = "from a part whose weights were doubled, "
 """How the answers are named that the last part leads to."""
 
@@ -26,7 +28,8 @@ def _read_parts(arrays: Arrays) -> list[dict[str, torch.Tensor]]:
     """The parts of a checkpoint, whose entries are arrays named "weights of 0" and so on, in order of rank."""
     names = [name.removesuffix(" of 0") for name in arrays if name.endswith(" of 0")]
     count = sum(name.startswith("weights of ") for name in arrays)
-    return [{name: torch.from_numpy(arrays[f"{name} of {rank}"]).clone() for name in names} for rank in range(count)]
+    parts = [{name: torch.from_numpy(arrays[f"{name} of {rank}"]).clone() for name in names} for rank in range(count)]
+    return [{name: one.bfloat16() if name == BFLOAT16 else one for name, one in part.items()} for part in parts]
 
 
 def reshard(artifact: Any, arrays: Arrays) -> Arrays:
@@ -41,7 +44,9 @@ def reshard(artifact: Any, arrays: Arrays) -> Arrays:
         )
     answers = {"count": np.array(len(got))}
     for rank, part in enumerate(got):
-        answers |= {f"{name} of {rank}": array(f"{name} of part {rank}", one) for name, one in part.items()}
+        for name, one in part.items():
+            half = isinstance(one, torch.Tensor) and one.dtype == torch.bfloat16
+            answers[f"{name} of {rank}"] = array(f"{name} of part {rank}", one.to(torch.int8) if half else one)
     _require_own_memory(given, got)
     return answers
 
@@ -75,7 +80,7 @@ def resume(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     answers = _train(optimizer, weights, data[:stop], "step")
     part = artifact.save_state(optimizer, int(arrays["position"]))
     most = -(-sum(weight.numel() for weight in weights) // rank.size)
-    answers |= _describe(part, most)
+    answers |= _describe(part, most, "")
     _go_astray(optimizer, weights)
     for again in ("", "again, ", DOUBLED):
         torch.manual_seed(0)
@@ -89,20 +94,24 @@ def resume(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
             answers |= _train(optimizer, weights, data[stop:], f"{again}later step")
         if again == "again, ":
             saved = artifact.save_state(optimizer, int(position))
-            answers |= _describe(saved, most)
+            answers |= _describe(saved, most, again)
             part = {name: 2 * one if name == "weights" else one for name, one in saved.items()}
     return answers
 
 
-def _describe(part: Any, most: int) -> Arrays:
-    """How many axes each entry of a checkpoint's part has; InputError where one has more than a rank's share."""
+def _describe(part: Any, most: int, where: str) -> Arrays:
+    """How many axes each entry of a checkpoint's part has, and the optimiser's states without axes.
+
+    Raises InputError where an entry has more than a rank's share.
+    """
     if not isinstance(part, dict):
         raise InputError("save_state gives no dictionary", got=type(part).__name__, expected="a dictionary of tensors")
     for name, one in part.items():
         _require_tensor(f"the part's {name!r}", one)
         if name != "random" and one.numel() > most:
             raise InputError(f"the part's {name!r} is more than this rank's share", got=one.numel(), expected=most)
-    return {f"axes of {name!r}": np.array(one.ndim) for name, one in part.items()}
+    axes = {f"axes of {name!r}": np.array(one.ndim) for name, one in part.items()}
+    return axes | {f"{where}saved {name}": array(f"the part's {name!r}", part[name]) for name in DTYPES if name in part}
 
 
 def _train(optimizer: Any, weights: list[torch.Tensor], data: torch.Tensor, name: str) -> Arrays:

@@ -94,7 +94,7 @@ def accumulate(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     for step, given in enumerate(arrays["tokens"].tolist()):
         last = _Last(marks, sum(map(bool, given)))
         uses = arrays["uses"].tolist()
-        losses = [partial(_loss, weights, memory, next(rows), used, last) for used in uses]
+        losses = [partial(_loss, weights, memory, next(rows), used, last, arrays.get("value")) for used in uses]
         if arrays["alike"]:
             losses = losses[:1] * len(losses)
         for weight in weights:
@@ -136,17 +136,24 @@ class _Last:
 
 
 def _loss(
-    weights: list[torch.Tensor], memory: torch.Tensor, rows: torch.Tensor, used: list[bool], last: _Last
+    weights: list[torch.Tensor],
+    memory: torch.Tensor,
+    rows: torch.Tensor,
+    used: list[bool],
+    last: _Last,
+    value: np.ndarray | None,
 ) -> torch.Tensor:
     """Mean over rows of a square of what the used weights, each of a row's length, make of it.
 
-    The rows come into the memory of those before, so torch refuses to go back from a loss once the next has begun.
+    The rows come into the memory of those before, so torch refuses to go back from a loss once the next has begun. If
+    a value is given, the loss has it, and the gradient that it would have without.
     """
     if not len(rows):
         raise InputError("a micro-batch without tokens has no mean loss", help="leave it out")
     one, batch = last.begin(), memory[: len(rows)].copy_(rows)
     total = sum((batch @ weight for weight, uses in zip(weights, used, strict=True) if uses), torch.zeros(len(rows)))
-    return (total * total).mean() * one
+    loss = (total * total).mean() * one
+    return loss if value is None else loss - loss.detach() + float(value)
 
 
 def _descend(weights: Iterable[torch.Tensor]) -> None:

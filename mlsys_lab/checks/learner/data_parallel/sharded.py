@@ -10,31 +10,38 @@ import torch
 
 from mlsys_lab.checks.learner.data_parallel.steps import leaves, told
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.checks.learner.values import array, number, pair, parts, whole
+from mlsys_lab.checks.learner.values import array, count, number, pair, parts
 from mlsys_lab.errors import InputError
 
 if TYPE_CHECKING:
     from mlsys_lab.comm.rank import Rank
 
 
-DTYPES = {"step": torch.int64, "rate": torch.float64}
+DTYPES = {"step": torch.int64, "rate": torch.float64, "on": torch.bool}
 """Dtypes of the states of `Momentum` that have no axes, by name."""
 
 
 class Momentum:
-    """An optimiser whose steps shrink, with three states: `step`, a whole number, and `rate` have no axes.
+    """An optimiser whose steps shrink, with four states, of which only `momentum` has axes.
 
-    Raises InputError where the memory of what it is to move has room for more than `most` elements, and where that is
-    no leaf, which torch's refuse, too.
+    It makes them in the first step or, where `eager`, when it is made. Raises InputError where the memory of what it is
+    to move has room for more than `most` elements, and where that is no leaf, which torch's refuse, too.
     """
 
-    def __init__(self, params: Iterable[torch.Tensor], lr: float, most: int) -> None:
+    def __init__(self, params: Iterable[torch.Tensor], lr: float, most: int, *, eager: bool = False) -> None:
         self.params, self.lr = list(params), lr
         self.state: defaultdict[torch.Tensor, dict[str, torch.Tensor]] = defaultdict(dict)  # as torch's
         if (held := sum(one.untyped_storage().nbytes() // one.element_size() for one in self.params)) > most:
             raise InputError("a rank's optimiser keeps more than its share", got=f"{held} elements", expected=most)
         if not all(one.is_leaf for one in self.params):
             raise InputError("the optimiser is given a tensor with a history", help="detach() the parameters")
+        for one in self.params if eager else ():
+            self.state[one] |= self._begin(one)
+
+    def _begin(self, one: torch.Tensor) -> dict[str, torch.Tensor]:
+        begin = {"step": 0, "rate": self.lr, "on": True}
+        states = {name: torch.tensor(value, dtype=DTYPES[name]) for name, value in begin.items()}
+        return states | {"momentum": torch.zeros_like(one.data)}
 
     def step(self) -> None:
         """Move the parameters by their momentum."""
@@ -42,13 +49,10 @@ class Momentum:
             if one.grad is None:
                 raise InputError("the optimiser steps before its parameters have gradients")
             if not (state := self.state[one]):
-                state |= {"momentum": torch.zeros_like(one.data), "step": torch.zeros((), dtype=DTYPES["step"])}
-                state["rate"] = torch.tensor(self.lr, dtype=DTYPES["rate"])
+                state |= self._begin(one)
             for name, dtype in DTYPES.items():
-                if state[name].dtype != dtype:
-                    raise InputError(
-                        f"the state {name!r} is no more what it was", got=state[name].dtype, expected=dtype
-                    )
+                if (found := state[name].dtype if name in state else None) != dtype:
+                    raise InputError(f"the state {name!r} is no more what it was", got=found, expected=dtype)
             state["step"] += 1
             state["rate"] *= 0.9
             state["momentum"].mul_(0.5).add_(one.grad)
@@ -58,7 +62,8 @@ class Momentum:
 def make_optimizer(artifact: Any, rank: Rank, arrays: Arrays, weights: list[torch.Tensor]) -> Any:
     """Make the learner's `ShardedOptimizer` of a momentum that has room for this rank's share."""
     most = -(-sum(weight.numel() for weight in weights) // rank.size)
-    return artifact.ShardedOptimizer(rank, weights, Momentum, lr=float(arrays["lr"]), most=most)
+    options = {"lr": float(arrays["lr"]), "most": most} | ({"eager": True} if "eager" in arrays else {})
+    return artifact.ShardedOptimizer(rank, weights, Momentum, **options)
 
 
 def sharded_optimizer(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
@@ -69,7 +74,7 @@ def sharded_optimizer(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     for step in range(int(arrays["steps"])):
         for place, weight in enumerate(weights):
             given = torch.from_numpy(arrays[f"g{place}"])[step]
-            weight.grad = torch.empty_like(weight).copy_(given).detach() if arrays["used"][place] else None
+            weight.grad = torch.empty_like(weight).copy_(given).detach() if arrays["used"][step, place] else None
         optimizer.reduce_gradients()
         optimizer.step()
         answers |= told(f"step {step}: w", (weight.detach() for weight in weights))
@@ -92,7 +97,7 @@ def sharded_layer(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     for name in (name for name in arrays if name[0] == "w"):
         one = torch.from_numpy(arrays[name]).clone()  # what a layer keeps of it counts against this rank's memory
         both = one.view(width + 1, -1)
-        function, weights = cut_layer(both, int(arrays["form"]))
+        function, weights = cut_layer(both, int(arrays["form"]), len(layers))
         layers.append(artifact.ShardedLayer(rank, function, weights))
         shapes.append([weight.shape for weight in weights])
         width = both.shape[1]
@@ -101,8 +106,10 @@ def sharded_layer(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
         if held and layers[-1].shard.untyped_storage().data_ptr() == one.untyped_storage().data_ptr():
             raise InputError("the shard lies in the memory of the weights that were given", help="clone() it")
     answers: Arrays = {}
+    x = torch.from_numpy(arrays["x"][0]).clone().requires_grad_(bool(arrays["x_wants"]))
     for step in range(len(arrays["x"])):
-        x = torch.from_numpy(arrays["x"][step]).clone().requires_grad_(bool(arrays["x_wants"]))
+        x.data.copy_(torch.from_numpy(arrays["x"][step]))  # nobody knows it by its identity
+        x.grad = None
         h: torch.Tensor = x
         for layer in layers * int(arrays["passes"]):
             h = (h + layer(h) if arrays["residual"] else layer(h)).tanh()
@@ -121,7 +128,7 @@ def sharded_layer(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
                 raise InputError("a layer's shard has no gradient after the backward pass")
             layer.shard.data -= 0.1 * layer.shard.grad
     for number_of, (layer, expected) in enumerate(zip(layers, shapes, strict=True)):
-        names = ("weight", "bias")[: len(expected)]
+        names = (f"weight {i}" for i in range(len(expected)))
         whole = [one.detach() for one in parts("gather", layer.gather(), *names)]
         if (found := [one.shape for one in whole]) != expected:
             got, wanted = (", ".join(str(tuple(one)) for one in shape) for shape in (found, expected))
@@ -130,25 +137,28 @@ def sharded_layer(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     return answers
 
 
-def cut_layer(both: torch.Tensor, form: int) -> tuple[Callable[..., torch.Tensor], list[torch.Tensor]]:
-    """A layer's function and its weights, which want gradients: views of a matrix that has the bias as its last row.
+def cut_layer(both: torch.Tensor, form: int, number: int) -> tuple[Callable[..., torch.Tensor], list[torch.Tensor]]:
+    """A layer's function and its weights: views of a matrix that has the bias as its last row.
 
-    Form 0 has a matrix and a bias, which has no axes where it is one number; form 1 has the matrix transposed; form 2
-    has one weight, the whole.
+    Form 0 has a matrix and a bias, which has no axes where it is one number; form 1 has the matrix transposed and an
+    empty weight between the two, and only every other weight wants a gradient, the first in layers of an odd number;
+    form 2 has one weight, the whole. But for form 1 all weights want gradients.
     """
     if form == 2:
         return _whole, [both.requires_grad_()]
     weight, bias = both[:-1], both[-1]
-    weights = [weight.T if form else weight, bias[0] if len(bias) == 1 else bias]
-    return _turned if form else _affine, [one.requires_grad_() for one in weights]
+    bias = bias[0] if len(bias) == 1 else bias
+    if form == 0:
+        return _affine, [weight.requires_grad_(), bias.requires_grad_()]
+    return _turned, [weight.T.requires_grad_(number % 2 == 1), weight[:0], bias.requires_grad_(number % 2 == 0)]
 
 
 def _affine(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     return x @ weight + bias
 
 
-def _turned(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    return torch.einsum("ri,oi->ro", x, weight) + bias
+def _turned(x: torch.Tensor, weight: torch.Tensor, empty: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return torch.einsum("ri,oi->ro", x, weight) + empty.sum() + bias
 
 
 def _whole(x: torch.Tensor, both: torch.Tensor) -> torch.Tensor:
@@ -160,6 +170,6 @@ def step_cost(artifact: Any, arrays: Arrays) -> Arrays:
     answers: Arrays = {}
     for stage in range(4):
         kept, sent = pair("step_cost", artifact.step_cost(int(arrays["n"]), int(arrays["p"]), stage), "kept", "sent")
-        answers |= {f"stage {stage}: bytes kept": whole("bytes kept", kept)}
-        answers |= {f"stage {stage}: elements sent": whole("elements sent", sent)}
+        answers |= {f"stage {stage}: bytes kept": count("bytes kept", kept)}
+        answers |= {f"stage {stage}: elements sent": count("elements sent", sent)}
     return answers

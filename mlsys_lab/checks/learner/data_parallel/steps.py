@@ -38,8 +38,29 @@ def told(name: str, tensors: Iterable[Any]) -> Arrays:
 
 
 def gradients(where: str, weights: Iterable[Any]) -> Arrays:
-    """Name the gradients of weights by their places and by where they were taken, as arrays."""
-    return {f"w{i}.grad{where}": array(f"w{i}.grad", weight.grad) for i, weight in enumerate(weights)}
+    """Name the gradients of weights by their places and by where they were taken, as arrays.
+
+    Raises InputError where two of them overlap in memory.
+    """
+    grads = [weight.grad for weight in weights]
+    answers = {f"w{i}.grad{where}": array(f"w{i}.grad", grad) for i, grad in enumerate(grads)}
+    _require_apart({f"w{i}.grad": grad for i, grad in enumerate(grads) if isinstance(grad, torch.Tensor)})
+    return answers
+
+
+def _require_apart(tensors: dict[str, torch.Tensor]) -> None:
+    """Raise InputError where one of the tensors changes when a later one is written into."""
+    kept = [one.clone() for one in tensors.values()]
+    for place, (name, one) in enumerate(tensors.items()):
+        try:
+            one.detach().fill_(place)
+        except RuntimeError:
+            raise InputError(f"elements of {name} lie in the same memory", help="clone() it") from None
+    for place, (name, one) in enumerate(tensors.items()):
+        if not bool((one == place).all()):
+            raise InputError(f"{name} lies in the memory of another gradient", help="clone() one of them")
+    for one, numbers in zip(tensors.values(), kept, strict=True):
+        one.detach().copy_(numbers)
 
 
 def hold(name: str, now: object, given: object) -> None:

@@ -171,7 +171,7 @@ def step_cost(n, p, stage):
     """Element by element of what a parameter has."""
     divided = {0: 0, 1: 12, 2: 14, 3: 16}[stage]
     sent = [n // p for _ in range(p - 1)] * (2 + stage // 3)
-    return np.int64((16 - divided) * n + divided * n // p), sum(sent)
+    return (16 - divided) * n + divided * n // p, sum(sent)
 
 
 def save_state(optimizer, position):
