@@ -52,7 +52,7 @@ def gradients(f, g):
     arriving = by_column(torch.as_tensor(g, dtype=result.dtype))
     backward(result, arriving)
     grads = a.grad, b.grad
-    backward(result, arriving)
+    backward(result, 2 * arriving)  # what the first pass kept would be of no use
     return result.data, *grads, a.grad
 
 single = Tensor(x).dtype == torch.float32
@@ -77,7 +77,9 @@ a, b = Tensor(x, requires_grad=True), Tensor(y, requires_grad=True)
 result = a @ b
 with FlopCounterMode(display=False) as counter:
     backward(result, g)
-result.data, a.grad, b.grad, counter.get_total_flops()"""
+grads = a.grad, b.grad
+backward(result, 2 * g)
+result.data, *grads, a.grad, b.grad, counter.get_total_flops()"""
 
 SUMS = (
     BY_COLUMN
@@ -107,7 +109,7 @@ def gradient(key, g):
     arriving = by_column(torch.from_numpy(g))
     backward(picked, arriving)
     once = a.grad
-    backward(picked, arriving)
+    backward(picked, 2 * arriving)
     return picked.data, once, a.grad
 
 keys = {
@@ -127,7 +129,9 @@ LOSS = """\
 a = Tensor(logits, requires_grad=True)
 loss = cross_entropy(a, labels)
 backward(loss, torch.as_tensor(g, dtype=logits.dtype))
-loss.data, a.grad"""
+once = a.grad
+backward(loss, torch.as_tensor(2 * g, dtype=logits.dtype))
+loss.data, once, a.grad"""
 
 MODEL = """\
 model = MLP(*widths.tolist())

@@ -78,6 +78,7 @@ def _sgd_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     grads = rng.standard_normal((steps, 3, 4)).astype(np.float32)
     for i in np.flatnonzero(kept):
         grads[i] = grads[i - 1]
+    grads[1 : 1 + case.params.get("zeros", 0)] = 0
     return {
         "p": rng.standard_normal((3, 4)).astype(np.float32),
         "q": rng.standard_normal(5).astype(np.float32),
@@ -159,7 +160,10 @@ def _step_expect(arrays: Arrays) -> Arrays:
 
 def _flops_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     depth, (batch, width) = case.params["depth"], case.params.get("most", (100, 300))
-    return {"batch": rng.integers(batch // 100, batch, ()), "widths": rng.integers(width // 300, width, depth + 1)}
+    widths = rng.integers(width // 300, width, depth + 1)
+    if case.params.get("equal"):
+        widths[1:] = widths[0]
+    return {"batch": rng.integers(batch // 100, batch, ()), "widths": widths}
 
 
 def _flops_expect(arrays: Arrays) -> Arrays:
@@ -256,6 +260,7 @@ CHECKS = (
             Case("a learning rate that falls", {"steps": 4, "lr": 0.1, "momentum": 0.9, "decay": 0.5}),
             Case("a parameter that rests for two steps", {"steps": 5, "lr": 0.1, "momentum": 0.9, "rests": 2}),
             Case("a gradient that stays for three", {"steps": 4, "lr": 0.1, "momentum": 0.9, "kept": 2}),
+            Case("gradients of zeros, which slow down only", {"steps": 4, "lr": 0.1, "momentum": 0.9, "zeros": 2}),
             Case("with momentum, many steps", {"steps": 20, "lr": 0.02, "momentum": 0.5}, hidden=True),
         ),
         inputs=_sgd_inputs,
@@ -297,6 +302,7 @@ CHECKS = (
         cases=(
             Case("two layers", {"depth": 2}),
             Case("one layer", {"depth": 1}),
+            Case("four layers of one shape", {"depth": 4, "equal": True}),
             Case("a large batch and wide layers", {"depth": 3, "most": (10_000_000, 60_000)}),
             Case("five layers", {"depth": 5}, hidden=True),
         ),

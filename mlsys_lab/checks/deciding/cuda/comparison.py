@@ -68,7 +68,7 @@ def agree(got: Arrays, expected: Arrays) -> Mismatch | None:
 
 
 def forgive_nan(got: Arrays, want: Arrays) -> tuple[Arrays, Arrays]:
-    """Both with 0 where both are NaN, which is what 0 · ∞ and ∞ − ∞ are; all else as it was."""
+    """Give both with 0 where both are NaN, which is what 0 · ∞ and ∞ − ∞ are; all else as it was."""
     cleared_got, cleared_want = dict(got), dict(want)
     for name in got.keys() & want.keys():
         if got[name].dtype.kind == "f" and got[name].shape == want[name].shape:

@@ -19,7 +19,7 @@ BY_SOLVER = 1e4
 STEP_S = 2.0**-30
 """The tick of the clock that is made up."""
 TICKS = (0, 0, 1, 2, 2, 3, 4, 6, 7, 9)
-"""Of a coarse clock, times of calls beside three of 0: the median is another without the zeros, and of each once."""
+"""Times of calls by a coarse clock, beside three of 0: the median is another one without zeros, and of each once."""
 STALE = 0.125
 """What share of its time a call takes whose input was seen before: it is still in the cache. It warms nothing up."""
 

@@ -19,6 +19,8 @@ PRODUCTS = {
     **dict.fromkeys((getattr(torch.ops.aten, name).default for name in ("addmm", "baddbmm", "addmv")), 1),
 }
 """Matrix products of torch that are made of no other, and at which position each has its left factor."""
+AGAIN = "after a second backward pass, with twice the gradient"
+"""What is said of a gradient that two passes have added up to: what a first one kept of its own would be in it."""
 SCALE = 8.0
 """By how much `scale_gradient` multiplies; a power of two, so that dividing by it again changes no digit."""
 
@@ -40,6 +42,18 @@ def inputs_of(artifact: Any, arrays: Arrays, *names: str) -> list[Any]:
 def arriving(g: np.ndarray) -> torch.Tensor:
     """A gradient as it arrives from a transpose: its numbers lie column by column in memory."""
     return torch.from_numpy(np.array(g, order="F"))
+
+
+def go_back(artifact: Any, result: Any, g: torch.Tensor) -> None:
+    """Call the learner's `backward` with the gradient `g`. Raises `InputError` if that has changed meanwhile."""
+    before = g.clone()
+    artifact.backward(result, g)
+    if g.shape != before.shape or not torch.equal(g, before):
+        raise InputError(
+            "the gradient that `backward` is given has changed",
+            got=f"shape {tuple(g.shape)}" if g.shape != before.shape else "other numbers in it",
+            expected="the same as before: whoever gave it may hold it, so a vjp makes a new array",
+        )
 
 
 class count_products(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -67,11 +81,16 @@ class count_products(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def refuse_ring(name: str, make: Callable[[], Any]) -> None:
-    """Raise `InputError` where the tensor `make` gives stays in memory when nobody holds it: a vjp of its own does."""
+    """Raise `InputError` where the node `make` gives stays in memory when nobody holds it: a vjp of its own does.
+
+    Nodes that cannot be referred to weakly, since their class has `__slots__`, are not looked at.
+    """
     collects = gc.isenabled()
     gc.disable()
     try:
         alive = weakref.ref(make())() is not None
+    except TypeError:
+        return
     finally:
         if collects:
             gc.enable()

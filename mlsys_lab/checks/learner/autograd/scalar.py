@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from mlsys_lab.checks.learner.autograd.engine import refuse_ring
 from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.checks.learner.storage import storage_only
 from mlsys_lab.checks.learner.values import describe_value, number
@@ -50,6 +52,7 @@ def arithmetic(artifact: Any, arrays: Arrays) -> Arrays:
         got[name] = number(name, result.data)
         for share, operand in ((f"share of x in {name}", x), (f"share of y in {name}", y)):
             got[share] = _shares(share, result, operand, gs)
+        refuse_ring(name, partial(f, x, y, p))
     return got
 
 
@@ -67,6 +70,7 @@ def functions(artifact: Any, arrays: Arrays) -> Arrays:
         _refuse_lost_edge(name, result, x)
         got[name], share = number(name, result.data), f"share of x in {name}"
         got[share] = _shares(share, result, x, arrays["g"])
+        refuse_ring(name, getattr(x, name))
     return got | {FINITE: np.array(_is_finite(artifact))}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from mlsys_lab.checks.learner.autograd.engine import arriving, inputs_of, refuse_ring
+from mlsys_lab.checks.learner.autograd.engine import AGAIN, arriving, go_back, inputs_of, refuse_ring
 from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.checks.learner.storage import storage_only
 from mlsys_lab.checks.learner.values import array
@@ -25,7 +25,7 @@ KEYS: dict[str, Callable[[torch.Tensor], Any]] = {
     "x[None, list, -1]": lambda rows: (None, rows.tolist(), -1),
 }
 TURNED = "reshape between transposes"
-LOSS_GRADS = ("logits.grad", "logits.grad after a second backward pass")
+LOSS_GRADS = ("logits.grad", f"logits.grad {AGAIN}")
 
 
 def axis_of(arrays: Arrays) -> int | tuple[int, ...] | None:
@@ -41,17 +41,17 @@ def sums(artifact: Any, arrays: Arrays) -> Arrays:
     for name in ("sum", "mean"):
         (x,) = inputs_of(artifact, arrays, "x")
         result = getattr(x, name)(axis=axis, keepdims=keepdims)
-        artifact.backward(result, arriving(arrays["g"]))
+        go_back(artifact, result, arriving(arrays["g"]))
         got[name], got[f"x.grad of {name}"] = array(name, result), array(f"x.grad of {name}", x.grad)
         refuse_ring(name, partial(getattr(x, name), axis=axis, keepdims=keepdims))
     (x,) = inputs_of(artifact, arrays, "x")
     result = x.reshape(arrays["g2"].shape[0], -1)
-    artifact.backward(result, torch.from_numpy(arrays["g2"]))
+    go_back(artifact, result, torch.from_numpy(arrays["g2"]))
     refuse_ring("reshape", partial(x.reshape, arrays["g2"].shape[0], -1))
     (a,) = inputs_of(artifact, arrays, "x")  # neither what is reshaped nor the gradient lies in one piece of memory
     rows = arrays["g2"].shape[0]
     turned = a.reshape(-1, rows).T.reshape(-1).reshape(rows, -1).T
-    artifact.backward(turned, torch.from_numpy(arrays["g2"]).reshape(-1, rows))
+    go_back(artifact, turned, torch.from_numpy(arrays["g2"]).reshape(-1, rows))
     got |= {TURNED: array(TURNED, turned), f"x.grad of {TURNED}": array(f"x.grad of {TURNED}", a.grad)}
     return got | {"reshape": array("reshape", result), "x.grad of reshape": array("x.grad of reshape", x.grad)}
 
@@ -64,8 +64,8 @@ def index(artifact: Any, arrays: Arrays) -> Arrays:
         (x,) = inputs_of(artifact, arrays, "x")
         result = x[key(torch.from_numpy(arrays["rows"]))]
         got[name] = array(name, result)
-        for grad in (f"x.grad of {name}", f"x.grad of {name} after a second backward pass"):
-            artifact.backward(result, arriving(arrays[f"g of {name}"]))
+        for times, grad in enumerate((f"x.grad of {name}", f"x.grad of {name} {AGAIN}"), start=1):
+            go_back(artifact, result, times * arriving(arrays[f"g of {name}"]))
             got[grad] = array(grad, x.grad)
         refuse_ring(name, partial(x.__getitem__, key(torch.from_numpy(arrays["rows"]))))
     return got
@@ -73,12 +73,12 @@ def index(artifact: Any, arrays: Arrays) -> Arrays:
 
 @storage_only
 def loss(artifact: Any, arrays: Arrays) -> Arrays:
-    """The loss, and the gradient of the logits after one backward pass and after two."""
+    """The loss, and the gradient of the logits after one backward pass and after a second one."""
     (logits,) = inputs_of(artifact, arrays, "logits")
     result = artifact.cross_entropy(logits, torch.from_numpy(arrays["labels"]))
     got = {"loss": array("loss", result)}
-    for name in LOSS_GRADS:
-        artifact.backward(result, torch.from_numpy(arrays["g"]))
+    for times, name in enumerate(LOSS_GRADS, start=1):
+        go_back(artifact, result, times * torch.from_numpy(arrays["g"]))
         got[name] = array(name, logits.grad)
     refuse_ring("cross_entropy", partial(artifact.cross_entropy, logits, torch.from_numpy(arrays["labels"])))
     return got

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mlsys_lab.checks.learner.autograd.engine import arriving, count_products, inputs_of, refuse_ring
+from mlsys_lab.checks.learner.autograd.engine import AGAIN, arriving, count_products, go_back, inputs_of, refuse_ring
 from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.checks.learner.storage import storage_only
 from mlsys_lab.checks.learner.values import array
@@ -46,19 +46,19 @@ def unbroadcast(artifact: Any, arrays: Arrays) -> Arrays:
 
 @storage_only
 def elementwise(artifact: Any, arrays: Arrays) -> Arrays:
-    """Each expression and the gradients of its inputs, and that of x after two passes."""
+    """Each expression and the gradients of its inputs, and that of x after a second pass with twice the gradient."""
     got = {}
     for name, f in expressions(arrays["x"].dtype).items():
         x, y = inputs_of(artifact, arrays, "x", "y")
         result = f(x, y)
         g = arriving(arrays["g2" if "y" in name else "g1"])
-        artifact.backward(result, g)
+        go_back(artifact, result, g)
         got[name] = array(name, result)
         got[f"x.grad of {name}"] = array(f"x.grad of {name}", x.grad)
         if "y" in name:
             got[f"y.grad of {name}"] = array(f"y.grad of {name}", y.grad)
-        artifact.backward(result, g)
-        again = f"x.grad of {name} after a second backward pass"
+        go_back(artifact, result, 2 * g)
+        again = f"x.grad of {name} {AGAIN}"
         got[again] = array(again, x.grad)
         refuse_ring(name, partial(f, x, y))
     return got
@@ -66,11 +66,13 @@ def elementwise(artifact: Any, arrays: Arrays) -> Arrays:
 
 @storage_only
 def matmul(artifact: Any, arrays: Arrays) -> Arrays:
-    """A product of matrices and the gradients of both, and the FLOPs of the backward pass."""
+    """A product of matrices, the FLOPs of a backward pass, and both gradients after it and after a second one."""
     x, y = inputs_of(artifact, arrays, "x", "y")
-    result = x @ y
+    result, g = x @ y, arriving(arrays["g"])
     with count_products() as products:
-        artifact.backward(result, arriving(arrays["g"]))
+        go_back(artifact, result, g)
     got = {"x @ y": array("x @ y", result), "x.grad": array("x.grad", x.grad), "y.grad": array("y.grad", y.grad)}
+    go_back(artifact, result, 2 * g)
+    got |= {f"{name} {AGAIN}": array(f"{name} {AGAIN}", of.grad) for name, of in (("x.grad", x), ("y.grad", y))}
     refuse_ring("x @ y", lambda: x @ y)
     return got | {FLOPS: np.array(products.flops)}
