@@ -19,8 +19,10 @@ PRODUCTS = {
     **dict.fromkeys((getattr(torch.ops.aten, name).default for name in ("addmm", "baddbmm", "addmv")), 1),
 }
 """Matrix products of torch that are made of no other, and at which position each has its left factor."""
-AGAIN = "after a second backward pass, with twice the gradient"
-"""What is said of a gradient that two passes have added up to: what a first one kept of its own would be in it."""
+AGAIN = "after a second backward pass"
+"""What is said of gradients that two passes have added up to. Twice as much arrives in the second as in the first, so
+that nothing a vjp has kept from the first is right.
+"""
 SCALE = 8.0
 """By how much `scale_gradient` multiplies; a power of two, so that dividing by it again changes no digit."""
 
