@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import redirect_stdout
+from dataclasses import replace
 from functools import lru_cache
 from io import StringIO
 from types import ModuleType
@@ -20,8 +21,9 @@ from threadpoolctl import threadpool_limits
 from mlsys_grader.engines import Result, Task
 from mlsys_grader.judging.process import PATIENCE
 from mlsys_grader.judging.verdict import Verdict
+from mlsys_grader.sandbox.inside.wire import WireError, require_listable
 from mlsys_lab.checks.deciding.artifact import Artifact, load
-from mlsys_lab.checks.learner.spec import Check, Mismatch
+from mlsys_lab.checks.learner.spec import Arrays, Check, Mismatch
 from mlsys_lab.checks.learner.texts import lend_texts
 from mlsys_lab.checks.runner import run_check
 from mlsys_lab.stack.kernels import load_kernels
@@ -37,12 +39,25 @@ class InProcess:
     """Judges artifacts by the checks that it is given; whatever one of them raises itself comes through."""
 
     def __init__(self, checks: Iterable[Check]) -> None:
-        self.checks = tuple(checks)
+        self.checks = tuple(map(_limit_to_wire, checks))
 
     def judge_all(self, tasks: Iterable[Task]) -> Iterator[Result]:
         """One result per task, in their order."""
         for task in tasks:
             yield Result(task.student, tuple(_verdict(check, task) for check in self.checks))
+
+
+def _limit_to_wire(check: Check) -> Check:
+    """The check, which fails answers too that could not leave the sandbox: by their number, or by a name."""
+
+    def compare(got: Arrays, expected: Arrays) -> Mismatch | None:
+        try:
+            require_listable(got)
+        except WireError as error:
+            return Mismatch("its answer may not cross the wire", str(error), "a few arrays by name")
+        return check.compare(got, expected)
+
+    return replace(check, compare=compare)
 
 
 def _verdict(check: Check, task: Task) -> Verdict:
