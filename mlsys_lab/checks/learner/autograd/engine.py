@@ -90,9 +90,10 @@ def refuse_ring(name: str, make: Callable[[], Any]) -> None:
     collects = gc.isenabled()
     gc.disable()
     try:
-        alive = weakref.ref(make())() is not None
-    except TypeError:
-        return
+        node = make()
+        held = weakref.ref(node) if type(node).__weakrefoffset__ else None
+        del node
+        alive = held is not None and held() is not None
     finally:
         if collects:
             gc.enable()

@@ -203,13 +203,10 @@ def token_budget(artifact: Any, arrays: Arrays) -> Arrays:
         pairs = sum(int(new) * int(past) + int(new) * (int(new) + 1) // 2 for new, past in parts)
         return max(float(compute_s(parts)), float(memory_s(parts))) + pair_s * pairs
 
-    def slow(parts: Any) -> float:
-        return 2 * clock(parts)
-
+    clocks = {1: clock, 2: lambda parts: 2 * clock(parts)}
     writers, past = arrays["asked"].tolist()
     tpot_s = float(number("tpot_s", arrays["tpot_s"]))
     found = {}
     for name, (factor, wider, longer, part) in ASKED.items():
-        asked = slow if factor == 2 else clock
-        found[name] = whole(name, artifact.token_budget(asked, writers + wider, past + longer, part * tpot_s))
+        found[name] = whole(name, artifact.token_budget(clocks[factor], writers + wider, past + longer, part * tpot_s))
     return found
