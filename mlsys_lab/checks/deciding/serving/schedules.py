@@ -52,22 +52,23 @@ CONTINUOUS = (
         (
             make_case("three requests", Rules.CONTINUOUS, pool=(12, 4), limits=(2, 99), requests=3),
             make_case("one slot", Rules.CONTINUOUS, pool=(9, 3), limits=(1, 99), requests=4, over=6),
-            make_case("more slots than requests", Rules.CONTINUOUS, pool=(40, 4), limits=(9, 99), requests=6, over=12),
+            make_case("more slots than requests", Rules.CONTINUOUS, pool=(40, 4), limits=(9, 4), requests=6, over=3),
             make_case("few blocks", Rules.CONTINUOUS, pool=(7, 3), limits=(4, 4), requests=12, over=20),
             make_case("blocks of one token", Rules.CONTINUOUS, pool=(20, 1), limits=(3, 99), requests=8, over=9),
             make_case(
                 "single tokens", Rules.CONTINUOUS, pool=(3, 4), limits=(3, 99), requests=7, prompt=(1, 1), writes=(1, 2)
             ),
             make_case(
-                "some are given up", Rules.CONTINUOUS, pool=(12, 3), limits=(3, 99), requests=16, over=20, gone=0.5
+                "some are given up", Rules.CONTINUOUS, pool=(12, 3), limits=(3, 99), requests=24, over=20, gone=0.5
             ),
             make_case(
                 "equal texts, some are given up",
                 Rules.CONTINUOUS,
-                pool=(8, 3),
-                limits=(2, 99),
+                pool=(32, 3),
+                limits=(8, 99),
                 requests=16,
                 prompt=(3, 3),
+                writes=(5, 9),
                 beginnings=1,
                 equal=True,
                 gone=0.5,
@@ -211,10 +212,10 @@ PREEMPTIVE = (
             ),
             make_case("one at a time", Rules.PREEMPTIVE, pool=(6, 3), limits=(1, 3), requests=4, over=9),
             make_case(
-                "several, few blocks", Rules.PREEMPTIVE, pool=(9, 2), limits=(4, 8), requests=10, over=9, writes=(4, 9)
+                "several, few blocks", Rules.PREEMPTIVE, pool=(9, 2), limits=(4, 8), requests=24, over=9, writes=(4, 9)
             ),
             make_case(
-                "many run", Rules.PREEMPTIVE, pool=(24, 2), limits=(8, 16), requests=40, prompt=(1, 4), writes=(9, 18)
+                "many run", Rules.PREEMPTIVE, pool=(24, 2), limits=(8, 16), requests=60, prompt=(1, 4), writes=(9, 18)
             ),
             make_case(
                 "two give way in a step",  # seven with two full blocks each, and one block left for seven writers
