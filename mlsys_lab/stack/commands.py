@@ -19,6 +19,8 @@ FOREIGN = re.compile(
 """Commands whose whole cell is no Python."""
 TIMED = re.compile(r"(?P<target>[^=%!?]*=\s*)?%time\b\s*(?P<statement>.*)")
 ASSIGNED = re.compile(r"(?P<target>[^=%!?]*=)\s*[%!].*")
+PROMPT = re.compile(r"(?:>>>|\.\.\.)(?: |$)")
+"""What stands before each line that was copied from a session of Python's."""
 COMMAND = re.compile(r"[%!?].*|[\w.*]+\?{1,2};?|(?:pip3?|conda|mamba|uv|cd|ls|cat|mkdir|cp|mv|rm)\s+\S.*")
 
 
@@ -48,6 +50,8 @@ def strip_commands(source: str) -> str:
     lines = source.lstrip(INVISIBLE).split("\n")
     if indent := re.match(r"[ \t]+(?=\S)", lines[0]):  # as IPython does where a whole cell is indented
         lines = [line.removeprefix(indent[0]) for line in lines]
+    if any(line.startswith(">>> ") for line in lines[:2]):  # the first line may be the mark
+        lines = [PROMPT.sub("", line, count=1) for line in lines]
     for row, line in enumerate(map(str.strip, lines)):
         if line.startswith("%%") and not FOREIGN.match(line):
             lines[row] = "#"

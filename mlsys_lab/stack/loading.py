@@ -31,6 +31,8 @@ UNANNOTATED = AWAITING | __future__.annotations.compiler_flag
 """How they are where an annotation fails: as text, since it may name what a cell imports that is not exported."""
 ANNOTATED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.AnnAssign)
 """Statements that may hold annotations at their top level."""
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+"""Statements that define names, and do no work that somebody may want in the notebook alone."""
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 """What Python raises for a text that it cannot compile."""
 NEWER = re.compile(r"\s*(?:type\s+\w+(?:\[.*)?\s*=|(?:async\s+)?def\s+\w+\[|class\s+\w+\[|except\s+[\w.]+\s*,)")
@@ -76,7 +78,7 @@ class ArtifactLoader(importlib.abc.InspectLoader):
         """Compile a cell that begins at a line of the module; nothing of one that is no Python, which is lost."""
         try:
             tree = ast.parse("\n" * (first - 1) + strip_commands(cell.source))
-            return [(node, self._compile(node)) for statement in tree.body for node in _split_import(statement)]
+            return [(node, self._compile(node)) for statement in tree.body for node in _split(statement)]
         except UNREADABLE as error:
             names = frozenset(guess_names(cell.source))
             self.lost.append(Lost(_describe_unreadable(self.artifact, cell, first, error), names, False))
@@ -251,8 +253,11 @@ def _readable(cell: Cell) -> Cell:
     return Cell(cell.number, text)
 
 
-def _split_import(statement: ast.stmt) -> Iterator[ast.stmt]:
-    """A statement as it is, but an import of several names as one for each, and none from `__future__`."""
+def _split(statement: ast.stmt) -> Iterator[ast.stmt]:
+    """A statement as it is, but an import of several names as one for each, and none from `__future__`.
+
+    Of `if __name__ == "__main__":` what it defines: that is true in a notebook, and not here.
+    """
     match statement:
         case ast.Import(names=names):
             yield from (ast.copy_location(ast.Import([name]), statement) for name in names)
@@ -260,6 +265,11 @@ def _split_import(statement: ast.stmt) -> Iterator[ast.stmt]:
             return
         case ast.ImportFrom(module=module, names=names, level=level):
             yield from (ast.copy_location(ast.ImportFrom(module, [name], level), statement) for name in names)
+        case ast.If(
+            test=ast.Compare(left=ast.Name(id="__name__"), ops=[ast.Eq()], comparators=[ast.Constant("__main__")]),
+            body=body,
+        ):
+            yield from (node for inner in body if isinstance(inner, DEFINITIONS) for node in _split(inner))
         case _:
             yield statement
 

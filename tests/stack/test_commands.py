@@ -82,6 +82,7 @@ def test_other_cells_are_not_exported(source: str) -> None:
         ("x = 1\n%%capture\ny = 2", "x = 1\npass\ny = 2"),
         ("    #| export\n    def f():\n        return 1\n", "#| export\ndef f():\n    return 1\n"),
         ("\t%time x = 1\n\ty = 2", "x = 1\ny = 2"),
+        ("#| export\n>>> def f():\n...     return 1\n...\n>>> x = 1", "#| export\ndef f():\n    return 1\n\nx = 1"),
     ],
 )
 def test_commands_are_passed_over(source: str, plain: str) -> None:
@@ -95,6 +96,8 @@ def test_commands_are_passed_over(source: str, plain: str) -> None:
         "text = '''\n%time is text\n!so is this\n'''",
         "y = (5\n  % 3)\nz = '%time'",
         "y = 7 \\\n  % 4",
+        'def f():\n    r"""Add.\n\n    >>> f()\n    """',
+        "class A:\n    x: int\n...\ny = 2",
         "def f(:\n    pass",
         "%%bash\nls",
         "%%writefile x.py\nx = 1",

@@ -167,6 +167,15 @@ def test_a_future_import_may_stand_in_any_cell() -> None:
     assert load(_artifact("y = 2", f"{late}\nx = 3")).x == 3
 
 
+def test_what_is_defined_where_a_notebook_is_the_main_program_is_there() -> None:
+    guarded = (
+        'if __name__ == "__main__":\n    import math, os\n    def f():\n        return math.sqrt(4)\n    1 / 0\nx = 1'
+    )
+    module = load(_artifact(guarded))
+    assert (module.f(), module.x, lost_cells(module)) == (2, 1, [])
+    assert "return math.sqrt(4)" in inspect.getsource(module.f)
+
+
 def test_annotations_are_there_as_in_a_notebook_and_need_not_be() -> None:
     checked = (
         "import dataclasses\n@dataclasses.dataclass\nclass Size:\n    n: int = 0\n    def __post_init__(self):\n"
