@@ -52,7 +52,7 @@ CONTINUOUS = (
         (
             make_case("three requests", Rules.CONTINUOUS, pool=(12, 4), limits=(2, 99), requests=3),
             make_case("one slot", Rules.CONTINUOUS, pool=(9, 3), limits=(1, 99), requests=4, over=6),
-            make_case("more slots than requests", Rules.CONTINUOUS, pool=(40, 4), limits=(9, 4), requests=6, over=3),
+            make_case("more slots than requests", Rules.CONTINUOUS, pool=(40, 4), limits=(9, 9), requests=6, over=3),
             make_case("few blocks", Rules.CONTINUOUS, pool=(7, 3), limits=(4, 4), requests=12, over=20),
             make_case("blocks of one token", Rules.CONTINUOUS, pool=(20, 1), limits=(3, 99), requests=8, over=9),
             make_case(
