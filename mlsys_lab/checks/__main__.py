@@ -5,16 +5,17 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mlsys_lab.checks.deciding.artifact import export_cells, load
-from mlsys_lab.checks.learner.limits import OutOfTimeError, time_limit
 from mlsys_lab.checks.learner.texts import lend_texts
 from mlsys_lab.checks.runner import run_check
 from mlsys_lab.errors import CourseError, UnfinishedError
 from mlsys_lab.stack.kernels import load_kernels
-from mlsys_lab.stack.loading import find_elsewhere
+from mlsys_lab.stack.limits import OutOfTimeError, time_limit
+from mlsys_lab.stack.loading import ArtifactLoader, find_elsewhere
 
 IMPORT_LIMIT_S = 30.0
 
@@ -36,7 +37,7 @@ def main(checks_module: str, notebook: str, results: str) -> None:
         try:
             with time_limit(IMPORT_LIMIT_S):
                 cells = export_cells(Path(notebook))
-                artifact = load(cells)
+                artifact = load(cells, loader_of=partial(ArtifactLoader, limit_s=IMPORT_LIMIT_S))
                 kernels = load_kernels(cells) if any(check.traced for check in lab.checks) else artifact
         except OutOfTimeError:
             tell(refused=f"the exported cells did not come to an end within {IMPORT_LIMIT_S:g} s", unfinished=False)

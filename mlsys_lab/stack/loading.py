@@ -4,23 +4,27 @@ from __future__ import annotations
 import __future__
 
 import ast
+import copy
 import importlib.abc
 import importlib.util
 import inspect
 import linecache
 import re
-import symtable
 import sys
+import time
 import traceback
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
+from math import inf
 from types import CodeType, ModuleType
 from typing import Any, NoReturn
 
 from mlsys_lab.errors import UnfinishedError
 from mlsys_lab.stack.artifact import Artifact, ArtifactError, Cell, Place
+from mlsys_lab.stack.cells import UNREADABLE, find_names, make_readable, split_statement
 from mlsys_lab.stack.commands import display, get_ipython, strip_commands
+from mlsys_lab.stack.limits import OutOfTimeError, time_limit
 from mlsys_lab.stack.names import guess_names
 
 LONGEST_TEXT = 300
@@ -31,10 +35,8 @@ UNANNOTATED = AWAITING | __future__.annotations.compiler_flag
 """How they are where an annotation fails: as text, since it may name what a cell imports that is not exported."""
 ANNOTATED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.AnnAssign)
 """Statements that may hold annotations at their top level."""
-DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
-"""Statements that define names, and do no work that somebody may want in the notebook alone."""
-UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
-"""What Python raises for a text that it cannot compile."""
+LEAST_S = 0.05
+"""Seconds of processor time that a statement has at least: most are definitions, and take microseconds."""
 NEWER = re.compile(r"\s*(?:type\s+\w+(?:\[.*)?\s*=|(?:async\s+)?def\s+\w+\[|class\s+\w+\[|except\s+[\w.]+\s*,)")
 """How a line begins that only newer versions of Python read: `type X = …`, `def f[T]`, `except A, B`."""
 
@@ -54,18 +56,20 @@ class Lost:
 class ArtifactLoader(importlib.abc.InspectLoader):
     """Import machinery for an artifact, so that tracebacks and `inspect.getsource` find the learner's lines.
 
-    `lost` holds the statements that failed, and the cells that are no Python.
+    `lost` holds the statements that failed, and the cells that are no Python. With a limit, a statement has half of the
+    processor time that is left of it: one that does not end costs what it defines, too.
     """
 
-    def __init__(self, artifact: Artifact) -> None:
+    def __init__(self, artifact: Artifact, limit_s: float = inf) -> None:
         self.artifact = artifact
         self.filename = f"{artifact.name} (exported cells)"
         self.lost: list[Lost] = []
+        self._end_s = time.process_time() + limit_s
         self._wait_for: Callable[[Coroutine[Any, Any, None]], None] | None = None
 
     def get_source(self, fullname: str) -> str:
         """Text of the module, line by line that of the artifact, without notebook commands and what is no Python."""
-        return Artifact(self.artifact.name, tuple(map(_readable, self.artifact.cells))).source
+        return Artifact(self.artifact.name, tuple(map(make_readable, self.artifact.cells))).source
 
     def exec_module(self, module: ModuleType) -> None:
         """Run cell after cell, statement after statement."""
@@ -78,7 +82,7 @@ class ArtifactLoader(importlib.abc.InspectLoader):
         """Compile a cell that begins at a line of the module; nothing of one that is no Python, which is lost."""
         try:
             tree = ast.parse("\n" * (first - 1) + strip_commands(cell.source))
-            return [(node, self._compile(node)) for statement in tree.body for node in _split(statement)]
+            return [(node, self._compile(node)) for statement in tree.body for node in split_statement(statement)]
         except UNREADABLE as error:
             names = frozenset(guess_names(cell.source))
             self.lost.append(Lost(_describe_unreadable(self.artifact, cell, first, error), names, False))
@@ -100,22 +104,31 @@ class ArtifactLoader(importlib.abc.InspectLoader):
                 except Exception:
                     if not isinstance(statement, ANNOTATED):
                         raise
-                    self._run(self._compile(statement, UNANNOTATED), names)
-            except (Exception, SystemExit) as error:
-                defined = _find_names([statement])
+                    self._run(self._compile(_leave_out_absent(statement, names), UNANNOTATED), names)
+            except (KeyboardInterrupt, OutOfTimeError):
+                raise
+            except BaseException as error:  # pytest's `skip` and `fail` are no `Exception`
+                defined = find_names([statement])
                 if isinstance(error, ImportError) and isinstance(statement, ast.Import | ast.ImportFrom):
                     names.update({name: Absent(error) for name in defined if name not in names})
                     continue
-                is_meant = isinstance(error, SystemExit) or isinstance(statement, ast.Raise)
-                left = _find_names([node for node, _ in statements[done:]]) if is_meant else defined
+                is_meant = not isinstance(error, Exception) or isinstance(statement, ast.Raise)
+                left = find_names([node for node, _ in statements[done:]]) if is_meant else defined
                 self.lost.append(Lost(self._describe_stop(error), left))
                 if is_meant:
                     return
 
     def _run(self, code: CodeType, names: dict[str, Any]) -> None:
-        awaited = eval(code, names)
-        if code.co_flags & inspect.CO_COROUTINE:
-            self._await(awaited)
+        left_s = self._end_s - time.process_time()
+        try:
+            with time_limit(max(left_s / 2, LEAST_S), patience=inf) if left_s < inf else nullcontext():
+                awaited = eval(code, names)
+                if code.co_flags & inspect.CO_COROUTINE:
+                    self._await(awaited)
+        except OutOfTimeError as error:
+            if left_s == inf:  # it is not this limit that has passed
+                raise
+            raise TimeoutError(str(error)).with_traceback(error.__traceback__) from None
 
     def _await(self, awaited: Coroutine[Any, Any, None]) -> None:
         """Run a statement that awaits, in one event loop for all cells; most need none.
@@ -167,7 +180,9 @@ class Absent:
 
 
 def load(
-    artifact: Artifact, module_name: str = "learner_artifact", loader_of: type[ArtifactLoader] = ArtifactLoader
+    artifact: Artifact,
+    module_name: str = "learner_artifact",
+    loader_of: Callable[[Artifact], ArtifactLoader] = ArtifactLoader,
 ) -> ModuleType:
     """Run the exported cells as a module, or of them what another kind of loader runs.
 
@@ -243,44 +258,16 @@ def describe(error: BaseException) -> str:
     return f"{kind}: {said}" if said else kind
 
 
-def _readable(cell: Cell) -> Cell:
-    """A cell as plain Python; where it is none, as many lines of comment."""
-    text = strip_commands(cell.source)
-    try:
-        ast.parse(text)
-    except UNREADABLE:
-        text = "\n".join("#" * (cell.source.rstrip().count("\n") + 1))
-    return Cell(cell.number, text)
-
-
-def _split(statement: ast.stmt) -> Iterator[ast.stmt]:
-    """A statement as it is, but an import of several names as one for each, and none from `__future__`.
-
-    Of `if __name__ == "__main__":` what it defines: that is true in a notebook, and not here.
-    """
-    match statement:
-        case ast.Import(names=names):
-            yield from (ast.copy_location(ast.Import([name]), statement) for name in names)
-        case ast.ImportFrom(module="__future__"):
-            return
-        case ast.ImportFrom(module=module, names=names, level=level):
-            yield from (ast.copy_location(ast.ImportFrom(module, [name], level), statement) for name in names)
-        case ast.If(
-            test=ast.Compare(left=ast.Name(id="__name__"), ops=[ast.Eq()], comparators=[ast.Constant("__main__")]),
-            body=body,
-        ):
-            yield from (node for inner in body if isinstance(inner, DEFINITIONS) for node in _split(inner))
-        case _:
-            yield statement
-
-
-def _find_names(statements: list[ast.stmt]) -> frozenset[str]:
-    """The names that statements define at their top level."""
-    try:
-        symbols = symtable.symtable(ast.unparse(ast.Module(statements, [])), "cells", "exec").get_symbols()
-    except UNREADABLE:  # too deep for a second reading
-        return frozenset()
-    return frozenset(symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported())
+def _leave_out_absent(statement: ast.stmt, names: Mapping[str, Any]) -> ast.stmt:
+    """A definition without those of its decorators that come from a package which is missing."""
+    if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return statement
+    absent = {name for name, value in names.items() if isinstance(value, Absent)}
+    bare = copy.copy(statement)
+    bare.decorator_list = [
+        one for one in statement.decorator_list if absent.isdisjoint(getattr(node, "id", "") for node in ast.walk(one))
+    ]
+    return bare
 
 
 def _find_place(error: BaseException) -> Place | None:

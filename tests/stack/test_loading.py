@@ -7,13 +7,24 @@ import inspect
 import pickle
 import sys
 import traceback
+from functools import partial
 from types import ModuleType
 
 import pytest
 
 from mlsys_lab.errors import UnfinishedError
 from mlsys_lab.stack.artifact import Artifact, Cell
-from mlsys_lab.stack.loading import describe, find_cause, find_elsewhere, find_lost, load, lost_cells, place_of
+from mlsys_lab.stack.limits import OutOfTimeError, time_limit
+from mlsys_lab.stack.loading import (
+    ArtifactLoader,
+    describe,
+    find_cause,
+    find_elsewhere,
+    find_lost,
+    load,
+    lost_cells,
+    place_of,
+)
 from tests.loops import run
 
 FAILS = "fails when the exported cells run by themselves"
@@ -57,8 +68,8 @@ def test_classes_have_source_and_can_be_pickled() -> None:
         ("def g():\n    return undefined\nlost = g()", "cell 11 (begins `def g():`), line 3: `return undefined`"),
         ("import asyncio\nlost = await asyncio.nothing()", "got AttributeError"),
         ("import no_such_module_here as n\nlost = n.f()", "got ModuleNotFoundError: No module named 'no_such_module"),
-        ("import no_such_module_here as n\n@n.jit\ndef lost(): pass", "got ModuleNotFoundError"),
-        ("from no_such_module_here import jit\n@jit\ndef lost(): pass", "only packages that the course installs"),
+        ("import no_such_module_here as n\ndef lost(x=n.y): pass", "got ModuleNotFoundError"),
+        ("from no_such_module_here import one\nlost = one()", "only packages that the course installs"),
         ("for lost in x: pass", f"line 2: `for lost in x: pass` {FAILS}: got TypeError"),
     ],
 )
@@ -174,6 +185,40 @@ def test_what_is_defined_where_a_notebook_is_the_main_program_is_there() -> None
     module = load(_artifact(guarded))
     assert (module.f(), module.x, lost_cells(module)) == (2, 1, [])
     assert "return math.sqrt(4)" in inspect.getsource(module.f)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "while True: pass",
+        "try:\n    while True: pass\nexcept Exception:\n    y = 1",
+    ],
+)
+def test_a_line_that_does_not_end_costs_what_it_defines(line: str) -> None:
+    artifact = _artifact(f"{line}\n{line}\nlate = [0 for _ in range(10**9)]\nx = 1")
+    module = load(artifact, loader_of=partial(ArtifactLoader, limit_s=0.4))
+    assert module.x == 1 and len(lost_cells(module)) == 3
+    error = find_lost(module, ["late"])
+    assert error is not None and "TimeoutError: no answer after" in str(error) and "late = [0" in str(error)
+
+
+def test_an_alarm_from_outside_ends_it_all() -> None:
+    with pytest.raises(OutOfTimeError), time_limit(0.2):
+        load(_artifact("while True: pass", "x = 1"))
+
+
+@pytest.mark.parametrize(
+    "line", ["raise GeneratorExit", "import pytest\npytest.skip('no GPU', allow_module_level=True)"]
+)
+def test_what_is_no_exception_ends_its_cell_alone(line: str) -> None:
+    module = load(_artifact(f"x = 1\n{line}\ny = 2", "z = 3"))
+    assert (module.x, module.z, hasattr(module, "y"), len(lost_cells(module))) == (1, 3, False, 1)
+
+
+def test_a_decorator_of_a_missing_package_is_left_out() -> None:
+    decorated = "@no_such.checked(strict=True)\n@twice\ndef f():\n    return 1\n@no_such\nclass A:\n    x = 2"
+    module = load(_artifact(f"import no_such\ndef twice(f):\n    return lambda: 2 * f()\n{decorated}"))
+    assert (module.f(), module.A.x, lost_cells(module)) == (2, 2, [])
 
 
 def test_annotations_are_there_as_in_a_notebook_and_need_not_be() -> None:

@@ -26,9 +26,9 @@ from typing import Any, NoReturn
 
 from mlsys_grader.sandbox.inside import jail, wire
 from mlsys_lab.checks.deciding.verdict import draw_inputs, public_inputs
-from mlsys_lab.checks.learner.limits import OutOfTimeError, time_limit
 from mlsys_lab.checks.learner.spec import Arrays, Ask, Case, Check, Lab, Mismatch
 from mlsys_lab.errors import InputError
+from mlsys_lab.stack.limits import OutOfTimeError, time_limit
 
 MEMORY_BYTES = 2 << 30
 """What inputs, oracle and comparison may map beyond what was there before."""

@@ -23,6 +23,8 @@ MEMORY_SLACK_BYTES = 64 << 20
 """Beyond a check's own budget, which counts tensors only: room for the interpreter, inputs and library workspaces."""
 GRACE_S = 2.0
 """Beyond a time limit, before the judge looks: the sandbox's own alarm tells more, so it may come first."""
+LOADING = 2
+"""Times the limit of a check that loading the exported cells may take: a statement has half of what is left of it."""
 SHORT_S = 0.5
 """A process that was waited for no longer than this is taken to have been at work throughout."""
 LOOK_S = 0.2
@@ -65,24 +67,25 @@ class Process:
     def send_artifact(
         self, artifact: Artifact, check: Check, checks: Sequence[Check], texts: Mapping[str, str]
     ) -> None:
-        """Have the artifact loaded under the time limit of `check`, with budgets for all of `checks`, and texts.
+        """Have the artifact loaded within LOADING time limits of `check`, with budgets for all of `checks`, and texts.
 
         Nothing of it has run before the limits of its process are set. Raises `wire.WireError`.
         """
         budget = MEMORY_BYTES if check.memory_bytes is None else check.memory_bytes + MEMORY_SLACK_BYTES
         # CPU time is the kernel's own word on an endless loop, in case nobody is left to kill by the clock.
-        cpu_s = sum(one.time_limit_s * (len(one.cases) + 1) for one in checks) * self._time_factor
+        limit_s = LOADING * check.time_limit_s * self._time_factor
+        cpu_s = sum(one.time_limit_s * (len(one.cases) + 1) for one in checks) * self._time_factor + limit_s
         order = {
             "name": artifact.name,
             "source": artifact.source,
             "elsewhere": artifact.elsewhere,
             "traced": self.traced,
-            "time_limit_s": check.time_limit_s * self._time_factor,
+            "time_limit_s": limit_s,
             "memory_bytes": budget,
             "cpu_s": int(cpu_s) + 5,
             "texts": dict(texts),
         }
-        self._send("job", order, {}, check)
+        self._send("job", order, {}, check, limit_s)
 
     def send_case(self, check: Check, inputs: Arrays, random_seed: int) -> None:
         """Put a case of a check; of one with a partner questions come before the answer. Raises `wire.WireError`."""
@@ -106,15 +109,16 @@ class Process:
         wire.send(self.job.channel, frame, deadline=self._asked_at + self._limit_s + GRACE_S)
 
     def _send_case(self, kind: str, check: Check, inputs: Arrays, random_seed: int, place: dict[str, int]) -> None:
+        limit_s = check.time_limit_s * self._time_factor
         question = {
             "call": call_name(check.run),
             "uses": check.uses,
-            "time_limit_s": check.time_limit_s * self._time_factor,
+            "time_limit_s": limit_s,
             "memory_bytes": check.memory_bytes,
             "random_seed": random_seed,
             **place,
         }
-        self._send(kind, question, inputs, check)
+        self._send(kind, question, inputs, check, limit_s)
 
     def receive(self) -> wire.Frame:
         """Wait for the answer to what was sent last, until its time at work is over. Raises `wire.WireError`.
@@ -188,8 +192,8 @@ class Process:
         broken = Mismatch(f"{who} wrote to the grader's own channel", str(error), "an answer returned by a function")
         return broken, Ending.WRONG
 
-    def _send(self, kind: str, meta: dict[str, Any], arrays: Arrays, check: Check) -> None:
-        self._asked_at, self._limit_s = time.monotonic(), check.time_limit_s * self._time_factor
+    def _send(self, kind: str, meta: dict[str, Any], arrays: Arrays, check: Check, limit_s: float) -> None:
+        self._asked_at, self._limit_s = time.monotonic(), limit_s
         self._spent_s, self._look_s, self._first_look = 0.0, self._limit_s + GRACE_S, None
         self._most_bytes = check.answer_bytes
         self.job.send(kind, meta, arrays, deadline=self._asked_at + self._limit_s + GRACE_S)

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from mlsys_lab.checks.learner.exceptions import describe_raised, describe_unwritten
-from mlsys_lab.checks.learner.limits import OutOfTimeError, time_limit
 from mlsys_lab.checks.learner.spec import Arrays, Call, Check, Mismatch
 from mlsys_lab.errors import UnfinishedError
 from mlsys_lab.stack.artifact import ArtifactError
+from mlsys_lab.stack.limits import OutOfTimeError, time_limit
 from mlsys_lab.stack.loading import find_elsewhere, find_lost
 
 DTYPES = frozenset(

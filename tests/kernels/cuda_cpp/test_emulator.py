@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from mlsys_lab.checks.learner.limits import OutOfTimeError, time_limit
 from mlsys_lab.errors import InputError, MissingToolError
 from mlsys_lab.kernels import cuda_cpp
 from mlsys_lab.kernels.cuda_cpp.emulator import Emulator, _folder
 from mlsys_lab.kernels.matmul import cuda_steps as matmul
 from mlsys_lab.kernels.reduction import cuda_steps as reduction
 from mlsys_lab.kernels.transpose import cuda_steps as transpose
+from mlsys_lab.stack.limits import OutOfTimeError, time_limit
 from tests.kernels.cuda_cpp.tools import needs_gxx
 
 pytestmark = needs_gxx

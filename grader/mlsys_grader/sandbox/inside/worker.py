@@ -34,12 +34,12 @@ from mlsys_grader.sandbox.inside import jail, replies, watch, wire
 from mlsys_grader.sandbox.inside.compiler import leave_out_compiler
 from mlsys_grader.sandbox.inside.line import Line
 from mlsys_grader.sandbox.inside.timed import answer_timed
-from mlsys_lab.checks.learner.limits import OutOfTimeError, time_limit
 from mlsys_lab.checks.learner.spec import Call, Mismatch, bind_partner, find_call
 from mlsys_lab.errors import CourseError, UnfinishedError
 from mlsys_lab.stack.artifact import Artifact
 from mlsys_lab.stack.kernels import import_interpreters, load_kernels
-from mlsys_lab.stack.loading import load
+from mlsys_lab.stack.limits import OutOfTimeError, time_limit
+from mlsys_lab.stack.loading import ArtifactLoader, describe, load
 
 Answer = Callable[[Any, wire.Frame], wire.Frame]
 """What answers a question about the loaded module."""
@@ -216,9 +216,8 @@ def serve(channel: socket.socket, status: IO[str], told: int, *, jailed: bool) -
         watch.announce(told, memory_bytes=order["memory_bytes"], cpu_s=order["cpu_s"])
         if jailed:
             jail.cap_memory(order["memory_bytes"], already)
-        loader = load_kernels if order.get("traced") else load
         artifact = Artifact.parse(order["name"], order["source"], order.get("elsewhere", ()))
-        module, reply = _load(loader, artifact, order["time_limit_s"])
+        module, reply = _load(artifact, order["time_limit_s"], traced=bool(order.get("traced")))
         if module is not None:
             vars(module).update((name, partial(str, text)) for name, text in order.get("texts", {}).items())
         _answer(channel, order["nonce"], reply)
@@ -254,11 +253,13 @@ def _import_ahead(source: str) -> None:
                 importlib.import_module(name.split()[0])
 
 
-def _load(loader: Callable[[Artifact], Any], artifact: Artifact, limit_s: float) -> tuple[Any, wire.Frame]:
+def _load(artifact: Artifact, limit_s: float, *, traced: bool) -> tuple[Any, wire.Frame]:
     """The module of exported cells, or of the kernels in them, and what to tell the judge of it."""
+    loader_of = partial(ArtifactLoader, limit_s=limit_s)
     try:
         with time_limit(limit_s, patience=inf):
-            return loader(artifact), wire.Frame("loaded")
+            module = load_kernels(artifact) if traced else load(artifact, loader_of=loader_of)
+            return module, wire.Frame("loaded")
     except OutOfTimeError:
         problem = Mismatch("the exported cells do not come to an end", f"nothing after {limit_s:g} s", "a module")
         return None, replies.describe_trouble("not loaded", problem, unfinished=False)
@@ -270,6 +271,9 @@ def _load(loader: Callable[[Artifact], Any], artifact: Artifact, limit_s: float)
         return None, replies.describe_trouble(
             "not loaded", Mismatch(error.what, got, expected), isinstance(error, UnfinishedError)
         )
+    except BaseException as error:
+        problem = Mismatch("the exported cells end themselves", describe(error), "cells that run to their end")
+        return None, replies.describe_trouble("not loaded", problem, unfinished=False)
 
 
 def _case(module: Any, question: wire.Frame) -> wire.Frame:
@@ -293,12 +297,15 @@ def _talk(channel: socket.socket, module: Any, question: wire.Frame) -> wire.Fra
 
 
 def _prepare(question: wire.Frame) -> Call:
-    """Seed all generators, take back the threads that a notebook asked for, and find what is to be called."""
+    """Seed all generators, take back what a notebook set for all of PyTorch, and find what is to be called."""
     import torch
 
     meta = question.meta
     _seed(meta["random_seed"])
     torch.set_num_threads(1)  # each more would have 8 MiB of a check's memory for its stack
+    torch.set_default_device(None)
+    torch.set_default_dtype(torch.float32)
+    torch.set_grad_enabled(True)
     return Call(find_call(meta["call"]), tuple(meta["uses"]), meta["time_limit_s"], meta["memory_bytes"])
 
 

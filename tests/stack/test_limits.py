@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from mlsys_lab.checks.learner.limits import OutOfTimeError, time_limit
+from mlsys_lab.stack.limits import OutOfTimeError, time_limit
 
 
 def test_an_endless_loop_ends() -> None:
@@ -128,7 +128,7 @@ def test_with_patience_the_time_of_other_work_does_not_count() -> None:
     """In a process of its own: what threads of other tests work at meanwhile would be this one's."""
     waits = """
         from time import sleep
-        from mlsys_lab.checks.learner.limits import time_limit
+        from mlsys_lab.stack.limits import time_limit
         with time_limit(0.1, patience=1000.0):
             sleep(0.5)
         """
