@@ -690,8 +690,7 @@ check("tensor_index")
 #
 # **Write** `cross_entropy(logits, labels)`: the *mean* loss over a batch, as one `node`. Its vjp runs once for each
 # backward pass, so it must leave what it reads as it was. A logit of $-\infty$ rules a class out, which is then no
-# example's label: $p$ is 0, and nothing is NaN. And in half precision, where numbers end at 65,504, a sum of losses may
-# be infinite whose mean is not.
+# example's label: $p$ is 0, and nothing is NaN.
 #
 # **Size:** about 8 lines. **Cost:** a few FLOPs per logit, and $4BC$ bytes of float32 probabilities kept for the
 # backward pass. With a vocabulary of 100,000 that is often the largest array of a whole training step.

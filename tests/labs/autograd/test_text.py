@@ -32,7 +32,6 @@ def computed() -> Iterator[str]:
     yield f"Aim: at least {100 * TARGET:.3g} % on images"
     asked = f"{100 * least_accuracy(images):.3g} %"
     yield f"One test of {images} images may be unlucky: the check asks for {asked} of them"
-    yield f"in half precision, where numbers end at {np.finfo(np.float16).max:,.0f}"
     yield f"nothing keeps a logit below {math.ceil(math.log(np.finfo(np.float32).max))}"
 
 

@@ -24,7 +24,7 @@ def cross_entropy(logits, labels):
     shifted = logits - Tensor(logits.data.max(dim=1, keepdim=True).values)
     total = shifted.exp().sum(axis=1).log()
     picked = shifted[torch.arange(len(labels)), labels]
-    return ((total - picked) * (1.0 / len(labels))).sum()
+    return (total - picked).sum() * (1.0 / len(labels))
 
 
 def value_power(self, power):
