@@ -96,7 +96,8 @@ CHECKS = (
         pointer="Plot the losses that you return: do they fall at all, and do they stop falling too early?",
         hint="Does the loss fall? If not, try other learning rates, in factors of 3. If it falls and the test is "
         "still poor, train for more epochs or widen the hidden layer. Predict with argmax over the classes. What you "
-        "take off the images comes from the training images, for the test images too.",
+        "take off the images comes from the training images, for the test images too; numbers are drawn from a "
+        "torch.Generator of your own.",
         uses=("Tensor", "MLP", "SGD", "train_step", "train_classifier"),
         time_limit_s=60,
     ),

@@ -196,7 +196,8 @@ CHECKS = (
         compare=close,
         pointer="Hold each slope against the derivative on paper, also at 0 and far out.",
         hint="math.tanh and math.exp do not overflow where the answer is finite. Slopes: e^a, 1 − tanh²(a), and 1 "
-        "for a > 0, else 0. Edges are a tuple of pairs, with one operand too: ((self, vjp),).",
+        "for a > 0, else 0; relu by max, since −∞ · 0 is NaN. Edges are a tuple of pairs, with one operand too: "
+        "((self, vjp),).",
         uses=("Value",),
     ),
     Check(

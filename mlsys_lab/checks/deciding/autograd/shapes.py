@@ -193,7 +193,8 @@ CHECKS = (
         expect=_loss_expect,
         compare=close,
         pointer="Try logits of 10,000 by hand: at which step do numbers leave the range of the dtype?",
-        hint="Subtract each row's largest logit first, from the label's logit too. The gradient is (p − one-hot) / B, "
+        hint="Subtract each row's largest logit first, from the label's logit too, which is picked by its index: a "
+        "product with 0 makes NaN of −∞. The gradient is (p − one-hot) / B, "
         "times the gradient g that arrives. The vjp may change in place only what it has made itself.",
         uses=("Tensor", "backward", "cross_entropy"),
     ),

@@ -174,7 +174,8 @@ CHECKS = (
         compare=_elementwise_compare,
         pointer="Which of the expressions is wrong alone? Compare the shape of each gradient with that of its operand.",
         hint="Return node(result, name, (operand, vjp), …). A gradient has the shape of its operand: unbroadcast "
-        "it. If only the sums `(x + y) + y * y` are wrong, `backward` adds in place (+=) to an array that another "
+        "it. relu by clamp, since −∞ · 0 is NaN. If only the sums `(x + y) + y * y` are wrong, or those with "
+        "`x.permute`, `backward` adds in place (+=) to an array that another "
         "operand holds as well.",
         uses=("Tensor", "backward", "mul", "exp", "log", "tanh", "relu"),
     ),
@@ -201,7 +202,8 @@ CHECKS = (
         compare=_matmul_compare,
         pointer="Write the three shapes down: only one order of factors gives the gradient the shape of its operand.",
         hint="G · Yᵀ for the left operand, Xᵀ · G for the right one; transpose the last two axes only (`.mT`), and "
-        "unbroadcast what comes out. A vjp works on torch.Tensors: g and x.data, not x. Each computes the gradient of "
+        "unbroadcast what comes out. `view` wants an array in one piece, `reshape` takes any. A vjp works on "
+        "torch.Tensors: g and x.data, not x. Each computes the gradient of "
         "its own operand only.",
         uses=("Tensor", "backward", "matmul"),
     ),

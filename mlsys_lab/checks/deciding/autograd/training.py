@@ -185,7 +185,8 @@ CHECKS = (
         expect=_mlp_expect,
         compare=partial(close, scale=20),  # products of four layers cancel: one entry may be far smaller than its terms
         pointer="After which layers does relu stand, and may a logit be negative?",
-        hint="relu stands between layers: after each but the last, whose outputs are logits and may be negative.",
+        hint="relu stands between layers: after each but the last, whose outputs are logits and may be negative. The "
+        "last one is so by its place in the list, which stays as it is.",
         uses=("Tensor", "MLP", "backward"),
     ),
     Check(
