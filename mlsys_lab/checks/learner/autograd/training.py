@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -153,7 +153,7 @@ def _classify(
     `most` times, not more. What it started from goes into `seen`.
     """
     x_train, y_train, x_test = (torch.from_numpy(arrays[name].copy()) for name in ("x_train", "y_train", "x_test"))
-    calls, own, shown, state = 0, artifact.backward, [0], torch.get_rng_state()
+    calls, own, shown = 0, artifact.backward, [0]
 
     def count(root: Any, seed: Any) -> None:
         nonlocal calls
@@ -169,13 +169,10 @@ def _classify(
 
     artifact.backward = count
     try:
-        with unchanged(x_train=x_train, y_train=y_train, x_test=x_test):
+        with unchanged(x_train=x_train, y_train=y_train, x_test=x_test), _refuse_common_numbers():
             got = artifact.train_classifier(x_train, y_train, x_test, progress)
     finally:
         artifact.backward = own
-    if not torch.equal(torch.get_rng_state(), state):
-        drawn, asked = "its state is another", "a torch.Generator of your own for the weights and the order of images"
-        raise InputError("train_classifier draws from torch's own generator or seeds it", got=drawn, expected=asked)
     labels, losses = pair("train_classifier", got, "labels", "losses")
     found = array("the losses", losses)
     if found.size == 0:
@@ -186,6 +183,19 @@ def _classify(
     if not shown[0]:
         raise InputError("train_classifier shows no progress", got="`progress` is not called", expected="as in `fit`")
     return array("the predicted labels", labels), found.size, calls
+
+
+@contextmanager
+def _refuse_common_numbers() -> Iterator[None]:
+    """Raise `InputError` where torch's own generator has another state afterwards; either way it gets its old one."""
+    with torch.random.fork_rng(devices=()):
+        torch.default_generator.seed()  # no two trainings alike: one that seeds it would end where the last one did
+        state = torch.get_rng_state()
+        yield
+        changed = not torch.equal(torch.get_rng_state(), state)
+    if changed:
+        drawn, asked = "its state is another", "a torch.Generator of your own for the weights and the order of images"
+        raise InputError("train_classifier draws from torch's own generator or seeds it", got=drawn, expected=asked)
 
 
 class _StopTrainingError(BaseException):
