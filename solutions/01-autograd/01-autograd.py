@@ -76,10 +76,11 @@ import torch
 # | `a.tanh()` | $\tanh a$ | $1 - \tanh^2 a$ |
 # | `a.relu()` | $\max(a, 0)$ | $1$ where $a > 0$, else $0$ |
 #
-# Two things to mind. Nothing may overflow where value and slope are finite: `tanh` of 1000 is 1. (Where there is no
-# answer, Python says so, and that is right: `exp` of 1000 raises `OverflowError`, $0^{-1}$ `ZeroDivisionError`.) And a
-# `vjp` should use plain numbers of the forward pass, never the node that it belongs to: node → edge → vjp → node would
-# be a ring, and Python frees a ring late. With scalars nobody notices. With tensors it is the memory you have not got
+# Two things to mind. Nothing may overflow where value and slope are finite: `tanh` of 1000 is 1. Infinities are numbers
+# too: `relu` of $-\infty$ is 0, and a product will not do, since $0\cdot\infty$ is NaN. (Where there is no answer,
+# Python says so, and that is right: `exp` of 1000 raises `OverflowError`, $0^{-1}$ `ZeroDivisionError`.) And a `vjp`
+# should use plain numbers of the forward pass, never the node that it belongs to: node → edge → vjp → node would be a
+# ring, and Python frees a ring late. With scalars nobody notices. With tensors it is the memory you have not got
 # (Task 8).
 #
 # **Size:** about 2 lines each. **Cost:** each edge does a constant amount of work, so a backward pass over the whole
@@ -152,7 +153,7 @@ class Value:
         """max(self, 0), with slope 0 at 0. About 2 lines."""
         ### BEGIN SOLUTION
         slope = 1.0 if self.data > 0 else 0.0
-        return Value(self.data * slope, ((self, lambda g: g * slope),), "relu")
+        return Value(max(self.data, 0.0), ((self, lambda g: g * slope),), "relu")
         ### END SOLUTION
 
     # Everything else is made of those.
@@ -206,7 +207,8 @@ check("value_functions")
 #
 # **2b.** `backward(root, seed)`: add $\partial\,\mathrm{root}/\partial\,\mathrm{node} \cdot \mathrm{seed}$ to every
 # node, by calling `node.accumulate(...)`, with a 0 too. Keep the gradients that are still travelling in a dictionary of
-# this call. If they travelled in `node.grad` itself, a second `backward` would pass the first one's gradients on again.
+# this call: a pass that ended in an error leaves nothing to the next one then, nor a pass within a pass (Task 8). If
+# they travelled in `node.grad` itself, a second `backward` would pass the first one's gradients on again.
 # Use only `edges` and `accumulate`, once for each node: the same lines will then run your tensors in Task 4. Two habits
 # pay off there. Write `a = a + b`, not `a += b`, because `+=` changes an array in place, and somebody else may hold the
 # same array. And take a gradient out (`pop`) once it is passed on: whatever you still hold counts in Task 8.
@@ -484,13 +486,23 @@ def node(data: torch.Tensor, op: str, *edges: tuple[Tensor, Callable]) -> Tensor
 
 
 @contextlib.contextmanager
-def no_grad() -> Iterator[None]:
-    """Compute without remembering."""
-    before, Tensor.recording = Tensor.recording, False
+def set_grad_enabled(mode: bool) -> Iterator[None]:
+    """Remember what is computed, or do not; afterwards as before."""
+    before, Tensor.recording = Tensor.recording, mode
     try:
         yield
     finally:
         Tensor.recording = before
+
+
+def no_grad() -> contextlib.AbstractContextManager[None]:
+    """Compute without remembering."""
+    return set_grad_enabled(False)
+
+
+def enable_grad() -> contextlib.AbstractContextManager[None]:
+    """Remember what is computed, inside `no_grad()` too."""
+    return set_grad_enabled(True)
 
 
 def add(x: Tensor, y: Tensor) -> Tensor:
@@ -512,10 +524,12 @@ def permute(x: Tensor, axes: Sequence[int]) -> Tensor:
 
 
 # %% [markdown]
-# **Write** `mul`, `exp`, `log`, `tanh`, `relu` and `matmul`. Each returns `node(result, name, (operand, vjp), …)`
-# like the examples above: one pair after the other, and no tuple around them. `x.data` and `g` are `torch.Tensor`s, and
+# **Write** `mul`, `exp`, `log`, `tanh`, `relu` and `matmul`. Each returns `node(result, name, (operand, vjp), …)` like
+# the examples above: one pair after the other, and no tuple around them. `x.data` and `g` are `torch.Tensor`s, and
 # again no vjp may use the node that it belongs to. Results and gradients keep the dtype of what they are made from,
-# half and double precision too.
+# half and double precision too. Values are those of mathematics at infinities too: `relu` of $-\infty$ is 0, as for a
+# `Value`, `log` of 0 is $-\infty$ and of a negative number NaN, as torch has them. And an array need not lie in one
+# piece of memory: it may be a transpose.
 #
 # For `matmul`, with $Z = XY$ and
 # $G = \partial L/\partial Z$,
@@ -675,7 +689,8 @@ check("tensor_index")
 # It is bounded, and it needs no logarithm and no division by a probability that may have become 0.
 #
 # **Write** `cross_entropy(logits, labels)`: the *mean* loss over a batch, as one `node`. Its vjp runs once for each
-# backward pass, so it must leave what it reads as it was.
+# backward pass, so it must leave what it reads as it was. A logit of $-\infty$ rules a class out, which is then no
+# example's label: $p$ is 0, and nothing is NaN.
 #
 # **Size:** about 8 lines. **Cost:** a few FLOPs per logit, and $4BC$ bytes of float32 probabilities kept for the
 # backward pass. With a vocabulary of 100,000 that is often the largest array of a whole training step.
@@ -686,7 +701,7 @@ check("tensor_index")
 def cross_entropy(logits: Tensor, labels: torch.Tensor) -> Tensor:
     """Mean of −log softmax(logits)[label] over the batch.
 
-    logits (B, C) floats of any size; labels (B,) int64 in 0..C−1. Returns a single number. About 8 lines.
+    logits (B, C) floats of any size, −∞ too; labels (B,) int64 in 0..C−1. Returns a single number. About 8 lines.
     """
     ### BEGIN SOLUTION
     rows = torch.arange(len(labels), device=logits.device)
@@ -712,18 +727,21 @@ check("cross_entropy")
 #
 # The engine is complete. A layer and a batch loop are given; the four ideas that make it learn are yours.
 #
-# - `MLP.__call__`: apply the layers in turn, with `relu` after each but the last (its outputs are logits).
+# - `MLP.__call__`: apply the layers in turn, with `relu` after each but the last (its outputs are logits). A layer may
+#   stand in the list twice, and the list stays as it is, also where a layer raises.
 # - `SGD.step`: with momentum $\mu$ and learning rate $\eta$, for each parameter, $v \leftarrow \mu v + \nabla$ and
-#   $\theta \leftarrow \theta - \eta v$, with $v = 0$ at first. Work on `p.data`: an update is no part of the graph.
-#   A parameter whose `grad` is `None` stays as it is.
+#   $\theta \leftarrow \theta - \eta v$, with $v = 0$ at first. Between steps, $\mu$ and $\eta$ may change, and $v$ is
+#   kept where $\mu = 0$ too (PyTorch's own forgets it then). Work on `p.data`: an update is no part of the graph. A
+#   parameter whose `grad` is `None` stays as it is.
 # - `train_step`: clear the old gradients (they add up!) by `optimiser.zero_grad()`, loss, backward, step. The model may
-#   be any function of a `Tensor`. Images and labels come as plain `torch.Tensor`s; the model wants `Tensor(x)`. Return
-#   the loss as a plain number.
+#   be any function of a `Tensor`, and runs once. Images and labels come as plain `torch.Tensor`s; the model wants
+#   `Tensor(x)`. Return the loss as a plain number.
 # - `train_classifier`: choose widths, learning rate, batch size and epochs; `fit`, with a `torch.Generator` of fixed
-#   seed, from which the first weights come too, and the given `progress`; return the most likely class for each test
-#   image, whatever others come with it, and the losses. Leave the images as they are. Aim: at least 95 % on images that
-#   the training has not seen. One test of 360 images may be unlucky: the check asks for 91.6 % of them, three standard
-#   errors less. A few seconds of training are enough.
+#   seed, from which the first weights come too (torch's own is everybody's: leave it alone), and the given `progress`;
+#   return the most likely class for each test image, whatever others come with it, and the losses. Leave the images as
+#   they are. Not every class need be among the training images. Aim: at least 95 % on images that the training has not
+#   seen. One test of 360 images may be unlucky: the check asks for 91.6 % of them, three standard errors less. A few
+#   seconds of training are enough.
 #
 # **Size:** about 4, 4, 5 and 6 lines.
 
@@ -960,10 +978,11 @@ show(figure, alt="Time of a training step and its bound against the batch size",
 # **8b. Checkpoint.** Forget the inside of a segment in the forward pass, and run the segment once more when the
 # gradient arrives: `checkpoint(fn, x)` returns `fn(x)`, computed without a graph, with a single edge to `x`. Its vjp
 # runs `fn` again *with* a graph, on an input of its own, sends `g` backward through it, and hands on the gradient of
-# that input. Weights that `fn` uses get their gradients on the way, as always. Inside `no_grad()` it keeps no edge, as
-# every other operation: a checkpoint within a checkpoint is to forget too. And where `fn` raises, the engine is to
-# record again afterwards. One trap, known from real frameworks: if `x` is the data and wants no gradient, `node` would
-# drop the only edge and the weights would learn nothing.
+# that input, or zeros where `fn` stops it (by `detach`). Weights that `fn` uses get their gradients on the way, as
+# always. Inside `no_grad()` it keeps no edge, as every other operation: a checkpoint within a checkpoint is to forget
+# too. `backward` may be called in there as well: the second run records all the same, with `enable_grad()`. And where
+# `fn` raises, in either run, the engine is to record afterwards if it did before. One trap, known from real frameworks:
+# if `x` is the data and wants no gradient, `node` would drop the only edge and the weights would learn nothing.
 #
 # **8c. How many segments?** With $k$ segments of at most $\lceil n/k\rceil$ layers, the worst moment holds $k$ segment
 # outputs and the graph of one whole segment. Write `predict_checkpointed_bytes` (gradients in flight not counted), and
@@ -972,7 +991,8 @@ show(figure, alt="Time of a training step and its bound against the batch size",
 #
 # **8d.** `checkpoint_sequential`: cut the layers into at most $k$ pieces of at most $\lceil n/k\rceil$ layers and
 # checkpoint each, the last one too (PyTorch's own runs that one plainly: whatever is computed afterwards finds its
-# graph still held). The list of layers is the caller's: leave it as it is.
+# graph still held). The list of layers is the caller's: leave it as it is, and do not count on it later, since the
+# caller may empty it before the backward pass.
 #
 # **Size:** about 1, 10, 2, 1 and 5 lines. **Cost:** one extra forward pass: 4 instead of 3 units of work, so about a
 # third more time.
@@ -1006,8 +1026,10 @@ def checkpoint(fn: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
     def vjp(g: torch.Tensor) -> torch.Tensor:
         again = Tensor(x.data, requires_grad=True)
-        backward(fn(again), g)
-        return again.grad
+        with enable_grad():
+            result = fn(again)
+        backward(result, g)
+        return torch.zeros_like(x.data) if again.grad is None else again.grad
 
     return node(value, "checkpoint", (anchor, vjp))
     ### END SOLUTION

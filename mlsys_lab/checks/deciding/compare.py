@@ -102,8 +102,8 @@ def _all_near(got: np.ndarray, want: np.ndarray, scale: float, least: float) -> 
     flat = np.asarray(want, np.float64).ravel()
     with np.errstate(over="ignore", invalid="ignore"):
         size = math.sqrt(np.dot(flat, flat) / flat.size)
-        if not math.isfinite(size):
-            return False
+        if not math.isfinite(size) or (size == 0.0 and flat.any()):
+            return False  # squares that overflow or vanish: `_too_far` has the size of these
         error, allowed = np.abs(got.ravel() - flat), np.abs(flat)
     allowed += max(size, least) or 1.0
     allowed *= scale * tolerance(want.dtype)
@@ -119,8 +119,10 @@ def _note_share(error: np.ndarray, allowed: np.ndarray) -> None:
 def _too_far(got: np.ndarray, want: np.ndarray, scale: float, least: float) -> np.ndarray:
     wide_got, wide = got.astype(np.float64), want.astype(np.float64)
     finite = np.isfinite(wide)
-    size = float(np.sqrt(np.mean(np.square(wide[finite])))) if finite.any() else 0.0
-    allowed = scale * tolerance(want.dtype) * (np.abs(np.where(finite, wide, 0.0)) + (max(size, least) or 1.0))
+    largest = float(np.abs(wide[finite]).max(initial=0.0))
+    size = largest * float(np.sqrt(np.mean(np.square(wide[finite] / largest)))) if largest else 0.0
+    share = scale * tolerance(want.dtype)  # of each, since the sum of two of the largest floats would be infinite
+    allowed = share * np.abs(np.where(finite, wide, 0.0)) + share * (max(size, least) or 1.0)
     both = finite & np.isfinite(wide_got)
     error = np.abs(np.subtract(wide_got, wide, where=both, out=np.zeros(wide.shape)))
     # `not <=` rather than `>`: an expected NaN, a slip of the oracle, never passes either.

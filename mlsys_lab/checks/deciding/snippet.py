@@ -34,7 +34,7 @@ def _names_in(code: str) -> set[str]:
 def write_input(name: str, array: np.ndarray) -> str:
     """An input as code: a number of Python, or a torch.Tensor of its dtype, written out where it is small."""
     if not array.ndim:
-        return repr(array.item())
+        return re.sub("-?inf|nan", r'float("\g<0>")', repr(array.item()))
     if not _is_few(array):
         return f'torch.from_numpy(given["{name}"])'
     return f"torch.tensor({_write_nested(array)}, dtype=torch.{array.dtype})"

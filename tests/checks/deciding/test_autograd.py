@@ -15,17 +15,20 @@ from mlsys_lab.checks.deciding.autograd.training import sgd_after
 from mlsys_lab.checks.deciding.compare import close
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
-def test_the_sum_for_sgd_is_what_torch_optim_does(momentum: float) -> None:
+@pytest.mark.parametrize(
+    "momenta", [np.zeros(7), np.full(7, 0.9), np.linspace(0.1, 0.9, 7)], ids=["0", "0.9", "rising"]
+)
+def test_the_sum_for_sgd_is_what_torch_optim_does(momenta: np.ndarray) -> None:
     rng = np.random.default_rng(0)
     start, grads = rng.standard_normal((3, 4)), rng.standard_normal((7, 3, 4))
     p = leaf(start)
     rates = 0.05 * 0.7 ** np.arange(7)
-    optimiser = torch.optim.SGD([p], lr=0.05, momentum=momentum)
-    for grad, optimiser.param_groups[0]["lr"] in zip(grads, rates, strict=True):
+    optimiser = torch.optim.SGD([p], lr=0.05)
+    for grad, lr, momentum in zip(grads, rates, momenta, strict=True):
+        optimiser.param_groups[0] |= {"lr": lr, "momentum": momentum}
         p.grad = torch.from_numpy(grad)
         optimiser.step()
-    assert close({"p": sgd_after(start, grads, rates, momentum)}, {"p": p.detach().numpy()}) is None
+    assert close({"p": sgd_after(start, grads, rates, momenta)}, {"p": p.detach().numpy()}) is None
 
 
 @pytest.mark.parametrize("found", [True, False])

@@ -72,6 +72,14 @@ def test_small_gradients_are_not_taken_for_zero() -> None:
     assert close({"g": want.copy()}, {"g": want}) is None
 
 
+@pytest.mark.parametrize("size", [1e-200, 1e308])
+def test_values_whose_squares_leave_the_range_of_floats_have_a_size_too(size: float) -> None:
+    want = {"x": np.array([1.0, -0.5]) * size}
+    assert close({"x": want["x"] * (1 + 1e-12)}, want) is None
+    for wrong in (np.zeros(2), want["x"] * (1 - 1e-6)):
+        assert close({"x": wrong}, want) is not None
+
+
 def test_expected_zeros_allow_rounding_only() -> None:
     zeros = np.zeros(3)
     assert close({"g": zeros + 1e-12}, {"g": zeros}) is None

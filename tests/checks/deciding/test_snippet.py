@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from mlsys_lab.checks.deciding.snippet import write_input
@@ -13,3 +14,8 @@ def test_infinities_and_nan_are_written_by_names_that_a_notebook_knows() -> None
     written = write_input("x", array)
     assert written == "torch.tensor([[1.5, -torch.inf], [torch.nan, torch.inf]], dtype=torch.float32)"
     np.testing.assert_array_equal(eval(written, {"torch": torch}).numpy(), array)
+
+
+@pytest.mark.parametrize("number", [-np.inf, np.inf, np.nan, -2.5, True])
+def test_a_number_alone_is_written_so_that_python_reads_it(number: float) -> None:
+    np.testing.assert_equal(eval(write_input("x", np.array(number))), number)

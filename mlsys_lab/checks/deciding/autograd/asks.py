@@ -4,6 +4,10 @@ ARITHMETIC = """\
 def shares(result):
     return [sum(vjp(one) for operand, vjp in result.edges if operand is to) for to in (a, b) for one in g.tolist()]
 
+try:
+    print("0 to the power of −1:", (Value(0.0) ** -1).data)
+except ArithmeticError as error:
+    print("0 to the power of −1:", error)
 a, b = Value(x), Value(y)
 [(result.data, *shares(result)) for result in (a * b, a * a, 3 * a, a**p)]"""
 FUNCTIONS = """\
@@ -24,6 +28,14 @@ a, b = Value(x), Value(y)
 product = a * b
 first = ((product + 1.0) * 0.5).tanh() * product + a * a + product
 results = first, first * 0.5 + b * a
+if fails:
+    stuck = Value(0.0, ((b, lambda g: 1 / 0),))
+    try:
+        backward(Value(0.0, ((first, lambda g: g), (a, lambda g: g), (stuck, lambda g: g))), 1.0)
+    except ZeroDivisionError:
+        pass
+    for node in (a, b, product, first):
+        node.grad = 0.0
 for which in calls.tolist():
     backward(results[which], seed)
 a.grad, b.grad, product.grad, first.grad"""
@@ -47,7 +59,7 @@ ELEMENTWISE = (
     BY_COLUMN
     + """\
 def gradients(f, g):
-    a, b = Tensor(x, requires_grad=True), Tensor(y, requires_grad=True)
+    a, b = (Tensor(by_column(array) if transposed else array, requires_grad=True) for array in (x, y))
     result = f(a, b)
     arriving = by_column(torch.as_tensor(g, dtype=result.dtype))
     backward(result, arriving)
@@ -55,6 +67,13 @@ def gradients(f, g):
     backward(result, 2 * arriving)  # what the first pass kept would be of no use
     return result.data, *grads, a.grad
 
+def at_infinity(z):
+    return z.relu() + z.exp() + z.tanh()
+
+def permute(x):
+    return x.permute(*range(x.ndim))
+
+print("log of 0 and of −1:", Tensor([0.0, -1.0]).log().data)
 single = Tensor(x).dtype == torch.float32
 far, small, large = (70.0, 1e-32, 2.5e38) if single else (300.0, 1e-200, 1.25e308)
 {
@@ -62,32 +81,39 @@ far, small, large = (70.0, 1e-32, 2.5e38) if single else (300.0, 1e-200, 1.25e30
     "(x * x).exp()": gradients(lambda x, y: (x * x * 0.5).exp(), g1),
     "((x * x + 1) * small).log()": gradients(lambda x, y: ((x * x + 1.0) * small).log(), g1),
     "(x * 0 + far).exp()": gradients(lambda x, y: (x * 0.0 + far).exp(), g1),
+    "(x - far).exp()": gradients(lambda x, y: (x - far).exp(), g1),
     "x.tanh()": gradients(lambda x, y: x.tanh(), g1),
     "(x * 4000).tanh()": gradients(lambda x, y: (x * 4000.0).tanh(), g1),
     "x.relu()": gradients(lambda x, y: x.relu(), g1),
     "(x.tanh() * large).relu() * (10 / large)": gradients(lambda x, y: (x.tanh() * large).relu() * (10 / large), g1),
+    "z.relu() + z.exp() + z.tanh(), z = x * 0 - inf": gradients(lambda x, y: at_infinity(x * 0.0 - math.inf), g1),
     "(x + y) + y * y": gradients(lambda x, y: (x + y) + y * y, g2),
     "y * y + (x + y)": gradients(lambda x, y: y * y + (x + y), g2),
+    "x.permute(0, …) + x * y": gradients(lambda x, y: permute(x) + x * y, g2),
+    "x * y + x.permute(0, …)": gradients(lambda x, y: x * y + permute(x), g2),
 }"""
 )
-MATMUL = """\
+MATMUL = (
+    BY_COLUMN
+    + """\
 from torch.utils.flop_counter import FlopCounterMode
 
-a, b = Tensor(x, requires_grad=True), Tensor(y, requires_grad=True)
+a, b = (Tensor(by_column(array) if transposed else array, requires_grad=True) for array in (x, y))
 result = a @ b
 with FlopCounterMode(display=False) as counter:
     backward(result, g)
 grads = a.grad, b.grad
 backward(result, 2 * g)
 result.data, *grads, a.grad, b.grad, counter.get_total_flops()"""
+)
 
 SUMS = (
     BY_COLUMN
     + """\
 def gradient(f, g):
-    a = Tensor(x, requires_grad=True)
+    a = Tensor(by_column(x) if transposed else x, requires_grad=True)
     result = f(a)
-    backward(result, by_column(torch.as_tensor(g, dtype=x.dtype)))
+    backward(result, by_column(torch.as_tensor(g, dtype=result.dtype)))
     return result.data, a.grad
 
 axis = tuple(axes.tolist()) if is_tuple else axes.tolist()[0] if len(axes) else None
@@ -141,6 +167,12 @@ for i, layer in enumerate(model.layers):
 FORWARD_AND_BACK = (
     MODEL
     + """\
+if tied:
+    model.layers[-1] = model.layers[0]
+try:
+    model(Tensor(torch.zeros(1, widths[0] + 1)))
+except Exception as error:
+    print("too wide a batch:", error)
 logits = model(Tensor(x))
 backward(logits, g)
 logits.data, [(layer.weight.grad, layer.bias.grad) for layer in model.layers]"""
@@ -148,10 +180,10 @@ logits.data, [(layer.weight.grad, layer.bias.grad) for layer in model.layers]"""
 SGD = """\
 a, b = Tensor(p, requires_grad=True), Tensor(q, requires_grad=True)
 idle = Tensor(q, requires_grad=True)
-optimiser = SGD([idle, b, a], lr=rates[0].item(), momentum=momentum)
+optimiser = SGD(iter([idle, b, a]), lr=rates[0].item(), momentum=momenta[0].item())
 for i, rate in enumerate(rates.tolist()):
     if i > 0:
-        optimiser.lr = rate
+        optimiser.lr, optimiser.momentum = rate, momenta[i].item()
     if not kept[i]:
         a.grad = torch.from_numpy(given["gradients of p"][i])
     b.grad = None if given["q rests"][i] else torch.from_numpy(given["gradients of q"][i])
@@ -160,7 +192,7 @@ a.data, b.data, idle.data"""
 TRAIN_STEP = (
     MODEL
     + """\
-offset = Tensor(torch.zeros(widths[-1]), requires_grad=True)
+offset = Tensor(torch.zeros(widths[-1], dtype=x.dtype), requires_grad=True)
 parameters = [*model.parameters(), offset]
 for parameter in parameters:
     parameter.grad = torch.ones_like(parameter.data)  # of an earlier pass
@@ -186,13 +218,27 @@ if raises:
         checkpoint(lambda h: 1 / 0, a)
     except ZeroDivisionError:
         pass
+    runs = iter((lambda h: h * 2.0, lambda h: 1 / 0))
+    once = checkpoint(lambda h: next(runs)(h), a)
+    with no_grad():
+        try:
+            backward(once, g)
+        except ZeroDivisionError:
+            pass
+        print("recorded inside no_grad():", bool((b + b).edges))
 result = checkpoint(twice, a) if nested else twice(a)
+if stops:
+    result = result + checkpoint(lambda h: h.detach() @ b, a) @ c
 for _ in range(backwards):
-    backward(result, g)
+    with set_grad_enabled(not quiet):
+        backward(result, g)
+        print("recorded:", bool((b + b).edges))
 result.data, a.grad, b.grad, c.grad"""
 DEEP_STACK = """\
 parts = [(Tensor(w, requires_grad=True), Tensor(b, requires_grad=True)) for w, b in zip(weights, biases)]
 stack = [lambda h, w=w, b=b: (h @ w + b).tanh() for w, b in parts]
-result = checkpoint_sequential(stack, Tensor(x, requires_grad=True), segments)
+result = checkpoint_sequential(tuple(stack) if as_tuple else stack, Tensor(x, requires_grad=True), segments)
+if segments > 1:
+    stack.clear()
 backward(result, g)
 result.data[::1000], parts[0][0].grad"""

@@ -32,6 +32,7 @@ def _sizes(rng: np.random.Generator, case: Case) -> Arrays:
         "width": rng.integers(most // 500, most, ()),
         "layers": rng.choice(tied),
         "segments": rng.integers(1, low + 1, ()),
+        "double": np.array(case.params.get("double", False)),
     }
 
 
@@ -78,7 +79,7 @@ def _checkpoint_inputs(rng: np.random.Generator, case: Case) -> Arrays:
         "x_wants": np.array(case.params.get("x_wants", True)),
         "turns": rng.uniform(0.5, 1.5, 16),
         "backwards": np.array(case.params.get("backwards", 1)),
-        **{name: np.array(case.params.get(name, False)) for name in ("nested", "branches", "raises")},
+        **{name: np.array(case.params.get(name, False)) for name in ("nested", "branches", "raises", "stops", "quiet")},
     }
 
 
@@ -107,8 +108,14 @@ def _checkpoint_expect(arrays: Arrays) -> Arrays:
         further = gradients(run(x), (x, w, v), answer(back[0], float))
         shares = (further[0], back[1] + further[1], back[2] + further[2])
         total = [sofar + answer(share, float) for sofar, share in zip(total, shares, strict=True)]
+    if arrays["stops"]:
+        stopped = (leaf(arrays["x"]) @ w) @ v
+        result = result + stopped
+        back = gradients(stopped, (x, w, v), backwards * arrays["g"])
+        total = [sofar + answer(share, float) for sofar, share in zip(total, back, strict=True)]
     expected = {"calls of fn": np.array((forward, forward + runs * backwards)), "result": answer(result, float)}
     expected["runs of fn that were recorded before any backward pass"] = np.array(0)
+    expected[calls.RECORDED] = np.array(False)
     names = ("x.grad", "w.grad", "v.grad") if arrays["x_wants"] else ("", "w.grad", "v.grad")
     return expected | {name: grad for name, grad in zip(names, total, strict=True) if name}
 
@@ -127,6 +134,7 @@ def _memory_inputs(rng: np.random.Generator, case: Case) -> Arrays:
         "biases": (0.1 * rng.standard_normal((LAYERS, WIDTH))).astype(np.float32),
         "g": (rng.standard_normal((batch, WIDTH)) / batch).astype(np.float32),
         "segments": np.array(case.params["segments"]),
+        "as_tuple": np.array(case.params.get("tuple", False)),
     }
 
 
@@ -140,7 +148,8 @@ def _memory_expect(arrays: Arrays) -> Arrays:
     grad_w, grad_b = gradients(out, (weights, biases), g)
     segments = int(arrays["segments"])
     return {
-        "pieces": np.array(segments),
+        "segments": np.array(segments),
+        "pieces": np.array(min(segments, LAYERS)),
         "longest piece": np.array(-(-LAYERS // segments)),
         "result": np.tile(answer(out, np.float32), (COPIES, 1))[::1000],
         "gradient of the first weight": answer(grad_w[0], np.float32),
@@ -158,6 +167,8 @@ def _memory_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
         return Mismatch("layers are recorded before any backward pass", f"{recorded} layers", asked)
     if (left := int(got.pop("layers left in the list"))) != LAYERS:
         return Mismatch("the list of layers is changed", f"{left} layers are left", f"all {LAYERS}")
+    if (made := int(got.pop("checkpoints"))) > (asked_for := int(expected.pop("segments"))):
+        return Mismatch("there are too many pieces", f"{made} calls of checkpoint", f"at most {asked_for}")
     counts = {name: (int(got.pop(name)), int(expected.pop(name))) for name in ("pieces", "longest piece")}
     if mismatch := close(got, expected, scale=20):
         return mismatch
@@ -176,7 +187,9 @@ CHECKS = (
             Case("one layer", {"layers": (1, 2)}),
             Case("a few layers", {"layers": (2, 20)}),
             Case("many layers, large and wide", {"layers": (100, 300), "most": 10_000_000}),
-            Case("many layers", {"layers": (100, 300)}, hidden=True),
+            Case(
+                "many layers, double precision for torch's default", {"layers": (100, 300), "double": True}, hidden=True
+            ),
         ),
         inputs=_sizes,
         run=calls.graph_bytes,
@@ -196,7 +209,9 @@ CHECKS = (
             Case("data that wants no gradient", {"x_wants": False}),
             Case("two backward passes", {"backwards": 2}),
             Case("a checkpoint within a checkpoint", {"nested": True}),
-            Case("after a function that raised", {"raises": True}),
+            Case("after functions that raised", {"raises": True}),
+            Case("a backward pass inside no_grad", {"quiet": True}),
+            Case("with one that stops the gradient", {"stops": True}),
             Case("two branches of data that wants no gradient", {"branches": True, "x_wants": False}),
             Case("the same on data, twice", {"nested": True, "x_wants": False, "backwards": 2}, hidden=True),
         ),
@@ -209,7 +224,8 @@ CHECKS = (
         hint="In the vjp: a fresh input on x.data that requires a gradient, fn on it, backward(…, g), and return "
         "that input's gradient. If weights get none when x is data, the only edge was dropped: let it lead to "
         "a tensor that wants one. And return node(…), which keeps no edge inside no_grad(). `with no_grad():` records "
-        "again behind it, also where fn raises.",
+        "again behind it, also where fn raises; `with enable_grad():` in the vjp records where `backward` runs inside "
+        "no_grad(). Where fn stops the gradient, that input's grad is None: give zeros like x.",
         uses=("Tensor", "backward", "no_grad", "checkpoint"),
     ),
     Check(
@@ -220,9 +236,12 @@ CHECKS = (
             Case("a few layers", {"layers": (6, 20)}),
             Case("one layer", {"layers": (1, 2)}),
             Case("two numbers of segments are equally good", {"layers": (6, 60), "tied": True}),
-            Case("many layers, large and wide", {"layers": (100, 200), "most": 10_000_000}),
+            Case("thousands of layers, large and wide", {"layers": (2000, 4000), "most": 10_000_000}),
             Case("two layers", {"layers": (2, 3)}, hidden=True),
-            Case("many layers", {"layers": (100, 200)}, hidden=True),
+            Case(
+                "many layers, double precision for torch's default", {"layers": (100, 200), "double": True}, hidden=True
+            ),
+            Case("tens of thousands of layers", {"layers": (50_000, 60_000)}, hidden=True),
         ),
         inputs=_sizes,
         run=calls.checkpointed_bytes,
@@ -241,8 +260,12 @@ CHECKS = (
         cases=(
             Case("12 segments", {"segments": 12, "batch": BATCH}),
             Case("8 segments, the last one short; a small batch", {"segments": 8, "batch": BATCH // 8}),
-            Case("a segment for each layer; a small batch", {"segments": LAYERS, "batch": BATCH // 8}),
+            Case(
+                "a segment for each layer, in a tuple; a small batch",
+                {"segments": LAYERS, "batch": BATCH // 8, "tuple": True},
+            ),
             Case("one segment; a tiny batch", {"segments": 1, "batch": BATCH // 64}),
+            Case("more segments than layers; a tiny batch", {"segments": 50, "batch": BATCH // 64}, hidden=True),
             Case("7 segments; a small batch", {"segments": 7, "batch": BATCH // 8}, hidden=True),
         ),
         inputs=_memory_inputs,
@@ -251,9 +274,10 @@ CHECKS = (
         expect=_memory_expect,
         compare=_memory_compare,
         pointer="How often does a layer run, and who still holds the results of its first run?",
-        hint="Each layer runs twice, no more. A function made in a loop must keep its own part: lambda h, "
-        "part=part: … No vjp may hold on to the first run: compute it under no_grad(). And memory that is never "
-        "freed points to a vjp that uses its own node, say `out.data` in tanh: keep the array instead (Task 1).",
+        hint="Each layer runs twice, no more. A function made in a loop must keep its own part of the layers, cut "
+        "before it runs: lambda h, part=part: … No vjp may hold on to the first run: compute it under no_grad(). And "
+        "memory that is never freed points to a vjp that uses its own node, say `out.data` in tanh: keep the array "
+        "instead (Task 1).",
         uses=("Tensor", "backward", "no_grad", "run_layers", "checkpoint", "checkpoint_sequential"),
         time_limit_s=60,
         memory_bytes=BUDGET_BYTES,

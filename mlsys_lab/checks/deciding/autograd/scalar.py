@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 
@@ -44,7 +46,7 @@ def _arithmetic_expect(arrays: Arrays) -> Arrays:
         expected[name] = answer(result, float)
         expected[f"share of x in {name}"] = arrays["g"] * slope_x
         expected[f"share of y in {name}"] = arrays["g"] * slope_y
-    return expected
+    return expected | {calls.INVERSE: np.array(False)}
 
 
 # --- value_functions ------------------------------------------------------------------------------------------------
@@ -52,7 +54,7 @@ def _arithmetic_expect(arrays: Arrays) -> Arrays:
 
 def _functions_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     low, high = case.params["x"]
-    return {"x": rng.uniform(low, high, ()), "g": _arriving(rng)}
+    return {"x": np.array(low) if low == high else rng.uniform(low, high, ()), "g": _arriving(rng)}
 
 
 def _functions_expect(arrays: Arrays) -> Arrays:
@@ -114,6 +116,7 @@ def _reuse_inputs(rng: np.random.Generator, case: Case) -> Arrays:
         "y": rng.uniform(-1.5, 1.5, ()),
         "seed": np.array(case.params.get("seed", 1.0)),
         "calls": np.array(case.params["calls"], dtype=np.int64),
+        "fails": np.array(case.params.get("fails", False)),
     }
 
 
@@ -140,6 +143,9 @@ def _deep_expect(arrays: Arrays) -> Arrays:
     return {"result": np.asarray(arrays["x"] * slope), "x.grad": np.asarray(slope)}
 
 
+FIBONACCI = ((-1, -1), (-1, -1), *((i, i + 1) for i in range(60)))
+"""Two inputs and sixty sums, each of the two before it: about as many ways lead back as the golden ratio has at 60."""
+
 CHECKS = (
     Check(
         name="value_arithmetic",
@@ -153,6 +159,9 @@ CHECKS = (
             Case("zero to the power of one", {"x": (0.0, 0.0), "p": (1,)}),
             Case("fractional powers", {"x": (0.1, 4.0), "p": (1.5, -0.5, 0.25)}, hidden=True),
             Case("first power", {"x": (-2.0, 2.0), "p": (1,)}, hidden=True),
+            Case(
+                "a power that underflows, and a slope that does not", {"x": (1e-220, 1e-217), "p": (1.5,)}, hidden=True
+            ),
         ),
         inputs=_arithmetic_inputs,
         run=calls.arithmetic,
@@ -174,7 +183,11 @@ CHECKS = (
             Case("exactly zero", {"x": (0.0, 0.0)}),
             Case("where tanh is nearly flat", {"x": (6.5, 7.5)}),
             Case("far out, where tanh is flat", {"x": (900.0, 1000.0)}),
+            Case("minus infinity", {"x": (-math.inf, -math.inf)}),
+            Case("where cosh is finite and its square is not", {"x": (400.0, 650.0)}),
             Case("far out on the other side", {"x": (-1000.0, -900.0)}, hidden=True),
+            Case("among the largest numbers", {"x": (1e308, 1.7e308)}, hidden=True),
+            Case("infinity", {"x": (math.inf, math.inf)}, hidden=True),
         ),
         inputs=_functions_inputs,
         run=calls.functions,
@@ -183,7 +196,8 @@ CHECKS = (
         compare=close,
         pointer="Hold each slope against the derivative on paper, also at 0 and far out.",
         hint="math.tanh and math.exp do not overflow where the answer is finite. Slopes: e^a, 1 − tanh²(a), and 1 "
-        "for a > 0, else 0. Edges are a tuple of pairs, with one operand too: ((self, vjp),).",
+        "for a > 0, else 0; relu by max, since −∞ · 0 is NaN. Edges are a tuple of pairs, with one operand too: "
+        "((self, vjp),).",
         uses=("Value",),
     ),
     Check(
@@ -196,6 +210,7 @@ CHECKS = (
             Case("a diamond", {"operands": ((-1, -1), (0, 0), (0, 1), (1, 2), (0, 3))}),
             Case("a node that the root does not need", {"operands": ((-1, -1), (0, 0), (0, 1), (1, 1))}),
             Case("a random graph of 40 nodes", {"n": 40}),
+            Case("sixty sums, each of the two before it", {"operands": FIBONACCI}),
             Case("a random graph of 300 nodes", {"n": 300}, hidden=True),
         ),
         inputs=_order_inputs,
@@ -218,6 +233,7 @@ CHECKS = (
             Case("two results of one graph", {"calls": (0, 1)}),
             Case("seed 2.5", {"calls": (0,), "seed": 2.5}),
             Case("seed 0", {"calls": (0,), "seed": 0.0}),
+            Case("after a pass that ended in an error", {"calls": (0,), "fails": True}),
             Case("three passes", {"calls": (1, 0, 1)}, hidden=True),
         ),
         inputs=_reuse_inputs,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 
 from mlsys_lab.checks.deciding.autograd import asks
 from mlsys_lab.checks.deciding.autograd.oracle import answer, gradients, leaf
-from mlsys_lab.checks.deciding.autograd.tensor import F32, F64, draw, draw_positive
+from mlsys_lab.checks.deciding.autograd.tensor import F16, F32, F64, draw, draw_positive
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.learner.autograd import shapes as calls
 from mlsys_lab.checks.learner.autograd.engine import AGAIN
@@ -26,10 +27,11 @@ def _sum_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     return {
         "x": draw_positive(rng, shape, dtype),
         "g": draw(rng, summed, dtype),
-        "g2": draw(rng, (shape[-1], int(np.prod(shape[:-1]))), dtype),
+        "g2": draw(rng, (math.prod(shape[-1:]), math.prod(shape[:-1])), dtype),
         "axes": np.array(axes, dtype=np.int64),
         "is_tuple": np.array(isinstance(axis, tuple)),
         "keepdims": np.array(keepdims),
+        "transposed": np.array(case.params.get("transposed", False)),
     }
 
 
@@ -55,12 +57,11 @@ def _sum_expect(arrays: Arrays) -> Arrays:
 
 def _index_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     dtype, count = case.params.get("dtype", F32), case.params["count"]
-    most = case.params.get("from", 5)
+    most, shape = case.params.get("from", 5), (5, case.params.get("width", 3))
     rows = rng.integers(-most, most, count)
-    shapes = {name: np.empty((5, 3))[_numpy_key(key(torch.from_numpy(rows)))].shape for name, key in calls.KEYS.items()}
-    return {"x": draw(rng, (5, 3), dtype), "rows": rows} | {
-        f"g of {name}": draw(rng, shape, dtype) for name, shape in shapes.items()
-    }
+    shapes = {name: np.empty(shape)[_numpy_key(key(torch.from_numpy(rows)))].shape for name, key in calls.KEYS.items()}
+    arrays = {"x": draw(rng, shape, dtype), "rows": rows, "transposed": np.array(case.params.get("transposed", False))}
+    return arrays | {f"g of {name}": draw(rng, picked, dtype) for name, picked in shapes.items()}
 
 
 def _numpy_key(key: Any) -> Any:
@@ -88,10 +89,16 @@ def _index_expect(arrays: Arrays) -> Arrays:
 def _loss_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     batch, classes = case.params["shape"]
     dtype, size, shift = case.params.get("dtype", F32), case.params.get("size", 1.0), case.params.get("shift", 0.0)
+    logits, labels = draw(rng, (batch, classes), F64) * size + shift, rng.integers(0, classes, batch)
+    if case.params.get("certain"):
+        logits[np.arange(batch), labels] = 0.0
+    if case.params.get("ruled_out"):
+        logits[(rng.random(logits.shape) < 0.5) & (np.arange(classes) != labels[:, None])] = -np.inf
     return {
-        "logits": (draw(rng, (batch, classes), F64) * size + shift).astype(dtype),
-        "labels": rng.integers(0, classes, batch),
+        "logits": logits.astype(dtype),
+        "labels": labels,
         "g": np.asarray(rng.uniform(0.5, 2.0)).astype(dtype),
+        "transposed": np.array(case.params.get("transposed", False)),
     }
 
 
@@ -113,9 +120,11 @@ CHECKS = (
             Case("everything", {"axis": None, "dtype": F64}),
             Case("the first axis", {"axis": 0}),
             Case("the last axis, kept", {"axis": -1, "keepdims": True}),
-            Case("an axis in the middle", {"axis": 1}),
+            Case("an axis in the middle, from a transpose", {"axis": 1, "transposed": True}),
             Case("two axes", {"axis": (0, 2)}),
             Case("the first axis, kept", {"axis": 0, "keepdims": True}),
+            Case("a single number", {"axis": None, "shape": ()}),
+            Case("half precision", {"axis": (0, 2), "dtype": F16}),
             Case("everything, kept", {"axis": None, "keepdims": True}, hidden=True),
             Case("two axes in falling order", {"axis": (1, 0)}, hidden=True),
             Case("a column", {"axis": 0, "shape": (5, 1)}, hidden=True),
@@ -140,7 +149,8 @@ CHECKS = (
             Case("few rows, picked often", {"count": 7, "from": 2}),
             Case("one row", {"count": 1}),
             Case("double precision", {"count": 4, "dtype": F64}),
-            Case("many rows", {"count": 101}, hidden=True),
+            Case("half precision, long rows", {"count": 3, "dtype": F16, "width": 701}),
+            Case("many rows, from a transpose", {"count": 101, "transposed": True}, hidden=True),
             Case("no rows", {"count": 0}, hidden=True),
         ),
         inputs=_index_inputs,
@@ -163,10 +173,19 @@ CHECKS = (
             Case("huge logits", {"shape": (5, 4), "size": 1e4}),
             Case("all logits far below zero", {"shape": (5, 4), "shift": -1e6}),
             Case("double precision", {"shape": (3, 7), "dtype": F64}),
-            Case("a large batch", {"shape": (257, 11), "size": 30.0}, hidden=True),
+            Case("classes that are ruled out", {"shape": (6, 5), "ruled_out": True}),
+            Case("half precision", {"shape": (48, 5), "size": 30.0, "dtype": F16}),
+            Case(
+                "a large batch, from a transpose", {"shape": (257, 11), "size": 30.0, "transposed": True}, hidden=True
+            ),
             Case("as many classes as examples", {"shape": (9, 9)}, hidden=True),
             Case("one example, many classes", {"shape": (1, 101)}, hidden=True),
             Case("one class", {"shape": (3, 1)}, hidden=True),
+            Case(
+                "all but certain",
+                {"shape": (5, 4), "size": 0.1, "shift": -15.5, "certain": True, "dtype": F64},
+                hidden=True,
+            ),
         ),
         inputs=_loss_inputs,
         run=calls.loss,
@@ -174,7 +193,8 @@ CHECKS = (
         expect=_loss_expect,
         compare=close,
         pointer="Try logits of 10,000 by hand: at which step do numbers leave the range of the dtype?",
-        hint="Subtract each row's largest logit first, from the label's logit too. The gradient is (p − one-hot) / B, "
+        hint="Subtract each row's largest logit first, from the label's logit too, which is picked by its index: a "
+        "product with 0 makes NaN of −∞. The gradient is (p − one-hot) / B, "
         "times the gradient g that arrives. The vjp may change in place only what it has made itself.",
         uses=("Tensor", "backward", "cross_entropy"),
     ),

@@ -65,6 +65,7 @@ def _elementwise_inputs(rng: np.random.Generator, case: Case) -> Arrays:
         "y": draw_y(rng, y, dtype),
         "g1": draw(rng, x, dtype),
         "g2": draw(rng, np.broadcast_shapes(x, y), dtype),
+        "transposed": np.array(case.params.get("transposed", False)),
     }
 
 
@@ -78,7 +79,7 @@ def _elementwise_expect(arrays: Arrays) -> Arrays:
         expected[f"x.grad of {name} {AGAIN}"] = answer(3 * grad_x, dtype)
         if "y" in name:
             expected[f"y.grad of {name}"] = answer(grad_y, dtype)
-    return expected
+    return expected | {calls.NO_LOG: np.array(True)}
 
 
 def _elementwise_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
@@ -94,7 +95,12 @@ def _matmul_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     dtype = case.params.get("dtype", F32)
     x, y = case.params["x"], case.params["y"]
     batch = np.broadcast_shapes(x[:-2], y[:-2])
-    return {"x": draw(rng, x, dtype), "y": draw(rng, y, dtype), "g": draw(rng, (*batch, x[-2], y[-1]), dtype)}
+    return {
+        "x": draw(rng, x, dtype),
+        "y": draw(rng, y, dtype),
+        "g": draw(rng, (*batch, x[-2], y[-1]), dtype),
+        "transposed": np.array(case.params.get("transposed", False)),
+    }
 
 
 def _matmul_expect(arrays: Arrays) -> Arrays:
@@ -127,6 +133,7 @@ CHECKS = (
             Case("both", {"from": (2, 3, 4), "to": (3, 1)}),
             Case("two axes that were stretched", {"from": (4, 5, 6), "to": (1, 5, 1)}),
             Case("a single number", {"from": (2, 1, 3, 2, 5), "to": (), "dtype": F64}),
+            Case("one in front as long as one that stays", {"from": (3, 3, 4), "to": (3, 1)}),
             Case("axes of size 1 that stay", {"from": (1, 3, 1), "to": (1, 1)}, hidden=True),
             Case("an empty array", {"from": (2, 0), "to": (1,)}, hidden=True),
             Case("pairs, in front and stretched", {"from": (2, 2, 3), "to": (1, 3)}, hidden=True),
@@ -155,6 +162,7 @@ CHECKS = (
             Case("double precision", {"x": (2, 5), "y": (5,), "dtype": F64}),
             Case("zeros among them", {"x": (4, 3), "y": (3,), "draw": "zeros"}),
             Case("each stretched along an axis of the other", {"x": (4, 1, 3), "y": (1, 5, 1)}),
+            Case("equal shapes, from a transpose", {"x": (3, 5), "y": (3, 5), "transposed": True}),
             Case("single numbers", {"x": (), "y": (), "draw": "positive"}, hidden=True),
             Case("an empty batch", {"x": (0, 3), "y": (3,)}, hidden=True),
             Case("half precision", {"x": (3, 4), "y": (4,), "draw": "positive", "dtype": F16}, hidden=True),
@@ -166,7 +174,8 @@ CHECKS = (
         compare=_elementwise_compare,
         pointer="Which of the expressions is wrong alone? Compare the shape of each gradient with that of its operand.",
         hint="Return node(result, name, (operand, vjp), …). A gradient has the shape of its operand: unbroadcast "
-        "it. If only the sums `(x + y) + y * y` are wrong, `backward` adds in place (+=) to an array that another "
+        "it. relu by clamp, since −∞ · 0 is NaN. If only the sums `(x + y) + y * y` are wrong, or those with "
+        "`x.permute`, `backward` adds in place (+=) to an array that another "
         "operand holds as well.",
         uses=("Tensor", "backward", "mul", "exp", "log", "tanh", "relu"),
     ),
@@ -179,9 +188,11 @@ CHECKS = (
             Case("a batch meets one weight", {"x": (4, 5, 7), "y": (7, 3)}),
             Case("square, double precision", {"x": (4, 4), "y": (4, 4), "dtype": F64}),
             Case("two axes of a batch meet one weight", {"x": (2, 3, 4, 5), "y": (5, 6)}),
+            Case("a batch and a weight from transposes", {"x": (3, 4, 7), "y": (7, 2), "transposed": True}),
             Case("two batches", {"x": (2, 3, 5, 7), "y": (2, 3, 7, 4)}, hidden=True),
             Case("batches that broadcast", {"x": (2, 1, 5, 7), "y": (3, 7, 2)}, hidden=True),
             Case("a weight with a batch axis of 1", {"x": (3, 4, 5), "y": (1, 5, 2)}, hidden=True),
+            Case("an empty batch", {"x": (0, 4), "y": (4, 3)}, hidden=True),
             Case("a single row and column", {"x": (1, 9), "y": (9, 1), "dtype": F64}, hidden=True),
         ),
         inputs=_matmul_inputs,
@@ -191,7 +202,8 @@ CHECKS = (
         compare=_matmul_compare,
         pointer="Write the three shapes down: only one order of factors gives the gradient the shape of its operand.",
         hint="G · Yᵀ for the left operand, Xᵀ · G for the right one; transpose the last two axes only (`.mT`), and "
-        "unbroadcast what comes out. A vjp works on torch.Tensors: g and x.data, not x. Each computes the gradient of "
+        "unbroadcast what comes out. `view` wants an array in one piece, `reshape` takes any. A vjp works on "
+        "torch.Tensors: g and x.data, not x. Each computes the gradient of "
         "its own operand only.",
         uses=("Tensor", "backward", "matmul"),
     ),

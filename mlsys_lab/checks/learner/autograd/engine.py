@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -36,14 +36,24 @@ def scale_gradient(result: Any) -> Any:
     return type(result)(result.data, requires_grad=result.requires_grad, edges=(edge,), op="scale_gradient")
 
 
+class BrokenError(Exception):
+    """What `fail` raises."""
+
+
+def fail(*_: Any) -> NoReturn:
+    """A function of any arguments that raises `BrokenError`: whoever calls it is to leave nothing behind."""
+    raise BrokenError("a function that fails")
+
+
 def inputs_of(artifact: Any, arrays: Arrays, *names: str) -> list[Any]:
-    """The named arrays as inputs of the learner's engine that want a gradient."""
-    return [artifact.Tensor(torch.from_numpy(arrays[name]), requires_grad=True) for name in names]
+    """The named arrays as inputs of the learner's engine that want a gradient, laid out plainly or `transposed`."""
+    lay = by_column if arrays.get("transposed") else torch.from_numpy
+    return [artifact.Tensor(lay(arrays[name]), requires_grad=True) for name in names]
 
 
-def arriving(g: np.ndarray) -> torch.Tensor:
-    """A gradient as it arrives from a transpose: its numbers lie column by column in memory."""
-    return torch.from_numpy(np.array(g, order="F"))
+def by_column(values: np.ndarray) -> torch.Tensor:
+    """An array as it comes from a transpose: its numbers lie column by column in memory."""
+    return torch.from_numpy(np.array(values, order="F"))
 
 
 def go_back(artifact: Any, result: Any, g: torch.Tensor) -> None:
@@ -80,6 +90,15 @@ class count_products(TorchDispatchMode):  # type: ignore[no-untyped-call]
         with self:
             out = func.decompose(*args, **kwargs)
         return func(*args, **kwargs) if out is NotImplemented else out
+
+
+def refuse_recorded(artifact: Any, name: str, make: Callable[[], Any]) -> None:
+    """Raise `InputError` where the node `make` gives inside the engine's `no_grad()` keeps edges."""
+    with artifact.no_grad():
+        edges = make().edges
+    if edges:
+        expected = "none: a result comes from `node`, which drops them"
+        raise InputError(f"{name} is recorded inside no_grad()", got=f"{len(edges)} edges", expected=expected)
 
 
 def refuse_ring(name: str, make: Callable[[], Any]) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from mlsys_lab.checks.learner.autograd.engine import refuse_ring
+from mlsys_lab.checks.learner.autograd.engine import BrokenError, fail, refuse_ring
 from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.checks.learner.storage import storage_only
 from mlsys_lab.checks.learner.values import describe_value, number
@@ -24,6 +25,7 @@ ARITHMETIC: dict[str, Callable[[Any, Any, float], Any]] = {
 
 ACCUMULATED = "calls of accumulate for x * y"
 FINITE = "exp of 1000 is a number"
+INVERSE = "0 to the power of −1 is a number"
 
 
 def _shares(name: str, result: Any, operand: Any, gs: np.ndarray) -> np.ndarray:
@@ -53,7 +55,7 @@ def arithmetic(artifact: Any, arrays: Arrays) -> Arrays:
         for share, operand in ((f"share of x in {name}", x), (f"share of y in {name}", y)):
             got[share] = _shares(share, result, operand, gs)
         refuse_ring(name, partial(f, x, y, p))
-    return got
+    return got | {INVERSE: np.array(_is_finite(INVERSE, lambda: artifact.Value(0.0) ** -1))}
 
 
 @storage_only
@@ -71,15 +73,16 @@ def functions(artifact: Any, arrays: Arrays) -> Arrays:
         got[name], share = number(name, result.data), f"share of x in {name}"
         got[share] = _shares(share, result, x, arrays["g"])
         refuse_ring(name, getattr(x, name))
-    return got | {FINITE: np.array(_is_finite(artifact))}
+    return got | {FINITE: np.array(_is_finite(FINITE, lambda: artifact.Value(1000.0).exp()))}
 
 
-def _is_finite(artifact: Any) -> bool:
-    """Whether the learner's exp gives a number for 1000, which a float cannot hold: no error, and not infinity."""
+def _is_finite(name: str, make: Callable[[], Any]) -> bool:
+    """Whether `make` gives a node of a finite number where there is none: no error of Python's, and not infinity."""
     try:
-        return math.isfinite(number("exp of 1000", artifact.Value(1000.0).exp().data))
-    except OverflowError:
+        result = make()
+    except (ArithmeticError, ValueError):
         return False
+    return math.isfinite(number(name, result.data))
 
 
 @storage_only
@@ -105,11 +108,18 @@ def combine(x: Any, y: Any) -> tuple[Any, Any, Any]:
 
 @storage_only
 def reuse(artifact: Any, arrays: Arrays) -> Arrays:
-    """Gradients after one or several backward passes, and how often one node was given its own."""
+    """Gradients after one or several backward passes, and how often one node was given its own.
+
+    A pass that ended in an error may have gone before.
+    """
     x, y = artifact.Value(float(arrays["x"])), artifact.Value(float(arrays["y"]))
     product, first, second = combine(x, y)
     given, kind = [0], type(product)
     plain = kind.accumulate
+    if arrays["fails"]:
+        _fail_on_the_way(artifact, x, y, first)
+        for node in (x, y, product, first):
+            node.grad = 0.0
 
     def accumulate(node: Any, grad: Any) -> None:
         given[0] += node is product
@@ -123,6 +133,14 @@ def reuse(artifact: Any, arrays: Arrays) -> Arrays:
         kind.accumulate = plain
     grads = {"x.grad": x.grad, "y.grad": y.grad, "(x * y).grad": product.grad, "first.grad": first.grad}
     return {name: number(name, grad) for name, grad in grads.items()} | {ACCUMULATED: np.array(given[0])}
+
+
+def _fail_on_the_way(artifact: Any, x: Any, y: Any, first: Any) -> None:
+    """A backward pass that ends in an error, at a moment when gradients travel to x, y or both."""
+    stuck = artifact.Value(0.0, ((y, fail),))
+    root = artifact.Value(0.0, tuple((operand, lambda g: g) for operand in (first, x, stuck)))
+    with suppress(BrokenError):
+        artifact.backward(root, 1.0)
 
 
 @storage_only

@@ -8,7 +8,14 @@ from typing import Any
 
 import torch
 
-from mlsys_lab.checks.learner.autograd.engine import AGAIN, arriving, go_back, inputs_of, refuse_ring
+from mlsys_lab.checks.learner.autograd.engine import (
+    AGAIN,
+    by_column,
+    go_back,
+    inputs_of,
+    refuse_recorded,
+    refuse_ring,
+)
 from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.checks.learner.storage import storage_only
 from mlsys_lab.checks.learner.values import array
@@ -41,13 +48,15 @@ def sums(artifact: Any, arrays: Arrays) -> Arrays:
     for name in ("sum", "mean"):
         (x,) = inputs_of(artifact, arrays, "x")
         result = getattr(x, name)(axis=axis, keepdims=keepdims)
-        go_back(artifact, result, arriving(arrays["g"]))
+        go_back(artifact, result, by_column(arrays["g"]))
         got[name], got[f"x.grad of {name}"] = array(name, result), array(f"x.grad of {name}", x.grad)
         refuse_ring(name, partial(getattr(x, name), axis=axis, keepdims=keepdims))
+        refuse_recorded(artifact, name, partial(getattr(x, name), axis=axis, keepdims=keepdims))
     (x,) = inputs_of(artifact, arrays, "x")
     result = x.reshape(arrays["g2"].shape[0], -1)
     go_back(artifact, result, torch.from_numpy(arrays["g2"]))
     refuse_ring("reshape", partial(x.reshape, arrays["g2"].shape[0], -1))
+    refuse_recorded(artifact, "reshape", partial(x.reshape, arrays["g2"].shape[0], -1))
     (a,) = inputs_of(artifact, arrays, "x")  # neither what is reshaped nor the gradient lies in one piece of memory
     rows = arrays["g2"].shape[0]
     turned = a.reshape(-1, rows).T.reshape(-1).reshape(rows, -1).T
@@ -65,9 +74,10 @@ def index(artifact: Any, arrays: Arrays) -> Arrays:
         result = x[key(torch.from_numpy(arrays["rows"]))]
         got[name] = array(name, result)
         for times, grad in enumerate((f"x.grad of {name}", f"x.grad of {name} {AGAIN}"), start=1):
-            go_back(artifact, result, times * arriving(arrays[f"g of {name}"]))
+            go_back(artifact, result, times * by_column(arrays[f"g of {name}"]))
             got[grad] = array(grad, x.grad)
         refuse_ring(name, partial(x.__getitem__, key(torch.from_numpy(arrays["rows"]))))
+        refuse_recorded(artifact, name, partial(x.__getitem__, key(torch.from_numpy(arrays["rows"]))))
     return got
 
 
@@ -81,4 +91,7 @@ def loss(artifact: Any, arrays: Arrays) -> Arrays:
         go_back(artifact, result, times * torch.from_numpy(arrays["g"]))
         got[name] = array(name, logits.grad)
     refuse_ring("cross_entropy", partial(artifact.cross_entropy, logits, torch.from_numpy(arrays["labels"])))
+    refuse_recorded(
+        artifact, "cross_entropy", partial(artifact.cross_entropy, logits, torch.from_numpy(arrays["labels"]))
+    )
     return got

@@ -1,12 +1,9 @@
 """Builds the larger operations out of smaller recorded ones, instead of writing their gradients down."""
 
 
-def as_product(x, slopes):
-    return mul(x, Tensor(slopes))
-
-
 def relu(x):
-    return as_product(x, (x.data > 0).to(x.dtype))
+    on = x.data > 0
+    return node(torch.where(on, x.data, 0.0), "relu", *mul(x, Tensor(on.to(x.dtype))).edges)
 
 
 def tanh(x):
@@ -36,4 +33,4 @@ def value_power(self, power):
 
 
 Value.__pow__ = value_power
-Value.relu = lambda self: self * (1.0 if self.data > 0 else 0.0)
+Value.relu = lambda self: self * 1.0 if self.data > 0 else Value(0.0, (self * 0.0).edges[:1])

@@ -37,7 +37,10 @@ class Again:
 
     def __call__(self, g):
         copy = Tensor(self.x, requires_grad=True)
-        self.fn(copy).backward(g)
+        copy.grad = torch.zeros_like(self.x)
+        with set_grad_enabled(True):
+            again = self.fn(copy)
+        again.backward(g)
         return copy.grad
 
 
@@ -77,12 +80,12 @@ def choose_segments(layers):
 
 
 def train_classifier(x_train, y_train, x_test, progress=iter):
-    torch.manual_seed(3)
-    model = MLP(64, 96, 48, 10)
+    generator = torch.Generator().manual_seed(3)
+    model = MLP(64, 96, 48, 10, generator=generator)
     losses = []
     for epoch in progress(range(25)):
         optimiser = SGD(model.parameters(), lr=0.3 / (1 + epoch / 10))
-        for batch in torch.randperm(len(x_train)).split(32):
+        for batch in torch.randperm(len(x_train), generator=generator).split(32):
             losses.append(train_step(model, optimiser, x_train[batch], y_train[batch]))
     return torch.stack([model(Tensor(image[None])).data[0].argmax() for image in x_test]), losses
 
