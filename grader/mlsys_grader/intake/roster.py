@@ -25,6 +25,11 @@ NAMESAKES = 3
 COPY_SUFFIX = re.compile(r"(?:\s+-\s+copy)?(?:\s*\(\d+\))?$", re.IGNORECASE)
 """What Windows and browsers put behind a name that is there already."""
 
+ADDED = re.compile(r"(?<=.)(?:-(?:copy|final|fixed|late|new|resubmission|resubmitted|v\d+))+$")
+"""What students put behind their names, as `_fold` leaves it."""
+UMLAUT = re.compile(r"([aou])e")
+"""ä, ö and ü where there are none; a name with such letters of its own is only asked about once."""
+
 
 @dataclass
 class Assignment:
@@ -59,10 +64,13 @@ def assign_ids(
     remembered = {compose(name): student for name, student in remembered.items()} | remembered
     folders = {path.name for path in (course.root / "submitted").iterdir() if path.is_dir()}
     known = {**{student: student for student in folders - set(remembered.values())}, **remembered}
-    like = {_fold(student): name for name, student in known.items()} | {_fold(name): name for name in known}
+    like: dict[str, str] = {}
+    for name, student in known.items():
+        _note(like, name, name)
+        _note(like, student, name)
     found, fresh = Assignment(), dict[str, str]()
     for name in names:
-        student, other = _make_id(name), like.get(_fold(name))
+        student, other = _make_id(name), next((like[key] for key in _keys(name) if key in like), None)
         if name in remembered:
             found.ids[name] = remembered[name]
             continue
@@ -83,7 +91,7 @@ def assign_ids(
         if not STUDENT.fullmatch(student) or student.casefold() in taken:
             student = f"{student or 'student'}-{hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()[:8]}"
         found.ids[name] = fresh[name] = known[name] = student
-        like.setdefault(_fold(name), name)
+        _note(like, name, name)
     _write(course, {**remembered, **fresh})
     return found
 
@@ -114,7 +122,7 @@ def _recognise(
 def explain_unclear(name: str, other: str, student: str) -> str:
     """One line for a person: two names that may be one student, and how to settle it."""
     one, another = make_printable(name), make_printable(other)
-    looks = "reads like" if _fold(name) in (_fold(other), _fold(student)) else "may be"
+    looks = "may be" if set(_keys(name)).isdisjoint({*_keys(other), *_keys(student)}) else "reads like"
     return (
         f"`{one}` {looks} `{another}`, who is {student}: one student or two? If one, collect again with "
         f'--who "{one}={student}"; if two, give it an id of its own there (students.csv keeps it)'
@@ -136,6 +144,24 @@ def _fold(name: str) -> str:
     letters = unicodedata.normalize("NFKD", name.casefold())
     plain = "".join(c for c in letters if unicodedata.category(c) not in ("Mn", "Cf"))
     return re.sub(r"[\W_]+", "-", plain).strip("-") or name
+
+
+def _keys(name: str) -> tuple[str, ...]:
+    """What a name may be known by, the surest first: as `_fold` has it, its letters alone, its words in any order.
+
+    The latter two are without what follows an @, what students add to a name, and how Germans write an umlaut.
+    """
+    folded = _fold(name)
+    words = ADDED.sub("", _fold(name.partition("@")[0] or name)).split("-")
+    words = [UMLAUT.sub(r"\1", word) for word in words]
+    between = "-" if all(word.isdigit() for word in words) else ""
+    return folded, f"letters {between.join(words)}", f"words {' '.join(sorted(words))}"
+
+
+def _note(like: dict[str, str], text: str, name: str) -> None:
+    """Note a name for all that the text, itself or its student's id, may be known by; the first to come stays."""
+    for key in _keys(text):
+        like.setdefault(key, name)
 
 
 def read_roster(course: Course) -> dict[str, str]:

@@ -29,6 +29,14 @@ def test_names_that_no_folder_may_have_are_made_plain_and_stay_apart(course, tmp
         ("ada", "ada "),
         ("ada.", "ada"),
         ("a\u200bda", "ada"),
+        ("jane doe", "janedoe"),
+        ("OBrien", "O'Brien"),
+        ("Doe, Jane", "Jane Doe"),
+        ("Müller", "Mueller"),
+        ("ada", "ada copy"),
+        ("ada", "ada_LATE"),
+        ("ada v2", "ada"),
+        ("ada", "ada@uni.edu"),
     ],
 )
 @pytest.mark.parametrize("archived", [False, True])
@@ -49,6 +57,15 @@ def test_a_name_that_reads_like_a_known_one_is_asked_about(course, tmp_path, fir
     assert statuses(course, hand_ins(later), settled={later: "another"}) == {"another": "new"}
     assert statuses(course, hand_ins(later)) == {"another": "unchanged"}, "what was settled is remembered"
     assert statuses(course, hand_ins(first)) == {known: "unchanged"}
+
+
+@pytest.mark.parametrize(
+    ("first", "later"), [("jane_doe", "jane_smith"), ("1-23", "12-3"), ("4711", "47110"), ("late", "copy")]
+)
+def test_names_that_share_a_part_are_two_students(course, tmp_path, first, later):
+    for name in (first, later):
+        put(tmp_path / name, f"{name}/01-tiny.ipynb", name)
+        assert [one.status for one in collect(course, LAB, tmp_path / name)] == ["new"]
 
 
 def test_letters_with_accents_are_the_same_however_a_system_writes_them(course, tmp_path):
