@@ -14,16 +14,22 @@ QUICK_TESTS = tests/test_docstrings.py tests/test_errors.py tests/test_imports.p
 	every_lost_point_has_a_reason_and_a_hint a_hidden_case_is_told_by_its_kind_only)
 NEWEST := .venv-newest/bin/python
 JAVASCRIPT := .ci/javascript
-# The container that performance points are measured in: no network, one GPU, this checkout and nothing else of the machine.
-DOCKER ?= docker
+# The container that performance points are measured in, by docker or podman: no network, one GPU, this checkout and nothing else of the machine.
+BUILDER ?= $(firstword $(foreach program,docker podman,$(if $(shell command -v $(program)),$(program))))
+DOCKER ?= $(BUILDER)
 GPU ?= 0
-CONTAINER = $(DOCKER) run --rm --init --network none --gpus device=$(GPU) $(NESTED) --user "$$(id -u):$$(id -g)" --env HOME=/tmp --volume '$(CURDIR):$(CURDIR)' --workdir '$(CURDIR)' '$(IMAGE)'
+CONTAINER = $(DOCKER) run --rm --init --network none $(if $(filter %podman,$(DOCKER)),--device nvidia.com/gpu=$(GPU),--gpus device=$(GPU)) $(NESTED) --user "$$(id -u):$$(id -g)" --env HOME=/tmp --volume '$(CURDIR):$(CURDIR)' --workdir '$(CURDIR)' '$(IMAGE)'
+# What the program lacks on this machine, in one line, before it says so in its own.
+REFUSE = { echo 'make $@: $(strip $(1))' >&2; exit 1; }
+FIND_PROGRAM = test -n '$(1)' || $(call REFUSE,neither docker nor podman is installed; help: apt install docker.io); \
+	$(1) info >/dev/null 2>&1 || $(call REFUSE,$(1) does not answer; help: `$(1) info` says why)
+FIND_IMAGE = $(call FIND_PROGRAM,$(DOCKER)); $(DOCKER) image inspect '$(IMAGE)' >/dev/null 2>&1 || \
+	$(call REFUSE,$(DOCKER) has no image $(IMAGE) here; help: `make gpu-image` builds one and `$(DOCKER) pull $(IMAGE)` fetches one from a registry)
 # It has no rights of root's. What docker keeps from it besides, bubblewrap needs to build a sandbox within it.
-NESTED = --cap-drop ALL --security-opt no-new-privileges $(addprefix --security-opt ,seccomp=unconfined apparmor=unconfined systempaths=unconfined)
+NESTED = --cap-drop ALL --security-opt no-new-privileges $(addprefix --security-opt ,seccomp=unconfined apparmor=unconfined $(if $(filter %podman,$(DOCKER)),unmask=ALL,systempaths=unconfined))$(if $(filter %podman,$(DOCKER)), --userns keep-id)
 # The grader on a machine with a GPU: that of IMAGE, which needs no Python here, or that of this checkout.
 GPU_GRADER = $(if $(IMAGE),$(CONTAINER) mlsys-grader,$(BIN)/mlsys-grader)
-# Builds the image, from this commit and nothing that lies about.
-BUILDER ?= $(firstword $(foreach program,docker podman,$(if $(shell command -v $(program)),$(program))))
+# The image is built from this commit and nothing that lies about.
 COMMIT = $(shell git rev-parse --short=12 HEAD)
 
 .DEFAULT_GOAL := help
@@ -127,17 +133,18 @@ grade-shard: $(READY) ## Judge one share of a class: LAB= SHARD=1/4 IN=course fo
 	$(BIN)/mlsys-grader $(if $(LABS),--labs '$(LABS)') --course '$(IN)' shard '$(LAB)' --shard '$(SHARD)' --out '$(OUT)'
 
 grade-speed: $(if $(IMAGE),,$(READY)) ## Measure performance points: LAB= IN=course folder FROM='shares' OUT= (in a container: IMAGE=)
+	@$(if $(IMAGE),$(FIND_IMAGE))
 	$(GPU_GRADER) $(if $(LABS),--labs '$(LABS)') --course '$(IN)' shard '$(LAB)' --speed-of $(FROM) --out '$(OUT)'
 
 grade-merge: $(READY) ## Enter shares into the gradebook: LAB= IN=course folder FROM='shares'
 	$(BIN)/mlsys-grader $(if $(LABS),--labs '$(LABS)') --course '$(IN)' merge '$(LAB)' $(FROM)
 
 gpu-doctor: $(if $(IMAGE),,$(READY)) ## What does this machine lack to measure performance points? (in a container: IMAGE=)
+	@$(if $(IMAGE),$(FIND_IMAGE))
 	$(GPU_GRADER) doctor --gpu
 
 gpu-image: ## Build IMAGE for grade-speed from this commit, as mlsys-lab-gpu:COMMIT, with docker or podman (BUILDER=)
-	@test -n '$(BUILDER)' || { echo 'make gpu-image: neither docker nor podman is installed; help: apt install docker.io' >&2; exit 1; }
-	@$(BUILDER) info >/dev/null 2>&1 || { echo 'make gpu-image: $(BUILDER) does not answer; help: `$(BUILDER) info` says why' >&2; exit 1; }
+	@$(call FIND_PROGRAM,$(BUILDER))
 	rm -rf build/gpu-image && mkdir -p build/gpu-image
 	git archive HEAD | tar --extract --directory build/gpu-image
 	$(BUILDER) build --build-arg COMMIT=$(COMMIT) --tag mlsys-lab-gpu:$(COMMIT) --file build/gpu-image/grader/Containerfile.gpu build/gpu-image

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import ast
+import textwrap
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from mlsys_lab.kernels.language import KernelLanguageError, check_kernel, decorators
-from mlsys_lab.kernels.vocabulary import BUILTINS, DIALECTS, MATH, RESERVED
+from mlsys_lab.kernels.aliases import LIBRARIES, find_aliases, use_own_names, walk_top_level
+from mlsys_lab.kernels.language import NUMBERS_ONLY, KernelLanguageError, check_kernel, decorators
+from mlsys_lab.kernels.vocabulary import BUILTINS, DIALECTS, MATH, RESERVED, TYPES_OF
 
 OWN = "@cuda.jit or @triton.jit"
+NEITHER = "`{}` is neither a kernel nor a number by its text"
+WHAT_COUNTS = f"a kernel is a `def` under {OWN}; {NUMBERS_ONLY}"
 CONSTEXPR = "tl.constexpr"
-SPOKEN = ("tl.", "cuda.grid", "cuda.threadIdx", "cuda.blockIdx", "cuda.blockDim", "cuda.shared", "cuda.syncthreads")
-"""How a dotted name begins that only kernels use."""
 MAKERS = ("int", "float", "abs", "min", "max")
 """Python's own functions that a module may make a constant with."""
+LONGEST = 80
+"""Characters of a statement that a message shows."""
 
 
 @dataclass(frozen=True)
@@ -31,18 +35,38 @@ class Kernels:
     refused: Mapping[str, KernelLanguageError]
 
 
-def kernels_of(source: str, filename: str = "<kernels>", elsewhere: frozenset[str] = frozenset()) -> Kernels:
+@dataclass(frozen=True)
+class Elsewhere:
+    """What stands in other texts than the one that is checked.
+
+    known: kernels and constants; aliases: names of what is imported, by dotted paths as kernels write them; others:
+    names that no kernel can use, each with what it is.
+    """
+
+    known: frozenset[str] = frozenset()
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    others: Mapping[str, str] = field(default_factory=dict)
+
+
+def kernels_of(source: str, filename: str = "<kernels>", elsewhere: Elsewhere = Elsewhere()) -> Kernels:
     """Find the kernels and number constants of a module's text and check every one; all else is left out, unrun.
 
-    Of kernels with one name the last counts, and constants take one value after the other, as in all of Python.
-    `elsewhere` names kernels and constants that stand in another text. Raises SyntaxError where the text is no Python.
+    Of kernels with one name the last counts, and constants take one value after the other, as in all of Python. What
+    makes a kernel may go by any name that an import gives it. Raises SyntaxError where the text is no Python.
     """
     tree = ast.parse(source, filename)
+    aliases = {**elsewhere.aliases, **find_aliases(tree.body)}
     refused: dict[str, KernelLanguageError] = {}
     functions: list[ast.FunctionDef] = []
+    plain: list[tuple[ast.FunctionDef, str]] = []
     for node in {one.name: one for one in tree.body if isinstance(one, ast.FunctionDef)}.values():
+        written = (decorators(node) or [""])[0]
+        use_own_names(node, aliases)
         try:
-            functions += [_without_annotations(node)] if is_kernel(node) else []
+            if is_kernel(node):
+                functions.append(_without_annotations(node))
+            else:
+                plain.append((node, written))
         except KernelLanguageError as error:
             refused[node.name] = error
     constants = list(_constants(tree.body))
@@ -54,17 +78,18 @@ def kernels_of(source: str, filename: str = "<kernels>", elsewhere: frozenset[st
         elif name in RESERVED or name.startswith("__"):
             what = f"`{name}` has a meaning of its own"
             refused[name] = KernelLanguageError(_last(tree, name), what, help="take another name")
-    called = {name for function in functions for name in find_calls(function)}
-    for node in (one for one in tree.body if isinstance(one, ast.FunctionDef) and not one.decorator_list):
-        if (node.name in called or _speaks_as_kernel(node)) and node.name not in elsewhere.union(names):
-            refused.setdefault(node.name, plain_function(node.name, node.lineno))
-    known = elsewhere.union(names, refused)
+    for node, written in plain:
+        if node.name not in elsewhere.known.union(names):
+            refused.setdefault(node.name, _no_kernel(node, written, aliases))
+    known = elsewhere.known.union(names, refused)
+    bound = {name: node for name, node in _bindings(tree.body) if name not in known}
+    others = {**elsewhere.others, **{name: _describe(node) for name, node in bound.items()}}
     uses: dict[str, set[str]] = {name: set() for name in names}
     for name, given in constants:
         uses[name] |= {part.id for part in ast.walk(given.value) if isinstance(part, ast.Name)}
     for function in functions:
         try:
-            uses[function.name] = check_kernel(function, known)
+            uses[function.name] = check_kernel(function, known, others)
         except KernelLanguageError as error:
             refused.setdefault(function.name, error)
     _spread_refusals(refused, uses)
@@ -72,6 +97,8 @@ def kernels_of(source: str, filename: str = "<kernels>", elsewhere: frozenset[st
     kept = [node for node in functions if node.name not in refused]
     body: list[ast.stmt] = [*(node for _, node in numbers), *kept]
     defined = tuple(dict.fromkeys(name for name, _ in numbers))
+    for name, statement in bound.items():
+        refused.setdefault(name, _not_for_kernels(name, statement))
     return Kernels(ast.Module(body, type_ignores=[]), tuple(f.name for f in kept), defined, refused)
 
 
@@ -94,15 +121,36 @@ def _spread_refusals(refused: dict[str, KernelLanguageError], uses: Mapping[str,
         refused.update({name: refused[min(left.pop(name) & refused.keys())] for name in spoilt})
 
 
-def plain_function(name: str, line: int) -> KernelLanguageError:
-    """The error for a function that a launch or a kernel names and that no decorator makes a kernel."""
-    return KernelLanguageError(line, f"`{name}` is a plain function, no kernel", help=f"{OWN} in the line above it")
+def _no_kernel(function: ast.FunctionDef, written: str, aliases: Mapping[str, str]) -> KernelLanguageError:
+    """The error for a function that a launch or a kernel names and that no decorator makes a kernel.
+
+    written: its decorator as the text has it, "" for none; `aliases` are names of what is imported: a decorator whose
+    name is not among them is told for that.
+    """
+    name = function.name
+    if not written:
+        what = f"`{name}` is a plain function, no kernel"
+        return KernelLanguageError(function.lineno, what, help=f"{OWN} in the line above it")
+    line, root = function.decorator_list[0].lineno, written.partition(".")[0]
+    if written.endswith("jit") and root not in aliases and root not in LIBRARIES:
+        what = f"no exported cell imports `{root}`, by which `{name}` is to be a kernel"
+        return KernelLanguageError(line, what, got=f"@{written}", help=f"import it there, or {OWN}")
+    for_cpu = decorators(function)[0].startswith("numba.")
+    why = "compiles for a CPU" if for_cpu else "is none of the decorators that make one"
+    return KernelLanguageError(line, f"`{name}` is no kernel: `@{written}` {why}", help=OWN)
 
 
 def find_calls(tree: ast.AST) -> set[str]:
     """The names, without a dot, by which a text calls what is no function of Python's."""
     calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
     return {function.id for function in calls if isinstance(function, ast.Name)} - BUILTINS
+
+
+def find_others(source: str) -> dict[str, str]:
+    """Names that a text binds, outside of functions, to no number by its text; each with the statement that does."""
+    body = ast.parse(source).body
+    numbers = {name for name, _ in _constants(body)}
+    return {name: _describe(node) for name, node in _bindings(body) if name not in numbers}
 
 
 def is_kernel(function: ast.FunctionDef) -> bool:
@@ -112,9 +160,6 @@ def is_kernel(function: ast.FunctionDef) -> bool:
         if strange := [name for name in dotted if name.startswith("triton.")]:
             what = f"`{function.name}` is no kernel without `@triton.jit`"
             raise KernelLanguageError(function.lineno, what, got=f"@{strange[0]}", help=f"{OWN} alone")
-        if strange := [name for name in dotted if name == "jit" or name.endswith("cuda.jit")]:
-            what = f"a kernel's decorator goes by another name than `@{strange[0]}`"
-            raise KernelLanguageError(function.lineno, what, help="@cuda.jit or @triton.jit")
         return False
     if len(dotted) > 1:
         named = zip(dotted, function.decorator_list, strict=True)
@@ -130,10 +175,50 @@ def is_kernel(function: ast.FunctionDef) -> bool:
     return True
 
 
-def _speaks_as_kernel(function: ast.FunctionDef) -> bool:
-    """Whether a function speaks as only kernels do: of `tl`, or of threads and blocks."""
-    dotted = {ast.unparse(node) for node in ast.walk(function) if isinstance(node, ast.Attribute)}
-    return any(name.startswith(SPOKEN) for name in dotted)
+def _bindings(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
+    """Yield each name that a text binds outside of functions, and the statement that does: of a name the last counts.
+
+    Functions at the top level and imported modules are left out.
+    """
+    top = list(body)
+    for node in walk_top_level(top):
+        match node:
+            case ast.FunctionDef(name=name) if node not in top:
+                yield name, node
+            case ast.ClassDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield name, node
+            case ast.ImportFrom(names=names):
+                called = (one.asname or one.name for one in names)
+                yield from ((name, node) for name in called if name not in LIBRARIES and name not in TYPES_OF)
+            case ast.Assign(targets=targets):
+                stored = (part for target in targets for part in ast.walk(target) if isinstance(part, ast.Name))
+                yield from ((part.id, node) for part in stored if isinstance(part.ctx, ast.Store))
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr()):
+                yield name, node
+
+
+def _describe(node: ast.stmt) -> str:
+    """The statement that gives a name its meaning, in one line between backticks."""
+    return f"`{textwrap.shorten(ast.unparse(node).splitlines()[0], LONGEST, placeholder=' …')}`"
+
+
+def _not_for_kernels(name: str, node: ast.stmt) -> KernelLanguageError:
+    """The error for a name that a launch asks for and that is bound to something else than a kernel or a number."""
+    match node:
+        case ast.FunctionDef():
+            what, help = (
+                f"`{name}` is defined inside of another statement",
+                "define kernels at the left margin of a cell",
+            )
+        case ast.Assign(value=ast.Name(id=other)):
+            what, help = f"`{name}` is another name of `{other}`", f"define the kernel itself as `{name}`"
+        case ast.ImportFrom():
+            what, help = f"`{name}` is imported", "write it in an exported cell"
+        case ast.Assign() | ast.AnnAssign():
+            what, help = NEITHER.format(name), WHAT_COUNTS
+        case _:
+            what, help = f"`{name}` is no kernel", f"a kernel is a `def` under {OWN}"
+    return KernelLanguageError(node.lineno, what, help=help)
 
 
 def _constants(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.Assign]]:

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import ast
 import builtins
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from mlsys_lab.errors import CourseError, did_you_mean
+from mlsys_lab.kernels.aliases import LIBDEVICE
 from mlsys_lab.kernels.vocabulary import (
     ASKED_FOR,
     BUILTINS,
@@ -19,15 +22,24 @@ from mlsys_lab.kernels.vocabulary import (
     MODULES,
     NUMBER_TYPES,
     OF_VALUES,
+    PRINTS_NOTHING,
     RESERVED,
     TYPES_OF,
 )
 
 SIMPLE = (ast.Pass, ast.Break, ast.Continue)
 COMPOUND = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Tuple, ast.Slice)
-LIBDEVICE = "libdevice"
 STATIC_ASSERT = "tl.static_assert"
-MATHS = "tl.exp, tl.log, tl.sqrt and the like; tanh(x) is 2 * tl.sigmoid(2 * x) - 1"
+MATHS = {
+    "cuda.jit": "math.exp, math.log, math.sqrt, math.tanh and the like",
+    "triton.jit": "tl.exp, tl.log, tl.sqrt and the like; tanh(x) is 2 * tl.sigmoid(2 * x) - 1",
+}
+"""What a kernel has in place of libdevice, by its decorator."""
+NUMBERS_ONLY = (
+    "of its module a kernel uses kernels, numbers and tuples of numbers, all in exported cells; a number is written "
+    "out, or made of such by arithmetic, math, int, float, min, max"
+)
+PRINTERS = ("print", "breakpoint", "display", "input")
 HARMLESS = (ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context)
 
 
@@ -39,12 +51,16 @@ class KernelLanguageError(CourseError):
         self.line = line
 
 
-def check_kernel(function: ast.FunctionDef, known: frozenset[str]) -> set[str]:
+def check_kernel(
+    function: ast.FunctionDef, known: frozenset[str], others: Mapping[str, str] = MappingProxyType({})
+) -> set[str]:
     """Check one kernel; returns the names that it takes from its module, whose kernels and constants are `known`.
+
+    `others` are names that its module has besides and kernels cannot use, each with what it is.
 
     Raises `KernelLanguageError` at the first thing that it may not use.
     """
-    kernel = _Kernel(function, known)
+    kernel = _Kernel(function, known, others)
     kernel.check()
     return {node.id for node in ast.walk(function) if isinstance(node, ast.Name)} - kernel.locals
 
@@ -52,8 +68,8 @@ def check_kernel(function: ast.FunctionDef, known: frozenset[str]) -> set[str]:
 class _Kernel:
     """The check of one kernel's syntax tree, which collects the names that the kernel uses."""
 
-    def __init__(self, function: ast.FunctionDef, known: frozenset[str]) -> None:
-        self.function, self.known = function, known
+    def __init__(self, function: ast.FunctionDef, known: frozenset[str], others: Mapping[str, str]) -> None:
+        self.function, self.known, self.others = function, known, others
         self.dialect = decorators(function)[0]
         arguments = function.args
         self.parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
@@ -176,7 +192,8 @@ class _Kernel:
                 self.check_expression(value)
                 self.check_expression(index)
             case ast.List():
-                own = "cuda.local.array(length, float32)" if self.dialect == "cuda.jit" else "a block, such as tl.zeros"
+                own = "cuda.shared.array(shape, float32) of a block, cuda.local.array(shape, float32) of a thread"
+                own = own if self.dialect == "cuda.jit" else "a block, such as tl.zeros"
                 self.refuse(node, "a kernel has no lists", help=own)
             case _ if isinstance(node, COMPOUND):
                 for part in ast.iter_child_nodes(node):
@@ -216,10 +233,15 @@ class _Kernel:
     def check_name(self, node: ast.Name, name: str) -> None:
         """Check a plain name: a local one, one that the kernel's module has for kernels, or one of the language."""
         if name not in self.locals | self.known | BUILTINS | NUMBER_TYPES:
+            if name in self.others and not self.find_local_name(name):
+                what = f"`{name}` is nothing that kernel `{self.function.name}` can use"
+                self.refuse(node, what, got=self.others[name], help=NUMBERS_ONLY)
             advice = f"of Python's own functions it has {', '.join(sorted(BUILTINS))}"
-            if not hasattr(builtins, name):
+            if name in PRINTERS:
+                advice = PRINTS_NOTHING
+            elif not hasattr(builtins, name):
                 near = self.find_local_name(name) or did_you_mean(name, self.locals | self.known | BUILTINS)
-                advice = near or "constants are made of numbers; another function has to be a kernel itself"
+                advice = near or "no parameter, variable, number or kernel of an exported cell has this name"
             raise KernelLanguageError(
                 node.lineno, f"`{name}` is nothing that kernel `{self.function.name}` can use", help=advice
             )
@@ -232,7 +254,8 @@ class _Kernel:
         dotted = ast.unparse(node) if isinstance(root, ast.Name) else ""
         module, _, path = dotted.partition(".")
         if LIBDEVICE in dotted.split("."):
-            self.refuse(node, "the interpreter that counts has no libdevice", got=dotted, help=MATHS)
+            what = "what runs a kernel that is traced has no libdevice"
+            self.refuse(node, what, got=dotted, help=MATHS[self.dialect])
         if self.dialect == "cuda.jit" and module not in self.locals | self.known and _is_number_type(module, path):
             return
         if module in MODULES:
@@ -249,6 +272,9 @@ class _Kernel:
             what = f"`.{node.attr}` is not among what a kernel that is traced may use"
             self.refuse(node, what, help=self.find_local_name(node.attr))
         else:
+            near = self.find_local_name(node.attr)
+            if near and isinstance(node.value, ast.Name) and node.value.id not in self.locals | self.known:  # torch.exp
+                self.refuse(node, f"`{dotted}` is nothing that kernel `{self.function.name}` can use", help=near)
             self.check_expression(node.value)
 
     def find_local_name(self, name: str) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from inspect import isfunction
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -90,6 +91,21 @@ def enable_interpreter() -> Iterator[None]:
             yield
 
 
+def _truth(block: Any) -> bool:
+    """Whether a number in a kernel is true; Triton's own library may ask so whether there is a block.
+
+    Raises ValueError where a kernel asks it of several elements, by `and`, `or`, `not` or `if`: the interpreter would
+    call every block true.
+    """
+    values = block.handle.data
+    if values.size == 1:
+        return bool(values.item())
+    asks = sys._getframe(1).f_code.co_filename
+    if not asks.startswith(str(Path(sys.modules["triton"].__file__ or "").parent)):
+        raise ValueError(f"{values.size} elements are not true or false as one: blocks take &, | and ~, or tl.where")
+    return True
+
+
 @contextmanager
 def _patch_once(interpreter: Any, tl: Any) -> Iterator[None]:
     """Let the interpreter replace the functions of `tl` by its own only once a launch.
@@ -105,6 +121,7 @@ def _patch_once(interpreter: Any, tl: Any) -> Iterator[None]:
         done.update(seen)
         scope = original(function)
         tl.tensor.__index__ = lambda self: self.handle.data.item()  # Triton 3.6 asks NumPy for what 2.4 refuses
+        scope.set_attr(tl.tensor, "__bool__", _truth)
         for name, member in dict(vars(tl.tensor)).items():
             if isfunction(member) and name in vars(tl.math):  # x.exp(), which the interpreter forgets
                 scope.set_attr(tl.tensor, name, getattr(tl.math, name))

@@ -45,10 +45,12 @@ TRITON = _words(
 MODULES = {"cuda": CUDA, "tl": TRITON, "math": MATH}
 DIALECTS = {"cuda.jit": ("cuda", "math"), "triton.jit": ("tl",)}
 """Modules that a kernel may name, by its decorator; they go by these names and no others."""
+PRINTS_NOTHING = "a kernel that is traced prints nothing: look at what it stores, or at its trace"
 ASKED_FOR = {
     "tl.swizzle2d": "write it out, from the program's number: a lab asks for it",
     "tl.pointer_type": "a kernel has the addresses of its parameters: let a table hold offsets into one of these",
     **dict.fromkeys(("tl.tanh", "tl.math.tanh"), "2 * tl.sigmoid(2 * x) - 1"),
+    **dict.fromkeys(("tl.static_print", "tl.device_print"), PRINTS_NOTHING),
 }
 """What is asked for and kernels may not use, each with what to do."""
 OF_VALUES = {

@@ -247,6 +247,13 @@ def place_of(code: CodeType, names: Mapping[str, Any], line: int) -> Place | Non
     return None
 
 
+def name_cell(filename: str) -> str:
+    """The running notebook's cell whose code goes by a file name, as "cell In[3]"; "" for other code."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    named = getattr(shell.compile, "format_code_name", lambda _: None)(filename) if shell is not None else None
+    return f"{named[0].lower()} {named[1]}" if named else ""
+
+
 def describe(error: BaseException) -> str:
     """One line of bounded length for an exception that a learner's code raised, whatever its `__str__` does."""
     kind = type(error).__name__

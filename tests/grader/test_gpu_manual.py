@@ -85,8 +85,47 @@ def test_without_a_program_that_builds_a_line_says_so(builder, said):
     assert said in line and "help: " in line and len(rest) == 1, "make's own line follows"
 
 
-def make(*words):
+PROGRAM = """#!/bin/sh
+case "$1" in
+  info) exit {answers};;
+  image) test "$3" = here:1 || {{ echo "No such image: $3" >&2; exit 1; }};;
+  run) echo "ran: $@";;
+esac
+"""
+
+
+@pytest.mark.parametrize("program", ["docker", "podman"])
+@pytest.mark.parametrize("target", ["gpu-doctor", "grade-speed"])
+def test_the_image_is_looked_for_before_a_container_is_started(tmp_path, program, target):
+    fake = tmp_path / program
+    fake.write_text(PROGRAM.format(answers=0))
+    fake.chmod(0o755)
+    if program == "docker":
+        chosen = make(target, "IMAGE=nope:1", path=tmp_path)
+    else:
+        chosen = make(target, "IMAGE=nope:1", f"DOCKER={fake}")
+    line, *rest = chosen.stderr.splitlines()
+    assert chosen.returncode != 0 and not chosen.stdout and len(rest) == 1, "no line of the program's own"
+    assert f"{program} has no image nope:1 here" in line and "help: `make gpu-image`" in line
+    assert f"{program} pull nope:1`" in line
+    done = make(target, "IMAGE=here:1", f"DOCKER={fake}")
+    gpu = "--gpus device=0" if program == "docker" else "--device nvidia.com/gpu=0"
+    assert done.returncode == 0 and "ran: run --rm" in done.stdout and f" {gpu} " in done.stdout
+
+
+def test_a_program_that_does_not_answer_is_not_told_to_pull(tmp_path):
+    (tmp_path / "docker").write_text(PROGRAM.format(answers=1))
+    (tmp_path / "docker").chmod(0o755)
+    for words in (["IMAGE=here:1"], ["IMAGE=here:1", "DOCKER="]):
+        done = make("gpu-doctor", *words, path=tmp_path)
+        line, *rest = done.stderr.splitlines()
+        assert done.returncode != 0 and len(rest) == 1 and "pull" not in line
+        assert ("docker does not answer" if len(words) == 1 else "neither docker nor podman") in line
+
+
+def make(*words, path=""):
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("MAKE")
     }  # a make above this
+    environment["PATH"] = f"{path}{os.pathsep}{environment['PATH']}" if path else environment["PATH"]
     return subprocess.run(["make", *words], cwd=ROOT, env=environment, capture_output=True, text=True)

@@ -94,6 +94,79 @@ def test_a_kernel_that_calls_one_without_its_decorator_is_refused_for_that() -> 
         assert error.line == 1 and "`kernel` is a plain function" in str(error)
 
 
+TRITON_BODY = "def kernel(x_ptr, B: tl.constexpr):\n    tl.store(x_ptr + {}.arange(0, B), 1.0)\n"
+CUDA_BODY = "def kernel(x):\n    x[{}.grid(1)] = 1\n"
+
+
+@pytest.mark.parametrize(
+    ("imports", "decorator", "body"),
+    [
+        ("import triton as tr", "tr.jit", TRITON_BODY.format("tl")),
+        ("from triton import jit as j", "j", TRITON_BODY.format("tl")),
+        ("import triton\nimport triton.language as T", "triton.jit", TRITON_BODY.format("T")),
+        ("from mlsys_lab.kernels.triton_language import tl as T, triton as tr", "tr.jit", TRITON_BODY.format("T")),
+        ("import numba.cuda as nc", "nc.jit", CUDA_BODY.format("nc")),
+        ("from numba import cuda as c", "c.jit(fastmath=True)", CUDA_BODY.format("c")),
+        ("from numba.cuda import jit", "jit", CUDA_BODY.format("cuda")),
+        ("import numba", "numba.cuda.jit", CUDA_BODY.format("cuda")),
+        ("try:\n    from numba import cuda as c\nexcept ImportError:\n    c = None", "c.jit", CUDA_BODY.format("cuda")),
+        ("from mlsys_lab.kernels.numba_language import cuda\nj = cuda.jit", "j", CUDA_BODY.format("cuda")),
+    ],
+)
+def test_what_makes_a_kernel_may_go_by_any_name_of_an_import(imports: str, decorator: str, body: str) -> None:
+    found = kernels_of(f"{imports}\n@{decorator}\n{body}")
+    assert found.kernels == ("kernel",)
+    text = ast.unparse(found.tree)
+    assert text.startswith(("@cuda.jit", "@triton.jit")) and ("tl.arange" in text or "cuda.grid" in text)
+
+
+def test_an_alias_is_a_name_of_the_module_and_no_way_around_the_language() -> None:
+    head = "import os as cuda_\nimport numba.cuda as nc\n@nc.jit\n"
+    for line in ("cuda_.system('')", "nc.to_device(x)", "nc.grid.__globals__", "x = nc"):
+        refusal(f"{head}def kernel(x):\n    y = x\n    {line}\n")
+    assert kernels_of(f"{head}def kernel(x, nc):\n    x[0] = nc\n").kernels == ("kernel",), "a parameter of that name"
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "said"),
+    [
+        ("from numba import njit\n@njit\ndef kernel(x): pass\n", 2, "`@njit` compiles for a CPU"),
+        ("import numba as nb\n@nb.jit(nopython=True)\ndef kernel(x): pass\n", 2, "`@nb.jit` compiles for a CPU"),
+        ("import functools\n@functools.cache\ndef kernel(x): pass\n", 2, "none of the decorators that make one"),
+        ("@nc.jit\ndef kernel(x): pass\n", 1, "no exported cell imports `nc`"),
+        ("def kernel(x):\n    return x\n", 1, "is a plain function, no kernel"),
+        ("@cuda.jit\ndef mine(x): pass\nkernel = mine\n", 3, "is another name of `mine`"),
+        ("kernel = cuda.jit(print)\n", 1, "is neither a kernel nor a number by its text"),
+        ("if True:\n    @cuda.jit\n    def kernel(x): pass\n", 3, "is defined inside of another statement"),
+        ("from mine import kernel\n", 1, "is imported"),
+        ("class kernel: pass\n", 1, "is no kernel"),
+    ],
+)
+def test_what_is_no_kernel_is_told_for_what_it_is(source: str, line: int, said: str) -> None:
+    error = kernels_of(source).refused["kernel"]
+    assert error.line == line and said in str(error)
+
+
+@pytest.mark.parametrize("value", ["np.zeros(3)", "[1, 2]", "np.log2(np.e)", "{}", "(lambda: 3)"])
+def test_what_a_kernel_takes_of_its_module_is_told_by_its_own_text(value: str) -> None:
+    error = kernels_of(f"TILE = 3\nTABLE = {value}\n@cuda.jit\ndef kernel(x): x[0] = TABLE\n").refused["kernel"]
+    assert "`TABLE` is nothing that kernel `kernel` can use: got `TABLE = " in str(error)
+    assert "did you mean" not in str(error) and "numbers and tuples of numbers" in str(error)
+
+
+def test_what_a_dialect_lacks_is_answered_in_its_own_words() -> None:
+    cuda = "from numba.cuda import libdevice as ld\n@cuda.jit\ndef kernel(x):\n    x[0] = ld.expf(1.0)\n"
+    triton = "from triton.language.extra import libdevice as ld\n@triton.jit\ndef kernel(x):\n    y = ld.exp(1.0)\n"
+    for source, own, foreign in ((cuda, "math.exp", "tl."), (triton, "tl.exp", "math.")):
+        said = str(kernels_of(source).refused["kernel"])
+        assert "has no libdevice" in said and own in said and foreign not in said
+    for call in ("print(x)", "tl.static_print(x)", "tl.device_print(x)", "breakpoint()"):
+        said = str(kernels_of(f"@triton.jit\ndef kernel(x):\n    {call}\n").refused["kernel"])
+        assert said.endswith("help: a kernel that is traced prints nothing: look at what it stores, or at its trace")
+    said = str(kernels_of("import torch\n@triton.jit\ndef kernel(x):\n    y = torch.sigmoid(x)\n").refused["kernel"])
+    assert said.endswith("help: tl.sigmoid") and "`torch.sigmoid` is nothing" in said
+
+
 def refusal(source: str) -> KernelLanguageError:
     """Why the last definition of a text is not run; nothing else of the text is refused."""
     ast.parse(source)
@@ -306,8 +379,8 @@ def test_a_constant_may_be_written_as_tritons_compiler_asks(line: str) -> None:
 @pytest.mark.parametrize(
     ("kernel", "instead"),
     [
-        ("@nb.cuda.jit\ndef kernel(x): pass", "help: @cuda.jit or @triton.jit"),
-        ("@jit\ndef kernel(x): pass", "help: @cuda.jit or @triton.jit"),
+        ("@nb.cuda.jit\ndef kernel(x): pass", "help: import it there, or @cuda.jit or @triton.jit"),
+        ("@jit\ndef kernel(x): pass", "help: import it there, or @cuda.jit or @triton.jit"),
         ("@cuda.jit\ndef kernel(x): x[0] = np.inf", "help: math.inf"),
         ("@triton.jit\ndef kernel(x): y = math.inf", 'help: float("inf")'),
         ("@triton.jit\ndef kernel(x): y = triton.cdiv(x, 2)", "help: tl.cdiv"),

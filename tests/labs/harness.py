@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import linecache
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -61,3 +62,12 @@ def kernels_of(module: ModuleType) -> ModuleType:
     loader = module.__loader__
     assert isinstance(loader, ArtifactLoader)
     return in_process.load_kernels_alone(loader.artifact)
+
+
+def live_names(source: str) -> dict[str, Any]:
+    """What a notebook defines that has run an artifact's text, as one cell that Python's tools find the lines of."""
+    file = f"<cell {abs(hash(source))}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    names: dict[str, Any] = {"__name__": "__main__", "In": ["", source]}
+    exec(compile(source, file, "exec", dont_inherit=True), names)
+    return names

@@ -130,3 +130,9 @@ def test_the_release_keeps_every_export_marker(lab: LabUnderTest) -> None:
         return sum("".join(cell["source"]).startswith("#| export") for cell in notebook["cells"])
 
     assert exports(released_notebook(lab)) == exports(lab.reference_notebook) > 0
+
+
+@each_lab
+def test_what_is_timed_is_traced_so_that_nothing_else_of_a_submission_runs_beside_it(lab: LabUnderTest) -> None:
+    """grader/THREATS.md, "Marks for speed": a check that is not traced would time whatever the submission calls."""
+    assert [check.name for check in lab.checks.checks if check.performance and not check.traced] == []

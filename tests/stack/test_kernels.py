@@ -136,7 +136,9 @@ def test_a_notebooks_own_kernel_is_held_to_the_language_too() -> None:
     names = live("@cuda.jit\ndef bad(x):\n    x[0] = 1\n    seen[0] = x[0]")
     refuse_beyond_kernels(names, ("good", "absent"))
     refuse_beyond_kernels(names | {"x": 3}, ("good",))  # a number elsewhere that is named as a parameter is
-    with pytest.raises(InputError, match=r"`seen` is nothing that kernel `bad` can use \(line 4: `seen\[0\] = x\[0\]`"):
+    with pytest.raises(
+        InputError, match=r"`seen` is nothing that kernel `bad` can use \(cell In\[\d+\], line 4: `seen\[0\] = x\[0\]`"
+    ):
         refuse_beyond_kernels(names, ("good", "bad"))
 
 
@@ -152,7 +154,8 @@ def test_a_notebooks_function_that_lost_its_decorator_is_told_at_its_line() -> N
     names = live("@cuda.jit\ndef halved(x):\n    x[0] = half(x[0])", "def plain(x):\n    x[0] = 1")
     for name, culprit in (("plain", "plain"), ("halved", "half")):
         with pytest.raises(
-            InputError, match=rf"`{culprit}` is a plain function, no kernel \(line 1: `def {culprit}\(x\)"
+            InputError,
+            match=rf"`{culprit}` is a plain function, no kernel \(cell In\[\d+\], line 1: `def {culprit}\(x\)",
         ):
             refuse_beyond_kernels(names, (name,))
 
@@ -163,7 +166,9 @@ def test_a_notebooks_kernel_with_another_decorator_is_told_for_it(name: str, arg
         "from mlsys_lab.kernels.triton_language import tl, triton",
         f"@triton.{name}({arguments})\n@triton.jit\ndef tuned(x_ptr):\n    tl.store(x_ptr, 1.0)",
     )
-    with pytest.raises(InputError, match=rf"`tuned` has a decorator beside .* \(line 1: .*got @triton\.{name}"):
+    with pytest.raises(
+        InputError, match=rf"`tuned` has a decorator beside .* \(cell In\[\d+\], line 1: .*got @triton\.{name}"
+    ):
         refuse_beyond_kernels(names, ("tuned",))
 
 

@@ -138,8 +138,13 @@ def _find_nvvm() -> str:
 
 
 def _find_image(image: str) -> str:
-    from mlsys_grader.sandbox.container import find_trouble
+    """The image in the first of docker and podman that is installed, as the Makefile chooses."""
+    from mlsys_grader.sandbox.container import find_silence, find_trouble
 
-    if why := find_trouble("docker", image):
-        raise MissingToolError(f"docker: {why}", help=f"`docker pull {image}`, or `make gpu-image` in a checkout")
+    if (program := next(filter(shutil.which, ("docker", "podman")), None)) is None:
+        raise MissingToolError("neither docker nor podman is installed", help="apt install docker.io")
+    if why := find_silence(program):
+        raise MissingToolError(f"{program}: {why}", help=f"`{program} info` has to answer: is its service running?")
+    if why := find_trouble(program, image):
+        raise MissingToolError(f"{program}: {why}", help=f"`{program} pull {image}`, or `make gpu-image` in a checkout")
     return image

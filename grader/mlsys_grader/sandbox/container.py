@@ -186,9 +186,17 @@ class Containers:
 
 def find_trouble(program: str, image: str = IMAGE) -> str:
     """Find why a container program cannot run an image here, in one line; "" when it can."""
+    return _find_refusal([program, "image", "inspect", image])
+
+
+def find_silence(program: str) -> str:
+    """Find why a container program does not answer at all, as where its service does not run; "" when it does."""
+    return _find_refusal([program, "info"])
+
+
+def _find_refusal(command: list[str]) -> str:
     try:
-        asked = [program, "image", "inspect", image]
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=ANSWER_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S, check=False)
     except FileNotFoundError:
         return "it is not installed"
     except (OSError, subprocess.TimeoutExpired) as error:

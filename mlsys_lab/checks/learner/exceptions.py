@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import inspect
 import linecache
-import sys
 import sysconfig
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import Any
 import mlsys_lab
 from mlsys_lab.checks.learner.spec import Mismatch
 from mlsys_lab.errors import CourseError
-from mlsys_lab.stack.loading import describe, find_cause, place_of
+from mlsys_lab.stack.loading import describe, find_cause, name_cell, place_of
 
 PACKAGE = str(Path(mlsys_lab.__file__).parent)
 LIBRARIES = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")})
@@ -189,9 +188,8 @@ def _place(code: CodeType, names: Mapping[str, Any], line: int, brief: bool = Fa
     """A line of the learner's, with its text unless `brief`; "" for a line of other code, which sees `names`."""
     if (place := place_of(code, names, line)) is not None:
         return f"cell {place.cell.number}, line {place.line}" if brief else str(place)
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    if shell is not None and (named := getattr(shell.compile, "format_code_name", lambda _: None)(code.co_filename)):
-        return f"{named[0].lower()} {named[1]}, line {line}"
+    if cell := name_cell(code.co_filename):
+        return f"{cell}, line {line}"
     if names.get("__name__") == "__main__" and not code.co_filename.startswith(PACKAGE):
         return f"{Path(code.co_filename).name}, line {line}"
     return ""

@@ -40,6 +40,8 @@ FLAGS = (
     *("-fsanitize=alignment", "-fsanitize-undefined-trap-on-error"),
 )
 DYNAMIC_SHARED = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?(\w+) (\w+)\[\];")
+OTHER_DYNAMIC_SHARED = re.compile(r"extern\s+__shared__[^;]*;")
+UNDEFINED = re.compile(r"undefined reference to [`‘'](?P<what>[^'’]+)['’]")
 INCLUDE = re.compile(r"^[ \t]*(?:#|%:)[ \t]*include\w*[ \t]*(.*)", re.M)
 ASSEMBLY = re.compile(r"\b(?:__)?asm(?:__)?\b")
 VARIABLE = re.compile(r"^(.+?) *\|\w*\| *\w *\| *OBJECT\|\w*\|[^|]*\|\.(?:data(?!\.rel\.ro)|bss).*$", re.M)
@@ -120,6 +122,13 @@ def _build(source: Source, kernel: str, wanted: tuple[Parameter, ...]) -> Path:
     need_emulator()
     _refuse_foreign(source)
     text = DYNAMIC_SHARED.sub(r"\1* \2 = emulation::dynamic_shared<\1>();", source.text)
+    if other := OTHER_DYNAMIC_SHARED.search(text):
+        line = text.count("\n", 0, other.start()) + 1
+        raise InputError(
+            f"{source.name}:{line}: shared memory without a size has one dimension",
+            got=f"`{' '.join(other[0].split())}`",
+            expected="`extern __shared__ float name[];`, or a size: `__shared__ float name[32][33];`",
+        )
     passed = (f"given.at<{one.type}{'*' if one.pointer else ''}>({place})" for place, one in enumerate(wanted))
     lines = (
         '#include "cuda_on_cpu.h"',
@@ -141,6 +150,8 @@ def _build(source: Source, kernel: str, wanted: tuple[Parameter, ...]) -> Path:
     if status != 0:
         error = ERROR.search(log)
         said = f"{error['place']}: {error['what']}" if error else f"g++ ended with {status}"
+        if error is None and (missing := UNDEFINED.search(log)):
+            said = f"`{missing['what']}` is declared and nowhere defined"
         raise InputError(f"{source.name} cannot be emulated: {said[:400]}")
     return folder / "program"
 

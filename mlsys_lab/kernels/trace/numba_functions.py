@@ -97,7 +97,7 @@ def _check_shapes(code: CodeType) -> None:
                 code.co_filename,
                 _line(instruction),
                 "the shape of a shared or local array has to be a constant",
-                help="give the sum a name outside of the kernel, such as PITCH = TILE + 1",
+                help="a number of the module, such as PITCH = TILE + 1 outside of the kernel",
             )
         if instruction.opname.startswith("CALL"):
             inside = False

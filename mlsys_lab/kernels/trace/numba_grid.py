@@ -146,9 +146,19 @@ class Launch:
         except NotImplementedError:
             raise  # a task that is still to do
         except Exception as error:
-            reason = error if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+            reason = error if isinstance(error, InputError) else _say(error)
             who = f"thread {tuple(thread.index)} of block {tuple(self.block_index)}"
             raise KernelError(*locate(error), f"{self.name} stops in {who}: {reason}") from error
+
+
+def _say(error: Exception) -> str:
+    """An exception in words: what Python says of the simulator's arrays, in a kernel's."""
+    said = str(error)
+    if isinstance(error, TypeError) and "operand type" in said and f"'{Memory.__name__}'" in said:
+        return "an array is computed with as a whole, where a kernel computes with elements, such as x[i]"
+    if isinstance(error, IndexError) and "scalar variable" in said:
+        return "a number is indexed as if it were an array"
+    return f"{type(error).__name__}: {said}"
 
 
 def _extent(what: str, extent: Extent) -> Dim3:

@@ -218,6 +218,7 @@ def _arrays(host: Host, space: Space) -> SimpleNamespace:
     def array(shape: Any, dtype: Any) -> Memory:
         return host.allocate(space, shape, dtype, sys._getframe(1))
 
+    array.__qualname__ = f"cuda.{space}.array"  # as Python calls it where arguments are missing
     make: Callable[[Any, Any], Memory] = array
     return SimpleNamespace(array=make)
 

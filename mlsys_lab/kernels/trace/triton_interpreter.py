@@ -34,6 +34,21 @@ LAUNCH_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 """Options of a launch on the device beside the kernel's own parameters; ignored by the interpreter."""
 NO_ADDRESS = re.compile(r"Unsupported ptr type .* in `(tl\.\w+)`")
 """What Triton says of a load, a store or an atomic at numbers."""
+INSTEAD = {
+    "'int' object is not iterable": (
+        "an address or a block, used as a list",
+        "tl.load(pointer + offsets) for elements; tl.max(x, axis=0) and the like for a block",
+    ),
+    "acc.type.element_ty == out_dtype": (
+        "a sum that `tl.dot` cannot add to",
+        "a block of the product's shape in the type of its result: float32, or float16 with `out_dtype=tl.float16`",
+    ),
+    "must be of type tl.constexpr": ("", "a constant: a parameter marked `: tl.constexpr`"),
+    "Expected dtype ['fp32', 'fp64'] but got": ("", "`.to(tl.float32)` before it"),
+    "unsupported operand type(s) for @": ("", "tl.dot(a, b)"),
+}
+"""What Triton says, in part, where it does not say the cause, or the way out: what was got, "" for its words; what to
+write."""
 
 
 def record(kernel: Any, grid: Any, /, *args: Any, outputs: str | Sequence[str] = (), **constants: Any) -> Trace:
@@ -99,7 +114,12 @@ def _bind(name: str, signature: inspect.Signature, args: Any, constants: dict[st
     try:
         bound = signature.bind(*args, **{k: v for k, v in constants.items() if k not in LAUNCH_OPTIONS})
     except TypeError as error:
-        raise InputError(f"arguments of {name}: {error}", expected=f"{name}{signature}") from None
+        known = ", ".join(signature.parameters)
+        raise InputError(
+            f"`{name}` does not have the parameters of the launch ({error})",
+            got=f"{name}({known})",
+            expected=f"{len(args)} parameters{''.join(f', {one}' for one in constants)}",
+        ) from None
     bound.apply_defaults()
     return dict(bound.arguments)
 
@@ -148,8 +168,17 @@ def _explain(name: str, error: BaseException) -> CourseError:
     if (told := NO_ADDRESS.match(str(cause))) is not None:
         expected = "an array's parameter plus offsets; no numbers that were loaded"
         return InputError(f"{name} fails{at}", got=f"`{told[1]}` of what is no address", expected=expected)
-    what = f"{type(cause).__name__}: {cause}".splitlines()[0]
-    return InputError(f"{name} fails{at}", got=what)
+    said = str(cause).strip() or f"Triton holds it to `{_last_line(cause)}`"
+    got, expected = next((words for part, words in INSTEAD.items() if part in said), ("", ""))
+    return InputError(
+        f"{name} fails{at}", got=got or f"{type(cause).__name__}: {said}".splitlines()[0], expected=expected or None
+    )
+
+
+def _last_line(error: BaseException) -> str:
+    """The text of the line that raised an error."""
+    frame, number = [*_frames(error.__traceback__)][-1]
+    return linecache.getline(frame.f_code.co_filename, number).strip()
 
 
 def _frames(traceback: TracebackType | None) -> Iterator[tuple[FrameType, int]]:

@@ -102,12 +102,17 @@ def test_marks_for_speed_demand_a_gpu_and_correctness_does_not(examine, no_job, 
 def test_the_image_is_looked_for_where_one_is_named(examine, no_job, program, monkeypatch):
     assert "GPU_IMAGE" not in examine()[1]
     monkeypatch.setenv("GPU_IMAGE", "mlsys-lab-gpu:1a2b")
-    program("docker", '#!/bin/sh\ntest "$3" = mlsys-lab-gpu:0000 && exit 0\necho "No such image: $3" >&2\nexit 1\n')
+    says = '#!/bin/sh\ntest "$1" = info -o "$3" = mlsys-lab-gpu:0000 && exit 0\necho "No such image: $3" >&2\nexit 1\n'
+    program("docker", says)
     missing = examine("--gpu")[1]["GPU_IMAGE"]
     assert not missing["ok"] and missing["found"] == "docker: No such image: mlsys-lab-gpu:1a2b"
     assert "make gpu-image" in missing["fix"]
     monkeypatch.setenv("GPU_IMAGE", "mlsys-lab-gpu:0000")
     assert examine("--gpu")[1]["GPU_IMAGE"]["ok"]
+    program("docker", '#!/bin/sh\necho "Cannot connect" >&2\nexit 1\n')
+    silent = examine("--gpu")[1]["GPU_IMAGE"]
+    assert silent["found"] == "docker: Cannot connect" and "`docker info`" in silent["fix"]
+    assert "pull" not in silent["fix"]
 
 
 def test_a_full_disk_a_strange_machine_and_no_labs(examine, no_job, monkeypatch, tmp_path):

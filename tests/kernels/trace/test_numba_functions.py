@@ -41,7 +41,7 @@ def test_a_shape_that_numba_would_not_take():
             run(kernel, 1, 1, floats(0))
         assert str(error.value) == (
             f"{__file__}:{line}: the shape of a shared or local array has to be a constant; "
-            "help: give the sum a name outside of the kernel, such as PITCH = TILE + 1"
+            "help: a number of the module, such as PITCH = TILE + 1 outside of the kernel"
         )
 
 

@@ -12,10 +12,12 @@ from mlsys_lab.checks.deciding.cuda.comparison import MOST, WRONG, agree, limits
 from mlsys_lab.checks.deciding.verdict import draw_inputs, public_inputs
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.trees import Tree, flatten, nest
+from mlsys_lab.checks.live import LiveChecks
 from mlsys_lab.checks.runner import PUBLIC_SEED, run_check
+from mlsys_lab.errors import CourseError
 from mlsys_lab.kernels.trace import launches
 from mlsys_lab.kernels.trace.numba_simulator import record
-from tests.labs.harness import kernels_of, labs, module_of
+from tests.labs.harness import kernels_of, labs, live_names, module_of
 
 LAB = next(lab for lab in labs() if lab.info.topic == "cuda")
 LAUNCHED = [check for check in LAB.checks.checks if check.describe and not check.texts]
@@ -83,7 +85,7 @@ def test_a_function_without_the_decorator_is_no_kernel() -> None:
 
 
 def test_a_shape_that_is_no_constant_is_answered_by_what_to_write() -> None:
-    assert told("smooth", "a shape that is not constant").endswith("such as PITCH = TILE + 1")
+    assert told("smooth", "a shape that is not constant").endswith("such as PITCH = TILE + 1 outside of the kernel")
 
 
 def test_what_is_wrong_with_memory_is_told_beside_values_that_are_wrong_for_it() -> None:
@@ -126,3 +128,54 @@ def test_what_is_not_named_is_not_to_be_changed() -> None:
     assert agree({"y": np.ones(2), **flatten(NOTHING), **stored(x=0, y=2)}, expected) is None
     mismatch = agree({"y": np.ones(2), **flatten(NOTHING), **stored(x=1, y=2)}, expected)
     assert mismatch is not None and mismatch.what == "more writes of `x` than it takes"
+
+
+HEAD = "@cuda.jit\ndef axpy"
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("import numba.cuda as nc\n@nc.jit\ndef axpy", ""),
+        ("from numba import cuda as c\n@c.jit\ndef axpy", ""),
+        ("import numba\n@numba.cuda.jit\ndef axpy", ""),
+        ("from numba import njit\n@njit\ndef axpy", "`axpy` is no kernel: `@njit` compiles for a CPU"),
+        ("def axpy", "`axpy` is a plain function, no kernel"),
+        ("@cuda.jit\ndef axpy_v2", "`axpy` is another name of `axpy_v2`"),
+    ],
+)
+def test_the_notebook_and_the_grader_know_a_kernel_by_the_same_signs(written: str, said: str) -> None:
+    source = LAB.reference.replace(HEAD, written)
+    source = source.replace("# %% cell 22", "axpy = axpy_v2\n# %% cell 22") if "axpy_v2" in written else source
+    graded = run_check(LAB.checks["axpy"], kernels_of(module_of(source, "mistake.ipynb")), hidden=True).mismatch
+    try:
+        LiveChecks(LAB.checks, live_names(source))("axpy")
+        live = ""
+    except CourseError as error:
+        live = str(error)
+    if not said:
+        assert (graded, live) == (None, "")
+    else:
+        assert graded is not None and said in graded.what and said in live
+
+
+@pytest.mark.parametrize(
+    ("check", "right", "wrong", "said"),
+    [
+        ("axpy", "y[i] += a * x[i]", "y += a * x", "an array is computed with as a whole"),
+        ("axpy", "def axpy(a, x, y)", "def axpy(x, y, a)", "`axpy` has its parameters in another order"),
+        ("smooth", "array(WINDOW, float32)", "array(WINDOW)", "cuda.shared.array() missing 1 required"),
+    ],
+)
+def test_what_stops_a_kernel_is_told_in_a_kernels_words(check: str, right: str, wrong: str, said: str) -> None:
+    source = LAB.reference.replace(right, wrong, 1)
+    mismatch = run_check(LAB.checks[check], kernels_of(module_of(source, "mistake.ipynb"))).mismatch
+    assert mismatch is not None and said in mismatch.what
+
+
+def test_shared_memory_without_a_size_is_told_at_its_line() -> None:
+    source = LAB.reference.replace("__shared__ float tile[32][33];", "extern __shared__ float tile[][33];", 1)
+    mismatch = run_check(LAB.checks["transpose_cpp"], module_of(source, "mistake.ipynb")).mismatch
+    assert mismatch is not None
+    assert mismatch.what == "transpose.cu:3: shared memory without a size has one dimension"
+    assert mismatch.got == "`extern __shared__ float tile[][33];`"

@@ -15,7 +15,7 @@ from mlsys_lab.checks.deciding.triton.kinds import draw_kind, result_dtype
 from mlsys_lab.checks.deciding.triton.scores import raise_scores
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
 from mlsys_lab.checks.learner.triton import decode as calls
-from mlsys_lab.checks.learner.triton.launches import blocks
+from mlsys_lab.checks.learner.triton.launches import READS_NAN, blocks
 
 INT = 4
 """Bytes of an int32."""
@@ -73,9 +73,11 @@ def _expect(arrays: Arrays, counted: bool) -> Arrays:
 
 
 def _agree(got: Arrays, expected: Arrays) -> Mismatch | None:
-    """As `agree_nearly`; of NaN it says where it comes from: inputs have it in slots and pages of no token only."""
-    mismatch, out = agree_nearly(got, expected), got.get("out")
+    """As `agree_nearly`; of NaN it says where it may come from, if slots or pages of no token were read."""
+    mismatch, out, read = agree_nearly(got, expected), got.get("out"), got.get(READS_NAN)
     if mismatch is None or out is None or out.dtype.kind != "f" or not np.isnan(out).any():
+        return mismatch
+    if read is None or read.ndim or not read > 0:
         return mismatch
     why = "slots and pages that no token has filled hold NaN, and 0 · NaN is NaN too"
     return replace(mismatch, what=f"{mismatch.what}; {why}")

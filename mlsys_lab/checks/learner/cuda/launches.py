@@ -36,6 +36,10 @@ def launch_recorded(
     parameters = parameters_of(artifact, kernel)
     if len(parameters) != len(given):
         raise InputError(f"`{kernel}` has the wrong parameters", got=", ".join(parameters), expected=", ".join(given))
+    if sorted(parameters) == sorted(given) and parameters != [*given]:
+        raise InputError(
+            f"`{kernel}` has its parameters in another order", got=", ".join(parameters), expected=", ".join(given)
+        )
     called = dict(zip(given, parameters, strict=True))
     outputs = (called[output],) if fresh else ()
     trace = record_launch(artifact, kernel, grid, block, *given.values(), outputs=outputs)

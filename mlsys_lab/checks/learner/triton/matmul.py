@@ -30,7 +30,7 @@ def matmul(artifact: Any, arrays: Arrays) -> Arrays:
     c = unwritten(m, n, dtype=result_kind(arrays, a.dtype))
     inputs = (a, b, c, m, n, k, *a.stride(), *b.stride())
     tile = {name: int(arrays[name]) for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K")}
-    sizes = {**tile, "GROUP": int(arrays["group"])}
+    sizes: dict[str, Any] = {**tile, "GROUP": int(arrays["group"])}
     programs = blocks(m, tile["BLOCK_M"]) * blocks(n, tile["BLOCK_N"])
     return launch_recorded(
         artifact, "matmul_kernel", programs, *inputs, outputs={"c_ptr": c}, writers_of="c_ptr", **sizes
