@@ -78,6 +78,12 @@ def test_the_plan_spends_its_budgets(corpus):
             assert 6 * size.n_params(VOCABULARY) * tokens == pytest.approx(flops, rel=1e-3)
 
 
+def test_the_shortest_run_is_ten_sequences(corpus):
+    assert train(TINY, 640, corpus=corpus).tokens[-1] == 640
+    with pytest.raises(InputError, match="too few tokens for a run: got 639, expected at least 640"):
+        train(TINY, 639, corpus=corpus)
+
+
 def test_too_short_a_run_is_one_line(corpus):
     with pytest.raises(InputError, match="too few tokens for a run: got 100, expected at least 640"):
         train(TINY, 100, corpus=corpus)
