@@ -82,6 +82,7 @@ llama4-maverick  8192  36 of 48
 """Tokens and layers with a window, of how many layers: the released config.json."""
 
 ELSEWHERE = {
+    "architectures": {"DEFAULTS"},  # tests/models/test_loading.py, by `transformers` itself
     "presets": {"PRESETS", "_ROWS", "WINDOWS"},  # test_presets.py, and WINDOWS above
     "published_runs": {"PUBLISHED_RUNS", "_MIXED", "_MEGATRON", "_SELENE", "_JEAN_ZAY", "_H100", "_H800"},
 }

@@ -91,7 +91,13 @@ def test_a_checkpoint_as_old_ones_are(theirs, saved, tokens):
     assert (load(folder)(tokens) - theirs["gpt2"](tokens).logits).abs().max() < FP32
 
 
-@pytest.mark.parametrize("kind", ["GPT2", "Bloom", "Llama", "Mistral", "Mixtral", "Qwen2", "Qwen3"])
+KINDS = [
+    *("GPT2", "Bloom", "Llama", "Mistral", "Mixtral", "Qwen2", "Qwen3", "Qwen3Moe", "GptOss", "Phi3", "Gemma2"),
+    *("Gemma3Text", "Llama4Text", "DeepseekV3"),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_fields_that_a_config_leaves_out_are_those_of_transformers(kind):
     import transformers
 
@@ -99,7 +105,9 @@ def test_fields_that_a_config_leaves_out_are_those_of_transformers(kind):
     sizes = (
         *("vocab_size", "n_layer", "n_embd", "n_head", "n_positions"),
         *("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size"),
-        *("max_position_embeddings", "num_local_experts", "num_experts_per_tok"),
+        *("max_position_embeddings", "num_local_experts", "num_experts_per_tok", "n_routed_experts"),
+        *("moe_intermediate_size", "intermediate_size_mlp", "first_k_dense_replace", "n_shared_experts"),
+        *("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
     )
     few = {name: full[name] for name in ("model_type", *sizes) if name in full}
     assert read_config(few) == read_config(full)
