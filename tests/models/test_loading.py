@@ -11,6 +11,7 @@ import torch
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import parameters
+from mlsys_lab.flops.architectures import DEFAULTS
 from mlsys_lab.flops.huggingface import read_config
 from mlsys_lab.models import load
 from tests.models.families import FAMILIES, Widened, build, rewrite
@@ -111,6 +112,16 @@ def test_fields_that_a_config_leaves_out_are_those_of_transformers(kind):
     )
     few = {name: full[name] for name in ("model_type", *sizes) if name in full}
     assert read_config(few) == read_config(full)
+
+
+@pytest.mark.parametrize("kind", DEFAULTS)
+def test_what_an_architecture_has_where_nothing_is_said_is_what_transformers_has(kind):
+    import transformers
+
+    theirs = transformers.AutoConfig.for_model(kind).to_dict()
+    rope = theirs["rope_parameters"]
+    theirs["rope_theta"] = rope.get("full_attention", rope)["rope_theta"]
+    assert DEFAULTS[kind] == {field: theirs[field] for field in DEFAULTS[kind]}
 
 
 def test_a_tied_head_may_be_stored_if_it_is_the_embedding(saved):
