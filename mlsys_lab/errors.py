@@ -41,11 +41,13 @@ class UnfinishedError(CourseError):
     """A task of a lab has not been written yet."""
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str], *, nearness: float = 0.6) -> str:
     """A suggestion for a misspelt name, "did you mean '…'?", or "" if no known name is near.
+
+    `nearness`, from 0 to 1, is how alike both must be (`difflib.SequenceMatcher.ratio`).
 
     >>> did_you_mean("autogard", ["autograd", "cuda"])
     "did you mean 'autograd'?"
     """
-    near = difflib.get_close_matches(name, list(known), n=1)
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=nearness)
     return f"did you mean {near[0]!r}?" if near else ""

@@ -22,7 +22,7 @@ from mlsys_lab.hardware import Device
 NETWORK_BYTES_PER_S = 50e9
 """Between nodes, for each device and direction: a 400 Gb/s card a GPU, as in NVIDIA's DGX H100."""
 NODE_DEVICES = {"gpu": 8, "cpu": 1, "TPU v4": 4096, "TPU v5e": 256, "TPU v5p": 8960, "TPU v6e": 256}
-"""Devices that the fast links connect: a board of eight GPUs; of TPUs the largest slice of Google's pages."""
+"""Devices that the fast links connect: a board of eight GPUs; of TPUs the Pod of Google's pages."""
 
 
 @dataclass(frozen=True)

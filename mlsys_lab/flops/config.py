@@ -224,18 +224,24 @@ class TransformerConfig:
             )
 
 
-STATE_SPACE = ("mamba", "rwkv", "jamba", "bamba", "zamba", "recurrentgemma", "recurrent_gemma", "nemotron_h", "retnet")
-"""Parts of names of models that are made of layers with a state of fixed size, or have such layers among others."""
+OTHER_LAYERS = (
+    *("mamba", "rwkv", "jamba", "bamba", "zamba", "recurrentgemma", "nemotronh", "retnet", "xlstm"),
+    *("falconh1", "granitemoehybrid", "lfm2", "lfm3", "kimilinear", "minimaxtext", "qwen3next", "qwen35"),
+    *("olmohybrid", "bailinghybrid"),
+)
+"""Parts of names, without their punctuation, of models that have layers with a state of fixed size in place of
+attention, or among layers with it: state-space layers, linear attention, short convolutions."""
 
 
 def refuse_without_attention(name: str) -> None:
     """Raise InputError where a name or `model_type` is of a model some of whose layers have no keys and values."""
-    if any(family in name.lower() for family in STATE_SPACE):
+    letters = "".join(filter(str.isalnum, name.lower()))
+    if any(family in letters for family in OTHER_LAYERS):
         raise InputError(
-            "state-space models are not counted here",
+            "layers without keys and values are not counted here",
             got=repr(name),
-            expected="a decoder with attention",
-            help="such layers keep a state of fixed size, no keys and values: none of these formulas hold",
+            expected="a decoder with attention in every layer",
+            help="state-space, linear-attention and convolution layers keep a state of fixed size: no formula holds",
         )
 
 

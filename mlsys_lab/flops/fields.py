@@ -10,10 +10,13 @@ from mlsys_lab.flops.config import SCALINGS, RotaryScaling
 
 
 class Fields:
-    """Reader of one config.json: finds a field under its several names, and says in one line what is wrong with it."""
+    """Reader of one config.json: finds a field under its several names, and says in one line what is wrong with it.
 
-    def __init__(self, fields: Mapping[str, Any], name: str) -> None:
-        self.fields, self.name = fields, name
+    `inside` is the `model_type` of the model that the decoder is a part of, "" where it is no part.
+    """
+
+    def __init__(self, fields: Mapping[str, Any], name: str, inside: str = "") -> None:
+        self.fields, self.name, self.inside = fields, name, inside
 
     def get(self, *names: str, default: Any = None) -> Any:
         """The value of the first of these names that is present and not null, else the default."""
@@ -26,6 +29,13 @@ class Fields:
             raise InputError(f"{self.name} lacks a size", expected=" or ".join(names))
         if not isinstance(value, int) or isinstance(value, bool):
             raise InputError(f"{self.name}: {names[0]} is not a size", got=repr(value), expected="a whole number")
+        return value
+
+    def entries(self, name: str) -> list[Any] | None:
+        """The value of a field that must be a list; None if it is missing."""
+        value = self.get(name)
+        if value is not None and not isinstance(value, list):
+            raise InputError(f"{self.name}: {name} is not a list", got=repr(value))
         return value
 
     def text(self, name: str) -> str:
@@ -45,15 +55,14 @@ class Fields:
     @property
     def rope_theta(self) -> float:
         """Base of the rotary angles, wherever either generation of `transformers` writes it."""
-        default = 1e6 if self.text("model_type") == "mixtral" else 1e4
         inner = self.rope.get("rope_theta")
-        return self.get("rope_theta", default=default) if inner is None else inner  # type: ignore[no-any-return]
+        return self.get("rope_theta", default=1e4) if inner is None else inner  # type: ignore[no-any-return]
 
     @property
     def rope_scaling(self) -> RotaryScaling | None:
         """How rotary angles are stretched for long contexts; None if they are not, or by an `unknown_scaling`."""
         kind: Any = self._rope_type
-        if kind not in SCALINGS:
+        if self.unknown_scaling or kind not in SCALINGS:
             return None
         names = ("factor", "low_freq_factor", "high_freq_factor") if kind == "llama3" else ("factor",)
         given: dict[str, Any] = {name: self.rope.get(name) for name in names}
@@ -67,8 +76,12 @@ class Fields:
 
     @property
     def unknown_scaling(self) -> str:
-        """Type of stretching of rotary angles that `RotaryScaling` does not have; "" if there is none."""
-        return "" if self._rope_type in ("default", *SCALINGS) else self._rope_type
+        """Type of stretching of rotary angles that is not computed; "" if there is none.
+
+        `RotaryScaling` does not have it, or some layers turn no angles at all (Llama 4).
+        """
+        known = () if self.text("model_type") == "llama4_text" else SCALINGS
+        return "" if self._rope_type in ("default", *known) else self._rope_type
 
     @property
     def _rope_type(self) -> str:
@@ -79,23 +92,39 @@ class Fields:
         """Number of tokens that attention reaches back, if fewer than the context; else None."""
         if not self.get("use_sliding_window", default=not self.text("model_type").startswith("qwen")):
             return None
-        window = self.size("sliding_window", default=0)
+        window = self.size(self.window_field, default=0)
         return window if 0 < window < self.size("max_position_embeddings", default=window + 1) else None
+
+    @property
+    def window_field(self) -> str:
+        """Name of the field that has the `window`; Llama 4 cuts the sequence into chunks, and none is longer."""
+        return "attention_chunk_size" if self.text("model_type") == "llama4_text" else "sliding_window"
 
     @property
     def windowed_layers(self) -> int:
         """Number of layers that reach back `window` tokens only: those of `layer_types`, or all but each p-th one."""
         layers = self.size("num_hidden_layers", default=0)
-        if types := self.get("layer_types"):
-            return sum(kind == "sliding_attention" for kind in types)
-        pattern = {"gemma2": 2, "gpt_oss": 2, "gemma3_text": self.size("sliding_window_pattern", default=6)}
+        if types := self.entries("layer_types"):
+            return sum(kind in ("sliding_attention", "chunked_attention") for kind in types)
+        if with_positions := self.entries("no_rope_layers"):
+            return sum(map(bool, with_positions))
+        pattern = {
+            "gemma2": 2,
+            "gpt_oss": 2,
+            "gemma3_text": self.size("sliding_window_pattern", "_sliding_window_pattern", default=6),
+            "llama4_text": self.size("no_rope_layer_interval", default=4),
+        }
         every = pattern.get(self.text("model_type"))
         return layers - layers // every if every else layers
 
     @property
     def rope(self) -> Mapping[str, Any]:
-        """The object that describes rotary angles; `transformers` takes the older name where both are present."""
+        """The object that describes rotary angles; `transformers` takes the older name where both are present.
+
+        Where it has one for each kind of layer, that of layers which see all tokens.
+        """
         rope = self.get("rope_scaling") or self.get("rope_parameters", default={})
+        rope = rope.get("full_attention", rope) if isinstance(rope, Mapping) else rope
         if not isinstance(rope, Mapping):
             raise InputError(f"{self.name}: rope_scaling is not an object", got=repr(rope))
         return rope

@@ -150,7 +150,7 @@ PUBLISHED_RUNS = (
         {"recomputation": "full", "zero_stage": 1, "sequence_parallel": False},
         150e12 / _JEAN_ZAY.peak_flops_per_s,
         True,
-        "arXiv:2211.05100, §3.4",
+        "arXiv:2211.05100, §3.4, and the chronicle of the training (github.com/bigscience-workshop/bigscience)",
     ),
     _llama(8192, 8192, Layout(data=64, tensor=8, pipeline=16), 0.43),
     _llama(16_384, 8192, Layout(data=128, tensor=8, pipeline=16), 0.41),

@@ -65,10 +65,10 @@ def load(
 def _build_empty(folder: Path, fields: Fields, attention: Attention) -> Transformer:
     """The checkpoint's model, built on the meta device: without memory for its weights."""
     config = read_config(folder)
-    if fields.text("model_type") not in LAYOUTS:
+    if fields.inside or fields.text("model_type") not in LAYOUTS:
         raise InputError(
             f"{folder}: weights of this architecture are not loaded here",
-            got=fields.text("model_type"),
+            got=fields.inside or fields.text("model_type"),
             expected=f"one of {', '.join(LAYOUTS)}",
         )
     if fields.unknown_scaling and config.position == "rotary":

@@ -162,6 +162,37 @@ def test_each_strategy_sends_over_its_own_wires():
     assert traffic["pipeline"].split(8) == traffic["context"].split(8) == traffic["expert"].split(8) == (0, 0)
 
 
+@pytest.mark.parametrize(("recomputation", "again"), [("none", 0), ("full", 1)])
+def test_traffic_of_every_strategy_by_hand(recomputation, again):
+    """32 devices, each with 2 micro-batches of 4 tokens, and 2 of 4 layers, of which 3 have experts: 1.5 a stage."""
+    routed = dataclasses.replace(CONFIG, experts=Experts(count=8, active=2, d_ff=8, dense_layers=1))
+    layout = Layout(
+        data=4, tensor=2, pipeline=2, context=2, expert=4, interleave=2, recomputation=recomputation, zero_stage=0
+    )
+    traffic = bounds.training_traffic(routed, layout, RECIPES["mixed20"], batch=8, tokens=8)
+    held = shard(routed, layout)
+    tokens, D, element = 2 * 4, 16, 2
+    assert {name: (one.ranks, one.stride, one.pattern) for name, one in traffic.items()} == {
+        "tensor": (2, 1, "ring"),
+        "context": (2, 2, "ring"),
+        "expert": (4, 4, "all-to-all"),
+        "data": (8, 2, "ring"),
+        "experts' data": (2, 8, "ring"),
+        "pipeline": (2, 16, "neighbours"),
+    }
+    # All-reduces of attention and MLP, forward, backward, and forward again: twice the half of what is reduced.
+    assert traffic["tensor"].sent_bytes == 2 * (2 + again) * 2 * (tokens * D * element)
+    # Keys and values of two heads of 2 of both ranks' tokens, half of them; backward with their gradients.
+    assert traffic["context"].sent_bytes == (3 + again) * 2 * (2 * tokens * 2 * (2 + 2) * element) / 2
+    # There and back, to two experts each, three quarters of them elsewhere; a tensor-parallel rank takes half.
+    assert traffic["expert"].sent_bytes == (2 + again) * 1.5 * 2 * (tokens / 2 * 2 * D * element) * 3 / 4
+    # Gradients of 4 bytes at most, all-reduced; the fuller of the two ends; an expert's copies are fewer.
+    assert traffic["data"].sent_bytes == pytest.approx(2 * 4 * (held.dense + held.head) * 7 / 8)
+    assert traffic["experts' data"].sent_bytes == pytest.approx(2 * 4 * held.experts * 1 / 2)
+    # Forward and backward between the pieces of two rounds; each tensor-parallel rank sends its half.
+    assert traffic["pipeline"].sent_bytes == 2 * 2 * tokens * D * element / 2
+
+
 def test_decoding_reads_weights_and_cache_once():
     work = serving(sequences=3, past=7)
     multiplied = parameters(CONFIG).total - parameters(CONFIG).embedding

@@ -47,6 +47,17 @@ def test_a_causal_mask_lets_half_of_the_pairs_and_the_diagonal_through():
     assert prompt.total + more.total == compute.forward(TINY, 8, causal=True).total
 
 
+@pytest.mark.parametrize("tokens", [0, 1, 3, 8])
+@pytest.mark.parametrize("past", [0, 1, 2, 3, 4, 9])
+def test_pairs_are_those_that_can_be_counted(tokens, past):
+    """Query i stands at past + i; causal keys are 0 to there, of which a window leaves the last ones."""
+    places = [past + i for i in range(tokens)]
+    assert compute.pairs(tokens, past) == tokens * (past + tokens)
+    assert compute.pairs(tokens, past, causal=True) == sum(place + 1 for place in places)
+    for window in (1, 2, 3, 5, 20):
+        assert compute.pairs(tokens, past, window=window) == sum(min(place + 1, window) for place in places)
+
+
 def test_decoding_token_by_token_costs_what_a_causal_forward_pass_does():
     assert sum(compute.decode(TINY, context).total for context in range(1, 9)) == (
         compute.forward(TINY, 8, causal=True).total

@@ -12,245 +12,76 @@ import pytest
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import RotaryScaling, preset
 from mlsys_lab.flops.huggingface import omissions, read_config
-
-LLAMA2: dict[str, Any] = {
-    "model_type": "llama",
-    "hidden_act": "silu",
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "max_position_embeddings": 4096,
-    "num_attention_heads": 32,
-    "num_hidden_layers": 32,
-    "num_key_value_heads": 32,
-    "pretraining_tp": 1,
-    "rms_norm_eps": 1e-05,
-    "rope_scaling": None,
-    "tie_word_embeddings": False,
-    "torch_dtype": "float16",
-    "vocab_size": 32000,
-}
-MISTRAL = LLAMA2 | {
-    "model_type": "mistral",
-    "intermediate_size": 14336,
-    "max_position_embeddings": 32768,
-    "num_key_value_heads": 8,
-    "rope_theta": 10000.0,
-    "sliding_window": 4096,
-}
-QWEN = LLAMA2 | {
-    "model_type": "qwen2",
-    "hidden_size": 896,
-    "intermediate_size": 4864,
-    "max_position_embeddings": 32768,
-    "max_window_layers": 24,
-    "num_attention_heads": 14,
-    "num_hidden_layers": 24,
-    "num_key_value_heads": 2,
-    "rms_norm_eps": 1e-06,
-    "rope_theta": 1000000.0,
-    "sliding_window": 32768,
-    "tie_word_embeddings": True,
-    "use_sliding_window": False,
-    "vocab_size": 151936,
-}
-DEEPSEEK: dict[str, Any] = {
-    "model_type": "deepseek_v3",
-    "attention_bias": False,
-    "first_k_dense_replace": 3,
-    "hidden_act": "silu",
-    "hidden_size": 7168,
-    "intermediate_size": 18432,
-    "kv_lora_rank": 512,
-    "max_position_embeddings": 163840,
-    "moe_intermediate_size": 2048,
-    "moe_layer_freq": 1,
-    "n_routed_experts": 256,
-    "n_shared_experts": 1,
-    "num_attention_heads": 128,
-    "num_experts_per_tok": 8,
-    "num_hidden_layers": 61,
-    "num_key_value_heads": 128,
-    "num_nextn_predict_layers": 1,
-    "q_lora_rank": 1536,
-    "qk_nope_head_dim": 128,
-    "qk_rope_head_dim": 64,
-    "quantization_config": {"quant_method": "fp8"},
-    "rms_norm_eps": 1e-06,
-    "rope_scaling": {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096},
-    "rope_theta": 10000,
-    "tie_word_embeddings": False,
-    "v_head_dim": 128,
-    "vocab_size": 129280,
-}
-GPT2: dict[str, Any] = {
-    "model_type": "gpt2",
-    "activation_function": "gelu_new",
-    "layer_norm_epsilon": 1e-05,
-    "n_ctx": 1024,
-    "n_embd": 768,
-    "n_head": 12,
-    "n_layer": 12,
-    "n_positions": 1024,
-    "vocab_size": 50257,
-}
-BLOOM: dict[str, Any] = {
-    "model_type": "bloom",
-    "apply_residual_connection_post_layernorm": False,
-    "n_embed": 14336,
-    "n_layer": 70,
-    "num_attention_heads": 112,
-    "layer_norm_epsilon": 1e-05,
-    "seq_length": 2048,
-    "vocab_size": 250880,
-}
-QWEN3_MOE = QWEN | {
-    "model_type": "qwen3_moe",
-    "attention_bias": False,
-    "decoder_sparse_step": 1,
-    "head_dim": 128,
-    "hidden_size": 2048,
-    "intermediate_size": 6144,
-    "mlp_only_layers": [],
-    "moe_intermediate_size": 768,
-    "num_attention_heads": 32,
-    "num_experts": 128,
-    "num_experts_per_tok": 8,
-    "num_hidden_layers": 48,
-    "num_key_value_heads": 4,
-    "tie_word_embeddings": False,
-}
-PHI3 = LLAMA2 | {
-    "model_type": "phi3",
-    "hidden_size": 3072,
-    "intermediate_size": 8192,
-    "sliding_window": 2047,
-    "vocab_size": 32064,
-}
-DEEPSEEK_V2 = DEEPSEEK | {
-    "model_type": "deepseek_v2",
-    "first_k_dense_replace": 1,
-    "hidden_size": 2048,
-    "intermediate_size": 10944,
-    "moe_intermediate_size": 1408,
-    "n_routed_experts": 64,
-    "n_shared_experts": 2,
-    "num_attention_heads": 16,
-    "num_experts_per_tok": 6,
-    "num_hidden_layers": 27,
-    "num_key_value_heads": 16,
-    "num_nextn_predict_layers": None,
-    "q_lora_rank": None,
-    "quantization_config": None,
-    "vocab_size": 102400,
-}
-GEMMA2: dict[str, Any] = {
-    "model_type": "gemma2",
-    "attention_bias": False,
-    "attn_logit_softcapping": 50.0,
-    "final_logit_softcapping": 30.0,
-    "head_dim": 256,
-    "hidden_act": "gelu_pytorch_tanh",
-    "hidden_activation": "gelu_pytorch_tanh",
-    "hidden_size": 3584,
-    "intermediate_size": 14336,
-    "max_position_embeddings": 8192,
-    "num_attention_heads": 16,
-    "num_hidden_layers": 42,
-    "num_key_value_heads": 8,
-    "query_pre_attn_scalar": 256,
-    "rms_norm_eps": 1e-06,
-    "rope_theta": 10000.0,
-    "sliding_window": 4096,
-    "vocab_size": 256000,
-}
-GEMMA3 = GEMMA2 | {
-    "model_type": "gemma3_text",
-    "hidden_size": 1152,
-    "intermediate_size": 6912,
-    "max_position_embeddings": 32768,
-    "num_attention_heads": 4,
-    "num_hidden_layers": 26,
-    "num_key_value_heads": 1,
-    "rope_local_base_freq": 10000,
-    "rope_theta": 1000000,
-    "sliding_window": 512,
-    "sliding_window_pattern": 6,
-    "vocab_size": 262144,
-}
-GPT_OSS: dict[str, Any] = {
-    "model_type": "gpt_oss",
-    "attention_bias": True,
-    "head_dim": 64,
-    "hidden_act": "silu",
-    "hidden_size": 2880,
-    "intermediate_size": 2880,
-    "layer_types": ["sliding_attention", "full_attention"] * 12,
-    "max_position_embeddings": 131072,
-    "num_attention_heads": 64,
-    "num_experts_per_tok": 4,
-    "num_hidden_layers": 24,
-    "num_key_value_heads": 8,
-    "num_local_experts": 32,
-    "rms_norm_eps": 1e-05,
-    "rope_scaling": {"rope_type": "yarn", "factor": 32.0},
-    "rope_theta": 150000,
-    "sliding_window": 128,
-    "swiglu_limit": 7.0,
-    "tie_word_embeddings": False,
-    "vocab_size": 201088,
-}
-LLAMA31: dict[str, Any] = {
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8192,
-    "rope_type": "llama3",
-}
-PUBLISHED = {
-    "gpt2": GPT2,
-    "llama2-7b": LLAMA2,
-    "llama3-8b": LLAMA2
-    | {
-        "intermediate_size": 14336,
-        "max_position_embeddings": 8192,
-        "num_key_value_heads": 8,
-        "rope_theta": 500000.0,
-        "vocab_size": 128256,
-    },
-    "llama3.1-8b": LLAMA2
-    | {
-        "intermediate_size": 14336,
-        "max_position_embeddings": 131072,
-        "num_key_value_heads": 8,
-        "rope_scaling": LLAMA31,
-        "rope_theta": 500000.0,
-        "vocab_size": 128256,
-    },
-    "mistral-7b": MISTRAL,
-    "mixtral-8x7b": MISTRAL
-    | {
-        "model_type": "mixtral",
-        "num_experts_per_tok": 2,
-        "num_local_experts": 8,
-        "rope_theta": 1000000.0,
-        "sliding_window": None,
-    },
-    "qwen2.5-0.5b": QWEN,
-    "deepseek-v3": DEEPSEEK,
-    "deepseek-v2-lite": DEEPSEEK_V2,
-    "bloom-176b": BLOOM,
-    "qwen3-30b-a3b": QWEN3_MOE,
-    "gpt-oss-20b": GPT_OSS,
-    "phi3-mini": PHI3,
-    "gemma2-9b": GEMMA2,
-    "gemma3-1b": GEMMA3,
-}
+from mlsys_lab.flops.presets import preset_omissions
+from tests.flops.published_files import (
+    BLOOM,
+    DEEPSEEK,
+    GEMMA2,
+    GEMMA3,
+    GEMMA3_27B,
+    GPT2,
+    GPT_OSS,
+    LLAMA2,
+    LLAMA4,
+    LLAMA31,
+    MAVERICK,
+    MISTRAL,
+    PUBLISHED,
+    QWEN,
+    QWEN3_MOE,
+)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_files_give_the_preset(name):
-    expected = preset(name)
-    assert read_config(PUBLISHED[name]) == dataclasses.replace(expected, name=PUBLISHED[name]["model_type"])
+    fields = PUBLISHED[name]
+    kind = fields.get("text_config", fields)["model_type"]
+    assert read_config(fields) == dataclasses.replace(preset(name), name=kind)
+
+
+@pytest.mark.parametrize("name", ["gemma3-4b", "gemma3-12b", "gemma3-27b", "llama4-scout", "llama4-maverick"])
+def test_of_models_that_read_pictures_the_decoder_is_read(name):
+    fields = PUBLISHED[name]
+    (window,) = preset_omissions(name)
+    told = omissions(fields)
+    assert told[0] == f"all of {fields['model_type']} but its decoder (text_config)"
+    assert told[-1].startswith(window) and told[-1].endswith(("(sliding_window)", "(attention_chunk_size)"))
+    assert ("rotary angles are stretched (llama3)" in told) == (name == "llama4-scout")
+    quantised = fields | {"quantization_config": {"quant_method": "int4"}}
+    assert omissions(quantised) == (*told, "weights are stored quantised (quantization_config)")
+    # Without what it is a part of, and where a file of an older version does not say what the part is.
+    assert omissions(fields["text_config"]) == told[1:]
+    older = fields | {"text_config": {k: v for k, v in fields["text_config"].items() if k != "model_type"}}
+    assert read_config(older) == read_config(fields) == read_config(fields["text_config"])
+
+
+def test_any_decoder_that_is_known_is_read_out_of_what_it_is_a_part_of():
+    llava = {"model_type": "llava", "text_config": LLAMA2, "vision_config": {}, "tie_word_embeddings": True}
+    assert read_config(llava) == read_config(LLAMA2), "its own word is taken"
+    tied = {name: LLAMA2[name] for name in LLAMA2 if name != "tie_word_embeddings"}
+    assert read_config(llava | {"text_config": tied}).tied
+    assert omissions(llava) == ("all of llava but its decoder (text_config)",)
+
+
+@pytest.mark.parametrize(
+    ("fields", "layers"),
+    [({"no_rope_layers": [1, 0] * 24}, 24), ({"no_rope_layer_interval": 3}, 32), ({}, 36)],
+)
+def test_layers_of_llama4_that_see_a_chunk_only(fields, layers):
+    file = LLAMA4["text_config"] | fields
+    told = f"attention reaches back 8192 tokens only in {layers} of 48 layers (attention_chunk_size)"
+    assert omissions(file)[-1] == told
+    kinds = {"layer_types": ["chunked_attention"] * layers + ["full_attention"] * (48 - layers)}
+    assert omissions(LLAMA4["text_config"] | kinds)[-1] == told
+
+
+def test_dense_layers_of_llama4_are_those_that_it_does_not_name():
+    def dense(**fields: Any) -> int:
+        return read_config(MAVERICK["text_config"] | fields).experts.dense_layers
+
+    assert dense() == dense(moe_layers=None) == 24
+    assert dense(moe_layers=[7], interleave_moe_layer_step=1) == 47
+    assert dense(moe_layers=None, interleave_moe_layer_step=5) == 39
 
 
 def test_a_file_its_folder_and_its_content_give_the_same(tmp_path: Path):
@@ -276,6 +107,23 @@ def test_both_generations_of_rotary_fields():
     assert read_config(new) == read_config(old)
     assert read_config(new | {"rope_theta": 1e5}) == read_config(old)
     assert omissions(new) == omissions(old) == ()
+
+
+def test_both_generations_of_gemma_3():
+    old = GEMMA3_27B["text_config"]
+    new = {name: value for name, value in old.items() if name not in ("rope_scaling", "query_pre_attn_scalar")}
+    new["rope_parameters"] = {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+    }
+    new["_sliding_window_pattern"] = 6
+    assert read_config(new) == read_config(old) and omissions(new) == omissions(old)
+    assert omissions(new | {"_sliding_window_pattern": 2})[0].endswith("in 31 of 62 layers (sliding_window)")
+
+
+def test_both_generations_of_mixtures_of_qwen():
+    new = {name: value for name, value in QWEN3_MOE.items() if name != "num_experts"} | {"num_local_experts": 128}
+    assert read_config(new) == read_config(QWEN3_MOE)
 
 
 def test_rotary_scaling():
@@ -333,10 +181,25 @@ def test_fields_that_files_leave_out_are_those_of_transformers():
     ("fields", "words"),
     [
         (LLAMA2 | {"model_type": "lama"}, "unknown architecture: got model_type 'lama'.* did you mean 'llama'"),
-        (LLAMA2 | {"model_type": "deepseek_v4"}, "did you mean 'deepseek_v"),
-        ({"model_type": "jamba"}, "state-space models are not counted here: got 'jamba'"),
-        ({"model_type": "recurrent_gemma"}, "state-space models are not counted here: got 'recurrent_gemma'"),
-        ({"model_type": "mamba2", "hidden_size": 2560}, "state-space models are not counted here: got 'mamba2'"),
+        (
+            QWEN | {"layer_types": ["linear_attention", "full_attention"] * 12},
+            "kind are not counted here: got linear_at",
+        ),
+        (
+            {"model_type": "zz", "layer_types": ["mamba", "conv"]},
+            "are not counted here: got conv, mamba, expected layer",
+        ),
+        (QWEN | {"layer_types": 24}, "config: layer_types is not a list: got 24"),
+        (LLAMA4["text_config"] | {"moe_layers": 1}, "config: moe_layers is not a list: got 1"),
+        (LLAMA4["text_config"] | {"interleave_moe_layer_step": 0}, "interleave_moe_layer_step out of range: got 0"),
+        (
+            LLAMA4["text_config"] | {"intermediate_size_mlp": None},
+            "config lacks a size: expected intermediate_size_mlp",
+        ),
+        (DEEPSEEK | {"index_topk": 2048}, "deepseek_v3 with this index_topk is not computed here: got 2048"),
+        ({"model_type": "clip", "text_config": {"hidden_size": 512}}, "unknown architecture: got model_type 'clip'"),
+        ({"model_type": "mllama", "text_config": {}}, "got model_type 'mllama', expected one of [a-z0-9_, ]*$"),
+        ({"model_type": "idefics", "text_config": {"model_type": "mamba"}}, "not counted here: got 'mamba'"),
         (QWEN3_MOE | {"mlp_only_layers": [0]}, "qwen3_moe with this mlp_only_layers is not computed here"),
         (GEMMA2 | {"hidden_activation": "silu"}, "gemma2 with this hidden_activation is not computed here"),
         (LLAMA2 | {"model_type": ["llama"]}, r"got model_type \['llama'\]"),
@@ -382,6 +245,35 @@ def test_files_that_are_refused(fields, words):
     with pytest.raises(InputError, match=words) as caught:
         read_config(fields)
     assert "\n" not in str(caught.value)
+
+
+HYBRIDS = [
+    *("mamba", "mamba2", "falcon_mamba", "rwkv", "jamba", "bamba", "zamba", "zamba2", "recurrent_gemma", "nemotron_h"),
+    *("nemotron-h", "retnet", "xlstm", "falcon_h1", "granitemoehybrid", "lfm2", "lfm2_moe", "kimi_linear", "qwen3_5"),
+    *("qwen3_next", "qwen3-next", "qwen3_5_moe", "olmo_hybrid", "minimax_text_01"),
+]
+
+
+@pytest.mark.parametrize("kind", HYBRIDS)
+def test_layers_without_keys_and_values_are_refused_in_a_line(kind):
+    with pytest.raises(InputError, match=f"layers without keys and values are not counted here: got '{kind}'") as said:
+        read_config({"model_type": kind, "hidden_size": 2560})
+    assert "\n" not in str(said.value) and "did you mean" not in str(said.value)
+
+
+@pytest.mark.parametrize(
+    "kind", ["llama5", "gemma", "gemma4", "gemma3n", "deepseek_v4", "deepseek_v32", "qwen3_vl", "phi4", "phi"]
+)
+def test_another_generation_is_no_misspelling(kind):
+    with pytest.raises(InputError, match=f"config: unknown architecture: got model_type '{kind}'") as said:
+        read_config(LLAMA2 | {"model_type": kind})
+    assert "did you mean" not in str(said.value)
+
+
+@pytest.mark.parametrize("kind", ["mixtrl", "gemma-2", "deepseekv3", "qwen_2", "gpt-oss"])
+def test_a_misspelling_is_told(kind):
+    with pytest.raises(InputError, match="did you mean"):
+        read_config(LLAMA2 | {"model_type": kind})
 
 
 @pytest.mark.parametrize(

@@ -207,8 +207,9 @@ def test_names_are_found_as_people_write_them(name):
 
 
 def test_a_model_without_attention_is_refused_in_a_line():
-    with pytest.raises(InputError, match=r"state-space models are not counted here: got 'mamba-2\.8b'"):
-        preset("mamba-2.8b")
+    for name in ("mamba-2.8b", "Nemotron-H 8B", "Qwen3-Next-80B-A3B", "LFM2-1.2B"):
+        with pytest.raises(InputError, match=f"layers without keys and values are not counted here: got '{name}'"):
+            preset(name)
 
 
 def test_windows_are_told_where_a_preset_has_them():

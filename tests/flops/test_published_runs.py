@@ -6,6 +6,7 @@ from functools import cache
 
 import pytest
 
+from mlsys_lab.flops import compute
 from mlsys_lab.flops.parameters import parameters
 from mlsys_lab.flops.published_runs import PUBLISHED_RUNS, Comparison, PublishedRun
 
@@ -77,6 +78,73 @@ STEP_S = 19.926
 """DeepSeek-V3, arXiv:2505.09343, table 4."""
 
 
+TABLE_1 = """
+1.7    24  2304  24  1  1   32  512  137
+3.6    32  3072  30  2  1   64  512  138
+7.5    32  4096  36  4  1  128  512  142
+18.4   48  6144  40  8  1  256 1024  135
+39.1   64  8192  48  8  2  512 1536  138
+76.1   80 10240  60  8  4 1024 1792  140
+145.6  96 12288  80  8  8 1536 2304  148
+310.1 128 16384  96  8 16 1920 2160  155
+529.6 128 20480 105  8 35 2520 2520  163
+1008  160 25600 128  8 64 3072 3072  163
+"""
+"""Table 1 of arXiv:2104.04473: billions of parameters, heads, width, layers, tensor and pipeline parallel ranks, GPUs,
+batch, and teraFLOP/s a GPU. Every model has 2,048 tokens and a vocabulary of 51,200 (§5)."""
+
+LAYOUTS = {
+    "BLOOM 176B": (8, 4, 12, 1, 1, 2048, 2048),
+    "Llama 3 405B, 8,192 GPUs, 8,192 tokens": (64, 8, 16, 1, 1, 2048, 8192),
+    "Llama 3 405B, 16,384 GPUs, 8,192 tokens": (128, 8, 16, 1, 1, 2048, 8192),
+    "Llama 3 405B, 16,384 GPUs, 131,072 tokens": (8, 8, 16, 16, 1, 128, 131_072),
+    "DeepSeek-V3": (128, 1, 16, 1, 64, 15_360, 4096),
+}
+"""Data, tensor, pipeline, context and expert parallel ranks, sequences of a batch, tokens of one: arXiv:2211.05100,
+§3.4 and table 3; arXiv:2407.21783, table 4, of 16M tokens a batch; arXiv:2412.19437, §3.2 and §4.2."""
+UTILISATIONS = {
+    "BLOOM 176B": 150 / 312,
+    "Llama 3 405B, 8,192 GPUs, 8,192 tokens": 0.43,
+    "Llama 3 405B, 16,384 GPUs, 8,192 tokens": 0.41,
+    "Llama 3 405B, 16,384 GPUs, 131,072 tokens": 0.38,
+    "DeepSeek-V3": 0.437,
+}
+"""TFLOP/s of each of BLOOM's 384 GPUs, of 312: bigscience's chronicle of the training, 2022-03-18, "149-150 TFLOPs per
+GPU"; of the others the model FLOPs' share of the peak, as their tables print it."""
+NETWORKS = {"Megatron": 25e9, "BLOOM": 6.25e9, "Llama": 50e9, "DeepSeek": 50e9}
+"""Bytes a second and GPU between nodes: eight cards of 200 Gb/s in a DGX A100; four of 100 Gb/s for eight GPUs in Jean
+Zay; one of 400 Gb/s a GPU."""
+
+
+def test_megatrons_rows_are_those_of_table_1() -> None:
+    rows = [[float(cell) for cell in line.split()] for line in TABLE_1.strip().splitlines()]
+    assert [run.name for run in MEGATRON] == [f"Megatron-LM {line.split()[0]}B" for line in TABLE_1.split("\n")[1:-1]]
+    for run, (_, heads, width, layers, tensor, pipeline, gpus, batch, tflops) in zip(MEGATRON, rows, strict=True):
+        config, layout = run.config, run.layout
+        assert (config.n_heads, config.d_model, config.n_layers) == (heads, width, layers)
+        assert (config.d_ff, config.vocab_size, config.context, run.tokens) == (4 * width, 51_200, 2048, 2048)
+        assert (layout.tensor, layout.pipeline, layout.devices, run.batch) == (tensor, pipeline, gpus, batch)
+        assert run.utilisation == pytest.approx(tflops / 312, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_other_row_is_the_printed_one(name: str) -> None:
+    run, layout = BY_NAME[name], BY_NAME[name].layout
+    degrees = (layout.data, layout.tensor, layout.pipeline, layout.context, layout.expert)
+    assert (*degrees, run.batch, run.tokens) == LAYOUTS[name]
+    assert run.utilisation == pytest.approx(UTILISATIONS[name], rel=1e-12)
+
+
+@pytest.mark.parametrize("run", PUBLISHED_RUNS, ids=lambda run: run.name)
+def test_every_machine_has_the_printed_network(run: PublishedRun) -> None:
+    assert run.machine.network_bytes_per_s == NETWORKS[run.name.replace("-", " ").split()[0]]
+    assert run.machine.node == 8 and run.recipe.bytes_per_parameter == 18
+    assert run.machine.link_bytes_per_s == {"A100": 300e9, "H100": 450e9, "H800": 160e9}[CHIPS[run.name.split()[0]]]
+
+
+CHIPS = {"Megatron-LM": "A100", "BLOOM": "A100", "Llama": "H100", "DeepSeek-V3": "H800"}
+
+
 @pytest.mark.parametrize("run", PUBLISHED_RUNS, ids=lambda run: run.name)
 def test_every_speed_follows_from_another_figure_of_its_source(run: PublishedRun) -> None:
     speed = run.utilisation * run.machine.peak_flops_per_s * run.layout.devices
@@ -89,6 +157,12 @@ def test_megatrons_models_have_the_parameters_of_their_names(run: PublishedRun) 
     counted = parameters(run.config)
     once = counted.total - counted.head  # table 1 counts by equation 2, to which embedding and head are one
     assert once / 1e9 == pytest.approx(billions, rel=0.005, abs=0.06)
+
+
+def test_blooms_iteration_takes_as_long_as_its_chronicle_says() -> None:
+    run = BY_NAME["BLOOM 176B"]
+    flops = compute.training(run.config, run.tokens, run.batch, recomputation="full").hardware
+    assert flops / (run.utilisation * run.machine.peak_flops_per_s * run.layout.devices) == pytest.approx(105, rel=0.01)
 
 
 def test_deepseeks_batch_makes_its_tokens_a_day() -> None:

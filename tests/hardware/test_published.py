@@ -19,8 +19,22 @@ SHARED_KIB = {(7, 0): 96, (7, 5): 64, (8, 0): 164, (8, 6): 100, (8, 9): 100, (9,
 """Of a multiprocessor, by compute capability: CUDA Programming Guide."""
 WARPS = {(7, 5): 32, (8, 6): 48, (8, 9): 48}
 BLOCKS = {(7, 5): 16, (8, 6): 16, (8, 9): 24}
-ROUNDED = 0.03
-"""The largest distance of a printed figure from what its parts make: 8,000 of 8,192 GB/s, 1,200 of 1,228."""
+ROUNDED_BY_MAKERS = (".peaks", ".memory", ".links")
+"""Where the figures stand that makers print rounded, as in test_printed.py; all others are met to the digit."""
+ROUNDED = 0.005
+"""The largest distance of a printed figure from what its parts make."""
+FAR = {
+    ("B200", ".peaks.fp64"): 0.0061,
+    ("B200", ".peaks.fp32"): 0.0074,
+    ("B200", ".memory_bandwidth_bytes_per_s"): 0.0235,
+    ("T4", ".peaks.fp32"): 0.0051,
+    ("L4", ".peaks.tf32"): 0.0096,
+    ("TPU v4", ".memory_bandwidth_bytes_per_s"): 0.0229,
+    ("TPU v5p", ".memory_bytes"): 0.0105,
+    ("TPU v5p", ".memory_bandwidth_bytes_per_s"): 0.0126,
+    ("TPU v6e", ".memory_bandwidth_bytes_per_s"): 0.0238,
+}
+"""Distances of those that are rounded further, or for which sources differ: 8,000 of 8,192 GB/s, 1,200 of 1,228."""
 
 
 def peaks(facts: Any) -> dict[str, float]:
@@ -83,14 +97,15 @@ def worked_out(facts: Any) -> dict[str, float]:
     return dict(numbers({name: value for name, value in row.items() if name not in facts.get("unpublished", ())}))
 
 
-def differing(row: dict[str, float], facts: Any) -> list[str]:
+def differing(row: dict[str, float], name: str) -> list[str]:
     """Where a row and what it follows from differ, or have not the same numbers."""
-    expected = worked_out(facts)
-    return [
-        where
-        for where in sorted(row.keys() | expected.keys())
-        if row.get(where) != pytest.approx(expected.get(where), rel=0 if where == ".year" else ROUNDED)
-    ]
+    expected = worked_out(PUBLISHED[name])
+
+    def near(where: str) -> Any:
+        rounded = FAR.get((name, where), ROUNDED) if where.startswith(ROUNDED_BY_MAKERS) else 1e-12
+        return pytest.approx(expected.get(where), rel=rounded)
+
+    return [where for where in sorted(row.keys() | expected.keys()) if row.get(where) != near(where)]
 
 
 def test_every_row_has_its_figures_from_elsewhere() -> None:
@@ -99,13 +114,11 @@ def test_every_row_has_its_figures_from_elsewhere() -> None:
 
 @pytest.mark.parametrize("entry", DEVICES, ids=lambda entry: entry.name)
 def test_every_number_of_a_row_follows_from_figures_of_another_kind(entry: Device) -> None:
-    assert differing(dict(numbers(entry)), PUBLISHED[entry.name]) == []
+    assert differing(dict(numbers(entry)), entry.name) == []
 
 
-@pytest.mark.parametrize("entry", DEVICES, ids=lambda entry: entry.name)
-def test_no_number_can_be_a_tenth_off(entry: Device) -> None:
-    row = dict(numbers(entry))
-    for where, value in row.items():
-        for factor in (0.9, 1.1):
-            off = row | {where: value * factor}
-            assert differing(off, PUBLISHED[entry.name]) == ([where] if value else []), where
+def test_only_few_are_far_from_what_their_parts_make() -> None:
+    for entry in DEVICES:
+        row, made = dict(numbers(entry)), worked_out(PUBLISHED[entry.name])
+        far = {where for where in row if made[where] and abs(row[where] / made[where] - 1) > ROUNDED}
+        assert far == {where for name, where in FAR if name == entry.name}

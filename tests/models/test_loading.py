@@ -11,6 +11,7 @@ import torch
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import parameters
+from mlsys_lab.flops.architectures import DEFAULTS
 from mlsys_lab.flops.huggingface import read_config
 from mlsys_lab.models import load
 from tests.models.families import FAMILIES, Widened, build, rewrite
@@ -91,7 +92,13 @@ def test_a_checkpoint_as_old_ones_are(theirs, saved, tokens):
     assert (load(folder)(tokens) - theirs["gpt2"](tokens).logits).abs().max() < FP32
 
 
-@pytest.mark.parametrize("kind", ["GPT2", "Bloom", "Llama", "Mistral", "Mixtral", "Qwen2", "Qwen3"])
+KINDS = [
+    *("GPT2", "Bloom", "Llama", "Mistral", "Mixtral", "Qwen2", "Qwen3", "Qwen3Moe", "GptOss", "Phi3", "Gemma2"),
+    *("Gemma3Text", "Llama4Text", "DeepseekV3"),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_fields_that_a_config_leaves_out_are_those_of_transformers(kind):
     import transformers
 
@@ -99,10 +106,22 @@ def test_fields_that_a_config_leaves_out_are_those_of_transformers(kind):
     sizes = (
         *("vocab_size", "n_layer", "n_embd", "n_head", "n_positions"),
         *("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size"),
-        *("max_position_embeddings", "num_local_experts", "num_experts_per_tok"),
+        *("max_position_embeddings", "num_local_experts", "num_experts_per_tok", "n_routed_experts"),
+        *("moe_intermediate_size", "intermediate_size_mlp", "first_k_dense_replace", "n_shared_experts"),
+        *("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
     )
     few = {name: full[name] for name in ("model_type", *sizes) if name in full}
     assert read_config(few) == read_config(full)
+
+
+@pytest.mark.parametrize("kind", DEFAULTS)
+def test_what_an_architecture_has_where_nothing_is_said_is_what_transformers_has(kind):
+    import transformers
+
+    theirs = transformers.AutoConfig.for_model(kind).to_dict()
+    rope = theirs["rope_parameters"]
+    theirs["rope_theta"] = rope.get("full_attention", rope)["rope_theta"]
+    assert DEFAULTS[kind] == {field: theirs[field] for field in DEFAULTS[kind]}
 
 
 def test_a_tied_head_may_be_stored_if_it_is_the_embedding(saved):

@@ -12,6 +12,15 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.models import load
 from tests.models.families import configure, rewrite
 
+SIZES = {
+    "hidden_size": 24,
+    "intermediate_size": 40,
+    "max_position_embeddings": 32,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 3,
+    "vocab_size": 61,
+}
+
 
 @pytest.mark.parametrize(
     ("change", "words"),
@@ -67,6 +76,10 @@ def test_the_stored_shape_is_named_where_matrices_are_turned_and_stacked(saved):
     [
         ({"model_type": "lama"}, "unknown architecture: got model_type 'lama'.* did you mean 'llama'"),
         ({"model_type": "gpt2", "n_embd": 24, "n_layer": 3, "n_head": 4, "n_positions": 32}, r"lacks transformer\."),
+        (
+            {"model_type": "llava", "text_config": {"model_type": "llama"} | SIZES},
+            "weights of this architecture are not loaded here: got llava, expected one of gpt2",
+        ),
         ({"num_hidden_layers": 2}, r"has tensors that the model has not: model\.layers\.2"),
         ({"num_hidden_layers": 4}, r"lacks model\.layers\.3"),
         ({"quantization_config": {"quant_method": "fp8"}}, "quantised weights are not loaded"),

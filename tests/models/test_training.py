@@ -40,6 +40,39 @@ def test_steps_are_numbered_from_one_to_the_last():
     assert [step for step, _ in run] == [1, 2, 3]
 
 
+def test_a_learning_rate_rises_for_a_tenth_of_the_steps_and_falls_to_the_last():
+    rates = [training.learning_rate(step, 20, 6.0) for step in range(1, 21)]
+    assert rates[:3] == [3.0, 6.0, pytest.approx(6 * 18 / 19)] and rates[-1] == pytest.approx(6 / 19)
+    np.testing.assert_allclose(np.diff(rates[1:]), -6 / 19)
+    assert [training.learning_rate(step, 4, 1.0) for step in range(1, 5)] == [1, 0.75, 0.5, 0.25]
+
+
+def test_steps_are_those_of_adamw_with_the_gradient_s_length_bounded():
+    """AdamW's two moments at 0.9 and 0.98, decay of 0.1 times the rate, gradients no longer than 1, written out."""
+    ours, theirs = training.new_model(CONFIG, 0).double(), training.new_model(CONFIG, 0).double()
+    weights = list(theirs.parameters())
+    moments = [(torch.zeros_like(weight), torch.zeros_like(weight)) for weight in weights]
+    batches = training.Batches(len(IDS), 4, 8, seed=0)
+    run = training.train(ours, IDS, batch=4, sequence=8, steps=5, rate=0.05, seed=0)
+    lengths = []
+    for step, _ in run:
+        given = torch.autograd.grad(training.loss(theirs, training.windows(IDS, next(batches), 8)), weights)
+        length = torch.sqrt(sum(gradient.square().sum() for gradient in given)).item()
+        rate = 0.05 * (6 - step) / 5
+        lengths.append(length)
+        with torch.no_grad():
+            for weight, gradient, (first, second) in zip(weights, given, moments, strict=True):
+                gradient = gradient / max(1.0, length + 1e-6)
+                first += 0.1 * (gradient - first)
+                second += 0.02 * (gradient**2 - second)
+                weight *= 1 - rate * 0.1
+                root = (second / (1 - 0.98**step)).sqrt() + 1e-8
+                weight -= rate * first / (1 - 0.9**step) / root
+    assert min(lengths) > 0.1 and max(lengths) > 1, "one gradient at least is longer than the bound"
+    for mine, weight in zip(ours.parameters(), weights, strict=True):
+        torch.testing.assert_close(mine, weight, rtol=1e-9, atol=1e-9)
+
+
 def test_a_new_model_is_the_identity_but_for_its_embedding():
     model = training.new_model(CONFIG, 0)
     tokens = torch.tensor([[1, 2, 3]])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlsys_lab.scaling import laws
+from mlsys_lab.scaling import allocation, laws, parametric
 from tests.leaves import numbers
 
 # Kaplan et al. 2020 (arXiv:2001.08361): equations 1.1 to 1.3, table 2 with equation 1.5, appendix A.
@@ -39,6 +39,18 @@ def test_every_constant_is_here() -> None:
 @pytest.mark.parametrize("name", PRINTED)
 def test_every_number_is_the_printed_one(name: str) -> None:
     assert dict(numbers(getattr(laws, name))) == pytest.approx(PRINTED[name], rel=1e-12)
+
+
+def test_starting_points_are_hoffmann_s():
+    """Section D.2: log A and log B from 0 to 25 by fives, log E from -1 to 1, both exponents from 0 to 2 by halves."""
+    fives, halves = {0, 5, 10, 15, 20, 25}, {0, 0.5, 1, 1.5, 2}
+    axes = [{float(value) for value in axis} for axis in zip(*parametric.GRID, strict=True)]
+    assert axes == [fives, fives, {-1, -0.5, 0, 0.5, 1}, halves, halves]
+    assert len(set(parametric.GRID)) == len(parametric.GRID) == 6 * 6 * 5 * 5 * 5
+
+
+def test_answering_costs_two_flops_a_parameter_and_token():
+    assert allocation.INFERENCE_FLOPS_PER_PARAMETER_TOKEN == 2
 
 
 def test_chinchilla_spent_what_gopher_did() -> None:

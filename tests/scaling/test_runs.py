@@ -58,6 +58,18 @@ def test_a_curve_ends_after_about_the_tokens_asked_for(corpus):
     assert epochs(10_000, corpus) == pytest.approx(10_000 / len(corpus.train))
 
 
+def test_batches_grow_with_the_run_and_losses_are_taken_at_a_quarter_half_and_end(corpus):
+    """√(D / 4000) sequences of 64 tokens, as is said of 40,000: 3, in 208 steps."""
+    curve = train(TINY, 40_000, corpus=corpus)
+    assert curve.tokens.tolist() == [52 * 3 * 64, 104 * 3 * 64, 208 * 3 * 64]
+
+
+def test_the_learning_rate_falls_with_the_width_where_none_is_given(corpus):
+    for size, rate in ((TINY, 0.08), (NARROW, 0.64 / 12)):
+        given, chosen = (train(size, 1000, corpus=corpus, learning_rate=one) for one in (None, rate))
+        np.testing.assert_array_equal(given.loss, chosen.loss)
+
+
 def test_a_learning_rate_can_be_chosen_and_matters(corpus):
     losses = [train(NARROW, 20_000, corpus=corpus, learning_rate=rate).final_loss for rate in (5e-4, 0.05, 20.0)]
     assert losses[1] < losses[0] - 0.2 and losses[1] < losses[2] - 0.2
@@ -76,6 +88,12 @@ def test_the_plan_spends_its_budgets(corpus):
         for size in sizes:
             tokens = tokens_for(size, flops, corpus)
             assert 6 * size.n_params(VOCABULARY) * tokens == pytest.approx(flops, rel=1e-3)
+
+
+def test_the_shortest_run_is_ten_sequences(corpus):
+    assert train(TINY, 640, corpus=corpus).tokens[-1] == 640
+    with pytest.raises(InputError, match="too few tokens for a run: got 639, expected at least 640"):
+        train(TINY, 639, corpus=corpus)
 
 
 def test_too_short_a_run_is_one_line(corpus):

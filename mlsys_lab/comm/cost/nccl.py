@@ -2,7 +2,8 @@
 
 NCCL estimates time = latency + bytes/bandwidth for every (algorithm, protocol) and takes the least. The figures are
 those of NVIDIA/nccl, src/graph/tuning.cc at 01afd20 (2021: NVLink of Volta and Ampere); later versions change the
-numbers, and the shape stays. Left out: corrections for trees of medium sizes, CollNet, and NVLS (see `nvls_bound_s`).
+numbers, and the shape stays. Left out: corrections for trees of medium sizes and for large rings over many nodes, other
+bounds where all GPUs are A100, a discount where nodes have a single GPU, CollNet, and NVLS (see `nvls_bound_s`).
 
 Protocols, by what they do about a receiver that must know when data is there (Hu et al. 2025, arXiv:2507.04786):
 Simple moves large chunks and synchronises by a flag after each, best at size, slow to start. LL sends 8 bytes of which

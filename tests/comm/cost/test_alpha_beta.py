@@ -95,6 +95,30 @@ def test_patterns_are_the_messages_of_a_run(algorithm, p):
     assert by_link == pytest.approx(ledger.link_bytes())
 
 
+@pytest.mark.parametrize("algorithm", ["chain", "double_tree"])
+@pytest.mark.parametrize("p", [2, 3, 4, 7, 8, 9])
+def test_patterns_in_pieces_are_the_messages_of_a_run(algorithm, p):
+    """Every piece goes once over each link; the turns beyond the number of pieces fill the pipeline and drain it."""
+    n, pieces = 6400, 16
+    _, ledger = run(lambda rank, x: all_reduce.ALGORITHMS[algorithm](rank, x, pieces), [torch.zeros(n)] * p)
+    pattern = getattr(patterns, algorithm)(p, pieces)
+    by_link: dict[tuple[int, int], float] = {}
+    for one in pattern:
+        for source, destination, share in one.messages:
+            by_link[source, destination] = by_link.get((source, destination), 0.0) + pieces * share * 4 * n
+    assert by_link == pytest.approx(ledger.link_bytes())
+    turns = {"chain": p - 2 + pieces, "double_tree": pieces + math.ceil(math.log2(p)) - 1}[algorithm]
+    assert [one.times for one in pattern] == [turns] * {"chain": 2, "double_tree": 4}[algorithm]
+    if algorithm == "chain":
+        assert sum(one.times for one in pattern) == ledger.steps
+
+
+def test_pieces_are_64_where_nothing_is_said():
+    for algorithm in ("chain", "double_tree"):
+        form = getattr(patterns, algorithm)
+        assert patterns.ALL_REDUCE[algorithm](5) == form(5, 64)
+
+
 @pytest.mark.parametrize(("p", "levels"), [(2, 1), (4, 2), (5, 3), (8, 3), (9, 4)])
 def test_a_double_tree_by_hand(p, levels):
     """One piece goes two steps a level, up and down; of very many, a rank sends four for each half of the array."""

@@ -40,6 +40,41 @@ def test_every_latency_is_that_of_nccls_tables():
     assert LL128_CHANNEL_GB_PER_S == 16.7
 
 
+def bus_gb_per_s(algorithm, protocol, nodes, bus, channels):
+    """What tuning.cc leaves of a bus for an all-reduce, with its figures: eight GPUs a node, not all of them A100."""
+    most = 16.7 * channels
+    if algorithm == "ring":
+        return {"LL": bus * 1.0 / 4.0, "LL128": min(bus * 0.92, most), "Simple": bus}[protocol]
+    bus = min(bus * 0.9, 80.0 if nodes > 2 else 110.0)
+    ll128 = min(bus * (7.0 / 9.0 if nodes == 1 else 0.915), most * 7.0 / 9.0)
+    return {"LL": bus * 1.0 / 3.8, "LL128": ll128, "Simple": bus}[protocol]
+
+
+@pytest.mark.parametrize("way", BASE_LATENCY_US, ids="-".join)
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+@pytest.mark.parametrize(("channels", "each"), [(2, 10.0), (2, 60.0), (12, 5.0), (12, 20.0)])
+def test_every_share_of_the_bus_is_that_of_nccls_source(way, nodes, channels, each):
+    """Few and many channels, slow and fast ones: each figure decides somewhere."""
+    got = estimate_all_reduce(Cluster(nodes, 8, channels, each * 1e9), *way).bytes_per_s
+    ranks = 8 * nodes
+    ratio = ranks / (2 * (ranks - 1)) if way[0] == "ring" else 0.5
+    assert got == pytest.approx(1e9 * ratio * bus_gb_per_s(*way, nodes, channels * each, channels), rel=1e-12)
+
+
+@pytest.mark.parametrize("way", BASE_LATENCY_US, ids="-".join)
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize(("nodes", "per_node"), [(1, 8), (2, 4), (5, 8)])
+def test_every_hop_is_waited_for(way, wire, nodes, per_node):
+    """A ring goes around twice, a tree up and down; hops within a node are slower in LL where there are others."""
+    algorithm, protocol = way
+    inside, between = HOP_LATENCY_US[wire, algorithm][protocol], HOP_LATENCY_US["network", algorithm][protocol]
+    inside *= 1.8 if nodes > 1 and protocol == "LL" else 1
+    hops = {"ring": 2 * nodes * (per_node - 1), "tree": 2 * (per_node - 1)}[algorithm]
+    outer = {"ring": 2 * (nodes - 1), "tree": 2 * {1: 0, 2: 1, 5: 2}[nodes]}[algorithm]
+    got = estimate_all_reduce(Cluster(nodes, per_node, 8, 20e9, wire), algorithm, protocol).latency_s
+    assert got == pytest.approx(1e-6 * (BASE_LATENCY_US[way] + hops * inside + outer * between))
+
+
 def test_small_arrays_take_ll_large_ones_simple_and_ll128_lies_between():
     picks = [rank_estimates(NODE, size)[0] for size in (1e3, 4e6, 4e9)]
     assert [pick.protocol for pick in picks] == ["LL", "LL128", "Simple"]

@@ -11,7 +11,7 @@ from mlsys_lab.comm.cost import topology
 from mlsys_lab.comm.cost.bus_bandwidth import bus_bytes_per_s, bus_factor
 from mlsys_lab.comm.cost.choice import autopick, predict
 from mlsys_lab.comm.cost.congestion import egress_bytes_per_s, replay_s
-from mlsys_lab.comm.cost.patterns import ring
+from mlsys_lab.comm.cost.patterns import Round, ring
 from mlsys_lab.errors import InputError
 
 EXAMPLES = [
@@ -53,6 +53,12 @@ def test_predicted_time_of_a_ring_is_that_of_its_messages(wires):
     _, ledger = run(all_reduce.ring, [torch.zeros(n)] * wires.size)
     prediction = predict("ring", ring(wires.size), 4 * n, wires)
     assert replay_s(ledger, wires) == pytest.approx(prediction.time_s)
+
+
+def test_a_round_without_messages_takes_no_time():
+    wires = topology.nvlink_island(4, 450e9)
+    alone, with_pause = ([*ring(4)], [*ring(4), Round(3, ())])
+    assert predict("ring", with_pause, 1e6, wires).time_s == predict("ring", alone, 1e6, wires).time_s
 
 
 def test_oversubscription_slows_what_crosses_the_spine_and_nothing_else():

@@ -1,0 +1,251 @@
+"""Readers of a Hugging Face config.json's fields, one for each architecture that this package computes rightly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.flops.config import Experts, LatentAttention, TransformerConfig
+from mlsys_lab.flops.fields import Fields
+
+
+def _name(c: Fields) -> str:
+    path = Path(c.name)
+    given = c.text("_name_or_path") or (path.resolve().parent.name if path.name == "config.json" else path.stem)
+    return c.text("model_type") if given == "config" else given
+
+
+def _gpt2(c: Fields) -> TransformerConfig:
+    """Read GPT-2's fields: one activation under several names; by default an MLP four times as wide as the model."""
+    c.refuse("scale_attn_weights", unless=True, default=True)
+    c.refuse("scale_attn_by_inverse_layer_idx", unless=False, default=False)
+    c.refuse("add_cross_attention", unless=False, default=False)
+    d_model = c.size("n_embd", "hidden_size")
+    return TransformerConfig(
+        _name(c),
+        n_layers=c.size("n_layer", "num_hidden_layers"),
+        d_model=d_model,
+        n_heads=c.size("n_head", "num_attention_heads"),
+        d_ff=c.size("n_inner", default=4 * d_model),
+        vocab_size=c.size("vocab_size"),
+        context=c.size("n_positions", "max_position_embeddings"),
+        position="learned",
+        norm="layer",
+        activation=_plain_activation(c, "activation_function", "gelu_new"),
+        qkv_bias=True,
+        out_bias=True,
+        mlp_bias=True,
+        norm_bias=True,
+        tied=c.get("tie_word_embeddings", default=True),
+        norm_eps=c.get("layer_norm_epsilon", default=1e-5),
+    )
+
+
+def _bloom(c: Fields) -> TransformerConfig:
+    """Read BLOOM's fields; its positions have no longest sequence, so `context` is the length it was trained on."""
+    c.refuse("apply_residual_connection_post_layernorm", unless=False, default=False)
+    d_model = c.size("hidden_size", "n_embed")
+    return TransformerConfig(
+        _name(c),
+        n_layers=c.size("n_layer", "num_hidden_layers"),
+        d_model=d_model,
+        n_heads=c.size("n_head", "num_attention_heads"),
+        d_ff=4 * d_model,
+        vocab_size=c.size("vocab_size"),
+        context=c.size("seq_length", default=2048),
+        position="alibi",
+        norm="layer",
+        activation="gelu_tanh",
+        qkv_bias=True,
+        out_bias=True,
+        mlp_bias=True,
+        norm_bias=True,
+        embedding_norm=True,
+        tied=c.get("tie_word_embeddings", default=True),
+        norm_eps=c.get("layer_norm_epsilon", default=1e-5),
+    )
+
+
+def _llama(c: Fields, **other: Any) -> TransformerConfig:
+    """Read the fields that LLaMA, Mistral, Mixtral, Phi-3 and Qwen share; `attention_bias`, `mlp_bias` are LLaMA's."""
+    c.refuse("hidden_act", unless="silu", default="silu")
+    return _rotary(c, **other)
+
+
+def _rotary(c: Fields, **other: Any) -> TransformerConfig:
+    """Read the fields of decoders with rotary positions and RMS norms, whatever activates their MLP."""
+    c.refuse("partial_rotary_factor", unless=1.0, default=c.rope.get("partial_rotary_factor", 1.0))
+    bias = c.get("attention_bias", default=False)
+    fields = {
+        "d_ff": c.size("intermediate_size"),
+        "n_kv_heads": c.size("num_key_value_heads", default=0),
+        "head_dim": c.size("head_dim", default=0),
+        "qkv_bias": bias,
+        "out_bias": bias,
+        "mlp_bias": c.get("mlp_bias", default=False),
+        "tied": c.get("tie_word_embeddings", default=False),
+    }
+    return TransformerConfig(
+        _name(c),
+        n_layers=c.size("num_hidden_layers"),
+        d_model=c.size("hidden_size"),
+        n_heads=c.size("num_attention_heads"),
+        vocab_size=c.size("vocab_size"),
+        context=c.size("max_position_embeddings"),
+        rope_theta=c.rope_theta,
+        rope_scaling=c.rope_scaling,
+        norm_eps=c.get("rms_norm_eps", default=1e-6),
+        **(fields | other),
+    )
+
+
+def _mistral(c: Fields) -> TransformerConfig:
+    c.size("num_key_value_heads")  # where it is left out, `transformers` takes 8, and not as many as query heads
+    return _llama(c, qkv_bias=False, out_bias=False, mlp_bias=False)
+
+
+def _mixtral(c: Fields) -> TransformerConfig:
+    c.size("num_key_value_heads")
+    experts = Experts(c.size("num_local_experts"), c.size("num_experts_per_tok"), c.size("intermediate_size"))
+    return _llama(c, experts=experts, qkv_bias=False, out_bias=False, mlp_bias=False)
+
+
+def _qwen2(c: Fields) -> TransformerConfig:
+    c.size("num_key_value_heads")
+    return _llama(c, qkv_bias=True, out_bias=False, mlp_bias=False)
+
+
+def _qwen3(c: Fields) -> TransformerConfig:
+    c.size("num_key_value_heads")
+    return _llama(c, mlp_bias=False, qk_norm=True, head_dim=c.size("head_dim", default=128))
+
+
+def _qwen3_moe(c: Fields) -> TransformerConfig:
+    """Read Qwen 3's mixtures; every layer has experts."""
+    c.refuse("decoder_sparse_step", unless=1, default=1)
+    c.refuse("mlp_only_layers", unless=[], default=[])
+    experts = Experts(
+        c.size("num_experts", "num_local_experts"), c.size("num_experts_per_tok"), c.size("moe_intermediate_size")
+    )
+    c.size("num_key_value_heads")
+    return _llama(c, experts=experts, mlp_bias=False, qk_norm=True, head_dim=c.size("head_dim", default=128))
+
+
+def _gpt_oss(c: Fields) -> TransformerConfig:
+    """Read gpt-oss's fields; the MLP's activation is a bounded SwiGLU, which counts as that."""
+    experts = Experts(c.size("num_local_experts"), c.size("num_experts_per_tok"), c.size("intermediate_size"))
+    c.refuse("attention_bias", unless=True, default=True)
+    own = {"mlp_bias": True, "attention_sinks": True, "router_bias": True}
+    return _llama(c, experts=experts, qkv_bias=True, out_bias=True, **own)
+
+
+def _phi3(c: Fields) -> TransformerConfig:
+    """Read Phi-3's fields; its matrices are stored joined, which makes no difference to their number."""
+    return _llama(c, qkv_bias=False, out_bias=False, mlp_bias=False)
+
+
+def _gemma2(c: Fields, **other: Any) -> TransformerConfig:
+    """Read Gemma 2's fields: a gated MLP with GELU, post-norms, tied unless it is said."""
+    c.refuse("hidden_activation", unless="gelu_pytorch_tanh", default="gelu_pytorch_tanh")
+    fields = {"activation": "geglu", "post_norms": True, "mlp_bias": False}
+    return _rotary(c, tied=c.get("tie_word_embeddings", default=True), **fields, **other)
+
+
+def _gemma3(c: Fields) -> TransformerConfig:
+    """Read the fields of Gemma 3's decoder."""
+    return _gemma2(c, qk_norm=True)
+
+
+def _llama4(c: Fields) -> TransformerConfig:
+    """Read the fields of Llama 4's decoder: a shared expert beside the routed ones, dense layers of another width.
+
+    Norms of queries and keys have no weights; how angles are stretched is left out, since some layers turn none.
+    """
+    c.refuse("attention_bias", unless=False, default=False)
+    layers, step = c.size("num_hidden_layers"), c.size("interleave_moe_layer_step", default=1)
+    if step < 1:
+        raise InputError(f"{c.name}: interleave_moe_layer_step out of range", got=step, expected="at least 1")
+    routed = c.entries("moe_layers")
+    experts = Experts(
+        count=c.size("num_local_experts"),
+        active=c.size("num_experts_per_tok"),
+        d_ff=c.size("intermediate_size"),
+        shared=1,
+        dense_layers=layers - (layers // step if routed is None else len(routed)),
+    )
+    return _llama(c, experts=experts, d_ff=c.size("intermediate_size_mlp"), mlp_bias=False)
+
+
+def _deepseek_v3(c: Fields) -> TransformerConfig:
+    """Read DeepSeek-V2's and V3's fields, without multi-token prediction; experts in all but the dense layers."""
+    c.refuse("moe_layer_freq", unless=1, default=1)
+    c.refuse("attention_bias", unless=False, default=False)
+    c.refuse("index_topk", unless=None, default=None)  # V3.2 chooses keys by an indexer with weights of its own
+    experts = Experts(
+        count=c.size("n_routed_experts"),
+        active=c.size("num_experts_per_tok"),
+        d_ff=c.size("moe_intermediate_size"),
+        shared=c.size("n_shared_experts", default=0),
+        dense_layers=c.size("first_k_dense_replace", default=0),
+    )
+    latent = LatentAttention(
+        q_rank=c.size("q_lora_rank") if c.get("q_lora_rank") is not None else None,
+        kv_rank=c.size("kv_lora_rank"),
+        nope_dim=c.size("qk_nope_head_dim"),
+        rope_dim=c.size("qk_rope_head_dim"),
+        v_dim=c.size("v_head_dim"),
+    )
+    return _llama(c, experts=experts, latent=latent, head_dim=0, n_kv_heads=0)
+
+
+def _plain_activation(c: Fields, name: str, default: str) -> Any:
+    known = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
+    value = c.text(name) or default
+    if value not in known:
+        raise InputError(f"{c.name}: unknown {name}", got=repr(value), expected=f"one of {', '.join(known)}")
+    return known[value]
+
+
+FAMILIES: dict[str, Callable[[Fields], TransformerConfig]] = {
+    "gpt2": _gpt2,
+    "llama": _llama,
+    "mistral": _mistral,
+    "mixtral": _mixtral,
+    "qwen2": _qwen2,
+    "qwen3": _qwen3,
+    "qwen3_moe": _qwen3_moe,
+    "gpt_oss": _gpt_oss,
+    "phi3": _phi3,
+    "gemma2": _gemma2,
+    "gemma3_text": _gemma3,
+    "llama4_text": _llama4,
+    "deepseek_v2": _deepseek_v3,
+    "deepseek_v3": _deepseek_v3,
+    "bloom": _bloom,
+}
+"""Functions that read a model's sizes from its fields, by `model_type`."""
+
+DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "mixtral": {"rope_theta": 1e6, "rms_norm_eps": 1e-5},
+    "gpt_oss": {"head_dim": 64, "rope_theta": 1.5e5, "rms_norm_eps": 1e-5},
+    "phi3": {"rms_norm_eps": 1e-5},
+    "gemma2": {
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "vocab_size": 256_000,
+        "max_position_embeddings": 8192,
+    },
+    "gemma3_text": {
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "vocab_size": 262_208,
+        "max_position_embeddings": 131_072,
+        "rope_theta": 1e6,
+    },
+    "llama4_text": {"head_dim": 128, "attention_chunk_size": 8192, "rope_theta": 5e5, "rms_norm_eps": 1e-5},
+}
+"""Values that `transformers` gives to fields which a file leaves out, where other architectures have other ones."""
