@@ -66,9 +66,10 @@ from dataclasses import dataclass
 # **1a.** `parse_einsum(spec, *shapes)`: the operands' letters, the output's letters, and the size of each letter. Raise
 # `ValueError` where an operand has another number of axes than letters, where a letter has two sizes, where there are
 # more or fewer shapes than operands, or where the output has a letter that no operand has. Small and capital letters
-# are different ones, a size may be 0, and an operand without letters is a number, as in `",ij->ij"`. (You may rely on
-# this, and need not check it: there is one `->`, there are no spaces and no `...`, and a letter stands at most once in
-# an operand and at most once in the output.)
+# are different ones, a size may be 0, an operand without letters is a number, as in `",ij->ij"`, and a shape may be a
+# list as well as a tuple. (You may rely on this, and need not check it: there is one `->`, there are no spaces and no
+# `...`, and a letter stands at most once in an operand and at most once in the output. The functions below are asked
+# about nothing that does not fit.)
 #
 # **1b.** `einsum_flops`: done as that one loop nest, the innermost line runs once for every combination of *all*
 # letters. With $n$ operands it multiplies $n-1$ times, and adds once if anything is summed (the first addition, to
@@ -353,7 +354,7 @@ show(figure, alt="Shares of embedding, attention, MLP and the rest in three mode
 # Grouped heads change the key and value projections, not the scores: every query head still meets T keys.
 #
 # **3b.** `training_flops(config, tokens)`: the FLOPs of training on `tokens` tokens altogether, cut into sequences of
-# `config.context` tokens (`tokens` is a multiple of it). You know from lab 01 what the backward pass costs:
+# `config.context` tokens (`tokens` is a multiple of it, 0 too). You know from lab 01 what the backward pass costs:
 # each product has two of the same size, and nothing is left out, because the embedding wants its gradient.
 #
 # **3c.** `attention_share(config, tokens)`: which part of the forward FLOPs of a sequence of T tokens is in `scores`
@@ -493,7 +494,7 @@ show(
 # `recompute="selective"` a layer does not keep its softmax, with `"full"` it keeps its input only (D). What it does not
 # keep is computed again when its backward pass begins: at the worst moment one layer is there whole, and the others
 # hold what they keep. In a tensor group (which divides the sequence as well, where heads and widths cannot be divided)
-# everything is cut by `tensor`, and comes out even here.
+# everything is cut by `tensor`, of which D, F, V, N, K and T are multiples here.
 #
 # **4c.** `fewest_devices`: the smallest number of devices, a multiple of `tensor` and at most `limit`, on each of which
 # everything fits into `memory_bytes` (exactly full fits), with one sequence in each tensor group. `None` if there is no
@@ -667,7 +668,7 @@ for config in (LLAMA_7B, LLAMA_70B):
 # and once a step, whatever the number of tokens, the update: one unit for each parameter of the model.
 #
 # **5c.** `predict_step_s`: the time of all products at their rates, plus the time of the elementwise work. `rates`
-# gives FLOP/s for each shape `(m, k, n)`.
+# gives FLOP/s for each shape `(m, k, n)` that your list has; what the check gives has the transposed `(n, k, m)` too.
 #
 # **Size:** about 4, 5 and 3 lines.
 
@@ -912,7 +913,7 @@ class Choice:
 # %% [markdown]
 # **6a.** `kv_cache_bytes`: keys and values (K heads of width H each) of `tokens` tokens of `batch` sequences. And
 # `largest_batch`: how many sequences of `tokens` tokens fit beside all the parameters; 0 if not one does. (A
-# whole number again, though the bytes of a device may come as a float.)
+# whole number again, though the bytes of a device may come as a float, even with a fraction of a byte.)
 #
 # **6b.** `decode_work(config, batch, tokens)`: FLOPs and bytes of one step that makes one token for each of `batch`
 # sequences, each of which then has `tokens` tokens, the new one included.
@@ -924,7 +925,7 @@ class Choice:
 # **6c.** `choose_machine(config, tokens, machines)`: let each machine serve its largest batch, on its own. A step takes
 # no less than $\max(\mathrm{FLOPs}/\mathrm{peak},\ \mathrm{bytes}/\mathrm{bandwidth})$; the larger of the two binds
 # (`"compute"` when equal). Return the `Choice` with the lowest price for a million tokens, the first one where two are
-# equal, and `None` if the model fits nowhere.
+# equal, as those of like machines are, or of two that cost nothing; and `None` if the model fits nowhere.
 #
 # **Size:** about 2, 3, 9 and 13 lines.
 

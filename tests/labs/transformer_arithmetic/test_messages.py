@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from mlsys_lab.checks.deciding.verdict import draw_inputs, public_inputs
 from mlsys_lab.checks.learner.spec import Case, Check
 from mlsys_lab.checks.learner.transformer_arithmetic.models import fields_of
+from mlsys_lab.checks.learner.values import decode_text
 from mlsys_lab.checks.runner import PUBLIC_SEED
 from tests.labs.harness import labs, module_of
 
@@ -30,12 +32,12 @@ def test_the_inputs_are_told_as_code_that_makes_them_again(check: Check, case: C
     assert check.describe is not None
     code = check.describe(inputs)
     names: dict[str, Any] = vars(reference) | ASKED
-    if "wrong" in case.params:  # each line by itself is to be refused, but for the last, which is right
-        *refused, code_of_last = code.splitlines()
-        for line in refused:
-            with pytest.raises(ValueError, match=r".*"):
+    if "wrong" in case.params:  # each line by itself is to be refused, but for the few that are right
+        answers = check.expect(inputs)
+        for line in code.splitlines():
+            refused = decode_text(answers[line]) == "ValueError"
+            with pytest.raises(ValueError, match=r".*") if refused else nullcontext():
                 exec(line, names)
-        exec(code_of_last, names)
     else:
         exec(code, names)
     if "model" in inputs:

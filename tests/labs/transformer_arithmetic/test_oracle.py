@@ -15,8 +15,9 @@ def model() -> np.ndarray:
     return draw_model(np.random.default_rng(0), n_heads=6, n_kv_heads=2)
 
 
-def testproducts_of_many_sequences(model: np.ndarray) -> None:
-    assert counts.products_of_many(model, 5, 7) == sum_products(products_of(model, 5, 7))
+@pytest.mark.parametrize("size", [(5, 7), (1, 9), (4, 1)], ids=str)
+def test_products_of_many_sequences_and_tokens(size: tuple[int, int], model: np.ndarray) -> None:
+    assert counts.products_at(model, *size) == sum_products(products_of(model, *size))
 
 
 def test_activations_of_long_sequences(model: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from mlsys_lab.checks.deciding.answers import agree
-from mlsys_lab.checks.deciding.transformer_arithmetic.given import Product, answer_products, give, sum_products
+from mlsys_lab.checks.deciding.transformer_arithmetic.given import Product, give, sum_products
 from mlsys_lab.checks.deciding.transformer_arithmetic.oracle import (
-    draw_batch,
     draw_model,
+    draw_sequences,
     model_array,
     products_of,
     sizes_of,
@@ -58,9 +60,11 @@ LLAMA_8B = {
     "context": 8192,
 }
 WIDE = {"d_model": 509, "d_ff": 2039, "vocab_size": 2003, "context": 23}
-"""Wide enough that trillions of tokens take more FLOPs than 64 bits count."""
+"""Wide enough that far fewer tokens take more FLOPs than 64 bits count."""
 NARROW_HEAD = LLAMA_KIND | {"n_heads": 1, "n_kv_heads": 1, "head_dim": 2, "vocab_size": 65_537, "d_model": 61}
 """Nearly all FLOPs are in the last product: half of them are in scores and mixed at 300,000 tokens or more."""
+SHARED = LLAMA_KIND | {"n_layers": 1, "n_heads": 3, "n_kv_heads": 1}
+"""One layer, in which all queries share one head of keys."""
 QUADRATIC = ("scores", "mixed")
 
 
@@ -76,11 +80,7 @@ def _parameters_expect(arrays: Arrays) -> Arrays:
 
 
 def _products_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    return {
-        "model": draw_model(rng, **case.params),
-        "batch": draw_batch(rng, case, least=2),
-        "tokens": rng.integers(2, 20, ()),
-    }
+    return {"model": draw_model(rng, **case.params["kind"]), **draw_sequences(rng, case)}
 
 
 def _products_expect(arrays: Arrays) -> Arrays:
@@ -98,18 +98,24 @@ def _training_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     low, high = case.params.get("sequences", (1, 9))
     model, sequences = draw_model(rng, **case.params["kind"]), int(rng.integers(low, high))
     context = sizes_of(model).context
-    answers = {(some, context): products_of_many(model, some, context) for some in (sequences, 1)}
+    answers = {(some, context): products_at(model, some, context) for some in (sequences, 1)}
     return {"model": model, "tokens": np.array(sequences * context), **give({"forward_products": answers})}
 
 
-def products_of_many(model: np.ndarray, sequences: int, tokens: int) -> list[Product]:
-    """A forward pass over so many sequences: each adds what the second one adds to the first as torch runs them."""
-    one, two = (sum_products(products_of(model, batch, tokens)) for batch in (1, 2))
-    numbers = [
-        [a + (sequences - 1) * (b - a) for a, b in zip(of_one[1:], of_two[1:], strict=True)]
-        for of_one, of_two in zip(one, two, strict=True)
-    ]
-    return [(of_one[0], times, m, k, n) for of_one, (times, m, k, n) in zip(one, numbers, strict=True)]
+def products_at(model: np.ndarray, sequences: int, tokens: int) -> list[Product]:
+    """A forward pass over any number of sequences and tokens, as torch runs one and two of each.
+
+    Each further sequence adds to a product's numbers what the second one does, and so does each further token.
+    """
+    few = {size: sum_products(products_of(model, *size)) for size in itertools.product((1, 2), repeat=2)}
+    listed = []
+    for (name, *one), *more in zip(*(few[size] for size in ((1, 1), (2, 1), (1, 2), (2, 2))), strict=True):
+        times, m, k, n = (
+            a + (sequences - 1) * (b - a) + (tokens - 1) * (c - a) + (sequences - 1) * (tokens - 1) * (d - b - c + a)
+            for a, b, c, d in zip(one, *(row[1:] for row in more), strict=True)
+        )
+        listed.append((name, times, m, k, n))
+    return listed
 
 
 def _training_expect(arrays: Arrays) -> Arrays:
@@ -120,18 +126,20 @@ def _training_expect(arrays: Arrays) -> Arrays:
 
 
 def _share_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    model, tokens = draw_model(rng, **case.params["kind"]), rng.integers(2, 200, ())
+    model, (low, high) = draw_model(rng, **case.params["kind"]), case.params.get("tokens", (2, 200))
+    tokens = rng.integers(low, high, ())
     if case.params.get("as wide"):
         tokens = np.array(sizes_of(model).d_model)
-    return {"model": model, "tokens": tokens, **give(answer_products(model, (1, int(tokens)), (1, 1)))}
+    answers = {(1, some): products_at(model, 1, some) for some in (int(tokens), 1)}
+    return {"model": model, "tokens": tokens, **give({"forward_products": answers})}
 
 
 def _share_expect(arrays: Arrays) -> Arrays:
-    """The share as torch runs it. At one token, what grows with T beside what grows with its square."""
+    """The share of what `products_at` lists. At one token, what grows with T beside what grows with its square."""
 
     def parts(tokens: int) -> tuple[int, int]:
         both = [0, 0]
-        for name, times, m, k, n in products_of(arrays["model"], 1, tokens):
+        for name, times, m, k, n in products_at(arrays["model"], 1, tokens):
             both[name in QUADRATIC] += 2 * times * m * k * n
         return both[0], both[1]
 
@@ -155,7 +163,10 @@ CHECKS = (
                 {**LLAMA_KIND, "norm": "layer", "activation": "gelu", "position": "learned"},
             ),
             Case("the small model of Task 5: relu, RMS norms, learned positions", SMALL_KIND),
-            Case("layer norms and rotary positions, biases here and there", GPT2_KIND | ROTARY_KIND),
+            Case(
+                "relu, layer norms and rotary positions, biases here and there",
+                GPT2_KIND | ROTARY_KIND | {"activation": "relu"},
+            ),
             Case("GPT-2", {"published": GPT2 | GPT2_KIND}),
             Case("the other biases", GPT2_KIND | ROTARY_KIND | OTHER_BIASES, hidden=True),
             Case("any biases", {"activation": "gelu", "norm": "layer"}, hidden=True),
@@ -181,6 +192,7 @@ CHECKS = (
                 "tied, with biases of queries, keys and values",
                 {**LLAMA_KIND, "n_heads": 6, "n_kv_heads": 2, "tied": True, "qkv_bias": True},
             ),
+            Case("one layer, one head of keys for all queries", SHARED),
             Case("SwiGLU with biases", {**LLAMA_KIND, "mlp_bias": True, "out_bias": True, "d_ff": 61}),
             Case("a large one of untidy sizes", {"published": LARGE | LLAMA_KIND | {"mlp_bias": True}}),
             Case("Llama 3 8B", {"published": LLAMA_8B | LLAMA_KIND}, hidden=True),
@@ -201,13 +213,14 @@ CHECKS = (
         title="Every matrix product of a forward pass",
         points=8,
         cases=(
-            Case("a GPT-2", GPT2_KIND),
+            Case("a GPT-2", {"kind": GPT2_KIND}),
             Case(
                 "a Llama with grouped heads, and sequences longer than its context",
-                {**LLAMA_KIND, "n_heads": 6, "n_kv_heads": 2, "context": 1},
+                {"kind": {**LLAMA_KIND, "n_heads": 6, "n_kv_heads": 2, "context": 1}},
             ),
-            Case("the small model of Task 5", SMALL_KIND),
-            Case("any model of six layers", {"n_layers": 6}, hidden=True),
+            Case("the small model of Task 5", {"kind": SMALL_KIND}),
+            Case("one token; one layer, one head of keys for all queries", {"kind": SHARED, "batch": 1, "tokens": 1}),
+            Case("any model of six layers", {"kind": {"n_layers": 6}}, hidden=True),
         ),
         inputs=_products_inputs,
         run=calls.forward_products,
@@ -229,7 +242,9 @@ CHECKS = (
             Case("a GPT-2", {"kind": GPT2_KIND}),
             Case("a Llama", {"kind": LLAMA_KIND}),
             Case("the small model of Task 5", {"kind": SMALL_KIND}),
-            Case("trillions of tokens", {"kind": LLAMA_KIND | WIDE, "sequences": (10**11, 10**12)}),
+            Case("no tokens", {"kind": LLAMA_KIND, "sequences": (0, 1)}),
+            Case("one sequence of one token", {"kind": SHARED | {"context": 1}, "sequences": (1, 2)}),
+            Case("more tokens than a float can count", {"kind": LLAMA_KIND | WIDE, "sequences": (2**54, 2**58)}),
             Case("any model", {"kind": {}}, hidden=True),
         ),
         inputs=_training_inputs,
@@ -254,6 +269,8 @@ CHECKS = (
                 "one narrow head, many words, and as many tokens as the model is wide",
                 {"kind": NARROW_HEAD, "as wide": True},
             ),
+            Case("one token", {"kind": SHARED, "tokens": (1, 2)}),
+            Case("a sequence with more FLOPs than 64 bits count", {"kind": LLAMA_KIND, "tokens": (10**9, 10**10)}),
             Case("any model", {"kind": {}}, hidden=True),
         ),
         inputs=_share_inputs,

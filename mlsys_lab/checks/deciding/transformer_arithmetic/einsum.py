@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
 import numpy as np
@@ -20,12 +20,12 @@ MOST_LOOPS = 10_000
 Einsum = tuple[str, list[tuple[int, ...]]]
 
 
-def _arrays(einsums: Sequence[Einsum]) -> Arrays:
-    """Each einsum as characters, and its shapes as rows filled up with -1."""
+def _arrays(einsums: Sequence[Einsum], *, made: str = calls.TUPLES) -> Arrays:
+    """Each einsum as characters, and its shapes as rows filled up with -1; `made` says what they are to be made."""
     arrays = {}
     for i, (spec, shapes) in enumerate(einsums):
         arrays[f"spec {i}"] = np.frombuffer(spec.encode(), np.uint8).copy()
-        arrays[f"shapes {i}"] = np.array([[*shape, *[-1] * (RANK - len(shape))] for shape in shapes], dtype=np.int64)
+        arrays[f"{made} {i}"] = np.array([[*shape, *[-1] * (RANK - len(shape))] for shape in shapes], dtype=np.int64)
     return arrays
 
 
@@ -36,11 +36,13 @@ def _drawn(rng: np.random.Generator, spec: str, ranges: Mapping[str, tuple[int, 
     return spec, [tuple(sizes[letter] for letter in letters) for letters in left.split(",")]
 
 
-def _inputs(rng: np.random.Generator, case: Case) -> Arrays:
+def draw_einsums(rng: np.random.Generator, case: Case) -> Arrays:
+    """The einsums of a case, as they cross, of sizes out of its ranges."""
     ranges, odd = case.params["sizes"], case.params.get("odd", False)
     if not isinstance(ranges, Mapping):
         ranges = {"": ranges}
-    return _arrays([_drawn(rng, spec, ranges, odd) for spec in case.params["specs"]])
+    drawn = [_drawn(rng, spec, ranges, odd) for spec in case.params["specs"]]
+    return _arrays(drawn, made=case.params.get("made", calls.TUPLES))
 
 
 # --- einsum_parse ---------------------------------------------------------------------------------------------------
@@ -49,7 +51,7 @@ def _inputs(rng: np.random.Generator, case: Case) -> Arrays:
 def _parse_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     if "wrong" in case.params:
         return _arrays(case.params["wrong"])
-    return _inputs(rng, case)
+    return draw_einsums(rng, case)
 
 
 def _parse_expect(arrays: Arrays) -> Arrays:
@@ -64,11 +66,11 @@ def _parse_expect(arrays: Arrays) -> Arrays:
         if refused:
             expected[name] = encode_text("ValueError")
         else:
-            expected[name] = calls.write_reading(*_read(spec, shapes))
+            expected[name] = calls.write_reading(*read_einsum(spec, shapes))
     return expected
 
 
-def _read(spec: str, shapes: Sequence[Sequence[int]]) -> tuple[list[str], str, dict[str, int]]:
+def read_einsum(spec: str, shapes: Sequence[Sequence[int]]) -> tuple[list[str], str, dict[str, int]]:
     """The operands' letters, the output's letters and the size of each letter, where they fit together."""
     left, output = spec.split("->")
     return left.split(","), output, dict(zip(left.replace(",", ""), itertools.chain(*shapes), strict=True))
@@ -91,7 +93,7 @@ def _first(place: tuple[str, int]) -> str:
 
 def loop_nest(spec: str, shapes: Sequence[Sequence[int]]) -> tuple[int, int]:
     """Run the loop nest over all letters: the multiplications and additions done, and the elements touched at least."""
-    operands, output, sizes = _read(spec, shapes)
+    operands, output, sizes = read_einsum(spec, shapes)
     touched: set[tuple[int, tuple[int, ...]]] = set()
     operations, adds = 0, len(sizes) > len(output)
     for point in itertools.product(*(range(size) for size in sizes.values())):
@@ -104,7 +106,7 @@ def loop_nest(spec: str, shapes: Sequence[Sequence[int]]) -> tuple[int, int]:
 
 def count_nest(spec: str, shapes: Sequence[Sequence[int]]) -> tuple[int, int]:
     """What `loop_nest` counts, by the lengths of the loops where they are too many to run, or none of them runs."""
-    operands, output, sizes = _read(spec, shapes)
+    operands, output, sizes = read_einsum(spec, shapes)
     loops = prod(sizes.values())
     if 0 < loops <= MOST_LOOPS:
         return loop_nest(spec, shapes)
@@ -113,8 +115,8 @@ def count_nest(spec: str, shapes: Sequence[Sequence[int]]) -> tuple[int, int]:
 
 
 def _cost_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    arrays = _inputs(rng, case)
-    readings = {(spec, tuple(shapes)): _read(spec, shapes) for spec, shapes in calls.einsums(arrays)}
+    arrays = draw_einsums(rng, case)
+    readings = {(spec, tuple(shapes)): read_einsum(spec, shapes) for spec, shapes in calls.einsums(arrays)}
     return arrays | give({"parse_einsum": readings})
 
 
@@ -125,67 +127,12 @@ def _cost_expect(arrays: Arrays) -> Arrays:
         given = calls.arguments(spec, shapes)
         expected[f"einsum_flops({given})"] = encode_text(operations)
         expected[f"einsum_bytes({given})"] = np.array(2 * elements)
-        width = calls.element_bytes(shapes)
-        expected[f"einsum_bytes({given}, element_bytes={width})"] = np.array(width * elements)
+        for width in calls.widths(shapes):
+            expected[f"einsum_bytes({given}, element_bytes={width})"] = np.array(width * elements)
     return expected
 
 
-# --- einsum_order ---------------------------------------------------------------------------------------------------
-
-
-def _order_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    """Einsums, with what reading and counting the einsums of two gives that they may be contracted by."""
-    arrays = _inputs(rng, case)
-    readings, flops = {}, {}
-    for spec, shapes in calls.einsums(arrays):
-        for step, step_shapes in _steps(spec, shapes):
-            operands, output, sizes = _read(step, step_shapes)
-            asked = (step, tuple(step_shapes))
-            readings[asked] = (operands, output, sizes)
-            flops[asked] = (1 + (len(sizes) > len(output))) * prod(sizes.values())
-        readings[spec, tuple(shapes)] = _read(spec, shapes)
-    return arrays | give({"parse_einsum": readings, "einsum_flops": flops})
-
-
-def _steps(spec: str, shapes: Sequence[tuple[int, ...]]) -> Iterator[Einsum]:
-    """Yield every einsum of two that a product of three may be done by.
-
-    For each pair to begin with: its product and that with the third, with the intermediate's letters in every order
-    and either operand first.
-    """
-    operands, output, sizes = _read(spec, shapes)
-    terms = list(zip(operands, shapes, strict=True))
-    for i, j in itertools.combinations(range(3), 2):
-        pair, third = (terms[i], terms[j]), terms[3 - i - j]
-        kept = {x for x in operands[i] + operands[j] if x in third[0] + output}
-        for order in itertools.permutations(sorted(kept)):
-            between = ("".join(order), tuple(sizes[x] for x in order))
-            for factors, result in ((pair, between[0]), ((between, third), output)):
-                for (a, of_a), (b, of_b) in (factors, factors[::-1]):
-                    yield f"{a},{b}->{result}", [of_a, of_b]
-
-
-def _order_expect(arrays: Arrays) -> Arrays:
-    """Each letter's set of owners decides whether it outlives the first step."""
-    expected = {}
-    for spec, shapes in calls.einsums(arrays):
-        left, output = spec.split("->")
-        operands = [set(letters) for letters in left.split(",")]
-        sizes = dict(zip(left.replace(",", ""), itertools.chain(*shapes), strict=True))
-        costs = {}
-        for first in ((0, 1), (0, 2), (1, 2)):
-            (third,) = {0, 1, 2} - set(first)
-            inside = operands[first[0]] | operands[first[1]]
-            gone = {letter for letter in inside if letter not in operands[third] and letter not in output}
-            later = (inside - gone) | operands[third]
-            flops = prod(sizes[letter] for letter in inside) * (2 if gone else 1)
-            costs[first] = flops + prod(sizes[letter] for letter in later) * (2 if later - set(output) else 1)
-        best = min(costs, key=lambda pair: costs[pair])
-        expected[f"best_first_pair({calls.arguments(spec, shapes)})"] = encode_text((best, costs[best]))
-    return expected
-
-
-def _describe(*names: str) -> Callable[[Arrays], str]:
+def describe_einsums(*names: str) -> Callable[[Arrays], str]:
     """A check's `describe`: a call of each function for each einsum."""
 
     def describe(arrays: Arrays) -> str:
@@ -216,11 +163,13 @@ CHECKS = (
             Case("all is summed, also what one operand alone has", {"specs": ("ij,jk->", "i->"), "sizes": (1, 9)}),
             Case("an operand that is a number", {"specs": (",ij->ji", "i,->i"), "sizes": (1, 9)}),
             Case("capital letters, which are others than small ones", {"specs": ("bTt,tT->Tb",), "sizes": (1, 9)}),
-            Case("an axis without entries", {"specs": ("ij,jk->ik",), "sizes": {"j": (0, 1), "": (1, 9)}}),
+            Case("an axis without entries", {"specs": ("ij,jk->ik", "ij->ji"), "sizes": {"j": (0, 1), "": (1, 9)}}),
+            Case("shapes as lists", {"specs": ("ij,jk->ik", "ijk->j"), "sizes": (1, 9), "made": calls.LISTS}),
             Case(
                 "letters and shapes that do not fit",
                 {
                     "wrong": [
+                        ("ij,jl->il", [(2, 3), (3, 5)]),
                         ("ij,jk->ik", [(2, 3), (4, 5)]),
                         ("ij,jk->ik", [(2, 3), (1, 5)]),
                         ("ij,jk->ik", [(2, 3, 4), (3, 5)]),
@@ -230,6 +179,7 @@ CHECKS = (
                         ("ij,jk->ik", [(2, 3)]),
                         ("ij,jk->ij", [(2, 3)]),
                         ("ij->ij", [(2, 3), (2, 3)]),
+                        ("ij,jk->", []),
                         ("ij,jk->il", [(2, 3), (3, 5)]),
                         ("ij->ji", [(2, 3)]),
                     ]
@@ -255,7 +205,7 @@ CHECKS = (
         ),
         inputs=_parse_inputs,
         run=calls.parse,
-        describe=_describe("parse_einsum"),
+        describe=describe_einsums("parse_einsum"),
         expect=_parse_expect,
         compare=agree,
         pointer="Read the failing line of letters aloud: which letter meets which size, and where twice?",
@@ -280,7 +230,7 @@ CHECKS = (
         ),
         inputs=_cost_inputs,
         run=calls.cost,
-        describe=_describe("einsum_flops", "einsum_bytes"),
+        describe=describe_einsums("einsum_flops", "einsum_bytes"),
         expect=_cost_expect,
         compare=agree,
         pointer="Write the loop nest of the failing einsum: which loops are there, and what does the innermost line "
@@ -288,35 +238,5 @@ CHECKS = (
         hint="How often does the innermost line run? Each time it multiplies one factor after the other, and adds if a "
         "letter is missing from the output. Bytes: elements of every operand and of the output. Return ints.",
         uses=("parse_einsum", "einsum_flops", "einsum_bytes"),
-    ),
-    Check(
-        name="einsum_order",
-        title="Which two of three to contract first",
-        points=6,
-        cases=(
-            Case("a chain of matrices", {"specs": ("ij,jk,kl->il",), "sizes": (2, 60)}),
-            Case("a low-rank update of a batch", {"specs": ("bd,dr,rf->bf", "btd,dr,rf->btf"), "sizes": (2, 90)}),
-            Case("a letter that all three have", {"specs": ("bi,bij,bj->b", "bij,bjk,bk->bi"), "sizes": (2, 40)}),
-            Case("the outer two belong together", {"specs": ("ab,cd,ba->cd", "ij,kl,jk->il"), "sizes": (2, 40)}),
-            Case("all of one size", {"specs": ("ij,jk,kl->il", "i,j,k->ijk", "a,b,ab->"), "sizes": (4, 5)}),
-            Case(
-                "the smaller intermediate is the dearer one",
-                {"specs": ("ij,jk,kl->il",), "sizes": {"i": (20, 23), "k": (20, 23), "j": (5, 7), "l": (100, 111)}},
-            ),
-            Case("nothing can be summed before the end", {"specs": ("ij,ij,ij->i", "a,a,ab->b"), "sizes": (2, 40)}),
-            Case("letters that one operand alone has", {"specs": ("ija,jkb,klc->il",), "sizes": (2, 40)}),
-            Case("two that make a number", {"specs": ("a,a,bc->cb", "ij,kl,ij->kl"), "sizes": (2, 40)}),
-            Case("an axis without entries", {"specs": ("ij,jk,kl->il", "jk,kl,lm->jm"), "sizes": EMPTY_OR_ONE}),
-            Case("others", {"specs": ("abc,cd,bde->ae", "bi,bi,bi->b", "ac,cb,ab->"), "sizes": (2, 50)}, hidden=True),
-        ),
-        inputs=_order_inputs,
-        run=calls.order,
-        describe=_describe("best_first_pair"),
-        expect=_order_expect,
-        compare=agree,
-        pointer="Which letters does the first product still have, and who needs each of them later?",
-        hint="A letter of the pair goes in the first step only if neither the third operand nor the output has it. "
-        "Each step is an einsum of two, which einsum_flops counts. Keep the first pair where two are equal.",
-        uses=("parse_einsum", "einsum_flops", "best_first_pair"),
     ),
 )

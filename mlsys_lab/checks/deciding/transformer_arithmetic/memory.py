@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from mlsys_lab.checks.deciding.answers import agree
-from mlsys_lab.checks.deciding.transformer_arithmetic.counts import GPT2_KIND, LLAMA_KIND
+from mlsys_lab.checks.deciding.transformer_arithmetic.counts import GPT2_KIND, LLAMA_KIND, SHARED
 from mlsys_lab.checks.deciding.transformer_arithmetic.given import answer_parameters, give
 from mlsys_lab.checks.deciding.transformer_arithmetic.oracle import (
     META,
@@ -30,6 +30,8 @@ CUT_FROM = {"weights": 3, "gradients": 2, "optimizer": 1}
 ARRAYS = {"weights": [torch.bfloat16], "gradients": [torch.bfloat16], "optimizer": [torch.float32] * 3}
 TINY = {"d_model": 3, "n_heads": 1, "n_kv_heads": 1, "head_dim": 2, "d_ff": 5, "vocab_size": 7}
 """Some 200 parameters: of rounded parts, one more need not make the largest smaller."""
+MANY = {"zero_stage": 3, "tensor": 16}
+"""Groups so large that some thousand devices are few groups."""
 MOST_TOKENS = 1000
 """Tokens of a batch that the oracle runs."""
 
@@ -60,12 +62,13 @@ def kept_bytes(model: np.ndarray, batch: int, tokens: int) -> dict[str, int]:
 
 
 def kept_at(model: np.ndarray, batch: int, tokens: int, step: int) -> dict[str, int]:
-    """What `kept_bytes` gives, for batches and lengths that are too long to run.
+    """What `kept_bytes` gives, for batches and lengths that are too long to run, and for one token.
 
     Sequences keep alike, and each a·T + b·T² bytes: a and b are what autograd saves at two lengths, `step` and twice.
     """
-    if batch * tokens <= MOST_TOKENS:
+    if 1 < tokens <= MOST_TOKENS // batch:
         return kept_bytes(model, batch, tokens)
+    step = max(step, 2)
     near, far = kept_bytes(model, 1, step), kept_bytes(model, 1, 2 * step)
     found = {}
     for kind, size in near.items():
@@ -213,6 +216,7 @@ CHECKS = (
                 "one more than comes out even, of more than a float can count",
                 {"parameters": (10**17, 10**18), "data": (5, 17), "tensor": (4, 9), "over": 1},
             ),
+            Case("fewer parameters than devices", {"parameters": (1, 6), "data": (7, 17), "tensor": (2, 9)}),
             Case("both ways", {"parameters": (10**9, 10**11), "data": (2, 99), "tensor": (2, 9)}),
             Case("large clusters", {"parameters": (10**9, 10**12), "data": (99, 999), "tensor": (2, 65)}, hidden=True),
         ),
@@ -237,7 +241,11 @@ CHECKS = (
             Case("a GPT-2", {"kind": GPT2_KIND}),
             Case("a Llama", {"kind": LLAMA_KIND}),
             Case("a tensor group of 4", {"kind": LLAMA_KIND, "tensor": 4}),
-            Case("relu", {"kind": {**GPT2_KIND, "activation": "relu"}}),
+            Case(
+                "relu, and sequences longer than the context",
+                {"kind": {**GPT2_KIND, "activation": "relu", "context": 1}},
+            ),
+            Case("one token; one layer, one head of keys for all queries", {"kind": SHARED, "tokens": (1, 2)}),
             Case("long sequences", {"kind": LLAMA_KIND, "tensor": 2, "tokens": (30_000, 70_000)}),
             Case("any model in a group of 8", {"kind": {}, "tensor": 8}, hidden=True),
         ),
@@ -270,6 +278,8 @@ CHECKS = (
             Case("tensor groups of 4", {"zero_stage": 3, "tensor": 4, "recompute": "selective", "limit": 62}),
             Case("no ZeRO: more devices do not help", {"zero_stage": 0}),
             Case("a limit below one tensor group", {"zero_stage": 3, "tensor": 4, "limit": 3}),
+            Case("more than 4,096 devices, if it must be, in groups of 16", MANY | {"limit": 5000}),
+            Case("no limit but the one that is there by itself", MANY | {"limit": 4096}, hidden=True),
             Case("ZeRO 2 in groups of 2", {"zero_stage": 2, "tensor": 2, "limit": 33}, hidden=True),
         ),
         inputs=_devices_inputs,

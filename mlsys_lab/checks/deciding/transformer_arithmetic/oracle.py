@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mlsys_lab.checks.learner.spec import Case
+from mlsys_lab.checks.learner.spec import Arrays, Case
 from mlsys_lab.checks.learner.transformer_arithmetic.models import CHOICES, FIELDS, FLAGS, SIZES, fields_of
 
 F: Any = nn.functional  # some of its functions have no types
@@ -68,6 +68,12 @@ def draw_model(rng: np.random.Generator, *, even: int = 1, **fixed: Any) -> np.n
 def draw_batch(rng: np.random.Generator, case: Case, least: int = 1) -> np.ndarray:
     """A number of sequences, `least` to 4 in public cases; what hidden ones have, no public one has."""
     return np.asarray(rng.integers(5, 9) if case.hidden else rng.integers(least, 5))
+
+
+def draw_sequences(rng: np.random.Generator, case: Case) -> Arrays:
+    """A batch and the tokens of its sequences: as the case has them, or drawn."""
+    batch, tokens = draw_batch(rng, case, least=2), rng.integers(2, 20, ())
+    return {"batch": np.array(case.params.get("batch", batch)), "tokens": np.array(case.params.get("tokens", tokens))}
 
 
 class Weights(nn.Module):

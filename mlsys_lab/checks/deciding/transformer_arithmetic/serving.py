@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from mlsys_lab.checks.deciding.answers import agree
-from mlsys_lab.checks.deciding.transformer_arithmetic.counts import GPT2_KIND, LARGE, LLAMA_KIND, SMALL_KIND
+from mlsys_lab.checks.deciding.transformer_arithmetic.counts import GPT2_KIND, LARGE, LLAMA_KIND, SHARED, SMALL_KIND
 from mlsys_lab.checks.deciding.transformer_arithmetic.given import answer_parameters, answer_products, give
 from mlsys_lab.checks.deciding.transformer_arithmetic.oracle import (
     META,
@@ -59,7 +59,7 @@ def _memory_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     if "published" in case.params:
         model, tokens = model_array(**case.params["published"]), int(rng.integers(10_000, 20_000))
     else:
-        model, tokens = draw_model(rng, **case.params), int(rng.integers(2, 100))
+        model, tokens = draw_model(rng, **case.params["kind"]), int(rng.integers(*case.params.get("tokens", (2, 100))))
     weights = sum(parameter.nbytes for parameter in weights_of(model).parameters())
     counts = rng.integers((1, 1, 2000), (30, 30, 5000)).tolist()
     each = cache_bytes(model, 1, tokens)
@@ -91,7 +91,8 @@ def _batches_code(arrays: Arrays) -> list[str]:
 
 def _work_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     tokens = rng.integers(1, 2, ()) if case.params.get("first") else rng.integers(2, 200, ())
-    model, batch = draw_model(rng, **case.params["kind"]), rng.integers(1, 40, ())
+    model, (low, high) = draw_model(rng, **case.params["kind"]), case.params.get("batch", (1, 40))
+    batch = rng.integers(low, high, ())
     sizes = [(some, int(tokens)) for some in (1, int(batch))]
     earlier = {"kv_cache_bytes": {size: cache_bytes(model, *size) for size in sizes}}
     given = give(answer_parameters(model), answer_products(model, (int(batch), 1), (1, 1)), earlier)
@@ -181,6 +182,8 @@ def _machine_expect(arrays: Arrays) -> Arrays:
 
 OFFERS = ((2, 1, 1000), (1, 2, 3), (1, 1, 1), (1, 0.25, 0.5))
 """Memory, speeds and price an hour of machines beside those of the third, which is the cheapest for a token."""
+FREE = ((1, 1, 1), (1, 1, 0), (1, 2, 0), (1, 1, 2))
+"""The third is faster than the second, at the same price."""
 
 CHECKS = (
     Check(
@@ -188,10 +191,11 @@ CHECKS = (
         title="Bytes of the cache, and the largest batch",
         points=4,
         cases=(
-            Case("a Llama with grouped heads", {**LLAMA_KIND, "n_heads": 6, "n_kv_heads": 2}),
-            Case("a GPT-2", GPT2_KIND),
+            Case("a Llama with grouped heads", {"kind": {**LLAMA_KIND, "n_heads": 6, "n_kv_heads": 2}}),
+            Case("a GPT-2", {"kind": GPT2_KIND}),
+            Case("one token; one layer, one head of keys for all queries", {"kind": SHARED, "tokens": (1, 2)}),
             Case("a large one and long sequences", {"published": LARGE | LLAMA_KIND}),
-            Case("any model of six layers", {"n_layers": 6}, hidden=True),
+            Case("any model of six layers", {"kind": {"n_layers": 6}}, hidden=True),
         ),
         inputs=_memory_inputs,
         run=calls.serving_memory,
@@ -213,6 +217,7 @@ CHECKS = (
             Case("a GPT-2, tied", {"kind": GPT2_KIND}),
             Case("the small model of Task 5, of heads that are one wide", {"kind": SMALL_KIND | {"head_dim": 1}}),
             Case("the first token", {"kind": LLAMA_KIND, "first": True}),
+            Case("one sequence; one layer, one head of keys for all queries", {"kind": SHARED, "batch": (1, 2)}),
             Case("any model", {"kind": {}}, hidden=True),
         ),
         inputs=_work_inputs,
@@ -238,11 +243,13 @@ CHECKS = (
             Case("the fastest is dear", {"machines": 3, "bound": "memory", "dear": True}),
             Case("neither the largest, nor the fastest, nor the cheapest hour", {"machines": 1, "offers": OFFERS}),
             Case("one is a hair cheaper", {"machines": 1, "offers": ((1, 1, 1), (1, 1, 0.999999))}),
+            Case("two that cost nothing: the first of them", {"machines": 1, "offers": FREE}),
             Case("two offers of one device", {"machines": 1, "offers": ((1, 1, 1), (1, 1, 2)), "one name": True}),
             Case("all fit", {"machines": 4}),
             Case("all fit, at prices that nobody can pay", {"machines": 3, "dollars": 1e18}),
             Case("some are too small", {"machines": 5, "too small": 2}),
             Case("none fits", {"fits": False}),
+            Case("no machine at all", {"machines": 0}),
             Case("each is there twice", {"machines": 3, "twice": True}),
             Case("room for one sequence alone", {"machines": 1, "just one": 1}),
             Case("a GPT-2", {"kind": GPT2_KIND, "machines": 6, "too small": 1}, hidden=True),

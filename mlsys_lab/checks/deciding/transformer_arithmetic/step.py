@@ -8,8 +8,8 @@ from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.transformer_arithmetic.counts import GPT2_KIND, LLAMA_KIND, SMALL_KIND
 from mlsys_lab.checks.deciding.transformer_arithmetic.given import answer_parameters, answer_products, give
 from mlsys_lab.checks.deciding.transformer_arithmetic.oracle import (
-    draw_batch,
     draw_model,
+    draw_sequences,
     products_of,
     sizes_of,
     weights_of,
@@ -21,11 +21,7 @@ from mlsys_lab.checks.learner.transformer_arithmetic.given import Answers
 
 
 def _inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    return {
-        "model": draw_model(rng, **case.params),
-        "batch": draw_batch(rng, case, least=2),
-        "tokens": rng.integers(2, 20, ()),
-    }
+    return {"model": draw_model(rng, **case.params["kind"]), **draw_sequences(rng, case)}
 
 
 def _rows(arrays: Arrays) -> np.ndarray:
@@ -125,18 +121,24 @@ def _rates_code(arrays: Arrays) -> list[str]:
     return ["rates = {", *listed, "}", "rates |= {shape[::-1]: rate for shape, rate in rates.items()}"]
 
 
+AS_WIDE = {"kind": SMALL_KIND | {"head_dim": 11}, "tokens": 11}
+"""Scores are cubes: both products of their backward pass have one shape."""
+ONE_TOKEN = {"kind": SMALL_KIND | {"n_layers": 1}, "batch": 1, "tokens": 1}
+
 CHECKS = (
     Check(
         name="step_products",
         title="Every matrix product of a training step",
         points=6,
         cases=(
-            Case("the small model", SMALL_KIND),
+            Case("the small model", {"kind": SMALL_KIND}),
             Case(
                 "a Llama with grouped heads, and sequences longer than its context",
-                {**LLAMA_KIND, "n_heads": 4, "n_kv_heads": 2, "context": 1},
+                {"kind": {**LLAMA_KIND, "n_heads": 4, "n_kv_heads": 2, "context": 1}},
             ),
-            Case("a GPT-2", GPT2_KIND, hidden=True),
+            Case("as many tokens as a head is wide", AS_WIDE),
+            Case("one token", ONE_TOKEN),
+            Case("a GPT-2", {"kind": GPT2_KIND}, hidden=True),
         ),
         inputs=_products_inputs,
         run=calls.step_products,
@@ -153,8 +155,10 @@ CHECKS = (
         title="Elementwise work of the small model",
         points=3,
         cases=(
-            Case("the small model", SMALL_KIND),
-            Case("many layers", {**SMALL_KIND, "n_layers": 20}, hidden=True),
+            Case("the small model", {"kind": SMALL_KIND}),
+            Case("one token", ONE_TOKEN),
+            Case("sequences longer than the context", {"kind": SMALL_KIND | {"context": 1}}),
+            Case("many layers", {"kind": {**SMALL_KIND, "n_layers": 20}}, hidden=True),
         ),
         inputs=_units_inputs,
         run=calls.elementwise_units,
@@ -171,9 +175,11 @@ CHECKS = (
         title="Seconds of a step, predicted",
         points=5,
         cases=(
-            Case("the small model", SMALL_KIND),
-            Case("two layers", {**SMALL_KIND, "n_layers": 2}),
-            Case("many heads", {**SMALL_KIND, "n_heads": 12, "n_kv_heads": 12}, hidden=True),
+            Case("the small model", {"kind": SMALL_KIND}),
+            Case("two layers", {"kind": {**SMALL_KIND, "n_layers": 2}}),
+            Case("as many tokens as a head is wide", AS_WIDE),
+            Case("one token", ONE_TOKEN),
+            Case("many heads", {"kind": {**SMALL_KIND, "n_heads": 12, "n_kv_heads": 12}}, hidden=True),
         ),
         inputs=_predict_inputs,
         run=calls.predict_step,

@@ -9,16 +9,21 @@ from typing import Any
 import numpy as np
 
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.checks.learner.transformer_arithmetic.given import ask, ask_twice
-from mlsys_lab.checks.learner.values import count, describe_value, encode_text, pair, whole
+from mlsys_lab.checks.learner.transformer_arithmetic.given import ask
+from mlsys_lab.checks.learner.twice import ask_twice
+from mlsys_lab.checks.learner.values import count, decode_text, describe_value, encode_text, pair, whole
 from mlsys_lab.errors import InputError
 
+TUPLES, LISTS = "tuples", "lists"
+"""What the shapes of an einsum are to be made, by the name under which they cross."""
 
-def einsums(arrays: Arrays) -> list[tuple[str, list[tuple[int, ...]]]]:
-    """The einsums of a case: letters and shapes."""
+
+def einsums(arrays: Arrays) -> list[tuple[str, list[Any]]]:
+    """The einsums of a case: letters, and shapes as tuples or lists."""
     found = []
     for i in range(sum(name.startswith("spec ") for name in arrays)):
-        shapes = [tuple(size for size in row if size >= 0) for row in arrays[f"shapes {i}"].tolist()]
+        made, kind = (list, LISTS) if f"{LISTS} {i}" in arrays else (tuple, TUPLES)
+        shapes = [made(size for size in row if size >= 0) for row in arrays[f"{kind} {i}"].tolist()]
         found.append((arrays[f"spec {i}"].tobytes().decode(), shapes))
     return found
 
@@ -54,19 +59,19 @@ def parse(artifact: Any, arrays: Arrays) -> Arrays:
     return got
 
 
-def element_bytes(shapes: Sequence[Sequence[int]]) -> int:
-    """The width that is asked for beside the default: another one where there are more operands than are shown."""
-    return 4 if len(shapes) < 4 else 8
+def widths(shapes: Sequence[Sequence[int]]) -> tuple[int, int]:
+    """The widths of an element asked for beside the default: others where there are more operands than are shown."""
+    return 1, 4 if len(shapes) < 4 else 8
 
 
 def cost(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `einsum_flops` and `einsum_bytes`: FLOPs, and bytes at two widths of an element."""
     got = {}
     for spec, shapes in einsums(arrays):
-        given, width = arguments(spec, shapes), element_bytes(shapes)
+        given = arguments(spec, shapes)
         flops = ask(partial(artifact.einsum_flops, spec, *shapes), artifact, arrays)
         got[f"einsum_flops({given})"] = count("einsum_flops", flops)
-        for told in ({}, {"element_bytes": width}):
+        for told in ({}, *({"element_bytes": width} for width in widths(shapes))):
             moved = ask(partial(artifact.einsum_bytes, spec, *shapes, **told), artifact, arrays)
             named = "".join(f", {name}={value}" for name, value in told.items())
             got[f"einsum_bytes({given}{named})"] = whole("einsum_bytes", moved)
@@ -86,5 +91,5 @@ def order(artifact: Any, arrays: Arrays) -> Arrays:
             raise
         first, flops = pair("best_first_pair", best, "first pair", "FLOPs")
         places = tuple(int(whole("a place", place)) for place in pair("the first pair", first, "i", "j"))
-        got[name] = encode_text((places, int(whole("FLOPs", flops))))
+        got[name] = encode_text((places, int(decode_text(count("FLOPs", flops)))))
     return got

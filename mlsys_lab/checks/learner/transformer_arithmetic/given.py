@@ -7,17 +7,17 @@ anything else, a function answers for itself.
 from __future__ import annotations
 
 import ast
-import copy
 import inspect
+import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
 from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.checks.learner.values import decode_text, encode_text
-from mlsys_lab.errors import InputError
 
 GIVEN = "given"
 Answers = Mapping[str, Mapping[tuple[Any, ...], Any]]
@@ -26,13 +26,14 @@ Answers = Mapping[str, Mapping[tuple[Any, ...], Any]]
 
 def write_answers(answers: Answers) -> np.ndarray:
     """Answers made of numbers, texts, tuples, lists and dictionaries as text that crosses; `read_answers` reads it."""
-    return encode_text({name: dict(calls) for name, calls in answers.items()})
+    listed = {name: [[asked, repr(answer)] for asked, answer in calls.items()] for name, calls in answers.items()}
+    return encode_text(json.dumps(listed))
 
 
-def read_answers(written: np.ndarray) -> Answers:
-    """Answers out of the text that `write_answers` made."""
-    answers: Answers = ast.literal_eval(decode_text(written))
-    return answers
+def read_answers(written: np.ndarray) -> dict[str, dict[tuple[Any, ...], str]]:
+    """Answers out of the text that `write_answers` made, each as code: of many that may be asked for, few are."""
+    listed = json.loads(decode_text(written))
+    return {name: {_hashable(asked): answer for asked, answer in calls} for name, calls in listed.items()}
 
 
 def ask(call: Callable[[], Any], artifact: Any, arrays: Arrays, config: Any = None) -> Any:
@@ -52,25 +53,6 @@ def ask(call: Callable[[], Any], artifact: Any, arrays: Arrays, config: Any = No
         raise stopped from None
 
 
-def ask_before(*calls: Callable[[], Any]) -> None:
-    """Ask for something else first: what the learner's code keeps of it shows in the answer that counts."""
-    for call in calls:
-        with suppress(Exception):
-            call()
-
-
-def ask_twice(name: str, call: Callable[[], Any]) -> Any:
-    """What a call gives, asked twice: lists and dictionaries of the first answer may not come back in the second."""
-    before, after = _mutable(call()), call()
-    if any(one is earlier for one in _mutable(after) for earlier in before):
-        raise InputError(
-            f"{name} gives back what an earlier call gave, and who changes one changes both",
-            got="one object for two calls",
-            expected="a new one for each call",
-        )
-    return after
-
-
 @contextmanager
 def hand_answers(artifact: Any, arrays: Arrays, config: Any = None) -> Iterator[None]:
     """Let the artifact's functions that `arrays` holds answers of give these, where they are asked about `config`."""
@@ -83,18 +65,14 @@ def hand_answers(artifact: Any, arrays: Arrays, config: Any = None) -> Iterator[
         names.update(own)
 
 
-def _mutable(answer: Any) -> list[Any]:
-    """The lists and dictionaries of an answer: itself, or the entries of a tuple."""
-    return [one for one in (answer if isinstance(answer, tuple) else (answer,)) if isinstance(one, list | dict)]
-
-
-def _answering(own: Callable[..., Any], answers: Mapping[tuple[Any, ...], Any], config: Any) -> Callable[..., Any]:
+def _answering(own: Callable[..., Any], answers: Mapping[tuple[Any, ...], str], config: Any) -> Callable[..., Any]:
     length = len(next(iter(answers)))
     keys = {key: key for key in answers}
+    signature = cache(partial(inspect.signature, own))
 
     def answer(*args: Any, **kwargs: Any) -> Any:
         try:
-            bound = inspect.signature(own).bind(*args, **kwargs)
+            bound = signature().bind(*args, **kwargs)
             passed = len(bound.arguments)
             bound.apply_defaults()
             asked = tuple(_hashable(value) for value in bound.arguments.values())
@@ -105,7 +83,7 @@ def _answering(own: Callable[..., Any], answers: Mapping[tuple[Any, ...], Any], 
                 asked = asked[:length]
             if any(map(_is_float_of, asked, keys[asked])):
                 raise KeyError(asked)
-            return copy.deepcopy(answers[asked])
+            return ast.literal_eval(answers[asked])
         except (KeyError, TypeError):  # asked about something else, or with other arguments than the lab's
             return own(*args, **kwargs)
 

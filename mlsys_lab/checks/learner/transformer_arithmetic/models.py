@@ -38,6 +38,11 @@ def other_config(artifact: Any, model: np.ndarray) -> Any:
     return artifact.TransformerConfig("a model", **fields | grown)
 
 
+def other_kind(recompute: str) -> str:
+    """Another kind of recomputation."""
+    return RECOMPUTE[RECOMPUTE.index(recompute) - 1]
+
+
 def product_rows(name: str, got: Any) -> dict[str, list[list[int]]]:
     """A list of products as rows [times, m, k, n] by the product's name; rows of one shape are added up."""
     if not isinstance(got, list | tuple):

@@ -7,20 +7,23 @@ from typing import Any
 
 from mlsys_lab.checks.learner.inputs import unchanged
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.checks.learner.transformer_arithmetic.given import ask, ask_before
+from mlsys_lab.checks.learner.transformer_arithmetic.given import ask
 from mlsys_lab.checks.learner.transformer_arithmetic.models import config_of, other_config
+from mlsys_lab.checks.learner.twice import ask_before
 from mlsys_lab.checks.learner.values import describe_value, encode_text, number, pair, whole
 from mlsys_lab.errors import InputError
 
 BOUNDS = ("memory", "compute")
 AS_FLOATS = 4
 """Memories that are asked about as floats too: three that are full and one that lacks a byte."""
+FRACTION = 0.5
+"""Of a byte, which is what the last memory lacks."""
 
 
 def memories(arrays: Arrays) -> list[int | float]:
-    """The memories that are asked about: whole numbers of bytes, and the first ones as floats too."""
+    """The memories that are asked about: whole numbers of bytes, the first ones as floats too, the last a fraction."""
     whole_bytes = arrays["memory_bytes"].tolist()
-    return [*whole_bytes, *map(float, whole_bytes[:AS_FLOATS])]
+    return [*whole_bytes, *map(float, whole_bytes[:AS_FLOATS]), whole_bytes[0] - FRACTION]
 
 
 def write_call(memory_bytes: float) -> str:
@@ -32,10 +35,12 @@ def serving_memory(artifact: Any, arrays: Arrays) -> Arrays:
     """Bytes of the cache, and the largest batches in several memories."""
     config, other = config_of(artifact, arrays["model"]), other_config(artifact, arrays["model"])
     batch, tokens = int(arrays["batch"]), int(arrays["tokens"])
-    ask_before(partial(artifact.kv_cache_bytes, config, 1, 1), partial(artifact.kv_cache_bytes, other, batch, tokens))
+    ask_before(artifact.kv_cache_bytes, (config, batch, tokens), (other, batch + 1, tokens + 1))
     cache = artifact.kv_cache_bytes(config, batch, tokens)
     found = {"kv_cache_bytes": whole("kv_cache_bytes", cache)}
-    for memory_bytes in memories(arrays):
+    asked = memories(arrays)
+    ask_before(artifact.largest_batch, (config, tokens, asked[0]), (other, tokens + 1))
+    for memory_bytes in asked:
         batch = ask(partial(artifact.largest_batch, config, tokens, memory_bytes), artifact, arrays, config)
         found[write_call(memory_bytes)] = whole("largest_batch", batch)
     return found
@@ -44,9 +49,9 @@ def serving_memory(artifact: Any, arrays: Arrays) -> Arrays:
 def decode_work(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `decode_work`: FLOPs and bytes of one decode step."""
     config, other = config_of(artifact, arrays["model"]), other_config(artifact, arrays["model"])
-    sizes = (int(arrays["batch"]), int(arrays["tokens"]))
-    ask_before(partial(artifact.decode_work, config, 1, 1), partial(artifact.decode_work, other, *sizes))
-    work = ask(partial(artifact.decode_work, config, *sizes), artifact, arrays, config)
+    batch, tokens = int(arrays["batch"]), int(arrays["tokens"])
+    ask_before(artifact.decode_work, (config, batch, tokens), (other, batch + 1, tokens + 1))
+    work = ask(partial(artifact.decode_work, config, batch, tokens), artifact, arrays, config)
     flops, moved = pair("decode_work", work, "FLOPs", "bytes")
     return {"FLOPs": whole("FLOPs", flops), "bytes": whole("bytes", moved)}
 
@@ -56,13 +61,24 @@ def name_machine(i: int) -> str:
     return f"machine {i}"
 
 
+def _make_machines(artifact: Any, arrays: Arrays, *, speed: float = 1.0) -> list[Any]:
+    """The machines of a case, or others of the same names, so much faster at memory and at computing."""
+    rows = (arrays["machines"] * (1, speed, speed, 1)).tolist()
+    return [artifact.Machine(name_machine(i), *row) for i, row in zip(arrays["names"].tolist(), rows, strict=True)]
+
+
 def choose_machine(artifact: Any, arrays: Arrays) -> Arrays:
     """The choice among machines: which, how many at a time, how fast, what binds, at what price."""
-    offers = zip(arrays["names"].tolist(), arrays["machines"].tolist(), strict=True)
-    machines = [artifact.Machine(name_machine(i), *row) for i, row in offers]
-    config = config_of(artifact, arrays["model"])
+    machines, slower = _make_machines(artifact, arrays), _make_machines(artifact, arrays, speed=0.5)
+    config, other = config_of(artifact, arrays["model"]), other_config(artifact, arrays["model"])
+    tokens = int(arrays["tokens"])
+
+    def choose(machines: list[Any], config: Any, tokens: int) -> Any:
+        return artifact.choose_machine(config, tokens, machines)
+
     with unchanged(machines=machines):
-        call = partial(artifact.choose_machine, config, int(arrays["tokens"]), machines)
+        ask_before(choose, (machines, config, tokens), (slower, other, tokens + 1))
+        call = partial(artifact.choose_machine, config, tokens, machines)
         choice = ask(call, artifact, arrays, config)
     if choice is None:
         return {"choose_machine": encode_text(None)}

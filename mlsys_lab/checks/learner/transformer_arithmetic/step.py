@@ -9,8 +9,9 @@ import numpy as np
 
 from mlsys_lab.checks.learner.inputs import unchanged
 from mlsys_lab.checks.learner.spec import Arrays
-from mlsys_lab.checks.learner.transformer_arithmetic.given import ask, ask_before, ask_twice
+from mlsys_lab.checks.learner.transformer_arithmetic.given import ask
 from mlsys_lab.checks.learner.transformer_arithmetic.models import config_of, other_config, product_rows
+from mlsys_lab.checks.learner.twice import ask_before, ask_twice
 from mlsys_lab.checks.learner.values import number, whole
 
 PRODUCTS_S, STEP_S = "predict_step_s with unit_s = 0", "predict_step_s"
@@ -28,9 +29,9 @@ def merge_shapes(rows: list[list[int]]) -> np.ndarray:
 def step_products(artifact: Any, arrays: Arrays) -> Arrays:
     """All products of a step, whatever they are called."""
     config, other = config_of(artifact, arrays["model"]), other_config(artifact, arrays["model"])
-    sizes = (int(arrays["batch"]), int(arrays["tokens"]))
-    ask_before(partial(artifact.step_products, config, 1, 1), partial(artifact.step_products, other, *sizes))
-    call = partial(ask_twice, "step_products", partial(artifact.step_products, config, *sizes))
+    batch, tokens = int(arrays["batch"]), int(arrays["tokens"])
+    ask_before(artifact.step_products, (config, batch, tokens), (other, batch + 1, tokens + 1))
+    call = partial(ask_twice, "step_products", partial(artifact.step_products, config, batch, tokens))
     listed = ask(call, artifact, arrays, config)
     named = product_rows("step_products", listed)
     return {"products": merge_shapes([row for rows in named.values() for row in rows])}
@@ -39,9 +40,9 @@ def step_products(artifact: Any, arrays: Arrays) -> Arrays:
 def elementwise_units(artifact: Any, arrays: Arrays) -> Arrays:
     """Elements that the elementwise work writes."""
     config, other = config_of(artifact, arrays["model"]), other_config(artifact, arrays["model"])
-    sizes = (int(arrays["batch"]), int(arrays["tokens"]))
-    ask_before(partial(artifact.elementwise_units, config, 1, 1), partial(artifact.elementwise_units, other, *sizes))
-    units = ask(partial(artifact.elementwise_units, config, *sizes), artifact, arrays, config)
+    batch, tokens = int(arrays["batch"]), int(arrays["tokens"])
+    ask_before(artifact.elementwise_units, (config, batch, tokens), (other, batch + 1, tokens + 1))
+    units = ask(partial(artifact.elementwise_units, config, batch, tokens), artifact, arrays, config)
     return {"elementwise_units": whole("elementwise_units", units)}
 
 
@@ -50,11 +51,18 @@ def predict_step(artifact: Any, arrays: Arrays) -> Arrays:
     rates = {}
     for (m, k, n), rate in zip(arrays["shapes"].tolist(), arrays["rates"].tolist(), strict=True):
         rates[m, k, n] = rates[n, k, m] = rate
-    config, sizes = config_of(artifact, arrays["model"]), (int(arrays["batch"]), int(arrays["tokens"]))
+    config, other = config_of(artifact, arrays["model"]), other_config(artifact, arrays["model"])
+    sizes = (int(arrays["batch"]), int(arrays["tokens"]))
+    faster = {shape: 2 * rate for shape, rate in rates.items()}
+
+    def seconds(rates: dict[tuple[int, int, int], float], unit_s: float, *model: Any) -> Any:
+        return artifact.predict_step_s(*model, rates, unit_s)
+
     units = {PRODUCTS_S: 0.0, STEP_S: float(arrays["unit_s"])}
     found = {}
     for name, unit_s in units.items():
         with unchanged(rates=rates):
+            ask_before(seconds, (rates, unit_s, config, *sizes), (faster, 2 * unit_s, other, *(n + 1 for n in sizes)))
             call = partial(artifact.predict_step_s, config, *sizes, rates, unit_s)
             found[name] = number("predict_step_s", ask(call, artifact, arrays, config))
     return found
