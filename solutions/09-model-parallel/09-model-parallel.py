@@ -46,8 +46,9 @@
 # | `collectives.all_gather(rank, x)` | a list of all ranks' x, whose shapes may differ |
 #
 # None of them changes x, and *every rank must make the same calls in the same order*. Nothing that you are given may be
-# changed. **Letters:** p ranks, T tokens, D width of the model, F of the MLP between its products, V tokens of the
-# vocabulary, m micro-batches, E experts.
+# changed, and each call gives a list or dictionary of its own, which the caller may change. **Letters:** p ranks, T
+# tokens, D width of the model, F of the MLP between its products, V tokens of the vocabulary, m micro-batches, E
+# experts.
 
 # %%
 from mlsys_lab.checks import lab
@@ -87,8 +88,8 @@ collectives = stack.load("collectives")
 # | behind the rows | add up over the ranks | nothing |
 #
 # **1a.** `take_part(rank, x, dim)`: this rank's part of x along `dim`, in memory of its own. Parts differ in length by
-# one at most, the longer ones first, as `torch.tensor_split` cuts. There may be more ranks than columns, or no columns
-# at all. The part wants no gradient, even where x does.
+# one at most, the longer ones first, as `torch.tensor_split` cuts. `dim` is any of x's dimensions, counted from 0.
+# There may be more ranks than columns, or no columns at all. The part wants no gradient, even where x does.
 #
 # **1b.** `Enter` and `Leave` are the two rows of the table, each a `torch.autograd.Function`: `forward(ctx, x, rank)`
 # gives the result, and may put away what `backward(ctx, grad)` needs as an attribute of `ctx`; `backward` returns a
@@ -104,7 +105,8 @@ collectives = stack.load("collectives")
 #
 # **1c.** `ParallelMLP(rank, up, up_bias, down, down_bias)` is made of whole parameters, alike on all ranks, with shapes
 # (D, F), (F,), (F, O), (O,), which may want gradients. Its attributes of the same names are this rank's parts of them,
-# which want gradients of their own. Called with x (T, D) it gives $Y$ (T, O), with a ReLU as $\phi$.
+# each in memory of its own (`down_bias` is copied whole), which want gradients of their own whatever the whole ones
+# want. Called with x (T, D) it gives $Y$ (T, O), with a ReLU as $\phi$, whose derivative at 0 is 0.
 #
 # **Size:** about 1, 2 and 1 for `Enter`, 1 and 1 for `Leave`, 1, 1, 5 and 2 lines. **Cost:** one all-reduce of T·O
 # numbers forward, one of T·D backward.
@@ -238,7 +240,8 @@ else:
 # \text{one-hot})/T$, and sends nothing. Asked again (`retain_graph=True`), it gives the same once more.
 #
 # Logits may be large: $e^{1000}$ is no number, and a rank's own largest is not the largest of all. Some may be
-# $-\infty$, as the padding of a vocabulary is, on one rank perhaps all.
+# $-\infty$, as the padding of a vocabulary is, on one rank perhaps all, but never all of a token on all ranks; and a
+# target is no padding.
 #
 # The collectives add, and a maximum is no sum: gather the T numbers, and take the largest yourself. Whatever you send,
 # it may be three numbers a token from each rank to each other, no more.
@@ -347,7 +350,8 @@ else:
 #
 # **3b.** `run_stage(rank, actions, stage, inputs, loss)` carries out one stage's actions on a real rank. `stage(x)`
 # computes this rank's layers; `inputs` is a list of micro-batches that only rank 0 may use; `loss(y, i)` is the loss of
-# micro-batch i, which only the last rank may ask for. Between them:
+# micro-batch i, which only the last rank may ask for, going forward or back. (To ask for either once more, so as to
+# keep less, is allowed.) Between them:
 #
 # - forward: take x from `inputs`, which are data and stay so, or from the rank before, compute, keep what the backward
 #   pass needs, send y on;
@@ -500,7 +504,7 @@ show(draw(schedule), alt="Timeline of four stages under 1F1B: a bubble at both e
 # **4a.** Which tokens should a rank have? With one stretch each, the causal mask leaves the first rank nearly idle, and
 # all wait for the last. `zigzag(tokens, p)` cuts the text, of p tokens at least, into 2p stretches (by
 # `torch.tensor_split`, so that lengths may differ by one) and gives rank r the r-th from the front and, behind it, the
-# r-th from the back. Result: a list of p tensors of positions, int64.
+# r-th from the back, each in ascending order. Result: a list of p tensors of positions, int64.
 #
 # **4b.** `ring_attention(rank, q, k, v, positions)`: causal attention of this rank's queries with all ranks' keys.
 # q and k are (N, T_r, H), v is (N, T_r, G), the result is (N, T_r, G), for N heads; scores are divided by $\sqrt H$.
@@ -590,13 +594,15 @@ show(figure, alt="Bars of work by rank: rising with one stretch each, all alike 
 # absurd, so each expert lives on one rank, and tokens travel: to their experts and back, in two **all-to-alls**.
 #
 # **5a.** `all_to_all(rank, parts)`: `parts[i]` goes to rank i; result: a list of what all ranks sent here, in order of
-# rank, a copy of this rank's own part among them, which is not sent. Shapes differ, and some parts are empty.
+# rank, a copy of this rank's own part among them, which is not sent. Shapes differ, and some parts are empty: these may
+# be sent like all others.
 #
-# **5b.** `route(logits, k, capacity)` for this rank's logits (n, E), result `experts, weights, kept`, each (n, k). A
-# token's k experts are those of its largest logits, the largest first, of equal ones the lower number first. Weights
-# are the softmax over these k. An expert takes at most `capacity` choices from this rank: all tokens' first choices
-# come before all second ones, and so on, earlier tokens before later ones. `kept` (bool) tells which found room.
-# A dropped choice adds nothing to its token, and the others' weights stay as they are.
+# **5b.** `route(logits, k, capacity)` for this rank's logits (n, E), finite numbers, result `experts, weights, kept`,
+# each (n, k). A token's k experts are those of its largest logits, the largest first, of equal ones the lower number
+# first. Weights are the softmax over these k. An expert takes at most `capacity` choices from this rank: all tokens'
+# first choices come before all second ones, and so on, earlier tokens before later ones. `kept` (bool) tells which
+# found room. A dropped choice keeps its place in `weights` and will add nothing to its token; all weights stay as they
+# are.
 #
 # **5c.** `dispatch(rank, x, experts, weights, kept, owners, work)`: for this rank's tokens x (n, D) the sums of their
 # kept experts' weighted results (n, D). Expert e lives on rank `owners[e]`, an int64 tensor (E,): a rank may have many
@@ -722,9 +728,9 @@ show(figure, alt="Share of dropped choices, falling with capacity, more slowly f
 # do, of those that
 #
 # - divide the devices exactly, t dividing `machine.node` and D, p dividing L, d dividing the batch;
-# - fit: a device keeps 4 bytes for each of its N/(t·p) parameters (weights and gradients) and 12/d more (states, by
-#   ZeRO 1), and activations of T·D·(10 + 24/t) bytes (Korthikanti et al. 2022) for each layer of its stage and each of
-#   min(p, m) micro-batches in flight.
+# - fit into `memory_bytes` (exactly full fits): a device keeps 4 bytes for each of its N/(t·p) parameters (weights and
+#   gradients) and 12/d more (states, by ZeRO 1), and activations of T·D·(10 + 24/t) bytes (Korthikanti et al. 2022) for
+#   each layer of its stage and each of min(p, m) micro-batches in flight.
 #
 # `None` where none fits.
 #

@@ -101,6 +101,8 @@ CHECKS = (
             Case("a number that leaves a rest", {"tokens": 15, "p": 2}),
             Case("one rank", {"tokens": 5, "p": 1}),
             Case("as many as ranks", {"tokens": 4, "p": 4}),
+            Case("one more than ranks", {"tokens": 6, "p": 5}),
+            Case("fewer than stretches", {"tokens": 7, "p": 4}),
             Case("seven ranks", {"tokens": 101, "p": 7}, hidden=True),
         ),
         inputs=_draw_text,

@@ -150,6 +150,7 @@ CHECKS = (
             Case("all experts chosen", {"n": 4, "experts": 3, "k": 3, "capacity": 2}),
             Case("no room at all", {"n": 3, "experts": 2, "k": 1, "capacity": 0}),
             Case("no token", {"n": 0, "experts": 3, "k": 2, "capacity": 1}),
+            Case("more tokens than eight bits count", {"n": 300, "experts": 3, "k": 2, "capacity": 200, "liked": 1}),
             Case("large logits", {"n": 4, "experts": 5, "k": 2, "capacity": 2, "spread": 900.0}),
             Case("many", {"n": 41, "experts": 7, "k": 5, "capacity": 21, "ties": True}, hidden=True),
         ),
@@ -178,7 +179,10 @@ CHECKS = (
                 "everything of a rank dropped",
                 {"owners": [1, 0], "tokens": [3, 2], "k": 1, "width": 2, "none_kept": (0,)},
             ),
-            Case("all want one expert", {"owners": [0, 1, 1], "tokens": [3, 4], "k": 1, "width": 3, "liked": 1}),
+            Case(
+                "all want one expert, more than eight bits count",
+                {"owners": [0, 1, 1], "tokens": [260, 4], "k": 1, "width": 3, "liked": 1},
+            ),
             Case(
                 "an expert that nobody wants", {"owners": [1, 0, 1], "tokens": [3, 3], "k": 2, "width": 2, "shunned": 1}
             ),

@@ -122,6 +122,8 @@ def _draw_mlp(rng: np.random.Generator, case: Case) -> Arrays:
     p, t, d, f, o = (case.params[name] for name in "ptdfo")
     whole = {"up": draw(rng, d, f), "up_bias": draw(rng, f), "down": draw(rng, f, o), "down_bias": draw(rng, o)}
     whole["up_bias"] += 5e-5  # no sum of products of two decimals ends at the ReLU's corner, where rounding decides
+    if case.params.get("dead"):  # but for one of zeros alone, which ends there however it is added up
+        whole["up"][:, 0] = whole["up_bias"][0] = 0
     wants = {"wants": np.array(case.params.get("wants", True))}
     return join_ranks([whole | wants | {"x": draw(rng, STEPS, t, d), "gradient": draw(rng, STEPS, t, o)}] * p)
 
@@ -239,6 +241,7 @@ CHECKS = (
             Case("two ranks", {"p": 2, "t": 3, "d": 2, "f": 4, "o": 3}),
             Case("three ranks, seven hidden columns", {"p": 3, "t": 2, "d": 3, "f": 7, "o": 2}),
             Case("a matrix that is square", {"p": 2, "t": 2, "d": 4, "f": 4, "o": 4}),
+            Case("a hidden column of zeros", {"p": 2, "t": 3, "d": 2, "f": 4, "o": 3, "dead": True}),
             Case("a rank without hidden columns", {"p": 3, "t": 2, "d": 2, "f": 2, "o": 3}),
             Case("made of what wants no gradients", {"p": 2, "t": 2, "d": 3, "f": 4, "o": 2, "wants": False}),
             Case("one rank", {"p": 1, "t": 2, "d": 3, "f": 5, "o": 2}),

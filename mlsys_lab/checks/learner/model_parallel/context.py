@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mlsys_lab.checks.learner.model_parallel.given import copy_tensors, refuse_change, tensor_values
 from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.learner.twice import ask_twice
 from mlsys_lab.checks.learner.values import describe_value
 from mlsys_lab.errors import InputError
 
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
 
 def zigzag(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `zigzag`: the positions of each rank."""
-    got = artifact.zigzag(int(arrays["tokens"]), int(arrays["p"]))
+    call = partial(artifact.zigzag, int(arrays["tokens"]), int(arrays["p"]))
+    got = ask_twice("zigzag", call)
     if not isinstance(got, list | tuple):
         raise InputError("zigzag gives no list", got=describe_value(got), expected="a tensor for each rank")
     return {"count": np.array(len(got))} | {

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.learner.twice import ask_twice
 from mlsys_lab.checks.learner.values import describe_value, number, whole
 from mlsys_lab.errors import InputError
 
@@ -20,7 +22,8 @@ def _model_and_machine(artifact: Any, arrays: Arrays) -> tuple[Any, Any]:
 def step_parts(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `step_parts`: seconds by what they are spent on."""
     model, machine = _model_and_machine(artifact, arrays)
-    got = artifact.step_parts(model, machine, artifact.Layout(*arrays["layout"].tolist()), int(arrays["batch"]))
+    layout = artifact.Layout(*arrays["layout"].tolist())
+    got = ask_twice("step_parts", partial(artifact.step_parts, model, machine, layout, int(arrays["batch"])))
     names = ("compute", "bubble", "link", "network")
     if not isinstance(got, dict) or set(got) != set(names):
         found = ", ".join(map(str, got)) if isinstance(got, dict) else type(got).__name__

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import torch
 
 from mlsys_lab.checks.learner.model_parallel.given import copy_tensors, refuse_change
 from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.learner.twice import ask_twice
 from mlsys_lab.checks.learner.values import array, describe_value, number, parts, whole
 from mlsys_lab.errors import InputError
 
@@ -25,7 +27,8 @@ KINDS = ("forward", "backward")
 
 def schedule(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `one_forward_one_backward`: for each stage its actions, kind and micro-batch."""
-    stages = artifact.one_forward_one_backward(int(arrays["p"]), int(arrays["m"]))
+    call = partial(artifact.one_forward_one_backward, int(arrays["p"]), int(arrays["m"]))
+    stages = ask_twice("one_forward_one_backward", call)
     if not isinstance(stages, list | tuple) or len(stages) != int(arrays["p"]):
         got = f"{type(stages).__name__} of {len(stages)}" if isinstance(stages, list | tuple) else type(stages).__name__
         raise InputError("one_forward_one_backward gives no list for each stage", got=got, expected=int(arrays["p"]))
