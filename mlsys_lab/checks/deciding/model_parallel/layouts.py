@@ -181,6 +181,7 @@ CHECKS = (
             Case("a little less than the only layout needs", ONLY | {"spare": -SLACK}),
             Case("no layout divides nodes and a half", {"model": (8, 1024, 4096, 1024), "devices": 12, "batch": 8}),
             Case("fewer sequences than a node has devices", {"model": (8, *LARGE[1:]), "devices": 8, "batch": 1}),
+            Case("steps of a millisecond", {"model": (8, 1024, 4096, 1024), "devices": 8, "batch": 1}),
             Case("fewer devices than a node has", {"model": SMALL, "devices": 4, "batch": 3}),
             Case(
                 "a large node for tensors",
