@@ -91,7 +91,6 @@ def arguments(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.T
 @pytest.mark.parametrize(
     ("kernel", "line", "said"),
     [
-        (calls_it, "if x > 0:", "Boolean value of Tensor with more than one value is ambiguous"),
         (changes_its_shape, "for _ in range(0, n):", "Loop-carried variable total has initial type fp32"),
         (breaks, "break", "Break"),
         (defines_in_one_branch, "tl.store(y_ptr, x)", "x is not defined"),
@@ -105,6 +104,14 @@ def test_what_only_the_interpreter_takes_is_refused_at_its_line_in_tritons_words
     assert f"Triton refuses to compile `{kernel.fn.__name__}` for a GPU at line " in refused.value.what
     assert refused.value.what.endswith(f"`{line}`")
     assert said in str(refused.value.got)
+
+
+def test_a_block_is_not_true_or_false_for_the_compiler_nor_for_the_interpreter() -> None:
+    x, y, n = arguments()
+    with pytest.raises(InputError, match=r"(?s)`if x > 0:`.*more than one value is ambiguous"):
+        check_compiles(calls_it, x, y, n, BLOCK=8)
+    with pytest.raises(InputError, match="`if x > 0:`: got ValueError: 8 elements are not true or false as one"):
+        record(calls_it, 1, x, y, n, BLOCK=8)
 
 
 def test_a_mistake_in_a_call_of_tritons_library_is_told_at_the_line_of_the_call() -> None:

@@ -89,11 +89,11 @@ def test_options_of_the_launch_are_accepted() -> None:
         (lambda: record(lambda x: x, 1, torch.ones(1)), r"not a Triton kernel: got function, expected .*@triton\.jit"),
         (
             lambda: record(double, 1, torch.ones(1), BLOCK=4),
-            r"arguments of double: .*missing a required argument: 'y_ptr'",
+            r"`double` does not have the parameters of the launch \(missing a required argument: .y_ptr.\)",
         ),
         (
             lambda: record(double, 1, *[torch.ones(1)] * 2, 1, BLOKC=4),
-            r"arguments of double: (missing|got an unexpected).*: expected double\(x_ptr",
+            r"parameters of the launch \((missing|got an unexpected).*: got double\(x_ptr, y_ptr, n, BLOCK\), expected 3 parameters",
         ),
         *(
             (lambda grid=grid: record(double, grid, *[torch.ones(1)] * 2, 1, BLOCK=1), f"grid of a launch: got {got}")
