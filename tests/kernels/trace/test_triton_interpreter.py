@@ -93,7 +93,7 @@ def test_options_of_the_launch_are_accepted() -> None:
         ),
         (
             lambda: record(double, 1, *[torch.ones(1)] * 2, 1, BLOKC=4),
-            r"parameters of the launch \((missing|got an unexpected).*: got double\(x_ptr, y_ptr, n, BLOCK\), expected 3 parameters",
+            r"launch \((missing|got an unexpected).*: got double\(x_ptr, y_ptr, n, BLOCK\), expected 3 parameters",
         ),
         *(
             (lambda grid=grid: record(double, grid, *[torch.ones(1)] * 2, 1, BLOCK=1), f"grid of a launch: got {got}")
