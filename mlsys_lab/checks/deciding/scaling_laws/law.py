@@ -183,8 +183,8 @@ CHECKS = (
         points=6,
         cases=(
             Case("around Chinchilla's budget", {"decades": (22, 25), "ratio": (10, 40)}),
-            Case("a law that wants large models", {"decades": (12, 28), "ratio": (1, 5)}),
-            Case("a law that wants many tokens", {"decades": (16, 28), "ratio": (100, 1000)}, hidden=True),
+            Case("a law that wants large models", {"decades": (12, 28), "ratio": (0.2, 0.7)}),
+            Case("a law that wants many tokens", {"decades": (16, 28), "ratio": (2000, 6000)}, hidden=True),
         ),
         inputs=_budgets,
         run=calls.compute_optimal,
@@ -202,7 +202,7 @@ CHECKS = (
         points=7,
         cases=(
             Case("nothing to serve", {"served": (0.0, 0.0)}),
-            Case("as much as it was trained on, and more", {"served": (1e11, 1e13, 1e15)}),
+            Case("as much as it was trained on, and more", {"served": (1e11, 1e13, 1e15), "decades": (24, 23, 21)}),
             Case("a loss of tiny models, one of gigantic ones", {"served": (1e9, 1e14), "decades": (14, 29)}),
             # Not beyond: D is then so near to endless that a search's default tolerance in ln N shows in it.
             Case("hardly anything, and very much", {"served": (1e6, 3e15)}, hidden=True),
