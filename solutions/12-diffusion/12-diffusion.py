@@ -325,7 +325,7 @@ show(figure, alt="Four clouds of points around three centres, by ODE and SDE, wi
 # **3e.** `train_step(...)`: one step on a batch. The loss is the mean of `p_losses`; clear gradients first,
 # since there may be some from before; let `optimizer` step; the average, a tensor for each of `network.parameters()` in
 # their order, takes them in *after* the step. (The optimizer may have only some of them, in an order of its own.)
-# Return the loss. It calls the network once.
+# Return the loss, as a number that keeps no graph. It calls the network once.
 #
 # **Size:** about 7, 7, 4, 3, 1, 3 and 6 lines. **Cost:** a forward and a backward pass, 3 times the FLOPs of an
 # evaluation.
