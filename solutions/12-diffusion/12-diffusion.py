@@ -32,12 +32,14 @@
 # `check` cell below it. Cells that begin with `#| export` make up the module that is graded. Grading runs the same
 # checks with other numbers and a few more cases.
 #
-# **Letters:** B images of a batch, of any shape (...), even of none: numbers (only the losses of Task 3 need axes);
-# $x_0$ a clean image, $\sigma$ a level, $x = x_0 + \sigma n$; $D$ the denoiser, $\mathrm{E}[x_0 \mid x]$; S steps of a
-# sampler; K classes, 0 to K − 1, and K for none of them.
+# **Letters:** B images of a batch, at least one, each of any shape (...), also without axes: a number (only the losses
+# of Task 3 need axes); $x_0$ a clean image, $\sigma$ a level, $x = x_0 + \sigma n$; $D$ the denoiser, $\mathrm{E}[x_0
+# \mid x]$; S steps of a sampler, at least one; K classes, 0 to K − 1, and K for none of them.
 #
-# Three things hold in all tasks. Levels are in float64; images keep the dtype in which they come. What you are given
-# stays as it is, and so does what a denoiser answers. And a denoiser is any `denoiser(x, sigma, label)` with x
+# Five things hold in all tasks. Levels and their weights are in float64; labels are in int64; images keep the dtype in
+# which they come. Levels are above 0, but the one where a step or a grid ends may be 0. What you are given stays as it
+# is, and so does what a denoiser answers. A `float` or `int` that you are given is Python's own; one that you return
+# may also be a tensor without axes that keeps no graph. And a denoiser is any `denoiser(x, sigma, label)` with x
 # (B, ...), sigma (B,) and label (B,), or None.
 
 # %%
@@ -179,8 +181,8 @@ show(figure, alt="Levels of two schedules over twenty steps: both fall, EDM's fr
 #
 # $$D(x) = \sum_k p(k \mid x) \Big(\frac{s^2}{s^2 + \sigma^2}\,x + \frac{\sigma^2}{s^2 + \sigma^2}\,\mu_k\Big).$$
 #
-# **2a.** `denoise_mixture(x, sigma, means, weights, deviation)` for points x (B, N), means (K, N), weights (K,) and
-# $s$, which may be 0. Points may lie far from all means: take care that no weight becomes 0/0.
+# **2a.** `denoise_mixture(x, sigma, means, weights, deviation)` for points x (B, N), means (K, N), weights (K,), all
+# above 0, and $s$, which may be 0. Points may lie far from all means: take care that no share becomes 0/0.
 #
 # From any denoiser follow two directions, $\nabla \log p(x; \sigma) = (D - x)/\sigma^2$, the **score**, and $dx/d\sigma
 # = (x - D)/\sigma$, the **slope** of the probability-flow ODE, which is the noise that was guessed.
@@ -317,11 +319,13 @@ show(figure, alt="Four clouds of points around three centres, by ODE and SDE, wi
 # labels whose number from `uniforms` (B,) is below `share` give way to `null`.
 #
 # **3d.** Samples are better with averaged weights. `update_average(average, weights, decay)`: in place, each tensor
-# becomes `decay` times itself plus 1 − `decay` times the weight of its place, and tracks no gradient.
+# becomes `decay` times itself plus 1 − `decay` times the weight of its place, be it trained or frozen, and tracks no
+# gradient.
 #
 # **3e.** `train_step(...)`: one step on a batch. The loss is the mean of `p_losses`; clear gradients first,
-# since there may be some from before; let `optimizer` step; the average takes in the weights *after* the step. Return
-# the loss as a float, which keeps no graph. It calls the network once.
+# since there may be some from before; let `optimizer` step; the average, a tensor for each of `network.parameters()` in
+# their order, takes them in *after* the step. (The optimizer may have only some of them, in an order of its own.)
+# Return the loss, as a number that keeps no graph. It calls the network once.
 #
 # **Size:** about 7, 7, 4, 3, 1, 3 and 6 lines. **Cost:** a forward and a backward pass, 3 times the FLOPs of an
 # evaluation.
@@ -514,7 +518,7 @@ print(f"loss {first:.2f} in the first hundred steps, {last:.2f} in the last")
 # $\tau$ is, in its own scale, $\tilde\beta_t$, not $\beta_t$; $\eta = 0$ is **DDIM**, the same as Euler's step of the
 # ODE.
 #
-# **4a.** `posterior(x0, x, sigma, following, eta)`: the mean, and the deviation $\tau$ as a float.
+# **4a.** `posterior(x0, x, sigma, following, eta)`: the mean, and the deviation $\tau$, a number.
 #
 # **4b.** `ddim_step(denoiser, x, sigma, following, noise, eta, label)`: a step by the posterior of the denoised image
 # with $\tau$ times `noise`. To level 0 that leaves nothing but the denoised image.
@@ -660,9 +664,9 @@ sheet([draw(model, classes, seed=seed) for seed in range(3)], "Three rows of dig
 # most at middle levels (Kynkäänniemi et al. 2024), so it shall act from level `low` to `high`, both included.
 #
 # **Write** `guide(denoiser, x, sigma, label, scale, null, low, high)`: one denoised image for each of B, each with its
-# own level, label and scale, (B,); `low` and `high` are numbers, or (B,). All guesses come from **one call**: on the B
-# images with their labels, and once more, with label `null`, the G of them that guidance acts on: those inside the
-# interval whose scale is not 1. There may be none.
+# own level, label and scale, (B,); `low` and `high` are two numbers, or both (B,). All guesses come from **one call**:
+# on the B images with their labels, and once more, with label `null`, the G of them that guidance acts on: those
+# inside the interval whose scale is not 1, however near it is. There may be none. The order within the call is yours.
 #
 # **Size:** about 8 lines. **Cost:** one call, of B + G images.
 
@@ -736,7 +740,7 @@ for scale in (1.0, 2.0, 4.0):
 # **6a.** `dit_work(config, images, element_bytes)`: FLOPs and bytes of a call over so many images, as integers.
 #
 # **6b.** `predict_step(config, images, machine, element_bytes)`: the seconds of the slower of the two, and which binds,
-# `"compute"` or `"memory"` (`"memory"` if they tie).
+# `"compute"` or `"memory"` (`"memory"` if they tie; in the checks ties are exact in floats, too).
 #
 # **6c.** `least_batch(config, machine, element_bytes)`: the least number of images of which a call is bound by compute.
 #
@@ -901,11 +905,11 @@ show(figure, alt="Milliseconds of four kinds of call, predicted by the bound and
 # grows: all that it keeps is its image and where it stands.
 #
 # **Write** `serve(denoiser, requests, null, slots)`: images of all requests, in their order, each as DDIM ($\eta = 0$)
-# would draw it alone from `grid[0]` times its noise, guided as it asks. At most `slots` requests are under way at a
-# time. As long as any is left: while there is a free slot, the next request that waits gets it; then **one call**, by
-# way of `guide`, takes each request under way one step further; a request that has reached the end of its grid leaves,
-# and its slot is free for the next call. All noises have one shape, (...), and one dtype; each grid has at least one
-# step.
+# would draw it alone from `grid[0]` times its noise, guided as it asks. At most `slots` requests, at least one, are
+# under way at a time. As long as any is left: while there is a free slot, the next request that waits gets it; then
+# **one call**, by way of `guide`, takes each request under way one step further; a request that has reached the end of
+# its grid leaves, and its slot is free for the next call. All noises have one shape, (...), and one dtype; each grid
+# has at least one step. If nobody asks there is no call, and no image.
 #
 # **Size:** about 20 lines. **Cost:** as many calls as the fullest slot has steps, not as all requests together have.
 

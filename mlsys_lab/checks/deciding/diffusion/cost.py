@@ -50,7 +50,8 @@ def _draw_with_machine(rng: np.random.Generator, case: Case) -> Arrays:
     ridge = case.params.get("ridge", 300) * rng.uniform(0.95, 1.05)
     drawn = _draw(rng, case)
     if tied := case.params.get("tied"):  # a power of 2, so that no rounding breaks the tie
-        return drawn | {"rates": np.array(work_of(drawn, tied), float)}
+        flops, moved = work_of(drawn, tied)
+        return drawn | {"rates": np.array([flops * (1 + case.params.get("off", 0.0) * rng.uniform(1, 3)), moved])}
     return drawn | {"rates": np.array([round(bytes_per_s * ridge, -9), bytes_per_s])}
 
 
@@ -135,6 +136,8 @@ CHECKS = (
             Case("numbers of four bytes", {"config": SMALL, "images": 90, "element_bytes": 4}),
             Case("numbers of one byte", {"config": SMALL, "images": 3, "element_bytes": 1}),
             Case("a tie", {"config": ODD, "images": 4, "tied": 4}),
+            Case("hardly bound by compute", {"config": SMALL, "images": 4, "tied": 4, "off": -1e-4}),
+            Case("nearly bound by compute", {"config": SMALL, "images": 4, "tied": 4, "off": 1e-4}, hidden=True),
             Case("a slow machine", {"config": ODD, "images": 1, "ridge": 20}, hidden=True),
             Case("numbers of eight bytes", {"config": SMALL, "images": 9, "element_bytes": 8}, hidden=True),
         ),
@@ -158,6 +161,8 @@ CHECKS = (
             Case("a tie", {"config": SMALL, "tied": 4}),
             Case("numbers of four bytes", {"config": SMALL, "element_bytes": 4}),
             Case("numbers of one byte", {"config": SMALL, "element_bytes": 1}),
+            Case("one image is hardly enough", {"config": SMALL, "tied": 1, "off": -1e-4}, hidden=True),
+            Case("four are nearly enough", {"config": SMALL, "tied": 4, "off": 1e-4}, hidden=True),
             Case("one patch, far from bound", {"config": (3, 64, 8, 8, 3, 3), "ridge": 12_000}, hidden=True),
             Case("numbers of eight bytes", {"config": SMALL, "element_bytes": 8}, hidden=True),
         ),

@@ -25,7 +25,9 @@ def _expect_levels(arrays: Arrays) -> Arrays:
 
 def _draw_grid(rng: np.random.Generator, case: Case) -> Arrays:
     drawn = {"sigma_min": rng.uniform(0.001, 0.05), "sigma_max": rng.uniform(5, 200), "rho": rng.uniform(1, 9)}
-    given = drawn if case.params.get("drawn") else {}
+    if case.params.get("wide"):  # on a straight line, ρ = 1, the least level would be lost in the rounding of the first
+        drawn = {"sigma_min": 10 ** rng.uniform(-6, -4), "sigma_max": 10 ** rng.uniform(3, 5), "rho": rng.uniform(3, 9)}
+    given = drawn if case.params.get("drawn") or case.params.get("wide") else {}
     return {"steps": np.array(case.params["S"]), **{name: np.array(value) for name, value in given.items()}}
 
 
@@ -95,6 +97,7 @@ CHECKS = (
             Case("EDM's numbers", {"S": 18}),
             Case("one step", {"S": 1}),
             Case("two steps", {"S": 2, "drawn": True}),
+            Case("levels of all sizes", {"S": 5, "wide": True}),
             Case("one step, from a level of its own", {"S": 1, "drawn": True}, hidden=True),
             Case("seven steps", {"S": 7}, hidden=True),
             Case("twenty-two steps", {"S": 22}, hidden=True),

@@ -38,11 +38,20 @@ def _draw_requests(rng: np.random.Generator, case: Case) -> Arrays:
         asked.append((rng.integers(12, 32) / 8, low, high))  # a scale that it holds: the text asks for no more of them
     guidance = np.array(asked).reshape(-1, 3)
     for i, kind in enumerate(case.params.get("kinds", "")):
-        guidance[i] = {"-": (1.0, 0.0, math.inf), "+": (guidance[i, 0], 0.0, math.inf), "i": guidance[i]}[kind]
+        scale, always = guidance[i, 0], (0.0, math.inf)
+        guidance[i] = {
+            "-": (1.0, *always),
+            "0": (0.0, *always),
+            "+": (scale, *always),
+            "i": guidance[i],
+            "n": (scale, 0.0, 0.0),
+        }[kind]
     drawn = draw_denoiser(rng, Case("", {**case.params, "shape": (len(steps), *shape), "dtype": dtype}))
     noise = rng.standard_normal((len(steps), *shape)).astype(dtype)
     if case.params.get("unnamed"):
         drawn["label"][0] = null_of(drawn)
+    if case.params.get("zeros"):
+        drawn["label"][:] = 0
     if case.params.get("twice"):  # the last is the first, as one object
         drawn["twice"] = np.array(True)
         for values in (grids, guidance, drawn["label"], noise):
@@ -115,6 +124,7 @@ CHECKS = (
             Case("images of unequal sides", {"steps": (3, 1, 2, 4), "slots": 3, "kinds": "++-i", "shape": (1, 3, 2)}),
             Case("single precision", {"steps": (5, 2, 4), "slots": 2, "kinds": "-ii", "dtype": "float32"}),
             Case("numbers", {"steps": (2, 3, 2, 1, 4), "slots": 2, "kinds": "+-i-i", "shape": (), "dtype": "float32"}),
+            Case("scales, ends and classes of 0", {"steps": (3, 2, 4), "slots": 3, "kinds": "0n+", "zeros": True}),
             Case("nobody asks", {"steps": (), "slots": 2}),
             Case("one request twice", {"steps": (3, 2, 4, 3), "slots": 2, "kinds": "i-+i", "twice": True}, hidden=True),
             Case("hardly any noise", {"steps": (4, 2), "slots": 2, "kinds": "+-", "levels": SMALL}, hidden=True),

@@ -57,7 +57,8 @@ def _draw_steps(rng: np.random.Generator, case: Case) -> Arrays:
     steps = [_draw_losses(rng, case) for _ in range(case.params["steps"])]
     stacked = {name: np.stack([step[name] for step in steps]) for name in ("x0", "noise", "sigma", "label")}
     rates = {"rate": np.array(case.params.get("rate", 0.05)), "decay": np.array(rng.uniform(0.3, 0.9))}
-    return stacked | {name: steps[0][name] for name in ("prediction", *WEIGHTS)} | rates
+    trained = np.roll(np.arange(len(WEIGHTS)), rng.integers(1, len(WEIGHTS)))[: case.params.get("trained")]
+    return stacked | {name: steps[0][name] for name in ("prediction", *WEIGHTS)} | rates | {"trained": trained}
 
 
 def _expect_steps(arrays: Arrays) -> Arrays:
@@ -71,7 +72,8 @@ def _expect_steps(arrays: Arrays) -> Arrays:
         by_label = np.zeros_like(weights["by_label"])
         np.add.at(by_label, batch[3], slope)
         gradient = {"matrix": slope.T @ x, "by_level": level @ slope, "by_label": by_label}
-        weights = {name: weights[name] - rate * gradient[name] for name in WEIGHTS}
+        for name in (WEIGHTS[place] for place in arrays["trained"]):
+            weights[name] = weights[name] - rate * gradient[name]
         average = {name: decay * average[name] + (1 - decay) * weights[name] for name in WEIGHTS}
     dtype = arrays["matrix"].dtype
     answers = {"losses": np.array(losses)}
@@ -97,7 +99,8 @@ network = LinearNetwork(given)
 average = [weight.detach().clone() for weight in network.parameters()]
 for weight in network.parameters():
     weight.grad = torch.ones_like(weight)
-optimizer = Descent(network.parameters(), {float(arrays["rate"])!r})
+weights = list(network.parameters())
+optimizer = Descent([weights[place] for place in {arrays["trained"].tolist()}], {float(arrays["rate"])!r})
 batches = zip(*(torch.from_numpy(given[name]) for name in ("x0", "sigma", "noise", "label")))
 [train_step(network, optimizer, list(average), "{named}", *batch, {float(arrays["decay"])!r}) for batch in batches]
 average"""
@@ -228,6 +231,7 @@ CHECKS = (
             Case("three steps", {"prediction": "v", "shape": (3, 3), "steps": 3}),
             Case("noise, unequal sides", {"prediction": "epsilon", "shape": (2, 1, 2, 3), "steps": 2}),
             Case("the image", {"prediction": "x0", "shape": (5, 2), "steps": 4, "rate": 0.2}),
+            Case("one weight is not trained", {"prediction": "v", "shape": (4, 3), "steps": 2, "trained": 2}),
             Case("large images", {"prediction": "v", "shape": (4, 3), "steps": 2, "size": 300}, hidden=True),
             Case("many steps", {"prediction": "v", "shape": (6, 2, 2), "steps": 12}, hidden=True),
         ),

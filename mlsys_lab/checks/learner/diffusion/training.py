@@ -125,13 +125,15 @@ def update_average(artifact: Any, arrays: Arrays) -> Arrays:
 def train_step(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `train_step` for each batch of a case: the losses, and weights and average in the end.
 
-    The network has gradients from before the first step, which are to be cleared.
+    The network has gradients from before the first step, which are to be cleared; the optimizer has the weights that
+    are `trained`, in this order.
     """
     network = LinearNetwork(arrays)
     average = [weight.detach().clone() for weight in network.parameters()]
     for weight in network.parameters():
         weight.grad = torch.ones_like(weight)
-    optimizer = Descent(network.parameters(), float(arrays["rate"]))
+    weights = list(network.parameters())
+    optimizer = Descent([weights[place] for place in arrays["trained"]], float(arrays["rate"]))
     named = PREDICTIONS[int(arrays["prediction"])]
     losses = []
     for x0, sigma, noise, label in zip(*tensors(arrays, "x0", "sigma", "noise", "label"), strict=True):
