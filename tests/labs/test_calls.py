@@ -28,7 +28,7 @@ ALLOWED = (
     "mlsys_lab.errors",
     *(
         f"mlsys_lab.checks.learner.{name}"
-        for name in ("spec", "storage", "values", "trees", "findings", "inputs", "texts")
+        for name in ("spec", "storage", "values", "trees", "twice", "findings", "inputs", "texts")
     ),
     "mlsys_lab.comm.rank",
     "mlsys_lab.kernels.trace",

@@ -30,6 +30,8 @@ def law_of(artifact: Any, arrays: Arrays) -> Any:
 
 # --- Stand-ins --------------------------------------------------------------------------------------------------------
 
+RATED = (1e7, 1e9)
+"""Sizes of which a case gives the best learning rates, for all others to follow by a power law."""
 STOOD = "stood "
 """How the arrays of the answer are called that a function gave on stand-ins."""
 
@@ -84,13 +86,15 @@ class _FitLaw:
 
 def _stand_ins(artifact: Any, arrays: Arrays) -> dict[str, Callable[..., Any]]:
     """All stand-ins, by the name of the learner's function; the best learning rates are those of the case's world."""
+    (low, high), (first, last) = RATED, arrays.get("rates", (1.0, 1.0))
+    exponent = math.log(last / first) / math.log(high / low)
     return {
         "isoflop_minimum": mirrored_middle,
         "fit_power_law": secant,
         "isoflop_minima": sorted_apart,
         "fit_law": _FitLaw(getattr(artifact, "Law", None)),
         "compute_optimal": made_up_model,
-        "best_learning_rate": lambda _, n_params: arrays["rates"][0] * np.power(n_params, arrays["rates"][1]),
+        "best_learning_rate": lambda _, n_params: first * np.power(n_params / low, exponent),
     }
 
 

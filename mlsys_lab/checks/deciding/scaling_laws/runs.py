@@ -50,8 +50,8 @@ class Cluster:
 
     @property
     def rates(self) -> np.ndarray:
-        """(k, p) of the best rates as k · N^p."""
-        return np.array([self.rate * 1e8**-self.rate_exponent, self.rate_exponent])
+        """The best rates of the two sizes that calls are told of."""
+        return self.best_rate(np.array(calls.RATED))
 
     def losses(self, requests: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """What runs end with, (R,), NaN where they failed or diverged. `requests` (3, R): N, D, learning rate."""
