@@ -56,8 +56,8 @@
 # **What is counted.** A lane is one element of a block. Lanes whose mask is false touch nothing and cost nothing.
 # A load or a store beyond the end of its array is an error in every check, whatever becomes of the number.
 # *Least* means: each element that is needed is read once, and each element of the result is written once. A check about
-# traffic allows 1.1 times what the task says: of each array in all programs together, and in any one program as many times
-# what the program with the largest share has to move. So one program that does the work of all fails.
+# traffic allows 1.1 times what the task says: of each array for all programs together, and for any one program as many
+# times what the program with the largest share has to move. So one program that does the work of all fails.
 
 # %%
 import torch

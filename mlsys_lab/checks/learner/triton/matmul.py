@@ -25,7 +25,7 @@ def order(artifact: Any, arrays: Arrays) -> Arrays:
 def matmul(artifact: Any, arrays: Arrays) -> Arrays:
     """A·B and who stored it; with `wide` C is float32.
 
-    With `a_turned` A is a view of its transposed self, with `b_turned` B; with `apart` both of matrices with longer rows.
+    With `a_turned` A is a view of its transposed self, with `b_turned` B; with `apart` both are of longer rows.
     """
     t = tensors(arrays)
     a, b = (_lay_out(t[name], bool(arrays[f"{name}_turned"]), bool(arrays["apart"])) for name in ("a", "b"))
