@@ -44,16 +44,20 @@
 # be all that happens. A constant beside the kernels is written as the compiler asks: `NAME = tl.constexpr(number)`.
 # The compiler for a GPU is stricter than the interpreter: an `if` asks about one number, never about a block; a
 # variable keeps its type and shape through a loop; no loop is left by `break`. So each check asks the compiler too, as
-# for an H100, which takes no GPU either.
+# for an H100, which takes no GPU either. Parameters keep their names and order; one that you have no use for may stay
+# unused.
 #
-# **What arrays hold.** What a launch reads is float32 or half precision, all of one kind, but for what a task calls
-# float32 or int32. What it writes is of the same kind, or float32: so a number that is rounded on its way shows. All
-# numbers are finite, unless a task says otherwise. Sides of blocks are powers of two.
+# **What arrays hold.** What a launch reads is float32 or float16 (half precision), all of one kind, but for what a task
+# calls float32 or int32. What it writes is of the same kind, or float32: so a number that is rounded on its way shows.
+# All numbers are finite, unless a task says otherwise, and may lie anywhere: no finite number is far enough below all
+# of them to stand for $-\infty$, and a row may be all zeros. Where a task says to compute in float32, float64 is right,
+# too. Sides of blocks are powers of two.
 #
 # **What is counted.** A lane is one element of a block. Lanes whose mask is false touch nothing and cost nothing.
+# A load or a store beyond the end of its array is an error in every check, whatever becomes of the number.
 # *Least* means: each element that is needed is read once, and each element of the result is written once. A check about
-# traffic allows 1.1 times what the task says, and looks at every program's share: one program that does the work of all
-# fails.
+# traffic allows 1.1 times what the task says: of each array for all programs together, and for any one program as many
+# times what the program with the largest share has to move. So one program that does the work of all fails.
 
 # %%
 import torch
@@ -675,8 +679,8 @@ print(f"at {lengths[-1]} tokens: {naive / flash_bytes:.2f} to one; you said {gue
 # To make the next token, attention has one query a head and sequence, and all keys and values of that sequence from its
 # **cache**. A server does not know how long a sequence will become, so the cache is cut into **pages** of PAGE tokens
 # each, and a sequence takes another page when its last one is full. A table says which page of the cache is its first,
-# its second, and so on. Pages of one sequence lie anywhere, and what is in a page that nobody has filled yet is not
-# defined: it may be NaN.
+# its second, and so on. Pages of one sequence lie anywhere. What is in a slot that no token has filled yet is not
+# defined: it may be NaN. Nor is what stands in a row of the table after the sequence's last page.
 #
 # Query heads come in groups of GROUP that share one key/value head. So a program takes all queries of one group: each
 # key that it reads serves GROUP of them.
@@ -698,7 +702,8 @@ print(f"at {lengths[-1]} tokens: {naive / flash_bytes:.2f} to one; you said {gue
 # broadcasting and sum, `tl.sum(q[:, None, :] * k[None, :, :], axis=2)`.
 #
 # **Size:** about 24 lines. **Cost:** each key and value that the sequence has, once for its group, and no other; what
-# else a program needs, once. So the FLOPs for a byte of cache grow with GROUP: that is what grouped heads are for.
+# else a program needs, once: a page's number serves for its keys and for its values. So the FLOPs for a byte of cache
+# grow with GROUP: that is what grouped heads are for.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-8-decode"}

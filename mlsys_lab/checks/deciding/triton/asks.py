@@ -44,8 +44,10 @@ m, n = torch.empty(programs, dtype=torch.int32), torch.empty(programs, dtype=tor
 trace = record(order_kernel, programs, m, n, tiles_m, tiles_n, GROUP=group, outputs=["m_ptr", "n_ptr"])
 m, n"""
 MATMUL = """\
-if turned:
-    a, b = a.T.contiguous().T, b.T.contiguous().T
+if a_turned:
+    a = a.T.contiguous().T
+if b_turned:
+    b = b.T.contiguous().T
 if apart:
     a, b = (torch.nn.functional.pad(x, (0, 5))[:, :-5] for x in (a, b))
 (M, K), N = a.shape, b.shape[1]

@@ -18,14 +18,18 @@ from mlsys_lab.checks.learner.triton.launches import blocks, power_of_two
 
 F32 = 4
 """Bytes of a float32."""
-ALIKE = {"spread": 0.0, "scores": {None: -1e6}, "dtype": np.float16}
-"""All queries alike, and all keys: every score is the same, however far from zero."""
+ALIKE = {"spread": 0.0, "scores": {None: -1e6}, "dtype": np.float16, "scale": 2.0**80}
+"""All queries alike, and all keys: every score is the same, however far from zero, and below any number but -inf."""
 LEAST = [[1, 1, 1], [31, 1, 31], [40, 1, 1], [23, 23, 23]]
 """Tokens, width and block at their least, one of them or several."""
 CHANGED = [[720, 20, 24], [1440, 20, 24], [720, 21, 24], [720, 20, 48]]
 """Tokens, width and block, of which one is another each time."""
 CANCELLING = {"dtype": np.float16, "spread": 0.1, "scores": {None: 150.0}, "cancelling": 1.03, "scale": 0.3}
 """Scores of about -3, though their products are large, and so log-sum-exps near zero: there each rounding shows."""
+RISING = {"dtype": np.float16, "spread": 0.1, "scores": {17: 12.3, 33: 26.8}}
+"""Scores whose exponentials, relative to a maximum of earlier blocks, are above all float16."""
+ROUNDED = {"dtype": np.float16, "spread": 0.0, "scores": {0: 3.75, None: -20.0}, "scale": 0.6927 / 3.75}
+"""Weights of 1 and 0.50022, which rounds to a half; log-sum-exps come near zero."""
 LARGE = {"dtype": np.float16, "value": 3e4}
 """Values of which no two can be added up in half precision."""
 
@@ -150,12 +154,14 @@ CHECKS = (
             ),
             Case("the first key outweighs all others", {"heads": 1, "tokens": 20, "width": 16, "scores": {0: 110.0}}),
             Case("all scores far below zero", {"heads": 1, "tokens": 20, "width": 16, "scores": {None: -110.0}}),
-            Case("half precision, one score, a million below zero", {"heads": 1, "tokens": 20, "width": 16, **ALIKE}),
+            Case("half precision, one score, 10³⁰ below zero", {"heads": 1, "tokens": 20, "width": 16, **ALIKE}),
             Case("longer blocks of queries than of keys", {"heads": 2, "tokens": 45, "width": 35, "blocks": (32, 16)}),
-            Case("many blocks of keys", {"heads": 1, "tokens": 150, "width": 16, "blocks": (128, 16)}),
+            Case("many blocks of keys", {"heads": 1, "tokens": 1041, "width": 16, "blocks": (2048, 16)}),
             Case("half precision, large products that cancel", {"heads": 1, "tokens": 40, "width": 16, **CANCELLING}),
+            Case("half precision, scores that rise block by block", {"heads": 1, "tokens": 40, "width": 16, **RISING}),
+            Case("half precision, weights that all round down", {"heads": 1, "tokens": 33, "width": 1, **ROUNDED}),
             Case("half precision, large values, one to a token", {"heads": 1, "tokens": 9, "width": 1, **LARGE}),
-            Case("one token", {"heads": 1, "tokens": 1, "width": 16}),
+            Case("one token", {"heads": 1, "tokens": 1, "width": 16, "scores": {0: -3.0}}),
             Case("others", {"heads": 2, "tokens": 70, "width": 13, "spread": 3.0, "blocks": (16, 32)}, hidden=True),
             Case(
                 "a later key outweighs all others", {"heads": 2, "tokens": 21, "width": 23, "scores": {17: 110.0}}, True
@@ -178,7 +184,7 @@ CHECKS = (
         title="Keys and values once for each block of queries that sees them",
         points=6,
         cases=(
-            Case("four blocks", {"heads": 1, "tokens": 64, "width": 16}),
+            Case("three blocks", {"heads": 1, "tokens": 48, "width": 16}),
             Case("two heads", {"heads": 2, "tokens": 45, "width": 16, "dtype": np.float16, "blocks": (32, 16)}, True),
         ),
         inputs=_inputs,

@@ -42,7 +42,7 @@ LEAST = (16, 16, 16)
 def _inputs(rng: np.random.Generator, case: Case) -> Arrays:
     m, n, k = case.params["mnk"]
     dtype, mean = case.params.get("dtype", np.float32), case.params.get("mean", 0.0)
-    flags = {name: np.array(case.params.get(name, False)) for name in ("turned", "apart")} | draw_kind(case)
+    flags = {name: np.array(case.params.get(name, False)) for name in calls.LAYOUTS} | draw_kind(case)
     a, b = (rng.normal(mean, 1, size) for size in ((m, k), (k, n)))
     if case.params.get("cancelling"):  # sums grow along the first half of K, and shrink along the second
         a[:, k // 2 :] *= -1
@@ -94,7 +94,7 @@ CHECKS = (
             Case("more columns than rows", {"tiles_m": 2, "tiles_n": 5, "group": 2}),
             Case("more rows than columns", {"tiles_m": 7, "tiles_n": 3, "group": 5}),
             Case("a group larger than the matrix", {"tiles_m": 2, "tiles_n": 3, "group": 8}),
-            Case("groups of 41 rows", {"tiles_m": 43, "tiles_n": 2, "group": 41}),  # 41 · (1 / 41) < 1 in float32
+            Case("groups of 82 rows", {"tiles_m": 85, "tiles_n": 2, "group": 82}),  # 164 · (1 / 164) < 1 in float32
             Case("one row of tiles", {"tiles_m": 1, "tiles_n": 5, "group": 2}, hidden=True),
             Case("one column of tiles", {"tiles_m": 5, "tiles_n": 1, "group": 2}, hidden=True),
             Case("others", {"tiles_m": (5, 12), "tiles_n": (3, 9), "group": (2, 5)}, hidden=True),
@@ -117,23 +117,24 @@ CHECKS = (
         cases=(
             Case("one tile", {"mnk": (16, 16, 16)}),
             Case("three edges", {"mnk": (19, 23, 29)}),
-            Case("transposed matrices", {"mnk": (32, 9, 21), "turned": True}),
+            Case("A transposed", {"mnk": (32, 9, 21), "a_turned": True}),
+            Case("B transposed", {"mnk": (9, 32, 21), "b_turned": True}),
             Case("rows that lie further apart than they are long", {"mnk": (18, 16, 21), "apart": True}),
             Case(
                 "half precision, sums that pass 65,504 on their way",
                 {"mnk": (9, 1, 300), "dtype": np.float16, "mean": 60.0, "cancelling": True},
             ),
             Case(
-                "half precision in, float32 out, sums of 700 numbers",
-                {"mnk": (1, 5, 700), "dtype": np.float16, "wide": True, "mean": 1.0},
+                "half precision in, float32 out, sums of 1,100 numbers",
+                {"mnk": (1, 5, 1100), "dtype": np.float16, "wide": True, "mean": 1.0},
             ),
-            Case("grouped tiles", {"mnk": (40, 20, 16), "group": 2}),
+            Case("grouped tiles, all of them full", {"mnk": (48, 32, 16), "group": 2}),
             Case("tiles of three sides", {"mnk": (70, 67, 37), "tile": (32, 64, 16), "group": 2}),
             Case("one number", {"mnk": (1, 1, 1)}),
             Case("one step that is not full", {"mnk": (19, 23, 1)}, hidden=True),
             Case(
                 "others",
-                {"mnk": (70, 37, 41), "tile": (64, 16, 32), "group": 64, "turned": True},
+                {"mnk": (70, 37, 41), "tile": (64, 16, 32), "group": 64, "a_turned": True, "b_turned": True},
                 hidden=True,
             ),
         ),

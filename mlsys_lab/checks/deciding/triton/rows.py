@@ -15,6 +15,11 @@ from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 from mlsys_lab.checks.learner.triton import rows as calls
 from mlsys_lab.checks.learner.triton.launches import PROGRAMS, blocks, power_of_two
 
+LEAST = {"mean": -2e38, "spread": 0.0}
+"""Numbers of which a finite one that stands for -inf is seldom below, and whose products with log2(e) are finite."""
+SMALL_OTHERS = {"mean": -64.0, "spread": 0.05, "first": 14.0}
+"""Exponentials below 1e-6 of the largest one, of which 300 are more than the tolerance."""
+
 # --- silu_mul -------------------------------------------------------------------------------------------------------
 
 
@@ -46,6 +51,7 @@ def _silu_expect(arrays: Arrays) -> Arrays:
 def _softmax_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     size = (case.params["rows"], case.params["columns"])
     x = rng.normal(loc=case.params.get("mean", 0.0), scale=case.params.get("spread", 2.0), size=size)
+    x[:, :1] += case.params.get("first", 0.0)
     x[:, case.params.get("shut", [])] = -np.inf
     return {"x": x.astype(case.params.get("dtype", np.float32)), **draw_kind(case)}
 
@@ -72,7 +78,7 @@ CHECKS = (
         cases=(
             Case("two full blocks", {"size": 32}),
             Case("a last block that is not full", {"size": 37}),
-            Case("one element", {"size": 1}),
+            Case("one element, nearly zero", {"size": 1, "mean": 7e-4, "spread": 1e-4}),
             Case(
                 "half precision, with gates that nearly shut",
                 {"size": 51, "dtype": np.float16, "mean": -17.0, "spread": 1.0, "up": 3000.0},
@@ -81,6 +87,7 @@ CHECKS = (
                 "gates far from zero, half precision in and float32 out",
                 {"size": 40, "spread": 100.0, "block": 32, "dtype": np.float16, "wide": True},
             ),
+            Case("gates far below zero", {"size": 19, "mean": -50.0, "spread": 2.0}),
             Case("another length", {"size": 53, "block": 8}, hidden=True),
         ),
         inputs=_silu_inputs,
@@ -103,8 +110,10 @@ CHECKS = (
             Case("rows that do not", {"rows": 3, "columns": 13}),
             Case("large numbers", {"rows": 2, "columns": 11, "mean": 120.0, "spread": 30.0}),
             Case("all of them far below zero, two infinitely", {"rows": 2, "columns": 6, "mean": -1e5, "shut": [0, 4]}),
+            Case("all of them the same, hardly above the least float32", {"rows": 2, "columns": 3, **LEAST}),
             Case("half precision in, float32 out", {"rows": 2, "columns": 21, "dtype": np.float16, "wide": True}),
             Case("one element", {"rows": 1, "columns": 1}),
+            Case("a large number and 300 small ones", {"rows": 2, "columns": 301, **SMALL_OTHERS}),
             Case("longer rows", {"rows": 2, "columns": 301, "mean": -50.0}, hidden=True),
         ),
         inputs=_softmax_inputs,

@@ -9,6 +9,9 @@ import torch
 from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.checks.learner.triton.launches import blocks, launch_recorded, result_kind, tensors, unwritten
 
+LAYOUTS = ("a_turned", "b_turned", "apart")
+"""Variables of a case that say how its factors lie in memory: each is true or false."""
+
 
 def order(artifact: Any, arrays: Arrays) -> Arrays:
     """Launch `order_kernel`: row and column of every program's tile."""
@@ -22,10 +25,10 @@ def order(artifact: Any, arrays: Arrays) -> Arrays:
 def matmul(artifact: Any, arrays: Arrays) -> Arrays:
     """A·B and who stored it; with `wide` C is float32.
 
-    With `turned` A and B are views of their transposed selves; with `apart` of matrices with longer rows.
+    With `a_turned` A is a view of its transposed self, with `b_turned` B; with `apart` both are of longer rows.
     """
     t = tensors(arrays)
-    a, b = (_lay_out(t[name], arrays) for name in ("a", "b"))
+    a, b = (_lay_out(t[name], bool(arrays[f"{name}_turned"]), bool(arrays["apart"])) for name in ("a", "b"))
     (m, k), n = a.shape, b.shape[1]
     c = unwritten(m, n, dtype=result_kind(arrays, a.dtype))
     inputs = (a, b, c, m, n, k, *a.stride(), *b.stride())
@@ -37,9 +40,9 @@ def matmul(artifact: Any, arrays: Arrays) -> Arrays:
     )
 
 
-def _lay_out(x: torch.Tensor, arrays: Arrays) -> torch.Tensor:
-    if arrays["apart"]:
+def _lay_out(x: torch.Tensor, turned: bool, apart: bool) -> torch.Tensor:
+    if apart:
         rows = x.new_full((len(x), x.shape[1] + 5), torch.nan)
         rows[:, :-5] = x
         return rows[:, :-5]
-    return x.T.contiguous().T if arrays["turned"] else x
+    return x.T.contiguous().T if turned else x

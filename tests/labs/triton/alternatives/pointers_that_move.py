@@ -17,7 +17,7 @@ def softmax_kernel(x_ptr, y_ptr, columns, BLOCK: tl.constexpr):
     x_ptr += tl.program_id(0) * columns
     y_ptr += tl.program_id(0) * columns
     x = tl.load(x_ptr + lanes, mask=lanes < columns, other=0.0).to(tl.float32)
-    x = tl.where(lanes < columns, x, -1e30)
+    x = tl.where(lanes < columns, x, float("-inf"))
     x = x - tl.max(x, axis=0)
     tl.store(y_ptr + lanes, tl.exp(x - tl.log(tl.sum(tl.exp(x), axis=0))), mask=lanes < columns)
 

@@ -1,4 +1,4 @@
-"""Scores as powers of two, whole tiles before the mask begins, and a large negative number for minus infinity."""
+"""Scores as powers of two, and whole tiles before the mask begins."""
 
 
 @triton.jit
@@ -73,7 +73,7 @@ def decode_kernel(
         at = tl.load(table_ptr) * PAGE * kv_heads * D + s[:, None] * kv_heads * D + kv_head * D + d[None, :]
         k = tl.load(k_ptr + at, mask=s[:, None] < left, other=0.0).to(tl.float32)
         v = tl.load(v_ptr + at, mask=s[:, None] < left, other=0.0).to(tl.float32)
-        scores = tl.where(s[None, :] < left, tl.dot(q, tl.trans(k)), -1.0e9)
+        scores = tl.where(s[None, :] < left, tl.dot(q, tl.trans(k)), float("-inf"))
         new = tl.maximum(state_max, tl.max(scores, 1))
         p = tl.exp2(scores - new[:, None])
         old = tl.exp2(state_max - new)
