@@ -26,6 +26,7 @@ from mlsys_lab.errors import InputError, MissingToolError
 from mlsys_lab.kernels.aliases import call_by_own_name
 from mlsys_lab.kernels.definitions import NEITHER, WHAT_COUNTS, Elsewhere, Kernels, find_calls, find_others, kernels_of
 from mlsys_lab.kernels.language import KernelLanguageError
+from mlsys_lab.kernels.numba_compile import compiler_works
 from mlsys_lab.kernels.runtime import load_numba, load_triton, triton_interprets
 from mlsys_lab.kernels.triton_compile import set_tree
 from mlsys_lab.kernels.vocabulary import BUILTINS, NUMBER_TYPES, TYPES_OF
@@ -211,9 +212,12 @@ def _is_constant(value: Any) -> bool:
 
 
 def import_interpreters() -> None:
-    """Import the installed libraries that run kernels without a GPU; no driver is called, so forking stays safe."""
+    """Import the installed libraries that run and compile kernels without a GPU.
+
+    No driver is called and no thread started, so forking stays safe.
+    """
     os.environ.update(TRITON_INTERPRET="1", NUMBA_ENABLE_CUDASIM="1")
-    for load_one in (load_numba, load_triton):
+    for load_one in (load_numba, load_triton, compiler_works):
         with contextlib.suppress(MissingToolError):
             load_one()
 

@@ -638,11 +638,13 @@ def mixed_by_lane(x, c, y):
 # **Write** `mixed`, which does the same, launched as `mixed[n // THREADS, THREADS](x, c, y)` for n a multiple of
 # THREADS, so that all 32 lanes of a warp take part in every request to memory. Numbers are finite, as are polynomials
 # of them; `c` holds at least one. A kernel may use arithmetic, `if`, `for` over `range`, `max`, `min`, `abs`, number
-# types such as `float32`, and its own variables, nothing else of Python. `cuda.grid(1)` is the thread's number in the
-# launch, `cuda.threadIdx.x` its number in its block, `cuda.blockIdx.x` the number of the block; 32 threads in a row are
-# a warp. Which element a thread takes is yours to say; each block keeps to its own THREADS elements, those from
-# `cuda.blockIdx.x * THREADS` on. Do no more work than before: each element is loaded once and stored once, and
-# coefficients are loaded for elements at odd places only. (A branch that falls *between* warps costs nothing.)
+# types such as `float32`, and its own variables, nothing else of Python; and it is one that Numba compiles for a GPU,
+# where a variable keeps its type through loops and branches, for each check asks the compiler too. `cuda.grid(1)` is
+# the thread's number in the launch, `cuda.threadIdx.x` its number in its block, `cuda.blockIdx.x` the number of the
+# block; 32 threads in a row are a warp. Which element a thread takes is yours to say; each block keeps to its own
+# THREADS elements, those from `cuda.blockIdx.x * THREADS` on. Do no more work than before: each element is loaded once
+# and stored once, and coefficients are loaded for elements at odd places only. (A branch that falls *between* warps
+# costs nothing.)
 #
 # **Size:** about 12 lines. **Cost:** reads n + c·n/2 numbers, writes n. A warp's neighbours are now two elements apart,
 # 8 sectors a request and not 4: what does that cost, and when is it worth it?

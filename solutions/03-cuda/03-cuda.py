@@ -39,6 +39,10 @@
 # for what arithmetic, `math`, `int` and `float` make of numbers. Grid and block are the course's: each task says how
 # its kernel is launched. Grading runs the same checks with other numbers and a few more cases.
 #
+# **The compiler** for a GPU is stricter than Python: through loops and branches a variable keeps its type, `None` is no
+# number, a tuple does not grow, and what a tuple of several types is asked for is a constant place. So each check asks
+# Numba's compiler too, as for an H100, which takes no GPU either.
+#
 # **Numbers** are fp32. They may be 0 or infinite, and are never NaN. Right is what fp32 makes of a formula as it
 # stands: 0 · ∞ and ∞ − ∞ are NaN, and a sum with one infinity in it is infinite. The order in which you add is yours.
 # **Sizes** are any that a launch of at least one block can have. So most are 1 or more; the others may be 0, and a sum

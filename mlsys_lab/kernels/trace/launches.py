@@ -7,6 +7,7 @@ import linecache
 from typing import Any
 
 from mlsys_lab.errors import InputError
+from mlsys_lab.kernels.numba_compile import check_compiles
 from mlsys_lab.kernels.trace.events import Site, Trace
 from mlsys_lab.kernels.trace.numba_functions import python_function
 from mlsys_lab.kernels.trace.numba_simulator import record
@@ -26,13 +27,18 @@ def parameters_of(artifact: Any, kernel: str) -> list[str]:
 def record_launch(
     artifact: Any, kernel: str, grid: Extent, block: Extent, *args: Any, outputs: tuple[str, ...]
 ) -> Trace:
-    """The trace of one launch, as of `record`. Raises `InputError` that begins with the line at which it stopped."""
+    """The trace of one launch, as of `record`, of a kernel that Numba's compiler takes too.
+
+    Raises `InputError` that begins with the line at which it stopped, or for what the simulator runs and no GPU would.
+    """
     function = python_function(getattr(artifact, kernel))
     try:
-        return record(function, grid, block, *args, outputs=outputs)
+        trace = record(function, grid, block, *args, outputs=outputs)
     except KernelError as error:
         if error.file != function.__code__.co_filename:
             raise
         site = Site(error.file, error.line, linecache.getline(error.file, error.line).strip())
         site = locate_in_cell(site, getattr(artifact, "__loader__", None))
         raise InputError(f"{site}: {error.problem}", expected=error.help or None) from None
+    check_compiles(function, *args)
+    return trace
