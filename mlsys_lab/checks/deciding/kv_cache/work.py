@@ -136,6 +136,7 @@ CHECKS = (
                 "each number at its least, one at a time", {"parts": [[7, 20], [3, 40]], "window": 16, "in_turn": True}
             ),
             Case("a very large model", {"parts": [[41, 30], [18, 9]], "times": 2**19}),
+            Case("a chunk for a very large model", {"parts": [[37, 12]], "times": 2**19}),
             Case("a chunk that outgrows the window", {"parts": [[7, 3], [6, 0]], "window": 5, "past": False}),
             Case(
                 "any",
