@@ -44,8 +44,9 @@
 # be all that happens. A constant beside the kernels is written as the compiler asks: `NAME = tl.constexpr(number)`.
 # The compiler for a GPU is stricter than the interpreter: an `if` asks about one number, never about a block; a
 # variable keeps its type and shape through a loop; no loop is left by `break`. So each check asks the compiler too, as
-# for an H100, which takes no GPU either. Parameters keep their names and order; one that you have no use for may stay
-# unused.
+# for an H100, which takes no GPU either. In one point the interpreter is the stricter one: conditions on blocks are
+# joined by `&`, `|` and `~`; `and`, `or` and `not` are for single numbers. Parameters keep their names and order; one
+# that you have no use for may stay unused.
 #
 # **What arrays hold.** What a launch reads is float32 or float16 (half precision), all of one kind, but for what a task
 # calls float32 or int32. What it writes is of the same kind, or float32: so a number that is rounded on its way shows.
