@@ -36,7 +36,7 @@ DATA_LAYOUT = (
 )
 """How NVIDIA's compiler lays out data, in LLVM's words (NVVM IR specification, "Data Layout")."""
 IR_VERSION = (2, 0, 3, 2)
-"""Of NVVM IR and of its debug information; written into the result, which nobody reads."""
+"""Versions of NVVM IR and of its debug information; they are written into the result, which nobody reads."""
 
 WANTED = {
     r"Cannot unify|add\((Uni)?Tuple": "one type for a variable, also through a loop; a tuple's length is part of it",
@@ -250,7 +250,7 @@ def _explain(function: FunctionType, refused: _RefusedError) -> InputError:
 
 def _reason(said: str) -> str:
     """The reason in a message of Numba's, in its own words, without places and without the numbers of its variables."""
-    if call := re.search(r">>> (.+)", said):
+    if call := re.search(r">{3} (.+)", said):
         return f"no implementation of {call[1]}"
     lines = (line for line in said.splitlines() if line.strip() and not line.startswith("Failed in "))
     reason = re.split(r", defined at | ?\(?Raised from |\. Raised", next(lines, "no reason"))[0]

@@ -96,7 +96,7 @@ def test_parameters_that_do_not_fit_are_told_with_the_call_out_of_the_sandbox(ve
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        ("import no_such_module as m\n\n@m.jit\ndef double(x):\n    return 2 * x\n", "ModuleNotFoundError"),
+        ("import no_such_module as m\n\ndef double(x, by=m.TWO):\n    return by * x\n", "ModuleNotFoundError"),
         ("def double(x:\n    return 2 * x\n", "syntax error in cell"),
         ("def double(x, by=1 / 0):\n    return 2 * x\n", "ZeroDivisionError"),
         ("%%bash\ndef double(x):\n", "something else than Python"),

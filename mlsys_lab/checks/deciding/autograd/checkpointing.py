@@ -188,7 +188,7 @@ CHECKS = (
             Case("a few layers", {"layers": (2, 20)}),
             Case("many layers, large and wide", {"layers": (100, 300), "most": 10_000_000}),
             Case(
-                "many layers, double precision for torch's default", {"layers": (100, 300), "double": True}, hidden=True
+                "many layers where double precision is the default", {"layers": (100, 300), "double": True}, hidden=True
             ),
         ),
         inputs=_sizes,
@@ -239,7 +239,7 @@ CHECKS = (
             Case("thousands of layers, large and wide", {"layers": (2000, 4000), "most": 10_000_000}),
             Case("two layers", {"layers": (2, 3)}, hidden=True),
             Case(
-                "many layers, double precision for torch's default", {"layers": (100, 200), "double": True}, hidden=True
+                "many layers where double precision is the default", {"layers": (100, 200), "double": True}, hidden=True
             ),
             Case("tens of thousands of layers", {"layers": (50_000, 60_000)}, hidden=True),
         ),

@@ -17,7 +17,7 @@ BOUNDS = ("memory", "compute")
 AS_FLOATS = 4
 """Memories that are asked about as floats too: three that are full and one that lacks a byte."""
 FRACTION = 0.5
-"""Of a byte, which is what the last memory lacks."""
+"""What the last of these memories lacks, in bytes."""
 
 
 def memories(arrays: Arrays) -> list[int | float]:
