@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from functools import partial, wraps
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 
 from mlsys_lab.checks.learner import scaling_laws as calls
 from mlsys_lab.checks.live import LiveNamespace
 from mlsys_lab.checks.runner import run_check
-from mlsys_lab.stack.artifact import Artifact
-from mlsys_lab.stack.loading import load
-from tests.labs.harness import labs
+from tests.labs.slips import double, failed, lab_of, leave_unwritten, load_reference
 
-LAB = next(lab for lab in labs() if lab.info.topic == "scaling-laws")
+LAB = lab_of("scaling-laws")
 SEED = 5
 OWN = {
     "isoflop_minimum": {"isoflop_minimum", "isoflop_refuses"},
@@ -36,41 +32,23 @@ STAND_INS = {
 }
 
 
-def unwritten(*args: Any, **kwargs: Any) -> Any:
-    raise NotImplementedError
-
-
-def doubled(answer: Any) -> Any:
-    """A wrong answer of the right form."""
-    if isinstance(answer, tuple):
-        return tuple(map(doubled, answer))
-    if isinstance(answer, int | float | np.ndarray):
-        return 2 * answer
-    return type(answer)(**{name: doubled(value) for name, value in vars(answer).items()})
-
-
 @pytest.fixture
 def module() -> ModuleType:
-    return load(Artifact.parse("reference.ipynb", LAB.reference), module_name="independence")
-
-
-def failed(artifact: Any) -> set[str]:
-    return {check.name for check in LAB.checks.checks if not run_check(check, artifact).passed}
+    return load_reference(LAB)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OWN)
 def test_an_unwritten_function_costs_its_own_checks(name: str, module: ModuleType) -> None:
-    setattr(module, name, wraps(getattr(module, name))(partial(unwritten)))
-    assert failed(module) == OWN[name]
+    leave_unwritten(module, name)
+    assert failed(LAB, module) == OWN[name]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OWN)
 def test_a_slip_costs_at_most_the_checks_of_its_own_function(name: str, module: ModuleType) -> None:
-    right = getattr(module, name)
-    setattr(module, name, wraps(right)(lambda *args, **kwargs: doubled(right(*args, **kwargs))))
-    lost = failed(module)
+    double(module, name)
+    lost = failed(LAB, module)
     assert lost
     assert lost <= OWN[name]
 
@@ -87,7 +65,7 @@ def test_the_stand_in_for_a_fit_earns_no_points(module: ModuleType) -> None:
 
 
 def test_a_notebook_has_its_own_functions_back(module: ModuleType) -> None:
-    vars(module)["fit_law"] = wraps(module.fit_law)(partial(unwritten))
+    leave_unwritten(module, "fit_law")
     own, live = dict(vars(module)), LiveNamespace(vars(module))
     assert run_check(LAB.checks["backtest"], live).passed
     assert not run_check(LAB.checks["parametric_fit"], live).passed
@@ -96,7 +74,7 @@ def test_a_notebook_has_its_own_functions_back(module: ModuleType) -> None:
 
 def test_wrongly_chosen_runs_are_told_on_stand_ins(module: ModuleType) -> None:
     """A `decide` that fits all trials loses its points also where no fit of the learner's says so."""
-    vars(module)["fit_law"] = wraps(module.fit_law)(partial(unwritten))
+    leave_unwritten(module, "fit_law")
 
     def decide(trials: Any, target_flops: float) -> tuple[float, float, float]:
         law = module.fit_law(trials.n_params, trials.tokens, trials.loss)
