@@ -40,8 +40,8 @@
 # its kernel is launched. Grading runs the same checks with other numbers and a few more cases.
 #
 # **The compiler** for a GPU is stricter than Python: through loops and branches a variable keeps its type, `None` is no
-# number, a tuple does not grow, and what a tuple of several types is asked for is a constant place. So each check asks
-# Numba's compiler too, as for an H100, which takes no GPU either.
+# number, a tuple does not grow, and one that holds several types is indexed by constants alone. So each check asks
+# Numba's compiler too, as for an H100; no GPU is needed for that.
 #
 # **Numbers** are fp32. They may be 0 or infinite, and are never NaN. Right is what fp32 makes of a formula as it
 # stands: 0 · ∞ and ∞ − ∞ are NaN, and a sum with one infinity in it is infinite. The order in which you add is yours.
